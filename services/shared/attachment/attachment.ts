@@ -1,0 +1,77 @@
+/**
+ * CNI's primary key: one interface of one container on one network (CNI specification 1.1.0, section 2).
+ * Everything Podwire holds for a container is keyed by it, never by the pod's name, which a new sandbox of the pod shares.
+ */
+export interface Attachment {
+  readonly network: string;
+  readonly containerId: string;
+  readonly interfaceName: string;
+}
+
+/** The part of an attachment that is wrong, and why. */
+export interface AttachmentFault {
+  readonly field: keyof Attachment;
+  readonly reason: string;
+}
+
+/**
+ * Largest lengths in bytes. The specification sets none, but an attachment has to fit into an interface alias, 255 bytes
+ * (IFALIASZ, linux/if.h), where the dataplane records it.
+ */
+export const MAX_NETWORK_BYTES = 100;
+export const MAX_CONTAINER_ID_BYTES = 128;
+
+/** Interface names are NUL-terminated in 16 bytes (IFNAMSIZ, linux/if.h). */
+export const MAX_INTERFACE_NAME_BYTES = 15;
+
+const IDENTIFIER = /^[a-zA-Z0-9][a-zA-Z0-9_.-]*$/;
+
+/** All that is wrong with an attachment; empty when it is valid. */
+export function attachmentFaults(attachment: Attachment): AttachmentFault[] {
+  const faults: AttachmentFault[] = [];
+  const check = (field: keyof Attachment, reason: string | undefined) => {
+    if (reason !== undefined) faults.push({ field, reason });
+  };
+  check('network', identifierFault(attachment.network, MAX_NETWORK_BYTES));
+  check('containerId', identifierFault(attachment.containerId, MAX_CONTAINER_ID_BYTES));
+  check('interfaceName', podInterfaceNameFault(attachment.interfaceName));
+  return faults;
+}
+
+/** Why a network name or a container ID is refused (CNI specification 1.1.0, section 2), or undefined when it is valid. */
+export function identifierFault(text: string, maxBytes: number): string | undefined {
+  if (text === '') return 'is empty';
+  if (!IDENTIFIER.test(text))
+    return `must begin with a letter or a digit and hold only letters, digits, "_", "." and "-"`;
+  return Buffer.byteLength(text) > maxBytes ? `is longer than ${maxBytes} bytes` : undefined;
+}
+
+/** Why the kernel or Podwire refuses an interface name inside a pod, or undefined when it is valid. */
+export function podInterfaceNameFault(name: string): string | undefined {
+  return name === 'lo' ? 'is the loopback interface, which every network namespace has' : interfaceNameFault(name);
+}
+
+/** Why the kernel refuses an interface name (dev_valid_name, net/core/dev.c), or undefined when it is valid. */
+export function interfaceNameFault(name: string): string | undefined {
+  if (name === '') return 'is empty';
+  if (Buffer.byteLength(name) > MAX_INTERFACE_NAME_BYTES) return `is longer than ${MAX_INTERFACE_NAME_BYTES} bytes`;
+  if (name === '.' || name === '..') return 'names a directory';
+  return /[/:\s\0]/u.test(name) ? 'holds "/", ":" or white space' : undefined;
+}
+
+/** The attachment in one line, for messages and logs: `network/containerId/interfaceName`. */
+export function formatAttachment({ network, containerId, interfaceName }: Attachment): string {
+  return `${network}/${containerId}/${interfaceName}`;
+}
+
+/**
+ * Reads what {@link formatAttachment} wrote. None of the three parts can hold a slash, so there is one reading.
+ * @returns undefined when the text is not a valid attachment
+ */
+export function parseAttachment(text: string): Attachment | undefined {
+  const [network, containerId, interfaceName, ...rest] = text.split('/');
+  if (network === undefined || containerId === undefined || interfaceName === undefined || rest.length > 0)
+    return undefined;
+  const attachment = { network, containerId, interfaceName };
+  return attachmentFaults(attachment).length === 0 ? attachment : undefined;
+}

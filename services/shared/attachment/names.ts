@@ -1,0 +1,34 @@
+import { createHash } from 'node:crypto';
+
+import { localMac, type Mac } from '../net/mac.js';
+import { formatAttachment, type Attachment } from './attachment.js';
+
+/** Prefix of every host interface that Podwire makes. With the hash it fills the kernel's 15 bytes, as Calico's names do. */
+export const HOST_INTERFACE_PREFIX = 'podw';
+
+const HASH_DIGITS = 11;
+
+/** MAC address of every host interface, the same everywhere, so that pods never see it change (as Calico). */
+export const HOST_MAC: Mac = 'ee:ee:ee:ee:ee:ee';
+
+/**
+ * Name of the attachment's interface on the host: {@link HOST_INTERFACE_PREFIX} and 44 bits of a hash of the attachment.
+ * A hash, as container IDs have no length limit; of the whole attachment, so that a pod's next sandbox gets another name.
+ */
+export function hostInterfaceName(attachment: Attachment): string {
+  return HOST_INTERFACE_PREFIX + digest(attachment).toString('hex').slice(0, HASH_DIGITS);
+}
+
+/** MAC address of the attachment's interface inside the pod: derived, so that nothing has to be written after it is made. */
+export function podMac(attachment: Attachment): Mac {
+  return localMac(digest(attachment).subarray(-6));
+}
+
+/** Handle under which IPAM records the addresses of an attachment: Calico's `<network>.<container ID>`. */
+export function handleId({ network, containerId }: Attachment): string {
+  return `${network}.${containerId}`;
+}
+
+function digest(attachment: Attachment): Buffer {
+  return createHash('sha256').update(formatAttachment(attachment)).digest();
+}

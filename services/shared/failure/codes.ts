@@ -1,0 +1,163 @@
+import { status } from '@grpc/grpc-js';
+
+/**
+ * Every way in which Podwire fails, once: what it is called, which gRPC status and which CNI error code carry it, and
+ * whether the same request may succeed when it is repeated.
+ * CNI codes: specification 1.1.0, section 2 "Error"; those from 100 on are Podwire's own.
+ */
+export const FAILURE_CODES = {
+  INVALID_REQUEST: {
+    status: status.INVALID_ARGUMENT,
+    cni: 7,
+    retryable: false,
+    about: 'A field of the request is malformed.',
+  },
+  INVALID_NETNS: {
+    status: status.INVALID_ARGUMENT,
+    cni: 4,
+    retryable: false,
+    about: 'The path is missing, no network namespace, or the node’s own.',
+  },
+  INTERFACE_EXISTS: {
+    status: status.ALREADY_EXISTS,
+    cni: 4,
+    retryable: false,
+    about: 'The pod has an interface of that name that is not this attachment’s.',
+  },
+  HOST_INTERFACE_TAKEN: {
+    status: status.ALREADY_EXISTS,
+    cni: 101,
+    retryable: false,
+    about: 'The host interface of that name was not made for this attachment.',
+  },
+  POOL_EXISTS: { status: status.ALREADY_EXISTS, cni: 100, retryable: false, about: 'A pool of that name exists.' },
+  POOL_NOT_FOUND: { status: status.NOT_FOUND, cni: 100, retryable: false, about: 'There is no pool of that name.' },
+  POOL_OVERLAP: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'The range overlaps another pool, or blocks of another size.',
+  },
+  POOL_IN_USE: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'Addresses of the pool are in use.',
+  },
+  NO_POOL: { status: status.FAILED_PRECONDITION, cni: 102, retryable: false, about: 'There is no pool of the family.' },
+  POOLS_EXHAUSTED: {
+    status: status.RESOURCE_EXHAUSTED,
+    cni: 11,
+    retryable: false,
+    about: 'No pool has an address to give; the message says why for each.',
+  },
+  ENDPOINT_NOT_FOUND: {
+    status: status.NOT_FOUND,
+    cni: 103,
+    retryable: false,
+    about: 'The attachment holds no address.',
+  },
+  NOT_AS_WANTED: {
+    status: status.FAILED_PRECONDITION,
+    cni: 104,
+    retryable: false,
+    about: 'CHECK found a difference between what is wanted and what is there.',
+  },
+  STALE_VERSION: {
+    status: status.ABORTED,
+    cni: 100,
+    retryable: false,
+    about: 'The object was changed since it was read.',
+  },
+  CONFLICT: {
+    status: status.ABORTED,
+    cni: 11,
+    retryable: true,
+    about: 'Too many others changed the same records at the same time.',
+  },
+  STORE_UNAVAILABLE: { status: status.UNAVAILABLE, cni: 11, retryable: true, about: 'The datastore does not answer.' },
+  STORE_IN_USE: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'Another process has the embedded datastore open.',
+  },
+  STORE_CORRUPT: { status: status.DATA_LOSS, cni: 100, retryable: false, about: 'A stored record cannot be read.' },
+  KERNEL_REFUSED: {
+    status: status.INTERNAL,
+    cni: 101,
+    retryable: false,
+    about: 'The kernel refused an operation; the message holds its own text.',
+  },
+  KERNEL_UNSUPPORTED: {
+    status: status.FAILED_PRECONDITION,
+    cni: 101,
+    retryable: false,
+    about: 'The kernel lacks what is needed.',
+  },
+  UNREACHABLE: { status: status.UNAVAILABLE, cni: 11, retryable: true, about: 'A Podwire service does not answer.' },
+  DEADLINE_EXCEEDED: {
+    status: status.DEADLINE_EXCEEDED,
+    cni: 11,
+    retryable: true,
+    about: 'The time for the request is over.',
+  },
+  CANCELLED: { status: status.CANCELLED, cni: 11, retryable: true, about: 'The caller gave up.' },
+  UNIMPLEMENTED: {
+    status: status.UNIMPLEMENTED,
+    cni: 105,
+    retryable: false,
+    about: 'The other side is of a release that lacks the method.',
+  },
+  INVALID_SETTINGS: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'A setting of the process is unknown or has a nonsense value.',
+  },
+  INCOMPATIBLE_CNI_VERSION: {
+    status: status.INVALID_ARGUMENT,
+    cni: 1,
+    retryable: false,
+    about: 'The cniVersion is unknown, or lacks the verb.',
+  },
+  INVALID_ENVIRONMENT: {
+    status: status.INVALID_ARGUMENT,
+    cni: 4,
+    retryable: false,
+    about: 'A CNI environment variable is missing or malformed.',
+  },
+  CONFIG_NOT_JSON: {
+    status: status.INVALID_ARGUMENT,
+    cni: 6,
+    retryable: false,
+    about: 'The network configuration is not a JSON object.',
+  },
+  INVALID_CONFIG: {
+    status: status.INVALID_ARGUMENT,
+    cni: 7,
+    retryable: false,
+    about: 'A key of the network configuration is missing or malformed.',
+  },
+  INTERNAL: {
+    status: status.INTERNAL,
+    cni: 999,
+    retryable: false,
+    about: 'A defect in Podwire; the log has the details under the same trace.',
+  },
+} as const satisfies Record<string, CodeEntry>;
+
+interface CodeEntry {
+  readonly status: status;
+  readonly cni: number;
+  readonly retryable: boolean;
+  readonly about: string;
+}
+
+/** Name of a failure, stable over releases. */
+export type FailureCode = keyof typeof FAILURE_CODES;
+
+/** Whether a text, as a peer may have sent it, is the name of a failure that this release knows. */
+export function isFailureCode(text: string): text is FailureCode {
+  return Object.hasOwn(FAILURE_CODES, text);
+}

@@ -1,0 +1,47 @@
+import ipaddr from 'ipaddr.js';
+
+/** An address family, named by its IP version. */
+export type Family = 4 | 6;
+
+/** An IP address as a number. Immutable; equal addresses have equal fields. */
+export interface Address {
+  readonly family: Family;
+  /** The address in network byte order read as one integer: below 2^32 for IPv4, below 2^128 for IPv6. */
+  readonly value: bigint;
+}
+
+/** Number of bits in an address of the family: 32 or 128. */
+export function familyBits(family: Family): number {
+  return family === 4 ? 32 : 128;
+}
+
+/**
+ * Reads an address in its usual text form: dotted decimal with four parts, or RFC 4291 section 2.2.
+ * Zones (`fe80::1%eth0`), IPv4-mapped IPv6 addresses and leading zeros are not accepted: each has more than one reading.
+ * @returns undefined when the text is not such an address
+ */
+export function parseAddress(text: string): Address | undefined {
+  if (ipaddr.IPv4.isValidFourPartDecimal(text)) {
+    return /(^|\.)0\d/.test(text) ? undefined : { family: 4, value: toInteger(ipaddr.IPv4.parse(text).toByteArray()) };
+  }
+  if (text.includes('%') || !ipaddr.IPv6.isValid(text)) return undefined;
+  const parsed = ipaddr.IPv6.parse(text);
+  return parsed.isIPv4MappedAddress() ? undefined : { family: 6, value: toInteger(parsed.toByteArray()) };
+}
+
+/** Writes an address in its usual text form; IPv6 as RFC 5952 asks. */
+export function formatAddress({ family, value }: Address): string {
+  const bytes: number[] = [];
+  for (let shift = familyBits(family) - 8; shift >= 0; shift -= 8) bytes.push(Number((value >> BigInt(shift)) & 0xffn));
+  return family === 4 ? bytes.join('.') : new ipaddr.IPv6(bytes).toRFC5952String();
+}
+
+/** Orders IPv4 before IPv6, and addresses of one family by value. */
+export function compareAddresses(a: Address, b: Address): number {
+  if (a.family !== b.family) return a.family - b.family;
+  return a.value < b.value ? -1 : a.value > b.value ? 1 : 0;
+}
+
+function toInteger(bytes: readonly number[]): bigint {
+  return bytes.reduce((value, byte) => (value << 8n) | BigInt(byte), 0n);
+}

@@ -1,0 +1,81 @@
+import { compareAddresses, familyBits, formatAddress, parseAddress, type Address, type Family } from './address.js';
+
+/** A range of addresses: all that share their first `length` bits. The bits behind are zero in `value`. */
+export interface Prefix extends Address {
+  /** Prefix length in bits: 0 to 32 for IPv4, 0 to 128 for IPv6. */
+  readonly length: number;
+}
+
+/** Why a text is not a prefix. */
+export type PrefixFault = 'not a CIDR' | 'has host bits set';
+
+export type ParsedPrefix =
+  { readonly ok: true; readonly prefix: Prefix } | { readonly ok: false; readonly fault: PrefixFault };
+
+/** Reads `ADDRESS/LENGTH`. The length must be given, without leading zeros, and no bit behind it may be set. */
+export function parsePrefix(text: string): ParsedPrefix {
+  const parts = splitCidr(text);
+  if (!parts) return { ok: false, fault: 'not a CIDR' };
+  const prefix = prefixOf(parts.address, parts.length);
+  return prefix.value === parts.address.value ? { ok: true, prefix } : { ok: false, fault: 'has host bits set' };
+}
+
+/** Reads `ADDRESS/LENGTH` and keeps the bits behind the length apart: an interface's address with its network's length. */
+export function splitCidr(text: string): { readonly address: Address; readonly length: number } | undefined {
+  const match = /^([^/]+)\/(0|[1-9]\d{0,2})$/.exec(text);
+  const address = match?.[1] === undefined ? undefined : parseAddress(match[1]);
+  const length = Number(match?.[2]);
+  return address && length <= familyBits(address.family) ? { address, length } : undefined;
+}
+
+/** The prefix of the given length, in bits, that an address lies in. */
+export function prefixOf(address: Address, length: number): Prefix {
+  const hostBits = BigInt(familyBits(address.family) - length);
+  return { family: address.family, value: (address.value >> hostBits) << hostBits, length };
+}
+
+/** The prefix that holds one address and no other. */
+export function hostPrefix(address: Address): Prefix {
+  return { family: address.family, value: address.value, length: familyBits(address.family) };
+}
+
+export function formatPrefix(prefix: Prefix): string {
+  return `${formatAddress(prefix)}/${prefix.length}`;
+}
+
+/** Number of addresses in the prefix. */
+export function prefixSize(prefix: Prefix): bigint {
+  return 1n << BigInt(familyBits(prefix.family) - prefix.length);
+}
+
+/** Whether `outer` holds the whole of `inner`, an address or a prefix. A prefix contains itself. */
+export function prefixContains(outer: Prefix, inner: Address | Prefix): boolean {
+  const innerLength = 'length' in inner ? inner.length : familyBits(inner.family);
+  return (
+    outer.family === inner.family && outer.length <= innerLength && prefixOf(inner, outer.length).value === outer.value
+  );
+}
+
+export function prefixesOverlap(a: Prefix, b: Prefix): boolean {
+  return prefixContains(a, b) || prefixContains(b, a);
+}
+
+/** Orders by family, then first address, then shorter prefixes before the longer ones they hold. */
+export function comparePrefixes(a: Prefix, b: Prefix): number {
+  return compareAddresses(a, b) || a.length - b.length;
+}
+
+/** The address `ordinal` places behind the prefix's first. The caller keeps 0 <= ordinal < prefixSize. */
+export function addressAt(prefix: Prefix, ordinal: number): Address {
+  return { family: prefix.family, value: prefix.value + BigInt(ordinal) };
+}
+
+/** How many places an address lies behind the prefix's first; the inverse of {@link addressAt}. */
+export function ordinalOf(prefix: Prefix, address: Address): number {
+  return Number(address.value - prefix.value);
+}
+
+/** The default route's destination of a family. */
+export function defaultRoute(family: Family): Prefix {
+  return { family, value: 0n, length: 0 };
+}

@@ -1,0 +1,52 @@
+#!/usr/bin/env node
+// Runs a command in a network, mount and process namespace of its own, so that nothing a test does can reach the host's
+// network configuration, and every process and device it makes is gone when it ends, also after SIGKILL.
+// usage: isolated.mjs [vitest ARGS… | COMMAND ARGS…]   (default: vitest run)
+import { spawn, spawnSync } from 'node:child_process';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import process from 'node:process';
+
+/** The programs without which nothing here works, each with the Debian package that brings it. */
+const PROGRAMS = { unshare: 'util-linux', ip: 'iproute2', mount: 'mount' };
+
+const NAMESPACES = ['--net', '--mount', '--propagation', 'private', '--pid', '--fork', '--kill-child', '--mount-proc'];
+
+const SET_UP = 'mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && ip link set lo up && exec "$@"';
+
+function fail(message) {
+  process.stderr.write(`isolated: ${message}\n`);
+  process.exit(1);
+}
+
+function missingPrograms() {
+  return Object.entries(PROGRAMS)
+    .filter(([program]) => spawnSync('sh', ['-c', `command -v ${program}`]).status !== 0)
+    .map(([program, debianPackage]) => `${program} (apt-get install ${debianPackage})`);
+}
+
+/** Root makes the namespaces directly; everybody else first needs a user namespace in which they are root. */
+function unshareFlags() {
+  const flags = process.getuid() === 0 ? NAMESPACES : ['--user', '--map-root-user', ...NAMESPACES];
+  return spawnSync('unshare', [...flags, 'true']).status === 0 ? flags : undefined;
+}
+
+function commandLine([first, ...rest]) {
+  const vitest = () => join(dirname(createRequire(import.meta.url).resolve('vitest/package.json')), 'vitest.mjs');
+  if (first === undefined) return [process.execPath, vitest(), 'run'];
+  return first === 'vitest' ? [process.execPath, vitest(), ...rest] : [first, ...rest];
+}
+
+function main(argv) {
+  if (process.platform !== 'linux') fail(`needs Linux network namespaces; this is ${process.platform}`);
+  const missing = missingPrograms();
+  if (missing.length > 0) fail(`missing: ${missing.join(', ')}`);
+  const flags = unshareFlags();
+  if (!flags) fail('cannot make a network namespace: run as root, or allow unprivileged user namespaces');
+
+  const child = spawn('unshare', [...flags, 'sh', '-c', SET_UP, 'sh', ...commandLine(argv)], { stdio: 'inherit' });
+  for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => child.kill(signal));
+  child.on('exit', (code, signal) => process.exit(signal ? 1 : (code ?? 1)));
+}
+
+main(process.argv.slice(2));
