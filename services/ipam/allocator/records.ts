@@ -1,0 +1,125 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import type { Family } from '@podwire/shared/net/address';
+import type { Mac } from '@podwire/shared/net/mac';
+import type { Prefix } from '@podwire/shared/net/prefix';
+
+/**
+ * The records of the datastore as values: what Calico's v3 schema holds (reference: Calico's libcalico-go/lib/backend/model),
+ * free of its JSON. All are immutable; a change is a new value. `store/record` maps them to and from the stored form, and keeps
+ * there whatever fields it does not know.
+ */
+
+/** Number of an address within its block, counted from the block's first address. */
+export type Ordinal = number;
+
+/** Who owns a block: a node, or a virtual owner such as `load-balancer`. Stored as `host:<name>` or `virtual:<name>`. */
+export interface BlockOwner {
+  readonly kind: 'host' | 'virtual';
+  readonly name: string;
+}
+
+/** What is known of an allocation besides its address. Several ordinals of a block may share one. */
+export interface AllocationAttributes {
+  /** Handle that owns the address; undefined when none does, as while an address cools down. */
+  readonly handleId: string | undefined;
+  /** The owner's own description: `node`, `namespace`, `pod`, `interface`, `network`, `timestamp`. Stored as `secondary`. */
+  readonly owner: Readonly<Record<string, string>>;
+  /** When the address was released, in epoch milliseconds, while it is cooling down; undefined while it is in use. */
+  readonly releasedAtMs: number | undefined;
+}
+
+/** A run of addresses, and the lock on all of them: one key, one compare-and-swap. */
+export interface Block {
+  readonly prefix: Prefix;
+  readonly owner: BlockOwner | undefined;
+  /** When the owner claimed the block, in epoch milliseconds; undefined on old blocks. */
+  readonly claimTimeMs: number | undefined;
+  /** For each ordinal the index of its attributes, or null when it is free. */
+  readonly allocations: readonly (number | null)[];
+  /** The free ordinals in the order in which they are given out: taken from the head, returned to the tail. */
+  readonly unallocated: readonly Ordinal[];
+  readonly attributes: readonly AllocationAttributes[];
+  /** One higher with every change of the block; starts at the clock, in epoch nanoseconds. */
+  readonly sequenceNumber: bigint;
+  /** For each allocated ordinal the block's sequence number when it was allocated. */
+  readonly sequenceNumbers: ReadonlyMap<Ordinal, bigint>;
+}
+
+/** How far a node's claim of a block has come. */
+export type AffinityState = 'pending' | 'confirmed' | 'pendingDeletion';
+
+/** A node's claim of a block. Only a confirmed one, with a block that names the node, is ownership. */
+export interface Affinity {
+  readonly owner: BlockOwner;
+  readonly block: Prefix;
+  readonly state: AffinityState;
+}
+
+/** Index from an owner to the blocks that hold its addresses. */
+export interface Handle {
+  readonly id: string;
+  /** For each block, by its CIDR, how many of its addresses the handle owns. */
+  readonly blocks: ReadonlyMap<string, number>;
+}
+
+/** A range of addresses that is cut into blocks of one size. */
+export interface Pool {
+  readonly name: string;
+  readonly uid: string;
+  readonly prefix: Prefix;
+  /** Prefix length of the pool's blocks, in bits. */
+  readonly blockSizeBits: number;
+  readonly disabled: boolean;
+  readonly createTimeMs: number;
+  /** Node selector as stored; only empty and `all()` are understood. */
+  readonly nodeSelector: string;
+  /** Namespace selector as stored; only empty and `all()` are understood. */
+  readonly namespaceSelector: string;
+  /** What the pool's addresses may be used for; pods need `Workload`. */
+  readonly allowedUses: readonly string[];
+  readonly assignmentMode: 'Automatic' | 'Manual';
+}
+
+/** The Kubernetes pod behind an endpoint. */
+export interface PodIdentity {
+  readonly namespace: string;
+  readonly name: string;
+  /** Empty when the runtime did not pass it on. */
+  readonly uid: string;
+}
+
+/** Tells one network namespace from every other that ever was on the node. */
+export interface NetnsIdentity {
+  readonly bootId: string;
+  readonly inode: bigint;
+}
+
+/** An address that an endpoint holds, and the allocation it came from. */
+export interface EndpointAddress {
+  /** Of full length: /32 or /128. */
+  readonly address: Prefix;
+  readonly block: Prefix;
+  readonly poolName: string;
+  readonly sequenceNumber: bigint;
+}
+
+/** What an attachment was given. Stored as a Calico workload endpoint, whose name the pod's next sandbox takes over. */
+export interface Endpoint {
+  readonly attachment: Attachment;
+  readonly nodeName: string;
+  readonly pod: PodIdentity | undefined;
+  readonly addresses: readonly EndpointAddress[];
+  readonly mac: Mac;
+  readonly hostInterfaceName: string;
+  readonly netns: NetnsIdentity | undefined;
+}
+
+/** What a caller asks of Allocate. */
+export interface AllocationRequest {
+  readonly attachment: Attachment;
+  readonly nodeName: string;
+  readonly pod: PodIdentity | undefined;
+  readonly netns: NetnsIdentity | undefined;
+  /** At least one, none twice. */
+  readonly families: readonly Family[];
+}

@@ -1,0 +1,53 @@
+import type { Prefix } from '@podwire/shared/net/prefix';
+
+import type { Affinity, Block, BlockOwner, Endpoint, Handle, Pool } from './records.js';
+
+/**
+ * The state that a decision looks at: one consistent moment of the datastore, with what earlier decisions of the same
+ * transaction have changed. Reading has no effect and cannot fail.
+ */
+export interface View {
+  /** All pools, in the order of their names. */
+  pools(): readonly Pool[];
+  pool(name: string): Pool | undefined;
+  block(prefix: Prefix): Block | undefined;
+  /** The blocks that lie in a prefix, in the order of their addresses. */
+  blocksIn(prefix: Prefix): Iterable<Block>;
+  /** The affinities of one owner, in the order of their blocks. */
+  affinitiesOf(owner: BlockOwner): readonly Affinity[];
+  affinity(owner: BlockOwner, block: Prefix): Affinity | undefined;
+  handle(id: string): Handle | undefined;
+  /** The endpoint stored under a workload endpoint's namespace and name. */
+  endpoint(key: EndpointKey): Endpoint | undefined;
+}
+
+/** Where a workload endpoint is stored: Calico's `<namespace>/<name>`. */
+export interface EndpointKey {
+  readonly namespace: string;
+  readonly name: string;
+}
+
+/**
+ * One record to write or to remove. Whoever commits compares every record named here with what the view showed, so a change
+ * that rests on a record that somebody else has changed meanwhile is decided anew. `expect` compares without changing: for
+ * a record the decision rests on but leaves as it is.
+ */
+export type Change =
+  | { readonly type: 'put'; readonly record: RecordValue }
+  | { readonly type: 'delete'; readonly record: RecordValue }
+  | { readonly type: 'expect'; readonly record: RecordValue }
+  /** No pool was made or changed since the view: for decisions that rest on there being no other pool. */
+  | { readonly type: 'expectPools' };
+
+export type RecordValue =
+  | { readonly kind: 'pool'; readonly value: Pool }
+  | { readonly kind: 'block'; readonly value: Block }
+  | { readonly kind: 'affinity'; readonly value: Affinity }
+  | { readonly kind: 'handle'; readonly value: Handle }
+  | { readonly kind: 'endpoint'; readonly key: EndpointKey; readonly value: Endpoint };
+
+/** What a decision comes to: the records to change, all of them or none, and the answer once they are committed. */
+export interface Decision<Outcome> {
+  readonly changes: readonly Change[];
+  readonly outcome: Outcome;
+}

@@ -1,0 +1,75 @@
+/**
+ * The datastore: ordered keys with revisions, as etcd has them. Two implementations (embedded, etcd) and a fake (memory) pass
+ * one contract suite, `store.contract.ts`.
+ *
+ * Keys are absolute texts (`/calico/ipam/v2/…`), values bytes. Every commit that changes something makes the store's revision
+ * one higher (or more); each record carries the revision of its last change. Every method fails with STORE_UNAVAILABLE when
+ * the store cannot be reached or is closed, and with CANCELLED or DEADLINE_EXCEEDED when its signal fires first.
+ */
+export interface Store {
+  /**
+   * All records whose key begins with `prefix`, in key order, and the store's revision at that moment.
+   * Result: whole, or a failure; never a part.
+   */
+  list(prefix: string, signal: AbortSignal): Promise<Snapshot>;
+
+  /**
+   * Compares and changes records in one transaction: all of it or nothing.
+   * Result: `committed` is answered only when the change is durable. A lost comparison is an answer, not a failure, and
+   * changes nothing. After a failure the outcome is unknown.
+   * Not idempotent: a repeat compares with revisions that its own first run may have changed.
+   */
+  commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult>;
+
+  /**
+   * Every change of the keys under `prefix` after `afterRevision`, in the order of the revisions, one item per revision.
+   * The iteration ends when the signal fires, and fails with {@link RevisionCompacted} when changes since `afterRevision` are
+   * no longer kept: list again and watch from there. Whoever iterates closes it, by the signal or by leaving the loop.
+   */
+  watch(watch: WatchRequest, signal: AbortSignal): AsyncIterable<RevisionChanges>;
+
+  /** Waits for what is being committed, then lets go of files and connections. Idempotent. */
+  close(): Promise<void>;
+}
+
+export interface StoredRecord {
+  readonly key: string;
+  readonly value: Uint8Array;
+  /** Revision of the record's last change. */
+  readonly modRevision: number;
+}
+
+export interface Snapshot {
+  readonly records: readonly StoredRecord[];
+  readonly revision: number;
+}
+
+export interface Transaction {
+  readonly comparisons: readonly Comparison[];
+  readonly puts: readonly { readonly key: string; readonly value: Uint8Array }[];
+  readonly deletes: readonly string[];
+}
+
+export type Comparison =
+  /** The record's last change is this revision; 0 means that there is no such record. */
+  | { readonly type: 'record'; readonly key: string; readonly modRevision: number }
+  /** No record under the prefix was made or changed after this revision. Removals do not count. */
+  | { readonly type: 'prefix'; readonly prefix: string; readonly notAfterRevision: number };
+
+export type CommitResult =
+  | { readonly committed: true; readonly revision: number }
+  | { readonly committed: false };
+
+export interface WatchRequest {
+  readonly prefix: string;
+  readonly afterRevision: number;
+}
+
+export interface RevisionChanges {
+  readonly revision: number;
+  readonly changes: readonly RecordChange[];
+}
+
+export type RecordChange =
+  | { readonly type: 'put'; readonly key: string; readonly value: Uint8Array }
+  | { readonly type: 'delete'; readonly key: string };
