@@ -9,7 +9,11 @@ const here = dirname(fileURLToPath(import.meta.url));
 const path = `${join(here, '..', 'node_modules', '.bin')}:${process.env.PATH}`;
 
 function buf(...args) {
-  const { status, error } = spawnSync('buf', args, { cwd: here, stdio: 'inherit', env: { ...process.env, PATH: path } });
+  const { status, error } = spawnSync('buf', args, {
+    cwd: here,
+    stdio: 'inherit',
+    env: { ...process.env, PATH: path },
+  });
   if (status !== 0) throw new Error(`buf ${args.join(' ')} failed: ${error?.message ?? `exit code ${status}`}`);
 }
 

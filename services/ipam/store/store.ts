@@ -56,9 +56,7 @@ export type Comparison =
   /** No record under the prefix was made or changed after this revision. Removals do not count. */
   | { readonly type: 'prefix'; readonly prefix: string; readonly notAfterRevision: number };
 
-export type CommitResult =
-  | { readonly committed: true; readonly revision: number }
-  | { readonly committed: false };
+export type CommitResult = { readonly committed: true; readonly revision: number } | { readonly committed: false };
 
 export interface WatchRequest {
   readonly prefix: string;
