@@ -1,6 +1,8 @@
 // Makes proto/gen anew from the .proto files: the TypeScript messages and services, the messages of the standard error
 // model (AIP-193), and the descriptor image that server reflection serves.
 import { spawnSync } from 'node:child_process';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';
@@ -19,4 +21,14 @@ function buf(...args) {
 
 buf('generate');
 buf('generate', '--template', 'buf.gen.google.yaml');
-buf('build', '--path', 'podwire', '--as-file-descriptor-set', '-o', 'gen/image.binpb');
+
+// Reflection has to describe the health service too. Descriptor sets, being one repeated field, are joined by concatenation.
+const healthProto = join(dirname(createRequire(import.meta.url).resolve('grpc-health-check')), '..', '..', 'proto');
+const images = [['--path', 'podwire'], [healthProto]].map((input, index) => {
+  const image = `gen/part-${index}.binpb`;
+  buf('build', ...input, '--as-file-descriptor-set', '-o', image);
+  const bytes = readFileSync(join(here, image));
+  rmSync(join(here, image));
+  return bytes;
+});
+writeFileSync(join(here, 'gen/image.binpb'), Buffer.concat(images));

@@ -471,10 +471,10 @@ export const ErrorInfo: MessageFns<ErrorInfo> = {
     }
   },
 
-  create<I extends Exact<DeepPartial<ErrorInfo>, I>>(base?: I): ErrorInfo {
-    return ErrorInfo.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<ErrorInfo>): ErrorInfo {
+    return ErrorInfo.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<ErrorInfo>, I>>(object: I): ErrorInfo {
+  fromPartial(object: DeepPartial<ErrorInfo>): ErrorInfo {
     const message = createBaseErrorInfo();
     message.reason = object.reason ?? "";
     message.domain = object.domain ?? "";
@@ -547,10 +547,10 @@ export const ErrorInfo_MetadataEntry: MessageFns<ErrorInfo_MetadataEntry> = {
     }
   },
 
-  create<I extends Exact<DeepPartial<ErrorInfo_MetadataEntry>, I>>(base?: I): ErrorInfo_MetadataEntry {
-    return ErrorInfo_MetadataEntry.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<ErrorInfo_MetadataEntry>): ErrorInfo_MetadataEntry {
+    return ErrorInfo_MetadataEntry.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<ErrorInfo_MetadataEntry>, I>>(object: I): ErrorInfo_MetadataEntry {
+  fromPartial(object: DeepPartial<ErrorInfo_MetadataEntry>): ErrorInfo_MetadataEntry {
     const message = createBaseErrorInfo_MetadataEntry();
     message.key = object.key ?? "";
     message.value = object.value ?? "";
@@ -603,10 +603,10 @@ export const RetryInfo: MessageFns<RetryInfo> = {
     }
   },
 
-  create<I extends Exact<DeepPartial<RetryInfo>, I>>(base?: I): RetryInfo {
-    return RetryInfo.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<RetryInfo>): RetryInfo {
+    return RetryInfo.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<RetryInfo>, I>>(object: I): RetryInfo {
+  fromPartial(object: DeepPartial<RetryInfo>): RetryInfo {
     const message = createBaseRetryInfo();
     message.retryDelay = (object.retryDelay !== undefined && object.retryDelay !== null)
       ? Duration.fromPartial(object.retryDelay)
@@ -671,10 +671,10 @@ export const DebugInfo: MessageFns<DebugInfo> = {
     }
   },
 
-  create<I extends Exact<DeepPartial<DebugInfo>, I>>(base?: I): DebugInfo {
-    return DebugInfo.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<DebugInfo>): DebugInfo {
+    return DebugInfo.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<DebugInfo>, I>>(object: I): DebugInfo {
+  fromPartial(object: DeepPartial<DebugInfo>): DebugInfo {
     const message = createBaseDebugInfo();
     message.stackEntries = object.stackEntries?.map((e) => e) || [];
     message.detail = object.detail ?? "";
@@ -727,10 +727,10 @@ export const QuotaFailure: MessageFns<QuotaFailure> = {
     }
   },
 
-  create<I extends Exact<DeepPartial<QuotaFailure>, I>>(base?: I): QuotaFailure {
-    return QuotaFailure.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<QuotaFailure>): QuotaFailure {
+    return QuotaFailure.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<QuotaFailure>, I>>(object: I): QuotaFailure {
+  fromPartial(object: DeepPartial<QuotaFailure>): QuotaFailure {
     const message = createBaseQuotaFailure();
     message.violations = object.violations?.map((e) => QuotaFailure_Violation.fromPartial(e)) || [];
     return message;
@@ -877,10 +877,10 @@ export const QuotaFailure_Violation: MessageFns<QuotaFailure_Violation> = {
     }
   },
 
-  create<I extends Exact<DeepPartial<QuotaFailure_Violation>, I>>(base?: I): QuotaFailure_Violation {
-    return QuotaFailure_Violation.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<QuotaFailure_Violation>): QuotaFailure_Violation {
+    return QuotaFailure_Violation.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<QuotaFailure_Violation>, I>>(object: I): QuotaFailure_Violation {
+  fromPartial(object: DeepPartial<QuotaFailure_Violation>): QuotaFailure_Violation {
     const message = createBaseQuotaFailure_Violation();
     message.subject = object.subject ?? "";
     message.description = object.description ?? "";
@@ -965,13 +965,11 @@ export const QuotaFailure_Violation_QuotaDimensionsEntry: MessageFns<QuotaFailur
     }
   },
 
-  create<I extends Exact<DeepPartial<QuotaFailure_Violation_QuotaDimensionsEntry>, I>>(
-    base?: I,
-  ): QuotaFailure_Violation_QuotaDimensionsEntry {
-    return QuotaFailure_Violation_QuotaDimensionsEntry.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<QuotaFailure_Violation_QuotaDimensionsEntry>): QuotaFailure_Violation_QuotaDimensionsEntry {
+    return QuotaFailure_Violation_QuotaDimensionsEntry.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<QuotaFailure_Violation_QuotaDimensionsEntry>, I>>(
-    object: I,
+  fromPartial(
+    object: DeepPartial<QuotaFailure_Violation_QuotaDimensionsEntry>,
   ): QuotaFailure_Violation_QuotaDimensionsEntry {
     const message = createBaseQuotaFailure_Violation_QuotaDimensionsEntry();
     message.key = object.key ?? "";
@@ -1025,10 +1023,10 @@ export const PreconditionFailure: MessageFns<PreconditionFailure> = {
     }
   },
 
-  create<I extends Exact<DeepPartial<PreconditionFailure>, I>>(base?: I): PreconditionFailure {
-    return PreconditionFailure.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<PreconditionFailure>): PreconditionFailure {
+    return PreconditionFailure.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<PreconditionFailure>, I>>(object: I): PreconditionFailure {
+  fromPartial(object: DeepPartial<PreconditionFailure>): PreconditionFailure {
     const message = createBasePreconditionFailure();
     message.violations = object.violations?.map((e) => PreconditionFailure_Violation.fromPartial(e)) || [];
     return message;
@@ -1102,12 +1100,10 @@ export const PreconditionFailure_Violation: MessageFns<PreconditionFailure_Viola
     }
   },
 
-  create<I extends Exact<DeepPartial<PreconditionFailure_Violation>, I>>(base?: I): PreconditionFailure_Violation {
-    return PreconditionFailure_Violation.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<PreconditionFailure_Violation>): PreconditionFailure_Violation {
+    return PreconditionFailure_Violation.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<PreconditionFailure_Violation>, I>>(
-    object: I,
-  ): PreconditionFailure_Violation {
+  fromPartial(object: DeepPartial<PreconditionFailure_Violation>): PreconditionFailure_Violation {
     const message = createBasePreconditionFailure_Violation();
     message.type = object.type ?? "";
     message.subject = object.subject ?? "";
@@ -1161,10 +1157,10 @@ export const BadRequest: MessageFns<BadRequest> = {
     }
   },
 
-  create<I extends Exact<DeepPartial<BadRequest>, I>>(base?: I): BadRequest {
-    return BadRequest.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<BadRequest>): BadRequest {
+    return BadRequest.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<BadRequest>, I>>(object: I): BadRequest {
+  fromPartial(object: DeepPartial<BadRequest>): BadRequest {
     const message = createBaseBadRequest();
     message.fieldViolations = object.fieldViolations?.map((e) => BadRequest_FieldViolation.fromPartial(e)) || [];
     return message;
@@ -1249,10 +1245,10 @@ export const BadRequest_FieldViolation: MessageFns<BadRequest_FieldViolation> = 
     }
   },
 
-  create<I extends Exact<DeepPartial<BadRequest_FieldViolation>, I>>(base?: I): BadRequest_FieldViolation {
-    return BadRequest_FieldViolation.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<BadRequest_FieldViolation>): BadRequest_FieldViolation {
+    return BadRequest_FieldViolation.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<BadRequest_FieldViolation>, I>>(object: I): BadRequest_FieldViolation {
+  fromPartial(object: DeepPartial<BadRequest_FieldViolation>): BadRequest_FieldViolation {
     const message = createBaseBadRequest_FieldViolation();
     message.field = object.field ?? "";
     message.description = object.description ?? "";
@@ -1320,10 +1316,10 @@ export const RequestInfo: MessageFns<RequestInfo> = {
     }
   },
 
-  create<I extends Exact<DeepPartial<RequestInfo>, I>>(base?: I): RequestInfo {
-    return RequestInfo.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<RequestInfo>): RequestInfo {
+    return RequestInfo.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<RequestInfo>, I>>(object: I): RequestInfo {
+  fromPartial(object: DeepPartial<RequestInfo>): RequestInfo {
     const message = createBaseRequestInfo();
     message.requestId = object.requestId ?? "";
     message.servingData = object.servingData ?? "";
@@ -1409,10 +1405,10 @@ export const ResourceInfo: MessageFns<ResourceInfo> = {
     }
   },
 
-  create<I extends Exact<DeepPartial<ResourceInfo>, I>>(base?: I): ResourceInfo {
-    return ResourceInfo.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<ResourceInfo>): ResourceInfo {
+    return ResourceInfo.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<ResourceInfo>, I>>(object: I): ResourceInfo {
+  fromPartial(object: DeepPartial<ResourceInfo>): ResourceInfo {
     const message = createBaseResourceInfo();
     message.resourceType = object.resourceType ?? "";
     message.resourceName = object.resourceName ?? "";
@@ -1467,10 +1463,10 @@ export const Help: MessageFns<Help> = {
     }
   },
 
-  create<I extends Exact<DeepPartial<Help>, I>>(base?: I): Help {
-    return Help.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<Help>): Help {
+    return Help.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<Help>, I>>(object: I): Help {
+  fromPartial(object: DeepPartial<Help>): Help {
     const message = createBaseHelp();
     message.links = object.links?.map((e) => Help_Link.fromPartial(e)) || [];
     return message;
@@ -1533,10 +1529,10 @@ export const Help_Link: MessageFns<Help_Link> = {
     }
   },
 
-  create<I extends Exact<DeepPartial<Help_Link>, I>>(base?: I): Help_Link {
-    return Help_Link.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<Help_Link>): Help_Link {
+    return Help_Link.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<Help_Link>, I>>(object: I): Help_Link {
+  fromPartial(object: DeepPartial<Help_Link>): Help_Link {
     const message = createBaseHelp_Link();
     message.description = object.description ?? "";
     message.url = object.url ?? "";
@@ -1600,10 +1596,10 @@ export const LocalizedMessage: MessageFns<LocalizedMessage> = {
     }
   },
 
-  create<I extends Exact<DeepPartial<LocalizedMessage>, I>>(base?: I): LocalizedMessage {
-    return LocalizedMessage.fromPartial(base ?? ({} as any));
+  create(base?: DeepPartial<LocalizedMessage>): LocalizedMessage {
+    return LocalizedMessage.fromPartial(base ?? {});
   },
-  fromPartial<I extends Exact<DeepPartial<LocalizedMessage>, I>>(object: I): LocalizedMessage {
+  fromPartial(object: DeepPartial<LocalizedMessage>): LocalizedMessage {
     const message = createBaseLocalizedMessage();
     message.locale = object.locale ?? "";
     message.message = object.message ?? "";
@@ -1619,13 +1615,9 @@ type DeepPartial<T> = T extends bigint ? string | number | bigint
   : T extends {} ? { [K in keyof T]?: DeepPartial<T[K]> }
   : Partial<T>;
 
-type KeysOfUnion<T> = T extends T ? keyof T : never;
-type Exact<P, I extends P> = P extends Builtin ? P
-  : P & { [K in keyof P]: Exact<P[K], I[K]> } & { [K in Exclude<keyof I, KeysOfUnion<P>>]: never };
-
 interface MessageFns<T> {
   encode(message: T, writer?: BinaryWriter): BinaryWriter;
   decode(input: BinaryReader | Uint8Array, length?: number): T;
-  create<I extends Exact<DeepPartial<T>, I>>(base?: I): T;
-  fromPartial<I extends Exact<DeepPartial<T>, I>>(object: I): T;
+  create(base?: DeepPartial<T>): T;
+  fromPartial(object: DeepPartial<T>): T;
 }

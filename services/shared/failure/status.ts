@@ -1,0 +1,93 @@
+import { Metadata, status as grpcStatus, type ServiceError, type StatusObject } from '@grpc/grpc-js';
+import { Any } from '@podwire/proto/google/protobuf/any';
+import { BadRequest, ErrorInfo } from '@podwire/proto/google/rpc/error_details';
+import { Status } from '@podwire/proto/google/rpc/status';
+
+import { FAILURE_CODES, isFailureCode, type FailureCode } from './codes.js';
+import { Failure, type Violation } from './failure.js';
+
+/** The border between Podwire's failures and gRPC's status, both ways: the standard error model (AIP-193). */
+
+const DETAILS_KEY = 'grpc-status-details-bin';
+const DOMAIN = 'podwire.dev';
+const ERROR_INFO = 'type.googleapis.com/google.rpc.ErrorInfo';
+const BAD_REQUEST = 'type.googleapis.com/google.rpc.BadRequest';
+
+/** Statuses that a peer or the channel gives without a failure of ours behind them. */
+const CODE_OF_STATUS: Partial<Record<grpcStatus, FailureCode>> = {
+  [grpcStatus.UNAVAILABLE]: 'UNREACHABLE',
+  [grpcStatus.DEADLINE_EXCEEDED]: 'DEADLINE_EXCEEDED',
+  [grpcStatus.CANCELLED]: 'CANCELLED',
+  [grpcStatus.UNIMPLEMENTED]: 'UNIMPLEMENTED',
+  [grpcStatus.INVALID_ARGUMENT]: 'INVALID_REQUEST',
+};
+
+/**
+ * What a server answers for whatever its handler threw. What is no {@link Failure} is a defect: outside it becomes a neutral
+ * text, its detail belongs into the log.
+ */
+export function statusOfError(error: unknown): StatusObject {
+  const failure =
+    error instanceof Failure
+      ? error
+      : new Failure('INTERNAL', 'internal error: see the service’s log under this trace');
+  const { status: code } = FAILURE_CODES[failure.code];
+  const metadata = new Metadata();
+  metadata.set(DETAILS_KEY, Buffer.from(Status.encode(packStatus(failure, code)).finish()));
+  return { code, details: failure.message, metadata };
+}
+
+function packStatus(failure: Failure, code: number): Status {
+  const info = ErrorInfo.encode({ reason: failure.code, domain: DOMAIN, metadata: { ...failure.details } }).finish();
+  const details: Any[] = [{ typeUrl: ERROR_INFO, value: Buffer.from(info) }];
+  if (failure.violations.length > 0) {
+    const fieldViolations = failure.violations.map(({ field, reason }) => ({ field, description: reason }));
+    const bad = BadRequest.encode(BadRequest.fromPartial({ fieldViolations })).finish();
+    details.push({ typeUrl: BAD_REQUEST, value: Buffer.from(bad) });
+  }
+  return { code, message: failure.message, details };
+}
+
+/**
+ * The failure behind the error of a client's call.
+ * @param peer - what was called, for the message where the channel itself failed: `podwire-ipam at unix:/run/podwire/ipam.sock`
+ */
+export function failureOfError(error: ServiceError, peer: string): Failure {
+  const details = readDetails(error.metadata);
+  if (details) return new Failure(details.code, error.details, { ...details, cause: error });
+  const code = CODE_OF_STATUS[error.code] ?? 'INTERNAL';
+  return new Failure(code, `${peer}: ${explain(code, error)}`, { cause: error });
+}
+
+function explain(code: FailureCode, error: ServiceError): string {
+  const next: Partial<Record<FailureCode, string>> = {
+    UNREACHABLE: 'does not answer; check that it runs and look at its log',
+    DEADLINE_EXCEEDED: 'did not answer in time; look at its log under this trace',
+    UNIMPLEMENTED: 'does not know the method; check that its release is not older',
+  };
+  const text = next[code];
+  return text === undefined ? error.details : `${text} (${error.details})`;
+}
+
+interface Details {
+  readonly code: FailureCode;
+  readonly violations: readonly Violation[];
+  readonly details: Readonly<Record<string, string>>;
+}
+
+function readDetails(metadata: Metadata): Details | undefined {
+  const [packed] = metadata.get(DETAILS_KEY);
+  if (!Buffer.isBuffer(packed)) return undefined;
+  const { details } = Status.decode(packed);
+  const find = (typeUrl: string): Any | undefined => details.find((detail) => detail.typeUrl === typeUrl);
+  const packedInfo = find(ERROR_INFO);
+  const info = packedInfo && ErrorInfo.decode(packedInfo.value);
+  if (info?.domain !== DOMAIN || !isFailureCode(info.reason)) return undefined;
+  const packedViolations = find(BAD_REQUEST);
+  const violations = packedViolations ? BadRequest.decode(packedViolations.value).fieldViolations : [];
+  return {
+    code: info.reason,
+    details: info.metadata,
+    violations: violations.map(({ field, description }) => ({ field, reason: description })),
+  };
+}

@@ -1,0 +1,32 @@
+import type { Clock } from '../runtime/clock.js';
+import { backoffMs, type BackoffBounds } from './schedule.js';
+
+export interface RetryOptions {
+  /** How often the operation runs at most. */
+  readonly attempts: number;
+  readonly backoff: BackoffBounds;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** Ends the waiting; the operation itself has to watch it too. */
+  readonly signal: AbortSignal;
+  /** Whether the failure may pass by itself. */
+  readonly retryable: (failure: unknown) => boolean;
+}
+
+/**
+ * Runs an idempotent operation until it succeeds, fails for good, or attempts or time are used up.
+ * @throws what the last attempt threw
+ */
+export async function retry<Result>(operation: () => Promise<Result>, options: RetryOptions): Promise<Result> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await operation();
+    } catch (failure) {
+      const last = attempt + 1 >= options.attempts || options.signal.aborted || !options.retryable(failure);
+      if (last) throw failure;
+      const woken = await options.clock.sleep(backoffMs(attempt, options.backoff, options.random()), options.signal);
+      if (woken === 'aborted') throw failure;
+    }
+  }
+}

@@ -1,0 +1,103 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { Server, ServerCredentials, type ServiceDefinition, type UntypedServiceImplementation } from '@grpc/grpc-js';
+import { HealthImplementation } from 'grpc-health-check';
+
+import { Failure } from '../failure/failure.js';
+import type { Clock } from '../runtime/clock.js';
+import type { Logger } from '../runtime/log.js';
+import { prepareSocket, restrictSocket } from './listen.js';
+import { addReflection } from './reflection.js';
+import { unaryHandlers, type Unary } from './unary.js';
+
+/** A gRPC service and what answers its methods. */
+export interface RpcService {
+  /** Full name, as in the contract: `podwire.ipam.v1.PoolService`. */
+  readonly name: string;
+  readonly definition: ServiceDefinition;
+  readonly implementation: UntypedServiceImplementation;
+}
+
+export interface RpcServerOptions {
+  /** Where to listen: `unix:/absolute/path` or `host:port`. */
+  readonly addresses: readonly string[];
+  readonly log: Logger;
+  readonly clock: Clock;
+  /** Time for a call whose caller set none, in milliseconds. */
+  readonly defaultCallTimeoutMs: number;
+  /** How long calls under way may go on after {@link RpcServer.stop}, in milliseconds. */
+  readonly drainTimeoutMs: number;
+  /** Makes the services out of the server's way to make handlers. */
+  readonly services: (unary: Unary) => readonly RpcService[];
+}
+
+const UNIX = 'unix:';
+
+/** Largest request taken, in bytes. The largest of the contract, an AttachPod with many routes, is far below. */
+const MAX_REQUEST_BYTES = 1024 * 1024;
+
+/** A gRPC server with health (grpc.health.v1) and reflection. Not serving until {@link RpcServer.setServing}. */
+export class RpcServer {
+  readonly #options: RpcServerOptions;
+  readonly #server = new Server({ 'grpc.max_receive_message_length': MAX_REQUEST_BYTES });
+  readonly #health = new HealthImplementation();
+  readonly #services: readonly RpcService[];
+
+  constructor(options: RpcServerOptions) {
+    this.#options = options;
+    this.#services = options.services(
+      unaryHandlers({ log: options.log, clock: options.clock, defaultTimeoutMs: options.defaultCallTimeoutMs }),
+    );
+    for (const { definition, implementation } of this.#services) this.#server.addService(definition, implementation);
+    this.#health.addToServer(this.#server);
+    addReflection(this.#server, this.#names());
+    this.#setHealth('NOT_SERVING');
+  }
+
+  /**
+   * Listens at every address. Unix sockets are their owner's alone.
+   * @throws Failure INVALID_SETTINGS when an address is taken or cannot be bound
+   */
+  async listen(): Promise<void> {
+    for (const address of this.#options.addresses) {
+      const path = address.startsWith(UNIX) ? address.slice(UNIX.length) : undefined;
+      if (path !== undefined) await prepareSocket(path);
+      await this.#bind(address);
+      if (path !== undefined) restrictSocket(path);
+      this.#options.log.info({ address }, `listening at ${address}`);
+    }
+  }
+
+  /** Tells health checks that the services answer. */
+  setServing(): void {
+    this.#setHealth('SERVING');
+  }
+
+  /** Takes no more calls, waits for those under way as long as the drain time-out allows, then cuts them off. */
+  async stop(): Promise<void> {
+    this.#setHealth('NOT_SERVING');
+    const drained = new Promise<void>((resolve) => this.#server.tryShutdown(() => resolve()));
+    const overdue = new AbortController();
+    const timeout = sleep(this.#options.drainTimeoutMs, 'overdue', { signal: overdue.signal }).catch(() => undefined);
+    if ((await Promise.race([drained, timeout])) === 'overdue') this.#server.forceShutdown();
+    overdue.abort();
+  }
+
+  #names(): string[] {
+    return this.#services.map((service) => service.name);
+  }
+
+  #setHealth(status: 'SERVING' | 'NOT_SERVING'): void {
+    for (const service of ['', ...this.#names()]) this.#health.setStatus(service, status);
+  }
+
+  #bind(address: string): Promise<number> {
+    return new Promise((resolve, reject) => {
+      this.#server.bindAsync(address, ServerCredentials.createInsecure(), (error, port) => {
+        if (error)
+          reject(new Failure('INVALID_SETTINGS', `cannot listen at ${address}: ${error.message}`, { cause: error }));
+        else resolve(port);
+      });
+    });
+  }
+}

@@ -1,0 +1,33 @@
+import { context, propagation, type Context, type TextMapGetter, type TextMapSetter } from '@opentelemetry/api';
+import type { Metadata } from '@grpc/grpc-js';
+
+/** W3C trace context in gRPC metadata, in and out. */
+
+const getter: TextMapGetter<Metadata> = {
+  keys: (metadata) => Object.keys(metadata.getMap()),
+  get: (metadata, key) => metadata.get(key).map(String),
+};
+
+const setter: TextMapSetter<Metadata> = {
+  set: (metadata, key, value) => metadata.set(key, value),
+};
+
+/** The caller's trace context, as its metadata carries it. */
+export function contextOf(metadata: Metadata): Context {
+  return propagation.extract(context.active(), metadata, getter);
+}
+
+/** Writes the active trace context into the metadata of a call. */
+export function injectContext(metadata: Metadata): void {
+  propagation.inject(context.active(), metadata, setter);
+}
+
+/** Attributes of a call's span (OpenTelemetry semantic conventions 1.44, RPC). `path` is `/package.Service/Method`. */
+export function rpcAttributes(path: string) {
+  return { 'rpc.system.name': 'grpc', 'rpc.method': methodName(path) } as const;
+}
+
+/** The method's full name, which is also its span's: `package.Service/Method`. */
+export function methodName(path: string): string {
+  return path.slice(1);
+}

@@ -1,0 +1,61 @@
+import type { z } from 'zod';
+
+import { violationsFailure, type Violation } from '../failure/failure.js';
+
+/** One setting of a process: an environment variable, and what it means. */
+export interface Setting<Value> {
+  /** Name of the environment variable, with the process's prefix: `PODWIRE_IPAM_LISTEN`. */
+  readonly variable: string;
+  /** Reads the variable's text. */
+  readonly schema: z.ZodType<Value, string>;
+  /** Used when the variable is absent or empty, as text, so that the documentation shows what could be typed. */
+  readonly default: string;
+  /** Effect, unit and range, and when it has no effect. */
+  readonly about: string;
+}
+
+export type Settings = Readonly<Record<string, Setting<unknown>>>;
+
+export type SettingValues<Declared extends Settings> = {
+  readonly [Name in keyof Declared]: Declared[Name] extends Setting<infer Value> ? Value : never;
+};
+
+export interface SettingsSource<Declared extends Settings> {
+  readonly settings: Declared;
+  /** Variables with this prefix belong to the process; one that is not declared is refused as a misspelling. */
+  readonly prefix: string;
+  readonly env: Readonly<Record<string, string | undefined>>;
+}
+
+/** Variables that begin like a setting of Podwire have to be one of some process. */
+const PROJECT_PREFIX = 'PODWIRE_';
+const PROCESS_PREFIXES = ['PODWIRE_IPAM_', 'PODWIRE_DATAPLANE_', 'PODWIRE_PLUGIN_'];
+
+/**
+ * Reads all settings of a process from its environment.
+ * @throws Failure INVALID_SETTINGS that lists every unknown variable and every nonsense value
+ */
+export function readSettings<Declared extends Settings>(source: SettingsSource<Declared>): SettingValues<Declared> {
+  const violations: Violation[] = unknownVariables(source);
+  const values = Object.entries(source.settings).map(([name, setting]) => {
+    const given = source.env[setting.variable];
+    const text = given === undefined || given === '' ? setting.default : given;
+    const parsed = setting.schema.safeParse(text);
+    if (parsed.success) return [name, parsed.data];
+    const reason = parsed.error.issues.map((issue) => issue.message).join(', ');
+    violations.push({ field: setting.variable, reason: `is ${JSON.stringify(text)}: ${reason}. ${setting.about}` });
+    return [name, undefined];
+  });
+  if (violations.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', violations);
+  return Object.fromEntries(values);
+}
+
+function unknownVariables({ settings, prefix, env }: SettingsSource<Settings>): Violation[] {
+  const declared = Object.values(settings).map((setting) => setting.variable);
+  const ours = (variable: string) =>
+    variable.startsWith(prefix) ||
+    (variable.startsWith(PROJECT_PREFIX) && !PROCESS_PREFIXES.some((other) => variable.startsWith(other)));
+  return Object.keys(env)
+    .filter((variable) => ours(variable) && !declared.includes(variable))
+    .map((field) => ({ field, reason: `is no setting of this release; the settings are ${declared.join(', ')}` }));
+}

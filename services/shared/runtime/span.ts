@@ -1,0 +1,36 @@
+import { SpanStatusCode, trace, type Attributes, type Span } from '@opentelemetry/api';
+
+import { Failure } from '../failure/failure.js';
+
+const tracer = trace.getTracer('podwire');
+
+/**
+ * Runs `work` inside a span that ends with it, and is the parent of every span that `work` starts.
+ * A throw marks the span as failed, with the failure's code as `error.type`, and goes on.
+ */
+export function withSpan<Result>(
+  name: string,
+  attributes: Attributes,
+  work: (span: Span) => Promise<Result>,
+): Promise<Result> {
+  return tracer.startActiveSpan(name, { attributes }, async (span) => {
+    try {
+      return await work(span);
+    } catch (error) {
+      markFailed(span, error);
+      throw error;
+    } finally {
+      span.end();
+    }
+  });
+}
+
+/** Marks a span as failed by an error, as OpenTelemetry's recording-errors convention asks. */
+export function markFailed(span: Span, error: unknown): void {
+  const message = error instanceof Error ? error.message : String(error);
+  span.setStatus({ code: SpanStatusCode.ERROR, message });
+  span.setAttribute(
+    'error.type',
+    error instanceof Failure ? error.code : error instanceof Error ? error.name : 'unknown',
+  );
+}
