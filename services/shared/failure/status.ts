@@ -1,5 +1,5 @@
 import { Metadata, status as grpcStatus, type ServiceError, type StatusObject } from '@grpc/grpc-js';
-import { Any } from '@podwire/proto/google/protobuf/any';
+import type { Any } from '@podwire/proto/google/protobuf/any';
 import { BadRequest, ErrorInfo } from '@podwire/proto/google/rpc/error_details';
 import { Status } from '@podwire/proto/google/rpc/status';
 

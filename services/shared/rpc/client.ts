@@ -9,6 +9,7 @@ import {
 } from '@grpc/grpc-js';
 import { SpanKind, trace, context, type Span } from '@opentelemetry/api';
 
+import { Failure } from '../failure/failure.js';
 import { failureOfError } from '../failure/status.js';
 import { markFailed } from '../runtime/span.js';
 import { injectContext, methodName, rpcAttributes } from './tracing.js';
@@ -53,20 +54,35 @@ export class Peer {
   ): Promise<Response> {
     const options = { kind: SpanKind.CLIENT, attributes: rpcAttributes(method.path) };
     const span = trace.getTracer('podwire').startSpan(methodName(method.path), options);
-    return context.with(trace.setSpan(context.active(), span), () =>
-      this.#send(method, request, limits).then(
-        (response) => {
-          finish(span, status.OK);
-          return response;
-        },
-        (error: ServiceError) => {
-          const failure = failureOfError(error, this.description);
-          markFailed(span, failure);
-          finish(span, error.code);
-          throw failure;
-        },
-      ),
-    );
+    const metadata = new Metadata({ waitForReady: true });
+    context.with(trace.setSpan(context.active(), span), () => {
+      injectContext(metadata);
+    });
+    return new Promise((resolve, reject) => {
+      const answered = (error: ServiceError | null, response?: Response) => {
+        limits.signal?.removeEventListener('abort', cancel);
+        if (error || response === undefined) reject(this.#failed(span, error));
+        else resolve(response);
+        span.setAttribute('rpc.response.status_code', status[error?.code ?? status.OK]);
+        span.end();
+      };
+      const { path, requestSerialize, responseDeserialize } = method;
+      const options = { deadline: limits.deadlineMs };
+      const call = this.#client.makeUnaryRequest(
+        path,
+        requestSerialize,
+        responseDeserialize,
+        request,
+        metadata,
+        options,
+        answered,
+      );
+      const cancel = () => {
+        call.cancel();
+      };
+      limits.signal?.addEventListener('abort', cancel, { once: true });
+      if (limits.signal?.aborted) cancel();
+    });
   }
 
   /** Ends the channel; calls under way fail. Idempotent. */
@@ -74,35 +90,11 @@ export class Peer {
     this.#client.close();
   }
 
-  #send<Request, Response>(
-    { path, requestSerialize, responseDeserialize }: MethodDefinition<Request, Response>,
-    request: Request,
-    { deadlineMs, signal }: CallLimits,
-  ): Promise<Response> {
-    const metadata = new Metadata({ waitForReady: true });
-    injectContext(metadata);
-    return new Promise((resolve, reject) => {
-      const call = this.#client.makeUnaryRequest(
-        path,
-        requestSerialize,
-        responseDeserialize,
-        request,
-        metadata,
-        { deadline: deadlineMs },
-        (error, response) => {
-          signal?.removeEventListener('abort', cancel);
-          if (error) reject(error);
-          else if (response !== undefined) resolve(response);
-        },
-      );
-      const cancel = () => call.cancel();
-      signal?.addEventListener('abort', cancel, { once: true });
-      if (signal?.aborted) cancel();
-    });
+  #failed(span: Span, error: ServiceError | null): Failure {
+    const failure = error
+      ? failureOfError(error, this.description)
+      : new Failure('INTERNAL', `${this.description}: answered with success, but without a message`);
+    markFailed(span, failure);
+    return failure;
   }
-}
-
-function finish(span: Span, code: status): void {
-  span.setAttribute('rpc.response.status_code', status[code]);
-  span.end();
 }

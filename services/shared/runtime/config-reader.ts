@@ -35,9 +35,10 @@ const PROCESS_PREFIXES = ['PODWIRE_IPAM_', 'PODWIRE_DATAPLANE_', 'PODWIRE_PLUGIN
  * Reads all settings of a process from its environment.
  * @throws Failure INVALID_SETTINGS that lists every unknown variable and every nonsense value
  */
-export function readSettings<Declared extends Settings>(source: SettingsSource<Declared>): SettingValues<Declared> {
+export function readSettings<Declared extends Settings>(source: SettingsSource<Declared>): SettingValues<Declared>;
+export function readSettings(source: SettingsSource<Settings>): Record<string, unknown> {
   const violations: Violation[] = unknownVariables(source);
-  const values = Object.entries(source.settings).map(([name, setting]) => {
+  const values = Object.entries(source.settings).map(([name, setting]): [string, unknown] => {
     const given = source.env[setting.variable];
     const text = given === undefined || given === '' ? setting.default : given;
     const parsed = setting.schema.safeParse(text);

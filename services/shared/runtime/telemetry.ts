@@ -19,13 +19,13 @@ export async function startTelemetry(service: string, env: NodeJS.ProcessEnv): P
     return () => Promise.resolve();
   }
   const { NodeSDK } = await import('@opentelemetry/sdk-node');
-  const sdk = new NodeSDK({ serviceName: env['OTEL_SERVICE_NAME'] ?? service });
+  const sdk = new NodeSDK({ serviceName: env.OTEL_SERVICE_NAME ?? service });
   sdk.start();
   return () => sdk.shutdown();
 }
 
 function exportsTelemetry(env: NodeJS.ProcessEnv): boolean {
-  if (env['OTEL_SDK_DISABLED']?.toLowerCase() === 'true') return false;
+  if (env.OTEL_SDK_DISABLED?.toLowerCase() === 'true') return false;
   const asked = (name: string) => (env[name] ?? '') !== '';
   return (
     asked('OTEL_EXPORTER_OTLP_ENDPOINT') || asked('OTEL_EXPORTER_OTLP_TRACES_ENDPOINT') || asked('OTEL_TRACES_EXPORTER')

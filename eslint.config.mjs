@@ -1,0 +1,77 @@
+import eslint from '@eslint/js';
+import importX from 'eslint-plugin-import-x';
+import tseslint from 'typescript-eslint';
+
+import { allowedImports } from './test/architecture/allowed-imports.mjs';
+
+const TESTS = ['**/*.test.ts', '**/*.contract.ts', '**/*.fixture.ts', 'test/**/*.ts'];
+
+/** Where time, chance and the process may be touched; everywhere else they come in as values. */
+const EDGES = ['**/main.ts', 'services/shared/runtime/**', 'deploy/**', 'addon/lib/load.ts'];
+
+export default tseslint.config(
+  { ignores: ['**/dist/**', '**/build/**', 'proto/gen/**', '**/node_modules/**'] },
+  eslint.configs.recommended,
+  {
+    files: ['**/*.ts'],
+    extends: [tseslint.configs.strictTypeChecked, tseslint.configs.stylisticTypeChecked],
+    languageOptions: {
+      parserOptions: {
+        projectService: { allowDefaultProject: ['vitest.config.ts'] },
+        tsconfigRootDir: import.meta.dirname,
+      },
+    },
+    plugins: { podwire: { rules: { 'allowed-imports': allowedImports } }, 'import-x': importX },
+    settings: { 'import-x/resolver': { node: true }, 'import-x/extensions': ['.ts', '.js'] },
+    rules: {
+      'podwire/allowed-imports': 'error',
+      'import-x/no-cycle': 'error',
+      'import-x/no-extraneous-dependencies': ['error', { devDependencies: TESTS }],
+      'max-params': ['error', 3],
+      'max-lines': ['error', 400],
+      'max-lines-per-function': ['error', 60],
+      'no-console': 'error',
+      'no-restricted-syntax': [
+        'error',
+        {
+          selector: 'TSAsExpression:not([typeAnnotation.typeName.name="const"])',
+          message: 'A cast hides a wrong value: check it at the border instead.',
+        },
+      ],
+      '@typescript-eslint/restrict-template-expressions': ['error', { allowNumber: true, allowBoolean: true }],
+      '@typescript-eslint/no-confusing-void-expression': ['error', { ignoreArrowShorthand: true }],
+      '@typescript-eslint/consistent-type-imports': 'error',
+      '@typescript-eslint/switch-exhaustiveness-check': 'error',
+      '@typescript-eslint/no-unnecessary-condition': 'error',
+      '@typescript-eslint/only-throw-error': 'error',
+    },
+  },
+  {
+    files: ['**/*.ts'],
+    ignores: [...EDGES, ...TESTS],
+    rules: {
+      'no-restricted-properties': [
+        'error',
+        { object: 'Date', property: 'now', message: 'Time comes in as a Clock.' },
+        { object: 'Math', property: 'random', message: 'Chance comes in as a function.' },
+      ],
+      'no-restricted-globals': ['error', { name: 'process', message: 'The process is touched in main.ts only.' }],
+      'no-restricted-imports': ['error', { name: 'node:process', message: 'The process is touched in main.ts only.' }],
+    },
+  },
+  {
+    files: TESTS,
+    rules: {
+      'max-lines': ['error', 600],
+      'max-lines-per-function': 'off',
+      '@typescript-eslint/no-non-null-assertion': 'off',
+      'import-x/no-extraneous-dependencies': 'off',
+    },
+  },
+  {
+    files: ['**/*.mjs'],
+    languageOptions: { globals: { process: 'readonly', console: 'readonly', URL: 'readonly', setTimeout: 'readonly' } },
+    plugins: { podwire: { rules: { 'allowed-imports': allowedImports } } },
+    rules: { 'max-params': ['error', 3], 'max-lines': ['error', 400], 'max-lines-per-function': ['error', 60] },
+  },
+);

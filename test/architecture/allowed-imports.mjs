@@ -1,0 +1,81 @@
+// Lint rule: an import has to be one that `directions.mjs` allows.
+import { dirname, join, relative, sep } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+import { TEST_IMPORTS, WORKSPACES, ZONES } from './directions.mjs';
+
+const ROOT = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
+const TEST_FILE = /\.(test|contract|fixture)\.ts$/;
+
+const lies = (file, folder) => file === folder || file.startsWith(`${folder}/`);
+
+/** The zone of a file, given by its path from the root. */
+export function zoneOf(file) {
+  const zones = ZONES.filter((zone) => lies(file, zone.path));
+  return zones.sort((a, b) => b.path.length - a.path.length)[0];
+}
+
+/** What an import names: a file of ours (by its path from the root), an npm package or a built-in module. */
+export function targetOf(specifier, importer) {
+  if (specifier.startsWith('node:')) return { kind: 'builtin', name: specifier };
+  if (specifier.startsWith('.')) {
+    return { kind: 'file', name: join(dirname(importer), specifier).replace(/\.js$/, '.ts') };
+  }
+  const [first, second, ...rest] = specifier.split('/');
+  const name = first.startsWith('@') ? `${first}/${second}` : first;
+  const path = first.startsWith('@') ? rest : [second, ...rest];
+  const folder = WORKSPACES[name];
+  return folder
+    ? { kind: 'file', name: `${join(folder, ...path)}${path.length > 0 ? '.ts' : ''}` }
+    : { kind: 'package', name };
+}
+
+/** Why the import is not allowed, or undefined. `importer` is a path from the root. */
+export function faultOf(specifier, importer) {
+  const zone = zoneOf(importer);
+  if (!zone) return `${importer} lies in no zone of test/architecture/directions.mjs`;
+  const target = targetOf(specifier, importer);
+  const isTest = TEST_FILE.test(importer);
+  const listed = (list, name) => list.includes('*') || list.includes(name);
+  switch (target.kind) {
+    case 'builtin':
+      return listed(zone.builtins, target.name) || isTest ? undefined : `${zone.path} may not use ${target.name}`;
+    case 'package':
+      return listed(zone.packages, target.name) || (isTest && TEST_IMPORTS.packages.includes(target.name))
+        ? undefined
+        : `${zone.path} may not import the package ${target.name}`;
+    default:
+      return fileFault({ zone, target: target.name, isTest });
+  }
+}
+
+function fileFault({ zone, target, isTest }) {
+  const own = zoneOf(target)?.path === zone.path;
+  const allowed = zone.zones.some((path) => path === '*' || lies(target, path));
+  const workspace = (path) =>
+    path
+      .split('/')
+      .slice(0, path.startsWith('services/') ? 2 : 1)
+      .join('/');
+  const sameWorkspace = workspace(target) === workspace(zone.path);
+  const testOfWorkspace = isTest && (sameWorkspace || lies(target, 'services/shared') || lies(target, 'proto/gen'));
+  return own || allowed || testOfWorkspace ? undefined : `${zone.path} may not import ${target}`;
+}
+
+export const allowedImports = {
+  meta: { type: 'problem', schema: [], docs: { description: 'imports follow test/architecture/directions.mjs' } },
+  create(context) {
+    const importer = relative(ROOT, context.filename).split(sep).join('/');
+    const check = (node) => {
+      if (typeof node.source?.value !== 'string') return;
+      const fault = faultOf(node.source.value, importer);
+      if (fault) context.report({ node: node.source, message: fault });
+    };
+    return {
+      ImportDeclaration: check,
+      ImportExpression: check,
+      ExportNamedDeclaration: check,
+      ExportAllDeclaration: check,
+    };
+  },
+};

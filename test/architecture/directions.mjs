@@ -1,0 +1,163 @@
+/**
+ * The dependency directions of the project, as data. The lint rule `allowed-imports` reads it; ARCHITECTURE.md draws it.
+ *
+ * A file belongs to the zone with the longest `path` that it lies under. It may import its own zone, the zones and npm
+ * packages that its zone lists, and Node's built-in modules where the zone says so. Nothing else.
+ */
+
+const PURE = { builtins: [] };
+const NODE = { builtins: ['*'] };
+
+/** What a test may import besides what its zone may. */
+export const TEST_IMPORTS = { packages: ['vitest', 'fast-check'], builtins: ['*'] };
+
+export const ZONES = [
+  { path: 'proto/gen', zones: [], packages: ['@bufbuild/protobuf', '@grpc/grpc-js'], ...PURE },
+
+  // Values that every other part stands on.
+  { path: 'services/shared/net', zones: [], packages: ['ipaddr.js'], ...PURE },
+  { path: 'services/shared/attachment', zones: ['services/shared/net'], packages: [], builtins: ['node:crypto'] },
+  { path: 'services/shared/failure', zones: [], packages: ['@grpc/grpc-js'], ...PURE },
+  {
+    path: 'services/shared/failure/status.ts',
+    zones: ['services/shared/failure', 'proto/gen'],
+    packages: ['@grpc/grpc-js'],
+    ...PURE,
+  },
+  { path: 'services/shared/retry', zones: [], packages: [], ...PURE },
+  {
+    path: 'services/shared/retry/retry.ts',
+    zones: ['services/shared/retry', 'services/shared/runtime'],
+    packages: [],
+    ...PURE,
+  },
+  {
+    path: 'services/shared/runtime',
+    zones: ['services/shared/failure', 'services/shared/attachment'],
+    packages: [
+      '@opentelemetry/api',
+      '@opentelemetry/context-async-hooks',
+      '@opentelemetry/core',
+      '@opentelemetry/sdk-node',
+      '@opentelemetry/sdk-trace-base',
+      'pino',
+      'zod',
+    ],
+    ...NODE,
+  },
+  {
+    path: 'services/shared/rpc',
+    zones: ['services/shared/failure', 'services/shared/runtime', 'proto/gen'],
+    packages: ['@bufbuild/protobuf', '@grpc/grpc-js', '@grpc/reflection', '@opentelemetry/api', 'grpc-health-check'],
+    ...NODE,
+  },
+
+  // IPAM: main → service → rpc → ipam → store (interfaces) and allocator (pure).
+  {
+    path: 'services/ipam',
+    zones: ['services/shared', 'services/ipam/rpc', 'services/ipam/allocator', 'services/ipam/store'],
+    packages: ['@opentelemetry/api', 'zod'],
+    ...NODE,
+  },
+  {
+    path: 'services/ipam/allocator',
+    zones: ['services/shared/net', 'services/shared/attachment', 'services/shared/failure'],
+    packages: [],
+    ...PURE,
+  },
+  {
+    path: 'services/ipam/store',
+    zones: ['services/shared', 'services/ipam/allocator'],
+    packages: ['@opentelemetry/api'],
+    ...NODE,
+  },
+  {
+    path: 'services/ipam/store/embedded',
+    zones: ['services/shared', 'services/ipam/store', 'services/ipam/allocator'],
+    packages: ['@opentelemetry/api', 'lmdb'],
+    ...NODE,
+  },
+  {
+    path: 'services/ipam/rpc',
+    zones: ['services/shared', 'proto/gen', 'services/ipam/allocator', 'services/ipam/ipam.ts'],
+    packages: [],
+    ...PURE,
+  },
+  {
+    path: 'services/ipam/ipam.ts',
+    zones: ['services/shared', 'services/ipam/allocator', 'services/ipam/store', 'services/ipam/events.ts'],
+    packages: ['@opentelemetry/api'],
+    ...PURE,
+  },
+  {
+    path: 'services/ipam/events.ts',
+    zones: ['services/shared', 'services/ipam/allocator'],
+    packages: ['@opentelemetry/api'],
+    ...PURE,
+  },
+
+  // Dataplane: main → service → rpc → dataplane → kernel (interface) and plan (pure).
+  {
+    path: 'services/dataplane',
+    zones: ['services/shared', 'services/dataplane/rpc', 'services/dataplane/plan', 'services/dataplane/kernel'],
+    packages: ['@opentelemetry/api', 'zod'],
+    ...NODE,
+  },
+  {
+    path: 'services/dataplane/plan',
+    zones: ['services/shared/net', 'services/shared/attachment', 'services/shared/failure'],
+    packages: [],
+    ...PURE,
+  },
+  {
+    path: 'services/dataplane/kernel',
+    zones: ['services/shared', 'services/dataplane/plan'],
+    packages: ['@opentelemetry/api'],
+    ...PURE,
+  },
+  {
+    path: 'services/dataplane/kernel/netlink',
+    zones: ['services/shared', 'services/dataplane/kernel', 'services/dataplane/plan', 'addon/lib'],
+    packages: ['@opentelemetry/api'],
+    ...NODE,
+  },
+  {
+    path: 'services/dataplane/rpc',
+    zones: ['services/shared', 'proto/gen', 'services/dataplane/plan', 'services/dataplane/dataplane.ts'],
+    packages: [],
+    ...PURE,
+  },
+  {
+    path: 'services/dataplane/dataplane.ts',
+    zones: ['services/shared', 'services/dataplane/plan', 'services/dataplane/kernel', 'services/dataplane/events.ts'],
+    packages: ['@opentelemetry/api'],
+    ...PURE,
+  },
+  {
+    path: 'services/dataplane/events.ts',
+    zones: ['services/shared', 'services/dataplane/plan'],
+    packages: ['@opentelemetry/api'],
+    ...PURE,
+  },
+
+  // The plugin knows the services by their contract only.
+  { path: 'plugin', zones: ['services/shared', 'proto/gen'], packages: ['@opentelemetry/api', 'zod'], ...NODE },
+  { path: 'plugin/cni', zones: ['services/shared'], packages: ['zod'], ...NODE },
+
+  { path: 'addon/lib', zones: [], packages: ['node-gyp-build'], ...NODE },
+  { path: 'addon/test', zones: ['addon/lib'], packages: [], ...NODE },
+
+  { path: 'deploy', zones: [], packages: [], ...NODE },
+  { path: 'test', zones: ['*'], packages: ['*'], ...NODE },
+];
+
+/** Where the workspaces are; an import of `@podwire/x/y` is one of the file `y` in the folder of `@podwire/x`. */
+export const WORKSPACES = {
+  '@podwire/proto': 'proto/gen',
+  '@podwire/shared': 'services/shared',
+  '@podwire/ipam': 'services/ipam',
+  '@podwire/dataplane': 'services/dataplane',
+  '@podwire/plugin': 'plugin',
+  '@podwire/netlink': 'addon/lib',
+  '@podwire/test': 'test',
+};
