@@ -70,7 +70,7 @@ export default tseslint.config(
   },
   {
     files: ['**/*.mjs'],
-    languageOptions: { globals: { process: 'readonly', console: 'readonly', URL: 'readonly', setTimeout: 'readonly' } },
+    languageOptions: { globals: { setTimeout: 'readonly', clearTimeout: 'readonly' } },
     plugins: { podwire: { rules: { 'allowed-imports': allowedImports } } },
     rules: { 'max-params': ['error', 3], 'max-lines': ['error', 400], 'max-lines-per-function': ['error', 60] },
   },

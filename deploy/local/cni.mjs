@@ -1,0 +1,79 @@
+// What a container runtime does: makes the pod's network namespace, and execs the CNI plugin with environment and stdin.
+import { spawn } from 'node:child_process';
+import { createHash, randomBytes } from 'node:crypto';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import process from 'node:process';
+
+import { run } from './node.mjs';
+
+const NAMESPACE = 'demo';
+
+/** Makes a network namespace for a pod, kept alive by a file, and gives that file's path. */
+export function makePod(folder, name) {
+  const netns = join(folder, 'netns', name);
+  writeFileSync(netns, '');
+  run('unshare', `--net=${netns}`, 'true');
+  return netns;
+}
+
+function environment({ command, name, netns, traceparent }) {
+  const containerId = createHash('sha256').update(name).digest('hex');
+  const args = {
+    IgnoreUnknown: '1',
+    K8S_POD_NAMESPACE: NAMESPACE,
+    K8S_POD_NAME: name,
+    K8S_POD_INFRA_CONTAINER_ID: containerId,
+  };
+  return {
+    ...process.env,
+    CNI_COMMAND: command,
+    CNI_CONTAINERID: containerId,
+    CNI_NETNS: netns,
+    CNI_IFNAME: 'eth0',
+    CNI_PATH: '/opt/cni/bin',
+    CNI_ARGS: Object.entries(args)
+      .map(([key, value]) => `${key}=${value}`)
+      .join(';'),
+    TRACEPARENT: traceparent,
+  };
+}
+
+function configuration(socket) {
+  return JSON.stringify({
+    cniVersion: '1.0.0',
+    name: 'podwire-demo',
+    type: 'podwire',
+    socket,
+    ipam: { type: 'podwire-ipam' },
+  });
+}
+
+/** Execs the program and waits for its end; the clock runs from the exec to the exit, as for a runtime. */
+function execute(program, { env, input }) {
+  return new Promise((resolve, reject) => {
+    const start = process.hrtime.bigint();
+    const child = spawn(program, [], { env, stdio: ['pipe', 'pipe', 'inherit'] });
+    let stdout = '';
+    child.stdout.setEncoding('utf8').on('data', (chunk) => (stdout += chunk));
+    child.once('error', reject);
+    let elapsedMs = 0;
+    child.once('exit', () => (elapsedMs = Number(process.hrtime.bigint() - start) / 1e6));
+    child.once('close', (exitCode) => resolve({ exitCode, stdout, elapsedMs }));
+    child.stdin.end(input);
+  });
+}
+
+/**
+ * Runs one CNI command through the shim.
+ * @returns the parsed result, the time from exec to exit, and the trace that the command began
+ * @throws Error with the CNI error object's message
+ */
+export async function runShim({ shim, sockets }, { command, name, netns }) {
+  const traceId = randomBytes(16).toString('hex');
+  const traceparent = `00-${traceId}-${randomBytes(8).toString('hex')}-01`;
+  const env = environment({ command, name, netns, traceparent });
+  const { exitCode, stdout, elapsedMs } = await execute(shim, { env, input: configuration(sockets.cni) });
+  if (exitCode !== 0) throw new Error(`CNI ${command} of pod ${name}: ${stdout.trim()}`);
+  return { result: stdout === '' ? undefined : JSON.parse(stdout), elapsedMs, traceId };
+}

@@ -1,0 +1,146 @@
+// The demonstration, inside the node's own namespaces: starts Podwire's three processes, gives two pods a network through
+// the real CNI binary, shows that they reach each other, and takes everything away again.
+// usage (by start.mjs): demo.mjs FOLDER [--once]
+import process from 'node:process';
+
+import { runShim, makePod } from './cni.mjs';
+import { NODE_ADDRESS, setUpNode } from './node.mjs';
+import { pinger } from './ping.mjs';
+import { Processes } from './processes.mjs';
+import { SpanReceiver } from './spans.mjs';
+import { whereTimeWent } from './time.mjs';
+import { ms, table } from './table.mjs';
+import { startPodwire } from './podwire.mjs';
+
+const PODS = ['web-0', 'web-1'];
+
+/** Cycles after the demonstration's first, cold ones: enough for the just-in-time compilers to settle. */
+const WARM_CYCLES = 60;
+
+const say = (text) => process.stdout.write(`${text}\n`);
+
+/** Adds the two pods and prints what each was given, and where the time of its ADD went. */
+async function addPods({ folder, podwire, spans }) {
+  const pods = [];
+  for (const name of PODS) {
+    const netns = makePod(folder, name);
+    pods.push({ name, netns, added: await runShim(podwire, { command: 'ADD', name, netns }) });
+  }
+  const rows = [];
+  for (const { name, added } of pods) {
+    const [host, pod] = added.result.interfaces;
+    const time = whereTimeWent(await spans.traceOf(added.traceId, 'CNI ADD'), added.elapsedMs);
+    rows.push([
+      name,
+      added.result.ips[0].address,
+      host.name,
+      pod.mac,
+      ms(added.elapsedMs),
+      ...Object.values(time).map(ms),
+    ]);
+  }
+  const head = ['pod', 'address', 'host interface', 'MAC', 'ADD ms'];
+  say(`\n${table([...head, 'shim', 'plugin', 'IPAM', 'datastore', 'dataplane', 'kernel'], rows)}`);
+  say('  the first ADDs of a process are its slowest; below is what comes after');
+  return pods.map(({ name, netns, added }) => ({ name, netns, address: added.result.ips[0].address.split('/')[0] }));
+}
+
+/** @returns whether every ping was answered */
+function pingAll(folder, [a, b]) {
+  const ping = pinger(folder);
+  say(`\npings (${ping.description})`);
+  const ways = [
+    { from: a.name, netns: a.netns, to: b.name, address: b.address },
+    { from: b.name, netns: b.netns, to: a.name, address: a.address },
+    { from: 'node', netns: undefined, to: a.name, address: a.address },
+    { from: 'node', netns: undefined, to: b.name, address: b.address },
+    { from: a.name, netns: a.netns, to: 'node', address: NODE_ADDRESS },
+    { from: b.name, netns: b.netns, to: 'node', address: NODE_ADDRESS },
+  ];
+  const answers = ways.map((way) => {
+    const answer = ping.send(way);
+    say(`  ${answer.ok ? '✓' : '✗'} ${way.from} → ${way.to} (${way.address})  ${answer.text}`);
+    return answer.ok;
+  });
+  return answers.every(Boolean);
+}
+
+/** One pod after the other, as a busy node sees them: what an ADD and a DEL cost once everything is warm. */
+async function measureWarm({ folder, podwire }) {
+  const name = 'batch';
+  const netns = makePod(folder, name);
+  const times = { ADD: [], DEL: [] };
+  for (let cycle = 0; cycle < WARM_CYCLES; cycle++) {
+    for (const command of ['ADD', 'DEL'])
+      times[command].push((await runShim(podwire, { command, name, netns })).elapsedMs);
+  }
+  const median = (list) => list.slice(list.length / 2).sort((x, y) => x - y)[Math.floor(list.length / 4)];
+  say(
+    `\n${WARM_CYCLES} more pods, one after the other: ADD ${ms(median(times.ADD))} ms, DEL ${ms(median(times.DEL))} ms (median of the last half, exec to exit)`,
+  );
+}
+
+async function showPools(podwire) {
+  const { pools } = await podwire.rpc('ipam', 'podwire.ipam.v1.PoolService/ListPools');
+  const rows = pools.map(({ name, cidr, utilization: u }) => [
+    name,
+    cidr,
+    u.capacity,
+    u.allocated ?? '0',
+    u.free,
+    u.blocks ?? '0',
+    `${((100 * Number(u.allocated ?? 0)) / Number(u.capacity)).toFixed(3)} %`,
+  ]);
+  say(`\n${table(['pool', 'CIDR', 'addresses', 'in use', 'free', 'blocks', 'utilisation'], rows)}`);
+}
+
+function showCommands(podwire, pods) {
+  const node = `sudo nsenter -t ${podwire.outerPid()} -n -m`;
+  const buf = 'node_modules/.bin/buf curl --protocol grpc --http2-prior-knowledge';
+  say(`
+try, in another terminal in this folder:
+  ${node} ip route
+  ${node} nsenter --net=${pods[0].netns} ip addr
+  ${buf} --unix-socket ${podwire.sockets.ipam} --list-methods http://localhost
+  ${buf} --unix-socket ${podwire.sockets.ipam} -d '{}' http://localhost/podwire.ipam.v1.BlockService/ListBlocks
+  ${buf} --unix-socket ${podwire.sockets.dataplane} -d '{}' http://localhost/podwire.dataplane.v1.PodService/ListPods
+  grpcurl -plaintext -unix ${podwire.sockets.ipam} podwire.ipam.v1.PoolService/ListPools
+logs: ${podwire.logFolder}`);
+}
+
+function untilStopped() {
+  return new Promise((resolve) => {
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.once(signal, resolve);
+  });
+}
+
+async function main([folder, ...flags]) {
+  const once = flags.includes('--once');
+  const stopped = untilStopped();
+  const processes = new Processes();
+  const spans = new SpanReceiver();
+  let ok = false;
+  try {
+    setUpNode(folder);
+    const podwire = await startPodwire({ folder, processes, spansUrl: await spans.listen() });
+    const pods = await addPods({ folder, podwire, spans });
+    const answered = pingAll(folder, pods);
+    await measureWarm({ folder, podwire });
+    await showPools(podwire);
+    if (!once) {
+      showCommands(podwire, pods);
+      say('\nrunning; Ctrl-C takes everything away');
+      await Promise.race([stopped, processes.unexpectedEnd()]);
+    }
+    for (const { name, netns } of pods) await runShim(podwire, { command: 'DEL', name, netns });
+    ok = answered;
+  } catch (error) {
+    process.stderr.write(`\nthe demonstration failed: ${error.message}\n`);
+  }
+  await processes.stopAll();
+  spans.close();
+  say(ok ? '\ndone: everything taken away' : '\nended with a failure: everything taken away');
+  process.exit(ok ? 0 : 1);
+}
+
+await main(process.argv.slice(2));

@@ -1,0 +1,21 @@
+// The node that the demonstration plays on: the network namespace that start.mjs made.
+import { spawnSync } from 'node:child_process';
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+
+/** From the range for benchmarks between networks (RFC 2544), so that it cannot be mistaken for somebody's own. */
+export const NODE_ADDRESS = '198.18.0.1';
+
+/** Runs a program and gives its standard output. @throws Error with its standard error when it fails */
+export function run(command, ...args) {
+  const { status, stdout, stderr, error } = spawnSync(command, args, { encoding: 'utf8' });
+  if (status !== 0) throw new Error(`${[command, ...args].join(' ')} failed: ${error?.message ?? stderr.trim()}`);
+  return stdout;
+}
+
+/** Brings the loopback up and gives the node an address. Pods' namespaces and sockets get folders that die with it. */
+export function setUpNode(folder) {
+  run('ip', 'link', 'set', 'lo', 'up');
+  run('ip', 'address', 'add', `${NODE_ADDRESS}/32`, 'dev', 'lo');
+  for (const name of ['netns', 'run', 'log']) mkdirSync(join(folder, name), { mode: 0o700 });
+}

@@ -1,0 +1,106 @@
+// Podwire's three processes on the embedded datastore, and a way to call them.
+import { spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { connect } from 'node:net';
+import { join } from 'node:path';
+import process from 'node:process';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { ROOT } from './prepare.mjs';
+
+/** Time for the processes to start, in milliseconds: a machine under load takes seconds to load the modules. */
+const START_TIMEOUT_MS = 30_000;
+
+/** Spans go out often, so that the demonstration need not wait for the SDK's usual five seconds. */
+const SPAN_DELAY_MS = '100';
+
+function settings(sockets, folder) {
+  return {
+    ipam: {
+      PODWIRE_IPAM_LISTEN: `unix:${sockets.ipam}`,
+      PODWIRE_IPAM_STORE_DIRECTORY: join(folder, 'store'),
+      PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/16',
+    },
+    dataplane: { PODWIRE_DATAPLANE_LISTEN: `unix:${sockets.dataplane}` },
+    plugin: {
+      PODWIRE_PLUGIN_SOCKET: sockets.cni,
+      PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${sockets.ipam}`,
+      PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${sockets.dataplane}`,
+      PODWIRE_PLUGIN_NODE_NAME: 'demo-node',
+    },
+  };
+}
+
+const MAIN = {
+  ipam: 'services/ipam/dist/main.js',
+  dataplane: 'services/dataplane/dist/main.js',
+  plugin: 'plugin/dist/main.js',
+};
+
+/** The demonstration's own environment, without settings that somebody exported for another Podwire. */
+function cleanEnvironment() {
+  return Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^(PODWIRE|OTEL)_/.test(name)));
+}
+
+async function untilAnswered(path, processes) {
+  const deadlineMs = Date.now() + START_TIMEOUT_MS;
+  const answers = () =>
+    new Promise((resolve) => {
+      const socket = connect(path);
+      socket.once('connect', () => resolve(true)).once('error', () => resolve(false));
+      socket.once('connect', () => socket.destroy());
+    });
+  while (!(await answers())) {
+    if (Date.now() > deadlineMs) throw new Error(`nothing answers at ${path} after ${START_TIMEOUT_MS} ms`);
+    await Promise.race([sleep(20), processes.unexpectedEnd()]);
+  }
+}
+
+/** Calls a method through the service's own reflection, as an operator would. @throws Error with the tool's message */
+function rpc(socket, method) {
+  const command = join(ROOT, 'node_modules', '.bin', 'buf');
+  const args = ['curl', '--protocol', 'grpc', '--http2-prior-knowledge', '--unix-socket', socket, '-d', '{}'];
+  const { status, stdout, stderr } = spawnSync(command, [...args, `http://localhost/${method}`], { encoding: 'utf8' });
+  if (status !== 0) throw new Error(`${method}: ${stderr.trim()}`);
+  return JSON.parse(stdout);
+}
+
+/** This process's number outside its process namespace, for nsenter from another terminal. */
+function outerPid() {
+  const status = readFileSync('/proc/self/status', 'utf8');
+  return /^NSpid:\s+(\d+)/m.exec(status)?.[1] ?? String(process.pid);
+}
+
+/** Starts the three processes and waits until they answer. */
+export async function startPodwire({ folder, processes, spansUrl }) {
+  const startMs = Date.now();
+  const sockets = Object.fromEntries(
+    ['ipam', 'dataplane', 'cni'].map((name) => [name, join(folder, 'run', `${name}.sock`)]),
+  );
+  const logFolder = join(folder, 'log');
+  for (const [name, variables] of Object.entries(settings(sockets, folder))) {
+    const env = {
+      ...cleanEnvironment(),
+      ...variables,
+      OTEL_SERVICE_NAME: `podwire-${name}`,
+      OTEL_EXPORTER_OTLP_ENDPOINT: spansUrl,
+      OTEL_EXPORTER_OTLP_PROTOCOL: 'http/json',
+      OTEL_METRICS_EXPORTER: 'none',
+      OTEL_LOGS_EXPORTER: 'none',
+      OTEL_BSP_SCHEDULE_DELAY: SPAN_DELAY_MS,
+    };
+    const command = [process.execPath, join(ROOT, MAIN[name])];
+    processes.start({ name: `podwire-${name}`, command, env, logFile: join(logFolder, `${name}.log`) });
+  }
+  for (const path of Object.values(sockets)) await untilAnswered(path, processes);
+  process.stdout.write(
+    `  podwire-ipam, podwire-dataplane and podwire-plugin are up after ${Date.now() - startMs} ms\n`,
+  );
+  return {
+    shim: join(ROOT, 'plugin', 'shim', 'build', 'podwire'),
+    sockets,
+    logFolder,
+    outerPid,
+    rpc: (service, method) => Promise.resolve(rpc(sockets[service], method)),
+  };
+}

@@ -1,0 +1,41 @@
+// The programs that building and running need, and how they come onto the machine.
+import { spawnSync } from 'node:child_process';
+import process from 'node:process';
+
+/** Programs to build with, each with the Debian package that brings it. */
+export const BUILD_PROGRAMS = { 'g++': 'g++', make: 'make', python3: 'python3' };
+
+/** Programs to make network namespaces with. */
+export const NAMESPACE_PROGRAMS = { unshare: 'util-linux', nsenter: 'util-linux', mount: 'mount', ip: 'iproute2' };
+
+/** Programs that tests compare Podwire with, or look at the kernel with. */
+export const TEST_PROGRAMS = { ping: 'iputils-ping', strace: 'strace' };
+
+export function hasProgram(program) {
+  return spawnSync('sh', ['-c', `command -v ${program}`]).status === 0;
+}
+
+/**
+ * Makes sure that programs are there: root on Debian gets what is missing from `apt-get`, everybody else is told what to type.
+ * @param programs - program → Debian package
+ * @returns undefined, or what is wrong and what to do
+ */
+export function ensurePrograms(programs) {
+  const missing = () => Object.keys(programs).filter((program) => !hasProgram(program));
+  const wanted = missing();
+  if (wanted.length === 0) return undefined;
+  const packages = [...new Set(wanted.map((program) => programs[program]))];
+  const command = `apt-get install -y --no-install-recommends ${packages.join(' ')}`;
+  if (process.getuid() !== 0 || !hasProgram('apt-get')) {
+    return `${wanted.join(', ')}: not installed. As root on Debian: ${command}`;
+  }
+  process.stdout.write(`installing ${packages.join(', ')} (${command})\n`);
+  const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' };
+  const install = spawnSync('sh', ['-c', `apt-get update -qq && ${command} -qq`], {
+    env,
+    stdio: ['ignore', 'ignore', 'inherit'],
+  });
+  const still = missing();
+  if (install.status === 0 && still.length === 0) return undefined;
+  return `${(still.length > 0 ? still : wanted).join(', ')}: could not be installed with: ${command}`;
+}

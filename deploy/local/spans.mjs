@@ -1,0 +1,63 @@
+// Takes spans as OTLP over HTTP in JSON (opentelemetry.io, "OTLP Specification"), and hands them out by trace.
+import { createServer } from 'node:http';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+/** Time for the last span of a trace to arrive, in milliseconds. */
+const ARRIVAL_TIMEOUT_MS = 5000;
+const POLL_MS = 50;
+
+export class SpanReceiver {
+  #spans = new Map();
+  #server = createServer((request, response) => {
+    let body = '';
+    request.setEncoding('utf8').on('data', (chunk) => (body += chunk));
+    request.on('end', () => {
+      this.#take(JSON.parse(body));
+      response.setHeader('content-type', 'application/json').end('{}');
+    });
+  });
+
+  /** @returns the URL for OTEL_EXPORTER_OTLP_ENDPOINT */
+  listen() {
+    return new Promise((resolve) => {
+      this.#server.listen(0, '127.0.0.1', () => resolve(`http://127.0.0.1:${this.#server.address().port}`));
+    });
+  }
+
+  close() {
+    this.#server.close();
+    this.#server.closeAllConnections();
+  }
+
+  /**
+   * The spans of a trace, once its root and the parents of all its spans are there: {name, id, parentId, durationMs}.
+   * @throws Error when they do not arrive in time
+   */
+  async traceOf(traceId, rootName) {
+    const deadlineMs = Date.now() + ARRIVAL_TIMEOUT_MS;
+    for (;;) {
+      const spans = this.#spans.get(traceId) ?? [];
+      const root = spans.find((span) => span.name === rootName);
+      const ids = new Set(spans.map((span) => span.id));
+      if (root && spans.every((span) => span === root || ids.has(span.parentId) || span.parentId === root.parentId))
+        return spans;
+      if (Date.now() > deadlineMs)
+        throw new Error(`the spans of ${rootName} did not arrive within ${ARRIVAL_TIMEOUT_MS} ms`);
+      await sleep(POLL_MS);
+    }
+  }
+
+  #take({ resourceSpans = [] }) {
+    const all = resourceSpans.flatMap(({ scopeSpans = [] }) => scopeSpans.flatMap(({ spans = [] }) => spans));
+    for (const span of all) {
+      const list = this.#spans.get(span.traceId) ?? [];
+      list.push({
+        name: span.name,
+        id: span.spanId,
+        parentId: span.parentSpanId,
+        durationMs: Number(BigInt(span.endTimeUnixNano) - BigInt(span.startTimeUnixNano)) / 1e6,
+      });
+      this.#spans.set(span.traceId, list);
+    }
+  }
+}

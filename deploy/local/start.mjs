@@ -1,0 +1,89 @@
+#!/usr/bin/env node
+// `npm start`: from a fresh clone to two pods that reach each other. Installs and builds what is missing, then runs the
+// demonstration (demo.mjs) as a node of its own: network, mount and process namespaces that nothing outside can see, and
+// that the kernel takes away with the last process.
+import { spawn, spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import process from 'node:process';
+
+import { prepare, ROOT, systemFault } from './prepare.mjs';
+import { ensurePrograms, NAMESPACE_PROGRAMS } from './programs.mjs';
+
+const USAGE = `usage: npm start [-- --once]
+  --once   end after the demonstration: exit code 0 when everything worked`;
+
+const NAMESPACES = ['--net', '--mount', '--propagation', 'private', '--pid', '--fork', '--kill-child', '--mount-proc'];
+
+/** An abstract socket: one owner at a time, freed by the kernel when its process ends, however it ends. */
+const LOCK = '\0podwire-local-demonstration';
+
+function fail(message) {
+  process.stderr.write(`\nnpm start: ${message}\n`);
+  process.exit(1);
+}
+
+function readArguments(args) {
+  const unknown = args.filter((arg) => arg !== '--once');
+  if (unknown.length > 0) fail(`unknown argument ${unknown.join(' ')}\n${USAGE}`);
+  return { once: args.includes('--once') };
+}
+
+/** Holds the lock for as long as this process lives. */
+function lock() {
+  return new Promise((resolve) => {
+    const server = createServer((connection) => connection.end());
+    server.once('error', () => {
+      fail('the demonstration runs already. Use that one, or end it with Ctrl-C in its terminal first.');
+    });
+    server.listen(LOCK, resolve).unref();
+  });
+}
+
+function unshareFlags() {
+  const works = (flags) => spawnSync('unshare', [...flags, 'true']).status === 0;
+  if (works(NAMESPACES)) return NAMESPACES;
+  const asUser = ['--user', '--map-root-user', ...NAMESPACES];
+  if (works(asUser)) {
+    process.stdout.write('not root: using a user namespace of our own, in which we are\n');
+    return asUser;
+  }
+  return fail(
+    'cannot make a network namespace. Run it as root (sudo npm start), or allow user namespaces: ' +
+      'sysctl -w kernel.unprivileged_userns_clone=1 (Debian), sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu).',
+  );
+}
+
+function runDemonstration(flags, { once }) {
+  const folder = mkdtempSync(join(tmpdir(), 'podwire-'));
+  const script = join(ROOT, 'deploy', 'local', 'demo.mjs');
+  const args = [...flags, process.execPath, script, folder, ...(once ? ['--once'] : [])];
+  const child = spawn('unshare', args, { stdio: 'inherit' });
+  // Ctrl-C reaches the demonstration as well, which takes everything down; this process waits for that.
+  process.on('SIGINT', () => undefined);
+  process.on('SIGTERM', () => child.kill('SIGTERM'));
+  child.on('exit', (code) => {
+    rmSync(folder, { recursive: true, force: true });
+    process.exit(code ?? 1);
+  });
+}
+
+async function main() {
+  const options = readArguments(process.argv.slice(2));
+  const fault = systemFault();
+  if (fault) fail(fault);
+  await lock();
+  process.stdout.write('preparing\n');
+  try {
+    prepare();
+  } catch (error) {
+    fail(error.message);
+  }
+  const missing = ensurePrograms(NAMESPACE_PROGRAMS);
+  if (missing) fail(missing);
+  runDemonstration(unshareFlags(), options);
+}
+
+await main();

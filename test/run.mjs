@@ -1,0 +1,55 @@
+#!/usr/bin/env node
+// `npm test`: installs and builds what is missing, then runs every test in namespaces of its own.
+// usage: test/run.mjs [VITEST ARGS…]
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import process from 'node:process';
+
+import { prepare, ROOT } from '../deploy/local/prepare.mjs';
+import { ensurePrograms, NAMESPACE_PROGRAMS, TEST_PROGRAMS } from '../deploy/local/programs.mjs';
+
+function fail(message) {
+  process.stderr.write(`\nnpm test: ${message}\n`);
+  process.exit(1);
+}
+
+function runVitest(args, report) {
+  const isolated = join(ROOT, 'test', 'support', 'isolated.mjs');
+  const reporters = ['--reporter=default', '--reporter=json', `--outputFile.json=${report}`];
+  const command = [isolated, 'vitest', 'run', ...reporters, ...args];
+  return spawnSync(process.execPath, command, { cwd: ROOT, stdio: 'inherit' }).status ?? 1;
+}
+
+/** The last line for people and machines, and what no green run may hold: nothing run, or, in CI, anything skipped. */
+function conclude(status, report) {
+  const {
+    numPassedTests: passed,
+    numFailedTests: failed,
+    numPendingTests: skipped,
+  } = JSON.parse(readFileSync(report, 'utf8'));
+  process.stdout.write(`\n${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ''}\n`);
+  if (passed + failed === 0) fail('no test was run');
+  if (skipped > 0 && process.env.CI === 'true') fail('a skipped test is a failure in CI');
+  return status;
+}
+
+function main(args) {
+  try {
+    prepare();
+  } catch (error) {
+    fail(error.message);
+  }
+  const missing = ensurePrograms({ ...NAMESPACE_PROGRAMS, ...TEST_PROGRAMS });
+  if (missing) fail(missing);
+  const folder = mkdtempSync(join(tmpdir(), 'podwire-test-'));
+  const report = join(folder, 'report.json');
+  try {
+    return conclude(runVitest(args, report), report);
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+process.exit(main(process.argv.slice(2)));
