@@ -1,0 +1,120 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+
+import { allocations, attachedPods } from '../support/leftovers.js';
+import { callCni, makePod, NETWORK, removePod, type CniAnswer, type Pod } from '../support/pods.js';
+import { pings } from '../support/programs.js';
+import { Stack, type ProcessName } from '../support/stack.js';
+
+const PODS = 100;
+
+/** A pool that the pods of one round fill twice over, so that a leaked address would be missed soon. */
+const POOL = { PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/24', PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '26' };
+
+/** The plugin's answer to an ADD that meets a process that is gone for good, within the test's patience. */
+const SHORT_DEADLINES = { PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '3000', PODWIRE_PLUGIN_CLEAN_UP_TIMEOUT_MS: '2000' };
+
+const addressOf = (answer: CniAnswer): string => JSON.parse(answer.stdout).ips[0].address.split('/')[0];
+
+describe.each<ProcessName>(['ipam', 'dataplane', 'plugin'])(
+  'SIGKILL of %s in the middle of 100 ADDs, then restart',
+  (victim) => {
+    const stack = new Stack({ env: POOL });
+    const pods: Pod[] = [];
+    const call = (command: string, pod: Pod) => callCni({ command, pod, socket: stack.sockets.plugin });
+
+    beforeAll(async () => {
+      await stack.start();
+      pods.push(...Array.from({ length: PODS }, (_, i) => makePod(`${victim}-${i}`)));
+    });
+
+    afterAll(async () => {
+      await stack.destroy();
+      pods.forEach(removePod);
+    });
+
+    test('every pod that was answered has its address and its wire, and every other address can be had again', async () => {
+      const adding = pods.map((pod) => call('ADD', pod));
+      await Promise.any(adding);
+      await stack.kill(victim);
+      await sleep(200);
+      await stack.start(victim);
+      const answers = await Promise.all(adding);
+      const answered = pods.flatMap((pod, i) =>
+        answers[i]!.exitCode === 0 ? [{ pod, address: addressOf(answers[i]!) }] : [],
+      );
+      const refused = pods.filter((_, i) => answers[i]!.exitCode !== 0);
+      for (const { exitCode, stdout } of answers) if (exitCode !== 0) expect(JSON.parse(stdout)).toHaveProperty('code');
+
+      expect(new Set(answered.map(({ address }) => address)).size).toBe(answered.length);
+      for (const { pod, address } of answered) {
+        expect(await allocations(stack)).toContainEqual(
+          expect.objectContaining({ address, handleId: `${NETWORK}.${pod.containerId}` }),
+        );
+        expect(pings(address, stack.netnsPath), `${pod.name} at ${address}`).toBe(true);
+      }
+
+      // What the runtime does after a failed ADD.
+      for (const pod of refused) expect((await call('DEL', pod)).exitCode).toBe(0);
+      const held = (handles: readonly { handleId: string }[]) => handles.map(({ handleId }) => handleId).sort();
+      const living = answered.map(({ pod }) => `${NETWORK}.${pod.containerId}`).sort();
+      expect(held(await allocations(stack))).toEqual(living);
+      expect(await attachedPods(stack)).toHaveLength(answered.length);
+
+      const retried = await Promise.all(
+        refused.map((pod) => call('ADD', { ...pod, containerId: `${pod.containerId}-again` })),
+      );
+      expect(retried.filter(({ exitCode }) => exitCode !== 0).map(({ stdout }) => stdout)).toEqual([]);
+      expect(await allocations(stack)).toHaveLength(PODS);
+    }, 180_000);
+  },
+);
+
+describe('a process that stays away', () => {
+  const stack = new Stack({ env: { ...POOL, ...SHORT_DEADLINES } });
+  const pod = makePod('away');
+  const call = (command: string) => callCni({ command, pod, socket: stack.sockets.plugin });
+
+  beforeAll(() => stack.start());
+
+  afterAll(async () => {
+    await stack.destroy();
+    removePod(pod);
+  });
+
+  test('ADD without the dataplane fails within its deadline, says so, and leaks no address', async () => {
+    await stack.kill('dataplane');
+    const startMs = Date.now();
+    const answer = await call('ADD');
+    const elapsedMs = Date.now() - startMs;
+    expect(answer.exitCode).toBe(1);
+    expect(JSON.parse(answer.stdout)).toMatchObject({ code: 11, msg: expect.stringContaining('podwire-dataplane') });
+    const limitMs =
+      Number(SHORT_DEADLINES.PODWIRE_PLUGIN_ADD_TIMEOUT_MS) +
+      Number(SHORT_DEADLINES.PODWIRE_PLUGIN_CLEAN_UP_TIMEOUT_MS);
+    expect(elapsedMs).toBeLessThan(limitMs + 2000);
+    expect(await allocations(stack)).toEqual([]);
+    await stack.start('dataplane');
+    expect(await call('ADD')).toMatchObject({ exitCode: 0 });
+    expect(await call('DEL')).toMatchObject({ exitCode: 0 });
+  }, 60_000);
+
+  test('ADD waits for a dataplane that comes back within the deadline', async () => {
+    await stack.kill('dataplane');
+    const adding = call('ADD');
+    await stack.start('dataplane');
+    expect(await adding).toMatchObject({ exitCode: 0 });
+    expect(await call('DEL')).toMatchObject({ exitCode: 0 });
+  });
+
+  test('ADD without IPAM fails with "try again later" and wires nothing', async () => {
+    await stack.kill('ipam');
+    const answer = await call('ADD');
+    expect(answer.exitCode).toBe(1);
+    expect(JSON.parse(answer.stdout)).toMatchObject({ code: 11, msg: expect.stringContaining('podwire-ipam') });
+    expect(await attachedPods(stack)).toEqual([]);
+    await stack.start('ipam');
+    expect(await allocations(stack)).toEqual([]);
+  }, 60_000);
+});

@@ -1,0 +1,51 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+
+import { bufCurl } from '../support/programs.js';
+import { Stack } from '../support/stack.js';
+
+const stack = new Stack();
+
+beforeAll(() => stack.start('ipam', 'dataplane'));
+
+afterAll(() => stack.destroy());
+
+const METHODS = {
+  ipam: [
+    'podwire.ipam.v1.AddressService/Allocate',
+    'podwire.ipam.v1.AddressService/GetEndpoint',
+    'podwire.ipam.v1.AddressService/Release',
+    'podwire.ipam.v1.BlockService/ListBlocks',
+    'podwire.ipam.v1.PoolService/CreatePool',
+    'podwire.ipam.v1.PoolService/DeletePool',
+    'podwire.ipam.v1.PoolService/GetPool',
+    'podwire.ipam.v1.PoolService/ListPools',
+  ],
+  dataplane: [
+    'podwire.dataplane.v1.PodService/AttachPod',
+    'podwire.dataplane.v1.PodService/CheckPod',
+    'podwire.dataplane.v1.PodService/DetachPod',
+    'podwire.dataplane.v1.PodService/ListPods',
+  ],
+} as const;
+
+describe.each(['ipam', 'dataplane'] as const)('%s, known by reflection alone', (service) => {
+  const socket = stack.sockets[service];
+
+  test('lists every method', () => {
+    const { ok, text } = bufCurl(socket, '--list-methods', 'http://localhost');
+    expect(ok, text).toBe(true);
+    const listed = text.trim().split('\n').sort();
+    expect(listed).toEqual(['grpc.health.v1.Health/Check', 'grpc.health.v1.Health/Watch', ...METHODS[service]]);
+  });
+
+  test.each(METHODS[service])('%s takes a call and answers, or refuses with a typed error', (method) => {
+    const { ok, text } = bufCurl(socket, '-d', '{}', `http://localhost/${method}`);
+    const answer = ok ? {} : JSON.parse(text);
+    expect(ok ? 'ok' : answer.code).toMatch(/^(ok|invalid_argument)$/);
+  });
+
+  test('is healthy', () => {
+    const { text } = bufCurl(socket, '-d', '{}', 'http://localhost/grpc.health.v1.Health/Check');
+    expect(JSON.parse(text)).toEqual({ status: 'SERVING' });
+  });
+});

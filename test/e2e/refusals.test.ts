@@ -1,0 +1,147 @@
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+
+import { callCni, makePod, removePod, type CniCall } from '../support/pods.js';
+import { bufCurl, rpc, run } from '../support/programs.js';
+import { Stack } from '../support/stack.js';
+
+const stack = new Stack({
+  env: { PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.66.0.0/29', PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '30' },
+});
+const pod = makePod('refused');
+
+/** Everything that a refused request could have changed, as text. */
+const state = () =>
+  [
+    stack.ip('-j', 'link'),
+    stack.ip('-j', 'route'),
+    run('ip', '-n', pod.name, '-j', 'address'),
+    JSON.stringify(rpc(stack.sockets.ipam, 'podwire.ipam.v1.BlockService/ListBlocks')),
+    JSON.stringify(rpc(stack.sockets.ipam, 'podwire.ipam.v1.PoolService/ListPools')),
+  ].join('\n');
+
+const add = (rest: Partial<CniCall> = {}) => callCni({ command: 'ADD', pod, socket: stack.sockets.plugin, ...rest });
+
+beforeAll(() => stack.start());
+
+afterAll(async () => {
+  await stack.destroy();
+  removePod(pod);
+});
+
+describe('the plugin refuses with an error object, and nothing changes', () => {
+  const file = () => {
+    const path = join(stack.folder, 'no-namespace');
+    writeFileSync(path, '');
+    return path;
+  };
+  const cases: readonly (readonly [string, number, () => Partial<CniCall>, RegExp])[] = [
+    ['a configuration that is not JSON', 6, () => ({ stdin: `{"socket":"${stack.sockets.plugin}",` }), /JSON/],
+    ['a configuration without a name', 7, () => ({ config: { name: undefined } }), /name/],
+    ['an unknown cniVersion', 1, () => ({ config: { cniVersion: '9.9.9' } }), /9\.9\.9/],
+    ['a bad container ID', 4, () => ({ env: { CNI_CONTAINERID: '../etc' } }), /CNI_CONTAINERID/],
+    ['an interface name that is a directory', 4, () => ({ interfaceName: '..' }), /CNI_IFNAME/],
+    ['an interface name with a slash', 4, () => ({ interfaceName: 'a/b' }), /CNI_IFNAME/],
+    ['an interface name of 16 bytes', 4, () => ({ interfaceName: 'x'.repeat(16) }), /CNI_IFNAME/],
+    ['the loopback interface', 4, () => ({ interfaceName: 'lo' }), /CNI_IFNAME/],
+    ['a netns path that does not exist', 4, () => ({ env: { CNI_NETNS: '/run/netns/nowhere' } }), /nowhere/],
+    ['a netns path that is no namespace', 4, () => ({ env: { CNI_NETNS: file() } }), /no-namespace/],
+    ['the node’s own namespace', 4, () => ({ env: { CNI_NETNS: stack.netnsPath } }), /own/],
+    [
+      'missing variables, all at once',
+      4,
+      () => ({ env: { CNI_IFNAME: undefined, CNI_NETNS: undefined } }),
+      /CNI_NETNS.*CNI_IFNAME|CNI_IFNAME.*CNI_NETNS/,
+    ],
+  ];
+
+  test.each(cases)('%s (code %i)', async (_, code, call, message) => {
+    const before = state();
+    const answer = await add(call());
+    expect(answer.exitCode).toBe(1);
+    const error = JSON.parse(answer.stdout);
+    expect(error).toMatchObject({ code });
+    expect(`${error.msg} ${error.details ?? ''}`).toMatch(message);
+    expect(state()).toBe(before);
+  });
+
+  test('an interface that already exists in the pod', async () => {
+    run('ip', '-n', pod.name, 'link', 'add', 'name', 'eth0', 'type', 'veth', 'peer', 'name', 'other');
+    const before = state();
+    const answer = await add();
+    expect(answer.exitCode).toBe(1);
+    expect(JSON.parse(answer.stdout).msg).toMatch(/eth0/);
+    const withoutBlocks = (text: string) => text.split('\n').slice(0, 3).join('\n');
+    expect(withoutBlocks(state())).toBe(withoutBlocks(before));
+    expect(state()).not.toContain('handleId');
+    run('ip', '-n', pod.name, 'link', 'delete', 'eth0');
+  });
+});
+
+describe('IPAM refuses', () => {
+  const create = (pool: object) =>
+    bufCurl(
+      stack.sockets.ipam,
+      '-d',
+      JSON.stringify({ pool }),
+      'http://localhost/podwire.ipam.v1.PoolService/CreatePool',
+    );
+
+  test.each([
+    ['a malformed CIDR', { name: 'a', cidr: '10.0.0/8' }, /pool\.cidr/],
+    ['host bits', { name: 'a', cidr: '10.0.0.1/24' }, /host bits/],
+    ['a pool smaller than a block', { name: 'a', cidr: '10.0.0.0/27', blockSize: 26 }, /block/],
+    ['a link-local range', { name: 'a', cidr: '169.254.0.0/24' }, /169\.254/],
+    ['an overlap with another pool', { name: 'a', cidr: '10.66.0.0/16' }, /default-ipv4-ippool/],
+    ['a bad name and a bad CIDR, both named', { name: 'A_b', cidr: 'x' }, /pool\.name.*pool\.cidr/s],
+  ])('%s', (_, pool, message) => {
+    const before = state();
+    const answer = create(pool);
+    expect(answer.ok).toBe(false);
+    expect(answer.text).toMatch(message);
+    expect(state()).toBe(before);
+  });
+
+  test('an ADD when the pools are exhausted, naming every pool and why it could not serve', async () => {
+    const pods = Array.from({ length: 9 }, (_, i) => makePod(`full-${i}`));
+    const answers = [];
+    for (const each of pods) answers.push(await add({ pod: each }));
+    expect(answers.map(({ exitCode }) => exitCode)).toEqual([0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    const error = JSON.parse(answers[8]!.stdout);
+    expect(error).toMatchObject({ code: 11 });
+    expect(error.msg).toMatch(/default-ipv4-ippool/);
+    expect(error.msg).toMatch(/10\.66\.0\.0\/29/);
+    for (const each of pods)
+      expect((await callCni({ command: 'DEL', pod: each, socket: stack.sockets.plugin })).exitCode).toBe(0);
+    pods.forEach(removePod);
+  });
+});
+
+describe('settings are refused at start, all faults at once', () => {
+  const wrong = {
+    ipam: { PODWIRE_IPAM_STORE: 'paper', PODWIRE_IPAM_LISTN: 'x', PODWIRE_IPAM_DEFAULT_POOL_CIDR: 'y' },
+    dataplane: { PODWIRE_DATAPLANE_LISTEN: 'nowhere', PODWIRE_DATAPLANE_COLOUR: 'blue' },
+    plugin: { PODWIRE_PLUGIN_SOCKET: 'relative', PODWIRE_PLUGIN_COLOUR: 'blue' },
+  } as const;
+
+  test.each(['ipam', 'dataplane', 'plugin'] as const)('%s', async (name) => {
+    const refused = new Stack({ env: wrong[name] });
+    await expect(refused.start(name)).rejects.toThrow('does not answer');
+    for (const variable of Object.keys(wrong[name])) expect(refused.log(name)).toContain(variable);
+    await refused.destroy();
+  });
+});
+
+/** In a user namespace that maps root alone there is nobody else to be. */
+const hasOtherUsers = !/^\s*0\s+\d+\s+1\s*$/.test(readFileSync('/proc/self/uid_map', 'utf8'));
+
+describe.runIf(hasOtherUsers)('the unix sockets are root’s alone', () => {
+  test.each(['ipam', 'dataplane', 'plugin'] as const)('%s', (name) => {
+    const probe = `import socket,sys\ns=socket.socket(socket.AF_UNIX)\ntry:\n  s.connect(sys.argv[1])\n  print("connected")\nexcept PermissionError:\n  print("refused")`;
+    run('chmod', '755', stack.folder, join(stack.folder, 'run'));
+    const asNobody = ['--reuid=65534', '--regid=65534', '--clear-groups', 'python3', '-c', probe, stack.sockets[name]];
+    expect(run('setpriv', ...asNobody).trim()).toBe('refused');
+  });
+});

@@ -1,0 +1,38 @@
+import { PodServiceService, type AttachedPod } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { BlockServiceService, type BlockAllocation } from '@podwire/proto/podwire/ipam/v1/block';
+import { Peer } from '@podwire/shared/rpc/client';
+
+import type { Stack } from './stack.js';
+
+const LIMITS = () => ({ deadlineMs: Date.now() + 10_000 });
+
+/** Every address that IPAM holds for somebody. */
+export async function allocations(stack: Stack): Promise<readonly BlockAllocation[]> {
+  const ipam = new Peer('podwire-ipam', `unix:${stack.sockets.ipam}`);
+  const request = { pageSize: 1000, pageToken: '', poolName: '', nodeName: '' };
+  const { blocks } = await ipam.call(BlockServiceService.listBlocks, request, LIMITS());
+  ipam.close();
+  return blocks.flatMap((block) => block.allocations);
+}
+
+/** Every attachment that the node's kernel holds. */
+export async function attachedPods(stack: Stack): Promise<readonly AttachedPod[]> {
+  const dataplane = new Peer('podwire-dataplane', `unix:${stack.sockets.dataplane}`);
+  const { pods } = await dataplane.call(PodServiceService.listPods, { pageSize: 1000, pageToken: '' }, LIMITS());
+  dataplane.close();
+  return pods;
+}
+
+/**
+ * What pods leave behind when something leaks: the node's links and routes, and the addresses that IPAM holds. Equal before
+ * and after pods came and went.
+ */
+export async function footprint(stack: Stack): Promise<object> {
+  return {
+    links: stack.ip('-br', 'link'),
+    routes: stack.ip('route', 'show', 'table', 'all'),
+    neighbours: stack.ip('neigh'),
+    allocations: await allocations(stack),
+    attached: await attachedPods(stack),
+  };
+}

@@ -1,0 +1,37 @@
+import { execFileSync, spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+
+import { ROOT } from './root.js';
+
+/** Runs a program and gives its standard output. @throws Error with its standard error when it fails */
+export function run(program: string, ...args: readonly string[]): string {
+  return execFileSync(program, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
+}
+
+/** Whether one ping from a network namespace (the caller's own when undefined) is answered within two seconds. */
+export function pings(address: string, netns?: string): boolean {
+  const enter = netns === undefined ? [] : ['nsenter', `--net=${netns}`];
+  const ping = ['ping', '-n', '-q', '-c', '1', '-W', '2', address];
+  return spawnSync('env', [...enter, ...ping]).status === 0;
+}
+
+export interface BufAnswer {
+  readonly ok: boolean;
+  /** The answer's JSON, or the error's. */
+  readonly text: string;
+}
+
+/** Calls a gRPC server on a unix socket with `buf curl`, which learns the contract by reflection. */
+export function bufCurl(socket: string, ...args: readonly string[]): BufAnswer {
+  const base = ['curl', '--protocol', 'grpc', '--http2-prior-knowledge', '--unix-socket', socket];
+  const program = join(ROOT, 'node_modules', '.bin', 'buf');
+  const { status, stdout, stderr } = spawnSync(program, [...base, ...args], { encoding: 'utf8' });
+  return { ok: status === 0, text: status === 0 ? stdout : stderr };
+}
+
+/** Calls one method and gives its answer. @throws Error with the server's own when it fails */
+export function rpc(socket: string, method: string, request: object = {}): unknown {
+  const answer = bufCurl(socket, '-d', JSON.stringify(request), `http://localhost/${method}`);
+  if (!answer.ok) throw new Error(`${method}: ${answer.text}`);
+  return JSON.parse(answer.text);
+}

@@ -1,0 +1,154 @@
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
+import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { run } from './programs.js';
+import { ROOT } from './root.js';
+
+/** The three processes of Podwire. */
+export type ProcessName = 'ipam' | 'dataplane' | 'plugin';
+
+const MAIN: Record<ProcessName, string> = {
+  ipam: 'services/ipam/dist/main.js',
+  dataplane: 'services/dataplane/dist/main.js',
+  plugin: 'plugin/dist/main.js',
+};
+
+/** Time for a process to answer at its socket, in milliseconds: a machine under load takes seconds to load the modules. */
+const START_TIMEOUT_MS = 30_000;
+
+export interface StackOptions {
+  /** Settings beside those that join the processes: `PODWIRE_IPAM_DEFAULT_POOL_CIDR` and the like. */
+  readonly env?: Readonly<Record<string, string>>;
+}
+
+/** The node's own address in its network namespace, from the range for benchmarks between networks (RFC 2544). */
+export const NODE_ADDRESS = '198.18.0.1';
+
+let stacks = 0;
+
+/**
+ * Podwire as it runs on one machine: three processes on the embedded datastore, with sockets and store in a folder of their
+ * own, and a network namespace that is the node. Every process can be killed, stopped and started again.
+ */
+export class Stack {
+  /** Name of the node's network namespace, for `ip -n` and `ip netns exec`. */
+  readonly netns = `node-${process.pid}-${stacks++}`;
+  readonly folder = mkdtempSync(join(tmpdir(), 'podwire-stack-'));
+  readonly sockets: Record<ProcessName, string> = {
+    ipam: join(this.folder, 'run', 'ipam.sock'),
+    dataplane: join(this.folder, 'run', 'dataplane.sock'),
+    plugin: join(this.folder, 'run', 'cni.sock'),
+  };
+  readonly #env: NodeJS.ProcessEnv;
+  readonly #processes = new Map<ProcessName, ChildProcess>();
+
+  constructor({ env = {} }: StackOptions = {}) {
+    mkdirSync(join(this.folder, 'run'), { mode: 0o700 });
+    run('ip', 'netns', 'add', this.netns);
+    this.ip('link', 'set', 'lo', 'up');
+    this.ip('address', 'add', `${NODE_ADDRESS}/32`, 'dev', 'lo');
+    this.#env = {
+      ...Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^(PODWIRE|OTEL)_/.test(name))),
+      PODWIRE_IPAM_LISTEN: `unix:${this.sockets.ipam}`,
+      PODWIRE_IPAM_STORE_DIRECTORY: join(this.folder, 'store'),
+      PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/16',
+      PODWIRE_DATAPLANE_LISTEN: `unix:${this.sockets.dataplane}`,
+      PODWIRE_PLUGIN_SOCKET: this.sockets.plugin,
+      PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${this.sockets.ipam}`,
+      PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${this.sockets.dataplane}`,
+      PODWIRE_PLUGIN_NODE_NAME: 'node-1',
+      ...env,
+    };
+  }
+
+  async start(...names: readonly ProcessName[]): Promise<void> {
+    const wanted: readonly ProcessName[] = names.length > 0 ? names : ['ipam', 'dataplane', 'plugin'];
+    for (const name of wanted) this.#spawn(name);
+    await Promise.all(wanted.map((name) => this.#untilAnswering(name)));
+  }
+
+  /** Ends a process at once, as a crash does. */
+  async kill(name: ProcessName): Promise<void> {
+    await this.#end(name, 'SIGKILL');
+  }
+
+  /** Ends a process as an operator does. @returns its exit code */
+  async stop(name: ProcessName): Promise<number | null> {
+    return this.#end(name, 'SIGTERM');
+  }
+
+  /** What a process has logged, for assertions and for the report of a failed test. */
+  log(name: ProcessName): string {
+    return readFileSync(this.#logFile(name), 'utf8');
+  }
+
+  pid(name: ProcessName): number {
+    const pid = this.#processes.get(name)?.pid;
+    if (pid === undefined) throw new Error(`${name} does not run`);
+    return pid;
+  }
+
+  /** Runs `ip` on the node. */
+  ip(...args: readonly string[]): string {
+    return run('ip', '-n', this.netns, ...args);
+  }
+
+  /** Path of the node's network namespace. */
+  get netnsPath(): string {
+    return `/run/netns/${this.netns}`;
+  }
+
+  /** Ends everything and removes the folder and the node. */
+  async destroy(): Promise<void> {
+    for (const name of [...this.#processes.keys()].reverse()) await this.stop(name);
+    rmSync(this.folder, { recursive: true, force: true });
+    run('ip', 'netns', 'delete', this.netns);
+  }
+
+  #logFile(name: ProcessName): string {
+    return join(this.folder, `${name}.log`);
+  }
+
+  #spawn(name: ProcessName): void {
+    const log = openSync(this.#logFile(name), 'a', 0o600);
+    const command = [`--net=${this.netnsPath}`, process.execPath, join(ROOT, MAIN[name])];
+    const child = spawn('nsenter', command, { env: this.#env, stdio: ['ignore', log, log] });
+    this.#processes.set(name, child);
+  }
+
+  async #end(name: ProcessName, signal: NodeJS.Signals): Promise<number | null> {
+    const child = this.#processes.get(name);
+    this.#processes.delete(name);
+    if (child?.exitCode !== null || child.signalCode !== null) return child?.exitCode ?? null;
+    const exited = once(child, 'exit');
+    child.kill(signal);
+    await exited;
+    return child.exitCode;
+  }
+
+  async #untilAnswering(name: ProcessName): Promise<void> {
+    for (let waitedMs = 0; !(await answers(this.sockets[name])); waitedMs += 20) {
+      const ended = this.#processes.get(name)?.exitCode;
+      if (waitedMs > START_TIMEOUT_MS || typeof ended === 'number') {
+        throw new Error(`${name} does not answer at ${this.sockets[name]}:\n${this.log(name)}`);
+      }
+      await sleep(20);
+    }
+  }
+}
+
+function answers(path: string): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(path);
+    const done = (answered: boolean) => {
+      socket.destroy();
+      resolve(answered);
+    };
+    socket.once('connect', () => done(true)).once('error', () => done(false));
+  });
+}
