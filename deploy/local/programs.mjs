@@ -11,6 +11,9 @@ export const NAMESPACE_PROGRAMS = { unshare: 'util-linux', nsenter: 'util-linux'
 /** Programs that tests compare Podwire with, or look at the kernel with. */
 export const TEST_PROGRAMS = { ping: 'iputils-ping', strace: 'strace' };
 
+/** Other people's CNI plugins, to be measured beside ours. */
+export const PEER_PROGRAMS = { '/usr/lib/cni/ptp': 'containernetworking-plugins' };
+
 export function hasProgram(program) {
   return spawnSync('sh', ['-c', `command -v ${program}`]).status === 0;
 }
