@@ -14,15 +14,23 @@ export interface Store {
   list(prefix: string, signal: AbortSignal): Promise<Snapshot>;
 
   /**
+   * The records of exactly these keys at one moment, and the store's revision then. A key without a record is left out.
+   * Result: whole, or a failure; never a part.
+   */
+  read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot>;
+
+  /**
    * Compares and changes records in one transaction: all of it or nothing.
    * Result: `committed` is answered only when the change is durable. A lost comparison is an answer, not a failure, and
    * changes nothing. After a failure the outcome is unknown.
+   * No key is both put and deleted, and none twice. Deleting a record that is not there changes nothing.
    * Not idempotent: a repeat compares with revisions that its own first run may have changed.
    */
   commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult>;
 
   /**
-   * Every change of the keys under `prefix` after `afterRevision`, in the order of the revisions, one item per revision.
+   * Every change of the keys under `prefix` after `afterRevision`, in the order of the revisions, one item per revision; the
+   * changes are durable. Only the first call of the iterator's `next` registers the watch; nothing is lost by that.
    * The iteration ends when the signal fires, and fails with {@link RevisionCompacted} when changes since `afterRevision` are
    * no longer kept: list again and watch from there. Whoever iterates closes it, by the signal or by leaving the loop.
    */
@@ -71,3 +79,14 @@ export interface RevisionChanges {
 export type RecordChange =
   | { readonly type: 'put'; readonly key: string; readonly value: Uint8Array }
   | { readonly type: 'delete'; readonly key: string };
+
+/** The changes that a watch asks for are no longer kept. */
+export class RevisionCompacted extends Error {
+  override readonly name = 'RevisionCompacted';
+
+  constructor(afterRevision: number, oldestRevision: number) {
+    super(
+      `changes after revision ${afterRevision} are no longer kept, the oldest is ${oldestRevision}: list, and watch from there`,
+    );
+  }
+}

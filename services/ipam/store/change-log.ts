@@ -1,0 +1,90 @@
+import { RevisionCompacted, type RevisionChanges, type WatchRequest } from './store.js';
+
+/** The recent changes of a store that lives in this process, and those who watch them. */
+export class ChangeLog {
+  readonly #capacity: number;
+  /** In the order of the revisions. */
+  #recent: RevisionChanges[] = [];
+  /** Changes up to this revision are not kept. */
+  #compacted: number;
+  #closedBy: Error | undefined;
+  readonly #sleepers = new Set<() => void>();
+
+  /**
+   * @param revision - the store's revision; changes after it follow
+   * @param capacity - how many revisions are kept at least
+   */
+  constructor(revision: number, capacity: number) {
+    this.#compacted = revision;
+    this.#capacity = capacity;
+  }
+
+  append(changes: RevisionChanges): void {
+    this.#recent.push(changes);
+    // Dropped in bulk: one splice for every `capacity` appends.
+    if (this.#recent.length > 2 * this.#capacity) this.#drop(this.#recent.length - this.#capacity);
+    this.#wake();
+  }
+
+  /** Forgets all changes so far. */
+  compact(): void {
+    this.#drop(this.#recent.length);
+    this.#wake();
+  }
+
+  /** Ends every watch, present and future, with a failure. */
+  close(failure: Error): void {
+    this.#closedBy ??= failure;
+    this.#wake();
+  }
+
+  /** See `Store.watch`. */
+  async *watch(
+    { prefix, afterRevision }: WatchRequest,
+    signal: AbortSignal,
+  ): AsyncGenerator<RevisionChanges, void, void> {
+    for (let position = afterRevision; !signal.aborted;) {
+      if (this.#closedBy) throw this.#closedBy;
+      if (position < this.#compacted) throw new RevisionCompacted(position, this.#compacted + 1);
+      const next = this.#after(position);
+      if (!next) {
+        await this.#sleep(signal);
+        continue;
+      }
+      position = next.revision;
+      const changes = next.changes.filter(({ key }) => key.startsWith(prefix));
+      if (changes.length > 0) yield { revision: next.revision, changes };
+    }
+  }
+
+  #after(position: number): RevisionChanges | undefined {
+    let low = 0;
+    for (let high = this.#recent.length; low < high;) {
+      const middle = (low + high) >>> 1;
+      if ((this.#recent[middle]?.revision ?? 0) > position) high = middle;
+      else low = middle + 1;
+    }
+    return this.#recent[low];
+  }
+
+  #drop(count: number): void {
+    const last = this.#recent.splice(0, count).at(-1);
+    if (last) this.#compacted = last.revision;
+  }
+
+  #wake(): void {
+    for (const wake of this.#sleepers) wake();
+  }
+
+  #sleep(signal: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const wake = (): void => {
+        this.#sleepers.delete(wake);
+        signal.removeEventListener('abort', wake);
+        resolve();
+      };
+      this.#sleepers.add(wake);
+      signal.addEventListener('abort', wake);
+    });
+  }
+}

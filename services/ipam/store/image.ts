@@ -1,0 +1,128 @@
+import type { Family } from '@podwire/shared/net/address';
+import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+
+import type { Affinity, Block, BlockOwner, Endpoint, Handle, Pool } from '../allocator/records.js';
+import type { EndpointKey, RecordValue, View } from '../allocator/view.js';
+import type { RecordKeys } from './record/keys.js';
+
+/** Decoded records with the indexes that decisions need. Knows nothing of revisions or stored forms. */
+export class Image implements View {
+  readonly #keys: RecordKeys;
+  readonly #records = new Map<string, RecordValue>();
+  /** Keyed by what begins every affinity of the owner. */
+  readonly #affinities = new Map<string, Map<string, Affinity>>();
+  readonly #blocks: Readonly<Record<Family, Block[]>> = { 4: [], 6: [] };
+  readonly #poolsByKey = new Map<string, Pool>();
+  /** In the order of their names; undefined when it has to be made anew. */
+  #pools: readonly Pool[] | undefined;
+
+  constructor(keys: RecordKeys) {
+    this.#keys = keys;
+  }
+
+  get(key: string): RecordValue | undefined {
+    return this.#records.get(key);
+  }
+
+  set(key: string, record: RecordValue): void {
+    this.delete(key);
+    this.#records.set(key, record);
+    if (record.kind === 'pool') {
+      this.#poolsByKey.set(key, record.value);
+      this.#pools = undefined;
+    }
+    if (record.kind === 'block') this.#insertBlock(record.value);
+    if (record.kind === 'affinity') {
+      const owner = this.#keys.affinitiesOf(record.value.owner);
+      const affinities = this.#affinities.get(owner) ?? new Map<string, Affinity>();
+      this.#affinities.set(owner, affinities.set(key, record.value));
+    }
+  }
+
+  delete(key: string): void {
+    const record = this.#records.get(key);
+    if (!record) return;
+    this.#records.delete(key);
+    if (this.#poolsByKey.delete(key)) this.#pools = undefined;
+    if (record.kind === 'block') this.#removeBlock(record.value);
+    if (record.kind === 'affinity') {
+      const owner = this.#keys.affinitiesOf(record.value.owner);
+      const affinities = this.#affinities.get(owner);
+      affinities?.delete(key);
+      if (affinities?.size === 0) this.#affinities.delete(owner);
+    }
+  }
+
+  pools(): readonly Pool[] {
+    this.#pools ??= sortPools([...this.#poolsByKey.values()]);
+    return this.#pools;
+  }
+
+  pool(name: string): Pool | undefined {
+    const record = this.get(this.#keys.pool(name));
+    return record?.kind === 'pool' ? record.value : undefined;
+  }
+
+  block(prefix: Prefix): Block | undefined {
+    const record = this.get(this.#keys.block(prefix));
+    return record?.kind === 'block' ? record.value : undefined;
+  }
+
+  *blocksIn(prefix: Prefix): Generator<Block, void, void> {
+    const blocks = this.#blocks[prefix.family];
+    for (let index = lowerBound(blocks, prefix); index < blocks.length; index++) {
+      const block = blocks[index];
+      if (!block || !prefixContains(prefix, block.prefix)) return;
+      yield block;
+    }
+  }
+
+  affinitiesOf(owner: BlockOwner): readonly Affinity[] {
+    return sortAffinities([...(this.#affinities.get(this.#keys.affinitiesOf(owner))?.values() ?? [])]);
+  }
+
+  affinity(owner: BlockOwner, block: Prefix): Affinity | undefined {
+    const record = this.get(this.#keys.affinity(owner, block));
+    return record?.kind === 'affinity' ? record.value : undefined;
+  }
+
+  handle(id: string): Handle | undefined {
+    const record = this.get(this.#keys.handle(id));
+    return record?.kind === 'handle' ? record.value : undefined;
+  }
+
+  endpoint(key: EndpointKey): Endpoint | undefined {
+    const record = this.get(this.#keys.endpoint(key));
+    return record?.kind === 'endpoint' ? record.value : undefined;
+  }
+
+  #insertBlock(block: Block): void {
+    const blocks = this.#blocks[block.prefix.family];
+    blocks.splice(lowerBound(blocks, block.prefix), 0, block);
+  }
+
+  #removeBlock(block: Block): void {
+    const blocks = this.#blocks[block.prefix.family];
+    blocks.splice(lowerBound(blocks, block.prefix), 1);
+  }
+}
+
+export function sortPools(pools: Pool[]): Pool[] {
+  return pools.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0));
+}
+
+export function sortAffinities(affinities: Affinity[]): Affinity[] {
+  return affinities.sort((a, b) => comparePrefixes(a.block, b.block));
+}
+
+/** Index of the first block that does not come before the prefix. */
+function lowerBound(blocks: readonly Block[], prefix: Prefix): number {
+  let low = 0;
+  for (let high = blocks.length; low < high;) {
+    const middle = (low + high) >>> 1;
+    const block = blocks[middle];
+    if (block && comparePrefixes(block.prefix, prefix) < 0) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

@@ -1,0 +1,295 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { View } from '../allocator/view.js';
+import { Image } from './image.js';
+import type { RecordKeys } from './record/keys.js';
+import { decodeRecord, type DecodedRecord } from './record/record.js';
+import { RevisionCompacted, type Snapshot, type Store } from './store.js';
+import { signalFailure, throwIfAborted } from './transaction.js';
+
+export interface MirrorOptions {
+  readonly store: Store;
+  readonly keys: RecordKeys;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** Told of what an operator should know. Must not throw. */
+  readonly report: (event: MirrorEvent) => void;
+}
+
+export type MirrorEvent =
+  /** A record cannot be read. It is set aside: decisions do not see it, and cannot write its key. */
+  | { readonly type: 'unreadable'; readonly key: string; readonly failure: Failure }
+  /** The watch broke. It is taken up again after the wait; until then other replicas' changes are not seen. */
+  | { readonly type: 'watchFailed'; readonly error: unknown; readonly retryInMs: number }
+  /** The watch had fallen too far behind, and everything was listed again. */
+  | { readonly type: 'listedAgain'; readonly revision: number };
+
+/** What is known of a key. Its revision is that of the last change known, deletions included. */
+type Entry =
+  | { readonly state: 'present'; readonly revision: number; readonly decoded: DecodedRecord }
+  | { readonly state: 'unreadable'; readonly revision: number; readonly failure: Failure }
+  | { readonly state: 'deleted'; readonly revision: number };
+
+/** A record that this process wrote, with what it already knows of it. */
+export interface OwnWrite {
+  readonly key: string;
+  /** Undefined when the record was deleted. */
+  readonly decoded: DecodedRecord | undefined;
+}
+
+/** The part of a transaction that a lost comparison or an unknown outcome puts in question. */
+export interface Questioned {
+  readonly keys: readonly string[];
+  readonly pools: boolean;
+}
+
+const WATCH_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5_000 };
+
+/**
+ * The datastore as this process knows it: listed once, then fed by the watch, by this process's own commits, and by reads of
+ * what is in question. What makes it hard:
+ *
+ * - The three sources overtake each other. An own commit is applied before the watch tells of it, and before the watch tells of
+ *   older changes of other replicas; a read may be older or newer than both. So each key keeps the revision of its last
+ *   known change, and nothing older is applied. For deleted keys, too, until the watch has passed them.
+ * - A commit may fail with an unknown outcome. What it might have changed is in doubt until it has been read again, and no
+ *   decision is made before ({@link settle}): a release that finds nothing must not be answered from before the allocation.
+ * - Records that cannot be read stay known by key, so that nobody writes over them.
+ */
+export class Mirror {
+  readonly view: View;
+  readonly #image: Image;
+  readonly #options: MirrorOptions;
+  readonly #entries = new Map<string, Entry>();
+  /** Keys of the entries in state `deleted`. */
+  readonly #deleted = new Set<string>();
+  readonly #stop = new AbortController();
+  /** Everything up to this revision is applied. */
+  #position = 0;
+  /** Every change of a pool up to this revision is applied. */
+  #poolsPosition = 0;
+  #doubt: Questioned = { keys: [], pools: false };
+  #settling: Promise<void> | undefined;
+  #following: Promise<void> = Promise.resolve();
+
+  private constructor(options: MirrorOptions) {
+    this.#options = options;
+    this.#image = new Image(options.keys);
+    this.view = this.#image;
+  }
+
+  /**
+   * Lists the datastore and begins to watch it. Whoever starts a mirror closes it, before the store.
+   * @throws Failure of the list
+   */
+  static async start(options: MirrorOptions, signal: AbortSignal): Promise<Mirror> {
+    const mirror = new Mirror(options);
+    await mirror.#listAll(signal);
+    mirror.#following = mirror.#follow();
+    return mirror;
+  }
+
+  /** Ends the watch. Idempotent. */
+  async close(): Promise<void> {
+    this.#stop.abort();
+    await this.#following;
+  }
+
+  /** Revision of the record's last change as known here; 0 when there is no record. */
+  modRevision(key: string): number {
+    const entry = this.#entries.get(key);
+    return !entry || entry.state === 'deleted' ? 0 : entry.revision;
+  }
+
+  /** A revision up to which every change of a pool is known here. */
+  get poolsRevision(): number {
+    return Math.max(this.#position, this.#poolsPosition);
+  }
+
+  /**
+   * What is stored under the key.
+   * @throws Failure STORE_CORRUPT when the record cannot be read
+   */
+  stored(key: string): DecodedRecord | undefined {
+    const entry = this.#entries.get(key);
+    if (entry?.state === 'unreadable') throw entry.failure;
+    return entry?.state === 'present' ? entry.decoded : undefined;
+  }
+
+  /**
+   * Applies a commit of this process.
+   * @param poolsCompared - whether it was committed on the condition that no pool had changed
+   */
+  applyOwn(
+    revision: number,
+    writes: readonly OwnWrite[],
+    { poolsCompared }: { readonly poolsCompared: boolean },
+  ): void {
+    for (const { key, decoded } of writes) {
+      this.#apply(key, decoded ? { state: 'present', revision, decoded } : { state: 'deleted', revision });
+    }
+    if (poolsCompared) this.#poolsPosition = Math.max(this.#poolsPosition, revision);
+  }
+
+  /**
+   * Reads again what a lost comparison has put in question, and applies it.
+   * @throws Failure of the store
+   */
+  async refresh(questioned: Questioned, signal: AbortSignal): Promise<void> {
+    const { store, keys } = this.#options;
+    const [records, pools] = await Promise.all([
+      questioned.keys.length > 0 ? store.read(questioned.keys, signal) : undefined,
+      questioned.pools ? store.list(keys.pools, signal) : undefined,
+    ]);
+    if (records) this.#applySnapshot(records, questioned.keys);
+    if (!pools) return;
+    this.#applySnapshot(
+      pools,
+      [...this.#entries.keys()].filter((key) => key.startsWith(keys.pools)),
+    );
+    this.#poolsPosition = Math.max(this.#poolsPosition, pools.revision);
+  }
+
+  /** Nothing is decided until these have been read again: a commit that concerns them failed with an unknown outcome. */
+  doubt(questioned: Questioned): void {
+    this.#doubt = {
+      keys: [...new Set([...this.#doubt.keys, ...questioned.keys])],
+      pools: this.#doubt.pools || questioned.pools,
+    };
+  }
+
+  get inDoubt(): boolean {
+    return this.#doubt.keys.length > 0 || this.#doubt.pools;
+  }
+
+  /**
+   * Waits until nothing is in doubt.
+   * @throws Failure of the store, or the signal's
+   */
+  async settle(signal: AbortSignal): Promise<void> {
+    while (this.inDoubt) {
+      throwIfAborted(signal);
+      // Shared by all who wait, so no one's signal ends it but the mirror's own.
+      this.#settling ??= this.#readDoubtful().finally(() => (this.#settling = undefined));
+      await untilAborted(this.#settling, signal);
+    }
+  }
+
+  async #readDoubtful(): Promise<void> {
+    const doubted = this.#doubt;
+    await this.refresh(doubted, this.#stop.signal);
+    const settled = new Set(doubted.keys);
+    const added = this.#doubt !== doubted;
+    this.#doubt = {
+      keys: added ? this.#doubt.keys : this.#doubt.keys.filter((key) => !settled.has(key)),
+      pools: added && this.#doubt.pools,
+    };
+  }
+
+  async #follow(): Promise<void> {
+    const { signal } = this.#stop;
+    for (let attempt = 0; !signal.aborted; attempt++) {
+      try {
+        await this.#catchUp(() => (attempt = 0));
+      } catch (error) {
+        if (signal.aborted) return;
+        const retryInMs = backoffMs(attempt, WATCH_BACKOFF, this.#options.random());
+        this.#options.report({ type: 'watchFailed', error, retryInMs });
+        await this.#options.clock.sleep(retryInMs, signal);
+      }
+    }
+  }
+
+  async #catchUp(onProgress: () => void): Promise<void> {
+    const { store, keys } = this.#options;
+    const { signal } = this.#stop;
+    try {
+      for await (const { revision, changes } of store.watch(
+        { prefix: keys.root, afterRevision: this.#position },
+        signal,
+      )) {
+        for (const change of changes) {
+          if (change.type === 'put') this.#applyStored(change.key, change.value, revision);
+          else this.#apply(change.key, { state: 'deleted', revision });
+        }
+        this.#advance(revision);
+        onProgress();
+      }
+    } catch (error) {
+      if (!(error instanceof RevisionCompacted)) throw error;
+      await this.#listAll(signal);
+      this.#options.report({ type: 'listedAgain', revision: this.#position });
+    }
+  }
+
+  async #listAll(signal: AbortSignal): Promise<void> {
+    const snapshot = await this.#options.store.list(this.#options.keys.root, signal);
+    this.#applySnapshot(snapshot, [...this.#entries.keys()]);
+    this.#advance(snapshot.revision);
+  }
+
+  /** @param covered - keys that the snapshot would show if they existed */
+  #applySnapshot({ records, revision }: Snapshot, covered: readonly string[]): void {
+    const present = new Set<string>();
+    for (const { key, value, modRevision } of records) {
+      present.add(key);
+      this.#applyStored(key, value, modRevision);
+    }
+    for (const key of covered) if (!present.has(key)) this.#apply(key, { state: 'deleted', revision });
+  }
+
+  #applyStored(key: string, value: Uint8Array, revision: number): void {
+    if (this.#knownUpTo(key) >= revision) return;
+    const name = this.#options.keys.parse(key);
+    if (!name) return;
+    try {
+      this.#apply(key, { state: 'present', revision, decoded: decodeRecord(key, name, value) });
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      this.#apply(key, { state: 'unreadable', revision, failure: error });
+      this.#options.report({ type: 'unreadable', key, failure: error });
+    }
+  }
+
+  #apply(key: string, entry: Entry): void {
+    if (this.#knownUpTo(key) >= entry.revision) return;
+    this.#entries.set(key, entry);
+    if (entry.state === 'deleted') this.#deleted.add(key);
+    else this.#deleted.delete(key);
+    const record = entry.state === 'present' ? entry.decoded.record : undefined;
+    if (record) this.#image.set(key, record);
+    else this.#image.delete(key);
+  }
+
+  /** Of a key without an entry it is known that there was no record at the position. */
+  #knownUpTo(key: string): number {
+    return this.#entries.get(key)?.revision ?? this.#position;
+  }
+
+  /** Deletions that the watch has passed cannot be undone by anything it still brings. */
+  #advance(revision: number): void {
+    this.#position = Math.max(this.#position, revision);
+    for (const key of this.#deleted) {
+      if ((this.#entries.get(key)?.revision ?? 0) > this.#position) continue;
+      this.#entries.delete(key);
+      this.#deleted.delete(key);
+    }
+  }
+}
+
+/** @throws what the promise throws, or the signal's failure as soon as it fires */
+async function untilAborted(promise: Promise<void>, signal: AbortSignal): Promise<void> {
+  let onAbort = (): void => undefined;
+  const aborted = new Promise<never>((_, reject) => {
+    onAbort = () => reject(signalFailure(signal));
+    signal.addEventListener('abort', onAbort);
+  });
+  try {
+    await Promise.race([promise, aborted]);
+  } finally {
+    signal.removeEventListener('abort', onAbort);
+  }
+}

@@ -1,0 +1,128 @@
+/**
+ * JSON with exact integers. Calico's block sequence numbers are 64-bit (they start at the clock in nanoseconds, about 2^60), and
+ * JSON.parse of Node 20 rounds what exceeds 2^53 and does not show its source. So before parsing, every such integer is put
+ * into a marked string, and taken out of it again afterwards. Texts without one, the most, go straight through JSON.parse.
+ */
+
+/** A JSON value. Integers beyond 2^53 are bigints; all other numbers are numbers. */
+export type Json = null | boolean | number | bigint | string | readonly Json[] | JsonObject;
+
+export interface JsonObject {
+  readonly [key: string]: Json;
+}
+
+/** Begins every marked string. JSON text can hold it only as the escape {@link MARK_ESCAPE}, which makes collisions findable. */
+const MARK = '\u0001';
+const MARK_ESCAPE = '\\u0001';
+
+/** No integer of fewer digits exceeds 2^53. */
+const SHORTEST_BIG_INTEGER = 16;
+
+const INTEGER_IN_GAP = /-?\d{16,}(?![\d.eE])/g;
+
+/** @throws SyntaxError when the text is not JSON */
+export function parseJson(text: string): Json {
+  const { marked, count } = markBigIntegers(text.includes(MARK_ESCAPE) ? doubleMarks(text) : text);
+  const value: Json = JSON.parse(marked);
+  return count > 0 || marked.includes(MARK_ESCAPE) ? unmark(value) : value;
+}
+
+/** Writes a value as `JSON.stringify` does, bigints as integers. */
+export function formatJson(value: Json): string {
+  switch (typeof value) {
+    case 'string':
+      return quote(value);
+    case 'object':
+      return value === null ? 'null' : isArray(value) ? formatArray(value) : formatObject(value);
+    default:
+      return String(value);
+  }
+}
+
+export function isArray(value: Json | undefined): value is readonly Json[] {
+  return Array.isArray(value);
+}
+
+export function isObject(value: Json | undefined): value is JsonObject {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** Strings of the source that begin with the mark get a second one, so that they are told from marked integers. */
+function doubleMarks(text: string): string {
+  return text.replace(/\\(?:u0001|[^])/g, (escape) => (escape === MARK_ESCAPE ? MARK_ESCAPE + MARK_ESCAPE : escape));
+}
+
+/** Steps from string to string, and looks for integers in the gaps between them alone. */
+function markBigIntegers(text: string): { readonly marked: string; readonly count: number } {
+  let marked = '';
+  let copied = 0;
+  let count = 0;
+  for (let from = 0; from < text.length;) {
+    const quoteAt = text.indexOf('"', from);
+    const gapEnd = quoteAt < 0 ? text.length : quoteAt;
+    if (gapEnd - from >= SHORTEST_BIG_INTEGER) {
+      const gap = text.slice(from, gapEnd);
+      const rewritten = gap.replace(INTEGER_IN_GAP, (digits, at: number) => {
+        if (/[\d.eE+-]/.test(gap[at - 1] ?? '') || Number.isSafeInteger(Number(digits))) return digits;
+        count++;
+        return `"${MARK_ESCAPE}${digits}"`;
+      });
+      if (rewritten !== gap) {
+        marked += text.slice(copied, from) + rewritten;
+        copied = gapEnd;
+      }
+    }
+    from = endOfString(text, gapEnd);
+  }
+  return { marked: count === 0 ? text : marked + text.slice(copied), count };
+}
+
+/** Where the text goes on behind the string that begins at `quoteAt`. */
+function endOfString(text: string, quoteAt: number): number {
+  for (let end = text.indexOf('"', quoteAt + 1); end >= 0; end = text.indexOf('"', end + 1)) {
+    let backslashes = 0;
+    while (text.charCodeAt(end - 1 - backslashes) === 0x5c) backslashes++;
+    if (backslashes % 2 === 0) return end + 1;
+  }
+  return text.length;
+}
+
+function unmark(value: Json): Json {
+  if (typeof value === 'string') return value.charCodeAt(0) === 1 || value.includes(MARK) ? unmarkText(value) : value;
+  if (isArray(value)) return value.map(unmark);
+  if (!isObject(value)) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [unmarkKey(key), unmark(item)]));
+}
+
+function unmarkText(text: string): string | bigint {
+  return text.startsWith(MARK) && text[1] !== MARK ? BigInt(text.slice(1)) : unmarkKey(text);
+}
+
+function unmarkKey(text: string): string {
+  return text.includes(MARK) ? text.replaceAll(MARK + MARK, MARK) : text;
+}
+
+// eslint-disable-next-line no-control-regex
+const NEEDS_ESCAPE = /["\\\u0000-\u001f\ud800-\udfff]/;
+
+function quote(text: string): string {
+  return NEEDS_ESCAPE.test(text) ? JSON.stringify(text) : `"${text}"`;
+}
+
+function formatArray(items: readonly Json[]): string {
+  let text = '[';
+  for (let index = 0; index < items.length; index++) {
+    if (index > 0) text += ',';
+    text += formatJson(items[index] ?? null);
+  }
+  return text + ']';
+}
+
+function formatObject(object: JsonObject): string {
+  let text = '{';
+  for (const [key, value] of Object.entries(object)) {
+    if (text.length > 1) text += ',';
+    text += quote(key) + ':' + formatJson(value);
+  }
+  return text + '}';
+}

@@ -1,0 +1,124 @@
+import { parseAddress, type Family } from '@podwire/shared/net/address';
+import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+
+import type { BlockOwner } from '../../allocator/records.js';
+import type { EndpointKey, RecordValue } from '../../allocator/view.js';
+
+/** What a key of the datastore names. Source: Calico's libcalico-go/lib/backend/model and lib/backend/etcdv3. */
+export type RecordName =
+  | { readonly kind: 'pool'; readonly name: string }
+  | { readonly kind: 'block'; readonly prefix: Prefix }
+  | { readonly kind: 'affinity'; readonly owner: BlockOwner; readonly block: Prefix }
+  | { readonly kind: 'handle'; readonly id: string }
+  | { readonly kind: 'endpoint'; readonly key: EndpointKey };
+
+/** The keys of Calico's etcd schema below a configurable prefix. */
+export class RecordKeys {
+  /** Every key begins with it: the prefix and a slash. */
+  readonly root: string;
+  /** Every pool's key begins with it. */
+  readonly pools: string;
+  readonly #blocks: string;
+  readonly #handles: string;
+  readonly #endpoints: string;
+
+  /** @param prefix - `/calico` unless set otherwise; without a slash at its end */
+  constructor(prefix: string) {
+    this.root = `${prefix}/`;
+    this.pools = `${prefix}/resources/v3/projectcalico.org/ippools/`;
+    this.#blocks = `${prefix}/ipam/v2/assignment/`;
+    this.#handles = `${prefix}/ipam/v2/handle/`;
+    this.#endpoints = `${prefix}/resources/v3/projectcalico.org/workloadendpoints/`;
+  }
+
+  pool(name: string): string {
+    return this.pools + name;
+  }
+
+  block(prefix: Prefix): string {
+    return this.#blocks + blockSegments(prefix);
+  }
+
+  affinity(owner: BlockOwner, block: Prefix): string {
+    return this.affinitiesOf(owner) + blockSegments(block);
+  }
+
+  /** Every affinity of the owner, and of no other, begins with it. */
+  affinitiesOf({ kind, name }: BlockOwner): string {
+    return `${this.root}ipam/v2/${kind}/${name}/`;
+  }
+
+  handle(id: string): string {
+    return this.#handles + id;
+  }
+
+  endpoint({ namespace, name }: EndpointKey): string {
+    return `${this.#endpoints}${namespace}/${name}`;
+  }
+
+  of(record: RecordValue): string {
+    switch (record.kind) {
+      case 'pool':
+        return this.pool(record.value.name);
+      case 'block':
+        return this.block(record.value.prefix);
+      case 'affinity':
+        return this.affinity(record.value.owner, record.value.block);
+      case 'handle':
+        return this.handle(record.value.id);
+      case 'endpoint':
+        return this.endpoint(record.key);
+    }
+  }
+
+  /** What a key names; undefined for the keys of records that Podwire does not read. */
+  parse(key: string): RecordName | undefined {
+    if (!key.startsWith(this.root)) return undefined;
+    const [area, version, ...path] = key.slice(this.root.length).split('/');
+    if (area === 'ipam' && version === 'v2') return parseIpam(path);
+    if (area === 'resources' && version === 'v3' && path[0] === 'projectcalico.org')
+      return parseResource(path.slice(1));
+    return undefined;
+  }
+}
+
+function blockSegments(prefix: Prefix): string {
+  return `ipv${prefix.family}/block/${formatPrefix(prefix).replace('/', '-')}`;
+}
+
+function parseIpam([area, ...path]: readonly string[]): RecordName | undefined {
+  const [first, ...rest] = path;
+  switch (area) {
+    case 'assignment': {
+      const prefix = parseBlockSegments(path);
+      return prefix && { kind: 'block', prefix };
+    }
+    case 'host':
+    case 'virtual': {
+      const block = parseBlockSegments(rest);
+      return block && first ? { kind: 'affinity', owner: { kind: area, name: first }, block } : undefined;
+    }
+    case 'handle':
+      return first && rest.length === 0 ? { kind: 'handle', id: first } : undefined;
+    default:
+      return undefined;
+  }
+}
+
+function parseResource([kind, ...path]: readonly string[]): RecordName | undefined {
+  const [first, second, ...rest] = path;
+  if (kind === 'ippools') return first && second === undefined ? { kind: 'pool', name: first } : undefined;
+  if (kind !== 'workloadendpoints' || !first || !second || rest.length > 0) return undefined;
+  return { kind: 'endpoint', key: { namespace: first, name: second } };
+}
+
+/** Reads `ipv4/block/10.0.0.0-26`. */
+function parseBlockSegments([version, block, cidr, ...rest]: readonly string[]): Prefix | undefined {
+  if (block !== 'block' || cidr === undefined || rest.length > 0) return undefined;
+  const dash = cidr.lastIndexOf('-');
+  const address = parseAddress(cidr.slice(0, dash));
+  const family: Family | undefined = version === 'ipv4' ? 4 : version === 'ipv6' ? 6 : undefined;
+  if (dash < 0 || address?.family !== family) return undefined;
+  const parsed = parsePrefix(`${cidr.slice(0, dash)}/${cidr.slice(dash + 1)}`);
+  return parsed.ok ? parsed.prefix : undefined;
+}

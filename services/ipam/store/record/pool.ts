@@ -1,0 +1,108 @@
+import { familyBits } from '@podwire/shared/net/address';
+import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+
+import type { Pool } from '../../allocator/records.js';
+import {
+  field,
+  isAbsent,
+  keepTime,
+  readCount,
+  readFlag,
+  readList,
+  readObject,
+  readOptionalText,
+  readPrefix,
+  readText,
+  readTime,
+  unreadable,
+} from './fields.js';
+import type { JsonObject } from './json.js';
+import type { RecordName } from './keys.js';
+import type { Previous } from './record.js';
+
+/** Calico's IPPool (projectcalico/api, pkg/apis/projectcalico/v3/ippool.go), as its v3 API stores it. */
+
+const ALL_NODES = 'all()';
+const DEFAULT_USES: readonly string[] = ['Workload', 'Tunnel'];
+
+/** Addresses of a block are 2^6 unless the pool says otherwise. */
+const DEFAULT_BLOCK_BITS = 6;
+
+export function decodePool(raw: JsonObject, name: RecordName & { kind: 'pool' }): Pool {
+  const metadata = readObject(field(raw, 'metadata'));
+  const spec = readObject(field(raw, 'spec'));
+  const prefix = readPrefix(field(spec, 'cidr', 'spec'));
+  const created = field(metadata, 'creationTimestamp', 'metadata');
+  return {
+    name: name.name,
+    uid: readOptionalText(field(metadata, 'uid', 'metadata')) ?? '',
+    prefix,
+    blockSizeBits: decodeBlockSize(spec, prefix),
+    disabled: isOutOfUse(raw),
+    createTimeMs: isAbsent(created) ? 0 : readTime(created),
+    nodeSelector: readOptionalText(field(spec, 'nodeSelector', 'spec')) ?? ALL_NODES,
+    namespaceSelector: readOptionalText(field(spec, 'namespaceSelector', 'spec')) ?? '',
+    allowedUses: decodeUses(spec),
+    assignmentMode: decodeMode(spec),
+  };
+}
+
+function decodeBlockSize(spec: JsonObject, { family, length }: Prefix): number {
+  const source = field(spec, 'blockSize', 'spec');
+  const bits = familyBits(family);
+  const size = isAbsent(source) || source.value === 0 ? bits - DEFAULT_BLOCK_BITS : readCount(source, bits);
+  // A pool smaller than one block is legal in Calico while it is disabled.
+  if (size < bits - 12 || (size < length && !readFlag(field(spec, 'disabled', 'spec'))))
+    throw unreadable({ ...source, value: size }, `a prefix length from ${Math.max(bits - 12, length)} to ${bits}`);
+  return size;
+}
+
+/** Disabled, being deleted, or found not allocatable by Calico's pool controller. */
+function isOutOfUse(raw: JsonObject): boolean {
+  const metadata = readObject(field(raw, 'metadata'));
+  const conditions = readList(field(readObject(field(raw, 'status')), 'conditions', 'status'));
+  const refused = conditions.map(readObject).some(({ type, status }) => type === 'Allocatable' && status === 'False');
+  const spec = readObject(field(raw, 'spec'));
+  const deleting = !isAbsent(field(metadata, 'deletionTimestamp'));
+  return readFlag(field(spec, 'disabled', 'spec')) || deleting || refused;
+}
+
+function decodeUses(spec: JsonObject): readonly string[] {
+  const uses = readList(field(spec, 'allowedUses', 'spec')).map(readText);
+  return uses.length === 0 ? DEFAULT_USES : uses;
+}
+
+function decodeMode(spec: JsonObject): Pool['assignmentMode'] {
+  const source = field(spec, 'assignmentMode', 'spec');
+  const mode = readOptionalText(source) ?? 'Automatic';
+  if (mode !== 'Automatic' && mode !== 'Manual') throw unreadable(source, 'Automatic or Manual');
+  return mode;
+}
+
+export function encodePool(pool: Pool, previous: Previous<Pool> | undefined): JsonObject {
+  const raw = previous?.raw ?? {};
+  const metadata = readObject(field(raw, 'metadata'));
+  return {
+    kind: 'IPPool',
+    apiVersion: 'projectcalico.org/v3',
+    ...raw,
+    metadata: {
+      ...metadata,
+      name: pool.name,
+      uid: pool.uid,
+      creationTimestamp: keepTime(pool.createTimeMs, metadata['creationTimestamp']),
+    },
+    spec: {
+      vxlanMode: 'Never',
+      ipipMode: 'Never',
+      ...readObject(field(raw, 'spec')),
+      cidr: formatPrefix(pool.prefix),
+      blockSize: pool.blockSizeBits,
+      nodeSelector: pool.nodeSelector,
+      ...(pool.namespaceSelector === '' ? {} : { namespaceSelector: pool.namespaceSelector }),
+      allowedUses: pool.allowedUses,
+      assignmentMode: pool.assignmentMode,
+      ...(previous?.value.disabled === pool.disabled ? {} : { disabled: pool.disabled }),
+    },
+  };
+}

@@ -1,0 +1,105 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { comparePrefixes } from '@podwire/shared/net/prefix';
+
+import type { RecordValue } from '../../allocator/view.js';
+import { decodeAffinity, encodeAffinity } from './affinity.js';
+import { decodeBlock, encodeBlock } from './block.js';
+import { decodeEndpoint, encodeEndpoint } from './endpoint.js';
+import { Unreadable } from './fields.js';
+import { decodeHandle, encodeHandle } from './handle.js';
+import { formatJson, isObject, parseJson, type JsonObject } from './json.js';
+import type { RecordName } from './keys.js';
+import { decodePool, encodePool } from './pool.js';
+
+/** A record with the JSON it was read from, so that a rewrite keeps the fields that Podwire does not know. */
+export interface DecodedRecord {
+  /** Undefined for a record of another writer that has no meaning here: an endpoint that Calico's own plugin made. */
+  readonly record: RecordValue | undefined;
+  readonly raw: JsonObject;
+}
+
+/** What a rewrite starts from: the value as it was stored, and its JSON. */
+export interface Previous<Value> {
+  readonly value: Value;
+  readonly raw: JsonObject;
+}
+
+const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
+/**
+ * Reads a stored record.
+ * @param name - what the key names, from {@link RecordKeys.parse}
+ * @throws Failure STORE_CORRUPT naming the key and the reason
+ */
+export function decodeRecord(key: string, name: RecordName, value: Uint8Array): DecodedRecord {
+  try {
+    const raw = decodeObject(value, name);
+    return { record: decodeNamed(raw, name), raw };
+  } catch (error) {
+    if (!(error instanceof Unreadable)) throw error;
+    throw new Failure(
+      'STORE_CORRUPT',
+      `record ${key} cannot be read: ${error.message}; correct or delete it in the datastore`,
+      { details: { key, reason: error.message }, cause: error },
+    );
+  }
+}
+
+function decodeObject(value: Uint8Array, name: RecordName): JsonObject {
+  // Old releases of Calico wrote affinities without a value.
+  if (value.length === 0 && name.kind === 'affinity') return {};
+  let json;
+  try {
+    json = parseJson(utf8.decode(value));
+  } catch (error) {
+    throw new Unreadable(`it is not JSON (${error instanceof Error ? error.message : String(error)})`);
+  }
+  if (!isObject(json)) throw new Unreadable('it is not a JSON object');
+  return json;
+}
+
+function decodeNamed(raw: JsonObject, name: RecordName): RecordValue | undefined {
+  switch (name.kind) {
+    case 'pool':
+      return { kind: 'pool', value: decodePool(raw, name) };
+    case 'block': {
+      const value = decodeBlock(raw);
+      if (comparePrefixes(value.prefix, name.prefix) !== 0) throw new Unreadable('cidr is not the one of its key');
+      return { kind: 'block', value };
+    }
+    case 'affinity':
+      return { kind: 'affinity', value: decodeAffinity(raw, name) };
+    case 'handle':
+      return { kind: 'handle', value: decodeHandle(raw, name) };
+    case 'endpoint': {
+      const value = decodeEndpoint(raw, name);
+      return value && { kind: 'endpoint', key: name.key, value };
+    }
+  }
+}
+
+/**
+ * Stored JSON of a record.
+ * @param previous - what is stored under the same key; undefined for a new record
+ */
+export function encodeRecord(record: RecordValue, previous: DecodedRecord | undefined): JsonObject {
+  const stored = previous?.record;
+  const raw = previous?.raw ?? {};
+  switch (record.kind) {
+    case 'pool':
+      return encodePool(record.value, stored?.kind === 'pool' ? { value: stored.value, raw } : undefined);
+    case 'block':
+      return encodeBlock(record.value, stored?.kind === 'block' ? { value: stored.value, raw } : undefined);
+    case 'affinity':
+      return encodeAffinity(record.value, raw);
+    case 'handle':
+      return encodeHandle(record.value, raw);
+    case 'endpoint':
+      return encodeEndpoint(record, raw);
+  }
+}
+
+/** Bytes of a record's JSON. */
+export function serialize(raw: JsonObject): Uint8Array {
+  return Buffer.from(formatJson(raw));
+}
