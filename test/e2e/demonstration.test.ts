@@ -1,0 +1,72 @@
+import { spawn, spawnSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { describe, expect, test } from 'vitest';
+
+import { run } from '../support/programs.js';
+import { ROOT } from '../support/root.js';
+
+const START = join(ROOT, 'deploy', 'local', 'start.mjs');
+
+const start = (...args: readonly string[]) => spawnSync(process.execPath, [START, ...args], { encoding: 'utf8' });
+
+/** Runs `npm start` until it says that it is running. */
+async function running() {
+  const child = spawn(process.execPath, [START], { stdio: ['ignore', 'pipe', 'inherit'] });
+  let output = '';
+  const ended = new Promise<number | null>((resolve) => child.once('exit', resolve));
+  await new Promise<void>((resolve, reject) => {
+    child.stdout.setEncoding('utf8').on('data', (chunk: string) => {
+      output += chunk;
+      if (output.includes('Ctrl-C takes everything away')) resolve();
+    });
+    void ended.then((code) => reject(new Error(`ended with code ${code}: ${output}`)));
+  });
+  return { child, ended, output: () => output };
+}
+
+describe('npm start', () => {
+  test('--once shows two pods that reach each other, and ends with exit code 0', () => {
+    const { status, stdout, stderr } = start('--once');
+    expect(status, stdout + stderr).toBe(0);
+    expect(stdout.match(/✓/g)).toHaveLength(6);
+    expect(stdout).not.toContain('✗');
+    expect(stdout).toMatch(/web-0 +10\.65\.\d+\.\d+\/32 +podw[0-9a-f]{11}/);
+    expect(stdout).toMatch(/shim +plugin +IPAM +datastore +dataplane +kernel/);
+    expect(stdout).toMatch(/default-ipv4-ippool +10\.65\.0\.0\/16 +65536/);
+  }, 120_000);
+
+  test('a second one is refused while the first runs; Ctrl-C ends that and takes everything away', async () => {
+    const before = run('ip', '-br', 'link');
+    const first = await running();
+    const folder = /logs: (\S+)\/log/.exec(first.output())![1]!;
+    expect(existsSync(folder)).toBe(true);
+
+    const second = start('--once');
+    expect(second.status).toBe(1);
+    expect(second.stderr).toContain('runs already');
+
+    first.child.kill('SIGTERM');
+    expect(await first.ended).toBe(0);
+    expect(existsSync(folder)).toBe(false);
+    expect(run('ip', '-br', 'link')).toBe(before);
+    expect(run('sh', '-c', 'ps ax -o args | grep -c "[d]ist/main.js" || true').trim()).toBe('0');
+  }, 120_000);
+
+  test('an unknown argument is refused', () => {
+    const { status, stderr } = start('--twice');
+    expect(status).toBe(1);
+    expect(stderr).toMatch(/--twice.*usage/s);
+  });
+
+  test.each([
+    ['darwin', '20.20.0', 'Run it on Linux'],
+    ['linux', '18.20.0', 'needs Node.js 20.19'],
+    ['linux', '20.18.0', 'needs Node.js 20.19'],
+  ])('on %s with Node.js %s it says what is wrong', (platform, version, message) => {
+    const program = `import { systemFault } from ${JSON.stringify(join(ROOT, 'deploy', 'local', 'prepare.mjs'))};
+      process.stdout.write(systemFault(${JSON.stringify({ platform, version })}))`;
+    expect(run(process.execPath, '--input-type=module', '-e', program)).toContain(message);
+  });
+});
