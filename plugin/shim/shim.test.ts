@@ -1,0 +1,420 @@
+import { execFileSync } from 'node:child_process';
+import { chmodSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import type { Socket } from 'node:net';
+import { dirname, join } from 'node:path';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+
+import {
+  buildShim,
+  CONNECT_WINDOW_MS,
+  make,
+  OVERALL_DEADLINE_MS,
+  removeBuild,
+  run,
+  startRawPeer,
+  startResident,
+  type Build,
+  type Listening,
+  type Outcome,
+  type Run,
+} from './shim.fixture.js';
+
+const ADD = {
+  CNI_COMMAND: 'ADD',
+  CNI_CONTAINERID: 'c0ffee',
+  CNI_NETNS: '/run/netns/pod',
+  CNI_IFNAME: 'eth0',
+  CNI_ARGS: 'IgnoreUnknown=1;K8S_POD_NAME=web-0',
+  CNI_PATH: '/opt/cni/bin:/usr/lib/cni',
+};
+const CONFIGURATION = '{"cniVersion":"0.4.0","name":"net","type":"podwire"}';
+const VERSIONS = '{"cniVersion":"1.0.0","supportedVersions":["0.3.1","0.4.0","1.0.0"]}\n';
+
+let build: Build;
+const listening: Listening[] = [];
+
+beforeAll(() => {
+  build = buildShim();
+});
+afterAll(() => removeBuild(build));
+afterEach(async () => {
+  await Promise.all(listening.splice(0).map((server) => server.close()));
+});
+
+async function resident(...[answer, path = build.defaultSocket]: [Parameters<typeof startResident>[1], string?]) {
+  const started = await startResident(path, answer);
+  listening.push(started);
+  return started;
+}
+
+async function rawPeer(speak: (connection: Socket) => void) {
+  listening.push(await startRawPeer(build.defaultSocket, speak));
+}
+
+const add = (options: Partial<Run> = {}) =>
+  run({ program: build.shim, environment: ADD, stdin: CONFIGURATION, ...options });
+
+/** The CNI error document on stdout, after checking what holds for every one of them. */
+function errorOf(outcome: Outcome): Record<string, unknown> {
+  expect({ exitCode: outcome.exitCode, signal: outcome.signal, stderr: outcome.stderr }).toEqual({
+    exitCode: 1,
+    signal: null,
+    stderr: '',
+  });
+  const document: unknown = JSON.parse(outcome.stdout);
+  expect(document).toEqual({
+    cniVersion: expect.any(String),
+    code: expect.any(Number),
+    msg: expect.stringMatching(/./),
+    details: expect.stringMatching(/./),
+  });
+  // containerd takes a DEL whose error says one of these for done.
+  expect(outcome.stdout).not.toMatch(/not found|no such file or directory/i);
+  return Object.fromEntries(Object.entries(document ?? {}));
+}
+
+describe('what the shim answers by itself', () => {
+  it('tells its versions without reading stdin or connecting', async () => {
+    const environment = { CNI_COMMAND: 'VERSION', CNI_NETNS: 'dummy', CNI_ARGS: 'hostile\r\nX: y' };
+    const outcome = await run({ program: build.shim, environment, stdin: { kind: 'open' } });
+    expect(outcome).toEqual({ exitCode: 0, signal: null, stdout: VERSIONS, stderr: '' });
+  });
+
+  it.each([{}, { CNI_COMMAND: '' }])(
+    'introduces itself on stderr when there is no command: %o',
+    async (environment) => {
+      const outcome = await run({ program: build.shim, environment, stdin: { kind: 'open' } });
+      expect(outcome).toMatchObject({ exitCode: 0, stdout: '' });
+      expect(outcome.stderr).toMatch(/^podwire: CNI plugin; .*\nCNI versions: 0\.3\.1 0\.4\.0 1\.0\.0\n$/);
+    },
+  );
+
+  it.each(['add', 'ADD ', 'VERSIONS', 'a"\\\u0001\u00e9'])('refuses the unknown command %j', async (command) => {
+    const error = errorOf(await add({ environment: { ...ADD, CNI_COMMAND: command } }));
+    expect(error).toMatchObject({ cniVersion: '0.4.0', code: 4, msg: `unknown CNI_COMMAND: ${command}` });
+  });
+});
+
+describe('handing over', () => {
+  it('sends the environment as headers and stdin as the body', async () => {
+    const { requests } = await resident((response) => response.end('{}'));
+    const before = BigInt(Date.now()) * 1_000_000n;
+    const environment = {
+      ...ADD,
+      CNI_NETNS_OVERRIDE: '1',
+      TRACEPARENT: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01',
+      TRACESTATE: 'vendor=x',
+      BAGGAGE: 'tenant=a',
+      LD_PRELOAD: '/nowhere.so',
+      HTTP_PROXY: 'http://proxy',
+      CNI_OTHER: 'x',
+    };
+    await add({ environment });
+    const { 'cni-exec-time': execTime, ...headers } = requests[0]!.headers;
+    expect(requests).toMatchObject([{ method: 'POST', url: '/cni', httpVersion: '1.1' }]);
+    expect(requests[0]!.body.toString()).toBe(CONFIGURATION);
+    expect(headers).toEqual({
+      host: 'podwire',
+      connection: 'close',
+      'content-type': 'application/json',
+      'content-length': String(CONFIGURATION.length),
+      'cni-plugin': 'podwire',
+      'cni-command': 'ADD',
+      'cni-containerid': ADD.CNI_CONTAINERID,
+      'cni-netns': ADD.CNI_NETNS,
+      'cni-netns-override': '1',
+      'cni-ifname': 'eth0',
+      'cni-args': ADD.CNI_ARGS,
+      'cni-path': ADD.CNI_PATH,
+      traceparent: environment.TRACEPARENT,
+      tracestate: 'vendor=x',
+      baggage: 'tenant=a',
+    });
+    expect(BigInt(String(execTime))).toBeGreaterThanOrEqual(before);
+    expect(BigInt(String(execTime))).toBeLessThanOrEqual(BigInt(Date.now() + 1) * 1_000_000n);
+  });
+
+  it('sends empty variables as absent ones', async () => {
+    const { requests } = await resident((response) => response.end());
+    await add({ environment: { CNI_COMMAND: 'DEL', CNI_NETNS: '', CNI_ARGS: '', TRACEPARENT: '' } });
+    const sent = requests[0]!.rawHeaders.filter((_, index) => index % 2 === 0);
+    expect(sent.filter((name) => /^(cni|trace|baggage)/i.test(name))).toEqual([
+      'CNI-Exec-Time',
+      'CNI-Plugin',
+      'CNI-Command',
+    ]);
+  });
+
+  it.each(['ADD', 'DEL', 'CHECK', 'GC', 'STATUS'])('hands %s over', async (command) => {
+    const { requests } = await resident((response) => response.end());
+    const outcome = await add({ environment: { ...ADD, CNI_COMMAND: command } });
+    expect(outcome).toEqual({ exitCode: 0, signal: null, stdout: '', stderr: '' });
+    expect(requests[0]!.headers['cni-command']).toBe(command);
+  });
+
+  it('says by which name it was run', async () => {
+    const { requests } = await resident((response) => response.end());
+    const link = join(build.folder, 'my-ipam');
+    symlinkSync(build.shim, link);
+    await add({ program: join(build.folder, 'podwire-ipam') });
+    await add({ program: link });
+    expect(requests.map(({ headers }) => headers['cni-plugin'])).toEqual(['podwire-ipam', 'my-ipam']);
+  });
+
+  it('hands over configurations of up to 4 MiB, byte for byte', async () => {
+    const { requests } = await resident((response) => response.end());
+    const frame = '{"pad":""}';
+    for (const bytes of [1 << 20, 4 << 20]) {
+      const stdin = `{"pad":"${'x'.repeat(bytes - frame.length)}"}`;
+      expect(await add({ stdin })).toMatchObject({ exitCode: 0 });
+      expect(requests.at(-1)!.body.equals(Buffer.from(stdin))).toBe(true);
+    }
+  });
+
+  it('refuses a larger configuration', async () => {
+    const { requests } = await resident((response) => response.end());
+    expect(errorOf(await add({ stdin: Buffer.alloc((4 << 20) + 1, ' ') }))).toMatchObject({ code: 7 });
+    expect(requests).toEqual([]);
+  });
+
+  it.each([{ kind: 'closed' } as const, ''])('hands over an empty body for the stdin %o', async (stdin) => {
+    const { requests } = await resident((response) => response.end('{}'));
+    expect(await add({ stdin })).toMatchObject({ exitCode: 0, stdout: '{}' });
+    expect(requests[0]!.body).toHaveLength(0);
+  });
+
+  it('gives up on a stdin that never ends', async () => {
+    expect(errorOf(await add({ stdin: { kind: 'open' } }))).toMatchObject({
+      code: 5,
+      msg: expect.stringContaining('stdin'),
+    });
+  });
+});
+
+describe('hostile environments', () => {
+  const variables = ['CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IFNAME', 'CNI_ARGS', 'CNI_PATH', 'TRACEPARENT', 'BAGGAGE'];
+
+  it.each(variables)('lets no line break in %s become a header', async (name) => {
+    const { requests } = await resident((response) => response.end());
+    for (const value of ['a\r\nCNI-Command: DEL', 'a\nb', 'a\rb', 'a\u007fb', '\tb']) {
+      const error = errorOf(await add({ environment: { ...ADD, [name]: value } }));
+      expect(error).toMatchObject({ code: 4, cniVersion: '0.4.0', msg: expect.stringContaining(name) });
+    }
+    expect(requests).toEqual([]);
+  });
+
+  it('names the longest variable when they do not fit', async () => {
+    const error = errorOf(await add({ environment: { ...ADD, CNI_ARGS: 'x'.repeat(100_000) } }));
+    expect(error).toMatchObject({ code: 4, msg: expect.stringContaining('CNI_ARGS has 100000 bytes') });
+  });
+
+  it('takes headers as large as it allows to a Node.js server with default settings', async () => {
+    const { requests } = await resident((response) => response.end());
+    expect(await add({ environment: { ...ADD, CNI_ARGS: 'x'.repeat(14 << 10) } })).toMatchObject({ exitCode: 0 });
+    expect(requests[0]!.headers['cni-args']).toHaveLength(14 << 10);
+  });
+});
+
+describe('choosing the socket', () => {
+  it('takes the path from the configuration', async () => {
+    const path = join(build.folder, 'other.sock');
+    const { requests } = await resident((response) => response.end(), path);
+    const escaped = path.replaceAll('/', '\\/');
+    await add({ stdin: `{"ipam":{"socket":"/wrong"},"socket":"/wrong","\\u0073ocket":"${escaped}","x":"socket"}` });
+    expect(requests).toHaveLength(1);
+  });
+
+  it.each([
+    ['is not a string', '5'],
+    ['is not an absolute path', '"cni.sock"'],
+    ['is not an absolute path', '""'],
+    ['holds a NUL', '"/a\\u0000b"'],
+    ['has 200 bytes', `"/${'a'.repeat(199)}"`],
+  ])('refuses a key that %s: %s', async (fault, value) => {
+    const error = errorOf(await add({ stdin: `{"cniVersion":"0.3.1","socket":${value}}` }));
+    expect(error).toMatchObject({ cniVersion: '0.3.1', code: 7, msg: expect.stringContaining(fault) });
+  });
+
+  it('leaves a configuration that is not JSON to the resident plugin', async () => {
+    const { requests } = await resident((response) => response.writeHead(400).end('{"code":6}'));
+    const outcome = await add({ stdin: '{"socket":"/nowhere",' });
+    expect(outcome).toMatchObject({ exitCode: 1, stdout: '{"code":6}' });
+    expect(requests).toHaveLength(1);
+  });
+});
+
+describe('answers', () => {
+  it('prints the body of a 200, however it is encoded and delivered', async () => {
+    const result = JSON.stringify({ cniVersion: '0.4.0', text: 'é'.repeat(100_000) });
+    await resident((response, { headers }) => {
+      if (headers['cni-ifname'] === 'length') response.end(result);
+      else [result.slice(0, 1), result.slice(1, 70_000), result.slice(70_000)].forEach((part) => response.write(part));
+      response.end();
+    });
+    for (const CNI_IFNAME of ['length', 'chunked']) {
+      const outcome = await add({ environment: { ...ADD, CNI_IFNAME } });
+      expect(outcome).toEqual({ exitCode: 0, signal: null, stdout: result, stderr: '' });
+    }
+  });
+
+  it.each([201, 400, 404, 500, 503])('prints the CNI error of a %i and fails', async (status) => {
+    const body = '{"cniVersion":"1.0.0","code":11,"msg":"no address","details":""}';
+    await resident((response) => response.writeHead(status).end(body));
+    expect(await add()).toEqual({ exitCode: 1, signal: null, stdout: body, stderr: '' });
+  });
+
+  it.each(['', 'Not Found', '[]', '"text"', '{"code":', '<html>not found</html>'])(
+    'explains an error answer whose body is %j',
+    async (body) => {
+      await resident((response) => response.writeHead(404).end(body));
+      const error = errorOf(await add());
+      expect(error).toMatchObject({ cniVersion: '0.4.0', code: 5, msg: expect.stringContaining('404') });
+      expect(error.details).toContain(`curl -i --unix-socket ${build.defaultSocket}`);
+    },
+  );
+
+  it.each([
+    ['it is not HTTP/1.1', 'SSH-2.0-OpenSSH\r\n'],
+    ['it is not HTTP/1.1', '\u0000\u0001\u0002'],
+    ['after 0 bytes', ''],
+    ['after 9 bytes', 'HTTP/1.1 '],
+    ['ended before the answer did', 'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}'],
+    ['ended before the answer did', 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n'],
+    ['does not say where its body ends', 'HTTP/1.1 200 OK\r\n\r\n{}'],
+    ['larger than 4 MiB', 'HTTP/1.1 200 OK\r\nContent-Length: 4194305\r\n\r\n'],
+  ])('prints nothing of a broken answer: %s', async (fault, bytes) => {
+    await rawPeer((connection) => connection.end(bytes, 'latin1'));
+    const error = errorOf(await add());
+    expect(error).toMatchObject({ code: 5, msg: expect.stringContaining(fault) });
+    expect(error.details).toContain('curl -i --unix-socket');
+  });
+
+  it('waits for an answer that comes a byte at a time', async () => {
+    const answer = 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n';
+    await rawPeer((connection) => {
+      connection.setNoDelay(true);
+      let sent = 0;
+      const timer = setInterval(() => {
+        connection.write(answer.slice(sent, ++sent));
+        if (sent === answer.length) clearInterval(timer);
+      }, 2);
+    });
+    expect(await add()).toMatchObject({ exitCode: 0, stdout: '{}' });
+  });
+
+  it.each([
+    ['silence', (): void => undefined],
+    [
+      'half an answer',
+      (connection: Socket): void => void connection.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{'),
+    ],
+  ])('stops waiting at its deadline: %s', async (_, speak) => {
+    await rawPeer(speak);
+    const started = performance.now();
+    const error = errorOf(await add());
+    expect(performance.now() - started).toBeGreaterThanOrEqual(OVERALL_DEADLINE_MS - 50);
+    expect(error).toMatchObject({ code: 11, msg: expect.stringContaining(`within ${OVERALL_DEADLINE_MS} ms`) });
+  });
+
+  it('reads the answer of a resident that refuses a large body unread', async () => {
+    const body = '{"code":7,"msg":"too large","details":""}';
+    await rawPeer((connection) => {
+      connection.end(`HTTP/1.1 413 x\r\nContent-Length: ${body.length}\r\n\r\n${body}`);
+      connection.pause();
+    });
+    expect(await add({ stdin: `"${'x'.repeat(1 << 20)}"` })).toMatchObject({ exitCode: 1, stdout: body });
+  });
+});
+
+describe('a resident plugin that is not there', () => {
+  it('waits for a socket that appears late', async () => {
+    const pending = add();
+    await new Promise((resolve) => setTimeout(resolve, CONNECT_WINDOW_MS / 4));
+    const { requests } = await resident((response) => response.end('{}'));
+    expect(await pending).toMatchObject({ exitCode: 0, stdout: '{}' });
+    expect(requests).toHaveLength(1);
+  });
+
+  it('asks to try again later when the socket stays missing', async () => {
+    const started = performance.now();
+    const error = errorOf(await add());
+    expect(performance.now() - started).toBeGreaterThanOrEqual(CONNECT_WINDOW_MS - 50);
+    expect(error).toMatchObject({ cniVersion: '0.4.0', code: 11 });
+    expect(error.msg).toContain(`${build.defaultSocket}: the socket does not exist`);
+    expect(error.details).toContain('check that podwire-plugin runs');
+  });
+
+  it('asks to try again later when nobody listens', async () => {
+    const path = join(build.folder, 'dead.sock');
+    // A process that is killed leaves its socket's file behind.
+    const bind = `require('net').createServer().listen(${JSON.stringify(path)}, () => process.kill(process.pid, 'SIGKILL'))`;
+    await run({
+      program: '/bin/sh',
+      environment: {},
+      stdin: `exec '${process.execPath}' -e "$(cat <<'END'\n${bind}\nEND\n)"`,
+    });
+    const error = errorOf(await add({ stdin: JSON.stringify({ socket: path }) }));
+    expect(error).toMatchObject({ code: 11, msg: expect.stringContaining('nobody listens') });
+  });
+
+  it('reports a configuration that is not JSON itself', async () => {
+    const error = errorOf(await add({ stdin: '{"cniVersion":"0.4.0"' }));
+    expect(error).toMatchObject({ cniVersion: '1.0.0', code: 6, msg: expect.stringContaining('not valid JSON') });
+  });
+
+  it('says who may use a socket that refuses it', async () => {
+    await resident((response) => response.end());
+    chmodSync(build.defaultSocket, 0o000);
+    // Root without this capability is refused like anybody else, also in a user namespace that has only root.
+    const script = join(build.folder, 'unprivileged');
+    const caps = '-dac_override,-dac_read_search';
+    writeFileSync(script, `#!/bin/sh\nexec setpriv --bounding-set ${caps} "${build.shim}"\n`, { mode: 0o755 });
+    const error = errorOf(await add({ program: script }));
+    expect(error).toMatchObject({ code: 5, details: expect.stringContaining('only root may use it') });
+  });
+
+  it('fails at once where waiting cannot help', async () => {
+    const file = join(build.folder, 'file');
+    writeFileSync(file, '');
+    const error = errorOf(await add({ stdin: JSON.stringify({ socket: `${file}/cni.sock` }) }));
+    expect(error).toMatchObject({ code: 5, msg: expect.stringContaining('Not a directory') });
+  });
+});
+
+describe('standard streams', () => {
+  it.each(['>&-', '<&- >&- 2>&-'])('fails, and answers nobody, with %s', async (redirection) => {
+    const { requests } = await resident((response) => response.end('{}'));
+    const script = `"${build.shim}" ${redirection}; echo "exit $?" >&3`;
+    const output = execShell(`exec 3>&1; ${script}`);
+    expect(await output).toBe('exit 1\n');
+    expect(requests).toHaveLength(1);
+  });
+
+  it('fails when the reader of its answer has gone', async () => {
+    await resident((response) => response.end('{}'.padEnd(1 << 20)));
+    expect(await execShell(`{ "${build.shim}"; echo "exit $?" >&3; } 3>&1 >/dev/full`)).toBe('exit 1\n');
+  });
+
+  async function execShell(script: string): Promise<string> {
+    const file = join(build.folder, 'script');
+    writeFileSync(file, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
+    return (await run({ program: file, environment: ADD, stdin: '' })).stdout;
+  }
+});
+
+describe('the shipped build', () => {
+  it('is one small static program under two names', () => {
+    make();
+    expect(make()).toBe('');
+    const shim = join(import.meta.dirname, 'build', 'podwire');
+    expect(statSync(shim).size).toBeLessThan(1 << 20);
+    expect(statSync(join(dirname(shim), 'podwire-ipam')).ino).toBe(statSync(shim).ino);
+    // An interpreter is what makes a program need anything else of the machine.
+    expect(execFileSync('readelf', ['--program-headers', shim], { encoding: 'utf8' })).not.toContain('INTERP');
+    expect(execFileSync(shim, { env: { CNI_COMMAND: 'VERSION' }, encoding: 'utf8' })).toBe(VERSIONS);
+  });
+
+  it('passes its unit tests under the address and undefined-behaviour sanitizers', { timeout: 120_000 }, () => {
+    expect(make('test')).toMatch(/^shim: \d+ unit tests, 0 failed expectations$/m);
+  });
+});

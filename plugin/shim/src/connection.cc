@@ -1,0 +1,143 @@
+#include "connection.h"
+
+#include <cerrno>
+#include <cstring>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "protocol.h"
+#include "stream.h"
+
+namespace podwire {
+
+const std::size_t kMaxSocketPathBytes = sizeof(sockaddr_un::sun_path) - 1;
+
+namespace {
+
+constexpr std::size_t kReceiveBytes = 64u << 10;
+
+// The resident plugin is restarting, or (EAGAIN) its queue of connections is full.
+bool IsPassing(int error) { return error == ENOENT || error == ECONNREFUSED || error == EAGAIN; }
+
+std::string_view WhyUnreachable(int error) {
+  switch (error) {
+    case ENOENT:
+      return "the socket does not exist";  // not strerror's words: see failure.h
+    case ECONNREFUSED:
+      return "nobody listens on the socket";
+    case EAGAIN:
+      return "the socket's queue of connections is full";
+    default:
+      return strerror(error);
+  }
+}
+
+// 0, or errno.
+int TryToConnect(std::string_view path, Socket& socket) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  socket.Reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket.Descriptor() < 0) return errno;
+  // A unix socket connects at once or not at all, so EINTR leaves nothing behind to wait for.
+  while (connect(socket.Descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    if (errno != EINTR) return errno;
+  }
+  return 0;
+}
+
+Failure Unreachable(std::string_view path, int error) {
+  if (error == EACCES || error == EPERM) {
+    return {CniCode::kInputOutput, Concat({"no permission to connect to the podwire plugin at ", path}),
+            Concat({"only root may use it: run the container runtime as root"})};
+  }
+  const bool is_passing = IsPassing(error);
+  Buffer message = Concat({"cannot connect to the podwire plugin at ", path, ": ", WhyUnreachable(error)});
+  if (is_passing) message.Append(Concat({" (waited ", Decimal(kConnectWindowMs), " ms)"}).View());
+  return {is_passing ? CniCode::kTryAgainLater : CniCode::kInputOutput, std::move(message),
+          Concat({"check that podwire-plugin runs on this node, and its log; ", DebugHint(path).View()})};
+}
+
+Failure BadResponse(std::string_view path, std::string_view fault) {
+  return {CniCode::kInputOutput, Concat({"the answer at ", path, " cannot be used: ", fault}),
+          Concat({"check that the podwire plugin owns this socket, and its log; ", DebugHint(path).View()})};
+}
+
+Failure NoAnswerInTime(std::string_view path) {
+  return {CniCode::kTryAgainLater,
+          Concat({"the podwire plugin at ", path, " did not answer within ", Decimal(kOverallDeadlineMs), " ms"}),
+          Concat({"it may still carry the call out; check its log, and podwire-ipam and podwire-dataplane; ",
+                  DebugHint(path).View()})};
+}
+
+enum class SendOutcome { kSent, kTakesNoMore, kTimeout };
+
+SendOutcome Send(const Connection& connection, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = send(connection.socket.Descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+    } else if (errno == EAGAIN) {
+      const short ready = WaitFor(connection.socket.Descriptor(), POLLIN | POLLOUT, connection.deadline);
+      if (ready == 0) return SendOutcome::kTimeout;
+      if ((ready & POLLOUT) == 0) return SendOutcome::kTakesNoMore;
+    } else if (errno != EINTR) {
+      return SendOutcome::kTakesNoMore;
+    }
+  }
+  return SendOutcome::kSent;
+}
+
+std::optional<Failure> Receive(const Connection& connection, ResponseParser& response) {
+  char bytes[kReceiveBytes];
+  std::size_t total = 0;
+  for (;;) {
+    if (WaitFor(connection.socket.Descriptor(), POLLIN, connection.deadline) == 0) return NoAnswerInTime(connection.path);
+    const ssize_t count = recv(connection.socket.Descriptor(), bytes, sizeof(bytes), 0);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count <= 0) {
+      return BadResponse(connection.path, Concat({"the connection ended before the answer did, after ", Decimal(total),
+                                            " bytes of it"})
+                                        .View());
+    }
+    total += static_cast<std::size_t>(count);
+    const ResponseParser::State state = response.Feed({bytes, static_cast<std::size_t>(count)});
+    if (state == ResponseParser::State::kMalformed) return BadResponse(connection.path, response.Fault());
+    if (state == ResponseParser::State::kComplete) return std::nullopt;
+  }
+}
+
+}  // namespace
+
+Socket::~Socket() { Reset(-1); }
+
+void Socket::Reset(int descriptor) {
+  if (descriptor_ >= 0) close(descriptor_);
+  descriptor_ = descriptor;
+}
+
+std::optional<Failure> Connect(Connection& connection) {
+  const Deadline window = Deadline::In(kConnectWindowMs);
+  for (;;) {
+    const int error = TryToConnect(connection.path, connection.socket);
+    if (error == 0) return std::nullopt;
+    if (!IsPassing(error) || window.HasPassed() || connection.deadline.HasPassed()) return Unreachable(connection.path, error);
+    PauseMs(kConnectPauseMs);
+  }
+}
+
+std::optional<Failure> Exchange(const Connection& connection, const Request& request, ResponseParser& response) {
+  SendOutcome outcome = Send(connection, request.head);
+  if (outcome == SendOutcome::kSent) outcome = Send(connection, request.body);
+  if (outcome == SendOutcome::kTimeout) return NoAnswerInTime(connection.path);
+  // A peer that stops reading may have said why, so its answer is read in any case.
+  return Receive(connection, response);
+}
+
+Buffer DebugHint(std::string_view path) {
+  return Concat({"ask it by hand: curl -i --unix-socket ", path, " -H 'CNI-Command: STATUS' -d '{}' http://podwire/cni"});
+}
+
+}  // namespace podwire

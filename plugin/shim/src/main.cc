@@ -1,0 +1,125 @@
+// Podwire's CNI executable. The container runtime runs it for each CNI call; it hands the call to the resident plugin
+// and prints the answer. It has no policy: whatever can be decided elsewhere is decided there.
+
+#include <cstring>
+#include <unistd.h>
+
+#include "configuration.h"
+#include "connection.h"
+#include "environment.h"
+#include "error_document.h"
+#include "json_scan.h"
+#include "protocol.h"
+#include "request.h"
+#include "stream.h"
+
+namespace podwire {
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kFailure = 1;
+
+bool IsHandedOver(std::string_view command) {
+  for (const std::string_view verb : {"ADD", "DEL", "CHECK", "GC", "STATUS"}) {
+    if (command == verb) return true;
+  }
+  return false;
+}
+
+int PrintAbout(const Deadline& deadline) {
+  Buffer text = Concat({"podwire: CNI plugin; hands each call to the resident podwire-plugin\nCNI versions:"});
+  for (const std::string_view version : kSupportedVersions) text.Append(Concat({" ", version}).View());
+  text.Append('\n');
+  // Nobody has to read it.
+  static_cast<void>(WriteAll(STDERR_FILENO, text.View(), deadline));
+  return kSuccess;
+}
+
+int Print(std::string_view answer, const Deadline& deadline) {
+  return WriteAll(STDOUT_FILENO, answer, deadline) ? kSuccess : kFailure;
+}
+
+int PrintVersions(const Deadline& deadline) {
+  Buffer json = Concat({"{\"cniVersion\":\"", kOwnVersion, "\",\"supportedVersions\":["});
+  std::string_view separator = "";
+  for (const std::string_view version : kSupportedVersions) {
+    json.Append(Concat({separator, "\"", version, "\""}).View());
+    separator = ",";
+  }
+  json.Append("]}\n");
+  return Print(json.View(), deadline);
+}
+
+Failure UnknownCommand(std::string_view command) {
+  // libcni compares this very text.
+  return {CniCode::kBadEnvironment, Concat({"unknown CNI_COMMAND: ", command}),
+          Concat({"use ADD, DEL, CHECK, GC, STATUS or VERSION"})};
+}
+
+// The resident plugin would have reported the broken configuration, so in its absence the shim does.
+Failure Undecodable(const Failure& unreachable) {
+  return {CniCode::kDecodeFailure,
+          Concat({"the network configuration is not valid JSON, and ", unreachable.message.View()}),
+          Concat({"correct the configuration; ", unreachable.details.View()})};
+}
+
+Failure NoErrorDocument(std::string_view path, int status) {
+  return {CniCode::kInputOutput,
+          Concat({"the podwire plugin at ", path, " answered HTTP status ", Decimal(static_cast<unsigned>(status)),
+                  " without a CNI error document"}),
+          Concat({"check that the podwire plugin owns this socket, and its log; ", DebugHint(path).View()})};
+}
+
+std::optional<Failure> HandOver(const Call& call, std::string_view configuration, ResponseParser& response) {
+  const std::string_view command = call.environment.Get(kCommandVariable);
+  if (!IsHandedOver(command)) return UnknownCommand(command);
+
+  Buffer head;
+  if (auto failure = WriteRequestHead(call, configuration.size(), head)) return failure;
+
+  SocketChoice choice;
+  if (auto failure = ChooseSocket(configuration, choice)) return failure;
+
+  Connection connection{choice.path.View(), call.deadline, {}};
+  if (auto failure = Connect(connection)) {
+    const bool is_undecodable = failure->code == CniCode::kTryAgainLater && !choice.is_configuration_json;
+    return is_undecodable ? Undecodable(*failure) : std::move(failure);
+  }
+  if (auto failure = Exchange(connection, {head.View(), configuration}, response)) return failure;
+
+  const bool is_answer = response.Status() == 200 || IsJsonObject(response.Body());
+  return is_answer ? std::nullopt : std::optional(NoErrorDocument(connection.path, response.Status()));
+}
+
+int Run(const Call& call) {
+  const std::string_view command = call.environment.Get(kCommandVariable);
+  if (command.empty()) return PrintAbout(call.deadline);
+  if (command == "VERSION") return PrintVersions(call.deadline);
+
+  Buffer configuration;
+  ResponseParser response;
+  auto failure = ReadConfiguration(call.deadline, configuration);
+  if (!failure) failure = HandOver(call, configuration.View(), response);
+  if (failure) {
+    Print(WriteErrorDocument(*failure, configuration.View()).View(), call.deadline);
+    return kFailure;
+  }
+  const int printed = Print(response.Body(), call.deadline);
+  return response.Status() == 200 ? printed : kFailure;
+}
+
+std::string_view PluginName(int argument_count, char** arguments) {
+  if (argument_count < 1 || arguments[0][0] == '\0') return "podwire";
+  const char* const slash = std::strrchr(arguments[0], '/');
+  return slash == nullptr ? arguments[0] : slash + 1;
+}
+
+}  // namespace
+}  // namespace podwire
+
+int main(int argument_count, char** arguments) {
+  const std::uint64_t exec_time_unix_ns = podwire::UnixTimeNs();
+  podwire::PrepareStandardStreams();
+  return podwire::Run({podwire::Environment(environ), podwire::PluginName(argument_count, arguments), exec_time_unix_ns,
+                       podwire::Deadline::In(podwire::kOverallDeadlineMs)});
+}

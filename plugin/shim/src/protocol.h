@@ -1,0 +1,41 @@
+// The constants that the shim shares with its two neighbours: the container runtime and the resident plugin.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+// A test build overrides these three, so that tests are quick and touch nothing outside their own folder.
+#ifndef PODWIRE_DEFAULT_SOCKET
+#define PODWIRE_DEFAULT_SOCKET "/run/podwire/cni.sock"
+#endif
+#ifndef PODWIRE_CONNECT_WINDOW_MS
+#define PODWIRE_CONNECT_WINDOW_MS 5000
+#endif
+#ifndef PODWIRE_OVERALL_DEADLINE_MS
+#define PODWIRE_OVERALL_DEADLINE_MS 120000
+#endif
+
+namespace podwire {
+
+// Oldest first; the last one is also the version the shim itself speaks.
+inline constexpr std::string_view kSupportedVersions[] = {"0.3.1", "0.4.0", "1.0.0"};
+inline constexpr std::string_view kOwnVersion = "1.0.0";
+
+inline constexpr std::string_view kDefaultSocket = PODWIRE_DEFAULT_SOCKET;
+
+// How long a missing or refusing socket is waited for: the resident plugin may be restarting.
+inline constexpr int kConnectWindowMs = PODWIRE_CONNECT_WINDOW_MS;
+inline constexpr int kConnectPauseMs = 10;
+
+// Counted from the start of the process. The kubelet gives up on a sandbox after 4 minutes and then retries under a
+// new container ID; answering before that tells it why.
+inline constexpr int kOverallDeadlineMs = PODWIRE_OVERALL_DEADLINE_MS;
+
+inline constexpr std::size_t kMaxConfigurationBytes = 4u << 20;
+inline constexpr std::size_t kMaxAnswerBytes = 4u << 20;
+
+// Node.js refuses more than 16 KiB of headers with a bare 431. Refusing earlier lets the message name the variable.
+inline constexpr std::size_t kMaxRequestHeadBytes = 15u << 10;
+inline constexpr std::size_t kMaxAnswerHeadBytes = 16u << 10;
+
+}  // namespace podwire

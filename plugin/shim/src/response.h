@@ -1,0 +1,50 @@
+// Takes an HTTP/1.1 response apart as its bytes come in (RFC 9112).
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "buffer.h"
+
+namespace podwire {
+
+// Strict where leniency could pass a broken answer off as a whole one: a response must say where its body ends, by
+// exactly one of Content-Length and "Transfer-Encoding: chunked". A body that ends when the connection does is refused,
+// because one cut short would look the same. Interim (1xx) responses are skipped.
+class ResponseParser {
+ public:
+  enum class State { kIncomplete, kComplete, kMalformed };
+
+  // How the bytes are cut into calls makes no difference. Bytes after the response's end are ignored.
+  State Feed(std::string_view bytes);
+
+  int Status() const { return status_; }                   // valid once complete
+  std::string_view Body() const { return body_.View(); }   // valid once complete
+  std::string_view Fault() const { return fault_; }        // why it is malformed
+
+ private:
+  enum class Part { kHeadLine, kBytes, kChunkSize, kChunk, kChunkEnd, kTrailerLine, kEnd, kFault };
+
+  void TakeLine(std::string_view bytes, std::size_t& at);
+  void TakeBodyBytes(std::string_view bytes, std::size_t& at);
+  void EndLine();
+  void EndHeadLine(std::string_view line);
+  void ReadStatusLine(std::string_view line);
+  void ReadHeader(std::string_view line);
+  void EndHead();
+  void ReadChunkSize(std::string_view line);
+  void Refuse(std::string_view fault);
+
+  Part part_ = Part::kHeadLine;
+  Buffer line_;
+  std::size_t line_bytes_ = 0;  // of the head; then of each chunk's size; then of the trailer
+  int status_ = 0;                    // 0 until the status line is read
+  bool has_length_ = false;
+  bool is_chunked_ = false;
+  std::size_t length_ = 0;     // Content-Length
+  std::size_t remaining_ = 0;  // of the body, or of the current chunk
+  Buffer body_;
+  std::string_view fault_;
+};
+
+}  // namespace podwire

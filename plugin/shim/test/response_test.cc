@@ -1,0 +1,116 @@
+#include "response.h"
+
+#include "check.h"
+#include "protocol.h"
+
+namespace podwire {
+namespace {
+
+using State = ResponseParser::State;
+
+// Feeds the bytes in pieces, and puts what came of it into one text.
+Buffer Parse(std::string_view bytes, std::size_t piece) {
+  ResponseParser parser;
+  State state = State::kIncomplete;
+  while (!bytes.empty()) {
+    const std::size_t count = bytes.size() < piece ? bytes.size() : piece;
+    state = parser.Feed({bytes.data(), count});
+    bytes.remove_prefix(count);
+  }
+  if (state == State::kIncomplete) return Concat({"incomplete"});
+  if (state == State::kMalformed) return Concat({parser.Fault()});
+  return Concat({Decimal(static_cast<unsigned>(parser.Status())), " ", parser.Body()});
+}
+
+// How the bytes are cut must not matter.
+void ExpectParsed(std::string_view bytes, std::string_view expected) {
+  for (const std::size_t piece : {std::size_t{1}, std::size_t{2}, std::size_t{7}, bytes.size() + 1}) {
+    EXPECT_EQUAL(Parse(bytes, piece).View(), expected);
+  }
+}
+
+PODWIRE_TEST(TakesABodyByItsLength) {
+  ExpectParsed("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "200 hello");
+  ExpectParsed("HTTP/1.1 200 OK\r\ncontent-LENGTH:5 \t\r\nDate: x:y\r\n\r\nhello", "200 hello");
+  ExpectParsed("HTTP/1.0 500 Internal Server Error\r\nContent-Length: 2\r\n\r\n{}", "500 {}");
+  ExpectParsed("HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", "200 ");
+  ExpectParsed("HTTP/1.1 200 \r\nContent-Length: 1\r\n\r\nxIGNORED", "200 x");
+  ExpectParsed("HTTP/1.1 204 No Content\r\n\r\n", "204 ");
+}
+
+PODWIRE_TEST(TakesABodyInChunks) {
+  constexpr std::string_view kHead = "HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n";
+  const auto parsed = [kHead](std::string_view body, std::string_view expected) {
+    ExpectParsed(Concat({kHead, body}).View(), expected);
+  };
+  parsed("0\r\n\r\n", "200 ");
+  parsed("5\r\nhello\r\n0\r\n\r\n", "200 hello");
+  parsed("5\r\nhello\r\n00A;name=\"v\"\r\n, everyone\r\n0\r\nTrailer: x\r\nOther: y\r\n\r\n", "200 hello, everyone");
+  parsed("5\r\nhello\r\n0\r\n", "incomplete");
+  parsed("5\r\nhello", "incomplete");
+  parsed("5\r\nhelloX\r\n", "a chunk is longer than its size says");
+  parsed("x\r\n", "a chunk size is malformed");
+  parsed("-1\r\n", "a chunk size is malformed");
+  parsed("0x5\r\n", "a chunk size is malformed");
+  parsed("\r\n", "a chunk size is malformed");
+  parsed("ffffffffffffffffffffffff\r\n", "its body is larger than 4 MiB");
+  parsed("400001\r\n", "its body is larger than 4 MiB");
+}
+
+PODWIRE_TEST(TakesManySmallChunks) {
+  Buffer bytes = Concat({"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"});
+  Buffer expected = Concat({"200 "});
+  for (int chunk = 0; chunk < 20'000; ++chunk) {
+    bytes.Append("1\r\nx\r\n");
+    expected.Append('x');
+  }
+  bytes.Append("0\r\n\r\n");
+  ExpectParsed(bytes.View(), expected.View());
+}
+
+PODWIRE_TEST(SkipsInterimResponses) {
+  ExpectParsed("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\n"
+               "Content-Length: 2\r\n\r\nok",
+               "200 ok");
+}
+
+PODWIRE_TEST(KnowsAnswersThatAreCutShort) {
+  constexpr std::string_view kWhole = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+  for (std::size_t length = 1; length < kWhole.size(); ++length) ExpectParsed({kWhole.data(), length}, "incomplete");
+}
+
+PODWIRE_TEST(RefusesWhatIsNotHttp) {
+  for (const std::string_view bytes :
+       {"garbage", "{}", "H\n", "HTTP/2 200\r\n", "HTTP/1.2 200 OK\r\n", "HTTP/1.1 20 OK\r\n", "HTTP/1.1 099 x\r\n",
+        "HTTP/1.1 2000 x\r\n", "HTTP/1.1  200\r\n", "HTTP/1.1\r\n", "HTTP/1.1 +20 x\r\n", "http/1.1 200 OK\r\n", "\r\n"}) {
+    ExpectParsed(bytes, "it is not HTTP/1.1");
+  }
+}
+
+PODWIRE_TEST(RefusesAnAmbiguousHead) {
+  const auto refused = [](std::string_view headers, std::string_view fault) {
+    ExpectParsed(Concat({"HTTP/1.1 200 OK\r\n", headers, "\r\n{}"}).View(), fault);
+  };
+  refused("", "it does not say where its body ends");
+  refused("Content-Length: 2\r\nTransfer-Encoding: chunked\r\n", "it does not say where its body ends");
+  refused("Content-Length: 2\r\nContent-Length: 2\r\n", "its Content-Length is malformed");
+  for (const std::string_view length : {"", "-2", "+2", "2,2", "0x2", "2 2"}) {
+    refused(Concat({"Content-Length: ", length, "\r\n"}).View(), "its Content-Length is malformed");
+  }
+  refused("Content-Length: 4194305\r\n", "its body is larger than 4 MiB");
+  refused("Content-Length: 18446744073709551618\r\n", "its body is larger than 4 MiB");
+  refused("Transfer-Encoding: gzip, chunked\r\n", "its Transfer-Encoding is not chunked");
+  refused("Content-Length: 2\r\n folded\r\n", "its head holds a line that is no header");
+  refused("no colon\r\n", "its head holds a line that is no header");
+  refused(": no name\r\n", "its head holds a line that is no header");
+  refused("A: b\nContent-Length: 2\r\n", "a line of its head does not end in CR LF");
+}
+
+PODWIRE_TEST(BoundsTheHead) {
+  Buffer bytes = Concat({"HTTP/1.1 200 OK\r\nX: "});
+  for (std::size_t count = 0; count < kMaxAnswerHeadBytes; ++count) bytes.Append('x');
+  ExpectParsed(bytes.View(), "its headers are larger than 16 KiB");
+}
+
+}  // namespace
+}  // namespace podwire
