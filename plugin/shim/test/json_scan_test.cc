@@ -46,6 +46,13 @@ PODWIRE_TEST(FindsTheKeyAtTheTopOnly) {
   });
 }
 
+PODWIRE_TEST(FindsAnEmptyKeyAtTheTopOnly) {
+  Buffer value;
+  EXPECT_TRUE(FindTopLevelString(R"({"a":{"b":"c","":"d"}})", "", value) == Lookup::kAbsent);
+  EXPECT_TRUE(FindTopLevelString(R"({"a":{"b":"c"},"":"d"})", "", value) == Lookup::kString);
+  EXPECT_EQUAL(value.View(), "d");
+}
+
 PODWIRE_TEST(TakesTheLastOfDuplicateKeys) {
   ExpectAll({
       {R"({"socket":"/a","socket":"/b"})", "string /b"},
