@@ -23,7 +23,7 @@ export interface Store {
    * Compares and changes records in one transaction: all of it or nothing.
    * Result: `committed` is answered only when the change is durable. A lost comparison is an answer, not a failure, and
    * changes nothing. After a failure the outcome is unknown.
-   * No key is both put and deleted, and none twice. Deleting a record that is not there changes nothing.
+   * No key is both put and deleted, and none twice. The store may keep the values' bytes: they must not change afterwards. Deleting a record that is not there changes nothing.
    * Not idempotent: a repeat compares with revisions that its own first run may have changed.
    */
   commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult>;

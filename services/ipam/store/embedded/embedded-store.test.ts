@@ -1,0 +1,82 @@
+import { spawn, type ChildProcess } from 'node:child_process';
+import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import process from 'node:process';
+import { once } from 'node:events';
+
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+
+import { describeStoreContract } from '../store.contract.js';
+import { EmbeddedStore } from './embedded-store.js';
+
+const signal = new AbortController().signal;
+let directory: string;
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), 'podwire-store-'));
+});
+afterEach(() => rmSync(directory, { recursive: true, force: true }));
+
+const openStore = () => EmbeddedStore.open({ directory, pid: process.pid, watchHistoryCount: 100 });
+
+describeStoreContract('the embedded store', async () => {
+  const store = await openStore();
+  return {
+    store,
+    forgetChanges: async () => {
+      for (let index = 0; index < 250; index++) {
+        const puts = [{ key: '/elsewhere', value: Buffer.from(String(index)) }];
+        await store.commit({ comparisons: [], puts, deletes: [] }, signal);
+      }
+    },
+    dispose: () => store.close(),
+  };
+});
+
+/** Runs a module beside this file, in its own process. */
+function runChild(module: string, ...args: string[]): ChildProcess {
+  const path = join(import.meta.dirname, module);
+  const resolve = ['--conditions=podwire:source', '--import', 'tsx'];
+  return spawn(process.execPath, [...resolve, path, ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
+}
+void runChild;
+
+describe('the embedded store on disk', () => {
+  it('keeps records, revisions and its format over a restart', async () => {
+    const first = await openStore();
+    const puts = [{ key: '/a', value: Buffer.from('1') }];
+    const committed = await first.commit({ comparisons: [], puts, deletes: [] }, signal);
+    await first.close();
+    const second = await openStore();
+    const snapshot = await second.list('/', signal);
+    expect(committed).toEqual({ committed: true, revision: snapshot.revision });
+    expect(snapshot.records.map(({ key, modRevision }) => [key, modRevision])).toEqual([['/a', snapshot.revision]]);
+    await second.close();
+  });
+
+  it('keeps its directory to its owner', async () => {
+    const store = await openStore();
+    expect(statSync(directory).mode & 0o777).toBe(0o700);
+    await store.close();
+  });
+
+  it('refuses a second opener, naming directory and PID, until the first has closed', async () => {
+    const first = await openStore();
+    await expect(openStore()).rejects.toMatchObject({
+      code: 'STORE_IN_USE',
+      details: { directory, pid: String(process.pid) },
+    });
+    await first.close();
+    const second = await openStore();
+    await second.close();
+    expect(readdirSync(directory).filter((name) => name.startsWith('lock.') && name !== 'lock.mdb')).toHaveLength(1);
+  });
+
+  it('lets exactly one of many concurrent openers in', async () => {
+    const results = await Promise.allSettled(Array.from({ length: 10 }, openStore));
+    const opened = results.filter((result) => result.status === 'fulfilled');
+    expect(opened).toHaveLength(1);
+    for (const { value } of opened) await value.close();
+  });
+});
+void once;

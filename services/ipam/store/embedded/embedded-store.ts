@@ -1,0 +1,246 @@
+import { chmodSync, mkdirSync } from 'node:fs';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { open, type Database, type RootDatabase } from 'lmdb';
+
+import { ChangeLog } from '../change-log.js';
+import type {
+  CommitResult,
+  Comparison,
+  RecordChange,
+  RevisionChanges,
+  Snapshot,
+  Store,
+  StoredRecord,
+  Transaction,
+  WatchRequest,
+} from '../store.js';
+import { effectiveChanges, signalFailure, throwIfAborted } from '../transaction.js';
+import { lockDirectory, type DirectoryLock } from './directory-lock.js';
+
+export interface EmbeddedStoreOptions {
+  /** Where the files are; made when it is missing, readable for its owner alone. */
+  readonly directory: string;
+  /** This process, as the message of those it keeps out names it. */
+  readonly pid: number;
+  /** How many revisions a watch can go back at least. Default: 10,000. */
+  readonly watchHistoryCount?: number;
+  /** Address space that is set aside for the file at first, in bytes; it grows by itself. Default: 64 MiB. */
+  readonly initialMapBytes?: number;
+}
+
+const DEFAULT_WATCH_HISTORY_COUNT = 10_000;
+const DEFAULT_INITIAL_MAP_BYTES = 64 * 2 ** 20;
+
+/** Version of the layout below; another one is refused. */
+const FORMAT = 1;
+const FORMAT_KEY = 'format';
+const REVISION_KEY = 'revision';
+
+/** A stored value begins with its record's modRevision, a big-endian 64-bit integer. */
+const REVISION_BYTES = 8;
+
+/** After every text that begins with a prefix. */
+const LAST = '\u{10ffff}';
+
+interface Waiting {
+  readonly transaction: Transaction;
+  readonly signal: AbortSignal;
+  readonly resolve: (result: CommitResult) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/**
+ * The store of one machine: an lmdb file that this process alone has open.
+ *
+ * Transactions that arrive in one turn of the event loop are committed in one lmdb transaction, each with its own comparisons: one
+ * fdatasync for all. It is the synchronous kind, which returns after lmdb has written its pages, called fdatasync, and
+ * written the meta page with O_DSYNC. lmdb's asynchronous transactions with callbacks never came back on Node 20 (lmdb 3.5.6),
+ * and its conditional puts cannot compare a prefix. The event loop stands still for the fdatasync, in which nothing could
+ * be acknowledged anyway.
+ */
+export class EmbeddedStore implements Store {
+  readonly #root: RootDatabase<Buffer, string>;
+  readonly #records: Database<Buffer, string>;
+  readonly #meta: Database<number, string>;
+  readonly #lock: DirectoryLock;
+  readonly #log: ChangeLog;
+  #waiting: Waiting[] = [];
+  #closing: Promise<void> | undefined;
+
+  private constructor(options: EmbeddedStoreOptions, lock: DirectoryLock) {
+    this.#lock = lock;
+    this.#root = open<Buffer, string>({
+      path: options.directory,
+      encoding: 'binary',
+      mapSize: options.initialMapBytes ?? DEFAULT_INITIAL_MAP_BYTES,
+      maxDbs: 4,
+    });
+    this.#records = this.#root.openDB<Buffer, string>({ name: 'records', encoding: 'binary' });
+    this.#meta = this.#root.openDB<number, string>({ name: 'meta', encoding: 'ordered-binary' });
+    this.#checkFormat(options.directory);
+    this.#log = new ChangeLog(this.#revision(), options.watchHistoryCount ?? DEFAULT_WATCH_HISTORY_COUNT);
+  }
+
+  /**
+   * Opens the store and locks its directory.
+   * @throws Failure STORE_IN_USE when another process has it open, STORE_CORRUPT when it is of another format,
+   * STORE_UNAVAILABLE when the files cannot be opened
+   */
+  static async open(options: EmbeddedStoreOptions): Promise<EmbeddedStore> {
+    const { directory } = options;
+    let lock: DirectoryLock | undefined;
+    try {
+      mkdirSync(directory, { recursive: true, mode: 0o700 });
+      chmodSync(directory, 0o700);
+      lock = await lockDirectory(directory, String(options.pid));
+      return new EmbeddedStore(options, lock);
+    } catch (error) {
+      lock?.release();
+      if (error instanceof Failure) throw error;
+      throw ioFailure(`the datastore in ${directory} cannot be opened`, error);
+    }
+  }
+
+  list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
+    return this.#readWith(signal, () => {
+      const range = this.#records.getRange({ start: prefix, end: prefix + LAST });
+      return Array.from(range, ({ key, value }) => decodeRecord(key, value));
+    });
+  }
+
+  read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot> {
+    return this.#readWith(signal, () =>
+      [...new Set(keys)].sort().flatMap((key) => {
+        const value = this.#records.get(key);
+        return value ? [decodeRecord(key, value)] : [];
+      }),
+    );
+  }
+
+  commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
+    return new Promise((resolve, reject) => {
+      this.#check(signal);
+      if (this.#waiting.length === 0) setImmediate(() => this.#commitWaiting());
+      this.#waiting.push({ transaction, signal, resolve, reject });
+    });
+  }
+
+  async *watch(watch: WatchRequest, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
+    this.#check(signal);
+    yield* this.#log.watch(watch, signal);
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    this.#commitWaiting();
+    this.#log.close(closedFailure());
+    await this.#root.close();
+    this.#lock.release();
+  }
+
+  #check(signal: AbortSignal): void {
+    throwIfAborted(signal);
+    if (this.#closing) throw closedFailure();
+  }
+
+  /** All reads and the revision come from one lmdb snapshot: this process is the only writer, and this is one turn. */
+  #readWith(signal: AbortSignal, read: () => StoredRecord[]): Promise<Snapshot> {
+    return new Promise((resolve) => {
+      this.#check(signal);
+      resolve({ records: read(), revision: this.#revision() });
+    });
+  }
+
+  #revision(): number {
+    return this.#meta.get(REVISION_KEY) ?? 1;
+  }
+
+  #checkFormat(directory: string): void {
+    const format = this.#meta.get(FORMAT_KEY);
+    if (format === undefined) this.#meta.putSync(FORMAT_KEY, FORMAT);
+    else if (format !== FORMAT)
+      throw new Failure(
+        'STORE_CORRUPT',
+        `the datastore in ${directory} has format ${format} and this release reads ${FORMAT}: use the release that wrote it, export, and import here`,
+      );
+  }
+
+  #commitWaiting(): void {
+    const batch = this.#waiting.splice(0);
+    const published: RevisionChanges[] = [];
+    let results: (CommitResult | undefined)[];
+    try {
+      results = this.#root.transactionSync(() => batch.map((waiting) => this.#apply(waiting, published)));
+    } catch (error) {
+      // lmdb has undone all of it.
+      const failure = ioFailure('the datastore could not write a transaction', error);
+      for (const { reject } of batch) reject(failure);
+      return;
+    }
+    for (const changes of published) this.#log.append(changes);
+    batch.forEach(({ resolve, reject, signal }, index) => {
+      const result = results[index];
+      if (result) resolve(result);
+      else reject(signalFailure(signal));
+    });
+  }
+
+  /** @returns undefined when the signal has fired before */
+  #apply({ transaction, signal }: Waiting, published: RevisionChanges[]): CommitResult | undefined {
+    if (signal.aborted) return undefined;
+    if (!transaction.comparisons.every((comparison) => this.#holds(comparison))) return { committed: false };
+    const changes = effectiveChanges(transaction, (key) => this.#records.doesExist(key));
+    if (changes.length === 0) return { committed: true, revision: this.#revision() };
+    const revision = this.#revision() + 1;
+    for (const change of changes) this.#write(change, revision);
+    this.#meta.putSync(REVISION_KEY, revision);
+    published.push({ revision, changes });
+    return { committed: true, revision };
+  }
+
+  #write(change: RecordChange, revision: number): void {
+    if (change.type === 'delete') {
+      this.#records.removeSync(change.key);
+      return;
+    }
+    const value = Buffer.allocUnsafe(REVISION_BYTES + change.value.length);
+    value.writeBigUInt64BE(BigInt(revision));
+    value.set(change.value, REVISION_BYTES);
+    this.#records.putSync(change.key, value);
+  }
+
+  #holds(comparison: Comparison): boolean {
+    if (comparison.type === 'record') {
+      const value = this.#records.get(comparison.key);
+      return (value ? revisionOf(value) : 0) === comparison.modRevision;
+    }
+    const { prefix, notAfterRevision } = comparison;
+    for (const { value } of this.#records.getRange({ start: prefix, end: prefix + LAST }))
+      if (revisionOf(value) > notAfterRevision) return false;
+    return true;
+  }
+}
+
+function revisionOf(value: Buffer): number {
+  return Number(value.readBigUInt64BE());
+}
+
+function decodeRecord(key: string, value: Buffer): StoredRecord {
+  return { key, value: value.subarray(REVISION_BYTES), modRevision: revisionOf(value) };
+}
+
+function closedFailure(): Failure {
+  return new Failure('STORE_UNAVAILABLE', 'the datastore is closed: the service is shutting down; repeat the request');
+}
+
+function ioFailure(what: string, cause: unknown): Failure {
+  const reason = cause instanceof Error ? cause.message : String(cause);
+  return new Failure('STORE_UNAVAILABLE', `${what} (${reason}): check the disk's free space and permissions`, {
+    cause,
+  });
+}

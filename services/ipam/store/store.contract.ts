@@ -1,0 +1,237 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+
+import { RevisionCompacted, type Comparison, type RevisionChanges, type Store, type Transaction } from './store.js';
+
+export interface StoreUnderTest {
+  readonly store: Store;
+  /** Makes the store forget the changes so far, at least those older than the newest. */
+  readonly forgetChanges: () => Promise<void>;
+  /** Lets go of everything, the store included. */
+  readonly dispose: () => Promise<void>;
+}
+
+const signal = new AbortController().signal;
+const text = (value: Uint8Array): string => Buffer.from(value).toString();
+
+function transaction(parts: { puts?: Record<string, string>; deletes?: string[]; if?: Comparison[] }): Transaction {
+  const puts = Object.entries(parts.puts ?? {}).map(([key, value]) => ({ key, value: Buffer.from(value) }));
+  return { comparisons: parts.if ?? [], puts, deletes: parts.deletes ?? [] };
+}
+
+const record = (key: string, modRevision: number): Comparison => ({ type: 'record', key, modRevision });
+
+async function commit(store: Store, parts: Parameters<typeof transaction>[0]): Promise<number> {
+  const result = await store.commit(transaction(parts), signal);
+  if (!result.committed) throw new Error('the comparison was lost');
+  return result.revision;
+}
+
+async function take(
+  changes: AsyncIterable<RevisionChanges>,
+  count: number,
+): Promise<{ readonly revision: number; readonly changes: readonly unknown[] }[]> {
+  const taken: { readonly revision: number; readonly changes: readonly unknown[] }[] = [];
+  for await (const { revision, changes: items } of changes) {
+    const shown = items.map((item) => (item.type === 'put' ? { ...item, value: text(item.value) } : item));
+    taken.push({ revision, changes: shown });
+    if (taken.length === count) break;
+  }
+  return taken;
+}
+
+/** The behaviour that every store has. Runs against the one that `open` makes, empty each time. */
+export function describeStoreContract(name: string, open: () => Promise<StoreUnderTest>): void {
+  describe(`${name} as a store`, () => {
+    let subject: StoreUnderTest;
+    let store: Store;
+    beforeEach(async () => {
+      subject = await open();
+      ({ store } = subject);
+    });
+    afterEach(() => subject.dispose());
+
+    describe('reading', () => {
+      it('lists the records of a prefix in key order, with the revision of their last change', async () => {
+        const first = await commit(store, { puts: { '/a/2': 'two', '/b/1': 'other', '/a/10': 'ten' } });
+        const second = await commit(store, { puts: { '/a/2': 'TWO' } });
+        const { records, revision } = await store.list('/a/', signal);
+        expect(records.map(({ key, value, modRevision }) => [key, text(value), modRevision])).toEqual([
+          ['/a/10', 'ten', first],
+          ['/a/2', 'TWO', second],
+        ]);
+        expect(revision).toBe(second);
+      });
+
+      it('lists nothing under a prefix without records', async () => {
+        expect((await store.list('/none/', signal)).records).toEqual([]);
+      });
+
+      it('reads exactly the keys asked for, and leaves out those without a record', async () => {
+        const revision = await commit(store, { puts: { '/a': '1', '/a/b': '2', '/c': '3' } });
+        const snapshot = await store.read(['/a', '/c', '/missing'], signal);
+        expect(snapshot.records.map(({ key }) => key).sort()).toEqual(['/a', '/c']);
+        expect(snapshot.revision).toBe(revision);
+      });
+
+      it('keeps bytes as they are, and empty values', async () => {
+        const value = Uint8Array.from([0, 255, 1, 128]);
+        const puts = [
+          { key: '/bytes', value },
+          { key: '/empty', value: new Uint8Array() },
+        ];
+        await store.commit({ comparisons: [], puts, deletes: [] }, signal);
+        const { records } = await store.list('/', signal);
+        expect(records.map((item) => [...item.value])).toEqual([[0, 255, 1, 128], []]);
+      });
+    });
+
+    describe('committing', () => {
+      it('raises the revision with every change', async () => {
+        const revisions = [];
+        for (const value of ['1', '2', '3']) revisions.push(await commit(store, { puts: { '/a': value } }));
+        expect(revisions).toEqual([...revisions].sort((a, b) => a - b));
+        expect(new Set(revisions).size).toBe(3);
+      });
+
+      it('makes a record only once', async () => {
+        const create = { puts: { '/a': '1' }, if: [record('/a', 0)] };
+        expect((await store.commit(transaction(create), signal)).committed).toBe(true);
+        expect((await store.commit(transaction(create), signal)).committed).toBe(false);
+      });
+
+      it('changes nothing when one of several comparisons is lost', async () => {
+        const revision = await commit(store, { puts: { '/a': '1', '/b': '1' } });
+        await commit(store, { puts: { '/b': '2' } });
+        const stale = {
+          puts: { '/a': '9', '/c': '9' },
+          deletes: ['/b'],
+          if: [record('/a', revision), record('/b', revision)],
+        };
+        expect(await store.commit(transaction(stale), signal)).toEqual({ committed: false });
+        const { records } = await store.list('/', signal);
+        expect(records.map(({ key, value }) => [key, text(value)])).toEqual([
+          ['/a', '1'],
+          ['/b', '2'],
+        ]);
+      });
+
+      it('treats a deleted record as never made', async () => {
+        await commit(store, { puts: { '/a': '1' } });
+        await commit(store, { deletes: ['/a'] });
+        await commit(store, { puts: { '/a': '2' }, if: [record('/a', 0)] });
+        expect((await store.list('/a', signal)).records).toHaveLength(1);
+      });
+
+      it('deletes a missing record without a change', async () => {
+        const revision = await commit(store, { puts: { '/a': '1' } });
+        expect(await commit(store, { deletes: ['/missing'] })).toBe(revision);
+      });
+
+      it('compares without changing', async () => {
+        const revision = await commit(store, { puts: { '/a': '1' } });
+        expect(await commit(store, { if: [record('/a', revision)] })).toBe(revision);
+      });
+
+      it('compares a prefix: changed and new records count, removals and other prefixes do not', async () => {
+        const revision = await commit(store, { puts: { '/p/1': '1', '/p/2': '1' } });
+        const unchanged: Comparison = { type: 'prefix', prefix: '/p/', notAfterRevision: revision };
+        await commit(store, { puts: { '/q': '1' }, deletes: ['/p/2'] });
+        await commit(store, { if: [unchanged] });
+        await commit(store, { puts: { '/p/3': '1' } });
+        expect(await store.commit(transaction({ if: [unchanged] }), signal)).toEqual({ committed: false });
+      });
+
+      it('lets exactly one of many concurrent transactions win a comparison', async () => {
+        const revision = await commit(store, { puts: { '/a': '0' } });
+        const race = { puts: { '/a': '1' }, if: [record('/a', revision)] };
+        const results = await Promise.all(Array.from({ length: 20 }, () => store.commit(transaction(race), signal)));
+        expect(results.filter(({ committed }) => committed)).toHaveLength(1);
+      });
+
+      it('shows a committed change to the next read', async () => {
+        await commit(store, { puts: { '/a': '1' } });
+        expect((await store.read(['/a'], signal)).records.map(({ value }) => text(value))).toEqual(['1']);
+      });
+    });
+
+    describe('watching', () => {
+      it('delivers changes from a revision on, one item per revision, of the prefix alone', async () => {
+        const start = await commit(store, { puts: { '/a/1': 'old' } });
+        const first = await commit(store, { puts: { '/a/1': 'new', '/b': 'other' } });
+        await commit(store, { puts: { '/b': 'only' } });
+        const taken = take(store.watch({ prefix: '/a/', afterRevision: start }, signal), 2);
+        const second = await commit(store, { puts: { '/a/2': 'two' }, deletes: ['/a/1'] });
+        expect(await taken).toEqual([
+          { revision: first, changes: [{ type: 'put', key: '/a/1', value: 'new' }] },
+          {
+            revision: second,
+            changes: expect.arrayContaining([
+              { type: 'put', key: '/a/2', value: 'two' },
+              { type: 'delete', key: '/a/1' },
+            ]),
+          },
+        ]);
+      });
+
+      it('delivers each of many concurrent changes once, in order', async () => {
+        const start = await commit(store, { puts: { '/n': '0' } });
+        const taken = take(store.watch({ prefix: '/n', afterRevision: start }, signal), 50);
+        const revisions = await Promise.all(
+          Array.from({ length: 50 }, (_, index) => commit(store, { puts: { '/n': String(index) } })),
+        );
+        const seen = (await taken).map(({ revision }) => revision);
+        expect(seen).toEqual(revisions.sort((a, b) => a - b));
+      });
+
+      it('ends when its signal fires', async () => {
+        const abort = new AbortController();
+        const { revision } = await store.list('/', signal);
+        const ended = take(store.watch({ prefix: '/', afterRevision: revision }, abort.signal), 1);
+        setTimeout(() => abort.abort(), 20);
+        expect(await ended).toEqual([]);
+      });
+
+      it('says when the changes asked for are no longer kept', async () => {
+        const start = await commit(store, { puts: { '/a': '1' } });
+        for (const value of ['2', '3', '4']) await commit(store, { puts: { '/a': value } });
+        await subject.forgetChanges();
+        await expect(take(store.watch({ prefix: '/', afterRevision: start }, signal), 1)).rejects.toThrow(
+          RevisionCompacted,
+        );
+      });
+    });
+
+    describe('ending', () => {
+      it('refuses a call whose signal has fired, without effect', async () => {
+        const aborted = AbortSignal.abort();
+        const put = transaction({ puts: { '/a': '1' } });
+        await expect(store.commit(put, aborted)).rejects.toMatchObject({ code: 'CANCELLED' });
+        await expect(store.list('/', aborted)).rejects.toBeInstanceOf(Failure);
+        expect((await store.list('/', signal)).records).toEqual([]);
+      });
+
+      it('fails every call once it is closed, and closes twice', async () => {
+        const watching = take(
+          store.watch({ prefix: '/', afterRevision: (await store.list('/', signal)).revision }, signal),
+          1,
+        );
+        const watchFailed = expect(watching).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
+        await store.close();
+        await store.close();
+        const unavailable = { code: 'STORE_UNAVAILABLE' };
+        await expect(store.list('/', signal)).rejects.toMatchObject(unavailable);
+        await expect(store.read(['/'], signal)).rejects.toMatchObject(unavailable);
+        await expect(store.commit(transaction({ puts: { '/a': '1' } }), signal)).rejects.toMatchObject(unavailable);
+        await watchFailed;
+      });
+
+      it('commits what was handed over before it is closed', async () => {
+        const handedOver = store.commit(transaction({ puts: { '/a': '1' } }), signal);
+        await Promise.resolve();
+        await store.close();
+        expect((await handedOver).committed).toBe(true);
+      });
+    });
+  });
+}
