@@ -6,24 +6,30 @@
 
 namespace podwire {
 
+enum class Need {
+  kCall,   // the call means something else without it: a value that cannot be sent is refused
+  kTrace,  // decoration by whoever started the runtime: a value that cannot be sent is left out, as no pod may wait for it
+};
+
 struct Variable {
   std::string_view name;
   std::string_view header;  // that carries it to the resident plugin
+  Need need;
 };
 
 inline constexpr std::string_view kCommandVariable = "CNI_COMMAND";
 
 inline constexpr Variable kVariables[] = {
-    {kCommandVariable, "CNI-Command"},
-    {"CNI_CONTAINERID", "CNI-ContainerID"},
-    {"CNI_NETNS", "CNI-Netns"},
-    {"CNI_NETNS_OVERRIDE", "CNI-Netns-Override"},
-    {"CNI_IFNAME", "CNI-IfName"},
-    {"CNI_ARGS", "CNI-Args"},
-    {"CNI_PATH", "CNI-Path"},
-    {"TRACEPARENT", "traceparent"},
-    {"TRACESTATE", "tracestate"},
-    {"BAGGAGE", "baggage"},
+    {kCommandVariable, "CNI-Command", Need::kCall},
+    {"CNI_CONTAINERID", "CNI-ContainerID", Need::kCall},
+    {"CNI_NETNS", "CNI-Netns", Need::kCall},
+    {"CNI_NETNS_OVERRIDE", "CNI-Netns-Override", Need::kCall},
+    {"CNI_IFNAME", "CNI-IfName", Need::kCall},
+    {"CNI_ARGS", "CNI-Args", Need::kCall},
+    {"CNI_PATH", "CNI-Path", Need::kCall},
+    {"TRACEPARENT", "traceparent", Need::kTrace},
+    {"TRACESTATE", "tracestate", Need::kTrace},
+    {"BAGGAGE", "baggage", Need::kTrace},
 };
 
 class Environment {

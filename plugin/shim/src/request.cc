@@ -18,10 +18,11 @@ Failure BadValue(std::string_view name, std::string_view fault) {
           Concat({"correct what the container runtime puts into ", name})};
 }
 
-std::optional<Failure> CheckValue(std::string_view name, std::string_view value) {
-  if (HasControlCharacter(value)) return BadValue(name, "holds a control character");
-  if (value.front() == ' ' || value.back() == ' ') return BadValue(name, "begins or ends with a space");
-  return std::nullopt;
+// Why a value would not arrive as it is, or empty.
+std::string_view FaultOf(std::string_view value) {
+  if (HasControlCharacter(value)) return "holds a control character";
+  if (value.front() == ' ' || value.back() == ' ') return "begins or ends with a space";
+  return {};
 }
 
 void AppendHeader(Buffer& head, std::string_view name, std::string_view value) {
@@ -59,7 +60,12 @@ std::optional<Failure> WriteRequestHead(const Call& call, std::size_t body_bytes
   for (const Variable& variable : kVariables) {
     const std::string_view value = call.environment.Get(variable.name);
     if (value.empty()) continue;
-    if (auto failure = CheckValue(variable.name, value)) return failure;
+    const std::string_view fault = FaultOf(value);
+    if (variable.need == Need::kTrace) {
+      if (!fault.empty() || value.size() > kMaxTraceBytes) continue;
+    } else if (!fault.empty()) {
+      return BadValue(variable.name, fault);
+    }
     AppendHeader(head, variable.header, value);
   }
   head.Append("\r\n");
