@@ -1,0 +1,107 @@
+/** Checks of whole arguments of the API's methods. */
+import { ArgumentError } from './errors.js';
+import { GROUP_NUMBERS, type MonitorGroup } from './monitor.js';
+import type { NativeDumpFilter, NativeStep, NativeSysctlWrite } from './native.js';
+import type { Step, SysctlKey, SysctlSetting } from './requests.js';
+import {
+  checkArray,
+  checkFlag,
+  checkInteger,
+  checkRecord,
+  checkSysctlKey,
+  checkText,
+  INDEX,
+  optional,
+  UINT32,
+} from './scalars.js';
+import { toNativeStep, toSysctlWrite, type NativeOf } from './steps.js';
+
+/** More would not fit the socket's buffers with all their answers. */
+const STEPS_MAX = 1000;
+const TIMEOUT_DEFAULT_MS = 5000;
+const TIMEOUT_RANGE_MS = { min: 1, max: 600_000 };
+
+function checkList(path: string, list: readonly unknown[]): void {
+  checkArray(path, list);
+  if (list.length > STEPS_MAX) throw new ArgumentError(path, `must have at most ${STEPS_MAX} elements`);
+}
+
+/** Sysctl writes are steps of a sequence only: they are no netlink messages. */
+export function checkBatch(requests: readonly Step[], nativeOf: NativeOf): NativeStep[] {
+  checkList('requests', requests);
+  return requests.map((request, position) => {
+    const path = `requests[${position}]`;
+    const step = toNativeStep(request, path, nativeOf);
+    if (step.op === 'sysctl.write')
+      throw new ArgumentError(`${path}.type`, 'must be netlink; use sequence for sysctls');
+    return step;
+  });
+}
+
+export function checkSequence(steps: readonly Step[], nativeOf: NativeOf): NativeStep[] {
+  checkList('steps', steps);
+  return steps.map((step, position) => toNativeStep(step, `steps[${position}]`, nativeOf));
+}
+
+export function checkSysctlKeys(keys: readonly SysctlKey[]): string[] {
+  checkList('keys', keys);
+  return keys.map((key, position) => checkSysctlKey(`keys[${position}]`, key));
+}
+
+export function checkSysctlSettings(settings: readonly SysctlSetting[]): NativeSysctlWrite[] {
+  checkList('settings', settings);
+  return settings.map((setting, position) => {
+    const path = `settings[${position}]`;
+    checkRecord(path, setting);
+    return toSysctlWrite(setting, { path, optional: true });
+  });
+}
+
+export function checkTimeout(options: { readonly timeoutMs?: number }): number {
+  checkRecord('options', options);
+  return checkInteger('options.timeoutMs', options.timeoutMs ?? TIMEOUT_DEFAULT_MS, TIMEOUT_RANGE_MS);
+}
+
+interface DumpFilter {
+  readonly family?: number;
+  readonly index?: number;
+  readonly table?: number;
+  readonly proxy?: boolean;
+}
+
+function checkFamily(path: string, value: unknown): 4 | 6 {
+  if (value !== 4 && value !== 6) throw new ArgumentError(path, 'must be 4 or 6');
+  return value;
+}
+
+export function checkDumpFilter(filter: DumpFilter): NativeDumpFilter {
+  checkRecord('filter', filter);
+  return {
+    family: optional(filter.family, (family) => checkFamily('filter.family', family)) ?? 0,
+    index: optional(filter.index, (index) => checkInteger('filter.index', index, INDEX)) ?? 0,
+    table: optional(filter.table, (table) => checkInteger('filter.table', table, { ...UINT32, min: 1 })) ?? 0,
+    proxy: checkFlag('filter.proxy', filter.proxy),
+  };
+}
+
+function isMonitorGroup(value: unknown): value is MonitorGroup {
+  return typeof value === 'string' && Object.hasOwn(GROUP_NUMBERS, value);
+}
+
+/** The kernel's numbers of the groups. */
+export function checkMonitorGroups(groups: readonly unknown[]): number[] {
+  checkArray('options.groups', groups);
+  if (groups.length === 0) throw new ArgumentError('options.groups', 'must have at least one element');
+  return groups.flatMap((group, position) => {
+    if (isMonitorGroup(group)) return GROUP_NUMBERS[group];
+    const names = Object.keys(GROUP_NUMBERS).join(', ');
+    throw new ArgumentError(`options.groups[${position}]`, `must be one of ${names}`);
+  });
+}
+
+export function checkNamespacePath(path: unknown): string | null {
+  return optional(path, (value) => {
+    if (value === '') throw new ArgumentError('path', 'must not be empty');
+    return checkText('path', value);
+  });
+}

@@ -1,0 +1,83 @@
+import { getSystemErrorMap } from 'node:util';
+
+/** What to do about the errors that a person can put right; the others speak for themselves. */
+const NEXT_STEP: Readonly<Record<string, string>> = {
+  EPERM: 'the process needs CAP_NET_ADMIN and CAP_SYS_ADMIN (run it as root)',
+  EACCES: 'the process needs CAP_NET_ADMIN (run it as root)',
+  EROFS: 'mount /proc/sys read-write for this process',
+  EOPNOTSUPP: 'the kernel lacks this feature; load the module or use a kernel that has it',
+  EINTR: 'the kernel changed during every attempt to list it; try again',
+  ETIMEDOUT: 'the kernel did not answer in time; whether the change was made is unknown, read it back',
+};
+
+/** How an errno value is written and what it means: 17 → `EEXIST`, `file already exists`. */
+function describeErrno(errno: number): readonly [code: string, meaning: string] {
+  return getSystemErrorMap().get(-errno) ?? OTHER_ERRNOS[errno] ?? [`errno ${errno}`, 'unknown error'];
+}
+
+/** Errors of rtnetlink that Node's own table lacks. */
+const OTHER_ERRNOS: Readonly<Record<number, readonly [string, string]>> = {
+  125: ['ECANCELED', 'operation canceled'],
+};
+
+export interface NetlinkErrorDetails {
+  readonly operation: string;
+  readonly object: string;
+  readonly errno: number;
+  readonly kernelMessage: string | undefined;
+}
+
+/** The kernel refused an operation, or could not be asked. Callers decide by `code`; the texts are for people. */
+export class NetlinkError extends Error {
+  override readonly name: string = 'NetlinkError';
+  /** What was tried: `link.add`, `open namespace`. */
+  readonly operation: string;
+  /** On what: `veth podw0123 peer eth0`. */
+  readonly object: string;
+  /** The positive errno value. */
+  readonly errno: number;
+  /** Its name: `EEXIST`. */
+  readonly code: string;
+  /** The kernel's extended acknowledgement, where it gave one. */
+  readonly kernelMessage: string | undefined;
+
+  constructor(details: NetlinkErrorDetails) {
+    const [code, meaning] = describeErrno(details.errno);
+    const parts = [
+      `${details.operation} ${details.object}: ${code} (${meaning})`,
+      details.kernelMessage,
+      NEXT_STEP[code],
+    ];
+    super(parts.filter((part) => part !== undefined).join(': '));
+    this.operation = details.operation;
+    this.object = details.object;
+    this.errno = details.errno;
+    this.code = code;
+    this.kernelMessage = details.kernelMessage;
+  }
+}
+
+/** The path exists and is something else than a network namespace. Its `code` is EINVAL. */
+export class NotANetworkNamespaceError extends NetlinkError {
+  override readonly name: string = 'NotANetworkNamespaceError';
+}
+
+/** A method was called on a namespace that was closed. */
+export class NamespaceClosedError extends Error {
+  override readonly name = 'NamespaceClosedError';
+
+  constructor(namespace: string) {
+    super(`network namespace ${namespace} is closed: open it again`);
+  }
+}
+
+/** An argument that no kernel was asked about. `path` is where it is: `requests[2].peer.mac`. */
+export class ArgumentError extends TypeError {
+  override readonly name = 'ArgumentError';
+  readonly path: string;
+
+  constructor(path: string, problem: string) {
+    super(`${path}: ${problem}`);
+    this.path = path;
+  }
+}

@@ -1,0 +1,241 @@
+import {
+  checkBatch,
+  checkDumpFilter,
+  checkMonitorGroups,
+  checkNamespacePath,
+  checkSequence,
+  checkSysctlKeys,
+  checkSysctlSettings,
+  checkTimeout,
+} from './check.js';
+import { describe, describeSelector, describeSysctl, type Described } from './describe.js';
+import { NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
+import { loadBinding } from './load.js';
+import { EventQueue, type Monitor, type MonitorGroup } from './monitor.js';
+import type { NativeBinding, NativeError, NativeNamespace, NativeOutcome } from './native.js';
+import type { Address, Family, Link, Neighbour, Route } from './objects.js';
+import type { LinkSelector, Outcome, Request, Step, SysctlKey, SysctlReading, SysctlSetting } from './requests.js';
+import { checkSelector } from './scalars.js';
+import type { NativeOf } from './steps.js';
+
+/** What makes a namespace the same as another: the file that the kernel shows for it. */
+export interface NamespaceIdentity {
+  readonly device: bigint;
+  readonly inode: bigint;
+}
+
+export interface RunOptions {
+  /** How long the kernel may take for each answer. Default 5000; 1 to 600000. */
+  readonly timeoutMs?: number;
+}
+
+export interface AddressFilter {
+  readonly family?: Family;
+  /** Only those of this link. */
+  readonly index?: number;
+}
+
+export interface RouteFilter {
+  readonly family?: Family;
+  /** Only this routing table; all tables when left out. A table that does not exist has no routes. */
+  readonly table?: number;
+  /** Only those that leave by this link. */
+  readonly index?: number;
+}
+
+export interface NeighbourFilter {
+  readonly family?: Family;
+  readonly index?: number;
+  /** Proxy entries instead of neighbours: the kernel keeps the two apart. */
+  readonly proxy?: boolean;
+}
+
+/** Set by the class below: the compiled addon's object behind a namespace, for requests that name one. */
+let nativeOf: NativeOf;
+
+/**
+ * A network namespace and netlink sockets in it. Made by {@link openNamespace}.
+ *
+ * Every method rejects with {@link NamespaceClosedError} after `close()`, with `ArgumentError` for arguments that are wrong in
+ * themselves, and with {@link NetlinkError} when the kernel could not be asked at all. Batches, sequences and lists of one
+ * namespace are carried out in the order in which they were called.
+ */
+export class Namespace {
+  static {
+    nativeOf = (value) => (value instanceof Namespace && !value.#closed ? value.#native : undefined);
+  }
+
+  readonly identity: NamespaceIdentity;
+  /** As it was opened; null for the calling process's own namespace. */
+  readonly path: string | null;
+  readonly #native: NativeNamespace;
+  #closed = false;
+
+  /** Not for callers: {@link openNamespace}. */
+  constructor(path: string | null, native: NativeNamespace) {
+    this.path = path;
+    this.identity = { device: native.device, inode: native.inode };
+    this.#native = native;
+  }
+
+  /**
+   * Sends all requests in one go (`ip -batch`), at most 1000, and resolves with one outcome per request, in their order. **The
+   * kernel goes on after a request that fails**; use {@link sequence} when one depends on another. Links that address, route
+   * and neighbour requests select by name are looked up before anything is sent, so they must exist already.
+   */
+  async batch(requests: readonly Request[], options: RunOptions = {}): Promise<Outcome[]> {
+    const native = this.#open();
+    const steps = checkBatch(requests, nativeOf);
+    const timeoutMs = checkTimeout(options);
+    const outcomes = await this.#ask('batch', native.run(steps, { sequential: false, timeoutMs }));
+    return outcomes.map((outcome, position) => toOutcome(outcome, describeAt(requests, position)));
+  }
+
+  /**
+   * Carries out the steps one after the other, in one hop to a worker thread, and stops at the first failure of a step that is
+   * not `optional`; the outcomes of the steps after it have the code ECANCELED, and nothing was sent for them. Names are looked
+   * up when their turn comes, so a step may use a link that an earlier one made. At most 1000 steps.
+   */
+  async sequence(steps: readonly Step[], options: RunOptions = {}): Promise<Outcome[]> {
+    const native = this.#open();
+    const nativeSteps = checkSequence(steps, nativeOf);
+    const timeoutMs = checkTimeout(options);
+    const outcomes = await this.#ask('sequence', native.run(nativeSteps, { sequential: true, timeoutMs }));
+    return outcomes.map((outcome, position) => toOutcome(outcome, describeAt(steps, position)));
+  }
+
+  /** All links: `ip -details link show`. Complete, like the other lists, or a NetlinkError with the code EINTR. */
+  async links(): Promise<Link[]> {
+    return this.#ask('link.list', this.#open().dumpLinks(checkDumpFilter({})));
+  }
+
+  /** Addresses: `ip address show [dev …]`. The kernel does the filtering, here and in the other lists. */
+  async addresses(filter: AddressFilter = {}): Promise<Address[]> {
+    return this.#ask('address.list', this.#open().dumpAddresses(checkDumpFilter(filter)));
+  }
+
+  /** Routes: `ip route show table TABLE|all [dev …]`. */
+  async routes(filter: RouteFilter = {}): Promise<Route[]> {
+    return this.#ask('route.list', this.#open().dumpRoutes(checkDumpFilter(filter)));
+  }
+
+  /** Neighbours, or proxy entries: `ip neighbour show [proxy] [dev …]`. */
+  async neighbours(filter: NeighbourFilter = {}): Promise<Neighbour[]> {
+    return this.#ask('neighbour.list', this.#open().dumpNeighbours(checkDumpFilter(filter)));
+  }
+
+  /** Reads sysctls, one outcome per key: `sysctl KEY…`. One failure does not touch the others. At most 1000 keys. */
+  async readSysctls(keys: readonly SysctlKey[]): Promise<SysctlReading[]> {
+    const native = this.#open();
+    const readings = await this.#ask('sysctl.read', native.readSysctls(checkSysctlKeys(keys)));
+    return readings.map(({ error, value }, position) => {
+      if (!error) return { ok: true, value: value ?? '' };
+      return {
+        ok: false,
+        error: toError(error, { operation: 'sysctl.read', object: describeSysctl(keys[position] ?? []) }),
+      };
+    });
+  }
+
+  /** Sets sysctls in their order, one outcome per setting: `sysctl -w KEY=VALUE…`. One failure does not touch the others. */
+  async writeSysctls(settings: readonly SysctlSetting[]): Promise<Outcome[]> {
+    const native = this.#open();
+    const steps = checkSysctlSettings(settings);
+    const outcomes = await this.#ask(
+      'sysctl.write',
+      native.run(steps, { sequential: true, timeoutMs: checkTimeout({}) }),
+    );
+    return outcomes.map((outcome, position) =>
+      toOutcome(outcome, { operation: 'sysctl.write', object: describeSysctl(settings[position]?.key ?? []) }),
+    );
+  }
+
+  /**
+   * Deletes a link (`ip link delete NAME`), for a veth both ends, and resolves when the kernel announces it gone, some 0.5 ms
+   * later; the acknowledgement, after 13 to 40 ms, is collected in the background. Deletions that pile up are done together.
+   * Rejects with the code ENODEV when there is no such link. Calls do not wait for batches of the namespace, nor these for them.
+   */
+  async deleteLink(link: LinkSelector): Promise<void> {
+    const native = this.#open();
+    const selector = checkSelector('link', link);
+    const described = { operation: 'link.delete', object: describeSelector(link) };
+    await translated(described, native.deleteLink(selector));
+  }
+
+  /** Subscribes to changes: `ip monitor link address route neigh`. Resolves when every later change will be seen. */
+  async monitor(options: { readonly groups: readonly MonitorGroup[] }): Promise<Monitor> {
+    const native = this.#open();
+    const groups = checkMonitorGroups(options.groups);
+    const events = new EventQueue(this.#describe());
+    const subscription = await this.#ask(
+      'monitor',
+      native.monitor(groups, (received) => events.push(received)),
+    );
+    events.onClose(() => subscription.close());
+    return events;
+  }
+
+  /** Lets the namespace go; what is under way is finished first. Idempotent. A namespace that is dropped is let go as well. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    await this.#native.close();
+  }
+
+  #open(): NativeNamespace {
+    if (this.#closed) throw new NamespaceClosedError(this.#describe());
+    return this.#native;
+  }
+
+  #describe(): string {
+    return this.path ?? 'of this process';
+  }
+
+  #ask<Answer>(operation: string, answer: Promise<Answer>): Promise<Answer> {
+    return translated({ operation, object: `in network namespace ${this.#describe()}` }, answer);
+  }
+}
+
+let binding: NativeBinding | undefined;
+
+/**
+ * Opens the network namespace at a path (`/run/netns/NAME`, `/proc/PID/ns/net`), or, without one, that of the calling process
+ * (`ip -netns NAME …`). Rejects with a NetlinkError (ENOENT: nothing there; EPERM: not allowed to enter) or a
+ * {@link NotANetworkNamespaceError}. Entering one needs CAP_SYS_ADMIN; no thread of the process's own changes its namespace.
+ */
+export async function openNamespace(path?: string): Promise<Namespace> {
+  const nativePath = checkNamespacePath(path);
+  binding ??= loadBinding();
+  const described = { operation: 'namespace.open', object: path ?? 'of this process' };
+  return new Namespace(nativePath, await translated(described, binding.openNamespace(nativePath)));
+}
+
+function isNativeError(reason: unknown): reason is NativeError {
+  return typeof reason === 'object' && reason !== null && 'errno' in reason && 'text' in reason;
+}
+
+function toError(error: NativeError, { operation, object }: Described): NetlinkError {
+  const details = { operation, object, errno: error.errno, kernelMessage: error.text ?? undefined };
+  // Opening gives EINVAL for one reason only: the file is there and is no network namespace.
+  if (operation === 'namespace.open' && error.errno === EINVAL) return new NotANetworkNamespaceError(details);
+  return new NetlinkError(details);
+}
+
+const EINVAL = 22;
+
+async function translated<Answer>(described: Described, answer: Promise<Answer>): Promise<Answer> {
+  try {
+    return await answer;
+  } catch (reason) {
+    throw isNativeError(reason) ? toError(reason, described) : reason;
+  }
+}
+
+function describeAt(steps: readonly Step[], position: number): Described {
+  const step = steps[position];
+  return step ? describe(step) : { operation: 'batch', object: `request ${position}` };
+}
+
+function toOutcome({ error, link }: NativeOutcome, described: Described): Outcome {
+  if (error) return { ok: false, error: toError(error, described) };
+  return link ? { ok: true, link } : { ok: true };
+}

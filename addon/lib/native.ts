@@ -1,0 +1,168 @@
+/**
+ * The exact shape of the compiled addon (src/binding). Nothing outside lib/ sees it.
+ *
+ * Every property is always present. Absent is `null`; `undefined` is refused with a TypeError that names the path. Promises
+ * reject with a {@link NativeError}.
+ */
+import type { Address, Link, Neighbour, Route } from './objects.js';
+
+/** A failure: a positive errno value and the kernel's extended-ack text, or the addon's own. */
+export interface NativeError {
+  readonly errno: number;
+  readonly text: string | null;
+}
+
+/** The kernel's numbers for verbs: RTM_NEW… with NLM_F_CREATE|NLM_F_EXCL, with NLM_F_CREATE|NLM_F_REPLACE, RTM_DEL…. */
+export type NativeVerb = 'add' | 'replace' | 'delete';
+
+export interface NativeSelector {
+  /** 0 when `name` is given. */
+  readonly index: number;
+  readonly name: string | null;
+}
+
+export interface NativeLinkAdd {
+  readonly op: 'link.add';
+  readonly optional: boolean;
+  readonly kind: string;
+  readonly name: string;
+  readonly mac: string | null;
+  readonly mtuBytes: number | null;
+  readonly peerName: string;
+  readonly peerMac: string | null;
+  readonly peerMtuBytes: number | null;
+  readonly peerNamespace: NativeNamespace;
+}
+
+export interface NativeLinkSet {
+  readonly op: 'link.set';
+  readonly optional: boolean;
+  readonly link: NativeSelector;
+  readonly up: boolean | null;
+  readonly mac: string | null;
+  readonly mtuBytes: number | null;
+  readonly alias: string | null;
+  readonly group: number | null;
+  readonly name: string | null;
+}
+
+export interface NativeLinkDeleteOrGet {
+  readonly op: 'link.delete' | 'link.get';
+  readonly optional: boolean;
+  readonly link: NativeSelector;
+}
+
+export interface NativeAddressStep {
+  readonly op: 'address';
+  readonly verb: NativeVerb;
+  readonly optional: boolean;
+  readonly link: NativeSelector;
+  readonly address: string;
+  readonly prefixLengthBits: number;
+  readonly scope: number;
+  readonly noDad: boolean;
+}
+
+export interface NativeRouteStep {
+  readonly op: 'route';
+  readonly verb: NativeVerb;
+  readonly optional: boolean;
+  readonly destination: string;
+  readonly prefixLengthBits: number;
+  readonly output: NativeSelector | null;
+  readonly gateway: string | null;
+  readonly source: string | null;
+  readonly scope: number;
+  readonly protocol: number;
+  readonly table: number;
+  readonly metric: number | null;
+  readonly routeType: number;
+  readonly onlink: boolean;
+}
+
+export interface NativeNeighbourStep {
+  readonly op: 'neighbour';
+  readonly verb: NativeVerb;
+  readonly optional: boolean;
+  readonly link: NativeSelector;
+  readonly address: string;
+  readonly mac: string | null;
+  readonly proxy: boolean;
+}
+
+export interface NativeSysctlWrite {
+  readonly op: 'sysctl.write';
+  readonly optional: boolean;
+  /** Below /proc/sys, segments joined by slashes. */
+  readonly path: string;
+  readonly value: string;
+}
+
+export type NativeStep =
+  | NativeLinkAdd
+  | NativeLinkSet
+  | NativeLinkDeleteOrGet
+  | NativeAddressStep
+  | NativeRouteStep
+  | NativeNeighbourStep
+  | NativeSysctlWrite;
+
+export interface NativeOutcome {
+  readonly error: NativeError | null;
+  readonly link: Link | null;
+}
+
+export interface NativeReading {
+  readonly error: NativeError | null;
+  readonly value: string | null;
+}
+
+/** Filters of a dump; 0 is any. */
+export interface NativeDumpFilter {
+  readonly family: 0 | 4 | 6;
+  readonly index: number;
+  readonly table: number;
+  /** Neighbours only: the proxy entries instead. */
+  readonly proxy: boolean;
+}
+
+export interface NativeRunOptions {
+  /** True: one after the other, ended by the first failure. False: all in one send. */
+  readonly sequential: boolean;
+  readonly timeoutMs: number;
+}
+
+/** One notification; `overrun` says that the kernel dropped some. */
+export type NativeEvent =
+  | { readonly object: 'link'; readonly deleted: boolean; readonly value: Link }
+  | { readonly object: 'address'; readonly deleted: boolean; readonly value: Address }
+  | { readonly object: 'route'; readonly deleted: boolean; readonly value: Route }
+  | { readonly object: 'neighbour'; readonly deleted: boolean; readonly value: Neighbour }
+  | { readonly object: 'overrun' }
+  | { readonly object: 'failure'; readonly error: NativeError };
+
+export interface NativeMonitor {
+  /** No event follows. Idempotent. */
+  close(): void;
+}
+
+export interface NativeNamespace {
+  readonly device: bigint;
+  readonly inode: bigint;
+  run(steps: readonly NativeStep[], options: NativeRunOptions): Promise<NativeOutcome[]>;
+  dumpLinks(filter: NativeDumpFilter): Promise<Link[]>;
+  dumpAddresses(filter: NativeDumpFilter): Promise<Address[]>;
+  dumpRoutes(filter: NativeDumpFilter): Promise<Route[]>;
+  dumpNeighbours(filter: NativeDumpFilter): Promise<Neighbour[]>;
+  readSysctls(paths: readonly string[]): Promise<NativeReading[]>;
+  deleteLink(link: NativeSelector): Promise<void>;
+  /** `groups` are RTNLGRP_* numbers; `onEvents` is called on the thread of the environment. */
+  monitor(groups: readonly number[], onEvents: (events: NativeEvent[]) => void): Promise<NativeMonitor>;
+  /** What is under way is finished first. Idempotent. */
+  close(): Promise<void>;
+}
+
+/** Opens a namespace by path, or the calling process's own. */
+export interface NativeBinding {
+  openNamespace(path: string | null): Promise<NativeNamespace>;
+}

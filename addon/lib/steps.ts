@@ -1,0 +1,214 @@
+/** Requests of the API → steps of the addon, every field checked. */
+import { ArgumentError } from './errors.js';
+import type {
+  NativeAddressStep,
+  NativeLinkAdd,
+  NativeLinkSet,
+  NativeNamespace,
+  NativeNeighbourStep,
+  NativeRouteStep,
+  NativeStep,
+  NativeSysctlWrite,
+  NativeVerb,
+} from './native.js';
+import type {
+  AddressRequest,
+  LinkAdd,
+  LinkSet,
+  NeighbourRequest,
+  RouteRequest,
+  Step,
+  SysctlSetting,
+} from './requests.js';
+import {
+  checkAddress,
+  checkAddressLike,
+  checkFlag,
+  checkInteger,
+  checkLinkName,
+  checkMac,
+  checkPrefix,
+  checkRecord,
+  checkRouteType,
+  checkScope,
+  checkSelector,
+  checkSysctlKey,
+  checkText,
+  MTU,
+  optional,
+  UINT32,
+  UINT8,
+} from './scalars.js';
+
+/** The addon's object behind an open namespace; undefined for anything else. */
+export type NativeOf = (value: unknown) => NativeNamespace | undefined;
+
+const ALIAS_BYTES_MAX = 255;
+const SCOPE_GLOBAL = 0;
+const SCOPE_LINK = 253;
+const SCOPE_NOWHERE = 255;
+const PROTOCOL_STATIC = 4;
+const PROTOCOL_ANY = 0;
+const TABLE_MAIN = 254;
+const ROUTE_TYPE_UNICAST = 1;
+const ROUTE_TYPE_ANY = 0;
+
+const VERBS: Readonly<Record<(AddressRequest | RouteRequest | NeighbourRequest)['type'], NativeVerb>> = {
+  'address.add': 'add',
+  'address.replace': 'replace',
+  'address.delete': 'delete',
+  'route.add': 'add',
+  'route.replace': 'replace',
+  'route.delete': 'delete',
+  'neighbour.add': 'add',
+  'neighbour.replace': 'replace',
+  'neighbour.delete': 'delete',
+};
+
+/** Where a step stands in the caller's arguments, for messages, and whether its failure ends a sequence. */
+interface Place {
+  readonly path: string;
+  readonly optional: boolean;
+}
+
+function toLinkAdd(step: LinkAdd, place: Place, nativeOf: NativeOf): NativeLinkAdd {
+  const { path } = place;
+  const kind: string = step.kind;
+  if (kind !== 'veth') throw new ArgumentError(`${path}.kind`, "must be 'veth'");
+  checkRecord(`${path}.peer`, step.peer);
+  const peerNamespace = nativeOf(step.peer.namespace);
+  if (!peerNamespace) throw new ArgumentError(`${path}.peer.namespace`, 'must be an open Namespace');
+  return {
+    op: 'link.add',
+    optional: place.optional,
+    kind: step.kind,
+    name: checkLinkName(`${path}.name`, step.name),
+    mac: optional(step.mac, (mac) => checkMac(`${path}.mac`, mac)),
+    mtuBytes: optional(step.mtuBytes, (mtu) => checkInteger(`${path}.mtuBytes`, mtu, MTU)),
+    peerName: checkLinkName(`${path}.peer.name`, step.peer.name),
+    peerMac: optional(step.peer.mac, (mac) => checkMac(`${path}.peer.mac`, mac)),
+    peerMtuBytes: optional(step.peer.mtuBytes, (mtu) => checkInteger(`${path}.peer.mtuBytes`, mtu, MTU)),
+    peerNamespace,
+  };
+}
+
+function checkAlias(path: string, value: unknown): string {
+  const alias = checkText(path, value);
+  if (Buffer.byteLength(alias) > ALIAS_BYTES_MAX) {
+    throw new ArgumentError(path, `must have at most ${ALIAS_BYTES_MAX} bytes`);
+  }
+  return alias;
+}
+
+function toLinkSet(step: LinkSet, { path, optional: isOptional }: Place): NativeLinkSet {
+  return {
+    op: 'link.set',
+    optional: isOptional,
+    link: checkSelector(`${path}.link`, step.link),
+    up: optional(step.up, (up) => checkFlag(`${path}.up`, up)),
+    mac: optional(step.mac, (mac) => checkMac(`${path}.mac`, mac)),
+    mtuBytes: optional(step.mtuBytes, (mtu) => checkInteger(`${path}.mtuBytes`, mtu, MTU)),
+    alias: optional(step.alias, (alias) => checkAlias(`${path}.alias`, alias)),
+    group: optional(step.group, (group) => checkInteger(`${path}.group`, group, UINT32)),
+    name: optional(step.name, (name) => checkLinkName(`${path}.name`, name)),
+  };
+}
+
+function toAddress(step: AddressRequest, { path, optional: isOptional }: Place): NativeAddressStep {
+  return {
+    op: 'address',
+    verb: VERBS[step.type],
+    optional: isOptional,
+    link: checkSelector(`${path}.link`, step.link),
+    ...checkPrefix(`${path}.address`, step.address),
+    scope: checkScope(`${path}.scope`, step.scope ?? SCOPE_GLOBAL),
+    noDad: checkFlag(`${path}.noDad`, step.noDad),
+  };
+}
+
+/** The scope that `ip route` chooses when none is given. */
+function defaultScope(step: RouteRequest, verb: NativeVerb): number {
+  if (verb === 'delete') return SCOPE_NOWHERE;
+  return step.gateway === undefined && step.output !== undefined ? SCOPE_LINK : SCOPE_GLOBAL;
+}
+
+function toRoute(step: RouteRequest, { path, optional: isOptional }: Place): NativeRouteStep {
+  const verb = VERBS[step.type];
+  const { address: destination, prefixLengthBits } = checkPrefix(`${path}.destination`, step.destination);
+  const protocol = step.protocol ?? (verb === 'delete' ? PROTOCOL_ANY : PROTOCOL_STATIC);
+  const routeType = step.routeType ?? (verb === 'delete' ? ROUTE_TYPE_ANY : ROUTE_TYPE_UNICAST);
+  return {
+    op: 'route',
+    verb,
+    optional: isOptional,
+    destination,
+    prefixLengthBits,
+    output: optional(step.output, (output) => checkSelector(`${path}.output`, output)),
+    gateway: optional(step.gateway, (gateway) => checkAddressLike(`${path}.gateway`, gateway, destination)),
+    source: optional(step.source, (source) => checkAddressLike(`${path}.source`, source, destination)),
+    scope: checkScope(`${path}.scope`, step.scope ?? defaultScope(step, verb)),
+    protocol: checkInteger(`${path}.protocol`, protocol, UINT8),
+    table: checkInteger(`${path}.table`, step.table ?? TABLE_MAIN, UINT32),
+    metric: optional(step.metric, (metric) => checkInteger(`${path}.metric`, metric, UINT32)),
+    routeType: checkRouteType(`${path}.routeType`, routeType),
+    onlink: checkFlag(`${path}.onlink`, step.onlink),
+  };
+}
+
+function toNeighbour(step: NeighbourRequest, { path, optional: isOptional }: Place): NativeNeighbourStep {
+  const verb = VERBS[step.type];
+  const proxy = checkFlag(`${path}.proxy`, step.proxy);
+  const mac = optional(step.mac, (value) => checkMac(`${path}.mac`, value));
+  if (mac === null && !proxy && verb !== 'delete') {
+    throw new ArgumentError(`${path}.mac`, 'must be given, as the entry is no proxy entry');
+  }
+  return {
+    op: 'neighbour',
+    verb,
+    optional: isOptional,
+    link: checkSelector(`${path}.link`, step.link),
+    address: checkAddress(`${path}.address`, step.address),
+    mac,
+    proxy,
+  };
+}
+
+export function toSysctlWrite(setting: SysctlSetting, { path, optional: isOptional }: Place): NativeSysctlWrite {
+  return {
+    op: 'sysctl.write',
+    optional: isOptional,
+    path: checkSysctlKey(`${path}.key`, setting.key),
+    value: checkText(`${path}.value`, setting.value),
+  };
+}
+
+/** One step, with every field checked; throws {@link ArgumentError} with the path of the first bad one. */
+export function toNativeStep(step: Step, path: string, nativeOf: NativeOf): NativeStep {
+  checkRecord(path, step);
+  const place = { path, optional: checkFlag(`${path}.optional`, step.optional) };
+  switch (step.type) {
+    case 'link.add':
+      return toLinkAdd(step, place, nativeOf);
+    case 'link.set':
+      return toLinkSet(step, place);
+    case 'link.delete':
+    case 'link.get':
+      return { op: step.type, optional: place.optional, link: checkSelector(`${path}.link`, step.link) };
+    case 'address.add':
+    case 'address.replace':
+    case 'address.delete':
+      return toAddress(step, place);
+    case 'route.add':
+    case 'route.replace':
+    case 'route.delete':
+      return toRoute(step, place);
+    case 'neighbour.add':
+    case 'neighbour.replace':
+    case 'neighbour.delete':
+      return toNeighbour(step, place);
+    case 'sysctl.write':
+      return toSysctlWrite(step, place);
+    default:
+      throw new ArgumentError(`${path}.type`, 'must be a type of request');
+  }
+}
