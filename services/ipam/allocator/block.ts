@@ -1,0 +1,124 @@
+import { prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+
+import type { AllocationAttributes, Block, BlockOwner, Ordinal } from './records.js';
+
+/** What can be done to a block. Each function that changes it makes its sequence number one higher, however much it changes. */
+
+export interface NewBlock {
+  readonly prefix: Prefix;
+  readonly owner: BlockOwner;
+  readonly nowMs: number;
+}
+
+/** An address just taken: its place in the block, and the sequence number that names this allocation and no later one. */
+export interface TakenAddress {
+  readonly block: Block;
+  readonly ordinal: Ordinal;
+  readonly sequenceNumber: bigint;
+}
+
+/** Number of addresses in a block. Blocks have at most 4096. */
+export function blockSize(prefix: Prefix): number {
+  return Number(prefixSize(prefix));
+}
+
+/**
+ * An empty block. Its sequence number starts at the clock, in nanoseconds, so that the numbers of a block that was deleted and
+ * made again do not repeat those it had before.
+ */
+export function makeBlock({ prefix, owner, nowMs }: NewBlock): Block {
+  const ordinals = Array.from({ length: blockSize(prefix) }, (_, ordinal) => ordinal);
+  return {
+    prefix,
+    owner,
+    claimTimeMs: wholeSeconds(nowMs),
+    allocations: ordinals.map(() => null),
+    unallocated: ordinals,
+    attributes: [],
+    sequenceNumber: BigInt(nowMs) * 1_000_000n,
+    sequenceNumbers: new Map(),
+  };
+}
+
+/** The precision in which the datastore keeps times. */
+export function wholeSeconds(timeMs: number): number {
+  return Math.floor(timeMs / 1000) * 1000;
+}
+
+/** Number of addresses that are not free: in use, or cooling down after their release. */
+export function usedCount(block: Block): number {
+  return block.allocations.length - block.unallocated.length;
+}
+
+/** Takes the address that has been free for longest. @returns undefined when none is free */
+export function takeAddress(block: Block, attributes: AllocationAttributes): TakenAddress | undefined {
+  const [ordinal, ...unallocated] = block.unallocated;
+  if (ordinal === undefined) return undefined;
+  const known = block.attributes.findIndex((other) => sameAttributes(other, attributes));
+  const index = known < 0 ? block.attributes.length : known;
+  const { sequenceNumber } = block;
+  return {
+    ordinal,
+    sequenceNumber,
+    block: {
+      ...block,
+      allocations: block.allocations.with(ordinal, index),
+      unallocated,
+      attributes: known < 0 ? [...block.attributes, attributes] : block.attributes,
+      sequenceNumber: sequenceNumber + 1n,
+      sequenceNumbers: new Map(block.sequenceNumbers).set(ordinal, sequenceNumber),
+    },
+  };
+}
+
+/**
+ * Frees addresses: they go to the end of the queue, in the order given, and attributes that no address has any more go.
+ * @param ordinals - allocated ones, none twice
+ */
+export function releaseAddresses(block: Block, ordinals: readonly Ordinal[]): Block {
+  const freed = new Set(ordinals);
+  const allocations = block.allocations.map((index, ordinal) => (freed.has(ordinal) ? null : index));
+  return {
+    ...block,
+    ...renumberAttributes(allocations, block.attributes),
+    unallocated: [...block.unallocated, ...ordinals],
+    sequenceNumber: block.sequenceNumber + 1n,
+    sequenceNumbers: new Map([...block.sequenceNumbers].filter(([ordinal]) => !freed.has(ordinal))),
+  };
+}
+
+/** The allocated ordinals whose attributes are as asked, in the order of the addresses. */
+export function ordinalsWhere(block: Block, wanted: (attributes: AllocationAttributes) => boolean): Ordinal[] {
+  const matching = new Set(block.attributes.flatMap((attributes, index) => (wanted(attributes) ? [index] : [])));
+  if (matching.size === 0) return [];
+  return block.allocations.flatMap((index, ordinal) => (index !== null && matching.has(index) ? [ordinal] : []));
+}
+
+/** The attributes of an allocated ordinal; undefined when it is free. */
+export function attributesAt(block: Block, ordinal: Ordinal): AllocationAttributes | undefined {
+  const index = block.allocations[ordinal] ?? undefined;
+  return index === undefined ? undefined : block.attributes[index];
+}
+
+function renumberAttributes(
+  allocations: readonly (number | null)[],
+  attributes: readonly AllocationAttributes[],
+): Pick<Block, 'allocations' | 'attributes'> {
+  const used = new Set(allocations);
+  const renumbered = new Map<number | null, number>();
+  const kept = attributes.filter((_, index) => {
+    if (used.has(index)) renumbered.set(index, renumbered.size);
+    return used.has(index);
+  });
+  return { allocations: allocations.map((index) => renumbered.get(index) ?? null), attributes: kept };
+}
+
+function sameAttributes(a: AllocationAttributes, b: AllocationAttributes): boolean {
+  const keys = Object.keys(a.owner);
+  return (
+    a.handleId === b.handleId &&
+    a.releasedAtMs === b.releasedAtMs &&
+    keys.length === Object.keys(b.owner).length &&
+    keys.every((key) => a.owner[key] === b.owner[key])
+  );
+}

@@ -1,0 +1,65 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { handleId } from '@podwire/shared/attachment/names';
+import { comparePrefixes, formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
+
+import { belongsTo } from './attributes.js';
+import { attributesAt, ordinalsWhere } from './block.js';
+import type { AllocationAttributes, Block, Handle, Ordinal } from './records.js';
+import type { Change, View } from './view.js';
+
+/**
+ * What an attachment holds. The blocks say it; the handle says in which blocks to look, and may name too many (Calico's does
+ * after a crash), never too few. The endpoint does not say it: its name is the pod's, and the pod's next sandbox takes it.
+ */
+
+/** One address that an attachment holds. */
+export interface HeldAddress {
+  readonly block: Block;
+  readonly ordinal: Ordinal;
+  readonly attributes: AllocationAttributes;
+}
+
+/** The addresses of an attachment, IPv4 before IPv6. */
+export function heldBy(view: View, attachment: Attachment): HeldAddress[] {
+  const belongs = belongsTo(attachment);
+  return blocksOf(view, view.handle(handleId(attachment)))
+    .sort((a, b) => comparePrefixes(a.prefix, b.prefix))
+    .flatMap((block) =>
+      ordinalsWhere(block, belongs).flatMap((ordinal) => {
+        const attributes = attributesAt(block, ordinal);
+        return attributes ? [{ block, ordinal, attributes }] : [];
+      }),
+    );
+}
+
+function blocksOf(view: View, handle: Handle | undefined): Block[] {
+  return [...(handle?.blocks.keys() ?? [])].flatMap((cidr) => {
+    const parsed = parsePrefix(cidr);
+    const block = parsed.ok ? view.block(parsed.prefix) : undefined;
+    return block ? [block] : [];
+  });
+}
+
+/**
+ * The change that makes a handle say what the blocks say, once `changed` are stored. It counts anew, so that what others left in
+ * the handle by mistake goes with the next change.
+ * @returns nothing when the handle is right as it is
+ */
+export function handleChanges(view: View, id: string, changed: readonly Block[]): Change[] {
+  const stored = view.handle(id);
+  const blocks = new Map(blocksOf(view, stored).map((block) => [formatPrefix(block.prefix), block]));
+  for (const block of changed) blocks.set(formatPrefix(block.prefix), block);
+  const counts = new Map<string, number>();
+  for (const [cidr, block] of blocks) {
+    const count = ordinalsWhere(block, (attributes) => attributes.handleId === id).length;
+    if (count > 0) counts.set(cidr, count);
+  }
+  if (counts.size === 0) return stored ? [{ type: 'delete', record: { kind: 'handle', value: stored } }] : [];
+  return stored && sameCounts(stored.blocks, counts)
+    ? []
+    : [{ type: 'put', record: { kind: 'handle', value: { id, blocks: counts } } }];
+}
+
+function sameCounts(a: ReadonlyMap<string, number>, b: ReadonlyMap<string, number>): boolean {
+  return a.size === b.size && [...a].every(([cidr, count]) => b.get(cidr) === count);
+}

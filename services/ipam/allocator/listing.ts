@@ -1,0 +1,102 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Family } from '@podwire/shared/net/address';
+import { comparePrefixes, defaultRoute, type Prefix } from '@podwire/shared/net/prefix';
+
+import { describeEndpoint } from './endpoint.js';
+import { heldBy } from './holding.js';
+import { poolOf, poolUtilization, type Utilization } from './pools.js';
+import { requirePool } from './delete-pool.js';
+import type { AffinityState, Block, Endpoint, Pool } from './records.js';
+import type { View } from './view.js';
+
+/** What is read without changing anything. */
+
+/** One page of a list. */
+export interface Page<Item> {
+  readonly items: readonly Item[];
+  /** Whether there is something behind the last item. */
+  readonly more: boolean;
+}
+
+/** A pool with how much of it is in use. */
+export interface PoolListing {
+  readonly pool: Pool;
+  readonly utilization: Utilization;
+}
+
+export interface PoolQuery {
+  /** The name behind which the page begins; empty for the first page. */
+  readonly after: string;
+  readonly limit: number;
+}
+
+/** A block with where it lies and how sure its owner's claim is. */
+export interface BlockListing {
+  readonly block: Block;
+  /** Undefined when the pool was deleted. */
+  readonly poolName: string | undefined;
+  /** Undefined when the block has no owner, or the owner no affinity. */
+  readonly affinityState: AffinityState | undefined;
+}
+
+export interface BlockQuery {
+  /** The block behind which the page begins; undefined for the first page. */
+  readonly after: Prefix | undefined;
+  readonly limit: number;
+  /** Only blocks of this pool; empty for all. */
+  readonly poolName: string;
+  /** Only blocks that belong to this node; empty for all. */
+  readonly nodeName: string;
+}
+
+/** The endpoint of an attachment. @throws Failure ENDPOINT_NOT_FOUND when it holds no address */
+export function getEndpoint(view: View, attachment: Attachment): Endpoint {
+  const [first, ...rest] = heldBy(view, attachment);
+  if (first) return describeEndpoint(view, attachment, [first, ...rest]);
+  const name = formatAttachment(attachment);
+  throw new Failure('ENDPOINT_NOT_FOUND', `attachment ${name} holds no address; it was released, or never allocated`, {
+    details: { attachment: name },
+  });
+}
+
+/** @throws Failure POOL_NOT_FOUND */
+export function getPool(view: View, name: string): PoolListing {
+  const pool = requirePool(view, name);
+  return { pool, utilization: poolUtilization(view, pool) };
+}
+
+/** A page of the pools, in the order of their names. */
+export function listPools(view: View, { after, limit }: PoolQuery): Page<PoolListing> {
+  const pools = view.pools().filter(({ name }) => name > after);
+  const items = pools.slice(0, limit).map((pool) => ({ pool, utilization: poolUtilization(view, pool) }));
+  return { items, more: pools.length > limit };
+}
+
+/** A page of the blocks, in the order of their addresses, IPv4 before IPv6. */
+export function listBlocks(view: View, query: BlockQuery): Page<BlockListing> {
+  const items: BlockListing[] = [];
+  const pools = view.pools();
+  for (const range of rangesOf(view, query)) {
+    for (const block of view.blocksIn(range)) {
+      if (query.after && comparePrefixes(block.prefix, query.after) <= 0) continue;
+      if (query.nodeName !== '' && (block.owner?.kind !== 'host' || block.owner.name !== query.nodeName)) continue;
+      if (items.length === query.limit) return { items, more: true };
+      items.push({
+        block,
+        poolName: poolOf(pools, block.prefix)?.name,
+        affinityState: block.owner && view.affinity(block.owner, block.prefix)?.state,
+      });
+    }
+  }
+  return { items, more: false };
+}
+
+const FAMILIES: readonly Family[] = [4, 6];
+
+function rangesOf(view: View, { poolName }: BlockQuery): Prefix[] {
+  if (poolName === '') return FAMILIES.map(defaultRoute);
+  const pool = view.pool(poolName);
+  return pool ? [pool.prefix] : [];
+}

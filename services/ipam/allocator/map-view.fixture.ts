@@ -1,0 +1,97 @@
+import { comparePrefixes, formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+
+import type { Affinity, Block, BlockOwner, Endpoint, Handle, Pool } from './records.js';
+import type { Change, Decision, EndpointKey, RecordValue, View } from './view.js';
+
+/** A datastore for tests of pure decisions: a map, and every question answered by looking at all of it. */
+export class MapView implements View {
+  readonly records = new Map<string, RecordValue>();
+
+  constructor(records: readonly RecordValue[] = []) {
+    for (const record of records) this.put(record);
+  }
+
+  put(record: RecordValue): void {
+    this.records.set(keyOf(record), record);
+  }
+
+  /** Commits a decision. @returns its outcome */
+  apply<Outcome>({ changes, outcome }: Decision<Outcome>): Outcome {
+    for (const change of changes) this.#applyChange(change);
+    return outcome;
+  }
+
+  all<Kind extends RecordValue['kind']>(kind: Kind): Extract<RecordValue, { kind: Kind }>[] {
+    return [...this.records.values()].filter((record): record is Extract<RecordValue, { kind: Kind }> => {
+      return record.kind === kind;
+    });
+  }
+
+  /** Everything stored, in an order that does not depend on how it came about. */
+  snapshot(): readonly (readonly [string, RecordValue])[] {
+    return [...this.records].sort(([a], [b]) => (a < b ? -1 : 1));
+  }
+
+  pools(): readonly Pool[] {
+    return this.all('pool')
+      .map(({ value }) => value)
+      .sort((a, b) => (a.name < b.name ? -1 : 1));
+  }
+
+  pool(name: string): Pool | undefined {
+    return this.pools().find((pool) => pool.name === name);
+  }
+
+  blocks(): Block[] {
+    return this.all('block')
+      .map(({ value }) => value)
+      .sort((a, b) => comparePrefixes(a.prefix, b.prefix));
+  }
+
+  block(prefix: Prefix): Block | undefined {
+    return this.blocks().find((block) => comparePrefixes(block.prefix, prefix) === 0);
+  }
+
+  blocksIn(prefix: Prefix): Iterable<Block> {
+    return this.blocks().filter((block) => prefixContains(prefix, block.prefix));
+  }
+
+  affinitiesOf(owner: BlockOwner): readonly Affinity[] {
+    return this.all('affinity')
+      .map(({ value }) => value)
+      .filter((affinity) => affinity.owner.kind === owner.kind && affinity.owner.name === owner.name)
+      .sort((a, b) => comparePrefixes(a.block, b.block));
+  }
+
+  affinity(owner: BlockOwner, block: Prefix): Affinity | undefined {
+    return this.affinitiesOf(owner).find((affinity) => comparePrefixes(affinity.block, block) === 0);
+  }
+
+  handle(id: string): Handle | undefined {
+    return this.all('handle').find(({ value }) => value.id === id)?.value;
+  }
+
+  endpoint({ namespace, name }: EndpointKey): Endpoint | undefined {
+    return this.all('endpoint').find(({ key }) => key.namespace === namespace && key.name === name)?.value;
+  }
+
+  #applyChange(change: Change): void {
+    if (change.type === 'put') this.put(change.record);
+    if (change.type === 'delete') this.records.delete(keyOf(change.record));
+  }
+}
+
+function keyOf(record: RecordValue): string {
+  switch (record.kind) {
+    case 'pool':
+      return `pool ${record.value.name}`;
+    case 'block':
+      return `block ${formatPrefix(record.value.prefix)}`;
+    case 'affinity':
+      return `affinity ${record.value.owner.kind}:${record.value.owner.name} ${formatPrefix(record.value.block)}`;
+    case 'handle':
+      return `handle ${record.value.id}`;
+    case 'endpoint':
+      return `endpoint ${record.key.namespace}/${record.key.name}`;
+  }
+}

@@ -1,0 +1,22 @@
+const MAX_SUBDOMAIN_BYTES = 253;
+const MAX_LABEL_BYTES = 63;
+
+const LABEL = /^[a-z0-9]([a-z0-9-]*[a-z0-9])?$/;
+
+/** Why a text is no RFC 1123 subdomain as Kubernetes reads it (names of nodes, pods and pools), or undefined when it is one. */
+export function subdomainFault(text: string): string | undefined {
+  if (text === '') return 'is empty';
+  if (text.length > MAX_SUBDOMAIN_BYTES) return `is longer than ${MAX_SUBDOMAIN_BYTES} bytes`;
+  return text.split('.').every((label) => LABEL.test(label))
+    ? undefined
+    : 'is no RFC 1123 subdomain: lower-case letters, digits, "-" and ".", with a letter or a digit at both ends of each part';
+}
+
+/** Why a text is no RFC 1123 label as Kubernetes reads it (names of namespaces), or undefined when it is one. */
+export function labelFault(text: string): string | undefined {
+  if (text === '') return 'is empty';
+  if (text.length > MAX_LABEL_BYTES) return `is longer than ${MAX_LABEL_BYTES} bytes`;
+  return LABEL.test(text)
+    ? undefined
+    : 'is no RFC 1123 label: lower-case letters, digits and "-", with a letter or a digit at both ends';
+}

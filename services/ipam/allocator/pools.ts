@@ -1,0 +1,90 @@
+import type { Family } from '@podwire/shared/net/address';
+import { comparePrefixes, prefixContains, prefixOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+
+import { usedCount } from './block.js';
+import { fnv1a64 } from './hash.js';
+import type { Block, Pool } from './records.js';
+import type { View } from './view.js';
+
+/** Use of addresses by containers, among a pool's `allowedUses`. */
+export const WORKLOAD = 'Workload';
+
+/** Selector that matches everything. */
+export const ALL = 'all()';
+
+/** Calico's largest blocks have 4096 addresses. */
+export const LARGEST_BLOCK_BITS = 12;
+
+/** A pool of the wanted family, and why it cannot serve; undefined when it can. */
+export interface JudgedPool {
+  readonly pool: Pool;
+  readonly passedOver: string | undefined;
+}
+
+/** The pools of a family in the order of their names, each with whether containers may have addresses of it. */
+export function judgePools(view: View, family: Family): JudgedPool[] {
+  return view
+    .pools()
+    .filter(({ prefix }) => prefix.family === family)
+    .map((pool) => ({ pool, passedOver: passedOver(pool) }));
+}
+
+function passedOver(pool: Pool): string | undefined {
+  const { disabled, assignmentMode, allowedUses, nodeSelector, namespaceSelector } = pool;
+  if (disabled) return 'disabled';
+  if (assignmentMode === 'Manual') return 'its assignmentMode is Manual, so it serves only requests that name it';
+  if (!allowedUses.includes(WORKLOAD))
+    return `not for containers: its allowedUses are ${allowedUses.join(', ') || 'empty'}`;
+  return unjudged('nodeSelector', nodeSelector) ?? unjudged('namespaceSelector', namespaceSelector);
+}
+
+/** A pool whose selector cannot be judged may be meant for others: to use it would be worse than not to. */
+function unjudged(field: string, selector: string): string | undefined {
+  const matchesAll = selector.trim() === '' || selector.trim() === ALL;
+  return matchesAll
+    ? undefined
+    : `its ${field} "${selector}" is not understood by this release, which knows all() only`;
+}
+
+/** The first block that shares addresses with the prefix: within it, the same, or around it. */
+export function overlappingBlock(view: View, prefix: Prefix): Block | undefined {
+  for (const block of view.blocksIn(prefix)) return block;
+  const largest = prefix.family === 4 ? 32 - LARGEST_BLOCK_BITS : 128 - LARGEST_BLOCK_BITS;
+  for (let length = largest; length < prefix.length; length++) {
+    const block = view.block(prefixOf(prefix, length));
+    if (block) return block;
+  }
+  return undefined;
+}
+
+/** How much of a pool is in use. Addresses that cool down count as allocated. */
+export interface Utilization {
+  readonly capacity: bigint;
+  readonly allocated: bigint;
+  readonly blocks: bigint;
+}
+
+export function poolUtilization(view: View, { prefix }: Pool): Utilization {
+  let allocated = 0;
+  let blocks = 0;
+  for (const block of view.blocksIn(prefix)) {
+    allocated += usedCount(block);
+    blocks++;
+  }
+  return { capacity: prefixSize(prefix), allocated: BigInt(allocated), blocks: BigInt(blocks) };
+}
+
+/** Opaque text that differs when anything differs of what Podwire knows about a pool, also when it was deleted and made again. */
+export function poolVersion(pool: Pool): string {
+  const { prefix, ...rest } = pool;
+  return fnv1a64(JSON.stringify([prefix.family, String(prefix.value), prefix.length, Object.entries(rest).sort()]));
+}
+
+/** The pool that a block lies in. */
+export function poolOf(pools: readonly Pool[], block: Prefix): Pool | undefined {
+  return pools.find(({ prefix }) => prefixContains(prefix, block));
+}
+
+export function samePrefix(a: Prefix, b: Prefix): boolean {
+  return comparePrefixes(a, b) === 0;
+}

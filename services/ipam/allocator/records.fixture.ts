@@ -1,0 +1,77 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+
+import { makeBlock } from './block.js';
+import { checkPool, makePool } from './create-pool.js';
+import type { Affinity, AffinityState, AllocationRequest, Block, BlockOwner, Pool } from './records.js';
+import type { RecordValue } from './view.js';
+
+/** Records as tests want them: usual in all that is not said. */
+
+export const NOW_MS = Date.parse('2026-08-22T06:33:25.100Z');
+
+export function prefix(cidr: string): Prefix {
+  const parsed = parsePrefix(cidr);
+  if (!parsed.ok) throw new Error(`${cidr} ${parsed.fault}`);
+  return parsed.prefix;
+}
+
+export function host(name: string): BlockOwner {
+  return { kind: 'host', name };
+}
+
+export function pool(name: string, cidr: string, rest: Partial<Pool> = {}): Pool {
+  const { blockSizeBits = 0, disabled = false } = rest;
+  const checked = checkPool({ name, cidr, blockSizeBits, disabled });
+  if (!checked.ok) throw new Error(checked.faults.map(({ field, reason }) => `${field} ${reason}`).join('; '));
+  return { ...makePool({ spec: checked.spec, uid: `uid-${name}`, nowMs: NOW_MS }), ...rest };
+}
+
+export function poolRecord(name: string, cidr: string, rest: Partial<Pool> = {}): RecordValue {
+  return { kind: 'pool', value: pool(name, cidr, rest) };
+}
+
+export function block(cidr: string, nodeName: string, rest: Partial<Block> = {}): Block {
+  return { ...makeBlock({ prefix: prefix(cidr), owner: host(nodeName), nowMs: NOW_MS }), ...rest };
+}
+
+export function affinity(cidr: string, nodeName: string, state: AffinityState = 'confirmed'): Affinity {
+  return { owner: host(nodeName), block: prefix(cidr), state };
+}
+
+/** A block whose every address is in use by `owner`. */
+export function fullBlock(cidr: string, nodeName: string): Block {
+  const empty = block(cidr, nodeName);
+  return {
+    ...empty,
+    allocations: empty.allocations.map(() => 0),
+    unallocated: [],
+    attributes: [{ handleId: 'other.owner', owner: { node: nodeName }, releasedAtMs: undefined }],
+    sequenceNumber: empty.sequenceNumber + 1n,
+    sequenceNumbers: new Map(empty.unallocated.map((ordinal) => [ordinal, empty.sequenceNumber])),
+  };
+}
+
+/** A block of a node with its affinity. */
+export function claimedBlock(value: Block, state: AffinityState = 'confirmed'): RecordValue[] {
+  const owner = value.owner ?? host('nobody');
+  return [
+    { kind: 'block', value },
+    { kind: 'affinity', value: { owner, block: value.prefix, state } },
+  ];
+}
+
+export function attachment(containerId: string, rest: Partial<Attachment> = {}): Attachment {
+  return { network: 'net', containerId, interfaceName: 'eth0', ...rest };
+}
+
+export function request(containerId: string, rest: Partial<AllocationRequest> = {}): AllocationRequest {
+  return {
+    attachment: attachment(containerId),
+    nodeName: 'n1',
+    pod: { namespace: 'default', name: `pod-${containerId}`, uid: '' },
+    netns: undefined,
+    families: [4],
+    ...rest,
+  };
+}
