@@ -195,12 +195,16 @@ export class Mirror {
       try {
         await this.#catchUp(() => (attempt = 0));
       } catch (error) {
-        if (signal.aborted) return;
+        if (this.#isClosed()) return;
         const retryInMs = backoffMs(attempt, WATCH_BACKOFF, this.#options.random());
         this.#options.report({ type: 'watchFailed', error, retryInMs });
         await this.#options.clock.sleep(retryInMs, signal);
       }
     }
+  }
+
+  #isClosed(): boolean {
+    return this.#stop.signal.aborted;
   }
 
   async #catchUp(onProgress: () => void): Promise<void> {

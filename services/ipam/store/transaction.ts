@@ -4,7 +4,7 @@ import type { RecordChange, Transaction } from './store.js';
 
 /** The failure of a call whose signal has fired: its own reason where that is a failure, as a deadline's is. */
 export function signalFailure(signal: AbortSignal): Failure {
-  const { reason } = signal;
+  const reason: unknown = signal.reason;
   if (reason instanceof Failure) return reason;
   const timedOut = reason instanceof Error && reason.name === 'TimeoutError';
   return timedOut

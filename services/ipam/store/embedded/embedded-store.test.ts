@@ -1,9 +1,7 @@
-import { spawn, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
-import { once } from 'node:events';
 
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
@@ -32,14 +30,6 @@ describeStoreContract('the embedded store', async () => {
     dispose: () => store.close(),
   };
 });
-
-/** Runs a module beside this file, in its own process. */
-function runChild(module: string, ...args: string[]): ChildProcess {
-  const path = join(import.meta.dirname, module);
-  const resolve = ['--conditions=podwire:source', '--import', 'tsx'];
-  return spawn(process.execPath, [...resolve, path, ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
-}
-void runChild;
 
 describe('the embedded store on disk', () => {
   it('keeps records, revisions and its format over a restart', async () => {
@@ -79,4 +69,3 @@ describe('the embedded store on disk', () => {
     for (const { value } of opened) await value.close();
   });
 });
-void once;

@@ -117,7 +117,7 @@ export function encodeBlock(block: Block, previous: Previous<Block> | undefined)
     ...Object.fromEntries(Object.entries(raw).filter(([name]) => !OPTIONAL.has(name))),
     cidr: formatPrefix(block.prefix),
     affinity: owner ? `${owner.kind}:${owner.name}` : null,
-    ...(claimTimeMs === undefined ? {} : { affinity_claim_time: keepTime(claimTimeMs, raw['affinity_claim_time']) }),
+    ...(claimTimeMs === undefined ? {} : { affinity_claim_time: keepTime(claimTimeMs, raw.affinity_claim_time) }),
     allocations: block.allocations,
     unallocated: block.unallocated,
     attributes: encodeAttributes(block.attributes, previous),

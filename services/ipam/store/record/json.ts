@@ -18,12 +18,13 @@ const MARK_ESCAPE = '\\u0001';
 /** No integer of fewer digits exceeds 2^53. */
 const SHORTEST_BIG_INTEGER = 16;
 
-const INTEGER_IN_GAP = /-?\d{16,}(?![\d.eE])/g;
+const INTEGER_IN_GAP = /-?[1-9]\d{15,}(?![\d.eE])/g;
 
 /** @throws SyntaxError when the text is not JSON */
 export function parseJson(text: string): Json {
   const { marked, count } = markBigIntegers(text.includes(MARK_ESCAPE) ? doubleMarks(text) : text);
-  const value: MutableJson = JSON.parse(marked);
+  const value: unknown = JSON.parse(marked);
+  if (!isParsed(value)) throw new Error('JSON.parse made no value');
   return count > 0 || marked.includes(MARK_ESCAPE) ? unmark(value) : value;
 }
 
@@ -34,7 +35,11 @@ export function formatJson(value: Json): string {
       return quote(value);
     case 'object':
       return value === null ? 'null' : isArray(value) ? formatArray(value) : formatObject(value);
-    default:
+    case 'number':
+      // What another writer's number overflowed to; read again, it is the same.
+      return Number.isFinite(value) ? String(value) : value > 0 ? '1e999' : '-1e999';
+    case 'boolean':
+    case 'bigint':
       return String(value);
   }
 }
@@ -88,6 +93,11 @@ function endOfString(text: string, quoteAt: number): number {
 }
 
 type MutableJson = null | boolean | number | bigint | string | MutableJson[] | { [key: string]: MutableJson };
+
+/** JSON.parse makes nothing else; this only tells the compiler. */
+function isParsed(value: unknown): value is MutableJson {
+  return value !== undefined;
+}
 
 /** Changes fresh values in place: copying costs three times as much on a full block. */
 function unmark(value: MutableJson): MutableJson {

@@ -90,7 +90,7 @@ export function encodePool(pool: Pool, previous: Previous<Pool> | undefined): Js
       ...metadata,
       name: pool.name,
       uid: pool.uid,
-      creationTimestamp: keepTime(pool.createTimeMs, metadata['creationTimestamp']),
+      creationTimestamp: keepTime(pool.createTimeMs, metadata.creationTimestamp),
     },
     spec: {
       vxlanMode: 'Never',

@@ -1,0 +1,104 @@
+import { describe, expect, it } from 'vitest';
+
+import type { Affinity, Pool } from '../allocator/records.js';
+import type { Change, RecordValue } from '../allocator/view.js';
+import { Draft } from './draft.js';
+import { emptyBlock, forever, handle, keys, prefix, put, settleEvents, startReplica } from './fixture.js';
+import { MemoryStore } from './memory/memory-store.js';
+import { encodeRecord, serialize } from './record/record.js';
+
+const owner = { kind: 'host', name: 'node-1' } as const;
+
+const pool = (name: string): Pool => ({
+  name,
+  uid: '',
+  prefix: prefix('10.0.0.0/16'),
+  blockSizeBits: 30,
+  disabled: false,
+  createTimeMs: 0,
+  nodeSelector: 'all()',
+  namespaceSelector: '',
+  allowedUses: ['Workload'],
+  assignmentMode: 'Automatic',
+});
+const affinity = (cidr: string): Affinity => ({ owner, block: prefix(cidr), state: 'confirmed' });
+const block = (cidr: string): RecordValue => ({ kind: 'block', value: emptyBlock(cidr) });
+
+async function draftOver(records: readonly RecordValue[]): Promise<Draft> {
+  const store = new MemoryStore();
+  const puts = records.map((record) => ({ key: keys.of(record), value: serialize(encodeRecord(record, undefined)) }));
+  await store.commit({ comparisons: [], puts, deletes: [] }, forever);
+  const { mirror } = await startReplica(store);
+  return new Draft(mirror, keys);
+}
+
+const change = (type: 'put' | 'delete' | 'expect', record: RecordValue): Change => ({ type, record });
+
+describe('a draft', () => {
+  it('shows the mirror with the changes folded so far', async () => {
+    const stored = ['10.0.0.0/30', '10.0.0.8/30', '10.0.0.16/30'];
+    const draft = await draftOver([
+      ...stored.map(block),
+      { kind: 'pool', value: pool('b') },
+      { kind: 'affinity', value: affinity('10.0.0.8/30') },
+      { kind: 'handle', value: handle('old', 1) },
+    ]);
+    draft.fold([
+      change('put', block('10.0.0.12/30')),
+      change('put', block('10.0.0.4/30')),
+      change('delete', block('10.0.0.0/30')),
+      change('expect', block('10.0.0.16/30')),
+      change('put', { kind: 'pool', value: pool('a') }),
+      change('put', { kind: 'affinity', value: affinity('10.0.0.0/30') }),
+      change('delete', { kind: 'handle', value: handle('old', 1) }),
+    ]);
+    const blocks = [...draft.blocksIn(prefix('10.0.0.0/27'))].map((item) => item.prefix);
+    expect(blocks).toEqual(['10.0.0.4/30', '10.0.0.8/30', '10.0.0.12/30', '10.0.0.16/30'].map(prefix));
+    expect(draft.pools().map(({ name }) => name)).toEqual(['a', 'b']);
+    expect(draft.pool('a')).toEqual(pool('a'));
+    expect(draft.affinitiesOf(owner)).toEqual([affinity('10.0.0.0/30'), affinity('10.0.0.8/30')]);
+    expect(draft.affinity(owner, prefix('10.0.0.0/30'))).toEqual(affinity('10.0.0.0/30'));
+    expect(draft.handle('old')).toBeUndefined();
+    expect(draft.block(prefix('10.0.0.0/30'))).toBeUndefined();
+  });
+
+  it('compares every named record with the revision that was seen, and writes each once', async () => {
+    const draft = await draftOver([{ kind: 'handle', value: handle('a', 1) }, block('10.0.0.0/30')]);
+    draft.fold([put(handle('a', 2)), change('expect', block('10.0.0.0/30'))]);
+    draft.fold([put(handle('a', 3)), put(handle('new', 1)), { type: 'expectPools' }]);
+    const { transaction } = draft.build();
+    expect(transaction.comparisons).toEqual([
+      { type: 'record', key: keys.handle('a'), modRevision: 2 },
+      { type: 'record', key: keys.block(prefix('10.0.0.0/30')), modRevision: 2 },
+      { type: 'record', key: keys.handle('new'), modRevision: 0 },
+      { type: 'prefix', prefix: keys.pools, notAfterRevision: 2 },
+    ]);
+    expect(transaction.puts.map(({ key, value }) => [key, Buffer.from(value).toString()])).toEqual([
+      [keys.handle('a'), '{"deleted":false,"block":{"10.0.0.0/26":3}}'],
+      [keys.handle('new'), '{"deleted":false,"block":{"10.0.0.0/26":1}}'],
+    ]);
+    expect(transaction.deletes).toEqual([]);
+  });
+
+  it('neither writes nor deletes a record that was made and removed within it', async () => {
+    const draft = await draftOver([]);
+    draft.fold([put(handle('a', 1))]);
+    draft.fold([change('delete', { kind: 'handle', value: handle('a', 1) })]);
+    const { transaction } = draft.build();
+    expect([transaction.puts, transaction.deletes]).toEqual([[], []]);
+    expect(transaction.comparisons).toHaveLength(1);
+  });
+
+  it('folds nothing of a decision that would replace a record that cannot be read', async () => {
+    const store = new MemoryStore();
+    const puts = [{ key: keys.handle('bad'), value: Buffer.from('[]') }];
+    await store.commit({ comparisons: [], puts, deletes: [] }, forever);
+    const { mirror } = await startReplica(store);
+    await settleEvents();
+    const draft = new Draft(mirror, keys);
+    expect(() => draft.fold([put(handle('good', 1)), put(handle('bad', 1))])).toThrow(
+      expect.objectContaining({ code: 'STORE_CORRUPT' }),
+    );
+    expect(draft.isEmpty).toBe(true);
+  });
+});

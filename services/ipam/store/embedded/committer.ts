@@ -1,0 +1,20 @@
+import process from 'node:process';
+
+import { EmbeddedStore } from './embedded-store.js';
+
+/**
+ * The victim of the kill test: commits transactions of three records one after another, and prints the number of each that
+ * was acknowledged. Run with the directory as its only argument.
+ */
+const [directory = ''] = process.argv.slice(-1);
+const signal = new AbortController().signal;
+const store = await EmbeddedStore.open({ directory, pid: process.pid });
+const { records } = await store.list('/log/', signal);
+
+for (let number = records.length; ; number++) {
+  const value = Buffer.from(String(number));
+  const keys = ['/first', `/log/${String(number).padStart(8, '0')}`, '/second'];
+  const puts = keys.map((key) => ({ key, value }));
+  await store.commit({ comparisons: [], puts, deletes: [] }, signal);
+  process.stdout.write(`${number}\n`);
+}

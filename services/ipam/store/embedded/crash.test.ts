@@ -1,0 +1,121 @@
+import { execFileSync, spawn, type ChildProcessByStdio } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import process from 'node:process';
+import type { Readable } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+
+import { EmbeddedStore } from './embedded-store.js';
+
+const signal = new AbortController().signal;
+const conditions = ['podwire:source', 'node', 'import', 'module', 'default'];
+let directory: string;
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), 'podwire-crash-'));
+});
+afterEach(() => rmSync(directory, { recursive: true, force: true }));
+
+const openStore = () => EmbeddedStore.open({ directory, pid: process.pid });
+
+/** Node cannot run TypeScript before 22; vite, which vitest brings, can. */
+const RUN_TYPESCRIPT = `
+  const { runnerImport } = await import('vite');
+  const conditions = ${JSON.stringify(conditions)};
+  await runnerImport(process.argv[1], {
+    configFile: false, logLevel: 'error', resolve: { conditions }, ssr: { resolve: { conditions } },
+  });`;
+
+function committerCommand(): string[] {
+  const module = join(import.meta.dirname, 'committer.ts');
+  return [process.execPath, '--input-type=module', '-e', RUN_TYPESCRIPT, module, directory];
+}
+
+function start([program = '', ...args]: string[]): ChildProcessByStdio<null, Readable, null> {
+  return spawn(program, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+}
+
+/** @returns the numbers that the committer printed until it was killed, `aliveMs` after its first */
+async function commitUntilKilled(aliveMs: number): Promise<number[]> {
+  const child = start(committerCommand());
+  let output = '';
+  child.stdout.setEncoding('utf8').on('data', (text: string) => (output += text));
+  await once(child.stdout, 'data');
+  await sleep(aliveMs);
+  child.kill('SIGKILL');
+  await once(child, 'close');
+  return output.slice(0, output.lastIndexOf('\n')).split('\n').map(Number);
+}
+
+describe('the embedded store when its process is killed', () => {
+  it.each([3, 11, 29, 47, 83, 130])(
+    'has every acknowledged transaction, each whole, after SIGKILL within %i ms',
+    async (aliveMs) => {
+      const acknowledged = [...(await commitUntilKilled(aliveMs)), ...(await commitUntilKilled(aliveMs / 2))];
+      const store = await openStore();
+      const { records } = await store.list('/', signal);
+      const values = new Map(records.map(({ key, value }) => [key, Number(Buffer.from(value).toString())]));
+      const logged = records.filter(({ key }) => key.startsWith('/log/')).map(({ key }) => values.get(key));
+      expect(logged).toEqual(logged.map((_, index) => index));
+      expect(acknowledged.filter((number) => !logged.includes(number))).toEqual([]);
+      expect(values.get('/first')).toBe(logged.length - 1);
+      expect(values.get('/second')).toBe(logged.length - 1);
+      await store.close();
+    },
+  );
+
+  it('refuses the directory while the other process lives, and not once it is killed', async () => {
+    const child = start(committerCommand());
+    await once(child.stdout, 'data');
+    await expect(openStore()).rejects.toMatchObject({ code: 'STORE_IN_USE', details: { pid: String(child.pid) } });
+    child.kill('SIGKILL');
+    await once(child, 'close');
+    const store = await openStore();
+    await store.close();
+  });
+
+  it('has the data on the disk before it acknowledges', async () => {
+    const trace = join(directory, 'trace');
+    const calls = 'fdatasync,pwrite64,pwritev,writev,write';
+    const child = start(['strace', '-f', '-y', '-s', '8', '-o', trace, '-e', `trace=${calls}`, ...committerCommand()]);
+    for (let lines = 0; lines < 20;) lines += String((await once(child.stdout, 'data'))[0]).split('\n').length - 1;
+    const tracer = child.pid ?? 0;
+    const [committer = ''] = readFileSync(`/proc/${tracer}/task/${tracer}/children`, 'utf8').split(' ');
+    process.kill(Number(committer), 'SIGKILL');
+    await once(child, 'close');
+    const lines = readFileSync(trace, 'utf8').split('\n');
+    // Letters: D data page, S sync, M meta page (opened with O_DSYNC), A acknowledgement.
+    const story = lines.map(letterOf).join('').replaceAll(/D+/g, 'D');
+    expect(story.match(/A/g)).toHaveLength(story.match(/DSMA/g)?.length ?? 0);
+    expect(story).toMatch(/(DSMA){15}/);
+  });
+});
+
+function letterOf(line: string): string {
+  if (/fdatasync\(\d+<[^>]*data\.mdb>\)\s+= 0/.test(line)) return 'S';
+  if (/write(64|v)\(\d+<[^>]*data\.mdb>/.test(line)) return / = 128$|, 128, /.test(line) ? 'M' : 'D';
+  return line.includes('write(1<') ? 'A' : '';
+}
+
+describe('the embedded store on a full disk', () => {
+  it('fails the transaction, keeps what it had, and goes on when there is room', async () => {
+    const mount = join(directory, 'small');
+    mkdirSync(mount);
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=2m', 'tmpfs', mount]);
+    try {
+      const store = await EmbeddedStore.open({ directory: mount, pid: process.pid });
+      const put = (key: string, bytes: number) =>
+        store.commit({ comparisons: [], puts: [{ key, value: Buffer.alloc(bytes) }], deletes: [] }, signal);
+      await put('/small', 100);
+      await expect(put('/large', 4 * 2 ** 20)).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
+      expect((await store.list('/', signal)).records.map(({ key }) => key)).toEqual(['/small']);
+      expect((await put('/other', 100)).committed).toBe(true);
+      await store.close();
+    } finally {
+      execFileSync('umount', [mount]);
+    }
+  });
+});
