@@ -10,6 +10,9 @@ export interface Address {
   readonly value: bigint;
 }
 
+/** First 96 bits of an IPv4-mapped address, ::ffff:0:0/96 (RFC 4291, section 2.5.5.2). */
+const MAPPED = 0xffffn;
+
 /** Number of bits in an address of the family: 32 or 128. */
 export function familyBits(family: Family): number {
   return family === 4 ? 32 : 128;
@@ -17,16 +20,19 @@ export function familyBits(family: Family): number {
 
 /**
  * Reads an address in its usual text form: dotted decimal with four parts, or RFC 4291 section 2.2.
- * Zones (`fe80::1%eth0`), IPv4-mapped IPv6 addresses and leading zeros are not accepted: each has more than one reading.
+ * Zones (`fe80::1%eth0`), IPv4-mapped IPv6 addresses, the deprecated IPv4-compatible form (`::192.0.2.1`) and leading zeros in
+ * decimal parts are not accepted: each has more than one reading.
  * @returns undefined when the text is not such an address
  */
 export function parseAddress(text: string): Address | undefined {
   if (ipaddr.IPv4.isValidFourPartDecimal(text)) {
-    return /(^|\.)0\d/.test(text) ? undefined : { family: 4, value: toInteger(ipaddr.IPv4.parse(text).toByteArray()) };
+    return { family: 4, value: toInteger(ipaddr.IPv4.parse(text).toByteArray()) };
   }
   if (text.includes('%') || !ipaddr.IPv6.isValid(text)) return undefined;
-  const parsed = ipaddr.IPv6.parse(text);
-  return parsed.isIPv4MappedAddress() ? undefined : { family: 6, value: toInteger(parsed.toByteArray()) };
+  const value = toInteger(ipaddr.IPv6.parse(text).toByteArray());
+  const tail = text.slice(text.lastIndexOf(':') + 1);
+  const ambiguousTail = tail.includes('.') && (!ipaddr.IPv4.isValidFourPartDecimal(tail) || value >> 32n === 0n);
+  return value >> 32n === MAPPED || ambiguousTail ? undefined : { family: 6, value };
 }
 
 /** Writes an address in its usual text form; IPv6 as RFC 5952 asks. */
