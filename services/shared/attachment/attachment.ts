@@ -51,12 +51,22 @@ export function podInterfaceNameFault(name: string): string | undefined {
   return name === 'lo' ? 'is the loopback interface, which every network namespace has' : interfaceNameFault(name);
 }
 
-/** Why the kernel refuses an interface name (dev_valid_name, net/core/dev.c), or undefined when it is valid. */
+/** The byte that the kernel takes for a space of Latin-1 (lib/ctype.c), so that it refuses "à" in UTF-8. */
+const LATIN1_SPACE = 0xa0;
+
+/**
+ * Why the kernel (dev_valid_name, net/core/dev.c) or the CNI specification refuses an interface name, or undefined when it is
+ * valid. The kernel would take "%" for a pattern: it makes eth0 of `eth%d`. `all` and `default` are sysctl's names for
+ * every interface, present and to come (sysctl_dev_name_is_allowed, include/linux/inetdevice.h).
+ */
 export function interfaceNameFault(name: string): string | undefined {
   if (name === '') return 'is empty';
   if (Buffer.byteLength(name) > MAX_INTERFACE_NAME_BYTES) return `is longer than ${MAX_INTERFACE_NAME_BYTES} bytes`;
   if (name === '.' || name === '..') return 'names a directory';
-  return /[/:\s\0]/u.test(name) ? 'holds "/", ":" or white space' : undefined;
+  if (name === 'all' || name === 'default') return 'is what sysctl calls all interfaces';
+  return /[/:%\s\x85\0]/u.test(name) || Buffer.from(name).includes(LATIN1_SPACE)
+    ? 'holds "/", ":", "%", white space or a character that the kernel takes for it'
+    : undefined;
 }
 
 /** The attachment in one line, for messages and logs: `network/containerId/interfaceName`. */

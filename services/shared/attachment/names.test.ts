@@ -1,0 +1,58 @@
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+
+import { parseMac } from '../net/mac.js';
+import { interfaceNameFault } from './attachment.js';
+import { attachments } from './attachment.fixture.js';
+import { handleId, HOST_MAC, hostInterfaceName, podMac } from './names.js';
+
+const ATTACHMENT = { network: 'podwire', containerId: 'c0ffee', interfaceName: 'eth0' };
+
+test('the host interface fills the 15 bytes that the kernel has for a name', () => {
+  fc.assert(
+    fc.property(attachments, (attachment) => {
+      expect(hostInterfaceName(attachment)).toMatch(/^podw[0-9a-f]{11}$/);
+      expect(interfaceNameFault(hostInterfaceName(attachment))).toBeUndefined();
+    }),
+  );
+});
+
+test("a pod's MAC address is a local unicast one", () => {
+  fc.assert(
+    fc.property(attachments, (attachment) => {
+      expect(parseMac(podMac(attachment))).toBe(podMac(attachment));
+      expect(Number.parseInt(podMac(attachment).slice(0, 2), 16) & 0b11).toBe(0b10);
+    }),
+  );
+  expect(parseMac(HOST_MAC)).toBe(HOST_MAC);
+});
+
+// Written down, because an interface of an older release has to be found again by the next one.
+test('names stay what they are', () => {
+  const names = [hostInterfaceName(ATTACHMENT), podMac(ATTACHMENT), handleId(ATTACHMENT)];
+  expect(names).toEqual(['podwaaebae2a3f2', '3a:c8:09:d7:aa:3a', 'podwire.c0ffee']);
+});
+
+test.each([
+  ['network', { ...ATTACHMENT, network: 'podwire2' }],
+  ['container', { ...ATTACHMENT, containerId: 'c0ffee2' }],
+  ['interface', { ...ATTACHMENT, interfaceName: 'eth1' }],
+  ['border between the parts', { ...ATTACHMENT, containerId: 'c0ffe', interfaceName: 'eeth0' }],
+])('another %s has other names', (_, other) => {
+  expect(hostInterfaceName(other)).not.toBe(hostInterfaceName(ATTACHMENT));
+  expect(podMac(other)).not.toBe(podMac(ATTACHMENT));
+});
+
+test('names of different attachments differ', () => {
+  fc.assert(
+    fc.property(fc.uniqueArray(attachments, { minLength: 2, selector: (each) => JSON.stringify(each) }), (all) => {
+      expect(new Set(all.map(hostInterfaceName)).size).toBe(all.length);
+      expect(new Set(all.map(podMac)).size).toBe(all.length);
+    }),
+  );
+});
+
+test('the handle is shared by the interfaces of one container on one network', () => {
+  expect(handleId({ ...ATTACHMENT, interfaceName: 'eth1' })).toBe(handleId(ATTACHMENT));
+  expect(handleId({ ...ATTACHMENT, containerId: 'other' })).not.toBe(handleId(ATTACHMENT));
+});
