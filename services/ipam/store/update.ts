@@ -231,7 +231,10 @@ class Lane {
     try {
       drafted = draft.build();
       const result = await this.#commit(drafted, group);
-      if (!result.committed) { await this.#lost(drafted, group); return; }
+      if (!result.committed) {
+        await this.#lost(drafted, group);
+        return;
+      }
       const poolsCompared = drafted.questioned.pools;
       this.#options.mirror.applyOwn(result.revision, drafted.writes, { poolsCompared });
       for (const request of group) request.succeed();

@@ -30,7 +30,7 @@ const RUN_TYPESCRIPT = `
   });`;
 
 function committerCommand(): string[] {
-  const module = join(import.meta.dirname, 'committer.ts');
+  const module = join(import.meta.dirname, 'committer/main.ts');
   return [process.execPath, '--input-type=module', '-e', RUN_TYPESCRIPT, module, directory];
 }
 

@@ -11,7 +11,6 @@ import {
   readObject,
   readOptionalText,
   readPrefix,
-  readText,
   readTextMap,
   readTime,
   readUint64,

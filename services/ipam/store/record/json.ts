@@ -30,18 +30,13 @@ export function parseJson(text: string): Json {
 
 /** Writes a value as `JSON.stringify` does, bigints as integers. */
 export function formatJson(value: Json): string {
-  switch (typeof value) {
-    case 'string':
-      return quote(value);
-    case 'object':
-      return value === null ? 'null' : isArray(value) ? formatArray(value) : formatObject(value);
-    case 'number':
-      // What another writer's number overflowed to; read again, it is the same.
-      return Number.isFinite(value) ? String(value) : value > 0 ? '1e999' : '-1e999';
-    case 'boolean':
-    case 'bigint':
-      return String(value);
-  }
+  if (typeof value === 'string') return quote(value);
+  if (value === null) return 'null';
+  if (isArray(value)) return formatArray(value);
+  if (typeof value === 'object') return formatObject(value);
+  // What another writer's number overflowed to; read again, it is the same.
+  if (value === Infinity) return '1e999';
+  return value === -Infinity ? '-1e999' : String(value);
 }
 
 export function isArray(value: Json | undefined): value is readonly Json[] {

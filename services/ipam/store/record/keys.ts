@@ -100,6 +100,7 @@ function parseIpam([area, ...path]: readonly string[]): RecordName | undefined {
     }
     case 'handle':
       return first && rest.length === 0 ? { kind: 'handle', id: first } : undefined;
+    case undefined:
     default:
       return undefined;
   }

@@ -1,6 +1,6 @@
 import process from 'node:process';
 
-import { EmbeddedStore } from './embedded-store.js';
+import { EmbeddedStore } from '../embedded-store.js';
 
 /**
  * The victim of the kill test: commits transactions of three records one after another, and prints the number of each that
