@@ -2,7 +2,7 @@ import type { Clock } from '../runtime/clock.js';
 import { backoffMs, type BackoffBounds } from './schedule.js';
 
 export interface RetryOptions {
-  /** How often the operation runs at most. */
+  /** How often the operation runs at most: 1 or more. */
   readonly attempts: number;
   readonly backoff: BackoffBounds;
   readonly clock: Clock;

@@ -1,0 +1,39 @@
+import { expect, test } from 'vitest';
+
+import { MAX_TIMER_MS, systemClock } from './clock.js';
+
+const never = new AbortController().signal;
+
+test('the time is the wall clock’s', () => {
+  const before = new Date().getTime();
+  const nowMs = systemClock.nowMs();
+  expect(nowMs).toBeGreaterThanOrEqual(before);
+  expect(nowMs).toBeLessThanOrEqual(new Date().getTime());
+});
+
+test('a sleep ends after its time, and not before', async () => {
+  const before = performance.now();
+  await expect(systemClock.sleep(30, never)).resolves.toBe('elapsed');
+  // Timers count whole milliseconds of the loop's own clock.
+  expect(performance.now() - before).toBeGreaterThan(28);
+});
+
+test.each([0, -1])('a sleep of %i ms ends', async (durationMs) => {
+  await expect(systemClock.sleep(durationMs, never)).resolves.toBe('elapsed');
+});
+
+test.each([1000, MAX_TIMER_MS, MAX_TIMER_MS + 1, Number.MAX_VALUE, Infinity])(
+  'a sleep of %d ms ends early with the signal alone',
+  async (durationMs) => {
+    const controller = new AbortController();
+    const slept = systemClock.sleep(durationMs, controller.signal);
+    const other = systemClock.sleep(20, never).then(() => 'still asleep');
+    await expect(Promise.race([slept, other])).resolves.toBe('still asleep');
+    controller.abort();
+    await expect(slept).resolves.toBe('aborted');
+  },
+);
+
+test('a sleep under a signal that has fired does not begin', async () => {
+  await expect(systemClock.sleep(60_000, AbortSignal.abort())).resolves.toBe('aborted');
+});
