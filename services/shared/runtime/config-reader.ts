@@ -32,6 +32,12 @@ const PROJECT_PREFIX = 'PODWIRE_';
 const PROCESS_PREFIXES = ['PODWIRE_IPAM_', 'PODWIRE_DATAPLANE_', 'PODWIRE_PLUGIN_'];
 
 /**
+ * What the kubelet adds to every container for a Service in its namespace (Kubernetes, "Environment variables" of Services). Beside
+ * a Service called `podwire-ipam` these begin like our settings, and nobody has misspelled one.
+ */
+const SERVICE_LINK = /_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$/;
+
+/**
  * Reads all settings of a process from its environment.
  * @throws Failure INVALID_SETTINGS that lists every unknown variable and every nonsense value
  */
@@ -57,6 +63,6 @@ function unknownVariables({ settings, prefix, env }: SettingsSource<Settings>): 
     variable.startsWith(prefix) ||
     (variable.startsWith(PROJECT_PREFIX) && !PROCESS_PREFIXES.some((other) => variable.startsWith(other)));
   return Object.keys(env)
-    .filter((variable) => ours(variable) && !declared.includes(variable))
+    .filter((variable) => ours(variable) && !declared.includes(variable) && !SERVICE_LINK.test(variable))
     .map((field) => ({ field, reason: `is no setting of this release; the settings are ${declared.join(', ')}` }));
 }

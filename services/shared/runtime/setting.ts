@@ -25,11 +25,18 @@ export function oneOf<const Words extends readonly [string, ...string[]]>(words:
 /** `true` or `false`. */
 export const flag = oneOf(['true', 'false']).transform((word) => word === 'true');
 
-/** Where a gRPC server listens or is found: `unix:/absolute/path`, or `host:port`. */
-export const rpcAddress = text.regex(
-  /^(unix:\/[^\s]+|(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5})$/,
-  'is neither unix:/absolute/path nor host:port',
-);
+const MAX_PORT = 65_535;
+
+/**
+ * Where a gRPC server listens or is found: `unix:/absolute/path`, or `host:port` with an IPv6 address in brackets. A server at
+ * port 0 takes a free one.
+ */
+export const rpcAddress = text
+  .regex(/^(unix:\/[^\s]+|(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5})$/, 'is neither unix:/absolute/path nor host:port')
+  .refine(
+    (address) => address.startsWith('unix:') || Number(/\d+$/.exec(address)?.[0]) <= MAX_PORT,
+    `has a port above ${MAX_PORT}`,
+  );
 
 /** Several of one form, with commas between them. */
 export function listOf<Value>(form: z.ZodType<Value, string>) {
