@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import type { Affinity, Pool } from '../allocator/records.js';
 import type { Change, RecordValue } from '../allocator/view.js';
 import { Draft } from './draft.js';
-import { emptyBlock, forever, handle, keys, prefix, put, settleEvents, startReplica } from './fixture.js';
+import { emptyBlock, forever, handle, keys, prefix, put, settleEvents, startReplica } from './store.fixture.js';
 import { MemoryStore } from './memory/memory-store.js';
 import { encodeRecord, serialize } from './record/record.js';
 

@@ -12,7 +12,7 @@ import {
   settleEvents,
   startReplica,
   writeHandle,
-} from './fixture.js';
+} from './store.fixture.js';
 import { MemoryStore } from './memory/memory-store.js';
 import type { Mirror } from './mirror.js';
 import { decodeRecord, encodeRecord, serialize } from './record/record.js';

@@ -1,11 +1,10 @@
-import { Failure } from '@podwire/shared/failure/failure';
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 
+import { endpointKey } from '../../allocator/endpoint.js';
 import type { Block, Endpoint, Pool } from '../../allocator/records.js';
 import type { RecordValue } from '../../allocator/view.js';
-import { endpointKey } from './endpoint-name.js';
 import { formatJson, parseJson } from './json.js';
 import { RecordKeys } from './keys.js';
 import { decodeRecord, encodeRecord, serialize, type DecodedRecord } from './record.js';
@@ -204,11 +203,6 @@ describe('workload endpoints', () => {
       namespace: 'default',
       name: 'node--1-cni-9f2c-eth0',
     });
-  });
-
-  it.each(['-eth0', 'eth0-', '', 'a/b'])('refuse the part %j, which would make names ambiguous', (interfaceName) => {
-    const attachment = { ...ENDPOINT.attachment, interfaceName };
-    expect(() => endpointKey({ ...ENDPOINT, attachment })).toThrow(Failure);
   });
 
   it('come back as they were written', () => {
