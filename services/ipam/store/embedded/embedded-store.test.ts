@@ -44,6 +44,17 @@ describe('the embedded store on disk', () => {
     await second.close();
   });
 
+  it('grows beyond the address space it began with', async () => {
+    const store = await EmbeddedStore.open({ directory, pid: process.pid, initialMapBytes: 2 ** 20 });
+    const value = Buffer.alloc(2 ** 20, 7);
+    for (let index = 0; index < 8; index++)
+      await store.commit({ comparisons: [], puts: [{ key: `/${index}`, value }], deletes: [] }, signal);
+    const { records } = await store.list('/', signal);
+    expect(records.map((record) => value.equals(record.value))).toEqual(records.map(() => true));
+    expect(records).toHaveLength(8);
+    await store.close();
+  });
+
   it('keeps its directory to its owner', async () => {
     const store = await openStore();
     expect(statSync(directory).mode & 0o777).toBe(0o700);

@@ -172,6 +172,8 @@ export class EmbeddedStore implements Store {
 
   #commitWaiting(): void {
     const batch = this.#waiting.splice(0);
+    // Closing has served them already.
+    if (batch.length === 0) return;
     const published: RevisionChanges[] = [];
     let results: (CommitResult | undefined)[];
     try {
