@@ -1,4 +1,5 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
+import { inspect } from 'node:util';
 
 import { isSpanContextValid, trace } from '@opentelemetry/api';
 import { pino, type DestinationStream, type Logger } from 'pino';
@@ -21,9 +22,19 @@ export interface LogOptions {
 
 const attachments = new AsyncLocalStorage<Attachment>();
 
-/** Runs `work`; every line logged meanwhile, at whatever depth, carries the attachment. */
-export function withAttachment<Result>(attachment: Attachment, work: () => Result): Result {
-  return attachments.run(attachment, work);
+/** The attachment that an error was thrown under: the border that logs it is outside of `withAttachment`. */
+const attachmentOfError = new WeakMap<object, Attachment>();
+
+/** Runs `work`; every line logged meanwhile, at whatever depth, carries the attachment, and so does one that logs what it throws. */
+export function withAttachment<Result>(attachment: Attachment, work: () => Promise<Result>): Promise<Result> {
+  return attachments.run(attachment, async () => {
+    try {
+      return await work();
+    } catch (error) {
+      if (error instanceof Error && !attachmentOfError.has(error)) attachmentOfError.set(error, attachment);
+      throw error;
+    }
+  });
 }
 
 /** A logger of JSON lines, each with the trace and the attachment that it belongs to. */
@@ -34,27 +45,38 @@ export function createLogger({ service, level, destination }: LogOptions): Logge
       base: { service },
       timestamp: pino.stdTimeFunctions.isoTime,
       formatters: { level: (label) => ({ level: label }) },
-      serializers: { err: describeError },
+      serializers: { err: (error: unknown) => describeError(error) },
       mixin: scope,
     },
     destination ?? pino.destination({ dest: 2, sync: true }),
   );
 }
 
-function scope(): Record<string, string> {
+function scope(line: object): Record<string, string> {
   const span = trace.getActiveSpan()?.spanContext();
-  const attachment = attachments.getStore();
+  const error = 'err' in line && line.err instanceof Error ? line.err : undefined;
+  const attachment = attachments.getStore() ?? (error && attachmentOfError.get(error));
   return {
     ...(span && isSpanContextValid(span) ? { trace_id: span.traceId, span_id: span.spanId } : {}),
     ...(attachment ? { attachment: formatAttachment(attachment) } : {}),
   };
 }
 
-function describeError(error: Error): Record<string, unknown> {
+/** How many causes of causes are logged; an error that is its own cause has no last one. */
+const MAX_CAUSES = 8;
+
+/** What was thrown, for the log alone: whole, with its causes. A stack is of use where a defect is. */
+function describeError(error: unknown, depth = 0): Record<string, unknown> {
+  if (!(error instanceof Error)) return { type: typeof error, message: inspect(error) };
+  const foreseen = error instanceof Failure && error.code !== 'INTERNAL';
+  const inner = (cause: unknown) => describeError(cause, depth + 1);
+  const deeper = depth < MAX_CAUSES;
   return {
     type: error.name,
     message: error.message,
-    ...(error instanceof Failure ? { code: error.code, details: error.details } : { stack: error.stack }),
-    ...(error.cause instanceof Error ? { cause: describeError(error.cause) } : {}),
+    ...(error instanceof Failure ? { code: error.code, details: error.details } : {}),
+    ...(foreseen ? {} : { stack: error.stack }),
+    ...(error.cause !== undefined && deeper ? { cause: inner(error.cause) } : {}),
+    ...(error instanceof AggregateError && deeper ? { errors: error.errors.map(inner) } : {}),
   };
 }

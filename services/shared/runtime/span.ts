@@ -31,6 +31,6 @@ export function markFailed(span: Span, error: unknown): void {
   span.setStatus({ code: SpanStatusCode.ERROR, message });
   span.setAttribute(
     'error.type',
-    error instanceof Failure ? error.code : error instanceof Error ? error.name : 'unknown',
+    error instanceof Failure ? error.code : error instanceof Error ? error.name : '_OTHER',
   );
 }
