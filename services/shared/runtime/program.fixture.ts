@@ -1,0 +1,45 @@
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { fileURLToPath } from 'node:url';
+
+const LOADER = new URL('../../../test/support/typescript.mjs', import.meta.url);
+
+export interface Ended {
+  readonly exitCode: number | null;
+  readonly stdout: string;
+  /** Standard error, which is JSON lines and nothing else. */
+  readonly log: readonly Record<string, unknown>[];
+}
+
+/** A program of this folder in a process of its own, run from its TypeScript source. */
+export class Program {
+  readonly child: ChildProcess;
+  readonly ended: Promise<Ended>;
+  #stdout = '';
+  #stderr = '';
+
+  constructor(file: string, args: readonly string[], env: NodeJS.ProcessEnv = {}) {
+    const command = ['--import', LOADER.href, fileURLToPath(new URL(file, import.meta.url)), ...args];
+    const inherited = Object.entries(process.env).filter(([name]) => !/^(OTEL|NODE|VITEST)/.test(name));
+    this.child = spawn(process.execPath, command, { env: { ...Object.fromEntries(inherited), ...env } });
+    this.child.stdout?.on('data', (chunk: Buffer) => (this.#stdout += chunk.toString()));
+    this.child.stderr?.on('data', (chunk: Buffer) => (this.#stderr += chunk.toString()));
+    this.ended = once(this.child, 'close').then(([exitCode]: readonly (number | null)[]) => ({
+      exitCode: exitCode ?? null,
+      stdout: this.#stdout,
+      log: this.#stderr
+        .trimEnd()
+        .split('\n')
+        .filter((line) => line !== '')
+        .map((line): Record<string, unknown> => JSON.parse(line)),
+    }));
+  }
+
+  /** Waits until the program has said the word on standard output. */
+  async said(word: string): Promise<void> {
+    while (!this.#stdout.split('\n').includes(word)) {
+      if (this.child.exitCode !== null) throw new Error(`ended before it said ${word}: ${this.#stderr}`);
+      await new Promise((resolve) => setTimeout(resolve, 5));
+    }
+  }
+}

@@ -1,0 +1,25 @@
+import process from 'node:process';
+import { setTimeout as pause } from 'node:timers/promises';
+
+import { context, propagation, ROOT_CONTEXT } from '@opentelemetry/api';
+
+import { createLogger } from './log.js';
+import { withSpan } from './span.js';
+import { startTelemetry } from './telemetry.js';
+
+/** A program that takes in the trace context of its argument, works under it, and prints what it would send on. */
+
+const stop = await startTelemetry('podwire-fixture', process.env);
+const incoming = propagation.extract(ROOT_CONTEXT, { traceparent: process.argv[2] ?? '', baggage: 'tenant=a' });
+const outgoing = await context.with(incoming, async () => {
+  await pause(1);
+  return withSpan('some work', {}, async () => {
+    await pause(1);
+    createLogger({ service: 'fixture', level: 'info' }).info('worked');
+    const headers = {};
+    propagation.inject(context.active(), headers);
+    return headers;
+  });
+});
+await stop();
+process.stdout.write(JSON.stringify(outgoing));

@@ -1,0 +1,101 @@
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+
+import { Program } from './program.fixture.js';
+
+const TRACE = '0af7651916cd43dd8448eb211c80319c';
+const PARENT = 'b7ad6b7169203331';
+
+/** What arrived at a collector: path and body of each request. */
+const arrived: { path: string; body: Buffer }[] = [];
+
+const collector = createServer((request, response) => {
+  const chunks: Buffer[] = [];
+  request.on('data', (chunk: Buffer) => chunks.push(chunk));
+  request.on('end', () => {
+    arrived.push({ path: request.url ?? '', body: Buffer.concat(chunks) });
+    response.writeHead(200, { 'content-type': 'application/x-protobuf' }).end();
+  });
+});
+
+let endpoint: string;
+
+beforeAll(async () => {
+  collector.listen(0, '127.0.0.1');
+  await once(collector, 'listening');
+  const address: AddressInfo | string | null = collector.address();
+  endpoint = `http://127.0.0.1:${typeof address === 'object' && address ? address.port : 0}`;
+});
+
+beforeEach(() => {
+  arrived.length = 0;
+});
+
+afterAll(async () => {
+  collector.close();
+  await once(collector, 'close');
+});
+
+async function run(env: NodeJS.ProcessEnv, traceparent: string) {
+  const { exitCode, stdout, log } = await new Program('telemetry.fixture.ts', [traceparent], env).ended;
+  expect(exitCode, JSON.stringify(log)).toBe(0);
+  const sent: unknown = JSON.parse(stdout);
+  return { sent, line: log.find(({ msg }) => msg === 'worked') };
+}
+
+describe.each([
+  ['without an exporter', {}],
+  ['with empty variables', { OTEL_EXPORTER_OTLP_ENDPOINT: '', OTEL_TRACES_EXPORTER: '', OTEL_SERVICE_NAME: '' }],
+  ['when it is disabled', { OTEL_SDK_DISABLED: 'TRUE', OTEL_EXPORTER_OTLP_ENDPOINT: 'COLLECTOR' }],
+])('%s', (_, env) => {
+  const given = () =>
+    Object.fromEntries(Object.entries(env).map(([name, value]) => [name, value.replace('COLLECTOR', endpoint)]));
+
+  test.each(['00', '01'])('the trace comes in, goes out and is in the log; its flag %s is kept', async (flags) => {
+    const { sent, line } = await run(given(), `00-${TRACE}-${PARENT}-${flags}`);
+    expect(sent).toEqual({
+      traceparent: expect.stringMatching(`^00-${TRACE}-[0-9a-f]{16}-${flags}$`),
+      baggage: 'tenant=a',
+    });
+    expect(line).toMatchObject({ trace_id: TRACE });
+    expect(arrived).toEqual([]);
+  });
+
+  test('a trace begins here where none comes in, so that lines can be joined', async () => {
+    const { sent, line } = await run(given(), '');
+    expect(sent).toMatchObject({ traceparent: expect.stringMatching(/^00-[0-9a-f]{32}-[0-9a-f]{16}-00$/) });
+    expect(sent).toMatchObject({ traceparent: expect.stringContaining(String(line?.trace_id)) });
+  });
+});
+
+describe('with an OTLP endpoint', () => {
+  test.each([
+    ['of its own name', {}, 'podwire-fixture'],
+    ['of the name that OTEL_SERVICE_NAME gives', { OTEL_SERVICE_NAME: 'other-name' }, 'other-name'],
+  ])('spans arrive there under the service %s', async (_, env, name) => {
+    const { sent } = await run({ OTEL_EXPORTER_OTLP_ENDPOINT: endpoint, ...env }, `00-${TRACE}-${PARENT}-01`);
+    expect(sent).toMatchObject({ traceparent: expect.stringMatching(`^00-${TRACE}-[0-9a-f]{16}-01$`) });
+    const spans = arrived.filter(({ path }) => path === '/v1/traces');
+    expect(spans).toHaveLength(1);
+    for (const text of [
+      Buffer.from('some work'),
+      Buffer.from(name),
+      Buffer.from(TRACE, 'hex'),
+      Buffer.from(PARENT, 'hex'),
+    ]) {
+      expect(spans[0]?.body.includes(text), text.toString()).toBe(true);
+    }
+  });
+
+  test('OTEL_TRACES_EXPORTER=none sends none', async () => {
+    const { sent } = await run(
+      { OTEL_EXPORTER_OTLP_ENDPOINT: endpoint, OTEL_TRACES_EXPORTER: 'none' },
+      `00-${TRACE}-${PARENT}-01`,
+    );
+    expect(arrived.filter(({ path }) => path === '/v1/traces')).toEqual([]);
+    expect(sent).toMatchObject({ traceparent: expect.stringContaining(TRACE) });
+  });
+});
