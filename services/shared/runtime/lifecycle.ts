@@ -13,35 +13,42 @@ export interface ProcessOptions {
   readonly log: Logger;
   /** Starts the process's work; a failure here ends the process with exit code 1. */
   readonly start: () => Promise<Running>;
-  /** How long stopping may take before the process ends all the same, in milliseconds. */
+  /** How long a signal may wait for the process to end, in milliseconds; then it ends all the same, with exit code 1. */
   readonly stopTimeoutMs: number;
 }
 
 /** Sockets, stores and logs of Podwire are root's alone from the moment they exist. */
 const OWNER_ONLY = 0o077;
 
-/** Runs a process from start to the first SIGTERM or SIGINT, and ends it: exit code 0 after a clean stop, 1 otherwise. */
+/**
+ * Runs a process from start to the first SIGTERM or SIGINT, and ends it: exit code 0 after a clean stop, 1 otherwise. A signal
+ * that comes while the process starts is obeyed as soon as it has started; what nobody catches ends the process.
+ */
 export async function runProcess({ log, start, stopTimeoutMs }: ProcessOptions): Promise<void> {
   process.umask(OWNER_ONLY);
-  const stopSignal = firstSignal();
-  process.on('uncaughtException', (error) => {
-    log.fatal({ err: error }, 'ended by a defect: please report it with this line');
+  const end = (error: unknown, message: string): never => {
+    log.fatal({ err: error }, error instanceof Failure ? error.message : message);
     process.exit(1);
-  });
-  let running: Running;
-  try {
-    running = await start();
-  } catch (error) {
-    log.fatal({ err: error }, error instanceof Failure ? error.message : 'could not start');
-    process.exit(1);
+  };
+  for (const event of ['uncaughtException', 'unhandledRejection'] as const) {
+    process.on(event, (error: unknown) => end(error, 'ended by a defect: please report it with this line'));
   }
-  log.info(`stopping: ${await stopSignal} received`);
-  const overdue = setTimeout(() => {
-    log.error(`stopping took longer than ${stopTimeoutMs} ms: ending all the same`);
-    process.exit(1);
-  }, stopTimeoutMs);
-  await running.stop();
-  clearTimeout(overdue);
+  const stopSignal = firstSignal().then((signal) => {
+    log.info(`stopping: ${signal} received`);
+    setTimeout(() => {
+      log.error(`stopping took longer than ${stopTimeoutMs} ms: ending all the same`);
+      process.exit(1);
+    }, stopTimeoutMs);
+  });
+  let phase = 'start';
+  try {
+    const running = await start();
+    await stopSignal;
+    phase = 'stop';
+    await running.stop();
+  } catch (error) {
+    end(error, `could not ${phase}`);
+  }
   log.info('stopped');
   process.exit(0);
 }

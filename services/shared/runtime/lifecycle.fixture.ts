@@ -1,0 +1,61 @@
+import { writeFileSync } from 'node:fs';
+import process from 'node:process';
+
+import { Failure } from '../failure/failure.js';
+import { runProcess, type Running } from './lifecycle.js';
+import { createLogger } from './log.js';
+
+/** A program that lives as its argument says. What happens is on standard output, a word a line. */
+
+const say = (word: string) => process.stdout.write(`${word}\n`);
+const never = new Promise<never>(() => setInterval(() => undefined, 1000));
+
+function running(stop: () => Promise<void>): Promise<Running> {
+  setInterval(() => undefined, 1000);
+  say('started');
+  return Promise.resolve({
+    stop: () => {
+      say('stop');
+      return stop();
+    },
+  });
+}
+
+const pause = (durationMs: number) => new Promise<void>((resolve) => setTimeout(resolve, durationMs));
+
+const LIVES: Record<string, () => Promise<Running>> = {
+  serves: () => running(() => pause(200)),
+  'hangs at the stop': () => running(() => never),
+  'fails at the stop': () => running(() => Promise.reject(new Failure('STORE_UNAVAILABLE', 'the store is gone'))),
+  'starts slowly': async () => {
+    say('starting');
+    await pause(400);
+    return running(() => Promise.resolve());
+  },
+  'hangs at the start': () => {
+    say('starting');
+    return never;
+  },
+  'fails at the start': () => Promise.reject(new Failure('INVALID_SETTINGS', 'PODWIRE_X is nonsense')),
+  'has a defect at the start': () => {
+    throw new TypeError('x is not a function');
+  },
+  'throws where nobody catches': () => {
+    setTimeout(() => {
+      throw new TypeError('x is not a function');
+    }, 20);
+    return running(() => Promise.resolve());
+  },
+  'rejects where nobody catches': () => {
+    setTimeout(() => void Promise.reject(new TypeError('x is not a function')), 20);
+    return running(() => Promise.resolve());
+  },
+  'makes a file': () => {
+    writeFileSync(process.argv[3] ?? '', '', { mode: 0o666 });
+    return running(() => Promise.resolve());
+  },
+};
+
+const start = LIVES[process.argv[2] ?? ''];
+if (!start) throw new Error(`no such life: ${process.argv[2]}`);
+await runProcess({ log: createLogger({ service: 'fixture', level: 'info' }), start, stopTimeoutMs: 600 });

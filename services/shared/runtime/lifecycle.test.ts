@@ -1,0 +1,102 @@
+import { mkdtempSync, rmSync, statSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { describe, expect, test } from 'vitest';
+
+import { Program, type Ended } from './program.fixture.js';
+
+interface Signalled {
+  /** What the program says before it is sent the signals. */
+  readonly word?: string;
+  readonly signals?: readonly NodeJS.Signals[];
+}
+
+async function live(life: string, { word = 'started', signals = [] }: Signalled = {}): Promise<Ended> {
+  const program = new Program('lifecycle.fixture.ts', [life]);
+  if (signals.length > 0) await program.said(word);
+  for (const signal of signals) program.child.kill(signal);
+  return program.ended;
+}
+
+const messages = ({ log }: Ended) => log.map(({ level, msg }) => `${String(level)}: ${String(msg)}`);
+
+describe.concurrent('a signal', () => {
+  test.for<NodeJS.Signals>(['SIGTERM', 'SIGINT'])('%s stops the process cleanly', async (signal, { expect }) => {
+    const ended = await live('serves', { signals: [signal] });
+    expect(ended).toMatchObject({ exitCode: 0, stdout: 'started\nstop\n' });
+    expect(messages(ended)).toEqual([`info: stopping: ${signal} received`, 'info: stopped']);
+  });
+
+  test('that is repeated stops it once', async ({ expect }) => {
+    const program = new Program('lifecycle.fixture.ts', ['serves']);
+    await program.said('started');
+    program.child.kill('SIGTERM');
+    await program.said('stop');
+    program.child.kill('SIGTERM');
+    program.child.kill('SIGINT');
+    await expect(program.ended).resolves.toMatchObject({ exitCode: 0, stdout: 'started\nstop\n' });
+  });
+
+  test('during the start stops it when it has started', async ({ expect }) => {
+    const ended = await live('starts slowly', { word: 'starting', signals: ['SIGTERM'] });
+    expect(ended).toMatchObject({ exitCode: 0, stdout: 'starting\nstarted\nstop\n' });
+  });
+
+  test.for([
+    ['hangs at the stop', 'started'],
+    ['hangs at the start', 'starting'],
+  ] as const)('ends a process that %s when the time is over', async ([life, word], { expect }) => {
+    const ended = await live(life, { word, signals: ['SIGTERM'] });
+    expect(ended.exitCode).toBe(1);
+    expect(messages(ended).at(-1)).toBe('error: stopping took longer than 600 ms: ending all the same');
+  });
+});
+
+describe.concurrent('a failure', () => {
+  test('at the start is one line for the operator, without a stack', async ({ expect }) => {
+    const { exitCode, log, stdout } = await live('fails at the start');
+    expect({ exitCode, stdout }).toEqual({ exitCode: 1, stdout: '' });
+    expect(log).toEqual([
+      {
+        level: 'fatal',
+        time: expect.any(String),
+        service: 'fixture',
+        msg: 'PODWIRE_X is nonsense',
+        err: { type: 'Failure', message: 'PODWIRE_X is nonsense', code: 'INVALID_SETTINGS', details: {} },
+      },
+    ]);
+  });
+
+  test('at the stop is told, with exit code 1', async ({ expect }) => {
+    const ended = await live('fails at the stop', { signals: ['SIGTERM'] });
+    expect(ended.exitCode).toBe(1);
+    expect(messages(ended)).toEqual(['info: stopping: SIGTERM received', 'fatal: the store is gone']);
+  });
+
+  test.for([
+    ['has a defect at the start', 'could not start'],
+    ['throws where nobody catches', 'ended by a defect: please report it with this line'],
+    ['rejects where nobody catches', 'ended by a defect: please report it with this line'],
+  ] as const)('of a process that %s is one line with its stack', async ([life, msg], { expect }) => {
+    const { exitCode, log } = await live(life);
+    expect(exitCode).toBe(1);
+    expect(log).toHaveLength(1);
+    expect(log[0]).toMatchObject({ level: 'fatal', msg });
+    expect(log[0]).toMatchObject({ err: { type: 'TypeError', message: 'x is not a function' } });
+    expect(log[0]?.err).toHaveProperty('stack', expect.stringContaining('lifecycle.fixture.ts'));
+  });
+});
+
+test('files are their owner’s alone', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'podwire-umask-'));
+  try {
+    const program = new Program('lifecycle.fixture.ts', ['makes a file', join(folder, 'file')]);
+    await program.said('started');
+    program.child.kill('SIGTERM');
+    await expect(program.ended).resolves.toMatchObject({ exitCode: 0 });
+    expect(statSync(join(folder, 'file')).mode & 0o777).toBe(0o600);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
