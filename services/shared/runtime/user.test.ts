@@ -1,0 +1,13 @@
+import { mkdtempSync, rmSync, statSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { expect, test } from 'vitest';
+
+import { currentUserId } from './user.js';
+
+test('is the owner of the files that the process makes', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'podwire-user-'));
+  expect(statSync(folder).uid).toBe(currentUserId());
+  rmSync(folder, { recursive: true });
+});

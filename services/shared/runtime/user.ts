@@ -1,0 +1,6 @@
+import process from 'node:process';
+
+/** The user that the process acts as: owner of the files it makes. */
+export function currentUserId(): number {
+  return process.geteuid?.() ?? 0;
+}
