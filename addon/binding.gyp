@@ -1,0 +1,39 @@
+{
+  "targets": [
+    {
+      "target_name": "podwire_netlink",
+      "sources": [
+        "src/addon.cc",
+        "src/binding/dumps.cc",
+        "src/binding/job.cc",
+        "src/binding/namespace_handle.cc",
+        "src/binding/object_reader.cc",
+        "src/binding/steps.cc",
+        "src/binding/values.cc",
+        "src/message/reader.cc",
+        "src/message/writer.cc",
+        "src/object/address.cc",
+        "src/object/ip_address.cc",
+        "src/object/link.cc",
+        "src/object/neighbour.cc",
+        "src/object/route.cc",
+        "src/socket/namespace.cc",
+        "src/socket/netns.cc",
+        "src/socket/request.cc",
+        "src/socket/socket.cc",
+        "src/socket/sysctl.cc"
+      ],
+      "include_dirs": ["src"],
+      # As system headers, so that -Werror is about this code only.
+      "cflags_cc": [
+        "-isystem", "<!(node -p \"require('path').dirname(require.resolve('node-addon-api'))\")",
+        "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fexceptions"
+      ],
+      "cflags_cc!": ["-fno-exceptions", "-std=gnu++17", "-std=gnu++20"],
+      "cflags!": ["-fno-exceptions"],
+      "defines": ["NAPI_VERSION=8", "NODE_ADDON_API_DISABLE_CPP_EXCEPTIONS"],
+      # A worker thread's end unloads the addon, while a thread of its own may still be on its way out.
+      "ldflags": ["-Wl,-z,nodelete"]
+    }
+  ]
+}

@@ -1,0 +1,16 @@
+#include <napi.h>
+
+#include "binding/namespace_handle.h"
+
+namespace {
+
+Napi::Object initialize(Napi::Env env, Napi::Object exports) {
+  using podwire::netlink::NamespaceHandle;
+  env.SetInstanceData(new Napi::FunctionReference(NamespaceHandle::define(env)));
+  exports.Set("openNamespace", Napi::Function::New<NamespaceHandle::open>(env, "openNamespace"));
+  return exports;
+}
+
+}  // namespace
+
+NODE_API_MODULE(podwire_netlink, initialize)

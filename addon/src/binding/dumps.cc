@@ -1,0 +1,120 @@
+#include "binding/dumps.h"
+
+#include <linux/rtnetlink.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "binding/object_reader.h"
+
+namespace podwire::netlink {
+
+namespace {
+
+struct Filter {
+  uint8_t family = AF_UNSPEC;
+  uint32_t index = 0;
+  uint32_t table = 0;
+  bool proxy = false;
+};
+
+std::optional<Filter> read_filter(Napi::Value value) {
+  ObjectReader reader(value, "filter");
+  const uint32_t family = reader.number("family");
+  Filter filter;
+  filter.family = family == 4 ? AF_INET : family == 6 ? AF_INET6 : AF_UNSPEC;
+  filter.index = reader.number("index");
+  filter.table = reader.number("table");
+  filter.proxy = reader.flag("proxy");
+  if (reader.failed()) return std::nullopt;
+  return filter;
+}
+
+bool is_ip(uint8_t family) { return family == AF_INET || family == AF_INET6; }
+
+/** Lists of all families hold some that have no place here, such as a bridge's forwarding entries. */
+bool wanted(const Link&) { return true; }
+bool wanted(const Address& address) { return is_ip(address.family); }
+bool wanted(const Route& route) { return is_ip(route.family); }
+bool wanted(const Neighbour& neighbour) { return is_ip(neighbour.family); }
+
+template <typename Object>
+using Decode = std::optional<Object> (*)(ByteView);
+
+template <typename Object>
+Result<std::vector<Object>> collect(Namespace& from, const DumpRequest& request, Decode<Object> decode) {
+  std::vector<Object> objects;
+  bool malformed = false;
+  DumpSink sink;
+  sink.restart = [&] { objects.clear(); };
+  sink.take = [&](const Message& message) {
+    auto object = decode(message.payload);
+    malformed = malformed || !object;
+    if (object && wanted(*object)) objects.push_back(std::move(*object));
+  };
+  const auto failure = from.dump(request, sink);
+  if (failure) return *failure;
+  if (malformed) return KernelError{EBADMSG, "malformed list"};
+  return objects;
+}
+
+template <typename Object>
+Napi::Value to_array(Napi::Env env, std::vector<Object>& objects) {
+  auto array = Napi::Array::New(env, objects.size());
+  for (uint32_t position = 0; position < objects.size(); ++position) array.Set(position, to_js(env, objects[position]));
+  return array;
+}
+
+template <typename Object>
+std::unique_ptr<Job> make_job(Napi::Env env, typename PromiseJob<std::vector<Object>>::Work work) {
+  return std::make_unique<PromiseJob<std::vector<Object>>>(env, std::move(work), to_array<Object>);
+}
+
+}  // namespace
+
+std::unique_ptr<Job> links_job(std::shared_ptr<Namespace> from, Napi::Value value) {
+  if (!read_filter(value)) return nullptr;
+  Link link;
+  link.extension_mask = RTEXT_FILTER_SKIP_STATS;
+  return make_job<Link>(value.Env(), [from, link] { return collect<Link>(*from, {RTM_GETLINK, link}, decode_link); });
+}
+
+std::unique_ptr<Job> addresses_job(std::shared_ptr<Namespace> from, Napi::Value value) {
+  const auto filter = read_filter(value);
+  if (!filter) return nullptr;
+  Address address;
+  address.family = filter->family;
+  address.link_index = filter->index;
+  return make_job<Address>(value.Env(), [from, address] {
+    return collect<Address>(*from, {RTM_GETADDR, address}, decode_address);
+  });
+}
+
+std::unique_ptr<Job> routes_job(std::shared_ptr<Namespace> from, Napi::Value value) {
+  const auto filter = read_filter(value);
+  if (!filter) return nullptr;
+  Route route;
+  route.family = filter->family;
+  if (filter->table != 0) route.table = filter->table;
+  if (filter->index != 0) route.output = filter->index;
+  return make_job<Route>(value.Env(), [from, route]() -> Result<std::vector<Route>> {
+    auto routes = collect<Route>(*from, {RTM_GETROUTE, route}, decode_route);
+    // A table comes into being with its first route.
+    if (!routes && routes.error().number == ENOENT && route.table) return std::vector<Route>();
+    return routes;
+  });
+}
+
+std::unique_ptr<Job> neighbours_job(std::shared_ptr<Namespace> from, Napi::Value value) {
+  const auto filter = read_filter(value);
+  if (!filter) return nullptr;
+  Neighbour neighbour;
+  neighbour.family = filter->family;
+  neighbour.flags = filter->proxy ? NTF_PROXY : 0;
+  if (filter->index != 0) neighbour.filter_index = filter->index;
+  return make_job<Neighbour>(value.Env(), [from, neighbour] {
+    return collect<Neighbour>(*from, {RTM_GETNEIGH, neighbour}, decode_neighbour);
+  });
+}
+
+}  // namespace podwire::netlink

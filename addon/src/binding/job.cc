@@ -1,0 +1,39 @@
+#include "binding/job.h"
+
+namespace podwire::netlink {
+
+/** Deletes itself when it is done (Napi::AsyncWorker); until then it keeps the queue. */
+class JobQueue::Worker : public Napi::AsyncWorker {
+ public:
+  Worker(Napi::Env env, std::shared_ptr<JobQueue> queue, std::unique_ptr<Job> job)
+      : Napi::AsyncWorker(env, "podwire.netlink"), queue_(std::move(queue)), job_(std::move(job)) {}
+
+  void Execute() override { job_->execute(); }
+
+  void OnOK() override {
+    // The next one starts first: it need not wait for what the promise's callbacks do.
+    queue_->start_next(Env());
+    job_->settle(Env());
+  }
+
+ private:
+  std::shared_ptr<JobQueue> queue_;
+  std::unique_ptr<Job> job_;
+};
+
+Napi::Promise JobQueue::add(Napi::Env env, std::unique_ptr<Job> job) {
+  const auto promise = job->promise();
+  waiting_.push_back(std::move(job));
+  if (!busy_) start_next(env);
+  return promise;
+}
+
+void JobQueue::start_next(Napi::Env env) {
+  busy_ = !waiting_.empty();
+  if (!busy_) return;
+  auto job = std::move(waiting_.front());
+  waiting_.pop_front();
+  (new Worker(env, shared_from_this(), std::move(job)))->Queue();
+}
+
+}  // namespace podwire::netlink

@@ -1,0 +1,183 @@
+#include "binding/namespace_handle.h"
+
+#include "binding/dumps.h"
+#include "binding/object_reader.h"
+#include "binding/steps.h"
+
+namespace podwire::netlink {
+
+namespace {
+
+constexpr napi_type_tag kTypeTag = {0x706f647769726500, 0x6e657473706e6373};
+
+using Replies = std::vector<Reply>;
+using Readings = std::vector<Result<std::string>>;
+
+Napi::Value to_outcomes(Napi::Env env, Replies& replies) {
+  auto array = Napi::Array::New(env, replies.size());
+  for (uint32_t position = 0; position < replies.size(); ++position) {
+    auto outcome = Napi::Object::New(env);
+    outcome.Set("error", to_js_or_null(env, replies[position].error));
+    outcome.Set("link", to_js_or_null(env, replies[position].link));
+    array.Set(position, outcome);
+  }
+  return array;
+}
+
+Napi::Value to_readings(Napi::Env env, Readings& readings) {
+  auto array = Napi::Array::New(env, readings.size());
+  for (uint32_t position = 0; position < readings.size(); ++position) {
+    auto& reading = readings[position];
+    auto object = Napi::Object::New(env);
+    object.Set("error", reading ? env.Null() : Napi::Value(to_js(env, reading.error())));
+    object.Set("value", reading ? Napi::Value(Napi::String::New(env, *reading)) : env.Null());
+    array.Set(position, object);
+  }
+  return array;
+}
+
+std::vector<std::string> read_paths(Napi::Value value) {
+  std::vector<std::string> paths;
+  if (!value.IsArray()) {
+    Napi::TypeError::New(value.Env(), "paths: must be an array").ThrowAsJavaScriptException();
+    return paths;
+  }
+  const auto array = value.As<Napi::Array>();
+  for (uint32_t position = 0; position < array.Length(); ++position) {
+    const Napi::Value path = array.Get(position);
+    if (!path.IsString()) {
+      const std::string where = "paths[" + std::to_string(position) + "]";
+      Napi::TypeError::New(value.Env(), where + ": must be a string").ThrowAsJavaScriptException();
+      return paths;
+    }
+    paths.push_back(path.As<Napi::String>().Utf8Value());
+  }
+  return paths;
+}
+
+}  // namespace
+
+Napi::FunctionReference NamespaceHandle::define(Napi::Env env) {
+  return Napi::Persistent(DefineClass(env, "NativeNamespace",
+                                      {
+                                          InstanceAccessor<&NamespaceHandle::device>("device"),
+                                          InstanceAccessor<&NamespaceHandle::inode>("inode"),
+                                          InstanceMethod<&NamespaceHandle::run>("run"),
+                                          InstanceMethod<&NamespaceHandle::dump_links>("dumpLinks"),
+                                          InstanceMethod<&NamespaceHandle::dump_addresses>("dumpAddresses"),
+                                          InstanceMethod<&NamespaceHandle::dump_routes>("dumpRoutes"),
+                                          InstanceMethod<&NamespaceHandle::dump_neighbours>("dumpNeighbours"),
+                                          InstanceMethod<&NamespaceHandle::read_sysctls>("readSysctls"),
+                                          InstanceMethod<&NamespaceHandle::close>("close"),
+                                      }));
+}
+
+Napi::Value NamespaceHandle::open(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  if (!info[0].IsNull() && !info[0].IsString()) {
+    Napi::TypeError::New(env, "path: must be a string or null").ThrowAsJavaScriptException();
+    return env.Undefined();
+  }
+  std::optional<std::string> path;
+  if (info[0].IsString()) path = info[0].As<Napi::String>().Utf8Value();
+  using Opened = std::shared_ptr<Namespace>;
+  auto job = std::make_unique<PromiseJob<Opened>>(
+      env, [path] { return Namespace::open(path); },
+      [](Napi::Env env, Opened& opened) -> Napi::Value {
+        return env.GetInstanceData<Napi::FunctionReference>()->New({Napi::External<Opened>::New(env, &opened)});
+      });
+  return std::make_shared<JobQueue>()->add(env, std::move(job));
+}
+
+std::shared_ptr<const Netns> NamespaceHandle::netns_of(Napi::Value value) {
+  if (!value.IsObject() || !value.As<Napi::Object>().CheckTypeTag(&kTypeTag)) return nullptr;
+  const auto* handle = Unwrap(value.As<Napi::Object>());
+  return handle->namespace_ ? handle->namespace_->netns() : nullptr;
+}
+
+NamespaceHandle::NamespaceHandle(const Napi::CallbackInfo& info) : ObjectWrap(info) {
+  if (!info[0].IsExternal()) {
+    Napi::TypeError::New(info.Env(), "a namespace is made by openNamespace").ThrowAsJavaScriptException();
+    return;
+  }
+  namespace_ = *info[0].As<Napi::External<std::shared_ptr<Namespace>>>().Data();
+  info.This().As<Napi::Object>().TypeTag(&kTypeTag);
+}
+
+bool NamespaceHandle::check_open(const Napi::CallbackInfo& info) const {
+  if (namespace_) return true;
+  Napi::Error::New(info.Env(), "the namespace is closed").ThrowAsJavaScriptException();
+  return false;
+}
+
+Napi::Value NamespaceHandle::device(const Napi::CallbackInfo& info) {
+  if (!check_open(info)) return info.Env().Undefined();
+  return Napi::BigInt::New(info.Env(), static_cast<uint64_t>(namespace_->netns()->device()));
+}
+
+Napi::Value NamespaceHandle::inode(const Napi::CallbackInfo& info) {
+  if (!check_open(info)) return info.Env().Undefined();
+  return Napi::BigInt::New(info.Env(), static_cast<uint64_t>(namespace_->netns()->inode()));
+}
+
+Napi::Value NamespaceHandle::run(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  if (!check_open(info)) return env.Undefined();
+  // Shared only because std::function must be copyable.
+  auto steps = std::make_shared<std::vector<Step>>(read_steps(info[0]));
+  ObjectReader options(info[1], "options");
+  const bool sequential = options.flag("sequential");
+  const Socket::Timeout timeout(options.number("timeoutMs"));
+  for (size_t position = 0; !sequential && position < steps->size(); ++position) {
+    if (std::holds_alternative<Request>((*steps)[position].action)) continue;
+    options.fail("sequential", "true when there are sysctls");
+  }
+  if (options.failed()) return env.Undefined();
+  auto job = std::make_unique<PromiseJob<Replies>>(
+      env,
+      [within = namespace_, steps, sequential, timeout]() -> Result<Replies> {
+        return sequential ? within->run_in_turn(*steps, timeout) : within->run_together(*steps, timeout);
+      },
+      to_outcomes);
+  return queue_->add(env, std::move(job));
+}
+
+Napi::Value NamespaceHandle::dump_links(const Napi::CallbackInfo& info) {
+  auto job = check_open(info) ? links_job(namespace_, info[0]) : nullptr;
+  return job ? queue_->add(info.Env(), std::move(job)) : info.Env().Undefined();
+}
+
+Napi::Value NamespaceHandle::dump_addresses(const Napi::CallbackInfo& info) {
+  auto job = check_open(info) ? addresses_job(namespace_, info[0]) : nullptr;
+  return job ? queue_->add(info.Env(), std::move(job)) : info.Env().Undefined();
+}
+
+Napi::Value NamespaceHandle::dump_routes(const Napi::CallbackInfo& info) {
+  auto job = check_open(info) ? routes_job(namespace_, info[0]) : nullptr;
+  return job ? queue_->add(info.Env(), std::move(job)) : info.Env().Undefined();
+}
+
+Napi::Value NamespaceHandle::dump_neighbours(const Napi::CallbackInfo& info) {
+  auto job = check_open(info) ? neighbours_job(namespace_, info[0]) : nullptr;
+  return job ? queue_->add(info.Env(), std::move(job)) : info.Env().Undefined();
+}
+
+Napi::Value NamespaceHandle::read_sysctls(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  if (!check_open(info)) return env.Undefined();
+  const auto paths = read_paths(info[0]);
+  if (env.IsExceptionPending()) return env.Undefined();
+  auto job = std::make_unique<PromiseJob<Readings>>(
+      env, [within = namespace_, paths]() -> Result<Readings> { return within->read_sysctls(paths); }, to_readings);
+  return queue_->add(env, std::move(job));
+}
+
+Napi::Value NamespaceHandle::close(const Napi::CallbackInfo& info) {
+  // The last job of the queue; with it go the socket and the namespace's file.
+  auto job = std::make_unique<PromiseJob<std::monostate>>(
+      info.Env(), [within = std::move(namespace_)]() -> Result<std::monostate> { return std::monostate(); },
+      [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
+  return queue_->add(info.Env(), std::move(job));
+}
+
+}  // namespace podwire::netlink

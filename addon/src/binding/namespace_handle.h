@@ -1,0 +1,43 @@
+#pragma once
+
+#include <napi.h>
+
+#include <memory>
+
+#include "binding/job.h"
+#include "socket/namespace.h"
+
+namespace podwire::netlink {
+
+/** NativeNamespace of lib/native.ts. */
+class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
+ public:
+  /** Per environment, so that worker threads have their own. */
+  static Napi::FunctionReference define(Napi::Env env);
+  static Napi::Value open(const Napi::CallbackInfo& info);
+
+  /** The namespace behind a JavaScript value; nothing when it is something else or closed. */
+  static std::shared_ptr<const Netns> netns_of(Napi::Value value);
+
+  explicit NamespaceHandle(const Napi::CallbackInfo& info);
+
+ private:
+  Napi::Value device(const Napi::CallbackInfo& info);
+  Napi::Value inode(const Napi::CallbackInfo& info);
+  Napi::Value run(const Napi::CallbackInfo& info);
+  Napi::Value dump_links(const Napi::CallbackInfo& info);
+  Napi::Value dump_addresses(const Napi::CallbackInfo& info);
+  Napi::Value dump_routes(const Napi::CallbackInfo& info);
+  Napi::Value dump_neighbours(const Napi::CallbackInfo& info);
+  Napi::Value read_sysctls(const Napi::CallbackInfo& info);
+  Napi::Value close(const Napi::CallbackInfo& info);
+
+  /** False leaves a pending exception. */
+  bool check_open(const Napi::CallbackInfo& info) const;
+
+  std::shared_ptr<JobQueue> queue_ = std::make_shared<JobQueue>();
+  /** Null once it is closed; jobs under way hold it as well. */
+  std::shared_ptr<Namespace> namespace_;
+};
+
+}  // namespace podwire::netlink

@@ -1,0 +1,207 @@
+#include "binding/steps.h"
+
+#include <linux/if.h>
+#include <linux/rtnetlink.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdio>
+
+#include "binding/namespace_handle.h"
+#include "binding/object_reader.h"
+
+namespace podwire::netlink {
+
+namespace {
+
+using Mac = std::vector<uint8_t>;
+
+std::optional<Mac> read_mac(ObjectReader& reader, const char* name) {
+  const auto text = reader.optional_text(name);
+  if (!text) return std::nullopt;
+  std::array<unsigned, 6> parts{};
+  int end = 0;
+  const int count = std::sscanf(text->c_str(), "%2x:%2x:%2x:%2x:%2x:%2x%n", &parts[0], &parts[1], &parts[2], &parts[3],
+                                &parts[4], &parts[5], &end);
+  if (count != 6 || static_cast<size_t>(end) != text->size()) reader.fail(name, "a MAC address");
+  return Mac(parts.begin(), parts.end());
+}
+
+std::optional<IpAddress> read_address(ObjectReader& reader, const char* name) {
+  const auto text = reader.optional_text(name);
+  if (!text) return std::nullopt;
+  const auto address = IpAddress::parse(*text);
+  if (!address) reader.fail(name, "an IP address");
+  return address;
+}
+
+/** An index goes into the object at once, a name is looked up when the request's turn comes. */
+void read_selector(ObjectReader reader, Request& request) {
+  const uint32_t index = reader.number("index");
+  request.lookup = reader.optional_text("name");
+  if (!request.lookup) request.set_link_index(index);
+}
+
+/** RTM_NEW* or RTM_DEL*, with its flags. */
+Request read_verb(ObjectReader& reader, uint16_t added, uint16_t deleted) {
+  Request request;
+  const std::string verb = reader.text("verb");
+  request.type = verb == "delete" ? deleted : added;
+  if (verb == "add") {
+    request.flags = NLM_F_CREATE | NLM_F_EXCL;
+  } else if (verb == "replace") {
+    request.flags = NLM_F_CREATE | NLM_F_REPLACE;
+  } else if (verb != "delete") {
+    reader.fail("verb", "add, replace or delete");
+  }
+  return request;
+}
+
+Request read_link_add(ObjectReader& reader) {
+  Link peer;
+  peer.name = reader.text("peerName");
+  peer.mac = read_mac(reader, "peerMac");
+  peer.mtu = reader.optional_number("peerMtuBytes");
+  auto peer_namespace = NamespaceHandle::netns_of(reader.value("peerNamespace"));
+  if (peer_namespace) {
+    peer.namespace_fd = static_cast<uint32_t>(peer_namespace->fd());
+  } else {
+    reader.fail("peerNamespace", "an open namespace");
+  }
+  LinkInfo info;
+  info.kind = reader.text("kind");
+  info.peer.push_back(std::move(peer));
+  Link link;
+  link.name = reader.text("name");
+  link.mac = read_mac(reader, "mac");
+  link.mtu = reader.optional_number("mtuBytes");
+  link.info = std::move(info);
+
+  Request request;
+  request.type = RTM_NEWLINK;
+  request.flags = NLM_F_CREATE | NLM_F_EXCL;
+  request.object = std::move(link);
+  request.peer_namespace = std::move(peer_namespace);
+  return request;
+}
+
+Request read_link_set(ObjectReader& reader) {
+  Link link;
+  if (const auto up = reader.optional_flag("up")) {
+    link.flags = *up ? IFF_UP : 0;
+    link.change = IFF_UP;
+  }
+  link.mac = read_mac(reader, "mac");
+  link.mtu = reader.optional_number("mtuBytes");
+  link.alias = reader.optional_text("alias");
+  link.group = reader.optional_number("group");
+  link.name = reader.optional_text("name");
+
+  Request request;
+  request.type = RTM_SETLINK;
+  request.object = std::move(link);
+  read_selector(reader.object("link"), request);
+  // Without a new name in it, the message itself can say which link is meant.
+  auto& object = std::get<Link>(request.object);
+  if (!object.name) object.name = std::exchange(request.lookup, std::nullopt);
+  return request;
+}
+
+Request read_link_get(ObjectReader& reader) {
+  auto selector = reader.object("link");
+  return get_link(selector.number("index"), selector.optional_text("name").value_or(""));
+}
+
+Request read_link_delete(ObjectReader& reader) {
+  auto selector = reader.object("link");
+  return delete_link(selector.number("index"), selector.optional_text("name").value_or(""));
+}
+
+Request read_address_step(ObjectReader& reader) {
+  Request request = read_verb(reader, RTM_NEWADDR, RTM_DELADDR);
+  Address address;
+  address.local = read_address(reader, "address");
+  address.address = address.local;
+  address.family = address.local ? address.local->family : AF_UNSPEC;
+  address.prefix_length = static_cast<uint8_t>(reader.number("prefixLengthBits"));
+  address.scope = static_cast<uint8_t>(reader.number("scope"));
+  address.header_flags = reader.flag("noDad") ? IFA_F_NODAD : 0;
+  request.object = std::move(address);
+  read_selector(reader.object("link"), request);
+  return request;
+}
+
+Request read_route_step(ObjectReader& reader) {
+  Request request = read_verb(reader, RTM_NEWROUTE, RTM_DELROUTE);
+  Route route;
+  const auto destination = read_address(reader, "destination");
+  route.family = destination ? destination->family : AF_UNSPEC;
+  route.destination_length = static_cast<uint8_t>(reader.number("prefixLengthBits"));
+  if (route.destination_length > 0) route.destination = destination;
+  route.gateway = read_address(reader, "gateway");
+  route.preferred_source = read_address(reader, "source");
+  route.scope = static_cast<uint8_t>(reader.number("scope"));
+  route.protocol = static_cast<uint8_t>(reader.number("protocol"));
+  route.type = static_cast<uint8_t>(reader.number("routeType"));
+  route.flags = reader.flag("onlink") ? RTNH_F_ONLINK : 0;
+  route.priority = reader.optional_number("metric");
+  const uint32_t table = reader.number("table");
+  if (table <= UINT8_MAX) {
+    route.header_table = static_cast<uint8_t>(table);
+  } else {
+    route.table = table;
+  }
+  request.object = std::move(route);
+  if (const auto output = reader.optional_object("output")) read_selector(*output, request);
+  return request;
+}
+
+Request read_neighbour_step(ObjectReader& reader) {
+  Request request = read_verb(reader, RTM_NEWNEIGH, RTM_DELNEIGH);
+  Neighbour neighbour;
+  neighbour.destination = read_address(reader, "address");
+  neighbour.family = neighbour.destination ? neighbour.destination->family : AF_UNSPEC;
+  neighbour.mac = read_mac(reader, "mac");
+  neighbour.state = NUD_PERMANENT;
+  neighbour.flags = reader.flag("proxy") ? NTF_PROXY : 0;
+  request.object = std::move(neighbour);
+  read_selector(reader.object("link"), request);
+  return request;
+}
+
+std::variant<Request, SysctlWrite> read_action(ObjectReader& reader) {
+  const std::string op = reader.text("op");
+  if (op == "link.add") return read_link_add(reader);
+  if (op == "link.set") return read_link_set(reader);
+  if (op == "link.delete") return read_link_delete(reader);
+  if (op == "link.get") return read_link_get(reader);
+  if (op == "address") return read_address_step(reader);
+  if (op == "route") return read_route_step(reader);
+  if (op == "neighbour") return read_neighbour_step(reader);
+  if (op == "sysctl.write") return SysctlWrite{reader.text("path"), reader.text("value")};
+  reader.fail("op", "a known operation");
+  return Request{};
+}
+
+}  // namespace
+
+std::vector<Step> read_steps(Napi::Value value) {
+  std::vector<Step> steps;
+  if (!value.IsArray()) {
+    Napi::TypeError::New(value.Env(), "steps: must be an array").ThrowAsJavaScriptException();
+    return steps;
+  }
+  const auto array = value.As<Napi::Array>();
+  const uint32_t length = array.Length();
+  steps.reserve(length);
+  for (uint32_t position = 0; position < length && !value.Env().IsExceptionPending(); ++position) {
+    ObjectReader reader(array.Get(position), "steps[" + std::to_string(position) + "]");
+    Step step;
+    step.optional = reader.flag("optional");
+    step.action = read_action(reader);
+    steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+}  // namespace podwire::netlink

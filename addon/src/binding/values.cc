@@ -1,0 +1,164 @@
+#include "binding/values.h"
+
+#include <linux/if.h>
+#include <linux/rtnetlink.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdio>
+
+namespace podwire::netlink {
+
+namespace {
+
+constexpr std::array<const char*, 7> kOperStates = {"unknown", "notpresent", "down", "lowerlayerdown",
+                                                    "testing", "dormant",    "up"};
+constexpr size_t kMacBytes = 6;
+
+Napi::Value number_or_null(Napi::Env env, const std::optional<uint32_t>& value) {
+  if (!value) return env.Null();
+  return Napi::Number::New(env, *value);
+}
+
+Napi::Value text_or_null(Napi::Env env, const std::optional<std::string>& value) {
+  if (!value) return env.Null();
+  return Napi::String::New(env, *value);
+}
+
+Napi::Value address_or_null(Napi::Env env, const std::optional<IpAddress>& value) {
+  if (!value) return env.Null();
+  return Napi::String::New(env, value->text());
+}
+
+Napi::Value mac_or_null(Napi::Env env, const std::optional<std::vector<uint8_t>>& mac) {
+  if (!mac || mac->size() != kMacBytes) return env.Null();
+  const auto& bytes = *mac;
+  char text[3 * kMacBytes];
+  std::snprintf(text, sizeof text, "%02x:%02x:%02x:%02x:%02x:%02x", bytes[0], bytes[1], bytes[2], bytes[3], bytes[4],
+                bytes[5]);
+  return Napi::String::New(env, text);
+}
+
+Napi::Value prefix(Napi::Env env, const IpAddress& address, uint8_t length) {
+  return Napi::String::New(env, address.text() + "/" + std::to_string(length));
+}
+
+Napi::Number family(Napi::Env env, uint8_t family) { return Napi::Number::New(env, family == AF_INET ? 4 : 6); }
+
+Napi::Value scope(Napi::Env env, uint8_t scope) {
+  switch (scope) {
+    case RT_SCOPE_UNIVERSE:
+      return Napi::String::New(env, "global");
+    case RT_SCOPE_SITE:
+      return Napi::String::New(env, "site");
+    case RT_SCOPE_LINK:
+      return Napi::String::New(env, "link");
+    case RT_SCOPE_HOST:
+      return Napi::String::New(env, "host");
+    case RT_SCOPE_NOWHERE:
+      return Napi::String::New(env, "nowhere");
+    default:
+      return Napi::Number::New(env, scope);
+  }
+}
+
+Napi::Value route_type(Napi::Env env, uint8_t type) {
+  switch (type) {
+    case RTN_UNICAST:
+      return Napi::String::New(env, "unicast");
+    case RTN_LOCAL:
+      return Napi::String::New(env, "local");
+    case RTN_BROADCAST:
+      return Napi::String::New(env, "broadcast");
+    case RTN_MULTICAST:
+      return Napi::String::New(env, "multicast");
+    case RTN_BLACKHOLE:
+      return Napi::String::New(env, "blackhole");
+    case RTN_UNREACHABLE:
+      return Napi::String::New(env, "unreachable");
+    case RTN_PROHIBIT:
+      return Napi::String::New(env, "prohibit");
+    default:
+      return Napi::Number::New(env, type);
+  }
+}
+
+}  // namespace
+
+Napi::Object to_js(Napi::Env env, const Link& link) {
+  const std::string kind = link.info ? link.info->kind_name() : std::string();
+  const uint8_t state = link.oper_state.value_or(0);
+  auto object = Napi::Object::New(env);
+  object.Set("index", Napi::Number::New(env, link.index));
+  object.Set("name", Napi::String::New(env, link.name.value_or("")));
+  object.Set("kind", text_or_null(env, kind.empty() ? std::nullopt : std::optional(kind)));
+  object.Set("mac", mac_or_null(env, link.mac));
+  object.Set("mtuBytes", Napi::Number::New(env, link.mtu.value_or(0)));
+  object.Set("alias", text_or_null(env, link.alias));
+  object.Set("group", Napi::Number::New(env, link.group.value_or(0)));
+  object.Set("up", Napi::Boolean::New(env, (link.flags & IFF_UP) != 0));
+  object.Set("flags", Napi::Number::New(env, link.flags));
+  object.Set("operState", Napi::String::New(env, kOperStates[state < kOperStates.size() ? state : 0]));
+  object.Set("linkedIndex", number_or_null(env, link.linked_index));
+  object.Set("linkedNamespaceId", link.linked_namespace
+                                      ? Napi::Number::New(env, static_cast<int32_t>(*link.linked_namespace))
+                                      : env.Null());
+  object.Set("masterIndex", number_or_null(env, link.master));
+  return object;
+}
+
+Napi::Object to_js(Napi::Env env, const Address& address) {
+  const IpAddress none{address.family, {}};
+  const IpAddress prefix_address = address.address.value_or(none);
+  const IpAddress own = address.local.value_or(prefix_address);
+  const bool has_peer = own.bytes != prefix_address.bytes;
+  auto object = Napi::Object::New(env);
+  object.Set("family", family(env, address.family));
+  object.Set("linkIndex", Napi::Number::New(env, address.link_index));
+  object.Set("address", prefix(env, own, address.prefix_length));
+  object.Set("peer", address_or_null(env, has_peer ? std::optional(prefix_address) : std::nullopt));
+  object.Set("scope", scope(env, address.scope));
+  object.Set("flags", Napi::Number::New(env, address.flags.value_or(address.header_flags)));
+  object.Set("label", text_or_null(env, address.label));
+  return object;
+}
+
+Napi::Object to_js(Napi::Env env, const Route& route) {
+  const IpAddress any{route.family, {}};
+  auto object = Napi::Object::New(env);
+  object.Set("family", family(env, route.family));
+  object.Set("destination", prefix(env, route.destination.value_or(any), route.destination_length));
+  object.Set("outputIndex", number_or_null(env, route.output));
+  object.Set("gateway", address_or_null(env, route.gateway));
+  object.Set("source", address_or_null(env, route.preferred_source));
+  object.Set("scope", scope(env, route.scope));
+  object.Set("protocol", Napi::Number::New(env, route.protocol));
+  object.Set("table", Napi::Number::New(env, route.table.value_or(route.header_table)));
+  object.Set("metric", Napi::Number::New(env, route.priority.value_or(0)));
+  object.Set("routeType", route_type(env, route.type));
+  object.Set("onlink", Napi::Boolean::New(env, (route.flags & RTNH_F_ONLINK) != 0));
+  object.Set("flags", Napi::Number::New(env, route.flags));
+  return object;
+}
+
+Napi::Object to_js(Napi::Env env, const Neighbour& neighbour) {
+  const IpAddress none{neighbour.family, {}};
+  auto object = Napi::Object::New(env);
+  object.Set("family", family(env, neighbour.family));
+  object.Set("linkIndex", Napi::Number::New(env, neighbour.link_index));
+  object.Set("address", Napi::String::New(env, neighbour.destination.value_or(none).text()));
+  object.Set("mac", mac_or_null(env, neighbour.mac));
+  object.Set("proxy", Napi::Boolean::New(env, (neighbour.flags & NTF_PROXY) != 0));
+  object.Set("permanent", Napi::Boolean::New(env, (neighbour.state & NUD_PERMANENT) != 0));
+  object.Set("state", Napi::Number::New(env, neighbour.state));
+  return object;
+}
+
+Napi::Object to_js(Napi::Env env, const KernelError& error) {
+  auto object = Napi::Object::New(env);
+  object.Set("errno", Napi::Number::New(env, error.number));
+  object.Set("text", text_or_null(env, error.text.empty() ? std::nullopt : std::optional(error.text)));
+  return object;
+}
+
+}  // namespace podwire::netlink

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <napi.h>
+
+#include <optional>
+
+#include "object/address.h"
+#include "object/link.h"
+#include "object/neighbour.h"
+#include "object/route.h"
+#include "socket/result.h"
+
+namespace podwire::netlink {
+
+/** The shapes of lib/objects.ts and NativeError of lib/native.ts. */
+Napi::Object to_js(Napi::Env env, const Link& link);
+Napi::Object to_js(Napi::Env env, const Address& address);
+Napi::Object to_js(Napi::Env env, const Route& route);
+Napi::Object to_js(Napi::Env env, const Neighbour& neighbour);
+Napi::Object to_js(Napi::Env env, const KernelError& error);
+
+/** `null` for nothing. */
+template <typename Value>
+Napi::Value to_js_or_null(Napi::Env env, const std::optional<Value>& value) {
+  if (!value) return env.Null();
+  return to_js(env, *value);
+}
+
+}  // namespace podwire::netlink

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "message/bytes.h"
+
+namespace podwire::netlink {
+
+/** An IPv4 or IPv6 address, network byte order. */
+struct IpAddress {
+  /** AF_INET or AF_INET6. */
+  uint8_t family;
+  std::array<uint8_t, 16> bytes;
+
+  ByteView view() const;
+  std::string text() const;
+
+  /** An attribute's payload; nothing when the length is not that of the family. */
+  static std::optional<IpAddress> from(uint8_t family, ByteView payload);
+  static std::optional<IpAddress> parse(const std::string& text);
+};
+
+}  // namespace podwire::netlink

@@ -1,0 +1,154 @@
+#include "object/link.h"
+
+#include <linux/if_link.h>
+#include <linux/rtnetlink.h>
+#include <linux/veth.h>
+
+namespace podwire::netlink {
+
+namespace {
+
+/** A veth's peer is a link without a peer of its own; deeper nests stay bytes, so that no input makes the decoder recurse. */
+enum class Peer { kDecode, kKeep };
+
+std::optional<Link> decode(ByteView payload, Peer peers);
+
+std::string raw_text(const Attribute& attribute) {
+  return std::string(reinterpret_cast<const char*>(attribute.payload.data), attribute.payload.size);
+}
+
+bool decode_data(const Attribute& attribute, LinkInfo& info, Peer peers) {
+  const bool veth = peers == Peer::kDecode && info.kind_name() == "veth";
+  AttributeReader reader(attribute.payload);
+  LinkInfo found;
+  while (const auto inner = reader.next()) {
+    auto peer = veth && inner->raw_type == VETH_INFO_PEER && found.peer.empty() ? decode(inner->payload, Peer::kKeep)
+                                                                               : std::nullopt;
+    if (peer) {
+      found.peer.push_back(std::move(*peer));
+    } else {
+      found.data.push_back(keep(*inner));
+    }
+  }
+  if (reader.malformed()) return false;
+  info.peer = std::move(found.peer);
+  info.data = std::move(found.data);
+  return true;
+}
+
+std::optional<LinkInfo> decode_info(const Attribute& attribute, Peer peers) {
+  AttributeReader reader(attribute.payload);
+  LinkInfo info;
+  while (const auto inner = reader.next()) {
+    bool known = false;
+    if (inner->type == IFLA_INFO_KIND) known = assign(info.kind, std::optional(raw_text(*inner)));
+    if (inner->type == IFLA_INFO_DATA && inner->raw_type == inner->type) known = decode_data(*inner, info, peers);
+    if (!known) info.others.push_back(keep(*inner));
+  }
+  if (reader.malformed()) return std::nullopt;
+  return info;
+}
+
+bool decode_attribute(const Attribute& attribute, Link& link, Peer peers) {
+  if (attribute.raw_type != attribute.type) return false;
+  const auto& [data, size] = attribute.payload;
+  switch (attribute.type) {
+    case IFLA_IFNAME:
+      return assign(link.name, attribute.text());
+    case IFLA_ADDRESS:
+      return assign(link.mac, std::optional(std::vector<uint8_t>(data, data + size)));
+    case IFLA_MTU:
+      return assign(link.mtu, attribute.u32());
+    case IFLA_IFALIAS:
+      return assign(link.alias, attribute.text());
+    case IFLA_GROUP:
+      return assign(link.group, attribute.u32());
+    case IFLA_OPERSTATE:
+      return assign(link.oper_state, attribute.u8());
+    case IFLA_LINK:
+      return assign(link.linked_index, attribute.u32());
+    case IFLA_LINK_NETNSID:
+      return assign(link.linked_namespace, attribute.u32());
+    case IFLA_MASTER:
+      return assign(link.master, attribute.u32());
+    case IFLA_NET_NS_FD:
+      return assign(link.namespace_fd, attribute.u32());
+    case IFLA_EXT_MASK:
+      return assign(link.extension_mask, attribute.u32());
+    case IFLA_LINKINFO:
+      return assign(link.info, decode_info(attribute, peers));
+    default:
+      return false;
+  }
+}
+
+std::optional<Link> decode(ByteView payload, Peer peers) {
+  const auto header = take_header<ifinfomsg>(payload);
+  if (!header) return std::nullopt;
+  Link link;
+  link.family = header->ifi_family;
+  link.hardware_type = header->ifi_type;
+  link.index = header->ifi_index;
+  link.flags = header->ifi_flags;
+  link.change = header->ifi_change;
+  AttributeReader reader(payload);
+  while (const auto attribute = reader.next()) {
+    if (!decode_attribute(*attribute, link, peers)) link.others.push_back(keep(*attribute));
+  }
+  if (reader.malformed()) return std::nullopt;
+  return link;
+}
+
+void encode_info(const LinkInfo& info, MessageWriter& writer) {
+  const size_t nest = writer.open_nest(IFLA_LINKINFO);
+  if (info.kind) {
+    writer.attribute(IFLA_INFO_KIND, {reinterpret_cast<const uint8_t*>(info.kind->data()), info.kind->size()});
+  }
+  if (!info.peer.empty() || !info.data.empty()) {
+    const size_t data = writer.open_nest(IFLA_INFO_DATA);
+    for (const auto& peer : info.peer) {
+      const size_t position = writer.open_nest(VETH_INFO_PEER);
+      encode(peer, writer);
+      writer.close_nest(position);
+    }
+    write_others(writer, info.data);
+    writer.close_nest(data);
+  }
+  write_others(writer, info.others);
+  writer.close_nest(nest);
+}
+
+void put(MessageWriter& writer, uint16_t type, const std::optional<uint32_t>& value) {
+  if (value) writer.u32(type, *value);
+}
+
+}  // namespace
+
+std::string LinkInfo::kind_name() const { return kind ? kind->substr(0, kind->find('\0')) : std::string(); }
+
+std::optional<Link> decode_link(ByteView payload) { return decode(payload, Peer::kDecode); }
+
+void encode(const Link& link, MessageWriter& writer) {
+  ifinfomsg header{};
+  header.ifi_family = link.family;
+  header.ifi_type = link.hardware_type;
+  header.ifi_index = link.index;
+  header.ifi_flags = link.flags;
+  header.ifi_change = link.change;
+  writer.header(header);
+  if (link.name) writer.text(IFLA_IFNAME, *link.name);
+  if (link.mac) writer.attribute(IFLA_ADDRESS, {link.mac->data(), link.mac->size()});
+  put(writer, IFLA_MTU, link.mtu);
+  if (link.alias) writer.text(IFLA_IFALIAS, *link.alias);
+  put(writer, IFLA_GROUP, link.group);
+  if (link.oper_state) writer.u8(IFLA_OPERSTATE, *link.oper_state);
+  put(writer, IFLA_LINK, link.linked_index);
+  put(writer, IFLA_LINK_NETNSID, link.linked_namespace);
+  put(writer, IFLA_MASTER, link.master);
+  put(writer, IFLA_NET_NS_FD, link.namespace_fd);
+  put(writer, IFLA_EXT_MASK, link.extension_mask);
+  if (link.info) encode_info(*link.info, writer);
+  write_others(writer, link.others);
+}
+
+}  // namespace podwire::netlink

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "object/attribute.h"
+
+namespace podwire::netlink {
+
+struct Link;
+
+/** IFLA_LINKINFO. */
+struct LinkInfo {
+  /** As it was sent: the kernel ends it with a zero byte, iproute2 does not. */
+  std::optional<std::string> kind;
+  /** VETH_INFO_PEER of a veth; none or one. */
+  std::vector<Link> peer;
+  /** What else IFLA_INFO_DATA holds. */
+  std::vector<OtherAttribute> data;
+  std::vector<OtherAttribute> others;
+
+  /** Without a zero byte; empty when there is no kind. */
+  std::string kind_name() const;
+};
+
+/** RTM_NEWLINK and its kin: `ifinfomsg` and IFLA_* of linux/if_link.h. */
+struct Link {
+  uint8_t family = 0;
+  uint16_t hardware_type = 0;
+  int32_t index = 0;
+  uint32_t flags = 0;
+  uint32_t change = 0;
+  std::optional<std::string> name;
+  std::optional<std::vector<uint8_t>> mac;
+  std::optional<uint32_t> mtu;
+  std::optional<std::string> alias;
+  std::optional<uint32_t> group;
+  std::optional<uint8_t> oper_state;
+  std::optional<uint32_t> linked_index;
+  /** IFLA_LINK_NETNSID, signed. */
+  std::optional<uint32_t> linked_namespace;
+  std::optional<uint32_t> master;
+  std::optional<uint32_t> namespace_fd;
+  /** IFLA_EXT_MASK of a request: which costly parts (RTEXT_FILTER_*) the answer is to have or lack. */
+  std::optional<uint32_t> extension_mask;
+  std::optional<LinkInfo> info;
+  std::vector<OtherAttribute> others;
+};
+
+/** Nothing when the payload is malformed. */
+std::optional<Link> decode_link(ByteView payload);
+void encode(const Link& link, MessageWriter& writer);
+
+}  // namespace podwire::netlink

@@ -1,0 +1,60 @@
+#include "socket/netns.h"
+
+#include <fcntl.h>
+#include <linux/nsfs.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <system_error>
+#include <thread>
+
+namespace podwire::netlink {
+
+namespace {
+
+constexpr const char* kOwnPath = "/proc/self/ns/net";
+
+}  // namespace
+
+Result<Netns> Netns::open(const std::optional<std::string>& path) {
+  Netns netns;
+  // O_NONBLOCK: a path that turns out to be a FIFO must not hold the thread.
+  netns.fd_ = UniqueFd(::open(path ? path->c_str() : kOwnPath, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!netns.fd_) return KernelError{errno, ""};
+  if (ioctl(netns.fd_.get(), NS_GET_NSTYPE) != CLONE_NEWNET) {
+    return KernelError{EINVAL, "the file is not a network namespace"};
+  }
+  struct stat status {};
+  struct stat own {};
+  if (fstat(netns.fd_.get(), &status) != 0 || stat(kOwnPath, &own) != 0) return KernelError{errno, ""};
+  netns.device_ = status.st_dev;
+  netns.inode_ = status.st_ino;
+  netns.own_ = status.st_dev == own.st_dev && status.st_ino == own.st_ino;
+  return netns;
+}
+
+std::optional<KernelError> Netns::enter() const {
+  if (own_ || setns(fd_.get(), CLONE_NEWNET) == 0) return std::nullopt;
+  return KernelError{errno, "cannot enter the network namespace"};
+}
+
+std::optional<KernelError> Netns::run_inside(const std::function<void()>& task) const {
+  if (own_) {
+    task();
+    return std::nullopt;
+  }
+  std::optional<KernelError> failure;
+  try {
+    std::thread([&] {
+      failure = enter();
+      if (!failure) task();
+    }).join();
+  } catch (const std::system_error& error) {
+    return KernelError{error.code().value(), "cannot start a thread"};
+  }
+  return failure;
+}
+
+}  // namespace podwire::netlink

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "socket/result.h"
+#include "socket/unique_fd.h"
+
+namespace podwire::netlink {
+
+/**
+ * A network namespace, held open.
+ *
+ * What must happen inside a foreign one happens on a thread made for it, which ends there: a thread of libuv's pool that
+ * moved and could not move back would serve its next task in the wrong namespace.
+ */
+class Netns {
+ public:
+  /** By path, or the process's own. EINVAL: the file is no network namespace. */
+  static Result<Netns> open(const std::optional<std::string>& path);
+
+  /** Runs `task` inside, and waits for it. Gives the reason when it could not be run. */
+  std::optional<KernelError> run_inside(const std::function<void()>& task) const;
+
+  /** Moves the calling thread in, for good. Only for threads that were made for it. */
+  std::optional<KernelError> enter() const;
+
+  /** Whether it is the process's own, so that nobody has to move. */
+  bool own() const { return own_; }
+  int fd() const { return fd_.get(); }
+  dev_t device() const { return device_; }
+  ino_t inode() const { return inode_; }
+
+ private:
+  UniqueFd fd_;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  bool own_ = false;
+};
+
+}  // namespace podwire::netlink

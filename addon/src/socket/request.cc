@@ -1,0 +1,45 @@
+#include "socket/request.h"
+
+#include <linux/rtnetlink.h>
+
+namespace podwire::netlink {
+
+namespace {
+
+struct IndexSetter {
+  uint32_t index;
+  void operator()(Link& link) const { link.index = static_cast<int32_t>(index); }
+  void operator()(Address& address) const { address.link_index = index; }
+  void operator()(Route& route) const { route.output = index; }
+  void operator()(Neighbour& neighbour) const { neighbour.link_index = static_cast<int32_t>(index); }
+};
+
+Link select_link(uint32_t index, const std::string& name) {
+  Link link;
+  link.index = static_cast<int32_t>(index);
+  if (!name.empty()) link.name = name;
+  return link;
+}
+
+}  // namespace
+
+void Request::set_link_index(uint32_t index) { std::visit(IndexSetter{index}, object); }
+
+Request get_link(uint32_t index, const std::string& name) {
+  Link link = select_link(index, name);
+  // Statistics are the costliest part of the answer, and nobody reads them.
+  link.extension_mask = RTEXT_FILTER_SKIP_STATS;
+  Request request;
+  request.type = RTM_GETLINK;
+  request.object = std::move(link);
+  return request;
+}
+
+Request delete_link(uint32_t index, const std::string& name) {
+  Request request;
+  request.type = RTM_DELLINK;
+  request.object = select_link(index, name);
+  return request;
+}
+
+}  // namespace podwire::netlink

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "object/address.h"
+#include "object/link.h"
+#include "object/neighbour.h"
+#include "object/route.h"
+#include "socket/netns.h"
+#include "socket/result.h"
+
+namespace podwire::netlink {
+
+/** One message to the kernel. */
+struct Request {
+  /** RTM_* and NLM_F_*, without NLM_F_REQUEST and NLM_F_ACK. */
+  uint16_t type = 0;
+  uint16_t flags = 0;
+  std::variant<Link, Address, Route, Neighbour> object;
+  /** A link whose index must be put into `object` before it is sent. */
+  std::optional<std::string> lookup;
+  /** Keeps open what `object` names by file descriptor. */
+  std::shared_ptr<const Netns> peer_namespace;
+
+  void set_link_index(uint32_t index);
+};
+
+/** What the kernel answered to a request. */
+struct Reply {
+  std::optional<KernelError> error;
+  std::optional<Link> link;
+};
+
+/** Both select by index, or by name when that is not empty. */
+Request get_link(uint32_t index, const std::string& name);
+Request delete_link(uint32_t index, const std::string& name);
+
+}  // namespace podwire::netlink

@@ -1,0 +1,176 @@
+#include "socket/socket.h"
+
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace podwire::netlink {
+
+namespace {
+
+/** The kernel's own limit for one datagram of a list is 32 KiB. */
+constexpr size_t kReceiveBufferBytes = 64 * 1024;
+/** Room for a thousand requests, and for as many answers with the kernel's overhead. */
+constexpr int kSocketBufferBytes = 4 * 1024 * 1024;
+constexpr int kDumpAttempts = 5;
+constexpr Socket::Timeout kDumpTimeout{5000};
+
+/** NLMSG_ERROR: the error, then the extended acknowledgement behind the (capped) copy of the request. */
+Reply decode_acknowledgement(const Message& message) {
+  ByteView payload = message.payload;
+  const auto error = take_header<nlmsgerr>(payload);
+  if (!error) return {KernelError{EBADMSG, "malformed acknowledgement"}, std::nullopt};
+  if (error->error == 0) return {};
+  KernelError failure{-error->error, ""};
+  if ((message.flags & NLM_F_ACK_TLVS) == 0) return {failure, std::nullopt};
+  if ((message.flags & NLM_F_CAPPED) == 0 && error->msg.nlmsg_len > sizeof(nlmsghdr)) {
+    const size_t copied = std::min(payload.size, size_t{NLMSG_ALIGN(error->msg.nlmsg_len - sizeof(nlmsghdr))});
+    payload = {payload.data + copied, payload.size - copied};
+  }
+  AttributeReader reader(payload);
+  while (const auto attribute = reader.next()) {
+    if (attribute->type == NLMSGERR_ATTR_MSG) failure.text = attribute->text().value_or("");
+  }
+  return {failure, std::nullopt};
+}
+
+void encode_request(const Request& request, uint32_t sequence, MessageWriter& writer) {
+  writer.begin(request.type, static_cast<uint16_t>(request.flags | NLM_F_REQUEST | NLM_F_ACK), sequence);
+  std::visit([&](const auto& object) { encode(object, writer); }, request.object);
+  writer.end();
+}
+
+void set_option(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
+
+}  // namespace
+
+Result<Socket> Socket::open() {
+  UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+  if (!fd) return KernelError{errno, "cannot open a netlink socket"};
+  // None of these is needed to be right: without them errors have no text, and answers are longer.
+  set_option(fd.get(), SOL_NETLINK, NETLINK_EXT_ACK, 1);
+  set_option(fd.get(), SOL_NETLINK, NETLINK_CAP_ACK, 1);
+  set_option(fd.get(), SOL_SOCKET, SO_SNDBUFFORCE, kSocketBufferBytes);
+  set_option(fd.get(), SOL_SOCKET, SO_RCVBUFFORCE, kSocketBufferBytes);
+  // Without this one the kernel takes no notice of a filter and answers with everything.
+  const int strict = 1;
+  if (setsockopt(fd.get(), SOL_NETLINK, NETLINK_GET_STRICT_CHK, &strict, sizeof strict) != 0) {
+    return KernelError{errno, "the kernel cannot filter lists (needs Linux 4.20)"};
+  }
+  return Socket(std::move(fd));
+}
+
+std::optional<KernelError> Socket::send(const MessageWriter& writer) {
+  const auto& bytes = writer.bytes();
+  ssize_t sent = 0;
+  do {
+    sent = ::send(fd_.get(), bytes.data(), bytes.size(), 0);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0) return KernelError{errno, "cannot send to the kernel"};
+  return std::nullopt;
+}
+
+Result<ByteView> Socket::receive(Timeout timeout) {
+  // Answers are mostly there already; polling first would double the calls.
+  buffer_.resize(kReceiveBufferBytes);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    const ssize_t size = recv(fd_.get(), buffer_.data(), buffer_.size(), MSG_DONTWAIT | MSG_TRUNC);
+    if (size > static_cast<ssize_t>(buffer_.size())) return KernelError{EMSGSIZE, "an answer is too long"};
+    if (size >= 0) return ByteView{buffer_.data(), static_cast<size_t>(size)};
+    if (errno == ENOBUFS) return KernelError{ENOBUFS, "the kernel dropped answers"};
+    if (errno != EAGAIN && errno != EINTR) return KernelError{errno, "cannot receive from the kernel"};
+    const auto left = std::chrono::duration_cast<Timeout>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return KernelError{ETIMEDOUT, ""};
+    pollfd waiting{fd_.get(), POLLIN, 0};
+    poll(&waiting, 1, static_cast<int>(left.count()));
+  }
+}
+
+std::vector<Reply> Socket::exchange(const std::vector<Request>& requests, Timeout timeout) {
+  std::vector<Reply> replies(requests.size());
+  if (requests.empty()) return replies;
+  const uint32_t first = sequence_;
+  MessageWriter writer;
+  for (const auto& request : requests) encode_request(request, sequence_++, writer);
+
+  std::vector<bool> answered(requests.size(), false);
+  size_t missing = requests.size();
+  auto failure = send(writer);
+  while (missing > 0 && !failure) {
+    auto received = receive(timeout);
+    if (!received) {
+      failure = received.error();
+      break;
+    }
+    MessageReader reader(*received);
+    while (const auto message = reader.next()) {
+      // Unsigned arithmetic, so this holds across the wrap-around of the sequence.
+      const uint32_t position = message->sequence - first;
+      if (position >= requests.size() || answered[position]) continue;
+      if (message->type == RTM_NEWLINK) replies[position].link = decode_link(message->payload);
+      if (message->type != NLMSG_ERROR) continue;
+      replies[position].error = decode_acknowledgement(*message).error;
+      answered[position] = true;
+      --missing;
+    }
+  }
+  for (size_t position = 0; failure && position < replies.size(); ++position) {
+    if (!answered[position]) replies[position].error = *failure;
+  }
+  return replies;
+}
+
+Result<uint32_t> Socket::look_up(const std::string& name, Timeout timeout) {
+  const auto replies = exchange({get_link(0, name)}, timeout);
+  if (replies[0].error) return *replies[0].error;
+  if (!replies[0].link) return KernelError{EBADMSG, "malformed answer"};
+  return static_cast<uint32_t>(replies[0].link->index);
+}
+
+Result<Socket::DumpEnd> Socket::dump_once(const DumpRequest& request, const DumpSink& sink) {
+  const uint32_t sequence = sequence_++;
+  MessageWriter writer;
+  writer.begin(request.type, NLM_F_REQUEST | NLM_F_DUMP, sequence);
+  std::visit([&](const auto& filter) { encode(filter, writer); }, request.filter);
+  writer.end();
+  if (const auto failure = send(writer)) return *failure;
+
+  bool interrupted = false;
+  for (;;) {
+    auto received = receive(kDumpTimeout);
+    if (!received) return received.error();
+    MessageReader reader(*received);
+    while (const auto message = reader.next()) {
+      if (message->sequence != sequence) continue;
+      interrupted = interrupted || (message->flags & NLM_F_DUMP_INTR) != 0;
+      if (message->type == NLMSG_ERROR) {
+        return decode_acknowledgement(*message).error.value_or(KernelError{EBADMSG, "a list was acknowledged"});
+      }
+      if (message->type == NLMSG_DONE) {
+        ByteView payload = message->payload;
+        const int error = take_header<int>(payload).value_or(0);
+        if (error < 0) return KernelError{-error, ""};
+        return interrupted ? DumpEnd::kInterrupted : DumpEnd::kComplete;
+      }
+      sink.take(*message);
+    }
+    if (reader.malformed()) return KernelError{EBADMSG, "malformed list"};
+  }
+}
+
+std::optional<KernelError> Socket::dump(const DumpRequest& request, const DumpSink& sink) {
+  for (int attempt = 0; attempt < kDumpAttempts; ++attempt) {
+    sink.restart();
+    auto end = dump_once(request, sink);
+    if (!end) return end.error();
+    if (*end == DumpEnd::kComplete) return std::nullopt;
+  }
+  return KernelError{EINTR, "the list changed while it was read"};
+}
+
+}  // namespace podwire::netlink

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <variant>
+#include <optional>
+#include <vector>
+
+#include "message/reader.h"
+#include "message/writer.h"
+#include "socket/request.h"
+#include "socket/result.h"
+#include "socket/unique_fd.h"
+
+namespace podwire::netlink {
+
+/** A question for a list. */
+struct DumpRequest {
+  /** RTM_GET*. */
+  uint16_t type = 0;
+  std::variant<Link, Address, Route, Neighbour> filter;
+};
+
+/** Takes the messages of a list; `restart` when those taken so far turned out to be inconsistent. */
+struct DumpSink {
+  std::function<void()> restart;
+  std::function<void(const Message&)> take;
+};
+
+/**
+ * A rtnetlink socket. Belongs to the namespace in which it was opened, and to one thread at a time.
+ *
+ * What made it hard:
+ * - Answers are matched by sequence number, so those to a request that was given up (ETIMEDOUT) are recognised later.
+ * - The kernel works on the messages of one send inside `sendmsg`, all of them whatever fails; only RTM_DELLINK makes that long.
+ * - The answers to a whole batch wait in the receive buffer at once. It is made large enough, and when it is not (ENOBUFS) the
+ *   requests that were answered keep their answers and the others fail.
+ * - A list that changed while it was read has NLM_F_DUMP_INTR set in any of its messages, the last one included. `dump`
+ *   begins anew a few times, then fails with EINTR; a caller never has an incomplete list.
+ */
+class Socket {
+ public:
+  using Timeout = std::chrono::milliseconds;
+
+  /** In the calling thread's namespace. */
+  static Result<Socket> open();
+
+  /** Sends all in one datagram; as many replies, in the same order. `timeout` is for each answer. */
+  std::vector<Reply> exchange(const std::vector<Request>& requests, Timeout timeout);
+
+  /** The index of the link with this name. */
+  Result<uint32_t> look_up(const std::string& name, Timeout timeout);
+
+  /** Reads a complete list. */
+  std::optional<KernelError> dump(const DumpRequest& request, const DumpSink& sink);
+
+ private:
+  enum class DumpEnd { kComplete, kInterrupted };
+
+  explicit Socket(UniqueFd fd) : fd_(std::move(fd)) {}
+  Result<ByteView> receive(Timeout timeout);
+  std::optional<KernelError> send(const MessageWriter& writer);
+  Result<DumpEnd> dump_once(const DumpRequest& request, const DumpSink& sink);
+
+  UniqueFd fd_;
+  uint32_t sequence_ = 0;
+  std::vector<uint8_t> buffer_;
+};
+
+}  // namespace podwire::netlink

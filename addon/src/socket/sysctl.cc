@@ -1,0 +1,48 @@
+#include "socket/sysctl.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+
+#include "socket/unique_fd.h"
+
+namespace podwire::netlink {
+
+namespace {
+
+UniqueFd open_sysctl(const std::string& path, int mode) {
+  return UniqueFd(::open(("/proc/sys/" + path).c_str(), mode | O_CLOEXEC));
+}
+
+}  // namespace
+
+Result<std::string> read_sysctl(const std::string& path) {
+  const UniqueFd file = open_sysctl(path, O_RDONLY);
+  if (!file) return KernelError{errno, ""};
+  std::string value;
+  char part[512];
+  for (;;) {
+    const ssize_t size = read(file.get(), part, sizeof part);
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) return KernelError{errno, ""};
+    if (size == 0) break;
+    value.append(part, static_cast<size_t>(size));
+  }
+  if (!value.empty() && value.back() == '\n') value.pop_back();
+  return value;
+}
+
+std::optional<KernelError> write_sysctl(const std::string& path, const std::string& value) {
+  const UniqueFd file = open_sysctl(path, O_WRONLY);
+  if (!file) return KernelError{errno, ""};
+  // A sysctl takes a value in one write or not at all.
+  ssize_t written = 0;
+  do {
+    written = write(file.get(), value.data(), value.size());
+  } while (written < 0 && errno == EINTR);
+  if (written < 0) return KernelError{errno, ""};
+  if (static_cast<size_t>(written) != value.size()) return KernelError{EIO, "the value was taken in part"};
+  return std::nullopt;
+}
+
+}  // namespace podwire::netlink
