@@ -55,7 +55,14 @@ export const ZONES = [
   // IPAM: main → service → rpc → ipam → store (interfaces) and allocator (pure).
   {
     path: 'services/ipam',
-    zones: ['services/shared', 'services/ipam/rpc', 'services/ipam/allocator', 'services/ipam/store'],
+    zones: [
+      'services/shared',
+      'services/ipam/rpc',
+      'services/ipam/ipam.ts',
+      'services/ipam/events.ts',
+      'services/ipam/allocator',
+      'services/ipam/store',
+    ],
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
   },
@@ -129,10 +136,17 @@ export const ZONES = [
   },
   {
     path: 'services/dataplane/dataplane.ts',
-    zones: ['services/shared', 'services/dataplane/plan', 'services/dataplane/kernel', 'services/dataplane/events.ts'],
+    zones: [
+      'services/shared',
+      'services/dataplane/plan',
+      'services/dataplane/kernel',
+      'services/dataplane/events.ts',
+      'services/dataplane/lock.ts',
+    ],
     packages: ['@opentelemetry/api'],
     ...PURE,
   },
+  { path: 'services/dataplane/lock.ts', zones: ['services/shared'], packages: [], ...PURE },
   {
     path: 'services/dataplane/events.ts',
     zones: ['services/shared', 'services/dataplane/plan'],
@@ -141,8 +155,19 @@ export const ZONES = [
   },
 
   // The plugin knows the services by their contract only.
-  { path: 'plugin', zones: ['services/shared', 'proto/gen'], packages: ['@opentelemetry/api', 'zod'], ...NODE },
-  { path: 'plugin/cni', zones: ['services/shared'], packages: ['zod'], ...NODE },
+  {
+    path: 'plugin',
+    zones: ['services/shared', 'plugin/cni', 'plugin/clients'],
+    packages: ['@opentelemetry/api', 'zod'],
+    ...NODE,
+  },
+  { path: 'plugin/cni', zones: ['services/shared'], packages: ['zod'], ...PURE },
+  {
+    path: 'plugin/clients',
+    zones: ['services/shared', 'proto/gen', 'plugin/cni', 'plugin/netns.ts'],
+    packages: [],
+    ...PURE,
+  },
 
   { path: 'addon/lib', zones: [], packages: ['node-gyp-build'], ...NODE },
   { path: 'addon/test', zones: ['addon/lib'], packages: [], ...NODE },

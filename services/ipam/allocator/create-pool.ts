@@ -4,7 +4,7 @@ import { formatPrefix, parsePrefix, prefixesOverlap, type Prefix } from '@podwir
 
 import { wholeSeconds } from './block.js';
 import { subdomainFault } from './names.js';
-import { ALL, overlappingBlock, WORKLOAD } from './pools.js';
+import { ALL, overlappingBlock, poolUtilization, WORKLOAD, type PoolListing } from './pools.js';
 import type { Pool } from './records.js';
 import type { Decision, View } from './view.js';
 
@@ -83,7 +83,7 @@ export interface PoolCreation {
  * Makes a pool, for containers of all nodes and namespaces, provided that no other is made at the same time.
  * @throws Failure POOL_EXISTS, or POOL_OVERLAP when the range overlaps another pool's, or blocks of another size
  */
-export function createPool(view: View, creation: PoolCreation): Decision<Pool> {
+export function createPool(view: View, creation: PoolCreation): Decision<PoolListing> {
   const { spec } = creation;
   if (view.pool(spec.name)) {
     throw new Failure('POOL_EXISTS', `pool "${spec.name}" exists already; choose another name, or delete it first`, {
@@ -94,7 +94,7 @@ export function createPool(view: View, creation: PoolCreation): Decision<Pool> {
   const pool = makePool(creation);
   return {
     changes: [{ type: 'expectPools' }, { type: 'put', record: { kind: 'pool', value: pool } }],
-    outcome: pool,
+    outcome: { pool, utilization: poolUtilization(view, pool) },
   };
 }
 

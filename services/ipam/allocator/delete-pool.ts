@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 
 import { usedCount } from './block.js';
-import { poolVersion } from './pools.js';
+import { poolVersion, requirePool } from './pools.js';
 import type { Block, Pool } from './records.js';
 import type { Change, Decision, View } from './view.js';
 
@@ -74,14 +74,6 @@ export function continuePoolDeletion(view: View, original: Pool): Decision<PoolD
         changes: [...removal, { type: 'delete', record: { kind: 'pool', value: pool } }],
         outcome: { state: 'done', removedBlocks: step.length },
       };
-}
-
-/** @throws Failure POOL_NOT_FOUND */
-export function requirePool(view: View, name: string): Pool {
-  const pool = view.pool(name);
-  if (pool) return pool;
-  const text = `there is no pool "${name}"; list the pools for their names`;
-  throw new Failure('POOL_NOT_FOUND', text, { details: { pool: name } });
 }
 
 function putPool(value: Pool): Change {

@@ -1,14 +1,12 @@
-import type { Attachment } from '@podwire/shared/attachment/attachment';
-import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, defaultRoute, type Prefix } from '@podwire/shared/net/prefix';
 
 import { describeEndpoint } from './endpoint.js';
 import { heldBy } from './holding.js';
-import { poolOf, poolUtilization, type Utilization } from './pools.js';
-import { requirePool } from './delete-pool.js';
-import type { AffinityState, Block, Endpoint, Pool } from './records.js';
+import { poolOf, poolUtilization, requirePool, type PoolListing } from './pools.js';
+import type { AffinityState, Block, Endpoint } from './records.js';
 import type { View } from './view.js';
 
 /** What is read without changing anything. */
@@ -18,12 +16,6 @@ export interface Page<Item> {
   readonly items: readonly Item[];
   /** Whether there is something behind the last item. */
   readonly more: boolean;
-}
-
-/** A pool with how much of it is in use. */
-export interface PoolListing {
-  readonly pool: Pool;
-  readonly utilization: Utilization;
 }
 
 export interface PoolQuery {

@@ -124,9 +124,9 @@ describe('a pool is made', () => {
     const decision = create(new MapView(), {});
     expect(decision.changes).toEqual([
       { type: 'expectPools' },
-      { type: 'put', record: { kind: 'pool', value: decision.outcome } },
+      { type: 'put', record: { kind: 'pool', value: decision.outcome.pool } },
     ]);
-    expect(decision.outcome).toEqual({
+    expect(decision.outcome.pool).toEqual({
       name: 'p',
       uid: 'uid',
       prefix: prefix('10.0.0.0/16'),
@@ -142,12 +142,13 @@ describe('a pool is made', () => {
 
   test('beside others, and over blocks of its own size that a former pool left', () => {
     const view = new MapView([poolRecord('other', '10.1.0.0/16'), blockRecord('10.0.0.64/26')]);
-    view.apply(create(view, { cidr: '10.0.0.0/24' }));
+    const { utilization } = view.apply(create(view, { cidr: '10.0.0.0/24' }));
+    expect(utilization).toEqual({ capacity: 256n, allocated: 0n, blocks: 1n });
     expect(view.pools().map(({ name }) => name)).toEqual(['other', 'p']);
   });
 
   test('for IPv6 with blocks of /122', () => {
-    expect(create(new MapView(), { cidr: 'fd00::/48' }).outcome.blockSizeBits).toBe(122);
+    expect(create(new MapView(), { cidr: 'fd00::/48' }).outcome.pool.blockSizeBits).toBe(122);
   });
 });
 

@@ -1,5 +1,6 @@
+import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
-import { comparePrefixes, prefixContains, prefixOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { prefixContains, prefixOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import { usedCount } from './block.js';
 import { fnv1a64 } from './hash.js';
@@ -64,6 +65,12 @@ export interface Utilization {
   readonly blocks: bigint;
 }
 
+/** A pool with how much of it is in use. */
+export interface PoolListing {
+  readonly pool: Pool;
+  readonly utilization: Utilization;
+}
+
 export function poolUtilization(view: View, { prefix }: Pool): Utilization {
   let allocated = 0;
   let blocks = 0;
@@ -85,6 +92,10 @@ export function poolOf(pools: readonly Pool[], block: Prefix): Pool | undefined 
   return pools.find(({ prefix }) => prefixContains(prefix, block));
 }
 
-export function samePrefix(a: Prefix, b: Prefix): boolean {
-  return comparePrefixes(a, b) === 0;
+/** @throws Failure POOL_NOT_FOUND */
+export function requirePool(view: View, name: string): Pool {
+  const pool = view.pool(name);
+  if (pool) return pool;
+  const text = `there is no pool "${name}"; list the pools for their names`;
+  throw new Failure('POOL_NOT_FOUND', text, { details: { pool: name } });
 }

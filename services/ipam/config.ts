@@ -1,0 +1,118 @@
+import { violationsFailure, type Violation } from '@podwire/shared/failure/failure';
+import { parsePrefix } from '@podwire/shared/net/prefix';
+import { readSettings, type SettingValues } from '@podwire/shared/runtime/config-reader';
+import { LOG_LEVELS } from '@podwire/shared/runtime/log';
+import { absolutePath, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
+import { z } from 'zod';
+
+import { checkPool, type PoolFault, type PoolSpec } from './allocator/create-pool.js';
+import { subdomainFault } from './allocator/names.js';
+
+/** Prefix of the environment variables that are settings of podwire-ipam. */
+const PREFIX = 'PODWIRE_IPAM_';
+
+const POOL_ABOUT =
+  'Has an effect only at the first start on an empty datastore: a deleted default pool does not come back.';
+
+/** Every setting of podwire-ipam. */
+export const SETTINGS = {
+  listen: {
+    variable: 'PODWIRE_IPAM_LISTEN',
+    schema: listOf(rpcAddress),
+    default: 'unix:/run/podwire/ipam.sock',
+    about:
+      'Where to serve gRPC: unix:/absolute/path (its owner’s alone) or host:port, several with commas between them.',
+  },
+  store: {
+    variable: 'PODWIRE_IPAM_STORE',
+    schema: oneOf(['embedded']),
+    default: 'embedded',
+    about: 'Kind of datastore: embedded, files of this process alone.',
+  },
+  storeDirectory: {
+    variable: 'PODWIRE_IPAM_STORE_DIRECTORY',
+    schema: absolutePath,
+    default: '/var/lib/podwire/ipam',
+    about: 'Absolute path of the embedded datastore’s directory; made with mode 0700 when it is missing.',
+  },
+  datastorePrefix: {
+    variable: 'PODWIRE_IPAM_DATASTORE_PREFIX',
+    schema: text.regex(/^(\/[A-Za-z0-9_.-]+)+$/, 'is not one or more parts that each begin with "/"'),
+    default: '/calico',
+    about: 'What every key of the datastore begins with, without a slash at its end; Calico’s tools expect /calico.',
+  },
+  defaultPoolCidr: {
+    variable: 'PODWIRE_IPAM_DEFAULT_POOL_CIDR',
+    schema: z.string().superRefine((cidr, context) => {
+      const parsed = parsePrefix(cidr);
+      if (cidr !== '' && !parsed.ok) context.addIssue({ code: 'custom', message: parsed.fault });
+    }),
+    default: '',
+    about: `Range of the pool made at the first start, such as 10.65.0.0/16; empty for none. ${POOL_ABOUT}`,
+  },
+  defaultPoolBlockSize: {
+    variable: 'PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE',
+    schema: wholeNumber(0, 128),
+    default: '0',
+    about: `Prefix length in bits of that pool’s blocks: 20 to 32 for IPv4, 116 to 128 for IPv6; 0 for 26 or 122. ${POOL_ABOUT}`,
+  },
+  defaultPoolName: {
+    variable: 'PODWIRE_IPAM_DEFAULT_POOL_NAME',
+    schema: z.string().superRefine((name, context) => {
+      const message = subdomainFault(name);
+      if (message !== undefined) context.addIssue({ code: 'custom', message });
+    }),
+    default: 'default-ipv4-ippool',
+    about: `Name of that pool, an RFC 1123 subdomain. ${POOL_ABOUT}`,
+  },
+  callTimeoutMs: {
+    variable: 'PODWIRE_IPAM_CALL_TIMEOUT_MS',
+    schema: wholeNumber(1, 600_000),
+    default: '10000',
+    about: 'Time for a call whose caller set no deadline, in milliseconds, 1 to 600000.',
+  },
+  drainTimeoutMs: {
+    variable: 'PODWIRE_IPAM_DRAIN_TIMEOUT_MS',
+    schema: wholeNumber(0, 60_000),
+    default: '5000',
+    about: 'How long calls under way may go on after SIGTERM before they are cut off, in milliseconds, 0 to 60000.',
+  },
+  logLevel: {
+    variable: 'PODWIRE_IPAM_LOG_LEVEL',
+    schema: oneOf(LOG_LEVELS),
+    default: 'info',
+    about: `Least severe lines that are logged: ${LOG_LEVELS.join(', ')}.`,
+  },
+} as const;
+
+export type Config = Omit<
+  SettingValues<typeof SETTINGS>,
+  'defaultPoolCidr' | 'defaultPoolBlockSize' | 'defaultPoolName'
+> & {
+  /** Pool to make at the first start; undefined for none. */
+  readonly defaultPool: PoolSpec | undefined;
+};
+
+/**
+ * Reads podwire-ipam's settings from its environment.
+ * @throws Failure INVALID_SETTINGS that lists every unknown variable and every nonsense value
+ */
+export function readConfig(env: Readonly<Record<string, string | undefined>>): Config {
+  const values = readSettings({ settings: SETTINGS, prefix: PREFIX, env });
+  const { defaultPoolCidr: cidr, defaultPoolBlockSize: blockSizeBits, defaultPoolName: name, ...rest } = values;
+  if (cidr === '') return { ...rest, defaultPool: undefined };
+  const checked = checkPool({ name, cidr, blockSizeBits, disabled: false });
+  if (checked.ok) return { ...rest, defaultPool: checked.spec };
+  throw violationsFailure('INVALID_SETTINGS', 'Settings refused', checked.faults.map(violationOf));
+}
+
+const POOL_SETTINGS = {
+  name: SETTINGS.defaultPoolName,
+  cidr: SETTINGS.defaultPoolCidr,
+  blockSizeBits: SETTINGS.defaultPoolBlockSize,
+} as const;
+
+function violationOf({ field, reason }: PoolFault): Violation {
+  const { variable, about } = POOL_SETTINGS[field];
+  return { field: variable, reason: `${reason}. ${about}` };
+}

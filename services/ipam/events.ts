@@ -1,0 +1,119 @@
+import { metrics, trace } from '@opentelemetry/api';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
+import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import type { Logger } from '@podwire/shared/runtime/log';
+
+import type { Allocation } from './allocator/allocate.js';
+import type { Endpoint, Pool } from './allocator/records.js';
+
+/**
+ * What happened, told once it is durable: a counter, a log line, attributes of the active span. Counters have few attributes
+ * with few values; names of pods, nodes and addresses belong into logs and spans.
+ */
+export class Events {
+  readonly #log: Logger;
+  readonly #meter = metrics.getMeter('podwire-ipam');
+  readonly #allocations = this.#counter('podwire.ipam.allocations', '{request}', 'Allocate requests by their result');
+  readonly #addresses = this.#counter('podwire.ipam.addresses.allocated', '{address}', 'Addresses given');
+  readonly #releases = this.#counter('podwire.ipam.addresses.released', '{address}', 'Addresses given back');
+  readonly #blocks = this.#counter('podwire.ipam.blocks.claimed', '{block}', 'Blocks that became a node’s');
+  readonly #taken = this.#counter(
+    'podwire.ipam.endpoints.replaced',
+    '{endpoint}',
+    'Endpoints taken over by a new sandbox',
+  );
+  readonly #pools = this.#counter('podwire.ipam.pools', '{pool}', 'Pools by what became of them');
+
+  constructor(log: Logger) {
+    this.#log = log;
+  }
+
+  /** An attachment got an address, or one of another family. */
+  addressesAllocated({ endpoint, added, claimed, replaced }: Allocation): void {
+    this.#allocations.add(1, { result: 'allocated' });
+    for (const family of added) this.#addresses.add(1, { family: `ipv${family}` });
+    const facts = this.#describe(endpoint);
+    this.#log.info(facts, `allocated ${facts['podwire.addresses'].join(', ')}`);
+    for (const block of claimed) this.#blockClaimed(block, endpoint.nodeName);
+    if (replaced) this.#endpointReplaced(replaced);
+  }
+
+  /** An attachment asked again for what it holds. */
+  allocationRepeated({ endpoint }: Allocation): void {
+    this.#allocations.add(1, { result: 'repeated' });
+    const facts = this.#describe(endpoint);
+    this.#log.debug(facts, 'allocated already');
+  }
+
+  /** An allocation failed; the border logs the failure itself. */
+  allocationFailed(error: unknown): void {
+    this.#allocations.add(1, { result: error instanceof Failure ? error.code : 'INTERNAL' });
+  }
+
+  /** An attachment gave back what it held, which may be nothing. */
+  addressesReleased(addresses: readonly Prefix[]): void {
+    for (const { family } of addresses) this.#releases.add(1, { family: `ipv${family}` });
+    const texts = addresses.map(formatAddress);
+    trace.getActiveSpan()?.setAttribute('podwire.addresses', texts);
+    if (texts.length > 0) this.#log.info({ 'podwire.addresses': texts }, `released ${texts.join(', ')}`);
+    else this.#log.debug('nothing to release');
+  }
+
+  poolCreated({ name, prefix, blockSizeBits }: Pool): void {
+    this.#pools.add(1, { event: 'created' });
+    const text = `created pool "${name}" ${formatPrefix(prefix)} with blocks of /${blockSizeBits}`;
+    this.#log.info({ 'podwire.pool': name }, text);
+  }
+
+  poolDeleted({ name, prefix }: Pool, removedBlocksCount: number): void {
+    this.#pools.add(1, { event: 'deleted' });
+    const text = `deleted pool "${name}" ${formatPrefix(prefix)} and its ${removedBlocksCount} empty blocks`;
+    this.#log.info({ 'podwire.pool': name }, text);
+  }
+
+  /** A record of the datastore cannot be read: it is set aside, and the rest goes on being served. */
+  recordUnreadable(key: string, failure: Failure): void {
+    this.#log.error({ err: failure, 'podwire.store.key': key }, failure.message);
+  }
+
+  /** The datastore's changes are not seen for a while. */
+  watchFailed(error: unknown, retryInMs: number): void {
+    this.#log.warn({ err: error }, `the watch of the datastore broke; trying again in ${Math.round(retryInMs)} ms`);
+  }
+
+  /** The datastore was read anew, as its watch had fallen behind. */
+  listedAgain(revision: number): void {
+    this.#log.warn(
+      { 'podwire.store.revision': revision },
+      'the watch of the datastore fell behind; read everything again',
+    );
+  }
+
+  #blockClaimed(block: Prefix, nodeName: string): void {
+    this.#blocks.add(1, { family: `ipv${block.family}` });
+    const cidr = formatPrefix(block);
+    this.#log.info({ 'podwire.block': cidr, 'podwire.node': nodeName }, `node ${nodeName} claimed block ${cidr}`);
+  }
+
+  #endpointReplaced(replaced: Attachment): void {
+    this.#taken.add(1);
+    this.#log.info(
+      `took over the endpoint of ${formatAttachment(replaced)}, which keeps its addresses until its release`,
+    );
+  }
+
+  #describe(endpoint: Endpoint) {
+    const facts = {
+      'podwire.node': endpoint.nodeName,
+      'podwire.addresses': endpoint.addresses.map(({ address }) => formatAddress(address)),
+    };
+    trace.getActiveSpan()?.setAttributes(facts);
+    return facts;
+  }
+
+  #counter(name: string, unit: string, description: string) {
+    return this.#meter.createCounter(name, { unit, description });
+  }
+}

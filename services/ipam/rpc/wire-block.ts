@@ -1,0 +1,44 @@
+import {
+  AffinityState as AffinityStateMessage,
+  type Block as BlockMessage,
+  type BlockAllocation,
+} from '@podwire/proto/podwire/ipam/v1/block';
+import { formatAddress } from '@podwire/shared/net/address';
+import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
+
+import { attributesAt } from '../allocator/block.js';
+import type { BlockListing } from '../allocator/listing.js';
+import type { AffinityState, Block } from '../allocator/records.js';
+
+const STATES: Record<AffinityState, AffinityStateMessage> = {
+  pending: AffinityStateMessage.AFFINITY_STATE_PENDING,
+  confirmed: AffinityStateMessage.AFFINITY_STATE_CONFIRMED,
+  pendingDeletion: AffinityStateMessage.AFFINITY_STATE_PENDING_DELETION,
+};
+
+export function blockMessage({ block, poolName, affinityState }: BlockListing): BlockMessage {
+  return {
+    cidr: formatPrefix(block.prefix),
+    poolName: poolName ?? '',
+    nodeName: block.owner?.kind === 'host' ? block.owner.name : '',
+    affinityState: affinityState ? STATES[affinityState] : AffinityStateMessage.AFFINITY_STATE_UNSPECIFIED,
+    claimTime: block.claimTimeMs === undefined ? undefined : new Date(block.claimTimeMs),
+    capacity: block.allocations.length,
+    allocations: block.allocations.flatMap((_, ordinal) => allocationMessage(block, ordinal)),
+    sequenceNumber: block.sequenceNumber,
+  };
+}
+
+/** Nothing for an address that is free, or cools down after its release and is nobody's. */
+function allocationMessage(block: Block, ordinal: number): BlockAllocation[] {
+  const attributes = attributesAt(block, ordinal);
+  if (!attributes || attributes.releasedAtMs !== undefined) return [];
+  return [
+    {
+      address: formatAddress(addressAt(block.prefix, ordinal)),
+      handleId: attributes.handleId ?? '',
+      attributes: { ...attributes.owner },
+      sequenceNumber: block.sequenceNumbers.get(ordinal) ?? 0n,
+    },
+  ];
+}

@@ -1,0 +1,113 @@
+import { RpcServer } from '@podwire/shared/rpc/server';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import type { Running } from '@podwire/shared/runtime/lifecycle';
+import type { Logger } from '@podwire/shared/runtime/log';
+
+import type { Config } from './config.js';
+import { Events } from './events.js';
+import { beginDatastore } from './first-start.js';
+import { Ipam, type IpamOptions } from './ipam.js';
+import { ipamServices } from './rpc/index.js';
+import { EmbeddedStore } from './store/embedded/embedded-store.js';
+import { Mirror, type MirrorEvent } from './store/mirror.js';
+import { RecordKeys } from './store/record/keys.js';
+import type { Store } from './store/store.js';
+import { Updater } from './store/update.js';
+
+/** What the service takes from the process it runs in. */
+export interface Surroundings {
+  readonly log: Logger;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** Makes a UUID. */
+  readonly newUid: () => string;
+  readonly pid: number;
+}
+
+/** A service that answers. */
+export interface RunningService extends Running {
+  /** Where it listens, with the ports that were taken where port 0 was asked for. */
+  readonly addresses: readonly string[];
+}
+
+/**
+ * Starts podwire-ipam: the datastore, the decisions on it, and gRPC in front of them. It listens at once, and tells health checks
+ * that it serves once the datastore has been read; requests that come before wait for that.
+ * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE, or INVALID_SETTINGS when an address is taken
+ */
+export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
+  const { log, clock, pid, newUid } = surroundings;
+  const store = await EmbeddedStore.open({ directory: config.storeDirectory, pid });
+  const events = new Events(log);
+  const loading = loadDatastore(store, { config, surroundings, events });
+  // Awaited below; a failure must not count as unhandled before.
+  loading.catch(() => undefined);
+  const updates: IpamOptions['updates'] = {
+    update: async (lane, decide, options) => (await loading).updater.update(lane, decide, options),
+  };
+  const ipam = new Ipam({ updates, events, clock, newUid });
+  const server = new RpcServer({
+    addresses: config.listen,
+    log,
+    clock,
+    defaultCallTimeoutMs: config.callTimeoutMs,
+    drainTimeoutMs: config.drainTimeoutMs,
+    services: (unary) => ipamServices(ipam, unary),
+  });
+  const stop = async (): Promise<void> => {
+    await server.stop();
+    await loading.then(closeDatastore, () => undefined);
+    await store.close();
+  };
+  try {
+    const addresses = await server.listen();
+    await loading;
+    server.setServing();
+    return { addresses, stop };
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+}
+
+interface Datastore {
+  readonly mirror: Mirror;
+  readonly updater: Updater;
+}
+
+interface Loading {
+  readonly config: Config;
+  readonly surroundings: Surroundings;
+  readonly events: Events;
+}
+
+async function loadDatastore(store: Store, { config, surroundings, events }: Loading): Promise<Datastore> {
+  const { clock, random, newUid } = surroundings;
+  const keys = new RecordKeys(config.datastorePrefix);
+  const never = new AbortController().signal;
+  const first = { store, keys, defaultPool: config.defaultPool, nowMs: clock.nowMs(), newUid };
+  const defaultPool = await beginDatastore(first, never);
+  if (defaultPool) events.poolCreated(defaultPool);
+  const mirror = await Mirror.start({ store, keys, clock, random, report: (event) => tell(events, event) }, never);
+  return { mirror, updater: new Updater({ store, mirror, keys, clock, random }) };
+}
+
+async function closeDatastore({ mirror, updater }: Datastore): Promise<void> {
+  await updater.close();
+  await mirror.close();
+}
+
+function tell(events: Events, event: MirrorEvent): void {
+  switch (event.type) {
+    case 'unreadable':
+      events.recordUnreadable(event.key, event.failure);
+      break;
+    case 'watchFailed':
+      events.watchFailed(event.error, event.retryInMs);
+      break;
+    case 'listedAgain':
+      events.listedAgain(event.revision);
+      break;
+  }
+}
