@@ -106,7 +106,14 @@ export const ZONES = [
   // Dataplane: main → service → rpc → dataplane → kernel (interface) and plan (pure).
   {
     path: 'services/dataplane',
-    zones: ['services/shared', 'services/dataplane/rpc', 'services/dataplane/plan', 'services/dataplane/kernel'],
+    zones: [
+      'services/shared',
+      'services/dataplane/rpc',
+      'services/dataplane/plan',
+      'services/dataplane/kernel',
+      'services/dataplane/dataplane.ts',
+      'services/dataplane/events.ts',
+    ],
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
   },

@@ -30,6 +30,12 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'The host interface of that name was not made for this attachment.',
   },
+  ROUTE_TAKEN: {
+    status: status.ALREADY_EXISTS,
+    cni: 101,
+    retryable: false,
+    about: 'A route to a wanted destination leads elsewhere and was not made by Podwire.',
+  },
   POOL_EXISTS: { status: status.ALREADY_EXISTS, cni: 100, retryable: false, about: 'A pool of that name exists.' },
   POOL_NOT_FOUND: { status: status.NOT_FOUND, cni: 100, retryable: false, about: 'There is no pool of that name.' },
   POOL_OVERLAP: {

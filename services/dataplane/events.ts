@@ -1,0 +1,69 @@
+import { metrics, trace } from '@opentelemetry/api';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import type { Failure } from '@podwire/shared/failure/failure';
+import type { Logger } from '@podwire/shared/runtime/log';
+
+import { formatStep } from './plan/notation.js';
+import type { Difference } from './plan/diff.js';
+import type { Step } from './plan/step.js';
+
+/**
+ * What happened, told once it is done: a counter, a log line, attributes of the active span. Counters have few attributes with
+ * few values; names of interfaces and addresses belong into logs and spans.
+ */
+export class Events {
+  readonly #log: Logger;
+  readonly #meter = metrics.getMeter('podwire-dataplane');
+  readonly #attached = this.#counter('podwire.dataplane.pods.attached', '{pod}', 'AttachPod calls by their result');
+  readonly #detached = this.#counter('podwire.dataplane.pods.detached', '{pod}', 'DetachPod calls by their result');
+  readonly #skipped = this.#counter(
+    'podwire.dataplane.steps.skipped',
+    '{step}',
+    'Optional settings the kernel refused',
+  );
+  readonly #takeovers = this.#counter('podwire.dataplane.routes.taken_over', '{route}', 'Routes left by earlier pods');
+  readonly #differences = this.#counter('podwire.dataplane.differences', '{difference}', 'Found by CheckPod');
+
+  constructor(log: Logger) {
+    this.#log = log;
+  }
+
+  attached(hostInterface: string, changes: number): void {
+    this.#attached.add(1, { result: changes === 0 ? 'unchanged' : 'changed' });
+    trace.getActiveSpan()?.setAttribute('podwire.dataplane.changes', changes);
+    this.#log.info(
+      { 'podwire.host_interface': hostInterface, 'podwire.dataplane.changes': changes },
+      changes === 0 ? 'pod was wired already' : 'pod wired',
+    );
+  }
+
+  detached(hostInterface: string, removed: boolean): void {
+    this.#detached.add(1, { result: removed ? 'removed' : 'absent' });
+    this.#log.info({ 'podwire.host_interface': hostInterface, removed }, removed ? 'pod unwired' : 'no wire to remove');
+  }
+
+  /** The kernel did not take a setting that a pod can live without. */
+  optionalStepFailed(step: Step, failure: Failure): void {
+    this.#skipped.add(1);
+    this.#log.warn({ err: failure }, `went on without: ${formatStep(step)}`);
+  }
+
+  /** The node still routed one of the pod's addresses to an earlier pod. */
+  routeTakenOver(destination: string, device: string): void {
+    this.#takeovers.add(1);
+    this.#log.warn(
+      { destination, device },
+      `route to ${destination} taken over from ${device}, a leftover of another pod`,
+    );
+  }
+
+  checked(attachment: Attachment, differences: readonly Difference[]): void {
+    this.#differences.add(differences.length);
+    const [first] = differences;
+    if (first) this.#log.warn({ differences }, `${formatAttachment(attachment)} is not as wanted: ${first.object}`);
+  }
+
+  #counter(name: string, unit: string, description: string) {
+    return this.#meter.createCounter(name, { unit, description });
+  }
+}

@@ -1,0 +1,66 @@
+import type { FailureCode } from '@podwire/shared/failure/codes';
+import { Failure } from '@podwire/shared/failure/failure';
+
+/** An errno of the kernel with what it was about: the border between its errors and Podwire's failures. */
+export interface Refusal {
+  /** As the addon names operations: `link.add`. */
+  readonly operation: string;
+  readonly object: string;
+  /** Name of the error: `EEXIST`. */
+  readonly errno: string;
+  /** For people: operation, object, errno, the kernel's own text. */
+  readonly message: string;
+  readonly cause?: unknown;
+}
+
+/** Errors that say that the kernel was built, or is run, without something. */
+const UNSUPPORTED = ['EOPNOTSUPP', 'EAFNOSUPPORT', 'EPROTONOSUPPORT'];
+
+/** Errors of opening that speak of the path alone. EINVAL: what is there is no network namespace. */
+const WRONG_PATH: Readonly<Record<string, string>> = {
+  ENOENT: 'does not exist',
+  ENOTDIR: 'does not exist',
+  EINVAL: 'is not a network namespace',
+  EACCES: 'cannot be read',
+  ELOOP: 'is a loop of symbolic links',
+  ENAMETOOLONG: 'is too long a path',
+  ENXIO: 'is not a network namespace',
+};
+
+/** The failure behind an operation that the kernel refused. */
+export function kernelFailure(refusal: Refusal): Failure {
+  const { operation, object, errno, message, cause } = refusal;
+  return new Failure(codeOf(refusal), message, { details: { operation, object, errno }, cause });
+}
+
+function codeOf({ operation, errno }: Refusal): FailureCode {
+  if (errno === 'EEXIST' && operation === 'link.add') return 'INTERFACE_EXISTS';
+  if (errno === 'EEXIST' && operation === 'route.add') return 'ROUTE_TAKEN';
+  // A sysctl that is not there is a feature that is not there.
+  if (errno === 'ENOENT' && operation === 'sysctl.write') return 'KERNEL_UNSUPPORTED';
+  return UNSUPPORTED.includes(errno) ? 'KERNEL_UNSUPPORTED' : 'KERNEL_REFUSED';
+}
+
+/** The failure behind a network namespace that could not be opened. */
+export function openFailure(netns: string, refusal: Refusal): Failure {
+  const reason = WRONG_PATH[refusal.errno];
+  return reason === undefined ? kernelFailure(refusal) : invalidNetns(netns, { reason, cause: refusal.cause });
+}
+
+/** The refusal of the node's own namespace as a pod's. */
+export function ownNamespace(netns: string): Failure {
+  return invalidNetns(netns, { reason: 'is the node’s own network namespace', cause: undefined });
+}
+
+interface WhyInvalid {
+  readonly reason: string;
+  readonly cause: unknown;
+}
+
+function invalidNetns(netns: string, { reason, cause }: WhyInvalid): Failure {
+  return new Failure('INVALID_NETNS', `netns ${netns} ${reason}: pass the path of the pod’s own network namespace`, {
+    violations: [{ field: 'pod.netns', reason }],
+    details: { netns },
+    cause,
+  });
+}

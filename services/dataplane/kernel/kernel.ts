@@ -1,0 +1,101 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import type { Failure } from '@podwire/shared/failure/failure';
+
+import type { Wanted } from '../plan/desired.js';
+import type { Observed, ObservedLink } from '../plan/observed.js';
+import type { Batch, Step, SysctlKey } from '../plan/step.js';
+
+/**
+ * The kernel of the node, as far as pods' networks need it. Implementations: netlink, and memory (the fake); both pass
+ * `kernel.contract.ts`.
+ *
+ * Every method fails with KERNEL_REFUSED when the kernel refuses or cannot be asked, and with KERNEL_UNSUPPORTED when it lacks
+ * what is needed; both carry the operation, the object, the errno's name and the kernel's own text.
+ */
+export interface Kernel {
+  /**
+   * Makes sure that the kernel can be asked and knows veth pairs.
+   * Result: nothing, or a failure that says what is missing. Changes nothing. Idempotent.
+   */
+  probe(): Promise<void>;
+
+  /**
+   * Opens the network namespace at a path.
+   * Result: a session with the node's and that namespace, which the caller closes.
+   * Errors: INVALID_NETNS when there is nothing at the path, something else than a network namespace, or the node's own.
+   * Idempotent: sessions do not exclude each other; who changes one attachment at a time is the caller's affair.
+   */
+  open(netns: string): Promise<PodSession>;
+
+  /**
+   * Result: the node's link of that name, or undefined when there is none. Idempotent.
+   */
+  hostLink(name: string): Promise<ObservedLink | undefined>;
+
+  /**
+   * Deletes a link of the node, and with a veth its peer, wherever that is, with everything on both.
+   * Result: true once the kernel has announced the removal; false when there is no such link. Idempotent.
+   */
+  deleteHostLink(link: Pick<ObservedLink, 'name' | 'index'>): Promise<boolean>;
+
+  /**
+   * Result: the attachments that host links record, in the order of the links' names; complete, or a failure. What comes or
+   * goes meanwhile may or may not be among them.
+   */
+  attached(): Promise<readonly AttachedLink[]>;
+
+  /** Lets go of the node's namespace. Sessions that are open stay usable until they are closed. Idempotent. */
+  close(): Promise<void>;
+}
+
+/** The node's network namespace and one pod's, for the time of one call. */
+export interface PodSession {
+  /**
+   * Reads sysctls of the pod's namespace.
+   * Result: by `keyText`, the value, or null when there is no such key; complete, or a failure. Idempotent.
+   */
+  podSysctls(keys: readonly SysctlKey[]): Promise<ReadonlyMap<string, string | null>>;
+
+  /**
+   * Reads what is there of a wanted state, and what could stand in its way.
+   * Result: complete, or a failure. The parts are read one after another; the caller keeps changes of its own away. Idempotent.
+   */
+  observe(wanted: Wanted): Promise<Observed>;
+
+  /**
+   * Carries out the steps of one namespace in their order, and ends with the first that fails; an optional step that fails is
+   * a warning.
+   * Result: never a failure: what was reached, finished steps first to last. A step that failed changed nothing.
+   * Errors of steps: as above; an exclusive creation of what exists has the errno EEXIST.
+   * Not idempotent: each step says by itself whether it is.
+   */
+  apply(batch: Batch): Promise<BatchOutcome>;
+
+  /** Lets go of the pod's namespace. Idempotent. */
+  close(): Promise<void>;
+}
+
+/** What came of a batch. */
+export interface BatchOutcome {
+  readonly finished: readonly Step[];
+  readonly warnings: readonly StepFailure[];
+  /** Undefined: all were carried out. */
+  readonly failed: StepFailure | undefined;
+  /** The last link that a step of the batch made or set, read back after that step; undefined when none did. */
+  readonly link: ObservedLink | undefined;
+}
+
+export interface StepFailure {
+  readonly step: Step;
+  readonly failure: Failure;
+  /** Name of the kernel's error: `EEXIST`. */
+  readonly errno: string;
+}
+
+/** An attachment as a host link records it. */
+export interface AttachedLink {
+  readonly attachment: Attachment;
+  readonly link: ObservedLink;
+  /** CIDRs that the node routes to it, by Podwire's own routes. */
+  readonly addresses: readonly string[];
+}

@@ -1,0 +1,333 @@
+import type { Failure } from '@podwire/shared/failure/failure';
+
+import { attachmentOfAlias, ROUTE_PROTOCOL, type Wanted, type WantedEnd } from '../../plan/desired.js';
+import { formatStep } from '../../plan/notation.js';
+import {
+  keyText,
+  type Observed,
+  type ObservedEnd,
+  type ObservedLink,
+  type ObservedRoute,
+} from '../../plan/observed.js';
+import type { Batch, Route, Side, Step, SysctlKey } from '../../plan/step.js';
+import { kernelFailure, openFailure, ownNamespace } from '../errno.js';
+import type { AttachedLink, BatchOutcome, Kernel, PodSession, StepFailure } from '../kernel.js';
+import { checkMtu, Errno, MemoryNamespace, show } from './namespace.js';
+
+/** Everything that can be made to fail: the steps, and the other questions to the kernel. */
+export type Operation = Step['type'] | 'open' | 'observe' | 'sysctl-read' | 'link-get' | 'link-list' | 'probe';
+
+interface Fault {
+  readonly operation: Operation | 'any step';
+  readonly errno: string;
+  /** How many times the operation still succeeds before it fails. */
+  after: number;
+}
+
+/**
+ * The fake kernel: namespaces in memory that follow the real kernel's rules, print themselves as `ip` does, and can be made to
+ * fail anywhere.
+ */
+export class MemoryKernel implements Kernel {
+  readonly host = new MemoryNamespace();
+  /** Every step that was carried out or refused, as its `ip` command. */
+  readonly commands: string[] = [];
+  /** Paths that exist, and what is there. */
+  readonly #paths = new Map<string, MemoryNamespace | 'a file'>([['/run/netns/node', this.host]]);
+  readonly #faults: Fault[] = [];
+  readonly #pauses: { readonly operation: Operation; readonly reached: () => void; readonly go: Promise<void> }[] = [];
+  /** Sessions that were opened and not closed. */
+  openSessions = 0;
+  /** Some kernels take no notice of the MAC address in the creating message. */
+  ignoresMacAtCreation = false;
+
+  addNamespace(path: string): MemoryNamespace {
+    const namespace = new MemoryNamespace();
+    this.#paths.set(path, namespace);
+    return namespace;
+  }
+
+  addFile(path: string): void {
+    this.#paths.set(path, 'a file');
+  }
+
+  /** The namespace dies with everything in it. */
+  removeNamespace(path: string): void {
+    const namespace = this.#paths.get(path);
+    this.#paths.delete(path);
+    if (namespace instanceof MemoryNamespace) for (const link of [...namespace.links]) namespace.removeLink(link);
+  }
+
+  /** Lets an operation fail, once, after it has succeeded `after` times. */
+  failNext(operation: Operation | 'any step', { errno = 'EIO', after = 0 } = {}): void {
+    this.#faults.push({ operation, errno, after });
+  }
+
+  /** Faults that nothing has run into: a test that set one and leaves it here has tested nothing. */
+  get unusedFaults(): number {
+    return this.#faults.length;
+  }
+
+  /** Holds the next such operation until `release` is called. */
+  pauseBefore(operation: Operation): { readonly reached: Promise<void>; readonly release: () => void } {
+    const [reached, go] = [new AbortController(), new AbortController()];
+    this.#pauses.push({ operation, reached: () => reached.abort(), go: fired(go.signal) });
+    return { reached: fired(reached.signal), release: () => go.abort() };
+  }
+
+  async probe(): Promise<void> {
+    await this.#ask('probe', 'link.add', () => undefined);
+  }
+
+  async open(netns: string): Promise<PodSession> {
+    await this.#turn('open');
+    const found = this.#paths.get(netns);
+    const errno =
+      this.#takeFault('open') ?? (found === undefined ? 'ENOENT' : found === 'a file' ? 'EINVAL' : undefined);
+    if (errno !== undefined || !(found instanceof MemoryNamespace)) {
+      throw openFailure(netns, refusal({ operation: 'namespace.open', object: netns, errno: errno ?? 'EINVAL' }));
+    }
+    if (found === this.host) throw ownNamespace(netns);
+    return this.#session(found);
+  }
+
+  hostLink(name: string): Promise<ObservedLink | undefined> {
+    return this.#ask('link-get', 'link.get', () => (this.host.has(name) ? show(this.host.find(name)) : undefined));
+  }
+
+  deleteHostLink({ name, index }: Pick<ObservedLink, 'name' | 'index'>): Promise<boolean> {
+    return this.#ask('link-delete', 'link.delete', () => {
+      const link = this.host.links.find((candidate) => candidate.name === name && candidate.index === index);
+      if (link) this.host.removeLink(link);
+      return link !== undefined;
+    });
+  }
+
+  attached(): Promise<readonly AttachedLink[]> {
+    return this.#ask('link-list', 'link.list', () =>
+      this.host.links
+        .toSorted((a, b) => (a.name < b.name ? -1 : 1))
+        .flatMap((link): AttachedLink[] => {
+          const attachment = attachmentOfAlias(link.alias);
+          const routes = this.host.routes.filter(
+            (route) => route.device === link.name && route.protocol === ROUTE_PROTOCOL,
+          );
+          return attachment
+            ? [{ attachment, link: show(link), addresses: routes.map((route) => route.destination) }]
+            : [];
+        }),
+    );
+  }
+
+  close(): Promise<void> {
+    return Promise.resolve();
+  }
+
+  /** Every namespace in `ip` notation, with the path before each line. */
+  print(): string {
+    const namespaces = [...this.#paths].flatMap(([path, namespace]) =>
+      namespace instanceof MemoryNamespace ? namespace.print().map((line) => `${path}: ${line}`) : [],
+    );
+    return namespaces.join('\n');
+  }
+
+  #session(pod: MemoryNamespace): PodSession {
+    this.openSessions++;
+    let open = true;
+    return {
+      podSysctls: (keys) => this.#ask('sysctl-read', 'sysctl.read', () => readSysctls(pod, keys)),
+      observe: (wanted) => this.#ask('observe', 'link.get', () => observe(wanted, { host: this.host, pod })),
+      apply: (batch) => this.#apply(batch, pod),
+      close: () => {
+        if (open) this.openSessions--;
+        open = false;
+        return Promise.resolve();
+      },
+    };
+  }
+
+  async #apply({ side, steps }: Batch, pod: MemoryNamespace): Promise<BatchOutcome> {
+    const namespace = side === 'host' ? this.host : pod;
+    const finished: Step[] = [];
+    const warnings: StepFailure[] = [];
+    let failed: StepFailure | undefined;
+    for (const step of steps) {
+      await this.#turn(step.type);
+      const failure = this.#refusalOf(step, () => carryOut(step, { namespace, pod, kernel: this }));
+      if (!failure) finished.push(step);
+      else if (step.type === 'sysctl-write' && step.optional) warnings.push(failure);
+      else {
+        failed = failure;
+        break;
+      }
+    }
+    return { finished, warnings, failed, link: failed ? undefined : readBack(finished, namespace) };
+  }
+
+  #refusalOf(step: Step, work: () => void): StepFailure | undefined {
+    const command = formatStep(step);
+    try {
+      const fault = this.#takeFault(step.type) ?? this.#takeFault('any step');
+      if (fault !== undefined) throw new Errno(fault, 'injected');
+      work();
+      this.commands.push(command);
+      return undefined;
+    } catch (error) {
+      if (!(error instanceof Errno)) throw error;
+      this.commands.push(`${command} -> ${error.errno}`);
+      const operation = OPERATION_NAMES[step.type];
+      return { step, errno: error.errno, failure: toFailure({ operation, object: command, error }) };
+    }
+  }
+
+  async #ask<Answer>(operation: Operation, name: string, answer: () => Answer): Promise<Answer> {
+    await this.#turn(operation);
+    const errno = this.#takeFault(operation);
+    if (errno !== undefined) throw kernelFailure(refusal({ operation: name, object: 'injected', errno }));
+    return answer();
+  }
+
+  /** Lets others run first, as a call of the real kernel does, and waits where a test asked for it. */
+  async #turn(operation: Operation): Promise<void> {
+    const at = this.#pauses.findIndex((pause) => pause.operation === operation);
+    const [pause] = at < 0 ? [] : this.#pauses.splice(at, 1);
+    pause?.reached();
+    await (pause?.go ?? Promise.resolve());
+  }
+
+  #takeFault(operation: Operation | 'any step'): string | undefined {
+    const at = this.#faults.findIndex((fault) => fault.operation === operation);
+    const fault = this.#faults[at];
+    if (!fault) return undefined;
+    if (fault.after > 0) {
+      fault.after--;
+      return undefined;
+    }
+    this.#faults.splice(at, 1);
+    return fault.errno;
+  }
+}
+
+function fired(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }));
+}
+
+/** How the addon names the operations. */
+const OPERATION_NAMES: Readonly<Record<Step['type'], string>> = {
+  'link-add': 'link.add',
+  'link-delete': 'link.delete',
+  'link-set': 'link.set',
+  'address-add': 'address.add',
+  'address-delete': 'address.delete',
+  'route-add': 'route.add',
+  'route-replace': 'route.replace',
+  'route-delete': 'route.delete',
+  'neighbour-set': 'neighbour.replace',
+  'neighbour-delete': 'neighbour.delete',
+  'sysctl-write': 'sysctl.write',
+};
+
+interface Where {
+  readonly namespace: MemoryNamespace;
+  readonly pod: MemoryNamespace;
+  readonly kernel: MemoryKernel;
+}
+
+function carryOut(step: Step, where: Where): void {
+  const { namespace } = where;
+  switch (step.type) {
+    case 'link-add':
+      addVeth(step, where);
+      break;
+    case 'link-delete':
+      namespace.removeLink(namespace.find(step.name));
+      break;
+    case 'link-set':
+      namespace.setLink(namespace.find(step.name), step.change);
+      break;
+    case 'address-add':
+      namespace.addAddress(step.device, step.address);
+      break;
+    case 'address-delete':
+      namespace.deleteAddress(step.device, step.address);
+      break;
+    case 'route-add':
+      namespace.addRoute(step.route);
+      break;
+    case 'route-replace':
+      namespace.replaceRoute(step.route);
+      break;
+    case 'route-delete':
+      namespace.deleteRoute(step.route);
+      break;
+    case 'neighbour-set':
+      namespace.setNeighbour(step.neighbour);
+      break;
+    case 'neighbour-delete':
+      namespace.deleteNeighbour(step.neighbour);
+      break;
+    case 'sysctl-write':
+      namespace.writeSysctl(keyText(step.key), step.value);
+      break;
+  }
+}
+
+function addVeth({ link, peer }: Extract<Step, { type: 'link-add' }>, { namespace, pod, kernel }: Where): void {
+  if (namespace.has(link.name) || pod.has(peer.name)) throw new Errno('EEXIST');
+  checkMtu(peer.mtuBytes);
+  const mac = kernel.ignoresMacAtCreation ? '02:00:00:00:00:01' : link.mac;
+  const host = namespace.addLink({ ...link, mac }, 'veth');
+  const end = pod.addLink(peer, 'veth');
+  host.peer = { link: end, namespace: pod };
+  end.peer = { link: host, namespace };
+}
+
+function readBack(finished: readonly Step[], namespace: MemoryNamespace): ObservedLink | undefined {
+  const last = finished.findLast((step) => step.type === 'link-set' || step.type === 'link-add');
+  if (last?.type === 'link-set') return show(namespace.find(last.name));
+  return last?.type === 'link-add' ? show(namespace.find(last.link.name)) : undefined;
+}
+
+function observe(wanted: Wanted, namespaces: Readonly<Record<Side, MemoryNamespace>>): Observed {
+  return { host: observeEnd(wanted.host, namespaces.host), pod: observeEnd(wanted.pod, namespaces.pod) };
+}
+
+function observeEnd(wanted: WantedEnd, namespace: MemoryNamespace): ObservedEnd {
+  const { name } = wanted.link;
+  const destinations = wanted.routes.map((route) => route.destination);
+  const matters = (route: Route) => route.device === name || destinations.includes(route.destination);
+  const onLink = ({ device }: { readonly device: string }) => device === name;
+  return {
+    link: namespace.has(name) ? show(namespace.find(name)) : undefined,
+    addresses: namespace.addresses.filter(onLink).map(({ address }) => address),
+    routes: namespace.routes.filter(matters).map((route) => showRoute(route, namespace)),
+    neighbours: namespace.neighbours.filter(onLink).map(({ address, mac }) => ({ address, mac, permanent: true })),
+    sysctls: readSysctls(
+      namespace,
+      wanted.sysctls.map((sysctl) => sysctl.key),
+    ),
+  };
+}
+
+function showRoute(route: Route, namespace: MemoryNamespace): ObservedRoute {
+  return { ...route, deviceAlias: namespace.find(route.device).alias || null, unicast: true };
+}
+
+function readSysctls(namespace: MemoryNamespace, keys: readonly SysctlKey[]): Map<string, string | null> {
+  return new Map(keys.map((key) => [keyText(key), namespace.sysctls.get(keyText(key)) ?? null]));
+}
+
+interface Refused {
+  readonly operation: string;
+  readonly object: string;
+  readonly errno: string;
+  readonly text?: string;
+}
+
+function refusal({ operation, object, errno, text = '' }: Refused) {
+  return { operation, object, errno, message: `${operation} ${object}: ${errno} ${text}`.trim() };
+}
+
+function toFailure({ operation, object, error }: Omit<Refused, 'errno'> & { readonly error: Errno }): Failure {
+  return kernelFailure(refusal({ operation, object, errno: error.errno, text: error.message }));
+}

@@ -1,0 +1,111 @@
+import { NetlinkError, openNamespace, type Link, type Namespace } from '@podwire/netlink';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import { attachmentOfAlias, ROUTE_PROTOCOL } from '../../plan/desired.js';
+import type { ObservedLink } from '../../plan/observed.js';
+import { openFailure, ownNamespace } from '../errno.js';
+import type { AttachedLink, Kernel, PodSession } from '../kernel.js';
+import { getLink, MAIN_TABLE, toObservedLink } from './observe.js';
+import { asking, failureOfNetlink, hasErrno, refusalOf } from './refusal.js';
+import { NetlinkSession } from './session.js';
+
+/** An MTU that every kernel that knows veth refuses with EINVAL, and one that does not with EOPNOTSUPP. */
+const IMPOSSIBLE_MTU_BYTES = 1;
+
+const PROBE = { name: 'podwprobe', peer: 'podwprobe0' } as const;
+
+/** The real kernel, through rtnetlink and /proc/sys. The node's network namespace is that of this process. */
+export class NetlinkKernel implements Kernel {
+  readonly #node: Namespace;
+
+  private constructor(node: Namespace) {
+    this.#node = node;
+  }
+
+  /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
+  static async open(): Promise<NetlinkKernel> {
+    return new NetlinkKernel(await asking(() => openNamespace()));
+  }
+
+  async probe(): Promise<void> {
+    const [outcome] = await asking(() =>
+      this.#node.sequence([
+        {
+          type: 'link.add',
+          kind: 'veth',
+          name: PROBE.name,
+          mtuBytes: IMPOSSIBLE_MTU_BYTES,
+          peer: { name: PROBE.peer, namespace: this.#node },
+        },
+      ]),
+    );
+    if (outcome?.ok !== false) throw new Error(`the kernel made a veth pair of MTU ${IMPOSSIBLE_MTU_BYTES}`);
+    if (hasErrno(outcome.error, 'EINVAL')) return;
+    if (hasErrno(outcome.error, 'EOPNOTSUPP')) {
+      throw new Failure('KERNEL_UNSUPPORTED', 'the kernel has no veth: load the module (modprobe veth)', {
+        cause: outcome.error,
+      });
+    }
+    throw failureOfNetlink(outcome.error);
+  }
+
+  async open(netns: string): Promise<PodSession> {
+    const pod = await openPod(netns);
+    if (isSame(pod, this.#node)) {
+      await pod.close();
+      throw ownNamespace(netns);
+    }
+    return new NetlinkSession({ host: this.#node, pod });
+  }
+
+  hostLink(name: string): Promise<ObservedLink | undefined> {
+    return asking(async () => {
+      const link = await getLink(this.#node, { name });
+      return link && toObservedLink(link);
+    });
+  }
+
+  async deleteHostLink({ index }: Pick<ObservedLink, 'index'>): Promise<boolean> {
+    try {
+      await this.#node.deleteLink({ index });
+      return true;
+    } catch (error) {
+      if (!(error instanceof NetlinkError)) throw error;
+      if (hasErrno(error, 'ENODEV')) return false;
+      throw failureOfNetlink(error);
+    }
+  }
+
+  attached(): Promise<readonly AttachedLink[]> {
+    return asking(async () => {
+      const links = await this.#node.links();
+      const routes = await this.#node.routes({ family: 4, table: MAIN_TABLE });
+      const ours = routes.filter((route) => route.protocol === ROUTE_PROTOCOL);
+      return links.toSorted(byName).flatMap((link): AttachedLink[] => {
+        const attachment = attachmentOfAlias(link.alias);
+        const addresses = ours.filter((route) => route.outputIndex === link.index).map((route) => route.destination);
+        return attachment ? [{ attachment, link: toObservedLink(link), addresses }] : [];
+      });
+    });
+  }
+
+  close(): Promise<void> {
+    return this.#node.close();
+  }
+}
+
+async function openPod(netns: string): Promise<Namespace> {
+  try {
+    return await openNamespace(netns);
+  } catch (error) {
+    throw error instanceof NetlinkError ? openFailure(netns, refusalOf(error)) : error;
+  }
+}
+
+function isSame(a: Namespace, b: Namespace): boolean {
+  return a.identity.inode === b.identity.inode && a.identity.device === b.identity.device;
+}
+
+function byName(a: Link, b: Link): number {
+  return a.name < b.name ? -1 : a.name > b.name ? 1 : 0;
+}

@@ -1,0 +1,112 @@
+import type { Link, Namespace, Route, SysctlReading } from '@podwire/netlink';
+
+import type { WantedEnd } from '../../plan/desired.js';
+import { keyText, type ObservedEnd, type ObservedLink, type ObservedRoute } from '../../plan/observed.js';
+import type { SysctlKey } from '../../plan/step.js';
+import { failureOfNetlink, hasErrno } from './refusal.js';
+
+/** Routing table `main` (RT_TABLE_MAIN, linux/rtnetlink.h). */
+export const MAIN_TABLE = 254;
+
+/** The link has a carrier: for a veth, both ends are up (IFF_LOWER_UP, linux/if.h). */
+const IFF_LOWER_UP = 0x10000;
+
+/** A link by name or index, or undefined when there is none. */
+export async function getLink(
+  namespace: Namespace,
+  link: { readonly name: string } | { readonly index: number },
+): Promise<Link | undefined> {
+  const [outcome] = await namespace.sequence([{ type: 'link.get', link }]);
+  if (outcome?.ok) return outcome.link;
+  if (outcome === undefined || hasErrno(outcome.error, 'ENODEV')) return undefined;
+  throw failureOfNetlink(outcome.error);
+}
+
+export function toObservedLink(link: Link): ObservedLink {
+  const { name, index, kind, mac, mtuBytes, up, flags, linkedIndex, linkedNamespaceId } = link;
+  return {
+    name,
+    index,
+    kind,
+    mac,
+    mtuBytes,
+    alias: link.alias,
+    up,
+    running: up && (flags & IFF_LOWER_UP) !== 0,
+    peerIndex: linkedNamespaceId === null ? undefined : (linkedIndex ?? undefined),
+  };
+}
+
+/** Reads one end of the wire and what is around it. */
+export async function observeEnd(namespace: Namespace, wanted: WantedEnd): Promise<ObservedEnd> {
+  const link = await getLink(namespace, { name: wanted.link.name });
+  const onLink = { family: 4, index: link?.index ?? 0 } as const;
+  const [addresses, neighbours, routes, sysctls] = await Promise.all([
+    link ? namespace.addresses(onLink) : [],
+    link ? namespace.neighbours(onLink) : [],
+    observeRoutes(namespace, { wanted, ownIndex: link?.index }),
+    readSysctls(
+      namespace,
+      wanted.sysctls.map((sysctl) => sysctl.key),
+    ),
+  ]);
+  return {
+    link: link && toObservedLink(link),
+    addresses: addresses.map(({ address }) => address),
+    routes,
+    neighbours: neighbours.map(({ address, mac, permanent }) => ({ address, mac, permanent })),
+    sysctls,
+  };
+}
+
+/** Reads sysctls; null for keys that are not there. */
+export async function readSysctls(
+  namespace: Namespace,
+  keys: readonly SysctlKey[],
+): Promise<ReadonlyMap<string, string | null>> {
+  const readings = await namespace.readSysctls(keys);
+  return new Map(
+    readings.map((reading, position): [string, string | null] => [keyText(keys[position] ?? []), valueOf(reading)]),
+  );
+}
+
+function valueOf(reading: SysctlReading): string | null {
+  if (reading.ok) return reading.value;
+  if (hasErrno(reading.error, 'ENOENT')) return null;
+  throw failureOfNetlink(reading.error);
+}
+
+interface RoutesOf {
+  readonly wanted: WantedEnd;
+  /** Index of the attachment's link; undefined when there is none. */
+  readonly ownIndex: number | undefined;
+}
+
+async function observeRoutes(namespace: Namespace, { wanted, ownIndex }: RoutesOf): Promise<ObservedRoute[]> {
+  const destinations = wanted.routes.map((route) => route.destination);
+  const all = await namespace.routes({ family: 4, table: MAIN_TABLE });
+  const matter = all.filter(
+    ({ outputIndex, destination, metric }) =>
+      metric === 0 && (destinations.includes(destination) || (ownIndex !== undefined && outputIndex === ownIndex)),
+  );
+  const devices = await linksOf(namespace, matter);
+  return matter.map((route) => {
+    const device = route.outputIndex === null ? undefined : devices.get(route.outputIndex);
+    return {
+      destination: route.destination,
+      device: device?.name ?? null,
+      deviceAlias: device?.alias ?? null,
+      gateway: route.gateway ?? undefined,
+      scope: String(route.scope),
+      protocol: route.protocol,
+      unicast: route.routeType === 'unicast',
+    };
+  });
+}
+
+/** The links that routes leave by, by index. One that vanished since is absent. */
+async function linksOf(namespace: Namespace, routes: readonly Route[]): Promise<ReadonlyMap<number, Link>> {
+  const indexes = new Set(routes.flatMap(({ outputIndex }) => outputIndex ?? []));
+  const links = await Promise.all([...indexes].map((index) => getLink(namespace, { index })));
+  return new Map(links.flatMap((link): [number, Link][] => (link ? [[link.index, link]] : [])));
+}

@@ -1,0 +1,132 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
+import { markFailed, withSpan } from '@podwire/shared/runtime/span';
+
+import { formatStep } from '../plan/notation.js';
+import type { ObservedLink } from '../plan/observed.js';
+import { toBatches, undoOf, type Batch, type Side, type Step } from '../plan/step.js';
+import type { BatchOutcome, PodSession, StepFailure } from './kernel.js';
+
+export type Links = Readonly<Partial<Record<Side, ObservedLink>>>;
+
+/** What came of a plan. */
+export type Result = Applied | NotApplied;
+
+export interface Applied {
+  readonly applied: true;
+  /** Steps that were carried out. */
+  readonly changes: number;
+  /** Optional steps that failed. */
+  readonly warnings: readonly StepFailure[];
+  /** The links that the plan made or set, as they are in the end. */
+  readonly links: Links;
+}
+
+export interface NotApplied {
+  readonly applied: false;
+  /** Why, and what became of the steps that were finished. */
+  readonly failure: Failure;
+  /** Name of the kernel's error; undefined when the call ended for another reason. */
+  readonly errno: string | undefined;
+  /** Whether everything is as it was before. */
+  readonly undone: boolean;
+}
+
+export interface TransactionOptions {
+  readonly session: PodSession;
+  readonly steps: readonly Step[];
+  /** Looked at between batches. Undoing goes on regardless. */
+  readonly signal: AbortSignal;
+  /** The steps that links still need after all others; asked until there are none, twice at most. */
+  readonly corrections: (links: Links) => readonly Step[];
+}
+
+/** A kernel that does not do what it is told the second time will not do it the third. */
+const CORRECTION_ROUNDS = 2;
+
+/**
+ * Carries out a plan, batch by batch. When a step fails, or the signal fires, exactly the finished steps are taken back, last
+ * first. Call it under the lock of the attachment, which covers the undoing too.
+ */
+export async function transact(options: TransactionOptions): Promise<Result> {
+  const { session, signal, corrections } = options;
+  const finished: Step[] = [];
+  const warnings: StepFailure[] = [];
+  let links: Links = {};
+  let steps = options.steps;
+  for (let round = 0; steps.length > 0; round++) {
+    if (round > CORRECTION_ROUNDS) return takeBack(session, { finished, cause: keepsDiffering(steps) });
+    for (const batch of toBatches(steps)) {
+      if (signal.aborted) return takeBack(session, { finished, cause: { failure: failureOfSignal(signal) } });
+      const outcome = await traced(session, batch);
+      finished.push(...outcome.finished);
+      warnings.push(...outcome.warnings);
+      if (outcome.failed) return takeBack(session, { finished, cause: outcome.failed });
+      if (outcome.link) links = { ...links, [batch.side]: outcome.link };
+    }
+    steps = corrections(links);
+  }
+  return { applied: true, changes: finished.length, warnings, links };
+}
+
+interface Ending {
+  readonly failure: Failure;
+  readonly step?: Step;
+  readonly errno?: string;
+}
+
+interface Unfinished {
+  readonly finished: readonly Step[];
+  readonly cause: Ending;
+}
+
+async function takeBack(session: PodSession, { finished, cause }: Unfinished): Promise<NotApplied> {
+  // A link has several attributes, and the kernel may have set some before it refused another.
+  const halfDone = cause.step?.type === 'link-set' ? [cause.step] : [];
+  const steps = undoOf([...finished, ...halfDone]);
+  const leftovers: StepFailure[] = [];
+  for (const batch of toBatches(steps)) leftovers.push(...(await undo(session, batch)));
+  const { failure, errno } = cause;
+  if (leftovers.length === 0) return { applied: false, failure, errno, undone: true };
+  const list = leftovers.map((left) => `${formatStep(left.step)} (${left.failure.message})`).join('; ');
+  const message = `${failure.message}. Undoing it failed too, do it by hand: ${list}`;
+  const options = { details: { ...failure.details, undone: 'false' }, cause: failure };
+  return { applied: false, failure: new Failure(failure.code, message, options), errno, undone: false };
+}
+
+/** Carries out all steps of a batch, whichever fail. @returns those that failed */
+async function undo(session: PodSession, { side, steps }: Batch): Promise<StepFailure[]> {
+  const failures: StepFailure[] = [];
+  let rest = steps;
+  while (rest.length > 0) {
+    const { failed } = await traced(session, { side, steps: rest });
+    if (!failed) break;
+    if (!isGoneAnyway(failed)) failures.push(failed);
+    rest = rest.slice(rest.indexOf(failed.step) + 1);
+  }
+  return failures;
+}
+
+/** What the kernel answers to a deletion of what is not there. */
+const NOT_THERE = ['ENODEV', 'ESRCH', 'ENOENT', 'EADDRNOTAVAIL'];
+
+function isGoneAnyway({ step, errno }: StepFailure): boolean {
+  return step.type.endsWith('-delete') && NOT_THERE.includes(errno);
+}
+
+function traced(session: PodSession, batch: Batch): Promise<BatchOutcome> {
+  const attributes = { 'podwire.kernel.namespace': batch.side, 'podwire.kernel.requests': batch.steps.length };
+  return withSpan('podwire.kernel.batch', attributes, async (span) => {
+    const outcome = await session.apply(batch);
+    if (outcome.failed) {
+      span.setAttribute('podwire.kernel.failed_operation', formatStep(outcome.failed.step));
+      markFailed(span, outcome.failed.failure);
+    }
+    return outcome;
+  });
+}
+
+function keepsDiffering(steps: readonly Step[]): Ending {
+  const list = steps.map(formatStep).join('; ');
+  return { failure: new Failure('KERNEL_REFUSED', `the kernel takes these settings without effect: ${list}`) };
+}

@@ -1,0 +1,33 @@
+#!/usr/bin/env node
+import process from 'node:process';
+
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { runProcess } from '@podwire/shared/runtime/lifecycle';
+import { createLogger } from '@podwire/shared/runtime/log';
+import { startTelemetry } from '@podwire/shared/runtime/telemetry';
+
+import { readConfig } from './config.js';
+import { startService } from './service.js';
+
+const NAME = 'podwire-dataplane';
+
+/** More than the longest drain time-out that can be set. */
+const STOP_TIMEOUT_MS = 65_000;
+
+const log = createLogger({ service: NAME, level: 'info' });
+
+await runProcess({
+  log,
+  stopTimeoutMs: STOP_TIMEOUT_MS,
+  start: async () => {
+    const config = readConfig(process.env);
+    log.level = config.logLevel;
+    const stopTelemetry = await startTelemetry(NAME, process.env);
+    const service = await startService(config, { log, clock: systemClock });
+    const stop = async () => {
+      await service.stop();
+      await stopTelemetry();
+    };
+    return { stop };
+  },
+});

@@ -1,0 +1,276 @@
+import { ROUTE_PROTOCOL, type Wanted, type WantedEnd, type WantedSysctl } from './desired.js';
+import { formatDestination, formatKey, formatNeighbour, formatRoute } from './notation.js';
+import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from './observed.js';
+import type { LinkChange, Neighbour, Route, Side, Step } from './step.js';
+import { wireState, withBareWire } from './wire.js';
+
+/** One thing that is not as wanted, in the notation of `ip` and `sysctl`. */
+export interface Difference {
+  /** `pod route default via 169.254.1.1 dev eth0 proto 87`. */
+  readonly object: string;
+  readonly wanted: string;
+  readonly actual: string;
+}
+
+/** A step, and the differences that it mends. */
+interface Mend {
+  readonly step: Step;
+  readonly differences: readonly Difference[];
+}
+
+/**
+ * The steps from what is there to what is wanted, in the order in which they have to be taken. What is missing is added before
+ * what is too much is deleted. Empty when everything is as wanted.
+ * The caller has made sure that nothing stands in the way (`obstacleTo`).
+ */
+export function diff(wanted: Wanted, observed: Observed): Step[] {
+  return mends(wanted, observed).map(({ step }) => step);
+}
+
+/** What {@link diff} would mend, in the same order. */
+export function differences(wanted: Wanted, observed: Observed): Difference[] {
+  return mends(wanted, observed).flatMap((mend) => mend.differences);
+}
+
+/**
+ * The steps that put right what the kernel made otherwise than it was told: some take no notice of a MAC address at creation.
+ * Empty when both links are as wanted.
+ */
+export function corrections(wanted: Wanted, links: Readonly<Partial<Record<Side, ObservedLink>>>): Step[] {
+  const of = (side: Side): Mend[] => mendLink({ side, wanted: wanted[side], link: links[side] });
+  return [...of('host'), ...of('pod')].map(({ step }) => step);
+}
+
+interface End {
+  readonly side: Side;
+  readonly wanted: WantedEnd;
+  readonly observed: ObservedEnd;
+}
+
+function mends(wanted: Wanted, found: Observed): Mend[] {
+  const wiring = mendWire(wanted, found);
+  const observed = wireState(found) === 'paired' ? found : withBareWire(wanted, found);
+  const host: End = { side: 'host', wanted: wanted.host, observed: observed.host };
+  const pod: End = { side: 'pod', wanted: wanted.pod, observed: observed.pod };
+  return [
+    ...wiring,
+    // The node's end is complete before the pod's comes up: no packet of the pod meets an unguarded interface.
+    ...mendLink({ side: 'host', wanted: wanted.host, link: observed.host.link }),
+    ...mendSysctls(host),
+    ...mendLink({ side: 'pod', wanted: wanted.pod, link: observed.pod.link }),
+    ...addAddresses(pod),
+    ...mendNeighbours(pod),
+    ...mendRoutes(pod),
+    ...mendSysctls(pod),
+    // Last, so that nothing is sent to a pod that is not ready.
+    ...mendRoutes(host),
+    ...deleteRoutes(pod),
+    ...deleteAddresses(pod, staleAddresses(host)),
+    ...deleteRoutes(host),
+  ];
+}
+
+function mendWire(wanted: Wanted, observed: Observed): Mend[] {
+  const { name } = wanted.host.link;
+  const add: Step = { type: 'link-add', side: 'host', link: wanted.host.link, peer: wanted.pod.link };
+  const missing = (object: string): Difference => ({ object, wanted: 'present', actual: 'missing' });
+  const podLink = missing(`pod link ${wanted.pod.link.name}`);
+  switch (wireState(observed)) {
+    case 'paired':
+      return [];
+    case 'absent':
+      return [{ step: add, differences: [missing(`host link ${name}`), podLink] }];
+    case 'stale':
+      return [
+        { step: { type: 'link-delete', side: 'host', name }, differences: [] },
+        {
+          step: add,
+          differences: [
+            { object: `host link ${name}`, wanted: 'its peer in the pod', actual: 'its peer elsewhere' },
+            podLink,
+          ],
+        },
+      ];
+  }
+}
+
+interface LinkPair {
+  readonly side: Side;
+  readonly wanted: WantedEnd;
+  readonly link: ObservedLink | undefined;
+}
+
+function mendLink({ side, wanted, link }: LinkPair): Mend[] {
+  if (!link) return [];
+  const attributes = linkAttributes(wanted, link).filter(({ is, was }) => is !== was);
+  if (attributes.length === 0) return [];
+  const join = (pick: (attribute: LinkAttribute) => LinkChange) =>
+    attributes.reduce<LinkChange>((joined, attribute) => ({ ...joined, ...pick(attribute) }), {});
+  const step: Step = {
+    type: 'link-set',
+    side,
+    name: link.name,
+    change: join((attribute) => attribute.change),
+    previous: join((attribute) => attribute.previous),
+  };
+  const object = (name: string) => `${side} link ${link.name}${name === '' ? '' : ` ${name}`}`;
+  return [
+    { step, differences: attributes.map(({ name, is, was }) => ({ object: object(name), wanted: is, actual: was })) },
+  ];
+}
+
+interface LinkAttribute {
+  readonly name: string;
+  /** What is wanted, and what is there, as text. */
+  readonly is: string;
+  readonly was: string;
+  readonly change: LinkChange;
+  readonly previous: LinkChange;
+}
+
+function linkAttributes({ link: { mac, mtuBytes }, alias }: WantedEnd, link: ObservedLink): LinkAttribute[] {
+  const state = (up: boolean) => (up ? 'up' : 'down');
+  return [
+    {
+      name: 'address',
+      is: mac,
+      was: link.mac ?? 'none',
+      change: { mac },
+      previous: link.mac === null ? {} : { mac: link.mac },
+    },
+    {
+      name: 'mtu',
+      is: String(mtuBytes),
+      was: String(link.mtuBytes),
+      change: { mtuBytes },
+      previous: { mtuBytes: link.mtuBytes },
+    },
+    ...(alias === undefined
+      ? []
+      : [
+          {
+            name: 'alias',
+            is: alias,
+            was: link.alias ?? '',
+            change: { alias },
+            previous: { alias: link.alias ?? '' },
+          },
+        ]),
+    { name: '', is: state(true), was: state(link.up), change: { up: true }, previous: { up: link.up } },
+  ];
+}
+
+function mendSysctls({ side, wanted, observed }: End): Mend[] {
+  return wanted.sysctls.flatMap((sysctl) =>
+    mendSysctl(side, { sysctl, found: observed.sysctls.get(keyText(sysctl.key)) }),
+  );
+}
+
+interface SysctlPair {
+  readonly sysctl: WantedSysctl;
+  readonly found: string | null | undefined;
+}
+
+function mendSysctl(side: Side, { sysctl, found }: SysctlPair): Mend[] {
+  const { key, value, device, optional } = sysctl;
+  const known = found ?? undefined;
+  const asGoodAsItGets = found === null && optional;
+  if (known === value || asGoodAsItGets) return [];
+  const difference = { object: `${side} sysctl ${formatKey(key)}`, wanted: value, actual: known ?? 'missing' };
+  return [
+    {
+      step: { type: 'sysctl-write', side, key, value, previous: known, device, optional },
+      differences: [difference],
+    },
+  ];
+}
+
+function addAddresses({ side, wanted, observed }: End): Mend[] {
+  const missing = wanted.addresses.filter((address) => !observed.addresses.includes(address));
+  return missing.map((address) => {
+    const device = wanted.link.name;
+    const object = `${side} address ${formatDestination(address)} dev ${device}`;
+    const difference = { object, wanted: 'present', actual: 'missing' };
+    return { step: { type: 'address-add', side, device, address }, differences: [difference] };
+  });
+}
+
+function mendNeighbours({ side, wanted, observed }: End): Mend[] {
+  return wanted.neighbours.flatMap((neighbour): Mend[] => {
+    const found = observed.neighbours.find(({ address }) => address === neighbour.address);
+    if (found?.permanent === true && found.mac === neighbour.mac) return [];
+    const previous: Neighbour | undefined =
+      found?.permanent === true && found.mac !== null ? { ...neighbour, mac: found.mac } : undefined;
+    const object = `${side} neighbour ${formatNeighbour(neighbour)}`;
+    const actual = previous ? `lladdr ${previous.mac}` : found ? 'not permanent' : 'missing';
+    return [
+      {
+        step: { type: 'neighbour-set', side, neighbour, previous },
+        differences: [{ object, wanted: 'present', actual }],
+      },
+    ];
+  });
+}
+
+function mendRoutes({ side, wanted, observed }: End): Mend[] {
+  return wanted.routes.flatMap((route): Mend[] => {
+    const found = observed.routes.find(({ destination }) => destination === route.destination);
+    if (found && isSameRoute(found, route)) return [];
+    const previous = found && asRoute(found);
+    const step: Step = previous ? { type: 'route-replace', side, route, previous } : { type: 'route-add', side, route };
+    const object = `${side} route ${formatRoute(route)}`;
+    const actual = previous ? formatRoute(previous) : 'missing';
+    return [{ step, differences: [{ object, wanted: 'present', actual }] }];
+  });
+}
+
+/** Routes by this link that Podwire made and nobody wants any longer. */
+function unwantedRoutes({ wanted, observed }: End): Route[] {
+  const isUnwanted = ({ device, protocol, destination }: ObservedRoute) =>
+    device === wanted.link.name &&
+    protocol === ROUTE_PROTOCOL &&
+    !wanted.routes.some((route) => route.destination === destination);
+  return observed.routes.filter(isUnwanted).flatMap((route) => asRoute(route) ?? []);
+}
+
+function deleteRoutes(end: End): Mend[] {
+  return unwantedRoutes(end).map((route) => ({
+    step: { type: 'route-delete', side: end.side, route },
+    differences: [{ object: `${end.side} route ${formatRoute(route)}`, wanted: 'absent', actual: 'present' }],
+  }));
+}
+
+/**
+ * Addresses that were the attachment's: the node routes them to it, and they are no longer wanted. Other addresses in the
+ * pod are the workload's own (a virtual IP of keepalived, another plugin's) and stay.
+ */
+function staleAddresses(host: End): string[] {
+  return unwantedRoutes(host).map((route) => route.destination);
+}
+
+function deleteAddresses({ side, wanted, observed }: End, stale: readonly string[]): Mend[] {
+  return observed.addresses
+    .filter((address) => stale.includes(address) && !wanted.addresses.includes(address))
+    .map((address) => {
+      const device = wanted.link.name;
+      const object = `${side} address ${formatDestination(address)} dev ${device}`;
+      const difference = { object, wanted: 'absent', actual: 'present' };
+      return { step: { type: 'address-delete', side, device, address }, differences: [difference] };
+    });
+}
+
+function isSameRoute(found: ObservedRoute, route: Route): boolean {
+  return (
+    found.unicast &&
+    found.device === route.device &&
+    found.gateway === route.gateway &&
+    found.scope === route.scope &&
+    found.protocol === route.protocol
+  );
+}
+
+/** What a step could put back; undefined for routes that Podwire never makes. */
+function asRoute({ destination, device, gateway, scope, protocol, unicast }: ObservedRoute): Route | undefined {
+  if (!unicast || device === null || (scope !== 'link' && scope !== 'global')) return undefined;
+  return { destination, device, gateway, scope, protocol };
+}

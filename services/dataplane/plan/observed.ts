@@ -1,0 +1,61 @@
+import type { SysctlKey } from './step.js';
+
+/** A link as the kernel shows it. */
+export interface ObservedLink {
+  readonly name: string;
+  readonly index: number;
+  /** `veth`, `bridge`, …; null for the loopback and physical devices. */
+  readonly kind: string | null;
+  /** Null where the device has none of six bytes. */
+  readonly mac: string | null;
+  readonly mtuBytes: number;
+  readonly alias: string | null;
+  /** The administrator's wish. */
+  readonly up: boolean;
+  /** Whether it can carry packets: it is up, and so is the other end of a veth pair. */
+  readonly running: boolean;
+  /** For an end of a veth pair whose other end is in another namespace: that end's index there. */
+  readonly peerIndex: number | undefined;
+}
+
+/** A route of the main table with metric 0, the only ones that Podwire's can collide with. */
+export interface ObservedRoute {
+  readonly destination: string;
+  /** Name of its link, and the link's alias; null for routes without a link, or with several. */
+  readonly device: string | null;
+  readonly deviceAlias: string | null;
+  readonly gateway: string | undefined;
+  /** As `ip route` names scopes. */
+  readonly scope: string;
+  readonly protocol: number;
+  readonly unicast: boolean;
+}
+
+export interface ObservedNeighbour {
+  readonly address: string;
+  readonly mac: string | null;
+  readonly permanent: boolean;
+}
+
+/** What is in one of the two namespaces, as far as it matters for one attachment. */
+export interface ObservedEnd {
+  readonly link: ObservedLink | undefined;
+  /** CIDRs on the link. */
+  readonly addresses: readonly string[];
+  /** Routes by the link, and routes by any link to a wanted destination. */
+  readonly routes: readonly ObservedRoute[];
+  /** Entries on the link. */
+  readonly neighbours: readonly ObservedNeighbour[];
+  /** By {@link keyText}: the value, or null when there is no such key. A key that was not read is absent. */
+  readonly sysctls: ReadonlyMap<string, string | null>;
+}
+
+export interface Observed {
+  readonly host: ObservedEnd;
+  readonly pod: ObservedEnd;
+}
+
+/** A sysctl's path as one text, to look it up by. */
+export function keyText(key: SysctlKey): string {
+  return key.join('/');
+}

@@ -1,0 +1,180 @@
+import type { Mac } from '@podwire/shared/net/mac';
+
+/** Where a step is carried out: in the node's network namespace or in the pod's. */
+export type Side = 'host' | 'pod';
+
+/** One end of a veth pair at its creation. */
+export interface LinkSpec {
+  readonly name: string;
+  readonly mac: Mac;
+  readonly mtuBytes: number;
+}
+
+/** Attributes of a link that can be changed; those left out stay as they are. */
+export interface LinkChange {
+  readonly up?: boolean;
+  /** Empty: no alias. */
+  readonly alias?: string;
+  readonly mac?: Mac;
+  readonly mtuBytes?: number;
+}
+
+/** A unicast route in the main table with metric 0, the kernel's best for IPv4. */
+export interface Route {
+  /** CIDR: `10.65.0.7/32`, `0.0.0.0/0`. */
+  readonly destination: string;
+  /** Name of the link that packets leave by. */
+  readonly device: string;
+  /** Next hop; undefined when the destination is on the link itself. */
+  readonly gateway: string | undefined;
+  readonly scope: 'link' | 'global';
+  /** Who made the route: a number of linux/rtnetlink.h, or {@link ROUTE_PROTOCOL}. */
+  readonly protocol: number;
+}
+
+/** A permanent neighbour entry. */
+export interface Neighbour {
+  readonly device: string;
+  readonly address: string;
+  readonly mac: Mac;
+}
+
+/** Path of a file below /proc/sys by segments, as interface names may hold dots. */
+export type SysctlKey = readonly string[];
+
+export interface SysctlWrite {
+  readonly type: 'sysctl-write';
+  readonly side: Side;
+  readonly key: SysctlKey;
+  readonly value: string;
+  /** Undefined when it was not read, as the key came into being with a link of the same plan. */
+  readonly previous: string | undefined;
+  /** The link that the key belongs to, and vanishes with; undefined when it is the namespace's own. */
+  readonly device: string | undefined;
+  /** A failure is reported as a warning. */
+  readonly optional: boolean;
+}
+
+/** One change of the kernel's state. Names, not indexes, say which link, as a plan may use links that it makes. */
+export type Step =
+  | { readonly type: 'link-add'; readonly side: 'host'; readonly link: LinkSpec; readonly peer: LinkSpec }
+  | { readonly type: 'link-delete'; readonly side: 'host'; readonly name: string }
+  | {
+      readonly type: 'link-set';
+      readonly side: Side;
+      readonly name: string;
+      readonly change: LinkChange;
+      /** The same attributes before the change. */
+      readonly previous: LinkChange;
+    }
+  | {
+      readonly type: 'address-add' | 'address-delete';
+      readonly side: Side;
+      readonly device: string;
+      /** CIDR. */
+      readonly address: string;
+    }
+  | { readonly type: 'route-add' | 'route-delete'; readonly side: Side; readonly route: Route }
+  | { readonly type: 'route-replace'; readonly side: Side; readonly route: Route; readonly previous: Route }
+  | {
+      readonly type: 'neighbour-set';
+      readonly side: Side;
+      readonly neighbour: Neighbour;
+      /** The permanent entry before; entries that the kernel learned are a cache and count as none. */
+      readonly previous: Neighbour | undefined;
+    }
+  | { readonly type: 'neighbour-delete'; readonly side: Side; readonly neighbour: Neighbour }
+  | SysctlWrite;
+
+/**
+ * The step that takes back `step`.
+ * @returns undefined when nothing does: a deleted wire was stale and had no peer in the pod; a sysctl of unknown value belongs
+ *   to a link that is taken back itself
+ */
+export function inverseOf(step: Step): Step | undefined {
+  switch (step.type) {
+    case 'link-add':
+      return { type: 'link-delete', side: 'host', name: step.link.name };
+    case 'link-delete':
+      return undefined;
+    case 'link-set':
+      return { ...step, change: step.previous, previous: step.change };
+    case 'address-add':
+      return { ...step, type: 'address-delete' };
+    case 'address-delete':
+      return { ...step, type: 'address-add' };
+    case 'route-add':
+      return { ...step, type: 'route-delete' };
+    case 'route-delete':
+      return { ...step, type: 'route-add' };
+    case 'route-replace':
+      return { ...step, route: step.previous, previous: step.route };
+    case 'neighbour-set':
+      return step.previous
+        ? { ...step, neighbour: step.previous, previous: step.neighbour }
+        : { type: 'neighbour-delete', side: step.side, neighbour: step.neighbour };
+    case 'neighbour-delete':
+      return { type: 'neighbour-set', side: step.side, neighbour: step.neighbour, previous: undefined };
+    case 'sysctl-write':
+      return step.previous === undefined ? undefined : { ...step, value: step.previous, previous: step.value };
+  }
+}
+
+/**
+ * The steps that take back what was finished, last first. What lies on a link that was itself made goes with that link and
+ * gets no step: that is quicker, and works when the pod's namespace is gone.
+ */
+export function undoOf(finished: readonly Step[]): Step[] {
+  const made = new Set<string>();
+  for (const step of finished) {
+    if (step.type === 'link-add') made.add(`host ${step.link.name}`).add(`pod ${step.peer.name}`);
+  }
+  const goesWithItsLink = (step: Step) => {
+    const device = deviceOf(step);
+    // A replaced route was on another link before, and has to go back there.
+    return device !== undefined && step.type !== 'route-replace' && made.has(`${step.side} ${device}`);
+  };
+  return finished
+    .toReversed()
+    .filter((step) => !goesWithItsLink(step))
+    .flatMap((step) => inverseOf(step) ?? []);
+}
+
+/** The link that a step changes something on; undefined for the creation and deletion of links and what is on none. */
+function deviceOf(step: Step): string | undefined {
+  switch (step.type) {
+    case 'link-add':
+    case 'link-delete':
+      return undefined;
+    case 'link-set':
+      return step.name;
+    case 'address-add':
+    case 'address-delete':
+    case 'sysctl-write':
+      return step.device;
+    case 'route-add':
+    case 'route-delete':
+    case 'route-replace':
+      return step.route.device;
+    case 'neighbour-set':
+    case 'neighbour-delete':
+      return step.neighbour.device;
+  }
+}
+
+/** Steps of one namespace that follow each other: one hop to the kernel. */
+export interface Batch {
+  readonly side: Side;
+  readonly steps: readonly Step[];
+}
+
+/** Cuts a plan into as few batches as its order allows. */
+export function toBatches(steps: readonly Step[]): Batch[] {
+  const batches: { side: Side; steps: Step[] }[] = [];
+  for (const step of steps) {
+    const last = batches.at(-1);
+    if (last?.side === step.side) last.steps.push(step);
+    else batches.push({ side: step.side, steps: [step] });
+  }
+  return batches;
+}

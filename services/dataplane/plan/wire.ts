@@ -1,0 +1,143 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { HOST_MAC } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import { aliasOf, attachmentOfAlias, type Wanted, type WantedEnd } from './desired.js';
+import { formatDestination } from './notation.js';
+import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from './observed.js';
+import type { Side } from './step.js';
+
+/**
+ * What is there of an attachment's veth pair: nothing; both ends where they belong; or the host's end with its peer elsewhere,
+ * in a namespace that the pod has left.
+ */
+export type WireState = 'absent' | 'paired' | 'stale';
+
+export function wireState({ host, pod }: Observed): WireState {
+  if (!host.link) return 'absent';
+  return pod.link && arePeers(host.link, pod.link) ? 'paired' : 'stale';
+}
+
+/**
+ * Whether a host link was made for the attachment: its alias says so. Also one that was made and not yet recorded, because the
+ * service was killed between the two: a veth without alias, never up, with the MAC address that only Podwire gives at creation.
+ */
+export function isMadeFor(link: ObservedLink, attachment: Attachment): boolean {
+  if (link.kind !== 'veth') return false;
+  return link.alias === aliasOf(attachment) || ((link.alias ?? '') === '' && !link.up && link.mac === HOST_MAC);
+}
+
+/** Each end names the other by its index. */
+function arePeers(host: ObservedLink, pod: ObservedLink): boolean {
+  return host.kind === 'veth' && pod.kind === 'veth' && host.peerIndex === pod.index && pod.peerIndex === host.index;
+}
+
+/** Something that is not the attachment's and is where the attachment's own has to be. */
+export interface Obstacle {
+  /** In the notation of differences: `pod link eth0`. */
+  readonly object: string;
+  /** What is there. */
+  readonly actual: string;
+  /** Refuses to take it away. */
+  readonly failure: Failure;
+}
+
+/**
+ * What stands in the way of the wanted state, or undefined.
+ * A route by the interface of another attachment of ours is no obstacle: IPAM has given the address to this one since.
+ */
+export function obstacleTo(wanted: Wanted, observed: Observed): Obstacle | undefined {
+  const { host, pod } = observed;
+  if (host.link && !isMadeFor(host.link, wanted.attachment)) {
+    return { ...foreignLink('host', host.link), failure: hostInterfaceTaken(host.link) };
+  }
+  if (pod.link && wireState(observed) !== 'paired') {
+    return { ...foreignLink('pod', pod.link), failure: interfaceExists(pod.link) };
+  }
+  return (
+    routeTaken('host', { wanted: wanted.host, observed: host }) ??
+    routeTaken('pod', { wanted: wanted.pod, observed: pod })
+  );
+}
+
+function foreignLink(side: Side, { name, kind, alias }: ObservedLink) {
+  return { object: `${side} link ${name}`, actual: `another one: kind ${kind ?? 'none'}, alias "${alias ?? ''}"` };
+}
+
+/** The refusal of a host link that was not made for the attachment at hand. */
+export function hostInterfaceTaken(link: ObservedLink): Failure {
+  const owner = attachmentOfAlias(link.alias);
+  const whose = owner
+    ? `belongs to container ${owner.containerId} on network ${owner.network}`
+    : 'was not made by Podwire';
+  return new Failure(
+    'HOST_INTERFACE_TAKEN',
+    `host interface ${link.name} ${whose} (kind ${link.kind ?? 'none'}, alias ${JSON.stringify(link.alias ?? '')}): ` +
+      'remove it, or give this attachment another name',
+    { details: { interface: link.name } },
+  );
+}
+
+function interfaceExists(link: ObservedLink): Failure {
+  return new Failure(
+    'INTERFACE_EXISTS',
+    `the pod already has an interface ${link.name} (kind ${link.kind ?? 'none'}) that is not this attachment’s: ` +
+      'remove it, or ask for another interface name',
+    { details: { interface: link.name } },
+  );
+}
+
+interface End {
+  readonly wanted: WantedEnd;
+  readonly observed: ObservedEnd;
+}
+
+function routeTaken(side: Side, { wanted, observed }: End): Obstacle | undefined {
+  const destinations = wanted.routes.map((route) => route.destination);
+  const foreign = observed.routes.find(
+    (route) => destinations.includes(route.destination) && isForeign(route, wanted.link.name),
+  );
+  if (!foreign) return undefined;
+  const destination = formatDestination(foreign.destination);
+  const holder = foreign.device ?? 'no single interface';
+  const failure = new Failure(
+    'ROUTE_TAKEN',
+    `${side === 'host' ? 'the node' : 'the pod'} already has a route to ${destination} by ${holder}, which is not ` +
+      'Podwire’s: remove that route, or what holds the address there',
+    { details: { route: destination, interface: holder } },
+  );
+  return { object: `${side} route ${destination} dev ${wanted.link.name}`, actual: `by ${holder}`, failure };
+}
+
+function isForeign({ device, deviceAlias }: ObservedRoute, own: string): boolean {
+  return device !== own && attachmentOfAlias(deviceAlias) === undefined;
+}
+
+/** What would be observed right after the veth pair was made: two bare ends, and around them what is there already. */
+export function withBareWire(wanted: Wanted, observed: Observed): Observed {
+  return { host: bareEnd(wanted.host, observed.host), pod: bareEnd(wanted.pod, observed.pod) };
+}
+
+/** What is there when nothing has been made for the attachment, and nothing stands in its way. */
+export function nothingObserved(podSysctls: ReadonlyMap<string, string | null>): Observed {
+  const none = { link: undefined, addresses: [], routes: [], neighbours: [] };
+  return { host: { ...none, sysctls: new Map() }, pod: { ...none, sysctls: podSysctls } };
+}
+
+function bareEnd(wanted: WantedEnd, observed: ObservedEnd): ObservedEnd {
+  const { name, mac, mtuBytes } = wanted.link;
+  const ofNamespace = wanted.sysctls.filter((sysctl) => sysctl.device === undefined);
+  const kept = ofNamespace.flatMap(({ key }): [string, string | null][] => {
+    const value = observed.sysctls.get(keyText(key));
+    return value === undefined ? [] : [[keyText(key), value]];
+  });
+  const unknownIndex = 0;
+  const state = { alias: null, up: false, running: false, index: unknownIndex, peerIndex: unknownIndex };
+  return {
+    link: { name, mac, mtuBytes, kind: 'veth', ...state },
+    addresses: [],
+    routes: observed.routes.filter((route) => route.device !== name),
+    neighbours: [],
+    sysctls: new Map(kept),
+  };
+}

@@ -1,0 +1,18 @@
+import type { AttachPodRequest, AttachPodResponse } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { checked } from '@podwire/shared/rpc/checks';
+import type { Handler } from '@podwire/shared/rpc/unary';
+
+import type { Dataplane } from '../dataplane.js';
+import { interfaceMessage, readPodNetwork } from './wire.js';
+
+export function attachPod(dataplane: Dataplane): Handler<AttachPodRequest, AttachPodResponse> {
+  return async ({ pod }, { signal }) => {
+    const network = checked('AttachPod', (checks) => readPodNetwork(pod, checks));
+    const attached = await dataplane.attach(network, signal);
+    return {
+      hostInterface: interfaceMessage(attached.host),
+      podInterface: interfaceMessage(attached.pod),
+      changes: attached.changes,
+    };
+  };
+}

@@ -1,0 +1,17 @@
+import type { DetachPodRequest, DetachPodResponse } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { checked } from '@podwire/shared/rpc/checks';
+import type { Handler } from '@podwire/shared/rpc/unary';
+
+import type { Dataplane, Detachment } from '../dataplane.js';
+import { hostInterfaceNameFault, readAttachment } from './wire.js';
+
+export function detachPod(dataplane: Dataplane): Handler<DetachPodRequest, DetachPodResponse> {
+  return async (message, { signal }) => ({ removed: await dataplane.detach(readDetachment(message), signal) });
+}
+
+function readDetachment({ attachment, hostInterfaceName }: DetachPodRequest): Detachment {
+  return checked('DetachPod', (check) => {
+    check.check('host_interface_name', hostInterfaceNameFault(hostInterfaceName));
+    return { attachment: readAttachment(attachment, { at: 'attachment', check }), hostInterfaceName };
+  });
+}

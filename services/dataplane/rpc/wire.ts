@@ -1,0 +1,159 @@
+import type { Interface, PodNetwork as PodNetworkMessage } from '@podwire/proto/podwire/dataplane/v1/pod';
+import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
+import { attachmentFaults, interfaceNameFault, type Attachment } from '@podwire/shared/attachment/attachment';
+import { familyBits, formatAddress, type Address } from '@podwire/shared/net/address';
+import { parseMac } from '@podwire/shared/net/mac';
+import { parsePrefix, prefixContains, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
+import type { Checks } from '@podwire/shared/rpc/checks';
+
+import { GATEWAY, GATEWAY_ADDRESS } from '../plan/desired.js';
+import type { ObservedLink } from '../plan/observed.js';
+import type { PodNetwork } from '../plan/pod-network.js';
+
+/** Messages of the contract to values and back. Field names are those of the contract, from the request's root. */
+
+const ATTACHMENT_FIELDS: Readonly<Record<keyof Attachment, string>> = {
+  network: 'network',
+  containerId: 'container_id',
+  interfaceName: 'interface_name',
+};
+
+const USUAL_MTU_BYTES = 1500;
+const MTU_MIN_BYTES = 68;
+const MTU_MAX_BYTES = 65_535;
+
+const DEFAULT_ROUTE: Prefix = { family: 4, value: 0n, length: 0 };
+
+const IPV4_ONLY = 'is IPv6: this release wires IPv4 only';
+
+/** Ranges in which no pod can have an address, each with what it is for. */
+const UNUSABLE: readonly (readonly [cidr: string, purpose: string])[] = [
+  ['0.0.0.0/8', '"this network"'],
+  ['127.0.0.0/8', 'loopback'],
+  ['169.254.0.0/16', 'link-local addresses, the pods’ gateway among them'],
+  ['224.0.0.0/4', 'multicast'],
+  ['240.0.0.0/4', 'nothing (reserved), and broadcast'],
+];
+
+/** The pod that a request is about; what is wrong with it is noted in the checks. */
+export function readPodNetwork(message: PodNetworkMessage | undefined, checks: Checks): PodNetwork {
+  if (!message) checks.check('pod', 'is missing');
+  const pod = message ?? ABSENT_POD;
+  const check = message ? checks : undefined;
+  const attachment = readAttachment(pod.attachment, { at: 'pod.attachment', check });
+  check?.check('pod.netns', netnsFault(pod.netns));
+  check?.check('pod.host_interface_name', hostInterfaceNameFault(pod.hostInterfaceName));
+  const mac = parseMac(pod.macAddress);
+  check?.check(
+    'pod.mac_address',
+    mac === undefined ? `is ${quote(pod.macAddress)}: no unicast MAC address` : undefined,
+  );
+  check?.check('pod.mtu_bytes', mtuFault(pod.mtuBytes));
+  const addresses = readAddresses(pod.addresses, check);
+  return {
+    attachment,
+    netns: pod.netns,
+    hostInterfaceName: pod.hostInterfaceName,
+    mac: mac ?? '',
+    addresses,
+    routes: pod.routes.length > 0 ? readRoutes(pod.routes, check) : [DEFAULT_ROUTE],
+    mtuBytes: pod.mtuBytes === 0 ? USUAL_MTU_BYTES : pod.mtuBytes,
+    ipForwarding: pod.ipForwarding,
+  };
+}
+
+const ABSENT_POD: PodNetworkMessage = {
+  attachment: undefined,
+  netns: '',
+  hostInterfaceName: '',
+  macAddress: '',
+  addresses: [],
+  routes: [],
+  mtuBytes: 0,
+  ipForwarding: false,
+};
+
+interface Place {
+  /** Path of the message's field. */
+  readonly at: string;
+  /** Undefined: the message around it is missing, which says it all. */
+  readonly check: Checks | undefined;
+}
+
+export function readAttachment(message: AttachmentMessage | undefined, { at, check }: Place): Attachment {
+  const { network = '', containerId = '', interfaceName = '' } = message ?? {};
+  const attachment = { network, containerId, interfaceName };
+  if (!message) check?.check(at, 'is missing');
+  else
+    for (const { field, reason } of attachmentFaults(attachment))
+      check?.check(`${at}.${ATTACHMENT_FIELDS[field]}`, reason);
+  return attachment;
+}
+
+/** Why the node's link cannot have the name, or undefined. */
+export function hostInterfaceNameFault(name: string): string | undefined {
+  return name === 'lo' ? 'is the loopback interface, which the node has already' : interfaceNameFault(name);
+}
+
+function netnsFault(path: string): string | undefined {
+  if (path === '') return 'is empty; pass the path of the pod’s network namespace (CNI_NETNS)';
+  if (path.includes('\0')) return 'holds a zero byte';
+  return path.startsWith('/') ? undefined : `is ${quote(path)}: not an absolute path`;
+}
+
+function mtuFault(mtuBytes: number): string | undefined {
+  const isRight = mtuBytes === 0 || (mtuBytes >= MTU_MIN_BYTES && mtuBytes <= MTU_MAX_BYTES);
+  return isRight ? undefined : `is ${mtuBytes}; it has to be 0 or from ${MTU_MIN_BYTES} to ${MTU_MAX_BYTES}`;
+}
+
+function readAddresses(cidrs: readonly string[], check: Checks | undefined): Address[] {
+  if (cidrs.length === 0) check?.check('pod.addresses', 'is empty; a pod has at least one address');
+  return cidrs.flatMap((cidr, position) => {
+    const parts = splitCidr(cidr);
+    check?.check(`pod.addresses[${position}]`, addressFault(cidr, parts) ?? repeatFault(cidrs, position));
+    return parts ? [parts.address] : [];
+  });
+}
+
+function addressFault(cidr: string, parts: ReturnType<typeof splitCidr>): string | undefined {
+  if (!parts) return `is ${quote(cidr)}: not a CIDR like 10.65.0.7/32`;
+  const { address, length } = parts;
+  if (address.family === 6) return IPV4_ONLY;
+  if (length !== familyBits(address.family))
+    return `is ${quote(cidr)}: its length has to be ${familyBits(address.family)}`;
+  const unusable = UNUSABLE.find(([range]) => contains(range, address));
+  return unusable && `is ${formatAddress(address)}, of ${unusable[0]}, which is for ${unusable[1]}`;
+}
+
+function contains(range: string, address: Address): boolean {
+  const parsed = parsePrefix(range);
+  return parsed.ok && prefixContains(parsed.prefix, address);
+}
+
+function readRoutes(cidrs: readonly string[], check: Checks | undefined): Prefix[] {
+  return cidrs.flatMap((cidr, position) => {
+    const parsed = parsePrefix(cidr);
+    const fault = parsed.ok ? routeFault(parsed.prefix) : `is ${quote(cidr)}: ${parsed.fault}`;
+    check?.check(`pod.routes[${position}]`, fault ?? repeatFault(cidrs, position));
+    return parsed.ok ? [parsed.prefix] : [];
+  });
+}
+
+function routeFault(prefix: Prefix): string | undefined {
+  if (prefix.family === 6) return IPV4_ONLY;
+  const isGateway = prefix.length === familyBits(4) && prefix.value === GATEWAY_ADDRESS.value;
+  return isGateway ? `is ${GATEWAY}, the gateway itself, to which every pod has a route` : undefined;
+}
+
+function repeatFault(list: readonly string[], position: number): string | undefined {
+  const first = list.indexOf(list[position] ?? '');
+  return first < position ? `repeats [${first}]` : undefined;
+}
+
+function quote(text: string): string {
+  return JSON.stringify(text);
+}
+
+export function interfaceMessage({ name, index, mac, mtuBytes }: ObservedLink): Interface {
+  return { name, index, macAddress: mac ?? '', mtuBytes };
+}
