@@ -3,7 +3,7 @@ import { status } from '@grpc/grpc-js';
 /**
  * Every way in which Podwire fails, once: what it is called, which gRPC status and which CNI error code carry it, and
  * whether the same request may succeed when it is repeated.
- * CNI codes: specification 1.1.0, section 2 "Error"; those from 100 on are Podwire's own.
+ * CNI codes: specification 1.1.0, section 2 "Error"; those from 100 on are Podwire's own. The table in README.md says the same.
  */
 export const FAILURE_CODES = {
   INVALID_REQUEST: {
@@ -20,7 +20,7 @@ export const FAILURE_CODES = {
   },
   INTERFACE_EXISTS: {
     status: status.ALREADY_EXISTS,
-    cni: 4,
+    cni: 101,
     retryable: false,
     about: 'The pod has an interface of that name that is not this attachment’s.',
   },

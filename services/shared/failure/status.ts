@@ -13,6 +13,14 @@ const DOMAIN = 'podwire.dev';
 const ERROR_INFO = 'type.googleapis.com/google.rpc.ErrorInfo';
 const BAD_REQUEST = 'type.googleapis.com/google.rpc.BadRequest';
 
+/**
+ * Largest message, and largest sum of the violations' and of the details' texts, that cross the border, in bytes. A status travels in
+ * HTTP/2 trailers: gRPC's clients refuse more than 16 KiB of them, and past 64 KiB Node's HTTP/2 leaves this call and
+ * the next ones of the connection without an answer. Escaped, a message is up to three times as long.
+ */
+const MAX_MESSAGE_BYTES = 2048;
+const MAX_LIST_BYTES = 2048;
+
 /** Statuses that a peer or the channel gives without a failure of ours behind them. */
 const CODE_OF_STATUS: Partial<Record<grpcStatus, FailureCode>> = {
   [grpcStatus.UNAVAILABLE]: 'UNREACHABLE',
@@ -24,7 +32,8 @@ const CODE_OF_STATUS: Partial<Record<grpcStatus, FailureCode>> = {
 
 /**
  * What a server answers for whatever its handler threw. What is no {@link Failure} is a defect: outside it becomes a neutral
- * text, its detail belongs into the log.
+ * text, its detail belongs into the log. A message too long for the wire is cut and says so; violations and details that do not
+ * fit are left out.
  */
 export function statusOfError(error: unknown): StatusObject {
   const failure =
@@ -32,20 +41,43 @@ export function statusOfError(error: unknown): StatusObject {
       ? error
       : new Failure('INTERNAL', 'internal error: see the service’s log under this trace');
   const { status: code } = FAILURE_CODES[failure.code];
+  const message = fittingMessage(failure.message);
   const metadata = new Metadata();
-  metadata.set(DETAILS_KEY, Buffer.from(Status.encode(packStatus(failure, code)).finish()));
-  return { code, details: failure.message, metadata };
+  metadata.set(DETAILS_KEY, Buffer.from(Status.encode({ code, message, details: packDetails(failure) }).finish()));
+  return { code, details: message, metadata };
 }
 
-function packStatus(failure: Failure, code: number): Status {
-  const info = ErrorInfo.encode({ reason: failure.code, domain: DOMAIN, metadata: { ...failure.details } }).finish();
+function packDetails(failure: Failure): Any[] {
+  const entries = fitting(Object.entries(failure.details), ([name, value]) => name + value);
+  const info = ErrorInfo.encode({
+    reason: failure.code,
+    domain: DOMAIN,
+    metadata: Object.fromEntries(entries),
+  }).finish();
   const details: Any[] = [{ typeUrl: ERROR_INFO, value: Buffer.from(info) }];
   if (failure.violations.length > 0) {
-    const fieldViolations = failure.violations.map(({ field, reason }) => ({ field, description: reason }));
+    const violations = fitting(failure.violations, ({ field, reason }) => field + reason);
+    const fieldViolations = violations.map(({ field, reason }) => ({ field, description: reason }));
     const bad = BadRequest.encode(BadRequest.fromPartial({ fieldViolations })).finish();
     details.push({ typeUrl: BAD_REQUEST, value: Buffer.from(bad) });
   }
-  return { code, message: failure.message, details };
+  return details;
+}
+
+/** The message as the wire takes it: cut to its limit, and well-formed, as gRPC's escaping throws at half a surrogate pair. */
+function fittingMessage(message: string): string {
+  const bytes = Buffer.from(message);
+  if (bytes.length <= MAX_MESSAGE_BYTES) return bytes.toString();
+  return `${bytes.toString('utf8', 0, MAX_MESSAGE_BYTES)}… (cut; the service’s log has the whole under this trace)`;
+}
+
+/** What the encoding adds to the texts of one item at most, in bytes. */
+const ITEM_OVERHEAD_BYTES = 12;
+
+/** The first of the items, as many as fit together. */
+function fitting<Item>(items: readonly Item[], textOf: (item: Item) => string): Item[] {
+  let room = MAX_LIST_BYTES;
+  return items.filter((item) => (room -= Buffer.byteLength(textOf(item)) + ITEM_OVERHEAD_BYTES) >= 0);
 }
 
 /**
@@ -53,8 +85,11 @@ function packStatus(failure: Failure, code: number): Status {
  * @param peer - what was called, for the message where the channel itself failed: `podwire-ipam at unix:/run/podwire/ipam.sock`
  */
 export function failureOfError(error: ServiceError, peer: string): Failure {
-  const details = readDetails(error.metadata);
-  if (details) return new Failure(details.code, error.details, { ...details, cause: error });
+  const packed = readDetails(error.metadata);
+  if (packed) {
+    const { code, violations, details } = packed;
+    return new Failure(code, error.details, { violations, details, cause: error });
+  }
   const code = CODE_OF_STATUS[error.code] ?? 'INTERNAL';
   return new Failure(code, `${peer}: ${explain(code, error)}`, { cause: error });
 }
@@ -75,10 +110,18 @@ interface Details {
   readonly details: Readonly<Record<string, string>>;
 }
 
+/** @returns undefined where the peer sent no failure of ours, or nothing that can be read */
 function readDetails(metadata: Metadata): Details | undefined {
   const [packed] = metadata.get(DETAILS_KEY);
   if (!Buffer.isBuffer(packed)) return undefined;
-  const { details } = Status.decode(packed);
+  try {
+    return unpackDetails(Status.decode(packed));
+  } catch {
+    return undefined;
+  }
+}
+
+function unpackDetails({ details }: Status): Details | undefined {
   const find = (typeUrl: string): Any | undefined => details.find((detail) => detail.typeUrl === typeUrl);
   const packedInfo = find(ERROR_INFO);
   const info = packedInfo && ErrorInfo.decode(packedInfo.value);

@@ -1,0 +1,95 @@
+import { readFileSync } from 'node:fs';
+
+import { status } from '@grpc/grpc-js';
+import { describe, expect, test } from 'vitest';
+
+import { FAILURE_CODES, isFailureCode } from './codes.js';
+
+const entries = Object.entries(FAILURE_CODES);
+
+const README = readFileSync(new URL('README.md', import.meta.url), 'utf8');
+
+/** Rows of a table of the README, by its first heading, as cells without their marks. */
+function rows(heading: string): string[][] {
+  const section = README.split('\n## ').find((text) => text.startsWith(heading)) ?? '';
+  const lines = section.split('\n').filter((line) => line.startsWith('|'));
+  return lines.slice(2).map((line) =>
+    line
+      .split('|')
+      .slice(1, -1)
+      .map((cell) => cell.trim().replaceAll('`', '')),
+  );
+}
+
+describe('registry', () => {
+  test.each(entries)('%s is complete', (code, { status: grpc, cni, about }) => {
+    expect(code).toMatch(/^[A-Z]+(_[A-Z]+)*$/);
+    expect(status[grpc]).toMatch(/^[A-Z_]+$/);
+    expect(grpc).not.toBe(status.OK);
+    expect(cni).toBeGreaterThan(0);
+    expect(Number.isInteger(cni)).toBe(true);
+    expect(about).toMatch(/^[A-Z].*\.$/);
+  });
+
+  test('no two codes mean the same', () => {
+    expect(new Set(entries.map(([, { about }]) => about)).size).toBe(entries.length);
+  });
+
+  test('knows its own names and no others', () => {
+    expect(entries.every(([code]) => isFailureCode(code))).toBe(true);
+    expect(['', 'NO_SUCH', 'internal', 'toString', '__proto__'].filter(isFailureCode)).toEqual([]);
+  });
+});
+
+describe('codes of the CNI specification', () => {
+  // Which failure may say what the specification reserves (1.1.0, section 2 "Error"); all others have codes of Podwire's own.
+  test.each([
+    [1, 'incompatible CNI version', ['INCOMPATIBLE_CNI_VERSION']],
+    [2, 'unsupported field', []],
+    [3, 'container unknown: no DEL is needed', []],
+    [4, 'invalid environment variables', ['INVALID_ENVIRONMENT', 'INVALID_NETNS']],
+    [5, 'I/O failure', []],
+    [6, 'failed to decode content', ['CONFIG_NOT_JSON']],
+    [7, 'invalid network config', ['INVALID_CONFIG', 'INVALID_REQUEST']],
+    [
+      11,
+      'try again later',
+      ['CANCELLED', 'CONFLICT', 'DEADLINE_EXCEEDED', 'POOLS_EXHAUSTED', 'STORE_UNAVAILABLE', 'UNREACHABLE'],
+    ],
+  ])('%i (%s) is said by %j alone', (cni, _, failures) => {
+    expect(
+      entries
+        .filter(([, entry]) => entry.cni === cni)
+        .map(([code]) => code)
+        .sort(),
+    ).toEqual(failures);
+  });
+
+  test('no other is used below 100', () => {
+    const reserved = entries.map(([, { cni }]) => cni).filter((cni) => cni < 100);
+    expect(new Set(reserved)).toEqual(new Set([1, 4, 6, 7, 11]));
+  });
+
+  test('what may pass by itself says so', () => {
+    const codes = entries.filter(([, { retryable }]) => retryable).map(([, { cni }]) => cni);
+    expect(new Set(codes)).toEqual(new Set([11]));
+  });
+});
+
+describe('README.md', () => {
+  test('lists every code as the registry has it, in its order', () => {
+    const expected = entries.map(([code, { status: grpc, cni, retryable, about }]) => [
+      code,
+      status[grpc],
+      String(cni),
+      retryable ? 'yes' : 'no',
+      about,
+    ]);
+    expect(rows('Codes')).toEqual(expected);
+  });
+
+  test('explains every CNI code that is used', () => {
+    const used = [...new Set(entries.map(([, { cni }]) => cni))].sort((a, b) => a - b);
+    expect(rows('CNI codes').map(([cni]) => Number(cni))).toEqual(used);
+  });
+});

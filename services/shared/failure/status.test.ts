@@ -1,0 +1,163 @@
+import { Metadata, status, type ServiceError, type StatusObject } from '@grpc/grpc-js';
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+
+import { FAILURE_CODES, isFailureCode } from './codes.js';
+import { Failure } from './failure.js';
+import { failureOfError, statusOfError } from './status.js';
+
+const PEER = 'podwire-ipam at unix:/run/podwire/ipam.sock';
+const DETAILS_KEY = 'grpc-status-details-bin';
+
+/** The error that grpc-js makes of a status on the client's side. */
+function errorOf({ code, details, metadata }: StatusObject): ServiceError {
+  return Object.assign(new Error(`${code} ${status[code]}: ${details}`), { code, details, metadata });
+}
+
+function peerError(code: status, details: string, packed?: Buffer): ServiceError {
+  const metadata = new Metadata();
+  if (packed) metadata.set(DETAILS_KEY, packed);
+  return errorOf({ code, details, metadata });
+}
+
+/** Bytes that a status takes up in the trailers: an escaped message, and details in base64. */
+function wireBytes({ details, metadata }: StatusObject): number {
+  const packed = metadata.get(DETAILS_KEY).map((value) => Buffer.from(value).toString('base64').length);
+  return encodeURI(details).length + packed.reduce((sum, bytes) => sum + bytes, 0);
+}
+
+const code = fc.constantFrom(...Object.keys(FAILURE_CODES).filter(isFailureCode));
+const words = fc.string({ unit: 'grapheme', maxLength: 40 });
+const violation = fc.record({ field: words, reason: words });
+
+const failures = fc
+  .record({
+    code,
+    message: words,
+    violations: fc.array(violation, { maxLength: 5 }),
+    details: fc.dictionary(fc.stringMatching(/^[a-z]{1,12}$/), words, { maxKeys: 5, noNullPrototype: true }),
+  })
+  .map(({ code: of, message, ...options }) => new Failure(of, message, options));
+
+describe('failure → status → failure', () => {
+  test('keeps code, message, violations and details', () => {
+    fc.assert(
+      fc.property(failures, (failure) => {
+        const sent = statusOfError(failure);
+        expect(sent.code).toBe(FAILURE_CODES[failure.code].status);
+        const error = errorOf(sent);
+        const { code: received, message, violations, details, cause } = failureOfError(error, PEER);
+        expect({ received, message }).toEqual({ received: failure.code, message: failure.message });
+        expect({ violations, details }).toEqual({ violations: failure.violations, details: failure.details });
+        expect(cause).toBe(error);
+      }),
+    );
+  });
+
+  test('fits into the 16 KiB that gRPC takes, whatever the failure holds', () => {
+    const long = fc.string({ unit: fc.constantFrom('a', ' ', '…', '\ud800', '💥'), maxLength: 9000, size: 'max' });
+    const many = { maxLength: 3000, size: 'max' } as const;
+    const big = fc
+      .record({
+        message: long,
+        violations: fc.array(fc.record({ field: fc.constantFrom('', 'a.b'), reason: words }), many),
+        details: fc.array(fc.tuple(fc.nat().map(String), words), many).map((pairs) => Object.fromEntries(pairs)),
+      })
+      .map(({ message, ...options }) => new Failure('POOLS_EXHAUSTED', message, options));
+    fc.assert(
+      fc.property(big, (failure) => {
+        const sent = statusOfError(failure);
+        expect(wireBytes(sent)).toBeLessThan(16 * 1024 - 256);
+        expect(failureOfError(errorOf(sent), PEER).code).toBe('POOLS_EXHAUSTED');
+      }),
+      { numRuns: 50 },
+    );
+  });
+
+  test('a message that is too long is cut, and says so', () => {
+    const sent = statusOfError(new Failure('POOLS_EXHAUSTED', 'x'.repeat(2049)));
+    expect(sent.details).toMatch(/^x{2048}… \(cut;/);
+    expect(statusOfError(new Failure('POOLS_EXHAUSTED', 'x'.repeat(2048))).details).toBe('x'.repeat(2048));
+  });
+
+  test('violations and details that do not fit are left out from the end', () => {
+    const violations = Array.from({ length: 1000 }, (_, n) => ({ field: `field[${n}]`, reason: 'is wrong' }));
+    const received = failureOfError(errorOf(statusOfError(new Failure('INVALID_REQUEST', 'm', { violations }))), PEER);
+    expect(received.violations.length).toBeGreaterThan(50);
+    expect(received.violations).toEqual(violations.slice(0, received.violations.length));
+  });
+});
+
+describe('what is no failure', () => {
+  test.each([
+    ['an error', new TypeError('password is hunter2')],
+    ['a text', 'password is hunter2'],
+    ['nothing', undefined],
+    ['what looks like a failure', { code: 'POOL_IN_USE', message: 'password is hunter2' }],
+  ])('%s becomes a neutral text that leaks nothing', (_, thrown) => {
+    const sent = statusOfError(thrown);
+    expect(sent).toMatchObject({
+      code: status.INTERNAL,
+      details: 'internal error: see the service’s log under this trace',
+    });
+    const bytes = Buffer.concat(sent.metadata.get(DETAILS_KEY).map((value) => Buffer.from(value)));
+    expect(bytes.toString('latin1')).not.toMatch(/hunter2|TypeError|\.ts/);
+    expect(Object.keys(sent.metadata.getMap())).toEqual([DETAILS_KEY]);
+    expect(failureOfError(errorOf(sent), PEER)).toMatchObject({ code: 'INTERNAL', details: {}, violations: [] });
+  });
+
+  test('the cause of a failure stays inside', () => {
+    const sent = statusOfError(new Failure('STORE_UNAVAILABLE', 'gone', { cause: new Error('hunter2') }));
+    const bytes = Buffer.concat(sent.metadata.get(DETAILS_KEY).map((value) => Buffer.from(value)));
+    expect(bytes.toString('latin1')).not.toContain('hunter2');
+  });
+});
+
+describe('a status without a failure of ours', () => {
+  test.each([
+    [status.UNAVAILABLE, 'UNREACHABLE', /^podwire-ipam at .* does not answer; check that it runs.*\(refused\)$/],
+    [status.DEADLINE_EXCEEDED, 'DEADLINE_EXCEEDED', /^podwire-ipam at .* did not answer in time.*\(refused\)$/],
+    [status.UNIMPLEMENTED, 'UNIMPLEMENTED', /^podwire-ipam at .* does not know the method.*\(refused\)$/],
+    [status.CANCELLED, 'CANCELLED', /^podwire-ipam at .*: refused$/],
+    [status.INVALID_ARGUMENT, 'INVALID_REQUEST', /^podwire-ipam at .*: refused$/],
+    [status.PERMISSION_DENIED, 'INTERNAL', /^podwire-ipam at .*: refused$/],
+    [status.UNKNOWN, 'INTERNAL', /^podwire-ipam at .*: refused$/],
+  ])('%i is %s', (grpc, expected, message) => {
+    const failure = failureOfError(peerError(grpc, 'refused'), PEER);
+    expect(failure.code).toBe(expected);
+    expect(failure.message).toMatch(message);
+  });
+
+  test('details that cannot be read are passed over, whatever their bytes', () => {
+    fc.assert(
+      fc.property(fc.uint8Array({ maxLength: 60 }), (bytes) => {
+        const error = peerError(status.UNAVAILABLE, 'refused', Buffer.from(bytes));
+        expect(failureOfError(error, PEER).code).toBe('UNREACHABLE');
+      }),
+    );
+  });
+
+  test('a failure that was damaged on its way is passed over', () => {
+    const [packed] = statusOfError(new Failure('POOL_IN_USE', 'busy', { details: { pool: 'a' } })).metadata.get(
+      DETAILS_KEY,
+    );
+    const cut = Buffer.from(packed ?? '').subarray(0, 60);
+    expect(failureOfError(peerError(status.FAILED_PRECONDITION, 'busy', cut), PEER).code).toBe('INTERNAL');
+  });
+
+  test('a code of another domain, or of a later release, is none of ours', () => {
+    const replaced = (from: string, to: string) => {
+      const [packed] = statusOfError(new Failure('CONFLICT', 'busy')).metadata.get(DETAILS_KEY);
+      expect(from).toHaveLength(to.length);
+      return Buffer.from(
+        Buffer.from(packed ?? '')
+          .toString('latin1')
+          .replace(from, to),
+        'latin1',
+      );
+    };
+    const other = peerError(status.UNAVAILABLE, 'busy', replaced('podwire.dev', 'example.com'));
+    const later = peerError(status.UNAVAILABLE, 'busy', replaced('CONFLICT', 'CONFLACT'));
+    expect([other, later].map((error) => failureOfError(error, PEER).code)).toEqual(['UNREACHABLE', 'UNREACHABLE']);
+  });
+});
