@@ -172,7 +172,7 @@ export const ZONES = [
   {
     path: 'plugin/clients',
     zones: ['services/shared', 'proto/gen', 'plugin/cni', 'plugin/netns.ts'],
-    packages: [],
+    packages: ['@opentelemetry/api'],
     ...PURE,
   },
 

@@ -1,0 +1,86 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import type { Mac } from '@podwire/shared/net/mac';
+
+import type { Pod } from '../cni/args.js';
+import type { NetnsIdentity } from '../netns.js';
+
+/** What the plugin wants from Podwire's services, in its own values. Every call is idempotent and repeated while that may help. */
+
+/** How long a call, with all its repetitions, may take. */
+export interface Limits {
+  /** When its answer is of no use any more, in epoch milliseconds. */
+  readonly deadlineMs: number;
+  /** Ends it early; with a Failure as its reason, which the call then throws. */
+  readonly signal: AbortSignal;
+}
+
+/** What IPAM gave an attachment. */
+export interface Endpoint {
+  /** Addresses as CIDRs of full length (`10.65.0.7/32`), at least one. */
+  readonly addresses: readonly string[];
+  readonly macAddress: Mac;
+  readonly hostInterfaceName: string;
+}
+
+export interface AllocationRequest {
+  readonly attachment: Attachment;
+  readonly nodeName: string;
+  readonly pod: Pod | undefined;
+  readonly netns: NetnsIdentity;
+}
+
+export interface Allocation {
+  readonly endpoint: Endpoint;
+  /** Whether it was there before: from an earlier ADD, or from an attempt of this one whose answer was lost. */
+  readonly alreadyAllocated: boolean;
+}
+
+/** podwire-ipam. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED or the signal's reason. */
+export interface Ipam {
+  /** After a failure it may have happened or not. */
+  allocate(request: AllocationRequest, limits: Limits): Promise<Allocation>;
+  /** Releasing what is not held succeeds. */
+  release(attachment: Attachment, limits: Limits): Promise<void>;
+  /** @returns undefined when the attachment holds nothing */
+  getEndpoint(attachment: Attachment, limits: Limits): Promise<Endpoint | undefined>;
+}
+
+/** The wanted state of one attachment in the kernel. */
+export interface WantedPod extends Endpoint {
+  readonly attachment: Attachment;
+  /** Path of the pod's network namespace. */
+  readonly netns: string;
+  /** MTU of both ends in bytes; 0 leaves it to the dataplane. */
+  readonly mtuBytes: number;
+  readonly ipForwarding: boolean;
+}
+
+/** One end of a veth pair. */
+export interface Interface {
+  readonly name: string;
+  readonly macAddress: Mac;
+}
+
+export interface Wire {
+  readonly hostInterface: Interface;
+  readonly podInterface: Interface;
+}
+
+/** Something in the kernel that is not as wanted, in the notation of `ip` and `sysctl`. */
+export interface Difference {
+  readonly object: string;
+  readonly wanted: string;
+  readonly actual: string;
+}
+
+/** podwire-dataplane. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED or the signal's reason. */
+export interface Dataplane {
+  /** On a failure of its own the service has undone all of it; after a lost answer it may have happened or not. */
+  attachPod(pod: WantedPod, limits: Limits): Promise<Wire>;
+  /** Detaching what is not attached succeeds. */
+  detachPod(attachment: Attachment, limits: Limits): Promise<void>;
+  /** @returns the first difference in the order in which they would be mended, or undefined */
+  checkPod(pod: WantedPod, limits: Limits): Promise<Difference | undefined>;
+  /** Whether the kernel holds a wire of the attachment. */
+  isAttached(attachment: Attachment, limits: Limits): Promise<boolean>;
+}

@@ -1,0 +1,65 @@
+import {
+  PodServiceService,
+  type Interface as InterfaceMessage,
+  type PodNetwork,
+} from '@podwire/proto/podwire/dataplane/v1/pod';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { hostInterfaceName } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import type { Dataplane, Interface, Limits, WantedPod } from './clients.js';
+import { RepeatingPeer, type PeerOptions } from './repeating-peer.js';
+
+/** The most that the contract gives in one page. */
+const PAGE_SIZE = 1000;
+
+/** podwire-dataplane over gRPC. */
+export function dataplaneClient(options: PeerOptions): Dataplane {
+  const peer = new RepeatingPeer(options);
+  const { attachPod, detachPod, checkPod } = PodServiceService;
+  return {
+    async attachPod(pod, limits) {
+      const { hostInterface, podInterface } = await peer.call(attachPod, { pod: messageOf(pod) }, limits);
+      return {
+        hostInterface: interfaceOf(peer.required(hostInterface, 'a host interface')),
+        podInterface: interfaceOf(peer.required(podInterface, 'a pod interface')),
+      };
+    },
+
+    async detachPod(attachment, limits) {
+      try {
+        await peer.call(detachPod, { attachment, hostInterfaceName: hostInterfaceName(attachment) }, limits);
+      } catch (failure) {
+        // The interface of that name is another's, so this attachment has none.
+        if (!(failure instanceof Failure && failure.code === 'HOST_INTERFACE_TAKEN')) throw failure;
+      }
+    },
+
+    async checkPod(pod, limits) {
+      const { differences } = await peer.call(checkPod, { pod: messageOf(pod) }, limits);
+      return differences[0];
+    },
+
+    isAttached: (attachment, limits) => isListed(peer, attachment, limits),
+  };
+}
+
+/** Reads through the list of all attachments: the contract has no method for one, and it is asked in rare cases only. */
+async function isListed(peer: RepeatingPeer, attachment: Attachment, limits: Limits): Promise<boolean> {
+  const wanted = formatAttachment(attachment);
+  let pageToken = '';
+  do {
+    const page = await peer.call(PodServiceService.listPods, { pageSize: PAGE_SIZE, pageToken }, limits);
+    if (page.pods.some((pod) => pod.attachment && formatAttachment(pod.attachment) === wanted)) return true;
+    pageToken = page.nextPageToken;
+  } while (pageToken !== '');
+  return false;
+}
+
+function messageOf({ addresses, ...pod }: WantedPod): PodNetwork {
+  return { ...pod, addresses: [...addresses], routes: [] };
+}
+
+function interfaceOf({ name, macAddress }: InterfaceMessage): Interface {
+  return { name, macAddress };
+}

@@ -1,0 +1,310 @@
+// podwire-ipam and podwire-dataplane as the contract describes them, on real gRPC servers, with memory in place of datastore
+// and kernel. Any call can be made to fail, before it does its work or after, and to wait.
+import { PodServiceService, type PodNetwork } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import type { Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
+import { attachmentFaults, formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { handleId, HOST_MAC, hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
+import { RpcServer, type RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import type { Logger } from '@podwire/shared/runtime/log';
+import { trace } from '@opentelemetry/api';
+
+export type Method = 'Allocate' | 'Release' | 'GetEndpoint' | 'AttachPod' | 'DetachPod' | 'CheckPod' | 'ListPods';
+
+interface PlannedFault {
+  readonly method: Method;
+  readonly error: Error;
+  /** Whether the work is done all the same, so that only the answer is lost. */
+  readonly afterWork: boolean;
+}
+
+/** What the services were asked, and what they are to answer instead. */
+export class Script {
+  /** Method and attachment of every call, in order of arrival. */
+  readonly calls: string[] = [];
+  /** Trace that each call came under. */
+  readonly traceIds: (string | undefined)[] = [];
+  readonly #faults: PlannedFault[] = [];
+  readonly #holds = new Map<Method, Promise<void>>();
+
+  failNext(method: Method, error: Error, { afterWork = false } = {}): void {
+    this.#faults.push({ method, error, afterWork });
+  }
+
+  /** Failures that nobody ran into: a test that planned one has to meet it. */
+  unusedFaults(): string[] {
+    return this.#faults.map(({ method, error }) => `${method}: ${error.message}`);
+  }
+
+  /** Makes the calls of a method wait. @returns what lets them go on */
+  hold(method: Method): () => void {
+    let letGo = () => undefined;
+    const held = new Promise<void>((resolve) => {
+      letGo = () => {
+        this.#holds.delete(method);
+        resolve();
+      };
+    });
+    this.#holds.set(method, held);
+    return letGo;
+  }
+
+  /** Resolves when a method has been called. */
+  async untilCalled(method: Method): Promise<void> {
+    while (!this.calls.some((call) => call.startsWith(method))) {
+      await new Promise((resolve) => setTimeout(resolve, 2));
+    }
+  }
+
+  /** A handler that notes its calls, waits where it is held, and fails where that is planned. */
+  play<Request extends object, Response>(
+    method: Method,
+    work: (request: Request) => Response,
+  ): Handler<Request, Response> {
+    return async (request, { signal }) => {
+      this.calls.push(`${method}${subjectOf(request)}`);
+      this.traceIds.push(trace.getActiveSpan()?.spanContext().traceId);
+      const cut = new Promise<never>((_, reject) => {
+        signal.addEventListener('abort', () => reject(new Failure('CANCELLED', 'the caller gave up')), { once: true });
+      });
+      cut.catch(() => undefined);
+      const hold = this.#holds.get(method);
+      if (hold) await Promise.race([hold, cut]);
+      const fault = this.#take(method);
+      if (fault && !fault.afterWork) throw fault.error;
+      const response = work(request);
+      if (fault) throw fault.error;
+      return response;
+    };
+  }
+
+  #take(method: Method): PlannedFault | undefined {
+    const index = this.#faults.findIndex((fault) => fault.method === method);
+    return index < 0 ? undefined : this.#faults.splice(index, 1)[0];
+  }
+}
+
+function subjectOf(request: object): string {
+  const about = 'pod' in request && isAbout(request.pod) ? request.pod : request;
+  return isAbout(about) && about.attachment ? ` ${formatAttachment(about.attachment)}` : '';
+}
+
+function isAbout(value: unknown): value is { attachment: Attachment | undefined } {
+  return typeof value === 'object' && value !== null && 'attachment' in value;
+}
+
+/** The attachment of a request. @throws Failure INVALID_REQUEST as the services answer */
+function checked(attachment: AttachmentMessage | undefined): AttachmentMessage {
+  const faults = attachment
+    ? attachmentFaults(attachment).map(({ field, reason }) => ({ field: `attachment.${field}`, reason }))
+    : [{ field: 'attachment', reason: 'is missing' }];
+  if (!attachment || faults.length > 0) throw violationsFailure('INVALID_REQUEST', 'request refused', faults);
+  return attachment;
+}
+
+const POOL_ADDRESSES = 64;
+
+/** IPAM with one pool of 64 addresses, which it gives first-in-first-out. */
+export class FakeIpam {
+  readonly #free = Array.from({ length: POOL_ADDRESSES }, (_, i) => `10.65.0.${i}/32`);
+  readonly #endpoints = new Map<string, Endpoint>();
+
+  /** The endpoints, each as `handle address mac host-interface pod@node netns-inode`. */
+  toString(): string {
+    const lines = [...this.#endpoints.values()].map((endpoint) => {
+      const { attachment, addresses, macAddress, nodeName, pod, netns } = endpoint;
+      const owner = pod ? `${pod.namespace}/${pod.name}/${pod.uid}` : '-';
+      const handle = handleId(checked(attachment));
+      const list = addresses.map(({ address }) => address).join(',');
+      return `${handle} ${list} ${macAddress} ${endpoint.hostInterfaceName} ${owner}@${nodeName} netns ${netns?.inode ?? '-'}`;
+    });
+    return lines.join('\n');
+  }
+
+  service(unary: Unary, script: Script): RpcService {
+    const { allocate, release, getEndpoint } = AddressServiceService;
+    return {
+      name: 'podwire.ipam.v1.AddressService',
+      definition: AddressServiceService,
+      implementation: {
+        allocate: unary(
+          allocate,
+          script.play('Allocate', (request) => this.#allocate(request)),
+        ),
+        release: unary(
+          release,
+          script.play('Release', ({ attachment }) => this.#release(checked(attachment))),
+        ),
+        getEndpoint: unary(
+          getEndpoint,
+          script.play('GetEndpoint', ({ attachment }) => this.#get(checked(attachment))),
+        ),
+      },
+    };
+  }
+
+  #allocate(request: Pick<Endpoint, 'attachment' | 'nodeName' | 'pod' | 'netns'>) {
+    const attachment = checked(request.attachment);
+    const key = formatAttachment(attachment);
+    const found = this.#endpoints.get(key);
+    if (found) return { endpoint: found, alreadyAllocated: true };
+    const address = this.#free.shift();
+    if (address === undefined) throw new Failure('POOLS_EXHAUSTED', 'pool 10.65.0.0/26 has no address left');
+    const { nodeName, pod, netns } = request;
+    const endpoint: Endpoint = {
+      attachment,
+      name: `${nodeName}-cni-${attachment.containerId}-${attachment.interfaceName}`,
+      nodeName,
+      pod,
+      netns,
+      addresses: [{ address, blockCidr: '10.65.0.0/26', poolName: 'default', sequenceNumber: 1n }],
+      macAddress: podMac(attachment),
+      hostInterfaceName: hostInterfaceName(attachment),
+    };
+    this.#endpoints.set(key, endpoint);
+    return { endpoint, alreadyAllocated: false };
+  }
+
+  #release(attachment: Attachment) {
+    const key = formatAttachment(attachment);
+    const addresses = (this.#endpoints.get(key)?.addresses ?? []).map(({ address }) => address);
+    this.#endpoints.delete(key);
+    this.#free.push(...addresses);
+    return { addresses };
+  }
+
+  #get(attachment: Attachment) {
+    const endpoint = this.#endpoints.get(formatAttachment(attachment));
+    if (!endpoint) throw new Failure('ENDPOINT_NOT_FOUND', `${formatAttachment(attachment)} holds no address`);
+    return { endpoint };
+  }
+}
+
+/** The dataplane with a list of wires as its kernel. */
+export class FakeDataplane {
+  readonly #wires = new Map<string, PodNetwork>();
+  readonly #foreign = new Set<string>();
+  readonly #drift: { object: string; wanted: string; actual: string }[] = [];
+
+  /** Puts an interface into a pod that is not Podwire's. */
+  addForeignInterface(netns: string, name: string): void {
+    this.#foreign.add(`${netns} ${name}`);
+  }
+
+  /** Makes the kernel differ from what is wanted. */
+  addDrift(difference: { object: string; wanted: string; actual: string }): void {
+    this.#drift.push(difference);
+  }
+
+  /** The wires, each as `host-interface -> interface@netns mac addresses mtu forwarding`. */
+  toString(): string {
+    const lines = [...this.#wires.values()].map((pod) => {
+      const { hostInterfaceName: host, netns, macAddress, addresses, mtuBytes, ipForwarding } = pod;
+      const name = checked(pod.attachment).interfaceName;
+      return `${host} -> ${name}@${netns} ${macAddress} ${addresses.join(',')} mtu ${mtuBytes} forwarding ${ipForwarding}`;
+    });
+    return lines.join('\n');
+  }
+
+  service(unary: Unary, script: Script): RpcService {
+    const { attachPod, detachPod, checkPod, listPods } = PodServiceService;
+    return {
+      name: 'podwire.dataplane.v1.PodService',
+      definition: PodServiceService,
+      implementation: {
+        attachPod: unary(
+          attachPod,
+          script.play('AttachPod', ({ pod }) => this.#attach(pod)),
+        ),
+        detachPod: unary(
+          detachPod,
+          script.play('DetachPod', ({ attachment }) => this.#detach(checked(attachment))),
+        ),
+        checkPod: unary(
+          checkPod,
+          script.play('CheckPod', ({ pod }) => this.#check(pod)),
+        ),
+        listPods: unary(
+          listPods,
+          script.play('ListPods', ({ pageToken }) => this.#list(pageToken)),
+        ),
+      },
+    };
+  }
+
+  #attach(pod: PodNetwork | undefined) {
+    const wanted = checkedPod(pod);
+    const attachment = checked(wanted.attachment);
+    const key = formatAttachment(attachment);
+    if (this.#foreign.has(`${wanted.netns} ${attachment.interfaceName}`)) {
+      throw new Failure('INTERFACE_EXISTS', `${wanted.netns} has an interface ${attachment.interfaceName} already`);
+    }
+    const changes = this.#wires.has(key) ? 0 : 1;
+    this.#wires.set(key, wanted);
+    const mtuBytes = wanted.mtuBytes || 1500;
+    return {
+      hostInterface: { name: wanted.hostInterfaceName, index: 7, macAddress: HOST_MAC, mtuBytes },
+      podInterface: { name: attachment.interfaceName, index: 2, macAddress: wanted.macAddress, mtuBytes },
+      changes,
+    };
+  }
+
+  #detach(attachment: Attachment) {
+    return { removed: this.#wires.delete(formatAttachment(attachment)) };
+  }
+
+  #check(pod: PodNetwork | undefined) {
+    const wanted = checkedPod(pod);
+    const wire = this.#wires.get(formatAttachment(checked(wanted.attachment)));
+    const link = `pod link ${checked(wanted.attachment).interfaceName}`;
+    if (!wire) return { differences: [{ object: link, wanted: 'present', actual: 'missing' }] };
+    const { macAddress: actual } = wire;
+    const mac = actual === wanted.macAddress ? [] : [{ object: `${link} address`, wanted: wanted.macAddress, actual }];
+    return { differences: [...mac, ...this.#drift] };
+  }
+
+  /** One attachment a page, so that readers have to turn it. */
+  #list(pageToken: string) {
+    const index = Number(pageToken);
+    const pods = [...this.#wires.values()].map(({ attachment, addresses }) => ({
+      attachment,
+      addresses,
+      hostInterface: undefined,
+      up: true,
+    }));
+    return { pods: pods.slice(index, index + 1), nextPageToken: index + 1 < pods.length ? String(index + 1) : '' };
+  }
+}
+
+function checkedPod(pod: PodNetwork | undefined): PodNetwork {
+  if (!pod) throw violationsFailure('INVALID_REQUEST', 'request refused', [{ field: 'pod', reason: 'is missing' }]);
+  const violations = [
+    ...(pod.netns.startsWith('/') ? [] : [{ field: 'pod.netns', reason: 'is not an absolute path' }]),
+    ...(pod.addresses.length > 0 ? [] : [{ field: 'pod.addresses', reason: 'is empty' }]),
+    ...(pod.hostInterfaceName === '' ? [{ field: 'pod.host_interface_name', reason: 'is empty' }] : []),
+  ];
+  if (violations.length > 0) throw violationsFailure('INVALID_REQUEST', 'request refused', violations);
+  return pod;
+}
+
+/** Serves one of the two at a gRPC address. */
+export async function serve(
+  address: string,
+  { fake, script, log }: { fake: FakeIpam | FakeDataplane; script: Script; log: Logger },
+): Promise<RpcServer> {
+  const server = new RpcServer({
+    addresses: [address],
+    log,
+    clock: systemClock,
+    defaultCallTimeoutMs: 5_000,
+    drainTimeoutMs: 0,
+    services: (unary) => [fake.service(unary, script)],
+  });
+  await server.listen();
+  server.setServing();
+  return server;
+}

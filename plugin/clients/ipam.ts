@@ -1,0 +1,37 @@
+import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import type { Endpoint as EndpointMessage } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import type { Endpoint, Ipam } from './clients.js';
+import { RepeatingPeer, type PeerOptions } from './repeating-peer.js';
+
+/** podwire-ipam over gRPC. */
+export function ipamClient(options: PeerOptions): Ipam {
+  const peer = new RepeatingPeer(options);
+  const { allocate, release, getEndpoint } = AddressServiceService;
+  return {
+    async allocate(request, limits) {
+      const response = await peer.call(allocate, { ...request, families: [] }, limits);
+      const endpoint = endpointOf(peer.required(response.endpoint, 'an endpoint'));
+      return { endpoint, alreadyAllocated: response.alreadyAllocated };
+    },
+
+    async release(attachment, limits) {
+      await peer.call(release, { attachment }, limits);
+    },
+
+    async getEndpoint(attachment, limits) {
+      try {
+        const response = await peer.call(getEndpoint, { attachment }, limits);
+        return endpointOf(peer.required(response.endpoint, 'an endpoint'));
+      } catch (failure) {
+        if (failure instanceof Failure && failure.code === 'ENDPOINT_NOT_FOUND') return undefined;
+        throw failure;
+      }
+    },
+  };
+}
+
+function endpointOf({ addresses, macAddress, hostInterfaceName }: EndpointMessage): Endpoint {
+  return { addresses: addresses.map(({ address }) => address), macAddress, hostInterfaceName };
+}

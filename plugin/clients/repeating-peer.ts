@@ -1,0 +1,57 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { retry } from '@podwire/shared/retry/retry';
+import type { BackoffBounds } from '@podwire/shared/retry/schedule';
+import type { Peer } from '@podwire/shared/rpc/client';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { Limits } from './clients.js';
+
+/** Short against a pod's start, long against a service's request. */
+const BACKOFF: BackoffBounds = { baseMs: 20, maxMs: 500 };
+
+export interface PeerOptions {
+  readonly peer: Peer;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+}
+
+type Method<Request, Response> = Parameters<typeof Peer.prototype.call<Request, Response>>[0];
+
+/** A service whose methods are idempotent, so that what may pass by itself is repeated until the deadline. */
+export class RepeatingPeer {
+  readonly #options: PeerOptions;
+
+  constructor(options: PeerOptions) {
+    this.#options = options;
+  }
+
+  /** @throws Failure of the last attempt, or the reason of the signal that ended it */
+  async call<Request, Response>(
+    method: Method<Request, Response>,
+    request: Request,
+    limits: Limits,
+  ): Promise<Response> {
+    const { peer, clock, random } = this.#options;
+    const inTime = () => clock.nowMs() < limits.deadlineMs;
+    try {
+      return await retry(() => peer.call(method, request, limits), {
+        attempts: Number.POSITIVE_INFINITY,
+        backoff: BACKOFF,
+        clock,
+        random,
+        signal: limits.signal,
+        retryable: (failure) => failure instanceof Failure && failure.retryable && inTime(),
+      });
+    } catch (failure) {
+      limits.signal.throwIfAborted();
+      throw failure;
+    }
+  }
+
+  /** What an answer has to hold by the contract. @throws Failure INTERNAL when it does not */
+  required<Value>(value: Value | undefined, name: string): Value {
+    if (value !== undefined) return value;
+    throw new Failure('INTERNAL', `${this.#options.peer.description}: answered without ${name}, against the contract`);
+  }
+}

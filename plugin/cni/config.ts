@@ -1,0 +1,150 @@
+import { identifierFault, MAX_NETWORK_BYTES } from '@podwire/shared/attachment/attachment';
+import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
+import { z } from 'zod';
+
+import { isSubdomain } from './kubernetes-names.js';
+import { PREV_RESULT, type PrevResult } from './result.js';
+import { readVersion, requireCommand, type CniVersion } from './version.js';
+
+/** The keys of the network configuration that every command uses. */
+export interface NetworkConfig {
+  readonly cniVersion: CniVersion;
+  /** Name of the network. */
+  readonly name: string;
+}
+
+/** The keys that matter where a pod is wired or looked at. */
+export interface AttachConfig extends NetworkConfig {
+  /** MTU of the pod's interface in bytes; 0 leaves it to the dataplane. */
+  readonly mtuBytes: number;
+  /** Name of the node instead of the plugin's own setting. */
+  readonly nodeName: string | undefined;
+  /** Whether the pod forwards packets between its own interfaces. */
+  readonly ipForwarding: boolean;
+  /** Result of the plugins before this one in the chain; of the whole chain's ADD for CHECK. */
+  readonly prevResult: PrevResult | undefined;
+}
+
+/** The smallest MTU that IPv4 works with (RFC 791), and the largest that fits its length field. */
+const MIN_MTU_BYTES = 68;
+const MAX_MTU_BYTES = 65535;
+
+const PLUGIN_TYPE = 'podwire';
+const IPAM_TYPE = 'podwire-ipam';
+
+/** Longest `cniVersion` that an error repeats; what is longer is a mistake that would only bury the message. */
+const MAX_STATED_VERSION_BYTES = 64;
+
+const NAME = z
+  .string({ error: 'is missing; give the network a name' })
+  .superRefine((name, context) => report(identifierFault(name, MAX_NETWORK_BYTES), context));
+
+const NETWORK = z.object({ name: NAME });
+
+/** Keys that are not here are other plugins' or a later release's, and pass. */
+const ATTACH = NETWORK.extend({
+  type: z.string({ error: `is missing; set it to ${PLUGIN_TYPE}` }).min(1, `is empty; set it to ${PLUGIN_TYPE}`),
+  socket: z.string({ error: 'is no text' }).regex(/^\//, 'is not an absolute path').optional(),
+  mtu: z
+    .int({ error: 'is no whole number' })
+    .refine((mtu) => mtu === 0 || (mtu >= MIN_MTU_BYTES && mtu <= MAX_MTU_BYTES), {
+      error: `is neither 0 nor from ${MIN_MTU_BYTES} to ${MAX_MTU_BYTES}`,
+    })
+    .default(0),
+  nodename: z
+    .string({ error: 'is no text' })
+    .refine((name) => name === '' || isSubdomain(name), { error: 'is no name of a Kubernetes node' })
+    .default(''),
+  ipam: z
+    .object(
+      {
+        type: z
+          .literal(IPAM_TYPE, {
+            error: `is not ${IPAM_TYPE}; this release does not delegate to other IPAM plugins`,
+          })
+          .optional(),
+      },
+      { error: 'is no object' },
+    )
+    .optional(),
+  container_settings: z
+    .object(
+      { allow_ip_forwarding: z.boolean({ error: 'is neither true nor false' }).default(false) },
+      {
+        error: 'is no object',
+      },
+    )
+    .optional(),
+  prevResult: PREV_RESULT.optional(),
+});
+
+/**
+ * Reads the keys that every command needs. DEL reads no others: it has to succeed under whatever configuration is loaded by then.
+ * @throws Failure CONFIG_NOT_JSON, INCOMPATIBLE_CNI_VERSION, or INVALID_CONFIG that lists every malformed key
+ */
+export function readNetworkConfig(text: string): NetworkConfig {
+  const { cniVersion, keys } = readKeys(text);
+  return { cniVersion, name: check(NETWORK, keys).name };
+}
+
+/**
+ * Reads the keys that ADD and CHECK need.
+ * @throws Failure as {@link readNetworkConfig}; CHECK without `prevResult` is INVALID_CONFIG
+ */
+export function readAttachConfig(command: 'ADD' | 'CHECK', text: string): AttachConfig {
+  const { cniVersion, keys } = readKeys(text);
+  requireCommand(command, cniVersion);
+  const isIncomplete = command === 'CHECK' && keys.prevResult === undefined;
+  const config = check(ATTACH, keys, isIncomplete ? [NO_PREV_RESULT] : []);
+  return {
+    cniVersion,
+    name: config.name,
+    mtuBytes: config.mtu,
+    nodeName: config.nodename === '' ? undefined : config.nodename,
+    ipForwarding: config.container_settings?.allow_ip_forwarding ?? false,
+    prevResult: config.prevResult,
+  };
+}
+
+/** The `cniVersion` that a configuration states, valid or not, for the error that answers it; undefined when there is none. */
+export function statedVersion(text: string): string | undefined {
+  const stated = parseObject(text)?.cniVersion;
+  return typeof stated === 'string' && stated !== '' && stated.length <= MAX_STATED_VERSION_BYTES ? stated : undefined;
+}
+
+type Keys = Readonly<Record<string, unknown>>;
+
+function readKeys(text: string): { readonly cniVersion: CniVersion; readonly keys: Keys } {
+  const keys = parseObject(text);
+  if (!keys) {
+    throw new Failure(
+      'CONFIG_NOT_JSON',
+      `the network configuration on standard input (${Buffer.byteLength(text)} bytes) is not a JSON object`,
+    );
+  }
+  return { cniVersion: readVersion(keys.cniVersion), keys };
+}
+
+const JSON_OBJECT = z.record(z.string(), z.unknown());
+
+function parseObject(text: string): Keys | undefined {
+  try {
+    return JSON_OBJECT.safeParse(JSON.parse(text)).data;
+  } catch {
+    return undefined;
+  }
+}
+
+const NO_PREV_RESULT: Violation = { field: 'prevResult', reason: 'is missing; CHECK needs the result of ADD' };
+
+function check<Values>(schema: z.ZodType<Values>, keys: Keys, found: readonly Violation[] = []): Values {
+  const parsed = schema.safeParse(keys);
+  if (parsed.success && found.length === 0) return parsed.data;
+  const issues = parsed.error?.issues ?? [];
+  const violations = issues.map(({ path, message }) => ({ field: path.join('.'), reason: message }));
+  throw violationsFailure('INVALID_CONFIG', 'network configuration refused', [...violations, ...found]);
+}
+
+function report(reason: string | undefined, context: z.RefinementCtx): void {
+  if (reason !== undefined) context.addIssue({ code: 'custom', message: reason });
+}

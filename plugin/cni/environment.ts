@@ -1,0 +1,93 @@
+import { identifierFault, MAX_CONTAINER_ID_BYTES, podInterfaceNameFault } from '@podwire/shared/attachment/attachment';
+import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
+
+import { parseArgs, type Pod } from './args.js';
+
+/** What a container runtime can ask for (CNI specification 1.1.0, section 2). */
+export const COMMANDS = ['ADD', 'DEL', 'CHECK', 'GC', 'STATUS', 'VERSION'] as const;
+
+export type Command = (typeof COMMANDS)[number];
+
+/** The environment variables of the specification that a command is told by. */
+export const VARIABLES = ['CNI_COMMAND', 'CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IFNAME', 'CNI_ARGS', 'CNI_PATH'] as const;
+
+export type Variable = (typeof VARIABLES)[number];
+
+/** The variables as the runtime set them. One that is empty counts as absent: libcni sends those that do not apply so. */
+export type Variables = Readonly<Partial<Record<Variable, string>>>;
+
+/** One interface of one container. */
+export interface ContainerEnvironment {
+  readonly containerId: string;
+  readonly interfaceName: string;
+  /** The Kubernetes pod, where the runtime names one. */
+  readonly pod: Pod | undefined;
+}
+
+/** The same with the network namespace that it is in. */
+export interface PodEnvironment extends ContainerEnvironment {
+  /** Absolute path of the pod's network namespace. */
+  readonly netns: string;
+}
+
+/** Variables that a command cannot do without; those that are not here need none. */
+const REQUIRED = {
+  ADD: ['CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IFNAME'],
+  CHECK: ['CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IFNAME'],
+  DEL: ['CNI_CONTAINERID', 'CNI_IFNAME'],
+} as const satisfies Partial<Record<Command, readonly Variable[]>>;
+
+/** Why a variable's value is refused, or undefined. */
+const FAULT: Partial<Record<Variable, (value: string) => string | undefined>> = {
+  CNI_CONTAINERID: (value) => identifierFault(value, MAX_CONTAINER_ID_BYTES),
+  CNI_IFNAME: podInterfaceNameFault,
+  CNI_NETNS: (value) => (value.startsWith('/') ? undefined : 'is not an absolute path'),
+};
+
+/**
+ * Reads the command.
+ * @throws Failure INVALID_ENVIRONMENT when it is missing or unknown
+ */
+export function readCommand(variables: Variables): Command {
+  const text = variables.CNI_COMMAND ?? '';
+  const command = COMMANDS.find((known) => known === text);
+  if (command !== undefined) return command;
+  if (text === '') {
+    const violation = { field: 'CNI_COMMAND', reason: `is missing; set it to one of ${COMMANDS.join(', ')}` };
+    throw violationsFailure('INVALID_ENVIRONMENT', 'CNI environment refused', [violation]);
+  }
+  // libcni compares this very text.
+  throw new Failure('INVALID_ENVIRONMENT', `unknown CNI_COMMAND: ${text}`);
+}
+
+/**
+ * Reads the variables of a command that works inside a pod.
+ * @throws Failure INVALID_ENVIRONMENT that lists everything that is missing or malformed
+ */
+export function readPodEnvironment(command: 'ADD' | 'CHECK', variables: Variables): PodEnvironment {
+  return { ...readContainer(command, variables), netns: variables.CNI_NETNS ?? '' };
+}
+
+/**
+ * Reads the variables of a command that needs no pod: DEL comes with an empty CNI_NETNS when the namespace is gone.
+ * @throws Failure INVALID_ENVIRONMENT that lists everything that is missing or malformed
+ */
+export function readContainerEnvironment(command: 'DEL', variables: Variables): ContainerEnvironment {
+  return readContainer(command, variables);
+}
+
+function readContainer(command: keyof typeof REQUIRED, variables: Variables): ContainerEnvironment {
+  const violations = REQUIRED[command].flatMap((name) => violationOf(name, variables));
+  const { pod, faults } = parseArgs(variables.CNI_ARGS ?? '');
+  // Only ADD uses it. A DEL that fails for it would never succeed.
+  if (command === 'ADD') violations.push(...faults.map((reason) => ({ field: 'CNI_ARGS', reason })));
+  if (violations.length > 0) throw violationsFailure('INVALID_ENVIRONMENT', 'CNI environment refused', violations);
+  return { containerId: variables.CNI_CONTAINERID ?? '', interfaceName: variables.CNI_IFNAME ?? '', pod };
+}
+
+function violationOf(name: Variable, variables: Variables): Violation[] {
+  const value = variables[name] ?? '';
+  if (value === '') return [{ field: name, reason: 'is missing' }];
+  const reason = FAULT[name]?.(value);
+  return reason === undefined ? [] : [{ field: name, reason: `is ${JSON.stringify(value)}: ${reason}` }];
+}

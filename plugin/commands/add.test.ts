@@ -1,0 +1,241 @@
+import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { FakeDataplane, FakeIpam } from '../clients/fake-services.fixture.js';
+import { NOTHING, Plugin } from '../plugin.fixture.js';
+
+const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
+const SUBJECT = 'net/c0ffee/eth0';
+const HOST = hostInterfaceName(ATTACHMENT);
+const MAC = podMac(ATTACHMENT);
+const HELD = [
+  `net.c0ffee 10.65.0.0/32 ${MAC} ${HOST} default/web-0/u-1@node-1 netns 4026532001`,
+  '--',
+  `${HOST} -> eth0@/run/netns/pod ${MAC} 10.65.0.0/32 mtu 0 forwarding false`,
+].join('\n');
+
+let plugin: Plugin;
+
+beforeEach(async () => {
+  plugin = await new Plugin().start();
+});
+
+afterEach(async () => {
+  await plugin.end();
+  expect(plugin.script.unusedFaults()).toEqual([]);
+});
+
+const calls = () => plugin.script.calls.map((call) => call.replace(` ${SUBJECT}`, ''));
+
+async function failed(adding = plugin.run('ADD')): Promise<{ code: number; msg: string; details: string }> {
+  const answer = await adding;
+  expect(answer.exitCode).toBe(1);
+  return JSON.parse(answer.stdout);
+}
+
+describe('ADD', () => {
+  test('is one call to IPAM and one to the dataplane', async () => {
+    const answer = await plugin.run('ADD');
+    expect(answer.exitCode).toBe(0);
+    expect(JSON.parse(answer.stdout)).toEqual({
+      cniVersion: '1.0.0',
+      interfaces: [
+        { name: HOST, mac: 'ee:ee:ee:ee:ee:ee' },
+        { name: 'eth0', mac: MAC, sandbox: '/run/netns/pod' },
+      ],
+      ips: [{ interface: 1, address: '10.65.0.0/32' }],
+    });
+    expect(plugin.script.calls).toEqual([`Allocate ${SUBJECT}`, `AttachPod ${SUBJECT}`]);
+    expect(plugin.state()).toBe(HELD);
+  });
+
+  test('passes on what the configuration says', async () => {
+    const config = { mtu: 1400, nodename: 'node-9', container_settings: { allow_ip_forwarding: true } };
+    expect((await plugin.run('ADD', { config })).exitCode).toBe(0);
+    expect(plugin.state()).toMatch(/@node-9 .*mtu 1400 forwarding true$/s);
+  });
+
+  test('needs no Kubernetes', async () => {
+    expect((await plugin.run('ADD', { variables: { CNI_ARGS: '' } })).exitCode).toBe(0);
+    expect(plugin.state()).toContain(' -@node-1');
+  });
+
+  test('repeated, gives the same answer and changes nothing', async () => {
+    const first = await plugin.run('ADD');
+    expect(await plugin.run('ADD')).toEqual(first);
+    expect(plugin.state()).toBe(HELD);
+  });
+
+  test('three times at once gives one address', async () => {
+    const answers = await Promise.all([plugin.run('ADD'), plugin.run('ADD'), plugin.run('ADD')]);
+    expect(new Set(answers.map(({ stdout }) => stdout)).size).toBe(1);
+    expect(answers.map(({ exitCode }) => exitCode)).toEqual([0, 0, 0]);
+    expect(plugin.state()).toBe(HELD);
+  });
+});
+
+describe('ADD repeats what may pass by itself', () => {
+  test.each(['Allocate', 'AttachPod'] as const)('%s that failed before its work', async (method) => {
+    plugin.script.failNext(method, new Failure('CONFLICT', 'lost a race'));
+    expect((await plugin.run('ADD')).exitCode).toBe(0);
+    expect(plugin.state()).toBe(HELD);
+  });
+
+  test.each(['Allocate', 'AttachPod'] as const)('%s whose answer was lost', async (method) => {
+    plugin.script.failNext(method, new Failure('UNREACHABLE', 'connection lost'), { afterWork: true });
+    expect((await plugin.run('ADD')).exitCode).toBe(0);
+    expect(plugin.state()).toBe(HELD);
+  });
+
+  test('a service that comes back in time', async () => {
+    await plugin.stopServices();
+    const adding = plugin.run('ADD');
+    await plugin.start();
+    expect((await adding).exitCode).toBe(0);
+  });
+});
+
+describe('ADD that fails leaves nothing', () => {
+  const refusal = new Failure('KERNEL_REFUSED', 'link add: EPERM');
+
+  test('when IPAM refuses', async () => {
+    plugin.script.failNext('Allocate', new Failure('POOLS_EXHAUSTED', 'pool a: full'));
+    expect(await failed()).toMatchObject({ code: 11, msg: 'pool a: full' });
+    expect(calls()).toEqual(['Allocate', 'GetEndpoint']);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('when IPAM allocated and then failed', async () => {
+    plugin.script.failNext('Allocate', new Failure('STORE_CORRUPT', 'bad record'), { afterWork: true });
+    expect(await failed()).toMatchObject({ code: 100, msg: 'bad record' });
+    expect(calls()).toEqual(['Allocate', 'GetEndpoint', 'ListPods', 'Release']);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test.each([false, true])('when the dataplane refuses (after its work: %s)', async (afterWork) => {
+    plugin.script.failNext('AttachPod', refusal, { afterWork });
+    expect(await failed()).toMatchObject({ code: 101, msg: refusal.message });
+    expect(calls()).toEqual(['Allocate', 'AttachPod', 'DetachPod', 'Release']);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('when the pod has an interface of that name', async () => {
+    plugin.dataplane.addForeignInterface('/run/netns/pod', 'eth0');
+    expect(await failed()).toMatchObject({ code: 101, msg: expect.stringContaining('eth0') });
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('when the host interface is another’s, which it leaves alone', async () => {
+    plugin.script.failNext('AttachPod', new Failure('HOST_INTERFACE_TAKEN', `${HOST} is another's`));
+    plugin.script.failNext('DetachPod', new Failure('HOST_INTERFACE_TAKEN', `${HOST} is another's`));
+    expect(await failed()).toMatchObject({ code: 101, msg: `${HOST} is another's` });
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('when a service has a defect, whose detail stays inside', async () => {
+    plugin.script.failNext('AttachPod', new TypeError('undefined is secret'));
+    const error = await failed();
+    expect(error).toMatchObject({ code: 999 });
+    expect(error.msg).not.toContain('secret');
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('when its caller goes away', async () => {
+    const cancel = new AbortController();
+    const letGo = plugin.script.hold('AttachPod');
+    const adding = plugin.run('ADD', { rest: { cancel } });
+    await plugin.script.untilCalled('AttachPod');
+    cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+    expect(await failed(adding)).toMatchObject({ code: 11, msg: 'the caller went away' });
+    letGo();
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('when its caller went away before it began', async () => {
+    const cancel = new AbortController();
+    cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+    expect(await failed(plugin.run('ADD', { rest: { cancel } }))).toMatchObject({ code: 11 });
+    expect(calls()).toEqual([]);
+  });
+
+  test('and says what could not be undone', async () => {
+    plugin.script.failNext('AttachPod', refusal, { afterWork: true });
+    plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
+    plugin.script.failNext('Release', new Failure('STORE_CORRUPT', 'bad record'));
+    const error = await failed();
+    expect(error).toMatchObject({ code: 101 });
+    expect(error.msg).toMatch(/^link add: EPERM; .*link del: EBUSY.*bad record.*DEL/);
+    expect(plugin.state()).toBe(HELD);
+  });
+
+  test('and still releases what it could not detach', async () => {
+    plugin.script.failNext('AttachPod', refusal);
+    plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
+    expect((await failed()).msg).toContain('link del: EBUSY');
+    expect(plugin.state()).toBe(NOTHING);
+  });
+});
+
+describe('ADD leaves alone what an earlier ADD of the attachment holds', () => {
+  beforeEach(async () => {
+    expect((await plugin.run('ADD')).exitCode).toBe(0);
+    plugin.script.calls.length = 0;
+  });
+
+  test('when the dataplane refuses', async () => {
+    plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'sysctl: EROFS'));
+    expect(await failed()).toMatchObject({ code: 101 });
+    expect(calls()).toEqual(['Allocate', 'ListPods', 'AttachPod']);
+    expect(plugin.state()).toBe(HELD);
+  });
+
+  test('when IPAM’s answer is lost', async () => {
+    plugin.script.failNext('Allocate', new Failure('STORE_CORRUPT', 'bad record'), { afterWork: true });
+    expect(await failed()).toMatchObject({ code: 100 });
+    expect(plugin.state()).toBe(HELD);
+  });
+
+  test('when nobody can say whether it does', async () => {
+    plugin.script.failNext('ListPods', new Failure('KERNEL_REFUSED', 'dump: EIO'));
+    plugin.script.failNext('ListPods', new Failure('KERNEL_REFUSED', 'dump: EIO'));
+    expect((await failed()).msg).toContain('addresses may be held');
+    expect(plugin.state()).toBe(HELD);
+  });
+});
+
+test('ADD takes away what one that was cut off had allocated, when it fails itself', async () => {
+  plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'link add: EPERM'));
+  plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
+  plugin.script.failNext('Release', new Failure('STORE_CORRUPT', 'bad record'));
+  await failed();
+  expect(plugin.ipam.toString()).toContain('10.65.0.0/32');
+  plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'link add: EPERM'));
+  await failed();
+  expect(plugin.state()).toBe(NOTHING);
+});
+
+describe('ADD in the absence of', () => {
+  let lonely: Plugin;
+
+  beforeEach(() => {
+    lonely = new Plugin({ timeoutMs: 300, cleanUpTimeoutMs: 300 });
+  });
+
+  afterEach(() => lonely.end());
+
+  test('the dataplane fails in time with code 11, and holds no address', async () => {
+    await lonely.start('ipam');
+    expect(await failed(lonely.run('ADD'))).toMatchObject({
+      code: 11,
+      msg: expect.stringMatching(/^podwire-dataplane at unix:.*interface may still be there/),
+    });
+    expect(lonely.ipam).toEqual(new FakeIpam());
+  });
+
+  test('IPAM fails in time with code 11, and wires nothing', async () => {
+    await lonely.start('dataplane');
+    expect(await failed(lonely.run('ADD'))).toMatchObject({ code: 11, msg: expect.stringContaining('podwire-ipam') });
+    expect(lonely.dataplane).toEqual(new FakeDataplane());
+  });
+});

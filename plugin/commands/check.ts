@@ -1,0 +1,61 @@
+import { Failure } from '@podwire/shared/failure/failure';
+
+import type { Difference, Endpoint } from '../clients/clients.js';
+import type { PrevResult } from '../cni/result.js';
+import type { PodRequest } from '../request.js';
+import type { CommandTools } from './tools.js';
+
+/**
+ * CHECK: compares what ADD answered with what IPAM has recorded, and both with the kernel. Changes nothing.
+ * @throws Failure NOT_AS_WANTED that names the first difference
+ */
+export async function check(request: PodRequest, tools: CommandTools): Promise<undefined> {
+  tools.netns.identify(request.netns);
+  const difference = await firstDifference(request, tools);
+  if (!difference) return;
+  const { object, wanted, actual } = difference;
+  const { interfaceName, containerId } = request.attachment;
+  throw new Failure(
+    'NOT_AS_WANTED',
+    `${object}: wanted ${wanted}, is ${actual} (interface ${interfaceName} of container ${containerId}); make the pod anew`,
+    { details: { object, wanted, actual } },
+  );
+}
+
+async function firstDifference(request: PodRequest, tools: CommandTools): Promise<Difference | undefined> {
+  const { attachment, netns, config } = request;
+  const endpoint = await tools.ipam.getEndpoint(attachment, tools.limits);
+  if (!endpoint) return { object: "IPAM's endpoint", wanted: 'present', actual: 'missing' };
+
+  const answered = answeredInterface(request);
+  if (!answered)
+    return { object: `prevResult interface ${attachment.interfaceName}`, wanted: 'present', actual: 'missing' };
+  const recorded = recordDifference(endpoint, config.prevResult);
+  if (recorded) return recorded;
+
+  const wanted = {
+    ...endpoint,
+    // A later plugin of the chain may have changed it, and the result is the whole chain's.
+    macAddress: answered.mac ?? endpoint.macAddress,
+    attachment,
+    netns,
+    mtuBytes: config.mtuBytes,
+    ipForwarding: config.ipForwarding,
+  };
+  return tools.dataplane.checkPod(wanted, tools.limits);
+}
+
+/** The pod's interface as the result has it: by its name, and inside a container. */
+function answeredInterface({ attachment, config }: PodRequest) {
+  return config.prevResult?.interfaces?.find(
+    ({ name, sandbox }) => name === attachment.interfaceName && (sandbox ?? '') !== '',
+  );
+}
+
+/** The chain may have added addresses, so that the result holds at least those that IPAM gave. */
+function recordDifference(endpoint: Endpoint, prevResult: PrevResult | undefined): Difference | undefined {
+  const answered = (prevResult?.ips ?? []).map(({ address }) => address);
+  const missing = endpoint.addresses.find((address) => !answered.includes(address));
+  if (missing === undefined) return undefined;
+  return { object: 'prevResult ips', wanted: missing, actual: answered.length === 0 ? 'missing' : answered.join(', ') };
+}

@@ -1,0 +1,36 @@
+#!/usr/bin/env node
+import { hostname } from 'node:os';
+import { performance } from 'node:perf_hooks';
+import process from 'node:process';
+
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { runProcess } from '@podwire/shared/runtime/lifecycle';
+import { createLogger } from '@podwire/shared/runtime/log';
+import { startTelemetry } from '@podwire/shared/runtime/telemetry';
+
+import { startPlugin } from './service.js';
+import { readPluginSettings } from './settings.js';
+
+const NAME = 'podwire-plugin';
+
+/** More than the longest command and its undoing that can be set: stopping waits for them. */
+const STOP_TIMEOUT_MS = 125_000;
+
+const log = createLogger({ service: NAME, level: 'info' });
+
+await runProcess({
+  log,
+  stopTimeoutMs: STOP_TIMEOUT_MS,
+  start: async () => {
+    const settings = readPluginSettings(process.env, hostname());
+    log.level = settings.logLevel;
+    const stopTelemetry = await startTelemetry(NAME, process.env);
+    const surroundings = { log, clock: systemClock, stopwatch: performance, random: Math.random };
+    const plugin = await startPlugin(settings, surroundings);
+    const stop = async () => {
+      await plugin.stop();
+      await stopTelemetry();
+    };
+    return { stop };
+  },
+});

@@ -1,0 +1,146 @@
+// The resident plugin with fake services behind real sockets, in a folder of its own.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { PassThrough } from 'node:stream';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { Peer } from '@podwire/shared/rpc/client';
+import type { RpcServer } from '@podwire/shared/rpc/server';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { createLogger, type Logger } from '@podwire/shared/runtime/log';
+
+import { dataplaneClient } from './clients/dataplane.js';
+import { FakeDataplane, FakeIpam, Script, serve } from './clients/fake-services.fixture.js';
+import { ipamClient } from './clients/ipam.js';
+import type { Variables } from './cni/environment.js';
+import type { NetnsReader } from './netns.js';
+import type { CniRequest } from './request.js';
+import { run, type CniAnswer, type RunOptions } from './run.js';
+import { Turns } from './turns.js';
+
+export const BOOT_ID = '11111111-2222-4333-8444-555555555555';
+
+/** Network namespaces by path; every other path is refused as the real reader refuses it. */
+export const NAMESPACES: Readonly<Record<string, bigint>> = {
+  '/run/netns/pod': 4026532001n,
+  '/run/netns/other': 4026532002n,
+};
+
+const netns: NetnsReader = {
+  identify(path) {
+    const inode = NAMESPACES[path];
+    if (inode === undefined) throw new Failure('INVALID_NETNS', `CNI_NETNS ${path} does not exist`);
+    return { bootId: BOOT_ID, inode };
+  },
+};
+
+/** A logger, and the lines that it wrote. */
+export function recordingLog(): { readonly log: Logger; readonly lines: () => Record<string, unknown>[] } {
+  const destination = new PassThrough();
+  let text = '';
+  destination.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
+  const log = createLogger({ service: 'podwire-plugin', level: 'info', destination });
+  const lines = () =>
+    text
+      .trim()
+      .split('\n')
+      .filter((line) => line !== '')
+      .map((line): Record<string, unknown> => JSON.parse(line));
+  return { log, lines };
+}
+
+export interface Command {
+  readonly variables?: Variables;
+  /** Keys of the configuration that replace or extend the usual ones; undefined removes one. */
+  readonly config?: Readonly<Record<string, unknown>>;
+  /** The configuration's text instead. */
+  readonly text?: string;
+  readonly rest?: Partial<CniRequest>;
+}
+
+export const ENVIRONMENT = {
+  CNI_CONTAINERID: 'c0ffee',
+  CNI_NETNS: '/run/netns/pod',
+  CNI_IFNAME: 'eth0',
+  CNI_ARGS: 'IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0;K8S_POD_UID=u-1',
+  CNI_PATH: '/opt/cni/bin',
+} as const;
+
+export const CONFIG = { cniVersion: '1.0.0', name: 'net', type: 'podwire', ipam: { type: 'podwire-ipam' } } as const;
+
+/** The plugin as it runs in the resident process, without its socket. */
+export class Plugin {
+  readonly folder = mkdtempSync(join(tmpdir(), 'podwire-plugin-'));
+  readonly script = new Script();
+  readonly ipam = new FakeIpam();
+  readonly dataplane = new FakeDataplane();
+  readonly record = recordingLog();
+  readonly options: RunOptions;
+  readonly #peers: readonly Peer[];
+  #servers: RpcServer[] = [];
+
+  constructor({ timeoutMs = 2_000, cleanUpTimeoutMs = 2_000 } = {}) {
+    const ipam = new Peer('podwire-ipam', this.address('ipam'));
+    const dataplane = new Peer('podwire-dataplane', this.address('dataplane'));
+    this.#peers = [ipam, dataplane];
+    const surroundings = { clock: systemClock, random: () => 0.5 };
+    this.options = {
+      tools: {
+        ipam: ipamClient({ peer: ipam, ...surroundings }),
+        dataplane: dataplaneClient({ peer: dataplane, ...surroundings }),
+        netns,
+        nodeName: 'node-1',
+        clock: systemClock,
+        log: this.record.log,
+        cleanUpTimeoutMs,
+      },
+      turns: new Turns(systemClock),
+      timeoutMs: { ADD: timeoutMs, CHECK: timeoutMs, DEL: timeoutMs },
+    };
+  }
+
+  address(service: 'ipam' | 'dataplane'): string {
+    return `unix:${join(this.folder, `${service}.sock`)}`;
+  }
+
+  async start(...services: readonly ('ipam' | 'dataplane')[]): Promise<this> {
+    const { script } = this;
+    const log = recordingLog().log;
+    for (const service of services.length > 0 ? services : (['ipam', 'dataplane'] as const)) {
+      this.#servers.push(await serve(this.address(service), { fake: this[service], script, log }));
+    }
+    return this;
+  }
+
+  /** Ends the services at once. */
+  async stopServices(): Promise<void> {
+    await Promise.all(this.#servers.splice(0).map((server) => server.stop()));
+  }
+
+  async end(): Promise<void> {
+    for (const peer of this.#peers) peer.close();
+    await this.stopServices();
+    rmSync(this.folder, { recursive: true });
+  }
+
+  run(command: string, { variables, config, text, rest }: Command = {}): Promise<CniAnswer> {
+    const request: CniRequest = {
+      variables: { ...ENVIRONMENT, CNI_COMMAND: command, ...variables },
+      configuration: text ?? JSON.stringify({ ...CONFIG, ...config }),
+      traceContext: {},
+      startedNs: undefined,
+      arrivedNs: BigInt(systemClock.nowMs()) * 1_000_000n,
+      cancel: new AbortController(),
+      ...rest,
+    };
+    return run(request, this.options);
+  }
+
+  /** What is allocated and what is wired. */
+  state(): string {
+    return `${this.ipam.toString()}\n--\n${this.dataplane.toString()}`;
+  }
+}
+
+export const NOTHING = '\n--\n';

@@ -1,0 +1,79 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import type { Pod } from './cni/args.js';
+import { readAttachConfig, readNetworkConfig, type AttachConfig, type NetworkConfig } from './cni/config.js';
+import { readContainerEnvironment, readPodEnvironment, type Variables } from './cni/environment.js';
+
+/** A CNI command as the container runtime sent it. */
+export interface CniRequest {
+  readonly variables: Variables;
+  /** The network configuration, JSON in UTF-8. */
+  readonly configuration: string;
+  /** W3C trace context: `traceparent`, `tracestate`, `baggage`. */
+  readonly traceContext: Readonly<Record<string, string | undefined>>;
+  /** When the shim started, in epoch nanoseconds, where it is known. */
+  readonly startedNs: bigint | undefined;
+  /** When the request arrived, in epoch nanoseconds. */
+  readonly arrivedNs: bigint;
+  /** Fires when nobody waits for the answer any more. */
+  readonly cancel: AbortController;
+}
+
+/** What a command is about. */
+export interface AttachmentRequest<Config extends NetworkConfig = NetworkConfig> {
+  readonly attachment: Attachment;
+  /** The Kubernetes pod, where the runtime names one. */
+  readonly pod: Pod | undefined;
+  readonly config: Config;
+}
+
+export interface PodRequest extends AttachmentRequest<AttachConfig> {
+  /** Path of the pod's network namespace. */
+  readonly netns: string;
+}
+
+/** Checks all of a request that works inside a pod. @throws Failure that lists all faults of environment and configuration */
+export function readPodRequest(command: 'ADD' | 'CHECK', { variables, configuration }: CniRequest): PodRequest {
+  const [{ netns, pod, ...container }, config] = readBoth(
+    () => readPodEnvironment(command, variables),
+    () => readAttachConfig(command, configuration),
+  );
+  return { attachment: { network: config.name, ...container }, netns, pod, config };
+}
+
+/** Checks all of a DEL. @throws Failure that lists all faults of environment and configuration */
+export function readDelRequest({ variables, configuration }: CniRequest): AttachmentRequest {
+  const [{ pod, ...container }, config] = readBoth(
+    () => readContainerEnvironment('DEL', variables),
+    () => readNetworkConfig(configuration),
+  );
+  return { attachment: { network: config.name, ...container }, pod, config };
+}
+
+function readBoth<First, Second>(readFirst: () => First, readSecond: () => Second): [First, Second] {
+  const failures: Failure[] = [];
+  const first = collect(readFirst, failures);
+  const second = collect(readSecond, failures);
+  if (first === undefined || second === undefined) throw joined(failures);
+  return [first, second];
+}
+
+function collect<Value>(read: () => Value, failures: Failure[]): Value | undefined {
+  try {
+    return read();
+  } catch (failure) {
+    if (!(failure instanceof Failure)) throw failure;
+    failures.push(failure);
+    return undefined;
+  }
+}
+
+/** All faults in one failure, under the code of the first: an answer has room for one code. */
+function joined(failures: readonly Failure[]): Failure {
+  const code = failures[0]?.code ?? 'INTERNAL';
+  return new Failure(code, failures.map(({ message }) => message).join('; '), {
+    violations: failures.flatMap(({ violations }) => violations),
+    details: Object.fromEntries(failures.flatMap(({ details }) => Object.entries(details))),
+  });
+}

@@ -1,0 +1,147 @@
+import { context, propagation, ROOT_CONTEXT, trace, type HrTime, type Span } from '@opentelemetry/api';
+import { Failure } from '@podwire/shared/failure/failure';
+import { withAttachment } from '@podwire/shared/runtime/log';
+import { markFailed, withSpan } from '@podwire/shared/runtime/span';
+
+import { statedVersion } from './cni/config.js';
+import { COMMANDS, readCommand } from './cni/environment.js';
+import { cniErrorOf } from './cni/error.js';
+import { OWN_VERSION } from './cni/version.js';
+import { add } from './commands/add.js';
+import { check } from './commands/check.js';
+import { del } from './commands/del.js';
+import { gc } from './commands/gc.js';
+import { status } from './commands/status.js';
+import type { CommandTools, Tools } from './commands/tools.js';
+import { version } from './commands/version.js';
+import { readDelRequest, readPodRequest, type AttachmentRequest, type CniRequest } from './request.js';
+import type { Turn, Turns } from './turns.js';
+
+/** What the plugin's executable prints on standard output, and how it exits. */
+export interface CniAnswer {
+  readonly exitCode: 0 | 1;
+  /** The result, the error object, or nothing. */
+  readonly stdout: string;
+}
+
+export interface RunOptions {
+  readonly tools: Tools;
+  readonly turns: Turns;
+  /** Time for a command from its arrival, waiting for its turn included, in milliseconds. */
+  readonly timeoutMs: Readonly<Record<Turn['command'], number>>;
+}
+
+/** One command on its way. */
+interface Call extends RunOptions {
+  readonly request: CniRequest;
+  readonly span: Span;
+}
+
+/** Carries out one CNI command inside a span of its own. Never throws: what goes wrong becomes a CNI error object. */
+export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer> {
+  const command = COMMANDS.find((known) => known === request.variables.CNI_COMMAND) ?? 'unknown';
+  const caller = propagation.extract(ROOT_CONTEXT, request.traceContext);
+  return context.with(caller, () =>
+    withSpan(`CNI ${command}`, { 'cni.command': command }, async (span) => {
+      recordShim(request);
+      const call = { ...options, request, span };
+      try {
+        return await dispatch(call);
+      } catch (error) {
+        return refuse(error, call);
+      }
+    }),
+  );
+}
+
+async function dispatch(call: Call): Promise<CniAnswer> {
+  const { request } = call;
+  const command = readCommand(request.variables);
+  switch (command) {
+    case 'ADD':
+      return attend({ command, request: readPodRequest(command, request), work: add }, call);
+    case 'CHECK':
+      return attend({ command, request: readPodRequest(command, request), work: check }, call);
+    case 'DEL':
+      return attend({ command, request: readDelRequest(request), work: del }, call);
+    case 'GC':
+      return gc(request.configuration);
+    case 'STATUS':
+      return status(request.configuration);
+    case 'VERSION':
+      return success(version());
+  }
+}
+
+interface Job<Request extends AttachmentRequest> {
+  readonly command: Turn['command'];
+  readonly request: Request;
+  readonly work: (request: Request, tools: CommandTools) => Promise<object | undefined>;
+}
+
+/** Carries out a command about an attachment when it is its turn, and logs its end. */
+function attend<Request extends AttachmentRequest>(job: Job<Request>, call: Call): Promise<CniAnswer> {
+  const { command, request, work } = job;
+  const { tools, turns, timeoutMs, span } = call;
+  const { cancel, startedNs } = call.request;
+  const { attachment } = request;
+  describe(span, request);
+  const arrivedMs = tools.clock.nowMs();
+  const deadlineMs = arrivedMs + timeoutMs[command];
+  const limits = { deadlineMs, signal: cancel.signal };
+  return withAttachment(attachment, async () => {
+    try {
+      const turn = { command, attachment, startedNs, deadlineMs, cancel };
+      const result = await turns.take(turn, () => work(request, { ...tools, limits }));
+      tools.log.info({ elapsed_ms: tools.clock.nowMs() - arrivedMs }, `${command} done`);
+      return success(result);
+    } catch (error) {
+      return refuse(error, call);
+    }
+  });
+}
+
+function success(result: object | undefined): CniAnswer {
+  return { exitCode: 0, stdout: result === undefined ? '' : `${JSON.stringify(result)}\n` };
+}
+
+function refuse(error: unknown, { request, span, tools }: Call): CniAnswer {
+  markFailed(span, error);
+  const isDefect = !(error instanceof Failure) || error.code === 'INTERNAL';
+  tools.log[isDefect ? 'error' : 'warn']({ err: error }, `${request.variables.CNI_COMMAND ?? 'command'} failed`);
+  const { traceId } = span.spanContext();
+  const document = cniErrorOf(error, {
+    cniVersion: statedVersion(request.configuration) ?? OWN_VERSION,
+    traceId: trace.isSpanContextValid(span.spanContext()) ? traceId : undefined,
+  });
+  return { exitCode: 1, stdout: `${JSON.stringify(document)}\n` };
+}
+
+function describe(span: Span, { attachment, pod }: AttachmentRequest): void {
+  span.setAttributes({
+    'cni.network.name': attachment.network,
+    'container.id': attachment.containerId,
+    'network.interface.name': attachment.interfaceName,
+  });
+  if (!pod) return;
+  span.setAttributes({ 'k8s.namespace.name': pod.namespace, 'k8s.pod.name': pod.name });
+  if (pod.uid !== '') span.setAttribute('k8s.pod.uid', pod.uid);
+}
+
+/**
+ * The shim's share: from its start until its request arrived. The span begins before its parent, which is the resident's own
+ * work, so that the trace holds both also where the runtime began none.
+ */
+function recordShim({ startedNs, arrivedNs }: CniRequest): void {
+  if (startedNs === undefined || startedNs > arrivedNs) return;
+  trace
+    .getTracer('podwire')
+    .startSpan('podwire.shim', { startTime: hrTime(startedNs) })
+    .end(hrTime(arrivedNs));
+}
+
+const NS_PER_SECOND = 1_000_000_000n;
+
+function hrTime(epochNs: bigint): HrTime {
+  return [Number(epochNs / NS_PER_SECOND), Number(epochNs % NS_PER_SECOND)];
+}

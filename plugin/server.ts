@@ -1,0 +1,236 @@
+import {
+  createServer,
+  type IncomingHttpHeaders,
+  type IncomingMessage,
+  type Server,
+  type ServerResponse,
+} from 'node:http';
+import type { Duplex } from 'node:stream';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { prepareSocket, restrictSocket } from '@podwire/shared/rpc/listen';
+import type { Logger } from '@podwire/shared/runtime/log';
+
+import { VARIABLES, type Variable, type Variables } from './cni/environment.js';
+import { cniErrorOf } from './cni/error.js';
+import { OWN_VERSION } from './cni/version.js';
+import type { CniRequest } from './request.js';
+import type { CniAnswer } from './run.js';
+
+export interface CniServerOptions {
+  /** Absolute path of the unix socket. */
+  readonly path: string;
+  readonly log: Logger;
+  /** Carries out a command; does not throw. */
+  readonly run: (request: CniRequest) => Promise<CniAnswer>;
+  /** Wall clock in epoch nanoseconds. */
+  readonly nowNs: () => bigint;
+}
+
+/** As much as the shim sends (kMaxConfigurationBytes, shim/src/protocol.h). */
+const MAX_BODY_BYTES = 4 * 1024 * 1024;
+
+/** Time for a request to come in whole, in milliseconds, and how often that is looked after. The shim sends it in one go. */
+const REQUEST_TIMEOUT_MS = 10_000;
+const CHECKING_INTERVAL_MS = 1_000;
+
+/** The headers that carry the CNI variables. */
+const HEADER: Readonly<Record<Variable, string>> = {
+  CNI_COMMAND: 'cni-command',
+  CNI_CONTAINERID: 'cni-containerid',
+  CNI_NETNS: 'cni-netns',
+  CNI_IFNAME: 'cni-ifname',
+  CNI_ARGS: 'cni-args',
+  CNI_PATH: 'cni-path',
+};
+
+/**
+ * The resident's side of the protocol with the shim: HTTP/1.1 on a unix socket that is root's alone. `POST /cni` carries the CNI
+ * variables as headers and the network configuration as its body. It is answered with 200 and the result, or with another status
+ * and a CNI error object. `GET /healthz` is answered with 200 while requests are taken.
+ *
+ * What can go wrong here: the caller dies at any moment, sends garbage, or never ends its request. None of that may end the
+ * process or leave a caller without an answer; and what an ADD began for a caller that died has to be undone.
+ */
+export class CniServer {
+  readonly #options: CniServerOptions;
+  readonly #server: Server;
+  readonly #underWay = new Set<Promise<void>>();
+
+  constructor(options: CniServerOptions) {
+    this.#options = options;
+    this.#server = createServer({
+      requestTimeout: REQUEST_TIMEOUT_MS,
+      headersTimeout: REQUEST_TIMEOUT_MS,
+      connectionsCheckingInterval: CHECKING_INTERVAL_MS,
+    });
+    this.#server.on('request', (request, response) => this.#take(request, response));
+    this.#server.on('clientError', answerGarbage);
+  }
+
+  /** @throws Failure INVALID_SETTINGS when the socket is taken or cannot be made */
+  async listen(): Promise<void> {
+    const { path, log } = this.#options;
+    await prepareSocket(path);
+    await new Promise<void>((resolve, reject) => {
+      const refuse = (cause: Error) =>
+        reject(new Failure('INVALID_SETTINGS', `cannot listen at ${path}: ${cause.message}`, { cause }));
+      this.#server.once('error', refuse).listen(path, () => {
+        this.#server.off('error', refuse).on('error', (error) => log.error({ err: error }, 'the socket failed'));
+        resolve();
+      });
+    });
+    restrictSocket(path);
+    log.info({ path }, `listening at ${path}`);
+  }
+
+  /** Takes no more connections, and waits for the commands under way, also for those whose caller is gone. Removes the socket. */
+  async stop(): Promise<void> {
+    const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
+    while (this.#underWay.size > 0) await Promise.all(this.#underWay);
+    this.#server.closeAllConnections();
+    await closed;
+  }
+
+  #take(request: IncomingMessage, response: ServerResponse): void {
+    const cancel = new AbortController();
+    const over = new Promise<void>((resolve) => {
+      response.once('close', () => {
+        if (!response.writableFinished) cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+        resolve();
+      });
+    });
+    const answered = this.#answer({ request, response, cancel })
+      .catch((error: unknown) => {
+        this.#options.log.error({ err: error }, 'a request failed by a defect');
+        sendError(response, 500, error);
+      })
+      .then(() => over);
+    this.#underWay.add(answered);
+    void answered.finally(() => this.#underWay.delete(answered));
+  }
+
+  async #answer({ request, response, cancel }: Exchange): Promise<void> {
+    const asked = `${request.method ?? ''} ${request.url ?? ''}`;
+    if (asked === 'GET /healthz') {
+      send(response, { status: 200, body: 'ok\n', type: 'text/plain' });
+      return;
+    }
+    if (asked !== 'POST /cni') {
+      sendError(response, 404, new Failure('INVALID_REQUEST', `${asked}: send POST /cni or GET /healthz`));
+      return;
+    }
+    const arrivedNs = this.#options.nowNs();
+    const configuration = await readBody(request);
+    if (configuration instanceof Failure) {
+      sendError(response, 400, configuration);
+      return;
+    }
+    const { headers } = request;
+    const answer = await this.#options.run({
+      variables: variablesOf(headers),
+      configuration,
+      traceContext: {
+        traceparent: textOf(headers, 'traceparent'),
+        tracestate: textOf(headers, 'tracestate'),
+        baggage: textOf(headers, 'baggage'),
+      },
+      startedNs: startOf(headers),
+      arrivedNs,
+      cancel,
+    });
+    send(response, { status: answer.exitCode === 0 ? 200 : 500, body: answer.stdout, type: 'application/json' });
+  }
+}
+
+/** One request and what belongs to it. */
+interface Exchange {
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  /** Fires when the caller is gone. */
+  readonly cancel: AbortController;
+}
+
+/** The body as text, or why there is none. */
+function readBody(request: IncomingMessage): Promise<string | Failure> {
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  return new Promise((resolve) => {
+    request.on('data', (chunk: Buffer) => {
+      bytes += chunk.length;
+      // What comes after the limit is let pass, so that the caller can send all of it and then read the answer.
+      if (bytes <= MAX_BODY_BYTES) chunks.push(chunk);
+    });
+    request.once('end', () => {
+      resolve(
+        bytes > MAX_BODY_BYTES
+          ? new Failure('INVALID_CONFIG', `the network configuration is larger than ${MAX_BODY_BYTES} bytes`)
+          : decode(Buffer.concat(chunks)),
+      );
+    });
+    request.once('close', () => resolve(new Failure('CANCELLED', 'the connection ended before the request did')));
+  });
+}
+
+const UTF8 = new TextDecoder('utf-8', { fatal: true });
+
+function decode(bytes: Buffer): string | Failure {
+  try {
+    return UTF8.decode(bytes);
+  } catch (cause) {
+    return new Failure('CONFIG_NOT_JSON', 'the network configuration is not UTF-8, so it is not JSON', { cause });
+  }
+}
+
+function variablesOf(headers: IncomingHttpHeaders): Variables {
+  return Object.fromEntries(VARIABLES.map((variable) => [variable, textOf(headers, HEADER[variable])]));
+}
+
+/** A header as UTF-8, which is what the shim passes on; Node.js reads headers as ISO 8859-1. */
+function textOf(headers: IncomingHttpHeaders, name: string): string | undefined {
+  const value = headers[name];
+  return typeof value === 'string' ? Buffer.from(value, 'latin1').toString() : undefined;
+}
+
+function startOf(headers: IncomingHttpHeaders): bigint | undefined {
+  const text = textOf(headers, 'cni-exec-time') ?? '';
+  return /^\d{1,20}$/.test(text) ? BigInt(text) : undefined;
+}
+
+interface Answer {
+  readonly status: number;
+  readonly body: string;
+  readonly type: string;
+}
+
+/** One request a connection: callers run once, and a connection that stays would keep the process from stopping. */
+function send(response: ServerResponse, { status, body, type }: Answer): void {
+  response.sendDate = false;
+  response
+    .writeHead(status, { 'content-type': type, 'content-length': Buffer.byteLength(body), connection: 'close' })
+    .end(body);
+}
+
+/** Answers what never became a command. */
+function sendError(response: ServerResponse, status: number, error: unknown): void {
+  if (response.headersSent) return;
+  send(response, { status, body: errorBody(error), type: 'application/json' });
+}
+
+function errorBody(error: unknown): string {
+  return `${JSON.stringify(cniErrorOf(error, { cniVersion: OWN_VERSION }))}\n`;
+}
+
+/** Answers what is not HTTP, is too large in its head, or was not sent in time. */
+function answerGarbage(error: Error, socket: Duplex): void {
+  const failure = new Failure('INVALID_REQUEST', `this is no HTTP request of the CNI shim: ${error.message}`);
+  const body = errorBody(failure);
+  const head = [
+    'HTTP/1.1 400 Bad Request',
+    'content-type: application/json',
+    `content-length: ${Buffer.byteLength(body)}`,
+    'connection: close',
+  ];
+  if (socket.writable) socket.end(`${head.join('\r\n')}\r\n\r\n${body}`);
+  else socket.destroy();
+}

@@ -1,0 +1,84 @@
+import { readSettings, type SettingValues } from '@podwire/shared/runtime/config-reader';
+import { LOG_LEVELS } from '@podwire/shared/runtime/log';
+import { absolutePath, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
+
+import { isSubdomain } from './cni/kubernetes-names.js';
+
+/** Prefix of the environment variables that are settings of the plugin. */
+const PREFIX = 'PODWIRE_PLUGIN_';
+
+/** As long as the shim waits at most (kOverallDeadlineMs, shim/src/protocol.h), less some time for the hand-over. */
+const MAX_TIMEOUT_MS = 100_000;
+
+const timeout = wholeNumber(1, MAX_TIMEOUT_MS);
+
+export type PluginSettings = SettingValues<ReturnType<typeof pluginSettings>>;
+
+/**
+ * Reads the settings.
+ * @param hostName - what the node calls itself, for the default of its name
+ * @throws Failure INVALID_SETTINGS that lists every unknown variable and every nonsense value
+ */
+export function readPluginSettings(
+  env: Readonly<Record<string, string | undefined>>,
+  hostName: string,
+): PluginSettings {
+  return readSettings({ settings: pluginSettings(hostName), prefix: PREFIX, env });
+}
+
+/**
+ * Every setting of the plugin.
+ * @param hostName - what the node calls itself, for the default of its name
+ */
+export function pluginSettings(hostName: string) {
+  return {
+    socket: {
+      variable: 'PODWIRE_PLUGIN_SOCKET',
+      schema: absolutePath,
+      default: '/run/podwire/cni.sock',
+      about: 'Absolute path of the unix socket where the shim finds the plugin.',
+    },
+    ipamAddress: {
+      variable: 'PODWIRE_PLUGIN_IPAM_ADDRESS',
+      schema: rpcAddress,
+      default: 'unix:/run/podwire/ipam.sock',
+      about: 'Where podwire-ipam is found: unix:/absolute/path or host:port.',
+    },
+    dataplaneAddress: {
+      variable: 'PODWIRE_PLUGIN_DATAPLANE_ADDRESS',
+      schema: rpcAddress,
+      default: 'unix:/run/podwire/dataplane.sock',
+      about: "Where this node's podwire-dataplane is found: unix:/absolute/path or host:port.",
+    },
+    nodeName: {
+      variable: 'PODWIRE_PLUGIN_NODE_NAME',
+      schema: text.refine(isSubdomain, 'is no name of a Kubernetes node (RFC 1123 subdomain)'),
+      default: hostName.toLowerCase(),
+      about: 'Name of this node, as Kubernetes knows it. No effect where the network configuration has a nodename.',
+    },
+    addTimeoutMs: {
+      variable: 'PODWIRE_PLUGIN_ADD_TIMEOUT_MS',
+      schema: timeout,
+      default: '15000',
+      about: `Time for an ADD or a CHECK, in milliseconds, 1 to ${MAX_TIMEOUT_MS}.`,
+    },
+    delTimeoutMs: {
+      variable: 'PODWIRE_PLUGIN_DEL_TIMEOUT_MS',
+      schema: timeout,
+      default: '15000',
+      about: `Time for a DEL, in milliseconds, 1 to ${MAX_TIMEOUT_MS}; the dataplane may take half of it.`,
+    },
+    cleanUpTimeoutMs: {
+      variable: 'PODWIRE_PLUGIN_CLEAN_UP_TIMEOUT_MS',
+      schema: wholeNumber(1, 20_000),
+      default: '5000',
+      about: 'Time for undoing a failed ADD, in milliseconds, 1 to 20000, beside the time of the ADD itself.',
+    },
+    logLevel: {
+      variable: 'PODWIRE_PLUGIN_LOG_LEVEL',
+      schema: oneOf(LOG_LEVELS),
+      default: 'info',
+      about: 'The least important lines that are logged to standard error.',
+    },
+  } as const;
+}

@@ -1,0 +1,110 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+/** A command that wants its turn. */
+export interface Turn {
+  readonly command: 'ADD' | 'DEL' | 'CHECK';
+  readonly attachment: Attachment;
+  /** When the runtime started the command, in epoch nanoseconds, where it is known. */
+  readonly startedNs: bigint | undefined;
+  /** When the command's answer is of no use any more, in epoch milliseconds. */
+  readonly deadlineMs: number;
+  /** Ends the command early. */
+  readonly cancel: AbortController;
+}
+
+interface Queue {
+  /** Settles when the last in the queue has finished. */
+  tail: Promise<unknown>;
+  waiting: number;
+  /** The ADDs among them. */
+  readonly adds: Set<AbortController>;
+}
+
+/** Nobody waits longer for a command than the shim does (kOverallDeadlineMs, shim/src/protocol.h). */
+const DEL_REMEMBERED_MS = 120_000;
+
+/**
+ * One command at a time for each attachment, in the order in which they arrive.
+ *
+ * What makes it more than a lock:
+ * - A DEL means that nobody waits for the ADDs before it any more. It cancels them, under way or waiting, and runs when they
+ *   have undone what they did.
+ * - An ADD can arrive after a DEL that was started later, when both waited for the plugin to come back. It would wire
+ *   a pod that nobody takes away again, so it is refused. The runtime's processes tell when they were started.
+ * - A command whose time went by while others ran does nothing.
+ */
+export class Turns {
+  readonly #clock: Clock;
+  readonly #queues = new Map<string, Queue>();
+  /** When the latest DEL of an attachment was started; the oldest entry first. */
+  readonly #deleted = new Map<string, { readonly startedNs: bigint; readonly atMs: number }>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /**
+   * Runs the work when it is the command's turn.
+   * @throws what the work throws; Failure DEADLINE_EXCEEDED or CANCELLED when it was not begun
+   */
+  async take<Result>(turn: Turn, work: () => Promise<Result>): Promise<Result> {
+    const key = formatAttachment(turn.attachment);
+    const queue = this.#queues.get(key) ?? { tail: Promise.resolve(), waiting: 0, adds: new Set() };
+    this.#queues.set(key, queue);
+    this.#noteOrder(key, { turn, queue });
+
+    const done = queue.tail.then(() => this.#begin(turn, work));
+    queue.tail = done.catch(() => undefined);
+    queue.waiting++;
+    try {
+      return await done;
+    } finally {
+      queue.adds.delete(turn.cancel);
+      if (--queue.waiting === 0) this.#queues.delete(key);
+    }
+  }
+
+  #begin<Result>({ command, deadlineMs, cancel }: Turn, work: () => Promise<Result>): Promise<Result> {
+    cancel.signal.throwIfAborted();
+    if (this.#clock.nowMs() >= deadlineMs) {
+      throw new Failure(
+        'DEADLINE_EXCEEDED',
+        `${command} was not begun: its time went by while others of the attachment ran`,
+      );
+    }
+    return work();
+  }
+
+  #noteOrder(key: string, { turn, queue }: { readonly turn: Turn; readonly queue: Queue }): void {
+    const { command, startedNs, cancel } = turn;
+    switch (command) {
+      case 'DEL':
+        for (const add of queue.adds) add.abort(overtaken());
+        if (startedNs !== undefined) this.#rememberDel(key, startedNs);
+        break;
+      case 'ADD':
+        if (startedNs !== undefined && startedNs < (this.#deleted.get(key)?.startedNs ?? 0n)) cancel.abort(overtaken());
+        else queue.adds.add(cancel);
+        break;
+      case 'CHECK':
+        break;
+    }
+  }
+
+  #rememberDel(key: string, startedNs: bigint): void {
+    const atMs = this.#clock.nowMs();
+    const before = this.#deleted.get(key)?.startedNs ?? 0n;
+    for (const [old, entry] of this.#deleted) {
+      if (atMs - entry.atMs < DEL_REMEMBERED_MS) break;
+      this.#deleted.delete(old);
+    }
+    this.#deleted.delete(key);
+    this.#deleted.set(key, { startedNs: startedNs > before ? startedNs : before, atMs });
+  }
+}
+
+function overtaken(): Failure {
+  return new Failure('CANCELLED', 'ADD is of no use any more: a DEL of the same attachment came after it');
+}

@@ -1,0 +1,23 @@
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+const NS_PER_MS = 1_000_000;
+
+/** A time that only moves forward, in milliseconds with their fractions. */
+export interface Stopwatch {
+  now(): number;
+}
+
+/**
+ * Wall clock in epoch nanoseconds, to compare with that of the shim, which ends before a clock of whole milliseconds moves on.
+ * The fractions are a stopwatch's, kept within the clock's millisecond, however long the two run and drift apart.
+ */
+export function wallTimeNs(clock: Clock, stopwatch: Stopwatch): () => bigint {
+  let offsetMs = clock.nowMs() - stopwatch.now();
+  return () => {
+    const earliestMs = clock.nowMs();
+    const latestMs = earliestMs + 1;
+    const elapsedMs = stopwatch.now();
+    offsetMs = Math.min(Math.max(offsetMs, earliestMs - elapsedMs), latestMs - elapsedMs);
+    return BigInt(earliestMs) * BigInt(NS_PER_MS) + BigInt(Math.floor((offsetMs + elapsedMs - earliestMs) * NS_PER_MS));
+  };
+}
