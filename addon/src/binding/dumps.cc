@@ -65,56 +65,53 @@ Napi::Value to_array(Napi::Env env, std::vector<Object>& objects) {
   return array;
 }
 
-template <typename Object>
-std::unique_ptr<Job> make_job(Napi::Env env, typename PromiseJob<std::vector<Object>>::Work work) {
-  return std::make_unique<PromiseJob<std::vector<Object>>>(env, std::move(work), to_array<Object>);
-}
-
 }  // namespace
 
-std::unique_ptr<Job> links_job(std::shared_ptr<Namespace> from, Napi::Value value) {
-  if (!read_filter(value)) return nullptr;
+Napi::Value dump_links(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
+  if (!read_filter(value)) return {};
   Link link;
   link.extension_mask = RTEXT_FILTER_SKIP_STATS;
-  return make_job<Link>(value.Env(), [from, link] { return collect<Link>(*from, {RTM_GETLINK, link}, decode_link); });
+  return queue.promise<std::vector<Link>>(
+      value.Env(), [from, link] { return collect<Link>(*from, {RTM_GETLINK, link}, decode_link); }, to_array<Link>);
 }
 
-std::unique_ptr<Job> addresses_job(std::shared_ptr<Namespace> from, Napi::Value value) {
+Napi::Value dump_addresses(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
   const auto filter = read_filter(value);
-  if (!filter) return nullptr;
+  if (!filter) return {};
   Address address;
   address.family = filter->family;
   address.link_index = filter->index;
-  return make_job<Address>(value.Env(), [from, address] {
-    return collect<Address>(*from, {RTM_GETADDR, address}, decode_address);
-  });
+  return queue.promise<std::vector<Address>>(
+      value.Env(), [from, address] { return collect<Address>(*from, {RTM_GETADDR, address}, decode_address); },
+      to_array<Address>);
 }
 
-std::unique_ptr<Job> routes_job(std::shared_ptr<Namespace> from, Napi::Value value) {
+Napi::Value dump_routes(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
   const auto filter = read_filter(value);
-  if (!filter) return nullptr;
+  if (!filter) return {};
   Route route;
   route.family = filter->family;
   if (filter->table != 0) route.table = filter->table;
   if (filter->index != 0) route.output = filter->index;
-  return make_job<Route>(value.Env(), [from, route]() -> Result<std::vector<Route>> {
+  const auto work = [from, route]() -> Result<std::vector<Route>> {
     auto routes = collect<Route>(*from, {RTM_GETROUTE, route}, decode_route);
     // A table comes into being with its first route.
     if (!routes && routes.error().number == ENOENT && route.table) return std::vector<Route>();
     return routes;
-  });
+  };
+  return queue.promise<std::vector<Route>>(value.Env(), work, to_array<Route>);
 }
 
-std::unique_ptr<Job> neighbours_job(std::shared_ptr<Namespace> from, Napi::Value value) {
+Napi::Value dump_neighbours(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
   const auto filter = read_filter(value);
-  if (!filter) return nullptr;
+  if (!filter) return {};
   Neighbour neighbour;
   neighbour.family = filter->family;
   neighbour.flags = filter->proxy ? NTF_PROXY : 0;
   if (filter->index != 0) neighbour.filter_index = filter->index;
-  return make_job<Neighbour>(value.Env(), [from, neighbour] {
-    return collect<Neighbour>(*from, {RTM_GETNEIGH, neighbour}, decode_neighbour);
-  });
+  return queue.promise<std::vector<Neighbour>>(
+      value.Env(), [from, neighbour] { return collect<Neighbour>(*from, {RTM_GETNEIGH, neighbour}, decode_neighbour); },
+      to_array<Neighbour>);
 }
 
 }  // namespace podwire::netlink

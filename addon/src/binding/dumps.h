@@ -9,10 +9,10 @@
 
 namespace podwire::netlink {
 
-/** The jobs behind the dump methods; null leaves a pending exception about the filter. */
-std::unique_ptr<Job> links_job(std::shared_ptr<Namespace> from, Napi::Value filter);
-std::unique_ptr<Job> addresses_job(std::shared_ptr<Namespace> from, Napi::Value filter);
-std::unique_ptr<Job> routes_job(std::shared_ptr<Namespace> from, Napi::Value filter);
-std::unique_ptr<Job> neighbours_job(std::shared_ptr<Namespace> from, Napi::Value filter);
+/** Promises of lists; an empty value leaves a pending exception about the filter. */
+Napi::Value dump_links(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
+Napi::Value dump_addresses(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
+Napi::Value dump_routes(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
+Napi::Value dump_neighbours(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
 
 }  // namespace podwire::netlink

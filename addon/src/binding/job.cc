@@ -21,11 +21,9 @@ class JobQueue::Worker : public Napi::AsyncWorker {
   std::unique_ptr<Job> job_;
 };
 
-Napi::Promise JobQueue::add(Napi::Env env, std::unique_ptr<Job> job) {
-  const auto promise = job->promise();
+void JobQueue::add(Napi::Env env, std::unique_ptr<Job> job) {
   waiting_.push_back(std::move(job));
   if (!busy_) start_next(env);
-  return promise;
 }
 
 void JobQueue::start_next(Napi::Env env) {

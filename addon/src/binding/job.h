@@ -12,44 +12,30 @@
 
 namespace podwire::netlink {
 
-/** Work for a thread of libuv's pool, and the promise that its answer settles. */
+/** Work for a thread of libuv's pool, and what follows from it. */
 class Job {
  public:
-  explicit Job(Napi::Env env) : deferred_(env) {}
   virtual ~Job() = default;
-
-  Napi::Promise promise() const { return deferred_.Promise(); }
   /** On the pool's thread: only C++ values may be touched. */
   virtual void execute() = 0;
   /** Back on the environment's thread. */
   virtual void settle(Napi::Env env) = 0;
-
- protected:
-  Napi::Promise::Deferred deferred_;
 };
 
+/** A job whose answer goes to a function. */
 template <typename Answer>
-class PromiseJob : public Job {
+class CallbackJob : public Job {
  public:
   using Work = std::function<Result<Answer>()>;
-  using Convert = std::function<Napi::Value(Napi::Env, Answer&)>;
+  using Done = std::function<void(Napi::Env, Result<Answer>&)>;
 
-  PromiseJob(Napi::Env env, Work work, Convert convert)
-      : Job(env), work_(std::move(work)), convert_(std::move(convert)) {}
-
+  CallbackJob(Work work, Done done) : work_(std::move(work)), done_(std::move(done)) {}
   void execute() override { answer_ = work_(); }
-
-  void settle(Napi::Env env) override {
-    if (*answer_) {
-      deferred_.Resolve(convert_(env, **answer_));
-    } else {
-      deferred_.Reject(to_js(env, answer_->error()));
-    }
-  }
+  void settle(Napi::Env env) override { done_(env, *answer_); }
 
  private:
   Work work_;
-  Convert convert_;
+  Done done_;
   std::optional<Result<Answer>> answer_;
 };
 
@@ -59,7 +45,22 @@ class PromiseJob : public Job {
  */
 class JobQueue : public std::enable_shared_from_this<JobQueue> {
  public:
-  Napi::Promise add(Napi::Env env, std::unique_ptr<Job> job);
+  void add(Napi::Env env, std::unique_ptr<Job> job);
+
+  /** The promise of what `convert` makes of the work's answer; rejected with a NativeError. */
+  template <typename Answer>
+  Napi::Promise promise(Napi::Env env, std::function<Result<Answer>()> work,
+                        std::function<Napi::Value(Napi::Env, Answer&)> convert) {
+    const Napi::Promise::Deferred deferred(env);
+    add(env, std::make_unique<CallbackJob<Answer>>(std::move(work), [deferred, convert](Napi::Env env, Result<Answer>& answer) {
+          if (answer) {
+            deferred.Resolve(convert(env, *answer));
+          } else {
+            deferred.Reject(to_js(env, answer.error()));
+          }
+        }));
+    return deferred.Promise();
+  }
 
  private:
   class Worker;

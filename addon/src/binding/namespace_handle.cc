@@ -1,6 +1,7 @@
 #include "binding/namespace_handle.h"
 
 #include "binding/dumps.h"
+#include "binding/monitor.h"
 #include "binding/object_reader.h"
 #include "binding/steps.h"
 
@@ -68,6 +69,8 @@ Napi::FunctionReference NamespaceHandle::define(Napi::Env env) {
                                           InstanceMethod<&NamespaceHandle::dump_routes>("dumpRoutes"),
                                           InstanceMethod<&NamespaceHandle::dump_neighbours>("dumpNeighbours"),
                                           InstanceMethod<&NamespaceHandle::read_sysctls>("readSysctls"),
+                                          InstanceMethod<&NamespaceHandle::delete_link>("deleteLink"),
+                                          InstanceMethod<&NamespaceHandle::monitor>("monitor"),
                                           InstanceMethod<&NamespaceHandle::close>("close"),
                                       }));
 }
@@ -76,17 +79,16 @@ Napi::Value NamespaceHandle::open(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   if (!info[0].IsNull() && !info[0].IsString()) {
     Napi::TypeError::New(env, "path: must be a string or null").ThrowAsJavaScriptException();
-    return env.Undefined();
+    return {};
   }
   std::optional<std::string> path;
   if (info[0].IsString()) path = info[0].As<Napi::String>().Utf8Value();
   using Opened = std::shared_ptr<Namespace>;
-  auto job = std::make_unique<PromiseJob<Opened>>(
+  return std::make_shared<JobQueue>()->promise<Opened>(
       env, [path] { return Namespace::open(path); },
       [](Napi::Env env, Opened& opened) -> Napi::Value {
         return env.GetInstanceData<Napi::FunctionReference>()->New({Napi::External<Opened>::New(env, &opened)});
       });
-  return std::make_shared<JobQueue>()->add(env, std::move(job));
 }
 
 std::shared_ptr<const Netns> NamespaceHandle::netns_of(Napi::Value value) {
@@ -111,18 +113,18 @@ bool NamespaceHandle::check_open(const Napi::CallbackInfo& info) const {
 }
 
 Napi::Value NamespaceHandle::device(const Napi::CallbackInfo& info) {
-  if (!check_open(info)) return info.Env().Undefined();
+  if (!check_open(info)) return {};
   return Napi::BigInt::New(info.Env(), static_cast<uint64_t>(namespace_->netns()->device()));
 }
 
 Napi::Value NamespaceHandle::inode(const Napi::CallbackInfo& info) {
-  if (!check_open(info)) return info.Env().Undefined();
+  if (!check_open(info)) return {};
   return Napi::BigInt::New(info.Env(), static_cast<uint64_t>(namespace_->netns()->inode()));
 }
 
 Napi::Value NamespaceHandle::run(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
-  if (!check_open(info)) return env.Undefined();
+  if (!check_open(info)) return {};
   // Shared only because std::function must be copyable.
   auto steps = std::make_shared<std::vector<Step>>(read_steps(info[0]));
   ObjectReader options(info[1], "options");
@@ -132,52 +134,60 @@ Napi::Value NamespaceHandle::run(const Napi::CallbackInfo& info) {
     if (std::holds_alternative<Request>((*steps)[position].action)) continue;
     options.fail("sequential", "true when there are sysctls");
   }
-  if (options.failed()) return env.Undefined();
-  auto job = std::make_unique<PromiseJob<Replies>>(
-      env,
-      [within = namespace_, steps, sequential, timeout]() -> Result<Replies> {
-        return sequential ? within->run_in_turn(*steps, timeout) : within->run_together(*steps, timeout);
-      },
-      to_outcomes);
-  return queue_->add(env, std::move(job));
+  if (options.failed()) return {};
+  const auto work = [within = namespace_, steps, sequential, timeout]() -> Result<Replies> {
+    return sequential ? within->run_in_turn(*steps, timeout) : within->run_together(*steps, timeout);
+  };
+  return queue_->promise<Replies>(env, work, to_outcomes);
 }
 
 Napi::Value NamespaceHandle::dump_links(const Napi::CallbackInfo& info) {
-  auto job = check_open(info) ? links_job(namespace_, info[0]) : nullptr;
-  return job ? queue_->add(info.Env(), std::move(job)) : info.Env().Undefined();
+  return check_open(info) ? netlink::dump_links(*queue_, namespace_, info[0]) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::dump_addresses(const Napi::CallbackInfo& info) {
-  auto job = check_open(info) ? addresses_job(namespace_, info[0]) : nullptr;
-  return job ? queue_->add(info.Env(), std::move(job)) : info.Env().Undefined();
+  return check_open(info) ? netlink::dump_addresses(*queue_, namespace_, info[0]) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::dump_routes(const Napi::CallbackInfo& info) {
-  auto job = check_open(info) ? routes_job(namespace_, info[0]) : nullptr;
-  return job ? queue_->add(info.Env(), std::move(job)) : info.Env().Undefined();
+  return check_open(info) ? netlink::dump_routes(*queue_, namespace_, info[0]) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::dump_neighbours(const Napi::CallbackInfo& info) {
-  auto job = check_open(info) ? neighbours_job(namespace_, info[0]) : nullptr;
-  return job ? queue_->add(info.Env(), std::move(job)) : info.Env().Undefined();
+  return check_open(info) ? netlink::dump_neighbours(*queue_, namespace_, info[0]) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::read_sysctls(const Napi::CallbackInfo& info) {
-  const Napi::Env env = info.Env();
-  if (!check_open(info)) return env.Undefined();
+  if (!check_open(info)) return {};
   const auto paths = read_paths(info[0]);
-  if (env.IsExceptionPending()) return env.Undefined();
-  auto job = std::make_unique<PromiseJob<Readings>>(
-      env, [within = namespace_, paths]() -> Result<Readings> { return within->read_sysctls(paths); }, to_readings);
-  return queue_->add(env, std::move(job));
+  if (info.Env().IsExceptionPending()) return {};
+  const auto work = [within = namespace_, paths]() -> Result<Readings> { return within->read_sysctls(paths); };
+  return queue_->promise<Readings>(info.Env(), work, to_readings);
+}
+
+Napi::Value NamespaceHandle::delete_link(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  if (!check_open(info)) return {};
+  ObjectReader selector(info[0], "link");
+  const uint32_t index = selector.number("index");
+  const std::string name = selector.optional_text("name").value_or("");
+  if (selector.failed()) return {};
+  if (!deletions_) deletions_ = DeletionDesk::make(env, namespace_->netns());
+  return deletions_->add(index, name);
+}
+
+Napi::Value NamespaceHandle::monitor(const Napi::CallbackInfo& info) {
+  return check_open(info) ? open_monitor(namespace_->netns(), info[0], info[1]) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::close(const Napi::CallbackInfo& info) {
+  deletions_.reset();
   // The last job of the queue; with it go the socket and the namespace's file.
-  auto job = std::make_unique<PromiseJob<std::monostate>>(
-      info.Env(), [within = std::move(namespace_)]() -> Result<std::monostate> { return std::monostate(); },
-      [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
-  return queue_->add(info.Env(), std::move(job));
+  const auto work = [within = std::exchange(namespace_, nullptr)]() -> Result<std::monostate> {
+    return std::monostate();
+  };
+  return queue_->promise<std::monostate>(
+      info.Env(), work, [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
 }
 
 }  // namespace podwire::netlink

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "binding/deletion_desk.h"
 #include "binding/job.h"
 #include "socket/namespace.h"
 
@@ -30,6 +31,8 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   Napi::Value dump_routes(const Napi::CallbackInfo& info);
   Napi::Value dump_neighbours(const Napi::CallbackInfo& info);
   Napi::Value read_sysctls(const Napi::CallbackInfo& info);
+  Napi::Value delete_link(const Napi::CallbackInfo& info);
+  Napi::Value monitor(const Napi::CallbackInfo& info);
   Napi::Value close(const Napi::CallbackInfo& info);
 
   /** False leaves a pending exception. */
@@ -38,6 +41,8 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   std::shared_ptr<JobQueue> queue_ = std::make_shared<JobQueue>();
   /** Null once it is closed; jobs under way hold it as well. */
   std::shared_ptr<Namespace> namespace_;
+  /** There after the first deletion. */
+  std::shared_ptr<DeletionDesk> deletions_;
 };
 
 }  // namespace podwire::netlink

@@ -1,0 +1,118 @@
+#include "binding/deletion_desk.h"
+
+#include <linux/rtnetlink.h>
+#include <sys/socket.h>
+
+#include <utility>
+
+#include "binding/job.h"
+#include "binding/values.h"
+#include "object/link.h"
+
+namespace podwire::netlink {
+
+namespace {
+
+bool matches(const Deletion& deletion, const Link& link) {
+  return deletion.name.empty() ? deletion.index == static_cast<uint32_t>(link.index) : deletion.name == link.name;
+}
+
+Result<Subscription> subscribe_to_deletions(const Netns& netns) {
+  const SubscriptionOptions options{{RTNLGRP_LINK}, RTM_DELLINK};
+  std::optional<Result<Subscription>> subscription;
+  if (auto failure = netns.run_inside([&] { subscription = Subscription::open(options); })) return *failure;
+  return std::move(*subscription);
+}
+
+}  // namespace
+
+std::shared_ptr<DeletionDesk> DeletionDesk::make(Napi::Env env, std::shared_ptr<const Netns> netns) {
+  return std::shared_ptr<DeletionDesk>(new DeletionDesk(env, std::move(netns)));
+}
+
+DeletionDesk::DeletionDesk(Napi::Env env, std::shared_ptr<const Netns> netns) : env_(env), netns_(std::move(netns)) {
+  napi_add_env_cleanup_hook(env_, on_environment_end, this);
+}
+
+DeletionDesk::~DeletionDesk() { napi_remove_env_cleanup_hook(env_, on_environment_end, this); }
+
+void DeletionDesk::on_environment_end(void* desk) { static_cast<DeletionDesk*>(desk)->forget_all(); }
+
+Napi::Promise DeletionDesk::add(uint32_t index, std::string name) {
+  const Napi::Promise::Deferred promise(env_);
+  const bool first = pending_.empty();
+  const Deletion deletion{next_id_++, index, std::move(name)};
+  pending_.emplace(deletion.id, Pending{deletion, promise});
+  if (first) self_ = shared_from_this();
+  if (deleter_) {
+    results_poll_->hold(true);
+    deleter_->submit(deletion);
+  } else if (first) {
+    subscribe();
+  }
+  return promise.Promise();
+}
+
+void DeletionDesk::subscribe() {
+  auto done = [desk = shared_from_this()](Napi::Env, Result<Subscription>& subscription) {
+    if (subscription) {
+      desk->start(std::move(*subscription));
+      return;
+    }
+    for (auto& [id, pending] : desk->pending_) desk->settle(pending, subscription.error());
+    desk->forget_all();
+  };
+  auto work = [netns = netns_] { return subscribe_to_deletions(*netns); };
+  std::make_shared<JobQueue>()->add(env_, std::make_unique<CallbackJob<Subscription>>(std::move(work), std::move(done)));
+}
+
+void DeletionDesk::start(Subscription subscription) {
+  subscription_ = std::move(subscription);
+  deleter_ = std::make_unique<Deleter>(netns_);
+  notifications_poll_ = std::make_unique<LoopPoll>(env_, subscription_->fd(), [this] { on_notifications(); });
+  results_poll_ = std::make_unique<LoopPoll>(env_, deleter_->event_fd(), [this] { on_results(); });
+  results_poll_->hold(true);
+  for (const auto& [id, pending] : pending_) deleter_->submit(pending.deletion);
+}
+
+void DeletionDesk::on_notifications() {
+  // Neither an overrun nor a failure needs anything to be done: the answers still come.
+  (void)subscription_->read([this](const Message& message) {
+    const auto link = message.type == RTM_DELLINK ? decode_link(message.payload) : std::nullopt;
+    // A bridge announces the leaving of a port by the same type, in its own family.
+    if (!link || link->family != AF_UNSPEC) return;
+    for (auto& [id, pending] : pending_) {
+      if (matches(pending.deletion, *link)) settle(pending, std::nullopt);
+    }
+  });
+}
+
+void DeletionDesk::on_results() {
+  const auto keep = shared_from_this();
+  for (const auto& result : deleter_->take_results()) {
+    const auto found = pending_.find(result.id);
+    if (found == pending_.end()) continue;
+    settle(found->second, result.error);
+    pending_.erase(found);
+  }
+  if (pending_.empty()) forget_all();
+}
+
+void DeletionDesk::settle(Pending& pending, const std::optional<KernelError>& error) {
+  const auto promise = std::exchange(pending.promise, std::nullopt);
+  if (!promise) return;
+  if (error) {
+    promise->Reject(to_js(env_, *error));
+  } else {
+    promise->Resolve(env_.Undefined());
+  }
+}
+
+void DeletionDesk::forget_all() {
+  pending_.clear();
+  if (results_poll_) results_poll_->hold(false);
+  // May be the last owner: nothing may follow.
+  self_.reset();
+}
+
+}  // namespace podwire::netlink

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <napi.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "binding/loop_poll.h"
+#include "socket/deleter.h"
+#include "socket/netns.h"
+#include "socket/subscription.h"
+
+namespace podwire::netlink {
+
+/**
+ * Promises of deletions. Each is settled by what comes first: the kernel's notification that the link is gone, or the answer
+ * to the request. An overrun of the notifications costs time, nothing else: the answer comes anyhow.
+ *
+ * Lives as long as a deletion is under way, also when the namespace's handle is gone. For the environment's thread only.
+ */
+class DeletionDesk : public std::enable_shared_from_this<DeletionDesk> {
+ public:
+  static std::shared_ptr<DeletionDesk> make(Napi::Env env, std::shared_ptr<const Netns> netns);
+  ~DeletionDesk();
+  DeletionDesk(const DeletionDesk&) = delete;
+  DeletionDesk& operator=(const DeletionDesk&) = delete;
+
+  Napi::Promise add(uint32_t index, std::string name);
+
+ private:
+  struct Pending {
+    Deletion deletion;
+    /** Nothing once it is settled; the answer is still to come. */
+    std::optional<Napi::Promise::Deferred> promise;
+  };
+
+  DeletionDesk(Napi::Env env, std::shared_ptr<const Netns> netns);
+  static void on_environment_end(void* desk);
+  void subscribe();
+  void start(Subscription subscription);
+  void on_notifications();
+  void on_results();
+  void settle(Pending& pending, const std::optional<KernelError>& error);
+  void forget_all();
+
+  Napi::Env env_;
+  std::shared_ptr<const Netns> netns_;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, Pending> pending_;
+  /** Set while there is something pending. */
+  std::shared_ptr<DeletionDesk> self_;
+
+  // There once the subscription is made; nothing is sent before. The polls go before what they watch.
+  std::unique_ptr<Deleter> deleter_;
+  std::optional<Subscription> subscription_;
+  std::unique_ptr<LoopPoll> results_poll_;
+  std::unique_ptr<LoopPoll> notifications_poll_;
+};
+
+}  // namespace podwire::netlink

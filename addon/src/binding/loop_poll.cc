@@ -1,0 +1,71 @@
+#include "binding/loop_poll.h"
+
+#include <uv.h>
+
+namespace podwire::netlink {
+
+struct LoopPoll::Handle {
+  Handle(Napi::Env environment, std::function<void()> callback)
+      : env(environment), ready(std::move(callback)), context(env, "podwire.netlink") {}
+
+  uv_poll_t poll{};
+  Napi::Env env;
+  std::function<void()> ready;
+  Napi::AsyncContext context;
+  napi_async_cleanup_hook_handle cleanup = nullptr;
+  /** Null when the owner is gone. */
+  LoopPoll* owner = nullptr;
+  bool closing = false;
+
+  void call() {
+    const Napi::HandleScope scope(env);
+    const Napi::CallbackScope callback(env, context);
+    ready();
+    if (env.IsExceptionPending()) napi_fatal_exception(env, env.GetAndClearPendingException().Value());
+  }
+};
+
+LoopPoll::LoopPoll(Napi::Env env, int fd, std::function<void()> ready) : handle_(new Handle(env, std::move(ready))) {
+  uv_loop_t* loop = nullptr;
+  napi_get_uv_event_loop(env, &loop);
+  handle_->owner = this;
+  handle_->poll.data = handle_;
+  uv_poll_init(loop, &handle_->poll, fd);
+  uv_unref(reinterpret_cast<uv_handle_t*>(&handle_->poll));
+  // The environment's end waits until libuv has let the handle go.
+  napi_add_async_cleanup_hook(
+      env, [](napi_async_cleanup_hook_handle, void* data) { close(static_cast<Handle*>(data)); }, handle_,
+      &handle_->cleanup);
+  uv_poll_start(&handle_->poll, UV_READABLE, [](uv_poll_t* poll, int, int) {
+    static_cast<Handle*>(poll->data)->call();
+  });
+}
+
+LoopPoll::~LoopPoll() {
+  if (!handle_) return;
+  handle_->owner = nullptr;
+  close(handle_);
+}
+
+void LoopPoll::close(Handle* handle) {
+  if (handle->owner) handle->owner->handle_ = nullptr;
+  if (handle->closing) return;
+  handle->closing = true;
+  uv_close(reinterpret_cast<uv_handle_t*>(&handle->poll), [](uv_handle_t* closed) {
+    auto* freed = static_cast<Handle*>(closed->data);
+    napi_remove_async_cleanup_hook(freed->cleanup);
+    delete freed;
+  });
+}
+
+void LoopPoll::hold(bool held) {
+  if (!handle_) return;
+  auto* poll = reinterpret_cast<uv_handle_t*>(&handle_->poll);
+  if (held) {
+    uv_ref(poll);
+  } else {
+    uv_unref(poll);
+  }
+}
+
+}  // namespace podwire::netlink

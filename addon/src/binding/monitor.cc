@@ -1,0 +1,153 @@
+#include "binding/monitor.h"
+
+#include <linux/rtnetlink.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <optional>
+#include <vector>
+
+#include "binding/job.h"
+#include "binding/loop_poll.h"
+#include "binding/values.h"
+#include "socket/subscription.h"
+
+namespace podwire::netlink {
+
+namespace {
+
+bool is_ip(uint8_t family) { return family == AF_INET || family == AF_INET6; }
+/** Bridges announce their ports in a family of their own. */
+bool wanted(const Link& link) { return link.family == AF_UNSPEC; }
+bool wanted(const Address& address) { return is_ip(address.family); }
+bool wanted(const Route& route) { return is_ip(route.family); }
+bool wanted(const Neighbour& neighbour) { return is_ip(neighbour.family); }
+
+/** The events of one turn of the loop, as JavaScript values. */
+class Events {
+ public:
+  explicit Events(Napi::Env env) : env_(env), array_(Napi::Array::New(env)) {}
+
+  void add(const Message& message) {
+    switch (message.type) {
+      case RTM_NEWLINK:
+      case RTM_DELLINK:
+        return add("link", message.type == RTM_DELLINK, decode_link(message.payload));
+      case RTM_NEWADDR:
+      case RTM_DELADDR:
+        return add("address", message.type == RTM_DELADDR, decode_address(message.payload));
+      case RTM_NEWROUTE:
+      case RTM_DELROUTE:
+        return add("route", message.type == RTM_DELROUTE, decode_route(message.payload));
+      case RTM_NEWNEIGH:
+      case RTM_DELNEIGH:
+        return add("neighbour", message.type == RTM_DELNEIGH, decode_neighbour(message.payload));
+      default:
+        return;
+    }
+  }
+
+  void add_overrun() { append(named("overrun")); }
+
+  void add_failure(const KernelError& error) {
+    auto event = named("failure");
+    event.Set("error", to_js(env_, error));
+    append(event);
+  }
+
+  const Napi::Array& array() const { return array_; }
+
+ private:
+  template <typename Object>
+  void add(const char* name, bool deleted, const std::optional<Object>& object) {
+    // What cannot be read is as good as lost.
+    if (!object) return add_overrun();
+    if (!wanted(*object)) return;
+    auto event = named(name);
+    event.Set("deleted", Napi::Boolean::New(env_, deleted));
+    event.Set("value", to_js(env_, *object));
+    append(event);
+  }
+
+  Napi::Object named(const char* name) {
+    auto event = Napi::Object::New(env_);
+    event.Set("object", Napi::String::New(env_, name));
+    return event;
+  }
+
+  void append(const Napi::Object& event) { array_.Set(array_.Length(), event); }
+
+  Napi::Env env_;
+  Napi::Array array_;
+};
+
+/** A subscription, and the function that hears of it. Freed with the function that closes it. */
+class Monitor {
+ public:
+  Monitor(Napi::Env env, Subscription subscription, std::shared_ptr<Napi::FunctionReference> on_events)
+      : subscription_(std::move(subscription)),
+        on_events_(std::move(on_events)),
+        poll_(std::make_unique<LoopPoll>(env, subscription_.fd(), [this, env] { on_readable(env); })) {}
+
+  void close() {
+    poll_.reset();
+    on_events_.reset();
+  }
+
+ private:
+  void on_readable(Napi::Env env) {
+    Events events(env);
+    auto overrun = subscription_.read([&](const Message& message) { events.add(message); });
+    if (!overrun) {
+      events.add_failure(overrun.error());
+    } else if (*overrun) {
+      events.add_overrun();
+    }
+    const auto listener = on_events_;
+    if (!overrun) close();
+    if (events.array().Length() > 0) listener->Call({events.array()});
+  }
+
+  Subscription subscription_;
+  std::shared_ptr<Napi::FunctionReference> on_events_;
+  std::unique_ptr<LoopPoll> poll_;
+};
+
+std::optional<std::vector<uint32_t>> read_groups(Napi::Value value) {
+  if (!value.IsArray()) return std::nullopt;
+  const auto array = value.As<Napi::Array>();
+  std::vector<uint32_t> groups;
+  for (uint32_t position = 0; position < array.Length(); ++position) {
+    const Napi::Value group = array.Get(position);
+    if (!group.IsNumber()) return std::nullopt;
+    groups.push_back(group.As<Napi::Number>().Uint32Value());
+  }
+  return groups;
+}
+
+}  // namespace
+
+Napi::Value open_monitor(std::shared_ptr<const Netns> netns, Napi::Value groups_value, Napi::Value on_events) {
+  const Napi::Env env = groups_value.Env();
+  const auto groups = read_groups(groups_value);
+  if (!groups || !on_events.IsFunction()) {
+    Napi::TypeError::New(env, "groups, onEvents: must be an array of numbers, and a function").ThrowAsJavaScriptException();
+    return {};
+  }
+  const auto listener = std::make_shared<Napi::FunctionReference>(Napi::Persistent(on_events.As<Napi::Function>()));
+  const auto work = [netns, groups]() -> Result<Subscription> {
+    std::optional<Result<Subscription>> subscription;
+    const SubscriptionOptions options{*groups, std::nullopt};
+    if (auto failure = netns->run_inside([&] { subscription = Subscription::open(options); })) return *failure;
+    return std::move(*subscription);
+  };
+  const auto convert = [listener](Napi::Env env, Subscription& subscription) -> Napi::Value {
+    const auto monitor = std::make_shared<Monitor>(env, std::move(subscription), listener);
+    auto object = Napi::Object::New(env);
+    object.Set("close", Napi::Function::New(env, [monitor](const Napi::CallbackInfo&) { monitor->close(); }));
+    return object;
+  };
+  return std::make_shared<JobQueue>()->promise<Subscription>(env, work, convert);
+}
+
+}  // namespace podwire::netlink

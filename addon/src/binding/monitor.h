@@ -1,0 +1,14 @@
+#pragma once
+
+#include <napi.h>
+
+#include <memory>
+
+#include "socket/netns.h"
+
+namespace podwire::netlink {
+
+/** The promise of a NativeMonitor (lib/native.ts); an empty value leaves a pending exception about the arguments. */
+Napi::Value open_monitor(std::shared_ptr<const Netns> netns, Napi::Value groups, Napi::Value on_events);
+
+}  // namespace podwire::netlink

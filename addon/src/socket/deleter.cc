@@ -1,0 +1,215 @@
+#include "socket/deleter.h"
+
+#include <linux/rtnetlink.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <algorithm>
+#include <system_error>
+#include <thread>
+
+#include "socket/socket.h"
+
+namespace podwire::netlink {
+
+namespace {
+
+constexpr size_t kThreadsMax = 4;
+/** Two messages for each, and their answers, must fit the socket's buffers. */
+constexpr size_t kGroupLinksMax = 256;
+constexpr uint32_t kSmallestGroup = 0x10000;
+/** Of the acknowledgement, which is there as soon as `sendmsg` returns. */
+constexpr Socket::Timeout kTimeout{5000};
+
+using Deletions = std::vector<Deletion>;
+using Results = std::vector<DeletionResult>;
+
+std::optional<uint32_t> fresh_group() {
+  uint32_t group = 0;
+  while (group < kSmallestGroup) {
+    if (getrandom(&group, sizeof group, 0) != sizeof group) return std::nullopt;
+  }
+  return group;
+}
+
+Request set_group(uint32_t index, uint32_t group) {
+  Link link;
+  link.index = static_cast<int32_t>(index);
+  link.group = group;
+  Request request;
+  request.type = RTM_SETLINK;
+  request.object = std::move(link);
+  return request;
+}
+
+Request delete_group(uint32_t group) {
+  Link link;
+  link.group = group;
+  Request request;
+  request.type = RTM_DELLINK;
+  request.object = std::move(link);
+  return request;
+}
+
+std::optional<KernelError> delete_one(Socket& socket, uint32_t index, const std::string& name) {
+  return socket.exchange({delete_link(index, name)}, kTimeout).front().error;
+}
+
+/** Each link's own outcome; `indexes` are those of veths. */
+std::map<uint32_t, std::optional<KernelError>> delete_together(Socket& socket, const std::vector<uint32_t>& indexes) {
+  std::map<uint32_t, std::optional<KernelError>> errors;
+  const auto group = indexes.size() > 1 ? fresh_group() : std::nullopt;
+  bool deleted = false;
+  if (group) {
+    std::vector<Request> requests;
+    for (const uint32_t index : indexes) requests.push_back(set_group(index, *group));
+    requests.push_back(delete_group(*group));
+    const auto replies = socket.exchange(requests, kTimeout);
+    for (size_t position = 0; position < indexes.size(); ++position) {
+      errors[indexes[position]] = replies[position].error;
+    }
+    deleted = !replies.back().error;
+  }
+  if (deleted) return errors;
+  for (const uint32_t index : indexes) errors[index] = delete_one(socket, index, "");
+  return errors;
+}
+
+Results delete_all(Socket& socket, const Deletions& deletions) {
+  Results results;
+  if (deletions.size() == 1) {
+    const auto& only = deletions.front();
+    results.push_back({only.id, delete_one(socket, only.index, only.name)});
+    return results;
+  }
+  std::vector<Request> questions;
+  for (const auto& deletion : deletions) questions.push_back(get_link(deletion.index, deletion.name));
+  const auto links = socket.exchange(questions, kTimeout);
+
+  std::map<uint32_t, std::optional<KernelError>> errors;
+  std::vector<uint32_t> veths;
+  for (size_t position = 0; position < deletions.size(); ++position) {
+    const auto& link = links[position].link;
+    if (!link || errors.count(static_cast<uint32_t>(link->index)) > 0) continue;
+    const auto index = static_cast<uint32_t>(link->index);
+    errors[index] = std::nullopt;
+    if (link->info && link->info->kind_name() == "veth") {
+      veths.push_back(index);
+    } else {
+      errors[index] = delete_one(socket, index, "");
+    }
+  }
+  for (auto& [index, error] : delete_together(socket, veths)) errors[index] = error;
+
+  for (size_t position = 0; position < deletions.size(); ++position) {
+    const auto& [lookup_error, link] = links[position];
+    results.push_back({deletions[position].id, link ? errors[static_cast<uint32_t>(link->index)] : lookup_error});
+  }
+  return results;
+}
+
+Results all_failed(const Deletions& deletions, const KernelError& error) {
+  Results results;
+  for (const auto& deletion : deletions) results.push_back({deletion.id, error});
+  return results;
+}
+
+}  // namespace
+
+struct Deleter::Shared {
+  explicit Shared(std::shared_ptr<const Netns> where)
+      : netns(std::move(where)), event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+  const std::shared_ptr<const Netns> netns;
+  const UniqueFd event;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  // All below are guarded by `mutex`.
+  Deletions waiting;
+  Results results;
+  size_t threads = 0;
+  size_t idle = 0;
+  bool ended = false;
+
+  /** Waits for work; empty when there will be none. */
+  Deletions take() {
+    std::unique_lock lock(mutex);
+    ++idle;
+    changed.wait(lock, [this] { return ended || !waiting.empty(); });
+    --idle;
+    return take_waiting();
+  }
+
+  Deletions take_waiting() {
+    const size_t count = std::min(waiting.size(), kGroupLinksMax);
+    const auto end = waiting.begin() + static_cast<Deletions::difference_type>(count);
+    Deletions taken(std::make_move_iterator(waiting.begin()), std::make_move_iterator(end));
+    waiting.erase(waiting.begin(), end);
+    return taken;
+  }
+
+  void report(Results more) {
+    const std::lock_guard lock(mutex);
+    results.insert(results.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+    eventfd_write(event.get(), 1);
+  }
+
+  /** A thread could not be used; with the last one goes what waits. */
+  void give_up(const KernelError& error) {
+    Deletions lost;
+    {
+      const std::lock_guard lock(mutex);
+      if (--threads == 0) lost.swap(waiting);
+    }
+    if (!lost.empty()) report(all_failed(lost, error));
+  }
+};
+
+Deleter::Deleter(std::shared_ptr<const Netns> netns) : shared_(std::make_shared<Shared>(std::move(netns))) {}
+
+Deleter::~Deleter() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->ended = true;
+  shared_->changed.notify_all();
+}
+
+int Deleter::event_fd() const { return shared_->event.get(); }
+
+void Deleter::submit(Deletion deletion) {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->waiting.push_back(std::move(deletion));
+    const bool enough = shared_->idle >= shared_->waiting.size() || shared_->threads == kThreadsMax;
+    shared_->changed.notify_one();
+    if (enough) return;
+    ++shared_->threads;
+  }
+  try {
+    std::thread(run_thread, shared_).detach();
+  } catch (const std::system_error& error) {
+    shared_->give_up({error.code().value(), "cannot start a thread"});
+  }
+}
+
+std::vector<DeletionResult> Deleter::take_results() {
+  eventfd_t count = 0;
+  eventfd_read(shared_->event.get(), &count);
+  const std::lock_guard lock(shared_->mutex);
+  return std::exchange(shared_->results, {});
+}
+
+void Deleter::run_thread(std::shared_ptr<Shared> shared) {
+  if (const auto failure = shared->netns->enter()) return shared->give_up(*failure);
+  auto socket = Socket::open();
+  if (!socket) return shared->give_up(socket.error());
+  for (auto deletions = shared->take(); !deletions.empty(); deletions = shared->take()) {
+    shared->report(delete_all(*socket, deletions));
+  }
+}
+
+}  // namespace podwire::netlink

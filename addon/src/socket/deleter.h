@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "socket/netns.h"
+#include "socket/result.h"
+
+namespace podwire::netlink {
+
+struct Deletion {
+  uint64_t id = 0;
+  /** By index, or by name when that is not empty. */
+  uint32_t index = 0;
+  std::string name;
+};
+
+/** The kernel's acknowledgement of a deletion. */
+struct DeletionResult {
+  uint64_t id = 0;
+  std::optional<KernelError> error;
+};
+
+/**
+ * Deletes links on threads of its own.
+ *
+ * What made it hard:
+ * - The kernel holds the sender of RTM_DELLINK inside `sendmsg` for an RCU barrier, 13 to 40 ms, though the link is gone after
+ *   0.5 ms. libuv's pool has four threads for everything; so there are up to four here, started when they are needed.
+ * - A barrier costs the same for one link and for many. So a thread that becomes free takes all that waits: it puts the links
+ *   into an interface group of their own and deletes the group, in one send. A group number is random, never 0 and not small,
+ *   so that no living link has it, and no link is in a group before the send that deletes it.
+ * - The kernel refuses to delete a whole group when one of its links cannot be deleted, so only veths are put into one, and a
+ *   group that is refused is deleted link by link.
+ * - Nobody may wait 40 ms for a thread to end, so they are never joined: they share the state, finish what waits and go. The
+ *   addon is linked with `-z nodelete`, as the end of a worker thread would else take the code away from under them.
+ */
+class Deleter {
+ public:
+  explicit Deleter(std::shared_ptr<const Netns> netns);
+  /** What was submitted is still carried out. */
+  ~Deleter();
+  Deleter(const Deleter&) = delete;
+  Deleter& operator=(const Deleter&) = delete;
+
+  void submit(Deletion deletion);
+
+  /** Readable when there are results. */
+  int event_fd() const;
+  std::vector<DeletionResult> take_results();
+
+ private:
+  struct Shared;
+  static void run_thread(std::shared_ptr<Shared> shared);
+
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace podwire::netlink

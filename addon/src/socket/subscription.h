@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "message/reader.h"
+#include "socket/result.h"
+#include "socket/unique_fd.h"
+
+namespace podwire::netlink {
+
+struct SubscriptionOptions {
+  /** RTNLGRP_* of linux/rtnetlink.h. */
+  std::vector<uint32_t> groups;
+  /** When given, the kernel drops messages of any other type before they reach the queue. */
+  std::optional<uint16_t> only_type;
+};
+
+/** A socket that hears the kernel's notifications. Never waits; its owner polls `fd`. For one thread at a time. */
+class Subscription {
+ public:
+  /** In the calling thread's namespace. Everything that happens after it returns will be heard. */
+  static Result<Subscription> open(const SubscriptionOptions& options);
+
+  /**
+   * Hands over what is waiting, at most a bounded number of datagrams, as the descriptor stays readable when there are more.
+   * True when the kernel dropped notifications because they were not read fast enough.
+   */
+  Result<bool> read(const std::function<void(const Message&)>& take);
+
+  int fd() const { return fd_.get(); }
+
+ private:
+  explicit Subscription(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  UniqueFd fd_;
+  std::vector<uint8_t> buffer_;
+};
+
+}  // namespace podwire::netlink
