@@ -9,7 +9,18 @@ const PURE = { builtins: [] };
 const NODE = { builtins: ['*'] };
 
 /** What a test may import besides what its zone may. */
-export const TEST_IMPORTS = { packages: ['vitest', 'fast-check'], builtins: ['*'] };
+export const TEST_IMPORTS = {
+  packages: [
+    'vitest',
+    'fast-check',
+    // What a test needs to look at the spans that the code under test makes.
+    '@opentelemetry/api',
+    '@opentelemetry/context-async-hooks',
+    '@opentelemetry/core',
+    '@opentelemetry/sdk-trace-base',
+  ],
+  builtins: ['*'],
+};
 
 export const ZONES = [
   { path: 'proto/gen', zones: [], packages: ['@bufbuild/protobuf', '@grpc/grpc-js'], ...PURE },
