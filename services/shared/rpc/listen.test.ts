@@ -1,0 +1,129 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import {
+  chmodSync,
+  chownSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { createServer, type Server } from 'node:net';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { prepareSocket, restrictSocket } from './listen.js';
+
+let folder: string;
+let path: string;
+const servers: Server[] = [];
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-listen-'));
+  path = join(folder, 'run', 'podwire', 'ipam.sock');
+});
+
+afterEach(() => {
+  for (const server of servers.splice(0)) server.close();
+  rmSync(folder, { recursive: true });
+});
+
+async function listenAt(at: string): Promise<Server> {
+  const server = createServer();
+  servers.push(server);
+  server.listen(at);
+  await once(server, 'listening');
+  return server;
+}
+
+/** Leaves a socket that nobody listens at, as a killed process does. */
+async function leaveStaleSocket(): Promise<void> {
+  const program = 'require("net").createServer().listen(process.argv[1], () => process.kill(process.pid, "SIGKILL"))';
+  await once(spawn(process.execPath, ['-e', program, path]), 'close');
+  expect(statSync(path).isSocket()).toBe(true);
+}
+
+const mode = (of: string) => (statSync(of).mode & 0o777).toString(8);
+const refusal = (reason: RegExp) => ({
+  code: 'INVALID_SETTINGS',
+  message: expect.stringMatching(new RegExp(`^cannot listen at ${path}: .*${reason.source}`)),
+});
+
+describe('way is made for a socket', () => {
+  test('whose folders are missing: they are their owner’s alone', async () => {
+    await prepareSocket(path);
+    expect([join(folder, 'run'), dirname(path)].map(mode)).toEqual(['700', '700']);
+    expect(existsSync(path)).toBe(false);
+  });
+
+  test('in a folder that is there, whose mode stays', async () => {
+    mkdirSync(dirname(path), { recursive: true });
+    chmodSync(dirname(path), 0o755);
+    await prepareSocket(path);
+    expect(mode(dirname(path))).toBe('755');
+  });
+
+  test('by removing what a dead process left', async () => {
+    await prepareSocket(path);
+    await leaveStaleSocket();
+    await prepareSocket(path);
+    expect(existsSync(path)).toBe(false);
+  });
+
+  test('which is then its owner’s alone', async () => {
+    await prepareSocket(path);
+    await listenAt(path);
+    chmodSync(path, 0o777);
+    restrictSocket(path);
+    expect(mode(path)).toBe('600');
+  });
+});
+
+describe('refused, and left as it is, is', () => {
+  test('a socket where a process listens', async () => {
+    await prepareSocket(path);
+    const server = await listenAt(path);
+    await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/another process listens there; stop it first/));
+    expect(server.listening && statSync(path).isSocket()).toBe(true);
+  });
+
+  test.each([
+    ['a file', () => writeFileSync(path, 'precious')],
+    ['a folder', () => mkdirSync(path)],
+    ['a link, wherever it leads', () => symlinkSync('/nowhere', path)],
+  ])('%s', async (_, make) => {
+    await prepareSocket(path);
+    make();
+    await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/a file that is no socket is there; remove it/));
+  });
+
+  test.each([0o775, 0o757, 0o1777])('a folder of mode %o, where others may write', async (loose) => {
+    await prepareSocket(path);
+    chmodSync(dirname(path), loose);
+    await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/others may write in .*chmod go-w/));
+  });
+
+  test('a path below a file', async () => {
+    writeFileSync(join(folder, 'run'), '');
+    await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/cannot make .*run\/podwire: .*ENOTDIR/));
+  });
+
+  test('a path too long for the kernel', async () => {
+    path = join(folder, 'a'.repeat(107 - folder.length));
+    await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/longer than 107 bytes; shorten it/));
+    await prepareSocket(path.slice(0, 107));
+    await listenAt(path.slice(0, 107));
+  });
+});
+
+/** In a user namespace that maps root alone, files cannot be given to anybody else. */
+test('refused is a folder of another user, who could put a socket of his own there', async () => {
+  await prepareSocket(path);
+  chownSync(dirname(path), 65534, 65534);
+  await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/belongs to the user 65534; give it/));
+});
