@@ -37,6 +37,7 @@ export class Peer {
   /** For messages: `podwire-ipam at unix:/run/podwire/ipam.sock`. */
   readonly description: string;
   readonly #client: Client;
+  #closed = false;
 
   constructor(service: string, address: string) {
     this.description = `${service} at ${address}`;
@@ -59,12 +60,21 @@ export class Peer {
       injectContext(metadata);
     });
     return new Promise((resolve, reject) => {
+      if (this.#closed) {
+        reject(
+          this.#failed(span, new Failure('CANCELLED', `${this.description}: the channel was closed before the call`)),
+        );
+        return;
+      }
       const answered = (error: ServiceError | null, response?: Response) => {
         limits.signal?.removeEventListener('abort', cancel);
-        if (error || response === undefined) reject(this.#failed(span, error));
-        else resolve(response);
         span.setAttribute('rpc.response.status_code', status[error?.code ?? status.OK]);
-        span.end();
+        if (error) reject(this.#failed(span, failureOfError(error, this.description)));
+        else if (response === undefined) reject(this.#failed(span, this.#noMessage()));
+        else {
+          span.end();
+          resolve(response);
+        }
       };
       const { path, requestSerialize, responseDeserialize } = method;
       const options = { deadline: limits.deadlineMs };
@@ -87,14 +97,17 @@ export class Peer {
 
   /** Ends the channel; calls under way fail. Idempotent. */
   close(): void {
+    this.#closed = true;
     this.#client.close();
   }
 
-  #failed(span: Span, error: ServiceError | null): Failure {
-    const failure = error
-      ? failureOfError(error, this.description)
-      : new Failure('INTERNAL', `${this.description}: answered with success, but without a message`);
+  #noMessage(): Failure {
+    return new Failure('INTERNAL', `${this.description}: answered with success, but without a message`);
+  }
+
+  #failed(span: Span, failure: Failure): Failure {
     markFailed(span, failure);
+    span.end();
     return failure;
   }
 }

@@ -56,16 +56,17 @@ export class RpcServer {
 
   /**
    * Listens at every address. Unix sockets are their owner's alone.
+   * @returns the addresses, with the port that was taken where port 0 was asked for
    * @throws Failure INVALID_SETTINGS when an address is taken or cannot be bound
    */
-  async listen(): Promise<void> {
-    for (const address of this.#options.addresses) {
-      const path = address.startsWith(UNIX) ? address.slice(UNIX.length) : undefined;
-      if (path !== undefined) await prepareSocket(path);
-      await this.#bind(address);
-      if (path !== undefined) restrictSocket(path);
+  async listen(): Promise<readonly string[]> {
+    const bound: string[] = [];
+    for (const asked of this.#options.addresses) {
+      const address = await this.#listenAt(asked);
       this.#options.log.info({ address }, `listening at ${address}`);
+      bound.push(address);
     }
+    return bound;
   }
 
   /** Tells health checks that the services answer. */
@@ -73,7 +74,7 @@ export class RpcServer {
     this.#setHealth('SERVING');
   }
 
-  /** Takes no more calls, waits for those under way as long as the drain time-out allows, then cuts them off. */
+  /** Takes no more calls, waits for those under way as long as the drain time-out allows, then cuts them off. Who watches the health counts as a call. */
   async stop(): Promise<void> {
     this.#setHealth('NOT_SERVING');
     const drained = new Promise<void>((resolve) => this.#server.tryShutdown(() => resolve()));
@@ -81,6 +82,15 @@ export class RpcServer {
     const timeout = sleep(this.#options.drainTimeoutMs, 'overdue', { signal: overdue.signal }).catch(() => undefined);
     if ((await Promise.race([drained, timeout])) === 'overdue') this.#server.forceShutdown();
     overdue.abort();
+  }
+
+  async #listenAt(address: string): Promise<string> {
+    if (!address.startsWith(UNIX)) return address.replace(/\d+$/, String(await this.#bind(address)));
+    const path = address.slice(UNIX.length);
+    await prepareSocket(path);
+    await this.#bind(address);
+    restrictSocket(path);
+    return address;
   }
 
   #names(): string[] {

@@ -1,4 +1,11 @@
-import { context, propagation, type Context, type TextMapGetter, type TextMapSetter } from '@opentelemetry/api';
+import {
+  context,
+  propagation,
+  ROOT_CONTEXT,
+  type Context,
+  type TextMapGetter,
+  type TextMapSetter,
+} from '@opentelemetry/api';
 import type { Metadata } from '@grpc/grpc-js';
 
 /** W3C trace context in gRPC metadata, in and out. */
@@ -12,9 +19,9 @@ const setter: TextMapSetter<Metadata> = {
   set: (metadata, key, value) => metadata.set(key, value),
 };
 
-/** The caller's trace context, as its metadata carries it. */
+/** The caller's trace context, as its metadata carries it, and nothing of what was active when the server was started. */
 export function contextOf(metadata: Metadata): Context {
-  return propagation.extract(context.active(), metadata, getter);
+  return propagation.extract(ROOT_CONTEXT, metadata, getter);
 }
 
 /** Writes the active trace context into the metadata of a call. */

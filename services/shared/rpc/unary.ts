@@ -9,7 +9,7 @@ import { context, SpanKind, trace, type Span } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
 import { statusOfError } from '../failure/status.js';
-import type { Clock } from '../runtime/clock.js';
+import { MAX_TIMER_MS, type Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { markFailed } from '../runtime/span.js';
 import { contextOf, methodName, rpcAttributes } from './tracing.js';
@@ -54,9 +54,10 @@ export function unaryHandlers({ log, clock, defaultTimeoutMs }: UnaryOptions): U
   return (method, handler) => (call, reply) => {
     const name = methodName(method.path);
     const options = { kind: SpanKind.SERVER, attributes: rpcAttributes(method.path) };
-    const span = tracer.startSpan(name, options, contextOf(call.metadata));
-    void context.with(trace.setSpan(contextOf(call.metadata), span), async () => {
-      const limit = limitCall(call, timeoutOf(call, { clock, defaultTimeoutMs }));
+    const caller = contextOf(call.metadata);
+    const span = tracer.startSpan(name, options, caller);
+    void context.with(trace.setSpan(caller, span), async () => {
+      const limit = limitCall(call, { clock, defaultTimeoutMs });
       try {
         const response = await handler(call.request, { signal: limit.signal });
         finish({ span, code: status.OK });
@@ -92,22 +93,34 @@ function finish({ span, code }: { readonly span: Span; readonly code: status }):
   span.end();
 }
 
+type AnyCall = ServerUnaryCall<unknown, unknown>;
+
 interface CallLimit {
   readonly signal: AbortSignal;
   readonly release: () => void;
 }
 
-/** What is left of the caller's deadline, in milliseconds. */
-function timeoutOf(call: ServerUnaryCall<unknown, unknown>, options: Omit<UnaryOptions, 'log'>): number {
-  const deadlineMs = Number(call.getDeadline());
-  return Number.isFinite(deadlineMs) ? Math.max(0, deadlineMs - options.clock.nowMs()) : options.defaultTimeoutMs;
-}
+/** gRPC ends a call at its deadline by a timer of its own, which may be this much ahead of ours, in milliseconds. */
+const TIMER_SLACK_MS = 5;
 
-function limitCall(call: ServerUnaryCall<unknown, unknown>, timeoutMs: number): CallLimit {
+function limitCall(call: AnyCall, { clock, defaultTimeoutMs }: Omit<UnaryOptions, 'log'>): CallLimit {
+  const startMs = clock.nowMs();
+  const callerDeadlineMs = Number(call.getDeadline());
+  const timeoutMs = Number.isFinite(callerDeadlineMs) ? Math.max(0, callerDeadlineMs - startMs) : defaultTimeoutMs;
   const controller = new AbortController();
-  const timer = setTimeout(() => {
+  const overdue = () =>
     controller.abort(new Failure('DEADLINE_EXCEEDED', `no answer within the ${timeoutMs} ms that the call had`));
-  }, timeoutMs);
-  call.on('cancelled', () => controller.abort(new Failure('CANCELLED', 'the caller gave up')));
-  return { signal: controller.signal, release: () => clearTimeout(timer) };
+  const cancelled = () => {
+    if (clock.nowMs() >= startMs + timeoutMs - TIMER_SLACK_MS) overdue();
+    else controller.abort(new Failure('CANCELLED', 'the caller gave up'));
+  };
+  const timer = setTimeout(overdue, Math.min(timeoutMs, MAX_TIMER_MS));
+  call.once('cancelled', cancelled);
+  if (call.cancelled) cancelled();
+  const release = () => {
+    clearTimeout(timer);
+    // gRPC says `cancelled` at the end of every call, of those that were answered too.
+    call.off('cancelled', cancelled);
+  };
+  return { signal: controller.signal, release };
 }

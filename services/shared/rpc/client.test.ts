@@ -1,0 +1,102 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { Failure } from '../failure/failure.js';
+import { Bench, Gate, GET_POOL, soon } from './server.fixture.js';
+
+let bench: Bench;
+
+beforeEach(() => {
+  bench = new Bench();
+});
+
+afterEach(() => bench.clear());
+
+const call = (peer = bench.peer(), durationMs?: number) => peer.call(GET_POOL, { name: 'a' }, soon(durationMs));
+
+describe('a service that is away', () => {
+  test('is waited for', async () => {
+    const answer = call();
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    await bench.serve();
+    await expect(answer).resolves.toMatchObject({ pool: { name: 'a' } });
+  });
+
+  test('is waited for until the deadline, and named', async () => {
+    const failed = call(bench.peer(), 150);
+    await expect(failed).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED', retryable: true });
+    await expect(failed).rejects.toThrow(`podwire-ipam at ${bench.address()}: did not answer in time`);
+  });
+
+  test('is not waited for once the caller gives up', async () => {
+    const signal = AbortSignal.timeout(50);
+    const failed = bench.peer().call(GET_POOL, { name: 'a' }, { ...soon(), signal });
+    await expect(failed).rejects.toMatchObject({ code: 'CANCELLED' });
+  });
+
+  test('may be restarted: the same peer finds it again', async () => {
+    const peer = bench.peer();
+    for (const round of [1, 2, 3]) {
+      const { server } = await bench.serve();
+      await expect(call(peer), `round ${round}`).resolves.toMatchObject({ pool: { name: 'a' } });
+      await server.stop();
+    }
+  });
+
+  test('may be cut off: the call that was under way is UNREACHABLE or cancelled, and may be repeated', async () => {
+    const begun = new Gate();
+    const { server } = await bench.serve({
+      drainTimeoutMs: 50,
+      getPool: () => {
+        begun.open();
+        return new Promise(() => undefined);
+      },
+    });
+    const failed = call();
+    const outcome = expect(failed).rejects.toMatchObject({ name: 'Failure', retryable: true });
+    await begun.opened;
+    await server.stop();
+    await outcome;
+  });
+});
+
+describe('a call', () => {
+  test('whose time is over is not made', async () => {
+    let calls = 0;
+    await bench.serve({ getPool: () => Promise.reject(new Failure('INTERNAL', `call ${++calls}`)) });
+    await expect(call(bench.peer(), -1)).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
+    expect(calls).toBe(0);
+  });
+
+  test('whose signal has fired is not made', async () => {
+    let calls = 0;
+    await bench.serve({ getPool: () => Promise.reject(new Failure('INTERNAL', `call ${++calls}`)) });
+    const limits = { ...soon(), signal: AbortSignal.abort() };
+    await expect(bench.peer().call(GET_POOL, { name: 'a' }, limits)).rejects.toMatchObject({ code: 'CANCELLED' });
+    expect(calls).toBe(0);
+  });
+
+  test('leaves nothing on the caller’s signal', async () => {
+    await bench.serve();
+    const { signal } = new AbortController();
+    const listening = new Set<unknown>();
+    const add = signal.addEventListener.bind(signal);
+    const remove = signal.removeEventListener.bind(signal);
+    signal.addEventListener = (type: string, listener: () => void) => {
+      listening.add(listener);
+      add(type, listener);
+    };
+    signal.removeEventListener = (type: string, listener: () => void) => {
+      listening.delete(listener);
+      remove(type, listener);
+    };
+    await bench.peer().call(GET_POOL, { name: 'a' }, { ...soon(), signal });
+    expect(listening.size).toBe(0);
+  });
+
+  test('over a closed channel fails as every call does', async () => {
+    const peer = bench.peer();
+    peer.close();
+    peer.close();
+    await expect(call(peer)).rejects.toMatchObject({ name: 'Failure', code: 'CANCELLED' });
+  });
+});

@@ -1,0 +1,96 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import {
+  Pool,
+  PoolServiceService,
+  type GetPoolRequest,
+  type GetPoolResponse,
+} from '@podwire/proto/podwire/ipam/v1/pool';
+
+import { systemClock } from '../runtime/clock.js';
+import { createLogger, type Logger } from '../runtime/log.js';
+import { Peer } from './client.js';
+import { RpcServer } from './server.js';
+import type { Handler } from './unary.js';
+
+export type GetPool = Handler<GetPoolRequest, GetPoolResponse>;
+
+export const { getPool: GET_POOL, listPools: LIST_POOLS } = PoolServiceService;
+
+export const pool = (name: string): Pool => Pool.fromPartial({ name, cidr: '10.65.0.0/16', createTime: new Date(0) });
+
+/** A promise that is kept from outside. */
+export class Gate {
+  open: () => void = () => undefined;
+  readonly opened = new Promise<void>((resolve) => {
+    this.open = resolve;
+  });
+}
+
+/** Answers with a pool of the name asked for. */
+export const answerPool: GetPool = ({ name }) => Promise.resolve({ pool: pool(name) });
+
+export const soon = (durationMs = 10_000) => ({ deadlineMs: Date.now() + durationMs });
+
+/** A logger, and the lines that it wrote. */
+export function recordingLog(): { readonly log: Logger; readonly lines: Record<string, unknown>[] } {
+  const lines: Record<string, unknown>[] = [];
+  const destination = { write: (line: string) => void lines.push(JSON.parse(line)) };
+  return { log: createLogger({ service: 'test', level: 'info', destination }), lines };
+}
+
+export interface ServerChoice {
+  readonly getPool?: GetPool;
+  readonly addresses?: readonly string[];
+  readonly defaultCallTimeoutMs?: number;
+  readonly drainTimeoutMs?: number;
+}
+
+/** Real servers in a folder of their own, with clients; all end with {@link Bench.clear}. */
+export class Bench {
+  readonly folder = mkdtempSync(join(tmpdir(), 'podwire-rpc-'));
+  readonly #servers: RpcServer[] = [];
+  readonly #peers: Peer[] = [];
+
+  /** A socket address below the folder. */
+  address(name = 'ipam'): string {
+    return `unix:${join(this.folder, 'run', `${name}.sock`)}`;
+  }
+
+  /** Starts a server that has podwire.ipam.v1.PoolService/GetPool; the other methods of the service it lacks. */
+  async serve({ getPool = answerPool, ...choice }: ServerChoice = {}) {
+    const { log, lines } = recordingLog();
+    const server = new RpcServer({
+      addresses: [this.address()],
+      defaultCallTimeoutMs: 5000,
+      drainTimeoutMs: 5000,
+      ...choice,
+      log,
+      clock: systemClock,
+      services: (unary) => [
+        {
+          name: 'podwire.ipam.v1.PoolService',
+          definition: PoolServiceService,
+          implementation: { getPool: unary(GET_POOL, getPool) },
+        },
+      ],
+    });
+    const addresses = await server.listen();
+    this.#servers.push(server);
+    return { server, addresses, lines };
+  }
+
+  peer(address = this.address()): Peer {
+    const peer = new Peer('podwire-ipam', address);
+    this.#peers.push(peer);
+    return peer;
+  }
+
+  async clear(): Promise<void> {
+    for (const peer of this.#peers) peer.close();
+    await Promise.all(this.#servers.map((server) => server.stop()));
+    rmSync(this.folder, { recursive: true });
+  }
+}

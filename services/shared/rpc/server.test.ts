@@ -1,0 +1,172 @@
+import { spawn } from 'node:child_process';
+import { readFileSync, statSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { createRequire } from 'node:module';
+import { once } from 'node:events';
+
+import { Client, credentials } from '@grpc/grpc-js';
+import { service as healthService } from 'grpc-health-check';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { answerPool, Bench, Gate, GET_POOL, soon } from './server.fixture.js';
+
+const BUF = createRequire(import.meta.url).resolve('@bufbuild/buf/bin/buf');
+
+let bench: Bench;
+
+beforeEach(() => {
+  bench = new Bench();
+});
+
+afterEach(() => bench.clear());
+
+/** Calls the bench's server with `buf curl`, which has no files of the contract. */
+async function curl(...args: readonly string[]): Promise<{ readonly ok: boolean; readonly text: string }> {
+  const socket = bench.address().slice('unix:'.length);
+  const base = ['curl', '--protocol', 'grpc', '--http2-prior-knowledge', '--unix-socket', socket];
+  const child = spawn(process.execPath, [BUF, ...base, ...args]);
+  let stdout = '';
+  let stderr = '';
+  child.stdout.on('data', (chunk: Buffer) => (stdout += chunk.toString()));
+  child.stderr.on('data', (chunk: Buffer) => (stderr += chunk.toString()));
+  await once(child, 'close');
+  return { ok: child.exitCode === 0, text: child.exitCode === 0 ? stdout : stderr };
+}
+
+const health = async (service = '') => {
+  const { text } = await curl('-d', JSON.stringify({ service }), 'http://localhost/grpc.health.v1.Health/Check');
+  const answer: unknown = JSON.parse(text);
+  return answer;
+};
+
+describe('by reflection alone, a client', () => {
+  test('lists the services and their methods', async () => {
+    await bench.serve();
+    const { ok, text } = await curl('--list-methods', 'http://localhost');
+    expect(ok, text).toBe(true);
+    expect(text).toContain('podwire.ipam.v1.PoolService/GetPool\n');
+    expect(text).toContain('grpc.health.v1.Health/Check\n');
+    expect(text).not.toContain('AddressService');
+  });
+
+  test('calls a method whose messages come from other files', async () => {
+    await bench.serve();
+    const { text } = await curl('-d', '{"name":"a"}', 'http://localhost/podwire.ipam.v1.PoolService/GetPool');
+    expect(JSON.parse(text)).toMatchObject({ pool: { name: 'a', createTime: '1970-01-01T00:00:00Z' } });
+  });
+});
+
+test('a server is healthy from setServing to stop', async () => {
+  const { server } = await bench.serve({ drainTimeoutMs: 3000 });
+  await expect(health()).resolves.toEqual({ status: 'NOT_SERVING' });
+  server.setServing();
+  await expect(health()).resolves.toEqual({ status: 'SERVING' });
+  await expect(health('podwire.ipam.v1.PoolService')).resolves.toEqual({ status: 'SERVING' });
+  await expect(health('podwire.ipam.v1.Nothing')).resolves.toMatchObject({ code: 'not_found' });
+});
+
+describe('listening', () => {
+  test('at a unix socket, which is its owner’s alone', async () => {
+    const { addresses } = await bench.serve();
+    const path = bench.address().slice('unix:'.length);
+    expect(addresses).toEqual([bench.address()]);
+    expect(statSync(path).mode & 0o777).toBe(0o600);
+    expect(readFileSync('/proc/net/unix', 'utf8')).toContain(path);
+  });
+
+  test('at several addresses, of which port 0 becomes a free one', async () => {
+    const { addresses, lines } = await bench.serve({ addresses: [bench.address(), '127.0.0.1:0', '[::1]:0'] });
+    expect(addresses).toEqual([
+      bench.address(),
+      expect.stringMatching(/^127\.0\.0\.1:[1-9]\d+$/),
+      expect.stringMatching(/^\[::1\]:[1-9]\d+$/),
+    ]);
+    expect(lines.map(({ msg }) => msg)).toEqual(addresses.map((address) => `listening at ${address}`));
+    for (const address of addresses) {
+      await expect(bench.peer(address).call(GET_POOL, { name: 'a' }, soon())).resolves.toHaveProperty('pool.name', 'a');
+    }
+  });
+
+  test('fails where the port is taken', async () => {
+    const other = createServer().listen(0, '127.0.0.1');
+    await once(other, 'listening');
+    const taken = other.address();
+    const address = `127.0.0.1:${typeof taken === 'object' && taken ? taken.port : 0}`;
+    await expect(bench.serve({ addresses: [address] })).rejects.toMatchObject({
+      code: 'INVALID_SETTINGS',
+      message: expect.stringMatching(`^cannot listen at ${address}: .*EADDRINUSE`),
+    });
+    other.close();
+  });
+
+  test('fails where another server answers', async () => {
+    await bench.serve();
+    await expect(bench.serve()).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
+    await expect(bench.peer().call(GET_POOL, { name: 'a' }, soon())).resolves.toHaveProperty('pool.name', 'a');
+  });
+});
+
+describe('stopping', () => {
+  /** A call under way, and what lets it end. */
+  async function callUnderWay(drainTimeoutMs: number) {
+    const begun = new Gate();
+    const held = new Gate();
+    const signals: AbortSignal[] = [];
+    const { server } = await bench.serve({
+      drainTimeoutMs,
+      getPool: async (request, call) => {
+        signals.push(call.signal);
+        begun.open();
+        await held.opened;
+        return answerPool(request, call);
+      },
+    });
+    server.setServing();
+    const answer = bench.peer().call(GET_POOL, { name: 'a' }, soon());
+    answer.catch(() => undefined);
+    await begun.opened;
+    return { server, answer, release: held.open, signals };
+  }
+
+  test('lets calls under way end, takes no more, and frees the socket', async () => {
+    const { server, answer, release } = await callUnderWay(10_000);
+    let stopped = false;
+    const stopping = server.stop().then(() => (stopped = true));
+    const late = bench.peer().call(GET_POOL, { name: 'b' }, soon(200));
+    await expect(late).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
+    expect(stopped).toBe(false);
+    release();
+    await expect(answer).resolves.toHaveProperty('pool.name', 'a');
+    await stopping;
+    await bench.serve();
+    await expect(bench.peer().call(GET_POOL, { name: 'c' }, soon())).resolves.toHaveProperty('pool.name', 'c');
+  });
+
+  test('cuts calls off that go on after the drain time-out, and tells their handlers', async () => {
+    const { server, answer, signals } = await callUnderWay(100);
+    await server.stop();
+    await expect(answer).rejects.toMatchObject({ name: 'Failure', retryable: true });
+    await expect.poll(() => signals[0]?.aborted).toBe(true);
+  });
+
+  test('is told to those who watch the health, before their streams are cut', async () => {
+    const { server } = await callUnderWay(300);
+    const client = new Client(bench.address(), credentials.createInsecure());
+    const { path, requestSerialize, responseDeserialize } = healthService.Watch!;
+    const watch = client.makeServerStreamRequest(path, requestSerialize, responseDeserialize, { service: '' });
+    const seen: unknown[] = [];
+    watch.on('data', ({ status }: { status: string }) => seen.push(status));
+    const cut = once(watch, 'error');
+    await expect.poll(() => seen).toEqual(['SERVING']);
+    await server.stop();
+    await cut;
+    expect(seen).toEqual(['SERVING', 'NOT_SERVING']);
+    client.close();
+  });
+
+  test('works before listening and twice', async () => {
+    const { server } = await bench.serve();
+    await server.stop();
+    await server.stop();
+  });
+});

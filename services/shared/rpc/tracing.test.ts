@@ -1,0 +1,82 @@
+import { context, propagation, SpanKind, SpanStatusCode, trace } from '@opentelemetry/api';
+import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-hooks';
+import { W3CTraceContextPropagator } from '@opentelemetry/core';
+import { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } from '@opentelemetry/sdk-trace-base';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
+
+import { Failure } from '../failure/failure.js';
+import { withSpan } from '../runtime/span.js';
+import { answerPool, Bench, GET_POOL, soon } from './server.fixture.js';
+
+const exporter = new InMemorySpanExporter();
+const METHOD = 'podwire.ipam.v1.PoolService/GetPool';
+let bench: Bench;
+
+beforeAll(() => {
+  context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
+  propagation.setGlobalPropagator(new W3CTraceContextPropagator());
+  trace.setGlobalTracerProvider(new BasicTracerProvider({ spanProcessors: [new SimpleSpanProcessor(exporter)] }));
+});
+
+afterAll(() => {
+  trace.disable();
+  propagation.disable();
+  context.disable();
+});
+
+beforeEach(() => {
+  exporter.reset();
+  bench = new Bench();
+});
+
+afterEach(() => bench.clear());
+
+const spanOf = (kind: SpanKind) => exporter.getFinishedSpans().find((span) => span.kind === kind);
+const spanNamed = (name: string) => exporter.getFinishedSpans().find((span) => span.name === name);
+
+test('caller, client, server and handler are one trace, each the parent of the next', async () => {
+  await withSpan('start of the server', {}, () =>
+    bench.serve({ getPool: (request, call) => withSpan('decision', {}, () => answerPool(request, call)) }),
+  );
+  await withSpan('ADD', {}, () => bench.peer().call(GET_POOL, { name: 'a' }, soon()));
+  const line = [spanNamed('ADD'), spanOf(SpanKind.CLIENT), spanOf(SpanKind.SERVER), spanNamed('decision')];
+  expect(line.map((span) => span?.name)).toEqual(['ADD', METHOD, METHOD, 'decision']);
+  expect(new Set(line.map((span) => span?.spanContext().traceId)).size).toBe(1);
+  const parents = line.map((span) => span?.parentSpanContext?.spanId);
+  expect(parents).toEqual([undefined, ...line.slice(0, 3).map((span) => span?.spanContext().spanId)]);
+  expect(line[2]?.attributes).toEqual({
+    'rpc.system.name': 'grpc',
+    'rpc.method': METHOD,
+    'rpc.response.status_code': 'OK',
+  });
+});
+
+test('a call without a trace begins one, whatever was active when the server was started', async () => {
+  await withSpan('start of the server', {}, () => bench.serve());
+  propagation.disable();
+  await bench.peer().call(GET_POOL, { name: 'a' }, soon());
+  propagation.setGlobalPropagator(new W3CTraceContextPropagator());
+  expect(spanOf(SpanKind.SERVER)?.parentSpanContext).toBeUndefined();
+});
+
+test('the log line of a failed call carries its trace', async () => {
+  const { lines } = await bench.serve({ getPool: () => Promise.reject(new Failure('POOL_NOT_FOUND', 'none')) });
+  await expect(bench.peer().call(GET_POOL, { name: 'a' }, soon())).rejects.toThrow('none');
+  expect(lines.at(-1)).toMatchObject({ trace_id: spanOf(SpanKind.CLIENT)?.spanContext().traceId });
+});
+
+test.each([
+  ['a refusal', 'POOL_NOT_FOUND', 'NOT_FOUND', SpanStatusCode.UNSET],
+  ['a fault of the server', 'STORE_UNAVAILABLE', 'UNAVAILABLE', SpanStatusCode.ERROR],
+] as const)(
+  '%s fails the client’s span, and the server’s where it is to blame',
+  async (_, code, grpc, serverStatus) => {
+    await bench.serve({ getPool: () => Promise.reject(new Failure(code, 'refused')) });
+    await expect(bench.peer().call(GET_POOL, { name: 'a' }, soon())).rejects.toMatchObject({ code });
+    const [client, server] = [spanOf(SpanKind.CLIENT), spanOf(SpanKind.SERVER)];
+    expect(client?.attributes).toMatchObject({ 'rpc.response.status_code': grpc, 'error.type': code });
+    expect(client?.status.code).toBe(SpanStatusCode.ERROR);
+    expect(server?.attributes).toMatchObject({ 'rpc.response.status_code': grpc });
+    expect(server?.status.code).toBe(serverStatus);
+  },
+);

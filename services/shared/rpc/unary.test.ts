@@ -1,0 +1,161 @@
+import { once } from 'node:events';
+
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { Failure } from '../failure/failure.js';
+import { withAttachment } from '../runtime/log.js';
+import { answerPool, Bench, Gate, GET_POOL, LIST_POOLS, soon, type GetPool } from './server.fixture.js';
+
+let bench: Bench;
+
+beforeEach(() => {
+  bench = new Bench();
+});
+
+afterEach(() => bench.clear());
+
+const reject = (error: Error): GetPool => {
+  return () => Promise.reject(error);
+};
+
+/** A handler that waits for its signal, tells of it, and throws its reason. */
+function waiting() {
+  const begun = new Gate();
+  const ended = new Gate();
+  const reasons: unknown[] = [];
+  const getPool: GetPool = async (_, { signal }) => {
+    begun.open();
+    if (!signal.aborted) await once(signal, 'abort');
+    reasons.push(signal.reason);
+    ended.open();
+    throw signal.reason;
+  };
+  const reason = ended.opened.then(() => reasons[0]);
+  return { getPool, reason, started: begun.opened };
+}
+
+test('a call is answered', async () => {
+  await bench.serve();
+  const answer = await bench.peer().call(GET_POOL, { name: 'a' }, soon());
+  expect(answer.pool).toMatchObject({ name: 'a', createTime: new Date(0) });
+});
+
+describe('a failure', () => {
+  test('crosses the wire whole, and is logged with what it was about', async () => {
+    const failure = new Failure('POOL_IN_USE', 'pool a: 3 addresses are in use; release them first', {
+      violations: [{ field: 'name', reason: 'is in use' }],
+      details: { pool: 'a' },
+      cause: new Error('hidden'),
+    });
+    const attachment = { network: 'n', containerId: 'c', interfaceName: 'eth0' };
+    const { lines } = await bench.serve({ getPool: () => withAttachment(attachment, () => Promise.reject(failure)) });
+    await expect(bench.peer().call(GET_POOL, { name: 'a' }, soon())).rejects.toMatchObject({
+      code: 'POOL_IN_USE',
+      message: failure.message,
+      violations: failure.violations,
+      details: failure.details,
+    });
+    expect(lines.at(-1)).toMatchObject({
+      level: 'info',
+      rpc: 'podwire.ipam.v1.PoolService/GetPool',
+      status: 'FAILED_PRECONDITION',
+      attachment: 'n/c/eth0',
+      err: { code: 'POOL_IN_USE', cause: { message: 'hidden' } },
+    });
+  });
+
+  test('that is very long is cut, and the connection goes on', async () => {
+    const { lines } = await bench.serve({
+      getPool: (request, call) => {
+        if (request.name === 'long') throw new Failure('POOLS_EXHAUSTED', 'pool '.repeat(40_000));
+        return answerPool(request, call);
+      },
+    });
+    const peer = bench.peer();
+    await expect(peer.call(GET_POOL, { name: 'long' }, soon())).rejects.toMatchObject({ code: 'POOLS_EXHAUSTED' });
+    expect(lines.at(-1)).toMatchObject({ err: { message: 'pool '.repeat(40_000) } });
+    await expect(peer.call(GET_POOL, { name: 'a' }, soon())).resolves.toMatchObject({ pool: { name: 'a' } });
+  });
+
+  test('that is a defect becomes a neutral text outside, and is whole in the log', async () => {
+    const { lines } = await bench.serve({ getPool: reject(new TypeError('password is hunter2')) });
+    const call = bench.peer().call(GET_POOL, { name: 'a' }, soon());
+    await expect(call).rejects.toMatchObject({
+      code: 'INTERNAL',
+      message: 'internal error: see the service’s log under this trace',
+    });
+    expect(lines.at(-1)).toMatchObject({
+      level: 'error',
+      status: 'INTERNAL',
+      err: { type: 'TypeError', message: 'password is hunter2', stack: expect.stringContaining('unary.test.ts') },
+    });
+  });
+
+  test('of a handler that throws at once is one as well', async () => {
+    await bench.serve({
+      getPool: () => {
+        throw new Failure('POOL_NOT_FOUND', 'pool a: there is none');
+      },
+    });
+    const call = bench.peer().call(GET_POOL, { name: 'a' }, soon());
+    await expect(call).rejects.toMatchObject({ code: 'POOL_NOT_FOUND' });
+  });
+
+  test('UNIMPLEMENTED is what a method gives that the server lacks', async () => {
+    await bench.serve();
+    const call = bench.peer().call(LIST_POOLS, { pageSize: 0, pageToken: '' }, soon());
+    await expect(call).rejects.toMatchObject({
+      code: 'UNIMPLEMENTED',
+      message: expect.stringContaining(bench.address()),
+    });
+  });
+});
+
+describe('the signal', () => {
+  test('fires at the caller’s deadline, on both sides', async () => {
+    const { getPool, reason } = waiting();
+    await bench.serve({ getPool });
+    const call = bench.peer().call(GET_POOL, { name: 'a' }, soon(150));
+    await expect(call).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
+    await expect(reason).resolves.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
+  });
+
+  test('fires when the caller cancels', async () => {
+    const { getPool, reason, started } = waiting();
+    await bench.serve({ getPool });
+    const controller = new AbortController();
+    const call = bench.peer().call(GET_POOL, { name: 'a' }, { ...soon(), signal: controller.signal });
+    const outcome = expect(call).rejects.toMatchObject({ code: 'CANCELLED' });
+    await started;
+    controller.abort();
+    await outcome;
+    await expect(reason).resolves.toMatchObject({ code: 'CANCELLED', message: 'the caller gave up' });
+  });
+
+  test('fires after the default time where the caller set none', async () => {
+    const { getPool } = waiting();
+    await bench.serve({ getPool, defaultCallTimeoutMs: 100 });
+    const call = bench.peer().call(GET_POOL, { name: 'a' }, { deadlineMs: Infinity });
+    await expect(call).rejects.toMatchObject({
+      code: 'DEADLINE_EXCEEDED',
+      message: 'no answer within the 100 ms that the call had',
+    });
+  });
+
+  test('does not fire while there is time, however far the deadline, nor when the call was answered', async () => {
+    const signals: AbortSignal[] = [];
+    await bench.serve({
+      defaultCallTimeoutMs: Number.MAX_SAFE_INTEGER,
+      getPool: async (request, call) => {
+        signals.push(call.signal);
+        await new Promise((resolve) => setTimeout(resolve, 20));
+        call.signal.throwIfAborted();
+        return answerPool(request, call);
+      },
+    });
+    const peer = bench.peer();
+    await peer.call(GET_POOL, { name: 'a' }, soon(1000));
+    await peer.call(GET_POOL, { name: 'a' }, { deadlineMs: Infinity });
+    expect(signals.map(({ aborted }) => aborted)).toEqual([false, false]);
+  });
+});
