@@ -41,23 +41,28 @@ function blocksOf(view: View, handle: Handle | undefined): Block[] {
 }
 
 /**
- * The change that makes a handle say what the blocks say, once `changed` are stored. It counts anew, so that what others left in
- * the handle by mistake goes with the next change.
+ * The changes that make a handle say what the blocks say, once `changed` are stored. It counts anew, so that what others left in
+ * the handle by mistake goes with the next change; the blocks that it only counts in have to be as they were seen.
  * @returns nothing when the handle is right as it is
  */
 export function handleChanges(view: View, id: string, changed: readonly Block[]): Change[] {
   const stored = view.handle(id);
-  const blocks = new Map(blocksOf(view, stored).map((block) => [formatPrefix(block.prefix), block]));
-  for (const block of changed) blocks.set(formatPrefix(block.prefix), block);
+  const cidrs = new Set(changed.map(({ prefix }) => formatPrefix(prefix)));
+  const counted = blocksOf(view, stored).filter(({ prefix }) => !cidrs.has(formatPrefix(prefix)));
+  const counts = countPerBlock([...counted, ...changed], id);
+  if (sameCounts(stored?.blocks ?? new Map(), counts)) return [];
+  const expected = counted.map((value): Change => ({ type: 'expect', record: { kind: 'block', value } }));
+  if (counts.size > 0) return [...expected, { type: 'put', record: { kind: 'handle', value: { id, blocks: counts } } }];
+  return stored ? [...expected, { type: 'delete', record: { kind: 'handle', value: stored } }] : [];
+}
+
+function countPerBlock(blocks: readonly Block[], id: string): Map<string, number> {
   const counts = new Map<string, number>();
-  for (const [cidr, block] of blocks) {
+  for (const block of blocks) {
     const count = ordinalsWhere(block, (attributes) => attributes.handleId === id).length;
-    if (count > 0) counts.set(cidr, count);
+    if (count > 0) counts.set(formatPrefix(block.prefix), count);
   }
-  if (counts.size === 0) return stored ? [{ type: 'delete', record: { kind: 'handle', value: stored } }] : [];
-  return stored && sameCounts(stored.blocks, counts)
-    ? []
-    : [{ type: 'put', record: { kind: 'handle', value: { id, blocks: counts } } }];
+  return counts;
 }
 
 function sameCounts(a: ReadonlyMap<string, number>, b: ReadonlyMap<string, number>): boolean {

@@ -1,0 +1,95 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatPrefix } from '@podwire/shared/net/prefix';
+import { describe, expect, test } from 'vitest';
+
+import { readConfig, SETTINGS } from './config.js';
+
+function refusal(env: Readonly<Record<string, string>>): Failure {
+  try {
+    readConfig(env);
+  } catch (error) {
+    if (error instanceof Failure) return error;
+    throw error;
+  }
+  throw new Error('it was not refused');
+}
+
+test('an empty environment gives the documented defaults', () => {
+  expect(readConfig({ PATH: '/bin', PODWIRE_PLUGIN_SOCKET: '/x' })).toEqual({
+    listen: ['unix:/run/podwire/ipam.sock'],
+    store: 'embedded',
+    storeDirectory: '/var/lib/podwire/ipam',
+    datastorePrefix: '/calico',
+    callTimeoutMs: 10_000,
+    drainTimeoutMs: 5000,
+    logLevel: 'info',
+    defaultPool: undefined,
+  });
+});
+
+test('every setting has a variable of the process, and says what it does', () => {
+  for (const { variable, about } of Object.values(SETTINGS)) {
+    expect(variable).toMatch(/^PODWIRE_IPAM_[A-Z_]+$/);
+    expect(about.length).toBeGreaterThan(20);
+  }
+});
+
+test('every setting is read', () => {
+  const config = readConfig({
+    PODWIRE_IPAM_LISTEN: 'unix:/tmp/a.sock, 127.0.0.1:0',
+    PODWIRE_IPAM_STORE: 'embedded',
+    PODWIRE_IPAM_STORE_DIRECTORY: '/tmp/store',
+    PODWIRE_IPAM_DATASTORE_PREFIX: '/other/calico',
+    PODWIRE_IPAM_DEFAULT_POOL_CIDR: 'fd00::/64',
+    PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '120',
+    PODWIRE_IPAM_DEFAULT_POOL_NAME: 'pods',
+    PODWIRE_IPAM_CALL_TIMEOUT_MS: '1',
+    PODWIRE_IPAM_DRAIN_TIMEOUT_MS: '0',
+    PODWIRE_IPAM_LOG_LEVEL: 'debug',
+  });
+  const { defaultPool, ...rest } = config;
+  expect(rest).toEqual({
+    listen: ['unix:/tmp/a.sock', '127.0.0.1:0'],
+    store: 'embedded',
+    storeDirectory: '/tmp/store',
+    datastorePrefix: '/other/calico',
+    callTimeoutMs: 1,
+    drainTimeoutMs: 0,
+    logLevel: 'debug',
+  });
+  expect(defaultPool).toMatchObject({ name: 'pods', blockSizeBits: 120, disabled: false });
+  expect(formatPrefix(defaultPool!.prefix)).toBe('fd00::/64');
+});
+
+describe('nonsense is refused', () => {
+  test('in every variable at once', () => {
+    const wrong = {
+      PODWIRE_IPAM_LISTEN: 'nowhere',
+      PODWIRE_IPAM_STORE: 'paper',
+      PODWIRE_IPAM_STORE_DIRECTORY: 'relative',
+      PODWIRE_IPAM_DATASTORE_PREFIX: '/calico/',
+      PODWIRE_IPAM_DEFAULT_POOL_CIDR: 'y',
+      PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '1.5',
+      PODWIRE_IPAM_DEFAULT_POOL_NAME: 'Not_A_Name',
+      PODWIRE_IPAM_CALL_TIMEOUT_MS: '0',
+      PODWIRE_IPAM_DRAIN_TIMEOUT_MS: 'soon',
+      PODWIRE_IPAM_LOG_LEVEL: 'loud',
+      PODWIRE_IPAM_LISTN: 'x',
+    };
+    const failure = refusal(wrong);
+    expect(failure.code).toBe('INVALID_SETTINGS');
+    expect(failure.violations.map(({ field }) => field).sort()).toEqual(Object.keys(wrong).sort());
+  });
+
+  test.each<[Readonly<Record<string, string>>, RegExp]>([
+    [{ PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.1/16' }, /DEFAULT_POOL_CIDR.*host bits/],
+    [{ PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/27' }, /DEFAULT_POOL_CIDR.*smaller than one block/],
+    [{ PODWIRE_IPAM_DEFAULT_POOL_CIDR: '169.254.0.0/16' }, /DEFAULT_POOL_CIDR.*link-local/],
+    [
+      { PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/16', PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '122' },
+      /DEFAULT_POOL_BLOCK_SIZE.*from 20 to 32/,
+    ],
+  ])('in a default pool that no pool could be: %o', (env, expected) => {
+    expect(refusal(env).message).toMatch(expected);
+  });
+});

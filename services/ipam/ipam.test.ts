@@ -1,0 +1,252 @@
+import { Writable } from 'node:stream';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
+import { createLogger } from '@podwire/shared/runtime/log';
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+
+import type { Allocation } from './allocator/allocate.js';
+import { attributesAt } from './allocator/block.js';
+import { validateBlock } from './allocator/block-invariants.js';
+import { checkPool } from './allocator/create-pool.js';
+import { attachment, NOW_MS, request } from './allocator/records.fixture.js';
+import { Events } from './events.js';
+import { Ipam } from './ipam.js';
+import { MemoryStore, type MemoryStoreOptions } from './store/memory/memory-store.js';
+import { forever, instantClock, startReplica } from './store/store.fixture.js';
+
+const clock = { ...instantClock, nowMs: () => NOW_MS };
+
+interface Started {
+  readonly ipam: Ipam;
+  readonly store: MemoryStore;
+  readonly lines: string[];
+}
+
+async function start(options: MemoryStoreOptions = {}): Promise<Started> {
+  const store = new MemoryStore(options);
+  return { store, ...(await startOn(store)) };
+}
+
+async function startOn(store: MemoryStore): Promise<Omit<Started, 'store'>> {
+  const { updater } = await startReplica(store);
+  const lines: string[] = [];
+  const destination = new Writable({
+    write(chunk: Buffer, _, done) {
+      lines.push(chunk.toString());
+      done();
+    },
+  });
+  const log = createLogger({ service: 'test', level: 'debug', destination });
+  let uids = 0;
+  const ipam = new Ipam({ updates: updater, events: new Events(log), clock, newUid: () => `uid-${uids++}` });
+  return { ipam, lines };
+}
+
+function spec(name: string, cidr: string, blockSizeBits = 0) {
+  const checked = checkPool({ name, cidr, blockSizeBits, disabled: false });
+  if (!checked.ok) throw new Error('the pool is at fault');
+  return checked.spec;
+}
+
+async function withPool(cidr: string, options: MemoryStoreOptions = {}): Promise<Started> {
+  const started = await start(options);
+  await started.ipam.createPool(spec('p', cidr), forever);
+  return started;
+}
+
+const ALL_BLOCKS = { after: undefined, limit: 1000, poolName: '', nodeName: '' };
+
+async function blocksOf(ipam: Ipam) {
+  const { items } = await ipam.listBlocks(ALL_BLOCKS, forever);
+  return items.map(({ block }) => block);
+}
+
+const addressOf = ({ endpoint }: Allocation): string => formatAddress(endpoint.addresses[0]!.address);
+
+describe('concurrent requests', () => {
+  test('100 allocations of one node get distinct addresses, in few transactions', async () => {
+    const { ipam, store } = await withPool('10.0.0.0/16');
+    const before = (await store.list('', forever)).revision;
+    const given = await Promise.all(Array.from({ length: 100 }, (_, i) => ipam.allocate(request(`c${i}`), forever)));
+    expect(new Set(given.map(addressOf)).size).toBe(100);
+    const blocks = await blocksOf(ipam);
+    expect(blocks.flatMap((block) => validateBlock(block, NOW_MS))).toEqual([]);
+    expect(blocks.map(({ allocations }) => allocations.filter((index) => index !== null).length)).toEqual([64, 36]);
+    expect((await store.list('', forever)).revision - before).toBeLessThan(10);
+  });
+
+  test('of one attachment get one address', async () => {
+    const { ipam } = await withPool('10.0.0.0/16');
+    const given = await Promise.all(Array.from({ length: 10 }, () => ipam.allocate(request('c1'), forever)));
+    expect(new Set(given.map(addressOf)).size).toBe(1);
+    expect(given.map(({ added }) => added.length)).toEqual([1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+  });
+
+  test('of one attachment on two replicas get one address', async () => {
+    const { ipam, store } = await withPool('10.0.0.0/16');
+    const other = await startOn(store);
+    const given = await Promise.all([ipam, other.ipam].map((replica) => replica.allocate(request('c1'), forever)));
+    expect(new Set(given.map(addressOf)).size).toBe(1);
+  });
+
+  test('of 32 nodes in a pool of 16 blocks: 16 get a block and an address, the others are told whose the blocks are', async () => {
+    const { ipam } = await withPool('10.0.0.0/22');
+    const results = await Promise.allSettled(
+      Array.from({ length: 32 }, (_, i) => ipam.allocate(request(`c${i}`, { nodeName: `n${i}` }), forever)),
+    );
+    const given = results.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []));
+    expect(new Set(given.map(addressOf)).size).toBe(16);
+    const blocks = await blocksOf(ipam);
+    expect(new Set(blocks.map(({ owner }) => owner?.name)).size).toBe(16);
+    for (const result of results.filter(({ status }) => status === 'rejected'))
+      expect(result).toMatchObject({
+        reason: { code: 'POOLS_EXHAUSTED', message: expect.stringContaining('belongs to node') },
+      });
+  });
+
+  test('a release and the allocation of another container never share an address while both are held', async () => {
+    const { ipam } = await withPool('10.0.0.0/26');
+    for (let i = 0; i < 64; i++) await ipam.allocate(request(`old-${i}`), forever);
+    const work = Array.from({ length: 64 }, async (_, i) => {
+      await ipam.release(attachment(`old-${i}`), forever);
+      return ipam.allocate(request(`new-${i}`), forever);
+    });
+    expect(new Set((await Promise.all(work)).map(addressOf)).size).toBe(64);
+  });
+});
+
+test('an allocation on a node with a block is one transaction, and so is its release; a repeat is none', async () => {
+  const commits: string[] = [];
+  const before = (operation: string) => {
+    if (operation === 'commit') commits.push(operation);
+    return Promise.resolve();
+  };
+  const { ipam } = await withPool('10.0.0.0/16', { before });
+  const counted = async (work: () => Promise<unknown>) => {
+    commits.length = 0;
+    await work();
+    return commits.length;
+  };
+  expect(await counted(() => ipam.allocate(request('first'), forever))).toBe(1);
+  expect(await counted(() => ipam.allocate(request('c1'), forever))).toBe(1);
+  expect(await counted(() => ipam.allocate(request('c1'), forever))).toBe(0);
+  expect(await counted(() => ipam.release(attachment('c1'), forever))).toBe(1);
+  expect(await counted(() => ipam.release(attachment('c1'), forever))).toBe(0);
+});
+
+describe('pools', () => {
+  const listed = async (ipam: Ipam) =>
+    (await ipam.listPools({ after: '', limit: 10 }, forever)).items.map(({ pool }) => pool.name);
+
+  test('two that overlap, made at the same time on two replicas: one is refused', async () => {
+    const { ipam, store } = await start();
+    const other = await startOn(store);
+    const results = await Promise.allSettled([
+      ipam.createPool(spec('a', '10.0.0.0/16'), forever),
+      other.ipam.createPool(spec('b', '10.0.0.0/17'), forever),
+    ]);
+    expect(results.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected']);
+    expect(await listed(ipam)).toHaveLength(1);
+  });
+
+  test('deleting one takes its empty blocks, more than one transaction may hold', async () => {
+    const { ipam, store } = await start();
+    await ipam.createPool(spec('p', '10.0.0.0/24', 32), forever);
+    await Promise.all(Array.from({ length: 130 }, (_, i) => ipam.allocate(request(`c${i}`), forever)));
+    await Promise.all(Array.from({ length: 130 }, (_, i) => ipam.release(attachment(`c${i}`), forever)));
+    expect(await ipam.deletePool({ name: 'p', resourceVersion: '' }, forever)).toBe(130);
+    expect((await store.list('/', forever)).records).toEqual([]);
+  });
+
+  test('one with addresses in use stays as it is', async () => {
+    const { ipam, store } = await withPool('10.0.0.0/24');
+    await ipam.allocate(request('c1'), forever);
+    const before = store.toString();
+    await expect(ipam.deletePool({ name: 'p', resourceVersion: '' }, forever)).rejects.toMatchObject({
+      code: 'POOL_IN_USE',
+    });
+    expect(store.toString()).toBe(before);
+  });
+
+  test('property: a deletion and an allocation at the same time, in any order of their transactions', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.scheduler(), async (scheduler) => {
+        let ordered = false;
+        const before = async (operation: string) => {
+          if (ordered && operation === 'commit') await scheduler.schedule(Promise.resolve());
+        };
+        const { ipam } = await withPool('10.0.0.0/24', { before });
+        ordered = true;
+        const results = Promise.allSettled([
+          ipam.deletePool({ name: 'p', resourceVersion: '' }, forever),
+          ipam.allocate(request('c1'), forever),
+        ]);
+        await scheduler.waitFor(results);
+        ordered = false;
+        const [deletion, allocation] = await results;
+        const pools = await listed(ipam);
+        const held = (await blocksOf(ipam)).some((block) => attributesAt(block, 0) !== undefined);
+        expect([deletion.status, allocation.status].sort()).toEqual(['fulfilled', 'rejected']);
+        expect(pools).toEqual(allocation.status === 'fulfilled' ? ['p'] : []);
+        expect(held).toBe(allocation.status === 'fulfilled');
+        if (pools.length > 0) expect((await ipam.getPool('p', forever)).pool.disabled).toBe(false);
+      }),
+      { numRuns: 50 },
+    );
+  });
+});
+
+describe('failures of the datastore', () => {
+  const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is away');
+
+  test('before the commit: nothing is allocated, and the repeat works', async () => {
+    const { ipam, store } = await withPool('10.0.0.0/24');
+    store.injectFault('commit', { type: 'fails', failure });
+    await expect(ipam.allocate(request('c1'), forever)).rejects.toBe(failure);
+    expect(store.unusedFaults()).toEqual([]);
+    expect(await blocksOf(ipam)).toEqual([]);
+    expect((await ipam.allocate(request('c1'), forever)).added).toEqual([4]);
+  });
+
+  test('after the commit: the repeat finds the address, a release frees it', async () => {
+    const { ipam, store } = await withPool('10.0.0.0/24');
+    store.injectFault('commit', { type: 'failsAfterCommit', failure });
+    await expect(ipam.allocate(request('c1'), forever)).rejects.toBe(failure);
+    expect(store.unusedFaults()).toEqual([]);
+    expect((await ipam.allocate(request('c1'), forever)).added).toEqual([]);
+    expect((await ipam.release(attachment('c1'), forever)).addresses).toHaveLength(1);
+  });
+
+  test('a caller that has given up already gets nothing', async () => {
+    const { ipam } = await withPool('10.0.0.0/24');
+    const gone = AbortSignal.abort(new Failure('CANCELLED', 'the caller gave up'));
+    await expect(ipam.allocate(request('c1'), gone)).rejects.toMatchObject({ code: 'CANCELLED' });
+    expect(await blocksOf(ipam)).toEqual([]);
+  });
+});
+
+test('what happened is logged once it is durable', async () => {
+  const { ipam, lines } = await withPool('10.0.0.0/26');
+  const pod = { namespace: 'default', name: 'web', uid: '' };
+  await ipam.allocate(request('old', { pod }), forever);
+  await ipam.allocate(request('new', { pod }), forever);
+  await ipam.allocate(request('new', { pod }), forever);
+  await ipam.release(attachment('old'), forever);
+  await ipam.release(attachment('old'), forever);
+  await ipam.release(attachment('new'), forever);
+  await ipam.deletePool({ name: 'p', resourceVersion: '' }, forever);
+  expect(lines.map((line) => JSON.parse(line).msg)).toEqual([
+    'created pool "p" 10.0.0.0/26 with blocks of /26',
+    'allocated 10.0.0.0',
+    'node n1 claimed block 10.0.0.0/26',
+    'allocated 10.0.0.1',
+    'took over the endpoint of net/old/eth0, which keeps its addresses until its release',
+    'allocated already',
+    'released 10.0.0.0',
+    'nothing to release',
+    'released 10.0.0.1',
+    'deleted pool "p" 10.0.0.0/26 and its 1 empty blocks',
+  ]);
+});
