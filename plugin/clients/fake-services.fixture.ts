@@ -12,6 +12,7 @@ import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { trace } from '@opentelemetry/api';
+import { expect, vi } from 'vitest';
 
 export type Method = 'Allocate' | 'Release' | 'GetEndpoint' | 'AttachPod' | 'DetachPod' | 'CheckPod' | 'ListPods';
 
@@ -55,9 +56,7 @@ export class Script {
 
   /** Resolves when a method has been called. */
   async untilCalled(method: Method): Promise<void> {
-    while (!this.calls.some((call) => call.startsWith(method))) {
-      await new Promise((resolve) => setTimeout(resolve, 2));
-    }
+    await vi.waitFor(() => expect(this.calls.join('\n')).toContain(method), { interval: 2, timeout: 5_000 });
   }
 
   /** A handler that notes its calls, waits where it is held, and fails where that is planned. */

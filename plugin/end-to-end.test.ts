@@ -1,0 +1,185 @@
+import { execFileSync, spawn } from 'node:child_process';
+import { statSync, writeFileSync } from 'node:fs';
+import { connect } from 'node:net';
+import { join } from 'node:path';
+import { performance } from 'node:perf_hooks';
+
+import { hostInterfaceName } from '@podwire/shared/attachment/names';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import type { Running } from '@podwire/shared/runtime/lifecycle';
+import { startTelemetry } from '@podwire/shared/runtime/telemetry';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+
+import { CONFIG, ENVIRONMENT, NOTHING, Plugin, recordingLog } from './plugin.fixture.js';
+import { startPlugin } from './service.js';
+import { readPluginSettings } from './settings.js';
+
+const SHIM_FOLDER = join(import.meta.dirname, 'shim');
+const SHIM = join(SHIM_FOLDER, 'build', 'podwire');
+const NETNS = '/run/netns/plugin-e2e';
+const TRACE_ID = '0af7651916cd43dd8448eb211c80319c';
+const HOST = hostInterfaceName({ network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' });
+
+let services: Plugin;
+let resident: Running;
+let socket: string;
+let record: ReturnType<typeof recordingLog>;
+
+const ip = (...args: string[]) => execFileSync('ip', args, { stdio: 'pipe' });
+
+beforeAll(async () => {
+  execFileSync('make', ['-C', SHIM_FOLDER], { stdio: 'pipe' });
+  ip('netns', 'add', 'plugin-e2e');
+  await startTelemetry('podwire-plugin', {});
+});
+
+afterAll(() => {
+  ip('netns', 'delete', 'plugin-e2e');
+});
+
+beforeEach(async () => {
+  services = await new Plugin().start();
+  socket = join(services.folder, 'run', 'cni.sock');
+  record = recordingLog();
+  const settings = readPluginSettings(
+    {
+      PODWIRE_PLUGIN_SOCKET: socket,
+      PODWIRE_PLUGIN_IPAM_ADDRESS: services.address('ipam'),
+      PODWIRE_PLUGIN_DATAPLANE_ADDRESS: services.address('dataplane'),
+      PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '2000',
+    },
+    'Node-1',
+  );
+  resident = await startPlugin(settings, {
+    log: record.log,
+    clock: systemClock,
+    stopwatch: performance,
+    random: Math.random,
+  });
+});
+
+afterEach(async () => {
+  await resident.stop();
+  await services.end();
+});
+
+interface Shim {
+  readonly env?: Record<string, string>;
+  readonly config?: Record<string, unknown>;
+  readonly stdin?: string;
+}
+
+/** Runs the shim as a container runtime does. */
+async function shim(command: string, { env = {}, config = {}, stdin }: Shim = {}) {
+  const child = spawn(SHIM, [], { env: { ...ENVIRONMENT, CNI_NETNS: NETNS, CNI_COMMAND: command, ...env } });
+  const output = { stdout: '', stderr: '' };
+  child.stdout.setEncoding('utf8').on('data', (text: string) => (output.stdout += text));
+  child.stderr.setEncoding('utf8').on('data', (text: string) => (output.stderr += text));
+  child.stdin.end(stdin ?? JSON.stringify({ ...CONFIG, socket, ...config }));
+  const exitCode = await new Promise((resolve) => child.once('close', resolve));
+  return { exitCode, ...output };
+}
+
+describe('a container runtime that runs the shim', () => {
+  test('gets the result of ADD, nothing from CHECK and DEL, and leaves nothing', async () => {
+    const added = await shim('ADD');
+    expect(added, added.stdout).toMatchObject({ exitCode: 0, stderr: '' });
+    const prevResult = JSON.parse(added.stdout);
+    expect(prevResult).toMatchObject({
+      cniVersion: '1.0.0',
+      interfaces: [{ name: HOST }, { name: 'eth0', sandbox: NETNS }],
+      ips: [{ address: '10.65.0.0/32', interface: 1 }],
+    });
+    const { ino } = statSync(NETNS, { bigint: true });
+    expect(services.ipam.toString()).toMatch(new RegExp(`@node-1 netns ${ino}$`));
+    const nothing = { exitCode: 0, stdout: '', stderr: '' };
+    expect(await shim('CHECK', { config: { prevResult } })).toEqual(nothing);
+    expect(await shim('DEL', { config: { prevResult } })).toEqual(nothing);
+    expect(await shim('DEL', { env: { CNI_NETNS: '' } })).toEqual(nothing);
+    expect(services.state()).toBe(NOTHING);
+  });
+
+  test('gets an error object and exit code 1', async () => {
+    const refused = await shim('ADD', { env: { CNI_NETNS: '/proc/self/ns/net', CNI_IFNAME: 'eth0' } });
+    expect(refused).toMatchObject({ exitCode: 1, stderr: '' });
+    expect(JSON.parse(refused.stdout)).toMatchObject({
+      cniVersion: '1.0.0',
+      code: 4,
+      msg: expect.stringContaining('own'),
+    });
+    expect(services.script.calls).toEqual([]);
+  });
+
+  test('finds its trace in the calls to the services and in the log', async () => {
+    await shim('ADD', { env: { TRACEPARENT: `00-${TRACE_ID}-b7ad6b7169203331-01` } });
+    expect(services.script.traceIds).toEqual([TRACE_ID, TRACE_ID]);
+    expect(record.lines()).toContainEqual(
+      expect.objectContaining({ msg: 'ADD done', trace_id: TRACE_ID, attachment: 'net/c0ffee/eth0' }),
+    );
+  });
+
+  test('finds the trace of a failure in the error object', async () => {
+    const { stdout } = await shim('ADD', {
+      env: { TRACEPARENT: `00-${TRACE_ID}-b7ad6b7169203331-01` },
+      config: { name: '' },
+    });
+    expect(JSON.parse(stdout).details).toContain(TRACE_ID);
+  });
+
+  test('can die in the middle of an ADD, which is then undone', async () => {
+    services.script.hold('AttachPod');
+    const child = spawn(SHIM, [], { env: { ...ENVIRONMENT, CNI_NETNS: NETNS, CNI_COMMAND: 'ADD' } });
+    child.stdin.end(JSON.stringify({ ...CONFIG, socket }));
+    await services.script.untilCalled('AttachPod');
+    child.kill('SIGKILL');
+    await services.script.untilCalled('Release');
+    await resident.stop();
+    expect(services.state()).toBe(NOTHING);
+    resident = { stop: () => Promise.resolve() };
+  });
+
+  test('can send its DEL while its ADD is under way', async () => {
+    services.script.hold('AttachPod');
+    const adding = shim('ADD');
+    await services.script.untilCalled('AttachPod');
+    expect(await shim('DEL')).toMatchObject({ exitCode: 0, stdout: '' });
+    const { stdout } = await adding;
+    expect(JSON.parse(stdout)).toMatchObject({ code: 11, msg: expect.stringContaining('DEL') });
+    expect(services.state()).toBe(NOTHING);
+  });
+});
+
+describe('the resident', () => {
+  test('keeps others than root out', () => {
+    expect(statSync(socket).mode & 0o777).toBe(0o600);
+    expect(statSync(join(services.folder, 'run')).mode & 0o777).toBe(0o700);
+  });
+
+  test('finishes what is under way when it is stopped, and takes its socket away', async () => {
+    const letGo = services.script.hold('AttachPod');
+    const adding = shim('ADD');
+    await services.script.untilCalled('AttachPod');
+    const idle = connect(socket);
+    await new Promise((resolve) => idle.once('connect', resolve));
+    const stopped = resident.stop();
+    letGo();
+    expect(await adding).toMatchObject({ exitCode: 0 });
+    await stopped;
+    expect(() => statSync(socket)).toThrow('ENOENT');
+    resident = { stop: () => Promise.resolve() };
+  });
+
+  test('refuses a socket that another process answers at, or a file in its place', async () => {
+    const start = (path: string) =>
+      startPlugin(readPluginSettings({ PODWIRE_PLUGIN_SOCKET: path }, 'node-1'), {
+        log: record.log,
+        clock: systemClock,
+        stopwatch: performance,
+        random: Math.random,
+      });
+    await expect(start(socket)).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
+    const file = join(services.folder, 'file');
+    writeFileSync(file, '');
+    await expect(start(file)).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
+  });
+});

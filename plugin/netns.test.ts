@@ -1,0 +1,56 @@
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+
+import { nodeNetnsReader } from './netns.js';
+
+const NAME = 'plugin-netns';
+const PATH = `/run/netns/${NAME}`;
+const folder = mkdtempSync(join(tmpdir(), 'podwire-netns-'));
+const file = join(folder, 'file');
+const link = join(folder, 'link');
+
+beforeAll(() => {
+  execFileSync('ip', ['netns', 'add', NAME]);
+  execFileSync('mkfifo', [join(folder, 'pipe')]);
+  writeFileSync(file, '');
+  symlinkSync(PATH, link);
+});
+
+afterAll(() => {
+  execFileSync('ip', ['netns', 'delete', NAME]);
+  rmSync(folder, { recursive: true });
+});
+
+const reader = nodeNetnsReader();
+
+describe('a network namespace', () => {
+  test('is told by boot and inode', () => {
+    expect(reader.identify(PATH)).toEqual({
+      bootId: readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim(),
+      inode: statSync(PATH, { bigint: true }).ino,
+    });
+  });
+
+  test('is the same through a symbolic link', () => {
+    expect(reader.identify(link)).toEqual(reader.identify(PATH));
+  });
+
+  test.each([
+    ['a path that does not exist', '/run/netns/nowhere', /nowhere does not exist/],
+    ['a path below a file', join(file, 'x'), /cannot be looked at/],
+    ['a file', file, /is no network namespace/],
+    ['a folder', folder, /is no network namespace/],
+    ['a pipe, without waiting for its other end', join(folder, 'pipe'), /is no network namespace/],
+    ['a device', '/dev/null', /is no network namespace/],
+    ['a file of the process file system', '/proc/self/status', /is no network namespace/],
+    ['the node’s own', '/proc/self/ns/net', /own network namespace/],
+  ])('is not %s', (_, path, message) => {
+    expect(() => reader.identify(path)).toThrow(
+      expect.objectContaining({ code: 'INVALID_NETNS', message: expect.stringMatching(message) }),
+    );
+  });
+});
