@@ -44,7 +44,7 @@ export interface Kernel {
    */
   attached(): Promise<readonly AttachedLink[]>;
 
-  /** Lets go of the node's namespace. Sessions that are open stay usable until they are closed. Idempotent. */
+  /** Lets go of the node's namespace; calls that come later fail, those of open sessions too. Idempotent. */
   close(): Promise<void>;
 }
 

@@ -58,7 +58,11 @@ export async function transact(options: TransactionOptions): Promise<Result> {
     if (round > CORRECTION_ROUNDS) return takeBack(session, { finished, cause: keepsDiffering(steps) });
     for (const batch of toBatches(steps)) {
       if (signal.aborted) return takeBack(session, { finished, cause: { failure: failureOfSignal(signal) } });
-      const outcome = await traced(session, batch);
+      const outcome = await traced(session, batch).catch(async (defect: unknown) => {
+        // Not the kernel's doing, but no reason either to leave a pod half wired.
+        await takeBack(session, { finished, cause: { failure: new Failure('INTERNAL', String(defect)) } });
+        throw defect;
+      });
       finished.push(...outcome.finished);
       warnings.push(...outcome.warnings);
       if (outcome.failed) return takeBack(session, { finished, cause: outcome.failed });

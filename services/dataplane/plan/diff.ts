@@ -51,12 +51,14 @@ function mends(wanted: Wanted, found: Observed): Mend[] {
   const wiring = mendWire(wanted, found);
   const observed = wireState(found) === 'paired' ? found : withBareWire(wanted, found);
   const host: End = { side: 'host', wanted: wanted.host, observed: observed.host };
-  const pod: End = { side: 'pod', wanted: wanted.pod, observed: observed.pod };
+  const cleared = clearNeighbours(wanted.pod, observed.pod);
+  const pod: End = { side: 'pod', wanted: wanted.pod, observed: cleared.observed };
   return [
     ...wiring,
     // The node's end is complete before the pod's comes up: no packet of the pod meets an unguarded interface.
     ...mendLink({ side: 'host', wanted: wanted.host, link: observed.host.link }),
     ...mendSysctls(host),
+    ...cleared.mends,
     ...mendLink({ side: 'pod', wanted: wanted.pod, link: observed.pod.link }),
     ...addAddresses(pod),
     ...mendNeighbours(pod),
@@ -193,6 +195,28 @@ function addAddresses({ side, wanted, observed }: End): Mend[] {
     const difference = { object, wanted: 'present', actual: 'missing' };
     return { step: { type: 'address-add', side, device, address }, differences: [difference] };
   });
+}
+
+interface Cleared {
+  readonly mends: readonly Mend[];
+  readonly observed: ObservedEnd;
+}
+
+/**
+ * A link that gets another MAC address loses its neighbour entries, permanent ones too. Deleted by steps of their own before,
+ * and set again after, they come back when the plan is undone.
+ */
+function clearNeighbours(wanted: WantedEnd, observed: ObservedEnd): Cleared {
+  if (observed.link?.mac === wanted.link.mac) return { mends: [], observed };
+  const device = wanted.link.name;
+  const mends = observed.neighbours
+    .filter(({ permanent }) => permanent)
+    .flatMap(({ address, mac }): Mend[] =>
+      mac === null
+        ? []
+        : [{ step: { type: 'neighbour-delete', side: 'pod', neighbour: { device, address, mac } }, differences: [] }],
+    );
+  return { mends, observed: { ...observed, neighbours: [] } };
 }
 
 function mendNeighbours({ side, wanted, observed }: End): Mend[] {

@@ -35,6 +35,7 @@ export class MemoryKernel implements Kernel {
   /** Paths that exist, and what is there. */
   readonly #paths = new Map<string, MemoryNamespace | 'a file'>([['/run/netns/node', this.host]]);
   readonly #faults: Fault[] = [];
+  #closed = false;
   readonly #pauses: { readonly operation: Operation; readonly reached: () => void; readonly go: Promise<void> }[] = [];
   /** Sessions that were opened and not closed. */
   openSessions = 0;
@@ -44,6 +45,13 @@ export class MemoryKernel implements Kernel {
   addNamespace(path: string): MemoryNamespace {
     const namespace = new MemoryNamespace();
     this.#paths.set(path, namespace);
+    return namespace;
+  }
+
+  /** The namespace that {@link addNamespace} made. */
+  namespace(path: string): MemoryNamespace {
+    const namespace = this.#paths.get(path);
+    if (!(namespace instanceof MemoryNamespace)) throw new Error(`there is no namespace at ${path}`);
     return namespace;
   }
 
@@ -120,6 +128,7 @@ export class MemoryKernel implements Kernel {
   }
 
   close(): Promise<void> {
+    this.#closed = true;
     return Promise.resolve();
   }
 
@@ -182,6 +191,7 @@ export class MemoryKernel implements Kernel {
 
   async #ask<Answer>(operation: Operation, name: string, answer: () => Answer): Promise<Answer> {
     await this.#turn(operation);
+    if (this.#closed) throw new Error('the kernel is closed');
     const errno = this.#takeFault(operation);
     if (errno !== undefined) throw kernelFailure(refusal({ operation: name, object: 'injected', errno }));
     return answer();

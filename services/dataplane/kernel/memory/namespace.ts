@@ -81,6 +81,8 @@ export class MemoryNamespace {
   }
 
   setLink(link: MemoryLink, { up, alias, mac, mtuBytes }: LinkChange): void {
+    // With its MAC address a link loses its neighbours, permanent ones too (neigh_changeaddr, net/core/neighbour.c).
+    if (mac !== undefined && mac !== link.mac) removeWhere(this.neighbours, ({ device }) => device === link.name);
     if (mac !== undefined) link.mac = mac;
     if (mtuBytes !== undefined) {
       checkMtu(mtuBytes);

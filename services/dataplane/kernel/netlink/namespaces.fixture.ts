@@ -1,0 +1,68 @@
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { networkInterfaces } from 'node:os';
+
+/**
+ * What tests do to the real kernel, always in the throwaway namespaces of test/support/isolated.mjs: pods are made with
+ * `ip netns add`, this process's own network namespace is the node.
+ */
+
+/** @throws Error outside a namespace that was made for tests, so that no test can reach the machine's network. */
+export function requireThrowawayNamespace(): void {
+  const mounts = readFileSync('/proc/self/mounts', 'utf8');
+  const uplinks = Object.keys(networkInterfaces()).filter((name) => name !== 'lo');
+  if (!/^tmpfs \/run\/netns tmpfs /m.test(mounts) || uplinks.some((name) => /^(e|w)/.test(name))) {
+    throw new Error('run kernel tests as `node test/support/isolated.mjs vitest run …`, in namespaces of their own');
+  }
+}
+
+/** Runs a program and gives its standard output. @throws Error with its standard error */
+export function run(program: string, ...args: readonly string[]): string {
+  return execFileSync(program, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
+}
+
+export function addPod(name: string): string {
+  run('ip', 'netns', 'add', name);
+  return `/run/netns/${name}`;
+}
+
+export function removePod(name: string): void {
+  run('ip', 'netns', 'delete', name);
+}
+
+/** Deletes every link of the node that a test made, and every pod. */
+export function cleanUp(): void {
+  for (const name of run('ip', '-br', 'link').split('\n')) {
+    const [link = ''] = name.split(/[@\s]/);
+    if (link !== '' && link !== 'lo') run('ip', 'link', 'delete', link);
+  }
+  for (const line of run('ip', 'netns', 'list').split('\n')) {
+    const [pod = ''] = line.split(' ');
+    if (pod !== '') removePod(pod);
+  }
+}
+
+/** Fields that change by themselves. */
+const VOLATILE = /"(ifindex|link_index|link_netnsid|used|updated|probes|confirmed|refcnt|state)":[^,}]*,?/g;
+
+/** Links, addresses, routes, neighbours and IPv4 settings of the node and some pods, as text to compare. */
+export function snapshot(...pods: readonly string[]): string {
+  const where = [[], ...pods.map((pod) => ['-n', pod])];
+  const what = [['link'], ['address'], ['route', 'show', 'table', 'all'], ['neigh', 'show', 'nud', 'permanent']];
+  const objects = where.flatMap((at) => what.map((object) => run('ip', ...at, '-j', ...object).replace(VOLATILE, '')));
+  const switches = pods.map((pod) =>
+    run('ip', 'netns', 'exec', pod, 'sysctl', '-a', '-r', '^net.ipv4.(ip_forward|conf)'),
+  );
+  return [...objects, run('sysctl', '-a', '-r', '^net.ipv4.(ip_forward|conf|neigh)'), ...switches].join('\n');
+}
+
+/** Whether one ping is answered within two seconds; from the node, or from a pod. */
+export function pings(address: string, pod?: string): boolean {
+  const enter = pod === undefined ? [] : ['ip', 'netns', 'exec', pod];
+  try {
+    run('env', ...enter, 'ping', '-n', '-q', '-c', '1', '-W', '2', address);
+    return true;
+  } catch {
+    return false;
+  }
+}

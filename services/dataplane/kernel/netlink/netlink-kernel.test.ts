@@ -1,0 +1,38 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { describe } from 'vitest';
+
+import { kernelContract, type KernelFixture } from '../kernel.contract.js';
+import { addPod, cleanUp, removePod, requireThrowawayNamespace, run } from './namespaces.fixture.js';
+import { NetlinkKernel } from './netlink-kernel.js';
+
+async function netlinkFixture(): Promise<KernelFixture> {
+  requireThrowawayNamespace();
+  const kernel = await NetlinkKernel.open();
+  const folder = mkdtempSync(join(tmpdir(), 'podwire-kernel-'));
+  const filePath = join(folder, 'file');
+  writeFileSync(filePath, '');
+  return {
+    kernel,
+    nodePath: '/proc/self/ns/net',
+    filePath,
+    addPod,
+    removePod,
+    addBridge: (name, { pod, alias = '' }) => {
+      const at = pod === undefined ? [] : ['-n', pod];
+      run('ip', ...at, 'link', 'add', name, 'type', 'bridge');
+      run('ip', ...at, 'link', 'set', name, 'up', 'alias', alias);
+    },
+    destroy: async () => {
+      await kernel.close();
+      cleanUp();
+      rmSync(folder, { recursive: true });
+    },
+  };
+}
+
+describe('the real kernel', () => {
+  kernelContract(netlinkFixture);
+});

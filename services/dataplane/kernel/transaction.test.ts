@@ -1,0 +1,173 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { describe, expect, test } from 'vitest';
+
+import { desired } from '../plan/desired.js';
+import { corrections, diff } from '../plan/diff.js';
+import { address, podNetwork } from '../plan/pod-network.fixture.js';
+import { nothingObserved } from '../plan/wire.js';
+import type { PodSession } from './kernel.js';
+import { MemoryKernel } from './memory/memory-kernel.js';
+import { transact, type NotApplied, type Result } from './transaction.js';
+
+const NETNS = '/run/netns/a';
+const network = podNetwork('a');
+const wanted = desired(network);
+const fresh = diff(wanted, nothingObserved(new Map([['net/ipv4/ip_forward', '1']])));
+const never = new AbortController().signal;
+
+async function node(): Promise<{ kernel: MemoryKernel; session: PodSession }> {
+  const kernel = new MemoryKernel();
+  kernel.addNamespace(NETNS).sysctls.set('net/ipv4/ip_forward', '1');
+  return { kernel, session: await kernel.open(NETNS) };
+}
+
+const apply = (session: PodSession, rest: Partial<Parameters<typeof transact>[0]> = {}): Promise<Result> =>
+  transact({ session, steps: fresh, signal: never, corrections: (links) => corrections(wanted, links), ...rest });
+
+function notApplied(result: Result): NotApplied {
+  if (result.applied) throw new Error('it was applied');
+  return result;
+}
+
+describe('a plan that succeeds', () => {
+  test('tells its changes and the links as they are in the end', async () => {
+    const { session } = await node();
+    const result = await apply(session);
+    expect(result).toMatchObject({ applied: true, changes: fresh.length, warnings: [] });
+    expect(result).toMatchObject({
+      links: { host: { name: network.hostInterfaceName, up: true }, pod: { name: 'eth0' } },
+    });
+  });
+
+  test('sets a MAC address again that the kernel ignored at creation', async () => {
+    const { kernel, session } = await node();
+    kernel.ignoresMacAtCreation = true;
+    const result = await apply(session);
+    expect(result).toMatchObject({ applied: true, links: { host: { mac: 'ee:ee:ee:ee:ee:ee' } } });
+    expect(kernel.commands.at(-1)).toBe(`ip link set ${network.hostInterfaceName} address ee:ee:ee:ee:ee:ee`);
+  });
+
+  test('goes on without an optional step, and tells so', async () => {
+    const { kernel, session } = await node();
+    const optional = fresh.findIndex((step) => step.type === 'sysctl-write' && step.optional);
+    kernel.failNext('any step', { after: optional, errno: 'EROFS' });
+    const result = await apply(session);
+    expect(result).toMatchObject({ applied: true, changes: fresh.length - 1, warnings: [{ errno: 'EROFS' }] });
+    expect(kernel.unusedFaults).toBe(0);
+  });
+});
+
+describe('a plan that fails', () => {
+  const required = fresh.flatMap((step, position) => (step.type === 'sysctl-write' && step.optional ? [] : [position]));
+
+  test.each(required)('at step %i leaves nothing', async (position) => {
+    const { kernel, session } = await node();
+    const before = kernel.print();
+    kernel.failNext('any step', { after: position, errno: 'ENOBUFS' });
+    const result = notApplied(await apply(session));
+    expect(result).toMatchObject({ undone: true, errno: 'ENOBUFS', failure: { code: 'KERNEL_REFUSED' } });
+    expect(kernel.unusedFaults).toBe(0);
+    expect(kernel.print()).toBe(before);
+  });
+
+  const mended = podNetwork('a', {
+    mac: '02:00:00:00:00:99',
+    mtuBytes: 1400,
+    ipForwarding: true,
+    addresses: [address('10.65.0.8')],
+  });
+
+  test('at any step of mending leaves what was there before', async () => {
+    const steps = 9;
+    const outcomes = [];
+    for (let position = 0; position <= steps; position++) {
+      const { kernel, session } = await node();
+      await apply(session);
+      const before = kernel.print();
+      kernel.failNext('any step', { after: position });
+      const plan = diff(desired(mended), await session.observe(desired(mended)));
+      expect(plan).toHaveLength(steps);
+      const result = await apply(session, { steps: plan, corrections: () => [] });
+      outcomes.push({ applied: result.applied, asBefore: kernel.print() === before, unused: kernel.unusedFaults });
+    }
+    const undone = { applied: false, asBefore: true, unused: 0 };
+    expect(outcomes).toEqual([
+      ...Array<typeof undone>(steps).fill(undone),
+      { applied: true, asBefore: false, unused: 1 },
+    ]);
+  });
+
+  test('and whose undoing fails says what is left, and takes back the rest', async () => {
+    const { kernel, session } = await node();
+    kernel.failNext('route-add', { after: 2 });
+    kernel.failNext('link-delete', { errno: 'EBUSY' });
+    const result = notApplied(await apply(session));
+    expect(result.undone).toBe(false);
+    expect(result.failure.message).toContain(`do it by hand: ip link delete ${network.hostInterfaceName} (`);
+    expect(result.failure.message).toContain('EBUSY');
+    expect(result.failure.details).toMatchObject({ undone: 'false', errno: 'EIO' });
+    expect(kernel.namespace(NETNS).sysctls.get('net/ipv4/ip_forward')).toBe('1');
+    expect(kernel.unusedFaults).toBe(0);
+  });
+
+  test('is undone when what was to be deleted has vanished by itself', async () => {
+    const { kernel, session } = await node();
+    kernel.failNext('route-add', { after: 2 });
+    kernel.failNext('link-delete', { errno: 'ENODEV' });
+    expect(await apply(session)).toMatchObject({ applied: false, undone: true });
+    expect(kernel.unusedFaults).toBe(0);
+  });
+
+  test('takes back a link’s attributes that were set before the one that was refused', async () => {
+    const { kernel, session } = await node();
+    await apply(session);
+    const before = kernel.print();
+    const change = { mac: '02:00:00:00:00:99', mtuBytes: 70_000 };
+    const previous = { mac: network.mac, mtuBytes: 1500 };
+    const neighbour = { device: 'eth0', address: '169.254.1.1', mac: 'ee:ee:ee:ee:ee:ee' };
+    const result = await apply(session, {
+      steps: [
+        { type: 'neighbour-delete', side: 'pod', neighbour },
+        { type: 'link-set', side: 'pod', name: 'eth0', change, previous },
+      ],
+    });
+    expect(result).toMatchObject({ applied: false, errno: 'EINVAL', undone: true });
+    expect(kernel.print()).toBe(before);
+  });
+
+  test('because the signal fired between two batches is undone too', async () => {
+    const { kernel, session } = await node();
+    const before = kernel.print();
+    const ending = new AbortController();
+    const pause = kernel.pauseBefore('sysctl-write');
+    const applying = apply(session, { signal: ending.signal });
+    await pause.reached;
+    ending.abort(new Failure('DEADLINE_EXCEEDED', 'too late'));
+    pause.release();
+    expect(await applying).toMatchObject({ applied: false, undone: true, failure: { code: 'DEADLINE_EXCEEDED' } });
+    expect(kernel.print()).toBe(before);
+  });
+
+  test('because the kernel keeps ignoring a setting says which', async () => {
+    const { kernel, session } = await node();
+    const before = kernel.print();
+    const result = notApplied(await apply(session, { corrections: () => fresh.slice(1, 2) }));
+    expect(result.failure).toMatchObject({ code: 'KERNEL_REFUSED' });
+    expect(result.failure.message).toContain(`ip link set ${network.hostInterfaceName}`);
+    expect(kernel.print()).toBe(before);
+  });
+
+  test('because of a defect is undone, and the defect is not hidden', async () => {
+    const { kernel, session } = await node();
+    const before = kernel.print();
+    let calls = 0;
+    const broken: PodSession = {
+      podSysctls: (keys) => session.podSysctls(keys),
+      observe: (all) => session.observe(all),
+      apply: (batch) => (calls++ === 1 ? Promise.reject(new TypeError('defect')) : session.apply(batch)),
+      close: () => session.close(),
+    };
+    await expect(apply(broken)).rejects.toThrow('defect');
+    expect(kernel.print()).toBe(before);
+  });
+});

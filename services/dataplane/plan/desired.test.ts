@@ -1,0 +1,96 @@
+import { MAX_CONTAINER_ID_BYTES, MAX_NETWORK_BYTES } from '@podwire/shared/attachment/attachment';
+import { parsePrefix } from '@podwire/shared/net/prefix';
+import { describe, expect, test } from 'vitest';
+
+import { aliasOf, attachmentOfAlias, desired, GATEWAY, GATEWAY_ADDRESS } from './desired.js';
+import { diff } from './diff.js';
+import { formatStep } from './notation.js';
+import { address, podNetwork } from './pod-network.fixture.js';
+import { toBatches } from './step.js';
+import { nothingObserved } from './wire.js';
+
+const NOTHING = nothingObserved(new Map([['net/ipv4/ip_forward', '1']]));
+
+const commands = (...args: Parameters<typeof podNetwork>) =>
+  diff(desired(podNetwork(...args)), NOTHING).map(formatStep);
+
+describe('a new pod', () => {
+  test('is wired by these commands, in this order', () => {
+    const name = 'podwtest';
+    expect(commands('a', { hostInterfaceName: name, mac: '02:00:00:00:00:07' })).toEqual([
+      'ip link add podwtest address ee:ee:ee:ee:ee:ee mtu 1500 type veth peer name eth0 address 02:00:00:00:00:07 mtu 1500 netns pod',
+      'ip link set podwtest alias "podwire:net/a/eth0" up',
+      'sysctl -w net.ipv4.conf.podwtest.route_localnet=1',
+      'sysctl -w net.ipv4.neigh.podwtest.proxy_delay=0',
+      'sysctl -w net.ipv4.conf.podwtest.proxy_arp=1',
+      'sysctl -w net.ipv4.conf.podwtest.forwarding=1',
+      'sysctl -w net.ipv4.conf.podwtest.rp_filter=1',
+      'sysctl -w net.ipv6.conf.podwtest.accept_ra=0',
+      'ip -n pod link set eth0 up',
+      'ip -n pod address add 10.65.0.7/32 dev eth0',
+      'ip -n pod neighbour replace 169.254.1.1 dev eth0 lladdr ee:ee:ee:ee:ee:ee nud permanent',
+      'ip -n pod route add 169.254.1.1 dev eth0 proto 87 scope link',
+      'ip -n pod route add default via 169.254.1.1 dev eth0 proto 87',
+      'ip netns exec pod sysctl -w net.ipv4.ip_forward=0',
+      'ip route add 10.65.0.7 dev podwtest proto 87 scope link',
+    ]);
+  });
+
+  test('takes three hops to the kernel', () => {
+    const batches = toBatches(diff(desired(podNetwork('a')), NOTHING));
+    expect(batches.map(({ side }) => side)).toEqual(['host', 'pod', 'host']);
+  });
+
+  test('gets the routes that were asked for in place of the default one', () => {
+    const routes = ['10.0.0.0/8', '192.168.1.0/24'].map((cidr) => {
+      const parsed = parsePrefix(cidr);
+      if (!parsed.ok) throw new Error(cidr);
+      return parsed.prefix;
+    });
+    const asked = commands('a', { routes }).filter((command) => command.includes(`via ${GATEWAY}`));
+    expect(asked).toEqual([
+      'ip -n pod route add 10.0.0.0/8 via 169.254.1.1 dev eth0 proto 87',
+      'ip -n pod route add 192.168.1.0/24 via 169.254.1.1 dev eth0 proto 87',
+    ]);
+  });
+
+  test('gets every address, and the node a route to each', () => {
+    const made = commands('a', { addresses: [address('10.65.0.7'), address('10.65.1.9')], hostInterfaceName: 'h' });
+    expect(made).toEqual(
+      expect.arrayContaining([
+        'ip -n pod address add 10.65.0.7/32 dev eth0',
+        'ip -n pod address add 10.65.1.9/32 dev eth0',
+        'ip route add 10.65.0.7 dev h proto 87 scope link',
+        'ip route add 10.65.1.9 dev h proto 87 scope link',
+      ]),
+    );
+  });
+
+  test('keeps the namespace’s forwarding switch where it is as wanted', () => {
+    const made = commands('a', { ipForwarding: true });
+    expect(made.filter((command) => command.includes('ip_forward'))).toEqual([]);
+  });
+});
+
+test('the gateway is the same as text and as number', () => {
+  expect(GATEWAY_ADDRESS).toEqual(address(GATEWAY));
+});
+
+describe('the alias', () => {
+  test('of the longest attachment fits into the kernel’s 255 bytes, and can be read back', () => {
+    const longest = {
+      network: 'n'.repeat(MAX_NETWORK_BYTES),
+      containerId: 'c'.repeat(MAX_CONTAINER_ID_BYTES),
+      interfaceName: 'i'.repeat(15),
+    };
+    expect(Buffer.byteLength(aliasOf(longest))).toBeLessThanOrEqual(255);
+    expect(attachmentOfAlias(aliasOf(longest))).toEqual(longest);
+  });
+
+  test.each([null, '', 'uplink', 'podwire:', 'podwire:a/b', 'podwire:a/b/c/d', 'Podwire:a/b/eth0'])(
+    '%j is not one of Podwire’s',
+    (alias) => {
+      expect(attachmentOfAlias(alias)).toBeUndefined();
+    },
+  );
+});

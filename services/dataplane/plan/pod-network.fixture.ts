@@ -1,0 +1,28 @@
+import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import { parseAddress, type Address } from '@podwire/shared/net/address';
+
+import type { PodNetwork } from './pod-network.js';
+
+export function address(text: string): Address {
+  const parsed = parseAddress(text);
+  if (!parsed) throw new Error(`${text} is no address`);
+  return parsed;
+}
+
+export const DEFAULT_ROUTE = { family: 4, value: 0n, length: 0 } as const;
+
+/** A pod as a caller wants it, with names derived as the plugin derives them. */
+export function podNetwork(containerId: string, rest: Partial<PodNetwork> = {}): PodNetwork {
+  const attachment = { network: 'net', containerId, interfaceName: 'eth0' };
+  return {
+    attachment,
+    netns: `/run/netns/${containerId}`,
+    hostInterfaceName: hostInterfaceName(attachment),
+    mac: podMac(attachment),
+    addresses: [address('10.65.0.7')],
+    routes: [DEFAULT_ROUTE],
+    mtuBytes: 1500,
+    ipForwarding: false,
+    ...rest,
+  };
+}
