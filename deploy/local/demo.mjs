@@ -8,7 +8,7 @@ import { NODE_ADDRESS, setUpNode } from './node.mjs';
 import { pinger } from './ping.mjs';
 import { Processes } from './processes.mjs';
 import { SpanReceiver } from './spans.mjs';
-import { whereTimeWent } from './time.mjs';
+import { ADD_SPANS, whereTimeWent } from './time.mjs';
 import { ms, table } from './table.mjs';
 import { startPodwire } from './podwire.mjs';
 
@@ -29,7 +29,7 @@ async function addPods({ folder, podwire, spans }) {
   const rows = [];
   for (const { name, added } of pods) {
     const [host, pod] = added.result.interfaces;
-    const time = whereTimeWent(await spans.traceOf(added.traceId, 'CNI ADD'), added.elapsedMs);
+    const time = whereTimeWent(await spans.traceOf(added.traceId, ADD_SPANS), added.elapsedMs);
     rows.push([
       name,
       added.result.ips[0].address,

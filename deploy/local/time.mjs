@@ -6,6 +6,9 @@ const COMMIT = 'podwire.store.commit';
 const KERNEL = 'podwire.kernel.batch';
 const ROOT = 'CNI ADD';
 
+/** The spans that an ADD's trace has when all of it has arrived: calls have one of the client and one of the server. */
+export const ADD_SPANS = { [ROOT]: 1, [IPAM_CALL]: 2, [DATAPLANE_CALL]: 2 };
+
 /**
  * Splits the time from exec to exit of one ADD into parts that add up to it. Each call counts, with what it takes on the
  * wire, for the service that is called, less what that service spent in the datastore or the kernel.
