@@ -1,0 +1,29 @@
+import { expect, test } from 'vitest';
+
+import { checked, Checks } from './checks.js';
+
+test('a request that is right becomes its value', () => {
+  expect(checked('GetPool', (checks) => (checks.check('name', undefined), 7))).toBe(7);
+});
+
+test('everything that is wrong is told at once', () => {
+  const read = (checks: Checks) => {
+    checks.check('name', 'is empty');
+    checks.check('cidr', undefined);
+    checks.check('page_size', 'is -1');
+  };
+  expect(() => checked('ListPools', read)).toThrow(
+    expect.objectContaining({
+      code: 'INVALID_REQUEST',
+      message: 'ListPools refused: name is empty; page_size is -1',
+      violations: [
+        { field: 'name', reason: 'is empty' },
+        { field: 'page_size', reason: 'is -1' },
+      ],
+    }),
+  );
+});
+
+test('settling without faults does nothing', () => {
+  expect(() => new Checks().settle('GetPool')).not.toThrow();
+});
