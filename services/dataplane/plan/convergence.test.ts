@@ -1,0 +1,126 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+
+import type { PodSession } from '../kernel/kernel.js';
+import { MemoryKernel } from '../kernel/memory/memory-kernel.js';
+import { show, type MemoryNamespace } from '../kernel/memory/namespace.js';
+import { desired } from './desired.js';
+import { diff } from './diff.js';
+import { address, podNetwork } from './pod-network.fixture.js';
+import type { PodNetwork } from './pod-network.js';
+import { toBatches, undoOf, type Step } from './step.js';
+import { obstacleTo } from './wire.js';
+
+/** Fixed, so that every run is the same; change it to look elsewhere. */
+const SEED = 20_261_121;
+const RUNS = { seed: SEED, numRuns: 300 };
+
+const NETNS = '/run/netns/a';
+
+const networks: fc.Arbitrary<PodNetwork> = fc
+  .record({
+    hosts: fc.uniqueArray(fc.integer({ min: 1, max: 6 }), { minLength: 1, maxLength: 3 }),
+    routes: fc.constantFrom(['0.0.0.0/0'], ['10.0.0.0/8'], ['10.0.0.0/8', '172.16.0.0/12']),
+    mtuBytes: fc.constantFrom(1500, 1450),
+    ipForwarding: fc.boolean(),
+    mac: fc.constantFrom('02:00:00:00:00:0a', '02:00:00:00:00:0b'),
+  })
+  .map(({ hosts, routes, ...rest }) =>
+    podNetwork('a', {
+      ...rest,
+      addresses: hosts.map((host) => address(`10.65.0.${host}`)),
+      routes: routes.map((cidr) => {
+        const [network = '', length] = cidr.split('/');
+        return { ...address(network), length: Number(length) };
+      }),
+    }),
+  );
+
+/** What people and other programs do to a wired pod. */
+const meddling = fc.constantFrom<readonly [string, (kernel: MemoryKernel, pod: MemoryNamespace, host: string) => void]>(
+  ['host link down', (kernel, _, host) => kernel.host.setLink(kernel.host.find(host), { up: false })],
+  ['pod link down', (_, pod) => pod.setLink(pod.find('eth0'), { up: false })],
+  ['pod address gone', (_, pod) => pod.deleteAddress('eth0', pod.addresses[0]?.address ?? '')],
+  ['pod routes gone', (_, pod) => void pod.routes.splice(0)],
+  ['one pod route gone', (_, pod) => void pod.routes.splice(1, 1)],
+  ['neighbour gone', (_, pod) => void pod.neighbours.splice(0)],
+  [
+    'neighbour changed',
+    (_, pod) => pod.setNeighbour({ device: 'eth0', address: '169.254.1.1', mac: '02:00:00:00:00:ff' }),
+  ],
+  ['host route gone', (kernel) => void kernel.host.routes.splice(0, 1)],
+  ['mtu', (_, pod) => pod.setLink(pod.find('eth0'), { mtuBytes: 1280 })],
+  ['host mac', (kernel, _, host) => kernel.host.setLink(kernel.host.find(host), { mac: '02:00:00:00:00:fe' })],
+  ['proxy arp off', (kernel, _, host) => kernel.host.writeSysctl(`net/ipv4/conf/${host}/proxy_arp`, '0')],
+  ['forwarding', (_, pod) => pod.writeSysctl('net/ipv4/ip_forward', '1')],
+  ['wire cut', (kernel, _, host) => kernel.host.removeLink(kernel.host.find(host))],
+);
+
+async function applyAll(session: PodSession, steps: readonly Step[]): Promise<void> {
+  for (const batch of toBatches(steps)) expect((await session.apply(batch)).failed).toBeUndefined();
+}
+
+/** A pod wired as `before`, meddled with, and the plan to make it `after`. */
+async function scene(before: PodNetwork, after: PodNetwork, meddle: readonly (readonly [string, Meddle])[]) {
+  const kernel = new MemoryKernel();
+  const pod = kernel.addNamespace(NETNS);
+  const session = await kernel.open(NETNS);
+  await applyAll(session, diff(desired(before), await session.observe(desired(before))));
+  for (const [, change] of meddle) {
+    // A link that is gone or down, or without address, cannot be meddled with any more.
+    if (pod.links.some(({ up }) => up) && pod.addresses.length > 0) change(kernel, pod, before.hostInterfaceName);
+  }
+  const wanted = desired(after);
+  return { kernel, session, wanted, observed: await session.observe(wanted) };
+}
+type Meddle = (kernel: MemoryKernel, pod: MemoryNamespace, host: string) => void;
+
+const meddlings = fc.array(meddling, { maxLength: 5 });
+
+describe('whatever was wired before, and whatever was done to it', () => {
+  test('the plan reaches what is wanted, and a second plan is empty', async () => {
+    await fc.assert(
+      fc.asyncProperty(networks, networks, meddlings, async (before, after, meddle) => {
+        const { session, wanted, observed } = await scene(before, after, meddle);
+        expect(obstacleTo(wanted, observed)).toBeUndefined();
+        await applyAll(session, diff(wanted, observed));
+        expect(diff(wanted, await session.observe(wanted))).toEqual([]);
+      }),
+      RUNS,
+    );
+  });
+
+  test('what is left holds no address or route of the state before', async () => {
+    await fc.assert(
+      fc.asyncProperty(networks, networks, async (before, after) => {
+        const { kernel, session, wanted, observed } = await scene(before, after, []);
+        await applyAll(session, diff(wanted, observed));
+        const pod = kernel.namespace(NETNS);
+        expect(pod.addresses.map((entry) => entry.address).sort()).toEqual([...wanted.pod.addresses].sort());
+        expect(pod.routes.map((route) => route.destination).sort()).toEqual(
+          wanted.pod.routes.map((route) => route.destination).sort(),
+        );
+        expect(kernel.host.routes.map((route) => route.destination).sort()).toEqual(
+          wanted.host.routes.map((route) => route.destination).sort(),
+        );
+      }),
+      RUNS,
+    );
+  });
+
+  test('any beginning of a plan can be taken back exactly', async () => {
+    await fc.assert(
+      fc.asyncProperty(networks, networks, meddlings, fc.nat({ max: 40 }), async (before, after, meddle, length) => {
+        const { kernel, session, wanted, observed } = await scene(before, after, meddle);
+        const links = () => kernel.host.links.map((link) => ({ ...show(link), index: 0, peerIndex: 0 }));
+        const [text, shown] = [kernel.print(), links()];
+        const beginning = diff(wanted, observed).slice(0, length);
+        await applyAll(session, beginning);
+        await applyAll(session, undoOf(beginning));
+        expect(kernel.print()).toBe(text);
+        expect(links()).toEqual(shown);
+      }),
+      RUNS,
+    );
+  });
+});
