@@ -12,7 +12,7 @@ import type { View } from './view.js';
  * Why no pool could serve, as a text: every pool and why, every block and why. A gRPC status travels in a header of a few
  * kilobytes, so only so many are named, and the others counted by their reason.
  */
-const NAMED_POOLS = 12;
+const NAMED_POOLS = 8;
 const NAMED_BLOCKS = 4;
 
 export interface RefusedWish {

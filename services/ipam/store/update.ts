@@ -1,3 +1,5 @@
+import { setMaxListeners } from 'node:events';
+
 import { context, trace, type Context } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
@@ -80,6 +82,8 @@ export class Updater {
       commitTimeoutMs: DEFAULT_COMMIT_TIMEOUT_MS,
       ...options,
     };
+    // Every lane that waits listens to it; Node would take more than ten for a leak, and say so on standard error.
+    setMaxListeners(0, this.#stop.signal);
   }
 
   /**
