@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
+import { allocations } from '../support/leftovers.js';
 import { callCni, makePod, removePod, type CniCall, type Pod } from '../support/pods.js';
 import { pings, rpc, run } from '../support/programs.js';
 import { NODE_ADDRESS, Stack } from '../support/stack.js';
@@ -99,15 +100,19 @@ describe('ADD', () => {
     expect(await call('DEL', target)).toMatchObject({ exitCode: 0 });
   });
 
-  test('gives two interfaces of one container two addresses, and DEL takes one without the other', async () => {
+  test('refuses a second default route in a pod, and leaves the first interface as it is', async () => {
     const target = pod('e2e-two-interfaces');
-    const first = addressOf(await add(target));
-    const second = addressOf(await add(target, { interfaceName: 'net1' }));
-    expect(first).not.toBe(second);
-    expect((await call('DEL', target)).exitCode).toBe(0);
-    expect(pings(second, stack.netnsPath)).toBe(true);
-    expect(pings(first, stack.netnsPath)).toBe(false);
+    const address = addressOf(await add(target));
+    const held = await allocations(stack);
+    const answer = await call('ADD', target, { interfaceName: 'net1' });
+    expect(answer.exitCode).toBe(1);
+    expect(JSON.parse(answer.stdout).msg).toMatch(/route to default.*eth0/);
+    expect(await allocations(stack)).toEqual(held);
+    expect(run('ip', '-n', target.name, '-br', 'link')).not.toContain('net1');
+    expect(pings(address, stack.netnsPath)).toBe(true);
     expect((await call('DEL', target, { interfaceName: 'net1' })).exitCode).toBe(0);
+    expect(pings(address, stack.netnsPath)).toBe(true);
+    expect((await call('DEL', target)).exitCode).toBe(0);
   });
 });
 

@@ -35,7 +35,8 @@ describe.each(['ipam', 'dataplane'] as const)('%s, known by reflection alone', (
     const { ok, text } = bufCurl(socket, '--list-methods', 'http://localhost');
     expect(ok, text).toBe(true);
     const listed = text.trim().split('\n').sort();
-    expect(listed).toEqual(['grpc.health.v1.Health/Check', 'grpc.health.v1.Health/Watch', ...METHODS[service]]);
+    const health = ['Check', 'List', 'Watch'].map((method) => `grpc.health.v1.Health/${method}`);
+    expect(listed).toEqual([...health, ...METHODS[service]]);
   });
 
   test.each(METHODS[service])('%s takes a call and answers, or refuses with a typed error', (method) => {

@@ -72,7 +72,7 @@ function kernelFloor(stack: Stack): () => number {
   const program = join(folder, 'build', 'floor');
   return () => {
     const output = run('nsenter', `--net=${stack.netnsPath}`, program, String(FLOOR_BATCH));
-    return readAddMs(output);
+    return Number(output);
   };
 }
 
