@@ -3,6 +3,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, defaultRoute, type Prefix } from '@podwire/shared/net/prefix';
 
+import { usedCount } from './block.js';
 import { describeEndpoint } from './endpoint.js';
 import { heldBy } from './holding.js';
 import { poolOf, poolUtilization, requirePool, type PoolListing } from './pools.js';
@@ -66,15 +67,24 @@ export function listPools(view: View, { after, limit }: PoolQuery): Page<PoolLis
   return { items, more: pools.length > limit };
 }
 
-/** A page of the blocks, in the order of their addresses, IPv4 before IPv6. */
+/** Clients take messages of 4 MiB unless told otherwise; an address with all that is known of it takes up to 1 KiB. */
+const MAX_PAGE_ADDRESSES = 4096;
+
+/**
+ * A page of the blocks, in the order of their addresses, IPv4 before IPv6. It ends before the limit where the next block would
+ * bring it above {@link MAX_PAGE_ADDRESSES} addresses in use.
+ */
 export function listBlocks(view: View, query: BlockQuery): Page<BlockListing> {
   const items: BlockListing[] = [];
   const pools = view.pools();
+  let addresses = 0;
   for (const range of rangesOf(view, query)) {
     for (const block of view.blocksIn(range)) {
       if (query.after && comparePrefixes(block.prefix, query.after) <= 0) continue;
       if (query.nodeName !== '' && (block.owner?.kind !== 'host' || block.owner.name !== query.nodeName)) continue;
-      if (items.length === query.limit) return { items, more: true };
+      addresses += usedCount(block);
+      const full = items.length === query.limit || (items.length > 0 && addresses > MAX_PAGE_ADDRESSES);
+      if (full) return { items, more: true };
       items.push({
         block,
         poolName: poolOf(pools, block.prefix)?.name,

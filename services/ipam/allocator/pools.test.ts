@@ -337,6 +337,19 @@ describe('lists', () => {
     expect(blocks({ limit: 2, after: prefix('10.0.0.64/26') })).toEqual({ cidrs: all.slice(2), more: false });
   });
 
+  test('blocks in pages that stay small enough for a message, with one block at least', () => {
+    const large = ['10.0.0.0/20', '10.0.16.0/21', '10.0.24.0/21', '10.0.32.0/26'].map((cidr) => fullBlock(cidr, 'n1'));
+    const full = new MapView(large.map((value) => ({ kind: 'block', value })));
+    const sizes: number[] = [];
+    for (let after: ReturnType<typeof prefix> | undefined, more = true; more;) {
+      const page = listBlocks(full, { after, limit: 10, poolName: '', nodeName: '' });
+      sizes.push(page.items.length);
+      after = page.items.at(-1)!.block.prefix;
+      more = page.more;
+    }
+    expect(sizes).toEqual([1, 2, 1]);
+  });
+
   test('blocks of one pool, of one node, and of both', () => {
     expect(blocks({ poolName: 'a' }).cidrs).toEqual(['10.0.0.0/26', '10.0.0.64/26']);
     expect(blocks({ nodeName: 'n1' }).cidrs).toEqual(['10.0.0.0/26', 'fd00::/122']);
