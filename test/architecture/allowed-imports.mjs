@@ -7,6 +7,9 @@ import { TEST_IMPORTS, WORKSPACES, ZONES } from './directions.mjs';
 const ROOT = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
 const TEST_FILE = /\.(test|contract|fixture)\.ts$/;
 
+/** Where packages keep what they build or are built from; what they offer is named otherwise. */
+const LIBRARY_INSIDE = /\/(build|dist|src)\//;
+
 const lies = (file, folder) => file === folder || file.startsWith(`${folder}/`);
 
 /** The zone of a file, given by its path from the root. */
@@ -41,6 +44,8 @@ export function faultOf(specifier, importer) {
     case 'builtin':
       return listed(zone.builtins, target.name) || isTest ? undefined : `${zone.path} may not use ${target.name}`;
     case 'package':
+      if (LIBRARY_INSIDE.test(specifier))
+        return `${specifier} is the inside of ${target.name}, which may change any day`;
       return listed(zone.packages, target.name) || (isTest && TEST_IMPORTS.packages.includes(target.name))
         ? undefined
         : `${zone.path} may not import the package ${target.name}`;
@@ -76,6 +81,7 @@ export const allowedImports = {
       ImportExpression: check,
       ExportNamedDeclaration: check,
       ExportAllDeclaration: check,
+      TSImportType: check,
     };
   },
 };

@@ -1,0 +1,365 @@
+import { existsSync } from 'node:fs';
+import { basename, dirname, join, normalize } from 'node:path';
+
+import { ESLint } from 'eslint';
+import { beforeAll, describe, expect, test } from 'vitest';
+
+import { faultOf, targetOf, zoneOf } from './architecture/allowed-imports.mjs';
+import { WORKSPACES, ZONES } from './architecture/directions.mjs';
+import { FILES, importsOf, isGenerated, isTest, lineCount, read, SOURCES, workspaceOf } from './architecture/tree.js';
+import { ROOT } from './support/root.js';
+
+const GENERATED = FILES.filter((file) => isGenerated(file) && file.endsWith('.ts'));
+
+test('there is something to look at', () => {
+  expect(SOURCES.length).toBeGreaterThan(100);
+  expect(GENERATED.length).toBeGreaterThan(5);
+  expect(importsOf('services/shared/rpc/server.ts')).toEqual([
+    'node:timers/promises',
+    '@grpc/grpc-js',
+    'grpc-health-check',
+    '../failure/failure.js',
+    '../runtime/clock.js',
+    '../runtime/log.js',
+    './listen.js',
+    './reflection.js',
+    './unary.js',
+  ]);
+});
+
+describe('a planted violation is red', () => {
+  const eslint = new ESLint({ cwd: ROOT });
+
+  /** Lints a text as if it were the content of a file that exists, as type-aware rules need its project. */
+  async function faults(file: string, text: string): Promise<string[]> {
+    const [result] = await eslint.lintText(text, { filePath: join(ROOT, file) });
+    return (result?.messages ?? []).map(({ ruleId, message }) => `${ruleId ?? 'parser'}: ${message}`);
+  }
+
+  const uses = (specifier: string) => `import { x } from '${specifier}';\n\nexport const y: unknown = x;\n`;
+  const lines = (count: number, line: string) => `${line}\n`.repeat(count);
+
+  beforeAll(async () => {
+    await faults('services/shared/net/mac.ts', 'export {};\n');
+  });
+
+  test('and what is allowed is green', async () => {
+    const allowed = "import { familyBits } from './address.js';\n\nexport const bits = familyBits(4);\n";
+    await expect(faults('services/shared/net/prefix.ts', allowed)).resolves.toEqual([]);
+  });
+
+  test.each([
+    ['service → service', 'services/ipam/store/store.ts', '@podwire/dataplane/dataplane'],
+    ['service → service, by a path', 'services/dataplane/plan/desired.ts', '../../ipam/ipam.js'],
+    ['service → plugin', 'services/dataplane/dataplane.ts', '@podwire/plugin/run'],
+    ['plugin → service', 'plugin/run.ts', '@podwire/ipam/ipam'],
+    ['plugin → addon', 'plugin/run.ts', '@podwire/netlink'],
+    ['shared → service', 'services/shared/net/prefix.ts', '@podwire/ipam/ipam'],
+    ['anything → tests', 'services/ipam/ipam.ts', '@podwire/test/support/root'],
+    ['addon → ours', 'addon/lib/index.ts', '@podwire/shared/net/prefix'],
+    ['pure → files', 'services/ipam/allocator/view.ts', 'node:fs'],
+    ['pure → files, by the old name', 'services/shared/net/prefix.ts', 'fs'],
+    ['pure → network', 'services/dataplane/plan/desired.ts', 'node:net'],
+    ['decision → store', 'services/ipam/allocator/view.ts', '../store/store.js'],
+    ['decision → telemetry', 'services/ipam/allocator/view.ts', '@opentelemetry/api'],
+    ['plan → kernel', 'services/dataplane/plan/desired.ts', '../kernel/kernel.js'],
+    ['decision → contract', 'services/ipam/allocator/view.ts', '@podwire/proto/podwire/ipam/v1/pool'],
+    ['store → contract', 'services/ipam/store/store.ts', '@podwire/proto/podwire/ipam/v1/pool'],
+    ['CNI protocol → contract', 'plugin/cni/error.ts', '@podwire/proto/podwire/ipam/v1/pool'],
+    ['addon outside of kernel/netlink', 'services/dataplane/kernel/kernel.ts', '@podwire/netlink'],
+    ['addon outside of kernel/netlink, by a path', 'services/dataplane/dataplane.ts', '../../addon/lib/index.js'],
+    ['lmdb outside of store/embedded', 'services/ipam/store/update.ts', 'lmdb'],
+    ['lmdb in the plugin', 'plugin/run.ts', 'lmdb'],
+    ['a package that is in no table', 'services/shared/net/prefix.ts', 'lodash'],
+    ['a library’s inside', 'services/shared/rpc/server.ts', '@grpc/grpc-js/build/src/server'],
+  ])('%s', async (_, file, specifier) => {
+    const found = await faults(file, uses(specifier));
+    expect(found.filter((fault) => fault.startsWith('podwire/allowed-imports'))).toHaveLength(1);
+  });
+
+  const BAD = '@podwire/ipam/ipam';
+
+  test.each([
+    ['import type', `import type { A } from '${BAD}';\n\nexport type B = A;\n`],
+    ['import for effect', `import '${BAD}';\n`],
+    ['import()', `export const a: unknown = await import('${BAD}');\n`],
+    ['import() of a type', `export type A = import('${BAD}').B;\n`],
+    ['export from', `export { a } from '${BAD}';\n`],
+    ['export *', `export * from '${BAD}';\n`],
+  ])('whatever its form: %s', async (_, text) => {
+    const found = await faults('services/shared/net/prefix.ts', text);
+    expect(found.filter((fault) => fault.startsWith('podwire/allowed-imports'))).toHaveLength(1);
+  });
+
+  test.each<[string, string, string, string]>([
+    [
+      'a package that the workspace does not declare',
+      'import-x/no-extraneous-dependencies',
+      'services/shared/net/prefix.ts',
+      uses('lmdb'),
+    ],
+    [
+      'a cycle',
+      'import-x/no-cycle',
+      'services/shared/net/address.ts',
+      "import { hostPrefix } from './prefix.js';\n\nexport const y = hostPrefix;\n",
+    ],
+    ['time', 'no-restricted-properties', 'services/ipam/ipam.ts', 'export const now = Date.now();\n'],
+    ['time, as an object', 'no-restricted-syntax', 'services/ipam/ipam.ts', 'export const now = new Date();\n'],
+    ['chance', 'no-restricted-properties', 'services/ipam/ipam.ts', 'export const chance = Math.random();\n'],
+    ['the process', 'no-restricted-globals', 'services/ipam/ipam.ts', 'export const { pid } = process;\n'],
+    [
+      'the process, imported',
+      'no-restricted-imports',
+      'services/ipam/ipam.ts',
+      "import process from 'node:process';\n\nexport const { pid } = process;\n",
+    ],
+    ['a cast', 'no-restricted-syntax', 'services/ipam/ipam.ts', 'export const a = (b: unknown) => b as string;\n'],
+    [
+      'any',
+      '@typescript-eslint/no-explicit-any',
+      'services/ipam/ipam.ts',
+      'export const a = (b: any): unknown => b;\n',
+    ],
+    [
+      'a fourth parameter',
+      'max-params',
+      'services/ipam/ipam.ts',
+      'export const a = (b: string, c: string, d: string, e: string) => b + c + d + e;\n',
+    ],
+    ['a file of 401 lines', 'max-lines', 'services/ipam/ipam.ts', lines(401, 'export {};')],
+    ['a test of 601 lines', 'max-lines', 'services/shared/net/mac.test.ts', lines(601, 'export {};')],
+    [
+      'a function of 61 lines',
+      'max-lines-per-function',
+      'services/ipam/ipam.ts',
+      `export function a(): void {\n${lines(59, '  a();')}}\n`,
+    ],
+    ['output', 'no-console', 'services/ipam/ipam.ts', "console.log('a');\n"],
+  ])('%s', async (_, rule, file, text) => {
+    const found = await faults(file, text);
+    expect(found.map((fault) => fault.split(': ')[0])).toContain(rule);
+  });
+});
+
+describe('zones', () => {
+  test.each(SOURCES)('%s lies in one', (file) => {
+    expect(zoneOf(file)).toBeDefined();
+  });
+
+  test.each(ZONES.map(({ path }) => path))('%s exists', (path) => {
+    expect(existsSync(join(ROOT, path))).toBe(true);
+  });
+
+  test('list paths that are zones or lie in one', () => {
+    const listed = ZONES.flatMap(({ zones }) => zones).filter((path) => path !== '*');
+    expect(listed.filter((path) => !existsSync(join(ROOT, path)))).toEqual([]);
+  });
+
+  test.each(Object.entries(WORKSPACES))('%s is in %s', (name, folder) => {
+    const manifest: { readonly name: string } = JSON.parse(read(`${workspaceOf(folder)}/package.json`));
+    expect(manifest.name).toBe(name);
+  });
+});
+
+/** The files of ours that each file imports, types included. */
+type Graph = ReadonlyMap<string, readonly string[]>;
+
+/** Files that import themselves by way of others; the lint rule sees no cycle that imports of types close. */
+function inCycles(graph: Graph): string[] {
+  const reaches = (from: string, to: string, seen = new Set<string>()): boolean =>
+    (graph.get(from) ?? []).some((next) => {
+      if (next === to) return true;
+      if (seen.has(next)) return false;
+      seen.add(next);
+      return reaches(next, to, seen);
+    });
+  return [...graph.keys()].filter((file) => reaches(file, file));
+}
+
+describe('cycles', () => {
+  test('there are none', () => {
+    const targets = (file: string) => importsOf(file).map((specifier) => targetOf(specifier, file).name);
+    const graph = new Map(SOURCES.map((file) => [file, targets(file)]));
+    expect(graph.get('services/shared/net/prefix.ts')).toContain('services/shared/net/address.ts');
+    expect(graph.get('services/shared/failure/status.ts')).toContain('proto/gen/google/rpc/status.ts');
+    expect(inCycles(graph)).toEqual([]);
+  });
+
+  test('a planted one is seen', () => {
+    const graph = new Map([
+      ['a', ['b']],
+      ['b', ['c', 'd']],
+      ['c', ['b']],
+      ['d', []],
+      ['e', ['e']],
+    ]);
+    expect(inCycles(graph)).toEqual(['b', 'c', 'e']);
+  });
+});
+
+describe('generated code', () => {
+  test.each(GENERATED)('%s imports nothing of ours', (file) => {
+    const faults = importsOf(file).map((specifier) => faultOf(specifier, file));
+    expect(faults.filter((fault) => fault !== undefined)).toEqual([]);
+  });
+
+  test.each(['@podwire/shared/net/prefix', '../../services/ipam/ipam.js', 'node:fs', 'zod'])(
+    'may not import %s',
+    (specifier) => {
+      expect(faultOf(specifier, 'proto/gen/planted.ts')).toBeDefined();
+    },
+  );
+});
+
+describe('who may know it', () => {
+  test.each([
+    ['lmdb', 'services/ipam/store/embedded/'],
+    ['etcd3', 'services/ipam/store/etcd/'],
+    ['@podwire/netlink', 'services/dataplane/kernel/netlink/'],
+    ['grpc-health-check', 'services/shared/rpc/'],
+    ['@grpc/reflection', 'services/shared/rpc/'],
+    ['@opentelemetry/sdk-node', 'services/shared/runtime/'],
+    ['pino', 'services/shared/runtime/'],
+    ['ipaddr.js', 'services/shared/net/'],
+  ])('%s: %s alone', (name, folder) => {
+    const importers = SOURCES.filter((file) => importsOf(file).some((specifier) => isOf(specifier, name)));
+    const outside = importers.filter((file) => !file.startsWith(folder) && !file.startsWith('test/'));
+    expect(outside).toEqual([]);
+  });
+});
+
+describe('dependencies', () => {
+  const folders = [...new Set(SOURCES.map(workspaceOf))].filter((folder) =>
+    existsSync(join(ROOT, folder, 'package.json')),
+  );
+
+  test.each(folders)('%s declares every package that it imports', (folder) => {
+    const manifest: { dependencies?: object; name: string } = JSON.parse(read(`${folder}/package.json`));
+    const declared = new Set([manifest.name, ...Object.keys(manifest.dependencies ?? {})]);
+    const files = SOURCES.filter((file) => workspaceOf(file) === folder && !isTest(file));
+    const imported = files.flatMap(importsOf).flatMap(packageOf);
+    expect([...new Set(imported)].filter((name) => !declared.has(name))).toEqual([]);
+  });
+});
+
+describe('shared code', () => {
+  const folders = [
+    ...new Set(SOURCES.filter((file) => file.startsWith('services/shared/')).map((file) => dirname(file))),
+  ];
+
+  test.each(folders)('%s is imported by two workspaces or more', (folder) => {
+    const prefix = folder.replace('services/shared', '@podwire/shared');
+    const importers = SOURCES.filter((file) => importsOf(file).some((specifier) => specifier.startsWith(`${prefix}/`)));
+    const workspaces = new Set(importers.map(workspaceOf).filter((workspace) => workspace !== 'test'));
+    expect([...workspaces].length, `importers of ${prefix}: ${[...workspaces].join(', ')}`).toBeGreaterThanOrEqual(2);
+  });
+
+  test('has no root index', () => {
+    expect(FILES.filter((file) => /^services\/shared\/[^/]+\.ts$/.test(file))).toEqual([]);
+  });
+});
+
+describe('names and sizes', () => {
+  test('no folder or file is called utils, helpers, common, misc or types', () => {
+    const vague = /(^|[-_.])(utils?|helpers?|common|misc|types?)$/;
+    const parts = (file: string) => file.split('/').map((part) => part.replace(/(\.d)?(\.test)?\.[a-z]+$/, ''));
+    expect(FILES.filter((file) => !isGenerated(file) && parts(file).some((part) => vague.test(part)))).toEqual([]);
+  });
+
+  const code = FILES.filter((file) => /\.(ts|mts|mjs|cc|h)$/.test(file) && !isGenerated(file));
+
+  test('sources have 400 lines at most, tests 600', () => {
+    const long = code.filter((file) => lineCount(file) > (isTest(file) ? 600 : 400));
+    expect(long.map((file) => `${file}: ${lineCount(file)}`)).toEqual([]);
+  });
+
+  test.each(code.filter((file) => basename(file) === 'main.ts'))('%s only connects: 40 lines at most', (file) => {
+    expect(lineCount(file)).toBeLessThanOrEqual(40);
+  });
+
+  test('there is a main.ts for each process', () => {
+    const mains = code.filter((file) => /^(services\/[a-z]+|plugin)\/main\.ts$/.test(file));
+    expect(mains).toEqual(['plugin/main.ts', 'services/dataplane/main.ts', 'services/ipam/main.ts']);
+  });
+});
+
+describe('tests', () => {
+  /** Files of some length that have no test of their own name: what tests them instead. */
+  const TESTED_BY: Readonly<Record<string, string>> = {
+    // Seen through a real client that has no files of the contract.
+    'services/shared/rpc/reflection.ts': 'services/shared/rpc/server.test.ts',
+  };
+
+  /** Longer than one short function, and exports something that does something. */
+  function isNonTrivial(file: string): boolean {
+    const exportsWork =
+      /^export (default )?(abstract )?(async )?(function|class|const \w+(: [^=]+)? = (async )?(\(|<))/m;
+    return lineCount(file) > 40 && exportsWork.test(read(file));
+  }
+
+  /** What a test imports: a test is of the file whose name it has, or of what several files do together. */
+  const importedByTests = new Set(
+    SOURCES.filter((file) => /\.(test|contract)\.ts$/.test(file)).flatMap((file) =>
+      importsOf(file).map((specifier) => join(dirname(file), specifier).replace(/\.js$/, '.ts')),
+    ),
+  );
+  const isTested = (file: string) => importedByTests.has(file) || FILES.includes(file.replace(/\.ts$/, '.test.ts'));
+  const untested = SOURCES.filter((file) => !isTest(file) && isNonTrivial(file) && !isTested(file));
+
+  test('every file that does something is imported by a test, or is listed with the one that tests it', () => {
+    expect(untested.filter((file) => !(file in TESTED_BY))).toEqual([]);
+  });
+
+  test.each(Object.entries(TESTED_BY))('%s is tested by %s', (file, by) => {
+    expect(untested).toContain(file);
+    expect(FILES).toContain(by);
+  });
+
+  test('none is skipped, focused or left for later', () => {
+    const marks =
+      /\b(test|it|describe)\.(skip|only|todo|fails)\b|\b(TODO|FIXME|XXX)\b|eslint-disable|@ts-(ignore|nocheck)/;
+    const own = 'test/architecture.test.ts';
+    const marked = FILES.filter((file) => /\.(ts|mjs|cc|h)$/.test(file) && !isGenerated(file) && file !== own);
+    expect(marked.filter((file) => marks.test(read(file)))).toEqual([]);
+  });
+});
+
+describe('one RPC is one file', () => {
+  const kebab = (name: string) => name.replace(/(?<=[a-z])[A-Z]/g, '-$&').toLowerCase();
+
+  test.each(['ipam', 'dataplane'])('services/%s/rpc', (service) => {
+    const contract = FILES.filter((file) => file.startsWith(`proto/podwire/${service}/`) && file.endsWith('.proto'));
+    const methods = contract.flatMap((file) =>
+      [...read(file).matchAll(/^\s*rpc (\w+)\(/gm)].map(([, name]) => kebab(name!)),
+    );
+    expect(methods.length).toBeGreaterThan(3);
+    const inFolder = SOURCES.filter((file) => dirname(file) === `services/${service}/rpc` && !isTest(file));
+    const files = inFolder.map((file) => basename(file, '.ts'));
+    expect(files.filter((name) => name !== 'index' && !/^wire(-|$)/.test(name)).sort()).toEqual(methods.sort());
+    const listed = importsOf(`services/${service}/rpc/index.ts`).map((specifier) => basename(specifier, '.js'));
+    expect(methods.filter((method) => !listed.includes(method))).toEqual([]);
+  });
+});
+
+describe('documents', () => {
+  const documents = FILES.filter((file) => file.endsWith('.md'));
+
+  test.each(documents)('the links of %s lead somewhere', (file) => {
+    const links = [...read(file).matchAll(/\]\(([^)\s]+)\)/g)].map(([, link]) => link!.replace(/#.*$/, ''));
+    const local = links.filter((link) => link !== '' && !/^[a-z]+:/.test(link));
+    const missing = local.filter((link) => !existsSync(join(ROOT, normalize(join(dirname(file), link)))));
+    expect(missing).toEqual([]);
+  });
+});
+
+function isOf(specifier: string, name: string): boolean {
+  return specifier === name || specifier.startsWith(`${name}/`);
+}
+
+/** The npm package that a specifier names: none for files of the same workspace and for built-in modules. */
+function packageOf(specifier: string): string[] {
+  if (specifier.startsWith('.') || specifier.startsWith('node:')) return [];
+  const [first = '', second = ''] = specifier.split('/');
+  return [first.startsWith('@') ? `${first}/${second}` : first];
+}
