@@ -24,6 +24,7 @@
         "src/socket/namespace.cc",
         "src/socket/netns.cc",
         "src/socket/request.cc",
+        "src/socket/sequence.cc",
         "src/socket/socket.cc",
         "src/socket/subscription.cc",
         "src/socket/sysctl.cc"

@@ -32,6 +32,8 @@ export function checkBatch(requests: readonly Step[], nativeOf: NativeOf): Nativ
   return requests.map((request, position) => {
     const path = `requests[${position}]`;
     const step = toNativeStep(request, path, nativeOf);
+    if (step.within)
+      throw new ArgumentError(`${path}.within`, 'must not be given; use sequence for several namespaces');
     if (step.op === 'sysctl.write')
       throw new ArgumentError(`${path}.type`, 'must be netlink; use sequence for sysctls');
     return step;
@@ -53,7 +55,7 @@ export function checkSysctlSettings(settings: readonly SysctlSetting[]): NativeS
   return settings.map((setting, position) => {
     const path = `settings[${position}]`;
     checkRecord(path, setting);
-    return toSysctlWrite(setting, { path, optional: true });
+    return toSysctlWrite(setting, { path, base: { optional: true, within: null } });
   });
 }
 

@@ -94,7 +94,8 @@ export class Namespace {
   /**
    * Carries out the steps one after the other, in one hop to a worker thread, and stops at the first failure of a step that is
    * not `optional`; the outcomes of the steps after it have the code ECANCELED, and nothing was sent for them. Names are looked
-   * up when their turn comes, so a step may use a link that an earlier one made. At most 1000 steps.
+   * up when their turn comes, so a step may use a link that an earlier one made. Steps may be `within` other namespaces; those
+   * of one namespace are best kept together. At most 1000 steps.
    */
   async sequence(steps: readonly Step[], options: RunOptions = {}): Promise<Outcome[]> {
     const native = this.#open();

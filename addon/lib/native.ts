@@ -21,9 +21,14 @@ export interface NativeSelector {
   readonly name: string | null;
 }
 
-export interface NativeLinkAdd {
-  readonly op: 'link.add';
+export interface NativeStepBase {
   readonly optional: boolean;
+  /** Null: the namespace that the run is called on. */
+  readonly within: NativeNamespace | null;
+}
+
+export interface NativeLinkAdd extends NativeStepBase {
+  readonly op: 'link.add';
   readonly kind: string;
   readonly name: string;
   readonly mac: string | null;
@@ -34,9 +39,8 @@ export interface NativeLinkAdd {
   readonly peerNamespace: NativeNamespace;
 }
 
-export interface NativeLinkSet {
+export interface NativeLinkSet extends NativeStepBase {
   readonly op: 'link.set';
-  readonly optional: boolean;
   readonly link: NativeSelector;
   readonly up: boolean | null;
   readonly mac: string | null;
@@ -46,16 +50,14 @@ export interface NativeLinkSet {
   readonly name: string | null;
 }
 
-export interface NativeLinkDeleteOrGet {
+export interface NativeLinkDeleteOrGet extends NativeStepBase {
   readonly op: 'link.delete' | 'link.get';
-  readonly optional: boolean;
   readonly link: NativeSelector;
 }
 
-export interface NativeAddressStep {
+export interface NativeAddressStep extends NativeStepBase {
   readonly op: 'address';
   readonly verb: NativeVerb;
-  readonly optional: boolean;
   readonly link: NativeSelector;
   readonly address: string;
   readonly prefixLengthBits: number;
@@ -63,10 +65,9 @@ export interface NativeAddressStep {
   readonly noDad: boolean;
 }
 
-export interface NativeRouteStep {
+export interface NativeRouteStep extends NativeStepBase {
   readonly op: 'route';
   readonly verb: NativeVerb;
-  readonly optional: boolean;
   readonly destination: string;
   readonly prefixLengthBits: number;
   readonly output: NativeSelector | null;
@@ -80,19 +81,17 @@ export interface NativeRouteStep {
   readonly onlink: boolean;
 }
 
-export interface NativeNeighbourStep {
+export interface NativeNeighbourStep extends NativeStepBase {
   readonly op: 'neighbour';
   readonly verb: NativeVerb;
-  readonly optional: boolean;
   readonly link: NativeSelector;
   readonly address: string;
   readonly mac: string | null;
   readonly proxy: boolean;
 }
 
-export interface NativeSysctlWrite {
+export interface NativeSysctlWrite extends NativeStepBase {
   readonly op: 'sysctl.write';
-  readonly optional: boolean;
   /** Below /proc/sys, segments joined by slashes. */
   readonly path: string;
   readonly value: string;

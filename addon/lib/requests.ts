@@ -17,7 +17,8 @@ export interface VethPeer {
 /**
  * Creates a veth pair, both ends down: `ip link add NAME address MAC mtu MTU type veth peer name … netns …`.
  * Fails with EEXIST when either name is taken. Both MAC addresses are in the creating message; a kernel that takes no notice
- * of them there shows in `link.get`, and `link.set` puts them right.
+ * of them there shows in the outcome's `link`, and `link.set` puts them right. That `link` is the near end as it was created;
+ * its `linkedIndex` is the peer's index.
  */
 export interface LinkAdd {
   readonly type: 'link.add';
@@ -131,12 +132,17 @@ export interface SysctlWrite extends SysctlSetting {
   readonly type: 'sysctl.write';
 }
 
-/** One step of `Namespace.sequence`; the failure of an `optional` one is reported and does not end the sequence. */
-export type Step = (Request | SysctlWrite) & { readonly optional?: boolean };
+/** One step of `Namespace.sequence`. */
+export type Step = (Request | SysctlWrite) & {
+  /** Its failure is reported and does not end the sequence. */
+  readonly optional?: boolean;
+  /** Carried out in this namespace instead; must stay open until the sequence is answered. */
+  readonly within?: Namespace;
+};
 
 /** What came of one request or step. */
 export type Outcome =
-  | { readonly ok: true; /** The answer to `link.get`. */ readonly link?: Link }
+  | { readonly ok: true; /** The answer to `link.get`, and the new link of `link.add`. */ readonly link?: Link }
   | { readonly ok: false; readonly error: NetlinkError };
 
 /** What came of one key of `Namespace.readSysctls`. `value` is without the final line break. */

@@ -8,6 +8,7 @@ import type {
   NativeNeighbourStep,
   NativeRouteStep,
   NativeStep,
+  NativeStepBase,
   NativeSysctlWrite,
   NativeVerb,
 } from './native.js';
@@ -65,10 +66,10 @@ const VERBS: Readonly<Record<(AddressRequest | RouteRequest | NeighbourRequest)[
   'neighbour.delete': 'delete',
 };
 
-/** Where a step stands in the caller's arguments, for messages, and whether its failure ends a sequence. */
+/** Where a step stands in the caller's arguments, for messages, and what is common to all steps. */
 interface Place {
   readonly path: string;
-  readonly optional: boolean;
+  readonly base: NativeStepBase;
 }
 
 function toLinkAdd(step: LinkAdd, place: Place, nativeOf: NativeOf): NativeLinkAdd {
@@ -80,7 +81,7 @@ function toLinkAdd(step: LinkAdd, place: Place, nativeOf: NativeOf): NativeLinkA
   if (!peerNamespace) throw new ArgumentError(`${path}.peer.namespace`, 'must be an open Namespace');
   return {
     op: 'link.add',
-    optional: place.optional,
+    ...place.base,
     kind: step.kind,
     name: checkLinkName(`${path}.name`, step.name),
     mac: optional(step.mac, (mac) => checkMac(`${path}.mac`, mac)),
@@ -100,10 +101,10 @@ function checkAlias(path: string, value: unknown): string {
   return alias;
 }
 
-function toLinkSet(step: LinkSet, { path, optional: isOptional }: Place): NativeLinkSet {
+function toLinkSet(step: LinkSet, { path, base }: Place): NativeLinkSet {
   return {
     op: 'link.set',
-    optional: isOptional,
+    ...base,
     link: checkSelector(`${path}.link`, step.link),
     up: optional(step.up, (up) => checkFlag(`${path}.up`, up)),
     mac: optional(step.mac, (mac) => checkMac(`${path}.mac`, mac)),
@@ -114,11 +115,11 @@ function toLinkSet(step: LinkSet, { path, optional: isOptional }: Place): Native
   };
 }
 
-function toAddress(step: AddressRequest, { path, optional: isOptional }: Place): NativeAddressStep {
+function toAddress(step: AddressRequest, { path, base }: Place): NativeAddressStep {
   return {
     op: 'address',
     verb: VERBS[step.type],
-    optional: isOptional,
+    ...base,
     link: checkSelector(`${path}.link`, step.link),
     ...checkPrefix(`${path}.address`, step.address),
     scope: checkScope(`${path}.scope`, step.scope ?? SCOPE_GLOBAL),
@@ -132,7 +133,7 @@ function defaultScope(step: RouteRequest, verb: NativeVerb): number {
   return step.gateway === undefined && step.output !== undefined ? SCOPE_LINK : SCOPE_GLOBAL;
 }
 
-function toRoute(step: RouteRequest, { path, optional: isOptional }: Place): NativeRouteStep {
+function toRoute(step: RouteRequest, { path, base }: Place): NativeRouteStep {
   const verb = VERBS[step.type];
   const { address: destination, prefixLengthBits } = checkPrefix(`${path}.destination`, step.destination);
   const protocol = step.protocol ?? (verb === 'delete' ? PROTOCOL_ANY : PROTOCOL_STATIC);
@@ -140,7 +141,7 @@ function toRoute(step: RouteRequest, { path, optional: isOptional }: Place): Nat
   return {
     op: 'route',
     verb,
-    optional: isOptional,
+    ...base,
     destination,
     prefixLengthBits,
     output: optional(step.output, (output) => checkSelector(`${path}.output`, output)),
@@ -155,7 +156,7 @@ function toRoute(step: RouteRequest, { path, optional: isOptional }: Place): Nat
   };
 }
 
-function toNeighbour(step: NeighbourRequest, { path, optional: isOptional }: Place): NativeNeighbourStep {
+function toNeighbour(step: NeighbourRequest, { path, base }: Place): NativeNeighbourStep {
   const verb = VERBS[step.type];
   const proxy = checkFlag(`${path}.proxy`, step.proxy);
   const mac = optional(step.mac, (value) => checkMac(`${path}.mac`, value));
@@ -165,7 +166,7 @@ function toNeighbour(step: NeighbourRequest, { path, optional: isOptional }: Pla
   return {
     op: 'neighbour',
     verb,
-    optional: isOptional,
+    ...base,
     link: checkSelector(`${path}.link`, step.link),
     address: checkAddress(`${path}.address`, step.address),
     mac,
@@ -173,10 +174,10 @@ function toNeighbour(step: NeighbourRequest, { path, optional: isOptional }: Pla
   };
 }
 
-export function toSysctlWrite(setting: SysctlSetting, { path, optional: isOptional }: Place): NativeSysctlWrite {
+export function toSysctlWrite(setting: SysctlSetting, { path, base }: Place): NativeSysctlWrite {
   return {
     op: 'sysctl.write',
-    optional: isOptional,
+    ...base,
     path: checkSysctlKey(`${path}.key`, setting.key),
     value: checkText(`${path}.value`, setting.value),
   };
@@ -185,7 +186,9 @@ export function toSysctlWrite(setting: SysctlSetting, { path, optional: isOption
 /** One step, with every field checked; throws {@link ArgumentError} with the path of the first bad one. */
 export function toNativeStep(step: Step, path: string, nativeOf: NativeOf): NativeStep {
   checkRecord(path, step);
-  const place = { path, optional: checkFlag(`${path}.optional`, step.optional) };
+  const within = optional(step.within, nativeOf);
+  if (within === undefined) throw new ArgumentError(`${path}.within`, 'must be an open Namespace');
+  const place = { path, base: { optional: checkFlag(`${path}.optional`, step.optional), within } };
   switch (step.type) {
     case 'link.add':
       return toLinkAdd(step, place, nativeOf);
@@ -193,7 +196,7 @@ export function toNativeStep(step: Step, path: string, nativeOf: NativeOf): Nati
       return toLinkSet(step, place);
     case 'link.delete':
     case 'link.get':
-      return { op: step.type, optional: place.optional, link: checkSelector(`${path}.link`, step.link) };
+      return { op: step.type, ...place.base, link: checkSelector(`${path}.link`, step.link) };
     case 'address.add':
     case 'address.replace':
     case 'address.delete':

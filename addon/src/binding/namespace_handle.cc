@@ -91,10 +91,9 @@ Napi::Value NamespaceHandle::open(const Napi::CallbackInfo& info) {
       });
 }
 
-std::shared_ptr<const Netns> NamespaceHandle::netns_of(Napi::Value value) {
+std::shared_ptr<Namespace> NamespaceHandle::namespace_of(Napi::Value value) {
   if (!value.IsObject() || !value.As<Napi::Object>().CheckTypeTag(&kTypeTag)) return nullptr;
-  const auto* handle = Unwrap(value.As<Napi::Object>());
-  return handle->namespace_ ? handle->namespace_->netns() : nullptr;
+  return Unwrap(value.As<Napi::Object>())->namespace_;
 }
 
 NamespaceHandle::NamespaceHandle(const Napi::CallbackInfo& info) : ObjectWrap(info) {
@@ -125,18 +124,30 @@ Napi::Value NamespaceHandle::inode(const Napi::CallbackInfo& info) {
 Napi::Value NamespaceHandle::run(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   if (!check_open(info)) return {};
-  // Shared only because std::function must be copyable.
-  auto steps = std::make_shared<std::vector<Step>>(read_steps(info[0]));
+  auto steps = read_steps(info[0], namespace_);
   ObjectReader options(info[1], "options");
   const bool sequential = options.flag("sequential");
   const Socket::Timeout timeout(options.number("timeoutMs"));
-  for (size_t position = 0; !sequential && position < steps->size(); ++position) {
-    if (std::holds_alternative<Request>((*steps)[position].action)) continue;
-    options.fail("sequential", "true when there are sysctls");
-  }
   if (options.failed()) return {};
-  const auto work = [within = namespace_, steps, sequential, timeout]() -> Result<Replies> {
-    return sequential ? within->run_in_turn(*steps, timeout) : within->run_together(*steps, timeout);
+  if (!sequential) return run_together(env, std::move(steps), timeout);
+  // Shared only because std::function must be copyable.
+  const auto shared = std::make_shared<std::vector<Step>>(std::move(steps));
+  const auto work = [shared, timeout]() -> Result<Replies> { return run_sequence(*shared, timeout); };
+  return queue_->promise<Replies>(env, work, to_outcomes);
+}
+
+Napi::Value NamespaceHandle::run_together(Napi::Env env, std::vector<Step> steps, Socket::Timeout timeout) {
+  std::vector<Request> requests;
+  for (auto& step : steps) {
+    auto* request = std::get_if<Request>(&step.action);
+    if (!request || step.within != namespace_) {
+      Napi::TypeError::New(env, "steps: must be netlink in one namespace").ThrowAsJavaScriptException();
+      return {};
+    }
+    requests.push_back(std::move(*request));
+  }
+  const auto work = [within = namespace_, requests = std::move(requests), timeout]() -> Result<Replies> {
+    return within->exchange(requests, timeout);
   };
   return queue_->promise<Replies>(env, work, to_outcomes);
 }

@@ -6,7 +6,7 @@
 
 #include "binding/deletion_desk.h"
 #include "binding/job.h"
-#include "socket/namespace.h"
+#include "socket/sequence.h"
 
 namespace podwire::netlink {
 
@@ -18,7 +18,7 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   static Napi::Value open(const Napi::CallbackInfo& info);
 
   /** The namespace behind a JavaScript value; nothing when it is something else or closed. */
-  static std::shared_ptr<const Netns> netns_of(Napi::Value value);
+  static std::shared_ptr<Namespace> namespace_of(Napi::Value value);
 
   explicit NamespaceHandle(const Napi::CallbackInfo& info);
 
@@ -34,6 +34,9 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   Napi::Value delete_link(const Napi::CallbackInfo& info);
   Napi::Value monitor(const Napi::CallbackInfo& info);
   Napi::Value close(const Napi::CallbackInfo& info);
+
+  /** All in one send; an empty value leaves a pending exception. */
+  Napi::Value run_together(Napi::Env env, std::vector<Step> steps, Socket::Timeout timeout);
 
   /** False leaves a pending exception. */
   bool check_open(const Napi::CallbackInfo& info) const;

@@ -35,6 +35,15 @@ std::optional<IpAddress> read_address(ObjectReader& reader, const char* name) {
   return address;
 }
 
+std::optional<std::shared_ptr<Namespace>> read_namespace(ObjectReader& reader, const char* name) {
+  const auto value = reader.value(name);
+  if (value.IsNull()) return std::nullopt;
+  auto found = NamespaceHandle::namespace_of(value);
+  if (found) return found;
+  reader.fail(name, "an open namespace");
+  return std::nullopt;
+}
+
 /** An index goes into the object at once, a name is looked up when the request's turn comes. */
 void read_selector(ObjectReader reader, Request& request) {
   const uint32_t index = reader.number("index");
@@ -62,12 +71,10 @@ Request read_link_add(ObjectReader& reader) {
   peer.name = reader.text("peerName");
   peer.mac = read_mac(reader, "peerMac");
   peer.mtu = reader.optional_number("peerMtuBytes");
-  auto peer_namespace = NamespaceHandle::netns_of(reader.value("peerNamespace"));
-  if (peer_namespace) {
-    peer.namespace_fd = static_cast<uint32_t>(peer_namespace->fd());
-  } else {
-    reader.fail("peerNamespace", "an open namespace");
-  }
+  const auto peer_namespace = read_namespace(reader, "peerNamespace");
+  if (!peer_namespace) reader.fail("peerNamespace", "an open namespace");
+  auto peer_netns = peer_namespace ? (*peer_namespace)->netns() : nullptr;
+  if (peer_netns) peer.namespace_fd = static_cast<uint32_t>(peer_netns->fd());
   LinkInfo info;
   info.kind = reader.text("kind");
   info.peer.push_back(std::move(peer));
@@ -79,9 +86,10 @@ Request read_link_add(ObjectReader& reader) {
 
   Request request;
   request.type = RTM_NEWLINK;
-  request.flags = NLM_F_CREATE | NLM_F_EXCL;
+  // The echo has both ends' indexes, which spares their look-up.
+  request.flags = NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO;
   request.object = std::move(link);
-  request.peer_namespace = std::move(peer_namespace);
+  request.peer_namespace = std::move(peer_netns);
   return request;
 }
 
@@ -185,7 +193,7 @@ std::variant<Request, SysctlWrite> read_action(ObjectReader& reader) {
 
 }  // namespace
 
-std::vector<Step> read_steps(Napi::Value value) {
+std::vector<Step> read_steps(Napi::Value value, const std::shared_ptr<Namespace>& within) {
   std::vector<Step> steps;
   if (!value.IsArray()) {
     Napi::TypeError::New(value.Env(), "steps: must be an array").ThrowAsJavaScriptException();
@@ -197,6 +205,7 @@ std::vector<Step> read_steps(Napi::Value value) {
   for (uint32_t position = 0; position < length && !value.Env().IsExceptionPending(); ++position) {
     ObjectReader reader(array.Get(position), "steps[" + std::to_string(position) + "]");
     Step step;
+    step.within = read_namespace(reader, "within").value_or(within);
     step.optional = reader.flag("optional");
     step.action = read_action(reader);
     steps.push_back(std::move(step));

@@ -4,11 +4,14 @@
 
 #include <vector>
 
-#include "socket/namespace.h"
+#include "socket/sequence.h"
 
 namespace podwire::netlink {
 
-/** The array of NativeStep (lib/native.ts) as steps; leaves a pending exception when something in it is wrong. */
-std::vector<Step> read_steps(Napi::Value value);
+/**
+ * The array of NativeStep (lib/native.ts) as steps, those without a namespace of their own in `within`; leaves a pending
+ * exception when something in it is wrong.
+ */
+std::vector<Step> read_steps(Napi::Value value, const std::shared_ptr<Namespace>& within);
 
 }  // namespace podwire::netlink

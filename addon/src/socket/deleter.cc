@@ -56,7 +56,7 @@ Request delete_group(uint32_t group) {
 }
 
 std::optional<KernelError> delete_one(Socket& socket, uint32_t index, const std::string& name) {
-  return socket.exchange({delete_link(index, name)}, kTimeout).front().error;
+  return socket.exchange(delete_link(index, name), kTimeout).error;
 }
 
 /** Each link's own outcome; `indexes` are those of veths. */

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "socket/netns.h"
@@ -11,44 +11,44 @@
 
 namespace podwire::netlink {
 
-struct SysctlWrite {
-  std::string path;
-  std::string value;
-};
-
-/** One step of a run. */
-struct Step {
-  std::variant<Request, SysctlWrite> action;
-  /** Its failure does not end a sequence. */
-  bool optional = false;
-};
-
-/** A namespace and the socket in it. For one thread at a time, whichever it is. */
+/**
+ * A namespace and the socket in it, which is opened when it is first needed. May be used from any thread; a call waits for
+ * one that is under way.
+ */
 class Namespace {
  public:
   static Result<std::shared_ptr<Namespace>> open(const std::optional<std::string>& path);
 
-  /** All requests in one datagram, after their names were looked up; without sysctls. */
-  std::vector<Reply> run_together(std::vector<Step>& steps, Socket::Timeout timeout);
+  /** The replies to all requests, sent in one datagram after the links they name were looked up. */
+  std::vector<Reply> exchange(std::vector<Request> requests, Socket::Timeout timeout);
 
-  /** One step after the other, up to the first failure; the others have ECANCELED. */
-  std::vector<Reply> run_in_turn(std::vector<Step>& steps, Socket::Timeout timeout);
-
-  std::optional<KernelError> dump(const DumpRequest& request, const DumpSink& sink) {
-    return socket_.dump(request, sink);
-  }
-
+  std::optional<KernelError> dump(const DumpRequest& request, const DumpSink& sink);
   std::vector<Result<std::string>> read_sysctls(const std::vector<std::string>& paths) const;
+
+  /** The index of the link with this name. */
+  Result<uint32_t> look_up(const std::string& name, Socket::Timeout timeout);
+  Reply ask(const Request& request, Socket::Timeout timeout);
+
+  /** Whether netlink can be spoken without moving a thread into the namespace. */
+  bool connected();
+  /** The same for a thread that is inside already: saves the move. */
+  std::optional<KernelError> connect_from_inside();
 
   const std::shared_ptr<const Netns>& netns() const { return netns_; }
 
  private:
-  Namespace(std::shared_ptr<const Netns> netns, Socket socket) : netns_(std::move(netns)), socket_(std::move(socket)) {}
-  Reply run(Step& step, Socket::Timeout timeout);
-  std::vector<Reply> run_here(std::vector<Step>& steps, Socket::Timeout timeout);
+  explicit Namespace(std::shared_ptr<const Netns> netns) : netns_(std::move(netns)) {}
+  /** Both with `mutex_` held. */
+  std::optional<KernelError> connect();
+  std::optional<KernelError> open_socket();
 
   std::shared_ptr<const Netns> netns_;
-  Socket socket_;
+  std::mutex mutex_;
+  /** Guarded by `mutex_`. */
+  std::optional<Socket> socket_;
 };
+
+/** What a look-up of a link's name failed with, with the name. */
+KernelError not_looked_up(const KernelError& error, const std::string& name);
 
 }  // namespace podwire::netlink

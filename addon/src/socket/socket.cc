@@ -76,12 +76,12 @@ std::optional<KernelError> Socket::send(const MessageWriter& writer) {
 
 Result<ByteView> Socket::receive(Timeout timeout) {
   // Answers are mostly there already; polling first would double the calls.
-  buffer_.resize(kReceiveBufferBytes);
+  if (!buffer_) buffer_.reset(new uint8_t[kReceiveBufferBytes]);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
-    const ssize_t size = recv(fd_.get(), buffer_.data(), buffer_.size(), MSG_DONTWAIT | MSG_TRUNC);
-    if (size > static_cast<ssize_t>(buffer_.size())) return KernelError{EMSGSIZE, "an answer is too long"};
-    if (size >= 0) return ByteView{buffer_.data(), static_cast<size_t>(size)};
+    const ssize_t size = recv(fd_.get(), buffer_.get(), kReceiveBufferBytes, MSG_DONTWAIT | MSG_TRUNC);
+    if (size > static_cast<ssize_t>(kReceiveBufferBytes)) return KernelError{EMSGSIZE, "an answer is too long"};
+    if (size >= 0) return ByteView{buffer_.get(), static_cast<size_t>(size)};
     if (errno == ENOBUFS) return KernelError{ENOBUFS, "the kernel dropped answers"};
     if (errno != EAGAIN && errno != EINTR) return KernelError{errno, "cannot receive from the kernel"};
     const auto left = std::chrono::duration_cast<Timeout>(deadline - std::chrono::steady_clock::now());
@@ -92,14 +92,22 @@ Result<ByteView> Socket::receive(Timeout timeout) {
 }
 
 std::vector<Reply> Socket::exchange(const std::vector<Request>& requests, Timeout timeout) {
-  std::vector<Reply> replies(requests.size());
-  if (requests.empty()) return replies;
+  return exchange(requests.data(), requests.size(), timeout);
+}
+
+Reply Socket::exchange(const Request& request, Timeout timeout) {
+  return std::move(exchange(&request, 1, timeout).front());
+}
+
+std::vector<Reply> Socket::exchange(const Request* requests, size_t count, Timeout timeout) {
+  std::vector<Reply> replies(count);
+  if (count == 0) return replies;
   const uint32_t first = sequence_;
   MessageWriter writer;
-  for (const auto& request : requests) encode_request(request, sequence_++, writer);
+  for (size_t position = 0; position < count; ++position) encode_request(requests[position], sequence_++, writer);
 
-  std::vector<bool> answered(requests.size(), false);
-  size_t missing = requests.size();
+  std::vector<bool> answered(count, false);
+  size_t missing = count;
   auto failure = send(writer);
   while (missing > 0 && !failure) {
     auto received = receive(timeout);
@@ -111,7 +119,7 @@ std::vector<Reply> Socket::exchange(const std::vector<Request>& requests, Timeou
     while (const auto message = reader.next()) {
       // Unsigned arithmetic, so this holds across the wrap-around of the sequence.
       const uint32_t position = message->sequence - first;
-      if (position >= requests.size() || answered[position]) continue;
+      if (position >= count || answered[position]) continue;
       if (message->type == RTM_NEWLINK) replies[position].link = decode_link(message->payload);
       if (message->type != NLMSG_ERROR) continue;
       replies[position].error = decode_acknowledgement(*message).error;
@@ -126,10 +134,10 @@ std::vector<Reply> Socket::exchange(const std::vector<Request>& requests, Timeou
 }
 
 Result<uint32_t> Socket::look_up(const std::string& name, Timeout timeout) {
-  const auto replies = exchange({get_link(0, name)}, timeout);
-  if (replies[0].error) return *replies[0].error;
-  if (!replies[0].link) return KernelError{EBADMSG, "malformed answer"};
-  return static_cast<uint32_t>(replies[0].link->index);
+  const auto reply = exchange(get_link(0, name), timeout);
+  if (reply.error) return *reply.error;
+  if (!reply.link) return KernelError{EBADMSG, "malformed answer"};
+  return static_cast<uint32_t>(reply.link->index);
 }
 
 Result<Socket::DumpEnd> Socket::dump_once(const DumpRequest& request, const DumpSink& sink) {

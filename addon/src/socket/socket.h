@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <variant>
 #include <optional>
 #include <vector>
@@ -48,6 +49,7 @@ class Socket {
 
   /** Sends all in one datagram; as many replies, in the same order. `timeout` is for each answer. */
   std::vector<Reply> exchange(const std::vector<Request>& requests, Timeout timeout);
+  Reply exchange(const Request& request, Timeout timeout);
 
   /** The index of the link with this name. */
   Result<uint32_t> look_up(const std::string& name, Timeout timeout);
@@ -59,13 +61,15 @@ class Socket {
   enum class DumpEnd { kComplete, kInterrupted };
 
   explicit Socket(UniqueFd fd) : fd_(std::move(fd)) {}
+  std::vector<Reply> exchange(const Request* requests, size_t count, Timeout timeout);
   Result<ByteView> receive(Timeout timeout);
   std::optional<KernelError> send(const MessageWriter& writer);
   Result<DumpEnd> dump_once(const DumpRequest& request, const DumpSink& sink);
 
   UniqueFd fd_;
   uint32_t sequence_ = 0;
-  std::vector<uint8_t> buffer_;
+  /** Not zeroed, so that only what is used costs memory. Made with the first answer. */
+  std::unique_ptr<uint8_t[]> buffer_;
 };
 
 }  // namespace podwire::netlink

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "socket/namespace.h"
+
+namespace podwire::netlink {
+
+struct SysctlWrite {
+  std::string path;
+  std::string value;
+};
+
+/** One step of a sequence. */
+struct Step {
+  std::shared_ptr<Namespace> within;
+  std::variant<Request, SysctlWrite> action;
+  /** Its failure does not end the sequence. */
+  bool optional = false;
+};
+
+/**
+ * Carries out one step after the other, in whatever namespaces, up to the first failure of one that is not optional; those
+ * after it have ECANCELED. For one thread of the pool; steps that must be inside a foreign namespace are carried out on a
+ * thread of their own, consecutive ones of one namespace on the same.
+ */
+std::vector<Reply> run_sequence(std::vector<Step>& steps, Socket::Timeout timeout);
+
+}  // namespace podwire::netlink
