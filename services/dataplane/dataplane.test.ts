@@ -269,7 +269,7 @@ describe('list', () => {
     for (const [at, name] of names.entries()) {
       await dataplane.attach(
         pod(name, { hostInterfaceName: `podw${name}`, addresses: [address(`10.65.0.${at}`)] }),
-        never,
+        never(),
       );
     }
     const pages = [];

@@ -51,6 +51,7 @@ export class Dataplane {
   readonly #kernel: Kernel;
   readonly #events: Events;
   readonly #lock = new KeyedLock();
+  readonly #underWay = new Set<Promise<unknown>>();
 
   constructor({ kernel, events }: { readonly kernel: Kernel; readonly events: Events }) {
     this.#kernel = kernel;
@@ -114,6 +115,11 @@ export class Dataplane {
     return { links, last: following.length > limit ? links.at(-1)?.link.name : undefined };
   }
 
+  /** Resolves when no call is under way any more, undoing included: the kernel can be let go. */
+  async idle(): Promise<void> {
+    while (this.#underWay.size > 0) await Promise.allSettled(this.#underWay);
+  }
+
   async #wire(session: PodSession, { wanted, signal }: Order): Promise<Attached> {
     const ofNamespace = wanted.pod.sysctls.filter((sysctl) => sysctl.device === undefined);
     const fresh = nothingObserved(await session.podSysctls(ofNamespace.map((sysctl) => sysctl.key)));
@@ -161,8 +167,14 @@ export class Dataplane {
     return withSpan('podwire.kernel.batch', attributes, () => this.#kernel.deleteHostLink(link));
   }
 
-  #alone<Answer>(attachment: Attachment, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
-    return withAttachment(attachment, () => this.#lock.run(formatAttachment(attachment), signal, work));
+  async #alone<Answer>(attachment: Attachment, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
+    const call = withAttachment(attachment, () => this.#lock.run(formatAttachment(attachment), signal, work));
+    this.#underWay.add(call);
+    try {
+      return await call;
+    } finally {
+      this.#underWay.delete(call);
+    }
   }
 
   async #inPod<Answer>(netns: string, work: (session: PodSession) => Promise<Answer>): Promise<Answer> {

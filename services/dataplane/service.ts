@@ -53,6 +53,8 @@ export async function serve(kernel: Kernel, { config, surroundings }: ServeOptio
   });
   const stop = async (): Promise<void> => {
     await server.stop();
+    // Calls that were cut off may still be taking back what they did.
+    await dataplane.idle();
     await kernel.close();
   };
   try {

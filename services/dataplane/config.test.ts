@@ -1,0 +1,41 @@
+import { describe, expect, test } from 'vitest';
+
+import { readConfig, SETTINGS } from './config.js';
+
+describe('the settings', () => {
+  test('have the defaults that they document', () => {
+    expect(readConfig({})).toEqual({
+      listen: ['unix:/run/podwire/dataplane.sock'],
+      callTimeoutMs: 10_000,
+      drainTimeoutMs: 5000,
+      logLevel: 'info',
+    });
+  });
+
+  test('are taken from the environment', () => {
+    const env = {
+      PODWIRE_DATAPLANE_LISTEN: 'unix:/tmp/a.sock, 127.0.0.1:5000',
+      PODWIRE_DATAPLANE_CALL_TIMEOUT_MS: '1',
+      PODWIRE_DATAPLANE_DRAIN_TIMEOUT_MS: '0',
+      PODWIRE_DATAPLANE_LOG_LEVEL: 'debug',
+    };
+    expect(readConfig(env)).toEqual({
+      listen: ['unix:/tmp/a.sock', '127.0.0.1:5000'],
+      callTimeoutMs: 1,
+      drainTimeoutMs: 0,
+      logLevel: 'debug',
+    });
+  });
+
+  test('that are wrong or unknown are refused all at once', () => {
+    const wrong = Object.fromEntries(Object.values(SETTINGS).map(({ variable }) => [variable, '-1']));
+    expect(() => readConfig({ ...wrong, PODWIRE_DATAPLANE_COLOUR: 'blue' })).toThrow(
+      expect.objectContaining({
+        code: 'INVALID_SETTINGS',
+        violations: expect.arrayContaining(
+          [...Object.keys(wrong), 'PODWIRE_DATAPLANE_COLOUR'].map((field) => expect.objectContaining({ field })),
+        ),
+      }),
+    );
+  });
+});

@@ -1,0 +1,61 @@
+import { Failure } from '@podwire/shared/failure/failure';
+
+import type { Step } from '../plan/step.js';
+import type { BatchOutcome, Kernel, PodSession } from './kernel.js';
+
+/** A kernel in front of another one that counts steps and can refuse one of them. */
+export interface InterceptedKernel extends Kernel {
+  /** Steps that were carried out so far. */
+  readonly finished: readonly Step[];
+  /** Refuses the step that comes after this many more were carried out, once. */
+  refuseAfter(steps: number): void;
+  /** Whether the refusal was used. */
+  readonly refused: boolean;
+}
+
+export function intercept(kernel: Kernel): InterceptedKernel {
+  const finished: Step[] = [];
+  let remaining = Number.POSITIVE_INFINITY;
+  let refused = false;
+
+  async function apply(session: PodSession, batch: Parameters<PodSession['apply']>[0]): Promise<BatchOutcome> {
+    const outcome = await session.apply({ side: batch.side, steps: batch.steps.slice(0, remaining) });
+    finished.push(...outcome.finished);
+    const step = batch.steps[remaining];
+    if (outcome.failed || !step) {
+      remaining -= batch.steps.length;
+      return outcome;
+    }
+    remaining = Number.POSITIVE_INFINITY;
+    refused = true;
+    return {
+      ...outcome,
+      failed: { step, errno: 'EIO', failure: new Failure('KERNEL_REFUSED', 'refused by the test') },
+    };
+  }
+
+  return {
+    finished,
+    get refused() {
+      return refused;
+    },
+    refuseAfter: (steps) => {
+      remaining = steps;
+      refused = false;
+    },
+    probe: () => kernel.probe(),
+    open: async (netns) => {
+      const session = await kernel.open(netns);
+      return {
+        podSysctls: (keys) => session.podSysctls(keys),
+        observe: (wanted) => session.observe(wanted),
+        apply: (batch) => apply(session, batch),
+        close: () => session.close(),
+      };
+    },
+    hostLink: (name) => kernel.hostLink(name),
+    deleteHostLink: (link) => kernel.deleteHostLink(link),
+    attached: () => kernel.attached(),
+    close: () => kernel.close(),
+  };
+}

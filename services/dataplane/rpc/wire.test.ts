@@ -1,0 +1,136 @@
+import type { PodNetwork as PodNetworkMessage } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
+import { formatPrefix } from '@podwire/shared/net/prefix';
+import { checked } from '@podwire/shared/rpc/checks';
+import { describe, expect, test } from 'vitest';
+
+import { readPodNetwork } from './wire.js';
+
+const good = (): PodNetworkMessage => ({
+  attachment: { network: 'net', containerId: 'abc', interfaceName: 'eth0' },
+  netns: '/run/netns/abc',
+  hostInterfaceName: 'podw0123',
+  macAddress: '02:00:00:00:00:01',
+  addresses: ['10.65.0.7/32'],
+  routes: [],
+  mtuBytes: 0,
+  ipForwarding: false,
+});
+
+const read = (message: PodNetworkMessage | undefined) => checked('Test', (checks) => readPodNetwork(message, checks));
+
+/** Fields that are refused, each with why. */
+function violations(message: PodNetworkMessage | undefined): Record<string, string> {
+  try {
+    read(message);
+    return {};
+  } catch (error) {
+    if (!(error instanceof Failure)) throw error;
+    expect(error.code).toBe('INVALID_REQUEST');
+    return Object.fromEntries(error.violations.map(({ field, reason }) => [field, reason]));
+  }
+}
+
+describe('a pod', () => {
+  test('is read, with what is left out filled in', () => {
+    const { addresses, routes, ...rest } = read(good());
+    expect(rest).toEqual({
+      attachment: good().attachment,
+      netns: '/run/netns/abc',
+      hostInterfaceName: 'podw0123',
+      mac: '02:00:00:00:00:01',
+      mtuBytes: 1500,
+      ipForwarding: false,
+    });
+    expect(addresses.map(formatAddress)).toEqual(['10.65.0.7']);
+    expect(routes.map(formatPrefix)).toEqual(['0.0.0.0/0']);
+  });
+
+  test('keeps what is given', () => {
+    const message = {
+      ...good(),
+      mtuBytes: 68,
+      ipForwarding: true,
+      routes: ['10.0.0.0/8'],
+      macAddress: '02:00:00:00:00:AB',
+    };
+    const { routes, ...rest } = read(message);
+    expect(rest).toMatchObject({ mtuBytes: 68, ipForwarding: true, mac: '02:00:00:00:00:ab' });
+    expect(routes.map(formatPrefix)).toEqual(['10.0.0.0/8']);
+  });
+
+  test.each<readonly [string, Partial<PodNetworkMessage>, RegExp]>([
+    ['pod.attachment', { attachment: undefined }, /missing/],
+    ['pod.attachment.network', { attachment: { network: '../x', containerId: 'a', interfaceName: 'eth0' } }, /letter/],
+    ['pod.attachment.container_id', { attachment: { network: 'n', containerId: '', interfaceName: 'eth0' } }, /empty/],
+    [
+      'pod.attachment.interface_name',
+      { attachment: { network: 'n', containerId: 'a', interfaceName: 'lo' } },
+      /loopback/,
+    ],
+    [
+      'pod.attachment.interface_name',
+      { attachment: { network: 'n', containerId: 'a', interfaceName: '..' } },
+      /directory/,
+    ],
+    ['pod.netns', { netns: '' }, /empty/],
+    ['pod.netns', { netns: 'run/netns/a' }, /not an absolute path/],
+    ['pod.netns', { netns: '/run/\0' }, /zero byte/],
+    ['pod.host_interface_name', { hostInterfaceName: '' }, /empty/],
+    ['pod.host_interface_name', { hostInterfaceName: 'lo' }, /loopback/],
+    ['pod.host_interface_name', { hostInterfaceName: 'x'.repeat(16) }, /longer than 15 bytes/],
+    ['pod.host_interface_name', { hostInterfaceName: 'ü'.repeat(8) }, /longer than 15 bytes/],
+    ['pod.host_interface_name', { hostInterfaceName: 'a b' }, /white space/],
+    ['pod.mac_address', { macAddress: '' }, /MAC/],
+    ['pod.mac_address', { macAddress: '01:00:00:00:00:01' }, /no unicast/],
+    ['pod.mac_address', { macAddress: '00:00:00:00:00:00' }, /no unicast/],
+    ['pod.mtu_bytes', { mtuBytes: 67 }, /68 to 65535/],
+    ['pod.mtu_bytes', { mtuBytes: 65_536 }, /68 to 65535/],
+    ['pod.addresses', { addresses: [] }, /empty/],
+    ['pod.addresses[0]', { addresses: ['10.65.0.7'] }, /not a CIDR/],
+    ['pod.addresses[0]', { addresses: ['10.65.0.7/24'] }, /length has to be 32/],
+    ['pod.addresses[0]', { addresses: ['fd00::7/128'] }, /wires IPv4 only/],
+    ['pod.addresses[0]', { addresses: ['127.0.0.1/32'] }, /loopback/],
+    ['pod.addresses[0]', { addresses: ['0.0.0.0/32'] }, /this network/],
+    ['pod.addresses[0]', { addresses: ['169.254.1.1/32'] }, /gateway/],
+    ['pod.addresses[0]', { addresses: ['224.0.0.1/32'] }, /multicast/],
+    ['pod.addresses[0]', { addresses: ['255.255.255.255/32'] }, /broadcast/],
+    ['pod.addresses[1]', { addresses: ['10.65.0.7/32', '10.65.0.7/32'] }, /repeats \[0\]/],
+    ['pod.routes[0]', { routes: ['10.0.0.1/8'] }, /host bits/],
+    ['pod.routes[0]', { routes: ['nowhere'] }, /not a CIDR/],
+    ['pod.routes[0]', { routes: ['::/0'] }, /wires IPv4 only/],
+    ['pod.routes[0]', { routes: ['169.254.1.1/32'] }, /gateway itself/],
+    ['pod.routes[1]', { routes: ['10.0.0.0/8', '10.0.0.0/8'] }, /repeats \[0\]/],
+  ])('is refused for %s in %j', (field, change, reason) => {
+    const found = violations({ ...good(), ...change });
+    expect(Object.keys(found)).toEqual([field]);
+    expect(found[field]).toMatch(reason);
+  });
+
+  test('with everything wrong is refused with everything that is wrong', () => {
+    const wrong = {
+      attachment: undefined,
+      netns: 'x',
+      hostInterfaceName: '',
+      macAddress: 'x',
+      addresses: ['x'],
+      routes: ['x'],
+      mtuBytes: 1,
+      ipForwarding: false,
+    };
+    expect(Object.keys(violations(wrong))).toEqual([
+      'pod.attachment',
+      'pod.netns',
+      'pod.host_interface_name',
+      'pod.mac_address',
+      'pod.mtu_bytes',
+      'pod.addresses[0]',
+      'pod.routes[0]',
+    ]);
+  });
+
+  test('that is missing altogether is one violation', () => {
+    expect(violations(undefined)).toEqual({ pod: 'is missing' });
+  });
+});

@@ -1,0 +1,245 @@
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdtempSync, rmSync, statSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+
+import { PodServiceService, type PodNetwork } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import { Peer } from '@podwire/shared/rpc/client';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { readConfig } from './config.js';
+import { recordingLog } from './dataplane.fixture.js';
+import { MemoryKernel } from './kernel/memory/memory-kernel.js';
+import { addPod, cleanUp, pings, requireThrowawayNamespace, snapshot } from './kernel/netlink/namespaces.fixture.js';
+import { serve, startService, type RunningService } from './service.js';
+
+/** Built by `npm run build`, which `npm test` does first. */
+const MAIN = join(dirname(fileURLToPath(import.meta.url)), 'dist', 'main.js');
+
+const limits = () => ({ deadlineMs: Date.now() + 10_000 });
+
+let folder: string;
+let socket: string;
+let peer: Peer;
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-dataplane-'));
+  socket = join(folder, 'run', 'dataplane.sock');
+  peer = new Peer('podwire-dataplane', `unix:${socket}`);
+});
+
+afterEach(() => {
+  peer.close();
+  rmSync(folder, { recursive: true });
+});
+
+const config = () => readConfig({ PODWIRE_DATAPLANE_LISTEN: `unix:${socket}` });
+const surroundings = () => ({ log: recordingLog().log, clock: systemClock });
+
+function podMessage(name: string, address: string): PodNetwork {
+  const attachment = { network: 'net', containerId: name, interfaceName: 'eth0' };
+  return {
+    attachment,
+    netns: `/run/netns/${name}`,
+    hostInterfaceName: hostInterfaceName(attachment),
+    macAddress: podMac(attachment),
+    addresses: [`${address}/32`],
+    routes: [],
+    mtuBytes: 0,
+    ipForwarding: true,
+  };
+}
+
+const attach = (pod: PodNetwork) => peer.call(PodServiceService.attachPod, { pod }, limits());
+const detach = ({ attachment, hostInterfaceName: name }: PodNetwork) =>
+  peer.call(PodServiceService.detachPod, { attachment, hostInterfaceName: name }, limits());
+const check = (pod: PodNetwork) => peer.call(PodServiceService.checkPod, { pod }, limits());
+const list = (pageSize: number, pageToken = '') =>
+  peer.call(PodServiceService.listPods, { pageSize, pageToken }, limits());
+
+describe('on the real kernel', () => {
+  let service: RunningService;
+
+  beforeEach(async () => {
+    requireThrowawayNamespace();
+    service = await startService(config(), surroundings());
+  });
+
+  afterEach(async () => {
+    await service.stop();
+    cleanUp();
+  });
+
+  test('every method answers over the socket', async () => {
+    addPod('a');
+    addPod('b');
+    const [a, b] = [podMessage('a', '10.65.0.7'), podMessage('b', '10.65.0.8')];
+    expect(await attach(a)).toMatchObject({
+      hostInterface: { name: a.hostInterfaceName, macAddress: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 },
+      podInterface: { name: 'eth0', index: 2, macAddress: a.macAddress, mtuBytes: 1500 },
+    });
+    expect((await attach(b)).changes).toBeGreaterThan(0);
+    expect((await attach(b)).changes).toBe(0);
+    expect(pings('10.65.0.8', 'a')).toBe(true);
+    expect(await check(a)).toEqual({ differences: [] });
+
+    const first = await list(1);
+    const second = await list(1, first.nextPageToken);
+    expect(
+      [...first.pods, ...second.pods]
+        .map(({ attachment, addresses, up }) => [attachment?.containerId, addresses, up])
+        .sort(),
+    ).toEqual([
+      ['a', ['10.65.0.7/32'], true],
+      ['b', ['10.65.0.8/32'], true],
+    ]);
+    expect(second.nextPageToken).toBe('');
+
+    expect([await detach(a), await detach(a), await detach(b)]).toEqual([
+      { removed: true },
+      { removed: false },
+      { removed: true },
+    ]);
+    expect(await list(0)).toEqual({ pods: [], nextPageToken: '' });
+    expect((await check(a)).differences[0]).toEqual({
+      object: `host link ${a.hostInterfaceName}`,
+      wanted: 'present',
+      actual: 'missing',
+    });
+  });
+
+  test('failures keep their code and their fields', async () => {
+    await expect(attach({ ...podMessage('a', 'fd00::7'), netns: '' })).rejects.toMatchObject({
+      code: 'INVALID_REQUEST',
+      violations: [{ field: 'pod.netns' }, { field: 'pod.addresses[0]' }],
+    });
+    await expect(attach(podMessage('nowhere', '10.65.0.7'))).rejects.toMatchObject({ code: 'INVALID_NETNS' });
+    await expect(list(1, 'nonsense')).rejects.toMatchObject({
+      code: 'INVALID_REQUEST',
+      violations: [{ field: 'page_token' }],
+    });
+    await expect(list(-1)).rejects.toMatchObject({ code: 'INVALID_REQUEST', violations: [{ field: 'page_size' }] });
+  });
+
+  test('the socket is its owner’s alone', () => {
+    expect((statSync(socket).mode & 0o777).toString(8)).toBe('600');
+    expect((statSync(dirname(socket)).mode & 0o777).toString(8)).toBe('700');
+  });
+});
+
+describe('life and death', () => {
+  const health = {
+    path: '/grpc.health.v1.Health/Check',
+    requestStream: false,
+    responseStream: false,
+    requestSerialize: () => Buffer.alloc(0),
+    requestDeserialize: () => null,
+    responseSerialize: () => Buffer.alloc(0),
+    // The status is the message's only field: 1 serving, 2 not serving.
+    responseDeserialize: (bytes: Buffer) => bytes.at(1),
+  } as const;
+  const status = () => peer.call(health, null, limits());
+
+  test('it is healthy only once the kernel is known to have what pods need', async () => {
+    const kernel = new MemoryKernel();
+    const probing = kernel.pauseBefore('probe');
+    const starting = serve(kernel, { config: config(), surroundings: surroundings() });
+    await probing.reached;
+    expect(await status()).toBe(2);
+    probing.release();
+    const service = await starting;
+    expect(await status()).toBe(1);
+    await service.stop();
+    expect(existsSync(socket)).toBe(false);
+  });
+
+  test('it does not start on a kernel without veth', async () => {
+    const kernel = new MemoryKernel();
+    kernel.failNext('probe', { errno: 'EOPNOTSUPP' });
+    const starting = serve(kernel, { config: config(), surroundings: surroundings() });
+    await expect(starting).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
+    expect(kernel.unusedFaults).toBe(0);
+  });
+
+  test('it stops after what is under way is done', async () => {
+    const kernel = new MemoryKernel();
+    kernel.addNamespace('/run/netns/a');
+    const service = await serve(kernel, { config: config(), surroundings: surroundings() });
+    const pause = kernel.pauseBefore('route-add');
+    const attaching = attach(podMessage('a', '10.65.0.7'));
+    await pause.reached;
+    const stopping = service.stop();
+    pause.release();
+    expect(await attaching).toMatchObject({ podInterface: { name: 'eth0' } });
+    await stopping;
+  });
+
+  test('a call that is cut off at the end is undone before the kernel is let go', async () => {
+    const kernel = new MemoryKernel();
+    kernel.addNamespace('/run/netns/a');
+    const before = kernel.print();
+    const options = { config: { ...config(), drainTimeoutMs: 0 }, surroundings: surroundings() };
+    const service = await serve(kernel, options);
+    const pause = kernel.pauseBefore('link-add');
+    const attaching = attach(podMessage('a', '10.65.0.7')).catch((failure: unknown) => failure);
+    await pause.reached;
+    const stopping = service.stop();
+    expect(await attaching).toBeInstanceOf(Error);
+    pause.release();
+    await stopping;
+    expect(kernel.print()).toBe(before);
+  });
+});
+
+describe('SIGKILL in the middle of twenty attaches, then another start', () => {
+  let child: ChildProcess;
+
+  async function start(): Promise<void> {
+    const env = {
+      PATH: process.env.PATH,
+      PODWIRE_DATAPLANE_LISTEN: `unix:${socket}`,
+      PODWIRE_DATAPLANE_LOG_LEVEL: 'warn',
+    };
+    child = spawn(process.execPath, [MAIN], { env, stdio: ['ignore', 'ignore', 'inherit'] });
+    await list(1);
+  }
+
+  async function end(signal: NodeJS.Signals): Promise<number | null> {
+    const exited = once(child, 'exit');
+    child.kill(signal);
+    await exited;
+    return child.exitCode;
+  }
+
+  beforeEach(requireThrowawayNamespace);
+  afterEach(cleanUp);
+
+  test.each([0, 1, 3, 6, 10])(
+    'after %i ms: every pod can be attached, checked and detached, and nothing is left',
+    async (afterMs) => {
+      const pods = Array.from({ length: 20 }, (_, at) => podMessage(`p${at}`, `10.65.0.${at + 1}`));
+      const names = pods.map(({ attachment }) => attachment!.containerId);
+      names.forEach(addPod);
+      await start();
+      const before = snapshot();
+      const attaching = pods.map((pod) => attach(pod).catch(() => undefined));
+      await sleep(afterMs);
+      await end('SIGKILL');
+      await start();
+      await Promise.all(attaching);
+
+      await Promise.all(pods.map(attach));
+      for (const pod of pods) expect(await check(pod)).toEqual({ differences: [] });
+      expect(pings('10.65.0.1', 'p19')).toBe(true);
+      expect(await Promise.all(pods.map(detach))).toEqual(pods.map(() => ({ removed: true })));
+      expect(snapshot()).toBe(before);
+      expect(await end('SIGTERM')).toBe(0);
+    },
+    60_000,
+  );
+});
