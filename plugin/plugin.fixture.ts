@@ -27,7 +27,7 @@ export const NAMESPACES: Readonly<Record<string, bigint>> = {
   '/run/netns/other': 4026532002n,
 };
 
-const netns: NetnsReader = {
+const namespaces: NetnsReader = {
   identify(path) {
     const inode = NAMESPACES[path];
     if (inode === undefined) throw new Failure('INVALID_NETNS', `CNI_NETNS ${path} does not exist`);
@@ -80,7 +80,7 @@ export class Plugin {
   readonly #peers: readonly Peer[];
   #servers: RpcServer[] = [];
 
-  constructor({ timeoutMs = 2_000, cleanUpTimeoutMs = 2_000 } = {}) {
+  constructor({ timeoutMs = 2_000, cleanUpTimeoutMs = 2_000, netns = namespaces } = {}) {
     const ipam = new Peer('podwire-ipam', this.address('ipam'));
     const dataplane = new Peer('podwire-dataplane', this.address('dataplane'));
     this.#peers = [ipam, dataplane];
@@ -126,6 +126,7 @@ export class Plugin {
 
   run(command: string, { variables, config, text, rest }: Command = {}): Promise<CniAnswer> {
     const request: CniRequest = {
+      plugin: 'podwire',
       variables: { ...ENVIRONMENT, CNI_COMMAND: command, ...variables },
       configuration: text ?? JSON.stringify({ ...CONFIG, ...config }),
       traceContext: {},

@@ -1,5 +1,5 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
-import { Failure } from '@podwire/shared/failure/failure';
+import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 
 import type { Pod } from './cni/args.js';
 import { readAttachConfig, readNetworkConfig, type AttachConfig, type NetworkConfig } from './cni/config.js';
@@ -7,6 +7,8 @@ import { readContainerEnvironment, readPodEnvironment, type Variables } from './
 
 /** A CNI command as the container runtime sent it. */
 export interface CniRequest {
+  /** Name that the executable was run as; undefined where the request does not come from the shim. */
+  readonly plugin: string | undefined;
   readonly variables: Variables;
   /** The network configuration, JSON in UTF-8. */
   readonly configuration: string;
@@ -34,12 +36,25 @@ export interface PodRequest extends AttachmentRequest<AttachConfig> {
 }
 
 /** Checks all of a request that works inside a pod. @throws Failure that lists all faults of environment and configuration */
-export function readPodRequest(command: 'ADD' | 'CHECK', { variables, configuration }: CniRequest): PodRequest {
+export function readPodRequest(command: 'ADD' | 'CHECK', request: CniRequest): PodRequest {
+  const { plugin, variables, configuration } = request;
+  if (plugin === IPAM_PLUGIN) throw notForOthers();
   const [{ netns, pod, ...container }, config] = readBoth(
     () => readPodEnvironment(command, variables),
     () => readAttachConfig(command, configuration),
   );
   return { attachment: { network: config.name, ...container }, netns, pod, config };
+}
+
+/** The shim's name where another plugin runs it for its addresses alone. */
+const IPAM_PLUGIN = 'podwire-ipam';
+
+/** DEL is not refused so: what another plugin could not begin must not keep its pod from being deleted. */
+function notForOthers(): Failure {
+  const reason = 'serves the plugin podwire alone in this release; set the type of the plugin above it to podwire';
+  return violationsFailure('INVALID_CONFIG', 'network configuration refused', [
+    { field: 'ipam.type', reason: `is ${IPAM_PLUGIN}, which ${reason}` },
+  ]);
 }
 
 /** Checks all of a DEL. @throws Failure that lists all faults of environment and configuration */

@@ -128,6 +128,7 @@ export class CniServer {
     }
     const { headers } = request;
     const answer = await this.#options.run({
+      plugin: textOf(headers, 'cni-plugin'),
       variables: variablesOf(headers),
       configuration,
       traceContext: {

@@ -1,0 +1,53 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+
+import { parseArgs } from './args.js';
+
+const POD = { namespace: 'default', name: 'web-0', uid: 'u-1' };
+const PAIRS = [
+  'IgnoreUnknown=1',
+  'K8S_POD_NAMESPACE=default',
+  'K8S_POD_NAME=web-0',
+  'K8S_POD_INFRA_CONTAINER_ID=c',
+  'K8S_POD_UID=u-1',
+  'COLOUR=blue',
+];
+
+describe('CNI_ARGS', () => {
+  test('name the pod, in any order', () => {
+    const shuffled = fc.shuffledSubarray(PAIRS, { minLength: PAIRS.length });
+    fc.assert(
+      fc.property(shuffled, (pairs) => {
+        expect(parseArgs(pairs.join(';'))).toEqual({ pod: POD, faults: [] });
+      }),
+      { seed: 20_261_121 },
+    );
+  });
+
+  test.each([
+    ['', undefined],
+    [';;', undefined],
+    ['K8S_POD_NAME=web-0', undefined],
+    ['K8S_POD_NAMESPACE=default;K8S_POD_NAME=', undefined],
+    ['IgnoreUnknown=true;K8S_POD_NAME=quirky_turing', undefined],
+    ['K8S_POD_NAMESPACE=a;K8S_POD_NAME=b', { namespace: 'a', name: 'b', uid: '' }],
+    ['IgnoreUnknown=TRUE;X=a=b', undefined],
+  ])('%j are valid', (text, pod) => {
+    expect(parseArgs(text)).toEqual({ pod, faults: [] });
+  });
+
+  test.each([
+    ['X', ['holds "X", which is not of the form KEY=VALUE']],
+    ['=x', ['holds "=x", which is not of the form KEY=VALUE']],
+    ['X=1', ['has the unknown keys X; send IgnoreUnknown=1 to have them ignored']],
+    ['IgnoreUnknown=0;X=1', ['has the unknown keys X; send IgnoreUnknown=1 to have them ignored']],
+    ['IgnoreUnknown=maybe;X=1', ['IgnoreUnknown is not one of 1, true, 0, false']],
+    [
+      'K8S_POD_NAMESPACE=a.b;K8S_POD_NAME=A',
+      ['K8S_POD_NAMESPACE is no name of a Kubernetes namespace', 'K8S_POD_NAME is no name of a Kubernetes pod'],
+    ],
+    [`K8S_POD_NAMESPACE=a;K8S_POD_NAME=${'x'.repeat(254)}`, ['K8S_POD_NAME is no name of a Kubernetes pod']],
+  ])('%j are refused', (text, faults) => {
+    expect(parseArgs(text).faults).toEqual(faults);
+  });
+});

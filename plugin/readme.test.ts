@@ -1,0 +1,38 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { FAILURE_CODES } from '@podwire/shared/failure/codes';
+import { expect, test } from 'vitest';
+
+import { readAttachConfig } from './cni/config.js';
+import { pluginSettings } from './settings.js';
+
+const read = (name: string) => readFileSync(join(import.meta.dirname, name), 'utf8');
+
+/** The first two cells of each row of the README's table under a heading. */
+function rows(heading: string): string[][] {
+  const section = read('README.md').split(`## ${heading}\n`)[1]!.split('\n## ')[0]!;
+  const lines = section.split('\n').filter((line) => line.startsWith('|'));
+  return lines.slice(2).map((line) =>
+    line
+      .split('|')
+      .slice(1, 3)
+      .map((cell) => cell.trim().replaceAll('`', '')),
+  );
+}
+
+test('the README lists every setting with its default', () => {
+  const settings = Object.values(pluginSettings("the host's name in lower case"));
+  expect(rows('Settings')).toEqual(settings.map((setting) => [setting.variable, setting.default]));
+});
+
+test('the README lists every error code', () => {
+  const codes = new Set(Object.values(FAILURE_CODES).map(({ cni }) => cni));
+  expect(rows('Error codes').map(([code]) => Number(code))).toEqual([...codes].sort((a, b) => a - b));
+});
+
+test('the example is a configuration that ADD accepts', () => {
+  const { cniVersion, name, plugins } = JSON.parse(read('conflist/10-podwire.conflist'));
+  const config = readAttachConfig('ADD', JSON.stringify({ ...plugins[0], cniVersion, name }));
+  expect(config).toMatchObject({ cniVersion: '1.0.0', name: 'k8s-pod-network' });
+});

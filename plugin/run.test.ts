@@ -1,0 +1,232 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+
+import { CONFIG, NOTHING, Plugin, type Command } from './plugin.fixture.js';
+
+let plugin: Plugin;
+
+beforeAll(async () => {
+  plugin = await new Plugin().start();
+});
+
+afterAll(() => plugin.end());
+
+beforeEach(() => {
+  plugin.script.calls.length = 0;
+});
+
+const PREV_RESULT = { cniVersion: '1.0.0', interfaces: [{ name: 'eth0', sandbox: '/run/netns/pod' }], ips: [] };
+
+async function refusal(command: string, what: Command) {
+  const answer = await plugin.run(command, what);
+  expect(answer.exitCode).toBe(1);
+  const error: Record<string, unknown> = JSON.parse(answer.stdout);
+  expect(error).toEqual({
+    cniVersion: expect.any(String),
+    code: expect.any(Number),
+    msg: expect.stringMatching(/./),
+    details: expect.stringMatching(/./),
+  });
+  return error;
+}
+
+type Refusal = readonly [string, number, Command, RegExp];
+
+describe('ADD is refused before anything is asked of a service', () => {
+  const environment = (name: string, value: string): Command => ({ variables: { [name]: value } });
+  const refusals: readonly Refusal[] = [
+    ['no command', 4, environment('CNI_COMMAND', ''), /CNI_COMMAND is missing/],
+    ['an unknown command', 4, environment('CNI_COMMAND', 'add'), /^unknown CNI_COMMAND: add$/],
+    ['no container ID', 4, environment('CNI_CONTAINERID', ''), /CNI_CONTAINERID is missing/],
+    ['a bad container ID', 4, environment('CNI_CONTAINERID', '../etc'), /CNI_CONTAINERID is "..\/etc"/],
+    ['a long container ID', 4, environment('CNI_CONTAINERID', 'c'.repeat(129)), /128 bytes/],
+    ['no interface name', 4, environment('CNI_IFNAME', ''), /CNI_IFNAME is missing/],
+    ['the interface name ..', 4, environment('CNI_IFNAME', '..'), /CNI_IFNAME is "\.\."/],
+    ['the interface name .', 4, environment('CNI_IFNAME', '.'), /CNI_IFNAME/],
+    ['an interface name with /', 4, environment('CNI_IFNAME', 'a/b'), /CNI_IFNAME/],
+    ['an interface name with :', 4, environment('CNI_IFNAME', 'a:b'), /CNI_IFNAME/],
+    ['an interface name with a space', 4, environment('CNI_IFNAME', 'a b'), /CNI_IFNAME/],
+    ['an interface name of 16 bytes', 4, environment('CNI_IFNAME', 'x'.repeat(16)), /15 bytes/],
+    ['the interface lo', 4, environment('CNI_IFNAME', 'lo'), /loopback/],
+    ['no namespace', 4, environment('CNI_NETNS', ''), /CNI_NETNS is missing/],
+    ['a relative namespace', 4, environment('CNI_NETNS', 'netns/pod'), /absolute path/],
+    ['a namespace that does not exist', 4, environment('CNI_NETNS', '/run/netns/nowhere'), /nowhere does not exist/],
+    ['args that are no pairs', 4, environment('CNI_ARGS', 'IgnoreUnknown'), /KEY=VALUE/],
+    ['unknown args', 4, environment('CNI_ARGS', 'COLOUR=blue;SIZE=9'), /COLOUR, SIZE/],
+    ['a name that is no pod’s', 4, environment('CNI_ARGS', 'K8S_POD_NAMESPACE=a;K8S_POD_NAME=_'), /K8S_POD_NAME/],
+    ['an empty configuration', 6, { text: '' }, /0 bytes.*JSON object/],
+    ['a configuration that is not JSON', 6, { text: '{"name":' }, /JSON object/],
+    ['a list for a configuration', 6, { text: '[]' }, /JSON object/],
+    ['null for a configuration', 6, { text: 'null' }, /JSON object/],
+    ['another plugin above podwire-ipam', 7, { rest: { plugin: 'podwire-ipam' } }, /ipam\.type is podwire-ipam, which/],
+    ['no cniVersion', 1, { config: { cniVersion: undefined } }, /0\.1\.0.*0\.3\.1, 0\.4\.0, 1\.0\.0/],
+    ['an unknown cniVersion', 1, { config: { cniVersion: '1.1.0' } }, /"1\.1\.0".*0\.3\.1, 0\.4\.0, 1\.0\.0/],
+    ['a cniVersion that is no text', 1, { config: { cniVersion: 1 } }, /cniVersion is 1;/],
+    ['no network name', 7, { config: { name: undefined } }, /name is missing/],
+    ['an empty network name', 7, { config: { name: '' } }, /name is empty/],
+    ['a bad network name', 7, { config: { name: 'a/b' } }, /name must begin/],
+    ['no type', 7, { config: { type: undefined } }, /type is missing/],
+    ['a relative socket', 7, { config: { socket: 'cni.sock' } }, /socket is not an absolute path/],
+    ['an MTU below IPv4’s', 7, { config: { mtu: 67 } }, /mtu is neither 0 nor from 68 to 65535/],
+    ['an MTU that is text', 7, { config: { mtu: '1500' } }, /mtu is no whole number/],
+    ['a broken MTU', 7, { config: { mtu: 1500.5 } }, /mtu is no whole number/],
+    ['a bad node name', 7, { config: { nodename: 'Node_1' } }, /nodename is no name of a Kubernetes node/],
+    ['another IPAM', 7, { config: { ipam: { type: 'host-local' } } }, /ipam\.type is not podwire-ipam/],
+    ['an IPAM that is no object', 7, { config: { ipam: 'podwire-ipam' } }, /ipam is no object/],
+    [
+      'a flag that is text',
+      7,
+      { config: { container_settings: { allow_ip_forwarding: 'yes' } } },
+      /container_settings\.allow_ip_forwarding is neither true nor false/,
+    ],
+    ['a prevResult that is no object', 7, { config: { prevResult: [] } }, /prevResult is no object/],
+    [
+      'a prevResult with an address missing',
+      7,
+      { config: { prevResult: { ips: [{}] } } },
+      /prevResult\.ips\.0\.address/,
+    ],
+  ];
+
+  test.each(refusals)('%s (code %i)', async (_, code, what, message) => {
+    const error = await refusal('ADD', what);
+    expect(error.code).toBe(code);
+    expect(error.msg).toMatch(message);
+    expect(plugin.script.calls).toEqual([]);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('with all faults of environment and configuration at once, under the environment’s code', async () => {
+    const { code, msg } = await refusal('ADD', {
+      variables: { CNI_CONTAINERID: '', CNI_NETNS: '', CNI_IFNAME: 'lo' },
+      config: { name: '-', mtu: -1 },
+    });
+    expect(code).toBe(4);
+    for (const part of ['CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IFNAME', 'name must begin', 'mtu is']) {
+      expect(msg).toContain(part);
+    }
+  });
+});
+
+describe('other commands are refused the same way', () => {
+  const refusals: readonly (readonly [string, ...Refusal])[] = [
+    ['DEL', 'without a container ID', 4, { variables: { CNI_CONTAINERID: '' } }, /CNI_CONTAINERID/],
+    ['DEL', 'of a bad interface name', 4, { variables: { CNI_IFNAME: '../x' } }, /CNI_IFNAME/],
+    ['DEL', 'without a name', 7, { config: { name: undefined } }, /name/],
+    ['DEL', 'in an unknown version', 1, { config: { cniVersion: '2.0.0' } }, /2\.0\.0/],
+    ['CHECK', 'without a prevResult', 7, {}, /prevResult is missing/],
+    [
+      'CHECK',
+      'before 0.4.0',
+      1,
+      { config: { cniVersion: '0.3.1', prevResult: PREV_RESULT } },
+      /CHECK came with CNI 0\.4\.0/,
+    ],
+    ['CHECK', 'without a namespace', 4, { variables: { CNI_NETNS: '' } }, /CNI_NETNS/],
+    [
+      'CHECK',
+      'of a namespace that is gone',
+      4,
+      { variables: { CNI_NETNS: '/gone' }, config: { prevResult: PREV_RESULT } },
+      /gone/,
+    ],
+    ['GC', 'in every version', 1, {}, /GC came with CNI 1\.1\.0/],
+    ['GC', 'in its own version', 1, { config: { cniVersion: '1.1.0' } }, /"1\.1\.0"/],
+    ['STATUS', 'in every version', 1, { variables: { CNI_CONTAINERID: '' } }, /STATUS came with CNI 1\.1\.0/],
+    ['STATUS', 'without JSON', 6, { text: 'x' }, /JSON object/],
+  ];
+
+  test.each(refusals)('%s %s (code %i)', async (command, _, code, what, message) => {
+    const error = await refusal(command, what);
+    expect(error.code).toBe(code);
+    expect(error.msg).toMatch(message);
+    expect(plugin.script.calls).toEqual([]);
+  });
+});
+
+describe('an error object', () => {
+  test.each([
+    ['the version that was asked for', { config: { cniVersion: '0.3.1', name: '' } }, '0.3.1'],
+    ['an unknown version that was asked for', { config: { cniVersion: '7.0.0' } }, '7.0.0'],
+    ['its own version where none can be read', { text: 'garbage' }, '1.0.0'],
+    ['its own version instead of a monstrous one', { config: { cniVersion: '1'.repeat(65) } }, '1.0.0'],
+  ])('has %s', async (_, what, cniVersion) => {
+    expect((await refusal('ADD', what)).cniVersion).toBe(cniVersion);
+  });
+
+  test('lists the supported versions in its details', async () => {
+    const { details } = await refusal('ADD', { config: { cniVersion: '9' } });
+    expect(details).toContain('supported versions: 0.3.1, 0.4.0, 1.0.0');
+  });
+});
+
+test('VERSION needs neither configuration nor services', async () => {
+  const answer = await plugin.run('VERSION', { text: '', variables: { CNI_NETNS: 'dummy', CNI_CONTAINERID: '' } });
+  expect(answer.exitCode).toBe(0);
+  expect(JSON.parse(answer.stdout)).toEqual({ cniVersion: '1.0.0', supportedVersions: ['0.3.1', '0.4.0', '1.0.0'] });
+});
+
+test('keys of other plugins and later releases pass', async () => {
+  const config = {
+    capabilities: { portMappings: true },
+    runtimeConfig: { portMappings: [{ HostPort: 1 }] },
+    args: { cni: { labels: [] } },
+    'cni.dev/valid-attachments': [],
+    ipam: { type: 'podwire-ipam', subnet: 'usePodCidr' },
+    log_level: 'debug',
+  };
+  expect((await plugin.run('ADD', { config })).exitCode).toBe(0);
+  expect((await plugin.run('DEL', { config })).exitCode).toBe(0);
+});
+
+test('DEL of another plugin above podwire-ipam finds nothing to do', async () => {
+  const answer = await plugin.run('DEL', { rest: { plugin: 'podwire-ipam' } });
+  expect(answer).toEqual({ exitCode: 0, stdout: '' });
+});
+
+test('ipam may be left out, or be empty', async () => {
+  for (const ipam of [undefined, {}]) {
+    expect((await plugin.run('ADD', { config: { ipam } })).exitCode).toBe(0);
+  }
+  expect((await plugin.run('DEL')).exitCode).toBe(0);
+});
+
+test('every end is logged with its attachment, a refusal without one', async () => {
+  const own = await new Plugin().start();
+  await own.run('ADD');
+  await own.run('ADD', { variables: { CNI_IFNAME: '' } });
+  await own.run('DEL');
+  expect(own.record.lines()).toEqual([
+    expect.objectContaining({ level: 'info', msg: 'ADD done', attachment: 'net/c0ffee/eth0' }),
+    expect.objectContaining({
+      level: 'warn',
+      msg: 'ADD failed',
+      err: expect.objectContaining({ code: 'INVALID_ENVIRONMENT' }),
+    }),
+    expect.objectContaining({ level: 'info', msg: 'DEL done', attachment: 'net/c0ffee/eth0' }),
+  ]);
+  expect(own.record.lines()[1]).not.toHaveProperty('attachment');
+  await own.end();
+});
+
+test('a defect becomes code 999 with a neutral text, and is logged whole', async () => {
+  const identify = () => {
+    throw new TypeError('secret');
+  };
+  const own = new Plugin({ netns: { identify } });
+  const answer = await own.run('ADD');
+  expect(JSON.parse(answer.stdout)).toMatchObject({ code: 999, msg: expect.not.stringContaining('secret') });
+  expect(own.record.lines()).toEqual([
+    expect.objectContaining({ level: 'error', err: expect.objectContaining({ message: 'secret' }) }),
+  ]);
+  await own.end();
+});
+
+describe.each(['0.3.1', '0.4.0', '1.0.0'])('cniVersion %s', (cniVersion) => {
+  test('gets its own form of the result', async () => {
+    const answer = await plugin.run('ADD', { config: { cniVersion } });
+    const result = JSON.parse(answer.stdout);
+    expect(result.cniVersion).toBe(cniVersion);
+    expect(result.ips[0].version).toBe(cniVersion === CONFIG.cniVersion ? undefined : '4');
+    expect((await plugin.run('DEL', { config: { cniVersion } })).exitCode).toBe(0);
+  });
+});

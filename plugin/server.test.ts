@@ -1,0 +1,218 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { request as httpRequest, type RequestOptions } from 'node:http';
+import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+
+import { recordingLog } from './plugin.fixture.js';
+import type { CniRequest } from './request.js';
+import type { CniAnswer } from './run.js';
+import { CniServer } from './server.js';
+
+const MAX_BODY_BYTES = 4 * 1024 * 1024;
+const ARRIVED_NS = 1_700_000_000_000_000_123n;
+
+let folder: string;
+let path: string;
+let server: CniServer;
+let requests: CniRequest[];
+let answer: (request: CniRequest) => Promise<CniAnswer>;
+let record: ReturnType<typeof recordingLog>;
+
+beforeEach(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-server-'));
+  path = join(folder, 'cni.sock');
+  requests = [];
+  record = recordingLog();
+  answer = () => Promise.resolve({ exitCode: 0, stdout: '{}\n' });
+  server = new CniServer({
+    path,
+    log: record.log,
+    nowNs: () => ARRIVED_NS,
+    run: (request) => {
+      requests.push(request);
+      return answer(request);
+    },
+  });
+  await server.listen();
+});
+
+afterEach(async () => {
+  await server.stop();
+  rmSync(folder, { recursive: true });
+});
+
+function send(body: Buffer | string = '{}', options: RequestOptions = {}) {
+  return new Promise<{ status: number | undefined; headers: object; body: string }>((resolve, reject) => {
+    const request = httpRequest({ socketPath: path, method: 'POST', path: '/cni', ...options }, (response) => {
+      let text = '';
+      response.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
+      response.on('end', () => resolve({ status: response.statusCode, headers: response.headers, body: text }));
+    });
+    request.on('error', reject).end(body);
+  });
+}
+
+/** Sends bytes and gives what comes back until the connection ends. */
+function sendRaw(bytes: string): Promise<string> {
+  return new Promise((resolve, reject) => {
+    let text = '';
+    const socket = connect(path, () => socket.write(bytes));
+    socket.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
+    socket.on('end', () => resolve(text)).on('error', reject);
+  });
+}
+
+describe('POST /cni', () => {
+  test('hands over variables, configuration, trace context and times', async () => {
+    const headers = {
+      'CNI-Command': 'ADD',
+      'CNI-ContainerID': 'c',
+      'CNI-Netns': Buffer.from('/run/netns/größe').toString('latin1'),
+      'CNI-IfName': 'eth0',
+      'CNI-Args': 'A=B',
+      'CNI-Path': '/opt',
+      'CNI-Plugin': 'podwire',
+      'CNI-Exec-Time': '1700000000000000000',
+      traceparent: 't',
+      tracestate: 's',
+      baggage: 'b',
+    };
+    expect(await send(Buffer.from('{"a":"ä"}'), { headers })).toMatchObject({
+      status: 200,
+      headers: { 'content-type': 'application/json', connection: 'close' },
+      body: '{}\n',
+    });
+    expect(requests).toEqual([
+      {
+        plugin: 'podwire',
+        variables: {
+          CNI_COMMAND: 'ADD',
+          CNI_CONTAINERID: 'c',
+          CNI_NETNS: '/run/netns/größe',
+          CNI_IFNAME: 'eth0',
+          CNI_ARGS: 'A=B',
+          CNI_PATH: '/opt',
+        },
+        configuration: '{"a":"ä"}',
+        traceContext: { traceparent: 't', tracestate: 's', baggage: 'b' },
+        startedNs: 1_700_000_000_000_000_000n,
+        arrivedNs: ARRIVED_NS,
+        cancel: expect.any(AbortController),
+      },
+    ]);
+    expect(requests[0]!.cancel.signal.aborted).toBe(false);
+  });
+
+  test.each(['', '-1', '1e9', '9'.repeat(21), 'x'])('takes the exec time %j for none', async (execTime) => {
+    await send('{}', { headers: { 'CNI-Exec-Time': execTime } });
+    expect(requests[0]!.startedNs).toBeUndefined();
+  });
+
+  test('answers a failed command with its error object under another status', async () => {
+    answer = () => Promise.resolve({ exitCode: 1, stdout: '{"code":7}\n' });
+    expect(await send()).toMatchObject({ status: 500, body: '{"code":7}\n' });
+  });
+
+  test('answers an empty result with an empty body', async () => {
+    answer = () => Promise.resolve({ exitCode: 0, stdout: '' });
+    expect(await send()).toMatchObject({ status: 200, headers: { 'content-length': '0' }, body: '' });
+  });
+
+  test('tells the command when its caller goes away', async () => {
+    const cancelled = vi.fn();
+    answer = ({ cancel }) =>
+      new Promise((resolve) => {
+        cancel.signal.addEventListener('abort', () => {
+          cancelled(cancel.signal.reason);
+          resolve({ exitCode: 1, stdout: '{}' });
+        });
+      });
+    const socket = connect(path, () => socket.write('POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}'));
+    await vi.waitFor(() => expect(requests).toHaveLength(1));
+    socket.destroy();
+    await vi.waitFor(() => expect(cancelled).toHaveBeenCalledWith(expect.any(Failure)));
+  });
+
+  test('answers a command that throws all the same, and logs it', async () => {
+    answer = () => Promise.reject(new TypeError('secret'));
+    const { status, body } = await send();
+    expect(status).toBe(500);
+    expect(JSON.parse(body)).toMatchObject({ code: 999, msg: expect.not.stringContaining('secret') });
+    expect(record.lines()).toContainEqual(
+      expect.objectContaining({ err: expect.objectContaining({ message: 'secret' }) }),
+    );
+  });
+});
+
+describe('what is refused, and then served on', () => {
+  afterEach(async () => {
+    expect(requests).toEqual([]);
+    expect(await send('', { method: 'GET', path: '/healthz' })).toMatchObject({ status: 200, body: 'ok\n' });
+  });
+
+  test('a configuration that is too large, after it was read', async () => {
+    const { status, body } = await send(Buffer.alloc(MAX_BODY_BYTES + 1, ' '));
+    expect(status).toBe(400);
+    expect(JSON.parse(body)).toMatchObject({ code: 7, msg: expect.stringContaining(String(MAX_BODY_BYTES)) });
+  });
+
+  test('a configuration that is not UTF-8', async () => {
+    const { status, body } = await send(Buffer.from([0x7b, 0xff, 0x7d]));
+    expect(status).toBe(400);
+    expect(JSON.parse(body)).toMatchObject({ code: 6 });
+  });
+
+  test.each([
+    ['GET', '/cni'],
+    ['POST', '/'],
+    ['POST', '/cni/'],
+    ['DELETE', '/healthz'],
+  ])('%s %s', async (method, url) => {
+    const { status, body } = await send('', { method, path: url });
+    expect(status).toBe(404);
+    expect(JSON.parse(body)).toMatchObject({ msg: expect.stringContaining('POST /cni') });
+  });
+
+  test.each([
+    ['bytes that are not HTTP', '\u0000\u0001garbage\r\n\r\n'],
+    ['a head that is too large', `POST /cni HTTP/1.1\r\nHost: x\r\nCNI-Args: ${'x'.repeat(20_000)}\r\n\r\n`],
+    ['two lengths', 'POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}'],
+  ])('%s', async (_, bytes) => {
+    const [head, body] = (await sendRaw(bytes)).split('\r\n\r\n');
+    expect(head).toMatch(/^HTTP\/1\.1 400 /);
+    expect(JSON.parse(body!)).toMatchObject({ cniVersion: '1.0.0', code: 7 });
+  });
+
+  test('a connection that ends in the middle of its request', async () => {
+    const socket = connect(path, () => {
+      socket.write('POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{');
+      socket.destroy();
+    });
+    await new Promise((resolve) => socket.once('close', resolve));
+  });
+});
+
+test('a configuration of the largest size is handed over', async () => {
+  expect(await send(Buffer.alloc(MAX_BODY_BYTES, ' '))).toMatchObject({ status: 200 });
+  expect(requests[0]!.configuration).toHaveLength(MAX_BODY_BYTES);
+});
+
+test('stopping waits for commands whose caller is gone', async () => {
+  const end = vi.fn();
+  answer = async ({ cancel }) => {
+    await new Promise((resolve) => cancel.signal.addEventListener('abort', resolve));
+    await new Promise((resolve) => setTimeout(resolve, 30));
+    end();
+    return { exitCode: 1, stdout: '{}' };
+  };
+  const socket = connect(path, () => socket.write('POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}'));
+  await vi.waitFor(() => expect(requests).toHaveLength(1));
+  socket.destroy();
+  await server.stop();
+  expect(end).toHaveBeenCalledOnce();
+  await server.listen();
+});

@@ -1,0 +1,42 @@
+import { describe, expect, test } from 'vitest';
+
+import { pluginSettings, readPluginSettings } from './settings.js';
+
+describe('settings', () => {
+  test('have defaults that need no configuration', () => {
+    expect(readPluginSettings({}, 'Node-1.Example')).toEqual({
+      socket: '/run/podwire/cni.sock',
+      ipamAddress: 'unix:/run/podwire/ipam.sock',
+      dataplaneAddress: 'unix:/run/podwire/dataplane.sock',
+      nodeName: 'node-1.example',
+      addTimeoutMs: 15_000,
+      delTimeoutMs: 15_000,
+      cleanUpTimeoutMs: 5_000,
+      logLevel: 'info',
+    });
+  });
+
+  test('are refused all at once', () => {
+    const wrong = {
+      PODWIRE_PLUGIN_SOCKET: 'relative',
+      PODWIRE_PLUGIN_IPAM_ADDRESS: 'nowhere',
+      PODWIRE_PLUGIN_DATAPLANE_ADDRESS: 'unix:relative',
+      PODWIRE_PLUGIN_NODE_NAME: 'Node_1',
+      PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '0',
+      PODWIRE_PLUGIN_DEL_TIMEOUT_MS: '1e3',
+      PODWIRE_PLUGIN_CLEAN_UP_TIMEOUT_MS: '20001',
+      PODWIRE_PLUGIN_LOG_LEVEL: 'loud',
+    };
+    const names = Object.values(pluginSettings('node-1')).map(({ variable }) => variable);
+    expect(Object.keys(wrong).sort()).toEqual(names.sort());
+    const fields = [...Object.keys(wrong), 'PODWIRE_PLUGIN_COLOUR'].map((field) => expect.objectContaining({ field }));
+    expect(() => readPluginSettings({ ...wrong, PODWIRE_PLUGIN_COLOUR: 'blue' }, 'node-1')).toThrow(
+      expect.objectContaining({ code: 'INVALID_SETTINGS', violations: expect.arrayContaining(fields) }),
+    );
+  });
+
+  test('need a name where the host has none that Kubernetes could use', () => {
+    expect(() => readPluginSettings({}, '(none)')).toThrow(/PODWIRE_PLUGIN_NODE_NAME/);
+    expect(readPluginSettings({ PODWIRE_PLUGIN_NODE_NAME: 'a' }, '(none)').nodeName).toBe('a');
+  });
+});
