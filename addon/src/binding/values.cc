@@ -94,7 +94,7 @@ Napi::Object to_js(Napi::Env env, const Link& link) {
   object.Set("kind", text_or_null(env, kind.empty() ? std::nullopt : std::optional(kind)));
   object.Set("mac", mac_or_null(env, link.mac));
   object.Set("mtuBytes", Napi::Number::New(env, link.mtu.value_or(0)));
-  object.Set("alias", text_or_null(env, link.alias));
+  object.Set("alias", text_or_null(env, link.alias ? std::optional(without_zero(*link.alias)) : std::nullopt));
   object.Set("group", Napi::Number::New(env, link.group.value_or(0)));
   object.Set("up", Napi::Boolean::New(env, (link.flags & IFF_UP) != 0));
   object.Set("flags", Napi::Number::New(env, link.flags));

@@ -60,7 +60,7 @@ bool decode_attribute(const Attribute& attribute, Link& link, Peer peers) {
     case IFLA_MTU:
       return assign(link.mtu, attribute.u32());
     case IFLA_IFALIAS:
-      return assign(link.alias, attribute.text());
+      return assign(link.alias, std::optional(raw_text(attribute)));
     case IFLA_GROUP:
       return assign(link.group, attribute.u32());
     case IFLA_OPERSTATE:
@@ -99,11 +99,13 @@ std::optional<Link> decode(ByteView payload, Peer peers) {
   return link;
 }
 
+void write_raw_text(MessageWriter& writer, uint16_t type, const std::string& text) {
+  writer.attribute(type, {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+}
+
 void encode_info(const LinkInfo& info, MessageWriter& writer) {
   const size_t nest = writer.open_nest(IFLA_LINKINFO);
-  if (info.kind) {
-    writer.attribute(IFLA_INFO_KIND, {reinterpret_cast<const uint8_t*>(info.kind->data()), info.kind->size()});
-  }
+  if (info.kind) write_raw_text(writer, IFLA_INFO_KIND, *info.kind);
   if (!info.peer.empty() || !info.data.empty()) {
     const size_t data = writer.open_nest(IFLA_INFO_DATA);
     for (const auto& peer : info.peer) {
@@ -124,7 +126,9 @@ void put(MessageWriter& writer, uint16_t type, const std::optional<uint32_t>& va
 
 }  // namespace
 
-std::string LinkInfo::kind_name() const { return kind ? kind->substr(0, kind->find('\0')) : std::string(); }
+std::string without_zero(const std::string& text) { return text.substr(0, text.find('\0')); }
+
+std::string LinkInfo::kind_name() const { return kind ? without_zero(*kind) : std::string(); }
 
 std::optional<Link> decode_link(ByteView payload) { return decode(payload, Peer::kDecode); }
 
@@ -136,16 +140,16 @@ void encode(const Link& link, MessageWriter& writer) {
   header.ifi_flags = link.flags;
   header.ifi_change = link.change;
   writer.header(header);
-  if (link.name) writer.text(IFLA_IFNAME, *link.name);
   if (link.mac) writer.attribute(IFLA_ADDRESS, {link.mac->data(), link.mac->size()});
   put(writer, IFLA_MTU, link.mtu);
-  if (link.alias) writer.text(IFLA_IFALIAS, *link.alias);
+  if (link.alias) write_raw_text(writer, IFLA_IFALIAS, *link.alias);
   put(writer, IFLA_GROUP, link.group);
   if (link.oper_state) writer.u8(IFLA_OPERSTATE, *link.oper_state);
   put(writer, IFLA_LINK, link.linked_index);
   put(writer, IFLA_LINK_NETNSID, link.linked_namespace);
   put(writer, IFLA_MASTER, link.master);
   put(writer, IFLA_NET_NS_FD, link.namespace_fd);
+  if (link.name) writer.text(IFLA_IFNAME, *link.name);
   put(writer, IFLA_EXT_MASK, link.extension_mask);
   if (link.info) encode_info(*link.info, writer);
   write_others(writer, link.others);

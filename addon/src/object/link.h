@@ -11,9 +11,12 @@ namespace podwire::netlink {
 
 struct Link;
 
+/** Up to the zero byte that the kernel puts behind aliases and kinds, and iproute2 does not. */
+std::string without_zero(const std::string& text);
+
 /** IFLA_LINKINFO. */
 struct LinkInfo {
-  /** As it was sent: the kernel ends it with a zero byte, iproute2 does not. */
+  /** As it was sent, perhaps with a zero byte at its end. */
   std::optional<std::string> kind;
   /** VETH_INFO_PEER of a veth; none or one. */
   std::vector<Link> peer;
@@ -35,6 +38,7 @@ struct Link {
   std::optional<std::string> name;
   std::optional<std::vector<uint8_t>> mac;
   std::optional<uint32_t> mtu;
+  /** As it was sent, perhaps with a zero byte at its end; to be set without one. Empty takes the alias away. */
   std::optional<std::string> alias;
   std::optional<uint32_t> group;
   std::optional<uint8_t> oper_state;

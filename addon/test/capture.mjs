@@ -1,0 +1,89 @@
+#!/usr/bin/env node
+// Takes the captures anew: what `ip` and the kernel say to each other, by strace, as hex with the command that made it.
+// usage: node test/support/isolated.mjs node addon/test/capture.mjs   (strace and iproute2 must be there)
+// The line `# expect` of a capture that exists is kept: it is written by hand, from `ip`'s own output.
+import { execFileSync, spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import process from 'node:process';
+import { fileURLToPath } from 'node:url';
+
+const FOLDER = join(dirname(fileURLToPath(import.meta.url)), 'captures');
+
+/** In this order: each builds on those before it. The request is the last thing that `ip` sends. */
+const REQUESTS = {
+  'link-add-veth':
+    'ip link add name podw0 address ee:ee:ee:ee:ee:ee mtu 1450 type veth peer name eth0 address 02:00:00:00:00:01 mtu 1450 netns pod',
+  'link-set': 'ip link set dev podw0 up mtu 1400 alias podwire group 7',
+  'address-add-ipv4': 'ip address add 10.65.0.1/32 label podw0:a dev podw0',
+  'address-add-ipv4-peer': 'ip address add 10.65.0.1 peer 10.65.0.9/32 dev podw0',
+  'address-add-ipv6': 'ip address add fd00::1/128 dev podw0 nodad',
+  'neighbour-add-ipv4': 'ip neighbour add 10.65.0.2 lladdr 02:00:00:00:00:01 dev podw0 nud permanent',
+  'neighbour-add-ipv6': 'ip neighbour add fd00::2 lladdr 02:00:00:00:00:01 dev podw0 nud permanent',
+  'neighbour-add-proxy': 'ip neighbour add proxy 10.65.0.3 dev podw0',
+  'route-add-ipv4': 'ip route add 10.65.0.2/32 dev podw0 scope link protocol static',
+  'route-add-ipv4-gateway':
+    'ip route add 10.66.0.0/24 via 10.65.0.2 src 10.65.0.1 table 1000 metric 50 dev podw0 onlink protocol 80',
+  'route-add-ipv6': 'ip route add fd00::2/128 dev podw0 metric 1024 protocol static',
+  'route-add-ipv6-gateway': 'ip route add fd66::/64 via fd00::2 metric 1024 dev podw0 protocol static',
+  'route-add-blackhole': 'ip route add blackhole 10.67.0.0/26 protocol 80',
+  'route-add-unknown': 'ip route add 10.68.0.0/24 metric 9 dev podw0 mtu 1300 protocol static',
+};
+
+/** What the kernel answers. */
+const REPLIES = {
+  'link-list': 'ip -details link show',
+  'address-list-ipv4': 'ip -4 address show',
+  'address-list-ipv6': 'ip -6 address show',
+  'route-list-ipv4': 'ip -4 route show table all',
+  'route-list-ipv6': 'ip -6 route show table all',
+  'neighbour-list-ipv4': 'ip -4 neighbour show nud all',
+  'neighbour-list-ipv6': 'ip -6 neighbour show nud all',
+};
+
+const LAST = { 'link-delete': 'ip link delete dev podw0' };
+
+/** The datagrams of one system call in a trace with dumps. */
+function datagrams(trace, call) {
+  const found = [];
+  for (const line of trace.split('\n')) {
+    if (/^\d*\s*\w+\(/.test(line)) found.push({ call: /(\w+)\(/.exec(line)[1], peek: line.includes('MSG_PEEK'), hex: '' });
+    const dump = /^ \| [0-9a-f]+ {2}((?:[0-9a-f]{2} {1,2})+)/.exec(line);
+    if (dump) found.at(-1).hex += dump[1].replaceAll(' ', '');
+  }
+  return found.filter((entry) => entry.call === call && !entry.peek && entry.hex !== '').map((entry) => entry.hex);
+}
+
+function trace(command) {
+  const { status, stderr } = spawnSync(
+    'strace',
+    ['-e', 'trace=sendmsg,recvmsg', '-e', 'write=all', '-e', 'read=all', ...command.split(' ')],
+    { encoding: 'utf8', maxBuffer: 2 ** 26 },
+  );
+  if (status !== 0) throw new Error(`${command} failed:\n${stderr.split('\n').slice(-5).join('\n')}`);
+  return stderr;
+}
+
+/** RTM_NEW*: what the answers to a question for a list are. */
+const TYPES = { link: 16, address: 20, route: 24, neighbour: 28 };
+
+/** The first datagram of the list, behind those that `ip` needs for itself. */
+function listOf(name, command) {
+  const type = TYPES[name.split('-')[0]];
+  return datagrams(trace(command), 'recvmsg').find((hex) => parseInt(hex.slice(8, 10), 16) === type);
+}
+
+function save(name, command, hex) {
+  const file = join(FOLDER, `${name}.hex`);
+  const old = existsSync(file) ? readFileSync(file, 'utf8').split('\n') : [];
+  const expected = old.filter((line) => line.startsWith('# expect '));
+  const lines = hex.match(/.{1,64}/g);
+  writeFileSync(file, [`# ${command}`, ...expected, ...lines, ''].join('\n'));
+}
+
+mkdirSync(FOLDER, { recursive: true });
+execFileSync('ip', ['netns', 'add', 'pod']);
+for (const [name, command] of Object.entries(REQUESTS)) save(`request-${name}`, command, datagrams(trace(command), 'sendmsg').at(-1));
+for (const [name, command] of Object.entries(REPLIES)) save(`reply-${name}`, command, listOf(name, command));
+for (const [name, command] of Object.entries(LAST)) save(`request-${name}`, command, datagrams(trace(command), 'sendmsg').at(-1));
+process.stdout.write(`captures are in ${FOLDER}\n`);

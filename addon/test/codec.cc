@@ -1,0 +1,169 @@
+// The codec against what `ip` and the kernel really said (captures/), under sanitizers.
+//
+// usage: codec FOLDER   prints one line per check that failed; exit code 1 when there is any, or nothing was checked
+#include <linux/netlink.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "decode_any.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace {
+
+using namespace podwire::netlink;
+using Bytes = std::vector<uint8_t>;
+
+constexpr unsigned kSeed = 20;
+constexpr int kDamagesPerCapture = 500;
+
+int checks = 0;
+int failures = 0;
+
+void check(bool holds, const std::string& what) {
+  ++checks;
+  if (holds) return;
+  ++failures;
+  std::printf("FAILED %s\n", what.c_str());
+}
+
+/** A file of captures/: the datagram, and what must be read from its messages. */
+struct Capture {
+  std::string name;
+  Bytes bytes;
+  std::vector<std::string> expected;
+};
+
+Capture load(const std::filesystem::path& path) {
+  Capture capture{path.stem().string(), {}, {}};
+  std::ifstream file(path);
+  const std::string marker = "# expect ";
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(marker, 0) == 0) capture.expected.push_back(line.substr(marker.size()));
+    if (line.empty() || line[0] == '#') continue;
+    for (size_t position = 0; position + 1 < line.size(); position += 2) {
+      capture.bytes.push_back(static_cast<uint8_t>(std::stoul(line.substr(position, 2), nullptr, 16)));
+    }
+  }
+  return capture;
+}
+
+ByteView view(const Bytes& bytes) { return {bytes.data(), bytes.size()}; }
+
+/** netlink header, family header and attributes apart; the attributes sorted, as their order means nothing. */
+std::vector<Bytes> parts(const Bytes& message, size_t header_size) {
+  const size_t start = sizeof(nlmsghdr) + header_size;
+  std::vector<Bytes> attributes;
+  AttributeReader reader({message.data() + start, message.size() - start});
+  while (const auto attribute = reader.next()) {
+    const auto& [data, size] = attribute->payload;
+    Bytes part(sizeof attribute->raw_type);
+    std::memcpy(part.data(), &attribute->raw_type, sizeof attribute->raw_type);
+    part.insert(part.end(), data, data + size);
+    attributes.push_back(part);
+  }
+  std::sort(attributes.begin(), attributes.end());
+  attributes.emplace_back(message.begin(), message.begin() + static_cast<Bytes::difference_type>(start));
+  return attributes;
+}
+
+/** ifinfomsg, ifaddrmsg, rtmsg, ndmsg by message type: four types to each object, from 16 on. */
+size_t header_size(uint16_t type) {
+  constexpr size_t sizes[] = {16, 8, 12, 12};
+  return sizes[(type - 16) / 4];
+}
+
+/** A request of `ip` comes back byte for byte; of the kernel's answer every attribute does. */
+void check_message(const Capture& capture, const Message& message, const Bytes& original, size_t position) {
+  // Sender's port and flags for which the writer has no field.
+  Bytes sent = original;
+  const auto decoded = test::decode_any(message);
+  const std::string where = capture.name + " message " + std::to_string(position);
+  check(decoded.has_value(), where + ": cannot be read");
+  if (!decoded) return;
+  std::memset(sent.data() + offsetof(nlmsghdr, nlmsg_pid), 0, sizeof(uint32_t));
+  const bool request = capture.name.rfind("request-", 0) == 0;
+  const size_t header = header_size(message.type);
+  check(request ? decoded->encoded == sent : parts(decoded->encoded, header) == parts(sent, header),
+        where + ": is written differently");
+  const bool expected = position < capture.expected.size();
+  check(expected && capture.expected[position] == decoded->text, where + ": # expect " + decoded->text);
+}
+
+void check_capture(const Capture& capture) {
+  MessageReader reader(view(capture.bytes));
+  size_t position = 0;
+  size_t offset = 0;
+  while (const auto message = reader.next()) {
+    const size_t length = sizeof(nlmsghdr) + message->payload.size;
+    const auto begin = capture.bytes.begin() + static_cast<Bytes::difference_type>(offset);
+    if (message->type != NLMSG_DONE) {
+      check_message(capture, *message, Bytes(begin, begin + static_cast<Bytes::difference_type>(length)), position++);
+    }
+    offset += NLMSG_ALIGN(length);
+  }
+  check(!reader.malformed(), capture.name + ": is malformed");
+  check(position == capture.expected.size(), capture.name + ": has another number of messages than it should");
+}
+
+/** An attribute that no object knows, behind the others of the first message, is still there afterwards. */
+void check_unknown_survives(const Capture& capture) {
+  const Bytes unknown = {0x07, 0x00, 0xfe, 0x3f, 'o', 'd', 'd', 0x00};
+  uint32_t length = 0;
+  std::memcpy(&length, capture.bytes.data(), sizeof length);
+  Bytes bytes(capture.bytes.begin(), capture.bytes.begin() + length);
+  bytes.insert(bytes.end(), unknown.begin(), unknown.end());
+  length = static_cast<uint32_t>(bytes.size());
+  std::memcpy(bytes.data(), &length, sizeof length);
+  MessageReader reader(view(bytes));
+  const auto message = reader.next();
+  const auto decoded = message ? test::decode_any(*message) : std::nullopt;
+  const bool kept = decoded && std::search(decoded->encoded.begin(), decoded->encoded.end(), unknown.begin(),
+                                           unknown.end()) != decoded->encoded.end();
+  check(kept, capture.name + ": an unknown attribute is lost");
+}
+
+/** Cut off anywhere and with wrong bytes: the sanitizers and the fuzz entry's own conditions decide. */
+void damage(const Capture& capture, std::mt19937& random) {
+  for (size_t size = 0; size <= capture.bytes.size(); ++size) {
+    // A copy of exactly this size, so that one byte too far is seen.
+    const Bytes cut(capture.bytes.begin(), capture.bytes.begin() + static_cast<Bytes::difference_type>(size));
+    LLVMFuzzerTestOneInput(cut.data(), cut.size());
+  }
+  for (int round = 0; round < kDamagesPerCapture; ++round) {
+    Bytes damaged = capture.bytes;
+    const unsigned count = 1 + random() % 4;
+    for (unsigned change = 0; change < count; ++change) {
+      damaged[random() % damaged.size()] = static_cast<uint8_t>(random());
+    }
+    LLVMFuzzerTestOneInput(damaged.data(), damaged.size());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: codec FOLDER\n");
+    return 2;
+  }
+  std::mt19937 random(kSeed);
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(argv[1])) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  for (const auto& file : files) {
+    const auto capture = load(file);
+    check_capture(capture);
+    check_unknown_survives(capture);
+    damage(capture, random);
+  }
+  std::printf("%zu captures, %d checks, %d failed, damage seed %u\n", files.size(), checks, failures, kSeed);
+  return checks > 0 && failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "message/reader.h"
+
+namespace podwire::netlink::test {
+
+/** What a message turned into, and turned back. */
+struct Decoded {
+  /** The known fields, as `name=value` in the order of the object's declaration. */
+  std::string text;
+  /** The whole message, encoded from the object. */
+  std::vector<uint8_t> encoded;
+};
+
+/** Nothing for a message that is malformed or of a type without an object. */
+std::optional<Decoded> decode_any(const Message& message);
+
+}  // namespace podwire::netlink::test
