@@ -107,6 +107,15 @@ describe('a DEL', () => {
     await del.ended;
   });
 
+  test('runs also when its caller went away while it waited', async () => {
+    const cancel = new AbortController();
+    const first = start('a', { command: 'CHECK' });
+    const del = turns.take(turn({ command: 'DEL', cancel }), () => Promise.resolve('done'));
+    cancel.abort(new Failure('CANCELLED', 'gone'));
+    first.finish();
+    expect(await del).toBe('done');
+  });
+
   test('cancels neither another DEL, nor a CHECK, nor an ADD after it', async () => {
     const all = [
       start('check', { command: 'CHECK' }),

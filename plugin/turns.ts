@@ -1,6 +1,7 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { withSpan } from '@podwire/shared/runtime/span';
 
 /** A command that wants its turn. */
 export interface Turn {
@@ -55,7 +56,8 @@ export class Turns {
     this.#queues.set(key, queue);
     this.#noteOrder(key, { turn, queue });
 
-    const done = queue.tail.then(() => this.#begin(turn, work));
+    const { tail } = queue;
+    const done = withSpan('podwire.plugin.turn_wait', {}, () => tail).then(() => this.#begin(turn, work));
     queue.tail = done.catch(() => undefined);
     queue.waiting++;
     try {
@@ -67,7 +69,8 @@ export class Turns {
   }
 
   #begin<Result>({ command, deadlineMs, cancel }: Turn, work: () => Promise<Result>): Promise<Result> {
-    cancel.signal.throwIfAborted();
+    // A DEL is worth doing also when its caller is gone.
+    if (command !== 'DEL') cancel.signal.throwIfAborted();
     if (this.#clock.nowMs() >= deadlineMs) {
       throw new Failure(
         'DEADLINE_EXCEEDED',

@@ -1,0 +1,91 @@
+import { trace } from '@opentelemetry/api';
+import { startTelemetry } from '@podwire/shared/runtime/telemetry';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+
+import { Plugin } from './plugin.fixture.js';
+import { RecordingTracer } from './recording-tracer.fixture.js';
+
+const TRACE_ID = '0af7651916cd43dd8448eb211c80319c';
+const TRACE_CONTEXT = { traceparent: `00-${TRACE_ID}-b7ad6b7169203331-01`, tracestate: undefined, baggage: undefined };
+
+const tracer = new RecordingTracer();
+let plugin: Plugin;
+
+beforeAll(async () => {
+  // The first provider stays, and telemetry adds the rest.
+  trace.setGlobalTracerProvider({ getTracer: () => tracer });
+  await startTelemetry('podwire-plugin', {});
+  plugin = await new Plugin().start();
+});
+
+afterAll(() => plugin.end());
+
+beforeEach(() => {
+  tracer.spans.length = 0;
+});
+
+describe('the trace of an ADD', () => {
+  test('is the runtime’s, and holds the wait, both calls and what they are about', async () => {
+    await plugin.run('ADD', { rest: { traceContext: TRACE_CONTEXT } });
+    expect(new Set(tracer.spans.map(({ traceId }) => traceId))).toEqual(new Set([TRACE_ID]));
+    expect(tracer.named('CNI ADD')).toMatchObject([
+      {
+        parent: undefined,
+        failed: false,
+        attributes: {
+          'cni.command': 'ADD',
+          'cni.network.name': 'net',
+          'container.id': 'c0ffee',
+          'network.interface.name': 'eth0',
+          'k8s.pod.name': 'web-0',
+          'k8s.namespace.name': 'default',
+          'k8s.pod.uid': 'u-1',
+        },
+      },
+    ]);
+    const children = tracer.spans.filter(({ parent }) => parent === 'CNI ADD').map(({ name }) => name);
+    expect(children).toEqual([
+      'podwire.plugin.turn_wait',
+      'podwire.ipam.v1.AddressService/Allocate',
+      'podwire.dataplane.v1.PodService/AttachPod',
+    ]);
+  });
+
+  test('has no pod where the runtime names none', async () => {
+    await plugin.run('ADD', { variables: { CNI_ARGS: '' } });
+    const names = Object.keys(tracer.named('CNI ADD')[0]!.attributes);
+    expect(names.filter((name) => name.startsWith('k8s'))).toEqual([]);
+  });
+
+  test('has the shim’s share, from its start to the arrival of its request', async () => {
+    await plugin.run('ADD', { rest: { startedNs: 1_700_000_000_000_000_001n, arrivedNs: 1_700_000_001_000_000_005n } });
+    expect(tracer.named('podwire.shim')).toMatchObject([
+      { parent: 'CNI ADD', startTime: [1_700_000_000, 1], endTime: [1_700_000_001, 5] },
+    ]);
+  });
+
+  test.each([
+    ['unknown', undefined],
+    ['in the future', 2n],
+  ])('has no share of a shim whose start is %s', async (_, startedNs) => {
+    await plugin.run('ADD', { rest: { startedNs, arrivedNs: 1n } });
+    expect(tracer.named('podwire.shim')).toEqual([]);
+  });
+
+  test('is marked as failed with the failure’s name', async () => {
+    await plugin.run('ADD', { variables: { CNI_IFNAME: 'lo' } });
+    expect(tracer.named('CNI ADD')).toMatchObject([
+      { failed: true, attributes: { 'error.type': 'INVALID_ENVIRONMENT' } },
+    ]);
+  });
+});
+
+test.each(['DEL', 'CHECK', 'GC', 'STATUS', 'VERSION'])('%s has a span of its own', async (command) => {
+  await plugin.run(command);
+  expect(tracer.named(`CNI ${command}`)).toMatchObject([{ attributes: { 'cni.command': command } }]);
+});
+
+test('an unknown command has a span that its sender cannot name', async () => {
+  await plugin.run('x'.repeat(100));
+  expect(tracer.named('CNI unknown')).toHaveLength(1);
+});
