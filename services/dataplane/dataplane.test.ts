@@ -160,14 +160,29 @@ describe('attach', () => {
     });
   });
 
-  describe.each<Operation>(['open', 'sysctl-read', 'observe'])('when the kernel fails at %s', (operation) => {
-    test('changes nothing, closes what it opened, and works the next time', async () => {
+  const breakdowns: readonly (readonly [Operation, string, (kernel: MemoryKernel, network: PodNetwork) => void])[] = [
+    ['open', 'of a new pod', () => undefined],
+    ['sysctl-read', 'of a new pod', () => undefined],
+    [
+      'observe',
+      'of a pod with a half-made wire',
+      (kernel, { hostInterfaceName: name, netns, mac }) => {
+        const link = kernel.host.addLink({ name, mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');
+        const namespace = kernel.namespace(netns);
+        const peer = namespace.addLink({ name: 'eth0', mac, mtuBytes: 1500 }, 'veth');
+        link.peer = { link: peer, namespace };
+        peer.peer = { link, namespace: kernel.host };
+      },
+    ],
+  ];
+
+  test.each(breakdowns)(
+    'when the kernel fails at %s %s, nothing changes, and the next time works',
+    async (...breakdown) => {
+      const [operation, , prepare] = breakdown;
       const { kernel, dataplane, pod } = node();
       const network = pod('a');
-      const { attachment } = network;
-      // A half-made wire, so that there is something to observe.
-      await dataplane.attach(network, never());
-      kernel.host.setLink(kernel.host.find(network.hostInterfaceName), { up: false });
+      prepare(kernel, network);
       const before = kernel.print();
       kernel.failNext(operation, { errno: 'EMFILE' });
       expect(await codeOf(dataplane.attach(network, never()))).toBe('KERNEL_REFUSED');
@@ -176,10 +191,10 @@ describe('attach', () => {
         unused: 0,
         open: 0,
       });
-      await dataplane.attach({ ...network, attachment }, never());
+      await dataplane.attach(network, never());
       expect(await dataplane.check(network, never())).toEqual([]);
-    });
-  });
+    },
+  );
 });
 
 describe('detach', () => {

@@ -4,12 +4,13 @@ import { withSpan } from '@podwire/shared/runtime/span';
 
 import type { Events } from './events.js';
 import type { AttachedLink, Kernel, PodSession } from './kernel/kernel.js';
-import { transact, type Applied, type Result } from './kernel/transaction.js';
+import { transact, type Applied, type TransactionOptions } from './kernel/transaction.js';
 import { KeyedLock } from './lock.js';
 import { desired, type Wanted } from './plan/desired.js';
 import { corrections, diff, differences, type Difference } from './plan/diff.js';
 import type { Observed, ObservedLink } from './plan/observed.js';
 import type { PodNetwork } from './plan/pod-network.js';
+import { toBatches } from './plan/step.js';
 import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo } from './plan/wire.js';
 
 export interface Attached {
@@ -121,34 +122,26 @@ export class Dataplane {
   }
 
   async #wire(session: PodSession, { wanted, signal }: Order): Promise<Attached> {
-    const ofNamespace = wanted.pod.sysctls.filter((sysctl) => sysctl.device === undefined);
-    const fresh = nothingObserved(await session.podSysctls(ofNamespace.map((sysctl) => sysctl.key)));
-    const first = await this.#apply(session, { wanted, signal, observed: fresh });
-    if (first.applied) return this.#finish(first, fresh);
+    const first = await transact({ session, signal, next: freshPlan(session, wanted) });
+    if (first.applied) return this.#finish(first);
     if (first.errno !== 'EEXIST' || !first.undone) throw first.failure;
 
     const observed = await observe(session, wanted);
     const obstacle = obstacleTo(wanted, observed);
     if (obstacle) throw obstacle.failure;
-    const second = await this.#apply(session, { wanted, signal, observed });
+    const steps = diff(wanted, observed);
+    const next: Plan = ({ round, links }) => (round === 0 ? steps : corrections(wanted, links));
+    const second = await transact({ session, signal, next });
     if (!second.applied) throw second.failure;
     this.#reportTakeovers(wanted, observed);
     return this.#finish(second, observed);
   }
 
-  #apply(session: PodSession, { wanted, signal, observed }: Order & { readonly observed: Observed }): Promise<Result> {
-    return transact({
-      session,
-      steps: diff(wanted, observed),
-      signal,
-      corrections: (links) => corrections(wanted, links),
-    });
-  }
-
-  #finish({ changes, links, warnings }: Applied, observed: Observed): Attached {
+  /** @param observed - what was there before; undefined when it was nothing */
+  #finish({ changes, links, warnings }: Applied, observed?: Observed): Attached {
     for (const { step, failure } of warnings) this.#events.optionalStepFailed(step, failure);
-    const host = links.host ?? observed.host.link;
-    const pod = links.pod ?? observed.pod.link;
+    const host = links.host ?? observed?.host.link;
+    const pod = links.pod ?? observed?.pod.link;
     if (!host || !pod) throw new Error('a plan that was carried out leaves both links');
     return { host, pod, changes };
   }
@@ -185,6 +178,26 @@ export class Dataplane {
       await session.close();
     }
   }
+}
+
+type Plan = TransactionOptions['next'];
+
+/**
+ * The plan for a pod of which nothing is there. The node's end does not depend on anything in the pod's namespace, so the one
+ * value that has to be read there is read meanwhile.
+ */
+function freshPlan(session: PodSession, wanted: Wanted): Plan {
+  const keys = wanted.pod.sysctls.filter((sysctl) => sysctl.device === undefined).map((sysctl) => sysctl.key);
+  const reading = session.podSysctls(keys);
+  // Awaited in the second round; a failure must not count as unhandled before, or when there is none.
+  reading.catch(() => undefined);
+  const [hostBatch] = toBatches(diff(wanted, nothingObserved(new Map())));
+  const hostSteps = hostBatch?.steps ?? [];
+  return async ({ round, links }) => {
+    if (round === 0) return hostSteps;
+    if (round === 1) return diff(wanted, nothingObserved(await reading)).slice(hostSteps.length);
+    return corrections(wanted, links);
+  };
 }
 
 interface Order {

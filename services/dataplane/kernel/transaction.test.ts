@@ -4,6 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { desired } from '../plan/desired.js';
 import { corrections, diff } from '../plan/diff.js';
 import { address, podNetwork } from '../plan/pod-network.fixture.js';
+import type { Step } from '../plan/step.js';
 import { nothingObserved } from '../plan/wire.js';
 import type { PodSession } from './kernel.js';
 import { MemoryKernel } from './memory/memory-kernel.js';
@@ -21,8 +22,19 @@ async function node(): Promise<{ kernel: MemoryKernel; session: PodSession }> {
   return { kernel, session: await kernel.open(NETNS) };
 }
 
-const apply = (session: PodSession, rest: Partial<Parameters<typeof transact>[0]> = {}): Promise<Result> =>
-  transact({ session, steps: fresh, signal: never, corrections: (links) => corrections(wanted, links), ...rest });
+interface Given {
+  readonly steps?: readonly Step[];
+  readonly signal?: AbortSignal;
+  /** In place of those that the links need. */
+  readonly later?: readonly Step[];
+}
+
+const apply = (session: PodSession, { steps = fresh, signal = never, later }: Given = {}): Promise<Result> =>
+  transact({
+    session,
+    signal,
+    next: ({ round, links }) => (round === 0 ? steps : (later ?? corrections(wanted, links))),
+  });
 
 function notApplied(result: Result): NotApplied {
   if (result.applied) throw new Error('it was applied');
@@ -87,7 +99,7 @@ describe('a plan that fails', () => {
       kernel.failNext('any step', { after: position });
       const plan = diff(desired(mended), await session.observe(desired(mended)));
       expect(plan).toHaveLength(steps);
-      const result = await apply(session, { steps: plan, corrections: () => [] });
+      const result = await apply(session, { steps: plan, later: [] });
       outcomes.push({ applied: result.applied, asBefore: kernel.print() === before, unused: kernel.unusedFaults });
     }
     const undone = { applied: false, asBefore: true, unused: 0 };
@@ -151,7 +163,7 @@ describe('a plan that fails', () => {
   test('because the kernel keeps ignoring a setting says which', async () => {
     const { kernel, session } = await node();
     const before = kernel.print();
-    const result = notApplied(await apply(session, { corrections: () => fresh.slice(1, 2) }));
+    const result = notApplied(await apply(session, { later: fresh.slice(1, 2) }));
     expect(result.failure).toMatchObject({ code: 'KERNEL_REFUSED' });
     expect(result.failure.message).toContain(`ip link set ${network.hostInterfaceName}`);
     expect(kernel.print()).toBe(before);

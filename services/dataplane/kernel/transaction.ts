@@ -32,45 +32,53 @@ export interface NotApplied {
   readonly undone: boolean;
 }
 
-export interface TransactionOptions {
-  readonly session: PodSession;
-  readonly steps: readonly Step[];
-  /** Looked at between batches. Undoing goes on regardless. */
-  readonly signal: AbortSignal;
-  /** The steps that links still need after all others; asked until there are none, twice at most. */
-  readonly corrections: (links: Links) => readonly Step[];
+/** How far a transaction has come. */
+export interface Progress {
+  /** Rounds that were carried out. */
+  readonly round: number;
+  readonly links: Links;
 }
 
-/** A kernel that does not do what it is told the second time will not do it the third. */
-const CORRECTION_ROUNDS = 2;
+export interface TransactionOptions {
+  readonly session: PodSession;
+  /** Looked at between batches. Undoing goes on regardless. */
+  readonly signal: AbortSignal;
+  /** The steps of the next round; none when everything is done. A plan has several rounds where a step depends on an answer. */
+  readonly next: (progress: Progress) => readonly Step[] | Promise<readonly Step[]>;
+}
+
+/** Two for a plan, and two for what it made otherwise than it was told. A kernel that resists for longer does so for ever. */
+const ROUNDS_MAX = 4;
 
 /**
  * Carries out a plan, batch by batch. When a step fails, or the signal fires, exactly the finished steps are taken back, last
  * first. Call it under the lock of the attachment, which covers the undoing too.
+ * @throws what is no failure of the kernel's or the caller's, but a defect; it is undone as well
  */
-export async function transact(options: TransactionOptions): Promise<Result> {
-  const { session, signal, corrections } = options;
+export async function transact({ session, signal, next }: TransactionOptions): Promise<Result> {
   const finished: Step[] = [];
   const warnings: StepFailure[] = [];
   let links: Links = {};
-  let steps = options.steps;
-  for (let round = 0; steps.length > 0; round++) {
-    if (round > CORRECTION_ROUNDS) return takeBack(session, { finished, cause: keepsDiffering(steps) });
-    for (const batch of toBatches(steps)) {
-      if (signal.aborted) return takeBack(session, { finished, cause: { failure: failureOfSignal(signal) } });
-      const outcome = await traced(session, batch).catch(async (defect: unknown) => {
-        // Not the kernel's doing, but no reason either to leave a pod half wired.
-        await takeBack(session, { finished, cause: { failure: new Failure('INTERNAL', String(defect)) } });
-        throw defect;
-      });
-      finished.push(...outcome.finished);
-      warnings.push(...outcome.warnings);
-      if (outcome.failed) return takeBack(session, { finished, cause: outcome.failed });
-      if (outcome.link) links = { ...links, [batch.side]: outcome.link };
+  try {
+    for (let round = 0; ; round++) {
+      const steps = await next({ round, links });
+      if (steps.length === 0) return { applied: true, changes: finished.length, warnings, links };
+      if (round === ROUNDS_MAX) return await takeBack(session, { finished, cause: keepsDiffering(steps) });
+      for (const batch of toBatches(steps)) {
+        if (signal.aborted) throw failureOfSignal(signal);
+        const outcome = await traced(session, batch);
+        finished.push(...outcome.finished);
+        warnings.push(...outcome.warnings);
+        if (outcome.failed) return await takeBack(session, { finished, cause: outcome.failed });
+        if (outcome.link) links = { ...links, [batch.side]: outcome.link };
+      }
     }
-    steps = corrections(links);
+  } catch (error) {
+    const failure = error instanceof Failure ? error : new Failure('INTERNAL', String(error));
+    const result = await takeBack(session, { finished, cause: { failure } });
+    if (error instanceof Failure) return result;
+    throw error;
   }
-  return { applied: true, changes: finished.length, warnings, links };
 }
 
 interface Ending {
