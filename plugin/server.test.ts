@@ -32,6 +32,7 @@ beforeEach(async () => {
     path,
     log: record.log,
     nowNs: () => ARRIVED_NS,
+    requestTimeoutMs: 300,
     run: (request) => {
       requests.push(request);
       return answer(request);
@@ -180,6 +181,8 @@ describe('what is refused, and then served on', () => {
   test.each([
     ['bytes that are not HTTP', '\u0000\u0001garbage\r\n\r\n'],
     ['a head that is too large', `POST /cni HTTP/1.1\r\nHost: x\r\nCNI-Args: ${'x'.repeat(20_000)}\r\n\r\n`],
+    ['a body that never ends', 'POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{'],
+    ['a head that never ends', 'POST /cni HTTP/1.1\r\nHost: x\r\n'],
     ['two lengths', 'POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}'],
   ])('%s', async (_, bytes) => {
     const [head, body] = (await sendRaw(bytes)).split('\r\n\r\n');

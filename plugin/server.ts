@@ -25,14 +25,15 @@ export interface CniServerOptions {
   readonly run: (request: CniRequest) => Promise<CniAnswer>;
   /** Wall clock in epoch nanoseconds. */
   readonly nowNs: () => bigint;
+  /** Time for a request to come in whole, in milliseconds; then it is refused. */
+  readonly requestTimeoutMs: number;
 }
 
 /** As much as the shim sends (kMaxConfigurationBytes, shim/src/protocol.h). */
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
 
-/** Time for a request to come in whole, in milliseconds, and how often that is looked after. The shim sends it in one go. */
-const REQUEST_TIMEOUT_MS = 10_000;
-const CHECKING_INTERVAL_MS = 1_000;
+/** How often in a request's time it is looked after. */
+const CHECKS_PER_TIMEOUT = 10;
 
 /** The headers that carry the CNI variables. */
 const HEADER: Readonly<Record<Variable, string>> = {
@@ -59,10 +60,11 @@ export class CniServer {
 
   constructor(options: CniServerOptions) {
     this.#options = options;
+    const { requestTimeoutMs } = options;
     this.#server = createServer({
-      requestTimeout: REQUEST_TIMEOUT_MS,
-      headersTimeout: REQUEST_TIMEOUT_MS,
-      connectionsCheckingInterval: CHECKING_INTERVAL_MS,
+      requestTimeout: requestTimeoutMs,
+      headersTimeout: requestTimeoutMs,
+      connectionsCheckingInterval: requestTimeoutMs / CHECKS_PER_TIMEOUT,
     });
     this.#server.on('request', (request, response) => this.#take(request, response));
     this.#server.on('clientError', answerGarbage);

@@ -12,6 +12,9 @@ import type { PluginSettings } from './settings.js';
 import { Turns } from './turns.js';
 import { wallTimeNs, type Stopwatch } from './wall-time.js';
 
+/** The shim has read all of its input before it sends, so that only what is broken takes as long. */
+const REQUEST_TIMEOUT_MS = 10_000;
+
 /** What the plugin takes from the process that it runs in. */
 export interface Surroundings {
   readonly log: Logger;
@@ -46,6 +49,7 @@ export async function startPlugin(
     log,
     run: (request) => run(request, options),
     nowNs: wallTimeNs(clock, stopwatch),
+    requestTimeoutMs: REQUEST_TIMEOUT_MS,
   });
   await server.listen();
   return {
