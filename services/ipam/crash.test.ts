@@ -4,15 +4,12 @@ import { join } from 'node:path';
 import process from 'node:process';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { systemClock } from '@podwire/shared/runtime/clock';
-import { formatPrefix } from '@podwire/shared/net/prefix';
+import type { Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { attributesAt } from './allocator/block.js';
-import { validateBlock } from './allocator/block-invariants.js';
+import { countHeld, disagreements, readAll } from './agreement.fixture.js';
 import { Caller, Place } from './service.fixture.js';
 import { EmbeddedStore } from './store/embedded/embedded-store.js';
-import { Mirror, type MirrorEvent } from './store/mirror.js';
 import { RecordKeys } from './store/record/keys.js';
 
 const CONDITIONS = ['podwire:source', 'node', 'import', 'module', 'default'];
@@ -25,7 +22,9 @@ const RUN_TYPESCRIPT = `
     configFile: false, logLevel: 'error', resolve: { conditions }, ssr: { resolve: { conditions } },
   });`;
 
-const PODS = 100;
+const CALLERS = 100;
+
+/** Of the pool: two blocks for each node. A node's callers hold at most 100 at once. */
 const ADDRESSES = 256;
 const NODES = ['node-1', 'node-2'];
 
@@ -55,81 +54,89 @@ async function end(ending: ChildProcess, signal: NodeJS.Signals): Promise<number
 
 const nodeOf = (i: number) => ({ nodeName: NODES[i % NODES.length]! });
 
-/** Blocks, affinities, handles and endpoints as they are stored, each against the others. */
-async function checkDatastore(): Promise<{ readonly allocatedCount: number }> {
-  const signal = new AbortController().signal;
-  const keys = new RecordKeys('/calico');
+/** Looks at what is stored while nobody serves it. @returns how many addresses are held */
+async function checkDatastore(): Promise<number> {
   const store = await EmbeddedStore.open({ directory: place.storeDirectory, pid: process.pid });
-  const events: MirrorEvent[] = [];
-  const report = (event: MirrorEvent) => events.push(event);
-  const mirror = await Mirror.start({ store, keys, clock: systemClock, random: Math.random, report }, signal);
-  const { records } = await store.list('/', signal);
-  const stored = records.map(({ key }) => keys.parse(key));
-  const blocks = [...mirror.view.blocksIn({ family: 4, value: 0n, length: 0 })];
-  expect(events).toEqual([]);
-  expect(blocks.flatMap((block) => validateBlock(block, Date.now()))).toEqual([]);
-  const affinities = stored.flatMap((name) => (name?.kind === 'affinity' ? [name] : []));
-  expect(affinities.map(({ owner, block }) => mirror.view.affinity(owner, block)?.state)).toEqual(
-    blocks.map(() => 'confirmed'),
-  );
-  expect(affinities.map(({ owner, block }) => [owner, formatPrefix(block)])).toEqual(
-    expect.arrayContaining(blocks.map(({ owner, prefix }) => [owner, formatPrefix(prefix)])),
-  );
-  const holders = blocks.flatMap((block) =>
-    block.allocations.flatMap((_, ordinal) => attributesAt(block, ordinal)?.handleId ?? []),
-  );
-  expect(new Set(holders).size).toBe(holders.length);
-  const handles = stored.flatMap((name) => (name?.kind === 'handle' ? [name.id] : []));
-  expect(handles.sort()).toEqual([...holders].sort());
-  const endpoints = stored.flatMap((name) => (name?.kind === 'endpoint' ? [mirror.view.endpoint(name.key)] : []));
-  expect(endpoints.map((endpoint) => `net.${endpoint?.attachment.containerId}`).sort()).toEqual([...holders].sort());
-  await mirror.close();
+  const view = await readAll(store, new RecordKeys('/calico'));
   await store.close();
-  return { allocatedCount: holders.length };
+  expect(disagreements(view, Date.now())).toEqual([]);
+  return countHeld(view);
 }
 
-test.each([0, 5, 20])(
-  'SIGKILL %i ms after the first of 100 parallel answers: all that was answered is there, all else can be had',
+/** What callers know of the containers they asked for. */
+interface History {
+  readonly held: Map<string, Endpoint>;
+  readonly released: Set<string>;
+  /** Asked for, or being released, without an answer. */
+  readonly unknown: Set<string>;
+}
+
+/** One of many who allocate without a pause, each releasing its last container but one, until a call fails. */
+async function churn(caller: Caller, number: number, { held, released, unknown }: History): Promise<void> {
+  for (let i = 0; ; i++) {
+    const [newest, oldest] = [`c${number}-${i}`, `c${number}-${i - 1}`];
+    unknown.add(newest);
+    const { endpoint } = await caller.allocate(newest, nodeOf(number));
+    held.set(newest, endpoint!);
+    unknown.delete(newest);
+    if (i === 0) continue;
+    unknown.add(oldest);
+    held.delete(oldest);
+    await caller.release(oldest);
+    released.add(oldest);
+    unknown.delete(oldest);
+  }
+}
+
+/** Lets every node take what is left to it. @returns the addresses given */
+async function fill(caller: Caller): Promise<string[]> {
+  const given: string[] = [];
+  for (const nodeName of NODES) {
+    for (let i = 0; ; i++) {
+      const [result] = await Promise.allSettled([caller.allocateAddress(`fill-${nodeName}-${i}`, { nodeName })]);
+      if (result.status === 'rejected') break;
+      given.push(result.value);
+    }
+  }
+  return given;
+}
+
+test.each([1, 40, 150])(
+  'SIGKILL in the middle of 100 parallel callers, %i ms after the first answer: all that was answered is there, all else can be had',
   async (delayMs) => {
     const killed = startProcess();
     const caller = new Caller(place.address);
     await caller.health();
-    const calls = Array.from({ length: PODS }, (_, i) => {
-      const call = caller.allocate(`c${i}`, nodeOf(i));
-      return call.then(({ endpoint }) => endpoint!);
-    });
-    const settled = Promise.allSettled(calls);
-    await Promise.any(calls);
+    const history: History = { held: new Map(), released: new Set(), unknown: new Set() };
+    const callers = Array.from({ length: CALLERS }, (_, number) => churn(caller, number, history));
+    const settled = Promise.allSettled(callers);
+    while (history.held.size === 0) await sleep(1);
     await sleep(delayMs);
     await end(killed, 'SIGKILL');
+    await settled;
     caller.close();
-    const answered = (await settled).flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []));
-    expect(answered.length).toBeGreaterThan(0);
-    expect((await checkDatastore()).allocatedCount).toBeGreaterThanOrEqual(answered.length);
+
+    const { held, released, unknown } = history;
+    expect(held.size).toBeGreaterThan(0);
+    expect(unknown.size).toBe(CALLERS);
+    const heldCount = await checkDatastore();
+    expect(heldCount).toBeGreaterThanOrEqual(held.size);
+    expect(heldCount).toBeLessThanOrEqual(held.size + unknown.size);
 
     const restarted = startProcess();
     const again = new Caller(place.address);
-    for (const endpoint of answered)
-      expect(await again.getEndpoint(endpoint.attachment!.containerId)).toEqual({ endpoint });
-    const repeated = await Promise.all(calls.map((_, i) => again.allocateAddress(`c${i}`, nodeOf(i))));
-    expect(new Set(repeated).size).toBe(PODS);
-    const kept = answered.map(({ addresses }) => addresses[0]!.address);
-    expect(repeated).toEqual(expect.arrayContaining(kept));
-
-    // Two nodes own the four blocks between them; each is filled to its last address.
-    const filled = [...repeated];
-    for (const nodeName of NODES) {
-      for (let i = 0; ; i++) {
-        const [result] = await Promise.allSettled([again.allocateAddress(`fill-${nodeName}-${i}`, { nodeName })]);
-        if (result.status === 'rejected') break;
-        filled.push(result.value);
-      }
-    }
-    expect(new Set(filled).size).toBe(ADDRESSES);
-    expect(filled).toHaveLength(ADDRESSES);
+    for (const [id, endpoint] of held) expect(await again.getEndpoint(id)).toEqual({ endpoint });
+    for (const id of released)
+      await expect(again.getEndpoint(id)).rejects.toMatchObject({ code: 'ENDPOINT_NOT_FOUND' });
+    // What the runtime does after a failed ADD, and after a DEL without an answer.
+    for (const id of unknown) await again.release(id);
+    const kept = [...held.values()].map(({ addresses }) => addresses[0]!.address);
+    const all = [...kept, ...(await fill(again)).map((address) => address)];
+    expect(new Set(all).size).toBe(ADDRESSES);
+    expect(all).toHaveLength(ADDRESSES);
     again.close();
     expect(await end(restarted, 'SIGTERM')).toBe(0);
-    expect((await checkDatastore()).allocatedCount).toBe(ADDRESSES);
+    expect(await checkDatastore()).toBe(ADDRESSES);
   },
-  120_000,
+  180_000,
 );

@@ -6,6 +6,7 @@ import { createLogger } from '@podwire/shared/runtime/log';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
+import { disagreements, readAll } from './agreement.fixture.js';
 import type { Allocation } from './allocator/allocate.js';
 import { attributesAt } from './allocator/block.js';
 import { validateBlock } from './allocator/block-invariants.js';
@@ -14,7 +15,7 @@ import { attachment, NOW_MS, request } from './allocator/records.fixture.js';
 import { Events } from './events.js';
 import { Ipam } from './ipam.js';
 import { MemoryStore, type MemoryStoreOptions } from './store/memory/memory-store.js';
-import { forever, instantClock, startReplica } from './store/store.fixture.js';
+import { forever, instantClock, keys, startReplica } from './store/store.fixture.js';
 
 const clock = { ...instantClock, nowMs: () => NOW_MS };
 
@@ -200,6 +201,65 @@ describe('pools', () => {
     );
   });
 });
+
+describe('interleavings', () => {
+  const ids = fc.constantFrom('c1', 'c2', 'c3');
+  const operation = fc.oneof(
+    {
+      weight: 4,
+      arbitrary: fc.record({ type: fc.constant('allocate' as const), id: ids, node: fc.constantFrom('n1', 'n2') }),
+    },
+    { weight: 3, arbitrary: fc.record({ type: fc.constant('release' as const), id: ids }) },
+    fc.record({ type: fc.constant('delete' as const), pool: fc.constantFrom('p', 'q') }),
+    fc.record({ type: fc.constant('create' as const), pool: fc.constantFrom('p', 'q') }),
+  );
+  type Operation = typeof operation extends fc.Arbitrary<infer Value> ? Value : never;
+
+  /** Containers of one pod, so that they compete for its endpoint as well. */
+  const pod = { namespace: 'default', name: 'web', uid: '' };
+
+  function run(ipam: Ipam, asked: Operation): Promise<unknown> {
+    switch (asked.type) {
+      case 'allocate':
+        return ipam.allocate(request(asked.id, { nodeName: asked.node, pod }), forever);
+      case 'release':
+        return ipam.release(attachment(asked.id), forever);
+      case 'delete':
+        return ipam.deletePool({ name: asked.pool, resourceVersion: '' }, forever);
+      case 'create':
+        return ipam.createPool(spec(asked.pool, asked.pool === 'p' ? '10.0.0.0/30' : '10.0.0.0/29', 31), forever);
+    }
+  }
+
+  test('property: of up to six concurrent operations on a tiny pool, all records agree after each order of transactions', async () => {
+    const operations = fc.array(operation, { minLength: 2, maxLength: 6 });
+    await fc.assert(
+      fc.asyncProperty(fc.scheduler(), operations, operations, async (scheduler, sequence, concurrent) => {
+        let ordered = false;
+        const before = async (step: string) => {
+          if (ordered && step === 'commit') await scheduler.schedule(Promise.resolve());
+        };
+        const { ipam, store } = await start({ before });
+        await ipam.createPool(spec('p', '10.0.0.0/29', 31), forever);
+        for (const asked of sequence) await run(ipam, asked).catch(expectFailure);
+        ordered = true;
+        await scheduler.waitFor(Promise.all(concurrent.map((asked) => run(ipam, asked).catch(expectFailure))));
+        ordered = false;
+        expect(disagreements(await readAll(store, keys), NOW_MS)).toEqual([]);
+      }),
+      { numRuns: 1500, verbose: fc.VerbosityLevel.Verbose },
+    );
+  }, 60_000);
+});
+
+/** What an operation may be refused with. A defect is none of these. */
+function expectFailure(error: unknown): void {
+  expect(error).toMatchObject({
+    code: expect.stringMatching(
+      /^(NO_POOL|POOLS_EXHAUSTED|POOL_EXISTS|POOL_NOT_FOUND|POOL_OVERLAP|POOL_IN_USE|CONFLICT)$/,
+    ),
+  });
+}
 
 describe('failures of the datastore', () => {
   const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is away');

@@ -44,7 +44,7 @@ export class Place {
   }
 }
 
-const CALL_TIMEOUT_MS = 20_000;
+const CALL_TIMEOUT_MS = 60_000;
 
 export function attachment(containerId: string, interfaceName = 'eth0') {
   return { network: 'net', containerId, interfaceName };

@@ -328,7 +328,7 @@ describe('the service', () => {
     expect(lstatSync(place.address.slice('unix:'.length)).mode & 0o777).toBe(0o600);
   });
 
-  test('finishes the calls under way when it is stopped', async () => {
+  test('keeps what it has answered when it is stopped in the middle', async () => {
     await caller.health();
     const calls = Array.from({ length: 50 }, (_, i) => caller.allocate(`c${i}`));
     await Promise.any(calls);

@@ -323,11 +323,15 @@ describe('a repeat for the same attachment', () => {
     expect(view.all('endpoint').map(({ value }) => value.netns)).toEqual([{ bootId: 'two', inode: 8n }]);
   });
 
-  test('writes an endpoint that was deleted by hand anew', () => {
+  test('writes an endpoint that was deleted by hand anew, provided that the address is not released meanwhile', () => {
     const view = onePool();
     const first = run(view, request('c1'));
     view.records.delete('endpoint default/n1-k8s-pod--c1-eth0');
-    expect(run(view, request('c1')).endpoint).toEqual(first.endpoint);
+    const again = allocate(view, { request: request('c1'), nowMs: NOW_MS });
+    const [before] = view.blocks();
+    const touched = { ...before, sequenceNumber: before!.sequenceNumber + 1n };
+    expect(again.changes[0]).toEqual({ type: 'put', record: { kind: 'block', value: touched } });
+    expect(view.apply(again).endpoint).toEqual(first.endpoint);
     expect(view.all('endpoint').map(({ value }) => value)).toEqual([first.endpoint]);
   });
 });

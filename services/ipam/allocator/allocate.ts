@@ -5,11 +5,11 @@ import type { Prefix } from '@podwire/shared/net/prefix';
 import type { Family } from '@podwire/shared/net/address';
 
 import { attributesFor } from './attributes.js';
-import { takeAddress } from './block.js';
+import { takeAddress, touchBlock } from './block.js';
 import { chooseBlock } from './choose-block.js';
 import { describeEndpoint, endpointAddress, endpointKey, makeEndpoint, storedEndpoint } from './endpoint.js';
 import { explainRefusal } from './explain.js';
-import { handleChanges, heldBy } from './holding.js';
+import { handleChanges, heldBy, type HeldAddress } from './holding.js';
 import { judgePools } from './pools.js';
 import type { AllocationRequest, Block, Endpoint, EndpointAddress } from './records.js';
 import type { Change, Decision, EndpointKey, View } from './view.js';
@@ -51,7 +51,7 @@ export function allocate(view: View, { request, nowMs }: AllocationInput): Decis
   return {
     changes: [
       ...allocationChanges(view, attachment, grants),
-      ...refreshEndpoint(view, endpoint, { changed: missing.length > 0 || !sameNetns(endpoint, known) }),
+      ...refreshEndpoint(view, { endpoint, held, changed: missing.length > 0 || !sameNetns(endpoint, known) }),
     ],
     outcome: { endpoint, added: missing, claimed: claimedBy(grants), replaced: undefined },
   };
@@ -122,13 +122,26 @@ function allocationChanges(view: View, attachment: Attachment, grants: readonly 
   return [...grants.flatMap(({ changes }) => changes), ...handleChanges(view, handleId(attachment), blocks)];
 }
 
-/** Writes the endpoint of a known attachment where it is missing or out of date, unless its name went to another container. */
-function refreshEndpoint(view: View, endpoint: Endpoint, { changed }: { readonly changed: boolean }): Change[] {
+interface Refresh {
+  readonly endpoint: Endpoint;
+  readonly held: readonly HeldAddress[];
+  readonly changed: boolean;
+}
+
+/**
+ * Writes the endpoint of a known attachment where it is missing or out of date, unless its name went to another container.
+ * A release that was decided without seeing it would leave it behind; the changed blocks make that lose its comparison.
+ */
+function refreshEndpoint(view: View, { endpoint, held, changed }: Refresh): Change[] {
   const key = endpointKey(endpoint);
-  const stored = view.endpoint(key);
-  if (!stored) return [putEndpoint(key, endpoint)];
   const own = storedEndpoint(view, key, endpoint.attachment);
-  return own && changed ? [putEndpoint(key, endpoint)] : [];
+  const wanted = own ? changed : !view.endpoint(key);
+  if (!wanted) return [];
+  const blocks = held.map(({ block }): Change => ({
+    type: 'put',
+    record: { kind: 'block', value: touchBlock(block) },
+  }));
+  return [...blocks, putEndpoint(key, endpoint)];
 }
 
 function putEndpoint(key: EndpointKey, value: Endpoint): Change {

@@ -87,6 +87,11 @@ export function releaseAddresses(block: Block, ordinals: readonly Ordinal[]): Bl
   };
 }
 
+/** A change of the block that leaves its addresses as they are, so that whoever decides on an older copy of it loses. */
+export function touchBlock(block: Block): Block {
+  return { ...block, sequenceNumber: block.sequenceNumber + 1n };
+}
+
 /** The allocated ordinals whose attributes are as asked, in the order of the addresses. */
 export function ordinalsWhere(block: Block, wanted: (attributes: AllocationAttributes) => boolean): Ordinal[] {
   const matching = new Set(block.attributes.flatMap((attributes, index) => (wanted(attributes) ? [index] : [])));

@@ -1,0 +1,127 @@
+import { addressAt, formatPrefix, hostPrefix, prefixContains, prefixesOverlap } from '@podwire/shared/net/prefix';
+
+import { belongsTo, holderOf } from './allocator/attributes.js';
+import { attributesAt, ordinalsWhere } from './allocator/block.js';
+import { validateBlock } from './allocator/block-invariants.js';
+import { endpointKey } from './allocator/endpoint.js';
+import { MapView } from './allocator/map-view.fixture.js';
+import type { Block, Endpoint } from './allocator/records.js';
+import type { RecordKeys } from './store/record/keys.js';
+import { decodeRecord } from './store/record/record.js';
+import type { Store } from './store/store.js';
+
+/** Everything a store holds. */
+export async function readAll(store: Store, keys: RecordKeys): Promise<MapView> {
+  const { records } = await store.list(keys.root, new AbortController().signal);
+  const view = new MapView();
+  for (const { key, value } of records) {
+    const name = keys.parse(key);
+    const record = name && decodeRecord(key, name, value).record;
+    if (record) view.put(record);
+  }
+  return view;
+}
+
+/** Number of addresses that are held. */
+export function countHeld(view: MapView): number {
+  return view
+    .blocks()
+    .reduce((sum, block) => sum + ordinalsWhere(block, ({ handleId }) => handleId !== undefined).length, 0);
+}
+
+/** Every way in which the records break I1–I3, P1 or P2 of DESIGN.md, one line each. Looks at everything, in the obvious way. */
+export function disagreements(view: MapView, nowMs: number): string[] {
+  return [
+    ...poolFaults(view),
+    ...blockFaults(view, nowMs),
+    ...affinityFaults(view),
+    ...handleFaults(view),
+    ...endpointFaults(view),
+  ];
+}
+
+function poolFaults(view: MapView): string[] {
+  const pools = view.pools();
+  return pools.flatMap((pool) =>
+    pools
+      .filter((other) => other.name > pool.name && prefixesOverlap(other.prefix, pool.prefix))
+      .map((other) => `pools ${pool.name} and ${other.name} overlap`),
+  );
+}
+
+function blockFaults(view: MapView, nowMs: number): string[] {
+  const blocks = view.blocks();
+  return blocks.flatMap((block) => {
+    const name = `block ${formatPrefix(block.prefix)}`;
+    const pool = view.pools().find(({ prefix }) => prefixContains(prefix, block.prefix));
+    const affinity = block.owner && view.affinity(block.owner, block.prefix);
+    return [
+      ...validateBlock(block, nowMs),
+      ...(pool?.blockSizeBits === block.prefix.length ? [] : [`${name} is in no pool of its size`]),
+      ...(affinity?.state === 'confirmed' ? [] : [`${name} has no confirmed affinity`]),
+      ...blocks
+        .filter((other) => other !== block && prefixesOverlap(other.prefix, block.prefix))
+        .map((other) => `${name} overlaps ${formatPrefix(other.prefix)}`),
+      ...heldIn(block)
+        .filter(({ key }) => !view.endpoint(key))
+        .map(({ address }) => `${formatPrefix(address)} is held without an endpoint`),
+    ];
+  });
+}
+
+/** What containers outside Kubernetes hold. A pod's endpoint may have gone with the last of its sandboxes to take it. */
+function heldIn(block: Block) {
+  return block.allocations.flatMap((_, ordinal) => {
+    const attributes = attributesAt(block, ordinal);
+    if (!attributes || holderOf(attributes).pod) return [];
+    const { network = '', interface: interfaceName = '' } = attributes.owner;
+    const containerId = attributes.handleId?.slice(network.length + 1) ?? '';
+    const key = endpointKey({ attachment: { network, containerId, interfaceName }, ...holderOf(attributes) });
+    return [{ address: hostPrefix(addressAt(block.prefix, ordinal)), key }];
+  });
+}
+
+function affinityFaults(view: MapView): string[] {
+  return view.all('affinity').flatMap(({ value: { owner, block } }) => {
+    const actual = view.block(block)?.owner;
+    const named = actual?.kind === owner.kind && actual.name === owner.name;
+    return named ? [] : [`the affinity of ${owner.name} for ${formatPrefix(block)} has no block of its name`];
+  });
+}
+
+function handleFaults(view: MapView): string[] {
+  const counted = new Map<string, number>();
+  for (const block of view.blocks()) {
+    for (const index of block.allocations) {
+      const id = index === null ? undefined : block.attributes[index]?.handleId;
+      const entry = `${id} ${formatPrefix(block.prefix)}`;
+      if (id !== undefined) counted.set(entry, (counted.get(entry) ?? 0) + 1);
+    }
+  }
+  const stored = new Map<string, number>(
+    view
+      .all('handle')
+      .flatMap(({ value: { id, blocks } }) => [...blocks].map(([cidr, count]) => [`${id} ${cidr}`, count] as const)),
+  );
+  return [...new Set([...counted.keys(), ...stored.keys()])]
+    .filter((entry) => counted.get(entry) !== stored.get(entry))
+    .map((entry) => `handle ${entry}: ${stored.get(entry) ?? 0} stored, ${counted.get(entry) ?? 0} counted`);
+}
+
+function endpointFaults(view: MapView): string[] {
+  return view.all('endpoint').flatMap(({ key, value }) => {
+    const held = heldBy(view, value);
+    const named = value.addresses.map(({ address, sequenceNumber }) => `${formatPrefix(address)} ${sequenceNumber}`);
+    const same = held.length === named.length && held.every((address) => named.includes(address));
+    return same ? [] : [`endpoint ${key.name} names ${named.join(', ')} and holds ${held.join(', ')}`];
+  });
+}
+
+function heldBy(view: MapView, { attachment }: Endpoint): string[] {
+  return view.blocks().flatMap((block) =>
+    ordinalsWhere(block, belongsTo(attachment)).map((ordinal) => {
+      const address = hostPrefix(addressAt(block.prefix, ordinal));
+      return `${formatPrefix(address)} ${block.sequenceNumbers.get(ordinal)}`;
+    }),
+  );
+}
