@@ -37,7 +37,10 @@
       ],
       "cflags_cc!": ["-fno-exceptions", "-std=gnu++17", "-std=gnu++20"],
       "cflags!": ["-fno-exceptions"],
-      "defines": ["NAPI_VERSION=8", "NODE_ADDON_API_DISABLE_CPP_EXCEPTIONS"],
+      # In a worker thread that was ended no JavaScript runs any more, and no exception can be thrown: nobody is left to see it.
+      "defines": [
+        "NAPI_VERSION=8", "NODE_ADDON_API_DISABLE_CPP_EXCEPTIONS", "NODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS"
+      ],
       # A worker thread's end unloads the addon, while a thread of its own may still be on its way out.
       "ldflags": ["-Wl,-z,nodelete"]
     }

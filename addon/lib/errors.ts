@@ -1,3 +1,4 @@
+import { constants } from 'node:os';
 import { getSystemErrorMap } from 'node:util';
 
 /** What to do about the errors that a person can put right; the others speak for themselves. */
@@ -10,15 +11,18 @@ const NEXT_STEP: Readonly<Record<string, string>> = {
   ETIMEDOUT: 'the kernel did not answer in time; whether the change was made is unknown, read it back',
 };
 
+/** Names by number. Where one number has two, the kernel's is the one that stays: EAGAIN and EOPNOTSUPP. */
+const NAMES: ReadonlyMap<number, string> = new Map(
+  Object.entries(constants.errno)
+    .filter(([name]) => name !== 'EWOULDBLOCK' && name !== 'ENOTSUP')
+    .map(([name, number]) => [number, name]),
+);
+
 /** How an errno value is written and what it means: 17 → `EEXIST`, `file already exists`. */
 function describeErrno(errno: number): readonly [code: string, meaning: string] {
-  return getSystemErrorMap().get(-errno) ?? OTHER_ERRNOS[errno] ?? [`errno ${errno}`, 'unknown error'];
+  const [, meaning = 'no description'] = getSystemErrorMap().get(-errno) ?? [];
+  return [NAMES.get(errno) ?? `errno ${errno}`, meaning];
 }
-
-/** Errors of rtnetlink that Node's own table lacks. */
-const OTHER_ERRNOS: Readonly<Record<number, readonly [string, string]>> = {
-  125: ['ECANCELED', 'operation canceled'],
-};
 
 export interface NetlinkErrorDetails {
   readonly operation: string;

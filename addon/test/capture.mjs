@@ -47,7 +47,8 @@ const LAST = { 'link-delete': 'ip link delete dev podw0' };
 function datagrams(trace, call) {
   const found = [];
   for (const line of trace.split('\n')) {
-    if (/^\d*\s*\w+\(/.test(line)) found.push({ call: /(\w+)\(/.exec(line)[1], peek: line.includes('MSG_PEEK'), hex: '' });
+    if (/^\d*\s*\w+\(/.test(line))
+      found.push({ call: /(\w+)\(/.exec(line)[1], peek: line.includes('MSG_PEEK'), hex: '' });
     const dump = /^ \| [0-9a-f]+ {2}((?:[0-9a-f]{2} {1,2})+)/.exec(line);
     if (dump) found.at(-1).hex += dump[1].replaceAll(' ', '');
   }
@@ -83,7 +84,9 @@ function save(name, command, hex) {
 
 mkdirSync(FOLDER, { recursive: true });
 execFileSync('ip', ['netns', 'add', 'pod']);
-for (const [name, command] of Object.entries(REQUESTS)) save(`request-${name}`, command, datagrams(trace(command), 'sendmsg').at(-1));
+for (const [name, command] of Object.entries(REQUESTS))
+  save(`request-${name}`, command, datagrams(trace(command), 'sendmsg').at(-1));
 for (const [name, command] of Object.entries(REPLIES)) save(`reply-${name}`, command, listOf(name, command));
-for (const [name, command] of Object.entries(LAST)) save(`request-${name}`, command, datagrams(trace(command), 'sendmsg').at(-1));
+for (const [name, command] of Object.entries(LAST))
+  save(`request-${name}`, command, datagrams(trace(command), 'sendmsg').at(-1));
 process.stdout.write(`captures are in ${FOLDER}\n`);

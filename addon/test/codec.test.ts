@@ -1,0 +1,12 @@
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+
+import { expect, it } from 'vitest';
+
+import { ADDON_FOLDER } from './ip.fixture.js';
+
+it('the codec reads and writes what ip and the kernel said, and survives damage, under sanitizers', () => {
+  const made = spawnSync('make', ['-C', join(ADDON_FOLDER, 'test'), 'codec'], { encoding: 'utf8' });
+  expect(made.status, made.stdout + made.stderr).toBe(0);
+  expect(made.stdout).toMatch(/22 captures, \d+ checks, 0 failed/);
+}, 180_000);

@@ -1,0 +1,102 @@
+import { describe, expect, it } from 'vitest';
+
+import { deletePod, failureOf, ip, link0, makePod, noLink, open, vethPair } from './ip.fixture.js';
+
+const MANY = 50;
+
+/** Pairs in namespaces of their own, so that the numbers of their groups and names are theirs alone. */
+async function manyPairs() {
+  const node = makePod();
+  const host = await open(node.path);
+  const pod = await open(makePod().path);
+  const names = Array.from({ length: MANY }, (_, position) => `veth${position}`);
+  const made = await host.batch(names.map((name) => vethPair(name, pod, `p${name}`)));
+  expect(made.every(({ ok }) => ok)).toBe(true);
+  return { node, host, pod, names };
+}
+
+describe('deleteLink', () => {
+  it('resolves when both ends are gone, by name and by index', async () => {
+    const pod = makePod();
+    const [host, inside] = [await open(), await open(pod.path)];
+    for (const select of [() => ({ name: link0 }), () => ({ index: Number(ip('link', 'show', link0)[0]!.ifindex) })]) {
+      await host.batch([vethPair(link0, inside)]);
+      await host.deleteLink(select());
+      expect(ip('-n', pod.name, 'link', 'show').map(({ ifname }) => ifname)).toEqual(['lo']);
+      expect(ip('link', 'show').map(({ ifname }) => ifname)).not.toContain(link0);
+    }
+  });
+
+  it('works from the end in the pod', async () => {
+    const [host, inside] = [await open(), await open(makePod().path)];
+    await host.batch([vethPair(link0, inside)]);
+    await inside.deleteLink({ name: 'eth0' });
+    expect(ip('link', 'show').map(({ ifname }) => ifname)).not.toContain(link0);
+  });
+
+  it('says what is not there, and what cannot be deleted', async () => {
+    const host = await open();
+    expect(await failureOf(host.deleteLink({ name: noLink }))).toMatchObject({
+      name: 'NetlinkError',
+      operation: 'link.delete',
+      object: noLink,
+      code: 'ENODEV',
+    });
+    expect(await failureOf(host.deleteLink({ index: 2 ** 31 - 1 }))).toMatchObject({ code: 'ENODEV' });
+    expect(await failureOf(host.deleteLink({ name: 'lo' }))).toMatchObject({ code: 'EOPNOTSUPP', object: 'lo' });
+  });
+
+  it('deletes fifty at once, all that were named and no other', async () => {
+    const { node, host, names } = await manyPairs();
+    const spared = names.pop()!;
+    await Promise.all(names.map((name) => host.deleteLink({ name })));
+    const left = ip('-n', node.name, 'link', 'show');
+    expect(left.map(({ ifname }) => ifname)).toEqual(['lo', spared]);
+    expect(left.map(({ group }) => group)).toEqual(['default', 'default']);
+  });
+
+  it('gives each of many its own outcome, also where one link of a group cannot be deleted', async () => {
+    const { node, host, names } = await manyPairs();
+    const asked = [...names.slice(0, 20), 'lo', 'gone', ...names.slice(20), names[0]!];
+    const settled = await Promise.allSettled(asked.map((name) => host.deleteLink({ name })));
+    const refused = settled.flatMap((result, position) =>
+      result.status === 'rejected' ? [[asked[position], result.reason.code]] : [],
+    );
+    expect(refused.filter(([name]) => name !== names[0])).toEqual([
+      ['lo', 'EOPNOTSUPP'],
+      ['gone', 'ENODEV'],
+    ]);
+    expect(ip('-n', node.name, 'link', 'show').map(({ ifname }) => ifname)).toEqual(['lo']);
+  });
+
+  it('does not wait for batches, nor keep them waiting', async () => {
+    const { host, names } = await manyPairs();
+    const deletions = Promise.all(names.slice(0, 10).map((name) => host.deleteLink({ name })));
+    const outcomes = await host.batch([{ type: 'link.get', link: { name: names[40]! } }]);
+    await deletions;
+    expect(outcomes[0]).toMatchObject({ ok: true, link: { name: names[40] } });
+  });
+
+  it('settles what was asked for before the namespace is closed', async () => {
+    const { node, host, names } = await manyPairs();
+    const deletions = names.map((name) => host.deleteLink({ name }));
+    await host.close();
+    await Promise.all(deletions);
+    expect(ip('-n', node.name, 'link', 'show').map(({ ifname }) => ifname)).toEqual(['lo']);
+  });
+});
+
+describe('a namespace that vanishes', () => {
+  it('stays usable for who has it open, and its end of a pair goes with it', async () => {
+    const pod = makePod();
+    const [host, inside] = [await open(), await open(pod.path)];
+    await host.batch([vethPair(link0, inside)]);
+    deletePod(pod.name);
+    expect((await inside.links()).map(({ name }) => name)).toEqual(['lo', 'eth0']);
+    await inside.close();
+    await expect
+      .poll(async () => (await host.links()).some(({ name }) => name === link0), { timeout: 20_000 })
+      .toBe(false);
+    expect(await failureOf(host.deleteLink({ name: link0 }))).toMatchObject({ code: 'ENODEV' });
+  });
+});

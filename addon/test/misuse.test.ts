@@ -1,0 +1,199 @@
+import { createRequire } from 'node:module';
+
+import { beforeAll, describe, expect, it } from 'vitest';
+
+import { NamespaceClosedError, openNamespace, type Namespace, type Step } from '../lib/index.js';
+import { ADDON_FOLDER, codes, failureOf, link0, makePod, noLink, open, vethPair } from './ip.fixture.js';
+
+/** Every method that asks the kernel, with arguments that are right and an outcome that is known. */
+const METHODS: Readonly<Record<string, (namespace: Namespace) => Promise<unknown>>> = {
+  batch: async (namespace) => codes(await namespace.batch([{ type: 'link.get', link: { index: 1 } }])),
+  sequence: async (namespace) => codes(await namespace.sequence([{ type: 'link.get', link: { name: 'lo' } }])),
+  links: async (namespace) => (await namespace.links()).map(({ name }) => name),
+  addresses: async (namespace) => namespace.addresses(),
+  routes: async (namespace) => namespace.routes(),
+  neighbours: async (namespace) => namespace.neighbours(),
+  readSysctls: async (namespace) => namespace.readSysctls([['net', 'ipv4', 'ip_default_ttl']]),
+  writeSysctls: async (namespace) =>
+    codes(await namespace.writeSysctls([{ key: ['net', 'ipv4', 'ip_default_ttl'], value: '64' }])),
+  deleteLink: async (namespace) => failureOf(namespace.deleteLink({ name: noLink })),
+  monitor: async (namespace) => (await namespace.monitor({ groups: ['links'] })).close(),
+};
+
+const EXPECTED: Readonly<Record<keyof typeof METHODS, unknown>> = {
+  batch: ['ok'],
+  sequence: ['ok'],
+  links: ['lo'],
+  addresses: [],
+  routes: [],
+  neighbours: [],
+  readSysctls: [{ ok: true, value: '64' }],
+  writeSysctls: ['ok'],
+  deleteLink: expect.objectContaining({ code: 'ENODEV' }),
+  monitor: undefined,
+};
+
+describe.each(Object.entries(METHODS))('%s', (name, call) => {
+  it('answers on an open namespace', async () => {
+    expect(await call(await open(makePod().path))).toEqual(EXPECTED[name]);
+  });
+
+  it('answers on a busy one', async () => {
+    const namespace = await open(makePod().path);
+    const others = Array.from({ length: 20 }, () => namespace.links());
+    expect(await call(namespace)).toEqual(EXPECTED[name]);
+    expect((await Promise.all(others)).flat()).toHaveLength(20);
+  });
+
+  it('finishes on one that is closed meanwhile', async () => {
+    const namespace = await openNamespace(makePod().path);
+    const answer = call(namespace);
+    await namespace.close();
+    expect(await answer).toEqual(EXPECTED[name]);
+  });
+
+  it('rejects on a closed one', async () => {
+    const namespace = await openNamespace(makePod().path);
+    await namespace.close();
+    await namespace.close();
+    const failure =
+      name === 'deleteLink' ? failureOf(namespace.deleteLink({ name: 'lo' })) : failureOf(call(namespace));
+    expect(await failure).toBeInstanceOf(NamespaceClosedError);
+  });
+});
+
+describe('a hundred batches at once', () => {
+  it('are all answered, each with its own answers', async () => {
+    const [host, pod] = [await open(makePod().path), await open(makePod().path)];
+    const batches = Array.from({ length: 100 }, (_, position) => {
+      const name = `veth${position}`;
+      return host.batch([vethPair(name, pod, name), { type: 'link.get', link: { name } }]);
+    });
+    const names = (await Promise.all(batches)).map(([, got]) => (got!.ok ? got!.link!.name : got!.error.code));
+    expect(names).toEqual(Array.from({ length: 100 }, (_, position) => `veth${position}`));
+  });
+
+  it('carries a batch of a thousand requests', async () => {
+    const namespace = await open(makePod().path);
+    const outcomes = await namespace.batch(
+      Array.from({ length: 1000 }, () => ({ type: 'link.get', link: { index: 1 } })),
+    );
+    expect(codes(outcomes)).toEqual(Array.from({ length: 1000 }, () => 'ok'));
+  });
+});
+
+describe('arguments', () => {
+  const link = { name: 'eth0' };
+  const peer = { name: 'eth0', namespace: undefined };
+  const WRONG: readonly (readonly [string, unknown])[] = [
+    ['requests[0]', null],
+    ['requests[0].type', { type: 'link.paint' }],
+    ['requests[0].type', { type: 'sysctl.write', key: ['net'], value: '1' }],
+    ['requests[0].optional', { type: 'link.get', link, optional: 1 }],
+    ['requests[0].within', { type: 'link.get', link, within: {} }],
+    ['requests[0].kind', { type: 'link.add', kind: 'bridge', name: 'br0' }],
+    ['requests[0].peer', { type: 'link.add', kind: 'veth', name: 'a' }],
+    ['requests[0].peer.namespace', { type: 'link.add', kind: 'veth', name: 'a', peer }],
+    ['requests[0].link', { type: 'link.get', link: { name: 'eth0', index: 1 } }],
+    ['requests[0].link.index', { type: 'link.get', link: { index: 0 } }],
+    ['requests[0].link.name', { type: 'link.get', link: { name: 'sixteen-letters-' } }],
+    ['requests[0].link.name', { type: 'link.get', link: { name: '../x' } }],
+    ['requests[0].mac', { type: 'link.set', link, mac: 'ee:ee:ee:ee:ee' }],
+    ['requests[0].mtuBytes', { type: 'link.set', link, mtuBytes: 1450.5 }],
+    ['requests[0].alias', { type: 'link.set', link, alias: 'ü'.repeat(128) }],
+    ['requests[0].up', { type: 'link.set', link, up: 'yes' }],
+    ['requests[0].address', { type: 'address.add', link, address: '10.0.0.1' }],
+    ['requests[0].address', { type: 'address.add', link, address: '10.0.0.1/33' }],
+    ['requests[0].address', { type: 'address.add', link, address: 'fe80::1%eth0/64' }],
+    ['requests[0].gateway', { type: 'route.add', destination: '10.0.0.0/8', gateway: 'fe80::1' }],
+    ['requests[0].table', { type: 'route.add', destination: '10.0.0.0/8', table: -1 }],
+    ['requests[0].scope', { type: 'route.add', destination: '10.0.0.0/8', scope: 'galaxy' }],
+    ['requests[0].mac', { type: 'neighbour.add', link, address: '10.0.0.1' }],
+  ];
+
+  it.each(WRONG)('%s is refused: %j', async (path, request) => {
+    const namespace = await open();
+    // What no type checker saw: a caller in JavaScript.
+    const failure = await failureOf(Reflect.apply(namespace.batch, namespace, [[request]]));
+    expect(failure).toMatchObject({ name: 'ArgumentError', path });
+    expect(failure).toBeInstanceOf(TypeError);
+  });
+
+  it('are refused in all other methods too', async () => {
+    const namespace = await open();
+    const call = (method: keyof Namespace, ...args: unknown[]) =>
+      failureOf(Reflect.apply(Reflect.get(namespace, method), namespace, args));
+    const step: Step = { type: 'link.get', link: { index: 1 } };
+    expect(await call('batch', 'all')).toMatchObject({ path: 'requests' });
+    expect(
+      await call(
+        'batch',
+        Array.from({ length: 1001 }, () => step),
+      ),
+    ).toMatchObject({ path: 'requests' });
+    expect(await call('batch', [step], { timeoutMs: 0 })).toMatchObject({ path: 'options.timeoutMs' });
+    expect(await call('sequence', [step, {}])).toMatchObject({ path: 'steps[1].type' });
+    expect(await call('addresses', { index: 'eth0' })).toMatchObject({ path: 'filter.index' });
+    expect(await call('routes', { family: 5 })).toMatchObject({ path: 'filter.family' });
+    expect(await call('neighbours', { proxy: 'yes' })).toMatchObject({ path: 'filter.proxy' });
+    expect(await call('readSysctls', [['net', '..', 'kernel']])).toMatchObject({ path: 'keys[0][1]' });
+    expect(await call('writeSysctls', [{ key: ['net/ipv4'], value: '1' }])).toMatchObject({
+      path: 'settings[0].key[0]',
+    });
+    expect(await call('writeSysctls', [{ key: ['net'], value: 1 }])).toMatchObject({ path: 'settings[0].value' });
+    expect(await call('deleteLink', {})).toMatchObject({ path: 'link' });
+    expect(await call('monitor', { groups: ['rumours'] })).toMatchObject({ path: 'options.groups[0]' });
+    expect(await failureOf(Reflect.apply(openNamespace, undefined, [7]))).toMatchObject({ path: 'path' });
+  });
+
+  it('that name a closed namespace are refused', async () => {
+    const [host, pod] = [await open(), await openNamespace(makePod().path)];
+    await pod.close();
+    expect(await failureOf(host.batch([vethPair(link0, pod)]))).toMatchObject({ path: 'requests[0].peer.namespace' });
+  });
+});
+
+describe('the compiled addon', () => {
+  let own: Record<string, (...args: unknown[]) => unknown>;
+
+  beforeAll(async () => {
+    own = await createRequire(import.meta.url)('node-gyp-build')(ADDON_FOLDER).openNamespace(null);
+  });
+
+  const options = { sequential: true, timeoutMs: 1000 };
+  const get = { op: 'link.get', optional: false, within: null, link: { index: 1, name: null } };
+  const WRONG: readonly (readonly [string, string, unknown[]])[] = [
+    ['steps: must be an array', 'run', [null, options]],
+    ['steps[0]: must be an object', 'run', [[7], options]],
+    ['steps[0].within: must be an open namespace', 'run', [[{ ...get, within: undefined }], options]],
+    ['steps[0].within: must be an open namespace', 'run', [[{ ...get, within: {} }], options]],
+    ['steps[0].optional: must be true or false', 'run', [[{ ...get, optional: undefined }], options]],
+    ['steps[0].op: must be a known operation', 'run', [[{ ...get, op: 'link.paint' }], options]],
+    ['steps[0].link: must be an object', 'run', [[{ ...get, link: undefined }], options]],
+    ['steps[0].link.index: must be a whole number of 32 bits', 'run', [[{ ...get, link: { name: 'lo' } }], options]],
+    ['steps[0].link.name: must be a string', 'run', [[{ ...get, link: { index: 1 } }], options]],
+    ['options: must be an object', 'run', [[get]]],
+    [
+      'steps: must be netlink in one namespace',
+      'run',
+      [
+        [{ op: 'sysctl.write', optional: false, within: null, path: 'net', value: '' }],
+        { sequential: false, timeoutMs: 1 },
+      ],
+    ],
+    ['filter: must be an object', 'dumpLinks', []],
+    ['filter.family: must be a whole number of 32 bits', 'dumpRoutes', [{}]],
+    ['paths[1]: must be a string', 'readSysctls', [['net', 7]]],
+    ['link.index: must be a whole number of 32 bits', 'deleteLink', [{}]],
+    ['groups, onEvents: must be an array of numbers, and a function', 'monitor', [[1]]],
+  ];
+
+  it.each(WRONG)('throws “%s” from %s', (message, method, args) => {
+    expect(() => own[method]!(...args)).toThrow(new TypeError(message));
+  });
+
+  it('makes no namespace for who calls its constructor', () => {
+    expect(() => Reflect.construct(own.constructor, [])).toThrow('a namespace is made by openNamespace');
+    expect(() => Reflect.apply(own.run!, {}, [[], options])).toThrow();
+  });
+});

@@ -1,0 +1,74 @@
+import { constants } from 'node:os';
+
+import { describe, expect, it } from 'vitest';
+
+import { ADDON_FOLDER, codes, link0, makePod, noLink, open, run, vethPair } from './ip.fixture.js';
+
+/** Of each namespace, and of no consequence to what runs beside these tests. */
+const TTL = ['net', 'ipv4', 'ip_default_ttl'];
+
+function sysctlIn(pod: string, key: string): string {
+  return run('ip', 'netns', 'exec', pod, 'sysctl', '-n', key).trim();
+}
+
+describe('sysctls', () => {
+  it('are those of the namespace, not of the process', async () => {
+    const pod = makePod();
+    const [host, inside] = [await open(), await open(pod.path)];
+    expect(codes(await host.writeSysctls([{ key: TTL, value: '61' }]))).toEqual(['ok']);
+    expect(codes(await inside.writeSysctls([{ key: TTL, value: '62' }]))).toEqual(['ok']);
+    expect(sysctlIn(pod.name, 'net.ipv4.ip_default_ttl')).toBe('62');
+    expect(run('sysctl', '-n', 'net.ipv4.ip_default_ttl').trim()).toBe('61');
+    expect(await host.readSysctls([TTL])).toEqual([{ ok: true, value: '61' }]);
+    expect(await inside.readSysctls([TTL])).toEqual([{ ok: true, value: '62' }]);
+  });
+
+  it('take interface names with dots', async () => {
+    const [host, pod] = [await open(), await open(makePod().path)];
+    const key = ['net', 'ipv4', 'conf', `${link0}.7`, 'proxy_arp'];
+    const outcomes = await host.sequence([vethPair(`${link0}.7`, pod), { type: 'sysctl.write', key, value: '1' }]);
+    expect(codes(outcomes)).toEqual(['ok', 'ok']);
+    expect(await host.readSysctls([key])).toEqual([{ ok: true, value: '1' }]);
+  });
+
+  it('fail one by one, with the key in the error, and create nothing', async () => {
+    const host = await open();
+    const missing = ['net', 'ipv4', 'conf', noLink, 'proxy_arp'];
+    const written = await host.writeSysctls([
+      { key: missing, value: '62' },
+      { key: TTL, value: 'nonsense' },
+      { key: TTL, value: '62' },
+    ]);
+    expect(codes(written)).toEqual(['ENOENT', 'EINVAL', 'ok']);
+    expect(written[0]).toMatchObject({
+      error: { operation: 'sysctl.write', object: `net.ipv4.conf.${noLink}.proxy_arp` },
+    });
+    const [read] = await host.readSysctls([missing]);
+    expect(read).toMatchObject({ ok: false, error: { code: 'ENOENT', operation: 'sysctl.read' } });
+  });
+
+  it('are refused when /proc/sys is read-only', () => {
+    // In a mount namespace of its own, as others need theirs writable.
+    const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
+      const step = { op: 'sysctl.write', optional: false, within: null, path: 'net/ipv4/ip_default_ttl', value: '60' };
+      binding.openNamespace(null)
+        .then((own) => own.run([step], { sequential: true, timeoutMs: 1000 }))
+        .then(([outcome]) => console.log(outcome.error.errno));`;
+    const mounted = 'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"';
+    const errno = run('unshare', '--mount', 'sh', '-c', mounted, 'sh', process.execPath, '-e', script).trim();
+    expect(Number(errno)).toBe(constants.errno.EROFS);
+  });
+
+  it('of a namespace are written by a sequence that began elsewhere', async () => {
+    const pod = makePod();
+    const [host, inside] = [await open(), await open(pod.path)];
+    const outcomes = await host.sequence([
+      { type: 'sysctl.write', key: TTL, value: '61' },
+      { type: 'sysctl.write', key: TTL, value: '62', within: inside },
+      { type: 'sysctl.write', key: TTL, value: '63' },
+    ]);
+    expect(codes(outcomes)).toEqual(['ok', 'ok', 'ok']);
+    expect(sysctlIn(pod.name, 'net.ipv4.ip_default_ttl')).toBe('62');
+    expect(run('sysctl', '-n', 'net.ipv4.ip_default_ttl').trim()).toBe('63');
+  });
+});
