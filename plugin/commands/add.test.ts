@@ -2,8 +2,11 @@ import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
+import type { Dataplane } from '../clients/clients.js';
 import { FakeDataplane, FakeIpam } from '../clients/fake-services.fixture.js';
-import { NOTHING, Plugin } from '../plugin.fixture.js';
+import { readAttachConfig } from '../cni/config.js';
+import { CONFIG, ENVIRONMENT, NOTHING, Plugin } from '../plugin.fixture.js';
+import { add } from './add.js';
 
 const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
 const SUBJECT = 'net/c0ffee/eth0';
@@ -152,6 +155,25 @@ describe('ADD that fails leaves nothing', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
+  test('when its caller goes away as the dataplane answers', async () => {
+    const cancel = new AbortController();
+    const { tools, timeoutMs } = plugin.options;
+    const limits = { deadlineMs: tools.clock.nowMs() + timeoutMs.ADD, signal: cancel.signal };
+    const dataplane: Dataplane = {
+      ...tools.dataplane,
+      async attachPod(pod, within) {
+        const wire = await tools.dataplane.attachPod(pod, within);
+        cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+        return wire;
+      },
+    };
+    const config = readAttachConfig('ADD', JSON.stringify(CONFIG));
+    const request = { attachment: ATTACHMENT, netns: ENVIRONMENT.CNI_NETNS, pod: undefined, config };
+    await expect(add(request, { ...tools, dataplane, limits })).rejects.toMatchObject({ code: 'CANCELLED' });
+    expect(calls()).toEqual(['Allocate', 'AttachPod', 'DetachPod', 'Release']);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
   test('when its caller went away before it began', async () => {
     const cancel = new AbortController();
     cancel.abort(new Failure('CANCELLED', 'the caller went away'));
@@ -194,6 +216,15 @@ describe('ADD leaves alone what an earlier ADD of the attachment holds', () => {
     plugin.script.failNext('Allocate', new Failure('STORE_CORRUPT', 'bad record'), { afterWork: true });
     expect(await failed()).toMatchObject({ code: 100 });
     expect(plugin.state()).toBe(HELD);
+  });
+
+  test('when it is not the first that the dataplane lists', async () => {
+    const variables = { CNI_CONTAINERID: 'second' };
+    expect((await plugin.run('ADD', { variables })).exitCode).toBe(0);
+    const before = plugin.state();
+    plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'sysctl: EROFS'));
+    await failed(plugin.run('ADD', { variables }));
+    expect(plugin.state()).toBe(before);
   });
 
   test('when nobody can say whether it does', async () => {
