@@ -1,6 +1,7 @@
 // The demonstration, inside the node's own namespaces: starts Podwire's three processes, gives two pods a network through
 // the real CNI binary, shows that they reach each other, and takes everything away again.
 // usage (by start.mjs): demo.mjs FOLDER [--once]
+import { Socket } from 'node:net';
 import process from 'node:process';
 
 import { runShim, makePod } from './cni.mjs';
@@ -16,6 +17,9 @@ const PODS = ['web-0', 'web-1'];
 
 /** Cycles after the demonstration's first, cold ones: enough for the just-in-time compilers to settle. */
 const WARM_CYCLES = 60;
+
+/** File descriptor of the pipe to start.mjs. */
+const STARTER_PIPE = 3;
 
 const say = (text) => process.stdout.write(`${text}\n`);
 
@@ -108,9 +112,11 @@ try, in another terminal in this folder:
 logs: ${podwire.logFolder}`);
 }
 
+/** Ctrl-C reaches this process, too; whatever else ends start.mjs ends the pipe between them. */
 function untilStopped() {
   return new Promise((resolve) => {
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.once(signal, resolve);
+    new Socket({ fd: STARTER_PIPE }).once('close', resolve).resume();
   });
 }
 

@@ -60,10 +60,9 @@ function runDemonstration(flags, { once }) {
   const folder = mkdtempSync(join(tmpdir(), 'podwire-'));
   const script = join(ROOT, 'deploy', 'local', 'demo.mjs');
   const args = [...flags, process.execPath, script, folder, ...(once ? ['--once'] : [])];
-  const child = spawn('unshare', args, { stdio: 'inherit' });
-  // Ctrl-C reaches the demonstration as well, which takes everything down; this process waits for that.
-  process.on('SIGINT', () => undefined);
-  process.on('SIGTERM', () => child.kill('SIGTERM'));
+  // unshare passes no signals on. The end of this pipe is the word to stop, and comes also when this process is killed.
+  const child = spawn('unshare', args, { stdio: ['inherit', 'inherit', 'inherit', 'pipe'] });
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.stdio[3].end());
   child.on('exit', (code) => {
     rmSync(folder, { recursive: true, force: true });
     process.exit(code ?? 1);

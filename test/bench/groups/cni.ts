@@ -12,8 +12,8 @@ import { median, type Figure } from '../figure.js';
 const WARM_UP = 150;
 const PAIRS = 300;
 
-/** Kernel-only pods after each measured pair, so that they meet the same noise. */
-const FLOOR_BATCH = 2;
+/** Kernel-only pods between the measured ones, so that they meet the same noise; their median counts. */
+const FLOOR_BATCH = 3;
 
 /** Debian's package containernetworking-plugins. */
 const PEER_PLUGINS = '/usr/lib/cni';
@@ -69,10 +69,10 @@ async function pair({ stack, timer, floor }: Bench, round: number): Promise<Reco
 function kernelFloor(stack: Stack): () => number {
   const folder = join(ROOT, 'addon', 'test');
   run('make', '-s', '-C', folder, 'floor');
-  const program = join(folder, 'build', 'floor');
+  const program = join(ROOT, 'addon', 'build', 'test', 'floor');
   return () => {
     const output = run('nsenter', `--net=${stack.netnsPath}`, program, String(FLOOR_BATCH));
-    return Number(output);
+    return Number(/"attachNs": \{"p50": (\d+)/.exec(output)?.[1]) / 1e6;
   };
 }
 
