@@ -1,4 +1,5 @@
 import { spawnSync } from 'node:child_process';
+import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 
 import { expect, it } from 'vitest';
@@ -6,7 +7,9 @@ import { expect, it } from 'vitest';
 import { ADDON_FOLDER } from './ip.fixture.js';
 
 it('the codec reads and writes what ip and the kernel said, and survives damage, under sanitizers', () => {
-  const made = spawnSync('make', ['-C', join(ADDON_FOLDER, 'test'), 'codec'], { encoding: 'utf8' });
+  const made = spawnSync('make', ['-C', join(ADDON_FOLDER, 'test'), '-j', String(availableParallelism()), 'codec'], {
+    encoding: 'utf8',
+  });
   expect(made.status, made.stdout + made.stderr).toBe(0);
   expect(made.stdout).toMatch(/22 captures, \d+ checks, 0 failed/);
 }, 180_000);

@@ -5,6 +5,13 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import { NamespaceClosedError, openNamespace, type Namespace, type Step } from '../lib/index.js';
 import { ADDON_FOLDER, codes, failureOf, link0, makePod, noLink, open, vethPair } from './ip.fixture.js';
 
+/** A method called as a caller in JavaScript may, with arguments that no type checker saw; what it was rejected with. */
+async function misuse(namespace: Namespace, method: string, ...args: unknown[]): Promise<unknown> {
+  const found: unknown = Reflect.get(namespace, method);
+  if (typeof found !== 'function') throw new Error(`no method ${method}`);
+  return failureOf(Reflect.apply(found, namespace, args));
+}
+
 /** Every method that asks the kernel, with arguments that are right and an outcome that is known. */
 const METHODS: Readonly<Record<string, (namespace: Namespace) => Promise<unknown>>> = {
   batch: async (namespace) => codes(await namespace.batch([{ type: 'link.get', link: { index: 1 } }])),
@@ -113,16 +120,14 @@ describe('arguments', () => {
 
   it.each(WRONG)('%s is refused: %j', async (path, request) => {
     const namespace = await open();
-    // What no type checker saw: a caller in JavaScript.
-    const failure = await failureOf(Reflect.apply(namespace.batch, namespace, [[request]]));
+    const failure = await misuse(namespace, 'batch', [request]);
     expect(failure).toMatchObject({ name: 'ArgumentError', path });
     expect(failure).toBeInstanceOf(TypeError);
   });
 
   it('are refused in all other methods too', async () => {
     const namespace = await open();
-    const call = (method: keyof Namespace, ...args: unknown[]) =>
-      failureOf(Reflect.apply(Reflect.get(namespace, method), namespace, args));
+    const call = (method: string, ...args: unknown[]) => misuse(namespace, method, ...args);
     const step: Step = { type: 'link.get', link: { index: 1 } };
     expect(await call('batch', 'all')).toMatchObject({ path: 'requests' });
     expect(
