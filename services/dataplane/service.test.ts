@@ -21,7 +21,7 @@ import { serve, startService, type RunningService } from './service.js';
 /** Built by `npm run build`, which `npm test` does first. */
 const MAIN = join(dirname(fileURLToPath(import.meta.url)), 'dist', 'main.js');
 
-const limits = () => ({ deadlineMs: Date.now() + 10_000 });
+const limits = (timeoutMs = 10_000) => ({ deadlineMs: Date.now() + timeoutMs });
 
 let folder: string;
 let socket: string;
@@ -55,7 +55,8 @@ function podMessage(name: string, address: string): PodNetwork {
   };
 }
 
-const attach = (pod: PodNetwork) => peer.call(PodServiceService.attachPod, { pod }, limits());
+const attach = (pod: PodNetwork, timeoutMs?: number) =>
+  peer.call(PodServiceService.attachPod, { pod }, limits(timeoutMs));
 const detach = ({ attachment, hostInterfaceName: name }: PodNetwork) =>
   peer.call(PodServiceService.detachPod, { attachment, hostInterfaceName: name }, limits());
 const check = (pod: PodNetwork) => peer.call(PodServiceService.checkPod, { pod }, limits());
@@ -205,6 +206,8 @@ describe('SIGKILL in the middle of twenty attaches, then another start', () => {
       PODWIRE_DATAPLANE_LISTEN: `unix:${socket}`,
       PODWIRE_DATAPLANE_LOG_LEVEL: 'warn',
     };
+    peer.close();
+    peer = new Peer('podwire-dataplane', `unix:${socket}`);
     child = spawn(process.execPath, [MAIN], { env, stdio: ['ignore', 'ignore', 'inherit'] });
     await list(1);
   }
@@ -227,13 +230,13 @@ describe('SIGKILL in the middle of twenty attaches, then another start', () => {
       names.forEach(addPod);
       await start();
       const before = snapshot();
-      const attaching = pods.map((pod) => attach(pod).catch(() => undefined));
+      const attaching = pods.map((pod) => attach(pod, 500).catch(() => undefined));
       await sleep(afterMs);
       await end('SIGKILL');
-      await start();
       await Promise.all(attaching);
+      await start();
 
-      await Promise.all(pods.map(attach));
+      await Promise.all(pods.map((pod) => attach(pod)));
       for (const pod of pods) expect(await check(pod)).toEqual({ differences: [] });
       expect(pings('10.65.0.1', 'p19')).toBe(true);
       expect(await Promise.all(pods.map(detach))).toEqual(pods.map(() => ({ removed: true })));

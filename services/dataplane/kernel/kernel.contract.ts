@@ -16,7 +16,6 @@ export interface KernelFixture {
   readonly filePath: string;
   /** Makes the network namespace of a pod. @returns its path */
   addPod(name: string): string;
-  removePod(name: string): void;
   /** A bridge, up, with an alias or none, on the node or in a pod. */
   addBridge(name: string, where: { readonly pod?: string; readonly alias?: string }): void;
   /** Takes everything away. */

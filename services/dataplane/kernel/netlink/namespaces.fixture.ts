@@ -32,9 +32,11 @@ export function removePod(name: string): void {
 
 /** Deletes every link of the node that a test made, and every pod. */
 export function cleanUp(): void {
-  for (const name of run('ip', '-br', 'link').split('\n')) {
-    const [link = ''] = name.split(/[@\s]/);
-    if (link !== '' && link !== 'lo') run('ip', 'link', 'delete', link);
+  for (const kind of ['veth', 'bridge']) {
+    for (const line of run('ip', '-br', 'link', 'show', 'type', kind).split('\n')) {
+      const [link = ''] = line.split(/[@\s]/);
+      if (link !== '') run('ip', 'link', 'delete', link);
+    }
   }
   for (const line of run('ip', 'netns', 'list').split('\n')) {
     const [pod = ''] = line.split(' ');
@@ -45,11 +47,16 @@ export function cleanUp(): void {
 /** Fields that change by themselves. */
 const VOLATILE = /"(ifindex|link_index|link_netnsid|used|updated|probes|confirmed|refcnt|state)":[^,}]*,?/g;
 
-/** Links, addresses, routes, neighbours and IPv4 settings of the node and some pods, as text to compare. */
+/**
+ * Links, and addresses, routes, neighbours and settings of IPv4, of the node and some pods, as text to compare. Not of IPv6: the
+ * kernel gives links addresses of its own there, and changes their state later.
+ */
 export function snapshot(...pods: readonly string[]): string {
   const where = [[], ...pods.map((pod) => ['-n', pod])];
   const what = [['link'], ['address'], ['route', 'show', 'table', 'all'], ['neigh', 'show', 'nud', 'permanent']];
-  const objects = where.flatMap((at) => what.map((object) => run('ip', ...at, '-j', ...object).replace(VOLATILE, '')));
+  const objects = where.flatMap((at) =>
+    what.map((object) => run('ip', '-4', ...at, '-j', ...object).replace(VOLATILE, '')),
+  );
   const switches = pods.map((pod) =>
     run('ip', 'netns', 'exec', pod, 'sysctl', '-a', '-r', '^net.ipv4.(ip_forward|conf)'),
   );
