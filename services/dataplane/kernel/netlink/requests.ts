@@ -1,37 +1,46 @@
-import type { Namespace, Step as Request } from '@podwire/netlink';
+import type { LinkSelector, Namespace, Step as Request } from '@podwire/netlink';
 
 import type { Neighbour, Route, Step } from '../../plan/step.js';
 
+/** What a step needs besides itself. */
+export interface RequestContext {
+  readonly pod: Namespace;
+  /** How to select a link of the step's namespace. By index, where it is known, the kernel need not be asked for it. */
+  readonly select: (name: string) => LinkSelector;
+}
+
 /** What the addon is asked for to carry out a step. `link-delete` is no request: the addon has a quicker way for it. */
-export function toRequest(step: Exclude<Step, { type: 'link-delete' }>, pod: Namespace): Request {
+export function toRequest(step: Exclude<Step, { type: 'link-delete' }>, { pod, select }: RequestContext): Request {
   switch (step.type) {
     case 'link-add':
       return { type: 'link.add', kind: 'veth', ...step.link, peer: { ...step.peer, namespace: pod } };
     case 'link-set':
-      return { type: 'link.set', link: { name: step.name }, ...step.change };
+      return { type: 'link.set', link: select(step.name), ...step.change };
     case 'address-add':
-      return { type: 'address.add', link: { name: step.device }, address: step.address };
+      return { type: 'address.add', link: select(step.device), address: step.address };
     case 'address-delete':
-      return { type: 'address.delete', link: { name: step.device }, address: step.address };
+      return { type: 'address.delete', link: select(step.device), address: step.address };
     case 'route-add':
-      return { type: 'route.add', ...routeFields(step.route) };
+      return { type: 'route.add', ...routeFields(step.route, select) };
     case 'route-replace':
-      return { type: 'route.replace', ...routeFields(step.route) };
+      return { type: 'route.replace', ...routeFields(step.route, select) };
     case 'route-delete':
-      return { type: 'route.delete', ...routeFields(step.route) };
+      return { type: 'route.delete', ...routeFields(step.route, select) };
     case 'neighbour-set':
-      return { type: 'neighbour.replace', ...neighbourFields(step.neighbour) };
+      return { type: 'neighbour.replace', ...neighbourFields(step.neighbour, select) };
     case 'neighbour-delete':
-      return { type: 'neighbour.delete', ...neighbourFields(step.neighbour) };
+      return { type: 'neighbour.delete', ...neighbourFields(step.neighbour, select) };
     case 'sysctl-write':
       return { type: 'sysctl.write', key: step.key, value: step.value, optional: step.optional };
   }
 }
 
-function routeFields({ destination, device, gateway, scope, protocol }: Route) {
-  return { destination, output: { name: device }, scope, protocol, ...(gateway === undefined ? {} : { gateway }) };
+type Select = RequestContext['select'];
+
+function routeFields({ destination, device, gateway, scope, protocol }: Route, select: Select) {
+  return { destination, output: select(device), scope, protocol, ...(gateway === undefined ? {} : { gateway }) };
 }
 
-function neighbourFields({ device, address, mac }: Neighbour) {
-  return { link: { name: device }, address, mac };
+function neighbourFields({ device, address, mac }: Neighbour, select: Select) {
+  return { link: select(device), address, mac };
 }

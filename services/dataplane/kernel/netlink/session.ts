@@ -1,4 +1,4 @@
-import { NetlinkError, type Namespace, type Outcome, type Step as Request } from '@podwire/netlink';
+import { NetlinkError, type LinkSelector, type Namespace, type Outcome, type Step as Request } from '@podwire/netlink';
 
 import type { Wanted } from '../../plan/desired.js';
 import type { Observed, ObservedLink } from '../../plan/observed.js';
@@ -18,6 +18,8 @@ type Part =
 /** A session over the addon. */
 export class NetlinkSession implements PodSession {
   readonly #namespaces: Readonly<Record<Side, Namespace>>;
+  /** Indexes of the links that this session made, by name. Both ends are known from the look at the host's. */
+  readonly #made: Readonly<Record<Side, Map<string, number>>> = { host: new Map(), pod: new Map() };
 
   constructor(namespaces: Readonly<Record<Side, Namespace>>) {
     this.#namespaces = namespaces;
@@ -61,17 +63,31 @@ export class NetlinkSession implements PodSession {
     const [first] = steps;
     if (!first) return { finished: [], warnings: [], failed: undefined, link: undefined };
     const lastOnLink = steps.findLast((step) => step.type === 'link-add' || step.type === 'link-set');
-    const requests: Request[] = steps.map((step) => toRequest(step, this.#namespaces.pod));
-    if (lastOnLink) requests.push({ type: 'link.get', link: { name: nameOf(lastOnLink) } });
+    const select = (name: string): LinkSelector => {
+      const index = this.#made[side].get(name);
+      return index === undefined ? { name } : { index };
+    };
+    const requests: Request[] = steps.map((step) => toRequest(step, { pod: this.#namespaces.pod, select }));
+    if (lastOnLink) requests.push({ type: 'link.get', link: select(nameOf(lastOnLink)) });
     try {
       const outcomes = await this.#namespaces[side].sequence(requests);
-      return toBatchOutcome(steps, { outcomes, readBackFor: lastOnLink });
+      const outcome = toBatchOutcome(steps, { outcomes, readBackFor: lastOnLink });
+      this.#remember(steps, outcome.link);
+      return outcome;
     } catch (error) {
       return { finished: [], warnings: [], failed: failureAt(first, error), link: undefined };
     }
   }
 
+  #remember(steps: readonly NetlinkStep[], link: ObservedLink | undefined): void {
+    const creation = steps.find((step) => step.type === 'link-add');
+    if (creation?.type !== 'link-add' || link?.peerIndex === undefined) return;
+    this.#made.host.set(link.name, link.index);
+    this.#made.pod.set(creation.peer.name, link.peerIndex);
+  }
+
   async #delete(step: Extract<Step, { type: 'link-delete' }>): Promise<BatchOutcome> {
+    for (const made of Object.values(this.#made)) made.clear();
     try {
       await this.#namespaces.host.deleteLink({ name: step.name });
       return { finished: [step], warnings: [], failed: undefined, link: undefined };
