@@ -1,5 +1,6 @@
 // Makes proto/gen anew from the .proto files: the TypeScript messages and services, the messages of the standard error
 // model (AIP-193), and the descriptor image that server reflection serves.
+import { Buffer } from 'node:buffer';
 import { spawnSync } from 'node:child_process';
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';

@@ -6,6 +6,7 @@ import { beforeAll, describe, expect, test } from 'vitest';
 
 import { faultOf, targetOf, zoneOf } from './architecture/allowed-imports.mjs';
 import { WORKSPACES, ZONES } from './architecture/directions.mjs';
+import { TESTED_BY } from './architecture/tested-by.js';
 import { FILES, importsOf, isGenerated, isTest, lineCount, read, SOURCES, workspaceOf } from './architecture/tree.js';
 import { ROOT } from './support/root.js';
 
@@ -285,12 +286,6 @@ describe('names and sizes', () => {
 });
 
 describe('tests', () => {
-  /** Files of some length that have no test of their own name: what tests them instead. */
-  const TESTED_BY: Readonly<Record<string, string>> = {
-    // Seen through a real client that has no files of the contract.
-    'services/shared/rpc/reflection.ts': 'services/shared/rpc/server.test.ts',
-  };
-
   /** Longer than one short function, and exports something that does something. */
   function isNonTrivial(file: string): boolean {
     const exportsWork =

@@ -9,7 +9,6 @@ export { openNamespace } from './namespace.js';
 export type {
   AddressFilter,
   Namespace,
-  NamespaceIdentity,
   NeighbourFilter,
   RouteFilter,
   RunOptions,
@@ -22,7 +21,9 @@ export type {
   LinkGet,
   LinkSelector,
   LinkSet,
+  NamespaceIdentity,
   NeighbourRequest,
+  OpenNamespace,
   Outcome,
   Request,
   RouteRequest,

@@ -14,15 +14,19 @@ import { loadBinding } from './load.js';
 import { EventQueue, type Monitor, type MonitorGroup } from './monitor.js';
 import type { NativeBinding, NativeError, NativeNamespace, NativeOutcome } from './native.js';
 import type { Address, Family, Link, Neighbour, Route } from './objects.js';
-import type { LinkSelector, Outcome, Request, Step, SysctlKey, SysctlReading, SysctlSetting } from './requests.js';
+import type {
+  LinkSelector,
+  NamespaceIdentity,
+  OpenNamespace,
+  Outcome,
+  Request,
+  Step,
+  SysctlKey,
+  SysctlReading,
+  SysctlSetting,
+} from './requests.js';
 import { checkSelector } from './scalars.js';
 import type { NativeOf } from './steps.js';
-
-/** What makes a namespace the same as another: the file that the kernel shows for it. */
-export interface NamespaceIdentity {
-  readonly device: bigint;
-  readonly inode: bigint;
-}
 
 export interface RunOptions {
   /** How long the kernel may take for each answer. Default 5000; 1 to 600000. */
@@ -60,7 +64,7 @@ let nativeOf: NativeOf;
  * themselves, and with {@link NetlinkError} when the kernel could not be asked at all. Batches, sequences and lists of one
  * namespace are carried out in the order in which they were called.
  */
-export class Namespace {
+export class Namespace implements OpenNamespace {
   static {
     nativeOf = (value) => (value instanceof Namespace && !value.#closed ? value.#native : undefined);
   }

@@ -1,6 +1,16 @@
 import type { NetlinkError } from './errors.js';
 import type { Link, RouteType, Scope } from './objects.js';
-import type { Namespace } from './namespace.js';
+
+/** What makes a namespace the same as another: the file that the kernel shows for it. */
+export interface NamespaceIdentity {
+  readonly device: bigint;
+  readonly inode: bigint;
+}
+
+/** A namespace that `openNamespace` gave and that is not closed; anything else is an ArgumentError when it is used. */
+export interface OpenNamespace {
+  readonly identity: NamespaceIdentity;
+}
 
 /** A link by its index or by its name; names are looked up when the request is carried out. */
 export type LinkSelector = { readonly index: number } | { readonly name: string };
@@ -11,7 +21,7 @@ export interface VethPeer {
   readonly mac?: string;
   readonly mtuBytes?: number;
   /** Must stay open until the request is answered. */
-  readonly namespace: Namespace;
+  readonly namespace: OpenNamespace;
 }
 
 /**
@@ -137,7 +147,7 @@ export type Step = (Request | SysctlWrite) & {
   /** Its failure is reported and does not end the sequence. */
   readonly optional?: boolean;
   /** Carried out in this namespace instead; must stay open until the sequence is answered. */
-  readonly within?: Namespace;
+  readonly within?: OpenNamespace;
 };
 
 /** What came of one request or step. */

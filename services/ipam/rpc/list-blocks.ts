@@ -5,8 +5,8 @@ import type { Handler } from '@podwire/shared/rpc/unary';
 import type { BlockQuery } from '../allocator/listing.js';
 import { subdomainFault } from '../allocator/names.js';
 import type { Ipam } from '../ipam.js';
-import { checked, type Checks } from './checks.js';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from './paging.js';
+import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import { blockMessage } from './wire-block.js';
 
 export function listBlocks(ipam: Ipam): Handler<ListBlocksRequest, ListBlocksResponse> {

@@ -3,8 +3,8 @@ import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { PoolQuery } from '../allocator/listing.js';
 import type { Ipam } from '../ipam.js';
-import { checked } from './checks.js';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from './paging.js';
+import { checked } from '@podwire/shared/rpc/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import { poolMessage } from './wire-pool.js';
 
 const SCOPE: ListScope = ['pools'];

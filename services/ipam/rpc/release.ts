@@ -4,7 +4,7 @@ import type { Handler } from '@podwire/shared/rpc/unary';
 import { withAttachment } from '@podwire/shared/runtime/log';
 
 import type { Ipam } from '../ipam.js';
-import { checked } from './checks.js';
+import { checked } from '@podwire/shared/rpc/checks';
 import { readAttachment } from './wire-attachment.js';
 
 export function release(ipam: Ipam): Handler<ReleaseRequest, ReleaseResponse> {

@@ -1,7 +1,7 @@
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
 import { attachmentFaults, type Attachment } from '@podwire/shared/attachment/attachment';
 
-import type { Checks } from './checks.js';
+import type { Checks } from '@podwire/shared/rpc/checks';
 
 const FIELDS: Record<keyof Attachment, string> = {
   network: 'attachment.network',

@@ -10,7 +10,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { endpointKey } from '../allocator/endpoint.js';
 import { labelFault, subdomainFault } from '../allocator/names.js';
 import type { AllocationRequest, Endpoint, NetnsIdentity, PodIdentity } from '../allocator/records.js';
-import { checked, type Checks } from './checks.js';
+import { checked, type Checks } from '@podwire/shared/rpc/checks';
 import { readAttachment } from './wire-attachment.js';
 
 const MAX_POD_UID_BYTES = 128;

@@ -11,7 +11,7 @@ import { checkPool, type PoolFault, type PoolSpec } from '../allocator/create-po
 import type { PoolDeletion } from '../allocator/delete-pool.js';
 import { subdomainFault } from '../allocator/names.js';
 import { poolVersion, type PoolListing } from '../allocator/pools.js';
-import { checked } from './checks.js';
+import { checked } from '@podwire/shared/rpc/checks';
 
 const FIELDS: Record<PoolFault['field'], string> = {
   name: 'pool.name',

@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -7,7 +8,7 @@ import { Image } from './image.js';
 import type { RecordKeys } from './record/keys.js';
 import { decodeRecord, type DecodedRecord } from './record/record.js';
 import { RevisionCompacted, type Snapshot, type Store } from './store.js';
-import { signalFailure, throwIfAborted } from './transaction.js';
+import { throwIfAborted } from './transaction.js';
 
 export interface MirrorOptions {
   readonly store: Store;
@@ -288,7 +289,7 @@ export class Mirror {
 async function untilAborted(promise: Promise<void>, signal: AbortSignal): Promise<void> {
   let onAbort = (): void => undefined;
   const aborted = new Promise<never>((_, reject) => {
-    onAbort = () => reject(signalFailure(signal));
+    onAbort = () => reject(failureOfSignal(signal));
     signal.addEventListener('abort', onAbort);
   });
   try {

@@ -2,6 +2,7 @@ import { setMaxListeners } from 'node:events';
 
 import { context, trace, type Context } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { withSpan } from '@podwire/shared/runtime/span';
@@ -11,7 +12,6 @@ import { Draft, type DraftedTransaction } from './draft.js';
 import type { Mirror } from './mirror.js';
 import type { RecordKeys } from './record/keys.js';
 import type { CommitResult, Store } from './store.js';
-import { signalFailure } from './transaction.js';
 
 /** Pure: looks at nothing but the view, and may run several times. A throw fails its own request alone. */
 export type Decide<Outcome> = (view: View) => Decision<Outcome>;
@@ -97,7 +97,7 @@ export class Updater {
     decide: Decide<Outcome>,
     { signal }: { readonly signal: AbortSignal },
   ): Promise<Outcome> {
-    if (signal.aborted) return Promise.reject(signalFailure(signal));
+    if (signal.aborted) return Promise.reject(failureOfSignal(signal));
     if (this.#stop.signal.aborted) return Promise.reject(closedFailure());
     return new Promise((resolve, reject) => {
       const existing = this.#lanes.get(lane);
@@ -131,7 +131,7 @@ export class Updater {
       tell();
     };
     const fail = (error: unknown): void => finish(() => caller.reject(error));
-    const onAbort = (): void => fail(signalFailure(caller.signal));
+    const onAbort = (): void => fail(failureOfSignal(caller.signal));
     const request: Request = {
       isAnswered: false,
       attempts: 0,

@@ -1,6 +1,7 @@
 import { chmodSync, mkdirSync } from 'node:fs';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { open, type Database, type RootDatabase } from 'lmdb';
 
 import { ChangeLog } from '../change-log.js';
@@ -15,7 +16,7 @@ import type {
   Transaction,
   WatchRequest,
 } from '../store.js';
-import { effectiveChanges, signalFailure, throwIfAborted } from '../transaction.js';
+import { effectiveChanges, throwIfAborted } from '../transaction.js';
 import { lockDirectory, type DirectoryLock } from './directory-lock.js';
 
 export interface EmbeddedStoreOptions {
@@ -188,7 +189,7 @@ export class EmbeddedStore implements Store {
     batch.forEach(({ resolve, reject, signal }, index) => {
       const result = results[index];
       if (result) resolve(result);
-      else reject(signalFailure(signal));
+      else reject(failureOfSignal(signal));
     });
   }
 

@@ -18,7 +18,7 @@ import {
   Unreadable,
 } from './fields.js';
 import type { Json, JsonObject } from './json.js';
-import type { Previous } from './record.js';
+import type { Previous } from './previous.js';
 
 /** Calico's AllocationBlock (libcalico-go/lib/backend/model/block.go). */
 

@@ -18,7 +18,7 @@ import {
 } from './fields.js';
 import type { JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
-import type { Previous } from './record.js';
+import type { Previous } from './previous.js';
 
 /** Calico's IPPool (projectcalico/api, pkg/apis/projectcalico/v3/ippool.go), as its v3 API stores it. */
 

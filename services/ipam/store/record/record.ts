@@ -18,12 +18,6 @@ export interface DecodedRecord {
   readonly raw: JsonObject;
 }
 
-/** What a rewrite starts from: the value as it was stored, and its JSON. */
-export interface Previous<Value> {
-  readonly value: Value;
-  readonly raw: JsonObject;
-}
-
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /**

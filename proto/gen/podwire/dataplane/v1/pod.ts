@@ -1079,7 +1079,7 @@ export const PodServiceService = {
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
    * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the host
-   * interface's name is taken), FAILED_PRECONDITION (the kernel lacks what is needed), INTERNAL (the kernel refused; the
+   * interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks what is needed), INTERNAL (the kernel refused; the
    * message names operation, object and the kernel's own text), DEADLINE_EXCEEDED.
    */
   attachPod: {
@@ -1097,8 +1097,8 @@ export const PodServiceService = {
    *
    * Idempotent: nothing to remove is success.
    *
-   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (the host interface of that name was not made for this attachment),
-   * INTERNAL, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name was not made for this attachment), INTERNAL,
+   * DEADLINE_EXCEEDED.
    */
   detachPod: {
     path: "/podwire.dataplane.v1.PodService/DetachPod" as const,
@@ -1148,7 +1148,7 @@ export interface PodServiceServer extends UntypedServiceImplementation {
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
    * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the host
-   * interface's name is taken), FAILED_PRECONDITION (the kernel lacks what is needed), INTERNAL (the kernel refused; the
+   * interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks what is needed), INTERNAL (the kernel refused; the
    * message names operation, object and the kernel's own text), DEADLINE_EXCEEDED.
    */
   attachPod: handleUnaryCall<AttachPodRequest, AttachPodResponse>;
@@ -1158,8 +1158,8 @@ export interface PodServiceServer extends UntypedServiceImplementation {
    *
    * Idempotent: nothing to remove is success.
    *
-   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (the host interface of that name was not made for this attachment),
-   * INTERNAL, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name was not made for this attachment), INTERNAL,
+   * DEADLINE_EXCEEDED.
    */
   detachPod: handleUnaryCall<DetachPodRequest, DetachPodResponse>;
   /**
@@ -1185,7 +1185,7 @@ export interface PodServiceClient extends Client {
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
    * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the host
-   * interface's name is taken), FAILED_PRECONDITION (the kernel lacks what is needed), INTERNAL (the kernel refused; the
+   * interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks what is needed), INTERNAL (the kernel refused; the
    * message names operation, object and the kernel's own text), DEADLINE_EXCEEDED.
    */
   attachPod(
@@ -1209,8 +1209,8 @@ export interface PodServiceClient extends Client {
    *
    * Idempotent: nothing to remove is success.
    *
-   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (the host interface of that name was not made for this attachment),
-   * INTERNAL, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name was not made for this attachment), INTERNAL,
+   * DEADLINE_EXCEEDED.
    */
   detachPod(
     request: DetachPodRequest,

@@ -56,7 +56,7 @@ export interface AllocateResponse {
   endpoint:
     | Endpoint
     | undefined;
-  /** Whether the endpoint was there before this call, so that this call changed nothing. */
+  /** Whether the attachment held all these addresses before this call, so that none was allocated by it. */
   alreadyAllocated: boolean;
 }
 

@@ -61,7 +61,10 @@ export interface BlockAllocation {
   address: string;
   /** The handle that owns it, `<network>.<container ID>` for containers. */
   handleId: string;
-  /** What the owner said of itself: `node`, `namespace`, `pod`, `interface`, `timestamp`. */
+  /**
+   * What the owner said of itself: `node`, `namespace`, `pod`, `network`, `interface`,
+   * `timestamp`.
+   */
   attributes: { [key: string]: string };
   /** The block's sequence number when the address was allocated. */
   sequenceNumber: bigint;

@@ -1,0 +1,7 @@
+import type { JsonObject } from './json.js';
+
+/** What a rewrite starts from: the value as it was stored, and its JSON. */
+export interface Previous<Value> {
+  readonly value: Value;
+  readonly raw: JsonObject;
+}

@@ -1,0 +1,51 @@
+/**
+ * Files that do something and have no test of their own name: the test that goes through them. A file is here when what it
+ * does shows only together with its callers, or when one table of cases covers several files.
+ */
+export const TESTED_BY: Readonly<Record<string, string>> = {
+  // Seen through a real client that has no files of the contract.
+  'services/shared/rpc/reflection.ts': 'services/shared/rpc/server.test.ts',
+
+  // Every wrong argument of every method, through the API.
+  'addon/lib/check.ts': 'addon/test/misuse.test.ts',
+  'addon/lib/scalars.ts': 'addon/test/misuse.test.ts',
+  'addon/lib/steps.ts': 'addon/test/misuse.test.ts',
+  // The kernel's answers, beside those of `ip`.
+  'addon/lib/describe.ts': 'addon/test/kernel.test.ts',
+  'addon/lib/namespace.ts': 'addon/test/kernel.test.ts',
+  'addon/lib/load.ts': 'addon/test/environment.test.ts',
+
+  // One table of refusals and one of commands, from the shim's request to the services' calls.
+  'plugin/cni/environment.ts': 'plugin/run.test.ts',
+  'plugin/clients/dataplane.ts': 'plugin/commands/add.test.ts',
+  'plugin/clients/repeating-peer.ts': 'plugin/commands/add.test.ts',
+  'plugin/commands/undo.ts': 'plugin/commands/add.test.ts',
+  'plugin/commands/take-down.ts': 'plugin/commands/del.test.ts',
+
+  // The kernel's contract, run on the real one.
+  'services/dataplane/kernel/netlink/observe.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
+  'services/dataplane/kernel/netlink/requests.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
+  'services/dataplane/kernel/netlink/session.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
+
+  // Parts of one decision, which is what the tables and the property are about.
+  'services/ipam/allocator/attributes.ts': 'services/ipam/allocator/allocate.test.ts',
+  'services/ipam/allocator/choose-block.ts': 'services/ipam/allocator/allocate.test.ts',
+  'services/ipam/allocator/explain.ts': 'services/ipam/allocator/allocate.test.ts',
+  'services/ipam/allocator/holding.ts': 'services/ipam/allocator/allocator.property.test.ts',
+
+  // Over the wire, with every field.
+  'services/ipam/rpc/list-blocks.ts': 'services/ipam/service.test.ts',
+  'services/ipam/rpc/wire-block.ts': 'services/ipam/service.test.ts',
+  'services/ipam/rpc/wire-endpoint.ts': 'services/ipam/service.test.ts',
+  'services/ipam/rpc/wire-pool.ts': 'services/ipam/service.test.ts',
+
+  // The store's contract, run on every store, and the mirror that is fed by it.
+  'services/ipam/store/change-log.ts': 'services/ipam/store/memory/memory-store.test.ts',
+  'services/ipam/store/embedded/directory-lock.ts': 'services/ipam/store/embedded/embedded-store.test.ts',
+  'services/ipam/store/image.ts': 'services/ipam/store/mirror.test.ts',
+  // Stored forms as Calico writes them, and their round trips.
+  'services/ipam/store/record/block.ts': 'services/ipam/store/record/record.test.ts',
+  'services/ipam/store/record/endpoint.ts': 'services/ipam/store/record/record.test.ts',
+  'services/ipam/store/record/fields.ts': 'services/ipam/store/record/record.test.ts',
+  'services/ipam/store/record/pool.ts': 'services/ipam/store/record/record.test.ts',
+};
