@@ -2,7 +2,7 @@
 // `npm test`: installs and builds what is missing, then runs every test in namespaces of its own.
 // usage: test/run.mjs [VITEST ARGS…]
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { chmodSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
@@ -15,11 +15,13 @@ function fail(message) {
   process.exit(1);
 }
 
-function runVitest(args, report) {
+/** Whatever a test leaves in the folder for temporary files goes with it, also after a test that was killed. */
+function runVitest(args, { folder, report }) {
   const isolated = join(ROOT, 'test', 'support', 'isolated.mjs');
   const reporters = ['--reporter=default', '--reporter=json', `--outputFile.json=${report}`];
   const command = [isolated, 'vitest', 'run', ...reporters, ...args];
-  return spawnSync(process.execPath, command, { cwd: ROOT, stdio: 'inherit' }).status ?? 1;
+  const env = { ...process.env, TMPDIR: folder };
+  return spawnSync(process.execPath, command, { cwd: ROOT, env, stdio: 'inherit' }).status ?? 1;
 }
 
 /** The last line for people and machines, and what no green run may hold: nothing run, or, in CI, anything skipped. */
@@ -44,9 +46,11 @@ function main(args) {
   const missing = ensurePrograms({ ...NAMESPACE_PROGRAMS, ...TEST_PROGRAMS });
   if (missing) fail(missing);
   const folder = mkdtempSync(join(tmpdir(), 'podwire-test-'));
+  // Others may pass through, as tests of access rights need.
+  chmodSync(folder, 0o711);
   const report = join(folder, 'report.json');
   try {
-    return conclude(runVitest(args, report), report);
+    return conclude(runVitest(args, { folder, report }), report);
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }

@@ -1,8 +1,8 @@
-import { writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 
 import { NotANetworkNamespaceError, openNamespace } from '../lib/index.js';
 import { codes, failureOf, ip, link0, link1, link2, makePod, noLink, open, run, vethPair } from './ip.fixture.js';
@@ -19,7 +19,9 @@ describe('openNamespace', () => {
   });
 
   it('tells a missing path from one that is no network namespace', async () => {
-    const file = join(tmpdir(), 'podwire-not-a-namespace');
+    const folder = mkdtempSync(join(tmpdir(), 'podwire-addon-'));
+    onTestFinished(() => rmSync(folder, { recursive: true }));
+    const file = join(folder, 'not-a-namespace');
     writeFileSync(file, '');
     expect(await failureOf(openNamespace('/run/netns/none'))).toMatchObject({
       name: 'NetlinkError',
