@@ -302,7 +302,7 @@ class Lane {
     try {
       return await store.commit(transaction, timeout.signal);
     } finally {
-      answered.abort();
+      answered.abort(null);
     }
   }
 

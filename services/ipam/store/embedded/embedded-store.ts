@@ -185,11 +185,14 @@ export class EmbeddedStore implements Store {
       for (const { reject } of batch) reject(failure);
       return;
     }
-    for (const changes of published) this.#log.append(changes);
     batch.forEach(({ resolve, reject, signal }, index) => {
       const result = results[index];
       if (result) resolve(result);
       else reject(failureOfSignal(signal));
+    });
+    // After those who committed: a mirror that has taken over its own change need not decode it again.
+    setImmediate(() => {
+      for (const changes of published) this.#log.append(changes);
     });
   }
 
