@@ -6,13 +6,7 @@
 export { ArgumentError, NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
 export type { Monitor, MonitorEvent, MonitorGroup } from './monitor.js';
 export { openNamespace } from './namespace.js';
-export type {
-  AddressFilter,
-  Namespace,
-  NeighbourFilter,
-  RouteFilter,
-  RunOptions,
-} from './namespace.js';
+export type { AddressFilter, Namespace, NeighbourFilter, RouteFilter, RunOptions } from './namespace.js';
 export type { Address, Family, Link, Neighbour, OperState, Route, RouteType, Scope } from './objects.js';
 export type {
   AddressRequest,
