@@ -34,6 +34,11 @@ describe('npm start', () => {
     expect(stdout).not.toContain('✗');
     expect(stdout).toMatch(/web-0 +10\.65\.\d+\.\d+\/32 +podw[0-9a-f]{11}/);
     expect(stdout).toMatch(/shim +plugin +IPAM +datastore +dataplane +kernel/);
+    const columns = /web-1 +\S+ +\S+ +\S+ +(.*)/.exec(stdout)![1]!.split(/ +/).map(Number);
+    const [total, ...parts] = columns;
+    expect(parts).toHaveLength(6);
+    expect(parts.filter((part) => !(part > 0))).toEqual([]);
+    expect(parts.reduce((sum, part) => sum + part)).toBeCloseTo(total!, 0);
     expect(stdout).toMatch(/default-ipv4-ippool +10\.65\.0\.0\/16 +65536/);
   }, 120_000);
 
