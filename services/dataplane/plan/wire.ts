@@ -102,8 +102,11 @@ function routeTaken(side: Side, { wanted, observed }: End): Obstacle | undefined
   const holder = foreign.device ?? 'no single interface';
   const failure = new Failure(
     'ROUTE_TAKEN',
-    `${side === 'host' ? 'the node' : 'the pod'} already has a route to ${destination} by ${holder}, which is not ` +
-      'Podwire’s: remove that route, or what holds the address there',
+    side === 'host'
+      ? `the node already has a route to ${destination} by ${holder}, which is not Podwire’s: remove that route, or what ` +
+          'holds the address there'
+      : `the pod already has a route to ${destination} by ${holder}: one interface of a pod can have it; remove the ` +
+          'other, or its route',
     { details: { route: destination, interface: holder } },
   );
   return { object: `${side} route ${destination} dev ${wanted.link.name}`, actual: `by ${holder}`, failure };
