@@ -1,9 +1,12 @@
 #include "connection.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -74,11 +77,21 @@ Failure NoAnswerInTime(std::string_view path) {
 
 enum class SendOutcome { kSent, kTakesNoMore, kTimeout };
 
-SendOutcome Send(const Connection& connection, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = send(connection.socket.Descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+// sendmsg does not write to what it sends; its type says so only in words.
+iovec Part(std::string_view bytes) { return {const_cast<char*>(bytes.data()), bytes.size()}; }
+
+// Head and body go in one call: a resident that is woken by the head alone would have to wait for the body.
+SendOutcome Send(const Connection& connection, Request request) {
+  while (!request.head.empty() || !request.body.empty()) {
+    iovec parts[] = {Part(request.head), Part(request.body)};
+    msghdr message = {};
+    message.msg_iov = parts;
+    message.msg_iovlen = std::size(parts);
+    const ssize_t count = sendmsg(connection.socket.Descriptor(), &message, MSG_NOSIGNAL);
     if (count >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(count));
+      const std::size_t of_head = std::min(static_cast<std::size_t>(count), request.head.size());
+      request.head.remove_prefix(of_head);
+      request.body.remove_prefix(static_cast<std::size_t>(count) - of_head);
     } else if (errno == EAGAIN) {
       const short ready = WaitFor(connection.socket.Descriptor(), POLLIN | POLLOUT, connection.deadline);
       if (ready == 0) return SendOutcome::kTimeout;
@@ -129,8 +142,7 @@ std::optional<Failure> Connect(Connection& connection) {
 }
 
 std::optional<Failure> Exchange(const Connection& connection, const Request& request, ResponseParser& response) {
-  SendOutcome outcome = Send(connection, request.head);
-  if (outcome == SendOutcome::kSent) outcome = Send(connection, request.body);
+  const SendOutcome outcome = Send(connection, request);
   if (outcome == SendOutcome::kTimeout) return NoAnswerInTime(connection.path);
   // A peer that stops reading may have said why, so its answer is read in any case.
   return Receive(connection, response);
