@@ -19,7 +19,8 @@ export class Processes {
   start({ name, command, env, logFile }) {
     const log = openSync(logFile, 'a', 0o600);
     const [program, ...args] = command;
-    const child = spawn(program, args, { env, stdio: ['ignore', log, log] });
+    // In a session of its own: Ctrl-C is for the demonstration, which still needs the processes to take its pods away.
+    const child = spawn(program, args, { env, stdio: ['ignore', log, log], detached: true });
     const exited = new Promise((resolve) => child.once('exit', resolve));
     void exited.then((code) => {
       if (!this.#stopping) this.#reportEnd(new Error(`${name} ended with code ${code}:\n${lastLines(logFile)}`));

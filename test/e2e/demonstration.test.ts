@@ -11,9 +11,9 @@ const START = join(ROOT, 'deploy', 'local', 'start.mjs');
 
 const start = (...args: readonly string[]) => spawnSync(process.execPath, [START, ...args], { encoding: 'utf8' });
 
-/** Runs `npm start` until it says that it is running. */
+/** Runs `npm start`, in a process group of its own as a terminal does, until it says that it is running. */
 async function running() {
-  const child = spawn(process.execPath, [START], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const child = spawn(process.execPath, [START], { stdio: ['ignore', 'pipe', 'inherit'], detached: true });
   let output = '';
   const ended = new Promise<number | null>((resolve) => child.once('exit', resolve));
   await new Promise<void>((resolve, reject) => {
@@ -52,8 +52,10 @@ describe('npm start', () => {
     expect(second.status).toBe(1);
     expect(second.stderr).toContain('runs already');
 
-    first.child.kill('SIGTERM');
+    // A terminal's Ctrl-C goes to every process of the group.
+    process.kill(-first.child.pid!, 'SIGINT');
     expect(await first.ended).toBe(0);
+    expect(first.output()).toContain('done: everything taken away');
     expect(existsSync(folder)).toBe(false);
     expect(run('ip', '-br', 'link')).toBe(before);
     expect(run('sh', '-c', 'ps ax -o args | grep -c "[d]ist/main.js" || true').trim()).toBe('0');
