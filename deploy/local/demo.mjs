@@ -5,7 +5,7 @@ import { Socket } from 'node:net';
 import process from 'node:process';
 
 import { runShim, makePod } from './cni.mjs';
-import { NODE_ADDRESS, setUpNode } from './node.mjs';
+import { NODE_ADDRESS, setUpNode, takeDownNode } from './node.mjs';
 import { pinger } from './ping.mjs';
 import { Processes } from './processes.mjs';
 import { SpanReceiver } from './spans.mjs';
@@ -145,6 +145,7 @@ async function main([folder, ...flags]) {
   }
   await processes.stopAll();
   spans.close();
+  takeDownNode(folder);
   say(ok ? '\ndone: everything taken away' : '\nended with a failure: everything taken away');
   process.exit(ok ? 0 : 1);
 }

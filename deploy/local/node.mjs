@@ -1,6 +1,6 @@
 // The node that the demonstration plays on: the network namespace that start.mjs made.
 import { spawnSync } from 'node:child_process';
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 
 /** From the range for benchmarks between networks (RFC 2544), so that it cannot be mistaken for somebody's own. */
@@ -18,4 +18,10 @@ export function setUpNode(folder) {
   run('ip', 'link', 'set', 'lo', 'up');
   run('ip', 'address', 'add', `${NODE_ADDRESS}/32`, 'dev', 'lo');
   for (const name of ['netns', 'run', 'log']) mkdirSync(join(folder, name), { mode: 0o700 });
+}
+
+/** Lets go of the pods' namespaces and removes the folder; also when start.mjs, which made it, was killed. */
+export function takeDownNode(folder) {
+  for (const name of readdirSync(join(folder, 'netns'))) run('umount', join(folder, 'netns', name));
+  rmSync(folder, { recursive: true, force: true });
 }

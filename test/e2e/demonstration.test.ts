@@ -61,6 +61,16 @@ describe('npm start', () => {
     expect(run('sh', '-c', 'ps ax -o args | grep -c "[d]ist/main.js" || true').trim()).toBe('0');
   }, 120_000);
 
+  test('takes everything away also when it is killed', async () => {
+    const first = await running();
+    const folder = /logs: (\S+)\/log/.exec(first.output())![1]!;
+    first.child.kill('SIGKILL');
+    await expect.poll(() => existsSync(folder), { timeout: 20_000 }).toBe(false);
+    await expect
+      .poll(() => run('sh', '-c', 'ps ax -o args | grep -c "[d]ist/main.js" || true').trim(), { timeout: 20_000 })
+      .toBe('0');
+  }, 120_000);
+
   test('an unknown argument is refused', () => {
     const { status, stderr } = start('--twice');
     expect(status).toBe(1);
