@@ -33,6 +33,7 @@ async function take(
 ): Promise<{ readonly revision: number; readonly changes: readonly unknown[] }[]> {
   const taken: { readonly revision: number; readonly changes: readonly unknown[] }[] = [];
   for await (const { revision, changes: items } of changes) {
+    if (items.length === 0) continue;
     const shown = items.map((item) => (item.type === 'put' ? { ...item, value: text(item.value) } : item));
     taken.push({ revision, changes: shown });
     if (taken.length === count) break;
@@ -83,6 +84,61 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         await store.commit({ comparisons: [], puts, deletes: [] }, signal);
         const { records } = await store.list('/', signal);
         expect(records.map((item) => [...item.value])).toEqual([[0, 255, 1, 128], []]);
+      });
+    });
+
+    describe('scanning', () => {
+      it('gives the records of a prefix in pages, in key order, each once', async () => {
+        const keys = Array.from({ length: 25 }, (_, index) => `/s/${String(index).padStart(2, '0')}`);
+        await commit(store, { puts: Object.fromEntries(keys.map((key) => [key, key])) });
+        const revision = await commit(store, {
+          puts: { '/r': 'before', '/s': 'before', '/t': 'after', '/s0': 'after' },
+        });
+        const seen: string[] = [];
+        const sizes: number[] = [];
+        for (let after: string | undefined, more = true; more;) {
+          const page = await store.scan({ prefix: '/s/', after, limit: 10 }, signal);
+          expect(page.revision).toBe(revision);
+          expect(page.records.map(({ value }) => text(value))).toEqual(page.records.map(({ key }) => key));
+          seen.push(...page.records.map(({ key }) => key));
+          sizes.push(page.records.length);
+          after = seen.at(-1);
+          ({ more } = page);
+        }
+        expect(seen).toEqual(keys);
+        expect(sizes).toEqual([10, 10, 5]);
+      });
+
+      it('says that there is no more after a page that is just full', async () => {
+        await commit(store, { puts: { '/s/1': '1', '/s/2': '2', '/t': '3' } });
+        const page = await store.scan({ prefix: '/s/', after: undefined, limit: 2 }, signal);
+        expect([page.records.length, page.more]).toEqual([2, false]);
+        expect((await store.scan({ prefix: '/s/', after: '/s/1', limit: 1 }, signal)).more).toBe(false);
+        expect((await store.scan({ prefix: '/s/', after: undefined, limit: 1 }, signal)).more).toBe(true);
+      });
+
+      it('goes on after a key that has been removed meanwhile', async () => {
+        const modRevision = await commit(store, { puts: { '/s/1': '1', '/s/2': '2', '/s/3': '3' } });
+        await commit(store, { deletes: ['/s/2'] });
+        const { records, more } = await store.scan({ prefix: '/s/', after: '/s/2', limit: 10 }, signal);
+        expect(records.map(({ key, modRevision: at }) => [key, at])).toEqual([['/s/3', modRevision]]);
+        expect(more).toBe(false);
+      });
+    });
+
+    describe('the revision', () => {
+      it('is that of the newest transaction', async () => {
+        const before = await store.revision(signal);
+        const first = await commit(store, { puts: { '/a': '1' } });
+        expect(first).toBeGreaterThan(before);
+        expect(await store.revision(signal)).toBe(first);
+        const revisions = await Promise.all(
+          Array.from({ length: 20 }, async (_, index) => {
+            const committed = await commit(store, { puts: { [`/n/${index}`]: '1' } });
+            return (await store.revision(signal)) - committed;
+          }),
+        );
+        expect(Math.min(...revisions)).toBeGreaterThanOrEqual(0);
       });
     });
 
@@ -149,6 +205,13 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         expect(results.filter(({ committed }) => committed)).toHaveLength(1);
       });
 
+      it('puts records that it does not compare', async () => {
+        const revision = await commit(store, { puts: { '/a': '1', '/log/1': 'old' } });
+        await commit(store, { puts: { '/a': '2', '/log/1': 'new', '/log/2': 'made' }, if: [record('/a', revision)] });
+        const { records } = await store.list('/log/', signal);
+        expect(records.map(({ value }) => text(value))).toEqual(['new', 'made']);
+      });
+
       it('shows a committed change to the next read', async () => {
         await commit(store, { puts: { '/a': '1' } });
         expect((await store.read(['/a'], signal)).records.map(({ value }) => text(value))).toEqual(['1']);
@@ -208,6 +271,8 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         const put = transaction({ puts: { '/a': '1' } });
         await expect(store.commit(put, aborted)).rejects.toMatchObject({ code: 'CANCELLED' });
         await expect(store.list('/', aborted)).rejects.toBeInstanceOf(Failure);
+        await expect(store.revision(aborted)).rejects.toMatchObject({ code: 'CANCELLED' });
+        await expect(store.scan({ prefix: '/', after: undefined, limit: 1 }, aborted)).rejects.toBeInstanceOf(Failure);
         expect((await store.list('/', signal)).records).toEqual([]);
       });
 
@@ -222,6 +287,10 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         const unavailable = { code: 'STORE_UNAVAILABLE' };
         await expect(store.list('/', signal)).rejects.toMatchObject(unavailable);
         await expect(store.read(['/'], signal)).rejects.toMatchObject(unavailable);
+        await expect(store.scan({ prefix: '/', after: undefined, limit: 1 }, signal)).rejects.toMatchObject(
+          unavailable,
+        );
+        await expect(store.revision(signal)).rejects.toMatchObject(unavailable);
         await expect(store.commit(transaction({ puts: { '/a': '1' } }), signal)).rejects.toMatchObject(unavailable);
         await watchFailed;
       });

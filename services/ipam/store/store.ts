@@ -20,6 +20,19 @@ export interface Store {
   read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot>;
 
   /**
+   * A page of the records whose key begins with a prefix, in key order, for ranges that are too large to hold at once.
+   * Result: at most `limit` records, each whole; pages are of different moments, so a record that is made or removed between
+   * two of them may be missing from both or be seen.
+   */
+  scan(request: ScanRequest, signal: AbortSignal): Promise<Page>;
+
+  /**
+   * The store's revision now, linearizable: no transaction that was acknowledged before the call, by whichever process, has a
+   * higher one. Costs a round trip, and no disk.
+   */
+  revision(signal: AbortSignal): Promise<number>;
+
+  /**
    * Compares and changes records in one transaction: all of it or nothing.
    * Result: `committed` is answered only when the change is durable. A lost comparison is an answer, not a failure, and
    * changes nothing. After a failure the outcome is unknown.
@@ -30,7 +43,7 @@ export interface Store {
 
   /**
    * Every change of the keys under `prefix` after `afterRevision`, in the order of the revisions, one item per revision; the
-   * changes are durable. Only the first call of the iterator's `next` registers the watch; nothing is lost by that.
+   * changes are durable. An item without changes says that all up to its revision has been delivered. Only the first call of the iterator's `next` registers the watch; nothing is lost by that.
    * The iteration ends when the signal fires, and fails with {@link RevisionCompacted} when changes since `afterRevision` are
    * no longer kept: list again and watch from there. Whoever iterates closes it, by the signal or by leaving the loop.
    */
@@ -50,6 +63,19 @@ export interface StoredRecord {
 export interface Snapshot {
   readonly records: readonly StoredRecord[];
   readonly revision: number;
+}
+
+export interface ScanRequest {
+  readonly prefix: string;
+  /** The last key of the page before, which begins with the prefix; undefined for the first page. */
+  readonly after: string | undefined;
+  /** How many records a page has at most: 1 and more. */
+  readonly limit: number;
+}
+
+export interface Page extends Snapshot {
+  /** Whether there are records after the page's last. */
+  readonly more: boolean;
 }
 
 export interface Transaction {
@@ -73,6 +99,7 @@ export interface WatchRequest {
 
 export interface RevisionChanges {
   readonly revision: number;
+  /** None when the item only tells that there were no changes up to the revision. */
   readonly changes: readonly RecordChange[];
 }
 

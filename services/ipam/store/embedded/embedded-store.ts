@@ -8,8 +8,10 @@ import { ChangeLog } from '../change-log.js';
 import type {
   CommitResult,
   Comparison,
+  Page,
   RecordChange,
   RevisionChanges,
+  ScanRequest,
   Snapshot,
   Store,
   StoredRecord,
@@ -117,6 +119,23 @@ export class EmbeddedStore implements Store {
         return value ? [decodeRecord(key, value)] : [];
       }),
     );
+  }
+
+  async scan({ prefix, after, limit }: ScanRequest, signal: AbortSignal): Promise<Page> {
+    const { records, revision } = await this.#readWith(signal, () => {
+      const start = after ?? prefix;
+      const exclusiveStart = after !== undefined;
+      const range = this.#records.getRange({ start, exclusiveStart, end: prefix + LAST, limit: limit + 1 });
+      return Array.from(range, ({ key, value }) => decodeRecord(key, value));
+    });
+    return { records: records.slice(0, limit), revision, more: records.length > limit };
+  }
+
+  revision(signal: AbortSignal): Promise<number> {
+    return new Promise((resolve) => {
+      this.#check(signal);
+      resolve(this.#revision());
+    });
   }
 
   commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {

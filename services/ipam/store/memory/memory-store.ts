@@ -4,7 +4,9 @@ import { ChangeLog } from '../change-log.js';
 import type {
   CommitResult,
   Comparison,
+  Page,
   RevisionChanges,
+  ScanRequest,
   Snapshot,
   Store,
   StoredRecord,
@@ -22,7 +24,7 @@ export type Fault =
   /** Answers that a comparison was lost, without looking. */
   | { readonly type: 'losesRace' };
 
-export type Operation = 'list' | 'read' | 'commit' | 'watch';
+export type Operation = 'list' | 'read' | 'scan' | 'revision' | 'commit' | 'watch';
 
 export interface MemoryStoreOptions {
   /** How many revisions a watch can go back at least. Default: 1000. */
@@ -71,6 +73,18 @@ export class MemoryStore implements Store {
     await this.#enter('read', signal);
     const wanted = new Set(keys);
     return this.#snapshot([...this.#records.values()].filter(({ key }) => wanted.has(key)));
+  }
+
+  async scan({ prefix, after, limit }: ScanRequest, signal: AbortSignal): Promise<Page> {
+    await this.#enter('scan', signal);
+    const under = sorted([...this.#records.values()].filter(({ key }) => key.startsWith(prefix)));
+    const rest = after === undefined ? under : under.filter(({ key }) => compareKeys(key, after) > 0);
+    return { ...this.#snapshot(rest.slice(0, limit)), more: rest.length > limit };
+  }
+
+  async revision(signal: AbortSignal): Promise<number> {
+    await this.#enter('revision', signal);
+    return this.#revision;
   }
 
   async commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
@@ -157,7 +171,11 @@ function copyValues(transaction: Transaction): Transaction {
 
 /** In the order of the keys' bytes, as etcd and lmdb have it. */
 function sorted(records: StoredRecord[]): StoredRecord[] {
-  return records.sort((a, b) => Buffer.compare(Buffer.from(a.key), Buffer.from(b.key)));
+  return records.sort((a, b) => compareKeys(a.key, b.key));
+}
+
+function compareKeys(a: string, b: string): number {
+  return Buffer.compare(Buffer.from(a), Buffer.from(b));
 }
 
 function closedFailure(): Failure {
