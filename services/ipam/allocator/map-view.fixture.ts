@@ -1,11 +1,24 @@
 import { comparePrefixes, formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { Affinity, Block, BlockOwner, Endpoint, Handle, Pool } from './records.js';
-import type { Change, Decision, EndpointKey, RecordValue, View } from './view.js';
+import type {
+  Affinity,
+  Block,
+  BlockOwner,
+  Endpoint,
+  Handle,
+  HistoryEntry,
+  IpamConfig,
+  Node,
+  Pool,
+  Reservation,
+} from './records.js';
+import type { Change, Decision, EndpointKey, RecordValue, StoredEndpoint, View } from './view.js';
 
 /** A datastore for tests of pure decisions: a map, and every question answered by looking at all of it. */
 export class MapView implements View {
   readonly records = new Map<string, RecordValue>();
+  /** What decisions wrote to the history, in order. */
+  readonly history: HistoryEntry[] = [];
 
   constructor(records: readonly RecordValue[] = []) {
     for (const record of records) this.put(record);
@@ -33,9 +46,7 @@ export class MapView implements View {
   }
 
   pools(): readonly Pool[] {
-    return this.all('pool')
-      .map(({ value }) => value)
-      .sort((a, b) => (a.name < b.name ? -1 : 1));
+    return sortByName(this.all('pool').map(({ value }) => value));
   }
 
   pool(name: string): Pool | undefined {
@@ -75,10 +86,47 @@ export class MapView implements View {
     return this.all('endpoint').find(({ key }) => key.namespace === namespace && key.name === name)?.value;
   }
 
+  config(): IpamConfig | undefined {
+    return this.all('config')[0]?.value;
+  }
+
+  reservations(): readonly Reservation[] {
+    return sortByName(this.all('reservation').map(({ value }) => value));
+  }
+
+  reservation(name: string): Reservation | undefined {
+    return this.reservations().find((reservation) => reservation.name === name);
+  }
+
+  nodes(): readonly Node[] {
+    return sortByName(this.all('node').map(({ value }) => value));
+  }
+
+  node(name: string): Node | undefined {
+    return this.nodes().find((node) => node.name === name);
+  }
+
+  handles(): Handle[] {
+    return this.all('handle').map(({ value }) => value);
+  }
+
+  affinities(): Affinity[] {
+    return this.all('affinity').map(({ value }) => value);
+  }
+
+  endpoints(): StoredEndpoint[] {
+    return this.all('endpoint').map(({ key, value }) => ({ key, value }));
+  }
+
   #applyChange(change: Change): void {
+    if (change.type === 'log') this.history.push(change.entry);
     if (change.type === 'put') this.put(change.record);
     if (change.type === 'delete') this.records.delete(keyOf(change.record));
   }
+}
+
+function sortByName<Named extends { readonly name: string }>(values: Named[]): Named[] {
+  return values.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0));
 }
 
 function keyOf(record: RecordValue): string {
@@ -93,5 +141,11 @@ function keyOf(record: RecordValue): string {
       return `handle ${record.value.id}`;
     case 'endpoint':
       return `endpoint ${record.key.namespace}/${record.key.name}`;
+    case 'config':
+      return 'config';
+    case 'reservation':
+      return `reservation ${record.value.name}`;
+    case 'node':
+      return `node ${record.value.name}`;
   }
 }

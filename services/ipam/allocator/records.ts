@@ -70,14 +70,96 @@ export interface Pool {
   /** Prefix length of the pool's blocks, in bits. */
   readonly blockSizeBits: number;
   readonly disabled: boolean;
+  /** When its deletion began, in epoch milliseconds: it gives no address any more, and goes with its last block. */
+  readonly deletionTimeMs: number | undefined;
   readonly createTimeMs: number;
-  /** Node selector as stored; only empty and `all()` are understood. */
+  readonly ipipMode: EncapsulationMode;
+  readonly vxlanMode: EncapsulationMode;
+  /** Whether what pods send out of all pools leaves with the node's address. */
+  readonly natOutgoing: boolean;
+  readonly disableBgpExport: boolean;
+  /** Which nodes the pool serves, in Calico's selector language; empty for all. */
   readonly nodeSelector: string;
-  /** Namespace selector as stored; only empty and `all()` are understood. */
+  /** Which namespaces the pool serves, in Calico's selector language; empty for all. */
   readonly namespaceSelector: string;
   /** What the pool's addresses may be used for; pods need `Workload`. */
   readonly allowedUses: readonly string[];
+  /** A manual pool serves only requests that name it. */
   readonly assignmentMode: 'Automatic' | 'Manual';
+}
+
+/** When packets to a pool's addresses on other nodes travel in a tunnel. */
+export type EncapsulationMode = 'Never' | 'Always' | 'CrossSubnet';
+
+/** What holds for all allocations. Stored under Calico's IPAM config key; while that is missing, the defaults hold. */
+export interface IpamConfig {
+  /** Nodes take addresses from their own blocks alone. */
+  readonly strictAffinity: boolean;
+  /** Nodes may claim blocks of themselves. */
+  readonly autoAllocateBlocks: boolean;
+  /** Blocks that a node may have per family; 0 for Calico's built-in cap. */
+  readonly maxBlocksPerHostCount: number;
+  /** How long a released address is kept from reuse, in seconds; not above 0: not at all. */
+  readonly cooldownSeconds: number;
+}
+
+/** Addresses that are never given out unless asked for by themselves. */
+export interface Reservation {
+  readonly name: string;
+  readonly uid: string;
+  readonly createTimeMs: number;
+  /** Host bits are cut off; addresses are prefixes of full length. What cannot be read is left out, as with Calico. */
+  readonly prefixes: readonly Prefix[];
+}
+
+/** Kinds of a node's tunnels, by the `type` among the attributes of their addresses. */
+export type TunnelKind =
+  | 'ipipTunnelAddress'
+  | 'vxlanTunnelAddress'
+  | 'vxlanV6TunnelAddress'
+  | 'wireguardTunnelAddress'
+  | 'wireguardV6TunnelAddress';
+
+/** A node's address with the subnet it is in: the host bits of `address`, cut at `length`, are the subnet. */
+export interface NodeAddress {
+  /** Of full length: /32 or /128. */
+  readonly address: Prefix;
+  /** Prefix length of the subnet in bits. */
+  readonly subnetBits: number;
+}
+
+/** The node's end of a tunnel. */
+export interface Tunnel {
+  /** Of full length: /32 or /128. */
+  readonly address: Prefix;
+  /** Of VXLAN devices, where known. */
+  readonly mac: Mac | undefined;
+}
+
+export interface Node {
+  readonly name: string;
+  readonly uid: string;
+  readonly createTimeMs: number;
+  /** When its deletion began, in epoch milliseconds: it gets no address any more, and gives back all it holds. */
+  readonly deletionTimeMs: number | undefined;
+  readonly labels: Readonly<Record<string, string>>;
+  readonly ipv4: NodeAddress | undefined;
+  readonly ipv6: NodeAddress | undefined;
+  readonly tunnels: ReadonlyMap<TunnelKind, Tunnel>;
+}
+
+/** A past allocation: who held an address, and from when to when. Written with the release, never changed. */
+export interface HistoryEntry {
+  /** Of full length: /32 or /128. */
+  readonly address: Prefix;
+  readonly block: Prefix;
+  readonly handleId: string | undefined;
+  readonly owner: Readonly<Record<string, string>>;
+  /** Undefined where the attributes do not tell it. */
+  readonly allocatedAtMs: number | undefined;
+  readonly releasedAtMs: number;
+  /** Sequence number of the allocation; with the address it names it. */
+  readonly sequenceNumber: bigint;
 }
 
 /** The Kubernetes pod behind an endpoint. */

@@ -1,6 +1,17 @@
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import type { Affinity, Block, BlockOwner, Endpoint, Handle, Pool } from './records.js';
+import type {
+  Affinity,
+  Block,
+  BlockOwner,
+  Endpoint,
+  Handle,
+  HistoryEntry,
+  IpamConfig,
+  Node,
+  Pool,
+  Reservation,
+} from './records.js';
 
 /**
  * The state that a decision looks at: one consistent moment of the datastore, with what earlier decisions of the same
@@ -19,6 +30,26 @@ export interface View {
   handle(id: string): Handle | undefined;
   /** The endpoint stored under a workload endpoint's namespace and name. */
   endpoint(key: EndpointKey): Endpoint | undefined;
+  /** The stored configuration; undefined while none is stored and the defaults hold. */
+  config(): IpamConfig | undefined;
+  /** All reservations, in the order of their names. */
+  reservations(): readonly Reservation[];
+  reservation(name: string): Reservation | undefined;
+  /** All nodes, in the order of their names. */
+  nodes(): readonly Node[];
+  node(name: string): Node | undefined;
+  /** All handles, in no order. For what looks at everything, as an audit does. */
+  handles(): Iterable<Handle>;
+  /** All affinities, in no order. */
+  affinities(): Iterable<Affinity>;
+  /** All endpoints, in no order. */
+  endpoints(): Iterable<StoredEndpoint>;
+}
+
+/** An endpoint with where it is stored. */
+export interface StoredEndpoint {
+  readonly key: EndpointKey;
+  readonly value: Endpoint;
 }
 
 /** Where a workload endpoint is stored: Calico's `<namespace>/<name>`. */
@@ -37,14 +68,22 @@ export type Change =
   | { readonly type: 'delete'; readonly record: RecordValue }
   | { readonly type: 'expect'; readonly record: RecordValue }
   /** No pool was made or changed since the view: for decisions that rest on there being no other pool. */
-  | { readonly type: 'expectPools' };
+  | { readonly type: 'expectPools' }
+  /** Kept beside the records for as long as the history is kept; nobody decides by it, so no view shows it. */
+  | { readonly type: 'log'; readonly entry: HistoryEntry };
+
+/** A change that names a record. */
+export type RecordChange = Exclude<Change, { type: 'expectPools' | 'log' }>;
 
 export type RecordValue =
   | { readonly kind: 'pool'; readonly value: Pool }
   | { readonly kind: 'block'; readonly value: Block }
   | { readonly kind: 'affinity'; readonly value: Affinity }
   | { readonly kind: 'handle'; readonly value: Handle }
-  | { readonly kind: 'endpoint'; readonly key: EndpointKey; readonly value: Endpoint };
+  | { readonly kind: 'endpoint'; readonly key: EndpointKey; readonly value: Endpoint }
+  | { readonly kind: 'config'; readonly value: IpamConfig }
+  | { readonly kind: 'reservation'; readonly value: Reservation }
+  | { readonly kind: 'node'; readonly value: Node };
 
 /** What a decision comes to: the records to change, all of them or none, and the answer once they are committed. */
 export interface Decision<Outcome> {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
-import type { Affinity, Pool } from '../allocator/records.js';
+import type { Affinity, HistoryEntry, Pool } from '../allocator/records.js';
 import type { Change, RecordValue } from '../allocator/view.js';
 import { Draft } from './draft.js';
 import { emptyBlock, forever, handle, keys, prefix, put, settleEvents, startReplica } from './store.fixture.js';
@@ -15,7 +15,12 @@ const pool = (name: string): Pool => ({
   prefix: prefix('10.0.0.0/16'),
   blockSizeBits: 30,
   disabled: false,
+  deletionTimeMs: undefined,
   createTimeMs: 0,
+  ipipMode: 'Never',
+  vxlanMode: 'Never',
+  natOutgoing: false,
+  disableBgpExport: false,
   nodeSelector: 'all()',
   namespaceSelector: '',
   allowedUses: ['Workload'],
@@ -100,5 +105,54 @@ describe('a draft', () => {
       expect.objectContaining({ code: 'STORE_CORRUPT' }),
     );
     expect(draft.isEmpty).toBe(true);
+  });
+});
+
+describe('entries of the history', () => {
+  const entry = (address: string): HistoryEntry => ({
+    address: prefix(`${address}/32`),
+    block: prefix('10.0.0.0/30'),
+    handleId: 'net.c1',
+    owner: {},
+    allocatedAtMs: undefined,
+    releasedAtMs: 3_600_000,
+    sequenceNumber: 7n,
+  });
+
+  it('are written beside the records, and compared with nothing', async () => {
+    const draft = await draftOver([]);
+    draft.fold([{ type: 'log', entry: entry('10.0.0.1') }]);
+    const { transaction, writes } = draft.build();
+    expect(draft.isEmpty).toBe(false);
+    expect(transaction.comparisons).toEqual([]);
+    expect(transaction.puts.map(({ key }) => key)).toEqual([keys.historyEntry(entry('10.0.0.1'))]);
+    expect(writes).toEqual([]);
+  });
+
+  it('count as operations once they outnumber the comparisons', async () => {
+    const draft = await draftOver([block('10.0.0.0/30')]);
+    const log = (address: string): Change => ({ type: 'log', entry: entry(address) });
+    draft.fold([change('put', block('10.0.0.0/30')), log('10.0.0.1')]);
+    expect(draft.operationsWith([])).toBe(2);
+    expect(draft.operationsWith([put(handle('c1', 1))])).toBe(2);
+    expect(draft.operationsWith([log('10.0.0.2'), put(handle('c1', 1))])).toBe(4);
+  });
+});
+
+describe('lists of records by name', () => {
+  it('show what the draft has changed', async () => {
+    const named = (name: string, prefixes = ['10.0.0.1/32']): RecordValue => ({
+      kind: 'reservation',
+      value: { name, uid: '', createTimeMs: 0, prefixes: prefixes.map(prefix) },
+    });
+    const draft = await draftOver([named('a'), named('c'), named('d')]);
+    draft.fold([change('put', named('b')), change('delete', named('d')), change('put', named('c', []))]);
+    expect(draft.reservations().map(({ name, prefixes }) => [name, prefixes.length])).toEqual([
+      ['a', 1],
+      ['b', 1],
+      ['c', 0],
+    ]);
+    expect(draft.reservation('d')).toBeUndefined();
+    expect(draft.reservation('a')?.name).toBe('a');
   });
 });

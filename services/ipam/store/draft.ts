@@ -1,10 +1,22 @@
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { Affinity, Block, BlockOwner, Endpoint, Handle, Pool } from '../allocator/records.js';
-import type { Change, EndpointKey, RecordValue, View } from '../allocator/view.js';
-import { sortAffinities, sortPools } from './image.js';
+import type {
+  Affinity,
+  Block,
+  BlockOwner,
+  Endpoint,
+  Handle,
+  HistoryEntry,
+  IpamConfig,
+  Node,
+  Pool,
+  Reservation,
+} from '../allocator/records.js';
+import type { Change, EndpointKey, RecordChange, RecordValue, StoredEndpoint, View } from '../allocator/view.js';
+import { sortAffinities, sortByName } from './image.js';
 import type { Mirror, OwnWrite, Questioned } from './mirror.js';
 import type { RecordKeys } from './record/keys.js';
+import { encodeHistoryEntry } from './record/history.js';
 import { encodeRecord, serialize } from './record/record.js';
 import type { Comparison, Transaction } from './store.js';
 
@@ -32,6 +44,7 @@ export class Draft implements View {
   readonly #touched = new Map<string, Touched>();
   /** Blocks of the mirror that are named here, so that they are listed from here. */
   readonly #hiddenBlocks = new Set<Block>();
+  readonly #history: HistoryEntry[] = [];
   #poolsCompared = false;
 
   constructor(mirror: Mirror, keys: RecordKeys) {
@@ -41,7 +54,7 @@ export class Draft implements View {
 
   /** Whether there is something to commit. */
   get isEmpty(): boolean {
-    return this.#touched.size === 0 && !this.#poolsCompared;
+    return this.#touched.size === 0 && !this.#poolsCompared && this.#history.length === 0;
   }
 
   /**
@@ -50,9 +63,10 @@ export class Draft implements View {
    */
   operationsWith(changes: readonly Change[]): number {
     const comparisons = new Set(this.#touched.keys());
-    for (const change of changes) if (change.type !== 'expectPools') comparisons.add(this.#keys.of(change.record));
+    for (const change of changes) if (namesRecord(change)) comparisons.add(this.#keys.of(change.record));
     const pools = this.#poolsCompared || changes.some(({ type }) => type === 'expectPools');
-    return comparisons.size + (pools ? 1 : 0);
+    const logged = this.#history.length + changes.filter(({ type }) => type === 'log').length;
+    return Math.max(comparisons.size + (pools ? 1 : 0), this.#writesWith(changes) + logged);
   }
 
   /**
@@ -60,9 +74,10 @@ export class Draft implements View {
    * @throws Failure STORE_CORRUPT when one would replace a record that cannot be read
    */
   fold(changes: readonly Change[]): void {
-    for (const change of changes) if (change.type !== 'expectPools') this.#mirror.stored(this.#keys.of(change.record));
+    for (const change of changes) if (namesRecord(change)) this.#mirror.stored(this.#keys.of(change.record));
     for (const change of changes) {
       if (change.type === 'expectPools') this.#poolsCompared = true;
+      else if (change.type === 'log') this.#history.push(change.entry);
       else this.#touch(change);
     }
   }
@@ -82,6 +97,8 @@ export class Draft implements View {
       else if (modRevision !== 0) deletes.push(key);
       writes.push({ key, decoded: raw && { record, raw } });
     }
+    for (const entry of this.#history)
+      puts.push({ key: this.#keys.historyEntry(entry), value: serialize(encodeHistoryEntry(entry)) });
     if (this.#poolsCompared) {
       const notAfterRevision = this.#mirror.poolsRevision;
       comparisons.push({ type: 'prefix', prefix: this.#keys.pools, notAfterRevision });
@@ -94,10 +111,11 @@ export class Draft implements View {
   }
 
   pools(): readonly Pool[] {
-    const changed = [...this.#touchedOf('pool')];
-    if (changed.length === 0) return this.#mirror.view.pools();
-    const kept = this.#mirror.view.pools().filter(({ name }) => !this.#touched.has(this.#keys.pool(name)));
-    return sortPools([...kept, ...changed.map(({ value }) => value)]);
+    return this.#listed({
+      stored: this.#mirror.view.pools(),
+      changed: this.#touchedOf('pool'),
+      keyOf: (name) => this.#keys.pool(name),
+    });
   }
 
   pool(name: string): Pool | undefined {
@@ -155,7 +173,73 @@ export class Draft implements View {
     return touched.record?.kind === 'endpoint' ? touched.record.value : undefined;
   }
 
-  #touch({ type, record }: Exclude<Change, { type: 'expectPools' }>): void {
+  config(): IpamConfig | undefined {
+    const touched = this.#touched.get(this.#keys.config);
+    if (!touched) return this.#mirror.view.config();
+    return touched.record?.kind === 'config' ? touched.record.value : undefined;
+  }
+
+  reservations(): readonly Reservation[] {
+    return this.#listed({
+      stored: this.#mirror.view.reservations(),
+      changed: this.#touchedOf('reservation'),
+      keyOf: (name) => this.#keys.reservation(name),
+    });
+  }
+
+  reservation(name: string): Reservation | undefined {
+    const touched = this.#touched.get(this.#keys.reservation(name));
+    if (!touched) return this.#mirror.view.reservation(name);
+    return touched.record?.kind === 'reservation' ? touched.record.value : undefined;
+  }
+
+  nodes(): readonly Node[] {
+    return this.#listed({
+      stored: this.#mirror.view.nodes(),
+      changed: this.#touchedOf('node'),
+      keyOf: (name) => this.#keys.node(name),
+    });
+  }
+
+  node(name: string): Node | undefined {
+    const touched = this.#touched.get(this.#keys.node(name));
+    if (!touched) return this.#mirror.view.node(name);
+    return touched.record?.kind === 'node' ? touched.record.value : undefined;
+  }
+
+  *handles(): Generator<Handle, void, void> {
+    for (const handle of this.#mirror.view.handles())
+      if (!this.#touched.has(this.#keys.handle(handle.id))) yield handle;
+    for (const { value } of this.#touchedOf('handle')) yield value;
+  }
+
+  *affinities(): Generator<Affinity, void, void> {
+    for (const affinity of this.#mirror.view.affinities())
+      if (!this.#touched.has(this.#keys.affinity(affinity.owner, affinity.block))) yield affinity;
+    for (const { value } of this.#touchedOf('affinity')) yield value;
+  }
+
+  *endpoints(): Generator<StoredEndpoint, void, void> {
+    for (const endpoint of this.#mirror.view.endpoints())
+      if (!this.#touched.has(this.#keys.endpoint(endpoint.key))) yield endpoint;
+    yield* this.#touchedOf('endpoint');
+  }
+
+  /** The records of one kind in the order of their names, those of the draft in place of the stored ones. */
+  #listed<Named extends { readonly name: string }>({ stored, changed, keyOf }: Listing<Named>): readonly Named[] {
+    if (![...this.#touched.keys()].some((key) => key.startsWith(keyOf('')))) return stored;
+    const kept = stored.filter(({ name }) => !this.#touched.has(keyOf(name)));
+    return sortByName([...kept, ...[...changed].map(({ value }) => value)]);
+  }
+
+  #writesWith(changes: readonly Change[]): number {
+    const written = new Set([...this.#touched].flatMap(([key, { written }]) => (written ? [key] : [])));
+    for (const change of changes)
+      if (namesRecord(change) && change.type !== 'expect') written.add(this.#keys.of(change.record));
+    return written.size;
+  }
+
+  #touch({ type, record }: RecordChange): void {
     const key = this.#keys.of(record);
     const before = this.#touched.get(key);
     const stored = before ? undefined : this.#mirror.stored(key)?.record;
@@ -167,6 +251,16 @@ export class Draft implements View {
   *#touchedOf<Kind extends RecordValue['kind']>(kind: Kind): Generator<Extract<RecordValue, { kind: Kind }>> {
     for (const { record } of this.#touched.values()) if (record && isKind(record, kind)) yield record;
   }
+}
+
+interface Listing<Named> {
+  readonly stored: readonly Named[];
+  readonly changed: Iterable<{ readonly value: Named }>;
+  readonly keyOf: (name: string) => string;
+}
+
+function namesRecord(change: Change): change is RecordChange {
+  return change.type !== 'expectPools' && change.type !== 'log';
 }
 
 function isKind<Kind extends RecordValue['kind']>(

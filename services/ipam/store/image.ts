@@ -1,8 +1,18 @@
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { Affinity, Block, BlockOwner, Endpoint, Handle, Pool } from '../allocator/records.js';
-import type { EndpointKey, RecordValue, View } from '../allocator/view.js';
+import type {
+  Affinity,
+  Block,
+  BlockOwner,
+  Endpoint,
+  Handle,
+  IpamConfig,
+  Node,
+  Pool,
+  Reservation,
+} from '../allocator/records.js';
+import type { EndpointKey, RecordValue, StoredEndpoint, View } from '../allocator/view.js';
 import type { RecordKeys } from './record/keys.js';
 
 /** Decoded records with the indexes that decisions need. Knows nothing of revisions or stored forms. */
@@ -12,9 +22,9 @@ export class Image implements View {
   /** Keyed by what begins every affinity of the owner. */
   readonly #affinities = new Map<string, Map<string, Affinity>>();
   readonly #blocks: Readonly<Record<Family, Block[]>> = { 4: [], 6: [] };
-  readonly #poolsByKey = new Map<string, Pool>();
-  /** In the order of their names; undefined when it has to be made anew. */
-  #pools: readonly Pool[] | undefined;
+  readonly #pools = new NameList<Pool>();
+  readonly #reservations = new NameList<Reservation>();
+  readonly #nodes = new NameList<Node>();
 
   constructor(keys: RecordKeys) {
     this.#keys = keys;
@@ -27,10 +37,9 @@ export class Image implements View {
   set(key: string, record: RecordValue): void {
     this.delete(key);
     this.#records.set(key, record);
-    if (record.kind === 'pool') {
-      this.#poolsByKey.set(key, record.value);
-      this.#pools = undefined;
-    }
+    if (record.kind === 'pool') this.#pools.set(key, record.value);
+    if (record.kind === 'reservation') this.#reservations.set(key, record.value);
+    if (record.kind === 'node') this.#nodes.set(key, record.value);
     if (record.kind === 'block') this.#insertBlock(record.value);
     if (record.kind === 'affinity') {
       const owner = this.#keys.affinitiesOf(record.value.owner);
@@ -43,7 +52,9 @@ export class Image implements View {
     const record = this.#records.get(key);
     if (!record) return;
     this.#records.delete(key);
-    if (this.#poolsByKey.delete(key)) this.#pools = undefined;
+    if (record.kind === 'pool') this.#pools.delete(key);
+    if (record.kind === 'reservation') this.#reservations.delete(key);
+    if (record.kind === 'node') this.#nodes.delete(key);
     if (record.kind === 'block') this.#removeBlock(record.value);
     if (record.kind === 'affinity') {
       const owner = this.#keys.affinitiesOf(record.value.owner);
@@ -54,8 +65,7 @@ export class Image implements View {
   }
 
   pools(): readonly Pool[] {
-    this.#pools ??= sortPools([...this.#poolsByKey.values()]);
-    return this.#pools;
+    return this.#pools.sorted();
   }
 
   pool(name: string): Pool | undefined {
@@ -96,6 +106,41 @@ export class Image implements View {
     return record?.kind === 'endpoint' ? record.value : undefined;
   }
 
+  config(): IpamConfig | undefined {
+    const record = this.get(this.#keys.config);
+    return record?.kind === 'config' ? record.value : undefined;
+  }
+
+  reservations(): readonly Reservation[] {
+    return this.#reservations.sorted();
+  }
+
+  reservation(name: string): Reservation | undefined {
+    const record = this.get(this.#keys.reservation(name));
+    return record?.kind === 'reservation' ? record.value : undefined;
+  }
+
+  nodes(): readonly Node[] {
+    return this.#nodes.sorted();
+  }
+
+  node(name: string): Node | undefined {
+    const record = this.get(this.#keys.node(name));
+    return record?.kind === 'node' ? record.value : undefined;
+  }
+
+  *handles(): Generator<Handle, void, void> {
+    for (const record of this.#records.values()) if (record.kind === 'handle') yield record.value;
+  }
+
+  *affinities(): Generator<Affinity, void, void> {
+    for (const affinities of this.#affinities.values()) yield* affinities.values();
+  }
+
+  *endpoints(): Generator<StoredEndpoint, void, void> {
+    for (const record of this.#records.values()) if (record.kind === 'endpoint') yield record;
+  }
+
   #insertBlock(block: Block): void {
     const blocks = this.#blocks[block.prefix.family];
     blocks.splice(lowerBound(blocks, block.prefix), 0, block);
@@ -107,8 +152,28 @@ export class Image implements View {
   }
 }
 
-export function sortPools(pools: Pool[]): Pool[] {
-  return pools.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0));
+/** Records of one kind, few enough to be sorted anew after each change. */
+class NameList<Named extends { readonly name: string }> {
+  readonly #byKey = new Map<string, Named>();
+  #sorted: readonly Named[] | undefined;
+
+  set(key: string, value: Named): void {
+    this.#byKey.set(key, value);
+    this.#sorted = undefined;
+  }
+
+  delete(key: string): void {
+    if (this.#byKey.delete(key)) this.#sorted = undefined;
+  }
+
+  sorted(): readonly Named[] {
+    this.#sorted ??= sortByName([...this.#byKey.values()]);
+    return this.#sorted;
+  }
+}
+
+export function sortByName<Named extends { readonly name: string }>(values: Named[]): Named[] {
+  return values.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0));
 }
 
 export function sortAffinities(affinities: Affinity[]): Affinity[] {

@@ -1,7 +1,7 @@
-import { parseAddress, type Family } from '@podwire/shared/net/address';
+import { formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { BlockOwner } from '../../allocator/records.js';
+import type { BlockOwner, HistoryEntry } from '../../allocator/records.js';
 import type { EndpointKey, RecordValue } from '../../allocator/view.js';
 
 /** What a key of the datastore names. Source: Calico's libcalico-go/lib/backend/model and lib/backend/etcdv3. */
@@ -10,7 +10,10 @@ export type RecordName =
   | { readonly kind: 'block'; readonly prefix: Prefix }
   | { readonly kind: 'affinity'; readonly owner: BlockOwner; readonly block: Prefix }
   | { readonly kind: 'handle'; readonly id: string }
-  | { readonly kind: 'endpoint'; readonly key: EndpointKey };
+  | { readonly kind: 'endpoint'; readonly key: EndpointKey }
+  | { readonly kind: 'config' }
+  | { readonly kind: 'reservation'; readonly name: string }
+  | { readonly kind: 'node'; readonly name: string };
 
 /** The keys of Calico's etcd schema below a configurable prefix. */
 export class RecordKeys {
@@ -21,6 +24,15 @@ export class RecordKeys {
   readonly #blocks: string;
   readonly #handles: string;
   readonly #endpoints: string;
+  readonly #reservations: string;
+  readonly #nodes: string;
+  /** Key of Calico's IPAM configuration. */
+  readonly config: string;
+  /**
+   * Every entry of the history begins with it. Outside the root: what is past is not read at the start, and Calico's tools
+   * do not come across it.
+   */
+  readonly history: string;
 
   /** @param prefix - `/calico` unless set otherwise; without a slash at its end */
   constructor(prefix: string) {
@@ -29,6 +41,10 @@ export class RecordKeys {
     this.#blocks = `${prefix}/ipam/v2/assignment/`;
     this.#handles = `${prefix}/ipam/v2/handle/`;
     this.#endpoints = `${prefix}/resources/v3/projectcalico.org/workloadendpoints/`;
+    this.#reservations = `${prefix}/resources/v3/projectcalico.org/ipreservations/`;
+    this.#nodes = `${prefix}/resources/v3/projectcalico.org/nodes/`;
+    this.config = `${prefix}/ipam/v2/config`;
+    this.history = `/podwire${prefix}/history/`;
   }
 
   pool(name: string): string {
@@ -56,6 +72,19 @@ export class RecordKeys {
     return `${this.#endpoints}${namespace}/${name}`;
   }
 
+  reservation(name: string): string {
+    return this.#reservations + name;
+  }
+
+  node(name: string): string {
+    return this.#nodes + name;
+  }
+
+  /** By the hour of the release, so that what is too old is found together; then by address. */
+  historyEntry({ address, releasedAtMs, sequenceNumber }: HistoryEntry): string {
+    return `${this.history}${historyHour(releasedAtMs)}/${formatAddress(address)}/${sequenceNumber}`;
+  }
+
   of(record: RecordValue): string {
     switch (record.kind) {
       case 'pool':
@@ -68,6 +97,12 @@ export class RecordKeys {
         return this.handle(record.value.id);
       case 'endpoint':
         return this.endpoint(record.key);
+      case 'config':
+        return this.config;
+      case 'reservation':
+        return this.reservation(record.value.name);
+      case 'node':
+        return this.node(record.value.name);
     }
   }
 
@@ -80,6 +115,11 @@ export class RecordKeys {
       return parseResource(path.slice(1));
     return undefined;
   }
+}
+
+/** Hours since 1970, in eight digits, so that their order is that of the texts. */
+export function historyHour(timeMs: number): string {
+  return String(Math.floor(timeMs / 3_600_000)).padStart(8, '0');
 }
 
 function blockSegments(prefix: Prefix): string {
@@ -100,15 +140,20 @@ function parseIpam([area, ...path]: readonly string[]): RecordName | undefined {
     }
     case 'handle':
       return first && rest.length === 0 ? { kind: 'handle', id: first } : undefined;
+    case 'config':
+      return first === undefined ? { kind: 'config' } : undefined;
     case undefined:
     default:
       return undefined;
   }
 }
 
+const RESOURCES_BY_NAME = { ippools: 'pool', ipreservations: 'reservation', nodes: 'node' } as const;
+
 function parseResource([kind, ...path]: readonly string[]): RecordName | undefined {
   const [first, second, ...rest] = path;
-  if (kind === 'ippools') return first && second === undefined ? { kind: 'pool', name: first } : undefined;
+  if (kind === 'ippools' || kind === 'ipreservations' || kind === 'nodes')
+    return first && second === undefined ? { kind: RESOURCES_BY_NAME[kind], name: first } : undefined;
   if (kind !== 'workloadendpoints' || !first || !second || rest.length > 0) return undefined;
   return { kind: 'endpoint', key: { namespace: first, name: second } };
 }

@@ -1,7 +1,7 @@
 import { familyBits } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { Pool } from '../../allocator/records.js';
+import type { EncapsulationMode, Pool } from '../../allocator/records.js';
 import {
   field,
   isAbsent,
@@ -15,6 +15,7 @@ import {
   readText,
   readTime,
   unreadable,
+  type Field,
 } from './fields.js';
 import type { JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
@@ -33,6 +34,7 @@ export function decodePool(raw: JsonObject, name: RecordName & { kind: 'pool' })
   const spec = readObject(field(raw, 'spec'));
   const prefix = readPrefix(field(spec, 'cidr', 'spec'));
   const created = field(metadata, 'creationTimestamp', 'metadata');
+  const deleted = field(metadata, 'deletionTimestamp', 'metadata');
   return {
     name: name.name,
     uid: readOptionalText(field(metadata, 'uid', 'metadata')) ?? '',
@@ -40,6 +42,11 @@ export function decodePool(raw: JsonObject, name: RecordName & { kind: 'pool' })
     blockSizeBits: decodeBlockSize(spec, prefix),
     disabled: isOutOfUse(raw),
     createTimeMs: isAbsent(created) ? 0 : readTime(created),
+    deletionTimeMs: isAbsent(deleted) ? undefined : readTime(deleted),
+    ipipMode: decodeEncapsulation(field(spec, 'ipipMode', 'spec')),
+    vxlanMode: decodeEncapsulation(field(spec, 'vxlanMode', 'spec')),
+    natOutgoing: readFlag(field(spec, 'natOutgoing', 'spec')),
+    disableBgpExport: readFlag(field(spec, 'disableBGPExport', 'spec')),
     nodeSelector: readOptionalText(field(spec, 'nodeSelector', 'spec')) ?? ALL_NODES,
     namespaceSelector: readOptionalText(field(spec, 'namespaceSelector', 'spec')) ?? '',
     allowedUses: decodeUses(spec),
@@ -72,6 +79,20 @@ function decodeUses(spec: JsonObject): readonly string[] {
   return uses.length === 0 ? DEFAULT_USES : uses;
 }
 
+function decodeEncapsulation(source: Field): EncapsulationMode {
+  const mode = readOptionalText(source) ?? '';
+  switch (mode) {
+    case '':
+      return 'Never';
+    case 'Never':
+    case 'Always':
+    case 'CrossSubnet':
+      return mode;
+    default:
+      throw unreadable(source, 'Never, Always or CrossSubnet');
+  }
+}
+
 function decodeMode(spec: JsonObject): Pool['assignmentMode'] {
   const source = field(spec, 'assignmentMode', 'spec');
   const mode = readOptionalText(source) ?? 'Automatic';
@@ -82,6 +103,7 @@ function decodeMode(spec: JsonObject): Pool['assignmentMode'] {
 export function encodePool(pool: Pool, previous: Previous<Pool> | undefined): JsonObject {
   const raw = previous?.raw ?? {};
   const metadata = readObject(field(raw, 'metadata'));
+  const spec = readObject(field(raw, 'spec'));
   return {
     kind: 'IPPool',
     apiVersion: 'projectcalico.org/v3',
@@ -91,11 +113,16 @@ export function encodePool(pool: Pool, previous: Previous<Pool> | undefined): Js
       name: pool.name,
       uid: pool.uid,
       creationTimestamp: keepTime(pool.createTimeMs, metadata.creationTimestamp),
+      ...(pool.deletionTimeMs === undefined
+        ? {}
+        : { deletionTimestamp: keepTime(pool.deletionTimeMs, metadata.deletionTimestamp) }),
     },
     spec: {
-      vxlanMode: 'Never',
-      ipipMode: 'Never',
-      ...readObject(field(raw, 'spec')),
+      ...spec,
+      vxlanMode: pool.vxlanMode,
+      ipipMode: pool.ipipMode,
+      ...flag(spec, 'natOutgoing', pool.natOutgoing),
+      ...flag(spec, 'disableBGPExport', pool.disableBgpExport),
       cidr: formatPrefix(pool.prefix),
       blockSize: pool.blockSizeBits,
       nodeSelector: pool.nodeSelector,
@@ -105,4 +132,9 @@ export function encodePool(pool: Pool, previous: Previous<Pool> | undefined): Js
       ...(previous?.value.disabled === pool.disabled ? {} : { disabled: pool.disabled }),
     },
   };
+}
+
+/** Calico leaves flags out that do not hold; a stored `false` says the same, and is kept. */
+function flag(stored: JsonObject, name: string, value: boolean): JsonObject {
+  return value || Object.hasOwn(stored, name) ? { [name]: value } : {};
 }

@@ -162,7 +162,12 @@ describe('records as Calico stores them', () => {
       prefix: prefix('fd80::/48'),
       blockSizeBits: 122,
       disabled: false,
+      deletionTimeMs: undefined,
       createTimeMs: 0,
+      ipipMode: 'Never',
+      vxlanMode: 'Never',
+      natOutgoing: false,
+      disableBgpExport: false,
       nodeSelector: 'all()',
       namespaceSelector: '',
       allowedUses: ['Workload', 'Tunnel'],
@@ -188,7 +193,7 @@ describe('records as Calico stores them', () => {
       kind: 'IPPool',
       apiVersion: 'projectcalico.org/v3',
       metadata: { name: 'default', uid: '0b9a', creationTimestamp: '2026-08-22T06:00:00Z' },
-      spec: { cidr: '10.65.0.0/16', blockSize: 29, ipipMode: 'Never', vxlanMode: 'Never', disabled: false },
+      spec: { cidr: '10.65.0.0/16', blockSize: 29, ipipMode: 'Never', vxlanMode: 'CrossSubnet', natOutgoing: true },
     });
   });
 });
@@ -293,7 +298,7 @@ describe('keys', () => {
 
   it.each([
     '/other/ipam/v2/handle/a',
-    '/calico/ipam/v2/config',
+    '/calico/ipam/v2/config/x',
     '/calico/ipam/v2/handle/a/b',
     '/calico/ipam/v2/host/n',
   ])('%s names no record that is read', (key) => expect(keys.parse(key)).toBeUndefined());

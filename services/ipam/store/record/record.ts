@@ -4,12 +4,15 @@ import { comparePrefixes } from '@podwire/shared/net/prefix';
 import type { RecordValue } from '../../allocator/view.js';
 import { decodeAffinity, encodeAffinity } from './affinity.js';
 import { decodeBlock, encodeBlock } from './block.js';
+import { decodeConfig, encodeConfig } from './config.js';
 import { decodeEndpoint, encodeEndpoint } from './endpoint.js';
 import { Unreadable } from './fields.js';
 import { decodeHandle, encodeHandle } from './handle.js';
 import { formatJson, isObject, parseJson, type JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
+import { decodeNode, encodeNode } from './node.js';
 import { decodePool, encodePool } from './pool.js';
+import { decodeReservation, encodeReservation } from './reservation.js';
 
 /** A record with the JSON it was read from, so that a rewrite keeps the fields that Podwire does not know. */
 export interface DecodedRecord {
@@ -69,6 +72,12 @@ function decodeNamed(raw: JsonObject, name: RecordName): RecordValue | undefined
       const value = decodeEndpoint(raw, name);
       return value && { kind: 'endpoint', key: name.key, value };
     }
+    case 'config':
+      return { kind: 'config', value: decodeConfig(raw) };
+    case 'reservation':
+      return { kind: 'reservation', value: decodeReservation(raw, name) };
+    case 'node':
+      return { kind: 'node', value: decodeNode(raw, name) };
   }
 }
 
@@ -90,6 +99,12 @@ export function encodeRecord(record: RecordValue, previous: DecodedRecord | unde
       return encodeHandle(record.value, raw);
     case 'endpoint':
       return encodeEndpoint(record, raw);
+    case 'config':
+      return encodeConfig(record.value, raw);
+    case 'reservation':
+      return encodeReservation(record.value, stored?.kind === 'reservation' ? { value: stored.value, raw } : undefined);
+    case 'node':
+      return encodeNode(record.value, raw);
   }
 }
 

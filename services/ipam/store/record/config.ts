@@ -1,0 +1,38 @@
+import type { IpamConfig } from '../../allocator/records.js';
+import { field, isAbsent, readCount, readFlag, unreadable, type Field } from './fields.js';
+import type { JsonObject } from './json.js';
+
+/**
+ * Calico's IPAMConfig (libcalico-go/lib/backend/model/ipam_config.go). A field that is left out holds its zero value, so `{}`
+ * says that blocks are not claimed automatically.
+ */
+
+const LARGEST_BLOCK_COUNT = 1_000_000;
+
+export function decodeConfig(raw: JsonObject): IpamConfig {
+  const maxBlocks = field(raw, 'maxBlocksPerHost');
+  return {
+    strictAffinity: readFlag(field(raw, 'strict_affinity')),
+    autoAllocateBlocks: readFlag(field(raw, 'auto_allocate_blocks')),
+    maxBlocksPerHostCount: isAbsent(maxBlocks) ? 0 : readCount(maxBlocks, LARGEST_BLOCK_COUNT),
+    cooldownSeconds: readSeconds(field(raw, 'ipCooldownSeconds')),
+  };
+}
+
+/** Negative in the raw key means what 0 does: free at once. */
+function readSeconds(source: Field): number {
+  if (isAbsent(source)) return 0;
+  const { value } = source;
+  if (typeof value !== 'number' || !Number.isInteger(value)) throw unreadable(source, 'an integer');
+  return value;
+}
+
+export function encodeConfig(config: IpamConfig, raw: JsonObject): JsonObject {
+  return {
+    ...raw,
+    strict_affinity: config.strictAffinity,
+    auto_allocate_blocks: config.autoAllocateBlocks,
+    maxBlocksPerHost: config.maxBlocksPerHostCount,
+    ipCooldownSeconds: config.cooldownSeconds,
+  };
+}
