@@ -134,7 +134,7 @@ describe('entries of the history', () => {
     const log = (address: string): Change => ({ type: 'log', entry: entry(address) });
     draft.fold([change('put', block('10.0.0.0/30')), log('10.0.0.1')]);
     expect(draft.operationsWith([])).toBe(2);
-    expect(draft.operationsWith([put(handle('c1', 1))])).toBe(2);
+    expect(draft.operationsWith([put(handle('c1', 1))])).toBe(3);
     expect(draft.operationsWith([log('10.0.0.2'), put(handle('c1', 1))])).toBe(4);
   });
 });
