@@ -1,0 +1,49 @@
+import { describe, expect, it } from 'vitest';
+
+import { History } from './model.js';
+
+describe('a history', () => {
+  it('has nothing against an address that is held by one caller after the other', () => {
+    const history = new History();
+    history.allocated('a', '10.0.0.1', 1);
+    history.releasing('a', 2);
+    history.allocated('b', '10.0.0.1', 3);
+    history.allocated('a', '10.0.0.2', 4);
+    expect(history.violations()).toEqual([]);
+    expect(history.held).toEqual(
+      new Map([
+        ['b', '10.0.0.1'],
+        ['a', '10.0.0.2'],
+      ]),
+    );
+  });
+
+  it('names two callers who held one address at the same time, however they were recorded', () => {
+    const history = new History();
+    history.allocated('late', '10.0.0.1', 5);
+    history.allocated('early', '10.0.0.1', 1);
+    history.releasing('early', 6);
+    expect(history.violations()).toEqual(['early and late held 10.0.0.1 at the same time']);
+  });
+
+  it('finds a long hold behind a short one', () => {
+    const history = new History();
+    history.allocated('long', '10.0.0.1', 1);
+    history.allocated('short', '10.0.0.1', 2);
+    history.releasing('short', 3);
+    history.allocated('last', '10.0.0.1', 4);
+    expect(history.violations()).toEqual([
+      'long and short held 10.0.0.1 at the same time',
+      'long and last held 10.0.0.1 at the same time',
+    ]);
+  });
+
+  it('takes a repeated answer as the same hold, and another address for it as a contradiction', () => {
+    const history = new History();
+    history.allocated('a', '10.0.0.1', 1);
+    history.allocated('a', '10.0.0.1', 2);
+    expect(history.holds).toHaveLength(1);
+    history.allocated('a', '10.0.0.2', 3);
+    expect(history.violations()).toEqual(['a held 10.0.0.1 and was then given 10.0.0.2']);
+  });
+});

@@ -1,0 +1,72 @@
+/**
+ * What callers saw, and what must follow from it. A caller knows that it holds an address from the answer of its Allocate to
+ * the sending of its Release; what it does not know (a call that failed may have been executed) it settles as a container
+ * runtime does, by releasing until that succeeds.
+ */
+
+/** One acknowledged allocation, from the caller's point of view. Times are of one monotonic clock, in milliseconds. */
+export interface Hold {
+  readonly attachment: string;
+  readonly address: string;
+  readonly acknowledgedMs: number;
+  /** When its release was sent; undefined while it is held. */
+  releaseSentMs: number | undefined;
+}
+
+/** What one caller after the other recorded. */
+export class History {
+  readonly holds: Hold[] = [];
+  readonly #current = new Map<string, Hold>();
+  readonly #violations: string[] = [];
+  readonly outcomes = new Map<string, number>();
+
+  allocated(attachment: string, address: string, atMs: number): void {
+    const known = this.#current.get(attachment);
+    if (known) {
+      if (known.address !== address)
+        this.#violations.push(`${attachment} held ${known.address} and was then given ${address}`);
+      return;
+    }
+    const hold = { attachment, address, acknowledgedMs: atMs, releaseSentMs: undefined };
+    this.holds.push(hold);
+    this.#current.set(attachment, hold);
+  }
+
+  releasing(attachment: string, atMs: number): void {
+    const hold = this.#current.get(attachment);
+    if (hold) hold.releaseSentMs = atMs;
+    this.#current.delete(attachment);
+  }
+
+  /** Counts what calls came to, so that a run in which nothing went wrong, or nothing went right, is seen. */
+  count(outcome: string): void {
+    this.outcomes.set(outcome, (this.outcomes.get(outcome) ?? 0) + 1);
+  }
+
+  /** What is held at the end, by its attachment. */
+  get held(): ReadonlyMap<string, string> {
+    return new Map([...this.#current].map(([attachment, { address }]) => [attachment, address]));
+  }
+
+  /** Every pair of callers who held one address at the same time, and every other contradiction. */
+  violations(): string[] {
+    return [...this.#violations, ...overlaps(this.holds)];
+  }
+}
+
+function overlaps(holds: readonly Hold[]): string[] {
+  const latest = new Map<string, Hold>();
+  return holds
+    .toSorted((a, b) => a.acknowledgedMs - b.acknowledgedMs)
+    .flatMap((hold) => {
+      const earlier = latest.get(hold.address);
+      if (!earlier || endOf(hold) > endOf(earlier)) latest.set(hold.address, hold);
+      return earlier && endOf(earlier) > hold.acknowledgedMs
+        ? [`${earlier.attachment} and ${hold.attachment} held ${hold.address} at the same time`]
+        : [];
+    });
+}
+
+function endOf({ releaseSentMs }: Hold): number {
+  return releaseSentMs ?? Number.POSITIVE_INFINITY;
+}
