@@ -1,6 +1,14 @@
 import { describe, expect, test } from 'vitest';
 
-import { attributesAt, makeBlock, ordinalsWhere, releaseAddresses, takeAddress, usedCount } from './block.js';
+import {
+  attributesAt,
+  collectCold,
+  makeBlock,
+  ordinalsWhere,
+  releaseAddresses,
+  takeAddress,
+  usedCount,
+} from './block.js';
 import { validateBlock } from './block-invariants.js';
 import { block, fullBlock, host, NOW_MS, prefix } from './records.fixture.js';
 import type { AllocationAttributes, Block } from './records.js';
@@ -94,6 +102,65 @@ describe('releasing', () => {
     const full = take(block('10.0.0.0/30', 'n1'), 'a', 'b', 'c', 'd');
     const released = releaseAddresses(releaseAddresses(full, [3]), [1]);
     expect(takeAddress(released, by('e'))!.ordinal).toBe(3);
+  });
+});
+
+describe('cooling down', () => {
+  const released = (agoMs: number): AllocationAttributes => ({
+    handleId: undefined,
+    owner: {},
+    releasedAtMs: NOW_MS - agoMs,
+  });
+  const cooling = block('10.0.0.0/29', 'n1', {
+    allocations: [0, 1, 2, 3, 4, 4, null, 1],
+    unallocated: [6],
+    attributes: [released(60_000), released(90_000), released(29_999), released(30_000), by('a')],
+    sequenceNumbers: new Map([0, 1, 2, 3, 4, 5, 7].map((ordinal) => [ordinal, START - 10n])),
+  });
+
+  test('ends when the time is over: free, at the tail, first released first, the number of the block unchanged', () => {
+    const collected = collectCold(cooling, NOW_MS, 30);
+    expect(collected).toMatchObject({
+      allocations: [null, null, 0, null, 1, 1, null, null],
+      unallocated: [6, 1, 7, 0, 3],
+      attributes: [released(29_999), by('a')],
+      sequenceNumber: START,
+    });
+    expect([...collected.sequenceNumbers.keys()]).toEqual([2, 4, 5]);
+    expect(validateBlock(collected, NOW_MS)).toEqual([]);
+  });
+
+  test('frees two that were released a minute ago, not two of a later stamp and two in use', () => {
+    const mixed = block('10.0.0.0/29', 'n1', {
+      allocations: [0, 0, 1, 1, 2, 2, null, null],
+      unallocated: [6, 7],
+      attributes: [released(60_000), released(-10_000), by('a')],
+    });
+    expect(collectCold(mixed, NOW_MS, 30)).toMatchObject({
+      allocations: [null, null, 0, 0, 1, 1, null, null],
+      unallocated: [6, 7, 0, 1],
+    });
+  });
+
+  test.each([0, -1])('of %i seconds is over at once', (cooldownSeconds) => {
+    expect(collectCold(cooling, NOW_MS, cooldownSeconds).unallocated).toEqual([6, 1, 7, 0, 3, 2]);
+  });
+
+  test('that nobody has ended leaves the very block, so that nothing is written', () => {
+    expect(collectCold(cooling, NOW_MS, 1200)).toBe(cooling);
+  });
+
+  test.each([
+    ['less than the cool-down ahead is awaited', -29_999, [6]],
+    ['the cool-down ahead, or years, is none', -30_000, [6, 0]],
+    ['years ahead is none', -1e11, [6, 0]],
+  ])('a stamp %s', (_, agoMs, unallocated) => {
+    const future = block('10.0.0.0/29', 'n1', {
+      allocations: [0, 1, 1, 1, 1, 1, null, 1],
+      unallocated: [6],
+      attributes: [released(agoMs), by('a')],
+    });
+    expect(collectCold(future, NOW_MS, 30).unallocated).toEqual(unallocated);
   });
 });
 

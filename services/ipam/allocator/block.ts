@@ -87,6 +87,29 @@ export function releaseAddresses(block: Block, ordinals: readonly Ordinal[]): Bl
   };
 }
 
+/**
+ * Ends the cool-down of the addresses that have had it: they become free, at the end of the queue in the order of their releases.
+ * The sequence number stays: who writes the block changes it in another way as well, or uses {@link touchBlock}.
+ *
+ * The stamps are other replicas' clocks. One that lies ahead by the cool-down or more tells nothing, and counts as long ago, so that no
+ * clock keeps an address from use for more than twice the cool-down.
+ * @param cooldownSeconds - not above 0: all that cool down become free
+ * @returns the block itself when there is nothing to end
+ */
+export function collectCold(block: Block, nowMs: number, cooldownSeconds: number): Block {
+  const due = new Map<number, number>();
+  block.attributes.forEach(({ releasedAtMs }, index) => {
+    const cools = releasedAtMs !== undefined && Math.abs(nowMs - releasedAtMs) < cooldownSeconds * 1000;
+    if (releasedAtMs !== undefined && !cools) due.set(index, releasedAtMs);
+  });
+  if (due.size === 0) return block;
+  const releaseOf = (ordinal: Ordinal): number => due.get(block.allocations[ordinal] ?? -1) ?? 0;
+  const ordinals = block.allocations
+    .flatMap((index, ordinal) => (index !== null && due.has(index) ? [ordinal] : []))
+    .sort((a, b) => releaseOf(a) - releaseOf(b));
+  return { ...releaseAddresses(block, ordinals), sequenceNumber: block.sequenceNumber };
+}
+
 /** A change of the block that leaves its addresses as they are, so that whoever decides on an older copy of it loses. */
 export function touchBlock(block: Block): Block {
   return { ...block, sequenceNumber: block.sequenceNumber + 1n };
