@@ -105,6 +105,7 @@ export function makePool({ spec, uid, nowMs }: PoolCreation): Pool {
     uid,
     createTimeMs: wholeSeconds(nowMs),
     deletionTimeMs: undefined,
+    notAllocatable: undefined,
     ipipMode: 'Never',
     vxlanMode: 'Never',
     natOutgoing: false,

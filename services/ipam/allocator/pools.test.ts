@@ -134,6 +134,7 @@ describe('a pool is made', () => {
       disabled: false,
       createTimeMs: Date.parse('2026-08-22T06:33:25Z'),
       deletionTimeMs: undefined,
+      notAllocatable: undefined,
       ipipMode: 'Never',
       vxlanMode: 'Never',
       natOutgoing: false,

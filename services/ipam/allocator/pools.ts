@@ -31,12 +31,20 @@ export function judgePools(view: View, family: Family): JudgedPool[] {
 }
 
 function passedOver(pool: Pool): string | undefined {
-  const { disabled, assignmentMode, allowedUses, nodeSelector, namespaceSelector } = pool;
-  if (disabled) return 'disabled';
+  const { assignmentMode, allowedUses, nodeSelector, namespaceSelector } = pool;
+  const unusable = outOfUse(pool);
+  if (unusable !== undefined) return unusable;
   if (assignmentMode === 'Manual') return 'its assignmentMode is Manual, so it serves only requests that name it';
   if (!allowedUses.includes(WORKLOAD))
     return `not for containers: its allowedUses are ${allowedUses.join(', ') || 'empty'}`;
   return unjudged('nodeSelector', nodeSelector) ?? unjudged('namespaceSelector', namespaceSelector);
+}
+
+/** Why a pool gives no address to anybody, or undefined when it may. What was given from it stays valid. */
+export function outOfUse({ disabled, deletionTimeMs, notAllocatable }: Pool): string | undefined {
+  if (deletionTimeMs !== undefined) return 'being deleted';
+  if (disabled) return 'disabled';
+  return notAllocatable === undefined ? undefined : `not allocatable: ${notAllocatable}`;
 }
 
 /** A pool whose selector cannot be judged may be meant for others: to use it would be worse than not to. */

@@ -69,9 +69,12 @@ export interface Pool {
   readonly prefix: Prefix;
   /** Prefix length of the pool's blocks, in bits. */
   readonly blockSizeBits: number;
+  /** Switched off by its operator. See `outOfUse` for every reason for which a pool gives no address. */
   readonly disabled: boolean;
   /** When its deletion began, in epoch milliseconds: it gives no address any more, and goes with its last block. */
   readonly deletionTimeMs: number | undefined;
+  /** Why Calico's pool controller keeps the pool out of use (`CIDROverlap`); undefined when it does not. */
+  readonly notAllocatable: string | undefined;
   readonly createTimeMs: number;
   readonly ipipMode: EncapsulationMode;
   readonly vxlanMode: EncapsulationMode;

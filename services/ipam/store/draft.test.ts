@@ -16,6 +16,7 @@ const pool = (name: string): Pool => ({
   blockSizeBits: 30,
   disabled: false,
   deletionTimeMs: undefined,
+  notAllocatable: undefined,
   createTimeMs: 0,
   ipipMode: 'Never',
   vxlanMode: 'Never',

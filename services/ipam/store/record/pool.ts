@@ -1,6 +1,7 @@
 import { familyBits } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
+import { outOfUse } from '../../allocator/pools.js';
 import type { EncapsulationMode, Pool } from '../../allocator/records.js';
 import {
   field,
@@ -40,9 +41,10 @@ export function decodePool(raw: JsonObject, name: RecordName & { kind: 'pool' })
     uid: readOptionalText(field(metadata, 'uid', 'metadata')) ?? '',
     prefix,
     blockSizeBits: decodeBlockSize(spec, prefix),
-    disabled: isOutOfUse(raw),
+    disabled: readFlag(field(spec, 'disabled', 'spec')),
     createTimeMs: isAbsent(created) ? 0 : readTime(created),
     deletionTimeMs: isAbsent(deleted) ? undefined : readTime(deleted),
+    notAllocatable: decodeNotAllocatable(raw),
     ipipMode: decodeEncapsulation(field(spec, 'ipipMode', 'spec')),
     vxlanMode: decodeEncapsulation(field(spec, 'vxlanMode', 'spec')),
     natOutgoing: readFlag(field(spec, 'natOutgoing', 'spec')),
@@ -64,14 +66,30 @@ function decodeBlockSize(spec: JsonObject, { family, length }: Prefix): number {
   return size;
 }
 
-/** Disabled, being deleted, or found not allocatable by Calico's pool controller. */
-function isOutOfUse(raw: JsonObject): boolean {
-  const metadata = readObject(field(raw, 'metadata'));
-  const conditions = readList(field(readObject(field(raw, 'status')), 'conditions', 'status'));
-  const refused = conditions.map(readObject).some(({ type, status }) => type === 'Allocatable' && status === 'False');
-  const spec = readObject(field(raw, 'spec'));
-  const deleting = !isAbsent(field(metadata, 'deletionTimestamp'));
-  return readFlag(field(spec, 'disabled', 'spec')) || deleting || refused;
+const CONDITION = 'Allocatable';
+
+/** Reasons that only repeat what other fields of the pool say. */
+const REPEATING_REASONS: readonly string[] = ['PoolDisabled', 'Terminating'];
+
+/** What Calico's pool controller found against the pool (projectcalico/api, IPPoolConditionAllocatable). */
+function decodeNotAllocatable(raw: JsonObject): string | undefined {
+  for (const condition of conditionsOf(raw)) {
+    const found = foundAgainst(condition);
+    if (found !== undefined) return found;
+  }
+  return undefined;
+}
+
+function foundAgainst(condition: Field): string | undefined {
+  const fields = readObject(condition);
+  if (fields.type !== CONDITION || fields.status !== 'False') return undefined;
+  const reason = readOptionalText(field(fields, 'reason', condition.path)) ?? '';
+  if (REPEATING_REASONS.includes(reason)) return undefined;
+  return reason === '' ? 'its condition Allocatable is False' : reason;
+}
+
+function conditionsOf(raw: JsonObject): readonly Field[] {
+  return readList(field(readObject(field(raw, 'status')), 'conditions', 'status'));
 }
 
 function decodeUses(spec: JsonObject): readonly string[] {
@@ -103,11 +121,12 @@ function decodeMode(spec: JsonObject): Pool['assignmentMode'] {
 export function encodePool(pool: Pool, previous: Previous<Pool> | undefined): JsonObject {
   const raw = previous?.raw ?? {};
   const metadata = readObject(field(raw, 'metadata'));
-  const spec = readObject(field(raw, 'spec'));
+  const spec = without(readObject(field(raw, 'spec')), 'namespaceSelector');
   return {
     kind: 'IPPool',
     apiVersion: 'projectcalico.org/v3',
     ...raw,
+    ...encodeStatus(pool, raw),
     metadata: {
       ...metadata,
       name: pool.name,
@@ -132,6 +151,26 @@ export function encodePool(pool: Pool, previous: Previous<Pool> | undefined): Js
       ...(previous?.value.disabled === pool.disabled ? {} : { disabled: pool.disabled }),
     },
   };
+}
+
+/** The stored status, without a condition that the pool does not bear out any more: nobody else would take it back. */
+function encodeStatus(pool: Pool, raw: JsonObject): JsonObject {
+  const conditions = conditionsOf(raw);
+  const kept = conditions.filter((condition) => holds(pool, condition));
+  if (kept.length === conditions.length) return {};
+  const status = readObject(field(raw, 'status'));
+  return { status: { ...status, conditions: kept.map(({ value }) => value ?? null) } };
+}
+
+function holds(pool: Pool, condition: Field): boolean {
+  const fields = readObject(condition);
+  if (fields.type !== CONDITION) return true;
+  if (foundAgainst(condition) !== undefined) return pool.notAllocatable !== undefined;
+  return (fields.status === 'True') === (outOfUse(pool) === undefined);
+}
+
+function without(object: JsonObject, name: string): JsonObject {
+  return Object.fromEntries(Object.entries(object).filter(([other]) => other !== name));
 }
 
 /** Calico leaves flags out that do not hold; a stored `false` says the same, and is kept. */

@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 
 import { endpointKey } from '../../allocator/endpoint.js';
+import { outOfUse } from '../../allocator/pools.js';
 import type { Block, Endpoint, Pool } from '../../allocator/records.js';
 import type { RecordValue } from '../../allocator/view.js';
 import { formatJson, parseJson } from './json.js';
@@ -163,6 +164,7 @@ describe('records as Calico stores them', () => {
       blockSizeBits: 122,
       disabled: false,
       deletionTimeMs: undefined,
+      notAllocatable: undefined,
       createTimeMs: 0,
       ipipMode: 'Never',
       vxlanMode: 'Never',
@@ -181,8 +183,43 @@ describe('records as Calico stores them', () => {
     ['not allocatable', POOL.replace(/}$/, ',"status":{"conditions":[{"type":"Allocatable","status":"False"}]}}')],
   ])('takes a pool that is %s out of use, and stores it unchanged', (_, text) => {
     const { record } = decode(POOL_KEY, text);
-    expect(record?.kind === 'pool' && record.value.disabled).toBe(true);
+    expect(record?.kind === 'pool' && outOfUse(record.value)).toMatch(/^(disabled|being deleted|not allocatable: .*)$/);
     expect(canonical(rewrite(POOL_KEY, text))).toEqual(canonical(text));
+  });
+
+  const condition = (status: string, reason: string) =>
+    POOL.replace(
+      /}$/,
+      `,"status":{"conditions":[{"type":"Other"},{"type":"Allocatable","status":"${status}","reason":"${reason}"}]}}`,
+    );
+
+  it.each([
+    ['False', 'CIDROverlap', {}, 2],
+    ['False', 'CIDROverlap', { notAllocatable: undefined }, 1],
+    ['False', 'CIDROverlap', { notAllocatable: undefined, disabled: true }, 1],
+    ['False', 'PoolDisabled', { disabled: true }, 2],
+    ['False', 'PoolDisabled', { disabled: false }, 1],
+    ['False', 'Terminating', { deletionTimeMs: 0 }, 2],
+    ['True', 'OK', { disabled: false }, 2],
+    ['True', 'OK', { disabled: true }, 1],
+  ])('keeps a condition %s for %s of a pool made %o: %i left', (status, reason, change, left) => {
+    const text = condition(status, reason);
+    const decoded = decode(POOL_KEY, text);
+    if (decoded.record?.kind !== 'pool') throw new Error('not a pool');
+    const raw = encodeRecord({ kind: 'pool', value: { ...decoded.record.value, ...change } }, decoded);
+    expect(raw).toMatchObject({ status: { conditions: { length: left } } });
+  });
+
+  it('takes a selector that is gone out of a stored pool, and leaves labels and annotations', () => {
+    const metadata = '"metadata":{"labels":{"a":"b"},"annotations":{"c":"d"},';
+    const text = POOL.replace('"metadata":{', metadata).replace('"spec":{', '"spec":{"namespaceSelector":"has(a)",');
+    const decoded = decode(POOL_KEY, text);
+    if (decoded.record?.kind !== 'pool') throw new Error('not a pool');
+    const value = { ...decoded.record.value, namespaceSelector: '', natOutgoing: false };
+    const { metadata: written, spec } = encodeRecord({ kind: 'pool', value }, decoded);
+    expect(written).toMatchObject({ labels: { a: 'b' }, annotations: { c: 'd' } });
+    expect(spec).not.toHaveProperty('namespaceSelector');
+    expect(spec).toHaveProperty('natOutgoing', false);
   });
 
   it('writes a new pool as a v3 resource', () => {
