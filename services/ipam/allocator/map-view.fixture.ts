@@ -19,6 +19,8 @@ export class MapView implements View {
   readonly records = new Map<string, RecordValue>();
   /** What decisions wrote to the history, in order. */
   readonly history: HistoryEntry[] = [];
+  /** Whether other replicas' changes may be on their way. */
+  isBehind = false;
 
   constructor(records: readonly RecordValue[] = []) {
     for (const record of records) this.put(record);
@@ -32,6 +34,10 @@ export class MapView implements View {
   apply<Outcome>({ changes, outcome }: Decision<Outcome>): Outcome {
     for (const change of changes) this.#applyChange(change);
     return outcome;
+  }
+
+  showsAllBefore(): boolean {
+    return !this.isBehind;
   }
 
   all<Kind extends RecordValue['kind']>(kind: Kind): Extract<RecordValue, { kind: Kind }>[] {

@@ -21,6 +21,11 @@ export interface View {
   /** All pools, in the order of their names. */
   pools(): readonly Pool[];
   pool(name: string): Pool | undefined;
+  /**
+   * Whether everything is shown that was committed, by whichever replica, before the pool's record was last written. What a
+   * view lacks may be on its way; of a pool in which nobody makes blocks any more this tells when no block is missing.
+   */
+  showsAllBefore(pool: Pool): boolean;
   block(prefix: Prefix): Block | undefined;
   /** The blocks that lie in a prefix, in the order of their addresses. */
   blocksIn(prefix: Prefix): Iterable<Block>;
@@ -70,10 +75,14 @@ export type Change =
   /** No pool was made or changed since the view: for decisions that rest on there being no other pool. */
   | { readonly type: 'expectPools' }
   /** Kept beside the records for as long as the history is kept; nobody decides by it, so no view shows it. */
-  | { readonly type: 'log'; readonly entry: HistoryEntry };
+  | { readonly type: 'log'; readonly entry: HistoryEntry }
+  /** Whoever is still giving the handle an address, with a transaction sent before this one is committed, loses. */
+  | { readonly type: 'release'; readonly handleId: string; readonly nowMs: number }
+  /** No release of the handle was committed since this was first decided. */
+  | { readonly type: 'expectUnreleased'; readonly handleId: string };
 
 /** A change that names a record. */
-export type RecordChange = Exclude<Change, { type: 'expectPools' | 'log' }>;
+export type RecordChange = Extract<Change, { record: RecordValue }>;
 
 export type RecordValue =
   | { readonly kind: 'pool'; readonly value: Pool }

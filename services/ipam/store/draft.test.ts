@@ -35,12 +35,37 @@ async function draftOver(records: readonly RecordValue[]): Promise<Draft> {
   const puts = records.map((record) => ({ key: keys.of(record), value: serialize(encodeRecord(record, undefined)) }));
   await store.commit({ comparisons: [], puts, deletes: [] }, forever);
   const { mirror } = await startReplica(store);
-  return new Draft(mirror, keys);
+  return new Draft(mirror, keys, { marksReleases: false });
 }
 
 const change = (type: 'put' | 'delete' | 'expect', record: RecordValue): Change => ({ type, record });
 
 describe('a draft', () => {
+  it('knows whether all is shown that was committed before a pool was last written', async () => {
+    const store = new MemoryStore();
+    const { mirror } = await startReplica(store);
+    const record: RecordValue = { kind: 'pool', value: pool('p') };
+    const draft = new Draft(mirror, keys, { marksReleases: false });
+    draft.fold([change('put', record)]);
+    const { writes } = draft.build();
+    expect(draft.showsAllBefore(pool('p')), 'while it is not committed').toBe(false);
+    // Committed after another replica’s change, of revision 1, which the watch has not brought yet.
+    mirror.applyOwn(2, writes, { poolsCompared: false });
+    const shows = () => new Draft(mirror, keys, { marksReleases: false }).showsAllBefore(pool('p'));
+    expect([mirror.view.pool('p')?.name, shows()]).toEqual(['p', false]);
+    for (const id of ['a', 'b']) {
+      const puts = [
+        { key: keys.handle(id), value: serialize(encodeRecord({ kind: 'handle', value: handle(id, 1) }, undefined)) },
+      ];
+      await store.commit({ comparisons: [], puts, deletes: [] }, forever);
+      await settleEvents();
+      expect(shows()).toBe(id === 'b');
+    }
+    const expecting = new Draft(mirror, keys, { marksReleases: false });
+    expecting.fold([change('expect', record)]);
+    expect(expecting.showsAllBefore(pool('p'))).toBe(true);
+  });
+
   it('shows the mirror with the changes folded so far', async () => {
     const stored = ['10.0.0.0/30', '10.0.0.8/30', '10.0.0.16/30'];
     const draft = await draftOver([
@@ -101,7 +126,7 @@ describe('a draft', () => {
     await store.commit({ comparisons: [], puts, deletes: [] }, forever);
     const { mirror } = await startReplica(store);
     await settleEvents();
-    const draft = new Draft(mirror, keys);
+    const draft = new Draft(mirror, keys, { marksReleases: false });
     expect(() => draft.fold([put(handle('good', 1)), put(handle('bad', 1))])).toThrow(
       expect.objectContaining({ code: 'STORE_CORRUPT' }),
     );
@@ -155,5 +180,32 @@ describe('lists of records by name', () => {
     ]);
     expect(draft.reservation('d')).toBeUndefined();
     expect(draft.reservation('a')?.name).toBe('a');
+  });
+});
+
+describe('marks of releases', () => {
+  const release: Change = { type: 'release', handleId: 'net.c1', nowMs: 0 };
+  const allocate: Change = { type: 'expectUnreleased', handleId: 'net.c1' };
+  const key = '/podwire/calico/releases/net.c1';
+
+  it('are written by a release, and compared by an allocation', async () => {
+    const { mirror } = await startReplica(new MemoryStore());
+    const draft = new Draft(mirror, keys, { marksReleases: true });
+    expect(draft.operationsWith([release, allocate])).toBe(1);
+    draft.fold([release]);
+    expect(draft.isEmpty).toBe(false);
+    draft.fold([allocate]);
+    const { transaction, questioned } = draft.build();
+    expect(transaction.puts).toEqual([{ key, value: Buffer.from('{"releasedAt":"1970-01-01T00:00:00.000Z"}') }]);
+    expect(transaction.comparisons).toEqual([{ type: 'record', key, modRevision: 0 }]);
+    expect(questioned.keys).toEqual([key]);
+  });
+
+  it('are left out where no transaction can be late', async () => {
+    const { mirror } = await startReplica(new MemoryStore());
+    const draft = new Draft(mirror, keys, { marksReleases: false });
+    draft.fold([release, allocate]);
+    expect(draft.isEmpty).toBe(true);
+    expect(draft.operationsWith([release, allocate])).toBe(0);
   });
 });

@@ -34,6 +34,14 @@ export interface DraftedTransaction {
   readonly questioned: Questioned;
 }
 
+export interface DraftOptions {
+  /**
+   * Whether releases are marked, and allocations compared with the marks: where a transaction may be executed after its
+   * sender was told of a failure.
+   */
+  readonly marksReleases: boolean;
+}
+
 /**
  * The mirror with the changes of the decisions folded so far: what the next decision of the same transaction sees. Lives
  * within one turn of the event loop, in which the mirror stands still.
@@ -45,16 +53,22 @@ export class Draft implements View {
   /** Blocks of the mirror that are named here, so that they are listed from here. */
   readonly #hiddenBlocks = new Set<Block>();
   readonly #history: HistoryEntry[] = [];
+  /** By the key of the mark: when it was released, in epoch milliseconds. */
+  readonly #released = new Map<string, number>();
+  /** Keys of the marks. */
+  readonly #unreleased = new Set<string>();
+  readonly #marksReleases: boolean;
   #poolsCompared = false;
 
-  constructor(mirror: Mirror, keys: RecordKeys) {
+  constructor(mirror: Mirror, keys: RecordKeys, { marksReleases }: DraftOptions) {
     this.#mirror = mirror;
     this.#keys = keys;
+    this.#marksReleases = marksReleases;
   }
 
   /** Whether there is something to commit. */
   get isEmpty(): boolean {
-    return this.#touched.size === 0 && !this.#poolsCompared && this.#history.length === 0;
+    return this.#touched.size === 0 && !this.#poolsCompared && this.#history.length === 0 && this.#released.size === 0;
   }
 
   /**
@@ -65,8 +79,12 @@ export class Draft implements View {
     const comparisons = new Set(this.#touched.keys());
     for (const change of changes) if (namesRecord(change)) comparisons.add(this.#keys.of(change.record));
     const pools = this.#poolsCompared || changes.some(({ type }) => type === 'expectPools');
-    const logged = this.#history.length + changes.filter(({ type }) => type === 'log').length;
-    return Math.max(comparisons.size + (pools ? 1 : 0), this.#writesWith(changes) + logged);
+    const count = (type: Change['type']): number => changes.filter((change) => change.type === type).length;
+    const logged = this.#history.length + count('log');
+    const [compared, marked] = this.#marksReleases
+      ? [this.#unreleased.size + count('expectUnreleased'), this.#released.size + count('release')]
+      : [0, 0];
+    return Math.max(comparisons.size + (pools ? 1 : 0) + compared, this.#writesWith(changes) + logged + marked);
   }
 
   /**
@@ -78,6 +96,7 @@ export class Draft implements View {
     for (const change of changes) {
       if (change.type === 'expectPools') this.#poolsCompared = true;
       else if (change.type === 'log') this.#history.push(change.entry);
+      else if (!namesRecord(change)) this.#mark(change);
       else this.#touch(change);
     }
   }
@@ -99,6 +118,10 @@ export class Draft implements View {
     }
     for (const entry of this.#history)
       puts.push({ key: this.#keys.historyEntry(entry), value: serialize(encodeHistoryEntry(entry)) });
+    for (const [key, atMs] of this.#released)
+      puts.push({ key, value: serialize({ releasedAt: new Date(atMs).toISOString() }) });
+    for (const key of this.#unreleased)
+      comparisons.push({ type: 'record', key, modRevision: this.#mirror.modRevision(key) });
     if (this.#poolsCompared) {
       const notAfterRevision = this.#mirror.poolsRevision;
       comparisons.push({ type: 'prefix', prefix: this.#keys.pools, notAfterRevision });
@@ -106,7 +129,7 @@ export class Draft implements View {
     return {
       transaction: { comparisons, puts, deletes },
       writes,
-      questioned: { keys: [...this.#touched.keys()], pools: this.#poolsCompared },
+      questioned: { keys: [...this.#touched.keys(), ...this.#unreleased], pools: this.#poolsCompared },
     };
   }
 
@@ -122,6 +145,11 @@ export class Draft implements View {
     const touched = this.#touched.get(this.#keys.pool(name));
     if (!touched) return this.#mirror.view.pool(name);
     return touched.record?.kind === 'pool' ? touched.record.value : undefined;
+  }
+
+  /** Of a pool that is written here nothing is known before the commit. */
+  showsAllBefore(pool: Pool): boolean {
+    return !this.#touched.get(this.#keys.pool(pool.name))?.written && this.#mirror.view.showsAllBefore(pool);
   }
 
   block(prefix: Prefix): Block | undefined {
@@ -239,6 +267,13 @@ export class Draft implements View {
     return written.size;
   }
 
+  #mark(change: Extract<Change, { handleId: string }>): void {
+    if (!this.#marksReleases) return;
+    const key = this.#keys.release(change.handleId);
+    if (change.type === 'release') this.#released.set(key, change.nowMs);
+    else this.#unreleased.add(key);
+  }
+
   #touch({ type, record }: RecordChange): void {
     const key = this.#keys.of(record);
     const before = this.#touched.get(key);
@@ -260,7 +295,7 @@ interface Listing<Named> {
 }
 
 function namesRecord(change: Change): change is RecordChange {
-  return change.type !== 'expectPools' && change.type !== 'log';
+  return 'record' in change;
 }
 
 function isKind<Kind extends RecordValue['kind']>(

@@ -18,6 +18,7 @@ import type { RecordKeys } from './record/keys.js';
 /** Decoded records with the indexes that decisions need. Knows nothing of revisions or stored forms. */
 export class Image implements View {
   readonly #keys: RecordKeys;
+  readonly #showsAllBefore: (key: string) => boolean;
   readonly #records = new Map<string, RecordValue>();
   /** Keyed by what begins every affinity of the owner. */
   readonly #affinities = new Map<string, Map<string, Affinity>>();
@@ -26,8 +27,10 @@ export class Image implements View {
   readonly #reservations = new NameList<Reservation>();
   readonly #nodes = new NameList<Node>();
 
-  constructor(keys: RecordKeys) {
+  /** @param showsAllBefore - whether everything is here that was committed before the record of the key was last written */
+  constructor(keys: RecordKeys, showsAllBefore: (key: string) => boolean) {
     this.#keys = keys;
+    this.#showsAllBefore = showsAllBefore;
   }
 
   get(key: string): RecordValue | undefined {
@@ -71,6 +74,10 @@ export class Image implements View {
   pool(name: string): Pool | undefined {
     const record = this.get(this.#keys.pool(name));
     return record?.kind === 'pool' ? record.value : undefined;
+  }
+
+  showsAllBefore({ name }: Pool): boolean {
+    return this.#showsAllBefore(this.#keys.pool(name));
   }
 
   block(prefix: Prefix): Block | undefined {

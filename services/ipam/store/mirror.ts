@@ -47,6 +47,7 @@ export interface Questioned {
   readonly pools: boolean;
 }
 
+const MAX_MARKS_COUNT = 10_000;
 const WATCH_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5_000 };
 
 /**
@@ -67,6 +68,8 @@ export class Mirror {
   readonly #entries = new Map<string, Entry>();
   /** Keys of the entries in state `deleted`. */
   readonly #deleted = new Set<string>();
+  /** Revisions of the marks of releases that a lost comparison has brought here; all others are taken to be missing. */
+  readonly #marks = new Map<string, number>();
   readonly #stop = new AbortController();
   /** Everything up to this revision is applied. */
   #position = 0;
@@ -78,7 +81,7 @@ export class Mirror {
 
   private constructor(options: MirrorOptions) {
     this.#options = options;
-    this.#image = new Image(options.keys);
+    this.#image = new Image(options.keys, (key) => this.modRevision(key) <= this.#position);
     this.view = this.#image;
   }
 
@@ -102,6 +105,7 @@ export class Mirror {
   /** Revision of the record's last change as known here; 0 when there is no record. */
   modRevision(key: string): number {
     const entry = this.#entries.get(key);
+    if (!entry && this.#isMark(key)) return this.#marks.get(key) ?? 0;
     return !entry || entry.state === 'deleted' ? 0 : entry.revision;
   }
 
@@ -241,9 +245,26 @@ export class Mirror {
     const present = new Set<string>();
     for (const { key, value, modRevision } of records) {
       present.add(key);
-      this.#applyStored(key, value, modRevision);
+      if (this.#isMark(key)) this.#keepMark(key, modRevision);
+      else this.#applyStored(key, value, modRevision);
     }
-    for (const key of covered) if (!present.has(key)) this.#apply(key, { state: 'deleted', revision });
+    for (const key of covered) {
+      if (this.#isMark(key)) {
+        if (!present.has(key)) this.#marks.delete(key);
+      } else if (!present.has(key)) this.#apply(key, { state: 'deleted', revision });
+    }
+  }
+
+  #isMark(key: string): boolean {
+    return key.startsWith(this.#options.keys.releases);
+  }
+
+  /** The oldest go; whoever misses one loses a comparison, and reads it again. */
+  #keepMark(key: string, revision: number): void {
+    this.#marks.delete(key);
+    this.#marks.set(key, revision);
+    const [oldest] = this.#marks.keys();
+    if (oldest !== undefined && this.#marks.size > MAX_MARKS_COUNT) this.#marks.delete(oldest);
   }
 
   #applyStored(key: string, value: Uint8Array, revision: number): void {
