@@ -49,8 +49,8 @@ describe('a draft', () => {
     draft.fold([change('put', record)]);
     const { writes } = draft.build();
     expect(draft.showsAllBefore(pool('p')), 'while it is not committed').toBe(false);
-    // Committed after another replica’s change, of revision 1, which the watch has not brought yet.
-    mirror.applyOwn(2, writes, { poolsCompared: false });
+    // Committed after another replica’s change, of revision 2, which the watch has not brought yet.
+    mirror.applyOwn(3, writes, { poolsCompared: false });
     const shows = () => new Draft(mirror, keys, { marksReleases: false }).showsAllBefore(pool('p'));
     expect([mirror.view.pool('p')?.name, shows()]).toEqual(['p', false]);
     for (const id of ['a', 'b']) {
