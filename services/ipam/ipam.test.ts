@@ -53,14 +53,14 @@ function spec(name: string, cidr: string, blockSizeBits = 0) {
 
 async function withPool(cidr: string, options: MemoryStoreOptions = {}): Promise<Started> {
   const started = await start(options);
-  await started.ipam.createPool(spec('p', cidr), forever);
+  await started.ipam.pools.create(spec('p', cidr), forever);
   return started;
 }
 
 const ALL_BLOCKS = { after: undefined, limit: 1000, poolName: '', nodeName: '' };
 
 async function blocksOf(ipam: Ipam) {
-  const { items } = await ipam.listBlocks(ALL_BLOCKS, forever);
+  const { items } = await ipam.blocks.list(ALL_BLOCKS, forever);
   return items.map(({ block }) => block);
 }
 
@@ -70,20 +70,22 @@ describe('concurrent requests', () => {
   test('100 allocations of one node get distinct addresses, in few transactions, and are released in few', async () => {
     const { ipam, store } = await withPool('10.0.0.0/16');
     const before = (await store.list('', forever)).revision;
-    const given = await Promise.all(Array.from({ length: 100 }, (_, i) => ipam.allocate(request(`c${i}`), forever)));
+    const given = await Promise.all(
+      Array.from({ length: 100 }, (_, i) => ipam.addresses.allocate(request(`c${i}`), forever)),
+    );
     expect(new Set(given.map(addressOf)).size).toBe(100);
     const blocks = await blocksOf(ipam);
     expect(blocks.flatMap((block) => validateBlock(block, NOW_MS))).toEqual([]);
     expect(blocks.map(({ allocations }) => allocations.filter((index) => index !== null).length)).toEqual([64, 36]);
     const between = (await store.list('', forever)).revision;
     expect(between - before).toBeLessThan(10);
-    await Promise.all(given.map(({ endpoint }) => ipam.release(endpoint.attachment, forever)));
+    await Promise.all(given.map(({ endpoint }) => ipam.addresses.release(endpoint.attachment, forever)));
     expect((await store.list('', forever)).revision - between).toBeLessThan(10);
   });
 
   test('of one attachment get one address', async () => {
     const { ipam } = await withPool('10.0.0.0/16');
-    const given = await Promise.all(Array.from({ length: 10 }, () => ipam.allocate(request('c1'), forever)));
+    const given = await Promise.all(Array.from({ length: 10 }, () => ipam.addresses.allocate(request('c1'), forever)));
     expect(new Set(given.map(addressOf)).size).toBe(1);
     expect(given.map(({ added }) => added.length)).toEqual([1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
   });
@@ -91,14 +93,16 @@ describe('concurrent requests', () => {
   test('of one attachment on two replicas get one address', async () => {
     const { ipam, store } = await withPool('10.0.0.0/16');
     const other = await startOn(store);
-    const given = await Promise.all([ipam, other.ipam].map((replica) => replica.allocate(request('c1'), forever)));
+    const given = await Promise.all(
+      [ipam, other.ipam].map((replica) => replica.addresses.allocate(request('c1'), forever)),
+    );
     expect(new Set(given.map(addressOf)).size).toBe(1);
   });
 
   test('of 32 nodes in a pool of 16 blocks: 16 get a block and an address, the others are told whose the blocks are', async () => {
     const { ipam } = await withPool('10.0.0.0/22');
     const results = await Promise.allSettled(
-      Array.from({ length: 32 }, (_, i) => ipam.allocate(request(`c${i}`, { nodeName: `n${i}` }), forever)),
+      Array.from({ length: 32 }, (_, i) => ipam.addresses.allocate(request(`c${i}`, { nodeName: `n${i}` }), forever)),
     );
     const given = results.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []));
     expect(new Set(given.map(addressOf)).size).toBe(16);
@@ -112,10 +116,10 @@ describe('concurrent requests', () => {
 
   test('a release and the allocation of another container never share an address while both are held', async () => {
     const { ipam } = await withPool('10.0.0.0/26');
-    for (let i = 0; i < 64; i++) await ipam.allocate(request(`old-${i}`), forever);
+    for (let i = 0; i < 64; i++) await ipam.addresses.allocate(request(`old-${i}`), forever);
     const work = Array.from({ length: 64 }, async (_, i) => {
-      await ipam.release(attachment(`old-${i}`), forever);
-      return ipam.allocate(request(`new-${i}`), forever);
+      await ipam.addresses.release(attachment(`old-${i}`), forever);
+      return ipam.addresses.allocate(request(`new-${i}`), forever);
     });
     expect(new Set((await Promise.all(work)).map(addressOf)).size).toBe(64);
   });
@@ -133,23 +137,23 @@ test('an allocation on a node with a block is one transaction, and so is its rel
     await work();
     return commits.length;
   };
-  expect(await counted(() => ipam.allocate(request('first'), forever))).toBe(1);
-  expect(await counted(() => ipam.allocate(request('c1'), forever))).toBe(1);
-  expect(await counted(() => ipam.allocate(request('c1'), forever))).toBe(0);
-  expect(await counted(() => ipam.release(attachment('c1'), forever))).toBe(1);
-  expect(await counted(() => ipam.release(attachment('c1'), forever))).toBe(0);
+  expect(await counted(() => ipam.addresses.allocate(request('first'), forever))).toBe(1);
+  expect(await counted(() => ipam.addresses.allocate(request('c1'), forever))).toBe(1);
+  expect(await counted(() => ipam.addresses.allocate(request('c1'), forever))).toBe(0);
+  expect(await counted(() => ipam.addresses.release(attachment('c1'), forever))).toBe(1);
+  expect(await counted(() => ipam.addresses.release(attachment('c1'), forever))).toBe(0);
 });
 
 describe('pools', () => {
   const listed = async (ipam: Ipam) =>
-    (await ipam.listPools({ after: '', limit: 10 }, forever)).items.map(({ pool }) => pool.name);
+    (await ipam.pools.list({ after: '', limit: 10 }, forever)).items.map(({ pool }) => pool.name);
 
   test('two that overlap, made at the same time on two replicas: one is refused', async () => {
     const { ipam, store } = await start();
     const other = await startOn(store);
     const results = await Promise.allSettled([
-      ipam.createPool(spec('a', '10.0.0.0/16'), forever),
-      other.ipam.createPool(spec('b', '10.0.0.0/17'), forever),
+      ipam.pools.create(spec('a', '10.0.0.0/16'), forever),
+      other.ipam.pools.create(spec('b', '10.0.0.0/17'), forever),
     ]);
     expect(results.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected']);
     expect(await listed(ipam)).toHaveLength(1);
@@ -157,18 +161,18 @@ describe('pools', () => {
 
   test('deleting one takes its empty blocks, more than one transaction may hold', async () => {
     const { ipam, store } = await start();
-    await ipam.createPool(spec('p', '10.0.0.0/24', 32), forever);
-    await Promise.all(Array.from({ length: 130 }, (_, i) => ipam.allocate(request(`c${i}`), forever)));
-    await Promise.all(Array.from({ length: 130 }, (_, i) => ipam.release(attachment(`c${i}`), forever)));
-    expect(await ipam.deletePool({ name: 'p', resourceVersion: '' }, forever)).toBe(130);
+    await ipam.pools.create(spec('p', '10.0.0.0/24', 32), forever);
+    await Promise.all(Array.from({ length: 130 }, (_, i) => ipam.addresses.allocate(request(`c${i}`), forever)));
+    await Promise.all(Array.from({ length: 130 }, (_, i) => ipam.addresses.release(attachment(`c${i}`), forever)));
+    expect(await ipam.pools.delete({ name: 'p', resourceVersion: '' }, forever)).toBe(130);
     expect((await store.list('/', forever)).records).toEqual([]);
   });
 
   test('one with addresses in use stays as it is', async () => {
     const { ipam, store } = await withPool('10.0.0.0/24');
-    await ipam.allocate(request('c1'), forever);
+    await ipam.addresses.allocate(request('c1'), forever);
     const before = store.toString();
-    await expect(ipam.deletePool({ name: 'p', resourceVersion: '' }, forever)).rejects.toMatchObject({
+    await expect(ipam.pools.delete({ name: 'p', resourceVersion: '' }, forever)).rejects.toMatchObject({
       code: 'POOL_IN_USE',
     });
     expect(store.toString()).toBe(before);
@@ -184,8 +188,8 @@ describe('pools', () => {
         const { ipam } = await withPool('10.0.0.0/24', { before });
         ordered = true;
         const results = Promise.allSettled([
-          ipam.deletePool({ name: 'p', resourceVersion: '' }, forever),
-          ipam.allocate(request('c1'), forever),
+          ipam.pools.delete({ name: 'p', resourceVersion: '' }, forever),
+          ipam.addresses.allocate(request('c1'), forever),
         ]);
         await scheduler.waitFor(results);
         ordered = false;
@@ -195,7 +199,7 @@ describe('pools', () => {
         expect([deletion.status, allocation.status].sort()).toEqual(['fulfilled', 'rejected']);
         expect(pools).toEqual(allocation.status === 'fulfilled' ? ['p'] : []);
         expect(held).toBe(allocation.status === 'fulfilled');
-        if (pools.length > 0) expect((await ipam.getPool('p', forever)).pool.disabled).toBe(false);
+        if (pools.length > 0) expect((await ipam.pools.get('p', forever)).pool.disabled).toBe(false);
       }),
       { numRuns: 50 },
     );
@@ -221,13 +225,13 @@ describe('interleavings', () => {
   function run(ipam: Ipam, asked: Operation): Promise<unknown> {
     switch (asked.type) {
       case 'allocate':
-        return ipam.allocate(request(asked.id, { nodeName: asked.node, pod }), forever);
+        return ipam.addresses.allocate(request(asked.id, { nodeName: asked.node, pod }), forever);
       case 'release':
-        return ipam.release(attachment(asked.id), forever);
+        return ipam.addresses.release(attachment(asked.id), forever);
       case 'delete':
-        return ipam.deletePool({ name: asked.pool, resourceVersion: '' }, forever);
+        return ipam.pools.delete({ name: asked.pool, resourceVersion: '' }, forever);
       case 'create':
-        return ipam.createPool(spec(asked.pool, asked.pool === 'p' ? '10.0.0.0/30' : '10.0.0.0/29', 31), forever);
+        return ipam.pools.create(spec(asked.pool, asked.pool === 'p' ? '10.0.0.0/30' : '10.0.0.0/29', 31), forever);
     }
   }
 
@@ -240,7 +244,7 @@ describe('interleavings', () => {
           if (ordered && step === 'commit') await scheduler.schedule(Promise.resolve());
         };
         const { ipam, store } = await start({ before });
-        await ipam.createPool(spec('p', '10.0.0.0/29', 31), forever);
+        await ipam.pools.create(spec('p', '10.0.0.0/29', 31), forever);
         for (const asked of sequence) await run(ipam, asked).catch(expectFailure);
         ordered = true;
         await scheduler.waitFor(Promise.all(concurrent.map((asked) => run(ipam, asked).catch(expectFailure))));
@@ -267,25 +271,25 @@ describe('failures of the datastore', () => {
   test('before the commit: nothing is allocated, and the repeat works', async () => {
     const { ipam, store } = await withPool('10.0.0.0/24');
     store.injectFault('commit', { type: 'fails', failure });
-    await expect(ipam.allocate(request('c1'), forever)).rejects.toBe(failure);
+    await expect(ipam.addresses.allocate(request('c1'), forever)).rejects.toBe(failure);
     expect(store.unusedFaults()).toEqual([]);
     expect(await blocksOf(ipam)).toEqual([]);
-    expect((await ipam.allocate(request('c1'), forever)).added).toEqual([4]);
+    expect((await ipam.addresses.allocate(request('c1'), forever)).added).toEqual([4]);
   });
 
   test('after the commit: the repeat finds the address, a release frees it', async () => {
     const { ipam, store } = await withPool('10.0.0.0/24');
     store.injectFault('commit', { type: 'failsAfterCommit', failure });
-    await expect(ipam.allocate(request('c1'), forever)).rejects.toBe(failure);
+    await expect(ipam.addresses.allocate(request('c1'), forever)).rejects.toBe(failure);
     expect(store.unusedFaults()).toEqual([]);
-    expect((await ipam.allocate(request('c1'), forever)).added).toEqual([]);
-    expect((await ipam.release(attachment('c1'), forever)).addresses).toHaveLength(1);
+    expect((await ipam.addresses.allocate(request('c1'), forever)).added).toEqual([]);
+    expect((await ipam.addresses.release(attachment('c1'), forever)).addresses).toHaveLength(1);
   });
 
   test('a caller that has given up already gets nothing', async () => {
     const { ipam } = await withPool('10.0.0.0/24');
     const gone = AbortSignal.abort(new Failure('CANCELLED', 'the caller gave up'));
-    await expect(ipam.allocate(request('c1'), gone)).rejects.toMatchObject({ code: 'CANCELLED' });
+    await expect(ipam.addresses.allocate(request('c1'), gone)).rejects.toMatchObject({ code: 'CANCELLED' });
     expect(await blocksOf(ipam)).toEqual([]);
   });
 });
@@ -293,13 +297,13 @@ describe('failures of the datastore', () => {
 test('what happened is logged once it is durable', async () => {
   const { ipam, lines } = await withPool('10.0.0.0/26');
   const pod = { namespace: 'default', name: 'web', uid: '' };
-  await ipam.allocate(request('old', { pod }), forever);
-  await ipam.allocate(request('new', { pod }), forever);
-  await ipam.allocate(request('new', { pod }), forever);
-  await ipam.release(attachment('old'), forever);
-  await ipam.release(attachment('old'), forever);
-  await ipam.release(attachment('new'), forever);
-  await ipam.deletePool({ name: 'p', resourceVersion: '' }, forever);
+  await ipam.addresses.allocate(request('old', { pod }), forever);
+  await ipam.addresses.allocate(request('new', { pod }), forever);
+  await ipam.addresses.allocate(request('new', { pod }), forever);
+  await ipam.addresses.release(attachment('old'), forever);
+  await ipam.addresses.release(attachment('old'), forever);
+  await ipam.addresses.release(attachment('new'), forever);
+  await ipam.pools.delete({ name: 'p', resourceVersion: '' }, forever);
   expect(lines.map((line) => JSON.parse(line).msg)).toEqual([
     'created pool "p" 10.0.0.0/26 with blocks of /26',
     'allocated 10.0.0.0',

@@ -63,13 +63,14 @@ export const ZONES = [
     ...NODE,
   },
 
-  // IPAM: main → service → rpc → ipam → store (interfaces) and allocator (pure).
+  // IPAM: main → service → rpc → ipam → operations → store (interfaces) and allocator (pure).
   {
     path: 'services/ipam',
     zones: [
       'services/shared',
       'services/ipam/rpc',
       'services/ipam/ipam.ts',
+      'services/ipam/operations',
       'services/ipam/events.ts',
       'services/ipam/allocator',
       'services/ipam/store',
@@ -96,6 +97,12 @@ export const ZONES = [
     ...NODE,
   },
   {
+    path: 'services/ipam/store/etcd',
+    zones: ['services/shared', 'services/ipam/store', 'services/ipam/allocator'],
+    packages: ['@grpc/grpc-js', '@opentelemetry/api', 'cockatiel', 'etcd3'],
+    ...NODE,
+  },
+  {
     path: 'services/ipam/rpc',
     zones: ['services/shared', 'proto/gen', 'services/ipam/allocator', 'services/ipam/ipam.ts'],
     packages: [],
@@ -103,6 +110,12 @@ export const ZONES = [
   },
   {
     path: 'services/ipam/ipam.ts',
+    zones: ['services/ipam/operations'],
+    packages: [],
+    ...PURE,
+  },
+  {
+    path: 'services/ipam/operations',
     zones: ['services/shared', 'services/ipam/allocator', 'services/ipam/store', 'services/ipam/events.ts'],
     packages: ['@opentelemetry/api'],
     ...PURE,

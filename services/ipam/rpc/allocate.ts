@@ -8,7 +8,9 @@ import { endpointMessage, readAllocateRequest } from './wire-endpoint.js';
 export function allocate(ipam: Ipam): Handler<AllocateRequest, AllocateResponse> {
   return async (message, { signal }) => {
     const request = readAllocateRequest(message);
-    const { endpoint, added } = await withAttachment(request.attachment, () => ipam.allocate(request, signal));
+    const { endpoint, added } = await withAttachment(request.attachment, () =>
+      ipam.addresses.allocate(request, signal),
+    );
     return { endpoint: endpointMessage(endpoint), alreadyAllocated: added.length === 0 };
   };
 }

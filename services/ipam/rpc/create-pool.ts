@@ -7,6 +7,6 @@ import { poolMessage, readCreatePoolRequest } from './wire-pool.js';
 export function createPool(ipam: Ipam): Handler<CreatePoolRequest, CreatePoolResponse> {
   return async (message, { signal }) => {
     const spec = readCreatePoolRequest(message);
-    return { pool: poolMessage(await ipam.createPool(spec, signal)) };
+    return { pool: poolMessage(await ipam.pools.create(spec, signal)) };
   };
 }

@@ -7,6 +7,6 @@ import { readDeletePoolRequest } from './wire-pool.js';
 export function deletePool(ipam: Ipam): Handler<DeletePoolRequest, DeletePoolResponse> {
   return async (message, { signal }) => {
     const deletion = readDeletePoolRequest(message);
-    return { deletedBlocks: BigInt(await ipam.deletePool(deletion, signal)) };
+    return { deletedBlocks: BigInt(await ipam.pools.delete(deletion, signal)) };
   };
 }

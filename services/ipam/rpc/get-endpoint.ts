@@ -10,7 +10,7 @@ import { endpointMessage } from './wire-endpoint.js';
 export function getEndpoint(ipam: Ipam): Handler<GetEndpointRequest, GetEndpointResponse> {
   return async (message, { signal }) => {
     const attachment = checked('GetEndpoint', (checks) => readAttachment(message.attachment, checks));
-    const endpoint = await withAttachment(attachment, () => ipam.getEndpoint(attachment, signal));
+    const endpoint = await withAttachment(attachment, () => ipam.addresses.getEndpoint(attachment, signal));
     return { endpoint: endpointMessage(endpoint) };
   };
 }

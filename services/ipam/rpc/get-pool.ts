@@ -7,6 +7,6 @@ import { poolMessage, readGetPoolRequest } from './wire-pool.js';
 export function getPool(ipam: Ipam): Handler<GetPoolRequest, GetPoolResponse> {
   return async (message, { signal }) => {
     const name = readGetPoolRequest(message);
-    return { pool: poolMessage(await ipam.getPool(name, signal)) };
+    return { pool: poolMessage(await ipam.pools.get(name, signal)) };
   };
 }

@@ -11,7 +11,7 @@ import { blockMessage } from './wire-block.js';
 
 export function listBlocks(ipam: Ipam): Handler<ListBlocksRequest, ListBlocksResponse> {
   return async (message, { signal }) => {
-    const { items, more } = await ipam.listBlocks(readQuery(message), signal);
+    const { items, more } = await ipam.blocks.list(readQuery(message), signal);
     const last = items.at(-1);
     return {
       blocks: items.map(blockMessage),

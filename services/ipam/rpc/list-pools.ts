@@ -11,7 +11,7 @@ const SCOPE: ListScope = ['pools'];
 
 export function listPools(ipam: Ipam): Handler<ListPoolsRequest, ListPoolsResponse> {
   return async (message, { signal }) => {
-    const { items, more } = await ipam.listPools(readQuery(message), signal);
+    const { items, more } = await ipam.pools.list(readQuery(message), signal);
     const last = items.at(-1);
     return {
       pools: items.map(poolMessage),

@@ -10,7 +10,7 @@ import { readAttachment } from './wire-attachment.js';
 export function release(ipam: Ipam): Handler<ReleaseRequest, ReleaseResponse> {
   return async (message, { signal }) => {
     const attachment = checked('Release', (checks) => readAttachment(message.attachment, checks));
-    const { addresses } = await withAttachment(attachment, () => ipam.release(attachment, signal));
+    const { addresses } = await withAttachment(attachment, () => ipam.addresses.release(attachment, signal));
     return { addresses: addresses.map(formatPrefix) };
   };
 }

@@ -1,0 +1,53 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+
+import { allocate, type Allocation } from '../allocator/allocate.js';
+import { heldBy } from '../allocator/holding.js';
+import { getEndpoint } from '../allocator/listing.js';
+import type { AllocationRequest, Endpoint } from '../allocator/records.js';
+import { release, type Released } from '../allocator/release.js';
+import type { View } from '../allocator/view.js';
+import { nodeLane, read, type IpamOptions } from './options.js';
+
+/** Gives addresses to attachments and takes them back. */
+export class Addresses {
+  readonly #options: IpamOptions;
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  /** Gives an attachment its addresses. Idempotent. @throws Failure NO_POOL, POOLS_EXHAUSTED */
+  async allocate(request: AllocationRequest, signal: AbortSignal): Promise<Allocation> {
+    const { updates, events, clock } = this.#options;
+    const nowMs = clock.nowMs();
+    try {
+      const lane = nodeLane(request.nodeName);
+      const allocation = await updates.update(lane, (view) => allocate(view, { request, nowMs }), { signal });
+      if (allocation.added.length > 0) events.addressesAllocated(allocation);
+      else events.allocationRepeated(allocation);
+      return allocation;
+    } catch (error) {
+      events.allocationFailed(error);
+      throw error;
+    }
+  }
+
+  /** Gives back all that an attachment holds. Idempotent. */
+  async release(attachment: Attachment, signal: AbortSignal): Promise<Released> {
+    const lane = await read(this.#options, (view) => laneOf(view, attachment), signal);
+    const released = await this.#options.updates.update(lane, (view) => release(view, attachment), { signal });
+    this.#options.events.addressesReleased(released.addresses);
+    return released;
+  }
+
+  /** @throws Failure ENDPOINT_NOT_FOUND */
+  getEndpoint(attachment: Attachment, signal: AbortSignal): Promise<Endpoint> {
+    return read(this.#options, (view) => getEndpoint(view, attachment), signal);
+  }
+}
+
+/** The lane of the node whose block the attachment's address is from. Only a choice of the cheaper way: any lane is right. */
+function laneOf(view: View, attachment: Attachment): string {
+  const [held] = heldBy(view, attachment);
+  return nodeLane(held?.block.owner?.name ?? '');
+}

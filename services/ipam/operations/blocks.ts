@@ -1,0 +1,15 @@
+import { listBlocks, type BlockListing, type BlockQuery, type Page } from '../allocator/listing.js';
+import { read, type IpamOptions } from './options.js';
+
+/** Shows how pools are cut into blocks. */
+export class Blocks {
+  readonly #options: IpamOptions;
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  list(query: BlockQuery, signal: AbortSignal): Promise<Page<BlockListing>> {
+    return read(this.#options, (view) => listBlocks(view, query), signal);
+  }
+}

@@ -1,0 +1,17 @@
+import { AddressServiceService, type AddressServiceServer } from '@podwire/proto/podwire/ipam/v1/address';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Unary } from '@podwire/shared/rpc/unary';
+
+import type { Ipam } from '../../ipam.js';
+import { allocate } from '../allocate.js';
+import { getEndpoint } from '../get-endpoint.js';
+import { release } from '../release.js';
+
+export function addressService(ipam: Ipam, unary: Unary): RpcService {
+  const implementation: AddressServiceServer = {
+    allocate: unary(AddressServiceService.allocate, allocate(ipam)),
+    release: unary(AddressServiceService.release, release(ipam)),
+    getEndpoint: unary(AddressServiceService.getEndpoint, getEndpoint(ipam)),
+  };
+  return { name: 'podwire.ipam.v1.AddressService', definition: AddressServiceService, implementation };
+}
