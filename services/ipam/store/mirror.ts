@@ -3,11 +3,11 @@ import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { View } from '../allocator/view.js';
+import type { RecordValue, View } from '../allocator/view.js';
 import { Image } from './image.js';
 import type { RecordKeys } from './record/keys.js';
 import { decodeRecord, type DecodedRecord } from './record/record.js';
-import { RevisionCompacted, type Snapshot, type Store } from './store.js';
+import { RevisionCompacted, type RecordChange, type Snapshot, type Store } from './store.js';
 import { throwIfAborted } from './transaction.js';
 
 export interface MirrorOptions {
@@ -18,6 +18,20 @@ export interface MirrorOptions {
   readonly random: () => number;
   /** Told of what an operator should know. Must not throw. */
   readonly report: (event: MirrorEvent) => void;
+  /** Told of what the datastore holds, and then of each revision in order, applied already. Must not throw. Default: nobody. */
+  readonly observe?: (observed: Observed) => void;
+}
+
+/** Durable, and exactly the state at the revision, though the view may be ahead of it by own commits and reads. */
+export type Observed =
+  | { readonly type: 'listed'; readonly revision: number; readonly records: readonly ObservedRecord[] }
+  /** Without changes: there was none up to the revision. */
+  | { readonly type: 'changed'; readonly revision: number; readonly changes: readonly ObservedRecord[] };
+
+export interface ObservedRecord {
+  readonly key: string;
+  /** Undefined when there is no such record, when it cannot be read, or has no meaning here. */
+  readonly record: RecordValue | undefined;
 }
 
 export type MirrorEvent =
@@ -225,6 +239,7 @@ export class Mirror {
           else this.#apply(change.key, { state: 'deleted', revision });
         }
         this.#advance(revision);
+        this.#observeChanges(revision, changes);
         onProgress();
       }
     } catch (error) {
@@ -238,6 +253,38 @@ export class Mirror {
     const snapshot = await this.#options.store.list(this.#options.keys.root, signal);
     this.#applySnapshot(snapshot, [...this.#entries.keys()]);
     this.#advance(snapshot.revision);
+    this.#observeList(snapshot);
+  }
+
+  #observeList({ records, revision }: Snapshot): void {
+    this.#options.observe?.({
+      type: 'listed',
+      revision,
+      records: records.map(({ key, value, modRevision }) => ({ key, record: this.#recordAt(key, value, modRevision) })),
+    });
+  }
+
+  #observeChanges(revision: number, changes: readonly RecordChange[]): void {
+    if (!this.#options.observe) return;
+    const observed = changes.map((change) => ({
+      key: change.key,
+      record: change.type === 'put' ? this.#recordAt(change.key, change.value, revision) : undefined,
+    }));
+    this.#options.observe({ type: 'changed', revision, changes: observed });
+  }
+
+  /** What was stored at the revision; decoded again only where the mirror knows a later state. */
+  #recordAt(key: string, value: Uint8Array, revision: number): RecordValue | undefined {
+    const entry = this.#entries.get(key);
+    if (entry?.revision === revision) return entry.state === 'present' ? entry.decoded.record : undefined;
+    const name = this.#options.keys.parse(key);
+    if (!name) return undefined;
+    try {
+      return decodeRecord(key, name, value).record;
+    } catch (error) {
+      if (error instanceof Failure) return undefined;
+      throw error;
+    }
   }
 
   /** @param covered - keys that the snapshot would show if they existed */
