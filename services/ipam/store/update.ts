@@ -29,6 +29,11 @@ export interface UpdaterOptions {
   readonly maxAttemptsCount?: number;
   /** How long a transaction may take before its outcome counts as unknown. Default: 10,000. */
   readonly commitTimeoutMs?: number;
+  /**
+   * Whether the store may execute a transaction after it was given up; then releases leave a mark that makes such an allocation
+   * lose, for one put with each release and one comparison with each allocation. Default: false.
+   */
+  readonly marksReleases?: boolean;
 }
 
 const DEFAULT_MAX_OPERATIONS_COUNT = 128;
@@ -80,6 +85,7 @@ export class Updater {
       maxOperationsCount: DEFAULT_MAX_OPERATIONS_COUNT,
       maxAttemptsCount: DEFAULT_MAX_ATTEMPTS_COUNT,
       commitTimeoutMs: DEFAULT_COMMIT_TIMEOUT_MS,
+      marksReleases: false,
       ...options,
     };
     // Every lane that waits listens to it; Node would take more than ten for a leak, and say so on standard error.
@@ -228,7 +234,7 @@ class Lane {
   }
 
   async #serveGroup(): Promise<void> {
-    const draft = new Draft(this.#options.mirror, this.#options.keys);
+    const draft = new Draft(this.#options.mirror, this.#options.keys, this.#options);
     const group = this.#fold(draft);
     if (group.length === 0) return;
     let drafted: DraftedTransaction | undefined;

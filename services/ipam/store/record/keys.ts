@@ -33,6 +33,8 @@ export class RecordKeys {
    * do not come across it.
    */
   readonly history: string;
+  /** Every mark of a release begins with it; outside the root as the history is. */
+  readonly releases: string;
 
   /** @param prefix - `/calico` unless set otherwise; without a slash at its end */
   constructor(prefix: string) {
@@ -45,6 +47,7 @@ export class RecordKeys {
     this.#nodes = `${prefix}/resources/v3/projectcalico.org/nodes/`;
     this.config = `${prefix}/ipam/v2/config`;
     this.history = `/podwire${prefix}/history/`;
+    this.releases = `/podwire${prefix}/releases/`;
   }
 
   pool(name: string): string {
@@ -83,6 +86,10 @@ export class RecordKeys {
   /** By the hour of the release, so that what is too old is found together; then by address. */
   historyEntry({ address, releasedAtMs, sequenceNumber }: HistoryEntry): string {
     return `${this.history}${historyHour(releasedAtMs)}/${formatAddress(address)}/${sequenceNumber}`;
+  }
+
+  release(handleId: string): string {
+    return this.releases + handleId;
   }
 
   of(record: RecordValue): string {

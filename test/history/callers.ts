@@ -1,0 +1,108 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import type { History } from './model.js';
+import type { Replica } from './replica.js';
+
+/** Time for one call: shorter than the faults last, so that outcomes become unknown. */
+const CALL_TIMEOUT_MS = 2_000;
+
+export interface CallersOptions {
+  readonly replicas: readonly Replica[];
+  readonly history: History;
+  readonly nodesCount: number;
+  /** A number from 0 (included) to 1 (excluded), from a seed that the test prints. */
+  readonly random: () => number;
+}
+
+/**
+ * Callers as container runtimes are: each wants an address for a container, asks any replica, repeats or gives up and releases
+ * until that is acknowledged; keeps the address for a while; releases it, twice at times; and begins again.
+ */
+export class Callers {
+  readonly #options: CallersOptions;
+  #stopping = false;
+  #serial = 0;
+
+  constructor(options: CallersOptions) {
+    this.#options = options;
+  }
+
+  /** Runs until {@link stop}; then everyone settles what they do not know. */
+  async run(count: number): Promise<void> {
+    await Promise.all(Array.from({ length: count }, () => this.#live()));
+  }
+
+  stop(): void {
+    this.#stopping = true;
+  }
+
+  async #live(): Promise<void> {
+    while (!this.#stopping) {
+      const containerId = `c${this.#serial++}`;
+      if (!(await this.#allocate(containerId))) await this.#release(containerId);
+      else if (this.#options.random() < 0.85) {
+        await sleep(this.#options.random() * 200);
+        await this.#release(containerId);
+        // A runtime's second DEL, late: it must not take what somebody else has by now.
+        if (this.#options.random() < 0.2) await this.#release(containerId);
+      }
+    }
+  }
+
+  async #allocate(containerId: string): Promise<boolean> {
+    const nodeName = `node-${Math.floor(this.#options.random() * this.#options.nodesCount)}`;
+    for (let attempt = 0; attempt < 3; attempt++) {
+      try {
+        const { endpoint } = await this.#replica().peer.call(
+          AddressServiceService.allocate,
+          { attachment: attachmentOf(containerId), nodeName, families: [] },
+          { deadlineMs: Date.now() + CALL_TIMEOUT_MS },
+        );
+        this.#options.history.allocated(containerId, endpoint?.addresses[0]?.address ?? '', performance.now());
+        this.#options.history.count('allocated');
+        return true;
+      } catch (error) {
+        this.#options.history.count(`allocate: ${codeOf(error)}`);
+        if (this.#options.random() < 0.5) return false;
+      }
+    }
+    return false;
+  }
+
+  async #release(containerId: string): Promise<void> {
+    this.#options.history.releasing(containerId, performance.now());
+    for (;;) {
+      try {
+        await this.#replica().peer.call(
+          AddressServiceService.release,
+          { attachment: attachmentOf(containerId) },
+          { deadlineMs: Date.now() + CALL_TIMEOUT_MS },
+        );
+        this.#options.history.count('released');
+        return;
+      } catch (error) {
+        this.#options.history.count(`release: ${codeOf(error)}`);
+        await sleep(50 + this.#options.random() * 200);
+      }
+    }
+  }
+
+  #replica(): Replica {
+    const { replicas, random } = this.#options;
+    const replica = replicas[Math.floor(random() * replicas.length)];
+    if (!replica) throw new Error('no replica');
+    return replica;
+  }
+}
+
+function attachmentOf(containerId: string) {
+  return { network: 'net', containerId, interfaceName: 'eth0' };
+}
+
+function codeOf(error: unknown): string {
+  if (!(error instanceof Failure)) throw error;
+  return error.code;
+}

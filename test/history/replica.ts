@@ -1,0 +1,94 @@
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { openSync, closeSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import { Peer } from '@podwire/shared/rpc/client';
+
+import { ROOT } from '../support/root.js';
+
+export interface ReplicaOptions {
+  readonly name: string;
+  /** Where sockets and logs go. */
+  readonly folder: string;
+  /** Settings that join it to its datastore. */
+  readonly env: Readonly<Record<string, string>>;
+  /** What its clock is ahead of the machine's, in milliseconds; behind when negative. */
+  readonly clockSkewMs?: number;
+}
+
+/** One podwire-ipam process of several on one datastore, and the way to call it. */
+export class Replica {
+  readonly name: string;
+  readonly #options: ReplicaOptions;
+  readonly #socket: string;
+  readonly #logFile: string;
+  #child: ChildProcess | undefined;
+  #peer: Peer | undefined;
+
+  constructor(options: ReplicaOptions) {
+    this.#options = options;
+    this.name = options.name;
+    this.#socket = join(options.folder, `${options.name}.sock`);
+    this.#logFile = join(options.folder, `${options.name}.log`);
+  }
+
+  /** Calls wait for the process while it is away. */
+  get peer(): Peer {
+    this.#peer ??= new Peer(`podwire-ipam ${this.name}`, `unix:${this.#socket}`);
+    return this.#peer;
+  }
+
+  start(): void {
+    const log = openSync(this.#logFile, 'a', 0o600);
+    const { env, clockSkewMs = 0 } = this.#options;
+    const skew = clockSkewMs === 0 ? [] : ['--import', join(ROOT, 'test/history/skewed-clock.mjs')];
+    this.#child = spawn(process.execPath, [...skew, join(ROOT, 'services/ipam/dist/main.js')], {
+      env: {
+        ...Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^(PODWIRE|OTEL)_/.test(name))),
+        PODWIRE_IPAM_LISTEN: `unix:${this.#socket}`,
+        CLOCK_SKEW_MS: String(clockSkewMs),
+        ...env,
+      },
+      stdio: ['ignore', log, log],
+    });
+    closeSync(log);
+  }
+
+  /** Waits until the process answers. @throws Error with its log when it ends instead, or takes too long */
+  async ready(timeoutMs: number): Promise<void> {
+    const ask = {
+      attachment: { network: 'probe', containerId: 'probe', interfaceName: 'eth0' },
+    };
+    try {
+      await this.peer.call(AddressServiceService.release, ask, { deadlineMs: Date.now() + timeoutMs });
+    } catch (error) {
+      throw new Error(`replica ${this.name} does not answer:\n${this.log()}`, { cause: error });
+    }
+  }
+
+  /** Ends the process at once, as a crash does. */
+  async kill(): Promise<void> {
+    await this.#end('SIGKILL');
+  }
+
+  /** Ends the process as an operator does, and closes the way to it. */
+  async stop(): Promise<void> {
+    await this.#end('SIGTERM');
+    this.#peer?.close();
+  }
+
+  log(): string {
+    return readFileSync(this.#logFile, 'utf8');
+  }
+
+  async #end(signal: NodeJS.Signals): Promise<void> {
+    const child = this.#child;
+    this.#child = undefined;
+    if (child?.exitCode !== null || child.signalCode !== null) return;
+    const exited = once(child, 'exit');
+    child.kill(signal);
+    await exited;
+  }
+}
