@@ -3,11 +3,15 @@ import { parseArgs } from 'node:util';
 
 import { formatFigure, type Figure } from './figure.js';
 import { measureCni } from './groups/cni.js';
+import { measureIpam } from './groups/ipam.js';
 
 const USAGE = 'usage: npm run bench -- [--only GROUP] [--json FILE]';
 
 /** What can be measured, each side by side in one run with what it is compared with. */
-const GROUPS: Readonly<Record<string, (report: (line: string) => void) => Promise<Figure[]>>> = { cni: measureCni };
+const GROUPS: Readonly<Record<string, (report: (line: string) => void) => Promise<Figure[]>>> = {
+  cni: measureCni,
+  ipam: measureIpam,
+};
 
 const say = (line: string) => process.stdout.write(`${line}\n`);
 

@@ -1,0 +1,99 @@
+import process from 'node:process';
+
+import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';
+import type { Store, Transaction } from '@podwire/ipam/store/store';
+
+import { median, type Figure } from '../figure.js';
+import { allocationRate, IpamCaller, newContainerId, timed, type Load } from '../ipam/load.js';
+import { Place, startIpam } from '../ipam/processes.js';
+import { countRoundTrips } from '../ipam/round-trips.js';
+
+const ROUNDS = 3;
+const CALLERS = 64;
+const LOAD: Omit<Load, 'nodes'> = { callers: CALLERS, warmUpMs: 1000, measureMs: 2000 };
+
+/** Calls of one caller before and while its latency is measured. */
+const WARM_UP_CALLS = 500;
+const MEASURED_CALLS = 500;
+
+type Report = (line: string) => void;
+
+/** Rates and latencies of podwire-ipam over gRPC, with its callers and its datastore on the same machine. */
+export async function measureIpam(report: Report): Promise<Figure[]> {
+  const trips = await countRoundTrips();
+  report(`round trips: ${JSON.stringify(trips)}`);
+  const roundTrips = { unit: 'count', better: 'lower' } as const;
+  return [
+    { name: 'ipam.roundtrips.allocate', value: trips.allocate, goal: 1, ...roundTrips },
+    { name: 'ipam.roundtrips.allocate_first_of_node', value: trips.allocateFirstOfNode, goal: 2, ...roundTrips },
+    { name: 'ipam.roundtrips.release', value: trips.release, goal: 1, ...roundTrips },
+    ...(await measureEmbedded(report)),
+  ];
+}
+
+async function measureEmbedded(report: Report): Promise<Figure[]> {
+  const place = new Place();
+  try {
+    const ipam = await startIpam(place, { PODWIRE_IPAM_STORE_DIRECTORY: place.path('store') });
+    const caller = new IpamCaller(ipam.socket);
+    const rate64 = await medianRate([caller], { ...LOAD, nodes: CALLERS });
+    const rate1 = await medianRate([caller], { ...LOAD, nodes: 1 });
+    report(`embedded: ${rate64.toFixed(0)}/s of 64 nodes, ${rate1.toFixed(0)}/s of one`);
+    const bare = await EmbeddedStore.open({ directory: place.path('bare'), pid: process.pid });
+    const latency = await compareLatency(caller, bare);
+    await bare.close();
+    report(`embedded: allocate p50 ${latency.allocateMs.toFixed(3)} ms, durable put ${latency.bareMs.toFixed(3)} ms`);
+    caller.close();
+    await ipam.process.stop();
+    return [
+      { name: 'ipam.embedded.rate.64_nodes', value: rate64, unit: '1/s', better: 'higher', goal: 5000 },
+      { name: 'ipam.embedded.allocate.vs_put', value: latency.ratio, unit: 'ratio', better: 'lower', goal: 2 },
+    ];
+  } finally {
+    place.remove();
+  }
+}
+
+async function medianRate(services: readonly IpamCaller[], load: Load): Promise<number> {
+  const rates: number[] = [];
+  for (let round = 0; round < ROUNDS; round++) rates.push(await allocationRate(services, load));
+  return median(rates);
+}
+
+interface Latency {
+  readonly allocateMs: number;
+  readonly bareMs: number;
+  readonly ratio: number;
+}
+
+/** One caller's allocation beside a bare transaction of the same size, in turns. */
+async function compareLatency(caller: IpamCaller, store: Store): Promise<Latency> {
+  const signal = new AbortController().signal;
+  const allocate: number[] = [];
+  const bare: number[] = [];
+  for (let call = 0; call < WARM_UP_CALLS + MEASURED_CALLS; call++) {
+    const allocateMs = await timed(() => caller.allocate(newContainerId(), 'node-latency'));
+    const bareMs = await timed(() => store.commit(bareTransaction(call), signal));
+    if (call < WARM_UP_CALLS) continue;
+    allocate.push(allocateMs);
+    bare.push(bareMs);
+  }
+  const [allocateMs, bareMs] = [median(allocate), median(bare)];
+  return { allocateMs, bareMs, ratio: allocateMs / bareMs };
+}
+
+/** Bytes of what an allocation writes: a block of 64 addresses that is half full, a handle and an endpoint. */
+const BLOCK_BYTES = 9_000;
+const HANDLE_BYTES = 60;
+const ENDPOINT_BYTES = 900;
+
+/** The same three keys and sizes that an allocation has. */
+function bareTransaction(number: number): Transaction {
+  const value = (bytes: number) => Buffer.alloc(bytes, number % 256);
+  const puts = [
+    { key: '/bench/block', value: value(BLOCK_BYTES) },
+    { key: `/bench/handle/${number}`, value: value(HANDLE_BYTES) },
+    { key: `/bench/endpoint/${number}`, value: value(ENDPOINT_BYTES) },
+  ];
+  return { comparisons: [], puts, deletes: [] };
+}

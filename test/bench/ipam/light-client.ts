@@ -1,0 +1,162 @@
+import { connect, type Socket } from 'node:net';
+
+/**
+ * A gRPC client for load: what it spends of the processors that it shares with the service is not to be measured. Unary calls over
+ * one HTTP/2 connection (RFC 9113), with header blocks made once and answers looked at only as far as success goes: a server that
+ * fails a call sends no message.
+ *
+ * It sends less than the 65,535 bytes that a connection allows at first between two of the server's window updates, so it
+ * need not count them, and opens its own window as far as it goes.
+ */
+export class LightClient {
+  readonly #socket: Socket;
+  readonly #calls = new Map<number, Call>();
+  readonly #headers = new Map<string, Buffer>();
+  #nextStream = 1;
+  #unsent: Buffer[] = [];
+  #rest = Buffer.alloc(0);
+
+  constructor(path: string) {
+    this.#socket = connect(path);
+    this.#socket.on('data', (chunk) => this.#read(chunk));
+    this.#socket.on('error', (error) => this.#failAll(error));
+    this.#socket.on('close', () => this.#failAll(new Error(`${path}: the connection was closed`)));
+    this.#socket.write(Buffer.concat([PREFACE, OWN_SETTINGS, OWN_WINDOW]));
+  }
+
+  /** Calls a method, `/package.Service/Method`, with an encoded message. @throws Error when the server fails the call */
+  call(method: string, message: Uint8Array): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const stream = this.#nextStream;
+      this.#nextStream += 2;
+      this.#calls.set(stream, { method, resolve, reject, hasMessage: false });
+      if (this.#unsent.length === 0) setImmediate(() => this.#flush());
+      this.#unsent.push(requestFrames(stream, this.#headersOf(method), message));
+    });
+  }
+
+  close(): void {
+    this.#socket.removeAllListeners('close');
+    this.#socket.destroy();
+  }
+
+  #headersOf(method: string): Buffer {
+    const known = this.#headers.get(method);
+    if (known) return known;
+    const made = headerBlock(method);
+    this.#headers.set(method, made);
+    return made;
+  }
+
+  /** One write for all calls of a turn. */
+  #flush(): void {
+    this.#socket.write(Buffer.concat(this.#unsent));
+    this.#unsent = [];
+  }
+
+  #read(chunk: Buffer): void {
+    const bytes = this.#rest.length > 0 ? Buffer.concat([this.#rest, chunk]) : chunk;
+    let at = 0;
+    while (bytes.length - at >= FRAME_HEADER_BYTES) {
+      const end = at + FRAME_HEADER_BYTES + bytes.readUIntBE(at, 3);
+      if (end > bytes.length) break;
+      this.#frame(bytes.subarray(at, end));
+      at = end;
+    }
+    this.#rest = Buffer.from(bytes.subarray(at));
+  }
+
+  #frame(frame: Buffer): void {
+    const [type, flags] = [frame.readUInt8(3), frame.readUInt8(4)];
+    const stream = frame.readUInt32BE(5) & 0x7fffffff;
+    const call = this.#calls.get(stream);
+    if (type === FRAME.data && call) call.hasMessage = true;
+    if ((type === FRAME.settings || type === FRAME.ping) && (flags & FLAG.ack) === 0) this.#acknowledge(type, frame);
+    const ended = type === FRAME.reset || ((flags & FLAG.endStream) !== 0 && type <= FRAME.headers);
+    if (!call || !ended) return;
+    this.#calls.delete(stream);
+    if (call.hasMessage && type !== FRAME.reset) call.resolve();
+    else call.reject(new Error(`${call.method} failed; the service's log says why`));
+  }
+
+  #acknowledge(type: number, frame: Buffer): void {
+    const payload = type === FRAME.ping ? frame.subarray(FRAME_HEADER_BYTES) : Buffer.alloc(0);
+    this.#socket.write(makeFrame({ type, flags: FLAG.ack, stream: 0, payload }));
+  }
+
+  #failAll(error: Error): void {
+    for (const { reject } of this.#calls.values()) reject(error);
+    this.#calls.clear();
+  }
+}
+
+interface Call {
+  readonly method: string;
+  readonly resolve: () => void;
+  readonly reject: (error: Error) => void;
+  hasMessage: boolean;
+}
+
+const FRAME_HEADER_BYTES = 9;
+const FRAME = { data: 0, headers: 1, reset: 3, settings: 4, ping: 6, windowUpdate: 8 } as const;
+const FLAG = { endStream: 1, ack: 1, endHeaders: 4 } as const;
+
+interface Frame {
+  readonly type: number;
+  readonly flags: number;
+  readonly stream: number;
+  readonly payload: Uint8Array;
+}
+
+function makeFrame({ type, flags, stream, payload }: Frame): Buffer {
+  const frame = Buffer.allocUnsafe(FRAME_HEADER_BYTES + payload.length);
+  frame.writeUIntBE(payload.length, 0, 3);
+  frame.writeUInt8(type, 3);
+  frame.writeUInt8(flags, 4);
+  frame.writeUInt32BE(stream, 5);
+  frame.set(payload, FRAME_HEADER_BYTES);
+  return frame;
+}
+
+const PREFACE = Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n');
+
+/** No header table (setting 1), and all the window there is for each stream (setting 4). */
+const OWN_SETTINGS = makeFrame({
+  type: FRAME.settings,
+  flags: 0,
+  stream: 0,
+  payload: Buffer.from([0, 1, 0, 0, 0, 0, 0, 4, 0x7f, 0xff, 0xff, 0xff]),
+});
+
+/** The connection's window: what is missing from 65,535 to 2^31 - 1. */
+const OWN_WINDOW = makeFrame({
+  type: FRAME.windowUpdate,
+  flags: 0,
+  stream: 0,
+  payload: Buffer.from([0x7f, 0xff, 0, 0]),
+});
+
+/** RFC 7541: `:method POST` and `:scheme http` from the static table, all else as literals that are not indexed. */
+function headerBlock(method: string): Buffer {
+  const [path, authority, contentType] = [[0x04], [0x01], [0x0f, 0x10]].map((bytes) => Buffer.from(bytes));
+  const parts = [Buffer.from([0x83, 0x86]), path, literal(method), authority, literal('localhost'), contentType];
+  const te = [Buffer.from([0x00]), literal('te'), literal('trailers')];
+  return Buffer.concat([...parts, literal('application/grpc'), ...te].map((part) => part ?? Buffer.alloc(0)));
+}
+
+/** A text of less than 127 bytes, not Huffman-coded. */
+function literal(text: string): Buffer {
+  return Buffer.concat([Buffer.from([text.length]), Buffer.from(text)]);
+}
+
+const GRPC_PREFIX_BYTES = 5;
+
+function requestFrames(stream: number, headers: Buffer, message: Uint8Array): Buffer {
+  const payload = Buffer.alloc(GRPC_PREFIX_BYTES + message.length);
+  payload.writeUInt32BE(message.length, 1);
+  payload.set(message, GRPC_PREFIX_BYTES);
+  return Buffer.concat([
+    makeFrame({ type: FRAME.headers, flags: FLAG.endHeaders, stream, payload: headers }),
+    makeFrame({ type: FRAME.data, flags: FLAG.endStream, stream, payload }),
+  ]);
+}

@@ -1,0 +1,86 @@
+import { performance } from 'node:perf_hooks';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { AllocateRequest, ReleaseRequest } from '@podwire/proto/podwire/ipam/v1/address';
+
+import { LightClient } from './light-client.js';
+
+const SERVICE = '/podwire.ipam.v1.AddressService';
+
+/** Calls of podwire-ipam by a light client. Container IDs are 64 digits, as containerd's are. */
+export class IpamCaller {
+  readonly #client: LightClient;
+
+  constructor(socket: string) {
+    this.#client = new LightClient(socket);
+  }
+
+  allocate(containerId: string, nodeName: string): Promise<void> {
+    const request = { attachment: attachmentOf(containerId), nodeName, pod: undefined, families: [], netns: undefined };
+    return this.#client.call(
+      `${SERVICE}/Allocate`,
+      AllocateRequest.encode(AllocateRequest.fromPartial(request)).finish(),
+    );
+  }
+
+  release(containerId: string): Promise<void> {
+    const request = { attachment: attachmentOf(containerId) };
+    return this.#client.call(`${SERVICE}/Release`, ReleaseRequest.encode(ReleaseRequest.fromPartial(request)).finish());
+  }
+
+  close(): void {
+    this.#client.close();
+  }
+}
+
+function attachmentOf(containerId: string) {
+  return { network: 'podwire', containerId, interfaceName: 'eth0' };
+}
+
+let containers = 0;
+
+/** An ID that no other call of this process uses. */
+export function newContainerId(): string {
+  return (containers++).toString(16).padStart(64, '0');
+}
+
+export interface Load {
+  readonly callers: number;
+  /** The callers are spread over so many nodes. */
+  readonly nodes: number;
+  readonly warmUpMs: number;
+  readonly measureMs: number;
+}
+
+/**
+ * Callers that allocate one after the other, each as fast as it is answered.
+ * @param services - each caller stays with one
+ * @returns allocations per second
+ */
+export async function allocationRate(services: readonly IpamCaller[], load: Load): Promise<number> {
+  let allocated = 0;
+  let stopped = false;
+  const run = async (number: number): Promise<void> => {
+    const service = services[number % services.length];
+    while (service && !stopped) {
+      await service.allocate(newContainerId(), `node-${number % load.nodes}`);
+      allocated++;
+    }
+  };
+  const callers = Array.from({ length: load.callers }, (_, number) => run(number));
+  const failed = Promise.all(callers);
+  await Promise.race([sleep(load.warmUpMs), failed]);
+  const [before, startMs] = [allocated, performance.now()];
+  await Promise.race([sleep(load.measureMs), failed]);
+  const rate = ((allocated - before) / (performance.now() - startMs)) * 1000;
+  stopped = true;
+  await failed;
+  return rate;
+}
+
+/** Milliseconds that one call takes. */
+export async function timed(call: () => Promise<unknown>): Promise<number> {
+  const startMs = performance.now();
+  await call();
+  return performance.now() - startMs;
+}
