@@ -1,3 +1,5 @@
+import { setMaxListeners } from 'node:events';
+
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
@@ -12,6 +14,7 @@ export interface StoreUnderTest {
 }
 
 const signal = new AbortController().signal;
+setMaxListeners(0, signal);
 const text = (value: Uint8Array): string => Buffer.from(value).toString();
 
 function transaction(parts: { puts?: Record<string, string>; deletes?: string[]; if?: Comparison[] }): Transaction {

@@ -111,9 +111,9 @@ export type RecordChange =
 export class RevisionCompacted extends Error {
   override readonly name = 'RevisionCompacted';
 
-  constructor(afterRevision: number, oldestRevision: number) {
-    super(
-      `changes after revision ${afterRevision} are no longer kept, the oldest is ${oldestRevision}: list, and watch from there`,
-    );
+  /** @param oldestRevision - the oldest revision whose changes are kept, where it is known */
+  constructor(afterRevision: number, oldestRevision?: number) {
+    const oldest = oldestRevision === undefined ? '' : `, the oldest is ${oldestRevision}`;
+    super(`changes after revision ${afterRevision} are no longer kept${oldest}: list, and watch from there`);
   }
 }

@@ -54,7 +54,15 @@ describe('codes of the CNI specification', () => {
     [
       11,
       'try again later',
-      ['CANCELLED', 'CONFLICT', 'DEADLINE_EXCEEDED', 'POOLS_EXHAUSTED', 'STORE_UNAVAILABLE', 'UNREACHABLE'],
+      [
+        'CANCELLED',
+        'CONFLICT',
+        'DEADLINE_EXCEEDED',
+        'POOLS_EXHAUSTED',
+        'STORE_FULL',
+        'STORE_UNAVAILABLE',
+        'UNREACHABLE',
+      ],
     ],
   ])('%i (%s) is said by %j alone', (cni, _, failures) => {
     expect(

@@ -88,6 +88,24 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'Another process has the embedded datastore open.',
   },
+  STORE_DENIED: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'The datastore refuses the credentials of the service.',
+  },
+  STORE_LIMIT: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'The request needs a larger transaction than the datastore allows.',
+  },
+  STORE_FULL: {
+    status: status.RESOURCE_EXHAUSTED,
+    cni: 11,
+    retryable: false,
+    about: 'The datastore has reached its quota; the message says how to give it space.',
+  },
   STORE_CORRUPT: { status: status.DATA_LOSS, cni: 100, retryable: false, about: 'A stored record cannot be read.' },
   KERNEL_REFUSED: {
     status: status.INTERNAL,

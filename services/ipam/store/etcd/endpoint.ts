@@ -1,0 +1,150 @@
+import { InterceptingCall, status, type CallOptions, type ChannelOptions, type Interceptor } from '@grpc/grpc-js';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import { noop } from 'cockatiel';
+import { Etcd3, type IDuplexStream, type IResponseHeader, type IWatchRequest, type IWatchResponse } from 'etcd3';
+
+import type { Credentials } from './credentials.js';
+import { failureOfEtcd, timeoutFailure, type RevisionGone } from './failure.js';
+
+/**
+ * A list of many records is larger than gRPC's default limit. Pings are no more frequent than etcd allows (5 s), and find a server
+ * that is gone without a word. A server that restarts is found again within half a second.
+ */
+const CHANNEL: ChannelOptions = {
+  'grpc.max_receive_message_length': -1,
+  'grpc.max_send_message_length': -1,
+  'grpc.keepalive_time_ms': 10_000,
+  'grpc.keepalive_timeout_ms': 5_000,
+  'grpc.initial_reconnect_backoff_ms': 50,
+  'grpc.min_reconnect_backoff_ms': 50,
+  'grpc.max_reconnect_backoff_ms': 500,
+  'grpc.service_config_disable_resolution': 1,
+  'grpc.enable_retries': 0,
+  'grpc.enable_http_proxy': 0,
+};
+
+export interface Answer {
+  readonly header: IResponseHeader;
+}
+
+export type WatchStream = IDuplexStream<IWatchRequest, IWatchResponse>;
+
+/** Sends one request. Its options have to go to the client's method. */
+export type Send<Response extends Answer> = (client: Etcd3, options: CallOptions) => Promise<Response>;
+
+export interface CallBounds {
+  readonly signal: AbortSignal;
+  readonly timeoutMs: number;
+}
+
+/**
+ * One server of the cluster. etcd3's own handling of faults is off: it repeats transactions, and chooses servers without asking
+ * whether they have a leader.
+ */
+export class EtcdEndpoint {
+  readonly url: string;
+  readonly #clock: Clock;
+  #client: Etcd3;
+
+  constructor(url: string, { credentials, clock }: { readonly credentials: Credentials; readonly clock: Clock }) {
+    this.url = url;
+    this.#clock = clock;
+    this.#client = connect(url, credentials);
+  }
+
+  /** Takes new credentials into use. Requests under way end as they would have. */
+  renew(credentials: Credentials): void {
+    this.#client.close();
+    this.#client = connect(this.url, credentials);
+  }
+
+  /**
+   * Sends one request, once. It is cancelled when the signal fires or the time is over.
+   * @throws Failure, {@link RevisionGone}
+   */
+  async call<Response extends Answer>(send: Send<Response>, { signal, timeoutMs }: CallBounds): Promise<Response> {
+    const answered = new AbortController();
+    const call = new CancellableCall();
+    try {
+      return await new Promise((resolve, reject) => {
+        const giveUp = (failure: Error): void => {
+          call.cancel();
+          reject(failure);
+        };
+        const onAbort = (): void => giveUp(failureOfSignal(signal));
+        if (signal.aborted) {
+          onAbort();
+          return;
+        }
+        signal.addEventListener('abort', onAbort);
+        answered.signal.addEventListener('abort', () => signal.removeEventListener('abort', onAbort));
+        void this.#clock.sleep(timeoutMs, answered.signal).then((end) => {
+          if (end === 'elapsed') giveUp(timeoutFailure(this.url, timeoutMs));
+        });
+        send(this.#client, { interceptors: [call.interceptor] }).then(resolve, (error: unknown) =>
+          reject(this.failure(error)),
+        );
+      });
+    } finally {
+      answered.abort(null);
+    }
+  }
+
+  /** Opens a stream for watches. It ends when the server has lost its leader, where it would go silent else. */
+  openWatch(): Promise<WatchStream> {
+    return this.#client.watchClient.watch({ interceptors: [requireLeader] });
+  }
+
+  failure(error: unknown): Error | RevisionGone {
+    return failureOfEtcd(error, this.url);
+  }
+
+  close(): void {
+    this.#client.close();
+  }
+}
+
+function connect(url: string, { tls, user }: Credentials): Etcd3 {
+  return new Etcd3({
+    hosts: url,
+    grpcOptions: CHANNEL,
+    faultHandling: { global: noop, host: () => noop },
+    ...(tls && {
+      credentials: {
+        rootCertificate: tls.ca,
+        ...(tls.client && { privateKey: tls.client.key, certChain: tls.client.certificate }),
+      },
+    }),
+    ...(user && { auth: { username: user.name, password: user.password } }),
+  });
+}
+
+/** etcd3 gives no handle on a call, so it is caught on its way to gRPC. */
+class CancellableCall {
+  #call: InterceptingCall | undefined;
+  #isCancelled = false;
+
+  readonly interceptor: Interceptor = (options, nextCall) => {
+    const call = new InterceptingCall(nextCall(options));
+    // Given up while etcd3 was still waiting for its token: it must not be sent any more.
+    if (this.#isCancelled) call.cancelWithStatus(status.CANCELLED, 'given up before it was sent');
+    this.#call = call;
+    return call;
+  };
+
+  cancel(): void {
+    this.#isCancelled = true;
+    this.#call?.cancelWithStatus(status.CANCELLED, 'given up');
+  }
+}
+
+const requireLeader: Interceptor = (options, nextCall) =>
+  new InterceptingCall(nextCall(options), {
+    start: (metadata, listener, next) => {
+      // etcd3 uses one object for all calls.
+      const own = metadata.clone();
+      own.set('hasleader', 'true');
+      next(own, listener);
+    },
+  });

@@ -1,0 +1,30 @@
+import { randomUUID } from 'node:crypto';
+
+import type { EtcdServer } from './etcd-server.fixture.js';
+import { EtcdStore, type EtcdStoreOptions } from './etcd-store.js';
+
+const NO_CREDENTIALS = {
+  caFile: undefined,
+  certFile: undefined,
+  keyFile: undefined,
+  username: undefined,
+  passwordFile: undefined,
+};
+
+/** A store on servers of a test, with etcd's own limits and short time-outs. */
+export function openEtcdStore(
+  servers: readonly Pick<EtcdServer, 'url'>[],
+  options: Partial<EtcdStoreOptions> = {},
+): Promise<EtcdStore> {
+  return EtcdStore.open({
+    endpoints: servers.map(({ url }) => url),
+    credentials: NO_CREDENTIALS,
+    requestTimeoutMs: 2000,
+    dialTimeoutMs: 2000,
+    maxOperationsCount: 128,
+    maxRequestBytes: 1_572_864,
+    keyPrefix: '/calico',
+    uid: randomUUID(),
+    ...options,
+  });
+}

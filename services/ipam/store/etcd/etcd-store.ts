@@ -1,0 +1,211 @@
+import { trace } from '@opentelemetry/api';
+import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
+import type { IRangeRequest, IRangeResponse, ITxnRequest } from 'etcd3';
+
+import type {
+  CommitResult,
+  Page,
+  RevisionChanges,
+  ScanRequest,
+  Snapshot,
+  Store,
+  StoredRecord,
+  Transaction,
+  WatchRequest,
+} from '../store.js';
+import { throwIfAborted, untilAborted } from '../transaction.js';
+import { EtcdCluster, type ClusterEvent, type ClusterOptions } from './cluster.js';
+import { closedFailure, compactedFailure, NotExecuted, RevisionGone } from './failure.js';
+import { Fence } from './fence.js';
+import { decodeRecord, encodeRead, encodeTransaction, keyAfter, prefixRange, type EtcdLimits } from './request.js';
+import { watchEtcd } from './watch.js';
+
+export interface EtcdStoreOptions extends EtcdLimits, Omit<ClusterOptions, 'clock' | 'probeKey' | 'report'> {
+  /** What the datastore's keys begin with, without a slash at its end; for the store's few own keys. */
+  readonly keyPrefix: string;
+  /** Names this store in its own keys; no two have the same. */
+  readonly uid: string;
+  /** Told of what an operator should know. Must not throw. Default: nobody is told. */
+  readonly report?: (event: ClusterEvent) => void;
+  /** For time-outs alone. Default: the system's. */
+  readonly clock?: Clock;
+}
+
+/** Pages of a list are about this large, so that neither side holds all of it in one message. */
+const PAGE_BYTES = 4 * 2 ** 20;
+const FIRST_PAGE_COUNT = 1000;
+const MAX_PAGE_COUNT = 20_000;
+
+/** How often a list is begun anew at most, as the revision of its first page was compacted before the last. */
+const MAX_LIST_ATTEMPTS = 3;
+
+/**
+ * The store of a cluster: etcd, version 3.4 or newer. What makes it hard:
+ *
+ * - An answer can be lost, and then a transaction may have been executed, or not, or be executed much later ({@link Fence}).
+ *   Nothing but reads is ever sent twice.
+ * - A server may run and yet be cut off from the others; it answers some requests with what it had ({@link EtcdCluster}). All
+ *   reads here are linearizable.
+ * - A datastore that is restored from a copy goes on with old revisions: the records that are known here mean nothing there.
+ */
+export class EtcdStore implements Store {
+  readonly #options: EtcdStoreOptions;
+  readonly #cluster: EtcdCluster;
+  readonly #fence: Fence;
+  readonly #committing = new Set<Promise<CommitResult>>();
+  readonly #stop = new AbortController();
+  #closing: Promise<void> | undefined;
+
+  private constructor(options: EtcdStoreOptions) {
+    this.#options = options;
+    const own = `${options.keyPrefix}/podwire/fences/${options.uid}/`;
+    const { clock = systemClock, report = () => undefined } = options;
+    this.#cluster = new EtcdCluster({ ...options, clock, report, probeKey: own });
+    this.#fence = new Fence({ cluster: this.#cluster, keyPrefix: own });
+  }
+
+  /**
+   * Connects to the first endpoint that answers.
+   * @throws Failure STORE_UNAVAILABLE when none does, STORE_DENIED, or INVALID_SETTINGS when a file cannot be read
+   */
+  static async open(options: EtcdStoreOptions): Promise<EtcdStore> {
+    const store = new EtcdStore(options);
+    try {
+      await store.#cluster.connect(store.#stop.signal);
+      return store;
+    } catch (error) {
+      await store.close();
+      throw error;
+    }
+  }
+
+  /** How many operations a transaction may have: one less than etcd's limit, as each has a condition of the store's own. */
+  get maxOperationsCount(): number {
+    return this.#options.maxOperationsCount - 1;
+  }
+
+  async list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
+    return await restartWhenCompacted(async () => {
+      const records: StoredRecord[] = [];
+      const { key, range_end: end } = prefixRange(prefix);
+      let limit = FIRST_PAGE_COUNT;
+      let page = await this.#range({ key, range_end: end, limit }, signal);
+      const revision = Number(page.header.revision);
+      for (;;) {
+        let bytes = 0;
+        for (const kv of page.kvs) {
+          bytes += kv.key.length + kv.value.length;
+          records.push(decodeRecord(kv));
+        }
+        const last = records.at(-1);
+        if (!page.more || !last) return { records, revision };
+        limit = pageCount(page.kvs.length, bytes);
+        page = await this.#range({ key: keyAfter(last.key), range_end: end, limit, revision }, signal);
+      }
+    });
+  }
+
+  async read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot> {
+    const distinct = [...new Set(keys)].sort();
+    if (distinct.length === 0) return { records: [], revision: await this.revision(signal) };
+    const size = this.#options.maxOperationsCount;
+    return await restartWhenCompacted(async () => {
+      const records: StoredRecord[] = [];
+      let revision: number | undefined;
+      for (let start = 0; start < distinct.length; start += size) {
+        const request = encodeRead(distinct.slice(start, start + size), revision);
+        const { header, responses } = await this.#readTransaction(request, signal);
+        revision ??= Number(header.revision);
+        for (const { response_range: range } of responses) records.push(...range.kvs.map(decodeRecord));
+      }
+      return { records, revision: revision ?? 0 };
+    });
+  }
+
+  async scan({ prefix, after, limit }: ScanRequest, signal: AbortSignal): Promise<Page> {
+    const { key, range_end: end } = prefixRange(prefix);
+    const range = { key: after === undefined ? key : keyAfter(after), range_end: end, limit };
+    const { header, kvs, more } = await this.#range(range, signal);
+    return { records: kvs.map(decodeRecord), revision: Number(header.revision), more };
+  }
+
+  async revision(signal: AbortSignal): Promise<number> {
+    const { header } = await this.#range({ key: Buffer.from(this.#options.keyPrefix), count_only: true }, signal);
+    return Number(header.revision);
+  }
+
+  commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
+    const committed = this.#commit(transaction, signal);
+    this.#committing.add(committed);
+    const forget = (): boolean => this.#committing.delete(committed);
+    committed.then(forget, forget);
+    return committed;
+  }
+
+  async *watch(watch: WatchRequest, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
+    await this.#ready(signal);
+    yield* watchEtcd(watch, { cluster: this.#cluster, signal, stop: this.#stop.signal });
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    await Promise.allSettled(this.#committing);
+    this.#stop.abort(closedFailure());
+    this.#cluster.close();
+  }
+
+  /** @throws Failure when the store is closed, the signal has fired, or it cannot be settled what became of earlier transactions */
+  async #ready(signal: AbortSignal): Promise<void> {
+    throwIfAborted(signal);
+    if (this.#closing) throw closedFailure();
+    if (this.#fence.isBroken) await untilAborted(this.#fence.mend(), signal);
+  }
+
+  async #commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
+    await this.#ready(signal);
+    const chosen = await this.#cluster.connect(signal);
+    trace.getActiveSpan()?.setAttributes({ 'db.system.name': 'etcd', 'server.address': chosen.endpoint.url });
+    // In the turn in which it is sent: the fence may have been mended while the endpoint was looked for.
+    const { guard } = this.#fence;
+    const request = encodeTransaction(transaction, { guard, limits: this.#options });
+    try {
+      const answer = await this.#cluster.send(chosen, ({ kv }, options) => kv.txn(request, options), signal);
+      return answer.succeeded ? { committed: true, revision: Number(answer.header.revision) } : { committed: false };
+    } catch (error) {
+      if (!(error instanceof NotExecuted)) this.#fence.break();
+      throw error;
+    }
+  }
+
+  async #range(request: IRangeRequest, signal: AbortSignal): Promise<IRangeResponse> {
+    await this.#ready(signal);
+    return await this.#cluster.read(({ kv }, options) => kv.range(request, options), signal);
+  }
+
+  async #readTransaction(request: ITxnRequest, signal: AbortSignal) {
+    await this.#ready(signal);
+    return await this.#cluster.read(({ kv }, options) => kv.txn(request, options), signal);
+  }
+}
+
+/** How many records the next page should have, going by the size of the last. */
+function pageCount(records: number, bytes: number): number {
+  const fitting = Math.floor((PAGE_BYTES * records) / Math.max(1, bytes));
+  return Math.min(MAX_PAGE_COUNT, Math.max(1, fitting));
+}
+
+/** @throws what `read` throws; Failure STORE_UNAVAILABLE when it was compacted away each time */
+async function restartWhenCompacted<Result>(read: () => Promise<Result>): Promise<Result> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await read();
+    } catch (error) {
+      if (!(error instanceof RevisionGone)) throw error;
+      if (attempt >= MAX_LIST_ATTEMPTS) throw compactedFailure(error);
+    }
+  }
+}

@@ -1,0 +1,115 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import type { ICompare, IKeyValue, IRangeRequest, IRequestOp, ITxnRequest } from 'etcd3';
+
+import type { Comparison, StoredRecord, Transaction } from '../store.js';
+
+/** What etcd was told to accept at most. */
+export interface EtcdLimits {
+  /** Operations in each list of a transaction: etcd's --max-txn-ops. */
+  readonly maxOperationsCount: number;
+  /** Size of a request: etcd's --max-request-bytes. */
+  readonly maxRequestBytes: number;
+}
+
+/** More than what protobuf adds to the texts of one operation: tags, lengths, and two integers of 64 bits. */
+const OPERATION_BYTES = 48;
+/** More than what the rest of a request takes, and what etcd adds for its log. */
+const REQUEST_BYTES = 512;
+
+/**
+ * The keys with a prefix, as etcd names a range.
+ * The end is the prefix with its last byte one higher; texts never end in 0xff, as UTF-8 has no such byte.
+ */
+export function prefixRange(prefix: string): { readonly key: Buffer; readonly range_end: Buffer } {
+  // Both: all keys there are.
+  if (prefix === '') return { key: Buffer.from([0]), range_end: Buffer.from([0]) };
+  const key = Buffer.from(prefix);
+  const end = Buffer.from(prefix);
+  end.writeUInt8(end.readUInt8(end.length - 1) + 1, end.length - 1);
+  return { key, range_end: end };
+}
+
+/** The first key after this one. */
+export function keyAfter(key: string): Buffer {
+  return Buffer.from(`${key}\0`);
+}
+
+/** The comparison holds as long as there is no such record. */
+export function absent(key: string): ICompare {
+  return encodeComparison({ type: 'record', key, modRevision: 0 });
+}
+
+/**
+ * A transaction as etcd reads it.
+ * @param guard - a comparison of the store's own
+ * @throws Failure STORE_LIMIT when it is larger than etcd accepts; nothing is sent then
+ */
+export function encodeTransaction(
+  { comparisons, puts, deletes }: Transaction,
+  { guard, limits }: { readonly guard: ICompare; readonly limits: EtcdLimits },
+): ITxnRequest {
+  const success: IRequestOp[] = [
+    ...puts.map(({ key, value }) => ({ request_put: { key: Buffer.from(key), value: asBuffer(value) } })),
+    ...deletes.map((key) => ({ request_delete_range: { key: Buffer.from(key) } })),
+  ];
+  // A transaction without operations is answered by the server alone, perhaps from before the newest change.
+  if (success.length === 0 && guard.key) success.push({ request_range: { key: guard.key, count_only: true } });
+  const compare = [guard, ...comparisons.map(encodeComparison)];
+  checkLimits({ compare, success }, limits);
+  return { compare, success };
+}
+
+function encodeComparison(comparison: Comparison): ICompare {
+  if (comparison.type === 'record') {
+    const { key, modRevision } = comparison;
+    return { target: 'Mod', result: 'Equal', key: Buffer.from(key), mod_revision: modRevision };
+  }
+  const { prefix, notAfterRevision } = comparison;
+  return { target: 'Mod', result: 'Less', ...prefixRange(prefix), mod_revision: notAfterRevision + 1 };
+}
+
+interface Encoded {
+  readonly compare: readonly ICompare[];
+  readonly success: readonly IRequestOp[];
+}
+
+function checkLimits({ compare, success }: Encoded, { maxOperationsCount, maxRequestBytes }: EtcdLimits): void {
+  const operationsCount = Math.max(compare.length, success.length);
+  if (operationsCount > maxOperationsCount)
+    throw new Failure(
+      'STORE_LIMIT',
+      `the transaction has ${operationsCount} operations and etcd allows ${maxOperationsCount}: split the request, or raise etcd's --max-txn-ops and PODWIRE_IPAM_ETCD_MAX_TXN_OPS`,
+    );
+  const bytes = REQUEST_BYTES + sum(compare.map(comparisonBytes)) + sum(success.map(operationBytes));
+  if (bytes > maxRequestBytes)
+    throw new Failure(
+      'STORE_LIMIT',
+      `the transaction has up to ${bytes} bytes and etcd allows ${maxRequestBytes}: split the request, or raise etcd's --max-request-bytes and PODWIRE_IPAM_ETCD_MAX_REQUEST_BYTES`,
+    );
+}
+
+function comparisonBytes({ key, range_end: end }: ICompare): number {
+  return OPERATION_BYTES + (key?.length ?? 0) + (end?.length ?? 0);
+}
+
+function operationBytes({ request_put: put, request_delete_range: remove }: IRequestOp): number {
+  return OPERATION_BYTES + (put?.key?.length ?? 0) + (put?.value?.length ?? 0) + (remove?.key?.length ?? 0);
+}
+
+function sum(numbers: readonly number[]): number {
+  return numbers.reduce((total, number) => total + number, 0);
+}
+
+/** A transaction that reads keys at one moment: the newest, or that of a revision. */
+export function encodeRead(keys: readonly string[], revision: number | undefined): ITxnRequest {
+  const at: Pick<IRangeRequest, 'revision'> = revision === undefined ? {} : { revision };
+  return { success: keys.map((key) => ({ request_range: { key: Buffer.from(key), ...at } })) };
+}
+
+export function decodeRecord({ key, value, mod_revision: modRevision }: IKeyValue): StoredRecord {
+  return { key: key.toString(), value, modRevision: Number(modRevision) };
+}
+
+function asBuffer(bytes: Uint8Array): Buffer {
+  return Buffer.isBuffer(bytes) ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
