@@ -12,11 +12,24 @@ import type {
   Pool,
   Reservation,
 } from './records.js';
-import type { Change, Decision, EndpointKey, RecordValue, StoredEndpoint, View } from './view.js';
+import type {
+  Change,
+  Decision,
+  EndpointKey,
+  RecordValue,
+  StoredEndpoint,
+  StoredForeignEndpoint,
+  UnreadableRecord,
+  View,
+} from './view.js';
 
 /** A datastore for tests of pure decisions: a map, and every question answered by looking at all of it. */
 export class MapView implements View {
   readonly records = new Map<string, RecordValue>();
+  /** Other writers' endpoints. */
+  readonly foreign: StoredForeignEndpoint[] = [];
+  /** Records that cannot be read. */
+  readonly setAside: UnreadableRecord[] = [];
   /** What decisions wrote to the history, in order. */
   readonly history: HistoryEntry[] = [];
   /** Whether other replicas' changes may be on their way. */
@@ -122,6 +135,14 @@ export class MapView implements View {
 
   endpoints(): StoredEndpoint[] {
     return this.all('endpoint').map(({ key, value }) => ({ key, value }));
+  }
+
+  foreignEndpoints(): Iterable<StoredForeignEndpoint> {
+    return this.foreign;
+  }
+
+  unreadable(): Iterable<UnreadableRecord> {
+    return this.setAside;
   }
 
   #applyChange(change: Change): void {

@@ -199,6 +199,17 @@ export interface Endpoint {
   readonly netns: NetnsIdentity | undefined;
 }
 
+/** An endpoint that another writer keeps, such as Calico's own plugin: as much of it as tells who uses which address. */
+export interface ForeignEndpoint {
+  readonly nodeName: string;
+  /** Empty where it does not say it. */
+  readonly containerId: string;
+  /** Name of its pod; empty outside Kubernetes. */
+  readonly podName: string;
+  /** Of full length: /32 or /128. What cannot be read is left out. */
+  readonly addresses: readonly Prefix[];
+}
+
 /** What a caller asks of Allocate. */
 export interface AllocationRequest {
   readonly attachment: Attachment;

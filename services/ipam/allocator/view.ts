@@ -5,6 +5,7 @@ import type {
   Block,
   BlockOwner,
   Endpoint,
+  ForeignEndpoint,
   Handle,
   HistoryEntry,
   IpamConfig,
@@ -49,6 +50,10 @@ export interface View {
   affinities(): Iterable<Affinity>;
   /** All endpoints, in no order. */
   endpoints(): Iterable<StoredEndpoint>;
+  /** The endpoints that other writers keep, in no order. No other question here is answered from them. */
+  foreignEndpoints(): Iterable<StoredForeignEndpoint>;
+  /** The records that cannot be read, in no order. No other question here is answered from them. */
+  unreadable(): Iterable<UnreadableRecord>;
 }
 
 /** An endpoint with where it is stored. */
@@ -56,6 +61,30 @@ export interface StoredEndpoint {
   readonly key: EndpointKey;
   readonly value: Endpoint;
 }
+
+export interface StoredForeignEndpoint {
+  readonly key: EndpointKey;
+  readonly value: ForeignEndpoint;
+}
+
+/** A record that is set aside, as it cannot be read. */
+export interface UnreadableRecord {
+  /** In the datastore. */
+  readonly key: string;
+  readonly name: RecordName;
+  readonly reason: string;
+}
+
+/** What tells a record from all others of the datastore. */
+export type RecordName =
+  | { readonly kind: 'pool'; readonly name: string }
+  | { readonly kind: 'block'; readonly prefix: Prefix }
+  | { readonly kind: 'affinity'; readonly owner: BlockOwner; readonly block: Prefix }
+  | { readonly kind: 'handle'; readonly id: string }
+  | { readonly kind: 'endpoint'; readonly key: EndpointKey }
+  | { readonly kind: 'config' }
+  | { readonly kind: 'reservation'; readonly name: string }
+  | { readonly kind: 'node'; readonly name: string };
 
 /** Where a workload endpoint is stored: Calico's `<namespace>/<name>`. */
 export interface EndpointKey {

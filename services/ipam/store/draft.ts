@@ -12,7 +12,16 @@ import type {
   Pool,
   Reservation,
 } from '../allocator/records.js';
-import type { Change, EndpointKey, RecordChange, RecordValue, StoredEndpoint, View } from '../allocator/view.js';
+import type {
+  Change,
+  EndpointKey,
+  RecordChange,
+  RecordValue,
+  StoredEndpoint,
+  StoredForeignEndpoint,
+  UnreadableRecord,
+  View,
+} from '../allocator/view.js';
 import { sortAffinities, sortByName } from './image.js';
 import type { Mirror, OwnWrite, Questioned } from './mirror.js';
 import type { RecordKeys } from './record/keys.js';
@@ -251,6 +260,15 @@ export class Draft implements View {
     for (const endpoint of this.#mirror.view.endpoints())
       if (!this.#touched.has(this.#keys.endpoint(endpoint.key))) yield endpoint;
     yield* this.#touchedOf('endpoint');
+  }
+
+  *foreignEndpoints(): Generator<StoredForeignEndpoint, void, void> {
+    for (const endpoint of this.#mirror.view.foreignEndpoints())
+      if (!this.#touched.get(this.#keys.endpoint(endpoint.key))?.written) yield endpoint;
+  }
+
+  unreadable(): Iterable<UnreadableRecord> {
+    return this.#mirror.view.unreadable();
   }
 
   /** The records of one kind in the order of their names, those of the draft in place of the stored ones. */

@@ -12,7 +12,14 @@ import type {
   Pool,
   Reservation,
 } from '../allocator/records.js';
-import type { EndpointKey, RecordValue, StoredEndpoint, View } from '../allocator/view.js';
+import type {
+  EndpointKey,
+  RecordValue,
+  StoredEndpoint,
+  StoredForeignEndpoint,
+  UnreadableRecord,
+  View,
+} from '../allocator/view.js';
 import type { RecordKeys } from './record/keys.js';
 
 /** Decoded records with the indexes that decisions need. Knows nothing of revisions or stored forms. */
@@ -26,6 +33,8 @@ export class Image implements View {
   readonly #pools = new NameList<Pool>();
   readonly #reservations = new NameList<Reservation>();
   readonly #nodes = new NameList<Node>();
+  readonly #foreign = new Map<string, StoredForeignEndpoint>();
+  readonly #unreadable = new Map<string, UnreadableRecord>();
 
   /** @param showsAllBefore - whether everything is here that was committed before the record of the key was last written */
   constructor(keys: RecordKeys, showsAllBefore: (key: string) => boolean) {
@@ -51,7 +60,21 @@ export class Image implements View {
     }
   }
 
+  /** In place of a record: another writer's endpoint. */
+  setForeign(key: string, endpoint: StoredForeignEndpoint): void {
+    this.delete(key);
+    this.#foreign.set(key, endpoint);
+  }
+
+  /** In place of a record: one that cannot be read. */
+  setUnreadable(record: UnreadableRecord): void {
+    this.delete(record.key);
+    this.#unreadable.set(record.key, record);
+  }
+
   delete(key: string): void {
+    this.#foreign.delete(key);
+    this.#unreadable.delete(key);
     const record = this.#records.get(key);
     if (!record) return;
     this.#records.delete(key);
@@ -146,6 +169,14 @@ export class Image implements View {
 
   *endpoints(): Generator<StoredEndpoint, void, void> {
     for (const record of this.#records.values()) if (record.kind === 'endpoint') yield record;
+  }
+
+  foreignEndpoints(): Iterable<StoredForeignEndpoint> {
+    return this.#foreign.values();
+  }
+
+  unreadable(): Iterable<UnreadableRecord> {
+    return this.#unreadable.values();
   }
 
   #insertBlock(block: Block): void {

@@ -123,6 +123,36 @@ describe('the mirror', () => {
     expect(count(mirror)).toBe(4);
   });
 
+  it('shows what it sets aside, and other writers’ endpoints, apart from the records', async () => {
+    const store = new MemoryStore();
+    const foreign = keys.endpoint({ namespace: 'default', name: 'n1-k8s-web-eth0' });
+    const networks = '["10.0.0.7/32","fd00::7",7,"10.0.0.0/24"]';
+    await putText(store, KEY, '{"block":7}');
+    await putText(store, foreign, `{"spec":{"node":"n1","containerID":"c","pod":"web","ipNetworks":${networks}}}`);
+    const { mirror, updater } = await startReplica(store);
+    const shown = async () =>
+      updater.update(
+        'reads',
+        (view) => ({ changes: [], outcome: [...view.foreignEndpoints(), ...view.unreadable()] }),
+        {
+          signal: forever,
+        },
+      );
+    const addresses = [prefix('10.0.0.7/32'), prefix('fd00::7/128')];
+    expect(await shown()).toEqual([
+      {
+        key: { namespace: 'default', name: 'n1-k8s-web-eth0' },
+        value: { nodeName: 'n1', containerId: 'c', podName: 'web', addresses },
+      },
+      { key: KEY, name: { kind: 'handle', id: 'a' }, reason: expect.stringContaining('block is 7') },
+    ]);
+    expect([...mirror.view.endpoints()]).toEqual([]);
+    await writeHandle(store, handle('a', 4));
+    await remove(store, foreign);
+    await settleEvents();
+    expect(await shown()).toEqual([]);
+  });
+
   it('ends its watch when it is closed', async () => {
     const store = new MemoryStore();
     const { mirror } = await startReplica(store);

@@ -332,8 +332,16 @@ export class Mirror {
     this.#entries.set(key, entry);
     if (entry.state === 'deleted') this.#deleted.add(key);
     else this.#deleted.delete(key);
-    const record = entry.state === 'present' ? entry.decoded.record : undefined;
+    this.#show(key, entry);
+  }
+
+  #show(key: string, entry: Entry): void {
+    const { record, foreign } = entry.state === 'present' ? entry.decoded : {};
+    const name = entry.state === 'unreadable' ? this.#options.keys.parse(key) : undefined;
     if (record) this.#image.set(key, record);
+    else if (foreign) this.#image.setForeign(key, foreign);
+    else if (entry.state === 'unreadable' && name)
+      this.#image.setUnreadable({ key, name, reason: entry.failure.details.reason ?? entry.failure.message });
     else this.#image.delete(key);
   }
 

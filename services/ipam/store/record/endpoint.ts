@@ -3,11 +3,18 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
 import { comparePrefixes, formatPrefix } from '@podwire/shared/net/prefix';
 
-import type { Endpoint, EndpointAddress, NetnsIdentity, PodIdentity } from '../../allocator/records.js';
+import type {
+  Endpoint,
+  EndpointAddress,
+  ForeignEndpoint,
+  NetnsIdentity,
+  PodIdentity,
+} from '../../allocator/records.js';
 import type { EndpointKey } from '../../allocator/view.js';
 import {
   field,
   isAbsent,
+  parseHostAddress,
   readHostAddress,
   readList,
   readObject,
@@ -18,7 +25,7 @@ import {
   Unreadable,
   type Field,
 } from './fields.js';
-import { parseJson, type Json, type JsonObject } from './json.js';
+import { isArray, isObject, parseJson, type Json, type JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
 
 /**
@@ -60,6 +67,26 @@ export function decodeEndpoint(raw: JsonObject, name: RecordName & { kind: 'endp
     mac,
     hostInterfaceName: text('interfaceName'),
     netns: decodeNetns(annotations),
+  };
+}
+
+/** Reads what can be read: nothing in another writer's endpoint makes it unreadable here. */
+export function decodeForeignEndpoint(raw: JsonObject): ForeignEndpoint {
+  const { spec } = raw;
+  const fields = isObject(spec) ? spec : {};
+  const text = (fieldName: string): string => {
+    const { value } = field(fields, fieldName);
+    return typeof value === 'string' ? value : '';
+  };
+  const networks = fields.ipNetworks;
+  return {
+    nodeName: text('node'),
+    containerId: text('containerID'),
+    podName: text('pod'),
+    addresses: (isArray(networks) ? networks : []).flatMap((value) => {
+      const address = typeof value === 'string' ? parseHostAddress(value) : undefined;
+      return address ? [address] : [];
+    }),
   };
 }
 

@@ -97,12 +97,18 @@ export function readPrefix(source: Field): Prefix {
 
 /** An address or a CIDR of full length, as Calico's `ipNetworks` hold. */
 export function readHostAddress(source: Field): Prefix {
-  const text = readText(source);
+  const address = parseHostAddress(readText(source));
+  if (!address) throw unreadable(source, 'an address');
+  return address;
+}
+
+/** @returns undefined for a text that is neither an address nor a CIDR of full length */
+export function parseHostAddress(text: string): Prefix | undefined {
   const parsed = parsePrefix(text);
   const prefix = parsed.ok ? parsed.prefix : undefined;
   const address = prefix ?? parseAddress(text);
   const bits = address?.family === 4 ? 32 : 128;
-  if (!address || (prefix && prefix.length !== bits)) throw unreadable(source, 'an address');
+  if (!address || (prefix && prefix.length !== bits)) return undefined;
   return { family: address.family, value: address.value, length: bits };
 }
 

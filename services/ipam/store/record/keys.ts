@@ -2,20 +2,11 @@ import { formatAddress, parseAddress, type Family } from '@podwire/shared/net/ad
 import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { BlockOwner, HistoryEntry } from '../../allocator/records.js';
-import type { EndpointKey, RecordValue } from '../../allocator/view.js';
+import type { EndpointKey, RecordName, RecordValue } from '../../allocator/view.js';
 
-/** What a key of the datastore names. Source: Calico's libcalico-go/lib/backend/model and lib/backend/etcdv3. */
-export type RecordName =
-  | { readonly kind: 'pool'; readonly name: string }
-  | { readonly kind: 'block'; readonly prefix: Prefix }
-  | { readonly kind: 'affinity'; readonly owner: BlockOwner; readonly block: Prefix }
-  | { readonly kind: 'handle'; readonly id: string }
-  | { readonly kind: 'endpoint'; readonly key: EndpointKey }
-  | { readonly kind: 'config' }
-  | { readonly kind: 'reservation'; readonly name: string }
-  | { readonly kind: 'node'; readonly name: string };
+export type { RecordName };
 
-/** The keys of Calico's etcd schema below a configurable prefix. */
+/** The keys of Calico's etcd schema below a configurable prefix (its libcalico-go/lib/backend/model and lib/backend/etcdv3). */
 export class RecordKeys {
   /** Every key begins with it: the prefix and a slash. */
   readonly root: string;

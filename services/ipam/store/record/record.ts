@@ -1,11 +1,11 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { comparePrefixes } from '@podwire/shared/net/prefix';
 
-import type { RecordValue } from '../../allocator/view.js';
+import type { RecordValue, StoredForeignEndpoint } from '../../allocator/view.js';
 import { decodeAffinity, encodeAffinity } from './affinity.js';
 import { decodeBlock, encodeBlock } from './block.js';
 import { decodeConfig, encodeConfig } from './config.js';
-import { decodeEndpoint, encodeEndpoint } from './endpoint.js';
+import { decodeEndpoint, decodeForeignEndpoint, encodeEndpoint } from './endpoint.js';
 import { Unreadable } from './fields.js';
 import { decodeHandle, encodeHandle } from './handle.js';
 import { formatJson, isObject, parseJson, type JsonObject } from './json.js';
@@ -18,6 +18,8 @@ import { decodeReservation, encodeReservation } from './reservation.js';
 export interface DecodedRecord {
   /** Undefined for a record of another writer that has no meaning here: an endpoint that Calico's own plugin made. */
   readonly record: RecordValue | undefined;
+  /** That endpoint, as far as it matters to an audit. */
+  readonly foreign?: StoredForeignEndpoint;
   readonly raw: JsonObject;
 }
 
@@ -31,7 +33,9 @@ const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 export function decodeRecord(key: string, name: RecordName, value: Uint8Array): DecodedRecord {
   try {
     const raw = decodeObject(value, name);
-    return { record: decodeNamed(raw, name), raw };
+    const record = decodeNamed(raw, name);
+    if (record || name.kind !== 'endpoint') return { record, raw };
+    return { record, foreign: { key: name.key, value: decodeForeignEndpoint(raw) }, raw };
   } catch (error) {
     if (!(error instanceof Unreadable)) throw error;
     throw new Failure(
