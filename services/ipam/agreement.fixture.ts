@@ -29,6 +29,18 @@ export function countHeld(view: MapView): number {
     .reduce((sum, block) => sum + ordinalsWhere(block, ({ handleId }) => handleId !== undefined).length, 0);
 }
 
+/** The address that each handle has, as a CIDR of full length; its last where there are several. */
+export function heldByHandle(view: MapView): ReadonlyMap<string, string> {
+  const held = new Map<string, string>();
+  for (const block of view.blocks()) {
+    block.allocations.forEach((_, ordinal) => {
+      const handleId = attributesAt(block, ordinal)?.handleId;
+      if (handleId !== undefined) held.set(handleId, formatPrefix(hostPrefix(addressAt(block.prefix, ordinal))));
+    });
+  }
+  return held;
+}
+
 /** Every way in which the records break I1–I3, P1 or P2 of DESIGN.md, one line each. Looks at everything, in the obvious way. */
 export function disagreements(view: MapView, nowMs: number): string[] {
   return [
