@@ -1,0 +1,13 @@
+/**
+ * Numbers from 0 (included) to 1 (excluded), the same for the same seed (mulberry32). Concurrent callers draw from it in the order
+ * in which they happen to run, so a seed repeats the faults and the mix of calls, not every interleaving.
+ */
+export function seededRandom(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
