@@ -119,7 +119,12 @@ function refusal(view: View, { families, nodeName, attachment }: Refused): Failu
 function allocationChanges(view: View, attachment: Attachment, grants: readonly Grant[]): Change[] {
   if (grants.length === 0) return [];
   const blocks = grants.map(({ block }) => block);
-  return [...grants.flatMap(({ changes }) => changes), ...handleChanges(view, handleId(attachment), blocks)];
+  const id = handleId(attachment);
+  return [
+    ...grants.flatMap(({ changes }) => changes),
+    ...handleChanges(view, id, blocks),
+    { type: 'expectUnreleased', handleId: id },
+  ];
 }
 
 interface Refresh {
