@@ -6,6 +6,19 @@
 
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
+import {
+  type CallOptions,
+  type ChannelCredentials,
+  Client,
+  type ClientOptions,
+  type ClientUnaryCall,
+  type handleUnaryCall,
+  makeGenericClientConstructor,
+  type Metadata,
+  type ServiceError,
+  type UntypedServiceImplementation,
+} from "@grpc/grpc-js";
+import { Timestamp } from "../../../google/protobuf/timestamp.js";
 import { Attachment } from "../../net/v1/attachment.js";
 
 /** PodIdentity names a Kubernetes pod. */
@@ -50,7 +63,24 @@ export interface Endpoint {
   /** Name of the interface's other end, on the node: at most 15 bytes, derived from the attachment. */
   hostInterfaceName: string;
   /** The container's network namespace, where it was given. */
-  netns?: NetnsIdentity | undefined;
+  netns?:
+    | NetnsIdentity
+    | undefined;
+  /** Namespace of the workload endpoint in the datastore: the pod's, or `default` where there is no pod. */
+  namespace: string;
+  /** UID of the workload endpoint in the datastore; empty for one that an earlier release made. */
+  uid: string;
+  /** When the attachment got its first address; none where an earlier release made the endpoint. */
+  createTime:
+    | Date
+    | undefined;
+  /** Labels of the workload endpoint in the datastore. */
+  labels: { [key: string]: string };
+}
+
+export interface Endpoint_LabelsEntry {
+  key: string;
+  value: string;
 }
 
 /** EndpointAddress is one address of an endpoint, and where it came from. */
@@ -63,6 +93,30 @@ export interface EndpointAddress {
   poolName: string;
   /** The block's sequence number at the allocation: with the address it names this allocation and no later one. */
   sequenceNumber: bigint;
+}
+
+/** ListEndpointsRequest asks for one page of endpoints. An endpoint has to match every filter that is set. */
+export interface ListEndpointsRequest {
+  /** Largest number of endpoints to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
+  pageSize: number;
+  /** The next_page_token of the answer before; empty for the first page. All other fields must be as in that request. */
+  pageToken: string;
+  /** Only endpoints of containers on this node; empty means all. */
+  nodeName: string;
+  /** Only endpoints of this namespace; empty means all. */
+  namespace: string;
+  /** Only endpoints of the pods of this name; empty means all. */
+  podName: string;
+  /** Only endpoints with an address of this pool; empty means all. */
+  poolName: string;
+}
+
+/** ListEndpointsResponse is one page of endpoints. */
+export interface ListEndpointsResponse {
+  /** The endpoints, in the order of their namespaces and names. */
+  endpoints: Endpoint[];
+  /** Token for the next page; empty on the last. */
+  nextPageToken: string;
 }
 
 function createBasePodIdentity(): PodIdentity {
@@ -224,6 +278,10 @@ function createBaseEndpoint(): Endpoint {
     macAddress: "",
     hostInterfaceName: "",
     netns: undefined,
+    namespace: "",
+    uid: "",
+    createTime: undefined,
+    labels: {},
   };
 }
 
@@ -253,6 +311,18 @@ export const Endpoint: MessageFns<Endpoint> = {
     if (message.netns !== undefined) {
       NetnsIdentity.encode(message.netns, writer.uint32(66).fork()).join();
     }
+    if (message.namespace !== "") {
+      writer.uint32(74).string(message.namespace);
+    }
+    if (message.uid !== "") {
+      writer.uint32(82).string(message.uid);
+    }
+    if (message.createTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.createTime), writer.uint32(90).fork()).join();
+    }
+    globalThis.Object.entries(message.labels).forEach(([key, value]: [string, string]) => {
+      Endpoint_LabelsEntry.encode({ key: key as any, value }, writer.uint32(98).fork()).join();
+    });
     return writer;
   },
 
@@ -333,6 +403,41 @@ export const Endpoint: MessageFns<Endpoint> = {
             message.netns = NetnsIdentity.decode(reader, reader.uint32());
             continue;
           }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.namespace = reader.string();
+            continue;
+          }
+          case 10: {
+            if (tag !== 82) {
+              break;
+            }
+
+            message.uid = reader.string();
+            continue;
+          }
+          case 11: {
+            if (tag !== 90) {
+              break;
+            }
+
+            message.createTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 12: {
+            if (tag !== 98) {
+              break;
+            }
+
+            const entry12 = Endpoint_LabelsEntry.decode(reader, reader.uint32());
+            if (entry12.value !== undefined) {
+              message.labels[entry12.key] = entry12.value;
+            }
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -362,6 +467,85 @@ export const Endpoint: MessageFns<Endpoint> = {
     message.netns = (object.netns !== undefined && object.netns !== null)
       ? NetnsIdentity.fromPartial(object.netns)
       : undefined;
+    message.namespace = object.namespace ?? "";
+    message.uid = object.uid ?? "";
+    message.createTime = object.createTime ?? undefined;
+    message.labels = (globalThis.Object.entries(object.labels ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    return message;
+  },
+};
+
+function createBaseEndpoint_LabelsEntry(): Endpoint_LabelsEntry {
+  return { key: "", value: "" };
+}
+
+export const Endpoint_LabelsEntry: MessageFns<Endpoint_LabelsEntry> = {
+  encode(message: Endpoint_LabelsEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Endpoint_LabelsEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEndpoint_LabelsEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<Endpoint_LabelsEntry>): Endpoint_LabelsEntry {
+    return Endpoint_LabelsEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Endpoint_LabelsEntry>): Endpoint_LabelsEntry {
+    const message = createBaseEndpoint_LabelsEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
     return message;
   },
 };
@@ -462,6 +646,258 @@ export const EndpointAddress: MessageFns<EndpointAddress> = {
   },
 };
 
+function createBaseListEndpointsRequest(): ListEndpointsRequest {
+  return { pageSize: 0, pageToken: "", nodeName: "", namespace: "", podName: "", poolName: "" };
+}
+
+export const ListEndpointsRequest: MessageFns<ListEndpointsRequest> = {
+  encode(message: ListEndpointsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.pageSize !== 0) {
+      writer.uint32(8).int32(message.pageSize);
+    }
+    if (message.pageToken !== "") {
+      writer.uint32(18).string(message.pageToken);
+    }
+    if (message.nodeName !== "") {
+      writer.uint32(26).string(message.nodeName);
+    }
+    if (message.namespace !== "") {
+      writer.uint32(34).string(message.namespace);
+    }
+    if (message.podName !== "") {
+      writer.uint32(42).string(message.podName);
+    }
+    if (message.poolName !== "") {
+      writer.uint32(50).string(message.poolName);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListEndpointsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListEndpointsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.pageSize = reader.int32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.pageToken = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.namespace = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.podName = reader.string();
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.poolName = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListEndpointsRequest>): ListEndpointsRequest {
+    return ListEndpointsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListEndpointsRequest>): ListEndpointsRequest {
+    const message = createBaseListEndpointsRequest();
+    message.pageSize = object.pageSize ?? 0;
+    message.pageToken = object.pageToken ?? "";
+    message.nodeName = object.nodeName ?? "";
+    message.namespace = object.namespace ?? "";
+    message.podName = object.podName ?? "";
+    message.poolName = object.poolName ?? "";
+    return message;
+  },
+};
+
+function createBaseListEndpointsResponse(): ListEndpointsResponse {
+  return { endpoints: [], nextPageToken: "" };
+}
+
+export const ListEndpointsResponse: MessageFns<ListEndpointsResponse> = {
+  encode(message: ListEndpointsResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.endpoints) {
+      Endpoint.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.nextPageToken !== "") {
+      writer.uint32(18).string(message.nextPageToken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListEndpointsResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListEndpointsResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.endpoints.push(Endpoint.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.nextPageToken = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListEndpointsResponse>): ListEndpointsResponse {
+    return ListEndpointsResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListEndpointsResponse>): ListEndpointsResponse {
+    const message = createBaseListEndpointsResponse();
+    message.endpoints = object.endpoints?.map((e) => Endpoint.fromPartial(e)) || [];
+    message.nextPageToken = object.nextPageToken ?? "";
+    return message;
+  },
+};
+
+/** EndpointService shows which attachment holds what. */
+export type EndpointServiceService = typeof EndpointServiceService;
+export const EndpointServiceService = {
+  /**
+   * ListEndpoints returns workload endpoints in the order of their namespaces and names.
+   *
+   * A page may hold fewer endpoints than asked for, even none, while there are more: a search that few endpoints match goes on
+   * with the next page. Only an empty next_page_token says that there are no more.
+   *
+   * Errors: INVALID_ARGUMENT (negative page size, a page token that ListEndpoints did not give, or a malformed filter field).
+   */
+  listEndpoints: {
+    path: "/podwire.ipam.v1.EndpointService/ListEndpoints" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ListEndpointsRequest): Buffer => Buffer.from(ListEndpointsRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ListEndpointsRequest => ListEndpointsRequest.decode(value),
+    responseSerialize: (value: ListEndpointsResponse): Buffer =>
+      Buffer.from(ListEndpointsResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ListEndpointsResponse => ListEndpointsResponse.decode(value),
+  },
+} as const;
+
+export interface EndpointServiceServer extends UntypedServiceImplementation {
+  /**
+   * ListEndpoints returns workload endpoints in the order of their namespaces and names.
+   *
+   * A page may hold fewer endpoints than asked for, even none, while there are more: a search that few endpoints match goes on
+   * with the next page. Only an empty next_page_token says that there are no more.
+   *
+   * Errors: INVALID_ARGUMENT (negative page size, a page token that ListEndpoints did not give, or a malformed filter field).
+   */
+  listEndpoints: handleUnaryCall<ListEndpointsRequest, ListEndpointsResponse>;
+}
+
+export interface EndpointServiceClient extends Client {
+  /**
+   * ListEndpoints returns workload endpoints in the order of their namespaces and names.
+   *
+   * A page may hold fewer endpoints than asked for, even none, while there are more: a search that few endpoints match goes on
+   * with the next page. Only an empty next_page_token says that there are no more.
+   *
+   * Errors: INVALID_ARGUMENT (negative page size, a page token that ListEndpoints did not give, or a malformed filter field).
+   */
+  listEndpoints(
+    request: ListEndpointsRequest,
+    callback: (error: ServiceError | null, response: ListEndpointsResponse) => void,
+  ): ClientUnaryCall;
+  listEndpoints(
+    request: ListEndpointsRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ListEndpointsResponse) => void,
+  ): ClientUnaryCall;
+  listEndpoints(
+    request: ListEndpointsRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ListEndpointsResponse) => void,
+  ): ClientUnaryCall;
+}
+
+export const EndpointServiceClient = makeGenericClientConstructor(
+  EndpointServiceService,
+  "podwire.ipam.v1.EndpointService",
+) as unknown as {
+  new (address: string, credentials: ChannelCredentials, options?: Partial<ClientOptions>): EndpointServiceClient;
+  service: typeof EndpointServiceService;
+  serviceName: string;
+};
+
 type Builtin = Date | Function | Uint8Array | string | number | boolean | bigint | undefined;
 
 type DeepPartial<T> = T extends bigint ? string | number | bigint
@@ -470,6 +906,18 @@ type DeepPartial<T> = T extends bigint ? string | number | bigint
   : T extends { $case: string; value: unknown } ? { $case: T["$case"]; value?: DeepPartial<T["value"]> }
   : T extends {} ? { [K in keyof T]?: DeepPartial<T[K]> }
   : Partial<T>;
+
+function toTimestamp(date: Date): Timestamp {
+  const seconds = BigInt(Math.trunc(date.getTime() / 1_000));
+  const nanos = (date.getTime() % 1_000) * 1_000_000;
+  return { seconds, nanos };
+}
+
+function fromTimestamp(t: Timestamp): Date {
+  let millis = (globalThis.Number(t.seconds.toString()) || 0) * 1_000;
+  millis += (t.nanos || 0) / 1_000_000;
+  return new globalThis.Date(millis);
+}
 
 interface MessageFns<T> {
   encode(message: T, writer?: BinaryWriter): BinaryWriter;
