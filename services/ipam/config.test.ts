@@ -19,6 +19,16 @@ test('an empty environment gives the documented defaults', () => {
     listen: ['unix:/run/podwire/ipam.sock'],
     store: 'embedded',
     storeDirectory: '/var/lib/podwire/ipam',
+    etcdEndpoints: ['http://127.0.0.1:2379'],
+    etcdCaFile: '',
+    etcdCertFile: '',
+    etcdKeyFile: '',
+    etcdUsername: '',
+    etcdPasswordFile: '',
+    etcdRequestTimeoutMs: 5000,
+    etcdDialTimeoutMs: 2000,
+    etcdMaxTxnOpsCount: 128,
+    etcdMaxRequestBytes: 1_572_864,
     datastorePrefix: '/calico',
     callTimeoutMs: 10_000,
     drainTimeoutMs: 5000,
@@ -37,8 +47,18 @@ test('every setting has a variable of the process, and says what it does', () =>
 test('every setting is read', () => {
   const config = readConfig({
     PODWIRE_IPAM_LISTEN: 'unix:/tmp/a.sock, 127.0.0.1:0',
-    PODWIRE_IPAM_STORE: 'embedded',
+    PODWIRE_IPAM_STORE: 'etcd',
     PODWIRE_IPAM_STORE_DIRECTORY: '/tmp/store',
+    PODWIRE_IPAM_ETCD_ENDPOINTS: 'https://a.example:2379, https://[::1]:2380',
+    PODWIRE_IPAM_ETCD_CA_FILE: '/tmp/ca',
+    PODWIRE_IPAM_ETCD_CERT_FILE: '/tmp/cert',
+    PODWIRE_IPAM_ETCD_KEY_FILE: '/tmp/key',
+    PODWIRE_IPAM_ETCD_USERNAME: 'podwire',
+    PODWIRE_IPAM_ETCD_PASSWORD_FILE: '/tmp/password',
+    PODWIRE_IPAM_ETCD_REQUEST_TIMEOUT_MS: '100',
+    PODWIRE_IPAM_ETCD_DIAL_TIMEOUT_MS: '60000',
+    PODWIRE_IPAM_ETCD_MAX_TXN_OPS: '1000',
+    PODWIRE_IPAM_ETCD_MAX_REQUEST_BYTES: '65536',
     PODWIRE_IPAM_DATASTORE_PREFIX: '/other/calico',
     PODWIRE_IPAM_DEFAULT_POOL_CIDR: 'fd00::/64',
     PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '120',
@@ -50,8 +70,18 @@ test('every setting is read', () => {
   const { defaultPool, ...rest } = config;
   expect(rest).toEqual({
     listen: ['unix:/tmp/a.sock', '127.0.0.1:0'],
-    store: 'embedded',
+    store: 'etcd',
     storeDirectory: '/tmp/store',
+    etcdEndpoints: ['https://a.example:2379', 'https://[::1]:2380'],
+    etcdCaFile: '/tmp/ca',
+    etcdCertFile: '/tmp/cert',
+    etcdKeyFile: '/tmp/key',
+    etcdUsername: 'podwire',
+    etcdPasswordFile: '/tmp/password',
+    etcdRequestTimeoutMs: 100,
+    etcdDialTimeoutMs: 60_000,
+    etcdMaxTxnOpsCount: 1000,
+    etcdMaxRequestBytes: 65_536,
     datastorePrefix: '/other/calico',
     callTimeoutMs: 1,
     drainTimeoutMs: 0,
@@ -67,6 +97,15 @@ describe('nonsense is refused', () => {
       PODWIRE_IPAM_LISTEN: 'nowhere',
       PODWIRE_IPAM_STORE: 'paper',
       PODWIRE_IPAM_STORE_DIRECTORY: 'relative',
+      PODWIRE_IPAM_ETCD_ENDPOINTS: 'http://a:1,https://b:2',
+      PODWIRE_IPAM_ETCD_CA_FILE: 'ca',
+      PODWIRE_IPAM_ETCD_CERT_FILE: 'cert',
+      PODWIRE_IPAM_ETCD_KEY_FILE: 'key',
+      PODWIRE_IPAM_ETCD_PASSWORD_FILE: 'password',
+      PODWIRE_IPAM_ETCD_REQUEST_TIMEOUT_MS: '9',
+      PODWIRE_IPAM_ETCD_DIAL_TIMEOUT_MS: 'soon',
+      PODWIRE_IPAM_ETCD_MAX_TXN_OPS: '127',
+      PODWIRE_IPAM_ETCD_MAX_REQUEST_BYTES: '1.5MiB',
       PODWIRE_IPAM_DATASTORE_PREFIX: '/calico/',
       PODWIRE_IPAM_DEFAULT_POOL_CIDR: 'y',
       PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '1.5',
@@ -92,4 +131,29 @@ describe('nonsense is refused', () => {
   ])('in a default pool that no pool could be: %o', (env, expected) => {
     expect(refusal(env).message).toMatch(expected);
   });
+
+  test.each<[Readonly<Record<string, string>>, readonly string[]]>([
+    [{ ENDPOINTS: '127.0.0.1:2379' }, ['ENDPOINTS']],
+    [{ ENDPOINTS: 'http://a:1,' }, ['ENDPOINTS']],
+    [{ ENDPOINTS: 'https://a:1', KEY_FILE: '/k', USERNAME: 'u' }, ['CERT_FILE', 'PASSWORD_FILE']],
+    [{ ENDPOINTS: 'https://a:1', CERT_FILE: '/c', PASSWORD_FILE: '/p' }, ['KEY_FILE', 'USERNAME']],
+    [{ CA_FILE: '/a', CERT_FILE: '/c', KEY_FILE: '/k' }, ['CA_FILE', 'CERT_FILE']],
+  ])('in settings of etcd that do not go together: %o', (settings, wrong) => {
+    const named = (name: string): string => `PODWIRE_IPAM_ETCD_${name}`;
+    const env = Object.fromEntries(Object.entries(settings).map(([name, value]) => [named(name), value]));
+    const violations = refusal({ ...env, PODWIRE_IPAM_STORE: 'etcd' }).violations;
+    expect(violations.map(({ field }) => field).sort()).toEqual(wrong.map(named).sort());
+  });
+
+  test('whatever they are about, all at once', () => {
+    const env = { PODWIRE_IPAM_ETCD_USERNAME: 'u', PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/27' };
+    expect(refusal(env).violations).toHaveLength(2);
+  });
+});
+
+test('a setting that has no effect with some store says so', () => {
+  for (const { variable, about } of Object.values(SETTINGS)) {
+    if (variable.startsWith('PODWIRE_IPAM_ETCD_')) expect(about).toContain('No effect with another store than etcd.');
+  }
+  expect(SETTINGS.storeDirectory.about).toContain('No effect with another store than embedded.');
 });

@@ -5,8 +5,9 @@ import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import { absolutePath, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
 import { z } from 'zod';
 
-import { checkPool, type PoolFault, type PoolSpec } from './allocator/create-pool.js';
+import { checkPool, type PoolFault, type PoolSpec } from './allocator/check-pool.js';
 import { subdomainFault } from './allocator/names.js';
+import { ETCD_SETTINGS, etcdFaults } from './etcd-settings.js';
 
 /** Prefix of the environment variables that are settings of podwire-ipam. */
 const PREFIX = 'PODWIRE_IPAM_';
@@ -25,16 +26,19 @@ export const SETTINGS = {
   },
   store: {
     variable: 'PODWIRE_IPAM_STORE',
-    schema: oneOf(['embedded']),
+    schema: oneOf(['embedded', 'etcd']),
     default: 'embedded',
-    about: 'Kind of datastore: embedded, files of this process alone.',
+    about:
+      'Kind of datastore: embedded, files of this process alone; etcd, a cluster that any number of replicas share.',
   },
   storeDirectory: {
     variable: 'PODWIRE_IPAM_STORE_DIRECTORY',
     schema: absolutePath,
     default: '/var/lib/podwire/ipam',
-    about: 'Absolute path of the embedded datastore’s directory; made with mode 0700 when it is missing.',
+    about:
+      'Absolute path of the embedded datastore’s directory; made with mode 0700 when it is missing. No effect with another store than embedded.',
   },
+  ...ETCD_SETTINGS,
   datastorePrefix: {
     variable: 'PODWIRE_IPAM_DATASTORE_PREFIX',
     schema: text.regex(/^(\/[A-Za-z0-9_.-]+)+$/, 'is not one or more parts that each begin with "/"'),
@@ -100,19 +104,21 @@ export type Config = Omit<
 export function readConfig(env: Readonly<Record<string, string | undefined>>): Config {
   const values = readSettings({ settings: SETTINGS, prefix: PREFIX, env });
   const { defaultPoolCidr: cidr, defaultPoolBlockSize: blockSizeBits, defaultPoolName: name, ...rest } = values;
-  if (cidr === '') return { ...rest, defaultPool: undefined };
-  const checked = checkPool({ name, cidr, blockSizeBits, disabled: false });
-  if (checked.ok) return { ...rest, defaultPool: checked.spec };
-  throw violationsFailure('INVALID_SETTINGS', 'Settings refused', checked.faults.map(violationOf));
+  const faults = etcdFaults(values);
+  const checked = cidr === '' ? undefined : checkPool({ name, cidr, blockSizeBits, disabled: false });
+  if (checked?.ok === false) faults.push(...checked.faults.map(violationOf));
+  if (faults.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', faults);
+  return { ...rest, defaultPool: checked?.ok === true ? checked.spec : undefined };
 }
 
-const POOL_SETTINGS = {
+/** The rest of a default pool is not set, and so not at fault. */
+const POOL_SETTINGS: Partial<Record<PoolFault['field'], { readonly variable: string; readonly about: string }>> = {
   name: SETTINGS.defaultPoolName,
   cidr: SETTINGS.defaultPoolCidr,
   blockSizeBits: SETTINGS.defaultPoolBlockSize,
-} as const;
+};
 
 function violationOf({ field, reason }: PoolFault): Violation {
-  const { variable, about } = POOL_SETTINGS[field];
-  return { field: variable, reason: `${reason}. ${about}` };
+  const setting = POOL_SETTINGS[field];
+  return setting ? { field: setting.variable, reason: `${reason}. ${setting.about}` } : { field, reason };
 }

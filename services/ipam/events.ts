@@ -24,6 +24,11 @@ export class Events {
     '{endpoint}',
     'Endpoints taken over by a new sandbox',
   );
+  readonly #endpointsLost = this.#counter(
+    'podwire.store.endpoints.lost',
+    '{endpoint}',
+    'Servers of the datastore that were given up as they failed',
+  );
   readonly #pools = this.#counter('podwire.ipam.pools', '{pool}', 'Pools by what became of them');
 
   constructor(log: Logger) {
@@ -76,6 +81,17 @@ export class Events {
   /** A record of the datastore cannot be read: it is set aside, and the rest goes on being served. */
   recordUnreadable(key: string, failure: Failure): void {
     this.#log.error({ err: failure, 'podwire.store.key': key }, failure.message);
+  }
+
+  /** A server of the datastore's cluster answers, and is used from now on. */
+  storeEndpointChosen(endpoint: string): void {
+    this.#log.info({ 'server.address': endpoint }, `the datastore is used at ${endpoint}`);
+  }
+
+  /** The server of the datastore's cluster that was in use fails; another is looked for. */
+  storeEndpointLost(endpoint: string, failure: Failure): void {
+    this.#endpointsLost.add(1);
+    this.#log.warn({ err: failure, 'server.address': endpoint }, failure.message);
   }
 
   /** The datastore's changes are not seen for a while. */

@@ -8,11 +8,10 @@ import { Events } from './events.js';
 import { beginDatastore } from './first-start.js';
 import { Ipam } from './ipam.js';
 import type { IpamOptions } from './operations/options.js';
+import { openStore, type OpenStore } from './open-store.js';
 import { ipamServices } from './rpc/index.js';
-import { EmbeddedStore } from './store/embedded/embedded-store.js';
 import { Mirror, type MirrorEvent } from './store/mirror.js';
 import { RecordKeys } from './store/record/keys.js';
-import type { Store } from './store/store.js';
 import { Updater } from './store/update.js';
 
 /** What the service takes from the process it runs in. */
@@ -35,13 +34,15 @@ export interface RunningService extends Running {
 /**
  * Starts podwire-ipam: the datastore, the decisions on it, and gRPC in front of them. It listens at once, and tells health checks
  * that it serves once the datastore has been read; requests that come before wait for that.
- * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE, or INVALID_SETTINGS when an address is taken
+ * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE, STORE_DENIED, or INVALID_SETTINGS when an address is taken or a
+ * file cannot be read
  */
 export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
   const { log, clock, pid, newUid } = surroundings;
-  const store = await EmbeddedStore.open({ directory: config.storeDirectory, pid });
   const events = new Events(log);
-  const loading = loadDatastore(store, { config, surroundings, events });
+  const opened = await openStore(config, { pid, newUid, events });
+  const { store } = opened;
+  const loading = loadDatastore(opened, { config, surroundings, events });
   // Awaited below; a failure must not count as unhandled before.
   loading.catch(() => undefined);
   const updates: IpamOptions['updates'] = {
@@ -83,7 +84,10 @@ interface Loading {
   readonly events: Events;
 }
 
-async function loadDatastore(store: Store, { config, surroundings, events }: Loading): Promise<Datastore> {
+async function loadDatastore(
+  { store, maxOperationsCount }: OpenStore,
+  { config, surroundings, events }: Loading,
+): Promise<Datastore> {
   const { clock, random, newUid } = surroundings;
   const keys = new RecordKeys(config.datastorePrefix);
   const never = new AbortController().signal;
@@ -91,7 +95,8 @@ async function loadDatastore(store: Store, { config, surroundings, events }: Loa
   const defaultPool = await beginDatastore(first, never);
   if (defaultPool) events.poolCreated(defaultPool);
   const mirror = await Mirror.start({ store, keys, clock, random, report: (event) => tell(events, event) }, never);
-  return { mirror, updater: new Updater({ store, mirror, keys, clock, random }) };
+  const limits = maxOperationsCount === undefined ? {} : { maxOperationsCount };
+  return { mirror, updater: new Updater({ store, mirror, keys, clock, random, ...limits }) };
 }
 
 async function closeDatastore({ mirror, updater }: Datastore): Promise<void> {

@@ -1,0 +1,59 @@
+import type { Config } from './config.js';
+import type { Events } from './events.js';
+import { EmbeddedStore } from './store/embedded/embedded-store.js';
+import { EtcdStore, type EtcdStoreOptions } from './store/etcd/etcd-store.js';
+import type { Store } from './store/store.js';
+
+export interface StoreSurroundings {
+  readonly pid: number;
+  /** Makes a UUID. */
+  readonly newUid: () => string;
+  readonly events: Events;
+}
+
+/** A datastore, and what its kind allows. */
+export interface OpenStore {
+  readonly store: Store;
+  /** How many operations one transaction may have; undefined for the update loop's own limit. */
+  readonly maxOperationsCount: number | undefined;
+}
+
+/**
+ * Opens the datastore that the settings choose.
+ * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE, STORE_DENIED, or INVALID_SETTINGS when a file that they name
+ * cannot be read
+ */
+export async function openStore(config: Config, { pid, newUid, events }: StoreSurroundings): Promise<OpenStore> {
+  if (config.store === 'embedded') {
+    const store = await EmbeddedStore.open({ directory: config.storeDirectory, pid });
+    return { store, maxOperationsCount: undefined };
+  }
+  const store = await EtcdStore.open({
+    ...etcdOptions(config),
+    uid: newUid(),
+    report: (event) => {
+      if (event.type === 'endpointChosen') events.storeEndpointChosen(event.endpoint);
+      else events.storeEndpointLost(event.endpoint, event.failure);
+    },
+  });
+  return { store, maxOperationsCount: store.maxOperationsCount };
+}
+
+function etcdOptions(config: Config): Omit<EtcdStoreOptions, 'uid'> {
+  const given = (text: string): string | undefined => (text === '' ? undefined : text);
+  return {
+    endpoints: config.etcdEndpoints,
+    credentials: {
+      caFile: given(config.etcdCaFile),
+      certFile: given(config.etcdCertFile),
+      keyFile: given(config.etcdKeyFile),
+      username: given(config.etcdUsername),
+      passwordFile: given(config.etcdPasswordFile),
+    },
+    requestTimeoutMs: config.etcdRequestTimeoutMs,
+    dialTimeoutMs: config.etcdDialTimeoutMs,
+    maxOperationsCount: config.etcdMaxTxnOpsCount,
+    maxRequestBytes: config.etcdMaxRequestBytes,
+    keyPrefix: config.datastorePrefix,
+  };
+}
