@@ -61,6 +61,7 @@ describe('codes of the CNI specification', () => {
         'POOLS_EXHAUSTED',
         'STORE_FULL',
         'STORE_UNAVAILABLE',
+        'TOO_MANY_STREAMS',
         'UNREACHABLE',
       ],
     ],

@@ -119,6 +119,12 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'The kernel lacks what is needed.',
   },
+  TOO_MANY_STREAMS: {
+    status: status.RESOURCE_EXHAUSTED,
+    cni: 11,
+    retryable: true,
+    about: 'The server has as many streams open as it may.',
+  },
   UNREACHABLE: { status: status.UNAVAILABLE, cni: 11, retryable: true, about: 'A Podwire service does not answer.' },
   DEADLINE_EXCEEDED: {
     status: status.DEADLINE_EXCEEDED,

@@ -27,6 +27,7 @@ test('whether it may be repeated is a property of its code', () => {
     'CONFLICT',
     'DEADLINE_EXCEEDED',
     'STORE_UNAVAILABLE',
+    'TOO_MANY_STREAMS',
     'UNREACHABLE',
   ]);
 });

@@ -10,6 +10,7 @@ import {
 import { SpanKind, trace, context, type Span } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
+import { failureOfSignal } from '../failure/signal.js';
 import { failureOfError } from '../failure/status.js';
 import { markFailed } from '../runtime/span.js';
 import { injectContext, methodName, rpcAttributes } from './tracing.js';
@@ -95,6 +96,39 @@ export class Peer {
     });
   }
 
+  /**
+   * Opens a stream, waiting while the service is away. It is read no faster than it is iterated over, and ends when the signal
+   * fires or the iteration is left.
+   * @throws Failure the service's own, or UNREACHABLE, CANCELLED, UNIMPLEMENTED; what was received before stands
+   */
+  async *stream<Request, Response>(
+    method: MethodDefinition<Request, Response>,
+    request: Request,
+    signal: AbortSignal,
+  ): AsyncGenerator<Response, void, void> {
+    if (this.#closed || signal.aborted) throw failureOfSignal(signal);
+    const { path, requestSerialize, responseDeserialize } = method;
+    const options = { kind: SpanKind.CLIENT, attributes: rpcAttributes(path) };
+    const span = trace.getTracer('podwire').startSpan(methodName(path), options);
+    const metadata = new Metadata({ waitForReady: true });
+    context.with(trace.setSpan(context.active(), span), () => injectContext(metadata));
+    const call = this.#client.makeServerStreamRequest(path, requestSerialize, responseDeserialize, request, metadata);
+    const cancel = (): void => call.cancel();
+    signal.addEventListener('abort', cancel, { once: true });
+    try {
+      for await (const response of call) yield response;
+      span.end();
+    } catch (error) {
+      throw this.#failed(
+        span,
+        isServiceError(error) ? failureOfError(error, this.description) : failureOfSignal(signal),
+      );
+    } finally {
+      signal.removeEventListener('abort', cancel);
+      call.cancel();
+    }
+  }
+
   /** Ends the channel; calls under way fail. Idempotent. */
   close(): void {
     this.#closed = true;
@@ -110,4 +144,8 @@ export class Peer {
     span.end();
     return failure;
   }
+}
+
+function isServiceError(error: unknown): error is ServiceError {
+  return error instanceof Error && 'metadata' in error && error.metadata instanceof Metadata;
 }

@@ -8,6 +8,7 @@ import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { prepareSocket, restrictSocket } from './listen.js';
 import { addReflection } from './reflection.js';
+import { Streams, type Streaming } from './streaming.js';
 import { unaryHandlers, type Unary } from './unary.js';
 
 /** A gRPC service and what answers its methods. */
@@ -27,8 +28,10 @@ export interface RpcServerOptions {
   readonly defaultCallTimeoutMs: number;
   /** How long calls under way may go on after {@link RpcServer.stop}, in milliseconds. */
   readonly drainTimeoutMs: number;
-  /** Makes the services out of the server's way to make handlers. */
-  readonly services: (unary: Unary) => readonly RpcService[];
+  /** Streams that may be open at once. Range: 1 and more. Default: 10,000. */
+  readonly maxStreamsCount?: number;
+  /** Makes the services out of the server's ways to make handlers. */
+  readonly services: (unary: Unary, streaming: Streaming) => readonly RpcService[];
 }
 
 const UNIX = 'unix:';
@@ -36,17 +39,26 @@ const UNIX = 'unix:';
 /** Largest request taken, in bytes. The largest of the contract, an AttachPod with many routes, is far below. */
 const MAX_REQUEST_BYTES = 1024 * 1024;
 
+const DEFAULT_MAX_STREAMS_COUNT = 10_000;
+
+/** A connection whose other side is gone without a word, as a node that lost its power, ends within their sum. */
+const KEEPALIVE = { 'grpc.keepalive_time_ms': 30_000, 'grpc.keepalive_timeout_ms': 10_000 } as const;
+
 /** A gRPC server with health (grpc.health.v1) and reflection. Not serving until {@link RpcServer.setServing}. */
 export class RpcServer {
   readonly #options: RpcServerOptions;
-  readonly #server = new Server({ 'grpc.max_receive_message_length': MAX_REQUEST_BYTES });
+  readonly #server = new Server({ 'grpc.max_receive_message_length': MAX_REQUEST_BYTES, ...KEEPALIVE });
   readonly #health = new HealthImplementation();
+  readonly #streams: Streams;
   readonly #services: readonly RpcService[];
 
   constructor(options: RpcServerOptions) {
     this.#options = options;
+    const { log, clock, defaultCallTimeoutMs, maxStreamsCount = DEFAULT_MAX_STREAMS_COUNT } = options;
+    this.#streams = new Streams({ log, clock, maxStreamsCount });
     this.#services = options.services(
-      unaryHandlers({ log: options.log, clock: options.clock, defaultTimeoutMs: options.defaultCallTimeoutMs }),
+      unaryHandlers({ log, clock, defaultTimeoutMs: defaultCallTimeoutMs }),
+      this.#streams.handlers,
     );
     for (const { definition, implementation } of this.#services) this.#server.addService(definition, implementation);
     this.#health.addToServer(this.#server);
@@ -74,9 +86,18 @@ export class RpcServer {
     this.#setHealth('SERVING');
   }
 
-  /** Takes no more calls, waits for those under way as long as the drain time-out allows, then cuts them off. Who watches the health counts as a call. */
+  /** How many streams are open. */
+  get streamsCount(): number {
+    return this.#streams.count;
+  }
+
+  /**
+   * Takes no more calls, ends the streams, waits for the calls under way as long as the drain time-out allows, then cuts them off.
+   * Who watches the health counts as a call.
+   */
   async stop(): Promise<void> {
     this.#setHealth('NOT_SERVING');
+    this.#streams.drain();
     const drained = new Promise<void>((resolve) => this.#server.tryShutdown(() => resolve()));
     const overdue = new AbortController();
     const timeout = sleep(this.#options.drainTimeoutMs, 'overdue', { signal: overdue.signal }).catch(() => undefined);
