@@ -50,12 +50,48 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'Addresses of the pool are in use.',
   },
+  POOL_BEING_DELETED: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'The pool is being deleted.',
+  },
   NO_POOL: { status: status.FAILED_PRECONDITION, cni: 102, retryable: false, about: 'There is no pool of the family.' },
   POOLS_EXHAUSTED: {
     status: status.RESOURCE_EXHAUSTED,
     cni: 11,
     retryable: false,
     about: 'No pool has an address to give; the message says why for each.',
+  },
+  ADDRESS_IN_USE: {
+    status: status.ALREADY_EXISTS,
+    cni: 106,
+    retryable: false,
+    about: 'The address asked for is somebody else’s, or cools down after its release.',
+  },
+  ADDRESS_REFUSED: {
+    status: status.FAILED_PRECONDITION,
+    cni: 106,
+    retryable: false,
+    about: 'The address asked for may not be given: its pool, its use or strict affinity forbid it.',
+  },
+  ADDRESS_DIFFERS: {
+    status: status.FAILED_PRECONDITION,
+    cni: 106,
+    retryable: false,
+    about: 'The attachment holds another address than the one it asks for.',
+  },
+  NODE_NOT_FOUND: {
+    status: status.NOT_FOUND,
+    cni: 107,
+    retryable: false,
+    about: 'There is no node of that name.',
+  },
+  NODE_BEING_DELETED: {
+    status: status.FAILED_PRECONDITION,
+    cni: 107,
+    retryable: false,
+    about: 'The node gives back what it holds, and gets no address any more.',
   },
   ENDPOINT_NOT_FOUND: {
     status: status.NOT_FOUND,
