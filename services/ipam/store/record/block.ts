@@ -16,11 +16,18 @@ import {
   readUint64,
   unreadable,
   Unreadable,
+  type Field,
 } from './fields.js';
-import type { Json, JsonObject } from './json.js';
+import { formatJson, type JsonObject } from './json.js';
 import type { Previous } from './previous.js';
 
 /** Calico's AllocationBlock (libcalico-go/lib/backend/model/block.go). */
+
+/**
+ * The stored form of attributes: what they were read from, and the text of it once they were written. A block is written whole
+ * with every allocation, and all but one of its attributes as they were.
+ */
+const attributeForms = new WeakMap<AllocationAttributes, JsonObject | string>();
 
 /** The largest block that Calico allows has 4096 addresses. */
 const MAX_BLOCK_BITS = 12;
@@ -32,9 +39,7 @@ export function decodeBlock(raw: JsonObject): Block {
   const size = 2 ** hostBits;
   const claimTime = field(raw, 'affinity_claim_time');
   const sequenceNumber = field(raw, 'sequenceNumber');
-  const attributes = readList(field(raw, 'attributes')).map((source) =>
-    decodeAttributes(readObject(source), source.path),
-  );
+  const attributes = readList(field(raw, 'attributes')).map(decodeAttributes);
   const block: Block = {
     prefix,
     owner: decodeOwner(raw),
@@ -71,13 +76,17 @@ function decodeAllocations(raw: JsonObject, size: number, attributeCount: number
   return list.map((index) => (index.value === null ? null : readCount(index, attributeCount - 1)));
 }
 
-function decodeAttributes(raw: JsonObject, path: string): AllocationAttributes {
+function decodeAttributes(source: Field): AllocationAttributes {
+  const { path } = source;
+  const raw = readObject(source);
   const releasedAt = field(raw, 'releasedAt', path);
-  return {
+  const attributes = {
     handleId: readOptionalText(field(raw, 'handle_id', path)),
     owner: readTextMap(field(raw, 'secondary', path)),
     releasedAtMs: isAbsent(releasedAt) ? undefined : readTime(releasedAt),
   };
+  attributeForms.set(attributes, raw);
+  return attributes;
 }
 
 const ORDINAL = /^(0|[1-9]\d{0,3})$/;
@@ -105,45 +114,75 @@ function checkPartition({ allocations, unallocated }: Block): void {
   });
 }
 
-/** Fields that are left out when they do not hold: the claim's time, and the owner's name of old releases. */
-const OPTIONAL = new Set(['affinity_claim_time', 'hostAffinity']);
+/** What this file reads and writes. All else is another release's, and stays as it is. */
+const KNOWN = new Set([
+  'cidr',
+  'affinity',
+  'hostAffinity',
+  'affinity_claim_time',
+  'allocations',
+  'unallocated',
+  'attributes',
+  'deleted',
+  'sequenceNumber',
+  'sequenceNumberForAllocation',
+]);
 
-export function encodeBlock(block: Block, previous: Previous<Block> | undefined): JsonObject {
+/**
+ * The block's JSON text, in the order of fields that Calico's encoder has, so that {@link blockFacts} finds them at its head.
+ * Written field by field: it is most of what a commit costs.
+ */
+export function formatBlock(block: Block, previous: Previous<Block> | undefined): string {
   const raw = previous?.raw ?? {};
   const { owner, claimTimeMs } = block;
-  return {
-    deleted: false,
-    ...Object.fromEntries(Object.entries(raw).filter(([name]) => !OPTIONAL.has(name))),
-    cidr: formatPrefix(block.prefix),
-    affinity: owner ? `${owner.kind}:${owner.name}` : null,
-    ...(claimTimeMs === undefined ? {} : { affinity_claim_time: keepTime(claimTimeMs, raw.affinity_claim_time) }),
-    allocations: block.allocations,
-    unallocated: block.unallocated,
-    attributes: encodeAttributes(block.attributes, previous),
-    sequenceNumber: block.sequenceNumber,
-    sequenceNumberForAllocation: Object.fromEntries(block.sequenceNumbers),
-  };
+  const claimed = claimTimeMs === undefined ? undefined : keepTime(claimTimeMs, raw.affinity_claim_time);
+  let text = `{"cidr":"${formatPrefix(block.prefix)}","affinity":${owner ? formatJson(`${owner.kind}:${owner.name}`) : 'null'}`;
+  if (claimed !== undefined) text += `,"affinity_claim_time":${formatJson(claimed)}`;
+  text += `,"allocations":${JSON.stringify(block.allocations)},"unallocated":${JSON.stringify(block.unallocated)}`;
+  text += `,"attributes":${formatAttributes(block.attributes, previous)},"deleted":${formatJson(raw.deleted ?? false)}`;
+  text += `,"sequenceNumber":${block.sequenceNumber},"sequenceNumberForAllocation":${formatNumbers(block.sequenceNumbers)}`;
+  for (const name of Object.keys(raw))
+    if (!KNOWN.has(name)) text += `,${formatJson(name)}:${formatJson(raw[name] ?? null)}`;
+  return text + '}';
 }
 
-function encodeAttributes(attributes: readonly AllocationAttributes[], previous: Previous<Block> | undefined): Json[] {
-  const stored = new Map<AllocationAttributes, JsonObject>();
-  if (previous) {
-    const raws = readList(field(previous.raw, 'attributes'));
-    previous.value.attributes.forEach((value, index) => {
-      const raw = raws[index];
-      if (raw) stored.set(value, readObject(raw));
-    });
+function formatNumbers(numbers: ReadonlyMap<Ordinal, bigint>): string {
+  let text = '{';
+  for (const [ordinal, number] of numbers) text += `${text === '{' ? '' : ','}"${ordinal}":${number}`;
+  return text + '}';
+}
+
+function formatAttributes(attributes: readonly AllocationAttributes[], previous: Previous<Block> | undefined): string {
+  let text = '[';
+  for (const value of attributes) {
+    if (text !== '[') text += ',';
+    text += storedForm(value) ?? remember(value, previous);
   }
-  return attributes.map((value) => stored.get(value) ?? encodeEntry(value, findEqual(value, stored)));
+  return text + ']';
 }
 
-/** The stored form of an entry that was made anew with the same content: its unknown fields stay with it. */
-function findEqual(
-  wanted: AllocationAttributes,
-  stored: ReadonlyMap<AllocationAttributes, JsonObject>,
-): JsonObject | undefined {
-  for (const [value, raw] of stored) if (sameAttributes(value, wanted)) return raw;
-  return undefined;
+function storedForm(value: AllocationAttributes): string | undefined {
+  const known = attributeForms.get(value);
+  if (known === undefined || typeof known === 'string') return known;
+  const text = formatJson(known);
+  attributeForms.set(value, text);
+  return text;
+}
+
+/** An entry that was made anew with the content of a stored one gets its unknown fields. */
+function remember(value: AllocationAttributes, previous: Previous<Block> | undefined): string {
+  const equal = previous?.value.attributes.find((stored) => sameAttributes(stored, value));
+  const text = (equal && storedForm(equal)) ?? formatJson(encodeAttributes(value));
+  attributeForms.set(value, text);
+  return text;
+}
+
+function encodeAttributes({ handleId, owner, releasedAtMs }: AllocationAttributes): JsonObject {
+  return {
+    ...(handleId === undefined ? {} : { handle_id: handleId }),
+    ...(Object.keys(owner).length === 0 ? {} : { secondary: owner }),
+    ...(releasedAtMs === undefined ? {} : { releasedAt: keepTime(releasedAtMs, undefined) }),
+  };
 }
 
 function sameAttributes(a: AllocationAttributes, b: AllocationAttributes): boolean {
@@ -152,11 +191,35 @@ function sameAttributes(a: AllocationAttributes, b: AllocationAttributes): boole
   return names.length === Object.keys(b.owner).length && names.every((name) => a.owner[name] === b.owner[name]);
 }
 
-function encodeEntry({ handleId, owner, releasedAtMs }: AllocationAttributes, raw: JsonObject | undefined): JsonObject {
-  if (raw) return raw;
-  return {
-    ...(handleId === undefined ? {} : { handle_id: handleId }),
-    ...(Object.keys(owner).length === 0 ? {} : { secondary: owner }),
-    ...(releasedAtMs === undefined ? {} : { releasedAt: keepTime(releasedAtMs, undefined) }),
-  };
+/** What of a block the search for one needs. */
+export interface BlockFacts {
+  readonly owner: BlockOwner | undefined;
+  /** Number of addresses that can be given at once. */
+  readonly freeCount: number;
+  /** Whether addresses may be cooling down. */
+  readonly maybeCooling: boolean;
+}
+
+const HEAD =
+  /^\{"cidr":"[^"\\]*","affinity":(?:null|"(host|virtual):([^"\\]+)"),(?:"affinity_claim_time":"[^"\\]*",)?"allocations":\[[^\]]*\],"unallocated":\[([\d,]*)\],/;
+
+/**
+ * The facts, from the head of a stored text whose fields are in the usual order.
+ * @returns undefined where the block has to be decoded for them
+ */
+export function blockFacts(text: string): BlockFacts | undefined {
+  const match = HEAD.exec(text);
+  if (!match) return undefined;
+  const [head, kind, name, free = ''] = match;
+  // Old releases have the owner elsewhere.
+  if (name === undefined && text.includes('"hostAffinity"')) return undefined;
+  const owner = name !== undefined && (kind === 'host' || kind === 'virtual') ? ({ kind, name } as const) : undefined;
+  const maybeCooling = text.includes('"releasedAt"', head.length);
+  return { owner, freeCount: free === '' ? 0 : free.split(',').length, maybeCooling };
+}
+
+/** The facts of a block that is decoded. */
+export function factsOf({ owner, unallocated, attributes }: Block): BlockFacts {
+  const maybeCooling = attributes.some(({ releasedAtMs }) => releasedAtMs !== undefined);
+  return { owner, freeCount: unallocated.length, maybeCooling };
 }

@@ -3,7 +3,7 @@ import { comparePrefixes } from '@podwire/shared/net/prefix';
 
 import type { RecordValue, StoredForeignEndpoint } from '../../allocator/view.js';
 import { decodeAffinity, encodeAffinity } from './affinity.js';
-import { decodeBlock, encodeBlock } from './block.js';
+import { decodeBlock, formatBlock } from './block.js';
 import { decodeConfig, encodeConfig } from './config.js';
 import { decodeEndpoint, decodeForeignEndpoint, encodeEndpoint } from './endpoint.js';
 import { Unreadable } from './fields.js';
@@ -49,9 +49,19 @@ export function decodeRecord(key: string, name: RecordName, value: Uint8Array): 
 function decodeObject(value: Uint8Array, name: RecordName): JsonObject {
   // Old releases of Calico wrote affinities without a value.
   if (value.length === 0 && name.kind === 'affinity') return {};
+  let text;
+  try {
+    text = utf8.decode(value);
+  } catch (error) {
+    throw new Unreadable(`it is not JSON (${error instanceof Error ? error.message : String(error)})`);
+  }
+  return parseObject(text);
+}
+
+function parseObject(text: string): JsonObject {
   let json;
   try {
-    json = parseJson(utf8.decode(value));
+    json = parseJson(text);
   } catch (error) {
     throw new Unreadable(`it is not JSON (${error instanceof Error ? error.message : String(error)})`);
   }
@@ -85,6 +95,34 @@ function decodeNamed(raw: JsonObject, name: RecordName): RecordValue | undefined
   }
 }
 
+/** A record as it is written: its text, and what a later rewrite starts from. */
+export interface WrittenRecord {
+  readonly text: string;
+  readonly decoded: DecodedRecord;
+}
+
+const NOTHING_UNKNOWN: JsonObject = {};
+
+/**
+ * Stored text of a record.
+ * @param previous - what is stored under the same key; undefined for a new record
+ */
+export function writeRecord(record: RecordValue, previous: DecodedRecord | undefined): WrittenRecord {
+  if (record.kind === 'block') {
+    const stored = previous?.record;
+    const raw = previous?.raw ?? NOTHING_UNKNOWN;
+    const text = formatBlock(record.value, stored?.kind === 'block' ? { value: stored.value, raw } : undefined);
+    return { text, decoded: { record, raw } };
+  }
+  const raw = encodeRecord(record, previous);
+  if (previous) return { text: formatJson(raw), decoded: { record, raw } };
+  // A new handle or endpoint has neither integers that JSON.stringify does not know, nor fields that are not made from its value.
+  const plain = record.kind === 'handle' || record.kind === 'endpoint';
+  return plain
+    ? { text: JSON.stringify(raw), decoded: { record, raw: NOTHING_UNKNOWN } }
+    : { text: formatJson(raw), decoded: { record, raw } };
+}
+
 /**
  * Stored JSON of a record.
  * @param previous - what is stored under the same key; undefined for a new record
@@ -96,7 +134,9 @@ export function encodeRecord(record: RecordValue, previous: DecodedRecord | unde
     case 'pool':
       return encodePool(record.value, stored?.kind === 'pool' ? { value: stored.value, raw } : undefined);
     case 'block':
-      return encodeBlock(record.value, stored?.kind === 'block' ? { value: stored.value, raw } : undefined);
+      return parseObject(
+        formatBlock(record.value, stored?.kind === 'block' ? { value: stored.value, raw } : undefined),
+      );
     case 'affinity':
       return encodeAffinity(record.value, raw);
     case 'handle':
