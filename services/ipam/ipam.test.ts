@@ -10,7 +10,7 @@ import { disagreements, readAll } from './agreement.fixture.js';
 import type { Allocation } from './allocator/allocate.js';
 import { attributesAt } from './allocator/block.js';
 import { validateBlock } from './allocator/block-invariants.js';
-import { checkPool } from './allocator/create-pool.js';
+import { checkPool } from './allocator/check-pool.js';
 import { attachment, NOW_MS, request } from './allocator/records.fixture.js';
 import { Events } from './events.js';
 import { Ipam } from './ipam.js';
@@ -165,7 +165,7 @@ describe('pools', () => {
     await Promise.all(Array.from({ length: 130 }, (_, i) => ipam.addresses.allocate(request(`c${i}`), forever)));
     await Promise.all(Array.from({ length: 130 }, (_, i) => ipam.addresses.release(attachment(`c${i}`), forever)));
     expect(await ipam.pools.delete({ name: 'p', resourceVersion: '' }, forever)).toBe(130);
-    expect((await store.list('/', forever)).records).toEqual([]);
+    expect((await store.list(keys.root, forever)).records).toEqual([]);
   });
 
   test('one with addresses in use stays as it is', async () => {

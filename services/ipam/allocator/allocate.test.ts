@@ -211,8 +211,8 @@ describe('many addresses', () => {
   test('an address is reused only after all that were free before it', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 })]);
     for (const id of ['a', 'b', 'c']) run(view, request(id));
-    view.apply(release(view, attachment('b')));
-    view.apply(release(view, attachment('a')));
+    view.apply(release(view, attachment('b'), NOW_MS));
+    view.apply(release(view, attachment('a'), NOW_MS));
     expect(['d', 'e', 'f'].map((id) => addressesOf(run(view, request(id)))[0])).toEqual([
       '10.0.0.3',
       '10.0.0.1',
@@ -343,7 +343,7 @@ describe('attachments that look alike', () => {
     expect(addressesOf(run(view, request('c1')))).toEqual(['10.0.0.0']);
     expect(addressesOf(run(view, other))).toEqual(['10.0.0.1']);
     expect(view.handle('net.c1')?.blocks).toEqual(new Map([['10.0.0.0/26', 2]]));
-    view.apply(release(view, attachment('c1')));
+    view.apply(release(view, attachment('c1'), NOW_MS));
     expect(view.handle('net.c1')?.blocks).toEqual(new Map([['10.0.0.0/26', 1]]));
     expect(addressesOf(run(view, other))).toEqual(['10.0.0.1']);
   });
@@ -354,7 +354,7 @@ describe('attachments that look alike', () => {
     const two = request('b.c', { attachment: attachment('b.c', { network: 'a' }), pod: undefined });
     expect(addressesOf(run(view, one))).toEqual(['10.0.0.0']);
     expect(addressesOf(run(view, two))).toEqual(['10.0.0.1']);
-    view.apply(release(view, one.attachment));
+    view.apply(release(view, one.attachment, NOW_MS));
     expect(addressesOf(run(view, two))).toEqual(['10.0.0.1']);
     expect(view.all('endpoint').map(({ value }) => value.attachment)).toEqual([two.attachment]);
   });
@@ -378,7 +378,7 @@ describe('attachments that look alike', () => {
     const view = onePool();
     const old = run(view, request('old', { pod }));
     const next = run(view, request('new', { pod }));
-    const { addresses } = view.apply(release(view, attachment('old')));
+    const { addresses } = view.apply(release(view, attachment('old'), NOW_MS));
     expect(addresses).toEqual(old.endpoint.addresses.map(({ address }) => address));
     expect(view.all('endpoint').map(({ value }) => value)).toEqual([next.endpoint]);
     expect(view.all('handle').map(({ value }) => value.id)).toEqual(['net.new']);

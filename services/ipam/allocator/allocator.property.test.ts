@@ -123,7 +123,7 @@ function addressesOf(cidr: string): string[] {
 
 function releaseBoth(view: MapView, oracle: Oracle, attachment: Attachment): void {
   const me = formatAttachment(attachment);
-  const { addresses } = view.apply(release(view, attachment));
+  const { addresses } = view.apply(release(view, attachment, NOW_MS));
   const freed = addresses.map(formatPrefix);
   expect([...freed].sort()).toEqual(oracle.heldBy(me).sort());
   for (const address of freed) {

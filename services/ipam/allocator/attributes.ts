@@ -41,6 +41,21 @@ export function belongsTo(attachment: Attachment): (attributes: AllocationAttrib
     attributes.owner.interface === attachment.interfaceName;
 }
 
+/**
+ * The attachment that attributes are of, when Podwire wrote them.
+ * @returns undefined for addresses that other writers gave, which do not tell the interface
+ */
+export function attachmentOf({ handleId: handle, owner }: AllocationAttributes): Attachment | undefined {
+  const { network, interface: interfaceName } = owner;
+  if (network === undefined || interfaceName === undefined || !handle?.startsWith(`${network}.`)) return undefined;
+  return { network, containerId: handle.slice(network.length + 1), interfaceName };
+}
+
+/** Whether the attributes name a holder without its interface, as those of Calico's own plugin do. */
+export function isUnattached({ owner }: AllocationAttributes): boolean {
+  return owner.network === undefined && owner.interface === undefined;
+}
+
 export function holderOf({ owner }: AllocationAttributes): Holder {
   const { node = '', namespace, pod } = owner;
   const known = namespace !== undefined && pod !== undefined;
@@ -51,4 +66,13 @@ export function holderOf({ owner }: AllocationAttributes): Holder {
 function calicoTime(timeMs: number): string {
   const [date = '', time = ''] = new Date(timeMs).toISOString().replace('Z', '').split('T');
   return `${date} ${time.replace(/\.?0+$/, '')} +0000 UTC`;
+}
+
+const CALICO_TIME = /^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(\.\d{1,9})? \+0000 UTC/;
+
+/** When the address was given, in epoch milliseconds, as its attributes tell; undefined when they do not. */
+export function allocatedAtMs({ owner }: AllocationAttributes): number | undefined {
+  const [, date, time, fraction = ''] = CALICO_TIME.exec(owner.timestamp ?? '') ?? [];
+  const timeMs = Date.parse(`${date}T${time}${fraction.slice(0, 4)}Z`);
+  return Number.isNaN(timeMs) ? undefined : timeMs;
 }

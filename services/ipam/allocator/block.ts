@@ -52,22 +52,28 @@ export function usedCount(block: Block): number {
 
 /** Takes the address that has been free for longest. @returns undefined when none is free */
 export function takeAddress(block: Block, attributes: AllocationAttributes): TakenAddress | undefined {
-  const [ordinal, ...unallocated] = block.unallocated;
+  const [ordinal] = block.unallocated;
   if (ordinal === undefined) return undefined;
+  return { ordinal, sequenceNumber: block.sequenceNumber, block: takeOrdinals(block, [ordinal], attributes) };
+}
+
+/**
+ * Takes addresses for one holder. Those that stay free keep their order.
+ * @param ordinals - free ones, none twice
+ */
+export function takeOrdinals(block: Block, ordinals: readonly Ordinal[], attributes: AllocationAttributes): Block {
   const known = block.attributes.findIndex((other) => sameAttributes(other, attributes));
   const index = known < 0 ? block.attributes.length : known;
-  const { sequenceNumber } = block;
+  const taken = new Set(ordinals);
+  const sequenceNumbers = new Map(block.sequenceNumbers);
+  for (const ordinal of ordinals) sequenceNumbers.set(ordinal, block.sequenceNumber);
   return {
-    ordinal,
-    sequenceNumber,
-    block: {
-      ...block,
-      allocations: block.allocations.with(ordinal, index),
-      unallocated,
-      attributes: known < 0 ? [...block.attributes, attributes] : block.attributes,
-      sequenceNumber: sequenceNumber + 1n,
-      sequenceNumbers: new Map(block.sequenceNumbers).set(ordinal, sequenceNumber),
-    },
+    ...block,
+    allocations: block.allocations.map((before, ordinal) => (taken.has(ordinal) ? index : before)),
+    unallocated: block.unallocated.filter((ordinal) => !taken.has(ordinal)),
+    attributes: known < 0 ? [...block.attributes, attributes] : block.attributes,
+    sequenceNumber: block.sequenceNumber + 1n,
+    sequenceNumbers,
   };
 }
 
@@ -84,6 +90,23 @@ export function releaseAddresses(block: Block, ordinals: readonly Ordinal[]): Bl
     unallocated: [...block.unallocated, ...ordinals],
     sequenceNumber: block.sequenceNumber + 1n,
     sequenceNumbers: new Map([...block.sequenceNumbers].filter(([ordinal]) => !freed.has(ordinal))),
+  };
+}
+
+/**
+ * Releases addresses into their cool-down: they are nobody's, and not free before {@link collectCold} finds it over. They keep their
+ * sequence numbers until then, as with Calico.
+ * @param ordinals - allocated ones, none twice
+ */
+export function coolAddresses(block: Block, ordinals: readonly Ordinal[], nowMs: number): Block {
+  const cooling = new Set(ordinals);
+  const released: AllocationAttributes = { handleId: undefined, owner: {}, releasedAtMs: wholeSeconds(nowMs) };
+  const index = block.attributes.length;
+  const allocations = block.allocations.map((known, ordinal) => (cooling.has(ordinal) ? index : known));
+  return {
+    ...block,
+    ...renumberAttributes(allocations, [...block.attributes, released]),
+    sequenceNumber: block.sequenceNumber + 1n,
   };
 }
 

@@ -32,7 +32,8 @@ export function heldBy(view: View, attachment: Attachment): HeldAddress[] {
     );
 }
 
-function blocksOf(view: View, handle: Handle | undefined): Block[] {
+/** The blocks that a handle names and that exist. */
+export function blocksOf(view: View, handle: Handle | undefined): Block[] {
   return [...(handle?.blocks.keys() ?? [])].flatMap((cidr) => {
     const parsed = parsePrefix(cidr);
     const block = parsed.ok ? view.block(parsed.prefix) : undefined;
@@ -40,16 +41,27 @@ function blocksOf(view: View, handle: Handle | undefined): Block[] {
   });
 }
 
+/** A handle with more blocks than that is not counted anew, only changed: every block counted is one to compare. */
+const MAX_COUNTED_BLOCKS = 16;
+
+/** How many operations {@link handleChanges} takes at most. */
+export function handleOperations(handle: Handle | undefined): number {
+  return 1 + Math.min(handle?.blocks.size ?? 0, MAX_COUNTED_BLOCKS);
+}
+
 /**
  * The changes that make a handle say what the blocks say, once `changed` are stored. It counts anew, so that what others left in
- * the handle by mistake goes with the next change; the blocks that it only counts in have to be as they were seen.
+ * the handle by mistake goes with the next change; the blocks that it only counts in have to be as they were seen. The counts of
+ * a handle in more than {@link MAX_COUNTED_BLOCKS} other blocks stay as they are.
  * @returns nothing when the handle is right as it is
  */
 export function handleChanges(view: View, id: string, changed: readonly Block[]): Change[] {
   const stored = view.handle(id);
   const cidrs = new Set(changed.map(({ prefix }) => formatPrefix(prefix)));
-  const counted = blocksOf(view, stored).filter(({ prefix }) => !cidrs.has(formatPrefix(prefix)));
-  const counts = countPerBlock([...counted, ...changed], id);
+  const others = [...(stored?.blocks ?? [])].filter(([cidr]) => !cidrs.has(cidr));
+  const isCounted = others.length <= MAX_COUNTED_BLOCKS;
+  const counted = isCounted ? blocksOf(view, stored).filter(({ prefix }) => !cidrs.has(formatPrefix(prefix))) : [];
+  const counts = new Map([...(isCounted ? [] : others), ...countPerBlock([...counted, ...changed], id)]);
   if (sameCounts(stored?.blocks ?? new Map(), counts)) return [];
   const expected = counted.map((value): Change => ({ type: 'expect', record: { kind: 'block', value } }));
   if (counts.size > 0) return [...expected, { type: 'put', record: { kind: 'handle', value: { id, blocks: counts } } }];

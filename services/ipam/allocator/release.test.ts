@@ -19,12 +19,17 @@ import { release } from './release.js';
 import type { AllocationRequest } from './records.js';
 
 const add = (view: MapView, asked: AllocationRequest) => view.apply(allocate(view, { request: asked, nowMs: NOW_MS }));
+/** What keeps an allocation under way from coming after the release. */
+const onlyMark = (handleId: string) => ({
+  changes: [{ type: 'release', handleId, nowMs: NOW_MS }],
+  outcome: { addresses: [] },
+});
 const onePool = () => new MapView([poolRecord('p', '10.0.0.0/26')]);
 
 test('gives back every address, the handle and the endpoint; the block stays with its node', () => {
   const view = new MapView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
   add(view, request('c1', { families: [4, 6] }));
-  const { addresses } = view.apply(release(view, attachment('c1')));
+  const { addresses } = view.apply(release(view, attachment('c1'), NOW_MS));
   expect(addresses.map(formatPrefix)).toEqual(['10.0.0.0/32', 'fd00::/128']);
   expect(view.all('handle')).toEqual([]);
   expect(view.all('endpoint')).toEqual([]);
@@ -35,17 +40,17 @@ test('gives back every address, the handle and the endpoint; the block stays wit
 test('of nothing, or for the second time, changes nothing', () => {
   const view = onePool();
   add(view, request('c1'));
-  view.apply(release(view, attachment('c1')));
-  expect(release(view, attachment('c1'))).toEqual({ changes: [], outcome: { addresses: [] } });
-  expect(release(view, attachment('never'))).toEqual({ changes: [], outcome: { addresses: [] } });
+  view.apply(release(view, attachment('c1'), NOW_MS));
+  expect(release(view, attachment('c1'), NOW_MS)).toEqual(onlyMark('net.c1'));
+  expect(release(view, attachment('never'), NOW_MS)).toEqual(onlyMark('net.never'));
 });
 
 test('a late second release does not free the address that another got meanwhile', () => {
   const view = new MapView([poolRecord('p', '10.0.0.0/32', { blockSizeBits: 32 })]);
   add(view, request('c1'));
-  view.apply(release(view, attachment('c1')));
+  view.apply(release(view, attachment('c1'), NOW_MS));
   const second = add(view, request('c2'));
-  expect(release(view, attachment('c1')).changes).toEqual([]);
+  expect(release(view, attachment('c1'), NOW_MS)).toEqual(onlyMark('net.c1'));
   expect(view.endpoint({ namespace: 'default', name: 'n1-k8s-pod--c2-eth0' })).toEqual(second.endpoint);
 });
 
@@ -55,9 +60,9 @@ test('deletes a block that nobody owns once it is empty, not before', () => {
   add(view, request('c2'));
   const [owned] = view.blocks();
   view.put({ kind: 'block', value: { ...owned!, owner: undefined } });
-  view.apply(release(view, attachment('c1')));
+  view.apply(release(view, attachment('c1'), NOW_MS));
   expect(view.blocks()).toHaveLength(1);
-  view.apply(release(view, attachment('c2')));
+  view.apply(release(view, attachment('c2'), NOW_MS));
   expect(view.blocks()).toEqual([]);
 });
 
@@ -65,7 +70,7 @@ test('works after the pool was deleted', () => {
   const view = onePool();
   add(view, request('c1'));
   view.records.delete('pool p');
-  expect(view.apply(release(view, attachment('c1'))).addresses.map(formatPrefix)).toEqual(['10.0.0.0/32']);
+  expect(view.apply(release(view, attachment('c1'), NOW_MS)).addresses.map(formatPrefix)).toEqual(['10.0.0.0/32']);
 });
 
 describe('what a handle says by mistake', () => {
@@ -77,14 +82,14 @@ describe('what a handle says by mistake', () => {
       ['10.9.0.0/26', 1],
     ]);
     view.put({ kind: 'handle', value: { id: 'net.c1', blocks } });
-    view.apply(release(view, attachment('c1')));
+    view.apply(release(view, attachment('c1'), NOW_MS));
     expect(view.all('handle')).toEqual([]);
   });
 
   test('goes also when there is nothing to release', () => {
     const view = onePool();
     view.put({ kind: 'handle', value: { id: 'net.c1', blocks: new Map([['10.9.0.0/26', 1]]) } });
-    const { addresses } = view.apply(release(view, attachment('c1')));
+    const { addresses } = view.apply(release(view, attachment('c1'), NOW_MS));
     expect(addresses).toEqual([]);
     expect(view.all('handle')).toEqual([]);
   });
@@ -93,11 +98,12 @@ describe('what a handle says by mistake', () => {
 test('leaves addresses that cool down in the same block, and their queue, as they are', () => {
   const cooling = { handleId: undefined, owner: {}, releasedAtMs: NOW_MS - 1000 };
   const taken = takeAddress(block('10.0.0.0/26', 'n1'), cooling)!.block;
-  const view = new MapView([poolRecord('p', '10.0.0.0/26'), ...claimedBlock(taken)]);
+  const config = { strictAffinity: false, autoAllocateBlocks: true, maxBlocksPerHostCount: 0, cooldownSeconds: 60 };
+  const view = new MapView([poolRecord('p', '10.0.0.0/26'), ...claimedBlock(taken), { kind: 'config', value: config }]);
   add(view, request('c1'));
-  view.apply(release(view, attachment('c1')));
+  view.apply(release(view, attachment('c1'), NOW_MS));
   expect(view.block(prefix('10.0.0.0/26'))).toMatchObject({
-    attributes: [cooling],
+    attributes: [cooling, { ...cooling, releasedAtMs: Date.parse('2026-08-22T06:33:25Z') }],
     sequenceNumber: taken.sequenceNumber + 2n,
   });
   expect(view.block(prefix('10.0.0.0/26'))!.unallocated).not.toContain(0);

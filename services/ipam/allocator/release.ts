@@ -1,17 +1,15 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
-import { addressAt, formatPrefix, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { comparePrefixes, type Prefix } from '@podwire/shared/net/prefix';
 
-import { holderOf } from './attributes.js';
-import { releaseAddresses, usedCount } from './block.js';
-import { endpointKey, storedEndpoint } from './endpoint.js';
-import { handleChanges, heldBy, type HeldAddress } from './holding.js';
-import type { Block } from './records.js';
+import { belongsTo, isUnattached } from './attributes.js';
+import { addressOf, giveBack, heldIn } from './give-back.js';
+import { blocksOf, handleChanges, type HeldAddress } from './holding.js';
 import type { Change, Decision, View } from './view.js';
 
 /** What a release came to. */
 export interface Released {
-  /** Of full length; empty when the attachment held none. */
+  /** Of full length; empty when there was nothing to give back. */
   readonly addresses: readonly Prefix[];
 }
 
@@ -19,46 +17,29 @@ export interface Released {
  * Gives back every address of an attachment, with its share of the handle and its endpoint. An endpoint whose name another
  * container of the pod has taken over stays, and so does what that container holds.
  *
+ * Addresses under the attachment's handle that tell no interface were given by Calico's own plugin, and go with it: that plugin's
+ * DEL frees all that the handle has.
+ *
  * A block keeps its owner when it becomes empty; one that nobody owns goes, as with Calico. Idempotent: nothing to release is an
  * answer.
  */
-export function release(view: View, attachment: Attachment): Decision<Released> {
-  const held = heldBy(view, attachment);
-  const blocks = freeAll(held);
+export function release(view: View, attachment: Attachment, nowMs: number): Decision<Released> {
+  const id = handleId(attachment);
+  const held = releasedWith(view, attachment);
+  const mark: Change = { type: 'release', handleId: id, nowMs };
   return {
-    changes: [
-      ...blocks.map(blockChange),
-      ...handleChanges(view, handleId(attachment), blocks),
-      ...endpointChanges(view, attachment, held),
-    ],
-    outcome: { addresses: held.map(({ block, ordinal }) => hostPrefix(addressAt(block.prefix, ordinal))) },
+    changes: [...(held.length > 0 ? giveBack(view, held, nowMs) : handleChanges(view, id, [])), mark],
+    outcome: { addresses: held.map(addressOf) },
   };
 }
 
-function freeAll(held: readonly HeldAddress[]): Block[] {
-  const byBlock = new Map<string, HeldAddress[]>();
-  for (const address of held) {
-    const cidr = formatPrefix(address.block.prefix);
-    byBlock.set(cidr, [...(byBlock.get(cidr) ?? []), address]);
-  }
-  return [...byBlock.values()].flatMap((addresses) => {
-    const ordinals = addresses.map(({ ordinal }) => ordinal);
-    return addresses.slice(0, 1).map(({ block }) => releaseAddresses(block, ordinals));
-  });
-}
-
-function blockChange(block: Block): Change {
-  const unwanted = usedCount(block) === 0 && !block.owner;
-  return { type: unwanted ? 'delete' : 'put', record: { kind: 'block', value: block } };
-}
-
-function endpointChanges(view: View, attachment: Attachment, held: readonly HeldAddress[]): Change[] {
-  const changes = new Map<string, Change>();
-  for (const { attributes } of held) {
-    const key = endpointKey({ attachment, ...holderOf(attributes) });
-    const value = storedEndpoint(view, key, attachment);
-    if (value)
-      changes.set(`${key.namespace}/${key.name}`, { type: 'delete', record: { kind: 'endpoint', key, value } });
-  }
-  return [...changes.values()];
+/** What a release of the attachment gives back, IPv4 before IPv6. */
+export function releasedWith(view: View, attachment: Attachment): HeldAddress[] {
+  const id = handleId(attachment);
+  const isOwn = belongsTo(attachment);
+  return blocksOf(view, view.handle(id))
+    .sort((a, b) => comparePrefixes(a.prefix, b.prefix))
+    .flatMap((block) =>
+      heldIn(block, (attributes) => isOwn(attributes) || (attributes.handleId === id && isUnattached(attributes))),
+    );
 }

@@ -1,10 +1,9 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 
 import { allocate, type Allocation } from '../allocator/allocate.js';
-import { heldBy } from '../allocator/holding.js';
 import { getEndpoint } from '../allocator/listing.js';
 import type { AllocationRequest, Endpoint } from '../allocator/records.js';
-import { release, type Released } from '../allocator/release.js';
+import { release, releasedWith, type Released } from '../allocator/release.js';
 import type { View } from '../allocator/view.js';
 import { nodeLane, read, type IpamOptions } from './options.js';
 
@@ -35,8 +34,10 @@ export class Addresses {
   /** Gives back all that an attachment holds. Idempotent. */
   async release(attachment: Attachment, signal: AbortSignal): Promise<Released> {
     const lane = await read(this.#options, (view) => laneOf(view, attachment), signal);
-    const released = await this.#options.updates.update(lane, (view) => release(view, attachment), { signal });
-    this.#options.events.addressesReleased(released.addresses);
+    const { updates, events, clock } = this.#options;
+    const nowMs = clock.nowMs();
+    const released = await updates.update(lane, (view) => release(view, attachment, nowMs), { signal });
+    events.addressesReleased(released.addresses);
     return released;
   }
 
@@ -48,6 +49,6 @@ export class Addresses {
 
 /** The lane of the node whose block the attachment's address is from. Only a choice of the cheaper way: any lane is right. */
 function laneOf(view: View, attachment: Attachment): string {
-  const [held] = heldBy(view, attachment);
+  const [held] = releasedWith(view, attachment);
   return nodeLane(held?.block.owner?.name ?? '');
 }

@@ -267,8 +267,9 @@ class Lane {
       if (result === 'full') break;
       taken++;
       request.started();
-      if (result === 'unchanged' && draft.isEmpty) request.succeed();
-      else if (result !== 'failed') group.push(request);
+      if (result === 'failed') continue;
+      if (draft.isEmpty) request.succeed();
+      else group.push(request);
     }
     this.#queue.splice(0, taken);
     return group;

@@ -1,0 +1,73 @@
+import type { Prefix } from '@podwire/shared/net/prefix';
+
+import { collectCold, touchBlock } from './block.js';
+import { isUnneeded, removeBlocks } from './give-back.js';
+import type { Block, BlockOwner } from './records.js';
+import type { Change, View } from './view.js';
+
+export interface Abandoning {
+  readonly owner: BlockOwner;
+  readonly prefix: Prefix;
+  /** Whether a block with addresses in use, or cooling down, is to stay with its owner. Otherwise it stays without one. */
+  readonly mustBeEmpty: boolean;
+  readonly nowMs: number;
+}
+
+/** What became of an owner's claim of a block. */
+export type Abandoned =
+  /** The block was empty, and went with the claim. */
+  | 'removed'
+  /** The block stays for as long as its addresses are in use, and is nobody's. */
+  | 'disowned'
+  /** The block is another's, or nobody's, or is not there; a claim that said otherwise is gone. */
+  | 'notOwned'
+  /** The block has addresses in use and was to be empty: nothing was changed. */
+  | 'notEmpty';
+
+export interface Abandonment {
+  readonly result: Abandoned;
+  readonly changes: readonly Change[];
+}
+
+/** Operations that {@link abandonBlock} takes at most, where Windows keeps no addresses in the block. */
+export const OPERATIONS_TO_ABANDON = 3;
+
+/** Ends an owner's claim of a block. It touches no other owner's claim, were it of the same name. */
+export function abandonBlock(view: View, { owner, prefix, mustBeEmpty, nowMs }: Abandoning): Abandonment {
+  const stored = view.block(prefix);
+  // Whoever makes the block for this owner writes the affinity as well, so nothing else need be as it was seen.
+  if (!stored || !isOwner(stored, owner))
+    return { result: 'notOwned', changes: removeAffinity(view, { owner, prefix }) };
+  const config = view.config();
+  const block = collectCold(stored, nowMs, config?.cooldownSeconds ?? 0);
+  const expected: Change[] =
+    config && block !== stored ? [{ type: 'expect', record: { kind: 'config', value: config } }] : [];
+  if (isUnneeded(block)) {
+    const removal = removeBlocks(view, { blocks: [block], kept: [], ended: [], nowMs });
+    return { result: 'removed', changes: [...removal, ...expected] };
+  }
+  if (mustBeEmpty) return { result: 'notEmpty', changes: [] };
+  const value: Block = { ...touchBlock(block), owner: undefined, claimTimeMs: undefined };
+  return {
+    result: 'disowned',
+    changes: [
+      { type: 'put', record: { kind: 'block', value } },
+      ...removeAffinity(view, { owner, prefix }),
+      ...expected,
+    ],
+  };
+}
+
+export function isOwner({ owner: actual }: Block, owner: BlockOwner): boolean {
+  return actual?.kind === owner.kind && actual.name === owner.name;
+}
+
+interface Claim {
+  readonly owner: BlockOwner;
+  readonly prefix: Prefix;
+}
+
+function removeAffinity(view: View, { owner, prefix }: Claim): Change[] {
+  const value = view.affinity(owner, prefix);
+  return value ? [{ type: 'delete', record: { kind: 'affinity', value } }] : [];
+}

@@ -1,0 +1,193 @@
+import { addressAt, formatPrefix, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
+
+import { attachmentOf, holderOf } from './attributes.js';
+import { attributesAt, collectCold, coolAddresses, ordinalsWhere, releaseAddresses } from './block.js';
+import { endpointKey, storedEndpoint } from './endpoint.js';
+import { historyEntry } from './history.js';
+import { handleChanges, handleOperations, heldBy, type HeldAddress } from './holding.js';
+import { outOfUse, poolOf } from './pools.js';
+import type { AllocationAttributes, Block, EndpointAddress, Node, Pool } from './records.js';
+import { matches } from './selector/selector.js';
+import type { Change, View } from './view.js';
+
+/**
+ * What every release has in common, whoever asks for it: the addresses go back to their blocks, or begin to cool down; their
+ * handles and endpoints lose them, the history tells of them, and a block that nobody needs any more goes, all at once.
+ */
+
+/** Handle of the addresses that Windows keeps for itself in each block, in any case (Calico's libcalico-go/lib/ipam). */
+const WINDOWS_RESERVED = 'windows-reserved-ipam-handle';
+
+/** The address, as a prefix of full length. */
+export function addressOf({ block, ordinal }: Pick<HeldAddress, 'block' | 'ordinal'>): Prefix {
+  return hostPrefix(addressAt(block.prefix, ordinal));
+}
+
+/** The addresses of a block that somebody holds and whose attributes are as asked, in their order. Not those that cool down. */
+export function heldIn(block: Block, wanted: (attributes: AllocationAttributes) => boolean): HeldAddress[] {
+  return ordinalsWhere(block, (attributes) => isHeld(attributes) && wanted(attributes)).flatMap((ordinal) => {
+    const attributes = attributesAt(block, ordinal);
+    return attributes ? [{ block, ordinal, attributes }] : [];
+  });
+}
+
+/** Whether attributes are a holder's, and not those of an address that cools down after its release. */
+export function isHeld({ releasedAtMs }: AllocationAttributes): boolean {
+  return releasedAtMs === undefined;
+}
+
+/**
+ * Whether no address keeps a block: all are free, or kept by Windows for itself. One that cools down keeps its block, since a block
+ * made anew would know nothing of it.
+ */
+export function isUnneeded({ attributes }: Block): boolean {
+  return attributes.every((entry) => isHeld(entry) && entry.handleId?.toLowerCase() === WINDOWS_RESERVED);
+}
+
+/**
+ * The changes that give addresses back.
+ * @param held - as the view shows them, none twice; few enough for one transaction, see {@link nextBatch}
+ */
+export function giveBack(view: View, held: readonly HeldAddress[], nowMs: number): Change[] {
+  if (held.length === 0) return [];
+  const config = view.config();
+  const cooldownSeconds = config?.cooldownSeconds ?? 0;
+  const left = byBlock(held).map(({ block, ordinals }) => {
+    const collected = collectCold(block, nowMs, cooldownSeconds);
+    return cooldownSeconds > 0 ? coolAddresses(collected, ordinals, nowMs) : releaseAddresses(collected, ordinals);
+  });
+  return [
+    ...settleBlocks(view, { blocks: left, ended: held, nowMs }),
+    ...endpointChanges(view, held),
+    ...(config ? [{ type: 'expect', record: { kind: 'config', value: config } } as const] : []),
+  ];
+}
+
+export interface Settling {
+  /** Blocks as they are to be, before it is asked whether they are to be at all. */
+  readonly blocks: readonly Block[];
+  /** Allocations that end by it, as they were. */
+  readonly ended: readonly HeldAddress[];
+  readonly nowMs: number;
+}
+
+/** Stores changed blocks, or removes those that nobody needs, with their affinities; handles and history follow. */
+export function settleBlocks(view: View, { blocks, ended, nowMs }: Settling): Change[] {
+  const judged = blocks.map((block) => ({ block, reasons: reasonsToGo(view, block) }));
+  const removed = judged.flatMap(({ block, reasons }) => (reasons ? [block] : []));
+  const kept = judged.flatMap(({ block, reasons }) => (reasons ? [] : [block]));
+  return [
+    ...kept.map((value): Change => ({ type: 'put', record: { kind: 'block', value } })),
+    ...judged.flatMap(({ reasons }) => reasons ?? []),
+    ...removeBlocks(view, { blocks: removed, kept, ended, nowMs }),
+  ];
+}
+
+/**
+ * Whether a block is to go: nothing is in it, and no allocation would come from it.
+ * @returns what that rests on besides the block; undefined when it is to stay
+ */
+function reasonsToGo(view: View, block: Block): Change[] | undefined {
+  if (!isUnneeded(block)) return undefined;
+  const pool = poolOf(view.pools(), block.prefix);
+  if (!block.owner || !pool) return [];
+  const expectPool: Change = { type: 'expect', record: { kind: 'pool', value: pool } };
+  if (pool.deletionTimeMs !== undefined) return [expectPool];
+  const node = block.owner.kind === 'host' ? view.node(block.owner.name) : undefined;
+  if (!node || outOfUse(pool) !== undefined || !isShunned(pool, node)) return undefined;
+  return [expectPool, { type: 'expect', record: { kind: 'node', value: node } }];
+}
+
+/** Whether a pool is meant for other nodes. A selector that cannot be read tells nothing. */
+function isShunned({ nodeSelector }: Pool, { labels }: Node): boolean {
+  const { matches: isSelected, fault } = matches(nodeSelector, labels);
+  return !isSelected && fault === undefined;
+}
+
+export interface Removal extends Settling {
+  /** Other blocks that the same decision changes, as they are to be. */
+  readonly kept: readonly Block[];
+}
+
+/** Removes blocks that are {@link isUnneeded} with their affinities; what Windows kept in them ends with them. */
+export function removeBlocks(view: View, { blocks, kept, ended, nowMs }: Removal): Change[] {
+  const reserved = blocks.flatMap((block) => heldIn(block, () => true));
+  const allEnded = [...ended, ...reserved];
+  const emptied = blocks.map((block) => ({ ...block, allocations: block.allocations.map(() => null), attributes: [] }));
+  const ids = new Set(allEnded.flatMap(({ attributes: { handleId } }) => (handleId === undefined ? [] : [handleId])));
+  return [
+    ...blocks.flatMap((block) => removal(view, block)),
+    ...[...ids].flatMap((id) => handleChanges(view, id, [...kept, ...emptied])),
+    ...allEnded.map((address): Change => ({ type: 'log', entry: historyEntry(address, nowMs) })),
+  ];
+}
+
+function removal(view: View, block: Block): Change[] {
+  const affinity = block.owner && view.affinity(block.owner, block.prefix);
+  return [
+    { type: 'delete', record: { kind: 'block', value: block } },
+    ...(affinity ? ([{ type: 'delete', record: { kind: 'affinity', value: affinity } }] as const) : []),
+  ];
+}
+
+interface BlockShare {
+  readonly block: Block;
+  readonly ordinals: readonly number[];
+}
+
+function byBlock(held: readonly HeldAddress[]): BlockShare[] {
+  const shares = new Map<string, BlockShare>();
+  for (const { block, ordinal } of held) {
+    const cidr = formatPrefix(block.prefix);
+    shares.set(cidr, { block, ordinals: [...(shares.get(cidr)?.ordinals ?? []), ordinal] });
+  }
+  return [...shares.values()];
+}
+
+/** The endpoints lose the addresses; one that has none left goes. One whose name another container took over stays. */
+function endpointChanges(view: View, released: readonly HeldAddress[]): Change[] {
+  const gone = new Set(released.map((address) => formatPrefix(addressOf(address))));
+  const changes = new Map<string, Change>();
+  for (const { attributes } of released) {
+    const attachment = attachmentOf(attributes);
+    const key = attachment && endpointKey({ attachment, ...holderOf(attributes) });
+    const stored = key && storedEndpoint(view, key, attachment);
+    if (!stored) continue;
+    const left = heldBy(view, attachment).map((address) => formatPrefix(addressOf(address)));
+    const isLeft = ({ address }: EndpointAddress): boolean => {
+      const text = formatPrefix(address);
+      return !gone.has(text) && left.includes(text);
+    };
+    const addresses = stored.addresses.filter(isLeft);
+    const type = addresses.length > 0 ? 'put' : 'delete';
+    const record = { kind: 'endpoint', key, value: { ...stored, addresses } } as const;
+    changes.set(`${key.namespace}/${key.name}`, { type, record });
+  }
+  return [...changes.values()];
+}
+
+/** What a transaction may come to at most, of the 128 operations that etcd allows. */
+export const OPERATIONS_PER_STEP = 120;
+/** A block with its affinity, its pool and its node. */
+const OPERATIONS_PER_BLOCK = 4;
+/** An endpoint, and an entry of the history. */
+const OPERATIONS_PER_ADDRESS = 2;
+
+/** As many of the addresses as one transaction can give back, at least one of them. */
+export function nextBatch(view: View, candidates: Iterable<HeldAddress>): HeldAddress[] {
+  const batch: HeldAddress[] = [];
+  const seen = new Set<string>();
+  let operations = 0;
+  for (const address of candidates) {
+    const { block, attributes } = address;
+    const cidr = `block ${formatPrefix(block.prefix)}`;
+    const handle = `handle ${attributes.handleId}`;
+    if (!seen.has(cidr)) operations += OPERATIONS_PER_BLOCK;
+    if (!seen.has(handle)) operations += handleOperations(view.handle(attributes.handleId ?? ''));
+    operations += OPERATIONS_PER_ADDRESS;
+    if (batch.length > 0 && operations > OPERATIONS_PER_STEP) break;
+    batch.push(address);
+    seen.add(cidr).add(handle);
+  }
+  return batch;
+}

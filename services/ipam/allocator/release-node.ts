@@ -1,0 +1,64 @@
+import type { Family } from '@podwire/shared/net/address';
+import { defaultRoute, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+
+import { abandonBlock, isOwner, OPERATIONS_TO_ABANDON } from './abandon-block.js';
+import { addressOf, giveBack, heldIn, nextBatch, OPERATIONS_PER_STEP } from './give-back.js';
+import type { HeldAddress } from './holding.js';
+import type { Block, BlockOwner } from './records.js';
+import type { Change, Decision, View } from './view.js';
+
+/** What one step of a release of several transactions came to. */
+export interface ReleaseStep {
+  /** Whether nothing was left to do, so that this step changes nothing. Otherwise ask again. */
+  readonly state: 'more' | 'done';
+  /** What the step gave back, of full length. */
+  readonly addresses: readonly Prefix[];
+}
+
+export interface NodeRelease {
+  readonly nodeName: string;
+  readonly nowMs: number;
+}
+
+const BLOCKS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / OPERATIONS_TO_ABANDON);
+
+/**
+ * Gives back all that a node holds, as much in each step as a transaction takes: first every address whose attributes name the
+ * node, in whosever block; then its blocks, of which those with others' addresses stay without an owner.
+ *
+ * Idempotent. It comes to an end once nobody gives the node anything any more, as while its record is being deleted.
+ */
+export function continueNodeRelease(view: View, { nodeName, nowMs }: NodeRelease): Decision<ReleaseStep> {
+  const batch = nextBatch(view, heldByNode(view, nodeName));
+  if (batch.length > 0) return releaseStep(batch, giveBack(view, batch, nowMs));
+  const owner: BlockOwner = { kind: 'host', name: nodeName };
+  const claims = claimsOf(view, owner).slice(0, BLOCKS_PER_STEP);
+  const changes = claims.flatMap((prefix) => [
+    ...abandonBlock(view, { owner, prefix, mustBeEmpty: false, nowMs }).changes,
+  ]);
+  return releaseStep([], changes);
+}
+
+export function releaseStep(held: readonly HeldAddress[], changes: readonly Change[]): Decision<ReleaseStep> {
+  const state = changes.length > 0 ? 'more' : 'done';
+  return { changes, outcome: { state, addresses: held.map(addressOf) } };
+}
+
+const FAMILIES: readonly Family[] = [4, 6];
+
+function* allBlocks(view: View): Generator<Block, void, void> {
+  for (const family of FAMILIES) yield* view.blocksIn(defaultRoute(family));
+}
+
+/** Borrowed addresses are in others' blocks, so all are looked at: once for each distinct attributes, not for each address. */
+function* heldByNode(view: View, nodeName: string): Generator<HeldAddress, void, void> {
+  for (const block of allBlocks(view)) yield* heldIn(block, ({ owner }) => owner.node === nodeName);
+}
+
+/** The blocks that name the owner, and those that its affinities name. */
+function claimsOf(view: View, owner: BlockOwner): Prefix[] {
+  const affinities = view.affinitiesOf(owner).map(({ block }) => block);
+  const known = new Set(affinities.map(formatPrefix));
+  const blocks = [...allBlocks(view)].filter((block) => isOwner(block, owner)).map(({ prefix }) => prefix);
+  return [...affinities, ...blocks.filter((prefix) => !known.has(formatPrefix(prefix)))];
+}
