@@ -135,8 +135,12 @@ export interface NodeAddress {
 export interface Tunnel {
   /** Of full length: /32 or /128. */
   readonly address: Prefix;
-  /** Of VXLAN devices, where known. */
-  readonly mac: Mac | undefined;
+}
+
+/** A network interface of a node that others may need to know. */
+export interface NodeInterface {
+  readonly name: string;
+  readonly addresses: readonly NodeAddress[];
 }
 
 export interface Node {
@@ -146,9 +150,16 @@ export interface Node {
   /** When its deletion began, in epoch milliseconds: it gets no address any more, and gives back all it holds. */
   readonly deletionTimeMs: number | undefined;
   readonly labels: Readonly<Record<string, string>>;
+  /** The labels that the node itself gave last. Where `labels` says otherwise, an operator wanted it so. */
+  readonly registeredLabels: Readonly<Record<string, string>>;
   readonly ipv4: NodeAddress | undefined;
   readonly ipv6: NodeAddress | undefined;
   readonly tunnels: ReadonlyMap<TunnelKind, Tunnel>;
+  /** MAC addresses of its VXLAN devices, where they are known; also before the device has an address. */
+  readonly tunnelMacs: ReadonlyMap<TunnelKind, Mac>;
+  readonly interfaces: readonly NodeInterface[];
+  /** BGP autonomous system number; undefined for the cluster's. Never written. */
+  readonly asNumber: number | undefined;
 }
 
 /** A past allocation: who held an address, and from when to when. Written with the release, never changed. */

@@ -112,14 +112,21 @@ describe('a node', () => {
         createTimeMs: Date.parse('2026-08-22T06:00:00Z'),
         deletionTimeMs: undefined,
         labels: { rack: 'r1' },
+        registeredLabels: {},
         ipv4: { address: prefix('192.0.2.1/32'), subnetBits: 24 },
         ipv6: { address: prefix('2001:db8::1/128'), subnetBits: 64 },
         tunnels: new Map([
-          ['ipipTunnelAddress', { address: prefix('10.65.0.1/32'), mac: undefined }],
-          ['vxlanTunnelAddress', { address: prefix('10.65.0.2/32'), mac: '66:00:00:00:00:01' }],
-          ['vxlanV6TunnelAddress', { address: prefix('fd00::2/128'), mac: '66:00:00:00:00:02' }],
-          ['wireguardTunnelAddress', { address: prefix('10.65.0.4/32'), mac: undefined }],
+          ['ipipTunnelAddress', { address: prefix('10.65.0.1/32') }],
+          ['vxlanTunnelAddress', { address: prefix('10.65.0.2/32') }],
+          ['vxlanV6TunnelAddress', { address: prefix('fd00::2/128') }],
+          ['wireguardTunnelAddress', { address: prefix('10.65.0.4/32') }],
         ]),
+        tunnelMacs: new Map([
+          ['vxlanTunnelAddress', '66:00:00:00:00:01'],
+          ['vxlanV6TunnelAddress', '66:00:00:00:00:02'],
+        ]),
+        interfaces: [],
+        asNumber: 64512,
       },
     });
   });
@@ -131,7 +138,10 @@ describe('a node', () => {
   it('loses the fields of a tunnel that it has no more', () => {
     const changed = rewrite(NODE_KEY, NODE, (record) => {
       if (record.kind !== 'node') throw new Error(record.kind);
-      return { kind: 'node', value: { ...record.value, tunnels: new Map(), ipv6: undefined, labels: {} } };
+      return {
+        kind: 'node',
+        value: { ...record.value, tunnels: new Map(), tunnelMacs: new Map(), ipv6: undefined, labels: {} },
+      };
     });
     expect(changed).toEqual({
       ...JSON.parse(NODE),

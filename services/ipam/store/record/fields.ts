@@ -134,3 +134,8 @@ export function keepTime(timeMs: number, stored: Json | undefined): string {
   const same = typeof stored === 'string' && Date.parse(stored) === timeMs;
   return same ? stored : formatTime(timeMs);
 }
+
+/** Text for the time of creation; null, as Go writes it, where the record never told it and so reads as 0. */
+export function keepCreateTime(timeMs: number, stored: Json | undefined): string | null {
+  return timeMs === 0 && (stored ?? null) === null ? null : keepTime(timeMs, stored);
+}

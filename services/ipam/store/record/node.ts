@@ -1,24 +1,30 @@
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
-import { parseMac } from '@podwire/shared/net/mac';
+import { parseMac, type Mac } from '@podwire/shared/net/mac';
 
-import type { Node, NodeAddress, Tunnel, TunnelKind } from '../../allocator/records.js';
+import type { Node, NodeAddress, NodeInterface, Tunnel, TunnelKind } from '../../allocator/records.js';
 import {
   field,
   isAbsent,
+  keepCreateTime,
   keepTime,
   readHostAddress,
+  readList,
   readObject,
   readOptionalText,
   readText,
   readTextMap,
   readTime,
   unreadable,
+  Unreadable,
   type Field,
 } from './fields.js';
-import type { Json, JsonObject } from './json.js';
+import { parseJson, type Json, type JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
 
-/** Calico's Node (libcalico-go/lib/apis/v3/node.go). */
+/** Calico's Node (libcalico-go/lib/apis/v3/node.go). What Calico has no field for is in an annotation. */
+
+/** JSON object of the labels that the node itself gave last. */
+const REGISTERED_LABELS = 'podwire.dev/registered-labels';
 
 /** Where the spec keeps each tunnel: the path of its address, and of its MAC address where it has one. */
 const TUNNELS: readonly TunnelField[] = [
@@ -43,16 +49,31 @@ export function decodeNode(raw: JsonObject, name: RecordName & { kind: 'node' })
   const deleted = field(metadata, 'deletionTimestamp', 'metadata');
   const spec = readObject(field(raw, 'spec'));
   const bgp = readObject(field(spec, 'bgp', 'spec'));
+  const annotations = readObject(field(metadata, 'annotations', 'metadata'));
   return {
     name: name.name,
     uid: readOptionalText(field(metadata, 'uid', 'metadata')) ?? '',
     createTimeMs: isAbsent(created) ? 0 : readTime(created),
     deletionTimeMs: isAbsent(deleted) ? undefined : readTime(deleted),
     labels: readTextMap(field(metadata, 'labels', 'metadata')),
+    registeredLabels: decodeRegistered(field(annotations, REGISTERED_LABELS, 'metadata.annotations')),
     ipv4: decodeAddress(field(bgp, 'ipv4Address', 'spec.bgp'), 4),
     ipv6: decodeAddress(field(bgp, 'ipv6Address', 'spec.bgp'), 6),
     tunnels: new Map(TUNNELS.flatMap((place) => decodeTunnel(spec, place))),
+    tunnelMacs: new Map(TUNNELS.flatMap((place) => decodeMac(spec, place))),
+    interfaces: decodeInterfaces(spec),
+    asNumber: decodeAsNumber(field(bgp, 'asNumber', 'spec.bgp')),
   };
+}
+
+function decodeRegistered(source: Field): Record<string, string> {
+  if (isAbsent(source)) return {};
+  try {
+    return readTextMap({ path: source.path, value: parseJson(readText(source)) });
+  } catch (error) {
+    if (error instanceof SyntaxError) throw unreadable(source, 'JSON');
+    throw error;
+  }
 }
 
 /** `10.1.2.3/24`: the node's own address and its subnet's length. */
@@ -73,20 +94,64 @@ function isEmpty(source: Field): boolean {
 }
 
 function decodeTunnel(spec: JsonObject, place: TunnelField): (readonly [TunnelKind, Tunnel])[] {
-  const { kind, group } = place;
-  const path = group === undefined ? 'spec' : `spec.${group}`;
-  const object = group === undefined ? spec : readObject(field(spec, group, 'spec'));
-  const source = field(object, place.address, path);
-  if (isEmpty(source)) return [];
-  const macSource = place.mac === undefined ? undefined : field(object, place.mac, path);
-  return [[kind, { address: readHostAddress(source), mac: macSource && decodeMac(macSource) }]];
+  const source = tunnelField(spec, place, place.address);
+  return isEmpty(source) ? [] : [[place.kind, { address: readHostAddress(source) }]];
 }
 
-function decodeMac(source: Field): Tunnel['mac'] {
-  if (isEmpty(source)) return undefined;
+function decodeMac(spec: JsonObject, place: TunnelField): (readonly [TunnelKind, Mac])[] {
+  if (place.mac === undefined) return [];
+  const source = tunnelField(spec, place, place.mac);
+  if (isEmpty(source)) return [];
   const mac = parseMac(readText(source));
   if (mac === undefined) throw unreadable(source, 'a MAC address');
-  return mac;
+  return [[place.kind, mac]];
+}
+
+function tunnelField(spec: JsonObject, { group }: TunnelField, name: string): Field {
+  return group === undefined
+    ? field(spec, name, 'spec')
+    : field(readObject(field(spec, group, 'spec')), name, `spec.${group}`);
+}
+
+/** Nothing is decided by them, so what is malformed is passed over; a rewrite keeps it. */
+function decodeInterfaces(spec: JsonObject): NodeInterface[] {
+  const source = field(spec, 'interfaces', 'spec');
+  return readList(source).flatMap((entry) => {
+    const { name, addresses } = readInterface(entry);
+    return name === undefined ? [] : [{ name, addresses }];
+  });
+}
+
+function readInterface(source: Field): { name: string | undefined; addresses: NodeAddress[] } {
+  const entry = readObject(source);
+  const addresses = readList(field(entry, 'addresses', source.path)).flatMap((address) => {
+    const read = ([4, 6] as const).map((family) => tryDecodeAddress(address, family));
+    return read.flatMap((value) => value ?? []);
+  });
+  return { name: readOptionalText(field(entry, 'name', source.path)), addresses };
+}
+
+function tryDecodeAddress(source: Field, family: Family): NodeAddress | undefined {
+  try {
+    return decodeAddress(source, family);
+  } catch (error) {
+    if (error instanceof Unreadable) return undefined;
+    throw error;
+  }
+}
+
+const LARGEST_AS_NUMBER = 2 ** 32 - 1;
+
+/** A number, its decimal text, or `<high 16 bits>.<low 16 bits>` (RFC 5396). */
+function decodeAsNumber(source: Field): number | undefined {
+  if (isEmpty(source)) return undefined;
+  const { value } = source;
+  const text = typeof value === 'string' ? value : Number.isInteger(value) ? JSON.stringify(value) : '';
+  const [, high = '0', low] = /^(?:(\d{1,5})\.)?(\d{1,10})$/.exec(text) ?? [];
+  const number = Number(high) * 2 ** 16 + Number(low);
+  const dotted = high !== '0' && Number(low) >= 2 ** 16;
+  if (low === undefined || dotted || number > LARGEST_AS_NUMBER) throw unreadable(source, 'an AS number');
+  return number;
 }
 
 export function encodeNode(node: Node, raw: JsonObject): JsonObject {
@@ -96,17 +161,42 @@ export function encodeNode(node: Node, raw: JsonObject): JsonObject {
     apiVersion: 'projectcalico.org/v3',
     ...raw,
     metadata: {
-      ...without(metadata, ['labels', 'deletionTimestamp']),
+      ...without(metadata, ['labels', 'annotations', 'deletionTimestamp']),
       name: node.name,
       uid: node.uid,
-      creationTimestamp: keepTime(node.createTimeMs, metadata.creationTimestamp),
+      creationTimestamp: keepCreateTime(node.createTimeMs, metadata.creationTimestamp),
       ...(node.deletionTimeMs === undefined
         ? {}
         : { deletionTimestamp: keepTime(node.deletionTimeMs, metadata.deletionTimestamp) }),
-      ...(Object.keys(node.labels).length === 0 ? {} : { labels: node.labels }),
+      ...unlessEmpty('labels', node.labels),
+      ...unlessEmpty('annotations', encodeAnnotations(node, readObject(field(metadata, 'annotations', 'metadata')))),
     },
     spec: encodeSpec(node, readObject(field(raw, 'spec'))),
   };
+}
+
+function encodeAnnotations({ registeredLabels }: Node, stored: JsonObject): JsonObject {
+  const none = Object.keys(registeredLabels).length === 0;
+  return {
+    ...without(stored, [REGISTERED_LABELS]),
+    ...(none ? {} : { [REGISTERED_LABELS]: keepJson(registeredLabels, stored[REGISTERED_LABELS]) }),
+  };
+}
+
+/** The stored text where it means the same: another writer's order of the keys is as good. */
+function keepJson(labels: Readonly<Record<string, string>>, stored: Json | undefined): string {
+  const path = REGISTERED_LABELS;
+  const same = typeof stored === 'string' && sameTexts(decodeRegistered({ path, value: stored }), labels);
+  return same ? stored : JSON.stringify(labels);
+}
+
+function sameTexts(a: Readonly<Record<string, string>>, b: Readonly<Record<string, string>>): boolean {
+  const keys = Object.keys(a);
+  return keys.length === Object.keys(b).length && keys.every((key) => a[key] === b[key]);
+}
+
+function unlessEmpty(name: string, object: JsonObject): JsonObject {
+  return Object.keys(object).length === 0 ? {} : { [name]: object };
 }
 
 function encodeSpec(node: Node, stored: JsonObject): JsonObject {
@@ -120,11 +210,27 @@ function encodeSpec(node: Node, stored: JsonObject): JsonObject {
   };
   const newWireguard = { ...without(wireguard, fieldsOf('wireguard')), ...encodeTunnels(node, 'wireguard') };
   return {
-    ...without(stored, ['bgp', 'wireguard', ...fieldsOf(undefined)]),
+    ...without(stored, ['bgp', 'wireguard', 'interfaces', ...fieldsOf(undefined)]),
     ...encodeTunnels(node, undefined),
-    ...(Object.keys(newBgp).length === 0 ? {} : { bgp: newBgp }),
-    ...(Object.keys(newWireguard).length === 0 ? {} : { wireguard: newWireguard }),
+    ...unlessEmpty('bgp', newBgp),
+    ...unlessEmpty('wireguard', newWireguard),
+    ...encodeInterfaces(node, stored),
   };
+}
+
+/** As stored where they are the same, with what was passed over when they were read. */
+function encodeInterfaces({ interfaces }: Node, stored: JsonObject): JsonObject {
+  const written = interfaces.map(({ name, addresses }) => ({ name, addresses: addresses.map(formatNodeAddress) }));
+  const read = decodeInterfaces(stored).map(({ name, addresses }) => ({
+    name,
+    addresses: addresses.map(formatNodeAddress),
+  }));
+  if (JSON.stringify(written) !== JSON.stringify(read)) return written.length > 0 ? { interfaces: written } : {};
+  return stored.interfaces === undefined ? {} : { interfaces: stored.interfaces };
+}
+
+function formatNodeAddress({ address, subnetBits }: NodeAddress): string {
+  return `${formatAddress(address)}/${subnetBits}`;
 }
 
 function without(object: JsonObject, names: readonly string[]): JsonObject {
@@ -137,20 +243,22 @@ function fieldsOf(group: TunnelField['group']): string[] {
   );
 }
 
-function encodeTunnels({ tunnels }: Node, group: TunnelField['group']): JsonObject {
+function encodeTunnels({ tunnels, tunnelMacs }: Node, group: TunnelField['group']): JsonObject {
   const fields: Record<string, Json> = {};
   for (const place of TUNNELS) {
-    const tunnel = place.group === group ? tunnels.get(place.kind) : undefined;
-    if (!tunnel) continue;
-    fields[place.address] = formatAddress(tunnel.address);
-    if (place.mac !== undefined && tunnel.mac !== undefined) fields[place.mac] = tunnel.mac;
+    if (place.group !== group) continue;
+    const tunnel = tunnels.get(place.kind);
+    const mac = tunnelMacs.get(place.kind);
+    if (tunnel) fields[place.address] = formatAddress(tunnel.address);
+    if (place.mac !== undefined && mac !== undefined) fields[place.mac] = mac;
   }
   return fields;
 }
 
 /** The stored text where it means the same: a bare address is its writer's way of saying a subnet of one. */
 function keepAddress({ address, subnetBits }: NodeAddress, stored: Json | undefined): string {
-  const text = formatAddress(address);
   const bare = typeof stored === 'string' && !stored.includes('/');
-  return bare && subnetBits === familyBits(address.family) ? text : `${text}/${subnetBits}`;
+  return bare && subnetBits === familyBits(address.family)
+    ? formatAddress(address)
+    : formatNodeAddress({ address, subnetBits });
 }

@@ -2,7 +2,16 @@ import { familyBits, formatAddress, parseAddress } from '@podwire/shared/net/add
 import { comparePrefixes, formatPrefix, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { Reservation } from '../../allocator/records.js';
-import { field, isAbsent, keepTime, readList, readObject, readOptionalText, readText, readTime } from './fields.js';
+import {
+  field,
+  isAbsent,
+  keepCreateTime,
+  readList,
+  readObject,
+  readOptionalText,
+  readText,
+  readTime,
+} from './fields.js';
 import type { JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
 import type { Previous } from './previous.js';
@@ -46,7 +55,7 @@ export function encodeReservation(value: Reservation, previous: Previous<Reserva
       ...metadata,
       name: value.name,
       uid: value.uid,
-      creationTimestamp: keepTime(value.createTimeMs, metadata.creationTimestamp),
+      creationTimestamp: keepCreateTime(value.createTimeMs, metadata.creationTimestamp),
     },
     spec: unchanged ? spec : { ...spec, reservedCIDRs: value.prefixes.map(formatReserved) },
   };
