@@ -16,6 +16,8 @@ export interface OpenStore {
   readonly store: Store;
   /** How many operations one transaction may have; undefined for the update loop's own limit. */
   readonly maxOperationsCount: number | undefined;
+  /** Whether it may execute a transaction after its sender gave up. */
+  readonly marksReleases: boolean;
 }
 
 /**
@@ -26,7 +28,7 @@ export interface OpenStore {
 export async function openStore(config: Config, { pid, newUid, events }: StoreSurroundings): Promise<OpenStore> {
   if (config.store === 'embedded') {
     const store = await EmbeddedStore.open({ directory: config.storeDirectory, pid });
-    return { store, maxOperationsCount: undefined };
+    return { store, maxOperationsCount: undefined, marksReleases: false };
   }
   const store = await EtcdStore.open({
     ...etcdOptions(config),
@@ -36,7 +38,7 @@ export async function openStore(config: Config, { pid, newUid, events }: StoreSu
       else events.storeEndpointLost(event.endpoint, event.failure);
     },
   });
-  return { store, maxOperationsCount: store.maxOperationsCount };
+  return { store, maxOperationsCount: store.maxOperationsCount, marksReleases: true };
 }
 
 function etcdOptions(config: Config): Omit<EtcdStoreOptions, 'uid'> {

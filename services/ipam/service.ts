@@ -85,7 +85,7 @@ interface Loading {
 }
 
 async function loadDatastore(
-  { store, maxOperationsCount }: OpenStore,
+  { store, maxOperationsCount, marksReleases }: OpenStore,
   { config, surroundings, events }: Loading,
 ): Promise<Datastore> {
   const { clock, random, newUid } = surroundings;
@@ -96,7 +96,7 @@ async function loadDatastore(
   if (defaultPool) events.poolCreated(defaultPool);
   const mirror = await Mirror.start({ store, keys, clock, random, report: (event) => tell(events, event) }, never);
   const limits = maxOperationsCount === undefined ? {} : { maxOperationsCount };
-  return { mirror, updater: new Updater({ store, mirror, keys, clock, random, ...limits }) };
+  return { mirror, updater: new Updater({ store, mirror, keys, clock, random, marksReleases, ...limits }) };
 }
 
 async function closeDatastore({ mirror, updater }: Datastore): Promise<void> {
