@@ -72,6 +72,20 @@ export class Events {
     this.#log.info({ 'podwire.pool': name }, text);
   }
 
+  poolUpdated({ name, prefix }: Pool): void {
+    this.#pools.add(1, { event: 'updated' });
+    this.#log.info({ 'podwire.pool': name }, `changed pool "${name}" ${formatPrefix(prefix)}`);
+  }
+
+  /** A pool is to be deleted, and waits for the release of its addresses. */
+  poolDraining({ name, prefix }: Pool): void {
+    this.#pools.add(1, { event: 'draining' });
+    this.#log.info(
+      { 'podwire.pool': name },
+      `pool "${name}" ${formatPrefix(prefix)} goes with the last of its addresses`,
+    );
+  }
+
   poolDeleted({ name, prefix }: Pool, removedBlocksCount: number): void {
     this.#pools.add(1, { event: 'deleted' });
     const text = `deleted pool "${name}" ${formatPrefix(prefix)} and its ${removedBlocksCount} empty blocks`;

@@ -1,5 +1,6 @@
 import { wholeSeconds } from './allocator/block.js';
-import { makePool, type PoolSpec } from './allocator/create-pool.js';
+import type { PoolSpec } from './allocator/check-pool.js';
+import { makePool } from './allocator/create-pool.js';
 import type { Pool } from './allocator/records.js';
 import type { JsonObject } from './store/record/json.js';
 import type { RecordKeys } from './store/record/keys.js';

@@ -89,7 +89,11 @@ export function poolUtilization(view: View, { prefix }: Pool): Utilization {
   return { capacity: prefixSize(prefix), allocated: BigInt(allocated), blocks: BigInt(blocks) };
 }
 
-/** Opaque text that differs when anything differs of what Podwire knows about a pool, also when it was deleted and made again. */
+/**
+ * A pool's resource version: opaque text that differs when anything differs of what Podwire knows about the pool, also when it was
+ * deleted and made again. A digest of the record and no revision of the store, because a decision answers with the version of
+ * what it is about to write, before there is a revision; so all replicas agree on it, and it survives a move of the datastore.
+ */
 export function poolVersion(pool: Pool): string {
   const { prefix, ...rest } = pool;
   return fnv1a64(JSON.stringify([prefix.family, String(prefix.value), prefix.length, Object.entries(rest).sort()]));
@@ -98,6 +102,16 @@ export function poolVersion(pool: Pool): string {
 /** The pool that a block lies in. */
 export function poolOf(pools: readonly Pool[], block: Prefix): Pool | undefined {
   return pools.find(({ prefix }) => prefixContains(prefix, block));
+}
+
+/** @param resourceVersion - empty for any @throws Failure STALE_VERSION */
+export function requireVersion(pool: Pool, resourceVersion: string): void {
+  if (resourceVersion !== '' && resourceVersion !== poolVersion(pool)) throw staleFailure(pool, resourceVersion);
+}
+
+export function staleFailure({ name }: Pool, resourceVersion: string): Failure {
+  const text = `pool "${name}" was changed since resource version ${resourceVersion}; read it again and decide anew`;
+  return new Failure('STALE_VERSION', text, { details: { pool: name } });
 }
 
 /** @throws Failure POOL_NOT_FOUND */

@@ -2,7 +2,8 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import { makeBlock } from './block.js';
-import { checkPool, makePool } from './create-pool.js';
+import { checkPool } from './check-pool.js';
+import { makePool } from './create-pool.js';
 import type { Affinity, AffinityState, AllocationRequest, Block, BlockOwner, Pool } from './records.js';
 import type { RecordValue } from './view.js';
 

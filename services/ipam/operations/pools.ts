@@ -1,8 +1,25 @@
-import { createPool, type PoolSpec } from '../allocator/create-pool.js';
-import { beginPoolDeletion, continuePoolDeletion, type PoolDeletion } from '../allocator/delete-pool.js';
+import type { PoolSpec } from '../allocator/check-pool.js';
+import { createPool } from '../allocator/create-pool.js';
+import {
+  beginPoolDeletion,
+  continuePoolDeletion,
+  type PoolDeleted,
+  type PoolDeletionProgress,
+  type PoolDeletionRequest,
+  type PoolDeletionStep,
+} from '../allocator/delete-pool.js';
 import { getPool, listPools, type Page, type PoolQuery } from '../allocator/listing.js';
+import type { PoolHolders } from '../allocator/pool-holders.js';
 import type { PoolListing } from '../allocator/pools.js';
+import type { Pool } from '../allocator/records.js';
+import { continuePoolRelease } from '../allocator/release-pool.js';
+import { updatePool, type PoolChange, type PoolUpdate } from '../allocator/update-pool.js';
 import { POOLS_LANE, read, type IpamOptions } from './options.js';
+
+const NOBODY: PoolHolders = { inUseCount: 0, coolingCount: 0, nodes: [] };
+
+/** How long a deletion waits at most for other replicas' changes to come in; then it is finished in the background. */
+const CATCH_UP_STEPS_MS = [1, 2, 5, 10, 20, 50, 100, 200, 500];
 
 /** Manages the ranges that addresses are taken from. */
 export class Pools {
@@ -30,21 +47,71 @@ export class Pools {
     return read(this.#options, (view) => listPools(view, query), signal);
   }
 
+  /** Idempotent where no version is given. @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED */
+  async update(change: PoolChange, signal: AbortSignal): Promise<PoolUpdate> {
+    const { updates, events } = this.#options;
+    const updated = await updates.update(POOLS_LANE, (view) => updatePool(view, change), { signal });
+    if (updated.ok && updated.changed) events.poolUpdated(updated.listing.pool);
+    return updated;
+  }
+
   /**
-   * Removes a pool with its empty blocks. Several transactions: when it fails between them, the pool stays, disabled; repeat it.
-   * @returns how many blocks went with it
+   * Deletes a pool, in several transactions. When it fails between them, repeat it; unless it was to be refused while addresses are in
+   * use, {@link finishDeletions} goes on with it as well.
    * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_IN_USE
    */
-  async delete(deletion: PoolDeletion, signal: AbortSignal): Promise<number> {
-    const { updates, events } = this.#options;
-    const pool = await updates.update(POOLS_LANE, (view) => beginPoolDeletion(view, deletion), { signal });
-    for (let removed = 0; ;) {
-      const step = await updates.update(POOLS_LANE, (view) => continuePoolDeletion(view, pool), { signal });
-      if (step.state === 'refused') throw step.failure;
-      removed += step.removedBlocks;
-      if (step.state === 'more') continue;
-      events.poolDeleted(pool, removed);
-      return removed;
+  async delete({ whenInUse, ...deletion }: PoolDeletionRequest, signal: AbortSignal): Promise<PoolDeleted> {
+    const { updates, events, clock } = this.#options;
+    const mode = whenInUse === 'refuse' ? 'refuse' : 'drain';
+    const begin = { ...deletion, whenInUse: mode, nowMs: clock.nowMs() } as const;
+    const original = await updates.update(POOLS_LANE, (view) => beginPoolDeletion(view, begin), { signal });
+    const releasedAddresses = whenInUse === 'release' ? await this.#releaseAll(original, signal) : 0;
+    const end = await this.#runSteps({ original, whenInUse: mode }, signal);
+    if (end.state === 'refused') throw end.failure;
+    const isGone = end.state === 'done';
+    if (!isGone && original.deletionTimeMs === undefined) events.poolDraining(original);
+    const holders = end.state === 'held' ? end.holders : NOBODY;
+    return { isGone, removedBlocks: end.removedBlocks, releasedAddresses, holders };
+  }
+
+  /**
+   * Goes on with every deletion that has begun: for what releases leave, and for replicas that ended in the middle of one. Any
+   * number of replicas may do so at the same time.
+   */
+  async finishDeletions(signal: AbortSignal): Promise<void> {
+    const pools = await read(this.#options, (view) => view.pools(), signal);
+    for (const original of pools)
+      if (original.deletionTimeMs !== undefined) await this.#runSteps({ original, whenInUse: 'drain' }, signal);
+  }
+
+  async #releaseAll({ name }: Pool, signal: AbortSignal): Promise<number> {
+    const { updates, events, clock } = this.#options;
+    for (let count = 0; ;) {
+      const nowMs = clock.nowMs();
+      const decide = (view: Parameters<typeof continuePoolRelease>[0]) =>
+        continuePoolRelease(view, { poolName: name, nowMs });
+      const step = await updates.update(POOLS_LANE, decide, { signal });
+      count += step.addresses.length;
+      if (step.addresses.length > 0) events.addressesReleased(step.addresses);
+      if (step.state === 'done') return count;
+    }
+  }
+
+  /** Takes steps until the next one would have to wait for somebody. @returns the last one, with all blocks that were removed */
+  async #runSteps(progress: Omit<PoolDeletionProgress, 'nowMs'>, signal: AbortSignal): Promise<PoolDeletionStep> {
+    const { updates, events, clock } = this.#options;
+    const waits = [...CATCH_UP_STEPS_MS];
+    for (let removedBlocks = 0; ;) {
+      const now = { ...progress, nowMs: clock.nowMs() };
+      const step = await updates.update(POOLS_LANE, (view) => continuePoolDeletion(view, now), { signal });
+      if (step.state === 'refused') return step;
+      removedBlocks += step.removedBlocks;
+      const waitMs = step.state === 'behind' ? waits.shift() : undefined;
+      if (waitMs !== undefined) await clock.sleep(waitMs, signal);
+      else if (step.state !== 'more') {
+        if (step.state === 'done') events.poolDeleted(progress.original, removedBlocks);
+        return { ...step, removedBlocks };
+      }
     }
   }
 }

@@ -2,11 +2,9 @@ import type { DeletePoolRequest, DeletePoolResponse } from '@podwire/proto/podwi
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { readDeletePoolRequest } from './wire-pool.js';
+import { deletePoolResponse, readDeletePoolRequest } from './wire-pool.js';
 
 export function deletePool(ipam: Ipam): Handler<DeletePoolRequest, DeletePoolResponse> {
-  return async (message, { signal }) => {
-    const deletion = readDeletePoolRequest(message);
-    return { deletedBlocks: BigInt(await ipam.pools.delete(deletion, signal)) };
-  };
+  return async (message, { signal }) =>
+    deletePoolResponse(await ipam.pools.delete(readDeletePoolRequest(message), signal));
 }

@@ -18,13 +18,82 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
+import { FieldMask } from "../../../google/protobuf/field_mask.js";
 import { Timestamp } from "../../../google/protobuf/timestamp.js";
+
+/** EncapsulationMode says when packets to a pool's addresses on other nodes travel in a tunnel. */
+export enum EncapsulationMode {
+  /** ENCAPSULATION_MODE_UNSPECIFIED - Not stated: never. */
+  ENCAPSULATION_MODE_UNSPECIFIED = 0,
+  /** ENCAPSULATION_MODE_NEVER - Never. */
+  ENCAPSULATION_MODE_NEVER = 1,
+  /** ENCAPSULATION_MODE_ALWAYS - To every other node. */
+  ENCAPSULATION_MODE_ALWAYS = 2,
+  /** ENCAPSULATION_MODE_CROSS_SUBNET - To nodes in other subnets. */
+  ENCAPSULATION_MODE_CROSS_SUBNET = 3,
+  UNRECOGNIZED = -1,
+}
+
+/** AddressUse is what a pool's addresses may be used for. */
+export enum AddressUse {
+  /** ADDRESS_USE_UNSPECIFIED - Not stated; refused in requests. In answers: a use that this release does not know. */
+  ADDRESS_USE_UNSPECIFIED = 0,
+  /** ADDRESS_USE_WORKLOAD - Pods and other containers. */
+  ADDRESS_USE_WORKLOAD = 1,
+  /** ADDRESS_USE_TUNNEL - Nodes' ends of tunnels. */
+  ADDRESS_USE_TUNNEL = 2,
+  /** ADDRESS_USE_LOAD_BALANCER - Services of type LoadBalancer. */
+  ADDRESS_USE_LOAD_BALANCER = 3,
+  UNRECOGNIZED = -1,
+}
+
+/** AssignmentMode says which requests a pool serves. */
+export enum AssignmentMode {
+  /** ASSIGNMENT_MODE_UNSPECIFIED - Not stated: automatic. */
+  ASSIGNMENT_MODE_UNSPECIFIED = 0,
+  /** ASSIGNMENT_MODE_AUTOMATIC - All that its selectors choose. */
+  ASSIGNMENT_MODE_AUTOMATIC = 1,
+  /** ASSIGNMENT_MODE_MANUAL - Only those that name the pool or an address of it. */
+  ASSIGNMENT_MODE_MANUAL = 2,
+  UNRECOGNIZED = -1,
+}
+
+/** PoolState says whether a pool gives addresses. */
+export enum PoolState {
+  /** POOL_STATE_UNSPECIFIED - Not stated. */
+  POOL_STATE_UNSPECIFIED = 0,
+  /** POOL_STATE_ACTIVE - It does. */
+  POOL_STATE_ACTIVE = 1,
+  /** POOL_STATE_DISABLED - It is switched off. Addresses in use stay valid. */
+  POOL_STATE_DISABLED = 2,
+  /** POOL_STATE_DRAINING - It is being deleted, and goes with the last of its addresses. */
+  POOL_STATE_DRAINING = 3,
+  /** POOL_STATE_NOT_ALLOCATABLE - Calico's pool controller keeps it out of use; see state_reason. */
+  POOL_STATE_NOT_ALLOCATABLE = 4,
+  UNRECOGNIZED = -1,
+}
+
+/** PoolDeletionMode says what a deletion does about addresses in use. */
+export enum PoolDeletionMode {
+  /** POOL_DELETION_MODE_UNSPECIFIED - Not stated: drain. */
+  POOL_DELETION_MODE_UNSPECIFIED = 0,
+  /** POOL_DELETION_MODE_DRAIN - Waits for their release. The call answers at once; the pool is DRAINING until then. */
+  POOL_DELETION_MODE_DRAIN = 1,
+  /** POOL_DELETION_MODE_REFUSE_IF_IN_USE - Refuses, and leaves the pool as it was. */
+  POOL_DELETION_MODE_REFUSE_IF_IN_USE = 2,
+  /** POOL_DELETION_MODE_RELEASE_ADDRESSES - Gives back all of the pool's addresses, whoever holds them and whether or not pods go on using them. */
+  POOL_DELETION_MODE_RELEASE_ADDRESSES = 3,
+  UNRECOGNIZED = -1,
+}
 
 /** Pool is a range of addresses that is cut into blocks of one size. */
 export interface Pool {
-  /** Name of the pool: an RFC 1123 subdomain of at most 253 bytes. */
+  /** Name of the pool: an RFC 1123 subdomain of at most 253 bytes. Immutable. */
   name: string;
-  /** The range, without host bits (`10.65.0.0/16`, `fd65::/48`). Immutable. */
+  /**
+   * The range, without host bits (`10.65.0.0/16`, `fd65::/48`), at most 48 characters; outside 169.254.0.0/16 and fe80::/10.
+   * At least one block wide, unless the pool is disabled. Immutable.
+   */
   cidr: string;
   /**
    * Prefix length of the pool's blocks, in bits: 20 to 32 for IPv4 (0 means 26), 116 to 128 for IPv6 (0 means 122).
@@ -37,10 +106,37 @@ export interface Pool {
   createTime:
     | Date
     | undefined;
-  /** Output only. Opaque version of the stored pool; it differs after every change. */
+  /** Opaque version of the stored pool; it differs after every change. Output only, except in UpdatePool. */
   resourceVersion: string;
   /** Output only. How much of the pool is in use. */
-  utilization: PoolUtilization | undefined;
+  utilization:
+    | PoolUtilization
+    | undefined;
+  /** When packets travel in IPIP. IPv4 only; not together with VXLAN, and not in a pool for load balancers. */
+  ipipMode: EncapsulationMode;
+  /** When packets travel in VXLAN. Not together with IPIP, and not in a pool for load balancers. */
+  vxlanMode: EncapsulationMode;
+  /** Whether what the pool's pods send out of all pools leaves with their node's address. */
+  natOutgoing: boolean;
+  /** Whether the pool's routes are kept from BGP peers. Not in a pool for load balancers. */
+  disableBgpExport: boolean;
+  /**
+   * Which nodes the pool serves, in Calico's selector language, at most 1024 characters, without global(). Empty means
+   * all(), which is the only one for load balancers.
+   */
+  nodeSelector: string;
+  /** Which namespaces the pool serves, as node_selector. Empty means all. Not in a pool for tunnels. */
+  namespaceSelector: string;
+  /** What the addresses are for; none means workloads and tunnels. Load balancers only alone, and then for good. */
+  allowedUses: AddressUse[];
+  /** Which requests the pool serves. */
+  assignmentMode: AssignmentMode;
+  /** Output only. Whether the pool gives addresses. */
+  state: PoolState;
+  /** Output only. Why it does not; empty when it does. */
+  stateReason: string;
+  /** Output only. When the pool's deletion began; not set while it is not being deleted. */
+  deleteTime: Date | undefined;
 }
 
 /** PoolUtilization counts addresses and blocks of one pool. */
@@ -95,18 +191,60 @@ export interface ListPoolsResponse {
   nextPageToken: string;
 }
 
+/** UpdatePoolRequest says what is to become of a pool. */
+export interface UpdatePoolRequest {
+  /**
+   * The pool by its name, and its fields as they are to be. With a resource_version it is changed only if it still has that;
+   * without one the last writer wins. cidr and block_size may be left out, or have to be the pool's own.
+   */
+  pool:
+    | Pool
+    | undefined;
+  /**
+   * The fields to change, by their names in Pool; the others stay as they are. None means all that can be changed, so that
+   * one that is left out of `pool` goes back to its default.
+   */
+  updateMask: string[] | undefined;
+}
+
+/** UpdatePoolResponse is the pool as stored. */
+export interface UpdatePoolResponse {
+  /** The pool. */
+  pool: Pool | undefined;
+}
+
 /** DeletePoolRequest names the pool to remove. */
 export interface DeletePoolRequest {
   /** Name of the pool. */
   name: string;
   /** Delete only if the pool still has this resource version; empty means any. */
   resourceVersion: string;
+  /** What to do about addresses in use. */
+  mode: PoolDeletionMode;
 }
 
-/** DeletePoolResponse says what went with the pool. */
+/** DeletePoolResponse says how far the deletion has come. */
 export interface DeletePoolResponse {
-  /** Number of empty blocks that were removed. */
+  /** Number of blocks that this call found empty and removed. */
   deletedBlocks: bigint;
+  /** POOL_STATE_DRAINING while the pool is still there; POOL_STATE_UNSPECIFIED when it is gone. */
+  state: PoolState;
+  /** Number of its addresses that are in use. */
+  heldAddresses: bigint;
+  /** Number of its addresses that are not in use, but cool down after their release. */
+  coolingAddresses: bigint;
+  /** The nodes that hold addresses, in the order of their names; at most 100. */
+  holders: PoolHolder[];
+  /** Number of addresses that this call gave back, with POOL_DELETION_MODE_RELEASE_ADDRESSES. */
+  releasedAddresses: bigint;
+}
+
+/** PoolHolder is a node that has addresses of a pool. */
+export interface PoolHolder {
+  /** Name of the node; `unknown` where neither address nor block tells it. */
+  nodeName: string;
+  /** How many of its addresses are in use. */
+  addresses: bigint;
 }
 
 function createBasePool(): Pool {
@@ -118,6 +256,17 @@ function createBasePool(): Pool {
     createTime: undefined,
     resourceVersion: "",
     utilization: undefined,
+    ipipMode: 0,
+    vxlanMode: 0,
+    natOutgoing: false,
+    disableBgpExport: false,
+    nodeSelector: "",
+    namespaceSelector: "",
+    allowedUses: [],
+    assignmentMode: 0,
+    state: 0,
+    stateReason: "",
+    deleteTime: undefined,
   };
 }
 
@@ -143,6 +292,43 @@ export const Pool: MessageFns<Pool> = {
     }
     if (message.utilization !== undefined) {
       PoolUtilization.encode(message.utilization, writer.uint32(58).fork()).join();
+    }
+    if (message.ipipMode !== 0) {
+      writer.uint32(64).int32(message.ipipMode);
+    }
+    if (message.vxlanMode !== 0) {
+      writer.uint32(72).int32(message.vxlanMode);
+    }
+    if (message.natOutgoing !== false) {
+      writer.uint32(80).bool(message.natOutgoing);
+    }
+    if (message.disableBgpExport !== false) {
+      writer.uint32(88).bool(message.disableBgpExport);
+    }
+    if (message.nodeSelector !== "") {
+      writer.uint32(98).string(message.nodeSelector);
+    }
+    if (message.namespaceSelector !== "") {
+      writer.uint32(106).string(message.namespaceSelector);
+    }
+    if (message.allowedUses.length !== 0) {
+      writer.uint32(114).fork();
+      for (const v of message.allowedUses) {
+        writer.int32(v);
+      }
+      writer.join();
+    }
+    if (message.assignmentMode !== 0) {
+      writer.uint32(120).int32(message.assignmentMode);
+    }
+    if (message.state !== 0) {
+      writer.uint32(128).int32(message.state);
+    }
+    if (message.stateReason !== "") {
+      writer.uint32(138).string(message.stateReason);
+    }
+    if (message.deleteTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.deleteTime), writer.uint32(146).fork()).join();
     }
     return writer;
   },
@@ -216,6 +402,104 @@ export const Pool: MessageFns<Pool> = {
             message.utilization = PoolUtilization.decode(reader, reader.uint32());
             continue;
           }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.ipipMode = reader.int32() as any;
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.vxlanMode = reader.int32() as any;
+            continue;
+          }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.natOutgoing = reader.bool();
+            continue;
+          }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.disableBgpExport = reader.bool();
+            continue;
+          }
+          case 12: {
+            if (tag !== 98) {
+              break;
+            }
+
+            message.nodeSelector = reader.string();
+            continue;
+          }
+          case 13: {
+            if (tag !== 106) {
+              break;
+            }
+
+            message.namespaceSelector = reader.string();
+            continue;
+          }
+          case 14: {
+            if (tag === 112) {
+              message.allowedUses.push(reader.int32() as any);
+
+              continue;
+            }
+
+            if (tag === 114) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.allowedUses.push(reader.int32() as any);
+              }
+
+              continue;
+            }
+
+            break;
+          }
+          case 15: {
+            if (tag !== 120) {
+              break;
+            }
+
+            message.assignmentMode = reader.int32() as any;
+            continue;
+          }
+          case 16: {
+            if (tag !== 128) {
+              break;
+            }
+
+            message.state = reader.int32() as any;
+            continue;
+          }
+          case 17: {
+            if (tag !== 138) {
+              break;
+            }
+
+            message.stateReason = reader.string();
+            continue;
+          }
+          case 18: {
+            if (tag !== 146) {
+              break;
+            }
+
+            message.deleteTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -242,6 +526,17 @@ export const Pool: MessageFns<Pool> = {
     message.utilization = (object.utilization !== undefined && object.utilization !== null)
       ? PoolUtilization.fromPartial(object.utilization)
       : undefined;
+    message.ipipMode = object.ipipMode ?? 0;
+    message.vxlanMode = object.vxlanMode ?? 0;
+    message.natOutgoing = object.natOutgoing ?? false;
+    message.disableBgpExport = object.disableBgpExport ?? false;
+    message.nodeSelector = object.nodeSelector ?? "";
+    message.namespaceSelector = object.namespaceSelector ?? "";
+    message.allowedUses = object.allowedUses?.map((e) => e) || [];
+    message.assignmentMode = object.assignmentMode ?? 0;
+    message.state = object.state ?? 0;
+    message.stateReason = object.stateReason ?? "";
+    message.deleteTime = object.deleteTime ?? undefined;
     return message;
   },
 };
@@ -697,8 +992,130 @@ export const ListPoolsResponse: MessageFns<ListPoolsResponse> = {
   },
 };
 
+function createBaseUpdatePoolRequest(): UpdatePoolRequest {
+  return { pool: undefined, updateMask: undefined };
+}
+
+export const UpdatePoolRequest: MessageFns<UpdatePoolRequest> = {
+  encode(message: UpdatePoolRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.pool !== undefined) {
+      Pool.encode(message.pool, writer.uint32(10).fork()).join();
+    }
+    if (message.updateMask !== undefined) {
+      FieldMask.encode(FieldMask.wrap(message.updateMask), writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): UpdatePoolRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseUpdatePoolRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.pool = Pool.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.updateMask = FieldMask.unwrap(FieldMask.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<UpdatePoolRequest>): UpdatePoolRequest {
+    return UpdatePoolRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<UpdatePoolRequest>): UpdatePoolRequest {
+    const message = createBaseUpdatePoolRequest();
+    message.pool = (object.pool !== undefined && object.pool !== null) ? Pool.fromPartial(object.pool) : undefined;
+    message.updateMask = object.updateMask ?? undefined;
+    return message;
+  },
+};
+
+function createBaseUpdatePoolResponse(): UpdatePoolResponse {
+  return { pool: undefined };
+}
+
+export const UpdatePoolResponse: MessageFns<UpdatePoolResponse> = {
+  encode(message: UpdatePoolResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.pool !== undefined) {
+      Pool.encode(message.pool, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): UpdatePoolResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseUpdatePoolResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.pool = Pool.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<UpdatePoolResponse>): UpdatePoolResponse {
+    return UpdatePoolResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<UpdatePoolResponse>): UpdatePoolResponse {
+    const message = createBaseUpdatePoolResponse();
+    message.pool = (object.pool !== undefined && object.pool !== null) ? Pool.fromPartial(object.pool) : undefined;
+    return message;
+  },
+};
+
 function createBaseDeletePoolRequest(): DeletePoolRequest {
-  return { name: "", resourceVersion: "" };
+  return { name: "", resourceVersion: "", mode: 0 };
 }
 
 export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
@@ -708,6 +1125,9 @@ export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
     }
     if (message.resourceVersion !== "") {
       writer.uint32(18).string(message.resourceVersion);
+    }
+    if (message.mode !== 0) {
+      writer.uint32(24).int32(message.mode);
     }
     return writer;
   },
@@ -741,6 +1161,14 @@ export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
             message.resourceVersion = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.mode = reader.int32() as any;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -760,12 +1188,13 @@ export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
     const message = createBaseDeletePoolRequest();
     message.name = object.name ?? "";
     message.resourceVersion = object.resourceVersion ?? "";
+    message.mode = object.mode ?? 0;
     return message;
   },
 };
 
 function createBaseDeletePoolResponse(): DeletePoolResponse {
-  return { deletedBlocks: 0n };
+  return { deletedBlocks: 0n, state: 0, heldAddresses: 0n, coolingAddresses: 0n, holders: [], releasedAddresses: 0n };
 }
 
 export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
@@ -775,6 +1204,30 @@ export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
         throw new globalThis.Error("value provided for field message.deletedBlocks of type uint64 too large");
       }
       writer.uint32(8).uint64(message.deletedBlocks);
+    }
+    if (message.state !== 0) {
+      writer.uint32(16).int32(message.state);
+    }
+    if (message.heldAddresses !== 0n) {
+      if (BigInt.asUintN(64, message.heldAddresses) !== message.heldAddresses) {
+        throw new globalThis.Error("value provided for field message.heldAddresses of type uint64 too large");
+      }
+      writer.uint32(24).uint64(message.heldAddresses);
+    }
+    if (message.coolingAddresses !== 0n) {
+      if (BigInt.asUintN(64, message.coolingAddresses) !== message.coolingAddresses) {
+        throw new globalThis.Error("value provided for field message.coolingAddresses of type uint64 too large");
+      }
+      writer.uint32(32).uint64(message.coolingAddresses);
+    }
+    for (const v of message.holders) {
+      PoolHolder.encode(v!, writer.uint32(42).fork()).join();
+    }
+    if (message.releasedAddresses !== 0n) {
+      if (BigInt.asUintN(64, message.releasedAddresses) !== message.releasedAddresses) {
+        throw new globalThis.Error("value provided for field message.releasedAddresses of type uint64 too large");
+      }
+      writer.uint32(48).uint64(message.releasedAddresses);
     }
     return writer;
   },
@@ -800,6 +1253,46 @@ export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
             message.deletedBlocks = reader.uint64() as bigint;
             continue;
           }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.state = reader.int32() as any;
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.heldAddresses = reader.uint64() as bigint;
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.coolingAddresses = reader.uint64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.holders.push(PoolHolder.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.releasedAddresses = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -820,6 +1313,87 @@ export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
     message.deletedBlocks = (object.deletedBlocks !== undefined && object.deletedBlocks !== null)
       ? BigInt(object.deletedBlocks)
       : 0n;
+    message.state = object.state ?? 0;
+    message.heldAddresses = (object.heldAddresses !== undefined && object.heldAddresses !== null)
+      ? BigInt(object.heldAddresses)
+      : 0n;
+    message.coolingAddresses = (object.coolingAddresses !== undefined && object.coolingAddresses !== null)
+      ? BigInt(object.coolingAddresses)
+      : 0n;
+    message.holders = object.holders?.map((e) => PoolHolder.fromPartial(e)) || [];
+    message.releasedAddresses = (object.releasedAddresses !== undefined && object.releasedAddresses !== null)
+      ? BigInt(object.releasedAddresses)
+      : 0n;
+    return message;
+  },
+};
+
+function createBasePoolHolder(): PoolHolder {
+  return { nodeName: "", addresses: 0n };
+}
+
+export const PoolHolder: MessageFns<PoolHolder> = {
+  encode(message: PoolHolder, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.nodeName !== "") {
+      writer.uint32(10).string(message.nodeName);
+    }
+    if (message.addresses !== 0n) {
+      if (BigInt.asUintN(64, message.addresses) !== message.addresses) {
+        throw new globalThis.Error("value provided for field message.addresses of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.addresses);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PoolHolder {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePoolHolder();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.addresses = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PoolHolder>): PoolHolder {
+    return PoolHolder.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PoolHolder>): PoolHolder {
+    const message = createBasePoolHolder();
+    message.nodeName = object.nodeName ?? "";
+    message.addresses = (object.addresses !== undefined && object.addresses !== null) ? BigInt(object.addresses) : 0n;
     return message;
   },
 };
@@ -832,8 +1406,7 @@ export const PoolServiceService = {
    *
    * Not idempotent: a second call with the same name is refused.
    *
-   * Errors: INVALID_ARGUMENT (malformed name or CIDR, host bits set, block size out of range, pool smaller than one block,
-   * range inside 169.254.0.0/16 or fe80::/10; all faults are listed), ALREADY_EXISTS (the name is taken),
+   * Errors: INVALID_ARGUMENT (a field breaks its rule; all faults are listed), ALREADY_EXISTS (the name is taken),
    * FAILED_PRECONDITION (the range overlaps another pool, or holds blocks of another size), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   createPool: {
@@ -874,10 +1447,32 @@ export const PoolServiceService = {
     responseDeserialize: (value: Buffer): ListPoolsResponse => ListPoolsResponse.decode(value),
   },
   /**
-   * DeletePool removes a pool with its empty blocks and their affinities.
+   * UpdatePool changes a pool. Addresses in use stay valid whatever becomes of it.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (addresses of the pool are in use; the message says how many
-   * and on which nodes), ABORTED (the resource version is stale, or too many races were lost).
+   * Idempotent without a resource version; with one, a repeat is refused as stale unless nothing was to change.
+   *
+   * Errors: INVALID_ARGUMENT (a field breaks its rule, or is immutable and differs; all faults are listed), NOT_FOUND,
+   * FAILED_PRECONDITION (the pool is being deleted), ABORTED (the resource version is stale, or too many races were lost).
+   */
+  updatePool: {
+    path: "/podwire.ipam.v1.PoolService/UpdatePool" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: UpdatePoolRequest): Buffer => Buffer.from(UpdatePoolRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): UpdatePoolRequest => UpdatePoolRequest.decode(value),
+    responseSerialize: (value: UpdatePoolResponse): Buffer => Buffer.from(UpdatePoolResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): UpdatePoolResponse => UpdatePoolResponse.decode(value),
+  },
+  /**
+   * DeletePool removes a pool with its blocks and their affinities. From the moment of the call the pool gives no address and
+   * no block any more, and that cannot be taken back. What is empty goes at once; while addresses are in use, the pool is
+   * DRAINING, and the release of the last one removes it.
+   *
+   * Idempotent while the pool is there; NOT_FOUND says that it is gone.
+   *
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (with POOL_DELETION_MODE_REFUSE_IF_IN_USE, addresses are in use;
+   * the message says how many and on which nodes, and nothing is changed), ABORTED (the resource version is stale, or too
+   * many races were lost).
    */
   deletePool: {
     path: "/podwire.ipam.v1.PoolService/DeletePool" as const,
@@ -896,8 +1491,7 @@ export interface PoolServiceServer extends UntypedServiceImplementation {
    *
    * Not idempotent: a second call with the same name is refused.
    *
-   * Errors: INVALID_ARGUMENT (malformed name or CIDR, host bits set, block size out of range, pool smaller than one block,
-   * range inside 169.254.0.0/16 or fe80::/10; all faults are listed), ALREADY_EXISTS (the name is taken),
+   * Errors: INVALID_ARGUMENT (a field breaks its rule; all faults are listed), ALREADY_EXISTS (the name is taken),
    * FAILED_PRECONDITION (the range overlaps another pool, or holds blocks of another size), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   createPool: handleUnaryCall<CreatePoolRequest, CreatePoolResponse>;
@@ -914,10 +1508,24 @@ export interface PoolServiceServer extends UntypedServiceImplementation {
    */
   listPools: handleUnaryCall<ListPoolsRequest, ListPoolsResponse>;
   /**
-   * DeletePool removes a pool with its empty blocks and their affinities.
+   * UpdatePool changes a pool. Addresses in use stay valid whatever becomes of it.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (addresses of the pool are in use; the message says how many
-   * and on which nodes), ABORTED (the resource version is stale, or too many races were lost).
+   * Idempotent without a resource version; with one, a repeat is refused as stale unless nothing was to change.
+   *
+   * Errors: INVALID_ARGUMENT (a field breaks its rule, or is immutable and differs; all faults are listed), NOT_FOUND,
+   * FAILED_PRECONDITION (the pool is being deleted), ABORTED (the resource version is stale, or too many races were lost).
+   */
+  updatePool: handleUnaryCall<UpdatePoolRequest, UpdatePoolResponse>;
+  /**
+   * DeletePool removes a pool with its blocks and their affinities. From the moment of the call the pool gives no address and
+   * no block any more, and that cannot be taken back. What is empty goes at once; while addresses are in use, the pool is
+   * DRAINING, and the release of the last one removes it.
+   *
+   * Idempotent while the pool is there; NOT_FOUND says that it is gone.
+   *
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (with POOL_DELETION_MODE_REFUSE_IF_IN_USE, addresses are in use;
+   * the message says how many and on which nodes, and nothing is changed), ABORTED (the resource version is stale, or too
+   * many races were lost).
    */
   deletePool: handleUnaryCall<DeletePoolRequest, DeletePoolResponse>;
 }
@@ -928,8 +1536,7 @@ export interface PoolServiceClient extends Client {
    *
    * Not idempotent: a second call with the same name is refused.
    *
-   * Errors: INVALID_ARGUMENT (malformed name or CIDR, host bits set, block size out of range, pool smaller than one block,
-   * range inside 169.254.0.0/16 or fe80::/10; all faults are listed), ALREADY_EXISTS (the name is taken),
+   * Errors: INVALID_ARGUMENT (a field breaks its rule; all faults are listed), ALREADY_EXISTS (the name is taken),
    * FAILED_PRECONDITION (the range overlaps another pool, or holds blocks of another size), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   createPool(
@@ -988,10 +1595,38 @@ export interface PoolServiceClient extends Client {
     callback: (error: ServiceError | null, response: ListPoolsResponse) => void,
   ): ClientUnaryCall;
   /**
-   * DeletePool removes a pool with its empty blocks and their affinities.
+   * UpdatePool changes a pool. Addresses in use stay valid whatever becomes of it.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (addresses of the pool are in use; the message says how many
-   * and on which nodes), ABORTED (the resource version is stale, or too many races were lost).
+   * Idempotent without a resource version; with one, a repeat is refused as stale unless nothing was to change.
+   *
+   * Errors: INVALID_ARGUMENT (a field breaks its rule, or is immutable and differs; all faults are listed), NOT_FOUND,
+   * FAILED_PRECONDITION (the pool is being deleted), ABORTED (the resource version is stale, or too many races were lost).
+   */
+  updatePool(
+    request: UpdatePoolRequest,
+    callback: (error: ServiceError | null, response: UpdatePoolResponse) => void,
+  ): ClientUnaryCall;
+  updatePool(
+    request: UpdatePoolRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: UpdatePoolResponse) => void,
+  ): ClientUnaryCall;
+  updatePool(
+    request: UpdatePoolRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: UpdatePoolResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * DeletePool removes a pool with its blocks and their affinities. From the moment of the call the pool gives no address and
+   * no block any more, and that cannot be taken back. What is empty goes at once; while addresses are in use, the pool is
+   * DRAINING, and the release of the last one removes it.
+   *
+   * Idempotent while the pool is there; NOT_FOUND says that it is gone.
+   *
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (with POOL_DELETION_MODE_REFUSE_IF_IN_USE, addresses are in use;
+   * the message says how many and on which nodes, and nothing is changed), ABORTED (the resource version is stale, or too
+   * many races were lost).
    */
   deletePool(
     request: DeletePoolRequest,

@@ -1,0 +1,82 @@
+import { formatPrefix } from '@podwire/shared/net/prefix';
+
+import { collectCold } from './block.js';
+import { isHeld, isUnneeded } from './give-back.js';
+import type { Block, Pool } from './records.js';
+import type { View } from './view.js';
+
+/** What keeps a pool from being removed. */
+export interface PoolHolders {
+  /** Addresses in use, whatever for. */
+  readonly inUseCount: number;
+  /** Addresses whose cool-down is not over: they must not be given to anybody yet, not even by another pool. */
+  readonly coolingCount: number;
+  /** Addresses in use by the node they are on, in the order of the nodes' names. */
+  readonly nodes: readonly NodeShare[];
+}
+
+export interface NodeShare {
+  /** `unknown` for an address that does not say on which node it is, in a block that nobody owns. */
+  readonly nodeName: string;
+  readonly count: number;
+}
+
+/** What there is in a pool. */
+export interface PoolBlocks {
+  /** Blocks that nothing holds. */
+  readonly empty: readonly Block[];
+  /** Who holds the others; undefined when there are none. */
+  readonly holders: PoolHolders | undefined;
+}
+
+/** Looks at every block of a pool. Addresses whose cool-down is over count as free. */
+export function poolBlocks(view: View, pool: Pool, nowMs: number): PoolBlocks {
+  const cooldownSeconds = view.config()?.cooldownSeconds ?? 0;
+  const empty: Block[] = [];
+  const nodes = new Map<string, number>();
+  let coolingCount = 0;
+  for (const block of view.blocksIn(pool.prefix)) {
+    const current = collectCold(block, nowMs, cooldownSeconds);
+    if (isUnneeded(current)) empty.push(block);
+    else coolingCount += countHolders(current, nodes);
+  }
+  const inUseCount = [...nodes.values()].reduce((sum, count) => sum + count, 0);
+  const holders = { inUseCount, coolingCount, nodes: sorted(nodes) };
+  return { empty, holders: inUseCount + coolingCount > 0 ? holders : undefined };
+}
+
+/** Adds a block's addresses in use to those of their nodes. @returns how many of its addresses cool down */
+function countHolders({ allocations, attributes, owner }: Block, nodes: Map<string, number>): number {
+  let coolingCount = 0;
+  for (const index of allocations) {
+    const held = index === null ? undefined : attributes[index];
+    if (!held) continue;
+    if (!isHeld(held)) {
+      coolingCount++;
+      continue;
+    }
+    const node = held.owner.node ?? owner?.name ?? 'unknown';
+    nodes.set(node, (nodes.get(node) ?? 0) + 1);
+  }
+  return coolingCount;
+}
+
+function sorted(nodes: ReadonlyMap<string, number>): NodeShare[] {
+  return [...nodes].sort(([a], [b]) => (a < b ? -1 : 1)).map(([nodeName, count]) => ({ nodeName, count }));
+}
+
+/** At most so many nodes are named in a message. */
+const NAMED_NODES = 8;
+
+/** Holders in words: `1 on node n1, 4 on node n2, 3 that cool down`. */
+export function describeHolders({ nodes, coolingCount }: PoolHolders): string {
+  const named = nodes.slice(0, NAMED_NODES).map(({ nodeName, count }) => `${count} on node ${nodeName}`);
+  const more = nodes.length > NAMED_NODES ? [`and more on ${nodes.length - NAMED_NODES} other nodes`] : [];
+  const cooling = coolingCount > 0 ? [`${coolingCount} that cool down`] : [];
+  return [...named, ...more, ...cooling].join(', ');
+}
+
+/** A pool as messages name it. */
+export function poolText({ name, prefix }: Pool): string {
+  return `pool "${name}" ${formatPrefix(prefix)}`;
+}
