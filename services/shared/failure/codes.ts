@@ -81,6 +81,25 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'The attachment holds another address than the one it asks for.',
   },
+  ADDRESS_NOT_ALLOCATED: {
+    status: status.NOT_FOUND,
+    cni: 100,
+    retryable: false,
+    about: 'Nobody holds the address.',
+  },
+  ALLOCATION_MISMATCH: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'The address is held, but not as the request expects.',
+  },
+  HANDLE_NOT_FOUND: { status: status.NOT_FOUND, cni: 100, retryable: false, about: 'The handle holds no address.' },
+  BLOCK_IN_USE: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'Addresses of the block are in use.',
+  },
   NODE_NOT_FOUND: {
     status: status.NOT_FOUND,
     cni: 107,
