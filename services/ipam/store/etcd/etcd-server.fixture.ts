@@ -98,6 +98,11 @@ export class EtcdServer {
     await this.#end('SIGKILL');
   }
 
+  /** Removes its data, as a new disk would. */
+  wipe(): void {
+    rmSync(this.#dataDirectory, { recursive: true, force: true });
+  }
+
   /** It stands still: connections stay, and nothing answers. */
   pause(): void {
     this.#child?.kill('SIGSTOP');
@@ -144,6 +149,10 @@ export class EtcdServer {
     rmSync(this.directory, { recursive: true, force: true });
   }
 
+  get #dataDirectory(): string {
+    return join(this.directory, 'data');
+  }
+
   get #logFile(): string {
     return join(this.directory, 'log');
   }
@@ -172,13 +181,15 @@ export class EtcdServer {
     const peer = `http://127.0.0.1:${this.ports.peer}`;
     return [
       `--name=${name}`,
-      `--data-dir=${join(this.directory, 'data')}`,
+      `--data-dir=${this.#dataDirectory}`,
       `--listen-client-urls=${this.url}`,
       `--advertise-client-urls=${this.url}`,
       `--listen-peer-urls=${peer}`,
       `--initial-advertise-peer-urls=${peer}`,
       `--initial-cluster=${cluster ?? `${name}=${peer}`}`,
       '--logger=zap',
+      // Alone it need not wait for others before it is the leader again.
+      ...(cluster === undefined ? ['--heartbeat-interval=10', '--election-timeout=100'] : []),
       '--log-level=warn',
       ...(tls
         ? ['--client-cert-auth', `--trusted-ca-file=${tls.ca}`, `--cert-file=${tls.cert}`, `--key-file=${tls.key}`]

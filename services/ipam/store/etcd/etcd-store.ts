@@ -52,16 +52,18 @@ export class EtcdStore implements Store {
   readonly #options: EtcdStoreOptions;
   readonly #cluster: EtcdCluster;
   readonly #fence: Fence;
+  /** A key that whoever may use the datastore may read. */
+  readonly #ownKey: string;
   readonly #committing = new Set<Promise<CommitResult>>();
   readonly #stop = new AbortController();
   #closing: Promise<void> | undefined;
 
   private constructor(options: EtcdStoreOptions) {
     this.#options = options;
-    const own = `${options.keyPrefix}/podwire/fences/${options.uid}/`;
+    this.#ownKey = `${options.keyPrefix}/podwire/fences/${options.uid}/`;
     const { clock = systemClock, report = () => undefined } = options;
-    this.#cluster = new EtcdCluster({ ...options, clock, report, probeKey: own });
-    this.#fence = new Fence({ cluster: this.#cluster, keyPrefix: own });
+    this.#cluster = new EtcdCluster({ ...options, clock, report, probeKey: this.#ownKey });
+    this.#fence = new Fence({ cluster: this.#cluster, keyPrefix: this.#ownKey });
   }
 
   /**
@@ -130,7 +132,7 @@ export class EtcdStore implements Store {
   }
 
   async revision(signal: AbortSignal): Promise<number> {
-    const { header } = await this.#range({ key: Buffer.from(this.#options.keyPrefix), count_only: true }, signal);
+    const { header } = await this.#range({ key: Buffer.from(this.#ownKey), count_only: true }, signal);
     return Number(header.revision);
   }
 

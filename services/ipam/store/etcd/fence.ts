@@ -1,3 +1,5 @@
+import { createHash } from 'node:crypto';
+
 import type { ICompare } from 'etcd3';
 
 import type { EtcdCluster } from './cluster.js';
@@ -26,6 +28,7 @@ const KEY_LIFETIME_S = 24 * 60 * 60;
 export class Fence {
   readonly #options: FenceOptions;
   #number = 0;
+  #leasesCount = 0;
   #isBroken = false;
   #mending: Promise<void> | undefined;
 
@@ -64,12 +67,19 @@ export class Fence {
     const { cluster } = this.#options;
     const never = new AbortController().signal;
     const key = Buffer.from(this.#key);
-    // Both may be repeated: a lease that nothing has is gone after its time, and the key may be made twice.
+    // Both may be repeated: a lease that no key has ends by itself, and the key may be made twice.
     await cluster.read(async ({ leaseClient, kv }, options) => {
-      const { ID: lease } = await leaseClient.leaseGrant({ TTL: KEY_LIFETIME_S }, options);
+      const lease = this.#newLease();
+      await leaseClient.leaseGrant({ ID: lease, TTL: KEY_LIFETIME_S }, options);
       return kv.put({ key, value: Buffer.from('{}'), lease }, options);
     }, never);
     this.#number++;
     this.#isBroken = false;
+  }
+
+  /** A lease of 48 bits, where etcd would choose one of 64, which etcd3 may round to a number. */
+  #newLease(): number {
+    const name = `${this.#options.keyPrefix}${this.#leasesCount++}`;
+    return createHash('sha256').update(name).digest().readUIntBE(0, 6);
   }
 }

@@ -61,7 +61,7 @@ async function* streamOnce(
   { cluster, signal, stop }: WatchContext,
 ): AsyncGenerator<RevisionChanges, void, void> {
   const chosen = await cluster.connect(signal);
-  await checkKept(afterRevision, { cluster, chosen, signal });
+  await checkKept({ prefix, afterRevision }, { cluster, chosen, signal });
   const ends = AbortSignal.any([signal, stop, chosen.lost]);
   const responses = new WatchResponses(await chosen.endpoint.openWatch(), ends);
   const sorter = new RevisionSorter(afterRevision);
@@ -93,8 +93,8 @@ interface Kept {
 }
 
 /** @throws RevisionCompacted when changes after the revision may be missing */
-async function checkKept(afterRevision: number, { cluster, chosen, signal }: Kept): Promise<void> {
-  const request = { key: Buffer.from('/'), count_only: true, revision: afterRevision };
+async function checkKept({ prefix, afterRevision }: WatchRequest, { cluster, chosen, signal }: Kept): Promise<void> {
+  const request = { key: prefixRange(prefix).key, count_only: true, revision: afterRevision };
   try {
     await cluster.send(chosen, ({ kv }, options) => kv.range(request, options), signal);
   } catch (error) {

@@ -1,0 +1,206 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+
+import { commit, never, put, Scene, UNAVAILABLE, untilAnswered } from './etcd-faults.fixture.js';
+
+/** Servers that end, stand still, or are cut off, while they are used. */
+
+let scene: Scene;
+beforeEach(() => {
+  scene = new Scene();
+});
+afterEach(() => scene.end());
+
+describe('a server that is killed and started again', () => {
+  it('loses no acknowledged transaction and halves none, in the middle of many', async () => {
+    const server = await scene.start();
+    const store = await scene.open([server]);
+    const acknowledged = new Set<string>();
+    const write = async (writer: number): Promise<void> => {
+      for (let number = 0; number < 200; number++) {
+        const keys = [`/w/${writer}/${number}/a`, `/w/${writer}/${number}/b`];
+        const puts = keys.map((key) => ({ key, value: Buffer.from('1') }));
+        const result = await store.commit({ comparisons: [], puts, deletes: [] }, never).catch(() => undefined);
+        if (result?.committed) for (const key of keys) acknowledged.add(key);
+        else await sleep(20);
+      }
+    };
+    const writing = Promise.all(Array.from({ length: 8 }, (_, writer) => write(writer)));
+    for (let kill = 0; kill < 3; kill++) {
+      await sleep(150);
+      await server.kill();
+      await server.restart();
+    }
+    await writing;
+    const { records } = await untilAnswered(() => store.list('/w/', never));
+    const stored = new Set(records.map(({ key }) => key));
+    expect([...acknowledged].filter((key) => !stored.has(key))).toEqual([]);
+    expect(stored.size % 2).toBe(0);
+    for (const key of stored)
+      expect(stored).toContain(key.endsWith('a') ? `${key.slice(0, -1)}b` : `${key.slice(0, -1)}a`);
+    expect(acknowledged.size).toBeGreaterThan(100);
+    expect(acknowledged.size).toBeLessThan(8 * 200 * 2);
+  });
+
+  it('does not make a watch miss or repeat a change', async () => {
+    const server = await scene.start();
+    const store = await scene.open([server]);
+    const other = await scene.open([server]);
+    const watching = scene.watch(store, '/w/', await store.revision(never));
+    const written: [number, string][] = [];
+    for (let number = 0; number < 60; number++) {
+      if (number % 15 === 7) {
+        await server.kill();
+        await server.restart();
+      }
+      const key = `/w/${number}`;
+      written.push([await untilAnswered(() => commit(other, put(key))), key]);
+    }
+    await watching.reaches(written.at(-1)![0]);
+    // A repeated put of a lost answer is another revision of the same key.
+    const seen = watching.seen;
+    expect(written.filter((item) => !seen.some((other) => other[0] === item[0] && other[1] === item[1]))).toEqual([]);
+    const revisions = seen.map(([revision]) => revision);
+    expect(revisions).toEqual([...new Set(revisions)].sort((a, b) => a - b));
+    expect(scene.events.some(({ type }) => type === 'endpointLost')).toBe(true);
+  });
+
+  it('is waited for as long as a connection may take', async () => {
+    const server = await scene.start();
+    const store = await scene.open([server], { dialTimeoutMs: 10_000 });
+    await server.stop();
+    const committed = store.commit(put('/a'), never).catch(() => undefined);
+    await committed;
+    const answered = store.read(['/a'], never);
+    await sleep(300);
+    await server.restart();
+    await answered;
+    expect(await commit(store, put('/b'))).toBeGreaterThan(1);
+  });
+});
+
+describe('a server that stands still', () => {
+  it('fails requests when their time is over, and serves when it goes on', async () => {
+    const server = await scene.start();
+    const store = await scene.open([server], { requestTimeoutMs: 300, dialTimeoutMs: 300 });
+    const revision = await commit(store, put('/a', 'before'));
+    server.pause();
+    const startMs = performance.now();
+    await expect(store.commit(put('/a', 'during', revision), never)).rejects.toMatchObject(UNAVAILABLE);
+    await expect(store.list('/', never)).rejects.toMatchObject(UNAVAILABLE);
+    expect(performance.now() - startMs).toBeLessThan(3000);
+    server.resume();
+    const { records } = await untilAnswered(() => store.read(['/a'], never));
+    expect(['before', 'during']).toContain(Buffer.from(records[0]!.value).toString());
+    await untilAnswered(() => commit(store, put('/b')));
+  });
+
+  it('makes a watch go on where it was', async () => {
+    const server = await scene.start();
+    const store = await scene.open([server], { requestTimeoutMs: 300, dialTimeoutMs: 300 });
+    const watching = scene.watch(store, '/w/', await store.revision(never));
+    const first = await commit(store, put('/w/1'));
+    await watching.reaches(first);
+    server.pause();
+    await expect(store.revision(never)).rejects.toMatchObject(UNAVAILABLE);
+    await sleep(500);
+    server.resume();
+    const second = await untilAnswered(() => commit(store, put('/w/2')));
+    await watching.reaches(second);
+    expect(watching.seen.map(([, key]) => key)).toEqual(['/w/1', '/w/2']);
+  });
+
+  it('heeds a caller that gives up sooner', async () => {
+    const server = await scene.start();
+    const store = await scene.open([server]);
+    server.pause();
+    const startMs = performance.now();
+    await expect(store.revision(AbortSignal.timeout(100))).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
+    const failure = store.commit(put('/a'), AbortSignal.timeout(100));
+    await expect(failure).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
+    expect(performance.now() - startMs).toBeLessThan(1500);
+    server.resume();
+  });
+});
+
+describe('a cluster', () => {
+  it('is served by another member when the one in use ends, stands still, or was never there', async () => {
+    const servers = await scene.startCluster(3);
+    const dead = { url: 'http://127.0.0.1:1' };
+    const store = await scene.open([dead, ...servers], { requestTimeoutMs: 1000, dialTimeoutMs: 5000 });
+    const watching = scene.watch(store, '/w/', await store.revision(never));
+    const inUse = () => servers.find(({ url }) => url === scene.events.at(-1)?.endpoint)!;
+    const revisions = [await commit(store, put('/w/0'))];
+    await watching.reaches(revisions[0]!);
+
+    const killed = inUse();
+    await killed.kill();
+    revisions.push(await untilAnswered(() => commit(store, put('/w/1'))));
+    await watching.reaches(revisions[1]!);
+    await killed.restart();
+
+    const paused = inUse();
+    expect(paused).not.toBe(killed);
+    paused.pause();
+    revisions.push(await untilAnswered(() => commit(store, put('/w/2'))));
+    await watching.reaches(revisions[2]!);
+    expect(inUse()).not.toBe(paused);
+    paused.resume();
+    expect(watching.seen.map(([, key]) => key)).toEqual(['/w/0', '/w/1', '/w/2']);
+  }, 60_000);
+
+  it('without a majority answers nothing, and everything once it has one', async () => {
+    const servers = await scene.startCluster(3);
+    const store = await scene.open(servers, { requestTimeoutMs: 1000, dialTimeoutMs: 1000 });
+    await commit(store, put('/a'));
+    await Promise.all(servers.slice(1).map((server) => server.kill()));
+    await expect(store.read(['/a'], never)).rejects.toMatchObject(UNAVAILABLE);
+    await expect(store.commit(put('/b'), never)).rejects.toMatchObject(UNAVAILABLE);
+    await Promise.all(servers.slice(1).map((server) => server.restart()));
+    const { records } = await untilAnswered(() => store.list('/', never));
+    expect(records.map(({ key }) => key)).toContain('/a');
+  }, 60_000);
+});
+
+describe('a datastore that is not the one that was read', () => {
+  it('is refused for good, as what is known of the other means nothing there', async () => {
+    const server = await scene.start();
+    const store = await scene.open([server]);
+    for (const value of ['1', '2', '3']) await commit(store, put('/a', value));
+    await server.stop();
+    server.wipe();
+    await server.restart();
+    const corrupt = { code: 'STORE_CORRUPT', message: /restored from a copy, or is another one.*restart podwire-ipam/ };
+    await expect(untilAnswered(() => store.read(['/a'], never))).rejects.toMatchObject({
+      code: corrupt.code,
+      message: expect.stringMatching(corrupt.message),
+    });
+    await expect(store.commit(put('/a', '9', 0), never)).rejects.toMatchObject({ code: corrupt.code });
+    expect(server.dump('/a').size).toBe(0);
+  });
+});
+
+describe('requests that have nothing to do with a fault', () => {
+  it('are not disturbed by others that are given up, nor by watches that end', async () => {
+    const server = await scene.start();
+    const store = await scene.open([server]);
+    const revision = await store.revision(never);
+    const disturbing = Array.from({ length: 100 }, async (_, index) => {
+      const abort = new AbortController();
+      const watching = scene.watch(store, '/w/', revision);
+      const read = store.list('/w/', abort.signal).catch(() => undefined);
+      await sleep(index);
+      abort.abort();
+      await Promise.all([read, watching.end()]);
+    });
+    const committing = Array.from({ length: 300 }, async (_, index) => {
+      await sleep(index % 100);
+      return store.commit(put(`/w/${index}`), never);
+    });
+    const results = await Promise.all(committing);
+    await Promise.all(disturbing);
+    expect(results.every(({ committed }) => committed)).toBe(true);
+    expect(scene.events.map(({ type }) => type)).toEqual(['endpointChosen']);
+  });
+});
