@@ -1,0 +1,177 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { formatAddress } from '@podwire/shared/net/address';
+import { formatPrefix, ordinalOf, parsePrefix } from '@podwire/shared/net/prefix';
+
+import { allocatedAtMs, attachmentOf, holderOf } from '../attributes.js';
+import { attributesAt } from '../block.js';
+import { endpointKey, storedEndpoint } from '../endpoint.js';
+import { addressOf, giveBack, heldIn, isHeld } from '../give-back.js';
+import type { HeldAddress } from '../holding.js';
+import { reservedIn } from '../reserved.js';
+import type { Block, TunnelKind } from '../records.js';
+import { makeFinding, named, noRemedy, type Finding, type FindingKind, type Remedy } from './finding.js';
+import { bareHandle, type Judging } from './judging.js';
+import { blocksAround } from './judge-block.js';
+
+/** Handle of the addresses that Windows keeps for itself in each block, in any case (Calico's libcalico-go/lib/ipam). */
+const WINDOWS_RESERVED = 'windows-reserved-ipam-handle';
+
+const TUNNELS: ReadonlySet<string> = new Set<TunnelKind>([
+  'ipipTunnelAddress',
+  'vxlanTunnelAddress',
+  'vxlanV6TunnelAddress',
+  'wireguardTunnelAddress',
+  'wireguardV6TunnelAddress',
+]);
+
+/**
+ * What can be wrong with the addresses of a block that somebody holds: nobody uses them, or two do. IPAM knows of users by
+ * endpoints and nodes alone, its own and those of other writers; what it cannot know about, it does not call unused.
+ */
+export function judgeAddresses(judging: Judging, block: Block): Finding[] {
+  const around = blocksAround(judging, block);
+  const reserved = reservedIn(judging.view);
+  const touched = reserved.touches(block.prefix);
+  return heldIn(block, () => true).flatMap((held) => [
+    ...judgeUse(judging, held),
+    ...judgeSecondOwner(held, around),
+    ...(touched && reserved.has(addressOf(held)) ? [reservedInUse(held)] : []),
+  ]);
+}
+
+function judgeUse(judging: Judging, held: HeldAddress): Finding[] {
+  const use = useOf(judging, held);
+  if (use.state === 'used') return [];
+  const { attributes } = held;
+  const holder = holderText(held);
+  if (use.state === 'unexplained') {
+    const remedy = noRemedy('who uses such an address cannot be known here; release it when it is not needed');
+    const explanation = `${holder}, which neither a container nor a node is known to use`;
+    return [found('allocationUnexplained', held, { explanation, remedy })];
+  }
+  const sinceMs = allocatedAtMs(attributes);
+  if (sinceMs !== undefined && judging.nowMs - sinceMs < judging.graceMs) return [];
+  const kind = use.state === 'unusedByNode' ? 'tunnelAllocationUnused' : 'allocationUnused';
+  return [found(kind, held, { explanation: `${holder}, ${use.reason}`, remedy: releaseOf(judging, held) })];
+}
+
+type Use =
+  | { readonly state: 'used' }
+  | { readonly state: 'unexplained' }
+  | { readonly state: 'unused' | 'unusedByNode'; readonly reason: string };
+
+const USED: Use = { state: 'used' };
+
+function useOf(judging: Judging, held: HeldAddress): Use {
+  const { attributes, block } = held;
+  const { owner, handleId } = attributes;
+  if (block.owner?.kind === 'virtual' || handleId?.toLowerCase() === WINDOWS_RESERVED) return USED;
+  if (owner.type !== undefined && TUNNELS.has(owner.type)) return useByNode(judging, held, owner.type);
+  const attachment = attachmentOf(attributes);
+  if (attachment && hasEndpoint(judging, held, attachment)) return USED;
+  const { nodeName, pod } = holderOf(attributes);
+  if (judging.cannotReadAll('endpoint') || judging.users.hasAddress(addressOf(held))) return USED;
+  if (attachment) return { state: 'unused', reason: 'which has no endpoint' };
+  if (!pod) return { state: 'unexplained' };
+  const containerId = handleId?.slice(handleId.lastIndexOf('.') + 1) ?? '';
+  const known = judging.users.hasContainer(containerId) || judging.users.hasPod(nodeName, pod.namespace, pod.name);
+  return known ? USED : { state: 'unused', reason: 'and no endpoint names the address, the container or the pod' };
+}
+
+function hasEndpoint({ view }: Judging, { attributes }: HeldAddress, attachment: Attachment): boolean {
+  const key = endpointKey({ attachment, ...holderOf(attributes) });
+  return storedEndpoint(view, key, attachment) !== undefined;
+}
+
+function useByNode(judging: Judging, held: HeldAddress, kind: string): Use {
+  const { node: nodeName = '' } = held.attributes.owner;
+  const { view } = judging;
+  const node = view.node(nodeName);
+  if (!node) {
+    const gone = judging.isGone(nodeName);
+    return gone ? { state: 'unusedByNode', reason: `and node ${nodeName} is gone` } : USED;
+  }
+  const address = addressOf(held);
+  for (const tunnel of node.tunnels.values()) if (tunnel.address.value === address.value) return USED;
+  return { state: 'unusedByNode', reason: `and node ${nodeName} does not name it as its ${kind}` };
+}
+
+/**
+ * Gives back all that the handle has, if none of it is in use: a container has one handle for all its addresses, so that one in use
+ * says that it lives.
+ */
+function releaseOf(judging: Judging, held: HeldAddress): Remedy {
+  const all = heldWith(judging, held);
+  const inUse = all.find((other) => useOf(judging, other).state === 'used');
+  if (inUse) return noRemedy(`${formatAddress(addressOf(inUse))} of the same handle is in use`);
+  const times = all.map(({ attributes }) => allocatedAtMs(attributes));
+  const sinceMs = times.reduce((a, b) => (a === undefined || b === undefined ? undefined : Math.max(a, b)));
+  const addresses = all.map((other) => formatAddress(addressOf(other))).join(', ');
+  const effect = `gives back ${addresses}`;
+  return { type: 'release', effect, sinceMs, changes: () => giveBack(judging.view, all, judging.nowMs) };
+}
+
+/** The addresses of the same handle, this one included. */
+function heldWith({ view }: Judging, held: HeldAddress): HeldAddress[] {
+  const { handleId } = held.attributes;
+  if (handleId === undefined) return [held];
+  const bare = bareHandle(handleId);
+  const named = view.handle(bare) ?? view.handle(handleId);
+  const others = [...(named?.blocks.keys() ?? [])].flatMap((cidr) => {
+    const parsed = parsePrefix(cidr);
+    const block = parsed.ok ? view.block(parsed.prefix) : undefined;
+    return block && formatPrefix(block.prefix) !== formatPrefix(held.block.prefix) ? [block] : [];
+  });
+  return [held.block, ...others].flatMap((block) =>
+    heldIn(block, (attributes) => attributes.handleId !== undefined && bareHandle(attributes.handleId) === bare),
+  );
+}
+
+/** A block that lies in a larger one gives the same addresses. */
+function judgeSecondOwner(held: HeldAddress, around: readonly Block[]): Finding[] {
+  const address = addressOf(held);
+  return around.flatMap((outer) => {
+    const ordinal = ordinalOf(outer.prefix, address);
+    const attributes = attributesAt(outer, ordinal);
+    if (!attributes || !isHeld(attributes)) return [];
+    const explanation = `${holderText(held)}, and is also allocated in block ${formatPrefix(outer.prefix)} to handle ${attributes.handleId ?? 'none'}`;
+    const remedy = noRemedy('which of the two uses it cannot be told; release the one that does not');
+    return [found('addressOfSeveralOwners', held, { explanation, remedy })];
+  });
+}
+
+function reservedInUse(held: HeldAddress): Finding {
+  const explanation = `${holderText(held)}, and is reserved`;
+  const remedy = noRemedy(
+    'a reservation keeps an address from being given by itself; what was given before, or asked for, stays',
+  );
+  return found('reservedInUse', held, { explanation, remedy });
+}
+
+function holderText(held: HeldAddress): string {
+  const { attributes } = held;
+  const attachment = attachmentOf(attributes);
+  const holder = attachment ? formatAttachment(attachment) : `handle ${attributes.handleId ?? 'none'}`;
+  return `address ${formatAddress(addressOf(held))} is allocated to ${holder}`;
+}
+
+function found(
+  kind: FindingKind,
+  held: HeldAddress,
+  { explanation, remedy }: Pick<Finding, 'explanation' | 'remedy'>,
+): Finding {
+  const { attributes, block, ordinal } = held;
+  const { nodeName } = holderOf(attributes);
+  return makeFinding({
+    kind,
+    subject: { type: 'address', block: block.prefix, ordinal },
+    objects: [
+      named.address(addressOf(held)),
+      named.block(block.prefix),
+      ...(attributes.handleId === undefined ? [] : [named.handle(attributes.handleId)]),
+      ...(nodeName === '' ? [] : [named.node(nodeName)]),
+    ],
+    explanation,
+    remedy,
+  });
+}
