@@ -5,13 +5,16 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Endpoint, Ipam } from './clients.js';
 import { RepeatingPeer, type PeerOptions } from './repeating-peer.js';
 
+/** What the plugin leaves to podwire-ipam: the family, and which pools serve. */
+const LEFT_OPEN = { families: [], addresses: [], pools: [], namespaceLabels: {}, maxBlocksPerNode: 0 };
+
 /** podwire-ipam over gRPC. */
 export function ipamClient(options: PeerOptions): Ipam {
   const peer = new RepeatingPeer(options);
   const { allocate, release, getEndpoint } = AddressServiceService;
   return {
     async allocate(request, limits) {
-      const response = await peer.call(allocate, { ...request, families: [] }, limits);
+      const response = await peer.call(allocate, { ...request, ...LEFT_OPEN }, limits);
       const endpoint = endpointOf(peer.required(response.endpoint, 'an endpoint'));
       return { endpoint, alreadyAllocated: response.alreadyAllocated };
     },

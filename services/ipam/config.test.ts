@@ -30,6 +30,7 @@ test('an empty environment gives the documented defaults', () => {
     etcdMaxTxnOpsCount: 128,
     etcdMaxRequestBytes: 1_572_864,
     datastorePrefix: '/calico',
+    unknownNodes: 'register',
     callTimeoutMs: 10_000,
     drainTimeoutMs: 5000,
     logLevel: 'info',
@@ -60,6 +61,7 @@ test('every setting is read', () => {
     PODWIRE_IPAM_ETCD_MAX_TXN_OPS: '1000',
     PODWIRE_IPAM_ETCD_MAX_REQUEST_BYTES: '65536',
     PODWIRE_IPAM_DATASTORE_PREFIX: '/other/calico',
+    PODWIRE_IPAM_UNKNOWN_NODES: 'register',
     PODWIRE_IPAM_DEFAULT_POOL_CIDR: 'fd00::/64',
     PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '120',
     PODWIRE_IPAM_DEFAULT_POOL_NAME: 'pods',
@@ -83,12 +85,20 @@ test('every setting is read', () => {
     etcdMaxTxnOpsCount: 1000,
     etcdMaxRequestBytes: 65_536,
     datastorePrefix: '/other/calico',
+    unknownNodes: 'register',
     callTimeoutMs: 1,
     drainTimeoutMs: 0,
     logLevel: 'debug',
   });
   expect(defaultPool).toMatchObject({ name: 'pods', blockSizeBits: 120, disabled: false });
   expect(formatPrefix(defaultPool!.prefix)).toBe('fd00::/64');
+});
+
+test.each([
+  ['embedded', 'register'],
+  ['etcd', 'refuse'],
+])('nodes that are not registered are by default for the %s store: %s', (store, expected) => {
+  expect(readConfig({ PODWIRE_IPAM_STORE: store }).unknownNodes).toBe(expected);
 });
 
 describe('nonsense is refused', () => {
@@ -107,6 +117,7 @@ describe('nonsense is refused', () => {
       PODWIRE_IPAM_ETCD_MAX_TXN_OPS: '127',
       PODWIRE_IPAM_ETCD_MAX_REQUEST_BYTES: '1.5MiB',
       PODWIRE_IPAM_DATASTORE_PREFIX: '/calico/',
+      PODWIRE_IPAM_UNKNOWN_NODES: 'sometimes',
       PODWIRE_IPAM_DEFAULT_POOL_CIDR: 'y',
       PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '1.5',
       PODWIRE_IPAM_DEFAULT_POOL_NAME: 'Not_A_Name',

@@ -45,6 +45,13 @@ export const SETTINGS = {
     default: '/calico',
     about: 'What every key of the datastore begins with, without a slash at its end; Calico’s tools expect /calico.',
   },
+  unknownNodes: {
+    variable: 'PODWIRE_IPAM_UNKNOWN_NODES',
+    schema: oneOf(['by-store', 'register', 'refuse']),
+    default: 'by-store',
+    about:
+      'What becomes of a request for a node that is not registered: register makes its record with the first address, refuse refuses the request; by-store is register for the embedded datastore and refuse for etcd.',
+  },
   defaultPoolCidr: {
     variable: 'PODWIRE_IPAM_DEFAULT_POOL_CIDR',
     schema: z.string().superRefine((cidr, context) => {
@@ -91,10 +98,12 @@ export const SETTINGS = {
 
 export type Config = Omit<
   SettingValues<typeof SETTINGS>,
-  'defaultPoolCidr' | 'defaultPoolBlockSize' | 'defaultPoolName'
+  'defaultPoolCidr' | 'defaultPoolBlockSize' | 'defaultPoolName' | 'unknownNodes'
 > & {
   /** Pool to make at the first start; undefined for none. */
   readonly defaultPool: PoolSpec | undefined;
+  /** What becomes of requests for nodes that are not registered. */
+  readonly unknownNodes: 'register' | 'refuse';
 };
 
 /**
@@ -103,12 +112,23 @@ export type Config = Omit<
  */
 export function readConfig(env: Readonly<Record<string, string | undefined>>): Config {
   const values = readSettings({ settings: SETTINGS, prefix: PREFIX, env });
-  const { defaultPoolCidr: cidr, defaultPoolBlockSize: blockSizeBits, defaultPoolName: name, ...rest } = values;
+  const {
+    defaultPoolCidr: cidr,
+    defaultPoolBlockSize: blockSizeBits,
+    defaultPoolName: name,
+    unknownNodes,
+    ...rest
+  } = values;
   const faults = etcdFaults(values);
   const checked = cidr === '' ? undefined : checkPool({ name, cidr, blockSizeBits, disabled: false });
   if (checked?.ok === false) faults.push(...checked.faults.map(violationOf));
   if (faults.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', faults);
-  return { ...rest, defaultPool: checked?.ok === true ? checked.spec : undefined };
+  const byStore = rest.store === 'embedded' ? 'register' : 'refuse';
+  return {
+    ...rest,
+    unknownNodes: unknownNodes === 'by-store' ? byStore : unknownNodes,
+    defaultPool: checked?.ok === true ? checked.spec : undefined,
+  };
 }
 
 /** The rest of a default pool is not set, and so not at fault. */

@@ -5,9 +5,9 @@ import { join } from 'node:path';
 import process from 'node:process';
 import { Writable } from 'node:stream';
 
-import { AddressServiceService, type AllocateRequest as AllocateMessage } from '@podwire/proto/podwire/ipam/v1/address';
+import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
 import { BlockServiceService, type Block } from '@podwire/proto/podwire/ipam/v1/block';
-import { PoolServiceService, type Pool } from '@podwire/proto/podwire/ipam/v1/pool';
+import { DeletePoolRequest, Pool, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
@@ -62,13 +62,13 @@ export class Caller {
     this.peer.close();
   }
 
-  allocate(containerId: string, rest: Partial<AllocateMessage> = {}) {
-    const usual = { nodeName: 'node-1', pod: undefined, families: [], netns: undefined };
-    const message = { attachment: attachment(containerId), ...usual, ...rest };
+  allocate(containerId: string, rest: Partial<AllocateRequest> = {}) {
+    const usual = { ...AllocateRequest.fromPartial({}), nodeName: 'node-1' };
+    const message = { ...usual, attachment: attachment(containerId), ...rest };
     return this.peer.call(AddressServiceService.allocate, message, limits());
   }
 
-  async allocateAddress(containerId: string, rest: Partial<AllocateMessage> = {}): Promise<string> {
+  async allocateAddress(containerId: string, rest: Partial<AllocateRequest> = {}): Promise<string> {
     const { endpoint } = await this.allocate(containerId, rest);
     return endpoint?.addresses[0]?.address ?? 'none';
   }
@@ -83,9 +83,12 @@ export class Caller {
   }
 
   createPool(pool: Partial<Pool>) {
-    const output = { createTime: undefined, resourceVersion: '', utilization: undefined };
-    const message = { pool: { name: '', cidr: '', blockSize: 0, disabled: false, ...output, ...pool } };
-    return this.peer.call(PoolServiceService.createPool, message, limits());
+    return this.peer.call(PoolServiceService.createPool, { pool: Pool.fromPartial(pool) }, limits());
+  }
+
+  updatePool(pool: Partial<Pool>, ...updateMask: string[]) {
+    const message = { pool: Pool.fromPartial(pool), updateMask: updateMask.length === 0 ? undefined : updateMask };
+    return this.peer.call(PoolServiceService.updatePool, message, limits());
   }
 
   getPool(name: string) {
@@ -96,8 +99,9 @@ export class Caller {
     return this.peer.call(PoolServiceService.listPools, { pageSize, pageToken }, limits());
   }
 
-  deletePool(name: string, resourceVersion = '') {
-    return this.peer.call(PoolServiceService.deletePool, { name, resourceVersion }, limits());
+  deletePool(name: string, rest: Partial<DeletePoolRequest> = {}) {
+    const message = { ...DeletePoolRequest.fromPartial({}), name, ...rest };
+    return this.peer.call(PoolServiceService.deletePool, message, limits());
   }
 
   listBlocks(rest: { pageSize?: number; pageToken?: string; poolName?: string; nodeName?: string } = {}) {

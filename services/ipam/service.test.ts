@@ -56,7 +56,10 @@ describe('an attachment', () => {
     const [address] = endpoint!.addresses;
     expect(endpoint).toEqual({
       attachment: attachment('c1'),
+      namespace: 'default',
       name: 'node--1-k8s-web--0-eth0',
+      uid: expect.stringMatching(/^[0-9a-f]{8}-[0-9a-f-]{27}$/),
+      createTime: expect.any(Date),
       nodeName: 'node-1',
       ...rest,
       addresses: [address],
@@ -96,13 +99,7 @@ describe('an attachment', () => {
   });
 
   test('whose caller has no time left is not served', async () => {
-    const message = {
-      attachment: attachment('c1'),
-      nodeName: 'node-1',
-      pod: undefined,
-      families: [],
-      netns: undefined,
-    };
+    const message = AllocateRequest.fromPartial({ attachment: attachment('c1'), nodeName: 'node-1' });
     const call = caller.peer.call(AddressServiceService.allocate, message, { deadlineMs: Date.now() - 1 });
     expect(await failureOf(call)).toMatchObject({ code: 'DEADLINE_EXCEEDED' });
     expect(await caller.allBlocks()).toEqual([]);
@@ -185,7 +182,12 @@ describe('wrong requests are refused, with all that is wrong, and nothing change
     ['GetPool of an unknown one', () => caller.getPool('unknown'), 'POOL_NOT_FOUND', []],
     ['DeletePool without a name', () => caller.deletePool(''), 'INVALID_REQUEST', ['name']],
     ['DeletePool of an unknown one', () => caller.deletePool('unknown'), 'POOL_NOT_FOUND', []],
-    ['DeletePool of a stale version', () => caller.deletePool('default', '0'), 'STALE_VERSION', []],
+    [
+      'DeletePool of a stale version',
+      () => caller.deletePool('default', { resourceVersion: '0' }),
+      'STALE_VERSION',
+      [],
+    ],
     ['ListPools with a bad page', () => caller.listPools(-1, 'x'), 'INVALID_REQUEST', ['page_size', 'page_token']],
     [
       'ListBlocks with bad filters',
@@ -212,7 +214,7 @@ describe('pools and blocks', () => {
     expect(Math.abs(pool!.createTime!.getTime() - Date.now())).toBeLessThan(60_000);
     expect(await caller.getPool('second')).toEqual({ pool });
     expect((await caller.listPools()).pools.map(({ name }) => name)).toEqual(['default', 'second']);
-    expect(await caller.deletePool('second', pool!.resourceVersion)).toEqual({ deletedBlocks: 0n });
+    expect(await caller.deletePool('second', { resourceVersion: pool!.resourceVersion })).toEqual(GONE);
     expect(await failureOf(caller.getPool('second'))).toMatchObject({ code: 'POOL_NOT_FOUND' });
   });
 
@@ -225,11 +227,11 @@ describe('pools and blocks', () => {
       free: '254',
       blocks: 1n,
     });
-    const failure = await failureOf(caller.deletePool('default'));
+    const failure = await failureOf(caller.deletePool('default', { mode: REFUSE }));
     expect(failure).toMatchObject({ code: 'POOL_IN_USE', message: expect.stringContaining('2 on node node-1') });
     await caller.release('c1');
     await caller.release('c2');
-    expect(await caller.deletePool('default')).toEqual({ deletedBlocks: 1n });
+    expect(await caller.deletePool('default', { mode: REFUSE })).toEqual({ ...GONE, deletedBlocks: 1n });
     expect(await caller.allBlocks()).toEqual([]);
   });
 

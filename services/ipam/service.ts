@@ -10,9 +10,13 @@ import { Ipam } from './ipam.js';
 import type { IpamOptions } from './operations/options.js';
 import { openStore, type OpenStore } from './open-store.js';
 import { ipamServices } from './rpc/index.js';
+import { watchService } from './rpc/services/watch.js';
+import { watchCodec } from './rpc/wire-watch.js';
 import { Mirror, type MirrorEvent } from './store/mirror.js';
 import { RecordKeys } from './store/record/keys.js';
 import { Updater } from './store/update.js';
+import { Upkeep } from './upkeep.js';
+import { WatchHub, type Watches } from './watch/hub.js';
 
 /** What the service takes from the process it runs in. */
 export interface Surroundings {
@@ -47,24 +51,28 @@ export async function startService(config: Config, surroundings: Surroundings): 
   loading.catch(() => undefined);
   const updates: IpamOptions['updates'] = {
     update: async (lane, decide, options) => (await loading).updater.update(lane, decide, options),
+    read: async (look, options) => (await loading).updater.read(look, options),
+    peek: async (look) => (await loading).updater.peek(look),
   };
-  const ipam = new Ipam({ updates, events, clock, newUid });
+  const ipam = new Ipam({ updates, events, clock, newUid, unknownNodes: config.unknownNodes });
   const server = new RpcServer({
     addresses: config.listen,
     log,
     clock,
     defaultCallTimeoutMs: config.callTimeoutMs,
     drainTimeoutMs: config.drainTimeoutMs,
-    services: (unary) => ipamServices(ipam, unary),
+    services: (unary, streaming) => [...ipamServices(ipam, unary), watchService(watchesOf(loading), streaming)],
   });
+  let upkeep: Upkeep | undefined;
   const stop = async (): Promise<void> => {
-    await server.stop();
+    await Promise.all([server.stop(), upkeep?.stop()]);
     await loading.then(closeDatastore, () => undefined);
     await store.close();
   };
   try {
     const addresses = await server.listen();
     await loading;
+    upkeep = startUpkeep(ipam, { events, surroundings });
     server.setServing();
     return { addresses, stop };
   } catch (error) {
@@ -73,9 +81,17 @@ export async function startService(config: Config, surroundings: Surroundings): 
   }
 }
 
+/** What has to be done without being asked. */
+function startUpkeep(ipam: Ipam, { events, surroundings }: Omit<Loading, 'config'>): Upkeep {
+  const { clock, random } = surroundings;
+  const tasks = [{ name: 'finish pool deletions', run: (signal: AbortSignal) => ipam.pools.finishDeletions(signal) }];
+  return new Upkeep({ tasks, clock, random, failed: (task, error) => events.upkeepFailed(task, error) });
+}
+
 interface Datastore {
   readonly mirror: Mirror;
   readonly updater: Updater;
+  readonly hub: WatchHub;
 }
 
 interface Loading {
@@ -85,7 +101,7 @@ interface Loading {
 }
 
 async function loadDatastore(
-  { store, maxOperationsCount, marksReleases }: OpenStore,
+  { store, ...limits }: OpenStore,
   { config, surroundings, events }: Loading,
 ): Promise<Datastore> {
   const { clock, random, newUid } = surroundings;
@@ -94,12 +110,24 @@ async function loadDatastore(
   const first = { store, keys, defaultPool: config.defaultPool, nowMs: clock.nowMs(), newUid };
   const defaultPool = await beginDatastore(first, never);
   if (defaultPool) events.poolCreated(defaultPool);
-  const mirror = await Mirror.start({ store, keys, clock, random, report: (event) => tell(events, event) }, never);
-  const limits = maxOperationsCount === undefined ? {} : { maxOperationsCount };
-  return { mirror, updater: new Updater({ store, mirror, keys, clock, random, marksReleases, ...limits }) };
+  const currentRevision = (signal: AbortSignal): Promise<number> => store.revision(signal);
+  const hub = new WatchHub({ keys, codec: watchCodec, clock, datastore: '', currentRevision });
+  const report = (event: MirrorEvent): void => tell(events, event);
+  const mirror = await Mirror.start({ store, keys, clock, random, report, observe: hub.observe }, never);
+  return { mirror, hub, updater: new Updater({ store, mirror, keys, clock, random, ...limits }) };
 }
 
-async function closeDatastore({ mirror, updater }: Datastore): Promise<void> {
+/** Watches begin when the datastore has been read. */
+function watchesOf(loading: Promise<Datastore>): Watches {
+  return {
+    async *watch(request, signal) {
+      yield* (await loading).hub.watch(request, signal);
+    },
+  };
+}
+
+async function closeDatastore({ mirror, updater, hub }: Datastore): Promise<void> {
+  hub.close();
   await updater.close();
   await mirror.close();
 }

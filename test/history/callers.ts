@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { History } from './model.js';
@@ -58,7 +58,7 @@ export class Callers {
       try {
         const { endpoint } = await this.#replica().peer.call(
           AddressServiceService.allocate,
-          { attachment: attachmentOf(containerId), nodeName, families: [] },
+          AllocateRequest.fromPartial({ attachment: attachmentOf(containerId), nodeName }),
           { deadlineMs: Date.now() + CALL_TIMEOUT_MS },
         );
         this.#options.history.allocated(containerId, endpoint?.addresses[0]?.address ?? '', performance.now());

@@ -1,6 +1,6 @@
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import { endpointUid, hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { describe, expect, test } from 'vitest';
 
 import { allocate, type Allocation } from './allocate.js';
@@ -50,10 +50,13 @@ describe('the first address of a node', () => {
     const view = onePool();
     const decision = allocate(view, { request: request('c1'), nowMs: NOW_MS });
     expect(decision.changes.map(({ type, ...rest }) => [type, 'record' in rest ? rest.record.kind : ''])).toEqual([
+      ['put', 'node'],
       ['expect', 'pool'],
+      ['expect', 'config'],
       ['put', 'affinity'],
       ['put', 'block'],
       ['put', 'handle'],
+      ['expectUnreleased', ''],
       ['put', 'endpoint'],
     ]);
     const { endpoint, added, claimed } = view.apply(decision);
@@ -61,6 +64,8 @@ describe('the first address of a node', () => {
     expect(claimed.map(formatPrefix)).toEqual(['10.0.0.0/26']);
     expect(endpoint).toEqual({
       attachment: attachment('c1'),
+      uid: endpointUid(attachment('c1'), NOW_MS),
+      createTimeMs: Date.parse('2026-08-22T06:33:25Z'),
       nodeName: 'n1',
       pod: { namespace: 'default', name: 'pod-c1', uid: '' },
       addresses: [
@@ -234,8 +239,22 @@ describe('the choice of pools', () => {
     ['disabled', { disabled: true }, 'disabled'],
     ['for tunnels', { allowedUses: ['Tunnel'] }, 'not for containers: its allowedUses are Tunnel'],
     ['manual', { assignmentMode: 'Manual' }, 'its assignmentMode is Manual'],
-    ['of some nodes', { nodeSelector: 'zone == "a"' }, 'its nodeSelector "zone == "a"" is not understood'],
-    ['of some namespaces', { namespaceSelector: 'has(team)' }, 'its namespaceSelector "has(team)" is not understood'],
+    ['being deleted', { deletionTimeMs: NOW_MS }, 'being deleted'],
+    [
+      'of some nodes',
+      { nodeSelector: 'zone == "a"' },
+      'its nodeSelector "zone == "a"" does not match node n1, which has no labels',
+    ],
+    [
+      'of some namespaces',
+      { namespaceSelector: 'has(team)' },
+      'its namespaceSelector "has(team)" does not match the namespace',
+    ],
+    [
+      'of nobody can tell whom',
+      { nodeSelector: 'zone = "a"' },
+      'its nodeSelector "zone = "a"" cannot be read: at character 6: ',
+    ],
   ];
 
   test.each(passedOver)('passes over a pool that is %s, and says so when there is no other', (_, rest, reason) => {

@@ -1,17 +1,22 @@
-import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
-import type { Family } from '@podwire/shared/net/address';
 
 import { attributesFor } from './attributes.js';
-import { takeAddress, touchBlock } from './block.js';
-import { chooseBlock } from './choose-block.js';
+import { takeOrdinals, touchBlock } from './block.js';
+import { offers } from './choose-block.js';
+import type { Demand } from './demand.js';
 import { describeEndpoint, endpointAddress, endpointKey, makeEndpoint, storedEndpoint } from './endpoint.js';
 import { explainRefusal } from './explain.js';
+import { offerOf } from './given.js';
 import { handleChanges, heldBy, type HeldAddress } from './holding.js';
-import { judgePools } from './pools.js';
-import type { AllocationRequest, Block, Endpoint, EndpointAddress } from './records.js';
+import { judgeNode, type JudgedNode } from './judge-node.js';
+import { checkAskedPools, judgePools, servingPools } from './judge-pools.js';
+import type { AllocationRequest, Block, Endpoint, EndpointAddress, Ordinal } from './records.js';
+import { givable } from './reserved.js';
+import { beginSearch, type Offer, type Origin } from './search.js';
 import type { Change, Decision, EndpointKey, View } from './view.js';
 
 export interface AllocationInput {
@@ -26,6 +31,8 @@ export interface Allocation {
   readonly added: readonly Family[];
   /** The blocks that became the node's with it. */
   readonly claimed: readonly Prefix[];
+  /** The blocks of others that addresses were borrowed from. */
+  readonly borrowed: readonly Prefix[];
   /** Another container of the same pod, whose endpoint this one took over; it keeps its addresses. */
   readonly replaced: Attachment | undefined;
 }
@@ -34,13 +41,16 @@ export interface Allocation {
  * Gives an attachment one address of each family that it asks for and does not hold, all of them or none.
  *
  * Idempotent per attachment: what it holds already is found and answered, in full, also when it asks for less.
- * @throws Failure NO_POOL when there is no pool of a family, POOLS_EXHAUSTED when none can serve, with the reason for each
+ * @throws Failure NO_POOL when there is no pool of a family, or one that is asked for is out of use; POOLS_EXHAUSTED when none can serve,
+ * with the reason for each; INVALID_REQUEST for pools that do not exist; NODE_NOT_FOUND, NODE_BEING_DELETED; for addresses that are
+ * asked for by themselves ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another
  */
 export function allocate(view: View, { request, nowMs }: AllocationInput): Decision<Allocation> {
   const { attachment } = request;
   const [first, ...rest] = heldBy(view, attachment);
   if (!first) return allocateFirst(view, { request, nowMs });
   const held = [first, ...rest] as const;
+  for (const address of request.addresses) requireHeld(held, address, attachment);
   const known = describeEndpoint(view, attachment, held);
   const missing = request.families.filter((family) => !held.some(({ block }) => block.prefix.family === family));
   // The container lives where its first address was given; its other family belongs there too.
@@ -53,7 +63,7 @@ export function allocate(view: View, { request, nowMs }: AllocationInput): Decis
       ...allocationChanges(view, attachment, grants),
       ...refreshEndpoint(view, { endpoint, held, changed: missing.length > 0 || !sameNetns(endpoint, known) }),
     ],
-    outcome: { endpoint, added: missing, claimed: claimedBy(grants), replaced: undefined },
+    outcome: { endpoint, added: missing, ...gainedBy(grants), replaced: undefined },
   };
 }
 
@@ -61,7 +71,7 @@ function allocateFirst(view: View, { request, nowMs }: AllocationInput): Decisio
   const { attachment, nodeName, pod, netns, families } = request;
   const grants = grantAll(view, { request, nowMs });
   const endpoint = makeEndpoint(
-    { attachment, nodeName, pod, netns },
+    { attachment, nodeName, pod, netns, createdAtMs: nowMs },
     grants.map(({ address }) => address),
   );
   const key = endpointKey(request);
@@ -69,8 +79,19 @@ function allocateFirst(view: View, { request, nowMs }: AllocationInput): Decisio
   const replaced = before && !storedEndpoint(view, key, attachment) ? before.attachment : undefined;
   return {
     changes: [...allocationChanges(view, attachment, grants), putEndpoint(key, endpoint)],
-    outcome: { endpoint, added: families, claimed: claimedBy(grants), replaced },
+    outcome: { endpoint, added: families, ...gainedBy(grants), replaced },
   };
+}
+
+/** @throws Failure ADDRESS_DIFFERS when the attachment holds another address of the family */
+function requireHeld(held: readonly HeldAddress[], wanted: Address, attachment: Attachment): void {
+  const ofFamily = held.filter(({ block }) => block.prefix.family === wanted.family);
+  const values = ofFamily.map(({ block, ordinal }) => block.prefix.value + BigInt(ordinal));
+  const [value] = values;
+  if (value === undefined || values.includes(wanted.value)) return;
+  const name = formatAttachment(attachment);
+  const text = `${name} asks for ${formatAddress(wanted)} and holds ${formatAddress({ ...wanted, value })}; release that first`;
+  throw new Failure('ADDRESS_DIFFERS', text);
 }
 
 /** An address that is given: the block without it is what the view shows, the block with it is what will be stored. */
@@ -78,41 +99,68 @@ interface Grant {
   readonly block: Block;
   readonly address: EndpointAddress;
   readonly changes: readonly Change[];
-  readonly claimed: boolean;
+  readonly origin: Origin;
 }
 
-function grantAll(view: View, input: AllocationInput): Grant[] {
-  const { families, nodeName, attachment } = input.request;
-  const grants = families.map((family) => ({ family, grant: grant(view, family, input) }));
-  const refused = grants.flatMap(({ family, grant }) => (grant ? [] : [family]));
-  if (refused.length > 0) throw refusal(view, { families: refused, nodeName, attachment });
-  return grants.flatMap(({ grant }) => (grant ? [grant] : []));
+function grantAll(view: View, { request, nowMs }: AllocationInput): Grant[] {
+  const { families, pools, nodeName, unknownNodes } = request;
+  if (families.length === 0) return [];
+  const node = judgeNode(view, { nodeName, unknownNodes, nowMs });
+  checkAskedPools(view, pools, families);
+  const demands = families.map((family) => demandOf(family, { request, nowMs, node }));
+  const grants = demands.map((demand) => grant(view, demand, { request, nowMs }));
+  const refused = demands.filter((_, index) => !grants[index]);
+  if (refused.length > 0) throw refusal(view, refused, request);
+  const [first, ...rest] = grants.flatMap((granted) => granted ?? []);
+  return first ? [{ ...first, changes: [...node.changes, ...first.changes] }, ...rest] : [];
 }
 
-function grant(view: View, family: Family, { request, nowMs }: AllocationInput): Grant | undefined {
-  const { attachment, nodeName } = request;
-  const pools = judgePools(view, family).flatMap(({ pool, passedOver }) => (passedOver === undefined ? [pool] : []));
-  const chosen = chooseBlock(view, { family, nodeName, attachment, nowMs, pools });
-  const taken = chosen && takeAddress(chosen.block, attributesFor(request, nowMs));
-  if (!taken) return undefined;
-  const { block } = taken;
+/** What an allocation wants of a family. */
+export function demandOf(family: Family, { request, nowMs, node }: AllocationInput & { node: JudgedNode }): Demand {
+  const { attachment, nodeName, namespaceLabels, pools, maxBlocksCount } = request;
   return {
-    block,
-    address: endpointAddress(view, taken),
-    changes: [...chosen.changes, { type: 'put', record: { kind: 'block', value: block } }],
-    claimed: chosen.claimed,
+    family,
+    use: 'Workload',
+    owner: { kind: 'host', name: nodeName },
+    nodeLabels: node.labels,
+    namespaceLabels,
+    pools,
+    maxBlocksCount,
+    seed: `${nodeName}/${formatAttachment(attachment)}`,
+    nowMs,
   };
 }
 
-interface Refused {
-  readonly families: readonly Family[];
-  readonly nodeName: string;
-  readonly attachment: Attachment;
+function grant(view: View, demand: Demand, { request, nowMs }: AllocationInput): Grant | undefined {
+  const wanted = request.addresses.find(({ family }) => family === demand.family);
+  const place = wanted ? offerOf(view, demand, wanted) : firstPlace(view, demand);
+  if (!place) return undefined;
+  const { offer, ordinal } = place;
+  const block = takeOrdinals(offer.block, [ordinal], attributesFor(request, nowMs));
+  return {
+    block,
+    address: endpointAddress(view, { block, ordinal }),
+    changes: [...offer.changes, { type: 'put', record: { kind: 'block', value: block } }],
+    origin: offer.origin,
+  };
 }
 
-function refusal(view: View, { families, nodeName, attachment }: Refused): Failure {
-  const noPool = families.filter((family) => judgePools(view, family).length === 0);
-  const text = families.map((family) => explainRefusal(view, { family, nodeName, attachment })).join('. ');
+interface Place {
+  readonly offer: Offer;
+  readonly ordinal: Ordinal;
+}
+
+/** The address of the best block that has been free for longest. */
+function firstPlace(view: View, demand: Demand): Place | undefined {
+  const search = beginSearch(view, demand, servingPools(view, demand));
+  for (const offer of offers(search))
+    for (const ordinal of givable(offer.block, search.reserved)) return { offer, ordinal };
+  return undefined;
+}
+
+function refusal(view: View, demands: readonly Demand[], { attachment, nodeName }: AllocationRequest): Failure {
+  const noPool = demands.filter((demand) => judgePools(view, demand).length === 0);
+  const text = demands.map((demand) => explainRefusal(view, demand, formatAttachment(attachment))).join('. ');
   return new Failure(noPool.length > 0 ? 'NO_POOL' : 'POOLS_EXHAUSTED', text, { details: { node: nodeName } });
 }
 
@@ -157,6 +205,8 @@ function sameNetns({ netns: a }: Endpoint, { netns: b }: Endpoint): boolean {
   return a?.bootId === b?.bootId && a?.inode === b?.inode;
 }
 
-function claimedBy(grants: readonly Grant[]): Prefix[] {
-  return grants.flatMap(({ claimed, block }) => (claimed ? [block.prefix] : []));
+function gainedBy(grants: readonly Grant[]): Pick<Allocation, 'claimed' | 'borrowed'> {
+  const from = (...origins: Origin[]): Prefix[] =>
+    grants.flatMap(({ origin, block }) => (origins.includes(origin) ? [block.prefix] : []));
+  return { claimed: from('claimed', 'reclaimed'), borrowed: from('borrowed') };
 }

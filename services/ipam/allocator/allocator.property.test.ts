@@ -11,7 +11,7 @@ import { attributesAt } from './block.js';
 import { validateBlock } from './block-invariants.js';
 import { endpointKey } from './endpoint.js';
 import { MapView } from './map-view.fixture.js';
-import { NOW_MS, poolRecord } from './records.fixture.js';
+import { NOW_MS, poolRecord, request as requestOf } from './records.fixture.js';
 import { release } from './release.js';
 import type { AllocationRequest, PodIdentity } from './records.js';
 
@@ -74,7 +74,7 @@ function allocateBoth(view: MapView, oracle: Oracle, operation: Operation): void
   const before = view.snapshot();
   const had = oracle.heldBy(me);
   try {
-    const request = { attachment, nodeName, pod, netns: undefined, families };
+    const request = requestOf('', { attachment, nodeName, pod, families });
     const { endpoint, added } = view.apply(allocate(view, { request, nowMs: NOW_MS }));
     const got = endpoint.addresses.map(({ address }) => formatPrefix(address));
     expect(got).toEqual(expect.arrayContaining(had));

@@ -1,105 +1,142 @@
-import { familyBits, type Family } from '@podwire/shared/net/address';
-import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
-import type { Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { makeBlock } from './block.js';
-import { findBlock } from './claim.js';
+import { usedCount } from './block.js';
+import { borrowOffers } from './borrow.js';
+import { walkBlocks } from './claim.js';
+import { sameOwner } from './demand.js';
 import { overlappingBlock, poolOf } from './pools.js';
-import type { Affinity, Block, BlockOwner, Pool } from './records.js';
-import type { Change, View } from './view.js';
+import { isReclaimable, reclaimOrder } from './reclaim.js';
+import type { Affinity, Block, Pool } from './records.js';
+import { hasRoom } from './reserved.js';
+import {
+  blockCap,
+  claimOffer,
+  collect,
+  confirm,
+  seedOf,
+  takeoverOffer,
+  type Existing,
+  type Offer,
+  type Search,
+} from './search.js';
+import { strayChanges } from './stray.js';
+import type { Change } from './view.js';
 
-/** What a block is wanted for. */
-export interface BlockWish {
-  readonly family: Family;
-  readonly nodeName: string;
-  readonly attachment: Attachment;
-  readonly nowMs: number;
-  /** The pools that may serve, in the order in which they are tried. */
-  readonly pools: readonly Pool[];
-}
-
-/** A block with a free address that belongs, or with these changes will belong, to the node. */
-export interface ChosenBlock {
-  readonly block: Block;
-  readonly changes: readonly Change[];
-  /** Whether the block was not the node's before. */
-  readonly claimed: boolean;
-}
+/** At most so many affinities that turned out to be stale are removed along with one offer. */
+const STALE_PER_OFFER = 8;
 
 /**
- * Chooses the block to take an address from: the node's own blocks first, in the order of their addresses, then one that nobody
- * has. Blocks of others, and blocks that nobody owns any more, are left alone.
+ * The blocks to take addresses from, best first: the owner's own in the order of their addresses, then such as nobody has, then empty
+ * ones of others, and then, unless affinity is strict, whatever others' blocks have left. Lazy, and no block twice, so that
+ * whoever needs more than one block takes further offers.
  *
  * Both phases of Calico's claim are in one transaction here, so that no crash leaves a pending affinity behind. Those that
  * others left are completed when their block can be had, and removed when the block is another's.
  */
-export function chooseBlock(view: View, wish: BlockWish): ChosenBlock | undefined {
-  const owner: BlockOwner = { kind: 'host', name: wish.nodeName };
+export function* offers(search: Search): Generator<Offer, void, void> {
   const stale: Change[] = [];
-  for (const affinity of view.affinitiesOf(owner)) {
-    const pool = poolOf(wish.pools, affinity.block);
-    if (!pool) continue;
-    const block = view.block(affinity.block);
-    if (block && !isOwner(block, owner)) stale.push({ type: 'delete', record: { kind: 'affinity', value: affinity } });
-    else if (!block && fits(view, affinity.block, pool))
-      return claim(view, { wish, owner, prefix: affinity.block, stale });
-    else if (block && block.unallocated.length > 0) return own(affinity, block, stale);
+  const used = new Set<string>();
+  let owned = 0;
+  for (const found of ownBlocks(search)) {
+    if (found.kind === 'stale') {
+      stale.push({ type: 'delete', record: { kind: 'affinity', value: found.affinity } });
+      continue;
+    }
+    owned++;
+    if (!found.offer) continue;
+    used.add(formatPrefix(found.offer.block.prefix));
+    yield { ...found.offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...found.offer.changes] };
   }
-  return findNew(view, { wish, owner, stale });
+  for (const offer of newOffers(search, blockCap(search) - owned)) {
+    used.add(formatPrefix(offer.block.prefix));
+    yield { ...offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...offer.changes] };
+  }
+  if (search.config.strictAffinity) return;
+  for (const offer of borrowOffers(search))
+    if (!used.has(formatPrefix(offer.block.prefix)))
+      yield { ...offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...offer.changes] };
 }
 
-function isOwner(block: Block, owner: BlockOwner): boolean {
-  return block.owner?.kind === owner.kind && block.owner.name === owner.name;
+type OwnBlock =
+  | { readonly kind: 'stale'; readonly affinity: Affinity }
+  /** Without an offer where the block has nothing to give. */
+  | { readonly kind: 'own'; readonly offer: Offer | undefined };
+
+/** The blocks that the owner has affinities for, in the pools of the search. */
+function* ownBlocks(search: Search): Generator<OwnBlock, void, void> {
+  const { view, demand, pools } = search;
+  for (const affinity of view.affinitiesOf(demand.owner)) {
+    const pool = poolOf(pools, affinity.block);
+    if (!pool) continue;
+    const block = view.block(affinity.block);
+    if (block && !sameOwner(block.owner, demand.owner)) yield { kind: 'stale', affinity };
+    else if (block) yield { kind: 'own', offer: ownOffer(search, { affinity, block, pool }) };
+    else if (fits(search, affinity.block, pool))
+      yield { kind: 'own', offer: claimOffer(search, { pool, prefix: affinity.block }) };
+  }
 }
 
 /** Whether a block that an affinity names may be made: not when the pool's blocks have another size, or another lies across it. */
-function fits(view: View, prefix: Prefix, pool: Pool): boolean {
-  return prefix.length === pool.blockSizeBits && !overlappingBlock(view, prefix);
+function fits({ view, reserved }: Search, prefix: Prefix, pool: Pool): boolean {
+  return prefix.length === pool.blockSizeBits && !overlappingBlock(view, prefix) && !reserved.coversAll(prefix);
 }
 
-/** A block of the node's own. An affinity that is pending, or was being given up, is confirmed by its next use. */
-function own(affinity: Affinity, block: Block, stale: readonly Change[]): ChosenBlock {
-  const confirm: Change[] = affinity.state === 'confirmed' ? [] : [confirmed(affinity.owner, affinity.block)];
-  return { block, changes: [...stale, ...confirm], claimed: false };
+interface Owned {
+  readonly affinity: Affinity;
+  readonly block: Block;
+  readonly pool: Pool;
 }
 
-function confirmed(owner: BlockOwner, block: Prefix): Change {
-  return { type: 'put', record: { kind: 'affinity', value: { owner, block, state: 'confirmed' } } };
+/** A block of the owner's own. An affinity that is pending, or was being given up, is confirmed by its next use. */
+function ownOffer(search: Search, { affinity, block, pool }: Owned): Offer | undefined {
+  const collected = collect(search, block);
+  if (!hasRoom(collected, search.reserved)) return undefined;
+  const changes = affinity.state === 'confirmed' ? [] : [confirm(affinity.owner, affinity.block)];
+  return { block: collected, pool, origin: 'own', changes };
 }
 
-interface Claim {
-  readonly wish: BlockWish;
-  readonly owner: BlockOwner;
-  readonly prefix: Prefix;
-  readonly stale: readonly Change[];
-}
-
-/** A block that is made with the allocation. Its pool must still be there, as it is now, when that is committed. */
-function claim(view: View, { wish, owner, prefix, stale }: Claim): ChosenBlock {
-  const pool = poolOf(view.pools(), prefix);
-  const expectPool: Change[] = pool ? [{ type: 'expect', record: { kind: 'pool', value: pool } }] : [];
-  return {
-    block: makeBlock({ prefix, owner, nowMs: wish.nowMs }),
-    changes: [...stale, ...expectPool, confirmed(owner, prefix)],
-    claimed: true,
-  };
-}
-
-function findNew(view: View, { wish, owner, stale }: Omit<Claim, 'prefix'>): ChosenBlock | undefined {
-  for (const pool of wish.pools) {
-    const found = findBlock(view, {
-      pool,
-      seed: seedOf(wish, pool),
-      // A block that names the node without an affinity: another writer's claim that did not end.
-      usable: (block) => isOwner(block, owner) && block.unallocated.length > 0,
-    });
-    if (found?.kind === 'unclaimed') return claim(view, { wish, owner, prefix: found.prefix, stale });
-    if (found) return { block: found.block, changes: [...stale, confirmed(owner, found.block.prefix)], claimed: true };
+/** Blocks that become the owner's, as many as it may have more of. */
+function* newOffers(search: Search, limit: number): Generator<Offer, void, void> {
+  if (!search.config.autoAllocateBlocks || limit <= 0) return;
+  let given = 0;
+  let strays = strayChanges(search);
+  for (const offer of gains(search)) {
+    yield { ...offer, changes: [...strays, ...offer.changes] };
+    strays = [];
+    if (++given >= limit) return;
   }
-  return undefined;
 }
 
-/** Nodes keep to places of their own; where a block is a single address there is nothing to keep, and every container has one. */
-function seedOf({ family, nodeName, attachment }: BlockWish, { blockSizeBits }: Pool): string {
-  return blockSizeBits === familyBits(family) ? `${nodeName}/${formatAttachment(attachment)}` : nodeName;
+/** What nobody has in any of the pools comes before what others have, and of that the blocks of nodes that are gone. */
+function* gains(search: Search): Generator<Offer, void, void> {
+  const { view, pools, reserved } = search;
+  const reclaimable: Existing[] = [];
+  for (const pool of pools) {
+    for (const met of walkBlocks(view, { pool, seed: seedOf(search, pool), reserved })) {
+      if (met.kind === 'unclaimed') {
+        yield claimOffer(search, { pool, prefix: met.prefix });
+        continue;
+      }
+      const block = collect(search, met.block);
+      if (isOrphan(search, block)) yield adoptOffer(search, { block, pool });
+      else if (isReclaimable(search, block)) reclaimable.push({ block, pool });
+    }
+  }
+  for (const existing of reclaimOrder(search, reclaimable)) yield takeoverOffer(search, existing);
+}
+
+/**
+ * A block that names the owner without an affinity, as another writer's claim that did not end leaves it, or that names nobody and
+ * is empty.
+ */
+function isOrphan({ view, demand, reserved }: Search, block: Block): boolean {
+  if (!hasRoom(block, reserved)) return false;
+  if (!block.owner) return usedCount(block) === 0;
+  return sameOwner(block.owner, demand.owner) && !view.affinity(demand.owner, block.prefix);
+}
+
+/** What {@link isOrphan} found, in the owner's hands. */
+export function adoptOffer(search: Search, { block, pool }: Existing): Offer {
+  if (!block.owner) return takeoverOffer(search, { block, pool });
+  return { block, pool, origin: 'claimed', changes: [confirm(block.owner, block.prefix)] };
 }

@@ -2,22 +2,35 @@ import fc from 'fast-check';
 import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { blockCount, findBlock } from './claim.js';
+import { blockCount, existingBlocks, walkBlocks, type Met } from './claim.js';
 import { fnv1a32 } from './hash.js';
 import { MapView } from './map-view.fixture.js';
 import { block, pool, prefix } from './records.fixture.js';
 import type { Block, Pool } from './records.js';
+import { ReservedAddresses } from './reserved.js';
 
-const never = () => false;
+const NOTHING = new ReservedAddresses([]);
+
+interface Finding {
+  readonly pool: Pool;
+  readonly seed: string;
+  readonly reserved?: ReservedAddresses;
+}
+
+/** The first block that nobody has. */
+function findUnclaimed(view: MapView, { reserved = NOTHING, ...walk }: Finding): Prefix | undefined {
+  for (const met of walkBlocks(view, { ...walk, reserved })) if (met.kind === 'unclaimed') return met.prefix;
+  return undefined;
+}
 
 /** The blocks of a pool in the order in which the walk offers them, each taken as soon as it is offered. */
-function walkAll(view: MapView, walked: Pool, seed: string): string[] {
+function walkAll(view: MapView, finding: Finding): string[] {
   const offered: string[] = [];
   for (;;) {
-    const found = findBlock(view, { pool: walked, seed, usable: never });
-    if (found?.kind !== 'unclaimed') return offered;
-    offered.push(formatPrefix(found.prefix));
-    view.put({ kind: 'block', value: block(formatPrefix(found.prefix), 'somebody') });
+    const found = findUnclaimed(view, finding);
+    if (!found) return offered;
+    offered.push(formatPrefix(found));
+    view.put({ kind: 'block', value: block(formatPrefix(found), 'somebody') });
   }
 }
 
@@ -51,7 +64,7 @@ describe('the walk', () => {
     ['fd00::/122', 128, 64],
   ])('offers every block of %s cut to /%i once, then ends', (cidr, blockSizeBits, count) => {
     const walked = pool('p', cidr, { blockSizeBits });
-    const offered = walkAll(new MapView(), walked, 'node-1');
+    const offered = walkAll(new MapView(), { pool: walked, seed: 'node-1' });
     expect(new Set(offered).size).toBe(count);
     expect(offered).toHaveLength(count);
     expect(blockCount(walked)).toBe(BigInt(count));
@@ -62,39 +75,62 @@ describe('the walk', () => {
     const start = fnv1a32('node-1') % 4;
     const cidrs = [0, 4, 8, 12].map((last) => `10.0.0.${last}/30`);
     const expected = [...cidrs.slice(start), ...cidrs.slice(0, start)];
-    expect(walkAll(new MapView(), walked, 'node-1')).toEqual(expected);
+    expect(walkAll(new MapView(), { pool: walked, seed: 'node-1' })).toEqual(expected);
   });
 
   test('starts nodes of neighbouring names far apart', () => {
     const walked = pool('p', '10.0.0.0/16');
     const starts = Array.from({ length: 8 }, (_, i) => {
-      const found = findBlock(new MapView(), { pool: walked, seed: `node-${i}`, usable: never });
-      return found?.kind === 'unclaimed' ? Number(found.prefix.value >> 6n) : 0;
+      const found = findUnclaimed(new MapView(), { pool: walked, seed: `node-${i}` });
+      return Number((found?.value ?? 0n) >> 6n);
     }).sort((a, b) => a - b);
     const distances = starts.slice(1).map((start, i) => start - starts[i]!);
     expect(Math.min(...distances)).toBeGreaterThan(1);
   });
 
-  test('ends at a block that is usable', () => {
-    const walked = pool('p', '10.0.0.0/26');
-    const mine = block('10.0.0.0/26', 'n1');
+  test('meets all of a pool at once, what exists and what does not, each once', () => {
+    const walked = pool('p', '10.0.0.0/28', { blockSizeBits: 30 });
+    const mine = block('10.0.0.4/30', 'n1');
     const view = new MapView([{ kind: 'block', value: mine }]);
-    const usable = (found: Block) => found.owner?.name === 'n1';
-    expect(findBlock(view, { pool: walked, seed: 'n1', usable })).toEqual({ kind: 'existing', block: mine });
+    const met = [...walkBlocks(view, { pool: walked, seed: 'n1', reserved: NOTHING })];
+    expect(met.map(cidrOf).sort()).toEqual(['10.0.0.0/30', '10.0.0.12/30', '10.0.0.4/30', '10.0.0.8/30']);
+    expect(met).toContainEqual({ kind: 'existing', block: mine });
+    expect([...existingBlocks(view, { pool: walked, seed: 'n1' })]).toEqual([mine]);
+  });
+
+  test('offers no block that is reserved as a whole, and one that is not quite', () => {
+    const walked = pool('p', '10.0.0.0/28', { blockSizeBits: 30 });
+    const reserved = new ReservedAddresses(['10.0.0.0/29', '10.0.0.12/31', '10.0.0.14/32'].map(prefix));
+    const offered = walkAll(new MapView(), { pool: walked, seed: 'n1', reserved });
+    expect(offered.sort()).toEqual(['10.0.0.12/30', '10.0.0.8/30']);
+  });
+
+  test('steps over a reservation of half a /48 at once', () => {
+    const walked = pool('p', 'fd00:1::/48');
+    const halves = ['fd00:1::/49', 'fd00:1:0:8000::/49'].map(prefix);
+    for (const [index, half] of halves.entries()) {
+      const found = findUnclaimed(new MapView(), { pool: walked, seed: 'n1', reserved: new ReservedAddresses([half]) });
+      expect(found && prefixContains(halves[1 - index]!, found)).toBe(true);
+    }
+    const all = new ReservedAddresses(halves);
+    expect(findUnclaimed(new MapView(), { pool: walked, seed: 'n1', reserved: all })).toBeUndefined();
   });
 
   test('offers nothing that overlaps a block of another size, within or around', () => {
     const around = new MapView([{ kind: 'block', value: block('10.0.0.0/25', 'n2') }]);
-    expect(walkAll(around, pool('p', '10.0.0.0/24'), 'n1').sort()).toEqual(['10.0.0.128/26', '10.0.0.192/26']);
+    expect(walkAll(around, { pool: pool('p', '10.0.0.0/24'), seed: 'n1' }).sort()).toEqual([
+      '10.0.0.128/26',
+      '10.0.0.192/26',
+    ]);
     const within = new MapView([{ kind: 'block', value: block('10.0.0.80/28', 'n2') }]);
-    expect(walkAll(within, pool('p', '10.0.0.0/25'), 'n1')).toEqual(['10.0.0.0/26']);
+    expect(walkAll(within, { pool: pool('p', '10.0.0.0/25'), seed: 'n1' })).toEqual(['10.0.0.0/26']);
     const larger = new MapView([{ kind: 'block', value: block('10.0.0.0/24', 'n2') }]);
-    expect(walkAll(larger, pool('p', '10.0.0.0/26'), 'n1')).toEqual([]);
+    expect(walkAll(larger, { pool: pool('p', '10.0.0.0/26'), seed: 'n1' })).toEqual([]);
   });
 
   test('has nothing to offer in a disabled pool that is smaller than one block', () => {
     const small = { ...pool('p', '10.0.0.0/26'), prefix: prefix('10.0.0.0/27') };
-    expect(findBlock(new MapView(), { pool: small, seed: 'n1', usable: never })).toBeUndefined();
+    expect(findUnclaimed(new MapView(), { pool: small, seed: 'n1' })).toBeUndefined();
   });
 });
 
@@ -103,8 +139,8 @@ describe('the cost', () => {
     const walked = pool('p', 'fd00:1::/48');
     expect(blockCount(walked)).toBe(1n << 74n);
     const view = new CountingView([]);
-    const found = findBlock(view, { pool: walked, seed: 'node-1', usable: never });
-    expect(found).toMatchObject({ kind: 'unclaimed', prefix: { length: 122 } });
+    const found = findUnclaimed(view, { pool: walked, seed: 'node-1' });
+    expect(found).toMatchObject({ length: 122 });
     expect(view.looked).toBe(0);
   });
 
@@ -113,35 +149,34 @@ describe('the cost', () => {
     const cidrs = Array.from({ length: 4096 }, (_, i) => `10.0.${i >> 4}.${(i % 16) * 16}/28`);
     const left = cidrs[1234]!;
     const view = new CountingView(cidrs.filter((cidr) => cidr !== left).map((cidr) => block(cidr, 'n2')));
-    const found = findBlock(view, { pool: walked, seed: 'node-1', usable: never });
-    expect(found).toEqual({ kind: 'unclaimed', prefix: prefix(left) });
+    const found = findUnclaimed(view, { pool: walked, seed: 'node-1' });
+    expect(found).toEqual(prefix(left));
     expect(view.looked).toBeLessThan(4096 + 32);
   });
 });
 
-test('property: finds what trying every candidate in turn finds', () => {
-  const scenario = fc.record({
-    taken: fc.uniqueArray(fc.integer({ min: 0, max: 31 }), { maxLength: 32 }),
-    own: fc.uniqueArray(fc.integer({ min: 0, max: 31 }), { maxLength: 3 }),
-    seed: fc.string(),
-  });
+test('property: meets what trying every candidate in turn meets, in the same order', () => {
+  const places = fc.uniqueArray(fc.integer({ min: 0, max: 31 }), { maxLength: 32 });
+  const scenario = fc.record({ taken: places, reserved: places, seed: fc.string() });
   fc.assert(
-    fc.property(scenario, ({ taken, own, seed }) => {
+    fc.property(scenario, ({ taken, reserved, seed }) => {
       const walked = pool('p', '10.0.0.0/25', { blockSizeBits: 30 });
       const cidrs = Array.from({ length: 32 }, (_, i) => `10.0.0.${i * 4}/30`);
-      const view = new MapView(
-        taken.map((i) => ({ kind: 'block', value: block(cidrs[i]!, own.includes(i) ? 'n1' : 'n2') })),
-      );
+      const view = new MapView(taken.map((i) => ({ kind: 'block', value: block(cidrs[i]!, 'n2') })));
       const start = fnv1a32(seed) % 32;
       const order = [...cidrs.slice(start), ...cidrs.slice(0, start)];
-      const expected = order.find((cidr) => {
-        const existing = view.block(prefix(cidr));
-        return !existing || existing.owner?.name === 'n1';
-      });
-      const found = findBlock(view, { pool: walked, seed, usable: ({ owner }) => owner?.name === 'n1' });
-      const actual = found && (found.kind === 'existing' ? found.block.prefix : found.prefix);
-      expect(actual && formatPrefix(actual)).toBe(expected);
+      const isTaken = (cidr: string) => taken.some((i) => cidrs[i] === cidr);
+      const expected = order.filter((cidr) => isTaken(cidr) || !reserved.some((i) => cidrs[i] === cidr));
+      const set = new ReservedAddresses(reserved.map((i) => prefix(cidrs[i]!)));
+      const met = [...walkBlocks(view, { pool: walked, seed, reserved: set })];
+      expect(met.map(cidrOf)).toEqual(expected);
+      expect(met.map(({ kind }) => kind === 'existing')).toEqual(expected.map(isTaken));
+      expect([...existingBlocks(view, { pool: walked, seed })].map(({ prefix: of }) => formatPrefix(of))).toEqual(
+        order.filter(isTaken),
+      );
     }),
-    { numRuns: 500 },
+    { numRuns: 500, verbose: fc.VerbosityLevel.Verbose },
   );
 });
+
+const cidrOf = (met: Met): string => formatPrefix(met.kind === 'existing' ? met.block.prefix : met.prefix);

@@ -4,6 +4,7 @@ import type { Prefix } from '@podwire/shared/net/prefix';
 import { fnv1a32 } from './hash.js';
 import { overlappingBlock } from './pools.js';
 import type { Block, Pool } from './records.js';
+import type { ReservedAddresses } from './reserved.js';
 import type { View } from './view.js';
 
 /**
@@ -15,30 +16,33 @@ export interface Walk {
   readonly pool: Pool;
   /** Where to start: the same text, the same place. Different nodes start far apart, so that they seldom collide. */
   readonly seed: string;
-  /** Whether a block that exists is one to use; the walk ends there as well. */
-  readonly usable: (block: Block) => boolean;
+  /** Blocks that are reserved as a whole are not met unless they exist. */
+  readonly reserved: ReservedAddresses;
 }
 
-/** Where a walk ended. */
-export type Found =
+/** What a walk meets: a possible block that nobody has, or one that exists. */
+export type Met =
   { readonly kind: 'unclaimed'; readonly prefix: Prefix } | { readonly kind: 'existing'; readonly block: Block };
 
-/** The first possible block of the walk that nobody has, or that is usable. @returns undefined when there is none */
-export function findBlock(view: View, { pool, seed, usable }: Walk): Found | undefined {
+/**
+ * Every block of a pool that is possible or exists, once, in the order of the walk. Lazy: what is not asked for costs nothing, and
+ * the blocks of a large pool cannot be counted.
+ */
+export function* walkBlocks(view: View, { pool, seed, reserved }: Walk): Generator<Met, void, void> {
+  for (const part of partsFrom(pool, seed)) yield* walkPart(view, { pool, part, reserved });
+}
+
+/** The blocks that exist in a pool, once each, in the order of the walk. */
+export function* existingBlocks(view: View, { pool, seed }: Omit<Walk, 'reserved'>): Generator<Block, void, void> {
+  for (const part of partsFrom(pool, seed)) yield* view.blocksIn(part);
+}
+
+function* partsFrom(pool: Pool, seed: string): Generator<Prefix, void, void> {
   const count = blockCount(pool);
-  if (count === 0n) return undefined;
+  if (count === 0n) return;
   const start = BigInt(fnv1a32(seed)) % count;
-  const ranges = [
-    { first: start, end: count },
-    { first: 0n, end: start },
-  ];
-  for (const range of ranges) {
-    for (const part of alignedParts(pool, range)) {
-      const found = findWithin(view, { pool, part, usable });
-      if (found) return found;
-    }
-  }
-  return undefined;
+  yield* alignedParts(pool, { first: start, end: count });
+  yield* alignedParts(pool, { first: 0n, end: start });
 }
 
 /** Number of blocks that fit into a pool; 0 for a pool that is smaller than one. */
@@ -67,43 +71,49 @@ function* alignedParts({ prefix, blockSizeBits }: Pool, { first, end }: BlockRan
 interface Part {
   readonly pool: Pool;
   readonly part: Prefix;
-  readonly usable: (block: Block) => boolean;
+  readonly reserved: ReservedAddresses;
 }
 
-function findWithin(view: View, { pool, part, usable }: Part): Found | undefined {
+function* walkPart(view: View, { pool, part, reserved }: Part): Generator<Met, void, void> {
   const bits = familyBits(part.family);
   const step = 1n << BigInt(bits - pool.blockSizeBits);
   const end = part.value + (1n << BigInt(bits - part.length));
-  const candidate = (value: bigint): Prefix => ({ family: part.family, value, length: pool.blockSizeBits });
+  const gap = { pool, step, reserved };
   let next = part.value;
   for (const block of view.blocksIn(part)) {
-    const gap = firstUnclaimed(view, { from: next, before: block.prefix.value, step, candidate });
-    if (gap) return { kind: 'unclaimed', prefix: gap };
-    if (usable(block)) return { kind: 'existing', block };
+    yield* unclaimed(view, { ...gap, from: next, before: block.prefix.value });
+    yield { kind: 'existing', block };
     const blockEnd = block.prefix.value + BigInt(block.allocations.length);
     const behind = part.value + ((blockEnd - part.value + step - 1n) / step) * step;
     if (behind > next) next = behind;
   }
-  const gap = firstUnclaimed(view, { from: next, before: end, step, candidate });
-  return gap && { kind: 'unclaimed', prefix: gap };
+  yield* unclaimed(view, { ...gap, from: next, before: end });
 }
 
 interface Gap {
+  readonly pool: Pool;
+  readonly reserved: ReservedAddresses;
+  readonly step: bigint;
   readonly from: bigint;
   readonly before: bigint;
-  readonly step: bigint;
-  readonly candidate: (value: bigint) => Prefix;
 }
 
-/** The first candidate of a gap between existing blocks. A block around the candidate (of another size) rules it out. */
-function firstUnclaimed(view: View, { from, before, step, candidate }: Gap): Prefix | undefined {
+/**
+ * The possible blocks of a gap between existing ones. A block around one (of another size) rules it out, and so does a
+ * reservation of all of it; what either covers is stepped over at once.
+ */
+function* unclaimed(view: View, { pool, reserved, step, from, before }: Gap): Generator<Met, void, void> {
   for (let value = from; value < before;) {
-    const prefix = candidate(value);
+    const prefix: Prefix = { family: pool.prefix.family, value, length: pool.blockSizeBits };
+    const behind = value + step;
+    if (reserved.coversAll(prefix)) {
+      const free = reserved.nextFree(prefix);
+      value += ((free - value) / step) * step;
+      continue;
+    }
     const around = overlappingBlock(view, prefix);
-    if (!around) return prefix;
-    const aroundEnd = around.prefix.value + BigInt(around.allocations.length);
-    value += step;
-    if (aroundEnd > value) value = aroundEnd;
+    if (!around) yield { kind: 'unclaimed', prefix };
+    const aroundEnd = around ? around.prefix.value + BigInt(around.allocations.length) : behind;
+    value = aroundEnd > behind ? aroundEnd : behind;
   }
-  return undefined;
 }

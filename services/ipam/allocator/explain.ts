@@ -1,71 +1,169 @@
-import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import type { Family } from '@podwire/shared/net/address';
-import { formatPrefix } from '@podwire/shared/net/prefix';
+import { addressAt, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { usedCount } from './block.js';
+import { attributesAt, usedCount } from './block.js';
 import { blockCount } from './claim.js';
-import { judgePools, type JudgedPool } from './pools.js';
+import { sameOwner, type Demand } from './demand.js';
+import { judgePools, servingPools, type JudgedPool } from './judge-pools.js';
+import { poolOf } from './pools.js';
+import { isSpared } from './reclaim.js';
 import type { Block, Pool } from './records.js';
+import { hasRoom } from './reserved.js';
+import { beginSearch, blockCap, collect, type Search } from './search.js';
 import type { View } from './view.js';
 
-/**
- * Why no pool could serve, as a text: every pool and why, every block and why. A gRPC status travels in a header of a few
- * kilobytes, so only so many are named, and the others counted by their reason.
- */
-const NAMED_POOLS = 8;
-const NAMED_BLOCKS = 4;
+/** Why a block gave no address. */
+export type BlockVerdict =
+  /** Every address is in use, cools down, or is reserved. */
+  | 'full'
+  /** It has addresses to give. */
+  | 'open'
+  /** It has, and they are another's; affinity is strict, or only load balancers may borrow them. */
+  | 'of other owners'
+  /** It has, nobody owns it, and affinity is strict. */
+  | 'without an owner'
+  /** Every address is reserved. */
+  | 'reserved';
 
-export interface RefusedWish {
-  readonly family: Family;
-  readonly nodeName: string;
-  readonly attachment: Attachment;
+/** A block that was looked at. */
+export interface BlockStory {
+  readonly prefix: Prefix;
+  readonly verdict: BlockVerdict;
+  /** In words, with how full the block is. */
+  readonly reason: string;
 }
 
-export function explainRefusal(view: View, { family, nodeName, attachment }: RefusedWish): string {
-  const pools = judgePools(view, family);
-  const subject = `no IPv${family} address for ${formatAttachment(attachment)} on node ${nodeName}`;
-  if (pools.length === 0) return `${subject}: there is no IPv${family} pool; create one`;
-  const stories = pools.slice(0, NAMED_POOLS).map((judged) => poolStory(view, judged, nodeName));
-  const more = pools.length > NAMED_POOLS ? [`and ${pools.length - NAMED_POOLS} more pools`] : [];
-  return `${subject}: ${[...stories, ...more].join('; ')}. Create or enable a pool, or release addresses`;
+/** A pool that was looked at. */
+export interface PoolStory {
+  readonly pool: Pool;
+  /** Why none of its blocks were looked at; undefined when they were. */
+  readonly passedOver: string | undefined;
+  /** Its blocks in the order of their addresses, as many as were asked for. */
+  readonly blocks: readonly BlockStory[];
+  /** The blocks that are not named, by their verdict. */
+  readonly more: ReadonlyMap<BlockVerdict, number>;
+  /** Why no further block can be claimed in it; undefined when one can. */
+  readonly noClaim: string | undefined;
+  readonly usage: Usage;
 }
 
-function poolStory(view: View, { pool, passedOver }: JudgedPool, nodeName: string): string {
-  const reason = passedOver ?? blocksStory([...view.blocksIn(pool.prefix)], pool, nodeName);
-  return `pool "${pool.name}" ${formatPrefix(pool.prefix)}: ${reason}`;
+/** How much of a pool's blocks is used. */
+interface Usage {
+  readonly blocks: number;
+  readonly used: number;
+  readonly size: number;
 }
 
-function blocksStory(blocks: readonly Block[], pool: Pool, nodeName: string): string {
-  const used = blocks.reduce((sum, block) => sum + usedCount(block), 0);
-  const size = blocks.reduce((sum, block) => sum + block.allocations.length, 0);
-  if (blocks.length === 0) return 'a block of another size, which a former pool left, lies around it';
-  if (used === size && BigInt(blocks.length) === blockCount(pool))
-    return `all ${blocks.length} blocks are full (${used} of ${size} addresses in use)`;
-  const judged = blocks.map((block) => ({ block, reason: blockReason(block, nodeName) }));
-  const named = judged
-    .slice(0, NAMED_BLOCKS)
-    .map(({ block, reason }) => `block ${formatPrefix(block.prefix)} ${reason}`);
-  const rest = countByKind(judged.slice(NAMED_BLOCKS).map(({ block }) => blockKind(block, nodeName)));
-  return [...named, ...rest].join(', ');
+export interface ExplainOptions {
+  /** Blocks of a pool that are named; the others are counted. */
+  readonly maxBlocksCount: number;
 }
 
-function blockReason(block: Block, nodeName: string): string {
-  const { owner, allocations } = block;
-  const usage = `${usedCount(block)} of ${allocations.length} addresses in use`;
+/** Every pool of a demand, and every block of those that may serve: what was found there. Looks at all of them. */
+export function explainDemand(view: View, demand: Demand, { maxBlocksCount }: ExplainOptions): PoolStory[] {
+  const search = beginSearch(view, demand, servingPools(view, demand));
+  return judgePools(view, demand).map((judged) => poolStory(search, judged, maxBlocksCount));
+}
+
+function poolStory(search: Search, { pool, passedOver }: JudgedPool, maxBlocksCount: number): PoolStory {
+  const blocks: BlockStory[] = [];
+  const more = new Map<BlockVerdict, number>();
+  const usage = { blocks: 0, used: 0, size: 0 };
+  if (passedOver !== undefined) return { pool, passedOver, blocks, more, noClaim: undefined, usage };
+  for (const stored of search.view.blocksIn(pool.prefix)) {
+    const block = collect(search, stored);
+    const verdict = verdictOf(search, block);
+    usage.blocks++;
+    usage.used += usedCount(block);
+    usage.size += block.allocations.length;
+    if (blocks.length < maxBlocksCount)
+      blocks.push({ prefix: block.prefix, verdict, reason: blockReason(search, block) });
+    else more.set(verdict, (more.get(verdict) ?? 0) + 1);
+  }
+  return { pool, passedOver, blocks, more, noClaim: noClaim(search, pool, usage), usage };
+}
+
+function verdictOf({ reserved, config, demand }: Search, block: Block): BlockVerdict {
+  if (reserved.coversAll(block.prefix)) return 'reserved';
+  if (!hasRoom(block, reserved)) return 'full';
+  if (sameOwner(block.owner, demand.owner)) return 'open';
+  const closed = config.strictAffinity || (block.owner?.kind === 'virtual' && demand.use !== 'LoadBalancer');
+  if (!closed) return 'open';
+  return block.owner ? 'of other owners' : 'without an owner';
+}
+
+function blockReason(search: Search, block: Block): string {
+  const { owner } = block;
+  const usage = blockUsage(search, block);
+  if (sameOwner(owner, search.demand.owner))
+    return hasRoom(block, search.reserved) ? `has room (${usage})` : `is full (${usage})`;
   if (!owner) return `has no owner (${usage})`;
   if (owner.kind === 'virtual') return `belongs to ${owner.name} (${usage})`;
-  return owner.name === nodeName ? `is full (${usage})` : `belongs to node ${owner.name} (${usage})`;
+  const spared = usedCount(block) === 0 && isSpared(block.claimTimeMs, search.demand.nowMs);
+  return `belongs to node ${owner.name} (${usage}${spared ? ', claimed just now' : ''})`;
 }
 
-type BlockKind = 'full' | 'of other owners' | 'without an owner';
-
-function blockKind({ owner }: Block, nodeName: string): BlockKind {
-  if (!owner) return 'without an owner';
-  return owner.kind === 'host' && owner.name === nodeName ? 'full' : 'of other owners';
+function blockUsage({ reserved }: Search, block: Block): string {
+  const parts = [`${usedCount(block)} of ${block.allocations.length} addresses in use`];
+  const cooling = block.allocations.filter(
+    (_, ordinal) => attributesAt(block, ordinal)?.releasedAtMs !== undefined,
+  ).length;
+  if (cooling > 0) parts.push(`${cooling} of them cooling down`);
+  const kept = block.unallocated.filter((ordinal) => reserved.has(addressAt(block.prefix, ordinal))).length;
+  if (kept > 0) parts.push(`${kept} free ones reserved`);
+  return parts.join(', ');
 }
 
-function countByKind(kinds: readonly BlockKind[]): string[] {
-  const counts = new Map<BlockKind, number>();
-  for (const kind of kinds) counts.set(kind, (counts.get(kind) ?? 0) + 1);
-  return [...counts].map(([kind, count]) => `and ${count} more blocks ${kind}`);
+/** Why the owner gets no further block of a pool. */
+function noClaim(search: Search, pool: Pool, { blocks, size }: Usage): string | undefined {
+  const { view, demand, pools, config, reserved } = search;
+  if (reserved.coversAll(pool.prefix)) return 'all of it is reserved';
+  const whole = BigInt(blocks) >= blockCount(pool);
+  if (whole) return undefined;
+  const cap = blockCap(search);
+  const owned = view.affinitiesOf(demand.owner).filter(({ block }) => poolOf(pools, block)).length;
+  if (owned >= cap)
+    return `no further block: ${ownerName(demand)} has ${owned} blocks in the pools that serve, and may have ${cap}`;
+  if (!config.autoAllocateBlocks) return 'no further block: autoAllocateBlocks is off, so blocks are not claimed';
+  if (size === 0) return 'a block of another size, which a former pool left, lies around it';
+  return 'no further block: what is left is reserved, or under blocks of another size';
+}
+
+function ownerName({ owner }: Demand): string {
+  return owner.kind === 'host' ? `node ${owner.name}` : `virtual owner ${owner.name}`;
+}
+
+/**
+ * A gRPC status travels in a header of a few kilobytes, so only so many pools and blocks are named in a text, and the others
+ * counted by their reason.
+ */
+const NAMED_POOLS = 6;
+const NAMED_BLOCKS = 4;
+
+/** Why no pool could serve a demand, as a text: every pool and why, every block and why. */
+export function explainRefusal(view: View, demand: Demand, subject: string): string {
+  const stories = explainDemand(view, demand, { maxBlocksCount: NAMED_BLOCKS });
+  const wish = `no IPv${demand.family} address for ${subject} on ${ownerName(demand)}`;
+  if (stories.length === 0) return `${wish}: ${noPoolText(demand.family)}`;
+  const more = stories.length > NAMED_POOLS ? [`and ${stories.length - NAMED_POOLS} more pools`] : [];
+  const texts = [...stories.slice(0, NAMED_POOLS).map(storyText), ...more];
+  const strict = beginSearch(view, demand, []).config.strictAffinity
+    ? ' Affinity is strict, so no node takes addresses of blocks that are not its own.'
+    : '';
+  return `${wish}: ${texts.join('; ')}.${strict} Create or enable a pool, or release addresses`;
+}
+
+export function noPoolText(family: Family): string {
+  return `there is no IPv${family} pool; create one`;
+}
+
+/** A pool's story in one line. */
+export function storyText({ pool, passedOver, blocks, more, noClaim: claim, usage }: PoolStory): string {
+  const name = `pool "${pool.name}" ${formatPrefix(pool.prefix)}`;
+  if (passedOver !== undefined) return `${name}: ${passedOver}`;
+  if (usage.used === usage.size && BigInt(usage.blocks) === blockCount(pool))
+    return `${name}: all ${usage.blocks} blocks are full (${usage.used} of ${usage.size} addresses in use)`;
+  const named = blocks.map(({ prefix, reason }) => `block ${formatPrefix(prefix)} ${reason}`);
+  const counted = [...more].map(([verdict, count]) => `and ${count} more blocks ${verdict}`);
+  return `${name}: ${[...named, ...counted, ...(claim === undefined ? [] : [claim])].join(', ')}`;
 }

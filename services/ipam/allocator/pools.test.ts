@@ -57,47 +57,6 @@ test('a pool’s version differs with each of its fields', () => {
   expect(poolVersion({ ...base })).toBe(poolVersion(base));
 });
 
-/** A view of so many blocks that sorting them for each question would take minutes. */
-class SortedView extends MapView {
-  readonly #sorted = super.blocks();
-
-  override blocks(): Block[] {
-    return this.#sorted;
-  }
-}
-
-describe('a refusal names the pools and blocks', () => {
-  const refusal = (view: MapView) => failureOf(() => allocate(view, { request: request('c1'), nowMs: NOW_MS })).message;
-
-  test('with the owner and the fill of each block', () => {
-    const view = new MapView([
-      poolRecord('p', '10.0.0.0/24'),
-      ...claimedBlock(fullBlock('10.0.0.0/26', 'n1')),
-      ...claimedBlock(block('10.0.0.64/26', 'n2')),
-      { kind: 'block', value: block('10.0.0.128/26', 'n1', { owner: undefined }) },
-      { kind: 'block', value: block('10.0.0.192/26', 'n1', { owner: { kind: 'virtual', name: 'load-balancer' } }) },
-    ]);
-    expect(refusal(view)).toBe(
-      'no IPv4 address for net/c1/eth0 on node n1: pool "p" 10.0.0.0/24: ' +
-        'block 10.0.0.0/26 is full (64 of 64 addresses in use), ' +
-        'block 10.0.0.64/26 belongs to node n2 (0 of 64 addresses in use), ' +
-        'block 10.0.0.128/26 has no owner (0 of 64 addresses in use), ' +
-        'block 10.0.0.192/26 belongs to load-balancer (0 of 64 addresses in use). ' +
-        'Create or enable a pool, or release addresses',
-    );
-  });
-
-  test('and stays short enough for a header with many of them', () => {
-    const pools = Array.from({ length: 20 }, (_, i) => poolRecord(`pool-${i}`, `10.${i}.0.0/16`));
-    const blocks = Array.from({ length: 20 * 1024 }, (_, i) => `10.${i >> 10}.${(i >> 2) & 255}.${(i & 3) * 64}/26`);
-    const view = new SortedView([...pools, ...blocks.map((cidr) => blockRecord(cidr, 'n2'))]);
-    const text = failureOf(() => allocate(view, { request: request('c1'), nowMs: NOW_MS }));
-    expect(text.message).toContain('and 1020 more blocks of other owners');
-    expect(text.message).toContain('and 12 more pools');
-    expect(text.message.length).toBeLessThan(3000);
-  }, 60_000);
-});
-
 describe('lists', () => {
   const view = new MapView([
     poolRecord('a', '10.0.0.0/24'),

@@ -1,5 +1,4 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import type { Family } from '@podwire/shared/net/address';
 import { prefixContains, prefixOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import { usedCount } from './block.js';
@@ -16,43 +15,11 @@ export const ALL = 'all()';
 /** Calico's largest blocks have 4096 addresses. */
 export const LARGEST_BLOCK_BITS = 12;
 
-/** A pool of the wanted family, and why it cannot serve; undefined when it can. */
-export interface JudgedPool {
-  readonly pool: Pool;
-  readonly passedOver: string | undefined;
-}
-
-/** The pools of a family in the order of their names, each with whether containers may have addresses of it. */
-export function judgePools(view: View, family: Family): JudgedPool[] {
-  return view
-    .pools()
-    .filter(({ prefix }) => prefix.family === family)
-    .map((pool) => ({ pool, passedOver: passedOver(pool) }));
-}
-
-function passedOver(pool: Pool): string | undefined {
-  const { assignmentMode, allowedUses, nodeSelector, namespaceSelector } = pool;
-  const unusable = outOfUse(pool);
-  if (unusable !== undefined) return unusable;
-  if (assignmentMode === 'Manual') return 'its assignmentMode is Manual, so it serves only requests that name it';
-  if (!allowedUses.includes(WORKLOAD))
-    return `not for containers: its allowedUses are ${allowedUses.join(', ') || 'empty'}`;
-  return unjudged('nodeSelector', nodeSelector) ?? unjudged('namespaceSelector', namespaceSelector);
-}
-
 /** Why a pool gives no address to anybody, or undefined when it may. What was given from it stays valid. */
 export function outOfUse({ disabled, deletionTimeMs, notAllocatable }: Pool): string | undefined {
   if (deletionTimeMs !== undefined) return 'being deleted';
   if (disabled) return 'disabled';
   return notAllocatable === undefined ? undefined : `not allocatable: ${notAllocatable}`;
-}
-
-/** A pool whose selector cannot be judged may be meant for others: to use it would be worse than not to. */
-function unjudged(field: string, selector: string): string | undefined {
-  const matchesAll = selector.trim() === '' || selector.trim() === ALL;
-  return matchesAll
-    ? undefined
-    : `its ${field} "${selector}" is not understood by this release, which knows all() only`;
 }
 
 /** The first block that shares addresses with the prefix: within it, the same, or around it. */

@@ -4,7 +4,8 @@ import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { makeBlock } from './block.js';
 import { checkPool } from './check-pool.js';
 import { makePool } from './create-pool.js';
-import type { Affinity, AffinityState, AllocationRequest, Block, BlockOwner, Pool } from './records.js';
+import { DEFAULT_CONFIG } from './demand.js';
+import type { Affinity, AffinityState, AllocationRequest, Block, BlockOwner, IpamConfig, Pool } from './records.js';
 import type { RecordValue } from './view.js';
 
 /** Records as tests want them: usual in all that is not said. */
@@ -40,6 +41,10 @@ export function affinity(cidr: string, nodeName: string, state: AffinityState = 
   return { owner: host(nodeName), block: prefix(cidr), state };
 }
 
+export function config(rest: Partial<IpamConfig> = {}): RecordValue {
+  return { kind: 'config', value: { ...DEFAULT_CONFIG, ...rest } };
+}
+
 /** A block whose every address is in use by `owner`. */
 export function fullBlock(cidr: string, nodeName: string): Block {
   const empty = block(cidr, nodeName);
@@ -73,6 +78,11 @@ export function request(containerId: string, rest: Partial<AllocationRequest> = 
     pod: { namespace: 'default', name: `pod-${containerId}`, uid: '' },
     netns: undefined,
     families: [4],
+    addresses: [],
+    pools: [],
+    namespaceLabels: {},
+    maxBlocksCount: 0,
+    unknownNodes: { policy: 'register', uid: 'uid-node' },
     ...rest,
   };
 }

@@ -1,5 +1,5 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
-import type { Family } from '@podwire/shared/net/address';
+import type { Address, Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
@@ -100,7 +100,7 @@ export interface IpamConfig {
   readonly strictAffinity: boolean;
   /** Nodes may claim blocks of themselves. */
   readonly autoAllocateBlocks: boolean;
-  /** Blocks that a node may have per family; 0 for Calico's built-in cap. */
+  /** Blocks that a node may have per family in the pools that serve it; 0 for any number (Calico's built-in cap is 20). */
   readonly maxBlocksPerHostCount: number;
   /** How long a released address is kept from reuse, in seconds; not above 0: not at all. */
   readonly cooldownSeconds: number;
@@ -202,6 +202,10 @@ export interface EndpointAddress {
 /** What an attachment was given. Stored as a Calico workload endpoint, whose name the pod's next sandbox takes over. */
 export interface Endpoint {
   readonly attachment: Attachment;
+  /** Empty where an earlier release made it. */
+  readonly uid: string;
+  /** When the attachment got its first address, in epoch milliseconds; undefined where an earlier release made it. */
+  readonly createTimeMs: number | undefined;
   readonly nodeName: string;
   readonly pod: PodIdentity | undefined;
   readonly addresses: readonly EndpointAddress[];
@@ -229,4 +233,19 @@ export interface AllocationRequest {
   readonly netns: NetnsIdentity | undefined;
   /** At least one, none twice. */
   readonly families: readonly Family[];
+  /** Addresses wanted by themselves, at most one of a family, each of one of the families. */
+  readonly addresses: readonly Address[];
+  /** Names or CIDRs of pools to take from, in this order. A family of which there is none here gets one that selectors decide. */
+  readonly pools: readonly string[];
+  /** Of the pod's namespace; empty where there is none. */
+  readonly namespaceLabels: Readonly<Record<string, string>>;
+  /** Blocks per family that the node may have in the pools that serve; 0 for what the configuration says. */
+  readonly maxBlocksCount: number;
+  readonly unknownNodes: UnknownNodes;
 }
+
+/** What becomes of a request for a node that is not registered. */
+export type UnknownNodes =
+  | { readonly policy: 'refuse' }
+  /** The node's record is made with the allocation, without labels and with this UID. */
+  | { readonly policy: 'register'; readonly uid: string };

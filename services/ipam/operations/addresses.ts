@@ -5,7 +5,10 @@ import { getEndpoint } from '../allocator/listing.js';
 import type { AllocationRequest, Endpoint } from '../allocator/records.js';
 import { release, releasedWith, type Released } from '../allocator/release.js';
 import type { View } from '../allocator/view.js';
-import { nodeLane, read, type IpamOptions } from './options.js';
+import { nodeLane, read, unknownNodes, type IpamOptions } from './options.js';
+
+/** What a caller of Allocate says; the rest is the service's. */
+export type AskedAllocation = Omit<AllocationRequest, 'unknownNodes'>;
 
 /** Gives addresses to attachments and takes them back. */
 export class Addresses {
@@ -15,10 +18,11 @@ export class Addresses {
     this.#options = options;
   }
 
-  /** Gives an attachment its addresses. Idempotent. @throws Failure NO_POOL, POOLS_EXHAUSTED */
-  async allocate(request: AllocationRequest, signal: AbortSignal): Promise<Allocation> {
+  /** Gives an attachment its addresses. Idempotent. @throws Failure as the decision `allocate` does */
+  async allocate(asked: AskedAllocation, signal: AbortSignal): Promise<Allocation> {
     const { updates, events, clock } = this.#options;
     const nowMs = clock.nowMs();
+    const request = { ...asked, unknownNodes: unknownNodes(this.#options) };
     try {
       const lane = nodeLane(request.nodeName);
       const allocation = await updates.update(lane, (view) => allocate(view, { request, nowMs }), { signal });
@@ -33,8 +37,8 @@ export class Addresses {
 
   /** Gives back all that an attachment holds. Idempotent. */
   async release(attachment: Attachment, signal: AbortSignal): Promise<Released> {
-    const lane = await read(this.#options, (view) => laneOf(view, attachment), signal);
     const { updates, events, clock } = this.#options;
+    const lane = await updates.peek((view) => laneOf(view, attachment));
     const nowMs = clock.nowMs();
     const released = await updates.update(lane, (view) => release(view, attachment, nowMs), { signal });
     events.addressesReleased(released.addresses);

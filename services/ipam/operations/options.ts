@@ -1,5 +1,6 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
+import type { UnknownNodes } from '../allocator/records.js';
 import type { View } from '../allocator/view.js';
 import type { Events } from '../events.js';
 import type { Updater } from '../store/update.js';
@@ -7,15 +8,14 @@ import type { Updater } from '../store/update.js';
 /** What every operation stands on. */
 export interface IpamOptions {
   /** The compare-and-swap loop over the datastore. */
-  readonly updates: Pick<Updater, 'update'>;
+  readonly updates: Pick<Updater, 'update' | 'read' | 'peek'>;
   readonly events: Events;
   readonly clock: Clock;
   /** Makes a UUID. */
   readonly newUid: () => string;
+  /** What becomes of requests for nodes that are not registered. */
+  readonly unknownNodes: UnknownNodes['policy'];
 }
-
-/** Reads have nothing to commit, and so never wait in their lane. */
-const READS_LANE = 'reads';
 
 /** Looks at the datastore without changing it. @throws what `look` throws, and the failures of every operation */
 export function read<Result>(
@@ -23,7 +23,7 @@ export function read<Result>(
   look: (view: View) => Result,
   signal: AbortSignal,
 ): Promise<Result> {
-  return updates.update(READS_LANE, (view) => ({ changes: [], outcome: look(view) }), { signal });
+  return updates.read(look, { signal });
 }
 
 /** All that changes the blocks of one node goes into one lane, so that it does not lose its comparisons to itself. */
@@ -33,3 +33,8 @@ export function nodeLane(nodeName: string): string {
 
 /** All that changes pools. */
 export const POOLS_LANE = 'pools';
+
+/** What becomes of a request for a node that is not registered. */
+export function unknownNodes({ unknownNodes: policy, newUid }: IpamOptions): UnknownNodes {
+  return policy === 'refuse' ? { policy } : { policy, uid: newUid() };
+}

@@ -3,7 +3,8 @@ import type { Handler } from '@podwire/shared/rpc/unary';
 import { withAttachment } from '@podwire/shared/runtime/log';
 
 import type { Ipam } from '../ipam.js';
-import { endpointMessage, readAllocateRequest } from './wire-endpoint.js';
+import { readAllocateRequest } from './wire-allocate.js';
+import { endpointMessage } from './wire-endpoint.js';
 
 export function allocate(ipam: Ipam): Handler<AllocateRequest, AllocateResponse> {
   return async (message, { signal }) => {

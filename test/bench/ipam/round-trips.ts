@@ -1,10 +1,10 @@
 import { randomUUID } from 'node:crypto';
 import { Writable } from 'node:stream';
 
-import { checkPool } from '@podwire/ipam/allocator/create-pool';
-import type { AllocationRequest } from '@podwire/ipam/allocator/records';
+import { checkPool } from '@podwire/ipam/allocator/check-pool';
 import { Events } from '@podwire/ipam/events';
 import { Ipam } from '@podwire/ipam/ipam';
+import type { AskedAllocation } from '@podwire/ipam/operations/addresses';
 import { MemoryStore, type Operation } from '@podwire/ipam/store/memory/memory-store';
 import { Mirror } from '@podwire/ipam/store/mirror';
 import { RecordKeys } from '@podwire/ipam/store/record/keys';
@@ -36,7 +36,13 @@ export async function countRoundTrips(): Promise<RoundTrips> {
   const mirror = await Mirror.start({ ...shared, report: failOnEvent }, signal);
   const updater = new Updater({ ...shared, mirror });
   const log = createLogger({ service: 'bench', level: 'error', destination: new Writable() });
-  const ipam = new Ipam({ updates: updater, events: new Events(log), clock: systemClock, newUid: randomUUID });
+  const ipam = new Ipam({
+    updates: updater,
+    events: new Events(log),
+    clock: systemClock,
+    newUid: randomUUID,
+    unknownNodes: 'register',
+  });
   const checked = checkPool({ name: 'default', cidr: '10.0.0.0/16', blockSizeBits: 0, disabled: false });
   if (!checked.ok) throw new Error('the pool of the benchmark is refused');
   await ipam.pools.create(checked.spec, signal);
@@ -56,9 +62,19 @@ export async function countRoundTrips(): Promise<RoundTrips> {
   return trips;
 }
 
-function request(containerId: string): AllocationRequest {
+function request(containerId: string): AskedAllocation {
   const attachment = { network: 'podwire', containerId, interfaceName: 'eth0' };
-  return { attachment, nodeName: 'node-1', pod: undefined, netns: undefined, families: [4] };
+  return {
+    attachment,
+    nodeName: 'node-1',
+    pod: undefined,
+    netns: undefined,
+    families: [4],
+    addresses: [],
+    pools: [],
+    namespaceLabels: {},
+    maxBlocksCount: 0,
+  };
 }
 
 function failOnEvent({ type }: { readonly type: string }): void {

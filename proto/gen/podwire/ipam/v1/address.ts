@@ -44,10 +44,38 @@ export interface AllocateRequest {
   pod?:
     | PodIdentity
     | undefined;
-  /** The families wanted, one address each, without repetition; empty means IPv4. All of them are allocated or none. */
+  /**
+   * The families wanted, one address each, without repetition; empty means those of `addresses`, and IPv4 where there are
+   * none. All of them are allocated or none.
+   */
   families: IpFamily[];
   /** The container's network namespace, so that what a reboot or a replaced namespace killed can be told from what lives. */
-  netns?: NetnsIdentity | undefined;
+  netns?:
+    | NetnsIdentity
+    | undefined;
+  /**
+   * Pools to take from, by name or by their exact CIDR, tried in this order; at most 64. They serve whatever their selectors
+   * and assignment modes say; disabled ones are refused. A family of which there is none here gets an address of the pools
+   * that selectors choose.
+   */
+  pools: string[];
+  /** Labels of the pod's namespace, for the pools' namespace selectors; at most 64. */
+  namespaceLabels: { [key: string]: string };
+  /**
+   * Addresses wanted by themselves (`10.65.0.7`, `fd65::7`), at most one of each family. Reservations, selectors, assignment
+   * modes and the cap of blocks do not stand in their way. They belong to families that are wanted.
+   */
+  addresses: string[];
+  /**
+   * Most blocks of a family that the node may have in the pools that serve; 0 means as configured. Where the node has as
+   * many, it borrows addresses of others' blocks, unless affinity is strict. At most 1,000,000.
+   */
+  maxBlocksPerNode: number;
+}
+
+export interface AllocateRequest_NamespaceLabelsEntry {
+  key: string;
+  value: string;
 }
 
 /** AllocateResponse is the endpoint, new or found. */
@@ -85,7 +113,17 @@ export interface GetEndpointResponse {
 }
 
 function createBaseAllocateRequest(): AllocateRequest {
-  return { attachment: undefined, nodeName: "", pod: undefined, families: [], netns: undefined };
+  return {
+    attachment: undefined,
+    nodeName: "",
+    pod: undefined,
+    families: [],
+    netns: undefined,
+    pools: [],
+    namespaceLabels: {},
+    addresses: [],
+    maxBlocksPerNode: 0,
+  };
 }
 
 export const AllocateRequest: MessageFns<AllocateRequest> = {
@@ -108,6 +146,18 @@ export const AllocateRequest: MessageFns<AllocateRequest> = {
     }
     if (message.netns !== undefined) {
       NetnsIdentity.encode(message.netns, writer.uint32(42).fork()).join();
+    }
+    for (const v of message.pools) {
+      writer.uint32(50).string(v!);
+    }
+    globalThis.Object.entries(message.namespaceLabels).forEach(([key, value]: [string, string]) => {
+      AllocateRequest_NamespaceLabelsEntry.encode({ key: key as any, value }, writer.uint32(58).fork()).join();
+    });
+    for (const v of message.addresses) {
+      writer.uint32(66).string(v!);
+    }
+    if (message.maxBlocksPerNode !== 0) {
+      writer.uint32(72).uint32(message.maxBlocksPerNode);
     }
     return writer;
   },
@@ -175,6 +225,41 @@ export const AllocateRequest: MessageFns<AllocateRequest> = {
             message.netns = NetnsIdentity.decode(reader, reader.uint32());
             continue;
           }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.pools.push(reader.string());
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            const entry7 = AllocateRequest_NamespaceLabelsEntry.decode(reader, reader.uint32());
+            if (entry7.value !== undefined) {
+              message.namespaceLabels[entry7.key] = entry7.value;
+            }
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.addresses.push(reader.string());
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.maxBlocksPerNode = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -201,6 +286,85 @@ export const AllocateRequest: MessageFns<AllocateRequest> = {
     message.netns = (object.netns !== undefined && object.netns !== null)
       ? NetnsIdentity.fromPartial(object.netns)
       : undefined;
+    message.pools = object.pools?.map((e) => e) || [];
+    message.namespaceLabels = (globalThis.Object.entries(object.namespaceLabels ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.addresses = object.addresses?.map((e) => e) || [];
+    message.maxBlocksPerNode = object.maxBlocksPerNode ?? 0;
+    return message;
+  },
+};
+
+function createBaseAllocateRequest_NamespaceLabelsEntry(): AllocateRequest_NamespaceLabelsEntry {
+  return { key: "", value: "" };
+}
+
+export const AllocateRequest_NamespaceLabelsEntry: MessageFns<AllocateRequest_NamespaceLabelsEntry> = {
+  encode(message: AllocateRequest_NamespaceLabelsEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AllocateRequest_NamespaceLabelsEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAllocateRequest_NamespaceLabelsEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AllocateRequest_NamespaceLabelsEntry>): AllocateRequest_NamespaceLabelsEntry {
+    return AllocateRequest_NamespaceLabelsEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AllocateRequest_NamespaceLabelsEntry>): AllocateRequest_NamespaceLabelsEntry {
+    const message = createBaseAllocateRequest_NamespaceLabelsEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
     return message;
   },
 };
@@ -511,9 +675,12 @@ export const AddressServiceService = {
    *
    * Idempotent: repeated for the same attachment it returns the same endpoint and changes nothing.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed; all faults are listed), RESOURCE_EXHAUSTED (no pool could serve; the
-   * message says for each pool and block why), FAILED_PRECONDITION (there is no pool of the family at all), ABORTED (lost
-   * too many races; repeat), UNAVAILABLE (datastore), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed),
+   * RESOURCE_EXHAUSTED (no pool could serve; the message says for each pool and block why), FAILED_PRECONDITION (there is no
+   * pool of the family at all, a pool asked for is disabled, an address asked for may not be given or is not the one that the
+   * attachment holds, or the node is being deleted), NOT_FOUND (the node is not registered, and the service does not register
+   * unknown nodes), ALREADY_EXISTS (an address asked for is held by another, or cools down), ABORTED (lost too many races;
+   * repeat), UNAVAILABLE (datastore), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
    * after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
    */
   allocate: {
@@ -564,9 +731,12 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    *
    * Idempotent: repeated for the same attachment it returns the same endpoint and changes nothing.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed; all faults are listed), RESOURCE_EXHAUSTED (no pool could serve; the
-   * message says for each pool and block why), FAILED_PRECONDITION (there is no pool of the family at all), ABORTED (lost
-   * too many races; repeat), UNAVAILABLE (datastore), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed),
+   * RESOURCE_EXHAUSTED (no pool could serve; the message says for each pool and block why), FAILED_PRECONDITION (there is no
+   * pool of the family at all, a pool asked for is disabled, an address asked for may not be given or is not the one that the
+   * attachment holds, or the node is being deleted), NOT_FOUND (the node is not registered, and the service does not register
+   * unknown nodes), ALREADY_EXISTS (an address asked for is held by another, or cools down), ABORTED (lost too many races;
+   * repeat), UNAVAILABLE (datastore), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
    * after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
    */
   allocate: handleUnaryCall<AllocateRequest, AllocateResponse>;
@@ -593,9 +763,12 @@ export interface AddressServiceClient extends Client {
    *
    * Idempotent: repeated for the same attachment it returns the same endpoint and changes nothing.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed; all faults are listed), RESOURCE_EXHAUSTED (no pool could serve; the
-   * message says for each pool and block why), FAILED_PRECONDITION (there is no pool of the family at all), ABORTED (lost
-   * too many races; repeat), UNAVAILABLE (datastore), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed),
+   * RESOURCE_EXHAUSTED (no pool could serve; the message says for each pool and block why), FAILED_PRECONDITION (there is no
+   * pool of the family at all, a pool asked for is disabled, an address asked for may not be given or is not the one that the
+   * attachment holds, or the node is being deleted), NOT_FOUND (the node is not registered, and the service does not register
+   * unknown nodes), ALREADY_EXISTS (an address asked for is held by another, or cools down), ABORTED (lost too many races;
+   * repeat), UNAVAILABLE (datastore), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
    * after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
    */
   allocate(

@@ -1,0 +1,106 @@
+import { describe, expect, test } from 'vitest';
+
+import { allocate } from './allocate.js';
+import { failureOf } from './failure.fixture.js';
+import { MapView } from './map-view.fixture.js';
+import { block, claimedBlock, config, fullBlock, NOW_MS, poolRecord, prefix, request } from './records.fixture.js';
+import type { AllocationRequest, Block } from './records.js';
+import type { RecordValue } from './view.js';
+
+const STRICT = config({ strictAffinity: true });
+
+const refusal = (view: MapView, rest: Partial<AllocationRequest> = {}) =>
+  failureOf(() => allocate(view, { request: request('c1', rest), nowMs: NOW_MS })).message;
+
+/** A view of so many blocks that sorting them for each question would take minutes. */
+class SortedView extends MapView {
+  readonly #sorted = super.blocks();
+
+  override blocks(): Block[] {
+    return this.#sorted;
+  }
+}
+
+describe('a refusal names the pools and blocks', () => {
+  test('with the owner and the fill of each block', () => {
+    const cooling = { handleId: undefined, owner: {}, releasedAtMs: NOW_MS - 1000 };
+    const view = new MapView([
+      config({ strictAffinity: true, cooldownSeconds: 30 }),
+      poolRecord('p', '10.0.0.0/24'),
+      ...claimedBlock({ ...fullBlock('10.0.0.0/26', 'n1'), attributes: [cooling] }),
+      ...claimedBlock(block('10.0.0.64/26', 'n2')),
+      { kind: 'block', value: { ...fullBlock('10.0.0.128/26', 'n1'), owner: undefined } },
+      { kind: 'block', value: block('10.0.0.192/26', 'n1', { owner: { kind: 'virtual', name: 'load-balancer' } }) },
+    ]);
+    expect(refusal(view)).toBe(
+      'no IPv4 address for net/c1/eth0 on node n1: pool "p" 10.0.0.0/24: ' +
+        'block 10.0.0.0/26 is full (64 of 64 addresses in use, 64 of them cooling down), ' +
+        'block 10.0.0.64/26 belongs to node n2 (0 of 64 addresses in use, claimed just now), ' +
+        'block 10.0.0.128/26 has no owner (64 of 64 addresses in use), ' +
+        'block 10.0.0.192/26 belongs to load-balancer (0 of 64 addresses in use). ' +
+        'Affinity is strict, so no node takes addresses of blocks that are not its own. ' +
+        'Create or enable a pool, or release addresses',
+    );
+  });
+
+  test('and stays short enough for a header with many of them', () => {
+    const pools = Array.from({ length: 20 }, (_, i) => poolRecord(`pool-${i}`, `10.${i}.0.0/16`));
+    const blocks = Array.from({ length: 20 * 1024 }, (_, i) => `10.${i >> 10}.${(i >> 2) & 255}.${(i & 3) * 64}/26`);
+    const records = blocks.map((cidr): RecordValue => ({ kind: 'block', value: block(cidr, 'n2') }));
+    const text = refusal(new SortedView([STRICT, ...pools, ...records]));
+    expect(text).toContain('and 1020 more blocks of other owners');
+    expect(text).toContain('and 14 more pools');
+    expect(text.length).toBeLessThan(3000);
+  }, 60_000);
+});
+
+describe('a refusal says why there is no further block', () => {
+  const own = claimedBlock(fullBlock('10.0.0.0/26', 'n1'));
+  const p = poolRecord('p', '10.0.0.0/24');
+
+  test.each<[string, readonly RecordValue[], Partial<AllocationRequest>, string]>([
+    [
+      'the cap of the configuration',
+      [config({ maxBlocksPerHostCount: 1 })],
+      { maxBlocksCount: 5 },
+      'no further block: node n1 has 1 blocks in the pools that serve, and may have 1',
+    ],
+    [
+      'the cap of the request',
+      [],
+      { maxBlocksCount: 1 },
+      'node n1 has 1 blocks in the pools that serve, and may have 1',
+    ],
+    ['no claims of its own', [config({ autoAllocateBlocks: false })], {}, 'autoAllocateBlocks is off'],
+    [
+      'reservations of what is left',
+      [reserve('10.0.0.64/26', '10.0.0.128/25')],
+      {},
+      'no further block: what is left is reserved, or under blocks of another size',
+    ],
+  ])('%s', (_, records, rest, expected) => {
+    expect(refusal(new MapView([p, ...own, ...records]), rest)).toContain(expected);
+  });
+
+  test('a reservation of the whole pool', () => {
+    expect(refusal(new MapView([p, reserve('10.0.0.0/8')]))).toContain('pool "p" 10.0.0.0/24: all of it is reserved');
+  });
+
+  test('reservations of what is free in a block', () => {
+    const half = {
+      ...fullBlock('10.0.0.0/26', 'n1'),
+      allocations: fullBlock('10.0.0.0/26', 'n1').allocations.with(5, null),
+    };
+    const view = new MapView([
+      poolRecord('p', '10.0.0.0/26'),
+      ...claimedBlock({ ...half, unallocated: [5] }),
+      reserve('10.0.0.5/32'),
+    ]);
+    expect(refusal(view)).toContain('block 10.0.0.0/26 is full (63 of 64 addresses in use, 1 free ones reserved)');
+  });
+});
+
+function reserve(...cidrs: string[]): RecordValue {
+  const value = { name: 'r', uid: 'uid-r', createTimeMs: NOW_MS, prefixes: cidrs.map(prefix) };
+  return { kind: 'reservation', value };
+}

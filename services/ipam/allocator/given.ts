@@ -1,0 +1,106 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress, type Address } from '@podwire/shared/net/address';
+import { formatPrefix, hostPrefix, ordinalOf, prefixContains, prefixOf } from '@podwire/shared/net/prefix';
+
+import { attributesAt, usedCount } from './block.js';
+import { sameOwner, type Demand } from './demand.js';
+import { wrongUse } from './judge-pools.js';
+import { outOfUse, overlappingBlock } from './pools.js';
+import type { AllocationAttributes, Block, Ordinal, Pool } from './records.js';
+import {
+  beginSearch,
+  claimOffer,
+  collect,
+  confirm,
+  expectRules,
+  takeoverOffer,
+  type Offer,
+  type Search,
+} from './search.js';
+import type { View } from './view.js';
+
+/**
+ * An address that is asked for by itself. Who asks for it knows what it is: reservations, selectors, assignmentMode and the cap of
+ * blocks do not stand in its way; its pool being out of use, the pool's uses and strict affinity do.
+ */
+
+/** An address to take, and the block to take it from. */
+export interface GivenPlace {
+  readonly offer: Offer;
+  readonly ordinal: Ordinal;
+}
+
+/**
+ * @param demand - its pools are not looked at
+ * @throws Failure ADDRESS_REFUSED, ADDRESS_IN_USE
+ */
+export function offerOf(view: View, demand: Demand, address: Address): GivenPlace {
+  const pool = requirePoolFor(view, demand, address);
+  const search = beginSearch(view, demand, [pool]);
+  const stored = overlappingBlock(view, hostPrefix(address));
+  const offer = stored ? existingOffer(search, { stored, pool, address }) : newOffer(search, pool, address);
+  return { offer, ordinal: ordinalOf(offer.block.prefix, address) };
+}
+
+function requirePoolFor(view: View, demand: Demand, address: Address): Pool {
+  const text = formatAddress(address);
+  const pool = view.pools().find(({ prefix }) => prefixContains(prefix, address));
+  if (!pool) throw refused(address, `${text} is in no pool; ask for an address of a pool, or create one around it`);
+  const reason = outOfUse(pool) ?? wrongUse(pool, demand.use);
+  if (reason === undefined) return pool;
+  const name = `${text} is in pool "${pool.name}" ${formatPrefix(pool.prefix)}`;
+  throw refused(address, `${name}, which is ${reason}; ask for an address of another pool`);
+}
+
+interface Stored {
+  readonly stored: Block;
+  readonly pool: Pool;
+  readonly address: Address;
+}
+
+function existingOffer(search: Search, { stored, pool, address }: Stored): Offer {
+  const { view, demand, config } = search;
+  const block = collect(search, stored);
+  const attributes = attributesAt(block, ordinalOf(block.prefix, address));
+  if (attributes) throw inUse(address, attributes, config.cooldownSeconds);
+  if (sameOwner(block.owner, demand.owner)) {
+    const isConfirmed = view.affinity(demand.owner, block.prefix)?.state === 'confirmed';
+    return { block, pool, origin: 'own', changes: isConfirmed ? [] : [confirm(demand.owner, block.prefix)] };
+  }
+  if (!block.owner && usedCount(block) === 0) return takeoverOffer(search, { block, pool });
+  if (config.strictAffinity) throw strictRefusal(address, block, demand);
+  return { block, pool, origin: 'borrowed', changes: expectRules(search, pool) };
+}
+
+function newOffer(search: Search, pool: Pool, address: Address): Offer {
+  const prefix = prefixOf(address, pool.blockSizeBits);
+  const across = overlappingBlock(search.view, prefix);
+  if (!across) return claimOffer(search, { pool, prefix });
+  const text = `${formatAddress(address)} would need block ${formatPrefix(prefix)}, and ${formatPrefix(across.prefix)}, which a former pool left, lies in it; release the addresses of that one`;
+  throw refused(address, text);
+}
+
+function strictRefusal(address: Address, { prefix, owner }: Block, { owner: asking }: Demand): Failure {
+  const whose = owner ? `belongs to ${owner.name}` : 'has no owner';
+  const text = `${formatAddress(address)} is in block ${formatPrefix(prefix)}, which ${whose}, and affinity is strict: ${asking.name} takes addresses of its own blocks alone`;
+  return refused(address, text);
+}
+
+function refused(address: Address, text: string): Failure {
+  return new Failure('ADDRESS_REFUSED', text, { details: { address: formatAddress(address) } });
+}
+
+/** @param cooldownSeconds - that is in force */
+function inUse(address: Address, attributes: AllocationAttributes, cooldownSeconds: number): Failure {
+  const text = formatAddress(address);
+  const { handleId, owner, releasedAtMs } = attributes;
+  if (releasedAtMs !== undefined) {
+    const freeAt = new Date(releasedAtMs + cooldownSeconds * 1000).toISOString();
+    const message = `${text} cools down after its release, until ${freeAt}; ask again then, or for another address`;
+    return new Failure('ADDRESS_IN_USE', message, { details: { address: text, freeAt } });
+  }
+  const pod = owner.pod === undefined ? '' : `, pod ${owner.namespace ?? ''}/${owner.pod}`;
+  const node = owner.node === undefined ? '' : ` on node ${owner.node}`;
+  const message = `${text} is held by handle ${handleId ?? 'unknown'}${pod}${node}; release it there, or ask for another address`;
+  return new Failure('ADDRESS_IN_USE', message, { details: { address: text, handle: handleId ?? '' } });
+}

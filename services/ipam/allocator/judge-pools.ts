@@ -1,0 +1,116 @@
+import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
+import type { Family } from '@podwire/shared/net/address';
+import { comparePrefixes, formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
+
+import type { Demand, PoolUse } from './demand.js';
+import { outOfUse } from './pools.js';
+import type { Pool } from './records.js';
+import type { Labels } from './selector/ast.js';
+import { matches } from './selector/selector.js';
+import type { View } from './view.js';
+
+/** A pool of the wanted family, and why it cannot serve; undefined when it can. */
+export interface JudgedPool {
+  readonly pool: Pool;
+  readonly passedOver: string | undefined;
+}
+
+/**
+ * The pools that a demand is about, in the order in which they are tried, each with whether it may serve. Pools that are asked for
+ * serve whatever their selectors and their assignmentMode say; where none is asked for, all of the family are judged.
+ */
+export function judgePools(view: View, demand: Demand): JudgedPool[] {
+  const asked = askedPools(view, demand);
+  if (asked.length > 0)
+    return asked.map((pool) => ({ pool, passedOver: outOfUse(pool) ?? wrongUse(pool, demand.use) }));
+  return view
+    .pools()
+    .filter(({ prefix }) => prefix.family === demand.family)
+    .map((pool) => ({ pool, passedOver: outOfUse(pool) ?? unchosen(pool, demand) ?? wrongUse(pool, demand.use) }));
+}
+
+/** The pools that may serve, in the order in which they are tried. */
+export function servingPools(view: View, demand: Demand): Pool[] {
+  return judgePools(view, demand).flatMap(({ pool, passedOver }) => (passedOver === undefined ? [pool] : []));
+}
+
+function askedPools(view: View, { pools, family }: Demand): Pool[] {
+  const found = pools.flatMap((text) => findPool(view, text) ?? []).filter(({ prefix }) => prefix.family === family);
+  return [...new Set(found)];
+}
+
+/** The pool of a name or of exactly a CIDR. */
+function findPool(view: View, text: string): Pool | undefined {
+  const parsed = parsePrefix(text);
+  if (!parsed.ok) return view.pool(text);
+  return view.pools().find(({ prefix }) => comparePrefixes(prefix, parsed.prefix) === 0);
+}
+
+/**
+ * Checks the pools that a request names, all of them.
+ * @throws Failure INVALID_REQUEST that lists those that do not exist, or are of a family that is not wanted; NO_POOL for the first
+ * that gives no addresses
+ */
+export function checkAskedPools(view: View, pools: readonly string[], families: readonly Family[]): void {
+  const violations: Violation[] = [];
+  pools.forEach((text, index) => {
+    const pool = findPool(view, text);
+    const field = `pools[${index}]`;
+    if (!pool)
+      violations.push({ field, reason: `is "${text}", and there is no such pool; list the pools for their names` });
+    else if (!families.includes(pool.prefix.family)) {
+      const reason = `is pool "${pool.name}" ${formatPrefix(pool.prefix)}, and no IPv${pool.prefix.family} address is asked for`;
+      violations.push({ field, reason });
+    }
+  });
+  if (violations.length > 0) throw violationsFailure('INVALID_REQUEST', 'The pools asked for were refused', violations);
+  for (const text of pools) {
+    const pool = findPool(view, text);
+    const reason = pool && outOfUse(pool);
+    if (reason === undefined) continue;
+    const message = `pool "${pool?.name}", which is asked for, is ${reason}; enable it, or ask for another`;
+    throw new Failure('NO_POOL', message, { details: { pool: pool?.name ?? '' } });
+  }
+}
+
+/** Why a pool does not serve those who ask for none. */
+function unchosen({ assignmentMode, nodeSelector, namespaceSelector }: Pool, demand: Demand): string | undefined {
+  if (assignmentMode === 'Manual') return 'its assignmentMode is Manual, so it serves only requests that name it';
+  return (
+    unmatched('nodeSelector', nodeSelector, nodeSubject(demand)) ??
+    unmatched('namespaceSelector', namespaceSelector, { of: 'the namespace', labels: demand.namespaceLabels })
+  );
+}
+
+function nodeSubject({ owner, nodeLabels }: Demand): Subject {
+  const of = owner.kind === 'host' ? `node ${owner.name}` : `virtual owner ${owner.name}`;
+  return { of, labels: nodeLabels };
+}
+
+/** Why a pool is not for a use; undefined when it is. */
+export function wrongUse({ allowedUses }: Pool, use: PoolUse): string | undefined {
+  if (allowedUses.includes(use)) return undefined;
+  const purpose = { Workload: 'containers', Tunnel: 'tunnels', LoadBalancer: 'load balancers' }[use];
+  return `not for ${purpose}: its allowedUses are ${allowedUses.join(', ') || 'empty'}`;
+}
+
+interface Subject {
+  readonly of: string;
+  readonly labels: Labels;
+}
+
+/**
+ * A selector that cannot be read rules its own pool out and no other. The pool may be meant for others, so to use it would be
+ * worse than not to; and one pool's slip of the pen must not stop every pod of the cluster.
+ */
+function unmatched(field: string, selector: string, { of, labels }: Subject): string | undefined {
+  const match = matches(selector, labels);
+  if (match.fault !== undefined) return `its ${field} "${selector}" cannot be read: ${match.fault}`;
+  if (match.matches) return undefined;
+  const shown = Object.entries(labels).map(([name, value]) => `${name}=${value}`);
+  const named = shown.length > NAMED_LABELS ? [...shown.slice(0, NAMED_LABELS), '…'] : shown;
+  return `its ${field} "${selector}" does not match ${of}, which has ${named.length === 0 ? 'no labels' : `the labels ${named.join(', ')}`}`;
+}
+
+/** At most so many labels are shown in a reason. */
+const NAMED_LABELS = 8;

@@ -1,0 +1,38 @@
+import { usedCount } from './block.js';
+import { sameOwner } from './demand.js';
+import type { Block } from './records.js';
+import { hasRoom } from './reserved.js';
+import type { Search } from './search.js';
+import type { View } from './view.js';
+
+/**
+ * Empty blocks of other nodes, which are taken when no pool has a possible block left that nobody has. In one transaction the
+ * block names its new owner, the old one's affinity goes, and the new one's is confirmed: whoever takes an address of it at the
+ * same moment makes that lose its comparison, and is not disturbed.
+ */
+
+/** So long a node keeps a block that it has claimed and not used yet, in milliseconds: its first address may be on its way. */
+const SPARED_MS = 60_000;
+
+/** @param block - without the addresses that have cooled down; one that still cools keeps the block where it is */
+export function isReclaimable({ demand, reserved }: Search, block: Block): boolean {
+  const { owner, claimTimeMs } = block;
+  if (owner?.kind !== 'host' || sameOwner(owner, demand.owner)) return false;
+  return usedCount(block) === 0 && !isSpared(claimTimeMs, demand.nowMs) && hasRoom(block, reserved);
+}
+
+/** A claim of the future is another replica's clock, and tells nothing. Old blocks do not tell when they were claimed. */
+export function isSpared(claimTimeMs: number | undefined, nowMs: number): boolean {
+  return claimTimeMs !== undefined && Math.abs(nowMs - claimTimeMs) < SPARED_MS;
+}
+
+/** Blocks of nodes that are gone come first: nobody will miss them. */
+export function reclaimOrder<Item extends { readonly block: Block }>({ view }: Search, items: readonly Item[]): Item[] {
+  const gone = items.filter(({ block }) => isGone(view, block));
+  return [...gone, ...items.filter((item) => !gone.includes(item))];
+}
+
+function isGone(view: View, { owner }: Block): boolean {
+  const node = owner && view.node(owner.name);
+  return node?.deletionTimeMs !== undefined || node === undefined;
+}
