@@ -1,0 +1,232 @@
+import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+
+import { poolOf } from '../allocator/pools.js';
+import type { AffinityState, Block, Pool } from '../allocator/records.js';
+import type { RecordValue } from '../allocator/view.js';
+import { sortByName } from '../store/image.js';
+import type { Observed, ObservedRecord } from '../store/mirror.js';
+import type { RecordKeys } from '../store/record/keys.js';
+import { RecentChanges } from './recent.js';
+import { isWanted, nameOf, scopeOf, type WatchedKind, type WatchedObject, type WatchQuery } from './watched.js';
+
+/** An object as it is at the catalog's revision. */
+export interface Item {
+  readonly key: string;
+  readonly object: WatchedObject;
+  /** Revision at which it came to be: it is newer than all that did at an older one, in the order of the items. */
+  readonly madeAt: number;
+  /** Its change message, once somebody needed it and there was room. */
+  encoded: Uint8Array | undefined;
+}
+
+const KINDS: readonly WatchedKind[] = ['pool', 'node', 'block', 'endpoint'];
+
+/**
+ * All that can be watched, at one revision, and which of it changed recently. It is fed in the order of the revisions with what is
+ * durable; the mirror's view is ahead of that, and so of what a token may say.
+ *
+ * A block's message tells its pool and its affinity's state, too. So a change of these changes the block.
+ */
+export class Catalog {
+  readonly #keys: RecordKeys;
+  readonly #recentCapacity: number;
+  readonly #items: Readonly<Record<WatchedKind, Map<string, Item>>> = {
+    pool: new Map(),
+    node: new Map(),
+    block: new Map(),
+    endpoint: new Map(),
+  };
+  /** Blocks and endpoints by the node they are of. */
+  readonly #ofNode: Readonly<Record<'block' | 'endpoint', Map<string, Map<string, Item>>>> = {
+    block: new Map(),
+    endpoint: new Map(),
+  };
+  readonly #affinities = new Map<string, AffinityState>();
+  #pools: readonly Pool[] = [];
+  #recent: RecentChanges | undefined;
+  #revision = 0;
+  /** Told of each item that is no longer current. */
+  readonly #onReplaced: (item: Item) => void;
+
+  constructor(options: {
+    readonly keys: RecordKeys;
+    readonly recentCapacity: number;
+    readonly onReplaced: (item: Item) => void;
+  }) {
+    this.#keys = options.keys;
+    this.#recentCapacity = options.recentCapacity;
+    this.#onReplaced = options.onReplaced;
+  }
+
+  /** Everything up to it is here. */
+  get revision(): number {
+    return this.#revision;
+  }
+
+  /** Undefined until the datastore was listed. */
+  get recent(): RecentChanges | undefined {
+    return this.#recent;
+  }
+
+  get(kind: WatchedKind, key: string): Item | undefined {
+    return this.#items[kind].get(key);
+  }
+
+  *all(): Generator<Item, void, void> {
+    for (const kind of KINDS) yield* this.#items[kind].values();
+  }
+
+  /**
+   * The objects that a query wants. May be iterated over while they change: what is removed before it was reached is left out,
+   * and what is made meanwhile comes last.
+   */
+  *wanted(query: WatchQuery): Generator<Item, void, void> {
+    for (const kind of KINDS) {
+      if (!query.kinds.has(kind)) continue;
+      for (const item of this.#candidates(kind, query).values())
+        if (isWanted(query, kind, scopeOf(item.object))) yield item;
+    }
+  }
+
+  apply(observed: Observed): void {
+    if (!this.#recent) this.#recent = new RecentChanges(observed.revision, this.#recentCapacity);
+    const isFirst = this.#revision === 0;
+    const changes = observed.type === 'changed' ? observed.changes : this.#differences(observed.records);
+    const recent = isFirst ? undefined : this.#recent;
+    this.#applyChanges(changes, { revision: observed.revision, recent });
+    this.#revision = Math.max(this.#revision, observed.revision);
+  }
+
+  #candidates(kind: WatchedKind, { nodeName }: WatchQuery): ReadonlyMap<string, Item> {
+    if (nodeName === '' || kind === 'pool' || kind === 'node') return this.#items[kind];
+    return this.#ofNode[kind].get(nodeName) ?? new Map<string, Item>();
+  }
+
+  /** What a list says, with what it no longer has. */
+  #differences(records: readonly ObservedRecord[]): readonly ObservedRecord[] {
+    const listed = new Set(records.map(({ key }) => key));
+    const known = [...KINDS.flatMap((kind) => [...this.#items[kind].keys()]), ...this.#affinities.keys()];
+    const gone = known.filter((key) => !listed.has(key)).map((key) => ({ key, record: undefined }));
+    return [...records, ...gone];
+  }
+
+  #applyChanges(changes: readonly ObservedRecord[], at: At): void {
+    const blocks = new Map<string, Block | undefined>();
+    const ranges: Prefix[] = [];
+    for (const { key, record } of changes) {
+      if (record?.kind === 'block' || (!record && this.#items.block.has(key))) blocks.set(key, record?.value);
+      else if (record?.kind === 'affinity' || this.#affinities.has(key)) this.#setAffinity(key, record, blocks);
+      else this.#setRecord(key, record, { ...at, ranges });
+    }
+    if (ranges.length > 0) this.#touchBlocksIn(ranges, blocks);
+    for (const [key, block] of blocks) this.#setBlock(key, block, at);
+  }
+
+  #setAffinity(key: string, record: RecordValue | undefined, blocks: Map<string, Block | undefined>): void {
+    const state = record?.kind === 'affinity' ? record.value.state : undefined;
+    if (state === undefined) this.#affinities.delete(key);
+    else this.#affinities.set(key, state);
+    const name = this.#keys.parse(key);
+    if (name?.kind !== 'affinity') return;
+    const blockKey = this.#keys.block(name.block);
+    const item = this.#items.block.get(blockKey);
+    if (item?.object.kind === 'block' && !blocks.has(blockKey)) blocks.set(blockKey, item.object.value.block);
+  }
+
+  #setRecord(key: string, record: RecordValue | undefined, at: At & { readonly ranges: Prefix[] }): void {
+    if (record?.kind === 'pool' || record?.kind === 'node' || record?.kind === 'endpoint') {
+      if (record.kind === 'pool') this.#poolChanged(key, record.value, at.ranges);
+      this.#set(key, record, at);
+      if (record.kind === 'pool') this.#listPools();
+      return;
+    }
+    const kind = record ? undefined : KINDS.find((one) => this.#items[one].has(key));
+    if (!kind) return;
+    if (kind === 'pool') this.#poolChanged(key, undefined, at.ranges);
+    this.#remove(kind, key, at);
+    if (kind === 'pool') this.#listPools();
+  }
+
+  #poolChanged(key: string, after: Pool | undefined, ranges: Prefix[]): void {
+    const item = this.#items.pool.get(key);
+    const before = item?.object.kind === 'pool' ? item.object.value : undefined;
+    if (before && after && comparePrefixes(before.prefix, after.prefix) === 0) return;
+    for (const pool of [before, after]) if (pool) ranges.push(pool.prefix);
+  }
+
+  #listPools(): void {
+    this.#pools = [...this.#items.pool.values()].flatMap(({ object }) =>
+      object.kind === 'pool' ? [object.value] : [],
+    );
+  }
+
+  #touchBlocksIn(ranges: readonly Prefix[], blocks: Map<string, Block | undefined>): void {
+    for (const [key, { object }] of this.#items.block) {
+      if (object.kind !== 'block' || blocks.has(key)) continue;
+      const { block } = object.value;
+      if (ranges.some((range) => prefixContains(range, block.prefix))) blocks.set(key, block);
+    }
+  }
+
+  #setBlock(key: string, block: Block | undefined, at: At): void {
+    if (!block) {
+      this.#remove('block', key, at);
+      return;
+    }
+    const { owner, prefix } = block;
+    const value = {
+      block,
+      poolName: poolOf(this.#pools, prefix)?.name,
+      affinityState: owner && this.#affinities.get(this.#keys.affinity(owner, prefix)),
+    };
+    const before = this.#items.block.get(key)?.object;
+    const same =
+      before?.kind === 'block' &&
+      before.value.block === block &&
+      before.value.poolName === value.poolName &&
+      before.value.affinityState === value.affinityState;
+    if (!same) this.#set(key, { kind: 'block', value }, at);
+  }
+
+  #set(key: string, object: WatchedObject, { revision, recent }: At): void {
+    const items = this.#items[object.kind];
+    const before = items.get(key);
+    // As the list has it that is taken when the watch fell behind.
+    if (before?.object === object) return;
+    const item: Item = { key, object, madeAt: before?.madeAt ?? revision, encoded: undefined };
+    if (before) this.#forget(before, object);
+    items.set(key, item);
+    if (object.kind === 'block' || object.kind === 'endpoint') {
+      const { nodeName } = scopeOf(object);
+      const ofNode = this.#ofNode[object.kind].get(nodeName) ?? new Map<string, Item>();
+      this.#ofNode[object.kind].set(nodeName, ofNode.set(key, item));
+    }
+    recent?.append({ key, revision, before: before?.object, after: object, removedName: undefined });
+  }
+
+  #remove(kind: WatchedKind, key: string, { revision, recent }: At): void {
+    const before = this.#items[kind].get(key);
+    if (!before) return;
+    this.#forget(before, undefined);
+    this.#items[kind].delete(key);
+    recent?.append({ key, revision, before: before.object, after: undefined, removedName: nameOf(before.object) });
+  }
+
+  /** Keeps its place in the order of its node's objects where it stays on that node. */
+  #forget(item: Item, after: WatchedObject | undefined): void {
+    this.#onReplaced(item);
+    const { object, key } = item;
+    if (object.kind !== 'block' && object.kind !== 'endpoint') return;
+    const { nodeName } = scopeOf(object);
+    if (after && scopeOf(after).nodeName === nodeName) return;
+    const ofNode = this.#ofNode[object.kind].get(nodeName);
+    ofNode?.delete(key);
+    if (ofNode?.size === 0) this.#ofNode[object.kind].delete(nodeName);
+  }
+}
+
+interface At {
+  readonly revision: number;
+  /** Undefined at the first list, whose content is no change. */
+  readonly recent: RecentChanges | undefined;
+}

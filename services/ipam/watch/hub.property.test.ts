@@ -1,0 +1,208 @@
+import { podMac } from '@podwire/shared/attachment/names';
+import { hostPrefix } from '@podwire/shared/net/prefix';
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+
+import { affinity, block, pool } from '../allocator/records.fixture.js';
+import type { Endpoint } from '../allocator/records.js';
+import type { RecordValue } from '../allocator/view.js';
+import { MemoryStore } from '../store/memory/memory-store.js';
+import { decodeRecord } from '../store/record/record.js';
+import {
+  freshList,
+  keys,
+  query,
+  readMessage,
+  remove,
+  sorted,
+  startWatching,
+  until,
+  WatchingClient,
+  write,
+  type WatchingReplica,
+} from './watching.fixture.js';
+
+const CIDRS = ['10.65.0.0/26', '10.65.0.64/26', '10.65.1.0/26', '10.66.0.0/26'];
+const NODES = ['n1', 'n2', 'n3'];
+const POOLS = [pool('a', '10.65.0.0/24'), pool('b', '10.65.0.0/16'), pool('c', '10.66.0.0/16')];
+
+function node(name: string, zone: string): RecordValue {
+  const stored = JSON.stringify({ metadata: { name, uid: 'u', labels: { zone } }, spec: {} });
+  const { record: decoded } = decodeRecord(keys.node(name), { kind: 'node', name }, Buffer.from(stored));
+  if (!decoded) throw new Error(`${name} is no node`);
+  return decoded;
+}
+
+function endpoint(name: string, nodeName: string, poolName: string): RecordValue {
+  const prefix = block('10.65.0.0/26', 'n1').prefix;
+  const attachment = { network: 'net', containerId: name, interfaceName: 'eth0' };
+  const value: Endpoint = {
+    attachment,
+    nodeName,
+    pod: undefined,
+    addresses: [{ address: hostPrefix(prefix), block: prefix, poolName, sequenceNumber: 1n }],
+    mac: podMac(attachment),
+    hostInterfaceName: 'pw1',
+    netns: undefined,
+    uid: 'u',
+    createTimeMs: 0,
+  };
+  return { kind: 'endpoint', key: { namespace: 'default', name }, value };
+}
+
+const record: fc.Arbitrary<RecordValue> = fc.oneof(
+  fc
+    .tuple(fc.constantFrom(...CIDRS), fc.constantFrom(...NODES), fc.bigInt(1n, 9n))
+    .map(([cidr, owner, sequenceNumber]): RecordValue => ({
+      kind: 'block',
+      value: block(cidr, owner, { sequenceNumber }),
+    })),
+  fc
+    .tuple(fc.constantFrom(...CIDRS), fc.constantFrom(...NODES), fc.constantFrom('pending', 'confirmed'))
+    .map(([cidr, owner, state]): RecordValue => ({ kind: 'affinity', value: affinity(cidr, owner, state) })),
+  fc
+    .tuple(fc.constantFrom(...POOLS), fc.boolean())
+    .map(([value, disabled]): RecordValue => ({ kind: 'pool', value: { ...value, disabled } })),
+  fc.tuple(fc.constantFrom(...NODES), fc.constantFrom('x', 'y')).map(([name, zone]) => node(name, zone)),
+  fc
+    .tuple(fc.constantFrom('e1', 'e2', 'e3'), fc.constantFrom(...NODES), fc.constantFrom('a', 'b'))
+    .map(([name, nodeName, poolName]) => endpoint(name, nodeName, poolName)),
+);
+
+const QUERIES = [
+  query(),
+  query({ kinds: ['block'] }),
+  query({ nodeName: 'n1' }),
+  query({ poolName: 'a' }),
+  query({ nodeName: 'n2', poolName: 'b' }),
+];
+
+type Step =
+  /** Transactions one after the other; the replicas learn of them when they do. */
+  | { readonly type: 'write'; readonly records: readonly RecordValue[] }
+  | { readonly type: 'remove'; readonly records: readonly RecordValue[] }
+  /** A client reads some messages, on one of the replicas, and is cut off; the last one may have got lost on the way. */
+  | {
+      readonly type: 'read';
+      readonly client: number;
+      readonly replica: number;
+      readonly count: number;
+      readonly lost: boolean;
+    }
+  /** The mirrors' watches break, and what they missed is no longer kept. */
+  | { readonly type: 'compact' }
+  /** The replicas learn of all there is. */
+  | { readonly type: 'settle' };
+
+const step: fc.Arbitrary<Step> = fc.oneof(
+  {
+    weight: 5,
+    arbitrary: fc.record({
+      type: fc.constant('write' as const),
+      records: fc.array(record, { maxLength: 4, minLength: 1 }),
+    }),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      type: fc.constant('remove' as const),
+      records: fc.array(record, { maxLength: 3, minLength: 1 }),
+    }),
+  },
+  {
+    weight: 5,
+    arbitrary: fc.record({
+      type: fc.constant('read' as const),
+      client: fc.nat(QUERIES.length - 1),
+      replica: fc.nat(1),
+      count: fc.integer({ min: 1, max: 4 }),
+      lost: fc.boolean(),
+    }),
+  },
+  { weight: 1, arbitrary: fc.record({ type: fc.constant('compact' as const) }) },
+  { weight: 2, arbitrary: fc.record({ type: fc.constant('settle' as const) }) },
+);
+
+class Model {
+  readonly store = new MemoryStore();
+  readonly clients = QUERIES.map(() => new WatchingClient());
+  replicas: readonly WatchingReplica[] = [];
+
+  async start(recentCapacity: number): Promise<void> {
+    const options = { recentCapacity, messageBytes: 300, bookmarkAfterMs: 2 };
+    this.replicas = [await startWatching(this.store, options), await startWatching(this.store, options)];
+  }
+
+  async run(one: Step): Promise<void> {
+    switch (one.type) {
+      case 'write':
+        await write(this.store, ...newest(one.records));
+        break;
+      case 'remove':
+        await remove(this.store, ...newest(one.records).map((value) => keys.of(value)));
+        break;
+      case 'read':
+        await this.#read(one);
+        break;
+      case 'compact':
+        for (const _ of this.replicas) this.store.injectFault('watch', { type: 'fails', failure: new Error('cut') });
+        this.store.compact();
+        break;
+      case 'settle':
+        await this.settle();
+    }
+  }
+
+  async settle(): Promise<void> {
+    const revision = await write(this.store, { kind: 'pool', value: POOLS[2]! });
+    await until(() => this.replicas.every(({ hub }) => hub.revision >= revision));
+  }
+
+  /** Whether each client, read to the end, has what a fresh list has; and nothing is left open. */
+  async check(): Promise<void> {
+    await this.settle();
+    const revision = await this.store.revision(new AbortController().signal);
+    for (const [index, client] of this.clients.entries()) {
+      const wanted = QUERIES[index]!;
+      await client.readUntil(this.replicas[index % 2]!.hub, wanted, revision);
+      expect(sorted(client.objects)).toEqual(sorted(await freshList(this.store, wanted)));
+    }
+    expect(this.replicas.map(({ hub }) => [hub.streamsCount, hub.waitersCount])).toEqual([
+      [0, 0],
+      [0, 0],
+    ]);
+  }
+
+  async #read({ client: index, replica, count, lost }: Extract<Step, { type: 'read' }>): Promise<void> {
+    const client = this.clients[index]!;
+    const controller = new AbortController();
+    const stream = this.replicas[replica]!.hub.watch(client.request(QUERIES[index]!), controller.signal);
+    let read = 0;
+    for await (const bytes of stream) {
+      if (++read < count || !lost) client.apply(readMessage(bytes));
+      if (read >= count) break;
+    }
+    controller.abort();
+  }
+}
+
+/** No key twice, as in a transaction. */
+function newest(records: readonly RecordValue[]): RecordValue[] {
+  return [...new Map(records.map((value) => [keys.of(value), value])).values()];
+}
+
+test('after any changes, cuts and resumes on either replica, each client has what a fresh list has', async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(step, { maxLength: 30 }), fc.constantFrom(2, 8, 1000), async (steps, capacity) => {
+      const model = new Model();
+      await model.start(capacity);
+      try {
+        for (const one of steps) await model.run(one);
+        await model.check();
+      } finally {
+        await Promise.all(model.replicas.map((replica) => replica.close()));
+      }
+    }),
+    { numRuns: 60 },
+  );
+}, 120_000);

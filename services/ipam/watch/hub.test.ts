@@ -1,0 +1,356 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { affinity, block, claimedBlock, pool, poolRecord } from '../allocator/records.fixture.js';
+import type { RecordValue } from '../allocator/view.js';
+import { MemoryStore } from '../store/memory/memory-store.js';
+import type { HubOptions } from './hub.js';
+import {
+  forever,
+  freshList,
+  keys,
+  query,
+  readMessage,
+  remove,
+  sorted,
+  startWatching,
+  until,
+  WatchingClient,
+  write,
+  type WatchingReplica,
+} from './watching.fixture.js';
+
+const POOL = poolRecord('p', '10.65.0.0/16');
+const LIMIT_MS = 5_000;
+
+let store: MemoryStore;
+let replica: WatchingReplica;
+
+beforeEach(async () => {
+  store = new MemoryStore();
+  await restart();
+});
+
+afterEach(() => replica.close());
+
+async function restart(rest: Partial<HubOptions> = {}): Promise<void> {
+  await (replica as WatchingReplica | undefined)?.close();
+  replica = await startWatching(store, { bookmarkAfterMs: 20, ...rest });
+}
+
+const blockRecord = (cidr: string, node: string, sequenceNumber = 1n): RecordValue => ({
+  kind: 'block',
+  value: block(cidr, node, { sequenceNumber }),
+});
+const blockKey = (cidr: string, node: string): string => keys.of(blockRecord(cidr, node));
+
+/** Writes, and waits until the replica knows. */
+async function put(...records: readonly RecordValue[]): Promise<number> {
+  const revision = await write(store, ...records);
+  await until(() => replica.hub.revision >= revision);
+  return revision;
+}
+
+async function removed(...names: readonly string[]): Promise<void> {
+  const revision = await remove(store, ...names);
+  await until(() => replica.hub.revision >= revision);
+}
+
+/** A stream that is read one message at a time, bookmarks left out. */
+class Reader {
+  readonly client = new WatchingClient();
+  readonly #controller = new AbortController();
+  readonly #stream: AsyncGenerator<Uint8Array, void, void>;
+
+  constructor(wanted = query(), token = '', from = replica) {
+    this.client.token = token;
+    this.#stream = from.hub.watch(this.client.request(wanted), this.#controller.signal);
+  }
+
+  async next() {
+    for (;;) {
+      const { value } = await this.#stream.next();
+      if (!value) return undefined;
+      const message = readMessage(value);
+      this.client.apply(message);
+      if (message.phase !== 'bookmark') return message;
+    }
+  }
+
+  /** Reads to the end of the snapshot. */
+  async whole(): Promise<this> {
+    while ((await this.next())?.phase !== 'snapshotComplete');
+    return this;
+  }
+
+  async cancel(): Promise<void> {
+    this.#controller.abort();
+    await this.#stream.return();
+  }
+}
+
+const names = (message: Awaited<ReturnType<Reader['next']>>): string[] =>
+  (message?.changes ?? []).map(({ kind, name, object }) => `${object === undefined ? '-' : ''}${kind} ${name}`);
+
+describe('a stream', () => {
+  test('begins with a snapshot, goes on with changes, and frees everything when it is cancelled', async () => {
+    await put(POOL, ...claimedBlock(block('10.65.0.0/26', 'n1')));
+    const reader = new Reader();
+    const first = await reader.next();
+    expect(first).toMatchObject({ phase: 'snapshot', reset: true, resumeToken: '' });
+    expect(names(first)).toEqual(['pool p', 'block 10.65.0.0/26']);
+    expect(await reader.next()).toMatchObject({ phase: 'snapshotComplete', reset: false, changes: [] });
+    await put(...claimedBlock(block('10.65.0.64/26', 'n2')));
+    const change = await reader.next();
+    expect(change).toMatchObject({ phase: 'changes', reset: false });
+    expect(names(change)).toEqual(['block 10.65.0.64/26']);
+    await removed(blockKey('10.65.0.0/26', 'n1'));
+    expect(names(await reader.next())).toEqual(['-block 10.65.0.0/26']);
+    expect([replica.hub.streamsCount, replica.hub.waitersCount]).toEqual([1, 0]);
+    await reader.cancel();
+    expect([replica.hub.streamsCount, replica.hub.waitersCount]).toEqual([0, 0]);
+  });
+
+  test('of an empty datastore is complete at once', async () => {
+    expect(await new Reader().next()).toMatchObject({ phase: 'snapshotComplete', reset: true, changes: [] });
+  });
+
+  test('ends when its signal fires, also while it waits', async () => {
+    const controller = new AbortController();
+    const read = (async () => {
+      let count = 0;
+      for await (const _ of replica.hub.watch({ query: query(), from: undefined }, controller.signal)) count++;
+      return count;
+    })();
+    await until(() => replica.hub.waitersCount === 1);
+    controller.abort();
+    expect(await read).toBeGreaterThan(0);
+    expect([replica.hub.streamsCount, replica.hub.waitersCount]).toEqual([0, 0]);
+  });
+
+  test('has several messages where one would be too long, and tokens that do not claim the rest', async () => {
+    await restart({ messageBytes: 600 });
+    for (let index = 0; index < 8; index++) await put(blockRecord(`10.65.${index}.0/26`, 'n1'));
+    const reader = await new Reader().whole();
+    expect(reader.client.phases.length).toBeGreaterThan(4);
+    const cidrs = Array.from({ length: 8 }, (_, index) => `10.65.${index}.0/26`);
+    const revision = await put(...cidrs.map((cidr) => blockRecord(cidr, 'n1', 9n)));
+    const cut = await reader.next();
+    expect(cut?.changes.length).toBeLessThan(8);
+    expect(reader.client.revision).toBeLessThan(revision);
+    const resumed = new Reader(query(), reader.client.token);
+    for (const [name, object] of reader.client.objects) resumed.client.objects.set(name, object);
+    while (resumed.client.revision < revision) await resumed.next();
+    expect(sorted(resumed.client.objects)).toEqual(sorted(await freshList(store, query())));
+    expect(resumed.client.resets).toBe(0);
+  });
+
+  test('gets bookmarks while nothing changes, whose token is that of what did not concern it', async () => {
+    const reader = await new Reader(query({ kinds: ['pool'] })).whole();
+    const revision = await put(blockRecord('10.65.0.0/26', 'n1'));
+    const waiting = reader.next();
+    await until(() => reader.client.revision === revision);
+    expect(reader.client.phases).toContain('bookmark');
+    await reader.cancel();
+    await waiting;
+  });
+});
+
+describe('a block', () => {
+  test('is told again when its affinity or its pool changes', async () => {
+    await put(blockRecord('10.65.0.0/26', 'n1'));
+    const reader = await new Reader(query({ kinds: ['block'] })).whole();
+    await put({ kind: 'affinity', value: affinity('10.65.0.0/26', 'n1', 'pending') });
+    expect((await reader.next())?.changes[0]?.object).toContain('"affinityState":"pending"');
+    await put(POOL);
+    expect((await reader.next())?.changes[0]?.object).toContain('"poolName":"p"');
+    await removed(keys.pool('p'));
+    expect((await reader.next())?.changes[0]?.object).not.toContain('poolName');
+  });
+
+  test('is not told when a change does not concern it', async () => {
+    await put(POOL, blockRecord('10.65.0.0/26', 'n1'));
+    const reader = await new Reader(query({ kinds: ['block'] })).whole();
+    await put({ kind: 'pool', value: pool('p', '10.65.0.0/16', { disabled: true }) });
+    await put({ kind: 'affinity', value: affinity('10.65.0.0/26', 'n2') });
+    await put(blockRecord('10.65.0.64/26', 'n1'));
+    expect(names(await reader.next())).toEqual(['block 10.65.0.64/26']);
+  });
+});
+
+describe('filters', () => {
+  test('by node tell who leaves it', async () => {
+    await put(blockRecord('10.65.0.0/26', 'n1'), blockRecord('10.65.1.0/26', 'n2'));
+    const reader = await new Reader(query({ kinds: ['block'], nodeName: 'n1' })).whole();
+    expect([...reader.client.objects.keys()]).toEqual(['block 10.65.0.0/26']);
+    await put(blockRecord('10.65.1.0/26', 'n3'));
+    await put(blockRecord('10.65.0.0/26', 'n2'));
+    expect(names(await reader.next())).toEqual(['-block 10.65.0.0/26']);
+    await put(blockRecord('10.65.1.0/26', 'n1'));
+    expect(names(await reader.next())).toEqual(['block 10.65.1.0/26']);
+  });
+
+  test('by node tell who left it while the client was cut off, through two other nodes and a deletion', async () => {
+    await put(blockRecord('10.65.0.0/26', 'n1'), blockRecord('10.65.1.0/26', 'n1'));
+    const wanted = query({ kinds: ['block'], nodeName: 'n1' });
+    const reader = await new Reader(wanted).whole();
+    await reader.cancel();
+    await put(blockRecord('10.65.0.0/26', 'n2'));
+    await put(blockRecord('10.65.0.0/26', 'n3'));
+    await put(blockRecord('10.65.1.0/26', 'n3'));
+    await removed(blockKey('10.65.1.0/26', 'n3'));
+    const resumed = new Reader(wanted, reader.client.token);
+    expect(names(await resumed.next()).sort()).toEqual(['-block 10.65.0.0/26', '-block 10.65.1.0/26']);
+  });
+
+  test('by pool tell its blocks and itself', async () => {
+    await put(POOL, poolRecord('q', '10.66.0.0/16'), blockRecord('10.66.0.0/26', 'n1'));
+    const reader = await new Reader(query({ poolName: 'q' })).whole();
+    expect([...reader.client.objects.keys()].sort()).toEqual(['block 10.66.0.0/26', 'pool q']);
+  });
+});
+
+describe('a token', () => {
+  test('continues without a snapshot, also on another replica and after nothing has changed', async () => {
+    await put(POOL);
+    const other = await startWatching(store, { bookmarkAfterMs: 20 });
+    const reader = await new Reader().whole();
+    await reader.cancel();
+    await put(blockRecord('10.65.0.0/26', 'n1'));
+    const resumed = new Reader(query(), reader.client.token, other);
+    const message = await resumed.next();
+    expect(message).toMatchObject({ phase: 'changes', reset: false });
+    expect(names(message)).toEqual(['block 10.65.0.0/26']);
+    await resumed.cancel();
+    await other.close();
+  });
+
+  test('of a replica that is ahead waits for this one to catch up', async () => {
+    let hold = false;
+    const gates: (() => void)[] = [];
+    const slow = new MemoryStore({
+      before: (operation) =>
+        hold && operation === 'watch' ? new Promise((resolve) => gates.push(resolve)) : Promise.resolve(),
+    });
+    const behind = await startWatching(slow, { bookmarkAfterMs: 20 });
+    await write(slow, blockRecord('10.65.0.0/26', 'n1', 1n));
+    await until(() => behind.mirror.modRevision(blockKey('10.65.0.0/26', 'n1')) > 0);
+    hold = true;
+    await write(slow, blockRecord('10.65.0.0/26', 'n1', 2n));
+    const ahead = await startWatching(slow, { bookmarkAfterMs: 20 });
+    const reader = await new Reader(query(), '', ahead).whole();
+    const resumed = new Reader(query(), reader.client.token, behind);
+    const message = resumed.next();
+    await write(slow, blockRecord('10.65.0.0/26', 'n1', 3n));
+    hold = false;
+    await until(() => {
+      for (const open of gates.splice(0)) open();
+      return resumed.client.phases.length > 0;
+    });
+    expect((await message)?.changes.map(({ object }) => object)).toEqual([
+      expect.stringContaining('"sequenceNumber":"3"'),
+    ]);
+    await behind.close();
+    await ahead.close();
+  });
+
+  test.each([
+    ['of another datastore', { datastore: 'other' }, {}],
+    ['of a revision that was never reached', {}, { revision: 1000 }],
+  ])('%s leads to a snapshot', async (_, hub, position) => {
+    await put(POOL);
+    const reader = await new Reader().whole();
+    await restart(hub);
+    const from = { ...reader.client.request(query()).from!, ...position };
+    const stream = replica.hub.watch({ query: query(), from }, forever);
+    expect(readMessage((await stream.next()).value!)).toMatchObject({ phase: 'snapshot', reset: true });
+    await stream.return();
+  });
+
+  test('for another question leads to a snapshot', async () => {
+    const reader = await new Reader().whole();
+    expect(await new Reader(query({ nodeName: 'n1' }), reader.client.token).next()).toMatchObject({ reset: true });
+  });
+
+  test('of changes that are no longer kept leads to a snapshot, and one of changes that are does not', async () => {
+    await restart({ recentCapacity: 4 });
+    const old = await new Reader().whole();
+    for (let index = 0; index < 20; index++) await put(blockRecord(`10.65.${index}.0/26`, 'n1'));
+    const fresh = await new Reader().whole();
+    await put(blockRecord('10.65.99.0/26', 'n1'));
+    expect(await new Reader(query(), old.client.token).next()).toMatchObject({ phase: 'snapshot', reset: true });
+    expect(await new Reader(query(), fresh.client.token).next()).toMatchObject({ phase: 'changes', reset: false });
+  });
+
+  test('survives a compaction of the store: the difference to the new list is told as changes', async () => {
+    await put(POOL, blockRecord('10.65.0.0/26', 'n1'), blockRecord('10.65.1.0/26', 'n1'));
+    const reader = await new Reader().whole();
+    store.injectFault('watch', { type: 'fails', failure: new Error('cut') });
+    await write(store, blockRecord('10.65.2.0/26', 'n1'));
+    await remove(store, blockKey('10.65.1.0/26', 'n1'));
+    store.compact();
+    const message = await reader.next();
+    expect(message).toMatchObject({ phase: 'changes', reset: false });
+    expect(names(message).sort()).toEqual(['-block 10.65.1.0/26', 'block 10.65.2.0/26']);
+  });
+});
+
+describe('who reads slowly', () => {
+  test('gets the last state alone of what changed often', async () => {
+    const reader = await new Reader().whole();
+    for (let index = 1; index <= 50; index++) await put(blockRecord('10.65.0.0/26', 'n1', BigInt(index)));
+    await until(() => replica.hub.waitersCount === 0 && replica.codec.encoded === 0);
+    await reader.next();
+    const rest = reader.client.phases.filter((phase) => phase === 'changes').length;
+    expect(rest).toBe(1);
+    expect([...reader.client.objects.values()][0]).toContain('"sequenceNumber":"50"');
+  });
+
+  test('gets a snapshot when the changes are no longer kept, also in the middle of one', async () => {
+    await restart({ recentCapacity: 4, messageBytes: 1 });
+    for (let index = 0; index < 6; index++) await put(blockRecord(`10.65.${index}.0/26`, 'n1'));
+    const reader = new Reader();
+    await reader.next();
+    for (let index = 10; index < 40; index++) await put(blockRecord(`10.65.${index}.0/26`, 'n1'));
+    await reader.whole();
+    expect(reader.client.resets).toBe(2);
+    expect(sorted(reader.client.objects)).toEqual(sorted(await freshList(store, query())));
+  });
+});
+
+describe('many streams', () => {
+  test('share what is encoded, objects and messages', { timeout: LIMIT_MS }, async () => {
+    await restart({ bookmarkAfterMs: 60_000 });
+    await put(POOL, blockRecord('10.65.0.0/26', 'n1'));
+    const readers = await Promise.all(Array.from({ length: 50 }, () => new Reader().whole()));
+    expect(replica.codec.encoded).toBe(2);
+    const next = Promise.all(readers.map((reader) => reader.next()));
+    await until(() => replica.hub.waitersCount === 50);
+    const before = replica.codec.messages;
+    await put(blockRecord('10.65.1.0/26', 'n1'));
+    expect((await next).map(names)).toEqual(readers.map(() => ['block 10.65.1.0/26']));
+    expect(replica.codec.encoded).toBe(3);
+    expect(replica.codec.messages - before).toBe(1);
+    await Promise.all(readers.map((reader) => reader.cancel()));
+    expect(replica.hub.waitersCount).toBe(0);
+  });
+
+  test('of which each asks for its node are woken for their own changes alone', { timeout: LIMIT_MS }, async () => {
+    await restart({ bookmarkAfterMs: 60_000 });
+    const wanted = (index: number) => query({ kinds: ['block'], nodeName: `n${index}` });
+    const readers = await Promise.all(Array.from({ length: 50 }, (_, index) => new Reader(wanted(index)).whole()));
+    const nexts = readers.map((reader) => reader.next());
+    await until(() => replica.hub.waitersCount === 50);
+    await put(blockRecord('10.65.1.0/26', 'n7'));
+    expect(names(await nexts[7])).toEqual(['block 10.65.1.0/26']);
+    expect(replica.hub.waitersCount).toBe(49);
+    await Promise.all(readers.map((reader) => reader.cancel()));
+  });
+
+  test('beyond the room for encoded objects are served all the same', async () => {
+    await restart({ cacheBytes: 0 });
+    await put(POOL);
+    const readers = await Promise.all([1, 2].map(() => new Reader().whole()));
+    expect(readers.map(({ client }) => client.objects.size)).toEqual([1, 1]);
+    expect(replica.codec.encoded).toBe(2);
+  });
+});

@@ -1,0 +1,213 @@
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { Observed } from '../store/mirror.js';
+import type { RecordKeys } from '../store/record/keys.js';
+import { Batches, type SharedBatch } from './batches.js';
+import { Catalog } from './catalog.js';
+import type { WatchCodec } from './codec.js';
+import { formatToken, type WatchPosition } from './token.js';
+import { Waiters } from './waiters.js';
+import { queryKey, type Stream, type WatchQuery } from './watched.js';
+
+export interface HubOptions {
+  readonly keys: RecordKeys;
+  readonly codec: WatchCodec;
+  readonly clock: Clock;
+  /** Which datastore the revisions are of: tokens of another one lead to a snapshot. */
+  readonly datastore: string;
+  /** The store's revision, not older than the call. */
+  readonly currentRevision: (signal: AbortSignal) => Promise<number>;
+  /** Changes that are kept at least, for those who resume or read slowly. Default: 100,000. */
+  readonly recentCapacity?: number;
+  /** Bytes of a message, from which on it is not made longer. Default: 131,072. */
+  readonly messageBytes?: number;
+  /** Bytes of encoded objects that are kept for the next stream. Default: 96 MiB. */
+  readonly cacheBytes?: number;
+  /** How long a stream may be without a message before it gets a bookmark, in milliseconds. Default: 30,000. */
+  readonly bookmarkAfterMs?: number;
+}
+
+/** Streams of messages, made by {@link WatchCodec}. */
+export interface Watches {
+  watch(request: WatchRequest, signal: AbortSignal): AsyncIterable<Uint8Array>;
+}
+
+export interface WatchRequest {
+  readonly query: WatchQuery;
+  /** Undefined for a snapshot. */
+  readonly from: WatchPosition | undefined;
+}
+
+const DEFAULTS = {
+  recentCapacity: 100_000,
+  messageBytes: 128 * 1024,
+  cacheBytes: 96 * 2 ** 20,
+  bookmarkAfterMs: 30_000,
+} as const;
+
+/**
+ * All watchers of this replica, on one catalog. What makes it hard:
+ *
+ * - Thousands of watchers, some of which do not read. None has a queue: a stream is a number in the recent changes, and is sent
+ *   what the objects behind it are now. So one that is slow gets fewer, newer states; one that is too slow for the changes that
+ *   are kept gets a snapshot. What waits for a stream is one message.
+ * - A snapshot takes a while, and the catalog goes on meanwhile. It is therefore taken as it is at each moment, and followed by the
+ *   objects that changed since it began; only then it is called complete.
+ * - Every object is encoded once for all streams, every message once for all that are at the same place and ask for the same.
+ */
+export class WatchHub implements Watches {
+  readonly #options: Required<HubOptions>;
+  readonly #catalog: Catalog;
+  readonly #batches: Batches;
+  readonly #waiters: Waiters;
+  /** Streams with a token of a replica that is ahead of this one. */
+  readonly #reaching = new Set<Reaching>();
+  #streams = 0;
+
+  constructor(options: HubOptions) {
+    this.#options = { ...DEFAULTS, ...options };
+    const { keys, codec, recentCapacity, messageBytes, cacheBytes, clock, bookmarkAfterMs } = this.#options;
+    this.#catalog = new Catalog({ keys, recentCapacity, onReplaced: (item) => this.#batches.forget(item) });
+    this.#batches = new Batches({ catalog: this.#catalog, codec, messageBytes, cacheBytes });
+    this.#waiters = new Waiters({ clock, bookmarkAfterMs, catalog: this.#catalog });
+  }
+
+  /** How many streams are open. */
+  get streamsCount(): number {
+    return this.#streams;
+  }
+
+  /** How many streams wait for something to change. */
+  get waitersCount(): number {
+    return this.#waiters.count;
+  }
+
+  /** Everything up to it was told to the hub. */
+  get revision(): number {
+    return this.#catalog.revision;
+  }
+
+  /** To be told by the mirror of all that it applies. */
+  readonly observe = (observed: Observed): void => {
+    this.#catalog.apply(observed);
+    this.#waiters.notify();
+    for (const { revision, reached } of this.#reaching) if (revision <= this.#catalog.revision) reached();
+  };
+
+  /** Ends what the hub does by itself. The streams are ended by their signals. */
+  close(): void {
+    this.#waiters.close();
+  }
+
+  /** Whole messages of the contract, until the signal fires. The datastore must have been listed. */
+  async *watch({ query, from }: WatchRequest, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
+    this.#streams++;
+    try {
+      const stream = { query, key: queryKey(query) };
+      const number = from && (await this.#resume(from, stream.key, signal));
+      const cursor: Cursor = { number: number ?? -1 };
+      for (let bookmarkIsDue = false; !signal.aborted;) {
+        if (cursor.number < (this.#catalog.recent?.firstNumber ?? Infinity)) {
+          yield* this.#snapshot(stream, cursor);
+          continue;
+        }
+        const batch = this.#changes(stream, cursor.number);
+        cursor.number = batch.next;
+        if (batch.message) {
+          bookmarkIsDue = false;
+          yield batch.message;
+        }
+        if (cursor.number < (this.#catalog.recent?.nextNumber ?? 0)) continue;
+        if (bookmarkIsDue) yield this.#bookmark(stream);
+        const woken = await this.#waiters.wait({ ...stream, number: cursor.number }, signal);
+        cursor.number = woken.number;
+        bookmarkIsDue = woken.reason === 'bookmark';
+      }
+    } finally {
+      this.#streams--;
+      if (this.#streams === 0) this.#batches.clear();
+    }
+  }
+
+  /** @returns the number of the first change that the client lacks; undefined when it needs a snapshot */
+  async #resume(from: WatchPosition, key: string, signal: AbortSignal): Promise<number | undefined> {
+    if (from.datastore !== this.#options.datastore || from.query !== key) return undefined;
+    if (from.revision > this.#catalog.revision) {
+      // A revision that was never reached is of a datastore that was set back since.
+      if (from.revision > (await this.#options.currentRevision(signal))) return undefined;
+      await this.#reach(from.revision, signal);
+    }
+    return this.#catalog.recent?.numberAfter(from.revision);
+  }
+
+  /** Waits until this replica knows as much as the one that gave the token did; what it told before would be old news. */
+  #reach(revision: number, signal: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const reaching: Reaching = {
+        revision,
+        reached: () => {
+          signal.removeEventListener('abort', reaching.reached);
+          this.#reaching.delete(reaching);
+          resolve();
+        },
+      };
+      this.#reaching.add(reaching);
+      signal.addEventListener('abort', reaching.reached);
+      if (signal.aborted || revision <= this.#catalog.revision) reaching.reached();
+    });
+  }
+
+  *#snapshot(stream: Stream, cursor: Cursor): Generator<Uint8Array, void, void> {
+    const { recent, revision } = this.#catalog;
+    cursor.number = recent?.nextNumber ?? 0;
+    let reset = true;
+    for (const changes of this.#batches.snapshot(stream.query, revision)) {
+      yield this.#options.codec.message({ phase: 'snapshot', reset, changes, resumeToken: '' });
+      reset = false;
+    }
+    for (;;) {
+      // Too slow: the caller sees that the cursor is behind, and begins anew.
+      if (cursor.number < (recent?.firstNumber ?? 0)) return;
+      const { changes, next } = this.#batches.changes(stream.query, cursor.number);
+      const isLast = next === (recent?.nextNumber ?? 0);
+      cursor.number = next;
+      const resumeToken = isLast ? this.#token(stream, this.#catalog.revision) : '';
+      yield this.#options.codec.message({
+        phase: isLast ? 'snapshotComplete' : 'snapshot',
+        reset,
+        changes,
+        resumeToken,
+      });
+      if (isLast) return;
+      reset = false;
+    }
+  }
+
+  #changes(stream: Stream, from: number): SharedBatch {
+    return this.#batches.shared(stream, from, ({ changes, revision }) => {
+      if (changes.length === 0) return undefined;
+      const resumeToken = this.#token(stream, revision);
+      return this.#options.codec.message({ phase: 'changes', reset: false, changes, resumeToken });
+    });
+  }
+
+  /** For a stream that was sent all there is. */
+  #bookmark(stream: Stream): Uint8Array {
+    const resumeToken = this.#token(stream, this.#catalog.revision);
+    return this.#options.codec.message({ phase: 'bookmark', reset: false, changes: [], resumeToken });
+  }
+
+  #token({ key }: Stream, revision: number): string {
+    return formatToken({ datastore: this.#options.datastore, query: key, revision });
+  }
+}
+
+/** A stream's place: everything before the number of the recent changes was sent. */
+interface Cursor {
+  number: number;
+}
+
+interface Reaching {
+  readonly revision: number;
+  readonly reached: () => void;
+}

@@ -1,0 +1,89 @@
+import { formatPrefix } from '@podwire/shared/net/prefix';
+
+import { fnv1a64 } from '../allocator/hash.js';
+import type { BlockListing } from '../allocator/listing.js';
+import type { RecordValue } from '../allocator/view.js';
+
+/** What can be watched. */
+export type WatchedObject =
+  | { readonly kind: 'block'; readonly value: BlockListing }
+  | Extract<RecordValue, { readonly kind: 'pool' | 'node' | 'endpoint' }>;
+
+export type WatchedKind = WatchedObject['kind'];
+
+/** What a watcher asks for. */
+export interface WatchQuery {
+  /** At least one. */
+  readonly kinds: ReadonlySet<WatchedKind>;
+  /** Only this node's blocks, its endpoints, and the node itself; empty for all. */
+  readonly nodeName: string;
+  /** Only this pool, its blocks, and endpoints with an address of it; empty for all. */
+  readonly poolName: string;
+}
+
+/** What a stream asks for. */
+export interface Stream {
+  readonly query: WatchQuery;
+  /** The same for all streams that ask for the same: {@link queryKey}. */
+  readonly key: string;
+}
+
+/** What filters look at. */
+export interface Scope {
+  /** Empty when the object is no node's. */
+  readonly nodeName: string;
+  readonly poolNames: readonly string[];
+}
+
+export function nameOf(object: WatchedObject): string {
+  switch (object.kind) {
+    case 'block':
+      return formatPrefix(object.value.block.prefix);
+    case 'endpoint':
+      return `${object.key.namespace}/${object.key.name}`;
+    case 'pool':
+    case 'node':
+      return object.value.name;
+  }
+}
+
+export function scopeOf(object: WatchedObject): Scope {
+  switch (object.kind) {
+    case 'block': {
+      const { block, poolName } = object.value;
+      const nodeName = block.owner?.kind === 'host' ? block.owner.name : '';
+      return { nodeName, poolNames: poolName === undefined ? [] : [poolName] };
+    }
+    case 'endpoint': {
+      const { nodeName, addresses } = object.value;
+      return { nodeName, poolNames: addresses.map(({ poolName }) => poolName) };
+    }
+    case 'node':
+      return { nodeName: object.value.name, poolNames: [] };
+    case 'pool':
+      return { nodeName: '', poolNames: [object.value.name] };
+  }
+}
+
+export function sameScope(a: Scope, b: Scope): boolean {
+  return (
+    a.nodeName === b.nodeName &&
+    a.poolNames.length === b.poolNames.length &&
+    a.poolNames.every((name, index) => name === b.poolNames[index])
+  );
+}
+
+/** Pools are no node's, and nodes no pool's: a filter does not concern them. */
+export function isWanted(query: WatchQuery, kind: WatchedKind, scope: Scope): boolean {
+  const { kinds, nodeName, poolName } = query;
+  return (
+    kinds.has(kind) &&
+    (nodeName === '' || kind === 'pool' || scope.nodeName === nodeName) &&
+    (poolName === '' || kind === 'node' || scope.poolNames.includes(poolName))
+  );
+}
+
+/** The same for queries that ask for the same, in whatever order, and for no others. */
+export function queryKey({ kinds, nodeName, poolName }: WatchQuery): string {
+  return fnv1a64(JSON.stringify([[...kinds].sort(), nodeName, poolName]));
+}
