@@ -156,6 +156,9 @@ export class FakeIpam {
     const { nodeName, pod, netns } = request;
     const endpoint: Endpoint = {
       attachment,
+      namespace: pod?.namespace ?? 'default',
+      uid: '',
+      createTime: undefined,
       name: `${nodeName}-cni-${attachment.containerId}-${attachment.interfaceName}`,
       nodeName,
       pod,

@@ -1,11 +1,16 @@
-import type { Attachment } from '@podwire/shared/attachment/attachment';
-import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import type { Attachment, AttachmentFault } from '@podwire/shared/attachment/attachment';
+import { endpointUid, hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { addressAt, hostPrefix, prefixContains } from '@podwire/shared/net/prefix';
 
-import { holderOf } from './attributes.js';
+import { allocatedAtMs, holderOf } from './attributes.js';
+import { wholeSeconds } from './block.js';
 import type { HeldAddress } from './holding.js';
 import type { Endpoint, EndpointAddress, NetnsIdentity, PodIdentity } from './records.js';
 import type { EndpointKey, View } from './view.js';
+
+/** Orchestrators, as Calico calls them in an endpoint's name. */
+const KUBERNETES = 'k8s';
+const CNI = 'cni';
 
 /** Calico keeps the endpoints of containers outside Kubernetes in this namespace. */
 const NAMESPACE_OUTSIDE_KUBERNETES = 'default';
@@ -14,11 +19,41 @@ const NAMESPACE_OUTSIDE_KUBERNETES = 'default';
  * Where the endpoint is stored: `<node>-k8s-<pod>-<interface>` or `<node>-cni-<container ID>-<interface>`, dashes within a part
  * doubled (Calico's libcalico-go/lib/names/workloadendpoint.go). Not one to one: sandboxes of one pod share a key.
  */
-export function endpointKey({ attachment, nodeName, pod }: Omit<EndpointIdentity, 'netns'>): EndpointKey {
+export function endpointKey({ attachment, nodeName, pod }: EndpointParts): EndpointKey {
   const { containerId, interfaceName } = attachment;
-  const parts = pod ? [nodeName, 'k8s', pod.name, interfaceName] : [nodeName, 'cni', containerId, interfaceName];
-  const name = parts.map((part) => part.replaceAll('-', '--')).join('-');
-  return { namespace: pod?.namespace ?? NAMESPACE_OUTSIDE_KUBERNETES, name };
+  const parts = pod ? [nodeName, KUBERNETES, pod.name, interfaceName] : [nodeName, CNI, containerId, interfaceName];
+  return { namespace: pod?.namespace ?? NAMESPACE_OUTSIDE_KUBERNETES, name: joinParts(parts) };
+}
+
+/** What an endpoint's name is made of. */
+export type EndpointParts = Pick<Endpoint, 'attachment' | 'nodeName' | 'pod'>;
+
+function joinParts(parts: readonly string[]): string {
+  return parts.map((part) => part.replaceAll('-', '--')).join('-');
+}
+
+/** What the names of a node's endpoints begin with; of one pod's, where its name is not empty. No other node's or pod's do. */
+export function endpointPrefixes({ nodeName, podName }: { nodeName: string; podName: string }): string[] {
+  const starts = podName === '' ? [[CNI], [KUBERNETES]] : [[KUBERNETES, podName]];
+  return starts.map((start) => `${joinParts([nodeName, ...start])}-`);
+}
+
+/**
+ * Why parts of an attachment cannot be in its endpoint's name: a dash at an end of a part would be taken for one between parts, so
+ * that two attachments might share a name. Calico refuses them too. Names of nodes and pods have none there.
+ */
+export function endpointNameFaults({ attachment, pod }: EndpointParts): AttachmentFault[] {
+  const fields = pod ? (['interfaceName'] as const) : (['containerId', 'interfaceName'] as const);
+  return fields.flatMap((field) => {
+    const text = attachment[field];
+    const reason = 'begins or ends with "-", which the name of a workload endpoint cannot hold';
+    return text.startsWith('-') || text.endsWith('-') ? [{ field, reason }] : [];
+  });
+}
+
+/** The key in one text: `<namespace>/<name>`. Namespaces hold no slash. */
+export function formatEndpointKey({ namespace, name }: EndpointKey): string {
+  return `${namespace}/${name}`;
 }
 
 /** An endpoint without what is derived or allocated. */
@@ -27,12 +62,24 @@ export interface EndpointIdentity {
   readonly nodeName: string;
   readonly pod: PodIdentity | undefined;
   readonly netns: NetnsIdentity | undefined;
+  /** When the attachment got its first address, in epoch milliseconds; undefined where that is not known. */
+  readonly createdAtMs: number | undefined;
 }
 
-/** The endpoint of an attachment that holds these addresses; interface name and MAC are derived from the attachment. */
-export function makeEndpoint(identity: EndpointIdentity, addresses: readonly EndpointAddress[]): Endpoint {
+/** The endpoint of an attachment that holds these addresses; UID, interface name and MAC are derived. */
+export function makeEndpoint(
+  { createdAtMs, ...identity }: EndpointIdentity,
+  addresses: readonly EndpointAddress[],
+): Endpoint {
   const { attachment } = identity;
-  return { ...identity, addresses, mac: podMac(attachment), hostInterfaceName: hostInterfaceName(attachment) };
+  return {
+    ...identity,
+    uid: createdAtMs === undefined ? '' : endpointUid(attachment, createdAtMs),
+    createTimeMs: createdAtMs === undefined ? undefined : wholeSeconds(createdAtMs),
+    addresses,
+    mac: podMac(attachment),
+    hostInterfaceName: hostInterfaceName(attachment),
+  };
 }
 
 /** The endpoint stored for this very attachment, not for another container of its pod. */
@@ -52,9 +99,11 @@ export function describeEndpoint(
 ): Endpoint {
   const holder = holderOf(held[0].attributes);
   const stored = storedEndpoint(view, endpointKey({ attachment, ...holder }), attachment);
-  const identity = { attachment, netns: stored?.netns, ...holder, pod: stored?.pod ?? holder.pod };
+  const createdAtMs = allocatedAtMs(held[0].attributes);
+  const identity = { attachment, netns: stored?.netns, ...holder, pod: stored?.pod ?? holder.pod, createdAtMs };
   const addresses = held.map((address) => endpointAddress(view, address));
-  return makeEndpoint(identity, inOrderOf(stored?.addresses ?? [], addresses));
+  const made = makeEndpoint(identity, inOrderOf(stored?.addresses ?? [], addresses));
+  return stored && stored.uid !== '' ? { ...made, uid: stored.uid, createTimeMs: stored.createTimeMs } : made;
 }
 
 export function endpointAddress(

@@ -137,6 +137,13 @@ export class MapView implements View {
     return this.all('endpoint').map(({ key, value }) => ({ key, value }));
   }
 
+  endpointsBehind(after: string): StoredEndpoint[] {
+    const text = ({ key }: StoredEndpoint) => `${key.namespace}/${key.name}`;
+    return this.endpoints()
+      .filter((endpoint) => text(endpoint) > after)
+      .sort((a, b) => (text(a) < text(b) ? -1 : 1));
+  }
+
   foreignEndpoints(): Iterable<StoredForeignEndpoint> {
     return this.foreign;
   }

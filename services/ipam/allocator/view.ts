@@ -23,10 +23,11 @@ export interface View {
   pools(): readonly Pool[];
   pool(name: string): Pool | undefined;
   /**
-   * Whether everything is shown that was committed, by whichever replica, before the pool's record was last written. What a
-   * view lacks may be on its way; of a pool in which nobody makes blocks any more this tells when no block is missing.
+   * Whether everything is shown that was committed, by whichever replica, before the record was last written. What a view lacks
+   * may be on its way; of a pool in which nobody makes blocks any more this tells when no block is missing, of a node that gets
+   * no addresses any more when no address is.
    */
-  showsAllBefore(pool: Pool): boolean;
+  showsAllBefore(record: RecordValue): boolean;
   block(prefix: Prefix): Block | undefined;
   /** The blocks that lie in a prefix, in the order of their addresses. */
   blocksIn(prefix: Prefix): Iterable<Block>;
@@ -50,6 +51,11 @@ export interface View {
   affinities(): Iterable<Affinity>;
   /** All endpoints, in no order. */
   endpoints(): Iterable<StoredEndpoint>;
+  /**
+   * The endpoints behind a key, in the order of their keys as texts `<namespace>/<name>`.
+   * @param after - such a text, of an endpoint or not; empty for all
+   */
+  endpointsBehind(after: string): Iterable<StoredEndpoint>;
   /** The endpoints that other writers keep, in no order. No other question here is answered from them. */
   foreignEndpoints(): Iterable<StoredForeignEndpoint>;
   /** The records that cannot be read, in no order. No other question here is answered from them. */

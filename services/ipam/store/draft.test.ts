@@ -48,10 +48,11 @@ describe('a draft', () => {
     const draft = new Draft(mirror, keys, { marksReleases: false });
     draft.fold([change('put', record)]);
     const { writes } = draft.build();
-    expect(draft.showsAllBefore(pool('p')), 'while it is not committed').toBe(false);
+    expect(draft.showsAllBefore({ kind: 'pool', value: pool('p') }), 'while it is not committed').toBe(false);
     // Committed after another replica’s change, of revision 2, which the watch has not brought yet.
     mirror.applyOwn(3, writes, { poolsCompared: false });
-    const shows = () => new Draft(mirror, keys, { marksReleases: false }).showsAllBefore(pool('p'));
+    const shows = () =>
+      new Draft(mirror, keys, { marksReleases: false }).showsAllBefore({ kind: 'pool', value: pool('p') });
     expect([mirror.view.pool('p')?.name, shows()]).toEqual(['p', false]);
     for (const id of ['a', 'b']) {
       const puts = [
@@ -63,7 +64,7 @@ describe('a draft', () => {
     }
     const expecting = new Draft(mirror, keys, { marksReleases: false });
     expecting.fold([change('expect', record)]);
-    expect(expecting.showsAllBefore(pool('p'))).toBe(true);
+    expect(expecting.showsAllBefore({ kind: 'pool', value: pool('p') })).toBe(true);
   });
 
   it('shows the mirror with the changes folded so far', async () => {

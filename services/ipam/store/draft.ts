@@ -1,5 +1,6 @@
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
+import { formatEndpointKey } from '../allocator/endpoint.js';
 import type {
   Affinity,
   Block,
@@ -157,8 +158,8 @@ export class Draft implements View {
   }
 
   /** Of a pool that is written here nothing is known before the commit. */
-  showsAllBefore(pool: Pool): boolean {
-    return !this.#touched.get(this.#keys.pool(pool.name))?.written && this.#mirror.view.showsAllBefore(pool);
+  showsAllBefore(record: RecordValue): boolean {
+    return !this.#touched.get(this.#keys.of(record))?.written && this.#mirror.view.showsAllBefore(record);
   }
 
   block(prefix: Prefix): Block | undefined {
@@ -260,6 +261,22 @@ export class Draft implements View {
     for (const endpoint of this.#mirror.view.endpoints())
       if (!this.#touched.has(this.#keys.endpoint(endpoint.key))) yield endpoint;
     yield* this.#touchedOf('endpoint');
+  }
+
+  *endpointsBehind(after: string): Generator<StoredEndpoint, void, void> {
+    const changed = [...this.#touchedOf('endpoint')]
+      .filter(({ key }) => formatEndpointKey(key) > after)
+      .sort((a, b) => (formatEndpointKey(a.key) < formatEndpointKey(b.key) ? -1 : 1));
+    for (const endpoint of this.#mirror.view.endpointsBehind(after)) {
+      if (this.#touched.has(this.#keys.endpoint(endpoint.key))) continue;
+      const text = formatEndpointKey(endpoint.key);
+      for (let [next] = changed; next && formatEndpointKey(next.key) < text; [next] = changed) {
+        changed.shift();
+        yield next;
+      }
+      yield endpoint;
+    }
+    yield* changed;
   }
 
   *foreignEndpoints(): Generator<StoredForeignEndpoint, void, void> {

@@ -21,6 +21,7 @@ import type {
   View,
 } from '../allocator/view.js';
 import type { RecordKeys } from './record/keys.js';
+import { SortedTexts } from './sorted-texts.js';
 
 /** Decoded records with the indexes that decisions need. Knows nothing of revisions or stored forms. */
 export class Image implements View {
@@ -33,6 +34,8 @@ export class Image implements View {
   readonly #pools = new NameList<Pool>();
   readonly #reservations = new NameList<Reservation>();
   readonly #nodes = new NameList<Node>();
+  /** Keys of the endpoints. */
+  readonly #endpoints = new SortedTexts();
   readonly #foreign = new Map<string, StoredForeignEndpoint>();
   readonly #unreadable = new Map<string, UnreadableRecord>();
 
@@ -52,6 +55,7 @@ export class Image implements View {
     if (record.kind === 'pool') this.#pools.set(key, record.value);
     if (record.kind === 'reservation') this.#reservations.set(key, record.value);
     if (record.kind === 'node') this.#nodes.set(key, record.value);
+    if (record.kind === 'endpoint') this.#endpoints.add(key);
     if (record.kind === 'block') this.#insertBlock(record.value);
     if (record.kind === 'affinity') {
       const owner = this.#keys.affinitiesOf(record.value.owner);
@@ -81,6 +85,7 @@ export class Image implements View {
     if (record.kind === 'pool') this.#pools.delete(key);
     if (record.kind === 'reservation') this.#reservations.delete(key);
     if (record.kind === 'node') this.#nodes.delete(key);
+    if (record.kind === 'endpoint') this.#endpoints.delete(key);
     if (record.kind === 'block') this.#removeBlock(record.value);
     if (record.kind === 'affinity') {
       const owner = this.#keys.affinitiesOf(record.value.owner);
@@ -99,8 +104,8 @@ export class Image implements View {
     return record?.kind === 'pool' ? record.value : undefined;
   }
 
-  showsAllBefore({ name }: Pool): boolean {
-    return this.#showsAllBefore(this.#keys.pool(name));
+  showsAllBefore(record: RecordValue): boolean {
+    return this.#showsAllBefore(this.#keys.of(record));
   }
 
   block(prefix: Prefix): Block | undefined {
@@ -168,7 +173,14 @@ export class Image implements View {
   }
 
   *endpoints(): Generator<StoredEndpoint, void, void> {
-    for (const record of this.#records.values()) if (record.kind === 'endpoint') yield record;
+    yield* this.endpointsBehind('');
+  }
+
+  *endpointsBehind(after: string): Generator<StoredEndpoint, void, void> {
+    for (const key of this.#endpoints.behind(this.#keys.endpoints + after)) {
+      const record = this.get(key);
+      if (record?.kind === 'endpoint') yield record;
+    }
   }
 
   foreignEndpoints(): Iterable<StoredForeignEndpoint> {

@@ -4,7 +4,7 @@ import { expect, test } from 'vitest';
 import { parseMac } from '../net/mac.js';
 import { interfaceNameFault } from './attachment.js';
 import { attachments } from './attachment.fixture.js';
-import { handleId, HOST_MAC, hostInterfaceName, podMac } from './names.js';
+import { endpointUid, handleId, HOST_MAC, hostInterfaceName, podMac } from './names.js';
 
 const ATTACHMENT = { network: 'podwire', containerId: 'c0ffee', interfaceName: 'eth0' };
 
@@ -55,4 +55,12 @@ test('names of different attachments differ', () => {
 test('the handle is shared by the interfaces of one container on one network', () => {
   expect(handleId({ ...ATTACHMENT, interfaceName: 'eth1' })).toBe(handleId(ATTACHMENT));
   expect(handleId({ ...ATTACHMENT, containerId: 'other' })).not.toBe(handleId(ATTACHMENT));
+});
+
+test('the UID of an endpoint is a UUID, another one for each time an attachment is made', () => {
+  const uid = endpointUid(ATTACHMENT, 1000);
+  expect(uid).toMatch(/^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+  expect(endpointUid({ ...ATTACHMENT }, 1000)).toBe(uid);
+  expect(endpointUid(ATTACHMENT, 1001)).not.toBe(uid);
+  expect(endpointUid({ ...ATTACHMENT, interfaceName: 'eth1' }, 1000)).not.toBe(uid);
 });

@@ -29,6 +29,21 @@ export function handleId({ network, containerId }: Attachment): string {
   return `${network}.${containerId}`;
 }
 
+/**
+ * UID of an attachment's workload endpoint: derived, so that a decision that runs twice makes one, and another one for each
+ * time an attachment is made. A UUID of version 8 (RFC 9562, section 5.8).
+ * @param createdAtMs - when it was made, in epoch milliseconds
+ */
+export function endpointUid(attachment: Attachment, createdAtMs: number): string {
+  const bytes = createHash('sha256')
+    .update(`${formatAttachment(attachment)} ${createdAtMs}`)
+    .digest()
+    .subarray(0, 16);
+  bytes.writeUInt8((bytes.readUInt8(6) & 0x0f) | 0x80, 6);
+  bytes.writeUInt8((bytes.readUInt8(8) & 0x3f) | 0x80, 8);
+  return bytes.toString('hex').replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-');
+}
+
 function digest(attachment: Attachment): Buffer {
   return createHash('sha256').update(formatAttachment(attachment)).digest();
 }

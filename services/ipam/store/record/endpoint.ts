@@ -14,6 +14,7 @@ import type { EndpointKey } from '../../allocator/view.js';
 import {
   field,
   isAbsent,
+  keepCreateTime,
   parseHostAddress,
   readHostAddress,
   readList,
@@ -21,6 +22,7 @@ import {
   readOptionalText,
   readPrefix,
   readText,
+  readTime,
   unreadable,
   Unreadable,
   type Field,
@@ -48,7 +50,9 @@ const OUTSIDE_KUBERNETES = 'cni';
 
 /** @returns undefined for an endpoint that Podwire did not write: it has no network, so it is no attachment's */
 export function decodeEndpoint(raw: JsonObject, name: RecordName & { kind: 'endpoint' }): Endpoint | undefined {
-  const annotations = readObject(field(readObject(field(raw, 'metadata')), 'annotations', 'metadata'));
+  const metadata = readObject(field(raw, 'metadata'));
+  const annotations = readObject(field(metadata, 'annotations', 'metadata'));
+  const created = field(metadata, 'creationTimestamp', 'metadata');
   const network = annotation(annotations, NETWORK);
   if (isAbsent(network)) return undefined;
   const spec = readObject(field(raw, 'spec'));
@@ -61,6 +65,8 @@ export function decodeEndpoint(raw: JsonObject, name: RecordName & { kind: 'endp
   if (mac === undefined) throw unreadable(macSource, 'a MAC address');
   return {
     attachment,
+    uid: readOptionalText(field(metadata, 'uid', 'metadata')) ?? '',
+    createTimeMs: isAbsent(created) ? undefined : readTime(created),
     nodeName: text('node'),
     pod: text('orchestrator') === KUBERNETES ? decodePod(spec, annotations, name) : undefined,
     addresses: decodeAddresses(spec, annotations),
@@ -157,8 +163,9 @@ export function encodeEndpoint({ key, value: endpoint }: EndpointRecord, raw: Js
     apiVersion: 'projectcalico.org/v3',
     ...raw,
     metadata: {
-      creationTimestamp: null,
       ...metadata,
+      ...(endpoint.uid === '' ? {} : { uid: endpoint.uid }),
+      creationTimestamp: keepCreateTime(endpoint.createTimeMs ?? 0, metadata.creationTimestamp),
       name: key.name,
       namespace: key.namespace,
       labels: {

@@ -1,6 +1,7 @@
 import { formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
+import { formatEndpointKey } from '../../allocator/endpoint.js';
 import type { BlockOwner, HistoryEntry } from '../../allocator/records.js';
 import type { EndpointKey, RecordName, RecordValue } from '../../allocator/view.js';
 
@@ -14,7 +15,8 @@ export class RecordKeys {
   readonly pools: string;
   readonly #blocks: string;
   readonly #handles: string;
-  readonly #endpoints: string;
+  /** Every endpoint's key begins with it, and ends with {@link formatEndpointKey}. */
+  readonly endpoints: string;
   readonly #reservations: string;
   readonly #nodes: string;
   /** Key of Calico's IPAM configuration. */
@@ -24,6 +26,8 @@ export class RecordKeys {
    * do not come across it.
    */
   readonly history: string;
+  /** A key that says nothing; that the watch tells of it tells that it has told of all before. */
+  readonly barrier: string;
   /** Every mark of a release begins with it; outside the root as the history is. */
   readonly releases: string;
 
@@ -33,11 +37,12 @@ export class RecordKeys {
     this.pools = `${prefix}/resources/v3/projectcalico.org/ippools/`;
     this.#blocks = `${prefix}/ipam/v2/assignment/`;
     this.#handles = `${prefix}/ipam/v2/handle/`;
-    this.#endpoints = `${prefix}/resources/v3/projectcalico.org/workloadendpoints/`;
+    this.endpoints = `${prefix}/resources/v3/projectcalico.org/workloadendpoints/`;
     this.#reservations = `${prefix}/resources/v3/projectcalico.org/ipreservations/`;
     this.#nodes = `${prefix}/resources/v3/projectcalico.org/nodes/`;
     this.config = `${prefix}/ipam/v2/config`;
     this.history = `/podwire${prefix}/history/`;
+    this.barrier = `${prefix}/podwire/barrier`;
     this.releases = `/podwire${prefix}/releases/`;
   }
 
@@ -63,7 +68,7 @@ export class RecordKeys {
   }
 
   endpoint({ namespace, name }: EndpointKey): string {
-    return `${this.#endpoints}${namespace}/${name}`;
+    return this.endpoints + formatEndpointKey({ namespace, name });
   }
 
   reservation(name: string): string {

@@ -56,6 +56,8 @@ const POOL = `{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"
 
 const ENDPOINT: Endpoint = {
   attachment: { network: 'k8s-pod-network', containerId: '9f2c', interfaceName: 'eth0' },
+  uid: '6d1f5a2e-0c47-8f3b-9d55-3a7c0b9e2d10',
+  createTimeMs: Date.parse('2026-08-22T06:33:25Z'),
   nodeName: 'node-1',
   pod: { namespace: 'default', name: 'web-0', uid: 'c0ffee' },
   addresses: [
@@ -262,6 +264,8 @@ describe('workload endpoints', () => {
       metadata: {
         name: 'node--1-k8s-web--0-eth0',
         namespace: 'default',
+        uid: ENDPOINT.uid,
+        creationTimestamp: '2026-08-22T06:33:25Z',
         labels: { 'projectcalico.org/namespace': 'default', 'projectcalico.org/orchestrator': 'k8s' },
         annotations: { 'podwire.dev/network': 'k8s-pod-network', 'podwire.dev/netns-inode': '4026532000' },
       },
@@ -274,9 +278,18 @@ describe('workload endpoints', () => {
     const decoded = decode(key, theirs);
     expect(decoded.record).toBeUndefined();
     expect(encodeRecord(record, decoded)).toMatchObject({
-      metadata: { uid: '1', labels: { app: 'web' } },
+      metadata: { uid: ENDPOINT.uid, creationTimestamp: '2026-08-22T06:33:25Z', labels: { app: 'web' } },
       spec: { profiles: ['p'], pod: 'web-0' },
     });
+  });
+
+  it('of an earlier release tell neither UID nor time of creation, and get none', () => {
+    const before = encodeRecord({ ...record, value: { ...ENDPOINT, uid: '', createTimeMs: undefined } }, undefined);
+    expect(before).toMatchObject({ metadata: { creationTimestamp: null } });
+    expect(before).not.toHaveProperty('metadata.uid');
+    const decoded = decode(key, formatJson(before));
+    expect(decoded.record).toMatchObject({ value: { uid: '', createTimeMs: undefined } });
+    expect(encodeRecord(record, decoded)).toMatchObject({ metadata: { uid: ENDPOINT.uid } });
   });
 
   it('lose the annotations that no longer hold', () => {

@@ -71,16 +71,7 @@ export interface Endpoint {
   /** UID of the workload endpoint in the datastore; empty for one that an earlier release made. */
   uid: string;
   /** When the attachment got its first address; none where an earlier release made the endpoint. */
-  createTime:
-    | Date
-    | undefined;
-  /** Labels of the workload endpoint in the datastore. */
-  labels: { [key: string]: string };
-}
-
-export interface Endpoint_LabelsEntry {
-  key: string;
-  value: string;
+  createTime: Date | undefined;
 }
 
 /** EndpointAddress is one address of an endpoint, and where it came from. */
@@ -281,7 +272,6 @@ function createBaseEndpoint(): Endpoint {
     namespace: "",
     uid: "",
     createTime: undefined,
-    labels: {},
   };
 }
 
@@ -320,9 +310,6 @@ export const Endpoint: MessageFns<Endpoint> = {
     if (message.createTime !== undefined) {
       Timestamp.encode(toTimestamp(message.createTime), writer.uint32(90).fork()).join();
     }
-    globalThis.Object.entries(message.labels).forEach(([key, value]: [string, string]) => {
-      Endpoint_LabelsEntry.encode({ key: key as any, value }, writer.uint32(98).fork()).join();
-    });
     return writer;
   },
 
@@ -427,17 +414,6 @@ export const Endpoint: MessageFns<Endpoint> = {
             message.createTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
-          case 12: {
-            if (tag !== 98) {
-              break;
-            }
-
-            const entry12 = Endpoint_LabelsEntry.decode(reader, reader.uint32());
-            if (entry12.value !== undefined) {
-              message.labels[entry12.key] = entry12.value;
-            }
-            continue;
-          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -470,82 +446,6 @@ export const Endpoint: MessageFns<Endpoint> = {
     message.namespace = object.namespace ?? "";
     message.uid = object.uid ?? "";
     message.createTime = object.createTime ?? undefined;
-    message.labels = (globalThis.Object.entries(object.labels ?? {}) as [string, string][]).reduce(
-      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
-        if (value !== undefined) {
-          acc[key] = globalThis.String(value);
-        }
-        return acc;
-      },
-      {},
-    );
-    return message;
-  },
-};
-
-function createBaseEndpoint_LabelsEntry(): Endpoint_LabelsEntry {
-  return { key: "", value: "" };
-}
-
-export const Endpoint_LabelsEntry: MessageFns<Endpoint_LabelsEntry> = {
-  encode(message: Endpoint_LabelsEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.key !== "") {
-      writer.uint32(10).string(message.key);
-    }
-    if (message.value !== "") {
-      writer.uint32(18).string(message.value);
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): Endpoint_LabelsEntry {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseEndpoint_LabelsEntry();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.key = reader.string();
-            continue;
-          }
-          case 2: {
-            if (tag !== 18) {
-              break;
-            }
-
-            message.value = reader.string();
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<Endpoint_LabelsEntry>): Endpoint_LabelsEntry {
-    return Endpoint_LabelsEntry.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<Endpoint_LabelsEntry>): Endpoint_LabelsEntry {
-    const message = createBaseEndpoint_LabelsEntry();
-    message.key = object.key ?? "";
-    message.value = object.value ?? "";
     return message;
   },
 };
