@@ -14,11 +14,16 @@ export interface StoreSurroundings {
 /** A datastore, and what its kind allows. */
 export interface OpenStore {
   readonly store: Store;
-  /** How many operations one transaction may have; undefined for the update loop's own limit. */
-  readonly maxOperationsCount: number | undefined;
+  /** How many operations one transaction may have. */
+  readonly maxOperationsCount: number;
   /** Whether it may execute a transaction after its sender gave up. */
   readonly marksReleases: boolean;
+  /** Whether no other process writes to it. */
+  readonly isSoleWriter: boolean;
 }
+
+/** lmdb has no limit; more would only make one caller wait for many others' decisions. */
+const EMBEDDED_MAX_OPERATIONS_COUNT = 1024;
 
 /**
  * Opens the datastore that the settings choose.
@@ -28,7 +33,7 @@ export interface OpenStore {
 export async function openStore(config: Config, { pid, newUid, events }: StoreSurroundings): Promise<OpenStore> {
   if (config.store === 'embedded') {
     const store = await EmbeddedStore.open({ directory: config.storeDirectory, pid });
-    return { store, maxOperationsCount: undefined, marksReleases: false };
+    return { store, maxOperationsCount: EMBEDDED_MAX_OPERATIONS_COUNT, marksReleases: false, isSoleWriter: true };
   }
   const store = await EtcdStore.open({
     ...etcdOptions(config),
@@ -38,7 +43,7 @@ export async function openStore(config: Config, { pid, newUid, events }: StoreSu
       else events.storeEndpointLost(event.endpoint, event.failure);
     },
   });
-  return { store, maxOperationsCount: store.maxOperationsCount, marksReleases: true };
+  return { store, maxOperationsCount: store.maxOperationsCount, marksReleases: true, isSoleWriter: false };
 }
 
 function etcdOptions(config: Config): Omit<EtcdStoreOptions, 'uid'> {

@@ -27,7 +27,7 @@ import { sortAffinities, sortByName } from './image.js';
 import type { Mirror, OwnWrite, Questioned } from './mirror.js';
 import type { RecordKeys } from './record/keys.js';
 import { encodeHistoryEntry } from './record/history.js';
-import { encodeRecord, serialize } from './record/record.js';
+import { serialize, writeRecord } from './record/record.js';
 import type { Comparison, Transaction } from './store.js';
 
 /** A record that the folded decisions name: what they have made of it, and whether they write it. */
@@ -35,7 +35,19 @@ interface Touched {
   /** Undefined when there is to be no record. */
   readonly record: RecordValue | undefined;
   readonly written: boolean;
+  /** How many changes named it. */
+  readonly changesCount: number;
 }
+
+/** A change with the key of its record. */
+interface Keyed {
+  readonly change: RecordChange;
+  readonly key: string;
+}
+
+/** Estimates of the bytes of what one decision adds: a new record's, and an allocation's in its block. */
+const NEW_RECORD_BYTES = 1500;
+const ALLOCATION_BYTES = 500;
 
 /** A transaction with what the mirror has to know of it afterwards. */
 export interface DraftedTransaction {
@@ -69,6 +81,8 @@ export class Draft implements View {
   readonly #unreleased = new Set<string>();
   readonly #marksReleases: boolean;
   #poolsCompared = false;
+  #writtenCount = 0;
+  #lastKeyed: { readonly changes: readonly Change[]; readonly keyed: readonly Keyed[] } = { changes: [], keyed: [] };
 
   constructor(mirror: Mirror, keys: RecordKeys, { marksReleases }: DraftOptions) {
     this.#mirror = mirror;
@@ -81,34 +95,57 @@ export class Draft implements View {
     return this.#touched.size === 0 && !this.#poolsCompared && this.#history.length === 0 && this.#released.size === 0;
   }
 
+  /** Whether the transaction compares what the change rests on. */
+  isCompared(change: Change): boolean {
+    return namesRecord(change) || (change.type === 'release' && this.#marksReleases);
+  }
+
   /**
    * How many operations the transaction has after these changes: comparisons or writes, whichever are more, as etcd counts
    * them against its limit.
    */
   operationsWith(changes: readonly Change[]): number {
-    const comparisons = new Set(this.#touched.keys());
-    for (const change of changes) if (namesRecord(change)) comparisons.add(this.#keys.of(change.record));
-    const pools = this.#poolsCompared || changes.some(({ type }) => type === 'expectPools');
+    const keyed = this.#keyed(changes);
     const count = (type: Change['type']): number => changes.filter((change) => change.type === type).length;
-    const logged = this.#history.length + count('log');
+    const fresh = keyed.filter(({ key }) => !this.#touched.has(key));
+    const written = keyed.filter(({ change, key }) => change.type !== 'expect' && !this.#touched.get(key)?.written);
+    const pools = this.#poolsCompared || count('expectPools') > 0 ? 1 : 0;
+    // Each release is compared with its handle as well.
     const [compared, marked] = this.#marksReleases
-      ? [this.#unreleased.size + count('expectUnreleased'), this.#released.size + count('release')]
+      ? [this.#unreleased.size + count('expectUnreleased') + count('release'), this.#released.size + count('release')]
       : [0, 0];
-    return Math.max(comparisons.size + (pools ? 1 : 0) + compared, this.#writesWith(changes) + logged + marked);
+    const comparisons = this.#touched.size + distinct(fresh) + pools + compared;
+    return Math.max(comparisons, this.#writtenCount + distinct(written) + this.#history.length + count('log') + marked);
+  }
+
+  /** About how many bytes the transaction has after these changes. */
+  bytesWith(changes: readonly Change[]): number {
+    let bytes = NEW_RECORD_BYTES * (this.#history.length + this.#released.size + changes.length);
+    for (const { change, key } of this.#keyed(changes))
+      if (change.type === 'put' && !this.#touched.has(key)) bytes += this.#mirror.storedBytes(key);
+    for (const [key, { record, written, changesCount }] of this.#touched)
+      if (record && written)
+        bytes += this.#mirror.storedBytes(key) + NEW_RECORD_BYTES + ALLOCATION_BYTES * changesCount;
+    return bytes;
   }
 
   /**
    * Takes over a decision's changes, all or none.
+   * @returns the keys of the records they name
    * @throws Failure STORE_CORRUPT when one would replace a record that cannot be read
    */
-  fold(changes: readonly Change[]): void {
-    for (const change of changes) if (namesRecord(change)) this.#mirror.stored(this.#keys.of(change.record));
+  fold(changes: readonly Change[]): readonly string[] {
+    const keyed = this.#keyed(changes);
+    for (const { key } of keyed) this.#mirror.stored(key);
     for (const change of changes) {
       if (change.type === 'expectPools') this.#poolsCompared = true;
       else if (change.type === 'log') this.#history.push(change.entry);
       else if (!namesRecord(change)) this.#mark(change);
-      else this.#touch(change);
     }
+    return keyed.map((each) => {
+      this.#touch(each);
+      return each.key;
+    });
   }
 
   /** What to commit: every record that was named is compared with the revision the decisions saw. */
@@ -121,10 +158,11 @@ export class Draft implements View {
       const modRevision = this.#mirror.modRevision(key);
       comparisons.push({ type: 'record', key, modRevision });
       if (!written) continue;
-      const raw = record && encodeRecord(record, this.#mirror.stored(key));
-      if (raw) puts.push({ key, value: serialize(raw) });
+      const made = record && writeRecord(record, this.#mirror.stored(key));
+      const value = made && Buffer.from(made.text);
+      if (value) puts.push({ key, value });
       else if (modRevision !== 0) deletes.push(key);
-      writes.push({ key, decoded: raw && { record, raw } });
+      writes.push({ key, decoded: made?.decoded, bytes: value?.length ?? 0 });
     }
     for (const entry of this.#history)
       puts.push({ key: this.#keys.historyEntry(entry), value: serialize(encodeHistoryEntry(entry)) });
@@ -295,27 +333,38 @@ export class Draft implements View {
     return sortByName([...kept, ...[...changed].map(({ value }) => value)]);
   }
 
-  #writesWith(changes: readonly Change[]): number {
-    const written = new Set([...this.#touched].flatMap(([key, { written }]) => (written ? [key] : [])));
-    for (const change of changes)
-      if (namesRecord(change) && change.type !== 'expect') written.add(this.#keys.of(change.record));
-    return written.size;
+  /** Computed once for the questions about the same changes. */
+  #keyed(changes: readonly Change[]): readonly Keyed[] {
+    if (this.#lastKeyed.changes !== changes) {
+      const keyed = changes.filter(namesRecord).map((change) => ({ change, key: this.#keys.of(change.record) }));
+      this.#lastKeyed = { changes, keyed };
+    }
+    return this.#lastKeyed.keyed;
   }
 
   #mark(change: Extract<Change, { handleId: string }>): void {
     if (!this.#marksReleases) return;
-    const key = this.#keys.release(change.handleId);
-    if (change.type === 'release') this.#released.set(key, change.nowMs);
-    else this.#unreleased.add(key);
+    const mark = this.#keys.release(change.handleId);
+    if (change.type === 'expectUnreleased') {
+      this.#unreleased.add(mark);
+      return;
+    }
+    this.#released.set(mark, change.nowMs);
+    // Who finds nothing to release has found no handle, and that must be so.
+    const handle = this.#keys.handle(change.handleId);
+    if (!this.#touched.has(handle))
+      this.#touched.set(handle, { record: this.#mirror.stored(handle)?.record, written: false, changesCount: 1 });
   }
 
-  #touch({ type, record }: RecordChange): void {
-    const key = this.#keys.of(record);
+  #touch({ change: { type, record }, key }: Keyed): void {
     const before = this.#touched.get(key);
     const stored = before ? undefined : this.#mirror.stored(key)?.record;
     if (stored?.kind === 'block') this.#hiddenBlocks.add(stored.value);
-    if (type !== 'expect') this.#touched.set(key, { record: type === 'put' ? record : undefined, written: true });
-    else if (!before) this.#touched.set(key, { record: stored, written: false });
+    if (type !== 'expect' && !before?.written) this.#writtenCount++;
+    const changesCount = (before?.changesCount ?? 0) + 1;
+    if (type !== 'expect')
+      this.#touched.set(key, { record: type === 'put' ? record : undefined, written: true, changesCount });
+    else if (!before) this.#touched.set(key, { record: stored, written: false, changesCount });
   }
 
   *#touchedOf<Kind extends RecordValue['kind']>(kind: Kind): Generator<Extract<RecordValue, { kind: Kind }>> {
@@ -331,6 +380,10 @@ interface Listing<Named> {
 
 function namesRecord(change: Change): change is RecordChange {
   return 'record' in change;
+}
+
+function distinct(keyed: readonly Keyed[]): number {
+  return keyed.length < 2 ? keyed.length : new Set(keyed.map(({ key }) => key)).size;
 }
 
 function isKind<Kind extends RecordValue['kind']>(

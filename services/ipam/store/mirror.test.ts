@@ -25,7 +25,7 @@ function count(mirror: Mirror, id = 'a'): number | undefined {
 
 function own(id: string, value: number) {
   const record = { kind: 'handle', value: handle(id, value) } as const;
-  return { key: keys.handle(id), decoded: { record, raw: encodeRecord(record, undefined) } };
+  return { key: keys.handle(id), decoded: { record, raw: encodeRecord(record, undefined) }, bytes: 1 };
 }
 
 async function putText(store: MemoryStore, key: string, text: string): Promise<void> {
@@ -55,7 +55,7 @@ describe('the mirror', () => {
   it('is not set back by older changes that the watch brings after an own commit', async () => {
     const store = new MemoryStore();
     const { mirror } = await startReplica(store);
-    mirror.applyOwn(9, [own('a', 9), { key: keys.handle('b'), decoded: undefined }], NOT_POOLS);
+    mirror.applyOwn(9, [own('a', 9), { key: keys.handle('b'), decoded: undefined, bytes: 0 }], NOT_POOLS);
     await writeHandle(store, handle('a', 1));
     await writeHandle(store, handle('b', 1));
     await settleEvents();
@@ -66,7 +66,7 @@ describe('the mirror', () => {
     const store = new MemoryStore();
     await writeHandle(store, handle('a', 1));
     const { mirror } = await startReplica(store);
-    mirror.applyOwn(3, [{ key: KEY, decoded: undefined }], NOT_POOLS);
+    mirror.applyOwn(3, [{ key: KEY, decoded: undefined, bytes: 0 }], NOT_POOLS);
     await remove(store, KEY);
     await writeHandle(store, handle('a', 5));
     await settleEvents();
@@ -186,7 +186,9 @@ describe('the mirror', () => {
           else await writeHandle(store, handle(id, value));
           const { revision, records } = await store.read([keys.handle(id)], forever);
           const write =
-            records.length > 0 && value !== null ? own(id, value) : { key: keys.handle(id), decoded: undefined };
+            records.length > 0 && value !== null
+              ? own(id, value)
+              : { key: keys.handle(id), decoded: undefined, bytes: 0 };
           if (isOwn) mirror.applyOwn(revision, [write], NOT_POOLS);
           if (settle) await settleEvents();
         }

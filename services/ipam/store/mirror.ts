@@ -1,5 +1,4 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -8,7 +7,7 @@ import { Image } from './image.js';
 import type { RecordKeys } from './record/keys.js';
 import { decodeRecord, type DecodedRecord } from './record/record.js';
 import { RevisionCompacted, type RecordChange, type Snapshot, type Store } from './store.js';
-import { throwIfAborted } from './transaction.js';
+import { throwIfAborted, untilAborted } from './transaction.js';
 
 export interface MirrorOptions {
   readonly store: Store;
@@ -44,7 +43,7 @@ export type MirrorEvent =
 
 /** What is known of a key. Its revision is that of the last change known, deletions included. */
 type Entry =
-  | { readonly state: 'present'; readonly revision: number; readonly decoded: DecodedRecord }
+  | { readonly state: 'present'; readonly revision: number; readonly decoded: DecodedRecord; readonly bytes: number }
   | { readonly state: 'unreadable'; readonly revision: number; readonly failure: Failure }
   | { readonly state: 'deleted'; readonly revision: number };
 
@@ -53,6 +52,8 @@ export interface OwnWrite {
   readonly key: string;
   /** Undefined when the record was deleted. */
   readonly decoded: DecodedRecord | undefined;
+  /** Size of the stored value. */
+  readonly bytes: number;
 }
 
 /** The part of a transaction that a lost comparison or an unknown outcome puts in question. */
@@ -85,10 +86,10 @@ export class Mirror {
   /** Revisions of the marks of releases that a lost comparison has brought here; all others are taken to be missing. */
   readonly #marks = new Map<string, number>();
   readonly #stop = new AbortController();
-  /** Everything up to this revision is applied. */
   #position = 0;
   /** Every change of a pool up to this revision is applied. */
   #poolsPosition = 0;
+  readonly #awaited = new Set<{ readonly revision: number; readonly resolve: () => void }>();
   #doubt: Questioned = { keys: [], pools: false };
   #settling: Promise<void> | undefined;
   #following: Promise<void> = Promise.resolve();
@@ -123,6 +124,23 @@ export class Mirror {
     return !entry || entry.state === 'deleted' ? 0 : entry.revision;
   }
 
+  /** Everything up to this revision is applied. */
+  get position(): number {
+    return this.#position;
+  }
+
+  /**
+   * Waits until everything up to the revision is applied.
+   * @throws Failure of the signal
+   */
+  async reach(revision: number, signal: AbortSignal): Promise<void> {
+    if (this.#position >= revision) return;
+    const reached = new Promise<void>((resolve) => {
+      this.#awaited.add({ revision, resolve });
+    });
+    await untilAborted(reached, signal);
+  }
+
   /** A revision up to which every change of a pool is known here. */
   get poolsRevision(): number {
     return Math.max(this.#position, this.#poolsPosition);
@@ -138,6 +156,12 @@ export class Mirror {
     return entry?.state === 'present' ? entry.decoded : undefined;
   }
 
+  /** Size of the value that is stored under the key; 0 when there is none. */
+  storedBytes(key: string): number {
+    const entry = this.#entries.get(key);
+    return entry?.state === 'present' ? entry.bytes : 0;
+  }
+
   /**
    * Applies a commit of this process.
    * @param poolsCompared - whether it was committed on the condition that no pool had changed
@@ -147,17 +171,25 @@ export class Mirror {
     writes: readonly OwnWrite[],
     { poolsCompared }: { readonly poolsCompared: boolean },
   ): void {
-    for (const { key, decoded } of writes) {
-      this.#apply(key, decoded ? { state: 'present', revision, decoded } : { state: 'deleted', revision });
+    for (const { key, decoded, bytes } of writes) {
+      this.#apply(key, decoded ? { state: 'present', revision, decoded, bytes } : { state: 'deleted', revision });
     }
     if (poolsCompared) this.#poolsPosition = Math.max(this.#poolsPosition, revision);
   }
 
   /**
-   * Reads again what a lost comparison has put in question, and applies it.
+   * Reads again what a lost comparison has put in question, and applies it. The view then shows these records as they are now, and
+   * others maybe as they were before, until the watch has caught up.
+   * @returns the keys whose records were not what was known of them
    * @throws Failure of the store
    */
-  async refresh(questioned: Questioned, signal: AbortSignal): Promise<void> {
+  async refresh(questioned: Questioned, signal: AbortSignal): Promise<ReadonlySet<string>> {
+    const before = questioned.keys.map((key) => this.modRevision(key));
+    await this.#read(questioned, signal);
+    return new Set(questioned.keys.filter((key, index) => this.modRevision(key) !== before[index]));
+  }
+
+  async #read(questioned: Questioned, signal: AbortSignal): Promise<void> {
     const { store, keys } = this.#options;
     const [records, pools] = await Promise.all([
       questioned.keys.length > 0 ? store.read(questioned.keys, signal) : undefined,
@@ -319,7 +351,8 @@ export class Mirror {
     const name = this.#options.keys.parse(key);
     if (!name) return;
     try {
-      this.#apply(key, { state: 'present', revision, decoded: decodeRecord(key, name, value) });
+      const decoded = decodeRecord(key, name, value);
+      this.#apply(key, { state: 'present', revision, decoded, bytes: value.length });
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
       this.#apply(key, { state: 'unreadable', revision, failure: error });
@@ -353,24 +386,15 @@ export class Mirror {
   /** Deletions that the watch has passed cannot be undone by anything it still brings. */
   #advance(revision: number): void {
     this.#position = Math.max(this.#position, revision);
+    for (const awaited of this.#awaited) {
+      if (awaited.revision > this.#position) continue;
+      this.#awaited.delete(awaited);
+      awaited.resolve();
+    }
     for (const key of this.#deleted) {
       if ((this.#entries.get(key)?.revision ?? 0) > this.#position) continue;
       this.#entries.delete(key);
       this.#deleted.delete(key);
     }
-  }
-}
-
-/** @throws what the promise throws, or the signal's failure as soon as it fires */
-async function untilAborted(promise: Promise<void>, signal: AbortSignal): Promise<void> {
-  let onAbort = (): void => undefined;
-  const aborted = new Promise<never>((_, reject) => {
-    onAbort = () => reject(failureOfSignal(signal));
-    signal.addEventListener('abort', onAbort);
-  });
-  try {
-    await Promise.race([promise, aborted]);
-  } finally {
-    signal.removeEventListener('abort', onAbort);
   }
 }

@@ -76,7 +76,7 @@ describe('folding', () => {
 
   it('answers what rests on an uncommitted change only once that is committed', async () => {
     const store = new MemoryStore();
-    const { updater } = await startReplica(store);
+    const { updater } = await startReplica(store, { isSoleWriter: true });
     store.injectFault('commit', { type: 'fails', failure: unavailable });
     const results = await Promise.allSettled([
       updater.update('n', increment('a'), always),

@@ -1,20 +1,21 @@
 import { setMaxListeners } from 'node:events';
 
-import { context, trace, type Context } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import { withSpan } from '@podwire/shared/runtime/span';
 
-import type { Decision, View } from '../allocator/view.js';
+import type { View } from '../allocator/view.js';
+import { withCommitSpan } from './commit-span.js';
 import { Draft, type DraftedTransaction } from './draft.js';
+import { FreshView } from './fresh-view.js';
+import { Lane } from './lane.js';
 import type { Mirror } from './mirror.js';
 import type { RecordKeys } from './record/keys.js';
+import { makeRequest, type Decide, type Request, type TransactionLimits } from './request.js';
 import type { CommitResult, Store } from './store.js';
 
-/** Pure: looks at nothing but the view, and may run several times. A throw fails its own request alone. */
-export type Decide<Outcome> = (view: View) => Decision<Outcome>;
+export type { Decide } from './request.js';
 
 export interface UpdaterOptions {
   readonly store: Store;
@@ -25,6 +26,10 @@ export interface UpdaterOptions {
   readonly random: () => number;
   /** Operations that one transaction may have; etcd's default limit. Range: 1 and more. Default: 128. */
   readonly maxOperationsCount?: number;
+  /** Estimated size above which a transaction takes no further request; etcd refuses 1.5 MiB. Default: 1 MiB. */
+  readonly maxTransactionBytes?: number;
+  /** Transactions that are under way at once at most. Range: 1 and more. Default: 2. */
+  readonly maxInFlightCount?: number;
   /** How often a request is decided at most before it fails with CONFLICT. Range: 1 and more. Default: 20. */
   readonly maxAttemptsCount?: number;
   /** How long a transaction may take before its outcome counts as unknown. Default: 10,000. */
@@ -34,40 +39,45 @@ export interface UpdaterOptions {
    * lose, for one put with each release and one comparison with each allocation. Default: false.
    */
   readonly marksReleases?: boolean;
+  /**
+   * Whether no other process writes to the store: then the mirror, which has all that this process has acknowledged, has all there is,
+   * and is never asked about. Default: false.
+   */
+  readonly isSoleWriter?: boolean;
 }
 
-const DEFAULT_MAX_OPERATIONS_COUNT = 128;
-const DEFAULT_MAX_ATTEMPTS_COUNT = 20;
-const DEFAULT_COMMIT_TIMEOUT_MS = 10_000;
+const DEFAULTS = {
+  maxOperationsCount: 128,
+  maxTransactionBytes: 2 ** 20,
+  maxInFlightCount: 2,
+  maxAttemptsCount: 20,
+  commitTimeoutMs: 10_000,
+  marksReleases: false,
+  isSoleWriter: false,
+} as const;
 const CONFLICT_BACKOFF: BackoffBounds = { baseMs: 2, maxMs: 200 };
 
-/** A request in its lane. Its outcome's type is known to its closures alone. */
-interface Request {
-  /**
-   * Decides against the draft and folds the changes into it.
-   * @returns what came of it; a failed decision has told its caller already
-   */
-  readonly decide: (draft: Draft) => 'folded' | 'unchanged' | 'failed' | 'full';
-  /** Tells the caller the outcome of the newest decision. */
-  readonly succeed: () => void;
-  readonly fail: (error: unknown) => void;
-  /** Ends the span of the wait. */
-  readonly started: () => void;
-  /** True once the caller knows its answer. */
-  isAnswered: boolean;
-  attempts: number;
-  readonly context: Context;
+export interface UpdateOptions {
+  readonly signal: AbortSignal;
+  /** Whether the first decision already has to see all that any replica has acknowledged. Default: false. */
+  readonly isFresh?: boolean;
 }
+
+/** Requests whose changes are committed together, by the lanes they are from. */
+type Group = ReadonlyMap<Lane, readonly Request[]>;
 
 /**
  * The one compare-and-swap loop. A request is a decision: it is run on a view of the datastore, and its changes are committed on
  * the condition that no record it named has changed since; else it is run again. What makes it hard:
  *
- * - Requests of one lane (one node, as a rule) want the same block. Each for itself, all but one would lose every comparison. So
- *   those that arrive while a transaction is in flight are folded, each seeing the changes of those before it, and committed
- *   together in the next one. Lanes do not wait for each other; between them the comparison decides.
+ * - A transaction costs more than a decision. So those that wait are folded, each seeing the changes of those before it, and
+ *   committed together, those of all lanes, while earlier ones are under way. But one lost comparison loses all of them.
+ * - Requests of one lane (one node, as a rule) want the same block: while some of them are being committed, the others wait, or
+ *   they would lose to them. Lanes do not wait for each other. One that loses to another replica goes alone for a while.
  * - An answer may rest on a change that is not committed yet: the repeat of an allocation finds the first one's in the draft. It
  *   has nothing to write, but must wait for the transaction, and be decided anew if that loses.
+ * - What is found without being compared (nothing to release, no pool with room, a repeat) may be out of date where other replicas
+ *   write. It is decided again on a view that has all they have acknowledged before it is answered.
  * - A decision that fails must leave nothing in the draft that others are folded on: its changes are taken over at once or not
  *   at all, after all that can fail has been tried.
  * - A caller may give up at any moment. Before its transaction is sent, it leaves no trace; after that the outcome stands, even
@@ -77,226 +87,190 @@ interface Request {
  */
 export class Updater {
   readonly #options: Required<UpdaterOptions>;
+  readonly #limits: TransactionLimits;
   readonly #lanes = new Map<string, Lane>();
   readonly #stop = new AbortController();
+  readonly #fresh: FreshView;
+  /** What is under way: transactions, and waits for fresh views and for back-offs. */
+  readonly #running = new Set<Promise<void>>();
+  #inFlight = 0;
+  #isScheduled = false;
+  #isSettling = false;
 
   constructor(options: UpdaterOptions) {
-    this.#options = {
-      maxOperationsCount: DEFAULT_MAX_OPERATIONS_COUNT,
-      maxAttemptsCount: DEFAULT_MAX_ATTEMPTS_COUNT,
-      commitTimeoutMs: DEFAULT_COMMIT_TIMEOUT_MS,
-      marksReleases: false,
-      ...options,
-    };
-    // Every lane that waits listens to it; Node would take more than ten for a leak, and say so on standard error.
+    this.#options = { ...DEFAULTS, ...options };
+    const { maxOperationsCount: operationsCount, maxTransactionBytes: bytes } = this.#options;
+    this.#limits = { operationsCount, bytes };
+    this.#fresh = new FreshView(options, this.#stop.signal);
+    // Everybody who waits listens to it; Node would take more than ten for a leak, and say so on standard error.
     setMaxListeners(0, this.#stop.signal);
   }
 
   /**
    * Decides, commits, and answers once it is durable. A decision without changes is answered without a commit, from a view that
-   * has everything this process has acknowledged.
-   * @param lane - requests with the same text are committed in groups, in the order in which they came
+   * has everything that any replica has acknowledged before.
+   * @param lane - requests with the same text are committed in the order in which they came
    * @throws what the decision throws; Failure CONFLICT, STORE_UNAVAILABLE, or the signal's
    */
-  update<Outcome>(
-    lane: string,
-    decide: Decide<Outcome>,
-    { signal }: { readonly signal: AbortSignal },
-  ): Promise<Outcome> {
+  update<Outcome>(lane: string, decide: Decide<Outcome>, { signal, isFresh = false }: UpdateOptions): Promise<Outcome> {
     if (signal.aborted) return Promise.reject(failureOfSignal(signal));
     if (this.#stop.signal.aborted) return Promise.reject(closedFailure());
     return new Promise((resolve, reject) => {
-      const existing = this.#lanes.get(lane);
-      const request = this.#request(decide, { resolve, reject, signal, waits: existing !== undefined });
-      if (existing) existing.add(request);
-      else this.#open(lane, request);
+      const waits = this.#lanes.get(lane)?.isOccupied ?? false;
+      const caller = { decide, resolve, reject, signal, waits, isFresh: this.#options.isSoleWriter };
+      const request = makeRequest({ ...caller, limits: this.#limits });
+      if (isFresh && !request.isFresh) this.#run(this.#freshen(lane, request));
+      else this.#enqueue(lane, request);
     });
+  }
+
+  /**
+   * Looks at a view that has everything that any replica has acknowledged before the call.
+   * @throws what `look` throws; Failure STORE_UNAVAILABLE, or the signal's
+   */
+  async read<Result>(look: (view: View) => Result, { signal }: { readonly signal: AbortSignal }): Promise<Result> {
+    if (signal.aborted) throw failureOfSignal(signal);
+    if (this.#stop.signal.aborted) throw closedFailure();
+    const { mirror, isSoleWriter } = this.#options;
+    if (!isSoleWriter) await this.#fresh.reach(signal);
+    if (mirror.inDoubt) await mirror.settle(signal);
+    return look(mirror.view);
+  }
+
+  /** Looks at the view as it is, which other replicas may have changed since: for hints. */
+  peek<Result>(look: (view: View) => Result): Promise<Result> {
+    return Promise.resolve(this.#options.mirror.view).then(look);
   }
 
   /** Fails all requests that wait, and waits for the transactions in flight. Idempotent. */
   async close(): Promise<void> {
     this.#stop.abort();
-    await Promise.all([...this.#lanes.values()].map(({ done }) => done));
+    while (this.#running.size > 0) await Promise.all(this.#running);
+    this.#failWaiting(closedFailure());
   }
 
-  #open(name: string, request: Request): void {
-    const lane = new Lane(this.#options, this.#stop.signal);
+  #enqueue(name: string, request: Request): void {
+    if (this.#stop.signal.aborted) {
+      request.fail(closedFailure());
+      return;
+    }
+    const lane = this.#lanes.get(name) ?? new Lane(name);
     this.#lanes.set(name, lane);
     lane.add(request);
-    lane.run(() => this.#lanes.delete(name));
+    this.#schedule();
   }
 
-  #request<Outcome>(decide: Decide<Outcome>, caller: Caller<Outcome>): Request {
-    const wait = caller.waits ? startWait() : () => undefined;
-    let answer = (): void => undefined;
-    const finish = (tell: () => void): void => {
-      if (request.isAnswered) return;
-      request.isAnswered = true;
-      caller.signal.removeEventListener('abort', onAbort);
-      wait();
-      tell();
-    };
-    const fail = (error: unknown): void => finish(() => caller.reject(error));
-    const onAbort = (): void => fail(failureOfSignal(caller.signal));
-    const request: Request = {
-      isAnswered: false,
-      attempts: 0,
-      context: context.active(),
-      started: wait,
-      succeed: () => finish(answer),
-      fail,
-      decide: (draft) => {
-        try {
-          const { changes, outcome } = decide(draft);
-          const folded = foldWithin(draft, changes, this.#options.maxOperationsCount);
-          if (folded) answer = () => caller.resolve(outcome);
-          return !folded ? 'full' : changes.length > 0 ? 'folded' : 'unchanged';
-        } catch (error) {
-          fail(error);
-          return 'failed';
-        }
-      },
-    };
-    caller.signal.addEventListener('abort', onAbort);
-    return request;
-  }
-}
-
-interface Caller<Outcome> {
-  readonly resolve: (outcome: Outcome) => void;
-  readonly reject: (error: unknown) => void;
-  readonly signal: AbortSignal;
-  readonly waits: boolean;
-}
-
-/** @returns false when the transaction has no room for the changes */
-function foldWithin(draft: Draft, changes: Decision<unknown>['changes'], maxOperationsCount: number): boolean {
-  const operations = draft.operationsWith(changes);
-  if (operations > maxOperationsCount) {
-    if (!draft.isEmpty) return false;
-    throw new Failure(
-      'INTERNAL',
-      `the request needs ${operations} operations in one transaction and the datastore allows ${maxOperationsCount}: split the request, or raise the limit there and here`,
-    );
-  }
-  draft.fold(changes);
-  return true;
-}
-
-/** The requests of one lane, and the loop that serves them until there are none. */
-class Lane {
-  readonly #options: Required<UpdaterOptions>;
-  readonly #stop: AbortSignal;
-  #queue: Request[] = [];
-  done: Promise<void> = Promise.resolve();
-
-  constructor(options: Required<UpdaterOptions>, stop: AbortSignal) {
-    this.#options = options;
-    this.#stop = stop;
+  /** Requests of the same turn of the event loop go into the same transaction. */
+  #schedule(): void {
+    if (this.#isScheduled) return;
+    this.#isScheduled = true;
+    setImmediate(() => {
+      this.#isScheduled = false;
+      this.#serve();
+    });
   }
 
-  add(request: Request): void {
-    this.#queue.push(request);
-  }
-
-  run(onIdle: () => void): void {
-    this.done = this.#serve(onIdle);
-  }
-
-  async #serve(onIdle: () => void): Promise<void> {
-    // Requests of the same turn of the event loop go into the same transaction.
-    await Promise.resolve();
-    while (this.#dropAnswered()) {
-      if (this.#stop.aborted) this.#failAll(closedFailure());
-      else if (await this.#settled()) await this.#serveGroup();
+  #serve(): void {
+    if (this.#stop.signal.aborted) {
+      this.#failWaiting(closedFailure());
+      return;
     }
-    onIdle();
+    if (this.#options.mirror.inDoubt) {
+      if (!this.#isSettling) this.#run(this.#settle());
+      return;
+    }
+    while (this.#inFlight < this.#options.maxInFlightCount) {
+      const draft = new Draft(this.#options.mirror, this.#options.keys, this.#options);
+      const group = this.#fold(draft);
+      if (group.size === 0) return;
+      this.#run(this.#commitGroup(draft, group));
+    }
   }
 
-  #dropAnswered(): boolean {
-    this.#queue = this.#queue.filter(({ isAnswered }) => !isAnswered);
-    return this.#queue.length > 0;
+  /** Keeps a promise, which does not reject, for {@link close} to wait for. */
+  #run(running: Promise<void>): void {
+    this.#running.add(running);
+    void running.then(() => this.#running.delete(running));
   }
 
-  async #settled(): Promise<boolean> {
-    if (!this.#options.mirror.inDoubt) return true;
+  async #settle(): Promise<void> {
+    this.#isSettling = true;
     try {
-      await this.#options.mirror.settle(this.#stop);
-      return true;
+      await this.#options.mirror.settle(this.#stop.signal);
     } catch (error) {
-      this.#failAll(error);
-      return false;
+      this.#failWaiting(error);
+    } finally {
+      this.#isSettling = false;
+      this.#schedule();
     }
   }
 
-  #failAll(error: unknown): void {
-    for (const request of this.#queue.splice(0)) request.fail(error);
+  #failWaiting(error: unknown): void {
+    for (const lane of this.#lanes.values()) for (const request of lane.takeAll()) request.fail(error);
   }
 
-  async #serveGroup(): Promise<void> {
-    const draft = new Draft(this.#options.mirror, this.#options.keys, this.#options);
-    const group = this.#fold(draft);
-    if (group.length === 0) return;
-    let drafted: DraftedTransaction | undefined;
-    try {
-      drafted = draft.build();
-      const result = await this.#commit(drafted, group);
-      if (!result.committed) {
-        await this.#lost(drafted, group);
-        return;
-      }
-      const poolsCompared = drafted.questioned.pools;
-      this.#options.mirror.applyOwn(result.revision, drafted.writes, { poolsCompared });
-      for (const request of group) request.succeed();
-    } catch (error) {
-      if (drafted) this.#options.mirror.doubt(drafted.questioned);
-      for (const request of group) request.fail(error);
+  /** Takes requests off their lanes for as long as the transaction has room. */
+  #fold(draft: Draft): Group {
+    const group = new Map<Lane, Request[]>();
+    const nowMs = this.#options.clock.nowMs();
+    for (const lane of this.#lanes.values()) {
+      const isAlone = lane.isAlone(nowMs);
+      if (lane.isIdle && !isAlone) this.#lanes.delete(lane.name);
+      if (!lane.isReady || (isAlone && group.size > 0)) continue;
+      const { requests, isFull } = this.#foldLane(draft, lane);
+      if (requests.length > 0) group.set(lane, requests);
+      if (isFull || (isAlone && group.size > 0)) break;
     }
-  }
-
-  /** Takes requests off the queue for as long as the transaction has room. @returns those that wait for its commit */
-  #fold(draft: Draft): Request[] {
-    const group: Request[] = [];
-    let taken = 0;
-    for (const request of this.#queue) {
-      if (request.isAnswered) {
-        taken++;
-        continue;
-      }
-      const result = request.decide(draft);
-      if (result === 'full') break;
-      taken++;
-      request.started();
-      if (result === 'failed') continue;
-      if (draft.isEmpty) request.succeed();
-      else group.push(request);
-    }
-    this.#queue.splice(0, taken);
     return group;
   }
 
-  #commit({ transaction }: DraftedTransaction, group: readonly Request[]): Promise<CommitResult> {
-    const { puts, deletes, comparisons } = transaction;
-    const attributes = {
-      'podwire.store.puts': puts.length,
-      'podwire.store.deletes': deletes.length,
-      'podwire.store.comparisons': comparisons.length,
-      'podwire.store.group_size': group.length,
-    };
-    // The span belongs to the trace of the first request; the others' traces and it point to each other.
-    return context.with(group[0]?.context ?? context.active(), () =>
-      withSpan('podwire.store.commit', attributes, async (span) => {
-        for (const other of group.slice(1)) {
-          const parent = trace.getSpan(other.context);
-          if (!parent) continue;
-          span.addLink({ context: parent.spanContext() });
-          parent.addLink({ context: span.spanContext() });
-        }
-        const result = await this.#commitInTime(transaction);
-        span.setAttribute('podwire.store.committed', result.committed);
-        return result;
-      }),
-    );
+  #foldLane(draft: Draft, lane: Lane): { readonly requests: Request[]; readonly isFull: boolean } {
+    const requests: Request[] = [];
+    for (let request = lane.first(); request; request = lane.first()) {
+      const folded = request.decide(draft);
+      if (folded === 'full') return { requests, isFull: true };
+      lane.takeFirst();
+      request.started();
+      if (folded === 'unsure') this.#run(this.#freshen(lane.name, request));
+      else if (folded === 'failed') continue;
+      else if (draft.isEmpty) request.succeed();
+      else requests.push(request);
+    }
+    return { requests, isFull: false };
+  }
+
+  async #freshen(lane: string, request: Request): Promise<void> {
+    try {
+      await this.#fresh.reach(request.signal);
+      request.isFresh = true;
+      this.#enqueue(lane, request);
+    } catch (error) {
+      request.fail(this.#stop.signal.aborted ? closedFailure() : error);
+    }
+  }
+
+  async #commitGroup(draft: Draft, group: Group): Promise<void> {
+    const requests = [...group.values()].flat();
+    this.#inFlight++;
+    for (const lane of group.keys()) lane.isBusy = true;
+    let drafted: DraftedTransaction | undefined;
+    try {
+      drafted = draft.build();
+      const { transaction, writes, questioned } = drafted;
+      const contexts = requests.map(({ context }) => context);
+      const result = await withCommitSpan(transaction, contexts, () => this.#commitInTime(transaction));
+      if (result.committed) {
+        this.#options.mirror.applyOwn(result.revision, writes, { poolsCompared: questioned.pools });
+        for (const request of requests) request.succeed();
+      } else await this.#lost(drafted, group);
+    } catch (error) {
+      if (drafted) this.#options.mirror.doubt(drafted.questioned);
+      for (const request of requests) request.fail(error);
+    } finally {
+      for (const lane of group.keys()) lane.isBusy = false;
+      this.#inFlight--;
+      this.#schedule();
+    }
   }
 
   async #commitInTime(transaction: DraftedTransaction['transaction']): Promise<CommitResult> {
@@ -314,30 +288,38 @@ class Lane {
   }
 
   /**
-   * Puts the requests back, to be decided anew once it is known what has changed.
+   * Puts the requests back, to be decided anew on what has changed. Those whose records have changed wait first, for longer with each
+   * attempt, and then go alone.
    * @throws Failure of the store when it cannot be asked
    */
-  async #lost({ questioned }: DraftedTransaction, group: readonly Request[]): Promise<void> {
-    const { mirror, clock, random, maxAttemptsCount } = this.#options;
-    for (const request of group) {
+  async #lost(drafted: DraftedTransaction, group: Group): Promise<void> {
+    const { mirror, maxAttemptsCount } = this.#options;
+    const requests = [...group.values()].flat();
+    const changed = await mirror.refresh(drafted.questioned, this.#stop.signal);
+    const lost = requests.filter(({ keys }) => keys.some((key) => changed.has(key)));
+    // Where no record tells who was at fault (a pool was made, the store gave no reason), everybody is.
+    const atFault = new Set(lost.length > 0 ? lost : requests);
+    for (const request of atFault) {
       if (++request.attempts >= maxAttemptsCount) request.fail(conflictFailure(request.attempts));
     }
-    this.#queue.unshift(...group);
-    if (!this.#dropAnswered()) return;
-    const attempt = Math.max(...group.map(({ attempts }) => attempts)) - 1;
-    await clock.sleep(backoffMs(attempt, CONFLICT_BACKOFF, random()), this.#stop);
-    await mirror.refresh(questioned, this.#stop);
+    for (const [lane, own] of group) {
+      lane.putBack(own);
+      const attempts = own.filter((request) => atFault.has(request)).map((request) => request.attempts);
+      if (attempts.length > 0) this.#backOff(lane, Math.max(...attempts) - 1);
+    }
   }
-}
 
-/** Begins the span of a request's wait. @returns what ends it; may be called again */
-function startWait(): () => void {
-  let end = (): void => undefined;
-  const waited = new Promise<void>((resolve) => {
-    end = resolve;
-  });
-  void withSpan('podwire.ipam.lane_wait', {}, () => waited);
-  return end;
+  #backOff(lane: Lane, attempt: number): void {
+    const { clock, random } = this.#options;
+    lane.lost(clock.nowMs());
+    const delayMs = backoffMs(attempt, CONFLICT_BACKOFF, random());
+    this.#run(
+      clock.sleep(delayMs, this.#stop.signal).then(() => {
+        lane.resume();
+        this.#schedule();
+      }),
+    );
+  }
 }
 
 function conflictFailure(attempts: number): Failure {

@@ -1,0 +1,76 @@
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { Mirror } from './mirror.js';
+import type { RecordKeys } from './record/keys.js';
+import type { Store } from './store.js';
+import { untilAborted } from './transaction.js';
+
+export interface FreshViewOptions {
+  readonly store: Store;
+  readonly mirror: Mirror;
+  readonly keys: RecordKeys;
+  readonly clock: Clock;
+}
+
+/** How long the watch may take to bring what is known to be committed before it is made to, in milliseconds. */
+const WATCH_PATIENCE_MS = 20;
+
+/**
+ * Brings the mirror up to all that any replica has acknowledged. What makes it hard:
+ *
+ * - The store tells its revision, and the watch tells of changes: where the last changes were of keys that are not watched, the watch
+ *   stays behind the revision for as long as nothing else happens. Then a key is written that is watched; what comes before it
+ *   is known when it comes. (etcd answers a request for the watch's progress, but releases before 3.4.25 and 3.5.8 may
+ *   answer it before they have sent the changes.)
+ * - One round serves all who ask before it begins, and one round is under way at a time, so that its cost does not grow with those
+ *   who ask.
+ */
+export class FreshView {
+  readonly #options: FreshViewOptions;
+  /** Ends the rounds. */
+  readonly #stop: AbortSignal;
+  #next: Promise<void> | undefined;
+  #current: Promise<void> = Promise.resolve();
+
+  constructor(options: FreshViewOptions, stop: AbortSignal) {
+    this.#options = options;
+    this.#stop = stop;
+  }
+
+  /**
+   * Waits until the mirror shows all that was acknowledged before the call.
+   * @throws Failure of the store, or the signal's
+   */
+  reach(signal: AbortSignal): Promise<void> {
+    this.#next ??= this.#begin();
+    return untilAborted(this.#next, signal);
+  }
+
+  #begin(): Promise<void> {
+    const round = this.#current
+      .catch(() => undefined)
+      .then(() => {
+        this.#next = undefined;
+        this.#current = this.#round();
+        return this.#current;
+      });
+    // Everybody who waits may have given up.
+    round.catch(() => undefined);
+    return round;
+  }
+
+  async #round(): Promise<void> {
+    const { store, mirror, clock, keys } = this.#options;
+    const revision = await store.revision(this.#stop);
+    if (mirror.position >= revision) return;
+    const reached = new AbortController();
+    const patience = clock.sleep(WATCH_PATIENCE_MS, AbortSignal.any([this.#stop, reached.signal]));
+    const watched = mirror.reach(revision, this.#stop).then(() => reached.abort());
+    watched.catch(() => reached.abort());
+    await patience;
+    if (mirror.position >= revision) return;
+    const puts = [{ key: keys.barrier, value: Buffer.from('{}') }];
+    const result = await store.commit({ comparisons: [], puts, deletes: [] }, this.#stop);
+    if (result.committed) await mirror.reach(result.revision, this.#stop);
+  }
+}
