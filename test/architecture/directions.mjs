@@ -74,6 +74,7 @@ export const ZONES = [
       'services/ipam/events.ts',
       'services/ipam/allocator',
       'services/ipam/store',
+      'services/ipam/watch',
     ],
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
@@ -104,7 +105,14 @@ export const ZONES = [
   },
   {
     path: 'services/ipam/rpc',
-    zones: ['services/shared', 'proto/gen', 'services/ipam/allocator', 'services/ipam/ipam.ts'],
+    zones: ['services/shared', 'proto/gen', 'services/ipam/allocator', 'services/ipam/ipam.ts', 'services/ipam/watch'],
+    packages: [],
+    ...PURE,
+  },
+  // What the store's mirror tells, to many who listen; the contract's messages come in as a codec.
+  {
+    path: 'services/ipam/watch',
+    zones: ['services/shared', 'services/ipam/allocator', 'services/ipam/store'],
     packages: [],
     ...PURE,
   },
