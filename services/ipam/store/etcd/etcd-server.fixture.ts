@@ -1,4 +1,4 @@
-import { execFileSync, spawn, type ChildProcess } from 'node:child_process';
+import { execFile, execFileSync, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { appendFileSync, closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { promisify } from 'node:util';
 
 /** A real etcd for tests: Debian's etcd-server, on ports of 127.0.0.1 that are its own, with its data in a temporary folder. */
 
@@ -33,6 +34,8 @@ export interface TlsFiles {
 }
 
 const START_TIMEOUT_MS = 20_000;
+
+const CTL_ENV = { PATH: process.env.PATH ?? '', ETCDCTL_API: '3' };
 
 /** Ends those that a test has left running, so that nothing outlives the tests. */
 const running = new Set<ChildProcess>();
@@ -81,7 +84,7 @@ export class EtcdServer {
     child.on('error', (error) => appendFileSync(this.#logFile, `${String(error)}\n`));
     child.on('close', () => running.delete(child));
     const deadlineMs = Date.now() + START_TIMEOUT_MS;
-    while (!this.#answers()) {
+    while (!(await this.#answers())) {
       if (child.exitCode !== null || child.pid === undefined || Date.now() > deadlineMs)
         throw new Error(`etcd did not start:\n${readFileSync(this.#logFile, 'utf8').slice(-4000)}`);
       await sleep(30);
@@ -133,14 +136,7 @@ export class EtcdServer {
 
   /** Runs etcdctl against this server. @throws Error with what it said */
   ctl(...args: readonly string[]): string {
-    const { tls } = this.#options;
-    const flags = tls ? [`--cacert=${tls.ca}`, `--cert=${tls.cert}`, `--key=${tls.key}`] : [];
-    const env = { PATH: process.env.PATH ?? '', ETCDCTL_API: '3' };
-    return execFileSync('etcdctl', [`--endpoints=${this.url}`, ...flags, ...args], {
-      encoding: 'utf8',
-      env,
-      stdio: ['ignore', 'pipe', 'pipe'],
-    });
+    return execFileSync('etcdctl', this.#ctlArguments(args), { encoding: 'utf8', env: CTL_ENV, stdio: 'pipe' });
   }
 
   /** Ends it, however it is, and removes its files. Idempotent. */
@@ -157,13 +153,21 @@ export class EtcdServer {
     return join(this.directory, 'log');
   }
 
-  #answers(): boolean {
+  async #answers(): Promise<boolean> {
+    const args = this.#ctlArguments(['endpoint', 'health', '--command-timeout=1s']);
     try {
-      this.ctl('endpoint', 'health', '--command-timeout=1s');
+      await promisify(execFile)('etcdctl', args, { env: CTL_ENV });
       return true;
-    } catch {
-      return false;
+    } catch (error) {
+      // With users it tells etcdctl, which has none, nothing else; but it has a leader to know them from.
+      return String(error).includes('user name is empty');
     }
+  }
+
+  #ctlArguments(args: readonly string[]): string[] {
+    const { tls } = this.#options;
+    const flags = tls ? [`--cacert=${tls.ca}`, `--cert=${tls.cert}`, `--key=${tls.key}`] : [];
+    return [`--endpoints=${this.url}`, ...flags, ...args];
   }
 
   async #end(signal: NodeJS.Signals): Promise<void> {
