@@ -1,5 +1,6 @@
 // The programs that building and running need, and how they come onto the machine.
 import { spawnSync } from 'node:child_process';
+import { existsSync, rmSync, writeFileSync } from 'node:fs';
 import process from 'node:process';
 
 /** Programs to build with, each with the Debian package that brings it. */
@@ -11,11 +12,35 @@ export const NAMESPACE_PROGRAMS = { unshare: 'util-linux', nsenter: 'util-linux'
 /** Programs that tests compare Podwire with, or look at the kernel with. */
 export const TEST_PROGRAMS = { ping: 'iputils-ping', strace: 'strace' };
 
+/** A real etcd, for what is tested and measured on it. Each test starts its own; Debian's service is not used. */
+export const ETCD_PROGRAMS = { etcd: 'etcd-server', etcdctl: 'etcd-client', openssl: 'openssl' };
+
 /** Other people's CNI plugins, to be measured beside ours. */
 export const PEER_PROGRAMS = { '/usr/lib/cni/ptp': 'containernetworking-plugins' };
 
 export function hasProgram(program) {
   return spawnSync('sh', ['-c', `command -v ${program}`]).status === 0;
+}
+
+/** Debian starts the services of a package as it installs them, unless this says no (invoke-rc.d). */
+const SERVICE_POLICY = '/usr/sbin/policy-rc.d';
+
+/** Services that come with the packages above, and that nothing here wants to run. */
+const SERVICES = { 'etcd-server': 'etcd.service' };
+
+/** Runs what installs packages, and leaves none of their services started, now or at the next boot. */
+function withoutServices(packages, install) {
+  const services = packages.flatMap((name) => SERVICES[name] ?? []);
+  if (services.length === 0) return install();
+  // A policy that is there is the machine's own, and stays as it is.
+  const isOurs = !existsSync(SERVICE_POLICY);
+  if (isOurs) writeFileSync(SERVICE_POLICY, '#!/bin/sh\nexit 101\n', { mode: 0o755 });
+  try {
+    return install();
+  } finally {
+    if (isOurs) rmSync(SERVICE_POLICY, { force: true });
+    if (hasProgram('systemctl')) spawnSync('systemctl', ['disable', '--now', '--quiet', ...services]);
+  }
 }
 
 /**
@@ -34,10 +59,10 @@ export function ensurePrograms(programs) {
   }
   process.stdout.write(`installing ${packages.join(', ')} (${command})\n`);
   const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' };
-  const install = spawnSync('sh', ['-c', `apt-get update -qq && ${command} -qq`], {
-    env,
-    stdio: ['ignore', 'ignore', 'inherit'],
-  });
+  const options = { env, stdio: ['ignore', 'ignore', 'inherit'] };
+  const install = withoutServices(packages, () =>
+    spawnSync('sh', ['-c', `apt-get update -qq && ${command} -qq`], options),
+  );
   const still = missing();
   if (install.status === 0 && still.length === 0) return undefined;
   return `${(still.length > 0 ? still : wanted).join(', ')}: could not be installed with: ${command}`;
