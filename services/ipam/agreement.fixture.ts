@@ -1,6 +1,6 @@
 import { addressAt, formatPrefix, hostPrefix, prefixContains, prefixesOverlap } from '@podwire/shared/net/prefix';
 
-import { belongsTo, holderOf } from './allocator/attributes.js';
+import { attachmentOf, belongsTo, holderOf } from './allocator/attributes.js';
 import { attributesAt, ordinalsWhere } from './allocator/block.js';
 import { validateBlock } from './allocator/block-invariants.js';
 import { endpointKey } from './allocator/endpoint.js';
@@ -70,7 +70,7 @@ function blockFaults(view: MapView, nowMs: number): string[] {
     return [
       ...validateBlock(block, nowMs),
       ...(pool?.blockSizeBits === block.prefix.length ? [] : [`${name} is in no pool of its size`]),
-      ...(affinity?.state === 'confirmed' ? [] : [`${name} has no confirmed affinity`]),
+      ...(!block.owner || affinity?.state === 'confirmed' ? [] : [`${name} has no confirmed affinity`]),
       ...blocks
         .filter((other) => other !== block && prefixesOverlap(other.prefix, block.prefix))
         .map((other) => `${name} overlaps ${formatPrefix(other.prefix)}`),
@@ -81,14 +81,16 @@ function blockFaults(view: MapView, nowMs: number): string[] {
   });
 }
 
-/** What containers outside Kubernetes hold. A pod's endpoint may have gone with the last of its sandboxes to take it. */
+/**
+ * What containers outside Kubernetes hold. A pod's endpoint may have gone with the last of its sandboxes to take it; tunnels, and
+ * whoever else holds addresses without an attachment, have none.
+ */
 function heldIn(block: Block) {
   return block.allocations.flatMap((_, ordinal) => {
     const attributes = attributesAt(block, ordinal);
-    if (!attributes || holderOf(attributes).pod) return [];
-    const { network = '', interface: interfaceName = '' } = attributes.owner;
-    const containerId = attributes.handleId?.slice(network.length + 1) ?? '';
-    const key = endpointKey({ attachment: { network, containerId, interfaceName }, ...holderOf(attributes) });
+    const attachment = attributes && attachmentOf(attributes);
+    if (!attachment || holderOf(attributes).pod) return [];
+    const key = endpointKey({ attachment, ...holderOf(attributes) });
     return [{ address: hostPrefix(addressAt(block.prefix, ordinal)), key }];
   });
 }

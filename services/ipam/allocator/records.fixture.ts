@@ -5,7 +5,16 @@ import { makeBlock } from './block.js';
 import { checkPool } from './check-pool.js';
 import { makePool } from './create-pool.js';
 import { DEFAULT_CONFIG } from './demand.js';
-import type { Affinity, AffinityState, AllocationRequest, Block, BlockOwner, IpamConfig, Pool } from './records.js';
+import type {
+  Affinity,
+  AffinityState,
+  AllocationRequest,
+  Block,
+  BlockOwner,
+  IpamConfig,
+  Node,
+  Pool,
+} from './records.js';
 import type { RecordValue } from './view.js';
 
 /** Records as tests want them: usual in all that is not said. */
@@ -39,6 +48,29 @@ export function block(cidr: string, nodeName: string, rest: Partial<Block> = {})
 
 export function affinity(cidr: string, nodeName: string, state: AffinityState = 'confirmed'): Affinity {
   return { owner: host(nodeName), block: prefix(cidr), state };
+}
+
+/** A registered node. */
+export function node(name: string, rest: Partial<Node> = {}): Node {
+  return {
+    name,
+    uid: `uid-${name}`,
+    createTimeMs: NOW_MS,
+    deletionTimeMs: undefined,
+    labels: {},
+    registeredLabels: {},
+    ipv4: undefined,
+    ipv6: undefined,
+    tunnels: new Map(),
+    tunnelMacs: new Map(),
+    interfaces: [],
+    asNumber: undefined,
+    ...rest,
+  };
+}
+
+export function nodeRecord(name: string, rest: Partial<Node> = {}): RecordValue {
+  return { kind: 'node', value: node(name, rest) };
 }
 
 export function config(rest: Partial<IpamConfig> = {}): RecordValue {
