@@ -1,12 +1,14 @@
 import { metrics, trace } from '@opentelemetry/api';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
-import { formatAddress } from '@podwire/shared/net/address';
+import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
 
 import type { Allocation } from './allocator/allocate.js';
+import type { Repaired } from './allocator/audit/repair.js';
 import type { Endpoint, Pool } from './allocator/records.js';
+import type { ReleasedAffinity } from './allocator/release-affinity.js';
 
 /**
  * What happened, told once it is durable: a counter, a log line, attributes of the active span. Counters have few attributes
@@ -29,6 +31,9 @@ export class Events {
     '{endpoint}',
     'Servers of the datastore that were given up as they failed',
   );
+  readonly #upkeepFailures = this.#counter('podwire.ipam.upkeep.failures', '{task}', 'Background work that failed');
+  readonly #repairs = this.#counter('podwire.ipam.repairs', '{finding}', 'Findings of audits by what a repair came to');
+  readonly #affinities = this.#counter('podwire.ipam.affinities.released', '{affinity}', 'Claims of blocks that ended');
   readonly #pools = this.#counter('podwire.ipam.pools', '{pool}', 'Pools by what became of them');
 
   constructor(log: Logger) {
@@ -66,6 +71,29 @@ export class Events {
     else this.#log.debug('nothing to release');
   }
 
+  /** Blocks became a node's without an allocation. */
+  blocksClaimed(blocks: readonly Prefix[], nodeName: string): void {
+    for (const block of blocks) this.#blockClaimed(block, nodeName);
+  }
+
+  /** Claims of blocks ended, or were to end. */
+  affinitiesReleased(released: readonly ReleasedAffinity[]): void {
+    for (const { block, owner, result } of released) {
+      this.#affinities.add(1, { result });
+      const facts = { 'podwire.block': formatPrefix(block), 'podwire.node': owner.name };
+      if (result === 'removed')
+        this.#log.info(facts, `${owner.name} gave up block ${formatPrefix(block)}, which was empty`);
+      if (result === 'disowned')
+        this.#log.info(facts, `${owner.name} gave up block ${formatPrefix(block)}, whose addresses stay in use`);
+    }
+  }
+
+  /** The owner of an address says something else of itself. */
+  attributesSet(address: Address): void {
+    const text = formatAddress(address);
+    this.#log.info({ 'podwire.addresses': [text] }, `set the attributes of ${text}`);
+  }
+
   poolCreated({ name, prefix, blockSizeBits }: Pool): void {
     this.#pools.add(1, { event: 'created' });
     const text = `created pool "${name}" ${formatPrefix(prefix)} with blocks of /${blockSizeBits}`;
@@ -92,6 +120,22 @@ export class Events {
     this.#log.info({ 'podwire.pool': name }, text);
   }
 
+  /** Work in the background failed; it is tried again. */
+  upkeepFailed(task: string, error: unknown): void {
+    this.#upkeepFailures.add(1, { task });
+    this.#log.warn({ err: error, 'podwire.task': task }, `failed to ${task}; trying again later`);
+  }
+
+  /** Faults of the datastore were looked at to be repaired; nothing is said of those that were only to be shown. */
+  repaired(results: readonly Repaired[]): void {
+    for (const { finding, result } of results) {
+      if (result.state === 'possible') continue;
+      this.#repairs.add(1, { kind: finding.kind, result: result.state });
+      const facts = { 'podwire.finding': finding.id };
+      if (result.state === 'repaired') this.#log.info(facts, `repaired: ${finding.explanation}; ${result.effect}`);
+    }
+  }
+
   /** A record of the datastore cannot be read: it is set aside, and the rest goes on being served. */
   recordUnreadable(key: string, failure: Failure): void {
     this.#log.error({ err: failure, 'podwire.store.key': key }, failure.message);
@@ -106,6 +150,11 @@ export class Events {
   storeEndpointLost(endpoint: string, failure: Failure): void {
     this.#endpointsLost.add(1);
     this.#log.warn({ err: failure, 'server.address': endpoint }, failure.message);
+  }
+
+  /** The datastore does not answer while the service starts; it is asked again. */
+  datastoreAwaited(failure: Failure): void {
+    this.#log.warn({ err: failure }, `waiting for the datastore: ${failure.message}`);
   }
 
   /** The datastore's changes are not seen for a while. */

@@ -20,12 +20,12 @@ const log = createLogger({ service: NAME, level: 'info' });
 await runProcess({
   log,
   stopTimeoutMs: STOP_TIMEOUT_MS,
-  start: async () => {
+  start: async (signal) => {
     const config = readConfig(process.env);
     log.level = config.logLevel;
     const stopTelemetry = await startTelemetry(NAME, process.env);
     const surroundings = { log, clock: systemClock, random: Math.random, newUid: randomUUID, pid: process.pid };
-    const service = await startService(config, surroundings);
+    const service = await startService(config, { ...surroundings, signal });
     const stop = async () => {
       await service.stop();
       await stopTelemetry();

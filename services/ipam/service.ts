@@ -15,6 +15,7 @@ import { watchCodec } from './rpc/wire-watch.js';
 import { Mirror, type MirrorEvent } from './store/mirror.js';
 import { RecordKeys } from './store/record/keys.js';
 import { Updater } from './store/update.js';
+import { untilAvailable, type Patience } from './until-available.js';
 import { Upkeep } from './upkeep.js';
 import { WatchHub, type Watches } from './watch/hub.js';
 
@@ -27,6 +28,8 @@ export interface Surroundings {
   /** Makes a UUID. */
   readonly newUid: () => string;
   readonly pid: number;
+  /** Fires when the process is told to end, also while it starts. Default: never. */
+  readonly signal?: AbortSignal;
 }
 
 /** A service that answers. */
@@ -36,17 +39,19 @@ export interface RunningService extends Running {
 }
 
 /**
- * Starts podwire-ipam: the datastore, the decisions on it, and gRPC in front of them. It listens at once, and tells health checks
- * that it serves once the datastore has been read; requests that come before wait for that.
- * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE, STORE_DENIED, or INVALID_SETTINGS when an address is taken or a
+ * Starts podwire-ipam: the datastore, the decisions on it, and gRPC in front of them. Waits for a datastore that does not answer.
+ * Listens once it does, and tells health checks that it serves once the datastore has been read; requests that come before wait for
+ * that.
+ * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE when the signal fired first, STORE_DENIED, or INVALID_SETTINGS when an address is taken or a
  * file cannot be read
  */
 export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
   const { log, clock, pid, newUid } = surroundings;
   const events = new Events(log);
-  const opened = await openStore(config, { pid, newUid, events });
+  const patience = patienceOf(surroundings, events);
+  const opened = await untilAvailable(() => openStore(config, { pid, newUid, events }), patience);
   const { store } = opened;
-  const loading = loadDatastore(opened, { config, surroundings, events });
+  const loading = untilAvailable(() => loadDatastore(opened, { config, surroundings, events }), patience);
   // Awaited below; a failure must not count as unhandled before.
   loading.catch(() => undefined);
   const updates: IpamOptions['updates'] = {
@@ -79,6 +84,12 @@ export async function startService(config: Config, surroundings: Surroundings): 
     await stop();
     throw error;
   }
+}
+
+const NEVER = new AbortController().signal;
+
+function patienceOf({ clock, random, signal = NEVER }: Surroundings, events: Events): Patience {
+  return { clock, random, signal, report: (failure) => events.datastoreAwaited(failure) };
 }
 
 /** What has to be done without being asked. */

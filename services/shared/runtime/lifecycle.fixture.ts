@@ -23,7 +23,7 @@ function running(stop: () => Promise<void>): Promise<Running> {
 
 const pause = (durationMs: number) => new Promise<void>((resolve) => setTimeout(resolve, durationMs));
 
-const LIVES: Record<string, () => Promise<Running>> = {
+const LIVES: Record<string, (signal: AbortSignal) => Promise<Running>> = {
   serves: () => running(() => pause(200)),
   'hangs at the stop': () => running(() => never),
   'fails at the stop': () => running(() => Promise.reject(new Failure('STORE_UNAVAILABLE', 'the store is gone'))),
@@ -31,6 +31,16 @@ const LIVES: Record<string, () => Promise<Running>> = {
     say('starting');
     await pause(400);
     return running(() => Promise.resolve());
+  },
+  'gives up its start': (signal) => {
+    say('starting');
+    const waiting = setInterval(() => undefined, 1000);
+    return new Promise((_, reject) => {
+      signal.addEventListener('abort', () => {
+        clearInterval(waiting);
+        reject(new Failure('STORE_UNAVAILABLE', 'etcd is away'));
+      });
+    });
   },
   'hangs at the start': () => {
     say('starting');

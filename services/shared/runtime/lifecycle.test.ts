@@ -43,6 +43,12 @@ describe.concurrent('a signal', () => {
     expect(ended).toMatchObject({ exitCode: 0, stdout: 'starting\nstarted\nstop\n' });
   });
 
+  test('ends cleanly a start that gives up for it', async ({ expect }) => {
+    const ended = await live('gives up its start', { word: 'starting', signals: ['SIGTERM'] });
+    expect(ended).toMatchObject({ exitCode: 0, stdout: 'starting\n' });
+    expect(messages(ended)).toEqual(['info: stopping: SIGTERM received', 'info: stopped']);
+  });
+
   test.for([
     ['hangs at the stop', 'started'],
     ['hangs at the start', 'starting'],

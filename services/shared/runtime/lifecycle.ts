@@ -11,8 +11,11 @@ export interface Running {
 
 export interface ProcessOptions {
   readonly log: Logger;
-  /** Starts the process's work; a failure here ends the process with exit code 1. */
-  readonly start: () => Promise<Running>;
+  /**
+   * Starts the process's work; a failure here ends the process with exit code 1.
+   * @param signal - fires when the process is told to end; a start that may take long heeds it, and fails
+   */
+  readonly start: (signal: AbortSignal) => Promise<Running>;
   /** How long a signal may wait for the process to end, in milliseconds; then it ends all the same, with exit code 1. */
   readonly stopTimeoutMs: number;
 }
@@ -22,7 +25,8 @@ const OWNER_ONLY = 0o077;
 
 /**
  * Runs a process from start to the first SIGTERM or SIGINT, and ends it: exit code 0 after a clean stop, 1 otherwise. A signal
- * that comes while the process starts is obeyed as soon as it has started; what nobody catches ends the process.
+ * that comes while the process starts is obeyed as soon as it has started, or has given up for that; what nobody catches ends the
+ * process.
  */
 export async function runProcess({ log, start, stopTimeoutMs }: ProcessOptions): Promise<void> {
   process.umask(OWNER_ONLY);
@@ -33,8 +37,10 @@ export async function runProcess({ log, start, stopTimeoutMs }: ProcessOptions):
   for (const event of ['uncaughtException', 'unhandledRejection'] as const) {
     process.on(event, (error: unknown) => end(error, 'ended by a defect: please report it with this line'));
   }
+  const stopped = new AbortController();
   const stopSignal = firstSignal().then((signal) => {
     log.info(`stopping: ${signal} received`);
+    stopped.abort();
     setTimeout(() => {
       log.error(`stopping took longer than ${stopTimeoutMs} ms: ending all the same`);
       process.exit(1);
@@ -42,12 +48,12 @@ export async function runProcess({ log, start, stopTimeoutMs }: ProcessOptions):
   });
   let phase = 'start';
   try {
-    const running = await start();
+    const running = await start(stopped.signal);
     await stopSignal;
     phase = 'stop';
     await running.stop();
   } catch (error) {
-    end(error, `could not ${phase}`);
+    if (phase === 'stop' || !stopped.signal.aborted) end(error, `could not ${phase}`);
   }
   log.info('stopped');
   process.exit(0);
