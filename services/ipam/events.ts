@@ -7,8 +7,14 @@ import type { Logger } from '@podwire/shared/runtime/log';
 
 import type { Allocation } from './allocator/allocate.js';
 import type { Repaired } from './allocator/audit/repair.js';
-import type { Endpoint, Pool } from './allocator/records.js';
+import type { Endpoint, IpamConfig, Node, Pool, Reservation, TunnelKind } from './allocator/records.js';
 import type { ReleasedAffinity } from './allocator/release-affinity.js';
+
+/** What a deleted node gave back. */
+export interface NodeDeleted {
+  readonly addressesCount: number;
+  readonly blocksCount: number;
+}
 
 /**
  * What happened, told once it is durable: a counter, a log line, attributes of the active span. Counters have few attributes
@@ -35,6 +41,13 @@ export class Events {
   readonly #repairs = this.#counter('podwire.ipam.repairs', '{finding}', 'Findings of audits by what a repair came to');
   readonly #affinities = this.#counter('podwire.ipam.affinities.released', '{affinity}', 'Claims of blocks that ended');
   readonly #pools = this.#counter('podwire.ipam.pools', '{pool}', 'Pools by what became of them');
+
+  readonly #nodes = this.#counter('podwire.ipam.nodes', '{node}', 'Nodes by what became of them');
+  readonly #reservations = this.#counter(
+    'podwire.ipam.reservations',
+    '{reservation}',
+    'Reservations by what became of them',
+  );
 
   constructor(log: Logger) {
     this.#log = log;
@@ -134,6 +147,40 @@ export class Events {
       const facts = { 'podwire.finding': finding.id };
       if (result.state === 'repaired') this.#log.info(facts, `repaired: ${finding.explanation}; ${result.effect}`);
     }
+  }
+
+  nodeRegistered({ name }: Node): void {
+    this.#nodes.add(1, { event: 'registered' });
+    this.#log.info({ 'podwire.node': name }, `registered node ${name}`);
+  }
+
+  /** What is known of a node differs: its addresses or its labels. */
+  nodeChanged({ name }: Node): void {
+    this.#nodes.add(1, { event: 'changed' });
+    this.#log.info({ 'podwire.node': name }, `changed node ${name}`);
+  }
+
+  nodeDeleted({ name }: Node, { addressesCount, blocksCount }: NodeDeleted): void {
+    this.#nodes.add(1, { event: 'deleted' });
+    const text = `deleted node ${name}, which gave back ${addressesCount} addresses and ${blocksCount} blocks`;
+    this.#log.info({ 'podwire.node': name }, text);
+  }
+
+  tunnelAssigned({ nodeName, kind }: { readonly nodeName: string; readonly kind: TunnelKind }, address: Prefix): void {
+    const text = formatAddress(address);
+    const facts = { 'podwire.node': nodeName, 'podwire.addresses': [text] };
+    trace.getActiveSpan()?.setAttributes(facts);
+    this.#log.info(facts, `gave ${text} to the tunnel of node ${nodeName} (${kind})`);
+  }
+
+  reservationChanged(event: 'created' | 'updated' | 'deleted', { name, prefixes }: Reservation): void {
+    this.#reservations.add(1, { event });
+    const facts = { 'podwire.reservation': name };
+    this.#log.info(facts, `${event} reservation "${name}" of ${prefixes.length} addresses or ranges`);
+  }
+
+  configChanged(config: IpamConfig): void {
+    this.#log.info({ 'podwire.config': config }, 'changed the configuration');
   }
 
   /** A record of the datastore cannot be read: it is set aside, and the rest goes on being served. */

@@ -1,7 +1,14 @@
 import { Addresses } from './operations/addresses.js';
+import { Affinities } from './operations/affinities.js';
+import { Audits } from './operations/audits.js';
 import { Blocks } from './operations/blocks.js';
+import { Configuration } from './operations/configuration.js';
+import { Endpoints } from './operations/endpoints.js';
+import { Handles } from './operations/handles.js';
+import { Nodes } from './operations/nodes.js';
 import type { IpamOptions } from './operations/options.js';
 import { Pools } from './operations/pools.js';
+import { Reservations } from './operations/reservations.js';
 
 /**
  * What IPAM does, by subject. Each operation is a decision of `allocator/` handed to the store's update loop, and told to `events`
@@ -10,12 +17,26 @@ import { Pools } from './operations/pools.js';
  */
 export class Ipam {
   readonly addresses: Addresses;
+  readonly handles: Handles;
+  readonly affinities: Affinities;
+  readonly endpoints: Endpoints;
+  readonly nodes: Nodes;
   readonly pools: Pools;
+  readonly reservations: Reservations;
+  readonly configuration: Configuration;
   readonly blocks: Blocks;
+  readonly audits: Audits;
 
   constructor(options: IpamOptions) {
     this.addresses = new Addresses(options);
+    this.handles = new Handles(options);
+    this.affinities = new Affinities(options);
+    this.endpoints = new Endpoints(options);
+    this.nodes = new Nodes(options);
     this.pools = new Pools(options);
+    this.reservations = new Reservations(options);
+    this.configuration = new Configuration(options);
     this.blocks = new Blocks(options);
+    this.audits = new Audits(options);
   }
 }

@@ -3,7 +3,7 @@ import { defaultRoute, formatPrefix, type Prefix } from '@podwire/shared/net/pre
 
 import type { Block } from '../records.js';
 import type { Finding, Subject } from './finding.js';
-import { judgeAddresses } from './judge-address.js';
+import { judgeAddress, judgeAddresses } from './judge-address.js';
 import { judgeAffinity } from './judge-affinity.js';
 import { judgeBlock } from './judge-block.js';
 import { judgeEndpoint, judgeForeignEndpoint } from './judge-endpoint.js';
@@ -21,22 +21,25 @@ const FAMILIES: readonly Family[] = [4, 6];
  */
 export function* auditSteps(judging: Judging): Generator<readonly Finding[], void, void> {
   const { view } = judging;
+  // Listed at once: what is stored in order cannot be walked through while it changes.
+  const blocks = FAMILIES.flatMap((family) => [...view.blocksIn(defaultRoute(family))]);
+  const [affinities, handles] = [[...view.affinities()], [...view.handles()]];
+  const [endpoints, foreign] = [[...view.endpoints()], [...view.foreignEndpoints()]];
   yield [...view.unreadable()].map(judgeUnreadable);
   for (const pool of view.pools()) yield judgePool(judging, pool);
-  const blocks = FAMILIES.flatMap((family) => [...view.blocksIn(defaultRoute(family))]);
   const unnamed = new Map<string, Prefix[]>();
   for (const block of blocks) {
     noteUnnamed(judging, block, unnamed);
     yield [...judgeBlock(judging, block), ...judgeAddresses(judging, block)];
   }
-  for (const affinity of view.affinities()) yield judgeAffinity(judging, affinity);
-  for (const { id } of view.handles()) {
+  for (const affinity of affinities) yield judgeAffinity(judging, affinity);
+  for (const { id } of handles) {
     yield judgeHandle(judging, { id, alsoIn: unnamed.get(id) ?? [] });
     unnamed.delete(id);
   }
   for (const [id, alsoIn] of unnamed) yield judgeHandle(judging, { id, alsoIn });
-  for (const endpoint of view.endpoints()) yield judgeEndpoint(judging, endpoint);
-  for (const endpoint of view.foreignEndpoints()) yield judgeForeignEndpoint(judging, endpoint);
+  for (const endpoint of endpoints) yield judgeEndpoint(judging, endpoint);
+  for (const endpoint of foreign) yield judgeForeignEndpoint(judging, endpoint);
   for (const node of view.nodes()) yield judgeNode(judging, node);
 }
 
@@ -76,7 +79,7 @@ function judgeSubject(judging: Judging, subject: Subject): readonly Finding[] {
     }
     case 'address': {
       const block = view.block(subject.block);
-      return block ? judgeAddresses(judging, block) : [];
+      return block ? judgeAddress(judging, block, subject.ordinal) : [];
     }
     case 'affinity': {
       const affinity = view.affinity(subject.owner, subject.block);

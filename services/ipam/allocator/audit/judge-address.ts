@@ -8,7 +8,7 @@ import { endpointKey, storedEndpoint } from '../endpoint.js';
 import { addressOf, giveBack, heldIn, isHeld } from '../give-back.js';
 import type { HeldAddress } from '../holding.js';
 import { reservedIn } from '../reserved.js';
-import type { Block, TunnelKind } from '../records.js';
+import type { Block, Ordinal, TunnelKind } from '../records.js';
 import { makeFinding, named, noRemedy, type Finding, type FindingKind, type Remedy } from './finding.js';
 import { bareHandle, type Judging } from './judging.js';
 import { blocksAround } from './judge-block.js';
@@ -29,10 +29,24 @@ const TUNNELS: ReadonlySet<string> = new Set<TunnelKind>([
  * endpoints and nodes alone, its own and those of other writers; what it cannot know about, it does not call unused.
  */
 export function judgeAddresses(judging: Judging, block: Block): Finding[] {
+  return judgeHeld(
+    judging,
+    block,
+    heldIn(block, () => true),
+  );
+}
+
+/** The same for a single address of it. */
+export function judgeAddress(judging: Judging, block: Block, ordinal: Ordinal): Finding[] {
+  const held = heldIn(block, () => true).filter((each) => each.ordinal === ordinal);
+  return judgeHeld(judging, block, held);
+}
+
+function judgeHeld(judging: Judging, block: Block, all: readonly HeldAddress[]): Finding[] {
   const around = blocksAround(judging, block);
   const reserved = reservedIn(judging.view);
   const touched = reserved.touches(block.prefix);
-  return heldIn(block, () => true).flatMap((held) => [
+  return all.flatMap((held) => [
     ...judgeUse(judging, held),
     ...judgeSecondOwner(held, around),
     ...(touched && reserved.has(addressOf(held)) ? [reservedInUse(held)] : []),
@@ -74,7 +88,9 @@ function useOf(judging: Judging, held: HeldAddress): Use {
   if (attachment) return { state: 'unused', reason: 'which has no endpoint' };
   if (!pod) return { state: 'unexplained' };
   const containerId = handleId?.slice(handleId.lastIndexOf('.') + 1) ?? '';
-  const known = judging.users.hasContainer(containerId) || judging.users.hasPod(nodeName, pod.namespace, pod.name);
+  const known =
+    (containerId !== '' && judging.users.hasContainer(containerId)) ||
+    judging.users.hasPod(nodeName, pod.namespace, pod.name);
   return known ? USED : { state: 'unused', reason: 'and no endpoint names the address, the container or the pod' };
 }
 

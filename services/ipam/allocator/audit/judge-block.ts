@@ -1,9 +1,10 @@
 import { familyBits } from '@podwire/shared/net/address';
 import { formatPrefix, prefixOf } from '@podwire/shared/net/prefix';
 
-import { collectCold, releaseAddresses, touchBlock, usedCount, wholeSeconds } from '../block.js';
+import { collectCold, releaseAddresses, usedCount, wholeSeconds } from '../block.js';
 import { validateBlock } from '../block-invariants.js';
-import { isUnneeded, removeBlocks, settleBlocks } from '../give-back.js';
+import { collectColdBlock } from '../collect-cold.js';
+import { isUnneeded, removeBlocks } from '../give-back.js';
 import { LARGEST_BLOCK_BITS, poolOf } from '../pools.js';
 import type { Affinity, Block, BlockOwner, Ordinal } from '../records.js';
 import type { Change } from '../view.js';
@@ -141,7 +142,7 @@ function judgeCoolDown({ view, nowMs }: Judging, block: Block): Finding[] {
   const count = usedCount(block) - usedCount(collected);
   if (count === 0) return [];
   const explanation = `the cool-down of ${count} addresses of block ${formatPrefix(block.prefix)} is over`;
-  const remedy = safely('frees them', () => settleBlocks(view, { blocks: [touchBlock(collected)], ended: [], nowMs }));
+  const remedy = safely('frees them', () => collectColdBlock(view, { block, nowMs }).changes);
   return [found('coolDownOver', block, { explanation, remedy })];
 }
 

@@ -21,7 +21,7 @@ export class Judging {
     this.graceMs = graceMs;
   }
 
-  /** Who uses which address, by all endpoints there are. Looks at every one, so it is for those whose own endpoint is missing. */
+  /** Who uses which address, by all endpoints there are: for allocations whose own endpoint is missing. */
   get users(): Users {
     this.#users ??= new Users(this.view);
     return this.#users;
@@ -66,39 +66,76 @@ function nameText(name: RecordName): string {
   return JSON.stringify(name, (_, value: unknown) => (typeof value === 'bigint' ? String(value) : value));
 }
 
-/** All that endpoints name: addresses, containers and pods. */
+/** What endpoints name: addresses, containers and pods. */
+interface Named {
+  readonly addresses: ReadonlySet<bigint>;
+  readonly containers: ReadonlySet<string>;
+  readonly pods: ReadonlySet<string>;
+}
+
+/** So many questions are answered by looking at every endpoint; whoever asks more often gets an index. */
+const UNINDEXED_QUESTIONS_COUNT = 4;
+
+/** Who is known to use what: all that endpoints name, Podwire's and those of other writers. */
 export class Users {
-  readonly #addresses: Readonly<Record<Family, Set<bigint>>> = { 4: new Set(), 6: new Set() };
-  readonly #containers = new Set<string>();
-  readonly #pods = new Set<string>();
+  readonly #view: View;
+  #index: Readonly<Record<Family, Named>> | undefined;
+  #questionsCount = 0;
 
   constructor(view: View) {
-    for (const { value } of view.endpoints()) {
-      const { attachment, addresses } = value;
-      for (const { address } of addresses) this.#addresses[address.family].add(address.value);
-      this.#containers.add(attachment.containerId);
-    }
-    for (const { key, value } of view.foreignEndpoints()) {
-      for (const { family, value: number } of value.addresses) this.#addresses[family].add(number);
-      if (value.containerId !== '') this.#containers.add(value.containerId);
-      if (value.podName !== '') this.#pods.add(podText(value.nodeName, key.namespace, value.podName));
-    }
+    this.#view = view;
   }
 
   /** Whether an endpoint names the address. */
   hasAddress({ family, value }: Address): boolean {
-    return this.#addresses[family].has(value);
+    const index = this.#indexed();
+    if (index) return index[family].addresses.has(value);
+    const isIt = (other: Address): boolean => other.value === value && other.family === family;
+    for (const { value: endpoint } of this.#view.endpoints())
+      if (endpoint.addresses.some(({ address }) => isIt(address))) return true;
+    for (const { value: endpoint } of this.#view.foreignEndpoints()) if (endpoint.addresses.some(isIt)) return true;
+    return false;
   }
 
   /** Whether an endpoint is of the container. */
   hasContainer(containerId: string): boolean {
-    return this.#containers.has(containerId);
+    const index = this.#indexed();
+    if (index) return index[4].containers.has(containerId);
+    for (const { value } of this.#view.endpoints()) if (value.attachment.containerId === containerId) return true;
+    for (const { value } of this.#view.foreignEndpoints()) if (value.containerId === containerId) return true;
+    return false;
   }
 
   /** Whether another writer keeps an endpoint of the pod on the node; it may get its address later. */
   hasPod(nodeName: string, namespace: string, podName: string): boolean {
-    return this.#pods.has(podText(nodeName, namespace, podName));
+    const pod = podText(nodeName, namespace, podName);
+    const index = this.#indexed();
+    if (index) return index[4].pods.has(pod);
+    for (const { key, value } of this.#view.foreignEndpoints())
+      if (podText(value.nodeName, key.namespace, value.podName) === pod) return true;
+    return false;
   }
+
+  #indexed(): Readonly<Record<Family, Named>> | undefined {
+    if (!this.#index && ++this.#questionsCount > UNINDEXED_QUESTIONS_COUNT) this.#index = indexUsers(this.#view);
+    return this.#index;
+  }
+}
+
+function indexUsers(view: View): Readonly<Record<Family, Named>> {
+  const addresses: Readonly<Record<Family, Set<bigint>>> = { 4: new Set(), 6: new Set() };
+  const containers = new Set<string>();
+  const pods = new Set<string>();
+  for (const { value } of view.endpoints()) {
+    for (const { address } of value.addresses) addresses[address.family].add(address.value);
+    containers.add(value.attachment.containerId);
+  }
+  for (const { key, value } of view.foreignEndpoints()) {
+    for (const address of value.addresses) addresses[address.family].add(address.value);
+    containers.add(value.containerId);
+    pods.add(podText(value.nodeName, key.namespace, value.podName));
+  }
+  return { 4: { addresses: addresses[4], containers, pods }, 6: { addresses: addresses[6], containers, pods } };
 }
 
 function podText(...parts: readonly string[]): string {

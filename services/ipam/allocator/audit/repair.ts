@@ -1,6 +1,6 @@
 import type { Decision, View } from '../view.js';
 import { judgeAgain } from './audit.js';
-import type { Finding, Remedy } from './finding.js';
+import type { Finding, FindingKind, Remedy } from './finding.js';
 import { Judging } from './judging.js';
 
 /** What a repair is asked to do, and on what conditions. */
@@ -22,6 +22,26 @@ export type RepairResult =
   /** The fault is not there any more. */
   | { readonly state: 'gone' }
   | { readonly state: 'refused'; readonly reason: string };
+
+/** A finding, and what came of it. */
+export interface Repaired {
+  readonly finding: Finding;
+  readonly result: RepairResult;
+}
+
+/** What is to be repaired, and how far that may go. */
+export interface RepairOrder {
+  /** Only findings of these kinds; empty for all. */
+  readonly kinds: readonly FindingKind[];
+  /** Only says what would be done. */
+  readonly dryRun: boolean;
+  /** Whether addresses that nothing is known to use may be given back. */
+  readonly releases: boolean;
+  /** How long nothing may have used them before. */
+  readonly graceMs: number;
+  /** At most so many findings are looked at. */
+  readonly limit: number;
+}
 
 /** More than any single repair of a sound size needs, and below what etcd takes in one transaction. */
 const MAX_CHANGES_COUNT = 120;
