@@ -155,9 +155,11 @@ export class Catalog {
   }
 
   #listPools(): void {
-    this.#pools = [...this.#items.pool.values()].flatMap(({ object }) =>
+    const pools = [...this.#items.pool.values()].flatMap(({ object }) =>
       object.kind === 'pool' ? [object.value] : [],
     );
+    // In the order in which lists look for a block's pool.
+    this.#pools = sortByName(pools);
   }
 
   #touchBlocksIn(ranges: readonly Prefix[], blocks: Map<string, Block | undefined>): void {

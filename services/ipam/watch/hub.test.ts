@@ -128,7 +128,7 @@ describe('a stream', () => {
   });
 
   test('has several messages where one would be too long, and tokens that do not claim the rest', async () => {
-    await restart({ messageBytes: 600 });
+    await restart({ messageBytes: 150 });
     for (let index = 0; index < 8; index++) await put(blockRecord(`10.65.${index}.0/26`, 'n1'));
     const reader = await new Reader().whole();
     expect(reader.client.phases.length).toBeGreaterThan(4);

@@ -1,0 +1,181 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { WatchKind, WatchPhase, WatchServiceService, type WatchRequest } from '@podwire/proto/podwire/ipam/v1/watch';
+import { Peer } from '@podwire/shared/rpc/client';
+import { RpcServer } from '@podwire/shared/rpc/server';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { createLogger } from '@podwire/shared/runtime/log';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { block, claimedBlock, fullBlock, poolRecord } from '../allocator/records.fixture.js';
+import { MemoryStore } from '../store/memory/memory-store.js';
+import { Mirror } from '../store/mirror.js';
+import { WatchHub } from '../watch/hub.js';
+import { forever, keys, until, write } from '../watch/watching.fixture.js';
+import { watchService } from './services/watch.js';
+import { watchCodec } from './wire-watch.js';
+
+const { watch: WATCH } = WatchServiceService;
+const { WATCH_KIND_BLOCKS: BLOCKS, WATCH_KIND_POOLS: POOLS } = WatchKind;
+
+let folder: string;
+let store: MemoryStore;
+let hub: WatchHub;
+let mirror: Mirror;
+let server: RpcServer;
+let peer: Peer;
+let sent: number;
+
+beforeEach(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-watch-'));
+  store = new MemoryStore();
+  sent = 0;
+  const currentRevision = (signal: AbortSignal): Promise<number> => store.revision(signal);
+  hub = new WatchHub({
+    keys,
+    codec: { ...watchCodec, message: (message) => (sent++, watchCodec.message(message)) },
+    clock: systemClock,
+    datastore: '',
+    currentRevision,
+    bookmarkAfterMs: 50,
+  });
+  const report = (): void => undefined;
+  mirror = await Mirror.start(
+    { store, keys, clock: systemClock, random: () => 0.5, report, observe: hub.observe },
+    forever,
+  );
+  server = new RpcServer({
+    addresses: [`unix:${join(folder, 'ipam.sock')}`],
+    log: createLogger({ service: 'test', level: 'fatal' }),
+    clock: systemClock,
+    defaultCallTimeoutMs: 1000,
+    drainTimeoutMs: 5000,
+    services: (_, streaming) => [watchService(hub, streaming)],
+  });
+  const [address = ''] = await server.listen();
+  peer = new Peer('podwire-ipam', address);
+});
+
+afterEach(async () => {
+  peer.close();
+  await server.stop();
+  hub.close();
+  await mirror.close();
+  rmSync(folder, { recursive: true });
+});
+
+const request = (rest: Partial<WatchRequest> = {}): WatchRequest => ({
+  kinds: [BLOCKS, POOLS],
+  nodeName: '',
+  poolName: '',
+  resumeToken: '',
+  ...rest,
+});
+
+async function put(...records: Parameters<typeof write>[1][]): Promise<void> {
+  const revision = await write(store, ...records);
+  await until(() => hub.revision >= revision);
+}
+
+describe('Watch', () => {
+  test('sends objects as the lists have them, then changes, then bookmarks', async () => {
+    await put(poolRecord('p', '10.65.0.0/16'), ...claimedBlock(block('10.65.0.0/26', 'n1')));
+    const stream = peer.stream(WATCH, request(), forever);
+    const { value: snapshot } = await stream.next();
+    expect(snapshot).toMatchObject({ phase: WatchPhase.WATCH_PHASE_SNAPSHOT, reset: true, resumeToken: '' });
+    expect(snapshot?.changes).toMatchObject([
+      { kind: POOLS, name: 'p', object: { $case: 'pool', value: { name: 'p', cidr: '10.65.0.0/16', blockSize: 26 } } },
+      {
+        kind: BLOCKS,
+        name: '10.65.0.0/26',
+        object: { $case: 'block', value: { cidr: '10.65.0.0/26', poolName: 'p', nodeName: 'n1', capacity: 64 } },
+      },
+    ]);
+    const { value: complete } = await stream.next();
+    expect(complete).toMatchObject({ phase: WatchPhase.WATCH_PHASE_SNAPSHOT_COMPLETE, reset: false, changes: [] });
+    expect(complete?.resumeToken).toMatch(/^[\w-]{10,}$/);
+    await put(...claimedBlock(block('10.65.0.64/26', 'n2')));
+    expect((await stream.next()).value).toMatchObject({
+      phase: WatchPhase.WATCH_PHASE_CHANGES,
+      changes: [{ kind: BLOCKS, name: '10.65.0.64/26' }],
+    });
+    expect((await stream.next()).value).toMatchObject({ phase: WatchPhase.WATCH_PHASE_BOOKMARK, changes: [] });
+    await stream.return();
+    await until(() => hub.streamsCount === 0 && server.streamsCount === 0 && hub.waitersCount === 0);
+  });
+
+  test('goes on from a token, with what was removed as a name alone', async () => {
+    await put(...claimedBlock(block('10.65.0.0/26', 'n1')));
+    const first = peer.stream(WATCH, request(), forever);
+    await first.next();
+    const { value } = await first.next();
+    await first.return();
+    const [blockKey = ''] = claimedBlock(block('10.65.0.0/26', 'n1')).map((record) => keys.of(record));
+    await store.commit({ comparisons: [], puts: [], deletes: [blockKey] }, forever);
+    const resumed = peer.stream(WATCH, request({ resumeToken: value?.resumeToken ?? '' }), forever);
+    const { value: message } = await resumed.next();
+    expect(message).toMatchObject({ phase: WatchPhase.WATCH_PHASE_CHANGES, reset: false });
+    expect(message?.changes).toEqual([{ kind: BLOCKS, name: '10.65.0.0/26', object: undefined }]);
+    await resumed.return();
+  });
+
+  test('ends with UNAVAILABLE when the server drains', async () => {
+    const stream = peer.stream(WATCH, request(), forever);
+    await stream.next();
+    const next = (async () => {
+      for await (const _ of stream);
+    })();
+    const outcome = expect(next).rejects.toMatchObject({ code: 'UNREACHABLE' });
+    await until(() => hub.waitersCount === 1);
+    await server.stop();
+    await outcome;
+    expect([hub.streamsCount, hub.waitersCount]).toEqual([0, 0]);
+  });
+
+  test('does not keep more than a message for who does not read', async () => {
+    const cidrs = Array.from({ length: 300 }, (_, index) => `10.${65 + (index >> 8)}.${index & 255}.0/26`);
+    const round = (sequenceNumber: bigint) =>
+      cidrs.map((cidr) => ({ kind: 'block', value: { ...fullBlock(cidr, 'n1'), sequenceNumber } }) as const);
+    await put(...round(10n ** 15n));
+    const stalled = peer.stream(WATCH, request(), forever);
+    await stalled.next();
+    const messagesBefore = sent;
+    for (let index = 1n; index <= 10n; index++) await put(...round(10n ** 15n + index));
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    // What HTTP/2 takes without being read, and the message behind it.
+    expect(sent - messagesBefore).toBeLessThan(4);
+    const seen = new Map<string, bigint>();
+    for await (const { changes } of stalled) {
+      for (const { name, object } of changes)
+        if (object?.$case === 'block') seen.set(name, object.value.sequenceNumber);
+      const newest = [...seen.values()].filter((sequenceNumber) => sequenceNumber === 10n ** 15n + 10n);
+      if (newest.length === cidrs.length) break;
+    }
+    expect(sent).toBeLessThan(60);
+    await until(() => hub.streamsCount === 0);
+  });
+
+  test.each<[string, Partial<WatchRequest>, readonly string[]]>([
+    ['no kind', { kinds: [] }, ['kinds']],
+    ['an unknown kind', { kinds: [BLOCKS, 0, 99] }, ['kinds[1]', 'kinds[2]']],
+    [
+      'all that is wrong',
+      { kinds: [], nodeName: 'A', poolName: '-', resumeToken: 'x' },
+      ['pool_name', 'node_name', 'kinds', 'resume_token'],
+    ],
+    [
+      'a token with something behind it',
+      { resumeToken: `${Buffer.from('w1...5').toString('base64url')}A` },
+      ['resume_token'],
+    ],
+  ])('refuses %s', async (_, rest, fields) => {
+    const failure: unknown = await peer
+      .stream(WATCH, request(rest), forever)
+      .next()
+      .catch((error: unknown) => error);
+    expect(failure).toMatchObject({ code: 'INVALID_REQUEST', violations: fields.map((field) => ({ field })) });
+    expect(hub.streamsCount).toBe(0);
+  });
+});
