@@ -6,7 +6,7 @@ import { untilAvailable, type Patience } from './until-available.js';
 const away = new Failure('STORE_UNAVAILABLE', 'away');
 
 /** A step that fails as planned, and then succeeds. */
-function failing(failures: readonly unknown[]): () => Promise<string> {
+function failing(failures: readonly Error[]): () => Promise<string> {
   const left = [...failures];
   return () => {
     const failure = left.shift();

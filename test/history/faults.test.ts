@@ -1,6 +1,7 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import { countHeld, disagreements, heldByHandle } from '@podwire/ipam/agreement.fixture';
 import { MapView } from '@podwire/ipam/allocator/map-view.fixture';
@@ -19,6 +20,8 @@ import { Replica } from './replica.js';
 const REPLICAS = 3;
 const CALLERS = 200;
 const ROUNDS = 2;
+/** Allocations that have to succeed for a run to say something. */
+const ALLOCATIONS = 600;
 const START_TIMEOUT_MS = 60_000;
 
 /** One replica's clock is hours behind, one's ahead: nothing that must hold may rest on it. */
@@ -67,21 +70,31 @@ describe(`hundreds of callers of three replicas under faults (HISTORY_SEED=${see
     const callers = new Callers({ replicas, history, nodesCount: 12, random });
     const running = callers.run(CALLERS);
     for (let round = 0; round < ROUNDS; round++) await breakEverything({ etcd, replicas, proxies, random });
+    // In peace everything goes on, however little went through before.
+    await until(() => (history.outcomes.get('allocated') ?? 0) >= ALLOCATIONS);
     callers.stop();
     await running;
 
     const outcomes = Object.fromEntries(history.outcomes);
     expect(history.violations()).toEqual([]);
-    expect(outcomes.allocated).toBeGreaterThan(CALLERS);
-    expect(outcomes['allocate: DEADLINE_EXCEEDED']).toBeGreaterThan(0);
+    expect(failedAllocations(outcomes)).toBeGreaterThan(0);
 
     const view = storedIn(etcd);
     expect(disagreements(view, Date.now())).toEqual([]);
     const held = new Map([...history.held].map(([containerId, address]) => [`net.${containerId}`, address]));
     expect(sorted(heldByHandle(view))).toEqual(sorted(held));
     expect(countHeld(view)).toBe(held.size);
-  }, 240_000);
+  }, 400_000);
 });
+
+async function until(condition: () => boolean): Promise<void> {
+  while (!condition()) await sleep(100);
+}
+
+function failedAllocations(outcomes: Readonly<Record<string, number>>): number {
+  const failed = Object.entries(outcomes).filter(([outcome]) => outcome.startsWith('allocate: '));
+  return failed.reduce((sum, [, count]) => sum + count, 0);
+}
 
 function storedIn(etcd: EtcdServer): MapView {
   const keys = new RecordKeys('/calico');
