@@ -183,6 +183,11 @@ export class Events {
     this.#log.info({ 'podwire.config': config }, 'changed the configuration');
   }
 
+  /** A run of the garbage collection came to its limit, and the rest has to wait. */
+  garbageLeft(limit: number): void {
+    this.#log.warn(`there was more garbage in the datastore than one run removes (${limit}); the next goes on`);
+  }
+
   /** A record of the datastore cannot be read: it is set aside, and the rest goes on being served. */
   recordUnreadable(key: string, failure: Failure): void {
     this.#log.error({ err: failure, 'podwire.store.key': key }, failure.message);

@@ -8,7 +8,6 @@ import { describe, expect, test } from 'vitest';
 
 import { disagreements, readAll } from './agreement.fixture.js';
 import type { Allocation } from './allocator/allocate.js';
-import { attributesAt } from './allocator/block.js';
 import { validateBlock } from './allocator/block-invariants.js';
 import { checkPool } from './allocator/check-pool.js';
 import { attachment, NOW_MS, request } from './allocator/records.fixture.js';
@@ -41,7 +40,13 @@ async function startOn(store: MemoryStore): Promise<Omit<Started, 'store'>> {
   });
   const log = createLogger({ service: 'test', level: 'debug', destination });
   let uids = 0;
-  const ipam = new Ipam({ updates: updater, events: new Events(log), clock, newUid: () => `uid-${uids++}` });
+  const ipam = new Ipam({
+    updates: updater,
+    events: new Events(log),
+    clock,
+    newUid: () => `uid-${uids++}`,
+    unknownNodes: 'register',
+  });
   return { ipam, lines };
 }
 
@@ -144,68 +149,6 @@ test('an allocation on a node with a block is one transaction, and so is its rel
   expect(await counted(() => ipam.addresses.release(attachment('c1'), forever))).toBe(0);
 });
 
-describe('pools', () => {
-  const listed = async (ipam: Ipam) =>
-    (await ipam.pools.list({ after: '', limit: 10 }, forever)).items.map(({ pool }) => pool.name);
-
-  test('two that overlap, made at the same time on two replicas: one is refused', async () => {
-    const { ipam, store } = await start();
-    const other = await startOn(store);
-    const results = await Promise.allSettled([
-      ipam.pools.create(spec('a', '10.0.0.0/16'), forever),
-      other.ipam.pools.create(spec('b', '10.0.0.0/17'), forever),
-    ]);
-    expect(results.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected']);
-    expect(await listed(ipam)).toHaveLength(1);
-  });
-
-  test('deleting one takes its empty blocks, more than one transaction may hold', async () => {
-    const { ipam, store } = await start();
-    await ipam.pools.create(spec('p', '10.0.0.0/24', 32), forever);
-    await Promise.all(Array.from({ length: 130 }, (_, i) => ipam.addresses.allocate(request(`c${i}`), forever)));
-    await Promise.all(Array.from({ length: 130 }, (_, i) => ipam.addresses.release(attachment(`c${i}`), forever)));
-    expect(await ipam.pools.delete({ name: 'p', resourceVersion: '' }, forever)).toBe(130);
-    expect((await store.list(keys.root, forever)).records).toEqual([]);
-  });
-
-  test('one with addresses in use stays as it is', async () => {
-    const { ipam, store } = await withPool('10.0.0.0/24');
-    await ipam.addresses.allocate(request('c1'), forever);
-    const before = store.toString();
-    await expect(ipam.pools.delete({ name: 'p', resourceVersion: '' }, forever)).rejects.toMatchObject({
-      code: 'POOL_IN_USE',
-    });
-    expect(store.toString()).toBe(before);
-  });
-
-  test('property: a deletion and an allocation at the same time, in any order of their transactions', async () => {
-    await fc.assert(
-      fc.asyncProperty(fc.scheduler(), async (scheduler) => {
-        let ordered = false;
-        const before = async (operation: string) => {
-          if (ordered && operation === 'commit') await scheduler.schedule(Promise.resolve());
-        };
-        const { ipam } = await withPool('10.0.0.0/24', { before });
-        ordered = true;
-        const results = Promise.allSettled([
-          ipam.pools.delete({ name: 'p', resourceVersion: '' }, forever),
-          ipam.addresses.allocate(request('c1'), forever),
-        ]);
-        await scheduler.waitFor(results);
-        ordered = false;
-        const [deletion, allocation] = await results;
-        const pools = await listed(ipam);
-        const held = (await blocksOf(ipam)).some((block) => attributesAt(block, 0) !== undefined);
-        expect([deletion.status, allocation.status].sort()).toEqual(['fulfilled', 'rejected']);
-        expect(pools).toEqual(allocation.status === 'fulfilled' ? ['p'] : []);
-        expect(held).toBe(allocation.status === 'fulfilled');
-        if (pools.length > 0) expect((await ipam.pools.get('p', forever)).pool.disabled).toBe(false);
-      }),
-      { numRuns: 50 },
-    );
-  });
-});
-
 describe('interleavings', () => {
   const ids = fc.constantFrom('c1', 'c2', 'c3');
   const operation = fc.oneof(
@@ -214,7 +157,13 @@ describe('interleavings', () => {
       arbitrary: fc.record({ type: fc.constant('allocate' as const), id: ids, node: fc.constantFrom('n1', 'n2') }),
     },
     { weight: 3, arbitrary: fc.record({ type: fc.constant('release' as const), id: ids }) },
-    fc.record({ type: fc.constant('delete' as const), pool: fc.constantFrom('p', 'q') }),
+    fc.record({
+      type: fc.constant('delete' as const),
+      pool: fc.constantFrom('p', 'q'),
+      whenInUse: fc.constantFrom('drain' as const, 'refuse' as const, 'release' as const),
+    }),
+    fc.record({ type: fc.constant('finish' as const) }),
+    fc.record({ type: fc.constant('update' as const), pool: fc.constantFrom('p', 'q'), disabled: fc.boolean() }),
     fc.record({ type: fc.constant('create' as const), pool: fc.constantFrom('p', 'q') }),
   );
   type Operation = typeof operation extends fc.Arbitrary<infer Value> ? Value : never;
@@ -229,7 +178,11 @@ describe('interleavings', () => {
       case 'release':
         return ipam.addresses.release(attachment(asked.id), forever);
       case 'delete':
-        return ipam.pools.delete({ name: asked.pool, resourceVersion: '' }, forever);
+        return ipam.pools.delete({ name: asked.pool, resourceVersion: '', whenInUse: asked.whenInUse }, forever);
+      case 'finish':
+        return ipam.pools.finishDeletions(forever);
+      case 'update':
+        return ipam.pools.update({ name: asked.pool, resourceVersion: '', disabled: asked.disabled }, forever);
       case 'create':
         return ipam.pools.create(spec(asked.pool, asked.pool === 'p' ? '10.0.0.0/30' : '10.0.0.0/29', 31), forever);
     }
@@ -260,7 +213,7 @@ describe('interleavings', () => {
 function expectFailure(error: unknown): void {
   expect(error).toMatchObject({
     code: expect.stringMatching(
-      /^(NO_POOL|POOLS_EXHAUSTED|POOL_EXISTS|POOL_NOT_FOUND|POOL_OVERLAP|POOL_IN_USE|CONFLICT)$/,
+      /^(NO_POOL|POOLS_EXHAUSTED|POOL_EXISTS|POOL_NOT_FOUND|POOL_OVERLAP|POOL_IN_USE|POOL_BEING_DELETED|CONFLICT)$/,
     ),
   });
 }
@@ -303,7 +256,7 @@ test('what happened is logged once it is durable', async () => {
   await ipam.addresses.release(attachment('old'), forever);
   await ipam.addresses.release(attachment('old'), forever);
   await ipam.addresses.release(attachment('new'), forever);
-  await ipam.pools.delete({ name: 'p', resourceVersion: '' }, forever);
+  await ipam.pools.delete({ name: 'p', resourceVersion: '', whenInUse: 'drain' }, forever);
   expect(lines.map((line) => JSON.parse(line).msg)).toEqual([
     'created pool "p" 10.0.0.0/26 with blocks of /26',
     'allocated 10.0.0.0',

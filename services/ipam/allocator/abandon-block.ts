@@ -1,6 +1,7 @@
 import type { Prefix } from '@podwire/shared/net/prefix';
 
 import { collectCold, touchBlock } from './block.js';
+import { DEFAULT_CONFIG, sameOwner } from './demand.js';
 import { isUnneeded, removeBlocks } from './give-back.js';
 import type { Block, BlockOwner } from './records.js';
 import type { Change, View } from './view.js';
@@ -36,12 +37,11 @@ export const OPERATIONS_TO_ABANDON = 3;
 export function abandonBlock(view: View, { owner, prefix, mustBeEmpty, nowMs }: Abandoning): Abandonment {
   const stored = view.block(prefix);
   // Whoever makes the block for this owner writes the affinity as well, so nothing else need be as it was seen.
-  if (!stored || !isOwner(stored, owner))
+  if (!stored || !sameOwner(stored.owner, owner))
     return { result: 'notOwned', changes: removeAffinity(view, { owner, prefix }) };
-  const config = view.config();
-  const block = collectCold(stored, nowMs, config?.cooldownSeconds ?? 0);
-  const expected: Change[] =
-    config && block !== stored ? [{ type: 'expect', record: { kind: 'config', value: config } }] : [];
+  const config = view.config() ?? DEFAULT_CONFIG;
+  const block = collectCold(stored, nowMs, config.cooldownSeconds);
+  const expected: Change[] = block !== stored ? [{ type: 'expect', record: { kind: 'config', value: config } }] : [];
   if (isUnneeded(block)) {
     const removal = removeBlocks(view, { blocks: [block], kept: [], ended: [], nowMs });
     return { result: 'removed', changes: [...removal, ...expected] };
@@ -56,10 +56,6 @@ export function abandonBlock(view: View, { owner, prefix, mustBeEmpty, nowMs }: 
       ...expected,
     ],
   };
-}
-
-export function isOwner({ owner: actual }: Block, owner: BlockOwner): boolean {
-  return actual?.kind === owner.kind && actual.name === owner.name;
 }
 
 interface Claim {

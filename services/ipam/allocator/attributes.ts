@@ -29,6 +29,24 @@ export function attributesFor(
   };
 }
 
+export interface HandleHolder {
+  readonly handleId: string;
+  /** What the owner says of itself. */
+  readonly attributes: Readonly<Record<string, string>>;
+  /** Undefined for virtual owners. */
+  readonly nodeName: string | undefined;
+  readonly nowMs: number;
+}
+
+/** Names of attributes that the owner of a handle does not choose: the service sets them, or they tell attachments apart. */
+export const RESERVED_ATTRIBUTES: readonly string[] = ['node', 'timestamp', 'network', 'interface'];
+
+/** The attributes of an address that a handle holds without being an attachment's. */
+export function handleAttributes({ handleId: id, attributes, nodeName, nowMs }: HandleHolder): AllocationAttributes {
+  const node = nodeName === undefined ? {} : { node: nodeName };
+  return { handleId: id, owner: { ...attributes, ...node, timestamp: calicoTime(nowMs) }, releasedAtMs: undefined };
+}
+
 /**
  * Whether the attributes are those of the attachment. The handle alone does not tell: two interfaces of one container share
  * it, and so do network `a.b` with container `c` and network `a` with container `b.c`.

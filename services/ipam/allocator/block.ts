@@ -133,6 +133,14 @@ export function collectCold(block: Block, nowMs: number, cooldownSeconds: number
   return { ...releaseAddresses(block, ordinals), sequenceNumber: block.sequenceNumber };
 }
 
+/** Says something else of an allocated address, which stays the same allocation. */
+export function replaceAttributes(block: Block, ordinal: Ordinal, attributes: AllocationAttributes): Block {
+  const known = block.attributes.findIndex((other) => sameAttributes(other, attributes));
+  const all = known < 0 ? [...block.attributes, attributes] : block.attributes;
+  const allocations = block.allocations.with(ordinal, known < 0 ? block.attributes.length : known);
+  return { ...block, ...renumberAttributes(allocations, all), sequenceNumber: block.sequenceNumber + 1n };
+}
+
 /** A change of the block that leaves its addresses as they are, so that whoever decides on an older copy of it loses. */
 export function touchBlock(block: Block): Block {
   return { ...block, sequenceNumber: block.sequenceNumber + 1n };

@@ -2,7 +2,9 @@ import { addressAt, formatPrefix, hostPrefix, type Prefix } from '@podwire/share
 
 import { attachmentOf, holderOf } from './attributes.js';
 import { attributesAt, collectCold, coolAddresses, ordinalsWhere, releaseAddresses } from './block.js';
+import { DEFAULT_CONFIG } from './demand.js';
 import { endpointKey, storedEndpoint } from './endpoint.js';
+import { poolsEmptiedBy, removePool } from './drain-pool.js';
 import { historyEntry } from './history.js';
 import { handleChanges, handleOperations, heldBy, type HeldAddress } from './holding.js';
 import { outOfUse, poolOf } from './pools.js';
@@ -50,8 +52,8 @@ export function isUnneeded({ attributes }: Block): boolean {
  */
 export function giveBack(view: View, held: readonly HeldAddress[], nowMs: number): Change[] {
   if (held.length === 0) return [];
-  const config = view.config();
-  const cooldownSeconds = config?.cooldownSeconds ?? 0;
+  const config = view.config() ?? DEFAULT_CONFIG;
+  const { cooldownSeconds } = config;
   const left = byBlock(held).map(({ block, ordinals }) => {
     const collected = collectCold(block, nowMs, cooldownSeconds);
     return cooldownSeconds > 0 ? coolAddresses(collected, ordinals, nowMs) : releaseAddresses(collected, ordinals);
@@ -59,7 +61,7 @@ export function giveBack(view: View, held: readonly HeldAddress[], nowMs: number
   return [
     ...settleBlocks(view, { blocks: left, ended: held, nowMs }),
     ...endpointChanges(view, held),
-    ...(config ? [{ type: 'expect', record: { kind: 'config', value: config } } as const] : []),
+    { type: 'expect', record: { kind: 'config', value: config } },
   ];
 }
 
@@ -79,6 +81,7 @@ export function settleBlocks(view: View, { blocks, ended, nowMs }: Settling): Ch
   return [
     ...kept.map((value): Change => ({ type: 'put', record: { kind: 'block', value } })),
     ...judged.flatMap(({ reasons }) => reasons ?? []),
+    ...poolsEmptiedBy(view, removed).map(removePool),
     ...removeBlocks(view, { blocks: removed, kept, ended, nowMs }),
   ];
 }

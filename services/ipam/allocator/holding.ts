@@ -49,6 +49,11 @@ export function handleOperations(handle: Handle | undefined): number {
   return 1 + Math.min(handle?.blocks.size ?? 0, MAX_COUNTED_BLOCKS);
 }
 
+/** Whether {@link handleChanges} sets the whole handle right, and not only the blocks that change. */
+export function isCountedAnew({ blocks }: Handle): boolean {
+  return blocks.size <= MAX_COUNTED_BLOCKS;
+}
+
 /**
  * The changes that make a handle say what the blocks say, once `changed` are stored. It counts anew, so that what others left in
  * the handle by mistake goes with the next change; the blocks that it only counts in have to be as they were seen. The counts of

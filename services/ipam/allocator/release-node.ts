@@ -1,10 +1,11 @@
-import type { Family } from '@podwire/shared/net/address';
-import { defaultRoute, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { abandonBlock, isOwner, OPERATIONS_TO_ABANDON } from './abandon-block.js';
+import { abandonBlock, OPERATIONS_TO_ABANDON } from './abandon-block.js';
+import { allBlocks } from './block-lists.js';
+import { sameOwner } from './demand.js';
 import { addressOf, giveBack, heldIn, nextBatch, OPERATIONS_PER_STEP } from './give-back.js';
 import type { HeldAddress } from './holding.js';
-import type { Block, BlockOwner } from './records.js';
+import type { BlockOwner } from './records.js';
 import type { Change, Decision, View } from './view.js';
 
 /** What one step of a release of several transactions came to. */
@@ -44,12 +45,6 @@ export function releaseStep(held: readonly HeldAddress[], changes: readonly Chan
   return { changes, outcome: { state, addresses: held.map(addressOf) } };
 }
 
-const FAMILIES: readonly Family[] = [4, 6];
-
-function* allBlocks(view: View): Generator<Block, void, void> {
-  for (const family of FAMILIES) yield* view.blocksIn(defaultRoute(family));
-}
-
 /** Borrowed addresses are in others' blocks, so all are looked at: once for each distinct attributes, not for each address. */
 function* heldByNode(view: View, nodeName: string): Generator<HeldAddress, void, void> {
   for (const block of allBlocks(view)) yield* heldIn(block, ({ owner }) => owner.node === nodeName);
@@ -59,6 +54,6 @@ function* heldByNode(view: View, nodeName: string): Generator<HeldAddress, void,
 function claimsOf(view: View, owner: BlockOwner): Prefix[] {
   const affinities = view.affinitiesOf(owner).map(({ block }) => block);
   const known = new Set(affinities.map(formatPrefix));
-  const blocks = [...allBlocks(view)].filter((block) => isOwner(block, owner)).map(({ prefix }) => prefix);
+  const blocks = [...allBlocks(view)].filter((block) => sameOwner(block.owner, owner)).map(({ prefix }) => prefix);
   return [...affinities, ...blocks.filter((prefix) => !known.has(formatPrefix(prefix)))];
 }

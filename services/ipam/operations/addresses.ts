@@ -1,11 +1,22 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import type { Address } from '@podwire/shared/net/address';
+import { hostPrefix } from '@podwire/shared/net/prefix';
 
 import { allocate, type Allocation } from '../allocator/allocate.js';
+import { blockOf } from '../allocator/block-lists.js';
+import { getAddress, type AddressReport } from '../allocator/get-address.js';
 import { getEndpoint } from '../allocator/listing.js';
 import type { AllocationRequest, Endpoint } from '../allocator/records.js';
 import { release, releasedWith, type Released } from '../allocator/release.js';
+import {
+  continueAddressRelease,
+  type AddressHolder,
+  type AddressRelease,
+  type AddressReleaseResult,
+} from '../allocator/release-addresses.js';
+import { setAttributes, type AttributesChange } from '../allocator/set-attributes.js';
 import type { View } from '../allocator/view.js';
-import { nodeLane, read, unknownNodes, type IpamOptions } from './options.js';
+import { blockLane, nodeLane, read, unknownNodes, type IpamOptions } from './options.js';
 
 /** What a caller of Allocate says; the rest is the service's. */
 export type AskedAllocation = Omit<AllocationRequest, 'unknownNodes'>;
@@ -45,14 +56,77 @@ export class Addresses {
     return released;
   }
 
+  /**
+   * Gives back addresses by themselves, in as many transactions as it takes. Idempotent.
+   * @param releases - no address twice
+   * @returns what became of each, in their order
+   */
+  async releaseEach(releases: readonly AddressRelease[], signal: AbortSignal): Promise<AddressReleaseResult[]> {
+    const lanes = await this.#options.updates.peek((view) => byLane(view, releases));
+    const results = new Map<AddressRelease, AddressReleaseResult>();
+    await Promise.all(
+      [...lanes].map(async ([lane, wanted]) => {
+        const given = await this.#releaseInLane(lane, wanted, signal);
+        given.forEach((result, index) =>
+          wanted.slice(index, index + 1).forEach((release) => results.set(release, result)),
+        );
+      }),
+    );
+    return releases.flatMap((release) => results.get(release) ?? []);
+  }
+
+  /** What is known of an address. */
+  get(address: Address, signal: AbortSignal): Promise<AddressReport> {
+    const nowMs = this.#options.clock.nowMs();
+    return read(this.#options, (view) => getAddress(view, address, nowMs), signal);
+  }
+
+  /** Replaces what the owner of an address says of itself. @throws Failure ADDRESS_NOT_ALLOCATED, ALLOCATION_MISMATCH */
+  async setAttributes(change: AttributesChange, signal: AbortSignal): Promise<AddressHolder> {
+    const { updates, events } = this.#options;
+    const lane = await updates.peek((view) => blockLane(blockOf(view, change.address)));
+    const holder = await updates.update(lane, (view) => setAttributes(view, change), { signal });
+    events.attributesSet(change.address);
+    return holder;
+  }
+
   /** @throws Failure ENDPOINT_NOT_FOUND */
   getEndpoint(attachment: Attachment, signal: AbortSignal): Promise<Endpoint> {
     return read(this.#options, (view) => getEndpoint(view, attachment), signal);
   }
+
+  async #releaseInLane(
+    lane: string,
+    wanted: readonly AddressRelease[],
+    signal: AbortSignal,
+  ): Promise<AddressReleaseResult[]> {
+    const { updates, events, clock } = this.#options;
+    const results: AddressReleaseResult[] = [];
+    while (results.length < wanted.length) {
+      const releases = wanted.slice(results.length);
+      const step = { releases, nowMs: clock.nowMs() };
+      const given = await updates.update(lane, (view) => continueAddressRelease(view, step), { signal });
+      const released = releases.filter((_, index) => given.results[index]?.state === 'released');
+      events.addressesReleased(released.map(({ address }) => hostPrefix(address)));
+      results.push(...given.results);
+    }
+    return results;
+  }
 }
 
-/** The lane of the node whose block the attachment's address is from. Only a choice of the cheaper way: any lane is right. */
 function laneOf(view: View, attachment: Attachment): string {
   const [held] = releasedWith(view, attachment);
-  return nodeLane(held?.block.owner?.name ?? '');
+  return blockLane(held?.block);
+}
+
+/** The releases of a block share its lane, and lanes do not wait for each other. */
+function byLane(view: View, releases: readonly AddressRelease[]): Map<string, AddressRelease[]> {
+  const lanes = new Map<string, AddressRelease[]>();
+  for (const release of releases) {
+    const lane = blockLane(blockOf(view, release.address));
+    const others = lanes.get(lane);
+    if (others) others.push(release);
+    else lanes.set(lane, [release]);
+  }
+  return lanes;
 }

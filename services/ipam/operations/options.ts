@@ -1,6 +1,6 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { UnknownNodes } from '../allocator/records.js';
+import type { Block, UnknownNodes } from '../allocator/records.js';
 import type { View } from '../allocator/view.js';
 import type { Events } from '../events.js';
 import type { Updater } from '../store/update.js';
@@ -29,6 +29,11 @@ export function read<Result>(
 /** All that changes the blocks of one node goes into one lane, so that it does not lose its comparisons to itself. */
 export function nodeLane(nodeName: string): string {
   return `node/${nodeName}`;
+}
+
+/** The lane of all that changes a block: its owner's. Only a choice of the cheaper way, as any lane is right. */
+export function blockLane(block: Block | undefined): string {
+  return nodeLane(block?.owner?.name ?? '');
 }
 
 /** All that changes pools. */

@@ -56,7 +56,7 @@ function readNetns({ bootId, inode }: NetnsMessage, checks: Checks): NetnsIdenti
   return { bootId, inode };
 }
 
-const FAMILIES: Partial<Record<IpFamily, Family>> = {
+export const FAMILIES: Partial<Record<IpFamily, Family>> = {
   [IpFamily.IP_FAMILY_UNSPECIFIED]: 4,
   [IpFamily.IP_FAMILY_IPV4]: 4,
   [IpFamily.IP_FAMILY_IPV6]: 6,

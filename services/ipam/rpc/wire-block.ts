@@ -10,7 +10,7 @@ import { attributesAt } from '../allocator/block.js';
 import type { BlockListing } from '../allocator/listing.js';
 import type { AffinityState, Block } from '../allocator/records.js';
 
-const STATES: Record<AffinityState, AffinityStateMessage> = {
+export const AFFINITY_STATES: Record<AffinityState, AffinityStateMessage> = {
   pending: AffinityStateMessage.AFFINITY_STATE_PENDING,
   confirmed: AffinityStateMessage.AFFINITY_STATE_CONFIRMED,
   pendingDeletion: AffinityStateMessage.AFFINITY_STATE_PENDING_DELETION,
@@ -21,7 +21,7 @@ export function blockMessage({ block, poolName, affinityState }: BlockListing): 
     cidr: formatPrefix(block.prefix),
     poolName: poolName ?? '',
     nodeName: block.owner?.kind === 'host' ? block.owner.name : '',
-    affinityState: affinityState ? STATES[affinityState] : AffinityStateMessage.AFFINITY_STATE_UNSPECIFIED,
+    affinityState: affinityState ? AFFINITY_STATES[affinityState] : AffinityStateMessage.AFFINITY_STATE_UNSPECIFIED,
     claimTime: block.claimTimeMs === undefined ? undefined : new Date(block.claimTimeMs),
     capacity: block.allocations.length,
     allocations: block.allocations.flatMap((_, ordinal) => allocationMessage(block, ordinal)),

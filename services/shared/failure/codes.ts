@@ -94,6 +94,12 @@ export const FAILURE_CODES = {
     about: 'The address is held, but not as the request expects.',
   },
   HANDLE_NOT_FOUND: { status: status.NOT_FOUND, cni: 100, retryable: false, about: 'The handle holds no address.' },
+  CLAIM_REFUSED: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'The range cannot be claimed: no pool in use has it, or its size is wrong.',
+  },
   BLOCK_IN_USE: {
     status: status.FAILED_PRECONDITION,
     cni: 100,
@@ -123,6 +129,24 @@ export const FAILURE_CODES = {
     cni: 104,
     retryable: false,
     about: 'CHECK found a difference between what is wanted and what is there.',
+  },
+  RESERVATION_EXISTS: {
+    status: status.ALREADY_EXISTS,
+    cni: 100,
+    retryable: false,
+    about: 'A reservation of that name exists.',
+  },
+  RESERVATION_NOT_FOUND: {
+    status: status.NOT_FOUND,
+    cni: 100,
+    retryable: false,
+    about: 'There is no reservation of that name.',
+  },
+  CONFIG_CONTRADICTION: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'The settings of the configuration would contradict each other.',
   },
   STALE_VERSION: {
     status: status.ABORTED,

@@ -18,8 +18,10 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
+import { Timestamp } from "../../../google/protobuf/timestamp.js";
 import { Attachment } from "../../net/v1/attachment.js";
 import { Endpoint, NetnsIdentity, PodIdentity } from "./endpoint.js";
+import { AddressUse } from "./pool.js";
 
 /** IpFamily is an address family. */
 export enum IpFamily {
@@ -29,6 +31,68 @@ export enum IpFamily {
   IP_FAMILY_IPV4 = 4,
   /** IP_FAMILY_IPV6 - IPv6, RFC 8200. */
   IP_FAMILY_IPV6 = 6,
+  UNRECOGNIZED = -1,
+}
+
+/** BlockOrigin is how the block of an address comes to be one to take from. */
+export enum BlockOrigin {
+  /** BLOCK_ORIGIN_UNSPECIFIED - Not stated. */
+  BLOCK_ORIGIN_UNSPECIFIED = 0,
+  /** BLOCK_ORIGIN_OWN - It is the node's. */
+  BLOCK_ORIGIN_OWN = 1,
+  /** BLOCK_ORIGIN_CLAIMED - Nobody has it, and it becomes the node's. */
+  BLOCK_ORIGIN_CLAIMED = 2,
+  /** BLOCK_ORIGIN_RECLAIMED - It is another node's, and empty, and becomes the node's. */
+  BLOCK_ORIGIN_RECLAIMED = 3,
+  /** BLOCK_ORIGIN_BORROWED - It is and stays another's. */
+  BLOCK_ORIGIN_BORROWED = 4,
+  UNRECOGNIZED = -1,
+}
+
+/** BlockVerdict is what was found of a block. */
+export enum BlockVerdict {
+  /** BLOCK_VERDICT_UNSPECIFIED - Not stated. */
+  BLOCK_VERDICT_UNSPECIFIED = 0,
+  /** BLOCK_VERDICT_OPEN - It has an address to give. */
+  BLOCK_VERDICT_OPEN = 1,
+  /** BLOCK_VERDICT_FULL - Every address is in use, cools down, or is reserved. */
+  BLOCK_VERDICT_FULL = 2,
+  /** BLOCK_VERDICT_OTHER_OWNER - What it has is another owner's, and may not be borrowed. */
+  BLOCK_VERDICT_OTHER_OWNER = 3,
+  /** BLOCK_VERDICT_NO_OWNER - Nobody owns it, and what it has may not be borrowed. */
+  BLOCK_VERDICT_NO_OWNER = 4,
+  /** BLOCK_VERDICT_RESERVED - Every address is reserved. */
+  BLOCK_VERDICT_RESERVED = 5,
+  UNRECOGNIZED = -1,
+}
+
+/** AddressReleaseResult is what became of an address that was to be given back. */
+export enum AddressReleaseResult {
+  /** ADDRESS_RELEASE_RESULT_UNSPECIFIED - Not stated. */
+  ADDRESS_RELEASE_RESULT_UNSPECIFIED = 0,
+  /** ADDRESS_RELEASE_RESULT_RELEASED - It was given back. */
+  ADDRESS_RELEASE_RESULT_RELEASED = 1,
+  /** ADDRESS_RELEASE_RESULT_NOT_ALLOCATED - Nobody holds it: it is free, cools down, or lies in no block. */
+  ADDRESS_RELEASE_RESULT_NOT_ALLOCATED = 2,
+  /** ADDRESS_RELEASE_RESULT_MISMATCH - It is held, but not as said, and stays with its holder. */
+  ADDRESS_RELEASE_RESULT_MISMATCH = 3,
+  UNRECOGNIZED = -1,
+}
+
+/** AddressState is what an address is at the moment. */
+export enum AddressState {
+  /** ADDRESS_STATE_UNSPECIFIED - Not stated. */
+  ADDRESS_STATE_UNSPECIFIED = 0,
+  /** ADDRESS_STATE_FREE - Nobody has it, and it may be given to anybody. */
+  ADDRESS_STATE_FREE = 1,
+  /** ADDRESS_STATE_ALLOCATED - Somebody holds it. */
+  ADDRESS_STATE_ALLOCATED = 2,
+  /** ADDRESS_STATE_COOLING - It was released, and is kept from reuse for a while. */
+  ADDRESS_STATE_COOLING = 3,
+  /** ADDRESS_STATE_RESERVED - Nobody has it, and it is given only to those who ask for it by itself. */
+  ADDRESS_STATE_RESERVED = 4,
+  /** ADDRESS_STATE_UNMANAGED - It lies in no pool. */
+  ADDRESS_STATE_UNMANAGED = 5,
   UNRECOGNIZED = -1,
 }
 
@@ -88,6 +152,177 @@ export interface AllocateResponse {
   alreadyAllocated: boolean;
 }
 
+/** AssignAddressesRequest asks for addresses under a handle. */
+export interface AssignAddressesRequest {
+  /** The handle: 1 to 512 bytes of printable ASCII without white space and "/". */
+  handleId: string;
+  /**
+   * Name of the node that the addresses are for; its blocks come first. Empty with ADDRESS_USE_LOAD_BALANCER alone, whose
+   * blocks belong to the virtual owner `load-balancer`.
+   */
+  nodeName: string;
+  /** What the addresses are for; the pools have to allow it. */
+  use: AddressUse;
+  /** Number of IPv4 addresses, at most 4096. */
+  ipv4Count: number;
+  /** Number of IPv6 addresses, at most 4096. */
+  ipv6Count: number;
+  /**
+   * Addresses wanted by themselves (`10.65.0.7`, `fd65::7`), at most 32, all of them or none; then both counts are 0.
+   * Reservations, selectors, assignment modes and the cap of blocks do not stand in their way.
+   */
+  addresses: string[];
+  /** Pools to take from, as in AllocateRequest. */
+  pools: string[];
+  /** Labels of the namespace that the addresses are for, as in AllocateRequest. */
+  namespaceLabels: { [key: string]: string };
+  /** Most blocks of a family that the owner may have in the pools that serve; 0 means as configured. */
+  maxBlocksPerNode: number;
+  /**
+   * Most addresses of a family that the handle may have; 0 means any number. Not below the counts. A call that would go
+   * beyond it gives no more than are missing to its counts, and returns what the handle has.
+   */
+  maxPerHandle: number;
+  /**
+   * What the owner says of itself: at most 32, of at most 64 bytes each name and 1024 each value. `node` and `timestamp` are
+   * set by the service; `network` and `interface` are those of attachments, and refused.
+   */
+  attributes: { [key: string]: string };
+  /** Whether a shortage is an error and gives nothing. Then all that is wanted has to fit one transaction. */
+  allOrNothing: boolean;
+}
+
+export interface AssignAddressesRequest_NamespaceLabelsEntry {
+  key: string;
+  value: string;
+}
+
+export interface AssignAddressesRequest_AttributesEntry {
+  key: string;
+  value: string;
+}
+
+/** AssignAddressesResponse is what the handle got. */
+export interface AssignAddressesResponse {
+  /**
+   * The addresses, those given by this call first; with max_per_handle, and for addresses asked for by themselves, those
+   * that the handle had before as well.
+   */
+  addresses: AssignedAddress[];
+  /** For each family that was asked for, how far the wish was met. */
+  families: FamilyAssignment[];
+}
+
+/** AssignedAddress is an address that a handle holds. */
+export interface AssignedAddress {
+  /** The address as a CIDR of full length (`10.65.0.7/32`). */
+  address: string;
+  /** CIDR of the block that it was taken from. */
+  blockCidr: string;
+  /** Name of the pool that the block lies in. */
+  poolName: string;
+  /** The block's sequence number at the allocation: with the address it names this allocation and no later one. */
+  sequenceNumber: bigint;
+  /** Whether the handle had it before this call. */
+  alreadyHeld: boolean;
+}
+
+/** FamilyAssignment says how far the wish for one family was met. */
+export interface FamilyAssignment {
+  /** The family. */
+  family: IpFamily;
+  /** How many addresses were asked for. */
+  requested: number;
+  /** How many of them are among the answer's addresses. */
+  assigned: number;
+  /** Why there are fewer; empty when there are not. */
+  explanation: string;
+  /** The pools and blocks that were looked at when no more was found; empty unless there are fewer. At most 100 blocks. */
+  pools: ExplainedPool[];
+}
+
+/** ExplainAllocationRequest is an allocation that is not made. */
+export interface ExplainAllocationRequest {
+  /** What Allocate would be asked. */
+  request:
+    | AllocateRequest
+    | undefined;
+  /** Most blocks that are named, over all pools, 1 to 10,000; the others are counted. 0 means 1,000. */
+  maxBlocks: number;
+}
+
+/** ExplainAllocationResponse is what would become of it now. */
+export interface ExplainAllocationResponse {
+  /** Whether the attachment holds all that it asks for, so that Allocate would change nothing. */
+  alreadyAllocated: boolean;
+  /** Code of the failure that Allocate would answer (`POOLS_EXHAUSTED`); empty when it would succeed. */
+  refusalCode: string;
+  /** Message of that failure. */
+  refusal: string;
+  /** For each family that is asked for, what would be given, and what would be looked at. */
+  families: ExplainedFamily[];
+}
+
+/** ExplainedFamily is one family's part of an allocation that is not made. */
+export interface ExplainedFamily {
+  /** The family. */
+  family: IpFamily;
+  /** The address that would be given, or is held; not set when there is none. */
+  grant?:
+    | ExplainedGrant
+    | undefined;
+  /** The pools, in the order in which they are tried, at most 1,000. */
+  pools: ExplainedPool[];
+  /** Number of further pools. */
+  morePools: number;
+}
+
+/** ExplainedGrant is an address that would be given. */
+export interface ExplainedGrant {
+  /** The address as a CIDR of full length (`10.65.0.7/32`). */
+  address: string;
+  /** CIDR of its block. */
+  blockCidr: string;
+  /** Name of its pool; empty when that was deleted since. */
+  poolName: string;
+  /** Where the block would come from; not stated when the attachment holds the address. */
+  origin: BlockOrigin;
+}
+
+/** ExplainedPool is a pool that is looked at. */
+export interface ExplainedPool {
+  /** Name of the pool. */
+  name: string;
+  /** Its range. */
+  cidr: string;
+  /** Why it is passed over, and its blocks are not looked at; empty when they are. */
+  passedOverReason: string;
+  /** Its blocks, in the order of their addresses. */
+  blocks: ExplainedBlock[];
+  /** The blocks that are not named. */
+  moreBlocks: BlockCount[];
+  /** Why no further block of it can be had; empty when one can, or all of them exist. */
+  noClaimReason: string;
+}
+
+/** ExplainedBlock is a block that is looked at. */
+export interface ExplainedBlock {
+  /** The block's range. */
+  cidr: string;
+  /** What was found. */
+  verdict: BlockVerdict;
+  /** In words, with how full it is. */
+  reason: string;
+}
+
+/** BlockCount counts blocks of which the same was found. */
+export interface BlockCount {
+  /** What was found. */
+  verdict: BlockVerdict;
+  /** How many they are. */
+  count: number;
+}
+
 /** ReleaseRequest names the attachment that gives its addresses back. */
 export interface ReleaseRequest {
   /** The attachment whose addresses go back to their blocks. */
@@ -110,6 +345,126 @@ export interface GetEndpointRequest {
 export interface GetEndpointResponse {
   /** The attachment's endpoint. */
   endpoint: Endpoint | undefined;
+}
+
+/** ReleaseAddressesRequest lists the addresses that are to be given back. */
+export interface ReleaseAddressesRequest {
+  /** The addresses, at most 1000. What is said twice in the same way counts once. */
+  releases: AddressRelease[];
+}
+
+/** AddressRelease is an address to give back, and whose it has to be. */
+export interface AddressRelease {
+  /** The address, without prefix length (`10.65.0.7`, `fd65::7`). */
+  address: string;
+  /** The handle that has to hold it; not set means any, or none. */
+  handleId?:
+    | string
+    | undefined;
+  /** Sequence number of the allocation that is meant; not set means whichever there is. */
+  sequenceNumber?: bigint | undefined;
+}
+
+/** ReleasedAddress is an address that was to be given back, and what became of it. */
+export interface ReleasedAddress {
+  /** The address, as asked for. */
+  address: string;
+  /** What became of it. */
+  result: AddressReleaseResult;
+  /** Who held it, or holds it still; not set when nobody does. */
+  holder?: AddressHolder | undefined;
+}
+
+/** AddressHolder is who holds an address. */
+export interface AddressHolder {
+  /** The handle; empty when none does. */
+  handleId: string;
+  /** What the owner said of itself: `node`, `namespace`, `pod`, `network`, `interface`, `timestamp`. */
+  attributes: { [key: string]: string };
+  /** The block's sequence number at the allocation: with the address it names this allocation and no later one. */
+  sequenceNumber: bigint;
+}
+
+export interface AddressHolder_AttributesEntry {
+  key: string;
+  value: string;
+}
+
+/** ReleaseAddressesResponse says what became of each address. */
+export interface ReleaseAddressesResponse {
+  /** One for each address that was asked for, in that order, repetitions left out. */
+  addresses: ReleasedAddress[];
+}
+
+/** GetAddressRequest names the address that is asked about. */
+export interface GetAddressRequest {
+  /** The address, without prefix length (`10.65.0.7`, `fd65::7`). */
+  address: string;
+}
+
+/** GetAddressResponse is what is known of an address. */
+export interface GetAddressResponse {
+  /** What it is. */
+  state: AddressState;
+  /** CIDR of the block that it lies in; empty while there is none. */
+  blockCidr: string;
+  /** Name of the pool that it lies in; empty when it lies in none. */
+  poolName: string;
+  /** Who holds it; not set unless it is allocated. */
+  holder?:
+    | AddressHolder
+    | undefined;
+  /** Since when it is held; not set where the attributes do not tell it, or nobody holds it. */
+  allocateTime:
+    | Date
+    | undefined;
+  /** When it was released; set while it cools down. */
+  releaseTime:
+    | Date
+    | undefined;
+  /** When its cool-down is over; set while it cools down. */
+  coolUntilTime:
+    | Date
+    | undefined;
+  /** Names of the reservations that hold it, while it is reserved. */
+  reservationNames: string[];
+}
+
+/** Attributes is what an owner says of itself. */
+export interface Attributes {
+  /** At most 64, of at most 256 bytes each name and 1024 each value. */
+  values: { [key: string]: string };
+}
+
+export interface Attributes_ValuesEntry {
+  key: string;
+  value: string;
+}
+
+/** SetAttributesRequest says whose attributes are to be replaced, and by what. */
+export interface SetAttributesRequest {
+  /** The address, without prefix length (`10.65.0.7`, `fd65::7`). */
+  address: string;
+  /** The handle that has to hold it; not set means any, or none. */
+  handleId?:
+    | string
+    | undefined;
+  /** Sequence number of the allocation that is meant; not set means whichever there is. */
+  sequenceNumber?:
+    | bigint
+    | undefined;
+  /** What the attributes have to be before; not set means anything. Set and empty, that there are none. */
+  expected?:
+    | Attributes
+    | undefined;
+  /** What they become, all of them. */
+  attributes: Attributes | undefined;
+}
+
+/** SetAttributesResponse is the holder as it is now. */
+export interface SetAttributesResponse {
+  /** The holder. */
+  holder: AddressHolder | undefined;
 }
 
 function createBaseAllocateRequest(): AllocateRequest {
@@ -438,6 +793,1250 @@ export const AllocateResponse: MessageFns<AllocateResponse> = {
   },
 };
 
+function createBaseAssignAddressesRequest(): AssignAddressesRequest {
+  return {
+    handleId: "",
+    nodeName: "",
+    use: 0,
+    ipv4Count: 0,
+    ipv6Count: 0,
+    addresses: [],
+    pools: [],
+    namespaceLabels: {},
+    maxBlocksPerNode: 0,
+    maxPerHandle: 0,
+    attributes: {},
+    allOrNothing: false,
+  };
+}
+
+export const AssignAddressesRequest: MessageFns<AssignAddressesRequest> = {
+  encode(message: AssignAddressesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.handleId !== "") {
+      writer.uint32(10).string(message.handleId);
+    }
+    if (message.nodeName !== "") {
+      writer.uint32(18).string(message.nodeName);
+    }
+    if (message.use !== 0) {
+      writer.uint32(24).int32(message.use);
+    }
+    if (message.ipv4Count !== 0) {
+      writer.uint32(32).uint32(message.ipv4Count);
+    }
+    if (message.ipv6Count !== 0) {
+      writer.uint32(40).uint32(message.ipv6Count);
+    }
+    for (const v of message.addresses) {
+      writer.uint32(50).string(v!);
+    }
+    for (const v of message.pools) {
+      writer.uint32(58).string(v!);
+    }
+    globalThis.Object.entries(message.namespaceLabels).forEach(([key, value]: [string, string]) => {
+      AssignAddressesRequest_NamespaceLabelsEntry.encode({ key: key as any, value }, writer.uint32(66).fork()).join();
+    });
+    if (message.maxBlocksPerNode !== 0) {
+      writer.uint32(72).uint32(message.maxBlocksPerNode);
+    }
+    if (message.maxPerHandle !== 0) {
+      writer.uint32(80).uint32(message.maxPerHandle);
+    }
+    globalThis.Object.entries(message.attributes).forEach(([key, value]: [string, string]) => {
+      AssignAddressesRequest_AttributesEntry.encode({ key: key as any, value }, writer.uint32(90).fork()).join();
+    });
+    if (message.allOrNothing !== false) {
+      writer.uint32(96).bool(message.allOrNothing);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AssignAddressesRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAssignAddressesRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.handleId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.use = reader.int32() as any;
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.ipv4Count = reader.uint32();
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.ipv6Count = reader.uint32();
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.addresses.push(reader.string());
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.pools.push(reader.string());
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            const entry8 = AssignAddressesRequest_NamespaceLabelsEntry.decode(reader, reader.uint32());
+            if (entry8.value !== undefined) {
+              message.namespaceLabels[entry8.key] = entry8.value;
+            }
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.maxBlocksPerNode = reader.uint32();
+            continue;
+          }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.maxPerHandle = reader.uint32();
+            continue;
+          }
+          case 11: {
+            if (tag !== 90) {
+              break;
+            }
+
+            const entry11 = AssignAddressesRequest_AttributesEntry.decode(reader, reader.uint32());
+            if (entry11.value !== undefined) {
+              message.attributes[entry11.key] = entry11.value;
+            }
+            continue;
+          }
+          case 12: {
+            if (tag !== 96) {
+              break;
+            }
+
+            message.allOrNothing = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AssignAddressesRequest>): AssignAddressesRequest {
+    return AssignAddressesRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AssignAddressesRequest>): AssignAddressesRequest {
+    const message = createBaseAssignAddressesRequest();
+    message.handleId = object.handleId ?? "";
+    message.nodeName = object.nodeName ?? "";
+    message.use = object.use ?? 0;
+    message.ipv4Count = object.ipv4Count ?? 0;
+    message.ipv6Count = object.ipv6Count ?? 0;
+    message.addresses = object.addresses?.map((e) => e) || [];
+    message.pools = object.pools?.map((e) => e) || [];
+    message.namespaceLabels = (globalThis.Object.entries(object.namespaceLabels ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.maxBlocksPerNode = object.maxBlocksPerNode ?? 0;
+    message.maxPerHandle = object.maxPerHandle ?? 0;
+    message.attributes = (globalThis.Object.entries(object.attributes ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.allOrNothing = object.allOrNothing ?? false;
+    return message;
+  },
+};
+
+function createBaseAssignAddressesRequest_NamespaceLabelsEntry(): AssignAddressesRequest_NamespaceLabelsEntry {
+  return { key: "", value: "" };
+}
+
+export const AssignAddressesRequest_NamespaceLabelsEntry: MessageFns<AssignAddressesRequest_NamespaceLabelsEntry> = {
+  encode(
+    message: AssignAddressesRequest_NamespaceLabelsEntry,
+    writer: BinaryWriter = new BinaryWriter(),
+  ): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AssignAddressesRequest_NamespaceLabelsEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAssignAddressesRequest_NamespaceLabelsEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AssignAddressesRequest_NamespaceLabelsEntry>): AssignAddressesRequest_NamespaceLabelsEntry {
+    return AssignAddressesRequest_NamespaceLabelsEntry.fromPartial(base ?? {});
+  },
+  fromPartial(
+    object: DeepPartial<AssignAddressesRequest_NamespaceLabelsEntry>,
+  ): AssignAddressesRequest_NamespaceLabelsEntry {
+    const message = createBaseAssignAddressesRequest_NamespaceLabelsEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseAssignAddressesRequest_AttributesEntry(): AssignAddressesRequest_AttributesEntry {
+  return { key: "", value: "" };
+}
+
+export const AssignAddressesRequest_AttributesEntry: MessageFns<AssignAddressesRequest_AttributesEntry> = {
+  encode(message: AssignAddressesRequest_AttributesEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AssignAddressesRequest_AttributesEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAssignAddressesRequest_AttributesEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AssignAddressesRequest_AttributesEntry>): AssignAddressesRequest_AttributesEntry {
+    return AssignAddressesRequest_AttributesEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AssignAddressesRequest_AttributesEntry>): AssignAddressesRequest_AttributesEntry {
+    const message = createBaseAssignAddressesRequest_AttributesEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseAssignAddressesResponse(): AssignAddressesResponse {
+  return { addresses: [], families: [] };
+}
+
+export const AssignAddressesResponse: MessageFns<AssignAddressesResponse> = {
+  encode(message: AssignAddressesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.addresses) {
+      AssignedAddress.encode(v!, writer.uint32(10).fork()).join();
+    }
+    for (const v of message.families) {
+      FamilyAssignment.encode(v!, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AssignAddressesResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAssignAddressesResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.addresses.push(AssignedAddress.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.families.push(FamilyAssignment.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AssignAddressesResponse>): AssignAddressesResponse {
+    return AssignAddressesResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AssignAddressesResponse>): AssignAddressesResponse {
+    const message = createBaseAssignAddressesResponse();
+    message.addresses = object.addresses?.map((e) => AssignedAddress.fromPartial(e)) || [];
+    message.families = object.families?.map((e) => FamilyAssignment.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseAssignedAddress(): AssignedAddress {
+  return { address: "", blockCidr: "", poolName: "", sequenceNumber: 0n, alreadyHeld: false };
+}
+
+export const AssignedAddress: MessageFns<AssignedAddress> = {
+  encode(message: AssignedAddress, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.address !== "") {
+      writer.uint32(10).string(message.address);
+    }
+    if (message.blockCidr !== "") {
+      writer.uint32(18).string(message.blockCidr);
+    }
+    if (message.poolName !== "") {
+      writer.uint32(26).string(message.poolName);
+    }
+    if (message.sequenceNumber !== 0n) {
+      if (BigInt.asUintN(64, message.sequenceNumber) !== message.sequenceNumber) {
+        throw new globalThis.Error("value provided for field message.sequenceNumber of type uint64 too large");
+      }
+      writer.uint32(32).uint64(message.sequenceNumber);
+    }
+    if (message.alreadyHeld !== false) {
+      writer.uint32(40).bool(message.alreadyHeld);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AssignedAddress {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAssignedAddress();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.address = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.blockCidr = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.poolName = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.sequenceNumber = reader.uint64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.alreadyHeld = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AssignedAddress>): AssignedAddress {
+    return AssignedAddress.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AssignedAddress>): AssignedAddress {
+    const message = createBaseAssignedAddress();
+    message.address = object.address ?? "";
+    message.blockCidr = object.blockCidr ?? "";
+    message.poolName = object.poolName ?? "";
+    message.sequenceNumber = (object.sequenceNumber !== undefined && object.sequenceNumber !== null)
+      ? BigInt(object.sequenceNumber)
+      : 0n;
+    message.alreadyHeld = object.alreadyHeld ?? false;
+    return message;
+  },
+};
+
+function createBaseFamilyAssignment(): FamilyAssignment {
+  return { family: 0, requested: 0, assigned: 0, explanation: "", pools: [] };
+}
+
+export const FamilyAssignment: MessageFns<FamilyAssignment> = {
+  encode(message: FamilyAssignment, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.family !== 0) {
+      writer.uint32(8).int32(message.family);
+    }
+    if (message.requested !== 0) {
+      writer.uint32(16).uint32(message.requested);
+    }
+    if (message.assigned !== 0) {
+      writer.uint32(24).uint32(message.assigned);
+    }
+    if (message.explanation !== "") {
+      writer.uint32(34).string(message.explanation);
+    }
+    for (const v of message.pools) {
+      ExplainedPool.encode(v!, writer.uint32(42).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): FamilyAssignment {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseFamilyAssignment();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.family = reader.int32() as any;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.requested = reader.uint32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.assigned = reader.uint32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.explanation = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.pools.push(ExplainedPool.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<FamilyAssignment>): FamilyAssignment {
+    return FamilyAssignment.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<FamilyAssignment>): FamilyAssignment {
+    const message = createBaseFamilyAssignment();
+    message.family = object.family ?? 0;
+    message.requested = object.requested ?? 0;
+    message.assigned = object.assigned ?? 0;
+    message.explanation = object.explanation ?? "";
+    message.pools = object.pools?.map((e) => ExplainedPool.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseExplainAllocationRequest(): ExplainAllocationRequest {
+  return { request: undefined, maxBlocks: 0 };
+}
+
+export const ExplainAllocationRequest: MessageFns<ExplainAllocationRequest> = {
+  encode(message: ExplainAllocationRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.request !== undefined) {
+      AllocateRequest.encode(message.request, writer.uint32(10).fork()).join();
+    }
+    if (message.maxBlocks !== 0) {
+      writer.uint32(16).uint32(message.maxBlocks);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExplainAllocationRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExplainAllocationRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.request = AllocateRequest.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.maxBlocks = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExplainAllocationRequest>): ExplainAllocationRequest {
+    return ExplainAllocationRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExplainAllocationRequest>): ExplainAllocationRequest {
+    const message = createBaseExplainAllocationRequest();
+    message.request = (object.request !== undefined && object.request !== null)
+      ? AllocateRequest.fromPartial(object.request)
+      : undefined;
+    message.maxBlocks = object.maxBlocks ?? 0;
+    return message;
+  },
+};
+
+function createBaseExplainAllocationResponse(): ExplainAllocationResponse {
+  return { alreadyAllocated: false, refusalCode: "", refusal: "", families: [] };
+}
+
+export const ExplainAllocationResponse: MessageFns<ExplainAllocationResponse> = {
+  encode(message: ExplainAllocationResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.alreadyAllocated !== false) {
+      writer.uint32(8).bool(message.alreadyAllocated);
+    }
+    if (message.refusalCode !== "") {
+      writer.uint32(18).string(message.refusalCode);
+    }
+    if (message.refusal !== "") {
+      writer.uint32(26).string(message.refusal);
+    }
+    for (const v of message.families) {
+      ExplainedFamily.encode(v!, writer.uint32(34).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExplainAllocationResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExplainAllocationResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.alreadyAllocated = reader.bool();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.refusalCode = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.refusal = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.families.push(ExplainedFamily.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExplainAllocationResponse>): ExplainAllocationResponse {
+    return ExplainAllocationResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExplainAllocationResponse>): ExplainAllocationResponse {
+    const message = createBaseExplainAllocationResponse();
+    message.alreadyAllocated = object.alreadyAllocated ?? false;
+    message.refusalCode = object.refusalCode ?? "";
+    message.refusal = object.refusal ?? "";
+    message.families = object.families?.map((e) => ExplainedFamily.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseExplainedFamily(): ExplainedFamily {
+  return { family: 0, grant: undefined, pools: [], morePools: 0 };
+}
+
+export const ExplainedFamily: MessageFns<ExplainedFamily> = {
+  encode(message: ExplainedFamily, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.family !== 0) {
+      writer.uint32(8).int32(message.family);
+    }
+    if (message.grant !== undefined) {
+      ExplainedGrant.encode(message.grant, writer.uint32(18).fork()).join();
+    }
+    for (const v of message.pools) {
+      ExplainedPool.encode(v!, writer.uint32(26).fork()).join();
+    }
+    if (message.morePools !== 0) {
+      writer.uint32(32).uint32(message.morePools);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExplainedFamily {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExplainedFamily();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.family = reader.int32() as any;
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.grant = ExplainedGrant.decode(reader, reader.uint32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.pools.push(ExplainedPool.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.morePools = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExplainedFamily>): ExplainedFamily {
+    return ExplainedFamily.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExplainedFamily>): ExplainedFamily {
+    const message = createBaseExplainedFamily();
+    message.family = object.family ?? 0;
+    message.grant = (object.grant !== undefined && object.grant !== null)
+      ? ExplainedGrant.fromPartial(object.grant)
+      : undefined;
+    message.pools = object.pools?.map((e) => ExplainedPool.fromPartial(e)) || [];
+    message.morePools = object.morePools ?? 0;
+    return message;
+  },
+};
+
+function createBaseExplainedGrant(): ExplainedGrant {
+  return { address: "", blockCidr: "", poolName: "", origin: 0 };
+}
+
+export const ExplainedGrant: MessageFns<ExplainedGrant> = {
+  encode(message: ExplainedGrant, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.address !== "") {
+      writer.uint32(10).string(message.address);
+    }
+    if (message.blockCidr !== "") {
+      writer.uint32(18).string(message.blockCidr);
+    }
+    if (message.poolName !== "") {
+      writer.uint32(26).string(message.poolName);
+    }
+    if (message.origin !== 0) {
+      writer.uint32(32).int32(message.origin);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExplainedGrant {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExplainedGrant();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.address = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.blockCidr = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.poolName = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.origin = reader.int32() as any;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExplainedGrant>): ExplainedGrant {
+    return ExplainedGrant.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExplainedGrant>): ExplainedGrant {
+    const message = createBaseExplainedGrant();
+    message.address = object.address ?? "";
+    message.blockCidr = object.blockCidr ?? "";
+    message.poolName = object.poolName ?? "";
+    message.origin = object.origin ?? 0;
+    return message;
+  },
+};
+
+function createBaseExplainedPool(): ExplainedPool {
+  return { name: "", cidr: "", passedOverReason: "", blocks: [], moreBlocks: [], noClaimReason: "" };
+}
+
+export const ExplainedPool: MessageFns<ExplainedPool> = {
+  encode(message: ExplainedPool, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.name !== "") {
+      writer.uint32(10).string(message.name);
+    }
+    if (message.cidr !== "") {
+      writer.uint32(18).string(message.cidr);
+    }
+    if (message.passedOverReason !== "") {
+      writer.uint32(26).string(message.passedOverReason);
+    }
+    for (const v of message.blocks) {
+      ExplainedBlock.encode(v!, writer.uint32(34).fork()).join();
+    }
+    for (const v of message.moreBlocks) {
+      BlockCount.encode(v!, writer.uint32(42).fork()).join();
+    }
+    if (message.noClaimReason !== "") {
+      writer.uint32(50).string(message.noClaimReason);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExplainedPool {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExplainedPool();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.cidr = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.passedOverReason = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.blocks.push(ExplainedBlock.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.moreBlocks.push(BlockCount.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.noClaimReason = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExplainedPool>): ExplainedPool {
+    return ExplainedPool.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExplainedPool>): ExplainedPool {
+    const message = createBaseExplainedPool();
+    message.name = object.name ?? "";
+    message.cidr = object.cidr ?? "";
+    message.passedOverReason = object.passedOverReason ?? "";
+    message.blocks = object.blocks?.map((e) => ExplainedBlock.fromPartial(e)) || [];
+    message.moreBlocks = object.moreBlocks?.map((e) => BlockCount.fromPartial(e)) || [];
+    message.noClaimReason = object.noClaimReason ?? "";
+    return message;
+  },
+};
+
+function createBaseExplainedBlock(): ExplainedBlock {
+  return { cidr: "", verdict: 0, reason: "" };
+}
+
+export const ExplainedBlock: MessageFns<ExplainedBlock> = {
+  encode(message: ExplainedBlock, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.cidr !== "") {
+      writer.uint32(10).string(message.cidr);
+    }
+    if (message.verdict !== 0) {
+      writer.uint32(16).int32(message.verdict);
+    }
+    if (message.reason !== "") {
+      writer.uint32(26).string(message.reason);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExplainedBlock {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExplainedBlock();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.cidr = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.verdict = reader.int32() as any;
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExplainedBlock>): ExplainedBlock {
+    return ExplainedBlock.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExplainedBlock>): ExplainedBlock {
+    const message = createBaseExplainedBlock();
+    message.cidr = object.cidr ?? "";
+    message.verdict = object.verdict ?? 0;
+    message.reason = object.reason ?? "";
+    return message;
+  },
+};
+
+function createBaseBlockCount(): BlockCount {
+  return { verdict: 0, count: 0 };
+}
+
+export const BlockCount: MessageFns<BlockCount> = {
+  encode(message: BlockCount, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.verdict !== 0) {
+      writer.uint32(8).int32(message.verdict);
+    }
+    if (message.count !== 0) {
+      writer.uint32(16).uint32(message.count);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): BlockCount {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseBlockCount();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.verdict = reader.int32() as any;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.count = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<BlockCount>): BlockCount {
+    return BlockCount.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<BlockCount>): BlockCount {
+    const message = createBaseBlockCount();
+    message.verdict = object.verdict ?? 0;
+    message.count = object.count ?? 0;
+    return message;
+  },
+};
+
 function createBaseReleaseRequest(): ReleaseRequest {
   return { attachment: undefined };
 }
@@ -664,6 +2263,950 @@ export const GetEndpointResponse: MessageFns<GetEndpointResponse> = {
   },
 };
 
+function createBaseReleaseAddressesRequest(): ReleaseAddressesRequest {
+  return { releases: [] };
+}
+
+export const ReleaseAddressesRequest: MessageFns<ReleaseAddressesRequest> = {
+  encode(message: ReleaseAddressesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.releases) {
+      AddressRelease.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ReleaseAddressesRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseReleaseAddressesRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.releases.push(AddressRelease.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ReleaseAddressesRequest>): ReleaseAddressesRequest {
+    return ReleaseAddressesRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ReleaseAddressesRequest>): ReleaseAddressesRequest {
+    const message = createBaseReleaseAddressesRequest();
+    message.releases = object.releases?.map((e) => AddressRelease.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseAddressRelease(): AddressRelease {
+  return { address: "", handleId: undefined, sequenceNumber: undefined };
+}
+
+export const AddressRelease: MessageFns<AddressRelease> = {
+  encode(message: AddressRelease, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.address !== "") {
+      writer.uint32(10).string(message.address);
+    }
+    if (message.handleId !== undefined) {
+      writer.uint32(18).string(message.handleId);
+    }
+    if (message.sequenceNumber !== undefined) {
+      if (BigInt.asUintN(64, message.sequenceNumber) !== message.sequenceNumber) {
+        throw new globalThis.Error("value provided for field message.sequenceNumber of type uint64 too large");
+      }
+      writer.uint32(24).uint64(message.sequenceNumber);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AddressRelease {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAddressRelease();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.address = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.handleId = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.sequenceNumber = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AddressRelease>): AddressRelease {
+    return AddressRelease.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AddressRelease>): AddressRelease {
+    const message = createBaseAddressRelease();
+    message.address = object.address ?? "";
+    message.handleId = object.handleId ?? undefined;
+    message.sequenceNumber = (object.sequenceNumber !== undefined && object.sequenceNumber !== null)
+      ? BigInt(object.sequenceNumber)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseReleasedAddress(): ReleasedAddress {
+  return { address: "", result: 0, holder: undefined };
+}
+
+export const ReleasedAddress: MessageFns<ReleasedAddress> = {
+  encode(message: ReleasedAddress, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.address !== "") {
+      writer.uint32(10).string(message.address);
+    }
+    if (message.result !== 0) {
+      writer.uint32(16).int32(message.result);
+    }
+    if (message.holder !== undefined) {
+      AddressHolder.encode(message.holder, writer.uint32(26).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ReleasedAddress {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseReleasedAddress();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.address = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.result = reader.int32() as any;
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.holder = AddressHolder.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ReleasedAddress>): ReleasedAddress {
+    return ReleasedAddress.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ReleasedAddress>): ReleasedAddress {
+    const message = createBaseReleasedAddress();
+    message.address = object.address ?? "";
+    message.result = object.result ?? 0;
+    message.holder = (object.holder !== undefined && object.holder !== null)
+      ? AddressHolder.fromPartial(object.holder)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseAddressHolder(): AddressHolder {
+  return { handleId: "", attributes: {}, sequenceNumber: 0n };
+}
+
+export const AddressHolder: MessageFns<AddressHolder> = {
+  encode(message: AddressHolder, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.handleId !== "") {
+      writer.uint32(10).string(message.handleId);
+    }
+    globalThis.Object.entries(message.attributes).forEach(([key, value]: [string, string]) => {
+      AddressHolder_AttributesEntry.encode({ key: key as any, value }, writer.uint32(18).fork()).join();
+    });
+    if (message.sequenceNumber !== 0n) {
+      if (BigInt.asUintN(64, message.sequenceNumber) !== message.sequenceNumber) {
+        throw new globalThis.Error("value provided for field message.sequenceNumber of type uint64 too large");
+      }
+      writer.uint32(24).uint64(message.sequenceNumber);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AddressHolder {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAddressHolder();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.handleId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            const entry2 = AddressHolder_AttributesEntry.decode(reader, reader.uint32());
+            if (entry2.value !== undefined) {
+              message.attributes[entry2.key] = entry2.value;
+            }
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.sequenceNumber = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AddressHolder>): AddressHolder {
+    return AddressHolder.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AddressHolder>): AddressHolder {
+    const message = createBaseAddressHolder();
+    message.handleId = object.handleId ?? "";
+    message.attributes = (globalThis.Object.entries(object.attributes ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.sequenceNumber = (object.sequenceNumber !== undefined && object.sequenceNumber !== null)
+      ? BigInt(object.sequenceNumber)
+      : 0n;
+    return message;
+  },
+};
+
+function createBaseAddressHolder_AttributesEntry(): AddressHolder_AttributesEntry {
+  return { key: "", value: "" };
+}
+
+export const AddressHolder_AttributesEntry: MessageFns<AddressHolder_AttributesEntry> = {
+  encode(message: AddressHolder_AttributesEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AddressHolder_AttributesEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAddressHolder_AttributesEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AddressHolder_AttributesEntry>): AddressHolder_AttributesEntry {
+    return AddressHolder_AttributesEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AddressHolder_AttributesEntry>): AddressHolder_AttributesEntry {
+    const message = createBaseAddressHolder_AttributesEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseReleaseAddressesResponse(): ReleaseAddressesResponse {
+  return { addresses: [] };
+}
+
+export const ReleaseAddressesResponse: MessageFns<ReleaseAddressesResponse> = {
+  encode(message: ReleaseAddressesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.addresses) {
+      ReleasedAddress.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ReleaseAddressesResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseReleaseAddressesResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.addresses.push(ReleasedAddress.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ReleaseAddressesResponse>): ReleaseAddressesResponse {
+    return ReleaseAddressesResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ReleaseAddressesResponse>): ReleaseAddressesResponse {
+    const message = createBaseReleaseAddressesResponse();
+    message.addresses = object.addresses?.map((e) => ReleasedAddress.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseGetAddressRequest(): GetAddressRequest {
+  return { address: "" };
+}
+
+export const GetAddressRequest: MessageFns<GetAddressRequest> = {
+  encode(message: GetAddressRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.address !== "") {
+      writer.uint32(10).string(message.address);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetAddressRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetAddressRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.address = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetAddressRequest>): GetAddressRequest {
+    return GetAddressRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetAddressRequest>): GetAddressRequest {
+    const message = createBaseGetAddressRequest();
+    message.address = object.address ?? "";
+    return message;
+  },
+};
+
+function createBaseGetAddressResponse(): GetAddressResponse {
+  return {
+    state: 0,
+    blockCidr: "",
+    poolName: "",
+    holder: undefined,
+    allocateTime: undefined,
+    releaseTime: undefined,
+    coolUntilTime: undefined,
+    reservationNames: [],
+  };
+}
+
+export const GetAddressResponse: MessageFns<GetAddressResponse> = {
+  encode(message: GetAddressResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.state !== 0) {
+      writer.uint32(8).int32(message.state);
+    }
+    if (message.blockCidr !== "") {
+      writer.uint32(18).string(message.blockCidr);
+    }
+    if (message.poolName !== "") {
+      writer.uint32(26).string(message.poolName);
+    }
+    if (message.holder !== undefined) {
+      AddressHolder.encode(message.holder, writer.uint32(34).fork()).join();
+    }
+    if (message.allocateTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.allocateTime), writer.uint32(42).fork()).join();
+    }
+    if (message.releaseTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.releaseTime), writer.uint32(50).fork()).join();
+    }
+    if (message.coolUntilTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.coolUntilTime), writer.uint32(58).fork()).join();
+    }
+    for (const v of message.reservationNames) {
+      writer.uint32(66).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetAddressResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetAddressResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.state = reader.int32() as any;
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.blockCidr = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.poolName = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.holder = AddressHolder.decode(reader, reader.uint32());
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.allocateTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.releaseTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.coolUntilTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.reservationNames.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetAddressResponse>): GetAddressResponse {
+    return GetAddressResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetAddressResponse>): GetAddressResponse {
+    const message = createBaseGetAddressResponse();
+    message.state = object.state ?? 0;
+    message.blockCidr = object.blockCidr ?? "";
+    message.poolName = object.poolName ?? "";
+    message.holder = (object.holder !== undefined && object.holder !== null)
+      ? AddressHolder.fromPartial(object.holder)
+      : undefined;
+    message.allocateTime = object.allocateTime ?? undefined;
+    message.releaseTime = object.releaseTime ?? undefined;
+    message.coolUntilTime = object.coolUntilTime ?? undefined;
+    message.reservationNames = object.reservationNames?.map((e) => e) || [];
+    return message;
+  },
+};
+
+function createBaseAttributes(): Attributes {
+  return { values: {} };
+}
+
+export const Attributes: MessageFns<Attributes> = {
+  encode(message: Attributes, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    globalThis.Object.entries(message.values).forEach(([key, value]: [string, string]) => {
+      Attributes_ValuesEntry.encode({ key: key as any, value }, writer.uint32(10).fork()).join();
+    });
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Attributes {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAttributes();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            const entry1 = Attributes_ValuesEntry.decode(reader, reader.uint32());
+            if (entry1.value !== undefined) {
+              message.values[entry1.key] = entry1.value;
+            }
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<Attributes>): Attributes {
+    return Attributes.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Attributes>): Attributes {
+    const message = createBaseAttributes();
+    message.values = (globalThis.Object.entries(object.values ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    return message;
+  },
+};
+
+function createBaseAttributes_ValuesEntry(): Attributes_ValuesEntry {
+  return { key: "", value: "" };
+}
+
+export const Attributes_ValuesEntry: MessageFns<Attributes_ValuesEntry> = {
+  encode(message: Attributes_ValuesEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Attributes_ValuesEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAttributes_ValuesEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<Attributes_ValuesEntry>): Attributes_ValuesEntry {
+    return Attributes_ValuesEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Attributes_ValuesEntry>): Attributes_ValuesEntry {
+    const message = createBaseAttributes_ValuesEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseSetAttributesRequest(): SetAttributesRequest {
+  return { address: "", handleId: undefined, sequenceNumber: undefined, expected: undefined, attributes: undefined };
+}
+
+export const SetAttributesRequest: MessageFns<SetAttributesRequest> = {
+  encode(message: SetAttributesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.address !== "") {
+      writer.uint32(10).string(message.address);
+    }
+    if (message.handleId !== undefined) {
+      writer.uint32(18).string(message.handleId);
+    }
+    if (message.sequenceNumber !== undefined) {
+      if (BigInt.asUintN(64, message.sequenceNumber) !== message.sequenceNumber) {
+        throw new globalThis.Error("value provided for field message.sequenceNumber of type uint64 too large");
+      }
+      writer.uint32(24).uint64(message.sequenceNumber);
+    }
+    if (message.expected !== undefined) {
+      Attributes.encode(message.expected, writer.uint32(34).fork()).join();
+    }
+    if (message.attributes !== undefined) {
+      Attributes.encode(message.attributes, writer.uint32(42).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetAttributesRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetAttributesRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.address = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.handleId = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.sequenceNumber = reader.uint64() as bigint;
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.expected = Attributes.decode(reader, reader.uint32());
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.attributes = Attributes.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetAttributesRequest>): SetAttributesRequest {
+    return SetAttributesRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetAttributesRequest>): SetAttributesRequest {
+    const message = createBaseSetAttributesRequest();
+    message.address = object.address ?? "";
+    message.handleId = object.handleId ?? undefined;
+    message.sequenceNumber = (object.sequenceNumber !== undefined && object.sequenceNumber !== null)
+      ? BigInt(object.sequenceNumber)
+      : undefined;
+    message.expected = (object.expected !== undefined && object.expected !== null)
+      ? Attributes.fromPartial(object.expected)
+      : undefined;
+    message.attributes = (object.attributes !== undefined && object.attributes !== null)
+      ? Attributes.fromPartial(object.attributes)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseSetAttributesResponse(): SetAttributesResponse {
+  return { holder: undefined };
+}
+
+export const SetAttributesResponse: MessageFns<SetAttributesResponse> = {
+  encode(message: SetAttributesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.holder !== undefined) {
+      AddressHolder.encode(message.holder, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetAttributesResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetAttributesResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.holder = AddressHolder.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetAttributesResponse>): SetAttributesResponse {
+    return SetAttributesResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetAttributesResponse>): SetAttributesResponse {
+    const message = createBaseSetAttributesResponse();
+    message.holder = (object.holder !== undefined && object.holder !== null)
+      ? AddressHolder.fromPartial(object.holder)
+      : undefined;
+    return message;
+  },
+};
+
 /**
  * AddressService gives addresses to attachments and takes them back. Every change is one datastore transaction over block,
  * handle and workload endpoint, durable before the answer.
@@ -691,6 +3234,50 @@ export const AddressServiceService = {
     requestDeserialize: (value: Buffer): AllocateRequest => AllocateRequest.decode(value),
     responseSerialize: (value: AllocateResponse): Buffer => Buffer.from(AllocateResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): AllocateResponse => AllocateResponse.decode(value),
+  },
+  /**
+   * AssignAddresses gives addresses to a handle: to whoever needs some without being an attachment, such as a load balancer
+   * or a virtual machine that outlives its pods.
+   *
+   * What cannot be had is no error: the answer says for each family what was given and why it is short. With `all_or_nothing`
+   * it is one. Many addresses take several transactions; when a later one fails, what the earlier ones gave stays with the
+   * handle, and the error says how many. Idempotent with `max_per_handle`: a repeat goes on from there, up to the same count,
+   * and returns what the handle has. Without it, each call gives new addresses.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed; with
+   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be had;
+   * nothing is given), FAILED_PRECONDITION (no pool is for this use and owner, a pool asked for is disabled, an address asked
+   * for may not be given, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS (an address
+   * asked for is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  assignAddresses: {
+    path: "/podwire.ipam.v1.AddressService/AssignAddresses" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: AssignAddressesRequest): Buffer =>
+      Buffer.from(AssignAddressesRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): AssignAddressesRequest => AssignAddressesRequest.decode(value),
+    responseSerialize: (value: AssignAddressesResponse): Buffer =>
+      Buffer.from(AssignAddressesResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): AssignAddressesResponse => AssignAddressesResponse.decode(value),
+  },
+  /**
+   * ExplainAllocation tells what Allocate would answer, and what it would look at, and changes nothing: for each pool and
+   * block why it is passed over.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed), UNAVAILABLE, DEADLINE_EXCEEDED. That Allocate would be refused is an
+   * answer.
+   */
+  explainAllocation: {
+    path: "/podwire.ipam.v1.AddressService/ExplainAllocation" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ExplainAllocationRequest): Buffer =>
+      Buffer.from(ExplainAllocationRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ExplainAllocationRequest => ExplainAllocationRequest.decode(value),
+    responseSerialize: (value: ExplainAllocationResponse): Buffer =>
+      Buffer.from(ExplainAllocationResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ExplainAllocationResponse => ExplainAllocationResponse.decode(value),
   },
   /**
    * Release gives back every address that the attachment holds, with its share of the handle and its workload endpoint.
@@ -723,6 +3310,62 @@ export const AddressServiceService = {
     responseSerialize: (value: GetEndpointResponse): Buffer => Buffer.from(GetEndpointResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): GetEndpointResponse => GetEndpointResponse.decode(value),
   },
+  /**
+   * ReleaseAddresses gives back addresses by themselves, whoever holds them: with a handle or a sequence number only from the
+   * holder that is meant. Each is judged for itself; one that is somebody else's stays with its holder and hinders no other.
+   *
+   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   *
+   * Idempotent: an address that nobody holds is none to give back.
+   *
+   * Errors: INVALID_ARGUMENT (a malformed address, or one twice on different conditions; all faults are listed), ABORTED
+   * (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  releaseAddresses: {
+    path: "/podwire.ipam.v1.AddressService/ReleaseAddresses" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ReleaseAddressesRequest): Buffer =>
+      Buffer.from(ReleaseAddressesRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ReleaseAddressesRequest => ReleaseAddressesRequest.decode(value),
+    responseSerialize: (value: ReleaseAddressesResponse): Buffer =>
+      Buffer.from(ReleaseAddressesResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ReleaseAddressesResponse => ReleaseAddressesResponse.decode(value),
+  },
+  /**
+   * GetAddress says what an address is at the moment: held, and by whom; cooling down after its release; reserved; free.
+   *
+   * Errors: INVALID_ARGUMENT.
+   */
+  getAddress: {
+    path: "/podwire.ipam.v1.AddressService/GetAddress" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: GetAddressRequest): Buffer => Buffer.from(GetAddressRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): GetAddressRequest => GetAddressRequest.decode(value),
+    responseSerialize: (value: GetAddressResponse): Buffer => Buffer.from(GetAddressResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): GetAddressResponse => GetAddressResponse.decode(value),
+  },
+  /**
+   * SetAttributes replaces what the owner of an address says of itself, provided that the holder and the attributes before are
+   * those that are expected. `network` and `interface` are kept as they are, and for containers' addresses `node`,
+   * `namespace`, `pod` and `timestamp` too.
+   *
+   * Idempotent, unless attributes before are expected.
+   *
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (nobody holds the address), FAILED_PRECONDITION (it is not as expected, or what has to
+   * be kept differs; nothing is changed), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  setAttributes: {
+    path: "/podwire.ipam.v1.AddressService/SetAttributes" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: SetAttributesRequest): Buffer => Buffer.from(SetAttributesRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): SetAttributesRequest => SetAttributesRequest.decode(value),
+    responseSerialize: (value: SetAttributesResponse): Buffer =>
+      Buffer.from(SetAttributesResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): SetAttributesResponse => SetAttributesResponse.decode(value),
+  },
 } as const;
 
 export interface AddressServiceServer extends UntypedServiceImplementation {
@@ -741,6 +3384,30 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    */
   allocate: handleUnaryCall<AllocateRequest, AllocateResponse>;
   /**
+   * AssignAddresses gives addresses to a handle: to whoever needs some without being an attachment, such as a load balancer
+   * or a virtual machine that outlives its pods.
+   *
+   * What cannot be had is no error: the answer says for each family what was given and why it is short. With `all_or_nothing`
+   * it is one. Many addresses take several transactions; when a later one fails, what the earlier ones gave stays with the
+   * handle, and the error says how many. Idempotent with `max_per_handle`: a repeat goes on from there, up to the same count,
+   * and returns what the handle has. Without it, each call gives new addresses.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed; with
+   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be had;
+   * nothing is given), FAILED_PRECONDITION (no pool is for this use and owner, a pool asked for is disabled, an address asked
+   * for may not be given, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS (an address
+   * asked for is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  assignAddresses: handleUnaryCall<AssignAddressesRequest, AssignAddressesResponse>;
+  /**
+   * ExplainAllocation tells what Allocate would answer, and what it would look at, and changes nothing: for each pool and
+   * block why it is passed over.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed), UNAVAILABLE, DEADLINE_EXCEEDED. That Allocate would be refused is an
+   * answer.
+   */
+  explainAllocation: handleUnaryCall<ExplainAllocationRequest, ExplainAllocationResponse>;
+  /**
    * Release gives back every address that the attachment holds, with its share of the handle and its workload endpoint.
    * What another container of the same pod holds stays.
    *
@@ -755,6 +3422,35 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment holds nothing).
    */
   getEndpoint: handleUnaryCall<GetEndpointRequest, GetEndpointResponse>;
+  /**
+   * ReleaseAddresses gives back addresses by themselves, whoever holds them: with a handle or a sequence number only from the
+   * holder that is meant. Each is judged for itself; one that is somebody else's stays with its holder and hinders no other.
+   *
+   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   *
+   * Idempotent: an address that nobody holds is none to give back.
+   *
+   * Errors: INVALID_ARGUMENT (a malformed address, or one twice on different conditions; all faults are listed), ABORTED
+   * (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  releaseAddresses: handleUnaryCall<ReleaseAddressesRequest, ReleaseAddressesResponse>;
+  /**
+   * GetAddress says what an address is at the moment: held, and by whom; cooling down after its release; reserved; free.
+   *
+   * Errors: INVALID_ARGUMENT.
+   */
+  getAddress: handleUnaryCall<GetAddressRequest, GetAddressResponse>;
+  /**
+   * SetAttributes replaces what the owner of an address says of itself, provided that the holder and the attributes before are
+   * those that are expected. `network` and `interface` are kept as they are, and for containers' addresses `node`,
+   * `namespace`, `pod` and `timestamp` too.
+   *
+   * Idempotent, unless attributes before are expected.
+   *
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (nobody holds the address), FAILED_PRECONDITION (it is not as expected, or what has to
+   * be kept differs; nothing is changed), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  setAttributes: handleUnaryCall<SetAttributesRequest, SetAttributesResponse>;
 }
 
 export interface AddressServiceClient extends Client {
@@ -787,6 +3483,58 @@ export interface AddressServiceClient extends Client {
     callback: (error: ServiceError | null, response: AllocateResponse) => void,
   ): ClientUnaryCall;
   /**
+   * AssignAddresses gives addresses to a handle: to whoever needs some without being an attachment, such as a load balancer
+   * or a virtual machine that outlives its pods.
+   *
+   * What cannot be had is no error: the answer says for each family what was given and why it is short. With `all_or_nothing`
+   * it is one. Many addresses take several transactions; when a later one fails, what the earlier ones gave stays with the
+   * handle, and the error says how many. Idempotent with `max_per_handle`: a repeat goes on from there, up to the same count,
+   * and returns what the handle has. Without it, each call gives new addresses.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed; with
+   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be had;
+   * nothing is given), FAILED_PRECONDITION (no pool is for this use and owner, a pool asked for is disabled, an address asked
+   * for may not be given, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS (an address
+   * asked for is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  assignAddresses(
+    request: AssignAddressesRequest,
+    callback: (error: ServiceError | null, response: AssignAddressesResponse) => void,
+  ): ClientUnaryCall;
+  assignAddresses(
+    request: AssignAddressesRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: AssignAddressesResponse) => void,
+  ): ClientUnaryCall;
+  assignAddresses(
+    request: AssignAddressesRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: AssignAddressesResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * ExplainAllocation tells what Allocate would answer, and what it would look at, and changes nothing: for each pool and
+   * block why it is passed over.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed), UNAVAILABLE, DEADLINE_EXCEEDED. That Allocate would be refused is an
+   * answer.
+   */
+  explainAllocation(
+    request: ExplainAllocationRequest,
+    callback: (error: ServiceError | null, response: ExplainAllocationResponse) => void,
+  ): ClientUnaryCall;
+  explainAllocation(
+    request: ExplainAllocationRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ExplainAllocationResponse) => void,
+  ): ClientUnaryCall;
+  explainAllocation(
+    request: ExplainAllocationRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ExplainAllocationResponse) => void,
+  ): ClientUnaryCall;
+  /**
    * Release gives back every address that the attachment holds, with its share of the handle and its workload endpoint.
    * What another container of the same pod holds stays.
    *
@@ -829,6 +3577,77 @@ export interface AddressServiceClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetEndpointResponse) => void,
   ): ClientUnaryCall;
+  /**
+   * ReleaseAddresses gives back addresses by themselves, whoever holds them: with a handle or a sequence number only from the
+   * holder that is meant. Each is judged for itself; one that is somebody else's stays with its holder and hinders no other.
+   *
+   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   *
+   * Idempotent: an address that nobody holds is none to give back.
+   *
+   * Errors: INVALID_ARGUMENT (a malformed address, or one twice on different conditions; all faults are listed), ABORTED
+   * (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  releaseAddresses(
+    request: ReleaseAddressesRequest,
+    callback: (error: ServiceError | null, response: ReleaseAddressesResponse) => void,
+  ): ClientUnaryCall;
+  releaseAddresses(
+    request: ReleaseAddressesRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ReleaseAddressesResponse) => void,
+  ): ClientUnaryCall;
+  releaseAddresses(
+    request: ReleaseAddressesRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ReleaseAddressesResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * GetAddress says what an address is at the moment: held, and by whom; cooling down after its release; reserved; free.
+   *
+   * Errors: INVALID_ARGUMENT.
+   */
+  getAddress(
+    request: GetAddressRequest,
+    callback: (error: ServiceError | null, response: GetAddressResponse) => void,
+  ): ClientUnaryCall;
+  getAddress(
+    request: GetAddressRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: GetAddressResponse) => void,
+  ): ClientUnaryCall;
+  getAddress(
+    request: GetAddressRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: GetAddressResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * SetAttributes replaces what the owner of an address says of itself, provided that the holder and the attributes before are
+   * those that are expected. `network` and `interface` are kept as they are, and for containers' addresses `node`,
+   * `namespace`, `pod` and `timestamp` too.
+   *
+   * Idempotent, unless attributes before are expected.
+   *
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (nobody holds the address), FAILED_PRECONDITION (it is not as expected, or what has to
+   * be kept differs; nothing is changed), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  setAttributes(
+    request: SetAttributesRequest,
+    callback: (error: ServiceError | null, response: SetAttributesResponse) => void,
+  ): ClientUnaryCall;
+  setAttributes(
+    request: SetAttributesRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: SetAttributesResponse) => void,
+  ): ClientUnaryCall;
+  setAttributes(
+    request: SetAttributesRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: SetAttributesResponse) => void,
+  ): ClientUnaryCall;
 }
 
 export const AddressServiceClient = makeGenericClientConstructor(
@@ -848,6 +3667,18 @@ type DeepPartial<T> = T extends bigint ? string | number | bigint
   : T extends { $case: string; value: unknown } ? { $case: T["$case"]; value?: DeepPartial<T["value"]> }
   : T extends {} ? { [K in keyof T]?: DeepPartial<T[K]> }
   : Partial<T>;
+
+function toTimestamp(date: Date): Timestamp {
+  const seconds = BigInt(Math.trunc(date.getTime() / 1_000));
+  const nanos = (date.getTime() % 1_000) * 1_000_000;
+  return { seconds, nanos };
+}
+
+function fromTimestamp(t: Timestamp): Date {
+  let millis = (globalThis.Number(t.seconds.toString()) || 0) * 1_000;
+  millis += (t.nanos || 0) / 1_000_000;
+  return new globalThis.Date(millis);
+}
 
 interface MessageFns<T> {
   encode(message: T, writer?: BinaryWriter): BinaryWriter;

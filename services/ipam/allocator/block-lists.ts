@@ -1,0 +1,23 @@
+import { familyBits, type Address, type Family } from '@podwire/shared/net/address';
+import { defaultRoute, hostPrefix, prefixOf } from '@podwire/shared/net/prefix';
+
+import { LARGEST_BLOCK_BITS } from './pools.js';
+import type { Block } from './records.js';
+import type { View } from './view.js';
+
+const FAMILIES: readonly Family[] = [4, 6];
+
+/** Every block, IPv4 before IPv6, in the order of their addresses. */
+export function* allBlocks(view: View): Generator<Block, void, void> {
+  for (const family of FAMILIES) yield* view.blocksIn(defaultRoute(family));
+}
+
+/** The block that an address lies in, also when no pool has it. Costs one look-up for each size that a block may have. */
+export function blockOf(view: View, address: Address): Block | undefined {
+  const bits = familyBits(address.family);
+  for (let length = bits; length >= bits - LARGEST_BLOCK_BITS; length--) {
+    const block = view.block(prefixOf(hostPrefix(address), length));
+    if (block) return block;
+  }
+  return undefined;
+}

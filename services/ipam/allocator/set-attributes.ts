@@ -1,0 +1,73 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress, type Address } from '@podwire/shared/net/address';
+
+import { attachmentOf } from './attributes.js';
+import { replaceAttributes } from './block.js';
+import type { HeldAddress } from './holding.js';
+import { allocationOf, holderOfAddress, type AddressHolder } from './release-addresses.js';
+import type { Decision, View } from './view.js';
+
+/** What an owner says of itself: `pod`, `note`, and so on. */
+export type OwnerAttributes = Readonly<Record<string, string>>;
+
+export interface AttributesChange {
+  readonly address: Address;
+  /** The handle that has to hold the address; undefined for any, or none. */
+  readonly handleId: string | undefined;
+  /** The sequence number of the allocation that is meant; undefined for whichever there is. */
+  readonly sequenceNumber: bigint | undefined;
+  /** What the attributes have to be before; undefined for anything. */
+  readonly expected: OwnerAttributes | undefined;
+  /** What they become, all of them. */
+  readonly attributes: OwnerAttributes;
+}
+
+/** Told by these, the attachment's endpoint and release are found. */
+const OF_THE_ATTACHMENT = ['network', 'interface', 'node', 'namespace', 'pod', 'timestamp'];
+/** Only Allocate makes an address an attachment's. */
+const OF_ANY = ['network', 'interface'];
+
+/**
+ * Replaces what the owner of an address says of itself. What does not come true of what is expected changes nothing. Idempotent,
+ * unless the attributes before were expected.
+ * @throws Failure ADDRESS_NOT_ALLOCATED, ALLOCATION_MISMATCH
+ */
+export function setAttributes(view: View, change: AttributesChange): Decision<AddressHolder> {
+  const held = allocationOf(view, change.address);
+  const address = formatAddress(change.address);
+  if (!held) {
+    const text = `address ${address} is not allocated, so it has no attributes; allocate it first`;
+    throw new Failure('ADDRESS_NOT_ALLOCATED', text, { details: { address } });
+  }
+  const mismatch = mismatchOf(held, change);
+  if (mismatch !== undefined)
+    throw new Failure('ALLOCATION_MISMATCH', `address ${address} ${mismatch}; read it again and decide anew`, {
+      details: { address },
+    });
+  const { block, ordinal, attributes } = held;
+  const holder = { ...holderOfAddress(held), owner: change.attributes };
+  if (sameOwnerAttributes(attributes.owner, change.attributes)) return { changes: [], outcome: holder };
+  const value = replaceAttributes(block, ordinal, { ...attributes, owner: change.attributes });
+  return { changes: [{ type: 'put', record: { kind: 'block', value } }], outcome: holder };
+}
+
+/** What keeps the change from being made. */
+function mismatchOf(held: HeldAddress, change: AttributesChange): string | undefined {
+  const { handleId, owner, sequenceNumber } = holderOfAddress(held);
+  if (change.handleId !== undefined && change.handleId !== handleId)
+    return `is held by ${handleId === undefined ? 'no handle' : `handle ${handleId}`}, not by ${change.handleId}`;
+  if (change.sequenceNumber !== undefined && change.sequenceNumber !== sequenceNumber)
+    return `was allocated with sequence number ${sequenceNumber}, not ${change.sequenceNumber}`;
+  if (change.expected && !sameOwnerAttributes(owner, change.expected))
+    return `has the attributes ${JSON.stringify(owner)}, not those expected`;
+  const fixed = attachmentOf(held.attributes) ? OF_THE_ATTACHMENT : OF_ANY;
+  const changed = fixed.filter((name) => owner[name] !== change.attributes[name]);
+  return changed.length === 0
+    ? undefined
+    : `keeps its attributes ${changed.join(', ')}, which Allocate writes and Release goes by`;
+}
+
+function sameOwnerAttributes(a: OwnerAttributes, b: OwnerAttributes): boolean {
+  const names = Object.keys(a);
+  return names.length === Object.keys(b).length && names.every((name) => a[name] === b[name]);
+}

@@ -1,0 +1,12 @@
+import type { ReleaseAffinityRequest, ReleaseAffinityResponse } from '@podwire/proto/podwire/ipam/v1/affinity';
+import type { Handler } from '@podwire/shared/rpc/unary';
+
+import type { Ipam } from '../ipam.js';
+import { readReleaseAffinityRequest, releasedAffinityMessage } from './wire-affinity.js';
+
+export function releaseAffinity(ipam: Ipam): Handler<ReleaseAffinityRequest, ReleaseAffinityResponse> {
+  return async (message, { signal }) => {
+    const released = await ipam.affinities.release(readReleaseAffinityRequest(message), signal);
+    return { affinities: released.map(releasedAffinityMessage) };
+  };
+}
