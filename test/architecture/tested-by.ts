@@ -42,6 +42,12 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // The store's contract, run on every store, and the mirror that is fed by it.
   'services/ipam/store/change-log.ts': 'services/ipam/store/memory/memory-store.test.ts',
   'services/ipam/store/embedded/directory-lock.ts': 'services/ipam/store/embedded/embedded-store.test.ts',
+  // On real servers: chosen, lost, with users, TLS and limits; every setting, alone and with the others.
+  'services/ipam/etcd-settings.ts': 'services/ipam/config.test.ts',
+  'services/ipam/store/etcd/cluster.ts': 'services/ipam/store/etcd/faults.test.ts',
+  'services/ipam/store/etcd/credentials.ts': 'services/ipam/store/etcd/etcd-limits.test.ts',
+  'services/ipam/store/etcd/endpoint.ts': 'services/ipam/store/etcd/faults.test.ts',
+  'services/ipam/store/etcd/watch-responses.ts': 'services/ipam/store/etcd/watch.test.ts',
   'services/ipam/store/image.ts': 'services/ipam/store/mirror.test.ts',
   // Stored forms as Calico writes them, and their round trips.
   'services/ipam/store/record/block.ts': 'services/ipam/store/record/record.test.ts',

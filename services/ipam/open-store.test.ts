@@ -1,0 +1,123 @@
+import { randomUUID } from 'node:crypto';
+import process from 'node:process';
+import { Writable } from 'node:stream';
+
+import { createLogger } from '@podwire/shared/runtime/log';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { readConfig } from './config.js';
+import { Events } from './events.js';
+import { openStore } from './open-store.js';
+import { Caller, Place } from './service.fixture.js';
+import type { RunningService } from './service.js';
+import { EtcdServer } from './store/etcd/etcd-server.fixture.js';
+
+const never = new AbortController().signal;
+const cleanups: (() => unknown)[] = [];
+let server: EtcdServer;
+beforeEach(async () => {
+  server = await EtcdServer.start();
+  cleanups.push(() => server.dispose());
+});
+afterEach(async () => {
+  for (const clean of cleanups.splice(0).reverse()) await clean();
+});
+
+const etcd = (rest: Record<string, string> = {}) => ({
+  PODWIRE_IPAM_STORE: 'etcd',
+  PODWIRE_IPAM_UNKNOWN_NODES: 'register',
+  PODWIRE_IPAM_ETCD_ENDPOINTS: server.url,
+  PODWIRE_IPAM_ETCD_DIAL_TIMEOUT_MS: '1000',
+  ...rest,
+});
+
+async function startReplica(rest: Record<string, string> = {}): Promise<{ caller: Caller; service: RunningService }> {
+  const place = new Place();
+  const service = await place.start(etcd(rest));
+  const caller = new Caller(place.address);
+  cleanups.push(async () => {
+    caller.close();
+    await service.stop();
+    place.remove();
+  });
+  return { caller, service };
+}
+
+describe('the service on etcd', () => {
+  test('shares the datastore with its replicas, under Calico’s keys', async () => {
+    const { caller: first } = await startReplica();
+    const { caller: second } = await startReplica();
+    const address = await first.allocateAddress('c1');
+    expect(await second.allocateAddress('c1')).toBe(address);
+    const others = await Promise.all(
+      Array.from({ length: 20 }, (_, index) => (index % 2 ? first : second).allocateAddress(`d${index}`)),
+    );
+    expect(new Set([...others, address]).size).toBe(21);
+    const keys = [...server.dump('/').keys()];
+    expect(keys.filter((key) => !key.startsWith('/calico/'))).toEqual([]);
+    expect(keys).toContain('/calico/resources/v3/projectcalico.org/ippools/default');
+    expect(keys).toContain('/calico/ipam/v2/assignment/ipv4/block/10.65.0.0-26');
+    await second.release('c1');
+    expect(await first.allocateAddress('c2')).not.toBe('none');
+  });
+
+  test('keeps its prefix, and leaves what other prefixes have', async () => {
+    const { caller } = await startReplica({ PODWIRE_IPAM_DATASTORE_PREFIX: '/mine/calico' });
+    server.ctl('put', '/calico/ipam/v2/x', 'other');
+    await caller.allocateAddress('c1');
+    expect([...server.dump('/').keys()].filter((key) => !key.startsWith('/mine/calico/'))).toEqual([
+      '/calico/ipam/v2/x',
+    ]);
+  });
+
+  test('goes on when etcd is killed and started again', async () => {
+    const { caller } = await startReplica();
+    const address = await caller.allocateAddress('c1');
+    await server.kill();
+    await server.restart();
+    await expect.poll(() => caller.allocateAddress('c1').catch(() => 'not yet'), { timeout: 15_000 }).toBe(address);
+    expect(await caller.health()).toBe(1);
+  });
+});
+
+describe('settings', () => {
+  const open = (env: Record<string, string>, lines: string[]) => {
+    const destination = new Writable({
+      write: (chunk: Buffer, _encoding, done) => {
+        lines.push(String(chunk));
+        done();
+      },
+    });
+    const events = new Events(createLogger({ service: 'test', level: 'info', destination }));
+    return openStore(readConfig(env), { pid: process.pid, newUid: randomUUID, events });
+  };
+
+  test('decide on the store; where it was found and lost is logged', async () => {
+    const lines: string[] = [];
+    const opened = await open(etcd({ PODWIRE_IPAM_ETCD_MAX_TXN_OPS: '500' }), lines);
+    expect(opened).toMatchObject({ maxOperationsCount: 499, isSoleWriter: false });
+    await opened.store.commit({ comparisons: [], puts: [{ key: '/a', value: Buffer.from('1') }], deletes: [] }, never);
+    expect(server.dump('/a').size).toBe(1);
+    await server.kill();
+    await expect(opened.store.revision(never)).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
+    await opened.store.close();
+    expect(lines.join('')).toMatch(/the datastore is used at http.*does not answer/s);
+  });
+
+  test('say where etcd is; when it is not there, the failure says so', async () => {
+    await server.stop();
+    await expect(open(etcd({ PODWIRE_IPAM_ETCD_DIAL_TIMEOUT_MS: '200' }), [])).rejects.toMatchObject({
+      code: 'STORE_UNAVAILABLE',
+      message: expect.stringContaining(server.url),
+    });
+  });
+
+  test('of another store have no effect', async () => {
+    const place = new Place();
+    cleanups.push(() => place.remove());
+    const opened = await open({ ...place.env(), PODWIRE_IPAM_ETCD_CA_FILE: '', PODWIRE_IPAM_STORE: 'embedded' }, []);
+    expect(opened.isSoleWriter).toBe(true);
+    expect(await opened.store.revision(never)).toBe(1);
+    await opened.store.close();
+  });
+});
