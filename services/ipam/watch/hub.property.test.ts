@@ -145,7 +145,7 @@ class Model {
         await this.#read(one);
         break;
       case 'compact':
-        for (const _ of this.replicas) this.store.injectFault('watch', { type: 'fails', failure: new Error('cut') });
+        this.replicas.forEach(() => this.store.injectFault('watch', { type: 'fails', failure: new Error('cut') }));
         this.store.compact();
         break;
       case 'settle':

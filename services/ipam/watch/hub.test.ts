@@ -24,6 +24,7 @@ const LIMIT_MS = 5_000;
 
 let store: MemoryStore;
 let replica: WatchingReplica;
+let started: WatchingReplica | undefined;
 
 beforeEach(async () => {
   store = new MemoryStore();
@@ -33,8 +34,9 @@ beforeEach(async () => {
 afterEach(() => replica.close());
 
 async function restart(rest: Partial<HubOptions> = {}): Promise<void> {
-  await (replica as WatchingReplica | undefined)?.close();
-  replica = await startWatching(store, { bookmarkAfterMs: 20, ...rest });
+  await started?.close();
+  started = await startWatching(store, { bookmarkAfterMs: 20, ...rest });
+  replica = started;
 }
 
 const blockRecord = (cidr: string, node: string, sequenceNumber = 1n): RecordValue => ({
@@ -117,9 +119,10 @@ describe('a stream', () => {
   test('ends when its signal fires, also while it waits', async () => {
     const controller = new AbortController();
     const read = (async () => {
-      let count = 0;
-      for await (const _ of replica.hub.watch({ query: query(), from: undefined }, controller.signal)) count++;
-      return count;
+      const messages: Uint8Array[] = [];
+      for await (const message of replica.hub.watch({ query: query(), from: undefined }, controller.signal))
+        messages.push(message);
+      return messages.length;
     })();
     await until(() => replica.hub.waitersCount === 1);
     controller.abort();

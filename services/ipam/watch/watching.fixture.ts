@@ -4,7 +4,7 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 
 import type { RecordValue, View } from '../allocator/view.js';
 import { poolOf } from '../allocator/pools.js';
-import { MemoryStore } from '../store/memory/memory-store.js';
+import type { MemoryStore } from '../store/memory/memory-store.js';
 import { Mirror } from '../store/mirror.js';
 import { RecordKeys } from '../store/record/keys.js';
 import { encodeRecord, serialize } from '../store/record/record.js';
