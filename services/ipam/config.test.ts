@@ -33,6 +33,7 @@ test('an empty environment gives the documented defaults', () => {
     unknownNodes: 'register',
     callTimeoutMs: 10_000,
     drainTimeoutMs: 5000,
+    maintenanceIntervalSeconds: 300,
     logLevel: 'info',
     defaultPool: undefined,
   });
@@ -67,6 +68,7 @@ test('every setting is read', () => {
     PODWIRE_IPAM_DEFAULT_POOL_NAME: 'pods',
     PODWIRE_IPAM_CALL_TIMEOUT_MS: '1',
     PODWIRE_IPAM_DRAIN_TIMEOUT_MS: '0',
+    PODWIRE_IPAM_MAINTENANCE_INTERVAL_SECONDS: '0',
     PODWIRE_IPAM_LOG_LEVEL: 'debug',
   });
   const { defaultPool, ...rest } = config;
@@ -88,6 +90,7 @@ test('every setting is read', () => {
     unknownNodes: 'register',
     callTimeoutMs: 1,
     drainTimeoutMs: 0,
+    maintenanceIntervalSeconds: 0,
     logLevel: 'debug',
   });
   expect(defaultPool).toMatchObject({ name: 'pods', blockSizeBits: 120, disabled: false });
@@ -123,6 +126,7 @@ describe('nonsense is refused', () => {
       PODWIRE_IPAM_DEFAULT_POOL_NAME: 'Not_A_Name',
       PODWIRE_IPAM_CALL_TIMEOUT_MS: '0',
       PODWIRE_IPAM_DRAIN_TIMEOUT_MS: 'soon',
+      PODWIRE_IPAM_MAINTENANCE_INTERVAL_SECONDS: '1.5',
       PODWIRE_IPAM_LOG_LEVEL: 'loud',
       PODWIRE_IPAM_LISTN: 'x',
     };

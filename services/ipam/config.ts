@@ -76,6 +76,13 @@ export const SETTINGS = {
     default: 'default-ipv4-ippool',
     about: `Name of that pool, an RFC 1123 subdomain. ${POOL_ABOUT}`,
   },
+  maintenanceIntervalSeconds: {
+    variable: 'PODWIRE_IPAM_MAINTENANCE_INTERVAL_SECONDS',
+    schema: wholeNumber(0, 86_400),
+    default: '300',
+    about:
+      'Mean time between two searches for what an older Calico left behind (stray handles and affinities, empty blocks without an owner, addresses that have cooled down), which is removed; 1 to 86400, 0 for never. Any number of replicas may do it.',
+  },
   callTimeoutMs: {
     variable: 'PODWIRE_IPAM_CALL_TIMEOUT_MS',
     schema: wholeNumber(1, 600_000),

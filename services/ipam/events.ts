@@ -7,14 +7,26 @@ import type { Logger } from '@podwire/shared/runtime/log';
 
 import type { Allocation } from './allocator/allocate.js';
 import type { Repaired } from './allocator/audit/repair.js';
-import type { Endpoint, IpamConfig, Node, Pool, Reservation, TunnelKind } from './allocator/records.js';
+import type {
+  Endpoint,
+  IpamConfig,
+  Node,
+  Pool,
+  Reservation,
+  TunnelKind,
+  EndpointAddress,
+} from './allocator/records.js';
 import type { ReleasedAffinity } from './allocator/release-affinity.js';
+import type { TunnelEnd } from './allocator/tunnel.js';
 
 /** What a deleted node gave back. */
 export interface NodeDeleted {
   readonly addressesCount: number;
   readonly blocksCount: number;
 }
+
+/** At most so many addresses of one event are named in the log. */
+const LOGGED_ADDRESSES = 16;
 
 /**
  * What happened, told once it is durable: a counter, a log line, attributes of the active span. Counters have few attributes
@@ -27,6 +39,11 @@ export class Events {
   readonly #addresses = this.#counter('podwire.ipam.addresses.allocated', '{address}', 'Addresses given');
   readonly #releases = this.#counter('podwire.ipam.addresses.released', '{address}', 'Addresses given back');
   readonly #blocks = this.#counter('podwire.ipam.blocks.claimed', '{block}', 'Blocks that became a node’s');
+  readonly #borrowed = this.#counter(
+    'podwire.ipam.addresses.borrowed',
+    '{address}',
+    'Addresses given from blocks that stay others’',
+  );
   readonly #taken = this.#counter(
     'podwire.ipam.endpoints.replaced',
     '{endpoint}',
@@ -54,13 +71,24 @@ export class Events {
   }
 
   /** An attachment got an address, or one of another family. */
-  addressesAllocated({ endpoint, added, claimed, replaced }: Allocation): void {
+  addressesAllocated({ endpoint, added, claimed, reclaimed, borrowed, replaced }: Allocation): void {
     this.#allocations.add(1, { result: 'allocated' });
     for (const family of added) this.#addresses.add(1, { family: `ipv${family}` });
     const facts = this.#describe(endpoint);
     this.#log.info(facts, `allocated ${facts['podwire.addresses'].join(', ')}`);
     for (const block of claimed) this.#blockClaimed(block, endpoint.nodeName);
+    for (const block of reclaimed) this.#log.info(`block ${formatPrefix(block)} was another node’s, and empty`);
+    for (const { family } of borrowed) this.#borrowed.add(1, { family: `ipv${family}` });
     if (replaced) this.#endpointReplaced(replaced);
+  }
+
+  /** A handle that is no attachment's got addresses, which may be none. */
+  addressesAssigned(handleId: string, addresses: readonly EndpointAddress[]): void {
+    for (const { address } of addresses) this.#addresses.add(1, { family: `ipv${address.family}` });
+    if (addresses.length === 0) return;
+    const texts = addresses.slice(0, LOGGED_ADDRESSES).map(({ address }) => formatAddress(address));
+    const more = addresses.length > texts.length ? ` and ${addresses.length - texts.length} more` : '';
+    this.#log.info({ 'podwire.handle': handleId }, `assigned ${texts.join(', ')}${more} to handle ${handleId}`);
   }
 
   /** An attachment asked again for what it holds. */
@@ -166,7 +194,7 @@ export class Events {
     this.#log.info({ 'podwire.node': name }, text);
   }
 
-  tunnelAssigned({ nodeName, kind }: { readonly nodeName: string; readonly kind: TunnelKind }, address: Prefix): void {
+  tunnelAssigned({ nodeName, kind }: TunnelEnd, address: Prefix): void {
     const text = formatAddress(address);
     const facts = { 'podwire.node': nodeName, 'podwire.addresses': [text] };
     trace.getActiveSpan()?.setAttributes(facts);

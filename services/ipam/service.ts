@@ -1,3 +1,4 @@
+import { metrics } from '@opentelemetry/api';
 import { RpcServer } from '@podwire/shared/rpc/server';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
@@ -8,6 +9,7 @@ import { Events } from './events.js';
 import { beginDatastore } from './first-start.js';
 import { Ipam } from './ipam.js';
 import type { IpamOptions } from './operations/options.js';
+import { garbageTask } from './maintenance.js';
 import { openStore, type OpenStore } from './open-store.js';
 import { ipamServices } from './rpc/index.js';
 import { watchService } from './rpc/services/watch.js';
@@ -17,6 +19,7 @@ import { RecordKeys } from './store/record/keys.js';
 import { Updater } from './store/update.js';
 import { untilAvailable, type Patience } from './until-available.js';
 import { Upkeep } from './upkeep.js';
+import { observeUsage } from './usage-metrics.js';
 import { WatchHub, type Watches } from './watch/hub.js';
 
 /** What the service takes from the process it runs in. */
@@ -68,16 +71,22 @@ export async function startService(config: Config, surroundings: Surroundings): 
     drainTimeoutMs: config.drainTimeoutMs,
     services: (unary, streaming) => [...ipamServices(ipam, unary), watchService(watchesOf(loading), streaming)],
   });
-  let upkeep: Upkeep | undefined;
+  const upkeeps: Upkeep[] = [];
+  let stopMetrics = (): void => undefined;
   const stop = async (): Promise<void> => {
-    await Promise.all([server.stop(), upkeep?.stop()]);
+    stopMetrics();
+    await Promise.all([server.stop(), ...upkeeps.map((upkeep) => upkeep.stop())]);
     await loading.then(closeDatastore, () => undefined);
     await store.close();
   };
   try {
     const addresses = await server.listen();
     await loading;
-    upkeep = startUpkeep(ipam, { events, surroundings });
+    stopMetrics = observeUsage(metrics.getMeter('podwire-ipam'), () => ipam.audits.usage());
+    upkeeps.push(
+      startUpkeep(ipam, { events, surroundings }),
+      ...startMaintenance(ipam, { config, events, surroundings }),
+    );
     server.setServing();
     return { addresses, stop };
   } catch (error) {
@@ -90,6 +99,16 @@ const NEVER = new AbortController().signal;
 
 function patienceOf({ clock, random, signal = NEVER }: Surroundings, events: Events): Patience {
   return { clock, random, signal, report: (failure) => events.datastoreAwaited(failure) };
+}
+
+/** Looks for garbage at its own pace, where it is to be looked for. */
+function startMaintenance(ipam: Ipam, { config, events, surroundings }: Loading): Upkeep[] {
+  const { clock, random } = surroundings;
+  const intervalMs = config.maintenanceIntervalSeconds * 1000;
+  if (intervalMs === 0) return [];
+  const tasks = [garbageTask({ audits: ipam.audits, events })];
+  const failed = (task: string, error: unknown): void => events.upkeepFailed(task, error);
+  return [new Upkeep({ tasks, clock, random, failed, intervalMs })];
 }
 
 /** What has to be done without being asked. */

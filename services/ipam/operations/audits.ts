@@ -5,17 +5,11 @@ import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { distinctFindings, auditSteps, judgeAgain } from '../allocator/audit/audit.js';
 import type { Finding, FindingKind } from '../allocator/audit/finding.js';
 import { Judging } from '../allocator/audit/judging.js';
-import { repair, type Repaired, type RepairOrder } from '../allocator/audit/repair.js';
+import { repair, type Repaired, type RepairOrder, type RepairReport } from '../allocator/audit/repair.js';
 import { isWanted, makeReport, type AuditQuery, type AuditReport } from '../allocator/audit/report.js';
 import { usageOf, type Usage } from '../allocator/audit/usage.js';
 import type { View } from '../allocator/view.js';
 import type { IpamOptions } from './options.js';
-
-export interface RepairReport {
-  readonly results: readonly Repaired[];
-  /** Whether there were more findings than the limit. */
-  readonly more: boolean;
-}
 
 /** How old an allocation has to be before it is called unused, unless said: as with Calico's garbage collector. */
 export const DEFAULT_GRACE_MS = 15 * 60 * 1000;
@@ -67,12 +61,12 @@ export class Audits {
   /** Looks at everything. Pages are of different moments. */
   async audit(query: AuditQuery, signal: AbortSignal): Promise<AuditReport> {
     const findings = await this.#findAll(DEFAULT_GRACE_MS, signal);
-    return makeReport(findings, await this.usage(signal), query);
+    return makeReport(findings, await this.usage(), query);
   }
 
-  /** How much is in use, per pool and node. */
-  usage(signal: AbortSignal): Promise<Usage> {
-    return this.#options.updates.read(usageOf, { signal });
+  /** How much is in use, per pool and node, as far as this replica knows by now. */
+  usage(): Promise<Usage> {
+    return this.#options.updates.peek(usageOf);
   }
 
   /**

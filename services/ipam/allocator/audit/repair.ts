@@ -43,6 +43,12 @@ export interface RepairOrder {
   readonly limit: number;
 }
 
+export interface RepairReport {
+  readonly results: readonly Repaired[];
+  /** Whether there were more findings than the limit. */
+  readonly more: boolean;
+}
+
 /** More than any single repair of a sound size needs, and below what etcd takes in one transaction. */
 const MAX_CHANGES_COUNT = 120;
 
