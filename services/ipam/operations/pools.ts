@@ -14,12 +14,13 @@ import type { PoolListing } from '../allocator/pools.js';
 import type { Pool } from '../allocator/records.js';
 import { continuePoolRelease } from '../allocator/release-pool.js';
 import { updatePool, type PoolChange, type PoolUpdate } from '../allocator/update-pool.js';
+import type { View } from '../allocator/view.js';
 import { POOLS_LANE, read, type IpamOptions } from './options.js';
 
 const NOBODY: PoolHolders = { inUseCount: 0, coolingCount: 0, nodes: [] };
 
-/** How long a deletion waits at most for other replicas' changes to come in; then it is finished in the background. */
-const CATCH_UP_STEPS_MS = [1, 2, 5, 10, 20, 50, 100, 200, 500];
+/** How often a deletion looks again at most where the pool is changed while it looks; then it is finished in the background. */
+const LOOKS_COUNT = 5;
 
 /** Manages the ranges that addresses are taken from. */
 export class Pools {
@@ -88,8 +89,7 @@ export class Pools {
     const { updates, events, clock } = this.#options;
     for (let count = 0; ;) {
       const nowMs = clock.nowMs();
-      const decide = (view: Parameters<typeof continuePoolRelease>[0]) =>
-        continuePoolRelease(view, { poolName: name, nowMs });
+      const decide = (view: View) => continuePoolRelease(view, { poolName: name, nowMs });
       const step = await updates.update(POOLS_LANE, decide, { signal });
       count += step.addresses.length;
       if (step.addresses.length > 0) events.addressesReleased(step.addresses);
@@ -100,18 +100,16 @@ export class Pools {
   /** Takes steps until the next one would have to wait for somebody. @returns the last one, with all blocks that were removed */
   async #runSteps(progress: Omit<PoolDeletionProgress, 'nowMs'>, signal: AbortSignal): Promise<PoolDeletionStep> {
     const { updates, events, clock } = this.#options;
-    const waits = [...CATCH_UP_STEPS_MS];
-    for (let removedBlocks = 0; ;) {
+    let removedBlocks = 0;
+    for (let looks = 1; ;) {
       const now = { ...progress, nowMs: clock.nowMs() };
-      const step = await updates.update(POOLS_LANE, (view) => continuePoolDeletion(view, now), { signal });
+      const decide = (view: View) => continuePoolDeletion(view, now);
+      const step = await updates.update(POOLS_LANE, decide, { signal, isFresh: true });
       if (step.state === 'refused') return step;
       removedBlocks += step.removedBlocks;
-      const waitMs = step.state === 'behind' ? waits.shift() : undefined;
-      if (waitMs !== undefined) await clock.sleep(waitMs, signal);
-      else if (step.state !== 'more') {
-        if (step.state === 'done') events.poolDeleted(progress.original, removedBlocks);
-        return { ...step, removedBlocks };
-      }
+      if (step.state === 'more' || (step.state === 'behind' && looks++ < LOOKS_COUNT)) continue;
+      if (step.state === 'done') events.poolDeleted(progress.original, removedBlocks);
+      return { ...step, removedBlocks };
     }
   }
 }

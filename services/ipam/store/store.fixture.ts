@@ -8,6 +8,7 @@ import type { MemoryStore } from './memory/memory-store.js';
 import { Mirror, type MirrorEvent } from './mirror.js';
 import { RecordKeys } from './record/keys.js';
 import { encodeRecord, serialize } from './record/record.js';
+import type { Store } from './store.js';
 import { Updater, type Decide, type UpdaterOptions } from './update.js';
 
 /** What the tests of mirror, draft and update loop share. */
@@ -41,7 +42,7 @@ export interface Replica {
   readonly events: MirrorEvent[];
 }
 
-export async function startReplica(store: MemoryStore, options: Partial<UpdaterOptions> = {}): Promise<Replica> {
+export async function startReplica(store: Store, options: Partial<UpdaterOptions> = {}): Promise<Replica> {
   const events: MirrorEvent[] = [];
   const report = (event: MirrorEvent): number => events.push(event);
   const mirror = await Mirror.start({ store, keys, clock: instantClock, random: () => 0.5, report }, forever);

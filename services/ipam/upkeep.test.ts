@@ -1,0 +1,102 @@
+import { describe, expect, test } from 'vitest';
+
+import { Upkeep, type UpkeepTask } from './upkeep.js';
+
+/** A clock whose waits end when the test says so. */
+class ManualClock {
+  readonly sleeps: { readonly durationMs: number; readonly end: () => void }[] = [];
+
+  nowMs(): number {
+    return 0;
+  }
+
+  sleep(durationMs: number, signal: AbortSignal): Promise<'elapsed' | 'aborted'> {
+    return new Promise((resolve) => {
+      const sleep = { durationMs, end: () => done('elapsed') };
+      const done = (how: 'elapsed' | 'aborted'): void => {
+        const index = this.sleeps.indexOf(sleep);
+        if (index >= 0) this.sleeps.splice(index, 1);
+        resolve(how);
+      };
+      this.sleeps.push(sleep);
+      if (signal.aborted) done('aborted');
+      signal.addEventListener('abort', () => done('aborted'));
+    });
+  }
+
+  /** Ends the wait of this length. */
+  async elapse(durationMs: number): Promise<void> {
+    const sleep = this.sleeps.find((each) => each.durationMs === durationMs);
+    if (!sleep)
+      throw new Error(`nobody waits ${durationMs} ms, but ${this.sleeps.map((each) => each.durationMs).join()}`);
+    sleep.end();
+    await settle();
+  }
+}
+
+async function settle(): Promise<void> {
+  for (let turn = 0; turn < 3; turn++) await new Promise((resolve) => setImmediate(resolve));
+}
+
+function start(...tasks: UpkeepTask[]) {
+  const clock = new ManualClock();
+  const failures: string[] = [];
+  const failed = (task: string, error: unknown): number => failures.push(`${task}: ${String(error)}`);
+  const upkeep = new Upkeep({ tasks, clock, random: () => 0.25, failed, intervalMs: 1000, taskTimeoutMs: 300 });
+  return { clock, failures, upkeep };
+}
+
+function mark(done: string[], name: string): Promise<void> {
+  done.push(name);
+  return Promise.resolve();
+}
+
+const waitsFor = (signal: AbortSignal): Promise<void> =>
+  new Promise((_, reject) => signal.addEventListener('abort', () => reject(new Error('aborted'))));
+
+describe('upkeep', () => {
+  test('does every task at once, and again after each pause', async () => {
+    const done: string[] = [];
+    const task = (name: string): UpkeepTask => ({ name, run: () => mark(done, name) });
+    const { clock, upkeep } = start(task('a'), task('b'));
+    await settle();
+    expect(done).toEqual(['a', 'b']);
+    await clock.elapse(750);
+    expect(done).toEqual(['a', 'b', 'a', 'b']);
+    await upkeep.stop();
+    expect(clock.sleeps).toEqual([]);
+  });
+
+  test('goes on after a task that fails, and tells of it', async () => {
+    const done: string[] = [];
+    const { clock, failures, upkeep } = start(
+      { name: 'bad', run: () => Promise.reject(new Error('no')) },
+      { name: 'good', run: () => mark(done, 'good') },
+    );
+    await settle();
+    await clock.elapse(750);
+    expect(failures).toEqual(['bad: Error: no', 'bad: Error: no']);
+    expect(done).toEqual(['good', 'good']);
+    await upkeep.stop();
+  });
+
+  test('ends a task that takes too long', async () => {
+    const { clock, failures, upkeep } = start({ name: 'slow', run: waitsFor });
+    await settle();
+    await clock.elapse(300);
+    expect(failures).toEqual(['slow: Error: aborted']);
+    await upkeep.stop();
+  });
+
+  test('ends the task under way when it is stopped, begins none after it, and tells of no failure', async () => {
+    const done: string[] = [];
+    const { clock, failures, upkeep } = start(
+      { name: 'slow', run: waitsFor },
+      { name: 'next', run: () => mark(done, 'next') },
+    );
+    await settle();
+    await upkeep.stop();
+    await upkeep.stop();
+    expect([failures, done, clock.sleeps]).toEqual([[], [], []]);
+  });
+});

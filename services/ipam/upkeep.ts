@@ -1,0 +1,75 @@
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+/** Work that nobody asks for: what others left is finished. Any number of replicas may do it at the same time. */
+export interface UpkeepTask {
+  /** For the log: `finish pool deletions`. */
+  readonly name: string;
+  readonly run: (signal: AbortSignal) => Promise<void>;
+}
+
+export interface UpkeepOptions {
+  readonly tasks: readonly UpkeepTask[];
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** Told of a task that failed; it is tried again in the next round. Must not throw. */
+  readonly failed: (task: string, error: unknown) => void;
+  /** Mean time from the end of a round to the begin of the next. Default: 30,000. */
+  readonly intervalMs?: number;
+  /** How long a task may take in one round. Default: 60,000. */
+  readonly taskTimeoutMs?: number;
+}
+
+const DEFAULT_INTERVAL_MS = 30_000;
+const DEFAULT_TASK_TIMEOUT_MS = 60_000;
+
+/**
+ * Does its tasks, one after another, at once and then again and again. The rounds of several replicas drift apart, as each waits for
+ * half to one and a half of the interval.
+ */
+export class Upkeep {
+  readonly #options: Required<UpkeepOptions>;
+  readonly #stop = new AbortController();
+  readonly #done: Promise<void>;
+
+  /** Whoever makes it stops it, before what its tasks stand on is closed. */
+  constructor(options: UpkeepOptions) {
+    this.#options = { intervalMs: DEFAULT_INTERVAL_MS, taskTimeoutMs: DEFAULT_TASK_TIMEOUT_MS, ...options };
+    this.#done = this.#run();
+  }
+
+  /** Ends the task under way, and waits for its end. Idempotent. */
+  async stop(): Promise<void> {
+    this.#stop.abort();
+    await this.#done;
+  }
+
+  async #run(): Promise<void> {
+    const { tasks, clock, random, intervalMs } = this.#options;
+    while (!this.#stop.signal.aborted) {
+      for (const task of tasks) await this.#do(task);
+      await clock.sleep(intervalMs * (0.5 + random()), this.#stop.signal);
+    }
+  }
+
+  async #do({ name, run }: UpkeepTask): Promise<void> {
+    const { clock, taskTimeoutMs, failed } = this.#options;
+    if (this.#stop.signal.aborted) return;
+    const ended = new AbortController();
+    const timeout = new AbortController();
+    void clock.sleep(taskTimeoutMs, ended.signal).then((end) => {
+      if (end === 'elapsed') timeout.abort();
+    });
+    try {
+      await run(AbortSignal.any([this.#stop.signal, timeout.signal]));
+    } catch (error) {
+      if (!this.#isStopped()) failed(name, error);
+    } finally {
+      ended.abort();
+    }
+  }
+
+  #isStopped(): boolean {
+    return this.#stop.signal.aborted;
+  }
+}
