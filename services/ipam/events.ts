@@ -56,6 +56,7 @@ export class Events {
   );
   readonly #upkeepFailures = this.#counter('podwire.ipam.upkeep.failures', '{task}', 'Background work that failed');
   readonly #repairs = this.#counter('podwire.ipam.repairs', '{finding}', 'Findings of audits by what a repair came to');
+  readonly #expired = this.#counter('podwire.ipam.history.expired', '{entry}', 'Entries of the history that were removed');
   readonly #affinities = this.#counter('podwire.ipam.affinities.released', '{affinity}', 'Claims of blocks that ended');
   readonly #pools = this.#counter('podwire.ipam.pools', '{pool}', 'Pools by what became of them');
 
@@ -127,6 +128,12 @@ export class Events {
       if (result === 'disowned')
         this.#log.info(facts, `${owner.name} gave up block ${formatPrefix(block)}, whose addresses stay in use`);
     }
+  }
+
+  /** Entries of the history were older than it is kept. */
+  historyExpired(hour: Date, entriesCount: number): void {
+    this.#expired.add(entriesCount);
+    this.#log.info(`removed ${entriesCount} entries of the history from the hour of ${hour.toISOString()}`);
   }
 
   /** The owner of an address says something else of itself. */

@@ -1,4 +1,5 @@
 import { Addresses } from './operations/addresses.js';
+import { Assignments } from './operations/assignments.js';
 import { Affinities } from './operations/affinities.js';
 import { Audits } from './operations/audits.js';
 import { Blocks } from './operations/blocks.js';
@@ -17,6 +18,7 @@ import { Reservations } from './operations/reservations.js';
  */
 export class Ipam {
   readonly addresses: Addresses;
+  readonly assignments: Assignments;
   readonly handles: Handles;
   readonly affinities: Affinities;
   readonly endpoints: Endpoints;
@@ -29,6 +31,7 @@ export class Ipam {
 
   constructor(options: IpamOptions) {
     this.addresses = new Addresses(options);
+    this.assignments = new Assignments(options);
     this.handles = new Handles(options);
     this.affinities = new Affinities(options);
     this.endpoints = new Endpoints(options);

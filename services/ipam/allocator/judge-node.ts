@@ -1,6 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { wholeSeconds } from './block.js';
+import { makeNode } from './nodes.js';
 import type { Node, UnknownNodes } from './records.js';
 import type { Labels } from './selector/ast.js';
 import type { Change, View } from './view.js';
@@ -34,20 +34,7 @@ export function judgeNode(view: View, { nodeName, unknownNodes, nowMs }: NodeQue
 
   function newNode(): Node {
     if (unknownNodes.policy === 'refuse') throw nodeNotFound(nodeName);
-    return {
-      name: nodeName,
-      uid: unknownNodes.uid,
-      createTimeMs: wholeSeconds(nowMs),
-      deletionTimeMs: undefined,
-      labels: {},
-      registeredLabels: {},
-      ipv4: undefined,
-      ipv6: undefined,
-      tunnels: new Map(),
-      tunnelMacs: new Map(),
-      interfaces: [],
-      asNumber: undefined,
-    };
+    return makeNode({ name: nodeName, uid: unknownNodes.uid, nowMs });
   }
 }
 

@@ -20,3 +20,26 @@ export function labelFault(text: string): string | undefined {
     ? undefined
     : 'is no RFC 1123 label: lower-case letters, digits and "-", with a letter or a digit at both ends';
 }
+
+const LABEL_TEXT = /^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$/;
+
+/** Why a text is no key of a label as Kubernetes reads it (`rack`, `topology.kubernetes.io/zone`), or undefined when it is one. */
+export function labelKeyFault(text: string): string | undefined {
+  const slash = text.lastIndexOf('/');
+  const prefixFault = slash < 0 ? undefined : subdomainFault(text.slice(0, slash));
+  if (prefixFault !== undefined) return `has a prefix before "/" that ${prefixFault}`;
+  return labelTextFault(text.slice(slash + 1));
+}
+
+/** Why a text is no value of a label as Kubernetes reads it, or undefined when it is one; the empty text is. */
+export function labelValueFault(text: string): string | undefined {
+  return text === '' ? undefined : labelTextFault(text);
+}
+
+function labelTextFault(text: string): string | undefined {
+  if (text === '') return 'has an empty name';
+  if (text.length > MAX_LABEL_BYTES) return `is longer than ${MAX_LABEL_BYTES} bytes`;
+  return LABEL_TEXT.test(text)
+    ? undefined
+    : 'has other characters than letters, digits, "-", "_" and ".", or does not begin and end with a letter or a digit';
+}

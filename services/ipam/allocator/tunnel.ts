@@ -54,9 +54,13 @@ export function tunnelHandleId(nodeName: string, kind: TunnelKind): string {
   return TUNNELS[kind].handle + nodeName;
 }
 
-export interface TunnelRequest {
+/** A node's tunnel. */
+export interface TunnelEnd {
   readonly nodeName: string;
   readonly kind: TunnelKind;
+}
+
+export interface TunnelRequest extends TunnelEnd {
   readonly nowMs: number;
 }
 

@@ -6,12 +6,27 @@ import { addressService } from './services/addresses.js';
 import { affinityService } from './services/affinities.js';
 import { auditService } from './services/audit.js';
 import { blockService } from './services/blocks.js';
+import { configService } from './services/config.js';
+import { endpointService } from './services/endpoints.js';
 import { handleService } from './services/handles.js';
+import { nodeService } from './services/nodes.js';
 import { poolService } from './services/pools.js';
+import { reservationService } from './services/reservations.js';
+
+const SERVICES = [
+  addressService,
+  handleService,
+  affinityService,
+  poolService,
+  blockService,
+  auditService,
+  endpointService,
+  nodeService,
+  reservationService,
+  configService,
+];
 
 /** Every service that podwire-ipam serves; each lists its methods in `services/`. */
 export function ipamServices(ipam: Ipam, unary: Unary): readonly RpcService[] {
-  return [addressService, handleService, affinityService, poolService, blockService, auditService].map((service) =>
-    service(ipam, unary),
-  );
+  return SERVICES.map((service) => service(ipam, unary));
 }

@@ -28,7 +28,7 @@ export interface Config {
   strictAffinity: boolean;
   /** Whether nodes claim blocks when they need them. Default: true. False requires strict_affinity. */
   autoAllocateBlocks: boolean;
-  /** How many blocks a node may have per family, 0 to 1,000,000; 0 means 20. Above 0 requires strict_affinity. Default: 0. */
+  /** How many blocks a node may have per family, 0 to 1,000,000; 0 means any number. Above 0 requires strict_affinity. Default: 0. */
   maxBlocksPerNode: number;
   /** How long a released address is kept from reuse, in seconds, 0 to 1200. Default: 0. */
   cooldownSeconds: number;

@@ -217,6 +217,38 @@ export interface DeleteNodeResponse {
   releasedBlocks: bigint;
 }
 
+/** AllocateTunnelAddressRequest names a node's tunnel. */
+export interface AllocateTunnelAddressRequest {
+  /** Name of the node. */
+  nodeName: string;
+  /** Kind of the tunnel. */
+  kind: TunnelKind;
+}
+
+/** AllocateTunnelAddressResponse is what the tunnel has. */
+export interface AllocateTunnelAddressResponse {
+  /** The tunnel's address as a CIDR of full length (`10.65.0.7/32`). */
+  address: string;
+  /** Whether the tunnel had it before this call. */
+  alreadyAllocated: boolean;
+  /** Addresses that the tunnel had and gave back, as CIDRs of full length. */
+  releasedAddresses: string[];
+}
+
+/** ReleaseTunnelAddressRequest names a node's tunnel. */
+export interface ReleaseTunnelAddressRequest {
+  /** Name of the node. */
+  nodeName: string;
+  /** Kind of the tunnel. */
+  kind: TunnelKind;
+}
+
+/** ReleaseTunnelAddressResponse lists what was given back. */
+export interface ReleaseTunnelAddressResponse {
+  /** The released addresses as CIDRs of full length; empty when the tunnel had none. */
+  addresses: string[];
+}
+
 function createBaseNode(): Node {
   return {
     name: "",
@@ -1658,6 +1690,274 @@ export const DeleteNodeResponse: MessageFns<DeleteNodeResponse> = {
   },
 };
 
+function createBaseAllocateTunnelAddressRequest(): AllocateTunnelAddressRequest {
+  return { nodeName: "", kind: 0 };
+}
+
+export const AllocateTunnelAddressRequest: MessageFns<AllocateTunnelAddressRequest> = {
+  encode(message: AllocateTunnelAddressRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.nodeName !== "") {
+      writer.uint32(10).string(message.nodeName);
+    }
+    if (message.kind !== 0) {
+      writer.uint32(16).int32(message.kind);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AllocateTunnelAddressRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAllocateTunnelAddressRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.kind = reader.int32() as any;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AllocateTunnelAddressRequest>): AllocateTunnelAddressRequest {
+    return AllocateTunnelAddressRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AllocateTunnelAddressRequest>): AllocateTunnelAddressRequest {
+    const message = createBaseAllocateTunnelAddressRequest();
+    message.nodeName = object.nodeName ?? "";
+    message.kind = object.kind ?? 0;
+    return message;
+  },
+};
+
+function createBaseAllocateTunnelAddressResponse(): AllocateTunnelAddressResponse {
+  return { address: "", alreadyAllocated: false, releasedAddresses: [] };
+}
+
+export const AllocateTunnelAddressResponse: MessageFns<AllocateTunnelAddressResponse> = {
+  encode(message: AllocateTunnelAddressResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.address !== "") {
+      writer.uint32(10).string(message.address);
+    }
+    if (message.alreadyAllocated !== false) {
+      writer.uint32(16).bool(message.alreadyAllocated);
+    }
+    for (const v of message.releasedAddresses) {
+      writer.uint32(26).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AllocateTunnelAddressResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAllocateTunnelAddressResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.address = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.alreadyAllocated = reader.bool();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.releasedAddresses.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AllocateTunnelAddressResponse>): AllocateTunnelAddressResponse {
+    return AllocateTunnelAddressResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AllocateTunnelAddressResponse>): AllocateTunnelAddressResponse {
+    const message = createBaseAllocateTunnelAddressResponse();
+    message.address = object.address ?? "";
+    message.alreadyAllocated = object.alreadyAllocated ?? false;
+    message.releasedAddresses = object.releasedAddresses?.map((e) => e) || [];
+    return message;
+  },
+};
+
+function createBaseReleaseTunnelAddressRequest(): ReleaseTunnelAddressRequest {
+  return { nodeName: "", kind: 0 };
+}
+
+export const ReleaseTunnelAddressRequest: MessageFns<ReleaseTunnelAddressRequest> = {
+  encode(message: ReleaseTunnelAddressRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.nodeName !== "") {
+      writer.uint32(10).string(message.nodeName);
+    }
+    if (message.kind !== 0) {
+      writer.uint32(16).int32(message.kind);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ReleaseTunnelAddressRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseReleaseTunnelAddressRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.kind = reader.int32() as any;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ReleaseTunnelAddressRequest>): ReleaseTunnelAddressRequest {
+    return ReleaseTunnelAddressRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ReleaseTunnelAddressRequest>): ReleaseTunnelAddressRequest {
+    const message = createBaseReleaseTunnelAddressRequest();
+    message.nodeName = object.nodeName ?? "";
+    message.kind = object.kind ?? 0;
+    return message;
+  },
+};
+
+function createBaseReleaseTunnelAddressResponse(): ReleaseTunnelAddressResponse {
+  return { addresses: [] };
+}
+
+export const ReleaseTunnelAddressResponse: MessageFns<ReleaseTunnelAddressResponse> = {
+  encode(message: ReleaseTunnelAddressResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.addresses) {
+      writer.uint32(10).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ReleaseTunnelAddressResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseReleaseTunnelAddressResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.addresses.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ReleaseTunnelAddressResponse>): ReleaseTunnelAddressResponse {
+    return ReleaseTunnelAddressResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ReleaseTunnelAddressResponse>): ReleaseTunnelAddressResponse {
+    const message = createBaseReleaseTunnelAddressResponse();
+    message.addresses = object.addresses?.map((e) => e) || [];
+    return message;
+  },
+};
+
 /**
  * NodeService knows the nodes: how they are reached, which pools serve them, and what they hold. A node registers itself
  * before its first allocation.
@@ -1750,6 +2050,46 @@ export const NodeServiceService = {
     responseSerialize: (value: DeleteNodeResponse): Buffer => Buffer.from(DeleteNodeResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): DeleteNodeResponse => DeleteNodeResponse.decode(value),
   },
+  /**
+   * AllocateTunnelAddress sees to it that a node's tunnel has an address of an enabled pool that is encapsulated in the same way
+   * and allows tunnels; for WireGuard of any pool that does. What the tunnel has is kept if it is such a one, else replaced. It
+   * is written to the node in the same transaction.
+   *
+   * Idempotent.
+   *
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node is not registered), FAILED_PRECONDITION (the node is being deleted, or no
+   * pool is for such tunnels), RESOURCE_EXHAUSTED (these pools have no address to give; the message says why), ABORTED (lost
+   * too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  allocateTunnelAddress: {
+    path: "/podwire.ipam.v1.NodeService/AllocateTunnelAddress" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: AllocateTunnelAddressRequest): Buffer =>
+      Buffer.from(AllocateTunnelAddressRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): AllocateTunnelAddressRequest => AllocateTunnelAddressRequest.decode(value),
+    responseSerialize: (value: AllocateTunnelAddressResponse): Buffer =>
+      Buffer.from(AllocateTunnelAddressResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): AllocateTunnelAddressResponse => AllocateTunnelAddressResponse.decode(value),
+  },
+  /**
+   * ReleaseTunnelAddress gives back the address of a node's tunnel and clears it from the node. The node may be gone.
+   *
+   * Idempotent: releasing what is not held succeeds and lists no address.
+   *
+   * Errors: INVALID_ARGUMENT, ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  releaseTunnelAddress: {
+    path: "/podwire.ipam.v1.NodeService/ReleaseTunnelAddress" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ReleaseTunnelAddressRequest): Buffer =>
+      Buffer.from(ReleaseTunnelAddressRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ReleaseTunnelAddressRequest => ReleaseTunnelAddressRequest.decode(value),
+    responseSerialize: (value: ReleaseTunnelAddressResponse): Buffer =>
+      Buffer.from(ReleaseTunnelAddressResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ReleaseTunnelAddressResponse => ReleaseTunnelAddressResponse.decode(value),
+  },
 } as const;
 
 export interface NodeServiceServer extends UntypedServiceImplementation {
@@ -1798,6 +2138,26 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
    * stale, or too many races were lost), UNAVAILABLE, DEADLINE_EXCEEDED (repeat: it goes on where it stopped).
    */
   deleteNode: handleUnaryCall<DeleteNodeRequest, DeleteNodeResponse>;
+  /**
+   * AllocateTunnelAddress sees to it that a node's tunnel has an address of an enabled pool that is encapsulated in the same way
+   * and allows tunnels; for WireGuard of any pool that does. What the tunnel has is kept if it is such a one, else replaced. It
+   * is written to the node in the same transaction.
+   *
+   * Idempotent.
+   *
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node is not registered), FAILED_PRECONDITION (the node is being deleted, or no
+   * pool is for such tunnels), RESOURCE_EXHAUSTED (these pools have no address to give; the message says why), ABORTED (lost
+   * too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  allocateTunnelAddress: handleUnaryCall<AllocateTunnelAddressRequest, AllocateTunnelAddressResponse>;
+  /**
+   * ReleaseTunnelAddress gives back the address of a node's tunnel and clears it from the node. The node may be gone.
+   *
+   * Idempotent: releasing what is not held succeeds and lists no address.
+   *
+   * Errors: INVALID_ARGUMENT, ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  releaseTunnelAddress: handleUnaryCall<ReleaseTunnelAddressRequest, ReleaseTunnelAddressResponse>;
 }
 
 export interface NodeServiceClient extends Client {
@@ -1915,6 +2275,54 @@ export interface NodeServiceClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: DeleteNodeResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * AllocateTunnelAddress sees to it that a node's tunnel has an address of an enabled pool that is encapsulated in the same way
+   * and allows tunnels; for WireGuard of any pool that does. What the tunnel has is kept if it is such a one, else replaced. It
+   * is written to the node in the same transaction.
+   *
+   * Idempotent.
+   *
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node is not registered), FAILED_PRECONDITION (the node is being deleted, or no
+   * pool is for such tunnels), RESOURCE_EXHAUSTED (these pools have no address to give; the message says why), ABORTED (lost
+   * too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  allocateTunnelAddress(
+    request: AllocateTunnelAddressRequest,
+    callback: (error: ServiceError | null, response: AllocateTunnelAddressResponse) => void,
+  ): ClientUnaryCall;
+  allocateTunnelAddress(
+    request: AllocateTunnelAddressRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: AllocateTunnelAddressResponse) => void,
+  ): ClientUnaryCall;
+  allocateTunnelAddress(
+    request: AllocateTunnelAddressRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: AllocateTunnelAddressResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * ReleaseTunnelAddress gives back the address of a node's tunnel and clears it from the node. The node may be gone.
+   *
+   * Idempotent: releasing what is not held succeeds and lists no address.
+   *
+   * Errors: INVALID_ARGUMENT, ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  releaseTunnelAddress(
+    request: ReleaseTunnelAddressRequest,
+    callback: (error: ServiceError | null, response: ReleaseTunnelAddressResponse) => void,
+  ): ClientUnaryCall;
+  releaseTunnelAddress(
+    request: ReleaseTunnelAddressRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ReleaseTunnelAddressResponse) => void,
+  ): ClientUnaryCall;
+  releaseTunnelAddress(
+    request: ReleaseTunnelAddressRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ReleaseTunnelAddressResponse) => void,
   ): ClientUnaryCall;
 }
 

@@ -1,0 +1,111 @@
+import { endpointPrefixes, formatEndpointKey } from './endpoint.js';
+import type { Page } from './listing.js';
+import type { Endpoint } from './records.js';
+import type { EndpointKey, StoredEndpoint, View } from './view.js';
+
+/** Lists of endpoints, in the order of their keys as texts. */
+
+/** Which endpoints are asked for: those that match every filter that is not empty. */
+export interface EndpointFilter {
+  readonly nodeName: string;
+  readonly namespace: string;
+  readonly podName: string;
+  readonly poolName: string;
+}
+
+export interface EndpointQuery extends EndpointFilter {
+  /** The key's text behind which the page begins; empty for the first page. */
+  readonly after: string;
+  readonly limit: number;
+}
+
+/** A page of endpoints, and where the next one begins. */
+export interface EndpointPage extends Pick<Page<StoredEndpoint>, 'items'> {
+  /** `after` of the next page; empty when there is none. Not always the last item's: a search may end between items. */
+  readonly next: string;
+}
+
+/** Endpoints that one page looks at: a search that few match must not hold up everything else (10,000 take about 2 ms). */
+const MOST_LOOKED_AT = 10_000;
+
+/**
+ * A page of the endpoints. It may end before the limit, even empty, while there are more.
+ *
+ * Its cost is that of what it looks at: of one node or one pod of a node that is no more than it has, in each namespace; with the
+ * other filters it is all there are, in pages.
+ */
+export function listEndpoints(view: View, { after, limit, ...filter }: EndpointQuery): EndpointPage {
+  const items: StoredEndpoint[] = [];
+  let position = after;
+  let lookedAt = 0;
+  for (const endpoint of candidates(view, filter, after)) {
+    if (items.length === limit || lookedAt === MOST_LOOKED_AT) return { items, next: position };
+    lookedAt++;
+    position = formatEndpointKey(endpoint.key);
+    if (matches(endpoint, filter)) items.push(endpoint);
+  }
+  return { items, next: '' };
+}
+
+/** The endpoints of containers on a node, of this release or as Calico names them. */
+export function* endpointsOfNode(view: View, nodeName: string): Generator<StoredEndpoint, void, void> {
+  const filter = { nodeName, namespace: '', podName: '', poolName: '' };
+  for (const endpoint of candidates(view, filter, '')) if (matches(endpoint, filter)) yield endpoint;
+}
+
+/** Every endpoint behind `after` that matches, and others: whole runs of keys that cannot match are left out. */
+function* candidates(view: View, filter: EndpointFilter, after: string): Generator<StoredEndpoint, void, void> {
+  for (const namespace of namespaces(view, filter, after)) {
+    for (const prefix of keyPrefixes(namespace, filter)) {
+      // No key is the prefix itself, so nothing is missed by beginning behind it.
+      for (const endpoint of view.endpointsBehind(after > prefix ? after : prefix)) {
+        if (!formatEndpointKey(endpoint.key).startsWith(prefix)) break;
+        yield endpoint;
+      }
+    }
+  }
+}
+
+/** The namespaces that have an endpoint behind `after`, or the one that is asked for. */
+function* namespaces(view: View, { namespace }: EndpointFilter, after: string): Generator<string, void, void> {
+  if (namespace !== '') {
+    yield namespace;
+    return;
+  }
+  for (let position = after; ;) {
+    const [next] = firstOf(view.endpointsBehind(position));
+    if (!next) return;
+    yield next.key.namespace;
+    position = behindNamespace(next.key);
+  }
+}
+
+function firstOf<Item>(items: Iterable<Item>): Item[] {
+  for (const item of items) return [item];
+  return [];
+}
+
+/** Behind every key of the namespace, and before every other that comes after it: "0" comes right behind "/". */
+function behindNamespace({ namespace }: EndpointKey): string {
+  return `${namespace}0`;
+}
+
+/** What the keys of a namespace that can match begin with, in order. */
+function keyPrefixes(namespace: string, { nodeName, podName }: EndpointFilter): string[] {
+  if (nodeName === '') return [`${namespace}/`];
+  return endpointPrefixes({ nodeName, podName }).map((prefix) => `${namespace}/${prefix}`);
+}
+
+function matches({ key, value }: StoredEndpoint, filter: EndpointFilter): boolean {
+  const { nodeName, namespace, podName, poolName } = filter;
+  return (
+    (nodeName === '' || value.nodeName === nodeName) &&
+    (namespace === '' || key.namespace === namespace) &&
+    (podName === '' || value.pod?.name === podName) &&
+    (poolName === '' || hasAddressOf(value, poolName))
+  );
+}
+
+function hasAddressOf({ addresses }: Endpoint, wanted: string): boolean {
+  return addresses.some(({ poolName }) => poolName === wanted);
+}

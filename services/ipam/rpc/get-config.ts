@@ -1,0 +1,9 @@
+import type { GetConfigRequest, GetConfigResponse } from '@podwire/proto/podwire/ipam/v1/config';
+import type { Handler } from '@podwire/shared/rpc/unary';
+
+import type { Ipam } from '../ipam.js';
+import { configMessage } from './wire-config.js';
+
+export function getConfig(ipam: Ipam): Handler<GetConfigRequest, GetConfigResponse> {
+  return async (_message, { signal }) => ({ config: configMessage(await ipam.configuration.get(signal)) });
+}
