@@ -127,6 +127,20 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         expect(records.map(({ key, modRevision: at }) => [key, at])).toEqual([['/s/3', modRevision]]);
         expect(more).toBe(false);
       });
+
+      it('gives pages of one moment, or says that the store no longer has it', async () => {
+        const revision = await commit(store, { puts: { '/s/1': 'old', '/s/2': 'old' } });
+        const page = async (after: string | undefined): Promise<string> => {
+          const { records } = await store.scan({ prefix: '/s/', after, limit: 1, revision }, signal);
+          return records.map(({ value }) => Buffer.from(value).toString()).join();
+        };
+        expect(await page(undefined)).toBe('old');
+        await commit(store, { puts: { '/s/2': 'new' } });
+        const second = page('/s/1').catch((error: unknown) => (error instanceof RevisionCompacted ? 'gone' : error));
+        expect(['old', 'gone']).toContain(await second);
+        await subject.forgetChanges();
+        await expect(page('/s/1')).rejects.toThrow(RevisionCompacted);
+      });
     });
 
     describe('the revision', () => {

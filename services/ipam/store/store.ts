@@ -22,7 +22,8 @@ export interface Store {
   /**
    * A page of the records whose key begins with a prefix, in key order, for ranges that are too large to hold at once.
    * Result: at most `limit` records, each whole; pages are of different moments, so a record that is made or removed between
-   * two of them may be missing from both or be seen.
+   * two of them may be missing from both or be seen. Pages of one given revision are of one moment; they fail with
+   * {@link RevisionCompacted} once the store no longer has it.
    */
   scan(request: ScanRequest, signal: AbortSignal): Promise<Page>;
 
@@ -71,6 +72,8 @@ export interface ScanRequest {
   readonly after: string | undefined;
   /** How many records a page has at most: 1 and more. */
   readonly limit: number;
+  /** The moment the page is of; the present one when it is left out. */
+  readonly revision?: number;
 }
 
 export interface Page extends Snapshot {

@@ -5,18 +5,19 @@ import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { open, type Database, type RootDatabase } from 'lmdb';
 
 import { ChangeLog } from '../change-log.js';
-import type {
-  CommitResult,
-  Comparison,
-  Page,
-  RecordChange,
-  RevisionChanges,
-  ScanRequest,
-  Snapshot,
-  Store,
-  StoredRecord,
-  Transaction,
-  WatchRequest,
+import {
+  RevisionCompacted,
+  type CommitResult,
+  type Comparison,
+  type Page,
+  type RecordChange,
+  type RevisionChanges,
+  type ScanRequest,
+  type Snapshot,
+  type Store,
+  type StoredRecord,
+  type Transaction,
+  type WatchRequest,
 } from '../store.js';
 import { effectiveChanges, throwIfAborted } from '../transaction.js';
 import { lockDirectory, type DirectoryLock } from './directory-lock.js';
@@ -121,13 +122,15 @@ export class EmbeddedStore implements Store {
     );
   }
 
-  async scan({ prefix, after, limit }: ScanRequest, signal: AbortSignal): Promise<Page> {
+  async scan({ prefix, after, limit, revision: wanted }: ScanRequest, signal: AbortSignal): Promise<Page> {
     const { records, revision } = await this.#readWith(signal, () => {
       const start = after ?? prefix;
       const exclusiveStart = after !== undefined;
       const range = this.#records.getRange({ start, exclusiveStart, end: prefix + LAST, limit: limit + 1 });
       return Array.from(range, ({ key, value }) => decodeRecord(key, value));
     });
+    // What was there before is overwritten.
+    if (wanted !== undefined && wanted !== revision) throw new RevisionCompacted(wanted);
     return { records: records.slice(0, limit), revision, more: records.length > limit };
   }
 

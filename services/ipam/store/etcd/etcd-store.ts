@@ -2,16 +2,17 @@ import { trace } from '@opentelemetry/api';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import type { IRangeRequest, IRangeResponse, ITxnRequest } from 'etcd3';
 
-import type {
-  CommitResult,
-  Page,
-  RevisionChanges,
-  ScanRequest,
-  Snapshot,
-  Store,
-  StoredRecord,
-  Transaction,
-  WatchRequest,
+import {
+  RevisionCompacted,
+  type CommitResult,
+  type Page,
+  type RevisionChanges,
+  type ScanRequest,
+  type Snapshot,
+  type Store,
+  type StoredRecord,
+  type Transaction,
+  type WatchRequest,
 } from '../store.js';
 import { throwIfAborted, untilAborted } from '../transaction.js';
 import { EtcdCluster, type ClusterEvent, type ClusterOptions } from './cluster.js';
@@ -124,11 +125,17 @@ export class EtcdStore implements Store {
     });
   }
 
-  async scan({ prefix, after, limit }: ScanRequest, signal: AbortSignal): Promise<Page> {
+  async scan({ prefix, after, limit, revision }: ScanRequest, signal: AbortSignal): Promise<Page> {
     const { key, range_end: end } = prefixRange(prefix);
-    const range = { key: after === undefined ? key : keyAfter(after), range_end: end, limit };
-    const { header, kvs, more } = await this.#range(range, signal);
-    return { records: kvs.map(decodeRecord), revision: Number(header.revision), more };
+    const moment = revision === undefined ? {} : { revision };
+    const range = { key: after === undefined ? key : keyAfter(after), range_end: end, limit, ...moment };
+    try {
+      const { header, kvs, more } = await this.#range(range, signal);
+      return { records: kvs.map(decodeRecord), revision: revision ?? Number(header.revision), more };
+    } catch (error) {
+      if (revision !== undefined && error instanceof RevisionGone) throw new RevisionCompacted(revision);
+      throw error;
+    }
   }
 
   async revision(signal: AbortSignal): Promise<number> {

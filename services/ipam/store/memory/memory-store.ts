@@ -1,17 +1,18 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
 import { ChangeLog } from '../change-log.js';
-import type {
-  CommitResult,
-  Comparison,
-  Page,
-  RevisionChanges,
-  ScanRequest,
-  Snapshot,
-  Store,
-  StoredRecord,
-  Transaction,
-  WatchRequest,
+import {
+  RevisionCompacted,
+  type CommitResult,
+  type Comparison,
+  type Page,
+  type RevisionChanges,
+  type ScanRequest,
+  type Snapshot,
+  type Store,
+  type StoredRecord,
+  type Transaction,
+  type WatchRequest,
 } from '../store.js';
 import { effectiveChanges, throwIfAborted } from '../transaction.js';
 
@@ -75,8 +76,9 @@ export class MemoryStore implements Store {
     return this.#snapshot([...this.#records.values()].filter(({ key }) => wanted.has(key)));
   }
 
-  async scan({ prefix, after, limit }: ScanRequest, signal: AbortSignal): Promise<Page> {
+  async scan({ prefix, after, limit, revision }: ScanRequest, signal: AbortSignal): Promise<Page> {
     await this.#enter('scan', signal);
+    if (revision !== undefined && revision !== this.#revision) throw new RevisionCompacted(revision);
     const under = sorted([...this.#records.values()].filter(({ key }) => key.startsWith(prefix)));
     const rest = after === undefined ? under : under.filter(({ key }) => compareKeys(key, after) > 0);
     return { ...this.#snapshot(rest.slice(0, limit)), more: rest.length > limit };
