@@ -7,15 +7,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 
 import type { Allocation } from './allocator/allocate.js';
 import type { Repaired } from './allocator/audit/repair.js';
-import type {
-  Endpoint,
-  IpamConfig,
-  Node,
-  Pool,
-  Reservation,
-  TunnelKind,
-  EndpointAddress,
-} from './allocator/records.js';
+import type { Endpoint, IpamConfig, Node, Pool, Reservation, EndpointAddress } from './allocator/records.js';
 import type { ReleasedAffinity } from './allocator/release-affinity.js';
 import type { TunnelEnd } from './allocator/tunnel.js';
 
@@ -56,7 +48,11 @@ export class Events {
   );
   readonly #upkeepFailures = this.#counter('podwire.ipam.upkeep.failures', '{task}', 'Background work that failed');
   readonly #repairs = this.#counter('podwire.ipam.repairs', '{finding}', 'Findings of audits by what a repair came to');
-  readonly #expired = this.#counter('podwire.ipam.history.expired', '{entry}', 'Entries of the history that were removed');
+  readonly #expired = this.#counter(
+    'podwire.ipam.history.expired',
+    '{entry}',
+    'Entries of the history that were removed',
+  );
   readonly #affinities = this.#counter('podwire.ipam.affinities.released', '{affinity}', 'Claims of blocks that ended');
   readonly #pools = this.#counter('podwire.ipam.pools', '{pool}', 'Pools by what became of them');
 

@@ -22,6 +22,7 @@ import type {
   UnreadableRecord,
   View,
 } from './view.js';
+import { isSpent } from './spent.js';
 
 /** A datastore for tests of pure decisions: a map, and every question answered by looking at all of it. */
 export class MapView implements View {
@@ -93,6 +94,10 @@ export class MapView implements View {
       .sort((a, b) => comparePrefixes(a.block, b.block));
   }
 
+  unspentAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
+    return this.affinitiesOf(owner).filter((affinity) => !isSpent(affinity, this.block(affinity.block)));
+  }
+
   affinity(owner: BlockOwner, block: Prefix): Affinity | undefined {
     return this.affinitiesOf(owner).find((affinity) => comparePrefixes(affinity.block, block) === 0);
   }
@@ -137,7 +142,7 @@ export class MapView implements View {
     return this.all('endpoint').map(({ key, value }) => ({ key, value }));
   }
 
-  endpointsBehind(after: string): StoredEndpoint[] {
+  endpointsBehind(after: string): Iterable<StoredEndpoint> {
     const text = ({ key }: StoredEndpoint) => `${key.namespace}/${key.name}`;
     return this.endpoints()
       .filter((endpoint) => text(endpoint) > after)
@@ -163,7 +168,8 @@ function sortByName<Named extends { readonly name: string }>(values: Named[]): N
   return values.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0));
 }
 
-function keyOf(record: RecordValue): string {
+/** What tells a record from every other. */
+export function keyOf(record: RecordValue): string {
   switch (record.kind) {
     case 'pool':
       return `pool ${record.value.name}`;

@@ -3,7 +3,8 @@ import { attachmentFaults, type Attachment } from '@podwire/shared/attachment/at
 
 import type { Checks } from '@podwire/shared/rpc/checks';
 
-const FIELDS: Record<keyof Attachment, string> = {
+/** Names of an attachment's parts in requests. */
+export const ATTACHMENT_FIELDS: Record<keyof Attachment, string> = {
   network: 'attachment.network',
   containerId: 'attachment.container_id',
   interfaceName: 'attachment.interface_name',
@@ -13,6 +14,6 @@ export function readAttachment(message: AttachmentMessage | undefined, checks: C
   const { network = '', containerId = '', interfaceName = '' } = message ?? {};
   const attachment = { network, containerId, interfaceName };
   if (!message) checks.check('attachment', 'is missing');
-  else for (const { field, reason } of attachmentFaults(attachment)) checks.check(FIELDS[field], reason);
+  else for (const { field, reason } of attachmentFaults(attachment)) checks.check(ATTACHMENT_FIELDS[field], reason);
   return attachment;
 }
