@@ -31,6 +31,8 @@ export interface Allocation {
   readonly added: readonly Family[];
   /** The blocks that became the node's with it. */
   readonly claimed: readonly Prefix[];
+  /** Those of them that were another node's. */
+  readonly reclaimed: readonly Prefix[];
   /** The blocks of others that addresses were borrowed from. */
   readonly borrowed: readonly Prefix[];
   /** Another container of the same pod, whose endpoint this one took over; it keeps its addresses. */
@@ -205,8 +207,8 @@ function sameNetns({ netns: a }: Endpoint, { netns: b }: Endpoint): boolean {
   return a?.bootId === b?.bootId && a?.inode === b?.inode;
 }
 
-function gainedBy(grants: readonly Grant[]): Pick<Allocation, 'claimed' | 'borrowed'> {
+function gainedBy(grants: readonly Grant[]): Pick<Allocation, 'claimed' | 'reclaimed' | 'borrowed'> {
   const from = (...origins: Origin[]): Prefix[] =>
     grants.flatMap(({ origin, block }) => (origins.includes(origin) ? [block.prefix] : []));
-  return { claimed: from('claimed', 'reclaimed'), borrowed: from('borrowed') };
+  return { claimed: from('claimed', 'reclaimed'), reclaimed: from('reclaimed'), borrowed: from('borrowed') };
 }

@@ -55,14 +55,22 @@ interface Usage {
 }
 
 export interface ExplainOptions {
-  /** Blocks of a pool that are named; the others are counted. */
+  /** Blocks that are named, over all pools; the others are counted. */
   readonly maxBlocksCount: number;
+  /** Blocks of one pool that are named; all of them unless it is given. */
+  readonly maxPoolBlocksCount?: number;
 }
 
 /** Every pool of a demand, and every block of those that may serve: what was found there. Looks at all of them. */
-export function explainDemand(view: View, demand: Demand, { maxBlocksCount }: ExplainOptions): PoolStory[] {
+export function explainDemand(view: View, demand: Demand, options: ExplainOptions): PoolStory[] {
+  const { maxBlocksCount, maxPoolBlocksCount = maxBlocksCount } = options;
   const search = beginSearch(view, demand, servingPools(view, demand));
-  return judgePools(view, demand).map((judged) => poolStory(search, judged, maxBlocksCount));
+  let left = maxBlocksCount;
+  return judgePools(view, demand).map((judged) => {
+    const story = poolStory(search, judged, Math.min(left, maxPoolBlocksCount));
+    left -= story.blocks.length;
+    return story;
+  });
 }
 
 function poolStory(search: Search, { pool, passedOver }: JudgedPool, maxBlocksCount: number): PoolStory {
@@ -142,7 +150,8 @@ const NAMED_BLOCKS = 4;
 
 /** Why no pool could serve a demand, as a text: every pool and why, every block and why. */
 export function explainRefusal(view: View, demand: Demand, subject: string): string {
-  const stories = explainDemand(view, demand, { maxBlocksCount: NAMED_BLOCKS });
+  const limits = { maxBlocksCount: NAMED_POOLS * NAMED_BLOCKS, maxPoolBlocksCount: NAMED_BLOCKS };
+  const stories = explainDemand(view, demand, limits);
   const wish = `no IPv${demand.family} address for ${subject} on ${ownerName(demand)}`;
   if (stories.length === 0) return `${wish}: ${noPoolText(demand.family)}`;
   const more = stories.length > NAMED_POOLS ? [`and ${stories.length - NAMED_POOLS} more pools`] : [];

@@ -244,6 +244,9 @@ export interface AllocationRequest {
   readonly unknownNodes: UnknownNodes;
 }
 
+/** What a caller of Allocate says; the rest is the service's. */
+export type AskedAllocation = Omit<AllocationRequest, 'unknownNodes'>;
+
 /** What becomes of a request for a node that is not registered. */
 export type UnknownNodes =
   | { readonly policy: 'refuse' }

@@ -6,7 +6,7 @@ import { allocate, type Allocation } from '../allocator/allocate.js';
 import { blockOf } from '../allocator/block-lists.js';
 import { getAddress, type AddressReport } from '../allocator/get-address.js';
 import { getEndpoint } from '../allocator/listing.js';
-import type { AllocationRequest, Endpoint } from '../allocator/records.js';
+import type { AskedAllocation, Endpoint } from '../allocator/records.js';
 import { release, releasedWith, type Released } from '../allocator/release.js';
 import {
   continueAddressRelease,
@@ -17,9 +17,6 @@ import {
 import { setAttributes, type AttributesChange } from '../allocator/set-attributes.js';
 import type { View } from '../allocator/view.js';
 import { blockLane, nodeLane, read, unknownNodes, type IpamOptions } from './options.js';
-
-/** What a caller of Allocate says; the rest is the service's. */
-export type AskedAllocation = Omit<AllocationRequest, 'unknownNodes'>;
 
 /** Gives addresses to attachments and takes them back. */
 export class Addresses {

@@ -4,10 +4,10 @@ import { parseAddress, type Address, type Family } from '@podwire/shared/net/add
 import { parsePrefix } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
 
+import { endpointNameFaults } from '../allocator/endpoint.js';
 import { labelFault, subdomainFault } from '../allocator/names.js';
-import type { NetnsIdentity, PodIdentity } from '../allocator/records.js';
-import type { AskedAllocation } from '../operations/addresses.js';
-import { readAttachment } from './wire-attachment.js';
+import type { AskedAllocation, NetnsIdentity, PodIdentity } from '../allocator/records.js';
+import { ATTACHMENT_FIELDS, readAttachment } from './wire-attachment.js';
 
 const MAX_POD_UID_BYTES = 128;
 const MAX_POOLS_COUNT = 64;
@@ -29,10 +29,14 @@ export function readAllocation(message: AllocateRequest, checks: Checks): AskedA
   const families = readFamilies(message.families, checks);
   checkOnePerFamily(addresses, families, checks);
   const implied = addresses.length > 0 ? [...new Set(addresses.map(({ family }) => family))] : [4 as const];
+  const attachment = readAttachment(message.attachment, checks);
+  const pod = message.pod && readPod(message.pod, checks);
+  for (const { field, reason } of endpointNameFaults({ attachment, nodeName: message.nodeName, pod }))
+    checks.check(ATTACHMENT_FIELDS[field], reason);
   return {
-    attachment: readAttachment(message.attachment, checks),
+    attachment,
     nodeName: message.nodeName,
-    pod: message.pod && readPod(message.pod, checks),
+    pod,
     netns: message.netns && readNetns(message.netns, checks),
     families: families.length === 0 ? implied : families,
     addresses,

@@ -2,10 +2,11 @@ import { randomUUID } from 'node:crypto';
 import { Writable } from 'node:stream';
 
 import { checkPool } from '@podwire/ipam/allocator/check-pool';
+import type { AskedAllocation } from '@podwire/ipam/allocator/records';
 import { Events } from '@podwire/ipam/events';
 import { Ipam } from '@podwire/ipam/ipam';
-import type { AskedAllocation } from '@podwire/ipam/operations/addresses';
 import { MemoryStore, type Operation } from '@podwire/ipam/store/memory/memory-store';
+import { HistoryLog } from '@podwire/ipam/store/history-log';
 import { Mirror } from '@podwire/ipam/store/mirror';
 import { RecordKeys } from '@podwire/ipam/store/record/keys';
 import { Updater } from '@podwire/ipam/store/update';
@@ -41,6 +42,7 @@ export async function countRoundTrips(): Promise<RoundTrips> {
     events: new Events(log),
     clock: systemClock,
     newUid: randomUUID,
+    history: { log: new HistoryLog(store, keys), keptHoursCount: 168 },
     unknownNodes: 'register',
   });
   const checked = checkPool({ name: 'default', cidr: '10.0.0.0/16', blockSizeBits: 0, disabled: false });

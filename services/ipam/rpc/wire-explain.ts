@@ -1,0 +1,66 @@
+import {
+  AllocateRequest,
+  BlockOrigin,
+  type ExplainAllocationRequest,
+  type ExplainAllocationResponse,
+  type ExplainedFamily as FamilyMessage,
+} from '@podwire/proto/podwire/ipam/v1/address';
+import { formatPrefix } from '@podwire/shared/net/prefix';
+import { checked, Checks } from '@podwire/shared/rpc/checks';
+
+import type { ExplainedAllocation, ExplainedFamily } from '../allocator/explain-allocation.js';
+import type { AskedAllocation } from '../allocator/records.js';
+import type { Origin } from '../allocator/search.js';
+import { readAllocation } from './wire-allocate.js';
+import { explainedPool, FAMILY_MESSAGES } from './wire-assign.js';
+
+const MAX_BLOCKS_COUNT = 10_000;
+const DEFAULT_BLOCKS_COUNT = 1000;
+const MAX_POOLS_COUNT = 1000;
+
+export interface AskedExplanation {
+  readonly asked: AskedAllocation;
+  readonly maxBlocksCount: number;
+}
+
+export function readExplainAllocationRequest({ request, maxBlocks }: ExplainAllocationRequest): AskedExplanation {
+  return checked('ExplainAllocation', (checks) => {
+    if (!request) checks.check('request', 'is missing');
+    const tooMany = maxBlocks > MAX_BLOCKS_COUNT;
+    checks.check('max_blocks', tooMany ? `is ${maxBlocks}; at most ${MAX_BLOCKS_COUNT} are allowed` : undefined);
+    return {
+      asked: readAllocation(request ?? AllocateRequest.fromPartial({}), request ? checks : new Checks()),
+      maxBlocksCount: maxBlocks === 0 ? DEFAULT_BLOCKS_COUNT : maxBlocks,
+    };
+  });
+}
+
+export function explanationMessage({ refusal, isRepeat, families }: ExplainedAllocation): ExplainAllocationResponse {
+  return {
+    alreadyAllocated: isRepeat,
+    refusalCode: refusal?.code ?? '',
+    refusal: refusal?.message ?? '',
+    families: families.map(familyMessage),
+  };
+}
+
+const ORIGINS: Readonly<Record<Origin, BlockOrigin>> = {
+  own: BlockOrigin.BLOCK_ORIGIN_OWN,
+  claimed: BlockOrigin.BLOCK_ORIGIN_CLAIMED,
+  reclaimed: BlockOrigin.BLOCK_ORIGIN_RECLAIMED,
+  borrowed: BlockOrigin.BLOCK_ORIGIN_BORROWED,
+};
+
+function familyMessage({ family, grant, pools }: ExplainedFamily): FamilyMessage {
+  return {
+    family: FAMILY_MESSAGES[family],
+    grant: grant && {
+      address: formatPrefix(grant.address.address),
+      blockCidr: formatPrefix(grant.address.block),
+      poolName: grant.address.poolName,
+      origin: grant.origin ? ORIGINS[grant.origin] : BlockOrigin.BLOCK_ORIGIN_UNSPECIFIED,
+    },
+    pools: pools.slice(0, MAX_POOLS_COUNT).map(explainedPool),
+    morePools: Math.max(0, pools.length - MAX_POOLS_COUNT),
+  };
+}
