@@ -3,6 +3,7 @@ import process from 'node:process';
 
 import { AddressServiceService, AllocateRequest, IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
 import { AffinityState } from '@podwire/proto/podwire/ipam/v1/block';
+import { DeletePoolResponse, PoolDeletionMode } from '@podwire/proto/podwire/ipam/v1/pool';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -15,6 +16,11 @@ const { IP_FAMILY_UNSPECIFIED: UNSPECIFIED, IP_FAMILY_IPV4: IPV4, IP_FAMILY_IPV6
 
 /** As an older or wrong client may send it: field 4, packed, with the value 5. */
 const NO_FAMILY = AllocateRequest.decode(Uint8Array.of(0x22, 1, 5)).families;
+
+const { POOL_DELETION_MODE_REFUSE_IF_IN_USE: REFUSE } = PoolDeletionMode;
+
+/** The answer to a deletion that found nothing but the pool. */
+const GONE = DeletePoolResponse.fromPartial({});
 
 let place: Place;
 let service: RunningService;

@@ -1,6 +1,3 @@
-import { Writable } from 'node:stream';
-
-import { createLogger } from '@podwire/shared/runtime/log';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
@@ -10,33 +7,11 @@ import { checkPool } from '../allocator/check-pool.js';
 import type { PoolDeleted } from '../allocator/delete-pool.js';
 import { poolVersion } from '../allocator/pools.js';
 import { attachment, NOW_MS, request } from '../allocator/records.fixture.js';
-import { Events } from '../events.js';
-import { Ipam } from '../ipam.js';
+import { startIpam } from '../ipam.fixture.js';
+import type { Ipam } from '../ipam.js';
 import { MemoryStore, type MemoryStoreOptions } from '../store/memory/memory-store.js';
 import type { RevisionChanges, Store, WatchRequest } from '../store/store.js';
-import { forever, instantClock, keys, settleEvents, startReplica } from '../store/store.fixture.js';
-
-async function startOn(store: Store) {
-  const { updater } = await startReplica(store);
-  const lines: string[] = [];
-  const destination = new Writable({
-    write(chunk: Buffer, _, done) {
-      lines.push(JSON.parse(chunk.toString()).msg);
-      done();
-    },
-  });
-  const events = new Events(createLogger({ service: 'test', level: 'info', destination }));
-  const clock = { ...instantClock, nowMs: () => NOW_MS };
-  let uids = 0;
-  const ipam = new Ipam({
-    updates: updater,
-    events,
-    clock,
-    newUid: () => `uid-${uids++}`,
-    unknownNodes: 'register',
-  });
-  return { ipam, lines };
-}
+import { forever, keys, settleEvents } from '../store/store.fixture.js';
 
 /** The same store, whose watch brings each change only after a wait. */
 function withLateWatch(store: MemoryStore, wait: () => Promise<void>): Store {
@@ -58,7 +33,7 @@ function withLateWatch(store: MemoryStore, wait: () => Promise<void>): Store {
 
 async function start(options: MemoryStoreOptions = {}) {
   const store = new MemoryStore(options);
-  return { store, ...(await startOn(store)) };
+  return { store, ...(await startIpam(store)) };
 }
 
 function spec(name: string, cidr: string, blockSizeBits = 0) {
@@ -91,6 +66,8 @@ const RELEASE = { ...DRAIN, whenInUse: 'release' } as const;
 const listed = async (ipam: Ipam) =>
   (await ipam.pools.list({ after: '', limit: 10 }, forever)).items.map(({ pool }) => pool.name);
 
+const messages = (lines: readonly string[]): string[] => lines.map((line) => JSON.parse(line).msg);
+
 /** Keys below the root of what a pool has: itself, its blocks, and what stands for addresses of it. */
 async function leftOf(store: MemoryStore): Promise<string[]> {
   const view = await readAll(store, keys);
@@ -99,7 +76,7 @@ async function leftOf(store: MemoryStore): Promise<string[]> {
 
 test('two pools that overlap, made at the same time on two replicas: one is refused', async () => {
   const { ipam, store } = await start();
-  const other = await startOn(store);
+  const other = await startIpam(store);
   const results = await Promise.allSettled([
     ipam.pools.create(spec('a', '10.0.0.0/16'), forever),
     other.ipam.pools.create(spec('b', '10.0.0.0/17'), forever),
@@ -110,7 +87,7 @@ test('two pools that overlap, made at the same time on two replicas: one is refu
 
 test('of two changes on the same version, made at the same time on two replicas, one is refused', async () => {
   const { ipam, store } = await withPool('10.0.0.0/24');
-  const other = await startOn(store);
+  const other = await startIpam(store);
   const { pool } = await ipam.pools.get('p', forever);
   const change = { name: 'p', resourceVersion: poolVersion(pool) };
   const results = await Promise.allSettled([
@@ -159,7 +136,7 @@ describe('deleting a pool', () => {
     await settleEvents();
     await ipam.addresses.release(attachment('c2'), forever);
     expect(await leftOf(store)).toEqual([]);
-    expect(lines).toContain('pool "p" 10.0.0.0/24 goes with the last of its addresses');
+    expect(messages(lines)).toContain('pool "p" 10.0.0.0/24 goes with the last of its addresses');
   });
 
   test('gives all addresses back where that is asked for', async () => {
@@ -193,11 +170,11 @@ describe('deleting a pool', () => {
       void ipam.pools.delete(DRAIN, forever);
       await settleEvents();
       left = Infinity;
-      const other = await startOn(store);
+      const other = await startIpam(store);
       expect(await listed(other.ipam)).toEqual(['p']);
       await other.ipam.pools.finishDeletions(forever);
       expect(await leftOf(store)).toEqual([]);
-      expect(other.lines).toContainEqual(expect.stringMatching(/^deleted pool "p"/));
+      expect(messages(other.lines)).toContainEqual(expect.stringMatching(/^deleted pool "p"/));
     }
   });
 
@@ -220,9 +197,9 @@ describe('deleting a pool', () => {
         if (ordered) await scheduler.schedule(Promise.resolve());
       };
       const store = new MemoryStore({ before: (operation) => (operation === 'commit' ? wait() : Promise.resolve()) });
-      const other = await startOn(store);
+      const other = await startIpam(store);
       await other.ipam.pools.create(spec('p', '10.0.0.0/24'), forever);
-      const { ipam } = await startOn(withLateWatch(store, wait));
+      const { ipam } = await startIpam(withLateWatch(store, wait));
       ordered = true;
       const results = Promise.allSettled([
         ipam.pools.delete(deletion, forever),
@@ -288,7 +265,7 @@ describe('deleting a pool', () => {
           if (ordered && operation === 'commit') await scheduler.schedule(Promise.resolve());
         };
         const { ipam, store } = await withPool('10.0.0.0/24', { before });
-        const other = await startOn(store);
+        const other = await startIpam(store);
         await ipam.addresses.allocate(request('c1'), forever);
         await ipam.addresses.allocate(request('c2', { nodeName: 'n2' }), forever);
         await settleEvents();
