@@ -19,6 +19,7 @@ const METHODS = {
     'podwire.ipam.v1.PoolService/DeletePool',
     'podwire.ipam.v1.PoolService/GetPool',
     'podwire.ipam.v1.PoolService/ListPools',
+    'podwire.ipam.v1.PoolService/UpdatePool',
   ],
   dataplane: [
     'podwire.dataplane.v1.PodService/AttachPod',
