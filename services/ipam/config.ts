@@ -83,6 +83,13 @@ export const SETTINGS = {
     about:
       'Mean time between two searches for what an older Calico left behind (stray handles and affinities, empty blocks without an owner, addresses that have cooled down), which is removed; 1 to 86400, 0 for never. Any number of replicas may do it.',
   },
+  historyHours: {
+    variable: 'PODWIRE_IPAM_HISTORY_HOURS',
+    schema: wholeNumber(0, 87_600),
+    default: '168',
+    about:
+      'For how many hours it is kept who held which address, 0 to 87600; 0 keeps none, and removes what was kept before. Replicas on one datastore should agree.',
+  },
   callTimeoutMs: {
     variable: 'PODWIRE_IPAM_CALL_TIMEOUT_MS',
     schema: wholeNumber(1, 600_000),

@@ -7,6 +7,7 @@ import { Configuration } from './operations/configuration.js';
 import { Endpoints } from './operations/endpoints.js';
 import { Handles } from './operations/handles.js';
 import { Nodes } from './operations/nodes.js';
+import { History } from './operations/history.js';
 import type { IpamOptions } from './operations/options.js';
 import { Pools } from './operations/pools.js';
 import { Reservations } from './operations/reservations.js';
@@ -21,6 +22,7 @@ export class Ipam {
   readonly assignments: Assignments;
   readonly handles: Handles;
   readonly affinities: Affinities;
+  readonly history: History;
   readonly endpoints: Endpoints;
   readonly nodes: Nodes;
   readonly pools: Pools;
@@ -34,6 +36,7 @@ export class Ipam {
     this.assignments = new Assignments(options);
     this.handles = new Handles(options);
     this.affinities = new Affinities(options);
+    this.history = new History(options);
     this.endpoints = new Endpoints(options);
     this.nodes = new Nodes(options);
     this.pools = new Pools(options);

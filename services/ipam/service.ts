@@ -8,15 +8,19 @@ import type { Config } from './config.js';
 import { Events } from './events.js';
 import { beginDatastore } from './first-start.js';
 import { Ipam } from './ipam.js';
-import type { IpamOptions } from './operations/options.js';
+import { HistoryExpiry } from './operations/history-expiry.js';
+import type { HistoryOptions, IpamOptions } from './operations/options.js';
 import { garbageTask } from './maintenance.js';
 import { openStore, type OpenStore } from './open-store.js';
 import { ipamServices } from './rpc/index.js';
 import { watchService } from './rpc/services/watch.js';
 import { watchCodec } from './rpc/wire-watch.js';
+import { HistoryLog } from './store/history-log.js';
 import { Mirror, type MirrorEvent } from './store/mirror.js';
 import { RecordKeys } from './store/record/keys.js';
+import type { Store } from './store/store.js';
 import { Updater } from './store/update.js';
+import { requireWhole } from './transfer/marker.js';
 import { untilAvailable, type Patience } from './until-available.js';
 import { Upkeep } from './upkeep.js';
 import { observeUsage } from './usage-metrics.js';
@@ -62,7 +66,8 @@ export async function startService(config: Config, surroundings: Surroundings): 
     read: async (look, options) => (await loading).updater.read(look, options),
     peek: async (look) => (await loading).updater.peek(look),
   };
-  const ipam = new Ipam({ updates, events, clock, newUid, unknownNodes: config.unknownNodes });
+  const history = historyOptions(store, config);
+  const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes: config.unknownNodes });
   const server = new RpcServer({
     addresses: config.listen,
     log,
@@ -84,7 +89,7 @@ export async function startService(config: Config, surroundings: Surroundings): 
     await loading;
     stopMetrics = observeUsage(metrics.getMeter('podwire-ipam'), () => ipam.audits.usage());
     upkeeps.push(
-      startUpkeep(ipam, { events, surroundings }),
+      startUpkeep(ipam, { events, surroundings, history }),
       ...startMaintenance(ipam, { config, events, surroundings }),
     );
     server.setServing();
@@ -112,10 +117,24 @@ function startMaintenance(ipam: Ipam, { config, events, surroundings }: Loading)
 }
 
 /** What has to be done without being asked. */
-function startUpkeep(ipam: Ipam, { events, surroundings }: Omit<Loading, 'config'>): Upkeep {
+function startUpkeep(ipam: Ipam, { events, surroundings, history }: UpkeepSurroundings): Upkeep {
   const { clock, random } = surroundings;
-  const tasks = [{ name: 'finish pool deletions', run: (signal: AbortSignal) => ipam.pools.finishDeletions(signal) }];
+  const expiry = new HistoryExpiry({ ...history, events, clock });
+  const tasks = [
+    { name: 'finish pool deletions', run: (signal: AbortSignal) => ipam.pools.finishDeletions(signal) },
+    { name: 'finish node deletions', run: (signal: AbortSignal) => ipam.nodes.finishDeletions(signal) },
+    { name: 'remove old history', run: (signal: AbortSignal) => expiry.run(signal) },
+  ];
   return new Upkeep({ tasks, clock, random, failed: (task, error) => events.upkeepFailed(task, error) });
+}
+
+interface UpkeepSurroundings extends Omit<Loading, 'config'> {
+  readonly history: HistoryOptions;
+}
+
+function historyOptions(store: Store, { datastorePrefix, historyHours }: Config): HistoryOptions {
+  const log = new HistoryLog(store, new RecordKeys(datastorePrefix));
+  return { log, keptHoursCount: historyHours };
 }
 
 interface Datastore {
@@ -136,15 +155,17 @@ async function loadDatastore(
 ): Promise<Datastore> {
   const { clock, random, newUid } = surroundings;
   const keys = new RecordKeys(config.datastorePrefix);
+  const keepsHistory = config.historyHours > 0;
   const never = new AbortController().signal;
+  const datastore = await requireWhole(store, config.datastorePrefix, never);
   const first = { store, keys, defaultPool: config.defaultPool, nowMs: clock.nowMs(), newUid };
   const defaultPool = await beginDatastore(first, never);
   if (defaultPool) events.poolCreated(defaultPool);
   const currentRevision = (signal: AbortSignal): Promise<number> => store.revision(signal);
-  const hub = new WatchHub({ keys, codec: watchCodec, clock, datastore: '', currentRevision });
+  const hub = new WatchHub({ keys, codec: watchCodec, clock, datastore, currentRevision });
   const report = (event: MirrorEvent): void => tell(events, event);
   const mirror = await Mirror.start({ store, keys, clock, random, report, observe: hub.observe }, never);
-  return { mirror, hub, updater: new Updater({ store, mirror, keys, clock, random, ...limits }) };
+  return { mirror, hub, updater: new Updater({ store, mirror, keys, clock, random, ...limits, keepsHistory }) };
 }
 
 /** Watches begin when the datastore has been read. */

@@ -3,7 +3,14 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Block, UnknownNodes } from '../allocator/records.js';
 import type { View } from '../allocator/view.js';
 import type { Events } from '../events.js';
+import type { HistoryLog } from '../store/history-log.js';
 import type { Updater } from '../store/update.js';
+
+export interface HistoryOptions {
+  readonly log: HistoryLog;
+  /** For how many hours past allocations are kept; 0 when none is. */
+  readonly keptHoursCount: number;
+}
 
 /** What every operation stands on. */
 export interface IpamOptions {
@@ -13,6 +20,7 @@ export interface IpamOptions {
   readonly clock: Clock;
   /** Makes a UUID. */
   readonly newUid: () => string;
+  readonly history: HistoryOptions;
   /** What becomes of requests for nodes that are not registered. */
   readonly unknownNodes: UnknownNodes['policy'];
 }

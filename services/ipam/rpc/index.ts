@@ -9,6 +9,7 @@ import { blockService } from './services/blocks.js';
 import { configService } from './services/config.js';
 import { endpointService } from './services/endpoints.js';
 import { handleService } from './services/handles.js';
+import { historyService } from './services/history.js';
 import { nodeService } from './services/nodes.js';
 import { poolService } from './services/pools.js';
 import { reservationService } from './services/reservations.js';
@@ -16,6 +17,7 @@ import { reservationService } from './services/reservations.js';
 const SERVICES = [
   addressService,
   handleService,
+  historyService,
   affinityService,
   poolService,
   blockService,

@@ -44,6 +44,8 @@ export interface UpdaterOptions {
    * and is never asked about. Default: false.
    */
   readonly isSoleWriter?: boolean;
+  /** Whether what decisions log is kept, for one put with each released address. Default: true. */
+  readonly keepsHistory?: boolean;
 }
 
 const DEFAULTS = {
@@ -54,6 +56,7 @@ const DEFAULTS = {
   commitTimeoutMs: 10_000,
   marksReleases: false,
   isSoleWriter: false,
+  keepsHistory: true,
 } as const;
 const CONFLICT_BACKOFF: BackoffBounds = { baseMs: 2, maxMs: 200 };
 

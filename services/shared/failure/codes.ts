@@ -94,6 +94,12 @@ export const FAILURE_CODES = {
     about: 'The address is held, but not as the request expects.',
   },
   HANDLE_NOT_FOUND: { status: status.NOT_FOUND, cni: 100, retryable: false, about: 'The handle holds no address.' },
+  HISTORY_NOT_KEPT: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'The service keeps no history of allocations.',
+  },
   CLAIM_REFUSED: {
     status: status.FAILED_PRECONDITION,
     cni: 100,
@@ -186,6 +192,30 @@ export const FAILURE_CODES = {
     about: 'The datastore has reached its quota; the message says how to give it space.',
   },
   STORE_CORRUPT: { status: status.DATA_LOSS, cni: 100, retryable: false, about: 'A stored record cannot be read.' },
+  EXPORT_INVALID: {
+    status: status.INVALID_ARGUMENT,
+    cni: 100,
+    retryable: false,
+    about: 'The file is no whole export of a datastore.',
+  },
+  EXPORT_IO: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'The file of an export cannot be read or written.',
+  },
+  IMPORT_REFUSED: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'The datastore is not one that this export may be imported into.',
+  },
+  IMPORT_INCOMPLETE: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'The datastore has a part of an import alone.',
+  },
   KERNEL_REFUSED: {
     status: status.INTERNAL,
     cni: 101,

@@ -1,8 +1,9 @@
-import { formatAddress } from '@podwire/shared/net/address';
-import { formatPrefix } from '@podwire/shared/net/prefix';
+import { formatAddress, parseAddress } from '@podwire/shared/net/address';
+import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import type { HistoryEntry } from '../../allocator/records.js';
-import type { JsonObject } from './json.js';
+import { field, isAbsent, readObject, readOptionalText, readPrefix, readTextMap, Unreadable } from './fields.js';
+import { parseJson, type JsonObject } from './json.js';
 
 /** Podwire's own form of a past allocation; Calico keeps none. 64-bit numbers and times are texts that people can read. */
 export function encodeHistoryEntry(entry: HistoryEntry): JsonObject {
@@ -15,5 +16,34 @@ export function encodeHistoryEntry(entry: HistoryEntry): JsonObject {
     ...(allocatedAtMs === undefined ? {} : { allocatedAt: new Date(allocatedAtMs).toISOString() }),
     releasedAt: new Date(releasedAtMs).toISOString(),
     sequenceNumber: String(sequenceNumber),
+  };
+}
+
+/** @returns undefined for what was not written by {@link encodeHistoryEntry} */
+export function decodeHistoryEntry(value: Uint8Array): HistoryEntry | undefined {
+  try {
+    return readEntry(readObject({ path: '', value: parseJson(Buffer.from(value).toString()) }));
+  } catch (error) {
+    if (error instanceof Unreadable || error instanceof SyntaxError) return undefined;
+    throw error;
+  }
+}
+
+function readEntry(raw: JsonObject): HistoryEntry | undefined {
+  const address = parseAddress(readOptionalText(field(raw, 'address')) ?? '');
+  const allocatedAt = field(raw, 'allocatedAt');
+  const allocatedAtMs = isAbsent(allocatedAt) ? undefined : Date.parse(readOptionalText(allocatedAt) ?? '');
+  const releasedAtMs = Date.parse(readOptionalText(field(raw, 'releasedAt')) ?? '');
+  const sequenceNumber = readOptionalText(field(raw, 'sequenceNumber')) ?? '';
+  const isSound = !Number.isNaN(allocatedAtMs) && !Number.isNaN(releasedAtMs) && /^\d{1,20}$/.test(sequenceNumber);
+  if (!address || !isSound) return undefined;
+  return {
+    address: hostPrefix(address),
+    block: readPrefix(field(raw, 'block')),
+    handleId: readOptionalText(field(raw, 'handleID')),
+    owner: readTextMap(field(raw, 'attributes')),
+    allocatedAtMs,
+    releasedAtMs,
+    sequenceNumber: BigInt(sequenceNumber),
   };
 }
