@@ -13,6 +13,7 @@ import {
   claimOffer,
   collect,
   confirm,
+  expectPool,
   seedOf,
   takeoverOffer,
   type Existing,
@@ -62,10 +63,14 @@ type OwnBlock =
   /** Without an offer where the block has nothing to give. */
   | { readonly kind: 'own'; readonly offer: Offer | undefined };
 
-/** The blocks that the owner has affinities for, in the pools of the search. */
+/**
+ * The blocks that the owner has affinities for, in the pools of the search. Full ones are met only where they count: against the
+ * number of blocks that the owner may have.
+ */
 function* ownBlocks(search: Search): Generator<OwnBlock, void, void> {
   const { view, demand, pools } = search;
-  for (const affinity of view.affinitiesOf(demand.owner)) {
+  const counts = Number.isFinite(blockCap(search));
+  for (const affinity of counts ? view.affinitiesOf(demand.owner) : view.unspentAffinitiesOf(demand.owner)) {
     const pool = poolOf(pools, affinity.block);
     if (!pool) continue;
     const block = view.block(affinity.block);
@@ -91,8 +96,8 @@ interface Owned {
 function ownOffer(search: Search, { affinity, block, pool }: Owned): Offer | undefined {
   const collected = collect(search, block);
   if (!hasRoom(collected, search.reserved)) return undefined;
-  const changes = affinity.state === 'confirmed' ? [] : [confirm(affinity.owner, affinity.block)];
-  return { block: collected, pool, origin: 'own', changes };
+  const confirmation = affinity.state === 'confirmed' ? [] : [confirm(affinity.owner, affinity.block)];
+  return { block: collected, pool, origin: 'own', changes: [expectPool(pool), ...confirmation] };
 }
 
 /** Blocks that become the owner's, as many as it may have more of. */

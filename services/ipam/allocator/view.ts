@@ -33,6 +33,11 @@ export interface View {
   blocksIn(prefix: Prefix): Iterable<Block>;
   /** The affinities of one owner, in the order of their blocks. */
   affinitiesOf(owner: BlockOwner): readonly Affinity[];
+  /**
+   * Those of them that are not spent ({@link isSpent}), in the order of their blocks: however many full blocks an owner has, they
+   * cost nothing.
+   */
+  unspentAffinitiesOf(owner: BlockOwner): readonly Affinity[];
   affinity(owner: BlockOwner, block: Prefix): Affinity | undefined;
   handle(id: string): Handle | undefined;
   /** The endpoint stored under a workload endpoint's namespace and name. */

@@ -20,6 +20,7 @@ import type {
   UnreadableRecord,
   View,
 } from '../allocator/view.js';
+import { isSpent, mayGive } from '../allocator/spent.js';
 import type { RecordKeys } from './record/keys.js';
 import { SortedTexts } from './sorted-texts.js';
 
@@ -29,7 +30,9 @@ export class Image implements View {
   readonly #showsAllBefore: (key: string) => boolean;
   readonly #records = new Map<string, RecordValue>();
   /** Keyed by what begins every affinity of the owner. */
-  readonly #affinities = new Map<string, Map<string, Affinity>>();
+  readonly #affinities = new AffinityList();
+  /** Those of blocks that may have something to give. */
+  readonly #unspent = new AffinityList();
   readonly #blocks: Readonly<Record<Family, Block[]>> = { 4: [], 6: [] };
   readonly #pools = new NameList<Pool>();
   readonly #reservations = new NameList<Reservation>();
@@ -50,6 +53,11 @@ export class Image implements View {
   }
 
   set(key: string, record: RecordValue): void {
+    const before = this.#records.get(key);
+    if (before?.kind === 'block' && record.kind === 'block') {
+      this.#replaceBlock({ key, before: before.value, block: record.value });
+      return;
+    }
     this.delete(key);
     this.#records.set(key, record);
     if (record.kind === 'pool') this.#pools.set(key, record.value);
@@ -58,9 +66,9 @@ export class Image implements View {
     if (record.kind === 'endpoint') this.#endpoints.add(key);
     if (record.kind === 'block') this.#insertBlock(record.value);
     if (record.kind === 'affinity') {
-      const owner = this.#keys.affinitiesOf(record.value.owner);
-      const affinities = this.#affinities.get(owner) ?? new Map<string, Affinity>();
-      this.#affinities.set(owner, affinities.set(key, record.value));
+      const { owner, block } = record.value;
+      this.#affinities.set(this.#keys.affinitiesOf(owner), key, record.value);
+      this.#judge(owner, block);
     }
   }
 
@@ -89,9 +97,8 @@ export class Image implements View {
     if (record.kind === 'block') this.#removeBlock(record.value);
     if (record.kind === 'affinity') {
       const owner = this.#keys.affinitiesOf(record.value.owner);
-      const affinities = this.#affinities.get(owner);
-      affinities?.delete(key);
-      if (affinities?.size === 0) this.#affinities.delete(owner);
+      this.#affinities.delete(owner, key);
+      this.#unspent.delete(owner, key);
     }
   }
 
@@ -123,7 +130,11 @@ export class Image implements View {
   }
 
   affinitiesOf(owner: BlockOwner): readonly Affinity[] {
-    return sortAffinities([...(this.#affinities.get(this.#keys.affinitiesOf(owner))?.values() ?? [])]);
+    return this.#affinities.of(this.#keys.affinitiesOf(owner));
+  }
+
+  unspentAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
+    return this.#unspent.of(this.#keys.affinitiesOf(owner));
   }
 
   affinity(owner: BlockOwner, block: Prefix): Affinity | undefined {
@@ -169,7 +180,7 @@ export class Image implements View {
   }
 
   *affinities(): Generator<Affinity, void, void> {
-    for (const affinities of this.#affinities.values()) yield* affinities.values();
+    yield* this.#affinities.all();
   }
 
   *endpoints(): Generator<StoredEndpoint, void, void> {
@@ -194,11 +205,32 @@ export class Image implements View {
   #insertBlock(block: Block): void {
     const blocks = this.#blocks[block.prefix.family];
     blocks.splice(lowerBound(blocks, block.prefix), 0, block);
+    if (block.owner) this.#judge(block.owner, block.prefix);
+  }
+
+  /** Most blocks change without any of it mattering to the indexes. */
+  #replaceBlock({ key, before, block }: { key: string; before: Block; block: Block }): void {
+    const blocks = this.#blocks[block.prefix.family];
+    this.#records.set(key, { kind: 'block', value: block });
+    blocks[lowerBound(blocks, block.prefix)] = block;
+    const isSame = sameOwner(before.owner, block.owner) && mayGive(before) === mayGive(block);
+    if (isSame) return;
+    for (const owner of [before.owner, block.owner]) if (owner) this.#judge(owner, block.prefix);
+  }
+
+  /** Puts an affinity among those that may lead to something, or takes it out. */
+  #judge(owner: BlockOwner, block: Prefix): void {
+    const affinity = this.affinity(owner, block);
+    if (!affinity) return;
+    const [ownerKey, key] = [this.#keys.affinitiesOf(owner), this.#keys.affinity(owner, block)];
+    if (isSpent(affinity, this.block(block))) this.#unspent.delete(ownerKey, key);
+    else this.#unspent.set(ownerKey, key, affinity);
   }
 
   #removeBlock(block: Block): void {
     const blocks = this.#blocks[block.prefix.family];
     blocks.splice(lowerBound(blocks, block.prefix), 1);
+    if (block.owner) this.#judge(block.owner, block.prefix);
   }
 }
 
@@ -222,8 +254,44 @@ class NameList<Named extends { readonly name: string }> {
   }
 }
 
+/** Affinities by their owners, whose texts are what begins the keys of their affinities. */
+class AffinityList {
+  readonly #byOwner = new Map<string, Map<string, Affinity>>();
+  readonly #sorted = new Map<string, readonly Affinity[]>();
+
+  set(owner: string, key: string, affinity: Affinity): void {
+    this.#sorted.delete(owner);
+    const known = this.#byOwner.get(owner) ?? new Map<string, Affinity>();
+    this.#byOwner.set(owner, known.set(key, affinity));
+  }
+
+  delete(owner: string, key: string): void {
+    const known = this.#byOwner.get(owner);
+    if (!known?.delete(key)) return;
+    this.#sorted.delete(owner);
+    if (known.size === 0) this.#byOwner.delete(owner);
+  }
+
+  /** In the order of their blocks. */
+  of(owner: string): readonly Affinity[] {
+    const known = this.#byOwner.get(owner);
+    if (!known) return [];
+    const sorted = this.#sorted.get(owner) ?? sortAffinities([...known.values()]);
+    this.#sorted.set(owner, sorted);
+    return sorted;
+  }
+
+  *all(): Generator<Affinity, void, void> {
+    for (const known of this.#byOwner.values()) yield* known.values();
+  }
+}
+
 export function sortByName<Named extends { readonly name: string }>(values: Named[]): Named[] {
   return values.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0));
+}
+
+function sameOwner(a: BlockOwner | undefined, b: BlockOwner | undefined): boolean {
+  return a?.kind === b?.kind && a?.name === b?.name;
 }
 
 export function sortAffinities(affinities: Affinity[]): Affinity[] {

@@ -1,0 +1,266 @@
+import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+
+import { formatEndpointKey } from '../allocator/endpoint.js';
+import type {
+  Affinity,
+  Block,
+  BlockOwner,
+  Endpoint,
+  Handle,
+  IpamConfig,
+  Node,
+  Pool,
+  Reservation,
+} from '../allocator/records.js';
+import type {
+  EndpointKey,
+  RecordValue,
+  StoredEndpoint,
+  StoredForeignEndpoint,
+  UnreadableRecord,
+  View,
+} from '../allocator/view.js';
+import { isSpent } from '../allocator/spent.js';
+import { sortAffinities, sortByName } from './image.js';
+import type { Mirror } from './mirror.js';
+import type { RecordKeys } from './record/keys.js';
+
+/** A record that the folded decisions name: what they have made of it, and whether they write it. */
+export interface Touched {
+  /** Undefined when there is to be no record. */
+  readonly record: RecordValue | undefined;
+  readonly written: boolean;
+}
+
+type Kind = RecordValue['kind'];
+
+/** The mirror with some records in place of its own. */
+export class Overlay implements View {
+  protected readonly mirror: Mirror;
+  protected readonly keys: RecordKeys;
+  readonly #touched = new Map<string, Touched>();
+  /** The keys of each kind. */
+  readonly #keysOf = new Map<Kind, Set<string>>();
+  /** Blocks of the mirror that are named here, so that they are listed from here. */
+  readonly #hiddenBlocks = new Set<Block>();
+
+  constructor(mirror: Mirror, keys: RecordKeys) {
+    this.mirror = mirror;
+    this.keys = keys;
+  }
+
+  protected get touched(): ReadonlyMap<string, Touched> {
+    return this.#touched;
+  }
+
+  /** Shows the record in place of what the mirror has under the key. */
+  protected touch(key: string, kind: Kind, touched: Touched): void {
+    const stored = this.#touched.has(key) ? undefined : this.mirror.stored(key)?.record;
+    if (stored?.kind === 'block') this.#hiddenBlocks.add(stored.value);
+    this.#touched.set(key, touched);
+    const keys = this.#keysOf.get(kind) ?? new Set();
+    this.#keysOf.set(kind, keys.add(key));
+  }
+
+  pools(): readonly Pool[] {
+    return this.#listed({
+      kind: 'pool',
+      stored: this.mirror.view.pools(),
+      changed: this.#touchedOf('pool'),
+      keyOf: (name) => this.keys.pool(name),
+    });
+  }
+
+  pool(name: string): Pool | undefined {
+    const touched = this.touched.get(this.keys.pool(name));
+    if (!touched) return this.mirror.view.pool(name);
+    return touched.record?.kind === 'pool' ? touched.record.value : undefined;
+  }
+
+  /** Of a pool that is written here nothing is known before the commit. */
+  showsAllBefore(record: RecordValue): boolean {
+    return !this.touched.get(this.keys.of(record))?.written && this.mirror.view.showsAllBefore(record);
+  }
+
+  block(prefix: Prefix): Block | undefined {
+    const touched = this.touched.get(this.keys.block(prefix));
+    if (!touched) return this.mirror.view.block(prefix);
+    return touched.record?.kind === 'block' ? touched.record.value : undefined;
+  }
+
+  *blocksIn(prefix: Prefix): Generator<Block, void, void> {
+    const changed = [...this.#touchedOf('block')]
+      .map(({ value }) => value)
+      .filter((block) => prefixContains(prefix, block.prefix))
+      .sort((a, b) => comparePrefixes(a.prefix, b.prefix));
+    for (const block of this.mirror.view.blocksIn(prefix)) {
+      if (this.#hiddenBlocks.has(block)) continue;
+      for (let [next] = changed; next && comparePrefixes(next.prefix, block.prefix) < 0; [next] = changed) {
+        changed.shift();
+        yield next;
+      }
+      yield block;
+    }
+    yield* changed;
+  }
+
+  affinitiesOf(owner: BlockOwner): readonly Affinity[] {
+    const stored = this.mirror.view.affinitiesOf(owner);
+    const kept = stored.filter(({ block }) => !this.touched.has(this.keys.affinity(owner, block)));
+    const changed = [...this.#touchedOf('affinity')]
+      .map(({ value }) => value)
+      .filter((affinity) => affinity.owner.kind === owner.kind && affinity.owner.name === owner.name);
+    return sortAffinities([...kept, ...changed]);
+  }
+
+  unspentAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
+    const stored = this.mirror.view.unspentAffinitiesOf(owner);
+    const [affinities, blocks] = [this.#keysOf.get('affinity'), this.#keysOf.get('block')];
+    if (!affinities && !blocks) return stored;
+    const kept = stored.filter(
+      ({ block }) => !affinities?.has(this.keys.affinity(owner, block)) && !blocks?.has(this.keys.block(block)),
+    );
+    const changed = new Map<string, Affinity>();
+    for (const { value } of this.#touchedOf('affinity'))
+      if (value.owner.kind === owner.kind && value.owner.name === owner.name)
+        changed.set(this.keys.affinity(owner, value.block), value);
+    for (const { block } of this.#touchedPrefixes()) {
+      const affinity = this.affinity(owner, block);
+      if (affinity) changed.set(this.keys.affinity(owner, block), affinity);
+    }
+    const unspent = [...changed.values()].filter((affinity) => !isSpent(affinity, this.block(affinity.block)));
+    return unspent.length === 0 ? kept : sortAffinities([...kept, ...unspent]);
+  }
+
+  affinity(owner: BlockOwner, block: Prefix): Affinity | undefined {
+    const touched = this.touched.get(this.keys.affinity(owner, block));
+    if (!touched) return this.mirror.view.affinity(owner, block);
+    return touched.record?.kind === 'affinity' ? touched.record.value : undefined;
+  }
+
+  handle(id: string): Handle | undefined {
+    const touched = this.touched.get(this.keys.handle(id));
+    if (!touched) return this.mirror.view.handle(id);
+    return touched.record?.kind === 'handle' ? touched.record.value : undefined;
+  }
+
+  endpoint(key: EndpointKey): Endpoint | undefined {
+    const touched = this.touched.get(this.keys.endpoint(key));
+    if (!touched) return this.mirror.view.endpoint(key);
+    return touched.record?.kind === 'endpoint' ? touched.record.value : undefined;
+  }
+
+  config(): IpamConfig | undefined {
+    const touched = this.touched.get(this.keys.config);
+    if (!touched) return this.mirror.view.config();
+    return touched.record?.kind === 'config' ? touched.record.value : undefined;
+  }
+
+  reservations(): readonly Reservation[] {
+    return this.#listed({
+      kind: 'reservation',
+      stored: this.mirror.view.reservations(),
+      changed: this.#touchedOf('reservation'),
+      keyOf: (name) => this.keys.reservation(name),
+    });
+  }
+
+  reservation(name: string): Reservation | undefined {
+    const touched = this.touched.get(this.keys.reservation(name));
+    if (!touched) return this.mirror.view.reservation(name);
+    return touched.record?.kind === 'reservation' ? touched.record.value : undefined;
+  }
+
+  nodes(): readonly Node[] {
+    return this.#listed({
+      kind: 'node',
+      stored: this.mirror.view.nodes(),
+      changed: this.#touchedOf('node'),
+      keyOf: (name) => this.keys.node(name),
+    });
+  }
+
+  node(name: string): Node | undefined {
+    const touched = this.touched.get(this.keys.node(name));
+    if (!touched) return this.mirror.view.node(name);
+    return touched.record?.kind === 'node' ? touched.record.value : undefined;
+  }
+
+  *handles(): Generator<Handle, void, void> {
+    for (const handle of this.mirror.view.handles()) if (!this.touched.has(this.keys.handle(handle.id))) yield handle;
+    for (const { value } of this.#touchedOf('handle')) yield value;
+  }
+
+  *affinities(): Generator<Affinity, void, void> {
+    for (const affinity of this.mirror.view.affinities())
+      if (!this.touched.has(this.keys.affinity(affinity.owner, affinity.block))) yield affinity;
+    for (const { value } of this.#touchedOf('affinity')) yield value;
+  }
+
+  *endpoints(): Generator<StoredEndpoint, void, void> {
+    for (const endpoint of this.mirror.view.endpoints())
+      if (!this.touched.has(this.keys.endpoint(endpoint.key))) yield endpoint;
+    yield* this.#touchedOf('endpoint');
+  }
+
+  *endpointsBehind(after: string): Generator<StoredEndpoint, void, void> {
+    const changed = [...this.#touchedOf('endpoint')]
+      .filter(({ key }) => formatEndpointKey(key) > after)
+      .sort((a, b) => (formatEndpointKey(a.key) < formatEndpointKey(b.key) ? -1 : 1));
+    for (const endpoint of this.mirror.view.endpointsBehind(after)) {
+      if (this.touched.has(this.keys.endpoint(endpoint.key))) continue;
+      const text = formatEndpointKey(endpoint.key);
+      for (let [next] = changed; next && formatEndpointKey(next.key) < text; [next] = changed) {
+        changed.shift();
+        yield next;
+      }
+      yield endpoint;
+    }
+    yield* changed;
+  }
+
+  *foreignEndpoints(): Generator<StoredForeignEndpoint, void, void> {
+    for (const endpoint of this.mirror.view.foreignEndpoints())
+      if (!this.touched.get(this.keys.endpoint(endpoint.key))?.written) yield endpoint;
+  }
+
+  unreadable(): Iterable<UnreadableRecord> {
+    return this.mirror.view.unreadable();
+  }
+
+  /** The records of one kind in the order of their names, those of the draft in place of the stored ones. */
+  #listed<Named extends { readonly name: string }>({ kind, stored, changed, keyOf }: Listing<Named>): readonly Named[] {
+    if (!this.#keysOf.has(kind)) return stored;
+    const kept = stored.filter(({ name }) => !this.#touched.has(keyOf(name)));
+    return sortByName([...kept, ...[...changed].map(({ value }) => value)]);
+  }
+
+  *#touchedOf<Wanted extends Kind>(kind: Wanted): Generator<Extract<RecordValue, { kind: Wanted }>> {
+    for (const key of this.#keysOf.get(kind) ?? []) {
+      const record = this.#touched.get(key)?.record;
+      if (record && isKind(record, kind)) yield record;
+    }
+  }
+
+  /** Of the blocks that are named, those that are to be deleted included. */
+  *#touchedPrefixes(): Generator<{ readonly block: Prefix }> {
+    for (const key of this.#keysOf.get('block') ?? []) {
+      const name = this.keys.parse(key);
+      if (name?.kind === 'block') yield { block: name.prefix };
+    }
+  }
+}
+
+interface Listing<Named> {
+  readonly kind: Kind;
+  readonly stored: readonly Named[];
+  readonly changed: Iterable<{ readonly value: Named }>;
+  readonly keyOf: (name: string) => string;
+}
+
+function isKind<Wanted extends Kind>(
+  record: RecordValue,
+  kind: Wanted,
+): record is Extract<RecordValue, { kind: Wanted }> {
+  return record.kind === kind;
+}
