@@ -55,9 +55,9 @@ export const ETCD_SETTINGS = {
   },
   etcdRequestTimeoutMs: {
     variable: 'PODWIRE_IPAM_ETCD_REQUEST_TIMEOUT_MS',
-    schema: wholeNumber(10, 60_000),
+    schema: wholeNumber(10, 10_000),
     default: '5000',
-    about: `How long etcd may take to answer one request before the next of its members is asked, in milliseconds, 10 to 60000. ${NO_EFFECT}`,
+    about: `How long etcd may take to answer one request before the next of its members is asked, in milliseconds, 10 to 10000. ${NO_EFFECT}`,
   },
   etcdDialTimeoutMs: {
     variable: 'PODWIRE_IPAM_ETCD_DIAL_TIMEOUT_MS',
