@@ -78,3 +78,23 @@ describe('a transaction that arrives late', () => {
     expect(await storedHandles(store)).toBe(1);
   });
 });
+
+it('a release by a replica that has not heard of the allocation finds it all the same', async () => {
+  const { store, first, second } = await twoReplicas();
+  store.isSlow = false;
+  await first.updater.update('n', give, { signal: forever });
+  // In the same turn of the event loop: the second replica's watch has told it nothing yet.
+  const seen: boolean[] = [];
+  await second.updater.update(
+    'n',
+    (view) => {
+      const found = view.handle('net.c1');
+      seen.push(found !== undefined);
+      const changes = found ? [{ type: 'delete', record: { kind: 'handle', value: found } } as const] : [];
+      return { changes: [...changes, ...release().changes], outcome: 'released' };
+    },
+    { signal: forever },
+  );
+  expect(seen.at(-1)).toBe(true);
+  expect(await storedHandles(store)).toBe(0);
+});
