@@ -1,8 +1,13 @@
 import { RevisionCompacted, type RevisionChanges, type WatchRequest } from './store.js';
 
+/** The values that are kept, at most. */
+const MAX_BYTES = 32 * 2 ** 20;
+
 /** The recent changes of a store that lives in this process, and those who watch them. */
 export class ChangeLog {
   readonly #capacity: number;
+  /** Size of the values in {@link #recent}. */
+  #bytes = 0;
   /** In the order of the revisions. */
   #recent: RevisionChanges[] = [];
   /** Changes up to this revision are not kept. */
@@ -12,7 +17,7 @@ export class ChangeLog {
 
   /**
    * @param revision - the store's revision; changes after it follow
-   * @param capacity - how many revisions are kept at least
+   * @param capacity - how many revisions are kept at least, as long as their values have no more than {@link MAX_BYTES}
    */
   constructor(revision: number, capacity: number) {
     this.#compacted = revision;
@@ -21,8 +26,10 @@ export class ChangeLog {
 
   append(changes: RevisionChanges): void {
     this.#recent.push(changes);
-    // Dropped in bulk: one splice for every `capacity` appends.
+    this.#bytes += bytesOf(changes);
+    // Dropped in bulk: one splice for every `capacity` appends, or for half of the bytes.
     if (this.#recent.length > 2 * this.#capacity) this.#drop(this.#recent.length - this.#capacity);
+    if (this.#bytes > MAX_BYTES) this.#drop(Math.ceil(this.#recent.length / 2));
     this.#wake();
   }
 
@@ -68,7 +75,9 @@ export class ChangeLog {
   }
 
   #drop(count: number): void {
-    const last = this.#recent.splice(0, count).at(-1);
+    const dropped = this.#recent.splice(0, count);
+    for (const changes of dropped) this.#bytes -= bytesOf(changes);
+    const last = dropped.at(-1);
     if (last) this.#compacted = last.revision;
   }
 
@@ -87,4 +96,11 @@ export class ChangeLog {
       signal.addEventListener('abort', wake);
     });
   }
+}
+
+function bytesOf({ changes }: RevisionChanges): number {
+  return changes.reduce(
+    (sum, change) => sum + change.key.length + (change.type === 'put' ? change.value.length : 0),
+    0,
+  );
 }

@@ -10,7 +10,6 @@ import {
   type CommitResult,
   type Comparison,
   type Page,
-  type RecordChange,
   type RevisionChanges,
   type ScanRequest,
   type Snapshot,
@@ -27,7 +26,7 @@ export interface EmbeddedStoreOptions {
   readonly directory: string;
   /** This process, as the message of those it keeps out names it. */
   readonly pid: number;
-  /** How many revisions a watch can go back at least. Default: 10,000. */
+  /** How many revisions a watch can go back at least, unless their values are larger than 32 MiB. Default: 10,000. */
   readonly watchHistoryCount?: number;
   /** Address space that is set aside for the file at first, in bytes; it grows by itself. Default: 64 MiB. */
   readonly initialMapBytes?: number;
@@ -57,11 +56,12 @@ interface Waiting {
 /**
  * The store of one machine: an lmdb file that this process alone has open.
  *
- * Transactions that arrive in one turn of the event loop are committed in one lmdb transaction, each with its own comparisons: one
- * fdatasync for all. It is the synchronous kind, which returns after lmdb has written its pages, called fdatasync, and
- * written the meta page with O_DSYNC. lmdb's asynchronous transactions with callbacks never came back on Node 20 (lmdb 3.5.6),
- * and its conditional puts cannot compare a prefix. The event loop stands still for the fdatasync, in which nothing could
- * be acknowledged anyway.
+ * Transactions that arrive while others are being written are written together after them, in one lmdb transaction, each with its own
+ * comparisons, which are judged here: nobody else writes. lmdb writes its pages, calls fdatasync, and writes the meta page
+ * with O_DSYNC before it answers. It does so on a thread of its own, so that this one goes on with other requests; but for one small
+ * transaction alone, whose sender has nothing else to wait for, the way to that thread and back takes longer than the work.
+ * lmdb's asynchronous transactions with callbacks never came back on Node 20 (lmdb 3.5.6), and its conditional puts cannot
+ * compare a prefix; its plain puts of one turn of the event loop are atomic.
  */
 export class EmbeddedStore implements Store {
   readonly #root: RootDatabase<Buffer, string>;
@@ -70,6 +70,8 @@ export class EmbeddedStore implements Store {
   readonly #lock: DirectoryLock;
   readonly #log: ChangeLog;
   #waiting: Waiting[] = [];
+  /** What is being written; one batch at a time, so that each is judged by what the ones before have left. */
+  #writing: Promise<void> | undefined;
   #closing: Promise<void> | undefined;
 
   private constructor(options: EmbeddedStoreOptions, lock: DirectoryLock) {
@@ -79,6 +81,8 @@ export class EmbeddedStore implements Store {
       encoding: 'binary',
       mapSize: options.initialMapBytes ?? DEFAULT_INITIAL_MAP_BYTES,
       maxDbs: 4,
+      // A commit is answered once it is on the disk.
+      overlappingSync: false,
     });
     this.#records = this.#root.openDB<Buffer, string>({ name: 'records', encoding: 'binary' });
     this.#meta = this.#root.openDB<number, string>({ name: 'meta', encoding: 'ordered-binary' });
@@ -137,6 +141,7 @@ export class EmbeddedStore implements Store {
   revision(signal: AbortSignal): Promise<number> {
     return new Promise((resolve) => {
       this.#check(signal);
+      this.#root.resetReadTxn();
       resolve(this.#revision());
     });
   }
@@ -161,6 +166,7 @@ export class EmbeddedStore implements Store {
 
   async #close(): Promise<void> {
     this.#commitWaiting();
+    while (this.#writing) await this.#writing;
     this.#log.close(closedFailure());
     await this.#root.close();
     this.#lock.release();
@@ -175,6 +181,7 @@ export class EmbeddedStore implements Store {
   #readWith(signal: AbortSignal, read: () => StoredRecord[]): Promise<Snapshot> {
     return new Promise((resolve) => {
       this.#check(signal);
+      this.#root.resetReadTxn();
       resolve({ records: read(), revision: this.#revision() });
     });
   }
@@ -194,19 +201,21 @@ export class EmbeddedStore implements Store {
   }
 
   #commitWaiting(): void {
+    if (this.#writing) return;
     const batch = this.#waiting.splice(0);
     // Closing has served them already.
     if (batch.length === 0) return;
-    const published: RevisionChanges[] = [];
-    let results: (CommitResult | undefined)[];
-    try {
-      results = this.#root.transactionSync(() => batch.map((waiting) => this.#apply(waiting, published)));
-    } catch (error) {
-      // lmdb has undone all of it.
-      const failure = ioFailure('the datastore could not write a transaction', error);
-      for (const { reject } of batch) reject(failure);
-      return;
-    }
+    this.#root.resetReadTxn();
+    const judged = new Batch(this.#records, this.#revision());
+    const results = batch.map(({ transaction, signal }) => (signal.aborted ? undefined : judged.add(transaction)));
+    const answer = (): void => this.#answer(batch, results, judged.published);
+    const isSmall = batch.length === 1 && judged.writes.size <= SMALL_WRITES_COUNT;
+    if (judged.writes.size === 0) answer();
+    else if (isSmall) this.#write(judged, { batch, answer });
+    else this.#writing = this.#writeOnThread(judged, { batch, answer });
+  }
+
+  #answer(batch: readonly Waiting[], results: readonly Result[], published: readonly RevisionChanges[]): void {
     batch.forEach(({ resolve, reject, signal }, index) => {
       const result = results[index];
       if (result) resolve(result);
@@ -218,40 +227,106 @@ export class EmbeddedStore implements Store {
     });
   }
 
-  /** @returns undefined when the signal has fired before */
-  #apply({ transaction, signal }: Waiting, published: RevisionChanges[]): CommitResult | undefined {
-    if (signal.aborted) return undefined;
+  /** In this turn of the event loop. */
+  #write({ writes, revision }: Batch, { batch, answer }: Written): void {
+    try {
+      this.#root.transactionSync(() => {
+        for (const [key, value] of writes) {
+          if (value) this.#records.putSync(key, value);
+          else this.#records.removeSync(key);
+        }
+        this.#meta.putSync(REVISION_KEY, revision);
+      });
+    } catch (error) {
+      fail(batch, error);
+      return;
+    }
+    answer();
+  }
+
+  async #writeOnThread({ writes, revision }: Batch, { batch, answer }: Written): Promise<void> {
+    try {
+      const written: Promise<unknown>[] = [];
+      for (const [key, value] of writes)
+        written.push(value ? this.#records.put(key, value) : this.#records.remove(key));
+      written.push(this.#meta.put(REVISION_KEY, revision));
+      await Promise.all(written);
+      answer();
+    } catch (error) {
+      fail(batch, error);
+    }
+    this.#writing = undefined;
+    this.#commitWaiting();
+  }
+}
+
+/** What an allocation of one address in a block of its node writes. */
+const SMALL_WRITES_COUNT = 4;
+
+type Result = CommitResult | undefined;
+
+interface Written {
+  readonly batch: readonly Waiting[];
+  readonly answer: () => void;
+}
+
+/** lmdb has undone all of it. */
+function fail(batch: readonly Waiting[], error: unknown): void {
+  const failure = ioFailure('the datastore could not write a transaction', error);
+  for (const { reject } of batch) reject(failure);
+}
+
+/** Transactions that are written together: what the records will be, and whether the comparisons hold against that. */
+class Batch {
+  /** The values with their revisions; undefined for what is deleted. */
+  readonly writes = new Map<string, Buffer | undefined>();
+  readonly published: RevisionChanges[] = [];
+  readonly #records: Database<Buffer, string>;
+  #revision: number;
+
+  constructor(records: Database<Buffer, string>, revision: number) {
+    this.#records = records;
+    this.#revision = revision;
+  }
+
+  /** The store's revision once the batch is written. */
+  get revision(): number {
+    return this.#revision;
+  }
+
+  add(transaction: Transaction): CommitResult {
     if (!transaction.comparisons.every((comparison) => this.#holds(comparison))) return { committed: false };
-    const changes = effectiveChanges(transaction, (key) => this.#records.doesExist(key));
-    if (changes.length === 0) return { committed: true, revision: this.#revision() };
-    const revision = this.#revision() + 1;
-    for (const change of changes) this.#write(change, revision);
-    this.#meta.putSync(REVISION_KEY, revision);
-    published.push({ revision, changes });
+    const changes = effectiveChanges(transaction, (key) => this.#modRevision(key) !== 0);
+    if (changes.length === 0) return { committed: true, revision: this.#revision };
+    const revision = ++this.#revision;
+    for (const change of changes) {
+      this.writes.set(change.key, change.type === 'put' ? encodeValue(change.value, revision) : undefined);
+    }
+    this.published.push({ revision, changes });
     return { committed: true, revision };
   }
 
-  #write(change: RecordChange, revision: number): void {
-    if (change.type === 'delete') {
-      this.#records.removeSync(change.key);
-      return;
-    }
-    const value = Buffer.allocUnsafe(REVISION_BYTES + change.value.length);
-    value.writeBigUInt64BE(BigInt(revision));
-    value.set(change.value, REVISION_BYTES);
-    this.#records.putSync(change.key, value);
+  #modRevision(key: string): number {
+    const value = this.writes.has(key) ? this.writes.get(key) : this.#records.get(key);
+    return value ? revisionOf(value) : 0;
   }
 
   #holds(comparison: Comparison): boolean {
-    if (comparison.type === 'record') {
-      const value = this.#records.get(comparison.key);
-      return (value ? revisionOf(value) : 0) === comparison.modRevision;
-    }
+    if (comparison.type === 'record') return this.#modRevision(comparison.key) === comparison.modRevision;
     const { prefix, notAfterRevision } = comparison;
-    for (const { value } of this.#records.getRange({ start: prefix, end: prefix + LAST }))
-      if (revisionOf(value) > notAfterRevision) return false;
+    const range = this.#records.getRange({ start: prefix, end: prefix + LAST });
+    for (const { key } of range) if (this.#modRevision(key) > notAfterRevision) return false;
+    for (const key of this.writes.keys())
+      if (key.startsWith(prefix) && this.#modRevision(key) > notAfterRevision) return false;
     return true;
   }
+}
+
+function encodeValue(value: Uint8Array, revision: number): Buffer {
+  const stored = Buffer.allocUnsafe(REVISION_BYTES + value.length);
+  stored.writeBigUInt64BE(BigInt(revision));
+  stored.set(value, REVISION_BYTES);
+  return stored;
 }
 
 function revisionOf(value: Buffer): number {
