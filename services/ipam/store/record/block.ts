@@ -1,6 +1,7 @@
 import { familyBits } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 
+import { cutHandle } from '../../allocator/handle-name.js';
 import type { AllocationAttributes, Block, BlockOwner, Ordinal } from '../../allocator/records.js';
 import {
   field,
@@ -80,8 +81,9 @@ function decodeAttributes(source: Field): AllocationAttributes {
   const { path } = source;
   const raw = readObject(source);
   const releasedAt = field(raw, 'releasedAt', path);
+  const handleId = readOptionalText(field(raw, 'handle_id', path));
   const attributes = {
-    handleId: readOptionalText(field(raw, 'handle_id', path)),
+    handleId: handleId === undefined ? undefined : cutHandle(handleId),
     owner: readTextMap(field(raw, 'secondary', path)),
     releasedAtMs: isAbsent(releasedAt) ? undefined : readTime(releasedAt),
   };
