@@ -230,7 +230,7 @@ describe('addresses asked for by themselves', () => {
   test('are given together, several of one block too; a repeat returns them', () => {
     const view = start();
     const asked = given('10.0.0.3', 'fd00::1', '10.0.0.1', '10.0.0.17');
-    expect(assign(view, asked).given.sort()).toEqual(['10.0.0.1/32', '10.0.0.17/32', '10.0.0.3/32', 'fd00::1/128']);
+    expect(assign(view, asked).given.toSorted()).toEqual(['10.0.0.1/32', '10.0.0.17/32', '10.0.0.3/32', 'fd00::1/128']);
     const before = view.snapshot();
     expect(assign(view, asked)).toMatchObject({
       given: [],

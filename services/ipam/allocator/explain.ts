@@ -51,6 +51,8 @@ export interface PoolStory {
 interface Usage {
   readonly blocks: number;
   readonly used: number;
+  /** Of those in use, how many cool down after their release. */
+  readonly cooling: number;
   readonly size: number;
 }
 
@@ -76,13 +78,14 @@ export function explainDemand(view: View, demand: Demand, options: ExplainOption
 function poolStory(search: Search, { pool, passedOver }: JudgedPool, maxBlocksCount: number): PoolStory {
   const blocks: BlockStory[] = [];
   const more = new Map<BlockVerdict, number>();
-  const usage = { blocks: 0, used: 0, size: 0 };
+  const usage = { blocks: 0, used: 0, cooling: 0, size: 0 };
   if (passedOver !== undefined) return { pool, passedOver, blocks, more, noClaim: undefined, usage };
   for (const stored of search.view.blocksIn(pool.prefix)) {
     const block = collect(search, stored);
     const verdict = verdictOf(search, block);
     usage.blocks++;
     usage.used += usedCount(block);
+    usage.cooling += coolingCount(block);
     usage.size += block.allocations.length;
     if (blocks.length < maxBlocksCount)
       blocks.push({ prefix: block.prefix, verdict, reason: blockReason(search, block) });
@@ -112,14 +115,19 @@ function blockReason(search: Search, block: Block): string {
 }
 
 function blockUsage({ reserved }: Search, block: Block): string {
-  const parts = [`${usedCount(block)} of ${block.allocations.length} addresses in use`];
-  const cooling = block.allocations.filter(
-    (_, ordinal) => attributesAt(block, ordinal)?.releasedAtMs !== undefined,
-  ).length;
-  if (cooling > 0) parts.push(`${cooling} of them cooling down`);
+  const parts = [inUse({ used: usedCount(block), cooling: coolingCount(block), size: block.allocations.length })];
   const kept = block.unallocated.filter((ordinal) => reserved.has(addressAt(block.prefix, ordinal))).length;
   if (kept > 0) parts.push(`${kept} free ones reserved`);
   return parts.join(', ');
+}
+
+function coolingCount(block: Block): number {
+  if (block.attributes.every(({ releasedAtMs }) => releasedAtMs === undefined)) return 0;
+  return block.allocations.filter((_, ordinal) => attributesAt(block, ordinal)?.releasedAtMs !== undefined).length;
+}
+
+function inUse({ used, cooling, size }: Omit<Usage, 'blocks'>): string {
+  return `${used} of ${size} addresses in use${cooling > 0 ? `, ${cooling} of them cooling down` : ''}`;
 }
 
 /** Why the owner gets no further block of a pool. */
@@ -171,7 +179,7 @@ export function storyText({ pool, passedOver, blocks, more, noClaim: claim, usag
   const name = `pool "${pool.name}" ${formatPrefix(pool.prefix)}`;
   if (passedOver !== undefined) return `${name}: ${passedOver}`;
   if (usage.used === usage.size && BigInt(usage.blocks) === blockCount(pool))
-    return `${name}: all ${usage.blocks} blocks are full (${usage.used} of ${usage.size} addresses in use)`;
+    return `${name}: all ${usage.blocks} blocks are full (${inUse(usage)})`;
   const named = blocks.map(({ prefix, reason }) => `block ${formatPrefix(prefix)} ${reason}`);
   const counted = [...more].map(([verdict, count]) => `and ${count} more blocks ${verdict}`);
   return `${name}: ${[...named, ...counted, ...(claim === undefined ? [] : [claim])].join(', ')}`;
