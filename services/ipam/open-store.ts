@@ -9,6 +9,8 @@ export interface StoreSurroundings {
   /** Makes a UUID. */
   readonly newUid: () => string;
   readonly events: Events;
+  /** How many revisions a watch of the embedded datastore can go back at least. Default: the store's own. */
+  readonly watchHistoryCount?: number;
 }
 
 /** A datastore, and what its kind allows. */
@@ -30,9 +32,11 @@ const EMBEDDED_MAX_OPERATIONS_COUNT = 1024;
  * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE, STORE_DENIED, or INVALID_SETTINGS when a file that they name
  * cannot be read
  */
-export async function openStore(config: Config, { pid, newUid, events }: StoreSurroundings): Promise<OpenStore> {
+export async function openStore(config: Config, surroundings: StoreSurroundings): Promise<OpenStore> {
+  const { pid, newUid, events, watchHistoryCount } = surroundings;
   if (config.store === 'embedded') {
-    const store = await EmbeddedStore.open({ directory: config.storeDirectory, pid });
+    const history = watchHistoryCount === undefined ? {} : { watchHistoryCount };
+    const store = await EmbeddedStore.open({ directory: config.storeDirectory, pid, ...history });
     return { store, maxOperationsCount: EMBEDDED_MAX_OPERATIONS_COUNT, marksReleases: false, isSoleWriter: true };
   }
   const store = await EtcdStore.open({

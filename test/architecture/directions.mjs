@@ -75,6 +75,7 @@ export const ZONES = [
       'services/ipam/allocator',
       'services/ipam/store',
       'services/ipam/watch',
+      'services/ipam/transfer',
     ],
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
@@ -108,6 +109,13 @@ export const ZONES = [
     zones: ['services/shared', 'proto/gen', 'services/ipam/allocator', 'services/ipam/ipam.ts', 'services/ipam/watch'],
     packages: [],
     ...PURE,
+  },
+  // Moves a datastore between stores, by a file.
+  {
+    path: 'services/ipam/transfer',
+    zones: ['services/shared', 'services/ipam/store'],
+    packages: ['zod'],
+    ...NODE,
   },
   // What the store's mirror tells, to many who listen; the contract's messages come in as a codec.
   {

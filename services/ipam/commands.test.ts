@@ -1,0 +1,205 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import {
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import process from 'node:process';
+import { Writable } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { parseCommandLine, USAGE } from './command-line.js';
+import { runCommand } from './commands.js';
+import { EmbeddedStore } from './store/embedded/embedded-store.js';
+import { readMark } from './transfer/marker.js';
+import { contentOf, fill, forever, sampleRecords } from './transfer/transfer.fixture.js';
+
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-commands-'));
+});
+afterEach(() => rmSync(folder, { recursive: true, force: true }));
+
+const envOf = (store: string) => ({ PODWIRE_IPAM_STORE_DIRECTORY: join(folder, store) });
+const file = () => join(folder, 'export.jsonl');
+
+/** Runs the program's command in this process. */
+async function run(args: readonly string[], env: Record<string, string> = envOf('a')) {
+  const texts = { stdout: '', stderr: '' };
+  const stream = (name: 'stdout' | 'stderr') =>
+    new Writable({
+      write: (chunk: Buffer, _, done) => {
+        texts[name] += chunk.toString();
+        done();
+      },
+    });
+  const around = { env, stdout: stream('stdout'), stderr: stream('stderr'), once: () => undefined };
+  const command = parseCommandLine(args);
+  if (command.name === 'serve') throw new Error('a command was expected');
+  const own = { clock: systemClock, newUid: () => 'uid', pid: process.pid };
+  const exitCode = await runCommand(command, { ...own, process: around });
+  return { exitCode, ...texts };
+}
+
+async function withStore<Result>(name: string, work: (store: EmbeddedStore) => Promise<Result>): Promise<Result> {
+  const store = await EmbeddedStore.open({ directory: join(folder, name), pid: process.pid });
+  try {
+    return await work(store);
+  } finally {
+    await store.close();
+  }
+}
+
+describe('the command line', () => {
+  test.each([
+    [[], { name: 'serve' }],
+    [['serve'], { name: 'serve' }],
+    [['export'], { name: 'export', file: undefined }],
+    [['export', 'f'], { name: 'export', file: 'f' }],
+    [['import', 'f'], { name: 'import', file: 'f', dryRun: false, merge: false, rewritePrefix: false }],
+    [
+      ['import', '--dry-run', 'f', '--merge', '--rewrite-prefix'],
+      { name: 'import', file: 'f', dryRun: true, merge: true, rewritePrefix: true },
+    ],
+    [['--version'], { name: 'version' }],
+    [['--help'], { name: 'help' }],
+    [['import', '-h'], { name: 'help' }],
+  ])('%j is understood', (args, command) => {
+    expect(parseCommandLine(args)).toEqual(command);
+  });
+
+  test.each([
+    [['backup'], 'there is no command "backup"'],
+    [['--verbose'], 'there is no command "--verbose"'],
+    [['serve', 'x'], 'there is no command "serve"'],
+    [['export', 'a', 'b'], '"export" takes one file, and there are 2'],
+    [['export', '--merge'], '"export" has no option "--merge"'],
+    [['import'], '"import" needs the file to import'],
+    [['import', '--force', 'f'], '"import" has no option "--force"'],
+  ])('%j is not, and answered with the usage', async (args, reason) => {
+    const { exitCode, stdout, stderr } = await run(args);
+    expect([exitCode, stdout]).toEqual([2, '']);
+    expect(stderr).toBe(`podwire-ipam: ${reason}\n\n${USAGE}`);
+  });
+
+  test('help and version are answered on the standard output', async () => {
+    expect(await run(['--help'])).toEqual({ exitCode: 0, stdout: USAGE, stderr: '' });
+    expect(await run(['--version'])).toMatchObject({ exitCode: 0, stdout: 'podwire-ipam 0.1.0\n' });
+  });
+});
+
+describe('export', () => {
+  test('writes a whole file that is its owner’s, and import brings it back', async () => {
+    const records = sampleRecords();
+    await withStore('a', (store) => fill(store, records));
+    const outcome = await run(['export', file()]);
+    expect(outcome).toMatchObject({ exitCode: 0, stdout: '' });
+    expect(outcome.stderr).toMatch(/^podwire-ipam: exported 305 records of revision \d+, SHA-256 [0-9a-f]{64}\n$/);
+    expect(statSync(file()).mode & 0o777).toBe(0o600);
+    expect(await run(['import', '--dry-run', file()], envOf('b'))).toMatchObject({
+      stderr: 'podwire-ipam: would import 305 of 305 records, the others are there already; nothing was written\n',
+    });
+    expect(await run(['import', file()], envOf('b'))).toMatchObject({
+      exitCode: 0,
+      stderr: 'podwire-ipam: imported 305 records, 305 of them written now; all were read back\n',
+    });
+    const expected = new Map([...records].map(([key, value]) => [key, value.toString('hex')]));
+    expect(await withStore('b', (store) => contentOf(store))).toEqual(expected);
+    const again = await run(['export'], envOf('b'));
+    const body = (text: string): string => text.split('\n').slice(1, -2).join('\n');
+    expect(body(again.stdout)).toBe(body(readFileSync(file(), 'utf8')));
+  });
+
+  test('leaves what was there when it fails, and nothing beside it', async () => {
+    writeFileSync(file(), 'before');
+    await withStore('a', async () => {
+      const { exitCode, stderr } = await run(['export', file()]);
+      expect(exitCode).toBe(1);
+      expect(stderr).toMatch(/^podwire-ipam: export failed: .*\(STORE_IN_USE\)\n$/);
+    });
+    expect(readFileSync(file(), 'utf8')).toBe('before');
+    expect(readdirSync(folder).filter((name) => name.includes('partial'))).toEqual([]);
+  });
+
+  test.each([
+    ['a folder that is not there', ['export', '/nowhere/export'], 'EXPORT_IO'],
+    ['a file that is not there', ['import', '/nowhere/export'], 'EXPORT_IO'],
+    ['wrong settings', ['export'], 'INVALID_SETTINGS'],
+  ])('fails with %s in one line for people', async (name, args, code) => {
+    const env = name === 'wrong settings' ? { PODWIRE_IPAM_NO_SUCH: 'x' } : envOf('a');
+    const { exitCode, stdout, stderr } = await run(args, env);
+    expect([exitCode, stdout, stderr.split('\n').length]).toEqual([1, '', 2]);
+    expect(stderr).toContain(`(${code})`);
+  });
+});
+
+const CONDITIONS = ['podwire:source', 'node', 'import', 'module', 'default'];
+const RUN_TYPESCRIPT = `
+  const { runnerImport } = await import('vite');
+  const conditions = ${JSON.stringify(CONDITIONS)};
+  await runnerImport(process.argv[1], {
+    configFile: false, logLevel: 'error', resolve: { conditions }, ssr: { resolve: { conditions } },
+  });`;
+
+function spawnProgram(args: readonly string[], env: Record<string, string>) {
+  const command = ['--input-type=module', '-e', RUN_TYPESCRIPT, join(import.meta.dirname, 'main.ts'), ...args];
+  const child = spawn(process.execPath, command, {
+    env: { ...process.env, ...env },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  let stderr = '';
+  child.stderr.on('data', (chunk: Buffer) => (stderr += chunk.toString()));
+  const ended = once(child, 'close').then(() => ({ exitCode: child.exitCode, stderr }));
+  return { child, ended };
+}
+
+describe('the program', () => {
+  test(
+    'that is killed in mid-import leaves a datastore that is not served until the import is repeated',
+    { timeout: 120_000 },
+    async () => {
+      await withStore('a', (store) => fill(store, sampleRecords('/calico', 40_000)));
+      await run(['export', file()]);
+      const importing = spawnProgram(['import', file()], envOf('b'));
+      const data = join(folder, 'b', 'data.mdb');
+      while (!existsSync(data) || statSync(data).size < 2 * 2 ** 20) {
+        expect(importing.child.exitCode).toBeNull();
+        await sleep(1);
+      }
+      importing.child.kill('SIGKILL');
+      await importing.ended;
+      const mark = await withStore('b', (store) => readMark(store, '/calico', forever));
+      expect(mark?.mark.state).toBe('running');
+      const serving = spawnProgram([], { ...envOf('b'), PODWIRE_IPAM_LISTEN: `unix:${join(folder, 'ipam.sock')}` });
+      const served = await serving.ended;
+      expect(served.exitCode).toBe(1);
+      expect(served.stderr).toContain('an import into the datastore has not come to its end');
+      const repeated = await spawnProgram(['import', file()], envOf('b')).ended;
+      expect(repeated).toMatchObject({ exitCode: 0 });
+      expect(repeated.stderr).toContain('going on where an earlier import was cut off; all were read back');
+      const [first, second] = [await withStore('a', contentOf), await withStore('b', contentOf)];
+      expect(second).toEqual(first);
+    },
+  );
+
+  test('refuses a truncated export with exit code 1, and an unknown command with 2', { timeout: 60_000 }, async () => {
+    await withStore('a', (store) => fill(store, sampleRecords()));
+    await run(['export', file()]);
+    truncateSync(file(), 5000);
+    const truncated = await spawnProgram(['import', file()], envOf('b')).ended;
+    expect(truncated.exitCode).toBe(1);
+    expect(truncated.stderr).toMatch(/^podwire-ipam: import failed: line \d+ .*\(EXPORT_INVALID\)\n$/);
+    expect((await spawnProgram(['improt'], {}).ended).exitCode).toBe(2);
+  });
+});

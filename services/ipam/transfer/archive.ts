@@ -1,0 +1,168 @@
+import { createHash, type Hash } from 'node:crypto';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { z } from 'zod';
+
+/**
+ * The file that a datastore is moved in: a line of JSON each for the header, every record in the order of the keys, and the
+ * trailer, which has what shows that the file is whole. A value is a text, or base64 where it is no UTF-8.
+ *
+ *     {"podwireDatastore":1,"prefix":"/calico","store":"etcd","revision":4711}
+ *     {"key":"/calico/ipam/v2/config","value":"{…}"}
+ *     {"key":"/calico/other","base64":"/wA="}
+ *     {"records":2,"sha256":"…"}
+ */
+
+/** Version of the format; another one is refused. */
+const FORMAT = 1;
+
+/** Longest line that is read; etcd's values have 1.5 MiB at most unless it was told otherwise. */
+export const MAX_LINE_BYTES = 64 * 2 ** 20;
+
+const headerSchema = z.object({
+  podwireDatastore: z.number(),
+  prefix: z.string().regex(/^(\/[A-Za-z0-9_.-]+)+$/),
+  store: z.string(),
+  revision: z.number().int().nonnegative(),
+});
+
+const recordSchema = z.union([
+  z.strictObject({ key: z.string().min(1), value: z.string() }),
+  z.strictObject({ key: z.string().min(1), base64: z.base64() }),
+]);
+
+const trailerSchema = z.strictObject({
+  records: z.number().int().nonnegative(),
+  sha256: z.string().regex(/^[0-9a-f]{64}$/),
+});
+
+export interface ArchiveHeader {
+  /** What every key began with. */
+  readonly prefix: string;
+  /** Kind of the datastore. */
+  readonly store: string;
+  /** Its revision; all records are of that moment. */
+  readonly revision: number;
+}
+
+export interface ArchivedRecord {
+  readonly key: string;
+  readonly value: Uint8Array;
+}
+
+export interface ArchiveTrailer {
+  readonly records: number;
+  /** Of all bytes before the trailer, in hexadecimal digits. */
+  readonly sha256: string;
+}
+
+/** Makes the lines of a file, one after the other. */
+export class ArchiveEncoder {
+  readonly #hash: Hash = createHash('sha256');
+  #records = 0;
+
+  header({ prefix, store, revision }: ArchiveHeader): Buffer {
+    return this.#line({ podwireDatastore: FORMAT, prefix, store, revision });
+  }
+
+  record({ key, value }: ArchivedRecord): Buffer {
+    this.#records++;
+    const bytes = Buffer.from(value.buffer, value.byteOffset, value.byteLength);
+    const text = bytes.toString();
+    return this.#line(
+      Buffer.from(text).equals(bytes) ? { key, value: text } : { key, base64: bytes.toString('base64') },
+    );
+  }
+
+  /** The last line, and what it says. */
+  trailer(): { readonly line: Buffer; readonly trailer: ArchiveTrailer } {
+    const trailer = { records: this.#records, sha256: this.#hash.copy().digest('hex') };
+    return { line: Buffer.from(`${JSON.stringify(trailer)}\n`), trailer };
+  }
+
+  #line(value: object): Buffer {
+    const line = Buffer.from(`${JSON.stringify(value)}\n`);
+    this.#hash.update(line);
+    return line;
+  }
+}
+
+export type ArchivePart =
+  | { readonly type: 'header'; readonly header: ArchiveHeader }
+  | { readonly type: 'record'; readonly record: ArchivedRecord }
+  | { readonly type: 'trailer'; readonly trailer: ArchiveTrailer };
+
+/**
+ * Reads a file, line by line. What was given before the trailer is known to be whole only when the trailer came.
+ * @param lines - each without its end
+ * @throws Failure EXPORT_INVALID that names the line
+ */
+export async function* readArchive(lines: AsyncIterable<Buffer>): AsyncGenerator<ArchivePart, void, void> {
+  const hash = createHash('sha256');
+  let records = 0;
+  let number = 0;
+  let previous: string | undefined;
+  let pending: Buffer | undefined;
+  for await (const line of lines) {
+    number++;
+    if (pending && number === 2) yield { type: 'header', header: readHeader(pending) };
+    else if (pending) {
+      const record = readRecord(pending, number - 1);
+      checkOrder(previous, record.key, number - 1);
+      previous = record.key;
+      records++;
+      yield { type: 'record', record };
+    }
+    if (pending) hash.update(pending).update('\n');
+    pending = line;
+  }
+  if (!pending) throw invalid(1, 'is missing: the file is empty');
+  if (number === 1) readHeader(pending);
+  const trailer = parse(trailerSchema, pending);
+  if (!trailer || number === 1)
+    throw invalid(number, 'is not the trailer that ends every export: the file was cut off');
+  if (trailer.records !== records) throw invalid(number, `says ${trailer.records} records, and there are ${records}`);
+  if (trailer.sha256 !== hash.digest('hex')) throw invalid(number, 'has another SHA-256 than the lines before it');
+  yield { type: 'trailer', trailer };
+}
+
+function readHeader(line: Buffer): ArchiveHeader {
+  const header = parse(headerSchema, line);
+  if (!header) throw invalid(1, 'is no header: the file is no export of podwire-ipam');
+  if (header.podwireDatastore !== FORMAT)
+    throw invalid(
+      1,
+      `says format ${header.podwireDatastore}, and this release reads ${FORMAT}: use the release that wrote it`,
+    );
+  const { prefix, store, revision } = header;
+  return { prefix, store, revision };
+}
+
+function readRecord(line: Buffer, number: number): ArchivedRecord {
+  const record = parse(recordSchema, line);
+  if (!record) throw invalid(number, 'is no record');
+  const { key } = record;
+  return { key, value: 'value' in record ? Buffer.from(record.value) : Buffer.from(record.base64, 'base64') };
+}
+
+/** In the order of their bytes, as stores have them: so none is there twice. */
+function checkOrder(previous: string | undefined, key: string, number: number): void {
+  if (previous === undefined || Buffer.compare(Buffer.from(previous), Buffer.from(key)) < 0) return;
+  throw invalid(number, `has the key ${key} behind ${previous}; keys are in ascending order, each once`);
+}
+
+function parse<Value>(schema: z.ZodType<Value>, line: Buffer): Value | undefined {
+  try {
+    const result = schema.safeParse(JSON.parse(line.toString()));
+    return result.success ? result.data : undefined;
+  } catch (error) {
+    if (error instanceof SyntaxError) return undefined;
+    throw error;
+  }
+}
+
+export function invalid(line: number, reason: string): Failure {
+  return new Failure('EXPORT_INVALID', `line ${line} ${reason}; nothing was imported: take a whole export`, {
+    details: { line: String(line) },
+  });
+}

@@ -1,0 +1,262 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { Comparison, Store } from '../store/store.js';
+import { readArchive, type ArchivedRecord, type ArchiveHeader, type ArchiveTrailer } from './archive.js';
+import { recordsUnder } from './export.js';
+import { encodeMark, readMark, type ImportMark, type StoredMark } from './marker.js';
+import { isPassing, markerKey, rewriteKey, rootsOf } from './scope.js';
+
+export interface ImportOptions {
+  readonly store: Store;
+  /** What the keys are to begin with. */
+  readonly prefix: string;
+  /** Opens the file anew; it is read three times, and only a part of it is ever held. */
+  readonly lines: () => AsyncIterable<Buffer>;
+  /** Operations that one transaction may have. */
+  readonly maxOperationsCount: number;
+  /** Size of a transaction, from which on it is not made larger, in bytes. */
+  readonly maxTransactionBytes: number;
+  /** Whether keys that begin with another prefix in the file are rewritten; else that is refused. */
+  readonly rewritePrefix: boolean;
+  /** Whether the datastore may hold other records already, and the same. */
+  readonly merge: boolean;
+  /** Whether no other process can write to the datastore. */
+  readonly isSoleWriter: boolean;
+  /** Whether nothing is written. */
+  readonly dryRun: boolean;
+  /** Makes a UUID. */
+  readonly newUid: () => string;
+  readonly clock: Clock;
+  readonly signal: AbortSignal;
+}
+
+export interface Imported {
+  /** Records of the file. */
+  readonly records: number;
+  /** Those of them that were written; with a dry run, that would be. */
+  readonly written: number;
+  /** Whether an import that was cut off was brought to its end. */
+  readonly resumed: boolean;
+}
+
+/** How long a mark has to stand still before its import counts as cut off; a transaction takes far less. */
+const STANDSTILL_MS = 5_000;
+/** Keys that a message names of those that are in the way. */
+const NAMED_COUNT = 10;
+
+/**
+ * Brings the records of an export into a datastore. What makes it hard:
+ *
+ * - It takes many transactions. The first one makes a mark that says so, on the condition that nothing is there; every later one
+ *   compares and renews the mark; the last one says that all is there. While the mark says otherwise no service starts.
+ * - It may be cut off anywhere. The same file again goes on: what is there already, the same to the byte, is left as it is.
+ * - Two may run at once. Whoever finds a mark that moves is refused. One that stood still for long loses the mark to the next,
+ *   and with it the right to write.
+ *
+ * @throws Failure EXPORT_INVALID, IMPORT_REFUSED, IMPORT_INCOMPLETE, or the store's
+ */
+export async function importDatastore(options: ImportOptions): Promise<Imported> {
+  const file = await verifyFile(options);
+  return new Import(options, file).run();
+}
+
+interface VerifiedFile {
+  readonly header: ArchiveHeader;
+  readonly trailer: ArchiveTrailer;
+}
+
+async function verifyFile({ lines, prefix, rewritePrefix }: ImportOptions): Promise<VerifiedFile> {
+  let header: ArchiveHeader | undefined;
+  let trailer: ArchiveTrailer | undefined;
+  for await (const part of readArchive(lines())) {
+    if (part.type === 'header') header = part.header;
+    else if (part.type === 'trailer') trailer = part.trailer;
+    else if (header && rewriteKey(part.record.key, header.prefix, prefix) === undefined)
+      throw refused(`the file has the key ${part.record.key}, which does not begin with its prefix ${header.prefix}`);
+  }
+  if (!header || !trailer) throw refused('the file has no header');
+  if (header.prefix !== prefix && !rewritePrefix)
+    throw refused(
+      `its keys begin with ${header.prefix}, and the datastore's with ${prefix}: set PODWIRE_IPAM_DATASTORE_PREFIX, or say --rewrite-prefix`,
+    );
+  return { header, trailer };
+}
+
+class Import {
+  readonly #options: ImportOptions;
+  readonly #file: VerifiedFile;
+  readonly #markerKey: string;
+  #markRevision = 0;
+  #uid = '';
+  #seen = 0;
+  #written = 0;
+
+  constructor(options: ImportOptions, file: VerifiedFile) {
+    this.#options = options;
+    this.#file = file;
+    this.#markerKey = markerKey(options.prefix);
+  }
+
+  async run(): Promise<Imported> {
+    const { store, prefix, signal, dryRun } = this.#options;
+    const { trailer } = this.#file;
+    const found = await readMark(store, prefix, signal);
+    const resumed = found?.mark.state === 'running';
+    if (resumed) await this.#requireStandstill(found);
+    else await this.#requireRoom();
+    if (!dryRun) await this.#begin(found);
+    for await (const batch of this.#batches()) await this.#writeBatch(batch);
+    if (!dryRun) await this.#finish();
+    return { records: trailer.records, written: this.#written, resumed };
+  }
+
+  /** @throws Failure IMPORT_REFUSED when another file's import was cut off, or another import runs */
+  async #requireStandstill({ mark, modRevision }: StoredMark): Promise<void> {
+    const { store, prefix, clock, isSoleWriter, signal } = this.#options;
+    if (mark.sha256 !== this.#file.trailer.sha256)
+      throw refused(
+        `an import of another file (SHA-256 ${mark.sha256}) was cut off: bring that to its end with its file, or remove the datastore's records and ${this.#markerKey}`,
+      );
+    if (isSoleWriter) return;
+    await clock.sleep(STANDSTILL_MS, signal);
+    const again = await readMark(store, prefix, signal);
+    if (again?.modRevision !== modRevision) throw refused('another import into the datastore is running');
+  }
+
+  /** @throws Failure IMPORT_REFUSED when there are records that must not be */
+  async #requireRoom(): Promise<void> {
+    const { prefix, merge } = this.#options;
+    if (merge) {
+      await this.#requireNoConflict();
+      return;
+    }
+    for await (const key of this.#keysThere()) {
+      throw refused(
+        `the datastore is not empty: it has ${key}; import into one that is, or say --merge if the records of both belong together (prefix ${prefix})`,
+      );
+    }
+  }
+
+  async #requireNoConflict(): Promise<void> {
+    const named: string[] = [];
+    let count = 0;
+    for await (const batch of this.#batches()) {
+      const there = await this.#stored(batch);
+      for (const { key, value } of batch) {
+        const stored = there.get(key);
+        if (!stored || stored.equals(value)) continue;
+        count++;
+        if (named.length < NAMED_COUNT) named.push(key);
+      }
+    }
+    if (count === 0) return;
+    const more = count > named.length ? ` and ${count - named.length} more` : '';
+    throw refused(
+      `${count} records are there already, with other values: ${named.join(', ')}${more}; nothing was written`,
+    );
+  }
+
+  /** Takes the mark, on the condition that nobody else has begun anything. */
+  async #begin(found: StoredMark | undefined): Promise<void> {
+    const { store, prefix, merge, newUid, signal } = this.#options;
+    this.#markRevision = found?.modRevision ?? 0;
+    this.#uid = newUid();
+    const comparisons: Comparison[] = [this.#markComparison()];
+    if (found?.mark.state !== 'running' && !merge) {
+      const revision = await store.revision(signal);
+      for await (const key of this.#keysThere()) throw refused(`${key} was made meanwhile`);
+      for (const root of rootsOf(prefix))
+        comparisons.push({ type: 'prefix', prefix: root, notAfterRevision: revision });
+    }
+    await this.#commit(comparisons, [this.#markPut('running')]);
+  }
+
+  async #writeBatch(batch: readonly ArchivedRecord[]): Promise<void> {
+    const there = await this.#stored(batch);
+    const missing = batch.filter(({ key, value }) => {
+      const stored = there.get(key);
+      if (stored && !stored.equals(value)) throw refused(`${key} was changed meanwhile; the import cannot be finished`);
+      return !stored;
+    });
+    this.#seen += batch.length;
+    this.#written += missing.length;
+    if (this.#options.dryRun || missing.length === 0) return;
+    const absent = missing.map(({ key }): Comparison => ({ type: 'record', key, modRevision: 0 }));
+    await this.#commit([this.#markComparison(), ...absent], [this.#markPut('running'), ...missing]);
+  }
+
+  /** Reads everything back, and only then says that the import is whole. */
+  async #finish(): Promise<void> {
+    for await (const batch of this.#batches()) {
+      const there = await this.#stored(batch);
+      for (const { key, value } of batch)
+        if (!there.get(key)?.equals(value)) throw refused(`${key} does not read back as it was written`);
+    }
+    if (!this.#options.merge) {
+      let count = 0;
+      for await (const key of this.#keysThere()) count += key === '' ? 0 : 1;
+      const { records } = this.#file.trailer;
+      if (count !== records)
+        throw refused(`the datastore has ${count} records, and the file ${records}: somebody else writes to it`);
+    }
+    await this.#commit([this.#markComparison()], [this.#markPut('complete')]);
+  }
+
+  /** @throws Failure IMPORT_REFUSED when the mark, or a record, is not as it was seen */
+  async #commit(comparisons: readonly Comparison[], puts: readonly ArchivedRecord[]): Promise<void> {
+    const result = await this.#options.store.commit({ comparisons, puts, deletes: [] }, this.#options.signal);
+    if (!result.committed)
+      throw refused('somebody else writes to the datastore: stop all replicas and other imports, and repeat it');
+    this.#markRevision = result.revision;
+  }
+
+  #markComparison(): Comparison {
+    return { type: 'record', key: this.#markerKey, modRevision: this.#markRevision };
+  }
+
+  #markPut(state: ImportMark['state']): ArchivedRecord {
+    const mark = { state, uid: this.#uid, sha256: this.#file.trailer.sha256, records: this.#seen };
+    return { key: this.#markerKey, value: encodeMark(mark) };
+  }
+
+  /** The file's records with the keys that they get, as many together as one transaction takes. */
+  async *#batches(): AsyncGenerator<readonly ArchivedRecord[], void, void> {
+    const { lines, prefix, maxOperationsCount, maxTransactionBytes } = this.#options;
+    let batch: ArchivedRecord[] = [];
+    let bytes = 0;
+    for await (const part of readArchive(lines())) {
+      if (part.type !== 'record') continue;
+      const { value } = part.record;
+      const key = rewriteKey(part.record.key, this.#file.header.prefix, prefix) ?? part.record.key;
+      const size = Buffer.byteLength(key) * 2 + value.length;
+      // Beside the records there is the mark.
+      if (batch.length > 0 && (batch.length + 1 >= maxOperationsCount || bytes + size > maxTransactionBytes)) {
+        yield batch;
+        batch = [];
+        bytes = 0;
+      }
+      batch.push({ key, value });
+      bytes += size;
+    }
+    if (batch.length > 0) yield batch;
+  }
+
+  async #stored(batch: readonly ArchivedRecord[]): Promise<Map<string, Buffer>> {
+    const { records } = await this.#options.store.read(
+      batch.map(({ key }) => key),
+      this.#options.signal,
+    );
+    return new Map(records.map(({ key, value }) => [key, Buffer.from(value)]));
+  }
+
+  async *#keysThere(): AsyncGenerator<string, void, void> {
+    const { store, prefix, signal } = this.#options;
+    for (const root of rootsOf(prefix))
+      for await (const { key } of recordsUnder(store, { root, signal })) if (!isPassing(prefix, key)) yield key;
+  }
+}
+
+function refused(reason: string): Failure {
+  return new Failure('IMPORT_REFUSED', `import refused: ${reason}`);
+}

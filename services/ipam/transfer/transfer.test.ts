@@ -1,0 +1,303 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import process from 'node:process';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { EmbeddedStore } from '../store/embedded/embedded-store.js';
+import { EtcdServer } from '../store/etcd/etcd-server.fixture.js';
+import { openEtcdStore } from '../store/etcd/etcd-store.fixture.js';
+import { MemoryStore } from '../store/memory/memory-store.js';
+import type { Store } from '../store/store.js';
+import { exportDatastore } from './export.js';
+import { readLines, writeWhole } from './export-file.js';
+import { readMark, requireWhole } from './marker.js';
+import { markerKey } from './scope.js';
+import { contentOf, exported, fill, forever, imported, recordLines, sampleRecords } from './transfer.fixture.js';
+
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-transfer-'));
+});
+afterEach(() => rmSync(folder, { recursive: true, force: true }));
+
+const openEmbedded = (name: string): Promise<Store> =>
+  EmbeddedStore.open({ directory: join(folder, name), pid: process.pid, watchHistoryCount: 1 });
+
+const hex = (records: ReadonlyMap<string, Buffer>) =>
+  new Map([...records].map(([key, value]) => [key, value.toString('hex')]));
+
+async function filled(records = sampleRecords()): Promise<MemoryStore> {
+  const store = new MemoryStore();
+  await fill(store, records);
+  return store;
+}
+
+describe('a datastore comes out as it went in', () => {
+  test('from embedded to etcd and back', { timeout: 60_000 }, async () => {
+    const records = sampleRecords();
+    const server = await EtcdServer.start();
+    const stores = [await openEmbedded('a'), await openEtcdStore([server]), await openEmbedded('b')] as const;
+    try {
+      await fill(stores[0], records);
+      const first = await exported(stores[0]);
+      expect(await imported(stores[1], first)).toEqual({
+        records: records.size,
+        written: records.size,
+        resumed: false,
+      });
+      const second = await exported(stores[1]);
+      await imported(stores[2], second);
+      expect(recordLines(second)).toBe(recordLines(first));
+      expect(recordLines(await exported(stores[2]))).toBe(recordLines(first));
+      expect(await contentOf(stores[1])).toEqual(hex(records));
+      expect(await contentOf(stores[2])).toEqual(hex(records));
+    } finally {
+      for (const store of stores) await store.close();
+      await server.dispose();
+    }
+  });
+
+  test('of one moment, though etcd is written to meanwhile', { timeout: 60_000 }, async () => {
+    const server = await EtcdServer.start();
+    const store = await openEtcdStore([server]);
+    try {
+      const keys = Array.from({ length: 1000 }, (_, index) => `/calico/k${String(index).padStart(4, '0')}`);
+      await fill(store, new Map(keys.map((key) => [key, Buffer.from('old')])));
+      const ended = new AbortController();
+      const file = exported(store).finally(() => ended.abort());
+      // Behind the pages that were read, and before: one after the other, so that half of it would show.
+      let round = 0;
+      for (; !ended.signal.aborted; round++)
+        await fill(
+          store,
+          new Map([keys.at(-1 - round)!, keys[round]!].map((key) => [key, Buffer.from(`new${round}`)])),
+        );
+      expect(round).toBeGreaterThan(2);
+      const lines = recordLines(await file).split('\n');
+      const seen = lines.filter((line) => line.includes('new')).length;
+      // The moment is one of those between two writes: whatever was written by then is there, in pairs.
+      expect(seen % 2).toBe(0);
+      expect(lines).toHaveLength(1000);
+    } finally {
+      await store.close();
+      await server.dispose();
+    }
+  });
+
+  test('with another prefix, when that is wanted', async () => {
+    const file = await exported(await filled());
+    const target = new MemoryStore();
+    await expect(imported(target, file, { prefix: '/other' })).rejects.toMatchObject({
+      code: 'IMPORT_REFUSED',
+      message: expect.stringContaining("its keys begin with /calico, and the datastore's with /other"),
+    });
+    await imported(target, file, { prefix: '/other', rewritePrefix: true });
+    expect(await contentOf(target, '/other')).toEqual(hex(sampleRecords('/other')));
+    expect(await contentOf(target)).toEqual(new Map());
+  });
+
+  test('without holding it: 50,000 records of 200 MB within 100 MiB', { timeout: 120_000 }, async () => {
+    const source = await openEmbedded('large');
+    const value = Buffer.from('x'.repeat(4000));
+    await fill(source, new Map(Array.from({ length: 50_000 }, (_, index) => [`/calico/k${index}`, value])));
+    const target = await openEmbedded('copy');
+    const path = join(folder, 'large.jsonl');
+    let peak = 0;
+    const before = process.memoryUsage();
+    const watch = setInterval(() => {
+      const now = process.memoryUsage();
+      peak = Math.max(peak, now.heapUsed + now.external - before.heapUsed - before.external);
+    }, 5);
+    await writeWhole(path, process.pid, (sink) =>
+      exportDatastore({ store: source, kind: 'embedded', prefix: '/calico', sink, signal: forever }),
+    );
+    const lines = () => readLines(path);
+    const counts = await imported(target, Buffer.alloc(0), {
+      lines,
+      maxOperationsCount: 1024,
+      maxTransactionBytes: 2 ** 19,
+    });
+    clearInterval(watch);
+    expect(counts).toMatchObject({ records: 50_000, written: 50_000 });
+    expect(peak).toBeLessThan(100 * 2 ** 20);
+    await source.close();
+    await target.close();
+  });
+});
+
+describe('an import is refused, and changes nothing', () => {
+  test.each([
+    ["a record of Calico's", '/calico/x'],
+    ['history', '/podwire/calico/history/1'],
+  ])('when the datastore has %s', async (_, key) => {
+    const target = await filled(new Map([[key, Buffer.from('{}')]]));
+    const before = target.toString();
+    await expect(imported(target, await exported(await filled()))).rejects.toMatchObject({
+      code: 'IMPORT_REFUSED',
+      message: expect.stringContaining(`the datastore is not empty: it has ${key}`),
+    });
+    expect(target.toString()).toBe(before);
+  });
+
+  test('when a record of the same key has another value, though merging is wanted', async () => {
+    const target = await filled(
+      new Map([
+        ['/calico/empty', Buffer.from('not')],
+        ['/calico/own', Buffer.from('{}')],
+      ]),
+    );
+    const before = target.toString();
+    await expect(imported(target, await exported(await filled()), { merge: true })).rejects.toMatchObject({
+      code: 'IMPORT_REFUSED',
+      message: expect.stringContaining('1 records are there already, with other values: /calico/empty'),
+    });
+    expect(target.toString()).toBe(before);
+  });
+
+  test('when the file was changed or cut off', async () => {
+    const file = await exported(await filled());
+    const target = new MemoryStore();
+    const changed = Buffer.from(file.toString().replace('FelixConfiguration', 'Felixconfiguration'));
+    await expect(imported(target, changed)).rejects.toMatchObject({ code: 'EXPORT_INVALID' });
+    const cut = file.subarray(0, file.lastIndexOf('{'));
+    await expect(imported(target, cut)).rejects.toMatchObject({ code: 'EXPORT_INVALID' });
+    expect(target.toString()).toBe('');
+  });
+
+  test('when it is only tried out', async () => {
+    const target = await filled(new Map([['/calico/empty', Buffer.alloc(0)]]));
+    const before = target.toString();
+    const file = await exported(await filled());
+    const { size } = sampleRecords();
+    expect(await imported(target, file, { merge: true, dryRun: true })).toMatchObject({
+      records: size,
+      written: size - 1,
+    });
+    expect(target.toString()).toBe(before);
+  });
+});
+
+test('merging leaves what is there, and adds what is not', async () => {
+  const own = new Map([
+    ['/calico/empty', Buffer.alloc(0)],
+    ['/calico/own', Buffer.from('{}')],
+  ]);
+  const target = await filled(own);
+  await imported(target, await exported(await filled()), { merge: true });
+  expect(await contentOf(target)).toEqual(hex(new Map([...sampleRecords(), ...own])));
+});
+
+describe('an import that is cut off', () => {
+  const records = sampleRecords('/calico', 60);
+  const failure = new Failure('STORE_UNAVAILABLE', 'cut');
+
+  /** Fails the commit of a number, before or after it has its effect. */
+  function failing(store: MemoryStore, number: number, type: 'fails' | 'failsAfterCommit'): Store {
+    let count = 0;
+    return {
+      list: (...args) => store.list(...args),
+      read: (...args) => store.read(...args),
+      scan: (...args) => store.scan(...args),
+      revision: (...args) => store.revision(...args),
+      watch: (...args) => store.watch(...args),
+      close: () => store.close(),
+      commit: (...args) => {
+        if (count++ === number) store.injectFault('commit', { type, failure });
+        return store.commit(...args);
+      },
+    };
+  }
+
+  test.each(['fails', 'failsAfterCommit'] as const)(
+    'wherever its commit %s, goes on when it is repeated',
+    async (type) => {
+      const file = await exported(await filled(records));
+      let cuts = 0;
+      for (let number = 0; ; number++) {
+        const target = new MemoryStore();
+        const [outcome] = await Promise.allSettled([imported(failing(target, number, type), file)]);
+        if (outcome.status === 'fulfilled') break;
+        cuts++;
+        const mark = await readMark(target, '/calico', forever);
+        const isRunning = mark?.mark.state === 'running';
+        const whole = await requireWhole(target, '/calico', forever).then(
+          () => true,
+          () => false,
+        );
+        expect(whole).toBe(!isRunning);
+        // Where nothing, or all of it, has been done, there is nothing to go on with.
+        const repeat = imported(target, file, { merge: mark?.mark.state === 'complete' });
+        expect(await repeat).toMatchObject({ records: records.size, resumed: isRunning });
+        expect(await contentOf(target)).toEqual(hex(records));
+        expect(await requireWhole(target, '/calico', forever)).toBe('uid');
+      }
+      expect(cuts).toBeGreaterThan(5);
+    },
+  );
+
+  test('keeps the datastore from being served or exported, and is not gone on with by another file', async () => {
+    const target = new MemoryStore();
+    const file = await exported(await filled(records));
+    await expect(imported(failing(target, 3, 'fails'), file)).rejects.toBe(failure);
+    await expect(requireWhole(target, '/calico', forever)).rejects.toMatchObject({ code: 'IMPORT_INCOMPLETE' });
+    await expect(exported(target)).rejects.toMatchObject({ code: 'IMPORT_INCOMPLETE' });
+    const other = await exported(await filled(sampleRecords('/calico', 61)));
+    await expect(imported(target, other)).rejects.toMatchObject({
+      code: 'IMPORT_REFUSED',
+      message: expect.stringContaining('an import of another file'),
+    });
+  });
+
+  test('is not gone on with while it moves', async () => {
+    const target = new MemoryStore();
+    const file = await exported(await filled(records));
+    await expect(imported(failing(target, 3, 'fails'), file)).rejects.toBe(failure);
+    const clock = {
+      nowMs: () => 0,
+      // As the other import does, all the time.
+      sleep: async () => {
+        const puts = (await target.read([markerKey('/calico')], forever)).records;
+        await target.commit({ comparisons: [], puts, deletes: [] }, forever);
+        return 'elapsed' as const;
+      },
+    };
+    const second = imported(target, file, { isSoleWriter: false, clock });
+    await expect(second).rejects.toMatchObject({
+      message: expect.stringContaining('another import into the datastore is running'),
+    });
+  });
+});
+
+test('of two imports at once one ends, and what is there is whole', async () => {
+  const records = sampleRecords('/calico', 60);
+  const file = await exported(await filled(records));
+  const target = new MemoryStore({ before: () => new Promise((resolve) => setImmediate(resolve)) });
+  let uid = 0;
+  const both = await Promise.allSettled(
+    [1, 2].map(() => imported(target, file, { isSoleWriter: false, newUid: () => `uid-${++uid}` })),
+  );
+  const failed = both.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
+  expect(failed).toEqual([expect.objectContaining({ code: 'IMPORT_REFUSED' })]);
+  expect(await contentOf(target)).toEqual(hex(records));
+  expect((await readMark(target, '/calico', forever))?.mark.state).toBe('complete');
+});
+
+test('a service that starts meanwhile makes the import fail', async () => {
+  const target = new MemoryStore();
+  const file = await exported(await filled());
+  let commits = 0;
+  const intruded: Store = Object.assign(Object.create(target), {
+    commit: async (...args: Parameters<Store['commit']>) => {
+      if (commits++ === 0) await fill(target, new Map([['/calico/made', Buffer.from('{}')]]));
+      return target.commit(...args);
+    },
+    read: target.read.bind(target),
+    scan: target.scan.bind(target),
+    revision: target.revision.bind(target),
+  });
+  await expect(imported(intruded, file)).rejects.toMatchObject({ code: 'IMPORT_REFUSED' });
+  expect([...(await contentOf(target)).keys()]).toEqual(['/calico/made']);
+});
