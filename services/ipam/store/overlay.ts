@@ -41,12 +41,21 @@ export class Overlay implements View {
   readonly #touched = new Map<string, Touched>();
   /** The keys of each kind. */
   readonly #keysOf = new Map<Kind, Set<string>>();
+  /** The blocks that name an owner, or did before, by the owner and their keys. */
+  readonly #blocksOf = new Map<string, Map<string, Prefix>>();
   /** Blocks of the mirror that are named here, so that they are listed from here. */
   readonly #hiddenBlocks = new Set<Block>();
 
   constructor(mirror: Mirror, keys: RecordKeys) {
     this.mirror = mirror;
     this.keys = keys;
+  }
+
+  #note(key: string, { owner, prefix }: Block): void {
+    if (!owner) return;
+    const text = ownerText(owner);
+    const blocks = this.#blocksOf.get(text) ?? new Map<string, Prefix>();
+    this.#blocksOf.set(text, blocks.set(key, prefix));
   }
 
   protected get touched(): ReadonlyMap<string, Touched> {
@@ -56,7 +65,11 @@ export class Overlay implements View {
   /** Shows the record in place of what the mirror has under the key. */
   protected touch(key: string, kind: Kind, touched: Touched): void {
     const stored = this.#touched.has(key) ? undefined : this.mirror.stored(key)?.record;
-    if (stored?.kind === 'block') this.#hiddenBlocks.add(stored.value);
+    if (stored?.kind === 'block') {
+      this.#hiddenBlocks.add(stored.value);
+      this.#note(key, stored.value);
+    }
+    if (touched.record?.kind === 'block') this.#note(key, touched.record.value);
     this.#touched.set(key, touched);
     const keys = this.#keysOf.get(kind) ?? new Set();
     this.#keysOf.set(kind, keys.add(key));
@@ -115,18 +128,20 @@ export class Overlay implements View {
 
   unspentAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
     const stored = this.mirror.view.unspentAffinitiesOf(owner);
-    const [affinities, blocks] = [this.#keysOf.get('affinity'), this.#keysOf.get('block')];
+    const affinities = this.#keysOf.get('affinity');
+    const blocks = this.#blocksOf.get(ownerText(owner));
     if (!affinities && !blocks) return stored;
-    const kept = stored.filter(
-      ({ block }) => !affinities?.has(this.keys.affinity(owner, block)) && !blocks?.has(this.keys.block(block)),
-    );
+    const kept = stored.filter(({ block }) => {
+      const isChanged = affinities?.has(this.keys.affinity(owner, block)) ?? false;
+      return !isChanged && !blocks?.has(this.keys.block(block));
+    });
     const changed = new Map<string, Affinity>();
     for (const { value } of this.#touchedOf('affinity'))
       if (value.owner.kind === owner.kind && value.owner.name === owner.name)
         changed.set(this.keys.affinity(owner, value.block), value);
-    for (const { block } of this.#touchedPrefixes()) {
-      const affinity = this.affinity(owner, block);
-      if (affinity) changed.set(this.keys.affinity(owner, block), affinity);
+    for (const prefix of blocks?.values() ?? []) {
+      const affinity = this.affinity(owner, prefix);
+      if (affinity) changed.set(this.keys.affinity(owner, prefix), affinity);
     }
     const unspent = [...changed.values()].filter((affinity) => !isSpent(affinity, this.block(affinity.block)));
     return unspent.length === 0 ? kept : sortAffinities([...kept, ...unspent]);
@@ -241,14 +256,10 @@ export class Overlay implements View {
       if (record && isKind(record, kind)) yield record;
     }
   }
+}
 
-  /** Of the blocks that are named, those that are to be deleted included. */
-  *#touchedPrefixes(): Generator<{ readonly block: Prefix }> {
-    for (const key of this.#keysOf.get('block') ?? []) {
-      const name = this.keys.parse(key);
-      if (name?.kind === 'block') yield { block: name.prefix };
-    }
-  }
+function ownerText({ kind, name }: BlockOwner): string {
+  return `${kind}:${name}`;
 }
 
 interface Listing<Named> {

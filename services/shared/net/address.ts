@@ -37,9 +37,13 @@ export function parseAddress(text: string): Address | undefined {
 
 /** Writes an address in its usual text form; IPv6 as RFC 5952 asks. */
 export function formatAddress({ family, value }: Address): string {
+  if (family === 4) {
+    const bits = Number(value);
+    return `${bits >>> 24}.${(bits >>> 16) & 0xff}.${(bits >>> 8) & 0xff}.${bits & 0xff}`;
+  }
   const bytes: number[] = [];
   for (let shift = familyBits(family) - 8; shift >= 0; shift -= 8) bytes.push(Number((value >> BigInt(shift)) & 0xffn));
-  return family === 4 ? bytes.join('.') : new ipaddr.IPv6(bytes).toRFC5952String();
+  return new ipaddr.IPv6(bytes).toRFC5952String();
 }
 
 /** Orders IPv4 before IPv6, and addresses of one family by value. */
