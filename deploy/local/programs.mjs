@@ -13,7 +13,7 @@ export const NAMESPACE_PROGRAMS = { unshare: 'util-linux', nsenter: 'util-linux'
 export const TEST_PROGRAMS = { ping: 'iputils-ping', strace: 'strace' };
 
 /** A real etcd, for what is tested and measured on it. Each test starts its own; Debian's service is not used. */
-export const ETCD_PROGRAMS = { etcd: 'etcd-server', etcdctl: 'etcd-client', openssl: 'openssl' };
+export const ETCD_PROGRAMS = { etcd: 'etcd-server', etcdctl: 'etcd-client', openssl: 'openssl', setpriv: 'util-linux' };
 
 /** Other people's CNI plugins, to be measured beside ours. */
 export const PEER_PROGRAMS = { '/usr/lib/cni/ptp': 'containernetworking-plugins' };

@@ -77,7 +77,9 @@ export class EtcdServer {
   async restart(): Promise<void> {
     if (this.#child) throw new Error('etcd is running already');
     const log = openSync(this.#logFile, 'a');
-    const child = spawn('etcd', this.#arguments(), { stdio: ['ignore', log, log] });
+    // The kernel ends it with the test, also when that is killed.
+    const command = ['--pdeathsig', 'KILL', 'etcd', ...this.#arguments()];
+    const child = spawn('setpriv', command, { stdio: ['ignore', log, log] });
     closeSync(log);
     this.#child = child;
     running.add(child);
