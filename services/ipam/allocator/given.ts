@@ -12,6 +12,7 @@ import {
   claimOffer,
   collect,
   confirm,
+  expectPool,
   expectRules,
   takeoverOffer,
   type Offer,
@@ -65,7 +66,8 @@ function existingOffer(search: Search, { stored, pool, address }: Stored): Offer
   if (attributes) throw inUse(address, attributes, config.cooldownSeconds);
   if (sameOwner(block.owner, demand.owner)) {
     const isConfirmed = view.affinity(demand.owner, block.prefix)?.state === 'confirmed';
-    return { block, pool, origin: 'own', changes: isConfirmed ? [] : [confirm(demand.owner, block.prefix)] };
+    const confirmation = isConfirmed ? [] : [confirm(demand.owner, block.prefix)];
+    return { block, pool, origin: 'own', changes: [expectPool(pool), ...confirmation] };
   }
   if (!block.owner && usedCount(block) === 0) return takeoverOffer(search, { block, pool });
   if (config.strictAffinity) throw strictRefusal(address, block, demand);

@@ -57,13 +57,18 @@ export function confirm(owner: BlockOwner, block: Prefix): Change {
   return { type: 'put', record: { kind: 'affinity', value: { owner, block, state: 'confirmed' } } };
 }
 
+/** What every address rests on: from the moment that a pool is disabled or being deleted it gives none any more. */
+export function expectPool(value: Pool): Change {
+  return { type: 'expect', record: { kind: 'pool', value } };
+}
+
 /**
  * What making a block, or using another's, rests on: the pool and the configuration must be, when that is committed, as they are
  * now. So a pool that somebody disables gets no block any more, and nobody borrows once affinity is strict.
  */
 export function expectRules({ config }: Search, pool: Pool): Change[] {
   return [
-    { type: 'expect', record: { kind: 'pool', value: pool } },
+    expectPool(pool),
     // Where none is stored this expects that none is stored by then.
     { type: 'expect', record: { kind: 'config', value: config } },
   ];

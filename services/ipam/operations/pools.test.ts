@@ -191,7 +191,11 @@ describe('deleting a pool', () => {
   });
 
   describe('and allocating from it at the same time on two replicas, in any order of their transactions', () => {
-    async function race(scheduler: fc.Scheduler, deletion: typeof DRAIN | typeof REFUSE | typeof RELEASE) {
+    async function race(
+      scheduler: fc.Scheduler,
+      deletion: typeof DRAIN | typeof REFUSE | typeof RELEASE,
+      held: readonly string[] = [],
+    ) {
       let ordered = false;
       const wait = async () => {
         if (ordered) await scheduler.schedule(Promise.resolve());
@@ -199,12 +203,14 @@ describe('deleting a pool', () => {
       const store = new MemoryStore({ before: (operation) => (operation === 'commit' ? wait() : Promise.resolve()) });
       const other = await startIpam(store);
       await other.ipam.pools.create(spec('p', '10.0.0.0/24'), forever);
+      for (const id of held) await other.ipam.addresses.allocate(request(id), forever);
       const { ipam } = await startIpam(withLateWatch(store, wait));
       ordered = true;
       const results = Promise.allSettled([
         ipam.pools.delete(deletion, forever),
         other.ipam.addresses.allocate(request('c1'), forever),
       ]);
+      await settleEvents();
       await scheduler.waitFor(results);
       ordered = false;
       const [deleted, allocated] = await results;
@@ -229,14 +235,15 @@ describe('deleting a pool', () => {
 
     test('property: what was given is known to hold the pool, and its release ends it', async () => {
       await fc.assert(
-        fc.asyncProperty(orders, async (scheduler) => {
-          const { ipam, other, store, deleted, allocated, pool, heldCount } = await race(scheduler, DRAIN);
-          expect(heldCount).toBe(allocated.status === 'fulfilled' ? 1 : 0);
+        // The scheduler comes last: its choices begin with the same random numbers as what is drawn after it.
+        fc.asyncProperty(fc.constantFrom([], ['c0']), orders, async (held, scheduler) => {
+          const { ipam, other, store, deleted, allocated, pool, heldCount } = await race(scheduler, DRAIN, held);
+          expect(heldCount).toBe(held.length + (allocated.status === 'fulfilled' ? 1 : 0));
           const answer: Partial<PoolDeleted> = deleted.status === 'fulfilled' ? deleted.value : {};
           expect(answer.isGone).toBe(pool === undefined);
-          expect(answer.isGone).toBe(allocated.status === 'rejected');
-          expect(answer.holders?.inUseCount).toBe(heldCount);
-          await other.addresses.release(attachment('c1'), forever);
+          expect(answer.isGone).toBe(heldCount === 0);
+          expect(answer.holders?.inUseCount, 'nothing is given after the answer').toBe(heldCount);
+          for (const id of [...held, 'c1']) await other.addresses.release(attachment(id), forever);
           await settleEvents();
           await ipam.pools.finishDeletions(forever);
           expect(await leftOf(store)).toEqual([]);
@@ -275,6 +282,7 @@ describe('deleting a pool', () => {
           ipam.addresses.release(attachment('c1'), forever),
           other.ipam.addresses.release(attachment('c2'), forever),
         ]);
+        await settleEvents();
         await scheduler.waitFor(releases);
         ordered = false;
         const left = await leftOf(store);
