@@ -76,19 +76,17 @@ describe('concurrent requests', () => {
     expect(new Set(given.map(addressOf)).size).toBe(1);
   });
 
-  test('of 32 nodes in a pool of 16 blocks: 16 get a block and an address, the others are told whose the blocks are', async () => {
-    const { ipam } = await withPool('10.0.0.0/22');
-    const results = await Promise.allSettled(
+  test('of 32 nodes in a pool of 16 blocks: all get an address, 16 a block with it, the others borrow', async () => {
+    const { ipam, store } = await withPool('10.0.0.0/22');
+    const given = await Promise.all(
       Array.from({ length: 32 }, (_, i) => ipam.addresses.allocate(request(`c${i}`, { nodeName: `n${i}` }), forever)),
     );
-    const given = results.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []));
-    expect(new Set(given.map(addressOf)).size).toBe(16);
-    const blocks = await blocksOf(ipam);
-    expect(new Set(blocks.map(({ owner }) => owner?.name)).size).toBe(16);
-    for (const result of results.filter(({ status }) => status === 'rejected'))
-      expect(result).toMatchObject({
-        reason: { code: 'POOLS_EXHAUSTED', message: expect.stringContaining('belongs to node') },
-      });
+    expect(new Set(given.map(addressOf)).size).toBe(32);
+    expect(given.filter(({ claimed }) => claimed.length === 1)).toHaveLength(16);
+    expect(given.filter(({ borrowed }) => borrowed.length === 1)).toHaveLength(16);
+    const view = await readAll(store, keys);
+    expect(view.affinities().map(({ state }) => state)).toEqual(Array.from({ length: 16 }, () => 'confirmed'));
+    expect(disagreements(view, NOW_MS)).toEqual([]);
   });
 
   test('a release and the allocation of another container never share an address while both are held', async () => {
@@ -171,7 +169,8 @@ describe('interleavings', () => {
   test('property: of up to six concurrent operations on a tiny pool, all records agree after each order of transactions', async () => {
     const operations = fc.array(operation, { minLength: 2, maxLength: 6 });
     await fc.assert(
-      fc.asyncProperty(orders, operations, operations, async (scheduler, sequence, concurrent) => {
+      // The scheduler comes last: its choices begin with the same random numbers as what is drawn after it.
+      fc.asyncProperty(operations, operations, orders, async (sequence, concurrent, scheduler) => {
         let ordered = false;
         const before = async (step: string) => {
           if (ordered && step === 'commit') await scheduler.schedule(Promise.resolve());
@@ -180,7 +179,9 @@ describe('interleavings', () => {
         await ipam.pools.create(spec('p', '10.0.0.0/29', 31), forever);
         for (const asked of sequence) await run(ipam, asked).catch(expectFailure);
         ordered = true;
-        await scheduler.waitFor(Promise.all(concurrent.map((asked) => run(ipam, asked).catch(expectFailure))));
+        const ends = Promise.all(concurrent.map((asked) => run(ipam, asked).catch(expectFailure)));
+        await settleEvents();
+        await scheduler.waitFor(ends);
         ordered = false;
         expect(disagreements(await readAll(store, keys), NOW_MS)).toEqual([]);
       }),
