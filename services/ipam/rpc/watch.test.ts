@@ -21,7 +21,12 @@ const { watch: WATCH } = WatchServiceService;
 /** As another client may send it: field 1, packed, with the values 1, 0 and 99. */
 const OF_A_LATER_RELEASE = WatchRequest.decode(Uint8Array.of(0x0a, 3, 1, 0, 99)).kinds;
 
-const { WATCH_KIND_BLOCKS: BLOCKS, WATCH_KIND_POOLS: POOLS } = WatchKind;
+const {
+  WATCH_KIND_BLOCKS: BLOCKS,
+  WATCH_KIND_POOLS: POOLS,
+  WATCH_KIND_NODES: NODES,
+  WATCH_KIND_RESERVATIONS: RESERVATIONS,
+} = WatchKind;
 
 let folder: string;
 let store: MemoryStore;
@@ -107,6 +112,22 @@ describe('Watch', () => {
     expect((await stream.next()).value).toMatchObject({ phase: WatchPhase.WATCH_PHASE_BOOKMARK, changes: [] });
     await stream.return();
     await until(() => hub.streamsCount === 0 && server.streamsCount === 0 && hub.waitersCount === 0);
+  });
+
+  test('sends nodes and reservations as the lists have them', async () => {
+    const prefixes = [block('10.65.0.0/26', 'n1').prefix];
+    const node = JSON.stringify({ metadata: { name: 'n1', uid: 'u', labels: { zone: 'x' } }, spec: {} });
+    await store.commit(
+      { comparisons: [], puts: [{ key: keys.node('n1'), value: Buffer.from(node) }], deletes: [] },
+      forever,
+    );
+    await put({ kind: 'reservation', value: { name: 'r', uid: 'u', createTimeMs: 0, prefixes } });
+    const stream = peer.stream(WATCH, request({ kinds: [NODES, RESERVATIONS], nodeName: 'n1' }), forever);
+    expect((await stream.next()).value?.changes).toMatchObject([
+      { kind: RESERVATIONS, name: 'r', object: { $case: 'reservation', value: { name: 'r' } } },
+      { kind: NODES, name: 'n1', object: { $case: 'node', value: { name: 'n1', labels: { zone: 'x' } } } },
+    ]);
+    await stream.return();
   });
 
   test('goes on from a token, with what was removed as a name alone', async () => {

@@ -14,19 +14,24 @@ import { parseToken, type WatchPosition } from '../watch/token.js';
 import { nameOf, type WatchedKind, type WatchedObject } from '../watch/watched.js';
 import { blockMessage } from './wire-block.js';
 import { endpointMessage } from './wire-endpoint.js';
-import { poolMessage } from './wire-pool.js';
+import { nodeMessage } from './wire-node.js';
+import { poolFields } from './wire-pool.js';
+import { reservationMessage } from './wire-reservation.js';
 
 const KINDS: Partial<Record<WatchKind, WatchedKind>> = {
   [WatchKind.WATCH_KIND_BLOCKS]: 'block',
   [WatchKind.WATCH_KIND_POOLS]: 'pool',
+  [WatchKind.WATCH_KIND_NODES]: 'node',
   [WatchKind.WATCH_KIND_ENDPOINTS]: 'endpoint',
+  [WatchKind.WATCH_KIND_RESERVATIONS]: 'reservation',
 };
 
 const KIND_MESSAGES: Record<WatchedKind, WatchKind> = {
   block: WatchKind.WATCH_KIND_BLOCKS,
   pool: WatchKind.WATCH_KIND_POOLS,
-  node: WatchKind.WATCH_KIND_UNSPECIFIED,
+  node: WatchKind.WATCH_KIND_NODES,
   endpoint: WatchKind.WATCH_KIND_ENDPOINTS,
+  reservation: WatchKind.WATCH_KIND_RESERVATIONS,
 };
 
 const PHASES: Record<WatchPhase, WatchPhaseMessage> = {
@@ -90,19 +95,17 @@ function changeMessage(change: EncodableChange): WatchedChange {
   return { kind: KIND_MESSAGES[object.kind], name: nameOf(object), object: objectMessage(object) };
 }
 
-const NO_UTILIZATION = { capacity: 0n, allocated: 0n, blocks: 0n };
-
 function objectMessage(object: WatchedObject): WatchedChange['object'] {
   switch (object.kind) {
     case 'block':
       return { $case: 'block', value: blockMessage(object.value) };
-    case 'pool': {
-      const message = poolMessage({ pool: object.value, utilization: NO_UTILIZATION });
-      return { $case: 'pool', value: { ...message, utilization: undefined } };
-    }
+    case 'pool':
+      return { $case: 'pool', value: poolFields(object.value) };
+    case 'node':
+      return { $case: 'node', value: nodeMessage({ node: object.value }) };
     case 'endpoint':
       return { $case: 'endpoint', value: endpointMessage(object.value) };
-    case 'node':
-      return undefined;
+    case 'reservation':
+      return { $case: 'reservation', value: reservationMessage(object.value) };
   }
 }

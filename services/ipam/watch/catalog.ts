@@ -19,7 +19,7 @@ export interface Item {
   encoded: Uint8Array | undefined;
 }
 
-const KINDS: readonly WatchedKind[] = ['pool', 'node', 'block', 'endpoint'];
+const KINDS: readonly WatchedKind[] = ['pool', 'reservation', 'node', 'block', 'endpoint'];
 
 /**
  * All that can be watched, at one revision, and which of it changed recently. It is fed in the order of the revisions with what is
@@ -32,6 +32,7 @@ export class Catalog {
   readonly #recentCapacity: number;
   readonly #items: Readonly<Record<WatchedKind, Map<string, Item>>> = {
     pool: new Map(),
+    reservation: new Map(),
     node: new Map(),
     block: new Map(),
     endpoint: new Map(),
@@ -98,7 +99,7 @@ export class Catalog {
   }
 
   #candidates(kind: WatchedKind, { nodeName }: WatchQuery): ReadonlyMap<string, Item> {
-    if (nodeName === '' || kind === 'pool' || kind === 'node') return this.#items[kind];
+    if (nodeName === '' || (kind !== 'block' && kind !== 'endpoint')) return this.#items[kind];
     return this.#ofNode[kind].get(nodeName) ?? new Map<string, Item>();
   }
 
@@ -134,7 +135,7 @@ export class Catalog {
   }
 
   #setRecord(key: string, record: RecordValue | undefined, at: At & { readonly ranges: Prefix[] }): void {
-    if (record?.kind === 'pool' || record?.kind === 'node' || record?.kind === 'endpoint') {
+    if (record && isWatched(record)) {
       if (record.kind === 'pool') this.#poolChanged(key, record.value, at.ranges);
       this.#set(key, record, at);
       if (record.kind === 'pool') this.#listPools();
@@ -225,6 +226,11 @@ export class Catalog {
     ofNode?.delete(key);
     if (ofNode?.size === 0) this.#ofNode[object.kind].delete(nodeName);
   }
+}
+
+function isWatched(record: RecordValue): record is Exclude<WatchedObject, { readonly kind: 'block' }> {
+  const { kind } = record;
+  return kind === 'pool' || kind === 'reservation' || kind === 'node' || kind === 'endpoint';
 }
 
 interface At {

@@ -64,6 +64,10 @@ const record: fc.Arbitrary<RecordValue> = fc.oneof(
     .tuple(fc.constantFrom(...POOLS), fc.boolean())
     .map(([value, disabled]): RecordValue => ({ kind: 'pool', value: { ...value, disabled } })),
   fc.tuple(fc.constantFrom(...NODES), fc.constantFrom('x', 'y')).map(([name, zone]) => node(name, zone)),
+  fc.tuple(fc.constantFrom('r1', 'r2'), fc.constantFrom(...CIDRS)).map(([name, cidr]): RecordValue => ({
+    kind: 'reservation',
+    value: { name, uid: 'u', createTimeMs: 0, prefixes: [block(cidr, 'n1').prefix] },
+  })),
   fc
     .tuple(fc.constantFrom('e1', 'e2', 'e3'), fc.constantFrom(...NODES), fc.constantFrom('a', 'b'))
     .map(([name, nodeName, poolName]) => endpoint(name, nodeName, poolName)),

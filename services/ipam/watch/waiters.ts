@@ -2,7 +2,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Catalog } from './catalog.js';
 import type { Recent } from './recent.js';
-import { isWanted, scopeOf, type Stream, type WatchQuery } from './watched.js';
+import { isWanted, OF_NO_NODE, scopeOf, type Stream, type WatchQuery } from './watched.js';
 
 /** A stream that has been sent all there is. */
 export interface Waiter extends Stream {
@@ -128,8 +128,9 @@ export class Waiters {
     const { key, kind, formerScopes } = entry;
     const item = this.#options.catalog.get(kind, key);
     const scopes = item ? [scopeOf(item.object), ...formerScopes] : formerScopes;
-    // No filter by node concerns pools.
-    const nodeNames = kind === 'pool' ? this.#groups.keys() : new Set(['', ...scopes.map(({ nodeName }) => nodeName)]);
+    const nodeNames = OF_NO_NODE.has(kind)
+      ? this.#groups.keys()
+      : new Set(['', ...scopes.map(({ nodeName }) => nodeName)]);
     for (const nodeName of nodeNames) {
       for (const group of this.#groups.get(nodeName)?.values() ?? []) {
         if (scopes.some((scope) => isWanted(group.query, kind, scope))) woken.add(group);

@@ -7,7 +7,7 @@ import type { RecordValue } from '../allocator/view.js';
 /** What can be watched. */
 export type WatchedObject =
   | { readonly kind: 'block'; readonly value: BlockListing }
-  | Extract<RecordValue, { readonly kind: 'pool' | 'node' | 'endpoint' }>;
+  | Extract<RecordValue, { readonly kind: 'pool' | 'node' | 'endpoint' | 'reservation' }>;
 
 export type WatchedKind = WatchedObject['kind'];
 
@@ -43,6 +43,7 @@ export function nameOf(object: WatchedObject): string {
       return `${object.key.namespace}/${object.key.name}`;
     case 'pool':
     case 'node':
+    case 'reservation':
       return object.value.name;
   }
 }
@@ -62,6 +63,8 @@ export function scopeOf(object: WatchedObject): Scope {
       return { nodeName: object.value.name, poolNames: [] };
     case 'pool':
       return { nodeName: '', poolNames: [object.value.name] };
+    case 'reservation':
+      return { nodeName: '', poolNames: [] };
   }
 }
 
@@ -73,13 +76,16 @@ export function sameScope(a: Scope, b: Scope): boolean {
   );
 }
 
-/** Pools are no node's, and nodes no pool's: a filter does not concern them. */
+/** What is no node's, or no pool's: a filter by these does not concern it. */
+export const OF_NO_NODE: ReadonlySet<WatchedKind> = new Set(['pool', 'reservation']);
+const OF_NO_POOL: ReadonlySet<WatchedKind> = new Set(['node', 'reservation']);
+
 export function isWanted(query: WatchQuery, kind: WatchedKind, scope: Scope): boolean {
   const { kinds, nodeName, poolName } = query;
   return (
     kinds.has(kind) &&
-    (nodeName === '' || kind === 'pool' || scope.nodeName === nodeName) &&
-    (poolName === '' || kind === 'node' || scope.poolNames.includes(poolName))
+    (nodeName === '' || OF_NO_NODE.has(kind) || scope.nodeName === nodeName) &&
+    (poolName === '' || OF_NO_POOL.has(kind) || scope.poolNames.includes(poolName))
   );
 }
 

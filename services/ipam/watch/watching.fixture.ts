@@ -18,7 +18,7 @@ export const keys = new RecordKeys('/calico');
 export const forever: AbortSignal = new AbortController().signal;
 setMaxListeners(0, forever);
 
-export const ALL_KINDS: readonly WatchedKind[] = ['block', 'pool', 'node', 'endpoint'];
+export const ALL_KINDS: readonly WatchedKind[] = ['block', 'pool', 'node', 'endpoint', 'reservation'];
 
 export function query(rest: { kinds?: readonly WatchedKind[]; nodeName?: string; poolName?: string } = {}): WatchQuery {
   const { kinds = ALL_KINDS, nodeName = '', poolName = '' } = rest;
@@ -157,6 +157,7 @@ export async function freshList(store: MemoryStore, wanted: WatchQuery): Promise
 function* objectsOf(view: View): Generator<WatchedObject> {
   for (const value of view.pools()) yield { kind: 'pool', value };
   for (const value of view.nodes()) yield { kind: 'node', value };
+  for (const value of view.reservations()) yield { kind: 'reservation', value };
   for (const endpoint of view.endpoints()) yield { kind: 'endpoint', key: endpoint.key, value: endpoint.value };
   for (const block of view.blocksIn(defaultRoute(4))) {
     const poolName = poolOf(view.pools(), block.prefix)?.name;

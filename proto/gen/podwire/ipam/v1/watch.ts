@@ -19,7 +19,9 @@ import {
 } from "@grpc/grpc-js";
 import { Block } from "./block.js";
 import { Endpoint } from "./endpoint.js";
+import { Node } from "./node.js";
 import { Pool } from "./pool.js";
+import { Reservation } from "./reservation.js";
 
 /** WatchKind is a kind of objects. */
 export enum WatchKind {
@@ -29,8 +31,12 @@ export enum WatchKind {
   WATCH_KIND_BLOCKS = 1,
   /** WATCH_KIND_POOLS - Pools, by their name, without their utilization, which the blocks tell. */
   WATCH_KIND_POOLS = 2,
+  /** WATCH_KIND_NODES - Nodes, by their name, without their utilization. */
+  WATCH_KIND_NODES = 3,
   /** WATCH_KIND_ENDPOINTS - Workload endpoints, by `<namespace>/<name>`. */
   WATCH_KIND_ENDPOINTS = 4,
+  /** WATCH_KIND_RESERVATIONS - Reservations, by their name. */
+  WATCH_KIND_RESERVATIONS = 5,
   UNRECOGNIZED = -1,
 }
 
@@ -53,9 +59,12 @@ export enum WatchPhase {
 export interface WatchRequest {
   /** At least one kind. */
   kinds: WatchKind[];
-  /** Only blocks of this node and endpoints on it; empty means all. Pools are told of whatever it is. */
+  /** Only this node, blocks of it, and endpoints on it; empty means all. Pools and reservations are told of whatever it is. */
   nodeName: string;
-  /** Only this pool, blocks in it, and endpoints with an address of it; empty means all. */
+  /**
+   * Only this pool, blocks in it, and endpoints with an address of it; empty means all. Nodes and reservations are told of
+   * whatever it is.
+   */
   poolName: string;
   /** The last resume_token received; empty for a snapshot. */
   resumeToken: string;
@@ -88,8 +97,14 @@ export interface WatchedChange {
     /** A pool, as GetPool shows it, without its utilization. */
     { $case: "pool"; value: Pool }
     | //
+    /** A node, as GetNode shows it, without its utilization. */
+    { $case: "node"; value: Node }
+    | //
     /** An endpoint, as it is recorded. */
     { $case: "endpoint"; value: Endpoint }
+    | //
+    /** A reservation. */
+    { $case: "reservation"; value: Reservation }
     | undefined;
 }
 
@@ -308,8 +323,14 @@ export const WatchedChange: MessageFns<WatchedChange> = {
       case "pool":
         Pool.encode(message.object.value, writer.uint32(34).fork()).join();
         break;
+      case "node":
+        Node.encode(message.object.value, writer.uint32(42).fork()).join();
+        break;
       case "endpoint":
         Endpoint.encode(message.object.value, writer.uint32(50).fork()).join();
+        break;
+      case "reservation":
+        Reservation.encode(message.object.value, writer.uint32(58).fork()).join();
         break;
     }
     return writer;
@@ -360,12 +381,28 @@ export const WatchedChange: MessageFns<WatchedChange> = {
             message.object = { $case: "pool", value: Pool.decode(reader, reader.uint32()) };
             continue;
           }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.object = { $case: "node", value: Node.decode(reader, reader.uint32()) };
+            continue;
+          }
           case 6: {
             if (tag !== 50) {
               break;
             }
 
             message.object = { $case: "endpoint", value: Endpoint.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.object = { $case: "reservation", value: Reservation.decode(reader, reader.uint32()) };
             continue;
           }
         }
@@ -400,9 +437,21 @@ export const WatchedChange: MessageFns<WatchedChange> = {
         }
         break;
       }
+      case "node": {
+        if (object.object?.value !== undefined && object.object?.value !== null) {
+          message.object = { $case: "node", value: Node.fromPartial(object.object.value) };
+        }
+        break;
+      }
       case "endpoint": {
         if (object.object?.value !== undefined && object.object?.value !== null) {
           message.object = { $case: "endpoint", value: Endpoint.fromPartial(object.object.value) };
+        }
+        break;
+      }
+      case "reservation": {
+        if (object.object?.value !== undefined && object.object?.value !== null) {
+          message.object = { $case: "reservation", value: Reservation.fromPartial(object.object.value) };
         }
         break;
       }
