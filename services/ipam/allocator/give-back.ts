@@ -1,16 +1,18 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { addressAt, formatPrefix, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
+import { cannotRead } from './absence.js';
 import { attachmentOf, holderOf } from './attributes.js';
 import { attributesAt, collectCold, coolAddresses, ordinalsWhere, releaseAddresses } from './block.js';
 import { DEFAULT_CONFIG } from './demand.js';
-import { endpointKey, storedEndpoint } from './endpoint.js';
+import { endpointKey, makeEndpoint, storedEndpoint } from './endpoint.js';
 import { poolsEmptiedBy, removePool } from './drain-pool.js';
 import { historyEntry } from './history.js';
 import { handleChanges, handleOperations, heldBy, type HeldAddress } from './holding.js';
 import { outOfUse, poolOf } from './pools.js';
 import type { AllocationAttributes, Block, EndpointAddress, Node, Pool } from './records.js';
 import { matches } from './selector/selector.js';
-import type { Change, View } from './view.js';
+import type { Change, EndpointKey, View } from './view.js';
 
 /**
  * What every release has in common, whoever asks for it: the addresses go back to their blocks, or begin to cool down; their
@@ -147,6 +149,17 @@ function byBlock(held: readonly HeldAddress[]): BlockShare[] {
   return [...shares.values()];
 }
 
+/**
+ * The endpoint is still another's, or missing: one that is on its way to a view which shows its block already would be left behind.
+ */
+function expectOther(view: View, key: EndpointKey, attachment: Attachment): Change {
+  const missing = makeEndpoint(
+    { attachment, nodeName: '', pod: undefined, netns: undefined, createdAtMs: undefined },
+    [],
+  );
+  return { type: 'expect', record: { kind: 'endpoint', key, value: view.endpoint(key) ?? missing } };
+}
+
 /** The endpoints lose the addresses; one that has none left goes. One whose name another container took over stays. */
 function endpointChanges(view: View, released: readonly HeldAddress[]): Change[] {
   const gone = new Set(released.map((address) => formatPrefix(addressOf(address))));
@@ -155,7 +168,11 @@ function endpointChanges(view: View, released: readonly HeldAddress[]): Change[]
     const attachment = attachmentOf(attributes);
     const key = attachment && endpointKey({ attachment, ...holderOf(attributes) });
     const stored = key && storedEndpoint(view, key, attachment);
-    if (!stored) continue;
+    if (!stored) {
+      const isKnown = key !== undefined && !cannotRead(view, { kind: 'endpoint', key });
+      if (isKnown) changes.set(`${key.namespace}/${key.name}`, expectOther(view, key, attachment));
+      continue;
+    }
     const left = heldBy(view, attachment).map((address) => formatPrefix(addressOf(address)));
     const isLeft = ({ address }: EndpointAddress): boolean => {
       const text = formatPrefix(address);

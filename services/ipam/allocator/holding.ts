@@ -2,6 +2,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 import { comparePrefixes, formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 
+import { cannotRead, expectNoBlock } from './absence.js';
 import { belongsTo } from './attributes.js';
 import { attributesAt, ordinalsWhere } from './block.js';
 import type { AllocationAttributes, Block, Handle, Ordinal } from './records.js';
@@ -58,19 +59,54 @@ export function isCountedAnew({ blocks }: Handle): boolean {
  * The changes that make a handle say what the blocks say, once `changed` are stored. It counts anew, so that what others left in
  * the handle by mistake goes with the next change; the blocks that it only counts in have to be as they were seen. The counts of
  * a handle in more than {@link MAX_COUNTED_BLOCKS} other blocks stay as they are.
- * @returns nothing when the handle is right as it is
+ * @returns when the handle is right as it is, no more than that it has to be
  */
 export function handleChanges(view: View, id: string, changed: readonly Block[]): Change[] {
   const stored = view.handle(id);
   const cidrs = new Set(changed.map(({ prefix }) => formatPrefix(prefix)));
   const others = [...(stored?.blocks ?? [])].filter(([cidr]) => !cidrs.has(cidr));
   const isCounted = others.length <= MAX_COUNTED_BLOCKS;
-  const counted = isCounted ? blocksOf(view, stored).filter(({ prefix }) => !cidrs.has(formatPrefix(prefix))) : [];
-  const counts = new Map([...(isCounted ? [] : others), ...countPerBlock([...counted, ...changed], id)]);
-  if (sameCounts(stored?.blocks ?? new Map(), counts)) return [];
-  const expected = counted.map((value): Change => ({ type: 'expect', record: { kind: 'block', value } }));
-  if (counts.size > 0) return [...expected, { type: 'put', record: { kind: 'handle', value: { id, blocks: counts } } }];
+  const shares = others.map(([cidr, count]): Share => {
+    return isCounted ? countShare(view, id, { cidr, count }) : { cidr, count, expected: [] };
+  });
+  const left = shares.filter(({ count }) => count > 0).map(({ cidr, count }) => [cidr, count] as const);
+  const counts = new Map([...left, ...countPerBlock(changed, id)]);
+  const put: Change = { type: 'put', record: { kind: 'handle', value: { id, blocks: counts } } };
+  if (sameCounts(stored?.blocks ?? new Map(), counts)) return changed.length > 0 ? holdOn(view, id, put) : [];
+  const expected = shares.flatMap((share) => share.expected);
+  if (counts.size > 0) return [...expected, put];
   return stored ? [...expected, { type: 'delete', record: { kind: 'handle', value: stored } }] : [];
+}
+
+/** How many addresses of a block a handle has, and what that rests on. */
+interface Share {
+  readonly cidr: string;
+  readonly count: number;
+  readonly expected: readonly Change[];
+}
+
+/** A block that cannot be read is taken to have what the handle says; one that is missing has to be missing still. */
+function countShare(view: View, id: string, { cidr, count }: Omit<Share, 'expected'>): Share {
+  const parsed = parsePrefix(cidr);
+  if (!parsed.ok) return { cidr, count: 0, expected: [] };
+  const { prefix } = parsed;
+  const value = view.block(prefix);
+  if (value) {
+    const counted = countPerBlock([value], id).get(cidr) ?? 0;
+    return { cidr, count: counted, expected: [{ type: 'expect', record: { kind: 'block', value } }] };
+  }
+  if (cannotRead(view, { kind: 'block', prefix })) return { cidr, count, expected: [] };
+  return { cidr, count: 0, expected: [expectNoBlock(prefix)] };
+}
+
+/**
+ * What needs no change is still what the changed blocks rest on. A handle that is right by what was left in it is written all the
+ * same, so that whoever is about to remove it loses; one that is missing has to be missing still.
+ */
+function holdOn(view: View, id: string, put: Change): Change[] {
+  if (view.handle(id)) return [put];
+  const value = { id, blocks: new Map<string, number>() };
+  return cannotRead(view, { kind: 'handle', id }) ? [] : [{ type: 'expect', record: { kind: 'handle', value } }];
 }
 
 function countPerBlock(blocks: readonly Block[], id: string): Map<string, number> {

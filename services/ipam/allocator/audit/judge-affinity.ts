@@ -1,8 +1,9 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 
+import { expectNoBlock } from '../absence.js';
 import type { Affinity } from '../records.js';
 import { makeFinding, named, ownerText, safely, type Finding } from './finding.js';
-import { expectBlock, expectNoBlock, type Judging } from './judging.js';
+import { expectBlock, type Judging } from './judging.js';
 
 /** What can be wrong with an affinity whose block does not name its owner. Others are judged with their block. */
 export function judgeAffinity(judging: Judging, affinity: Affinity): Finding[] {

@@ -1,9 +1,10 @@
 import { comparePrefixes, formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
+import { expectNoBlock } from '../absence.js';
 import type { Block, Handle } from '../records.js';
 import type { Change } from '../view.js';
 import { makeFinding, named, safely, type Finding, type FindingKind } from './finding.js';
-import { countOf, expectBlock, expectNoBlock, type Judging } from './judging.js';
+import { countOf, expectBlock, type Judging } from './judging.js';
 
 /** A handle by its ID, and blocks in which addresses of it were seen that it does not name. */
 export interface HandleInQuestion {

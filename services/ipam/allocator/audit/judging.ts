@@ -1,9 +1,10 @@
 import type { Address, Family } from '@podwire/shared/net/address';
 import { prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import { makeBlock, ordinalsWhere } from '../block.js';
+import { ordinalsWhere } from '../block.js';
 import { overlappingBlock, poolOf } from '../pools.js';
 import type { Block } from '../records.js';
+import { nameText } from '../absence.js';
 import type { Change, RecordName, View } from '../view.js';
 
 /** What judging rests on: one moment of the datastore, and what is made of it once for all who are judged. */
@@ -59,11 +60,6 @@ export class Judging {
       if (name.kind === 'block' && prefixContains(name.prefix, address)) return 'unreadable';
     return overlappingBlock(this.view, address);
   }
-}
-
-/** Text that is one record's name and no other's. */
-function nameText(name: RecordName): string {
-  return JSON.stringify(name, (_, value: unknown) => (typeof value === 'bigint' ? String(value) : value));
 }
 
 /** What endpoints name: addresses, containers and pods. */
@@ -172,10 +168,4 @@ export function countOf(block: Block, id: string): number {
 
 export function expectBlock(value: Block): Change {
   return { type: 'expect', record: { kind: 'block', value } };
-}
-
-/** There is still no such block. */
-export function expectNoBlock(prefix: Prefix): Change {
-  // Of the record only its key counts: what is compared is what was seen under it, which is nothing.
-  return expectBlock(makeBlock({ prefix, owner: { kind: 'host', name: 'none' }, nowMs: 0 }));
 }

@@ -1,0 +1,408 @@
+import { Writable } from 'node:stream';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { createLogger } from '@podwire/shared/runtime/log';
+import { addressAt, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
+import { describe, expect, test } from 'vitest';
+
+import { disagreements, readAll } from './agreement.fixture.js';
+import { checkPool } from './allocator/check-pool.js';
+import type { MapView } from './allocator/map-view.fixture.js';
+import { affinity, attachment, NOW_MS, prefix, request } from './allocator/records.fixture.js';
+import type { AllocationRequest } from './allocator/records.js';
+import type { RecordValue } from './allocator/view.js';
+import { Events } from './events.js';
+import {
+  beginEffect,
+  Controller,
+  explore,
+  HeldStore,
+  type Deliveries,
+  type HeldStoreOptions,
+  type Run,
+} from './interleavings.fixture.js';
+import { Ipam } from './ipam.js';
+import { HistoryLog } from './store/history-log.js';
+import { MemoryStore } from './store/memory/memory-store.js';
+import { Mirror } from './store/mirror.js';
+import { encodeRecord, serialize } from './store/record/record.js';
+import { forever, keys } from './store/store.fixture.js';
+import { Updater } from './store/update.js';
+
+const destination = new Writable({ write: (_chunk, _encoding, done) => done() });
+const events = new Events(createLogger({ service: 'test', level: 'fatal', destination }));
+
+/** An operation in words for the answer that its caller gets, which is all that it can be judged by. */
+interface Operation {
+  readonly name: string;
+  readonly run: (ipam: Ipam) => Promise<string>;
+  /** Whether it is one transaction, so that some order of whole operations has to explain what came of it. */
+  readonly isAtomic: boolean;
+}
+
+const operation = (name: string, run: Operation['run'], isAtomic = true): Operation => ({ name, run, isAtomic });
+
+/** Containers of one pod compete for its endpoint as well. */
+const POD = { namespace: 'default', name: 'web', uid: '' };
+
+function allocate(id: string, rest: Partial<AllocationRequest> = {}): Operation {
+  const node = rest.nodeName ?? 'n1';
+  return operation(`allocate ${id} on ${node}`, async (ipam) => {
+    const wanted = request(id, { pod: undefined, ...rest });
+    const { endpoint } = await ipam.addresses.allocate(wanted, forever);
+    return endpoint.addresses.map(({ address }) => formatPrefix(address)).join(' ');
+  });
+}
+
+const release = (id: string): Operation =>
+  operation(`release ${id}`, async (ipam) => {
+    const { addresses } = await ipam.addresses.release(attachment(id), forever);
+    return addresses.map(formatPrefix).join(' ');
+  });
+
+const releaseHandle = (id: string): Operation =>
+  operation(`release handle of ${id}`, async (ipam) => {
+    const addresses = await ipam.handles.release({ handleId: `net.${id}`, searchesAllBlocks: false }, forever);
+    return addresses.map(formatPrefix).join(' ');
+  });
+
+function poolSpec(name: string, cidr: string) {
+  const blockSizeBits = cidr.includes(':') ? 127 : 31;
+  const checked = checkPool({ name, cidr, blockSizeBits, disabled: false });
+  if (!checked.ok) throw new Error('the pool is at fault');
+  return checked.spec;
+}
+
+const createPool = (name: string, cidr: string): Operation =>
+  operation(`create pool ${cidr}`, async (ipam) => (await ipam.pools.create(poolSpec(name, cidr), forever)).pool.name);
+
+const deletePool = (whenInUse: 'drain' | 'refuse' | 'release'): Operation =>
+  operation(
+    `delete the pool (${whenInUse})`,
+    async (ipam) => {
+      const { isGone } = await ipam.pools.delete({ name: 'p', resourceVersion: '', whenInUse }, forever);
+      return isGone ? 'gone' : 'draining';
+    },
+    false,
+  );
+
+const deleteNode = (name: string): Operation =>
+  operation(
+    `delete node ${name}`,
+    async (ipam) => JSON.stringify(await ipam.nodes.delete({ name, resourceVersion: '' }, forever)),
+    false,
+  );
+
+const claim = (cidr: string, nodeName: string): Operation =>
+  operation(`claim ${cidr} for ${nodeName}`, async (ipam) => {
+    const { claimed } = await ipam.affinities.claim({ cidr: prefix(cidr), nodeName }, forever);
+    return claimed.map(formatPrefix).join(' ');
+  });
+
+const repair: Operation = operation(
+  'repair',
+  async (ipam) => {
+    const order = { kinds: [], dryRun: false, releases: true, graceMs: 0, limit: 100 };
+    const { results } = await ipam.audits.repair(order, forever);
+    return results.map(({ finding, result }) => `${finding.kind} ${result.state}`).join(', ');
+  },
+  false,
+);
+
+interface Scenario {
+  readonly name: string;
+  /** Done one after another before. */
+  readonly before?: readonly Operation[];
+  /** Written behind everybody's back before. */
+  readonly damage?: readonly RecordValue[];
+  readonly operations: readonly Operation[];
+  /** Whether changes are brought to replicas at every possible moment, which makes very many orders. */
+  readonly isThorough?: boolean;
+}
+
+/** Where the operations run. */
+interface Way {
+  /** On one replica, or each on its own. */
+  readonly isShared: boolean;
+  readonly deliveries: Deliveries;
+}
+
+/** A replica on a store: what a process is. */
+async function startReplica(options: HeldStoreOptions) {
+  const store = new HeldStore(options);
+  const { clock } = options.controller;
+  const random = (): number => 0;
+  const mirror = await Mirror.start({ store, keys, clock, random, report: () => undefined }, forever);
+  const updater = new Updater({ store, mirror, keys, clock, random });
+  let uids = 0;
+  const ipam = new Ipam({
+    updates: updater,
+    events,
+    clock,
+    newUid: () => `uid-${uids++}`,
+    unknownNodes: 'register',
+    history: { log: new HistoryLog(store, keys), keptHoursCount: 0 },
+  });
+  const end = async (): Promise<void> => {
+    await updater.close();
+    await mirror.close();
+  };
+  return { ipam, end };
+}
+
+const ALONE = { replica: 0, deliveries: 'prompt' } as const;
+
+/** The records that a scenario begins with. */
+async function prepare({ before = [], damage = [] }: Scenario) {
+  const store = new MemoryStore();
+  const { ipam, end } = await startReplica({ ...ALONE, store, controller: new Controller(NOW_MS) });
+  await ipam.pools.create(poolSpec('p', '10.0.0.0/30'), forever);
+  for (const each of before) await each.run(ipam);
+  await end();
+  const puts = damage.map((record) => ({ key: keys.of(record), value: serialize(encodeRecord(record, undefined)) }));
+  if (puts.length > 0) await store.commit({ comparisons: [], puts, deletes: [] }, forever);
+  return (await store.list('', forever)).records;
+}
+
+type Records = Awaited<ReturnType<typeof prepare>>;
+
+async function storeWith(records: Records): Promise<MemoryStore> {
+  const store = new MemoryStore();
+  await store.commit({ comparisons: [], puts: records, deletes: [] }, forever);
+  return store;
+}
+
+/** An answer, or the code of the refusal. A defect is neither. */
+async function answerOf(run: () => Promise<string>): Promise<string> {
+  try {
+    return await run();
+  } catch (error) {
+    if (!(error instanceof Failure) || error.code === 'INTERNAL') throw error;
+    return error.code;
+  }
+}
+
+/** What the records come to, but for the numbers and times that tell when they were written. */
+function meaningOf(view: MapView): string {
+  return view
+    .snapshot()
+    .flatMap(([key, record]) => {
+      switch (record.kind) {
+        case 'block': {
+          const { owner, allocations, unallocated, attributes } = record.value;
+          const held = allocations.map((index) => (index === null ? null : attributes[index]?.handleId));
+          return [`${key} ${owner?.name} ${held.join()} free ${unallocated.join()}`];
+        }
+        case 'affinity':
+          return [`${key} ${record.value.state}`];
+        case 'handle':
+          return [`${key} ${JSON.stringify([...record.value.blocks].sort())}`];
+        case 'endpoint':
+          return [`${key} ${record.value.addresses.map(({ address }) => formatPrefix(address)).join()}`];
+        case 'pool':
+          return [`${key} ${record.value.disabled} ${record.value.deletionTimeMs !== undefined}`];
+        case 'node':
+        case 'config':
+        case 'reservation':
+          return [key];
+      }
+    })
+    .join('\n');
+}
+
+interface Outcome {
+  readonly answers: readonly string[];
+  readonly meaning: string;
+}
+
+const outcomeText = ({ answers, meaning }: Outcome): string => `${answers.join(' | ')}\n${meaning}`;
+
+function orders<Value>(values: readonly Value[]): Value[][] {
+  if (values.length === 0) return [[]];
+  return values.flatMap((value, index) => orders(values.toSpliced(index, 1)).map((rest) => [value, ...rest]));
+}
+
+/** What comes of the operations one after another, in this order. */
+async function inTurn(records: Records, operations: readonly Operation[], order: readonly number[]): Promise<Outcome> {
+  const store = await storeWith(records);
+  const { ipam, end } = await startReplica({ ...ALONE, store, controller: new Controller(NOW_MS) });
+  const answers: string[] = [];
+  for (const index of order) answers[index] = await answerOf(() => operations[index]!.run(ipam));
+  await end();
+  return { answers, meaning: meaningOf(await readAll(store, keys)) };
+}
+
+interface Concurrency {
+  readonly operations: readonly Operation[];
+  readonly way: Way;
+  readonly records: Records;
+  /** What may come of them; undefined where some are not done at once. */
+  readonly explained: ReadonlySet<string> | undefined;
+}
+
+async function beginRun({ operations, way, records, explained }: Concurrency): Promise<Run> {
+  const store = await storeWith(records);
+  const controller = new Controller(NOW_MS);
+  const { isShared, deliveries } = way;
+  const count = isShared ? 1 : operations.length;
+  const replicas = await Promise.all(
+    Array.from({ length: count }, (_, replica) => startReplica({ store, controller, replica, deliveries })),
+  );
+  await controller.settle();
+  controller.arm();
+  const answers: string[] = [];
+  const failures: unknown[] = [];
+  let answered = 0;
+  operations.forEach(({ run }, index) => {
+    const replica = isShared ? 0 : index;
+    void controller
+      .hold('begin', replica, beginEffect(deliveries))
+      .then(() => answerOf(() => run(replicas[replica]!.ipam)))
+      .then(
+        (answer) => (answers[index] = answer),
+        (error: unknown) => failures.push(error),
+      )
+      .finally(() => answered++);
+  });
+  return {
+    controller,
+    isOver: () => answered === operations.length,
+    check: async (steps) => {
+      expect(failures).toEqual([]);
+      const view = await readAll(store, keys);
+      const told = `after ${steps.join(', ')}`;
+      expect(disagreements(view, NOW_MS), told).toEqual([]);
+      expectOwned(view, told);
+      if (explained) expect(explained, told).toContain(outcomeText({ answers, meaning: meaningOf(view) }));
+    },
+    end: async () => {
+      await Promise.all(replicas.map(({ end }) => end()));
+    },
+  };
+}
+
+/** Every address that an endpoint names is held once. */
+function expectOwned(view: MapView, told: string): void {
+  const named = view.endpoints().flatMap(({ value }) => value.addresses.map(({ address }) => formatPrefix(address)));
+  expect(new Set(named).size, told).toBe(named.length);
+  const held = view
+    .blocks()
+    .flatMap(({ prefix: cidr, allocations }) =>
+      allocations.flatMap((index, ordinal) =>
+        index === null ? [] : [formatPrefix(hostPrefix(addressAt(cidr, ordinal)))],
+      ),
+    );
+  expect(new Set(held).size, told).toBe(held.length);
+}
+
+async function exploreScenario(scenario: Scenario, way: Way) {
+  const { operations } = scenario;
+  const records = await prepare(scenario);
+  const isAtomic = operations.every((each) => each.isAtomic);
+  const explained = new Set<string>();
+  if (isAtomic)
+    for (const order of orders(operations.map((_, index) => index)))
+      explained.add(outcomeText(await inTurn(records, operations, order)));
+  return explore(() => beginRun({ operations, way, records, explained: isAtomic ? explained : undefined }));
+}
+
+const one = allocate('c1', { pod: POD });
+const two = allocate('c2', { pod: POD });
+const both = allocate('c4', { pod: undefined, families: [4, 6] });
+const far = allocate('c3', { nodeName: 'n2' });
+const given = (id: string, nodeName = 'n1'): Operation =>
+  allocate(id, { nodeName, addresses: [addressAt(prefix('10.0.0.0/30'), 1)] });
+const six = createPool('six', 'fd00::/126');
+
+const STRAY: RecordValue = { kind: 'handle', value: { id: 'net.c1', blocks: new Map([['10.0.0.0/31', 1]]) } };
+const PENDING: RecordValue = { kind: 'affinity', value: affinity('10.0.0.2/31', 'n1', 'pending') };
+
+/** A pool of two blocks of two addresses, and a block or two in use. */
+const SCENARIOS: readonly Scenario[] = [
+  { name: 'one attachment twice', operations: [one, one], isThorough: true },
+  { name: 'two containers, no block', operations: [one, two], isThorough: true },
+  { name: 'two containers, one address left', before: [far, allocate('c0'), allocate('c9')], operations: [one, two] },
+  { name: 'two nodes', operations: [one, far], isThorough: true },
+  { name: 'the last block', before: [far], operations: [one, allocate('c5', { nodeName: 'n3' })] },
+  { name: 'an attachment comes and goes', before: [one], operations: [one, release('c1')], isThorough: true },
+  { name: 'a sandbox replaces another', before: [one], operations: [two, release('c1')], isThorough: true },
+  {
+    name: 'a release and who waits for its address',
+    before: [one, two, far, allocate('c0', { nodeName: 'n2' })],
+    operations: [release('c1'), allocate('c5')],
+  },
+  { name: 'one release twice', before: [one], operations: [release('c1'), release('c1')] },
+  { name: 'two releases', before: [one, two], operations: [release('c1'), release('c2')] },
+  {
+    name: 'a release by handle and one by attachment',
+    before: [one],
+    operations: [releaseHandle('c1'), release('c1')],
+  },
+  { name: 'a release by handle and the attachment’s return', before: [one], operations: [releaseHandle('c1'), one] },
+  { name: 'both families', before: [six], operations: [both, both] },
+  { name: 'both families and a release of them', before: [six, both], operations: [both, release('c4')] },
+  { name: 'a given address twice', operations: [given('c1'), given('c2', 'n2')] },
+  {
+    name: 'a given address and one that comes by itself',
+    before: [allocate('c0')],
+    operations: [given('c1'), allocate('c2')],
+  },
+  { name: 'pools that overlap', operations: [createPool('a', '10.1.0.0/30'), createPool('b', '10.1.0.0/29')] },
+  { name: 'claims of one block', operations: [claim('10.0.0.0/31', 'n1'), claim('10.0.0.0/31', 'n2')] },
+  { name: 'a claim and an allocation', operations: [claim('10.0.0.0/30', 'n2'), one] },
+  { name: 'a pool goes while an address is given', operations: [deletePool('drain'), one] },
+  { name: 'a pool is to go unless it is used', operations: [deletePool('refuse'), one] },
+  { name: 'a pool goes with its addresses', before: [one], operations: [deletePool('release'), two] },
+  { name: 'a pool goes with its last address', before: [one], operations: [deletePool('drain'), release('c1')] },
+  { name: 'a node goes while it gets an address', before: [one], operations: [deleteNode('n1'), two] },
+  { name: 'a node goes while it gives one back', before: [one, two], operations: [deleteNode('n1'), release('c1')] },
+  { name: 'a node goes twice', before: [one], operations: [deleteNode('n1'), deleteNode('n1')] },
+  { name: 'a repair of what is coming', damage: [STRAY, PENDING], operations: [repair, one] },
+  { name: 'a repair of what is going', before: [one], damage: [STRAY, PENDING], operations: [repair, release('c1')] },
+  { name: 'two repairs', damage: [STRAY, PENDING], operations: [repair, repair] },
+  { name: 'three containers', operations: [one, two, allocate('c5')] },
+  { name: 'three nodes and two blocks', operations: [one, far, allocate('c5', { nodeName: 'n3' })] },
+  {
+    name: 'a container comes, another goes, a third takes its name',
+    before: [one],
+    operations: [release('c1'), two, allocate('c5', { pod: POD })],
+  },
+  { name: 'an attachment comes twice and goes', operations: [one, one, release('c1')] },
+  { name: 'three releases', before: [one, two], operations: [release('c1'), releaseHandle('c1'), release('c2')] },
+  {
+    name: 'a handle that is right by what was left in it',
+    damage: [STRAY],
+    operations: [one, release('c1')],
+    isThorough: true,
+  },
+  { name: 'a handle that is read before its block', damage: [STRAY], operations: [two, one, release('c1')] },
+  { name: 'a repair among others', damage: [STRAY], operations: [repair, one, release('c1')] },
+  {
+    name: 'a pool, a node and an allocation',
+    operations: [createPool('a', '10.1.0.0/31'), claim('10.0.0.2/31', 'n2'), one],
+  },
+];
+
+const WAYS: readonly Way[] = [
+  { isShared: true, deliveries: 'prompt' },
+  { isShared: false, deliveries: 'prompt' },
+  { isShared: false, deliveries: 'late' },
+];
+
+const THOROUGH: Way = { isShared: false, deliveries: 'anytime' };
+
+describe.each(SCENARIOS)('$name', (scenario) => {
+  const names = scenario.operations.map(({ name }) => name).join('; ');
+  const ways = scenario.isThorough ? [...WAYS, THOROUGH] : WAYS;
+
+  test.each(ways)(
+    `every order of: ${names} (one replica: $isShared, changes: $deliveries)`,
+    async (way) => {
+      const { ordersCount } = await exploreScenario(scenario, way);
+      expect(ordersCount).toBeGreaterThan(0);
+      // Where changes are brought at any moment, each of the two commits at least may be brought before the other's begin, or after.
+      if (way === THOROUGH) expect(ordersCount).toBeGreaterThan(10);
+    },
+    60_000,
+  );
+});
