@@ -36,7 +36,8 @@ export function continueHandleRelease(view: View, release: HandleRelease): Decis
     const isLast = others.length === 0 && (first?.blocks.size ?? 0) <= ENTRIES_PER_STEP;
     return { changes: changes.flat(), outcome: { state: isLast ? 'done' : 'more', addresses: [] } };
   }
-  const isWhole = batch.length === held.length && others.length === 0 && (!first || isCountedAnew(first));
+  const isRight = !first || (first.id === handleId && isCountedAnew(first));
+  const isWhole = batch.length === held.length && others.length === 0 && isRight;
   return {
     changes: [...giveBack(view, batch, nowMs), mark],
     outcome: { state: isWhole ? 'done' : 'more', addresses: batch.map(addressOf) },

@@ -1,0 +1,56 @@
+import { parseAddress, type Address } from '@podwire/shared/net/address';
+import { formatPrefix } from '@podwire/shared/net/prefix';
+
+import { takeOrdinals } from './block.js';
+import type { AllocationAttributes, Block } from './records.js';
+import type { MapView } from './map-view.fixture.js';
+import type { RecordValue } from './view.js';
+
+/** What tests of releases share. */
+
+export function address(text: string): Address {
+  const parsed = parseAddress(text);
+  if (!parsed) throw new Error(`${text} is no address`);
+  return parsed;
+}
+
+/** Attributes as Calico's own plugin writes them. */
+export function calico(
+  handleId: string | undefined,
+  owner: Readonly<Record<string, string>> = {},
+): AllocationAttributes {
+  return { handleId, owner, releasedAtMs: undefined };
+}
+
+export interface Give {
+  readonly ordinals: readonly number[];
+  readonly attributes: AllocationAttributes;
+}
+
+/** The block with addresses given. */
+export function given(block: Block, ...gives: readonly Give[]): Block {
+  return gives.reduce((current, { ordinals, attributes }) => takeOrdinals(current, ordinals, attributes), block);
+}
+
+export function handleRecord(id: string, ...counts: readonly (readonly [string, number])[]): RecordValue {
+  return { kind: 'handle', value: { id, blocks: new Map(counts) } };
+}
+
+/** The handles that blocks hold addresses for, counted in the obvious way. */
+export function countedHandles(view: MapView): Record<string, Record<string, number>> {
+  const counts: Record<string, Record<string, number>> = {};
+  for (const { prefix, allocations, attributes } of view.blocks()) {
+    for (const index of allocations) {
+      const id = index === null ? undefined : attributes[index]?.handleId;
+      if (id === undefined) continue;
+      const blocks = (counts[id] ??= {});
+      const cidr = formatPrefix(prefix);
+      blocks[cidr] = (blocks[cidr] ?? 0) + 1;
+    }
+  }
+  return counts;
+}
+
+export function storedHandles(view: MapView): Record<string, Record<string, number>> {
+  return Object.fromEntries(view.all('handle').map(({ value }) => [value.id, Object.fromEntries(value.blocks)]));
+}
