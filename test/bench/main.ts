@@ -3,6 +3,7 @@ import { parseArgs } from 'node:util';
 
 import { formatFigure, type Figure } from './figure.js';
 import { measureCni } from './groups/cni.js';
+import { measureIpamScale } from './groups/ipam-scale.js';
 import { measureIpam } from './groups/ipam.js';
 
 const USAGE = 'usage: npm run bench -- [--only GROUP] [--json FILE]';
@@ -11,6 +12,7 @@ const USAGE = 'usage: npm run bench -- [--only GROUP] [--json FILE]';
 const GROUPS: Readonly<Record<string, (report: (line: string) => void) => Promise<Figure[]>>> = {
   cni: measureCni,
   ipam: measureIpam,
+  'ipam-scale': measureIpamScale,
 };
 
 const say = (line: string) => process.stdout.write(`${line}\n`);

@@ -1,9 +1,12 @@
+import { randomUUID } from 'node:crypto';
 import process from 'node:process';
 
 import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';
+import { EtcdStore } from '@podwire/ipam/store/etcd/etcd-store';
 import type { Store, Transaction } from '@podwire/ipam/store/store';
 
 import { median, type Figure } from '../figure.js';
+import { startEtcd } from '../ipam/etcd.js';
 import { allocationRate, IpamCaller, newContainerId, timed, type Load } from '../ipam/load.js';
 import { Place, startIpam } from '../ipam/processes.js';
 import { countRoundTrips } from '../ipam/round-trips.js';
@@ -28,6 +31,7 @@ export async function measureIpam(report: Report): Promise<Figure[]> {
     { name: 'ipam.roundtrips.allocate_first_of_node', value: trips.allocateFirstOfNode, goal: 2, ...roundTrips },
     { name: 'ipam.roundtrips.release', value: trips.release, goal: 1, ...roundTrips },
     ...(await measureEmbedded(report)),
+    ...(await measureEtcd(report)),
   ];
 }
 
@@ -52,6 +56,73 @@ async function measureEmbedded(report: Report): Promise<Figure[]> {
   } finally {
     place.remove();
   }
+}
+
+/** Replicas on one etcd; each caller, which is a node, stays with one of them. */
+const REPLICAS = 3;
+
+async function measureEtcd(report: Report): Promise<Figure[]> {
+  const place = new Place();
+  const stops: (() => Promise<void>)[] = [];
+  try {
+    const etcd = await startEtcd(place);
+    stops.push(() => etcd.process.stop());
+    const callers: IpamCaller[] = [];
+    for (let replica = 0; replica < REPLICAS; replica++) {
+      const env = { PODWIRE_IPAM_STORE: 'etcd', PODWIRE_IPAM_ETCD_ENDPOINTS: etcd.url };
+      const ipam = await startIpam(place, env);
+      const caller = new IpamCaller(ipam.socket);
+      callers.push(caller);
+      stops.push(() => ipam.process.stop());
+      if (replica === 0) await caller.allocate(newContainerId(), 'node-0');
+    }
+    const [first] = callers;
+    if (!first) throw new Error('there is no replica');
+    const rate1 = await medianRate([first], { ...LOAD, nodes: 1 });
+    const [single, several] = await ratesSideBySide(first, callers);
+    report(
+      `etcd: ${single.toFixed(0)}/s of 64 nodes, ${rate1.toFixed(0)}/s of one, ${several.toFixed(0)}/s by 3 replicas`,
+    );
+    const latency = await compareWithBareEtcd(first, etcd.url);
+    report(`etcd: allocate p50 ${latency.allocateMs.toFixed(3)} ms, transaction ${latency.bareMs.toFixed(3)} ms`);
+    for (const caller of callers) caller.close();
+    return [
+      { name: 'ipam.etcd.rate.64_nodes', value: single, unit: '1/s', better: 'higher', goal: 3000 },
+      { name: 'ipam.etcd.rate.1_node', value: rate1, unit: '1/s', better: 'higher', goal: 2500 },
+      { name: 'ipam.etcd.rate.3_replicas_vs_1', value: several / single, unit: 'ratio', better: 'higher', goal: 0.9 },
+      { name: 'ipam.etcd.allocate.vs_txn', value: latency.ratio, unit: 'ratio', better: 'lower', goal: 1.6 },
+    ];
+  } finally {
+    for (const stop of stops.reverse()) await stop();
+    place.remove();
+  }
+}
+
+/** One replica serving all callers, and all replicas serving them, in turns. The idle ones watch all the same. */
+async function ratesSideBySide(first: IpamCaller, all: readonly IpamCaller[]): Promise<readonly [number, number]> {
+  const [single, several]: [number[], number[]] = [[], []];
+  for (let round = 0; round < ROUNDS; round++) {
+    single.push(await allocationRate([first], { ...LOAD, nodes: CALLERS }));
+    several.push(await allocationRate(all, { ...LOAD, nodes: CALLERS }));
+  }
+  return [median(single), median(several)];
+}
+
+async function compareWithBareEtcd(caller: IpamCaller, url: string): Promise<Latency> {
+  const none = { caFile: undefined, certFile: undefined, keyFile: undefined };
+  const store = await EtcdStore.open({
+    endpoints: [url],
+    credentials: { ...none, username: undefined, passwordFile: undefined },
+    requestTimeoutMs: 5000,
+    dialTimeoutMs: 5000,
+    maxOperationsCount: 128,
+    maxRequestBytes: 1_572_864,
+    keyPrefix: '/bench',
+    uid: randomUUID(),
+  });
+  const latency = await compareLatency(caller, store);
+  await store.close();
+  return latency;
 }
 
 async function medianRate(services: readonly IpamCaller[], load: Load): Promise<number> {

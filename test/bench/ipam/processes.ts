@@ -104,7 +104,12 @@ export async function startIpam(place: Place, env: Readonly<Record<string, strin
   const process_ = await ServingProcess.start([process.execPath, join(ROOT, 'services/ipam/dist/main.js')], {
     endpoint: socket,
     logFile: place.path(`${name}.log`),
-    env: { PODWIRE_IPAM_LISTEN: `unix:${socket}`, PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/8', ...env },
+    env: {
+      PODWIRE_IPAM_LISTEN: `unix:${socket}`,
+      PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/8',
+      PODWIRE_IPAM_UNKNOWN_NODES: 'register',
+      ...env,
+    },
   });
   return { process: process_, socket };
 }

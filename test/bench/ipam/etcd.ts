@@ -1,0 +1,43 @@
+import { createServer } from 'node:net';
+
+import { ServingProcess, type Place } from './processes.js';
+
+export interface Etcd {
+  readonly process: ServingProcess;
+  readonly url: string;
+}
+
+/** Starts one etcd on the loopback interface, with etcd's own settings: each commit is synced to the disk. */
+export async function startEtcd(place: Place): Promise<Etcd> {
+  const [port, peerPort] = [await freePort(), await freePort()];
+  const [url, peerUrl] = [`http://127.0.0.1:${port}`, `http://127.0.0.1:${peerPort}`];
+  const process = await ServingProcess.start(
+    [
+      'etcd',
+      `--data-dir=${place.path('etcd')}`,
+      `--listen-client-urls=${url}`,
+      `--advertise-client-urls=${url}`,
+      `--listen-peer-urls=${peerUrl}`,
+      `--initial-advertise-peer-urls=${peerUrl}`,
+      `--initial-cluster=default=${peerUrl}`,
+      '--log-level=error',
+    ],
+    { endpoint: port, logFile: place.path('etcd.log') },
+  );
+  return { process, url };
+}
+
+/** A port of the loopback interface that nobody listens at now. */
+function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const server = createServer();
+    server.once('error', reject);
+    server.listen(0, '127.0.0.1', () => {
+      const address = server.address();
+      server.close(() => {
+        if (address !== null && typeof address === 'object') resolve(address.port);
+        else reject(new Error('no port was given'));
+      });
+    });
+  });
+}

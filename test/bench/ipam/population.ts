@@ -1,0 +1,72 @@
+import { attributesFor } from '@podwire/ipam/allocator/attributes';
+import { makeBlock, takeAddress } from '@podwire/ipam/allocator/block';
+import { endpointKey, makeEndpoint } from '@podwire/ipam/allocator/endpoint';
+import type { Block, EndpointAddress } from '@podwire/ipam/allocator/records';
+import type { RecordValue } from '@podwire/ipam/allocator/view';
+import { RecordKeys } from '@podwire/ipam/store/record/keys';
+import { writeRecord } from '@podwire/ipam/store/record/record';
+import type { Store } from '@podwire/ipam/store/store';
+import { handleId } from '@podwire/shared/attachment/names';
+import { addressAt, formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+
+/** A datastore as that many nodes with that many containers each leave it. */
+export interface Population {
+  readonly nodes: number;
+  readonly containersPerNode: number;
+  /** Every block is in it. */
+  readonly pool: string;
+}
+
+const BLOCK_BITS = 26;
+
+/** Blocks are this far apart, so that the space between them can be claimed. */
+const BLOCK_STRIDE = 16n;
+
+/** Writes the records of a population, in transactions of one node each. */
+export async function populate(store: Store, population: Population): Promise<void> {
+  const keys = new RecordKeys('/calico');
+  const signal = new AbortController().signal;
+  const nowMs = Date.now();
+  for (let node = 0; node < population.nodes; node++) {
+    const records = recordsOf(node, { ...population, nowMs });
+    const puts = records.map((record) => {
+      return { key: keys.of(record), value: Buffer.from(writeRecord(record, undefined).text) };
+    });
+    await store.commit({ comparisons: [], puts, deletes: [] }, signal);
+  }
+}
+
+function recordsOf(node: number, { containersPerNode, pool, nowMs }: Population & { nowMs: number }): RecordValue[] {
+  const nodeName = `populated-${node}`;
+  const owner = { kind: 'host', name: nodeName } as const;
+  const prefix = blockPrefix(pool, node);
+  let block: Block = makeBlock({ prefix, owner, nowMs });
+  const records: RecordValue[] = [{ kind: 'affinity', value: { owner, block: prefix, state: 'confirmed' } }];
+  for (let container = 0; container < containersPerNode; container++) {
+    const containerId = `${node}-${container}-`.padEnd(64, 'f');
+    const attachment = { network: 'podwire', containerId, interfaceName: 'eth0' };
+    const identity = { attachment, nodeName, pod: undefined, netns: undefined };
+    const taken = takeAddress(block, attributesFor(identity, nowMs));
+    if (!taken) throw new Error('a block has too few addresses for a node');
+    block = taken.block;
+    const { ordinal, sequenceNumber } = taken;
+    const address: EndpointAddress = {
+      address: hostPrefix(addressAt(prefix, ordinal)),
+      block: prefix,
+      poolName: 'default-ipv4-ippool',
+      sequenceNumber,
+    };
+    const blocks = new Map([[formatPrefix(prefix), 1]]);
+    records.push({ kind: 'handle', value: { id: handleId(attachment), blocks } });
+    const endpoint = makeEndpoint({ ...identity, createdAtMs: nowMs }, [address]);
+    records.push({ kind: 'endpoint', key: endpointKey(identity), value: endpoint });
+  }
+  return [...records, { kind: 'block', value: block }];
+}
+
+function blockPrefix(pool: string, node: number): Prefix {
+  const parsed = parsePrefix(pool);
+  if (!parsed.ok) throw new Error(`${pool} ${parsed.fault}`);
+  const size = 1n << BigInt(32 - BLOCK_BITS);
+  return { ...parsed.prefix, value: parsed.prefix.value + BigInt(node) * BLOCK_STRIDE * size, length: BLOCK_BITS };
+}
