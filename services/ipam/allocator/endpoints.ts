@@ -25,8 +25,8 @@ export interface EndpointPage extends Pick<Page<StoredEndpoint>, 'items'> {
   readonly next: string;
 }
 
-/** Endpoints that one page looks at: a search that few match must not hold up everything else (10,000 take about 2 ms). */
-const MOST_LOOKED_AT = 10_000;
+/** Endpoints that one page looks at: a search that few match must not hold up everything else (of 250,000, 2,000 take 8 ms). */
+const MOST_LOOKED_AT = 2000;
 
 /**
  * A page of the endpoints. It may end before the limit, even empty, while there are more.
@@ -36,12 +36,13 @@ const MOST_LOOKED_AT = 10_000;
  */
 export function listEndpoints(view: View, { after, limit, ...filter }: EndpointQuery): EndpointPage {
   const items: StoredEndpoint[] = [];
-  let position = after;
+  let last: StoredEndpoint | undefined;
   let lookedAt = 0;
   for (const endpoint of candidates(view, filter, after)) {
-    if (items.length === limit || lookedAt === MOST_LOOKED_AT) return { items, next: position };
+    if (last && (items.length === limit || lookedAt === MOST_LOOKED_AT))
+      return { items, next: formatEndpointKey(last.key) };
     lookedAt++;
-    position = formatEndpointKey(endpoint.key);
+    last = endpoint;
     if (matches(endpoint, filter)) items.push(endpoint);
   }
   return { items, next: '' };
@@ -56,10 +57,12 @@ export function* endpointsOfNode(view: View, nodeName: string): Generator<Stored
 /** Every endpoint behind `after` that matches, and others: whole runs of keys that cannot match are left out. */
 function* candidates(view: View, filter: EndpointFilter, after: string): Generator<StoredEndpoint, void, void> {
   for (const namespace of namespaces(view, filter, after)) {
-    for (const prefix of keyPrefixes(namespace, filter)) {
+    for (const namePrefix of namePrefixes(filter)) {
+      const prefix = formatEndpointKey({ namespace, name: namePrefix });
       // No key is the prefix itself, so nothing is missed by beginning behind it.
       for (const endpoint of view.endpointsBehind(after > prefix ? after : prefix)) {
-        if (!formatEndpointKey(endpoint.key).startsWith(prefix)) break;
+        const { key } = endpoint;
+        if (key.namespace !== namespace || !key.name.startsWith(namePrefix)) break;
         yield endpoint;
       }
     }
@@ -90,10 +93,9 @@ function behindNamespace({ namespace }: EndpointKey): string {
   return `${namespace}0`;
 }
 
-/** What the keys of a namespace that can match begin with, in order. */
-function keyPrefixes(namespace: string, { nodeName, podName }: EndpointFilter): string[] {
-  if (nodeName === '') return [`${namespace}/`];
-  return endpointPrefixes({ nodeName, podName }).map((prefix) => `${namespace}/${prefix}`);
+/** What the names that can match begin with, in order. */
+function namePrefixes({ nodeName, podName }: EndpointFilter): string[] {
+  return nodeName === '' ? [''] : endpointPrefixes({ nodeName, podName });
 }
 
 function matches({ key, value }: StoredEndpoint, filter: EndpointFilter): boolean {
