@@ -1,3 +1,5 @@
+import { Writable } from 'node:stream';
+
 import { parseAddress, type Address } from '@podwire/shared/net/address';
 import { formatAddress } from '@podwire/shared/net/address';
 import { hostPrefix } from '@podwire/shared/net/prefix';
@@ -41,7 +43,13 @@ async function start(keptHoursCount = KEPT_HOURS) {
   let uids = 0;
   const ipam = new Ipam({
     updates: updater,
-    events: new Events(createLogger({ service: 'test', level: 'silent' })),
+    events: new Events(
+      createLogger({
+        service: 'test',
+        level: 'fatal',
+        destination: new Writable({ write: (_chunk, _encoding, done) => done() }),
+      }),
+    ),
     clock,
     newUid: () => `uid-${uids++}`,
     history: { log: new HistoryLog(store, keys), keptHoursCount },
