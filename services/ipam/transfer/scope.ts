@@ -14,7 +14,7 @@ export function markerKey(prefix: string): string {
 
 /** Processes' own keys, which mean nothing without them: the import's mark, and what tells late transactions of etcd. */
 export function isPassing(prefix: string, key: string): boolean {
-  return key === markerKey(prefix) || key.startsWith(`${prefix}/podwire/fences/`);
+  return key === markerKey(prefix) || key.startsWith(`/podwire${prefix}/fences/`);
 }
 
 /** A key of one datastore as it is in another; undefined for a key that is none of its. */

@@ -42,7 +42,7 @@ export async function contentOf(store: Store, prefix = '/calico'): Promise<Map<s
   for (const root of rootsOf(prefix)) records.push(...(await store.list(root, forever)).records);
   return new Map(
     records
-      .filter(({ key }) => !key.endsWith('/import') && !key.includes('/podwire/fences/'))
+      .filter(({ key }) => !key.endsWith('/import') && !key.startsWith(`/podwire${prefix}/fences/`))
       .map(({ key, value }) => [key, Buffer.from(value).toString('hex')]),
   );
 }

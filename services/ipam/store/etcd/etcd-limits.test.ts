@@ -206,6 +206,7 @@ describe('users', () => {
     server.ctl('user', 'add', 'podwire:pass');
     server.ctl('role', 'add', 'ipam');
     server.ctl('role', 'grant-permission', 'ipam', '--prefix=true', 'readwrite', '/calico/');
+    server.ctl('role', 'grant-permission', 'ipam', '--prefix=true', 'readwrite', '/podwire/calico/');
     server.ctl('user', 'grant-role', 'podwire', 'ipam');
     server.ctl('auth', 'enable');
     return server;

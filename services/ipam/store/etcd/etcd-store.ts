@@ -61,7 +61,7 @@ export class EtcdStore implements Store {
 
   private constructor(options: EtcdStoreOptions) {
     this.#options = options;
-    this.#ownKey = `${options.keyPrefix}/podwire/fences/${options.uid}/`;
+    this.#ownKey = `/podwire${options.keyPrefix}/fences/${options.uid}/`;
     const { clock = systemClock, report = () => undefined } = options;
     this.#cluster = new EtcdCluster({ ...options, clock, report, probeKey: this.#ownKey });
     this.#fence = new Fence({ cluster: this.#cluster, keyPrefix: this.#ownKey });

@@ -38,7 +38,7 @@ const REFUSALS: readonly Refusal[] = [
     texts: ['permission denied'],
     code: 'STORE_DENIED',
     reason:
-      'does not let this user read and write all keys below the prefix: grant it a role that may (etcdctl role grant-permission --prefix)',
+      'does not let this user read and write all keys below the prefix and below /podwire<prefix>: grant it a role that may (etcdctl role grant-permission --prefix)',
   },
   {
     texts: ['authentication failed, invalid user ID or password'],

@@ -42,7 +42,7 @@ async function commitInVain(key: string): Promise<void> {
   await openLater();
 }
 
-const fences = (): string[] => [...server.dump('/calico/podwire/').keys()];
+const fences = (): string[] => [...server.dump('/podwire/calico/fences/').keys()];
 
 describe('a transaction that arrives after it was given up', () => {
   it('is executed as long as nothing has been asked since, and found by what is asked then', async () => {
@@ -73,7 +73,7 @@ describe('a transaction that arrives after it was given up', () => {
     expect(fences()).toEqual([]);
     await commitInVain('/a');
     await store.revision(never);
-    expect(fences()).toEqual(['/calico/podwire/fences/this-store/0']);
+    expect(fences()).toEqual(['/podwire/calico/fences/this-store/0']);
     const leases = server.ctl('lease', 'list').match(/^[0-9a-f]+$/gm) ?? [];
     expect(leases).toHaveLength(1);
     expect(server.ctl('lease', 'timetolive', leases[0]!, '--keys')).toMatch(/TTL\(86400s\).*this-store\/0/);
