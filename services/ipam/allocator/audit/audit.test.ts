@@ -271,7 +271,6 @@ const DAMAGES: readonly Damage[] = [
       const blocks = [...view.handle('net.c1')!.blocks].filter(([cidr]) => cidr !== B1);
       view.put({ kind: 'handle', value: { id: 'net.c1', blocks: new Map(blocks) } });
     },
-    besides: ['*'],
     repaired: true,
   },
   {

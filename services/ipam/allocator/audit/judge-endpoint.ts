@@ -94,6 +94,9 @@ function judgeCompleteness({ view }: Judging, { key, value }: StoredEndpoint): F
   if (!first) return [];
   const held = [first, ...rest] as const;
   const { addresses } = describeEndpoint(view, value.attachment, held);
+  // What is named and not seen here is in a block that cannot be read, or one that the handle does not name: not the endpoint's fault.
+  const seen = new Set(addresses.map(({ address }) => formatPrefix(address)));
+  if (!value.addresses.every(({ address }) => seen.has(formatPrefix(address)))) return [];
   if (addressText({ addresses }) === addressText(value)) return [];
   const explanation = `endpoint ${key.namespace}/${key.name} says ${addressText(value)}, and its attachment holds ${addressText({ addresses })}`;
   const remedy = safely('writes the endpoint with what the blocks say', () => [
