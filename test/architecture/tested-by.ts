@@ -38,6 +38,20 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/rpc/wire-block.ts': 'services/ipam/service.test.ts',
   'services/ipam/rpc/wire-endpoint.ts': 'services/ipam/service.test.ts',
   'services/ipam/rpc/wire-pool.ts': 'services/ipam/service.test.ts',
+  'services/ipam/rpc/wire-node.ts': 'services/ipam/node-service.test.ts',
+  'services/ipam/rpc/wire-reservation.ts': 'services/ipam/reservation-service.test.ts',
+  'services/ipam/operations/reservations.ts': 'services/ipam/reservation-service.test.ts',
+  'services/ipam/operations/options.ts': 'services/ipam/ipam.test.ts',
+  'services/ipam/allocator/names.ts': 'services/ipam/node-service.test.ts',
+
+  // What a stream is sent, after any changes and cuts.
+  'services/ipam/watch/batches.ts': 'services/ipam/watch/hub.test.ts',
+  'services/ipam/watch/catalog.ts': 'services/ipam/watch/hub.property.test.ts',
+  'services/ipam/watch/recent.ts': 'services/ipam/watch/hub.property.test.ts',
+  'services/ipam/watch/waiters.ts': 'services/ipam/watch/hub.test.ts',
+  'services/ipam/watch/watched.ts': 'services/ipam/watch/hub.test.ts',
+  // From store to file to store, cut off at each transaction.
+  'services/ipam/transfer/import.ts': 'services/ipam/transfer/transfer.test.ts',
 
   // The store's contract, run on every store, and the mirror that is fed by it.
   'services/ipam/store/change-log.ts': 'services/ipam/store/memory/memory-store.test.ts',
