@@ -6,6 +6,9 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // Seen through a real client that has no files of the contract.
   'services/shared/rpc/reflection.ts': 'services/shared/rpc/server.test.ts',
 
+  // The border of all calls, by both kinds of them.
+  'services/shared/rpc/border.ts': 'services/shared/rpc/unary.test.ts',
+
   // Every wrong argument of every method, through the API.
   'addon/lib/check.ts': 'addon/test/misuse.test.ts',
   'addon/lib/scalars.ts': 'addon/test/misuse.test.ts',

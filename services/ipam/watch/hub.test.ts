@@ -349,6 +349,19 @@ describe('many streams', () => {
     await Promise.all(readers.map((reader) => reader.cancel()));
   });
 
+  test('leave nothing encoded behind, some time after the last one', async () => {
+    await restart({ cacheIdleMs: 20 });
+    await put(POOL);
+    const encodedBy = async (): Promise<number> => {
+      const reader = await new Reader().whole();
+      await reader.cancel();
+      return replica.codec.encoded;
+    };
+    expect([await encodedBy(), await encodedBy()]).toEqual([1, 1]);
+    await new Promise((resolve) => setTimeout(resolve, 60));
+    expect(await encodedBy()).toBe(2);
+  });
+
   test('beyond the room for encoded objects are served all the same', async () => {
     await restart({ cacheBytes: 0 });
     await put(POOL);

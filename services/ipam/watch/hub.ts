@@ -23,6 +23,8 @@ export interface HubOptions {
   readonly messageBytes?: number;
   /** Bytes of encoded objects that are kept for the next stream. Default: 96 MiB. */
   readonly cacheBytes?: number;
+  /** How long encoded objects are kept when the last stream has ended, in milliseconds. Default: 60,000. */
+  readonly cacheIdleMs?: number;
   /** How long a stream may be without a message before it gets a bookmark, in milliseconds. Default: 30,000. */
   readonly bookmarkAfterMs?: number;
 }
@@ -42,6 +44,7 @@ const DEFAULTS = {
   recentCapacity: 100_000,
   messageBytes: 128 * 1024,
   cacheBytes: 96 * 2 ** 20,
+  cacheIdleMs: 60_000,
   bookmarkAfterMs: 30_000,
 } as const;
 
@@ -62,7 +65,9 @@ export class WatchHub implements Watches {
   readonly #waiters: Waiters;
   /** Streams with a token of a replica that is ahead of this one. */
   readonly #reaching = new Set<Reaching>();
+  readonly #stop = new AbortController();
   #streams = 0;
+  #clearIsDue = false;
 
   constructor(options: HubOptions) {
     this.#options = { ...DEFAULTS, ...options };
@@ -96,6 +101,7 @@ export class WatchHub implements Watches {
 
   /** Ends what the hub does by itself. The streams are ended by their signals. */
   close(): void {
+    this.#stop.abort();
     this.#waiters.close();
   }
 
@@ -125,8 +131,18 @@ export class WatchHub implements Watches {
       }
     } finally {
       this.#streams--;
-      if (this.#streams === 0) this.#batches.clear();
+      if (this.#streams === 0) this.#clearWhenIdle();
     }
+  }
+
+  #clearWhenIdle(): void {
+    if (this.#clearIsDue) return;
+    this.#clearIsDue = true;
+    const { clock, cacheIdleMs } = this.#options;
+    void clock.sleep(cacheIdleMs, this.#stop.signal).then(() => {
+      this.#clearIsDue = false;
+      if (this.#streams === 0) this.#batches.clear();
+    });
   }
 
   /** @returns the number of the first change that the client lacks; undefined when it needs a snapshot */
