@@ -25,8 +25,8 @@ import type { Previous } from './previous.js';
 /** Calico's AllocationBlock (libcalico-go/lib/backend/model/block.go). */
 
 /**
- * The stored form of attributes: what they were read from, and the text of it once they were written. A block is written whole
- * with every allocation, and all but one of its attributes as they were.
+ * The stored form of attributes: what they were read from where that has fields of others, and its text once they were written. A
+ * block is written whole with every allocation, and all but one of its attributes as they were.
  */
 const attributeForms = new WeakMap<AllocationAttributes, JsonObject | string>();
 
@@ -87,8 +87,21 @@ function decodeAttributes(source: Field): AllocationAttributes {
     owner: readTextMap(field(raw, 'secondary', path)),
     releasedAtMs: isAbsent(releasedAt) ? undefined : readTime(releasedAt),
   };
-  attributeForms.set(attributes, raw);
+  if (!isMadeFrom(raw)) attributeForms.set(attributes, raw);
   return attributes;
+}
+
+const ATTRIBUTE_FIELDS = new Set(['handle_id', 'secondary', 'releasedAt']);
+
+/** Whether the entry can be written again from its values. */
+function isMadeFrom(raw: JsonObject): boolean {
+  return Object.keys(raw).every((name) => ATTRIBUTE_FIELDS.has(name) && raw[name] !== null);
+}
+
+/** The fields that a rewrite takes over, and those it looks at. */
+export function unknownFields(raw: JsonObject): JsonObject {
+  const kept = Object.entries(raw).filter(([name]) => !KNOWN.has(name) || LOOKED_AT.has(name));
+  return Object.fromEntries(kept);
 }
 
 const ORDINAL = /^(0|[1-9]\d{0,3})$/;
@@ -129,6 +142,7 @@ const KNOWN = new Set([
   'sequenceNumber',
   'sequenceNumberForAllocation',
 ]);
+const LOOKED_AT = new Set(['affinity_claim_time', 'deleted']);
 
 /**
  * The block's JSON text, in the order of fields that Calico's encoder has, so that {@link blockFacts} finds them at its head.

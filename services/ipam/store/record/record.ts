@@ -3,7 +3,7 @@ import { comparePrefixes } from '@podwire/shared/net/prefix';
 
 import type { RecordValue, StoredForeignEndpoint } from '../../allocator/view.js';
 import { decodeAffinity, encodeAffinity } from './affinity.js';
-import { decodeBlock, formatBlock } from './block.js';
+import { decodeBlock, formatBlock, unknownFields } from './block.js';
 import { decodeConfig, encodeConfig } from './config.js';
 import { decodeEndpoint, decodeForeignEndpoint, encodeEndpoint } from './endpoint.js';
 import { Unreadable } from './fields.js';
@@ -14,7 +14,7 @@ import { decodeNode, encodeNode } from './node.js';
 import { decodePool, encodePool } from './pool.js';
 import { decodeReservation, encodeReservation } from './reservation.js';
 
-/** A record with the JSON it was read from, so that a rewrite keeps the fields that Podwire does not know. */
+/** A record with what a rewrite needs of the JSON it was read from, so that it keeps the fields that Podwire does not know. */
 export interface DecodedRecord {
   /** Undefined for a record of another writer that has no meaning here: an endpoint that Calico's own plugin made. */
   readonly record: RecordValue | undefined;
@@ -32,9 +32,11 @@ const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
  */
 export function decodeRecord(key: string, name: RecordName, value: Uint8Array): DecodedRecord {
   try {
-    const raw = decodeObject(value, name);
+    const text = decodeText(value, name);
+    const raw = parseObject(text);
     const record = decodeNamed(raw, name);
-    if (record || name.kind !== 'endpoint') return { record, raw };
+    if (record) return { record, raw: unknownPart(record, { text, raw }) };
+    if (name.kind !== 'endpoint') return { record, raw };
     return { record, foreign: { key: name.key, value: decodeForeignEndpoint(raw) }, raw };
   } catch (error) {
     if (!(error instanceof Unreadable)) throw error;
@@ -46,16 +48,24 @@ export function decodeRecord(key: string, name: RecordName, value: Uint8Array): 
   }
 }
 
-function decodeObject(value: Uint8Array, name: RecordName): JsonObject {
+function decodeText(value: Uint8Array, name: RecordName): string {
   // Old releases of Calico wrote affinities without a value.
-  if (value.length === 0 && name.kind === 'affinity') return {};
-  let text;
+  if (value.length === 0 && name.kind === 'affinity') return '{}';
   try {
-    text = utf8.decode(value);
+    return utf8.decode(value);
   } catch (error) {
     throw new Unreadable(`it is not JSON (${error instanceof Error ? error.message : String(error)})`);
   }
-  return parseObject(text);
+}
+
+/** What a rewrite cannot make from the value. The JSON of a record takes more memory than the record, and there are many. */
+function unknownPart(
+  record: RecordValue,
+  { text, raw }: { readonly text: string; readonly raw: JsonObject },
+): JsonObject {
+  if (record.kind === 'block') return unknownFields(raw);
+  if (record.kind !== 'handle' && record.kind !== 'endpoint') return raw;
+  return JSON.stringify(encodeRecord(record, undefined)) === text ? NOTHING_UNKNOWN : raw;
 }
 
 function parseObject(text: string): JsonObject {
