@@ -20,10 +20,6 @@ import {
   request,
 } from './records.fixture.js';
 import { release } from './release.js';
-import type { Block } from './records.js';
-import type { RecordValue } from './view.js';
-
-const blockRecord = (cidr: string, nodeName = 'n1'): RecordValue => ({ kind: 'block', value: block(cidr, nodeName) });
 
 test('a pool is out of use for one reason at a time', () => {
   const out = (rest: Parameters<typeof pool>[2]) => outOfUse(pool('p', '10.0.0.0/16', rest));

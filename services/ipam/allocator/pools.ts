@@ -2,8 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { prefixContains, prefixOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import { usedCount } from './block.js';
-import { fnv1a64 } from './hash.js';
 import type { Block, Pool } from './records.js';
+import { versionOf } from './version.js';
 import type { View } from './view.js';
 
 /** Use of addresses by containers, among a pool's `allowedUses`. */
@@ -56,14 +56,9 @@ export function poolUtilization(view: View, { prefix }: Pool): Utilization {
   return { capacity: prefixSize(prefix), allocated: BigInt(allocated), blocks: BigInt(blocks) };
 }
 
-/**
- * A pool's resource version: opaque text that differs when anything differs of what Podwire knows about the pool, also when it was
- * deleted and made again. A digest of the record and no revision of the store, because a decision answers with the version of
- * what it is about to write, before there is a revision; so all replicas agree on it, and it survives a move of the datastore.
- */
+/** A pool's resource version, see {@link versionOf}. */
 export function poolVersion(pool: Pool): string {
-  const { prefix, ...rest } = pool;
-  return fnv1a64(JSON.stringify([prefix.family, String(prefix.value), prefix.length, Object.entries(rest).sort()]));
+  return versionOf(pool);
 }
 
 /** The pool that a block lies in. */
