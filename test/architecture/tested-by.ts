@@ -39,8 +39,10 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // Over the wire, with every field.
   'services/ipam/rpc/list-blocks.ts': 'services/ipam/service.test.ts',
   'services/ipam/rpc/wire-block.ts': 'services/ipam/service.test.ts',
+  'services/ipam/allocator/pool-holders.ts': 'services/ipam/allocator/delete-pool.test.ts',
+  'services/ipam/allocator/selector/evaluate.ts': 'services/ipam/allocator/selector/selector.test.ts',
   'services/ipam/rpc/wire-endpoint.ts': 'services/ipam/service.test.ts',
-  'services/ipam/rpc/wire-pool.ts': 'services/ipam/service.test.ts',
+  'services/ipam/rpc/wire-pool.ts': 'services/ipam/pool-service.test.ts',
   'services/ipam/rpc/wire-node.ts': 'services/ipam/node-service.test.ts',
   'services/ipam/rpc/wire-reservation.ts': 'services/ipam/reservation-service.test.ts',
   'services/ipam/operations/reservations.ts': 'services/ipam/reservation-service.test.ts',
