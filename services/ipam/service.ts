@@ -18,6 +18,7 @@ import { watchCodec } from './rpc/wire-watch.js';
 import { HistoryLog } from './store/history-log.js';
 import { Mirror, type MirrorEvent } from './store/mirror.js';
 import { RecordKeys } from './store/record/keys.js';
+import { markExpiry } from './store/release-marks.js';
 import type { Store } from './store/store.js';
 import { Updater } from './store/update.js';
 import { requireWhole } from './transfer/marker.js';
@@ -89,7 +90,7 @@ export async function startService(config: Config, surroundings: Surroundings): 
     await loading;
     stopMetrics = observeUsage(metrics.getMeter('podwire-ipam'), () => ipam.audits.usage());
     upkeeps.push(
-      startUpkeep(ipam, { events, surroundings, history }),
+      startUpkeep(ipam, { config, events, surroundings, history, store }),
       ...startMaintenance(ipam, { config, events, surroundings }),
     );
     server.setServing();
@@ -117,19 +118,22 @@ function startMaintenance(ipam: Ipam, { config, events, surroundings }: Loading)
 }
 
 /** What has to be done without being asked. */
-function startUpkeep(ipam: Ipam, { events, surroundings, history }: UpkeepSurroundings): Upkeep {
+function startUpkeep(ipam: Ipam, { config, events, surroundings, history, store }: UpkeepSurroundings): Upkeep {
   const { clock, random } = surroundings;
+  const keys = new RecordKeys(config.datastorePrefix);
   const expiry = new HistoryExpiry({ ...history, events, clock });
   const tasks = [
     { name: 'finish pool deletions', run: (signal: AbortSignal) => ipam.pools.finishDeletions(signal) },
     { name: 'finish node deletions', run: (signal: AbortSignal) => ipam.nodes.finishDeletions(signal) },
     { name: 'remove old history', run: (signal: AbortSignal) => expiry.run(signal) },
+    { name: 'remove old marks of releases', run: markExpiry({ store, keys, clock }) },
   ];
   return new Upkeep({ tasks, clock, random, failed: (task, error) => events.upkeepFailed(task, error) });
 }
 
-interface UpkeepSurroundings extends Omit<Loading, 'config'> {
+interface UpkeepSurroundings extends Loading {
   readonly history: HistoryOptions;
+  readonly store: Store;
 }
 
 function historyOptions(store: Store, { datastorePrefix, historyHours }: Config): HistoryOptions {

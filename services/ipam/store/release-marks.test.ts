@@ -1,10 +1,10 @@
 import { describe, expect, it } from 'vitest';
 
 import { MemoryStore } from './memory/memory-store.js';
-import { expireReleaseMarks } from './release-marks.js';
+import { expireReleaseMarks, markExpiry } from './release-marks.js';
 import { forever, keys } from './store.fixture.js';
 
-const HOUR_MS = 3_600_000;
+const KEPT_MS = 15 * 60_000;
 const nowMs = Date.parse('2026-08-22T12:00:00Z');
 
 const mark = (id: string, atMs: number) => ({
@@ -24,11 +24,11 @@ async function marksIn(store: MemoryStore): Promise<string[]> {
 }
 
 describe('marks of releases', () => {
-  it('go after an hour, and those that cannot be read at once', async () => {
+  it('go after a quarter of an hour, and those that cannot be read at once', async () => {
     const store = await storeWith([
-      mark('old', nowMs - HOUR_MS),
-      mark('young', nowMs - HOUR_MS + 1),
-      mark('ahead', nowMs + HOUR_MS),
+      mark('old', nowMs - KEPT_MS),
+      mark('young', nowMs - KEPT_MS + 1),
+      mark('ahead', nowMs + KEPT_MS),
       { key: keys.release('broken'), value: Buffer.from('{') },
     ]);
     expect(await expireReleaseMarks({ store, keys, nowMs }, forever)).toBe(2);
@@ -52,5 +52,19 @@ describe('marks of releases', () => {
     };
     expect(await expireReleaseMarks({ store, keys, nowMs }, forever)).toBe(0);
     expect(await marksIn(store)).toEqual(['c1']);
+  });
+
+  it('are not looked at more often than every five minutes', async () => {
+    const store = await storeWith([mark('c1', 0)]);
+    const clock = { timeMs: nowMs, nowMs: () => clock.timeMs, sleep: () => Promise.resolve('elapsed' as const) };
+    const run = markExpiry({ store, keys, clock });
+    await run(forever);
+    await store.commit({ comparisons: [], puts: [mark('c2', 0)], deletes: [] }, forever);
+    clock.timeMs += 5 * 60_000 - 1;
+    await run(forever);
+    expect(await marksIn(store)).toEqual(['c2']);
+    clock.timeMs += 1;
+    await run(forever);
+    expect(await marksIn(store)).toEqual([]);
   });
 });

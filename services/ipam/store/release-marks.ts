@@ -1,11 +1,19 @@
+import type { Clock } from '@podwire/shared/runtime/clock';
+
 import type { RecordKeys } from './record/keys.js';
-import type { Store } from './store.js';
+import type { Store, StoredRecord } from './store.js';
 
-/** By far longer than a transaction can be on its way to the datastore, and than the clocks of two replicas are apart. */
-const KEPT_MS = 60 * 60 * 1000;
+/** By far longer than a transaction is on its way to the datastore. */
+const KEPT_MS = 15 * 60 * 1000;
 
-/** Marks that are looked at, and removed, at once. */
-const PAGE_COUNT = 100;
+/** Every mark is looked at each time, so not too often. */
+const INTERVAL_MS = 5 * 60 * 1000;
+
+/** Marks that are looked at at once. */
+const PAGE_COUNT = 1000;
+
+/** Marks that are removed at once, within the limit of any datastore. */
+const BATCH_COUNT = 100;
 
 export interface MarkExpiry {
   readonly store: Store;
@@ -25,15 +33,29 @@ export async function expireReleaseMarks({ store, keys, nowMs }: MarkExpiry, sig
   for (;;) {
     const { records, more } = await store.scan({ prefix: keys.releases, after, limit: PAGE_COUNT }, signal);
     const old = records.filter(({ value }) => !(nowMs - releaseTimeMs(value) < KEPT_MS));
-    if (old.length > 0) {
-      const comparisons = old.map(({ key, modRevision }) => ({ type: 'record', key, modRevision }) as const);
-      const { committed } = await store.commit({ comparisons, puts: [], deletes: old.map(({ key }) => key) }, signal);
-      // What was changed at the same moment is looked at again next time.
-      if (committed) removed += old.length;
-    }
+    for (let start = 0; start < old.length; start += BATCH_COUNT)
+      removed += await removeAll(store, old.slice(start, start + BATCH_COUNT), signal);
     after = records.at(-1)?.key;
     if (!more || after === undefined) return removed;
   }
+}
+
+/** @returns how many were removed: none when one was changed at the same moment, and all are looked at again next time */
+async function removeAll(store: Store, marks: readonly StoredRecord[], signal: AbortSignal): Promise<number> {
+  const comparisons = marks.map(({ key, modRevision }) => ({ type: 'record', key, modRevision }) as const);
+  const { committed } = await store.commit({ comparisons, puts: [], deletes: marks.map(({ key }) => key) }, signal);
+  return committed ? marks.length : 0;
+}
+
+/** {@link expireReleaseMarks} at its own pace, for whoever calls it again and again. */
+export function markExpiry({ store, keys, clock }: Omit<MarkExpiry, 'nowMs'> & { readonly clock: Clock }) {
+  let dueMs = Number.NEGATIVE_INFINITY;
+  return async (signal: AbortSignal): Promise<void> => {
+    const nowMs = clock.nowMs();
+    if (nowMs < dueMs) return;
+    await expireReleaseMarks({ store, keys, nowMs }, signal);
+    dueMs = nowMs + INTERVAL_MS;
+  };
 }
 
 /** @returns NaN for a mark that cannot be read, which goes */
