@@ -166,10 +166,11 @@ function endpointChanges(view: View, released: readonly HeldAddress[]): Change[]
   const changes = new Map<string, Change>();
   for (const { attributes } of released) {
     const attachment = attachmentOf(attributes);
-    const key = attachment && endpointKey({ attachment, ...holderOf(attributes) });
-    const stored = key && storedEndpoint(view, key, attachment);
+    if (!attachment) continue;
+    const key = endpointKey({ attachment, ...holderOf(attributes) });
+    const stored = storedEndpoint(view, key, attachment);
     if (!stored) {
-      const isKnown = key !== undefined && !cannotRead(view, { kind: 'endpoint', key });
+      const isKnown = !cannotRead(view, { kind: 'endpoint', key });
       if (isKnown) changes.set(`${key.namespace}/${key.name}`, expectOther(view, key, attachment));
       continue;
     }

@@ -139,7 +139,10 @@ class World {
       const { endpoint, added } = view.apply(allocate(view, { request: asked, nowMs }));
       const [given] = endpoint.addresses;
       const text = formatAddress(given!.address);
-      if (added.length === 0) return void expect(oracle.held.get(text)?.handle).toBe(`net.${id}`);
+      if (added.length === 0) {
+        expect(oracle.held.get(text)?.handle).toBe(`net.${id}`);
+        return;
+      }
       const releasedMs = oracle.cooling.get(text);
       // Stamps are whole seconds.
       if (releasedMs !== undefined && view.config()!.cooldownSeconds > 0)
