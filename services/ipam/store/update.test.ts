@@ -13,7 +13,7 @@ import {
   startReplica,
   writeHandle,
 } from './store.fixture.js';
-import { MemoryStore } from './memory/memory-store.js';
+import { MemoryStore, type Operation } from './memory/memory-store.js';
 import type { Decide } from './update.js';
 
 const unavailable = new Failure('STORE_UNAVAILABLE', 'planned');
@@ -57,6 +57,39 @@ describe('folding', () => {
     letGo();
     expect(await Promise.all(rest)).toEqual([2, 3, 4]);
     expect((await store.list('', forever)).revision).toBe(3);
+  });
+
+  it('commits those of several lanes together', async () => {
+    const store = new MemoryStore();
+    const { updater } = await startReplica(store);
+    const counts = await Promise.all(['a', 'b', 'c'].map((id) => updater.update(`node ${id}`, increment(id), always)));
+    expect(counts).toEqual([1, 1, 1]);
+    expect((await store.list('', forever)).revision).toBe(2);
+  });
+
+  it('has no more transactions under way than it may, and none with a lane twice', async () => {
+    const { store, letGo, held } = heldStore();
+    const { updater } = await startReplica(store, { maxInFlightCount: 2 });
+    const first = updater.update('n', increment('a'), always);
+    await settleEvents();
+    const rest = [updater.update('n', increment('a'), always), updater.update('m', increment('b'), always)];
+    await settleEvents();
+    expect(held()).toBe(2);
+    const last = updater.update('o', increment('c'), always);
+    await settleEvents();
+    expect(held()).toBe(2);
+    for (let commit = 0; commit < 4; commit++) {
+      letGo();
+      await settleEvents();
+    }
+    expect(await Promise.all([first, ...rest, last])).toEqual([1, 2, 1, 1]);
+  });
+
+  it('ends a transaction before it is too large', async () => {
+    const store = new MemoryStore();
+    const { updater } = await startReplica(store, { maxTransactionBytes: 4000 });
+    await Promise.all(['a', 'b', 'c', 'd'].map((id) => updater.update('n', increment(id), always)));
+    expect((await store.list('', forever)).revision).toBe(1 + 2);
   });
 
   it('fails the request whose decision throws, and no other', async () => {
@@ -131,6 +164,21 @@ describe('lost comparisons', () => {
     store.injectFault('commit', { type: 'losesRace' });
     expect(await updater.update('n', increment('a'), always)).toBe(1);
     expect(store.unusedFaults()).toEqual([]);
+  });
+
+  it('lets a lane that lost go alone, so that the others do not lose with it', async () => {
+    const never = new Promise<void>(() => undefined);
+    const before = (operation: Operation) => (operation === 'watch' ? never : Promise.resolve());
+    const store = new MemoryStore({ before });
+    const { updater } = await startReplica(store, { maxAttemptsCount: 2 });
+    const both = () =>
+      Promise.all([updater.update('n', increment('a'), always), updater.update('m', increment('b'), always)]);
+    await both();
+    await writeHandle(store, handle('a', 10));
+    // The transaction of both is lost; that of the lane that is not at fault is repeated at once.
+    expect(await both()).toEqual([11, 2]);
+    expect(await both()).toEqual([12, 3]);
+    expect((await store.list('', forever)).revision).toBe(1 + 1 + 1 + 2 + 2);
   });
 
   it('gives up after the attempts it has', async () => {
