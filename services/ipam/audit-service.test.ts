@@ -177,14 +177,18 @@ describe('what an old Calico left behind', () => {
 
 test('malformed requests are refused with every fault', async () => {
   const ipam = await start();
-  await expect(audit(ipam, { pageSize: -1, topNodes: 2000, kinds: [99], pageToken: 'x' })).rejects.toMatchObject({
+  await expect(
+    audit(ipam, { pageSize: -1, topNodes: 2000, kinds: [FindingKind.UNRECOGNIZED], pageToken: 'x' }),
+  ).rejects.toMatchObject({
     code: 'INVALID_REQUEST',
     violations: ['top_nodes', 'page_token', 'page_size', 'kinds[0]'].map((field) => ({
       field,
       reason: expect.any(String),
     })),
   });
-  await expect(repair(ipam, { graceSeconds: 1, limit: -1, kinds: [0] })).rejects.toMatchObject({
+  await expect(
+    repair(ipam, { graceSeconds: 1, limit: -1, kinds: [FindingKind.FINDING_KIND_UNSPECIFIED] }),
+  ).rejects.toMatchObject({
     violations: ['grace_seconds', 'limit', 'kinds[0]'].map((field) => ({ field, reason: expect.any(String) })),
   });
 });

@@ -93,6 +93,7 @@ function judgeCompleteness({ view }: Judging, { key, value }: StoredEndpoint): F
   const [first, ...rest] = heldBy(view, value.attachment);
   if (!first) return [];
   const held = [first, ...rest] as const;
+  if (held.length === value.addresses.length && held.every((address) => isNamed(value, address))) return [];
   const { addresses } = describeEndpoint(view, value.attachment, held);
   // What is named and not seen here is in a block that cannot be read, or one that the handle does not name: not the endpoint's fault.
   const seen = new Set(addresses.map(({ address }) => formatPrefix(address)));
@@ -105,6 +106,16 @@ function judgeCompleteness({ view }: Judging, { key, value }: StoredEndpoint): F
   ]);
   const subject = { type: 'endpoint', key } as const;
   return [makeFinding({ kind: 'endpointOutdated', subject, objects: objectsOf({ key, value }), explanation, remedy })];
+}
+
+/** Whether an endpoint names an address that its attachment holds, by the number of that very allocation. */
+function isNamed({ addresses }: Endpoint, { block, ordinal }: HeldAddress): boolean {
+  const value = block.prefix.value + BigInt(ordinal);
+  const number = block.sequenceNumbers.get(ordinal) ?? 0n;
+  return addresses.some(
+    ({ address, sequenceNumber }) =>
+      address.value === value && address.family === block.prefix.family && sequenceNumber === number,
+  );
 }
 
 /** So that a release which is decided at the same moment loses, and does not leave the endpoint behind. */

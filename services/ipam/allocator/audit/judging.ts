@@ -1,7 +1,6 @@
 import type { Address, Family } from '@podwire/shared/net/address';
-import { prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { prefixContains, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 
-import { ordinalsWhere } from '../block.js';
 import { overlappingBlock, poolOf } from '../pools.js';
 import type { Block } from '../records.js';
 import { nameText } from '../absence.js';
@@ -58,7 +57,9 @@ export class Judging {
   blockOf(address: Prefix): Block | 'unreadable' | undefined {
     for (const { name } of this.view.unreadable())
       if (name.kind === 'block' && prefixContains(name.prefix, address)) return 'unreadable';
-    return overlappingBlock(this.view, address);
+    const pool = poolOf(this.view.pools(), address);
+    const usual = pool && this.view.block(prefixOf(address, pool.blockSizeBits));
+    return usual ?? overlappingBlock(this.view, address);
   }
 }
 
@@ -162,8 +163,7 @@ export function handleCounts(block: Block): ReadonlyMap<string, number> {
 
 /** How many addresses of a block a handle has. */
 export function countOf(block: Block, id: string): number {
-  const bare = bareHandle(id);
-  return ordinalsWhere(block, ({ handleId }) => handleId !== undefined && bareHandle(handleId) === bare).length;
+  return handleCounts(block).get(bareHandle(id)) ?? 0;
 }
 
 export function expectBlock(value: Block): Change {
