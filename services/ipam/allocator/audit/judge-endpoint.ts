@@ -9,7 +9,7 @@ import { describeEndpoint } from '../endpoint.js';
 import { giveBack, isHeld } from '../give-back.js';
 import { handleChanges, heldBy, type HeldAddress } from '../holding.js';
 import type { AllocationAttributes, Block, Endpoint } from '../records.js';
-import type { Change, StoredEndpoint, StoredForeignEndpoint } from '../view.js';
+import type { Change, StoredEndpoint, StoredForeignEndpoint, View } from '../view.js';
 import { makeFinding, named, noRemedy, safely, type Finding, type FindingKind, type Remedy } from './finding.js';
 import type { Judging } from './judging.js';
 import { restoreAddress } from './restore.js';
@@ -90,10 +90,10 @@ function restore({ view, nowMs }: Judging, { endpoint, address, block }: Restori
 
 /** All it names it holds; whether it names all it holds, as the blocks have it. */
 function judgeCompleteness({ view }: Judging, { key, value }: StoredEndpoint): Finding[] {
+  if (isPlainlyComplete(view, value)) return [];
   const [first, ...rest] = heldBy(view, value.attachment);
   if (!first) return [];
   const held = [first, ...rest] as const;
-  if (held.length === value.addresses.length && held.every((address) => isNamed(value, address))) return [];
   const { addresses } = describeEndpoint(view, value.attachment, held);
   // What is named and not seen here is in a block that cannot be read, or one that the handle does not name: not the endpoint's fault.
   const seen = new Set(addresses.map(({ address }) => formatPrefix(address)));
@@ -108,13 +108,13 @@ function judgeCompleteness({ view }: Judging, { key, value }: StoredEndpoint): F
   return [makeFinding({ kind: 'endpointOutdated', subject, objects: objectsOf({ key, value }), explanation, remedy })];
 }
 
-/** Whether an endpoint names an address that its attachment holds, by the number of that very allocation. */
-function isNamed({ addresses }: Endpoint, { block, ordinal }: HeldAddress): boolean {
-  const value = block.prefix.value + BigInt(ordinal);
-  const number = block.sequenceNumbers.get(ordinal) ?? 0n;
-  return addresses.some(
-    ({ address, sequenceNumber }) =>
-      address.value === value && address.family === block.prefix.family && sequenceNumber === number,
+/** The usual case, at the cost of a few look-ups: the handle has as many addresses as are named, each with its number. */
+function isPlainlyComplete(view: View, { attachment, addresses }: Endpoint): boolean {
+  const counts = [...(view.handle(handleId(attachment))?.blocks.values() ?? [])];
+  if (counts.reduce((sum, count) => sum + count, 0) !== addresses.length) return false;
+  return addresses.every(
+    ({ address, block, sequenceNumber }) =>
+      view.block(block)?.sequenceNumbers.get(ordinalOf(block, address)) === sequenceNumber,
   );
 }
 
