@@ -149,6 +149,11 @@ export class Events {
     this.#log.info({ 'podwire.pool': name }, `changed pool "${name}" ${formatPrefix(prefix)}`);
   }
 
+  poolSplit({ name, prefix }: Pool, partsCount: number): void {
+    this.#pools.add(1, { event: 'split' });
+    this.#log.info({ 'podwire.pool': name }, `split pool "${name}" ${formatPrefix(prefix)} into ${partsCount}`);
+  }
+
   /** A pool is to be deleted, and waits for the release of its addresses. */
   poolDraining({ name, prefix }: Pool): void {
     this.#pools.add(1, { event: 'draining' });
@@ -195,6 +200,12 @@ export class Events {
     this.#nodes.add(1, { event: 'deleted' });
     const text = `deleted node ${name}, which gave back ${addressesCount} addresses and ${blocksCount} blocks`;
     this.#log.info({ 'podwire.node': name }, text);
+  }
+
+  /** The deletion of a node that nobody waits for any more failed; it is taken up again later. */
+  nodeDeletionFailed({ name }: Node, error: unknown): void {
+    this.#upkeepFailures.add(1, { task: 'finish node deletions' });
+    this.#log.warn({ err: error, 'podwire.node': name }, `failed to delete node ${name}; trying again later`);
   }
 
   tunnelAssigned({ nodeName, kind }: TunnelEnd, address: Prefix): void {

@@ -1,6 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
+import { wholeSeconds } from './block.js';
 import { endpointsOfNode } from './endpoints.js';
 import { makeNode, requireNode, requireNodeVersion } from './nodes.js';
 import type { Node } from './records.js';
@@ -34,7 +35,7 @@ export function beginNodeDeletion(view: View, { name, resourceVersion, uid, nowM
   const stored = view.node(name) ?? unknownHolder(view, { name, uid, nowMs });
   if (stored.deletionTimeMs !== undefined && view.node(name)) return { changes: [], outcome: stored };
   requireNodeVersion(stored, resourceVersion);
-  const node = { ...stored, deletionTimeMs: nowMs };
+  const node = { ...stored, deletionTimeMs: wholeSeconds(nowMs) };
   return { changes: [{ type: 'put', record: { kind: 'node', value: node } }], outcome: node };
 }
 

@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 
 import { disagreements, readAll } from '../agreement.fixture.js';
 import { checkPool } from '../allocator/check-pool.js';
-import { NOW_MS, request } from '../allocator/records.fixture.js';
+import { NOW_MS, prefix, request } from '../allocator/records.fixture.js';
 import { versionOf } from '../allocator/version.js';
 import { startIpam } from '../ipam.fixture.js';
 import type { Ipam } from '../ipam.js';
@@ -91,6 +91,27 @@ describe('deleting a node', () => {
     }
   });
 
+  test('that fails does not hold up the others', async () => {
+    const { ipam, store, lines } = await withPool();
+    const cut = AbortSignal.timeout(0);
+    for (const name of ['n1', 'n2']) {
+      await register(ipam, name);
+      await allocateOn(ipam, name, name);
+      const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is away');
+      countCommits(store, 1, { type: 'fails', failure });
+      await expect(remove(ipam, name)).rejects.toBe(failure);
+    }
+    store.injectFault('commit', { type: 'fails', failure: new Failure('STORE_CORRUPT', 'a record of n1 is damaged') });
+    await ipam.nodes.finishDeletions(forever);
+    expect(await traces(store, 'n1')).not.toEqual([]);
+    expect(await traces(store, 'n2')).toEqual([]);
+    expect(messages(lines).join('\n')).toContain('delete node n1');
+    await expect.poll(() => cut.aborted).toBe(true);
+    await expect(ipam.nodes.finishDeletions(cut)).rejects.toThrow();
+    await ipam.nodes.finishDeletions(forever);
+    expect(await traces(store, 'n1')).toEqual([]);
+  });
+
   test('by several replicas at once ends for all of them', async () => {
     const { ipam, store } = await withPool();
     await register(ipam, 'n1');
@@ -146,6 +167,22 @@ describe('on two replicas at the same time', () => {
     const both = await Promise.all([ipam, other.ipam].map((replica) => register(replica, 'n1')));
     expect(both.map(({ outcome }) => outcome).sort()).toEqual(['created', 'unchanged']);
     expect((await readAll(store, keys)).nodes()).toHaveLength(1);
+  });
+
+  test('a node has one version, whoever wrote it', async () => {
+    const { ipam, store } = await withPool();
+    const other = await startIpam(store);
+    const ipv4 = { address: prefix('192.0.2.7/32'), subnetBits: 24 };
+    const tunnelMacs = new Map([['vxlanV6TunnelAddress', '66:00:00:00:00:01']] as const);
+    const interfaces = [{ name: 'eth0', addresses: [ipv4] }];
+    const labels = { b: '1', a: '2' };
+    const told = { name: 'n1', ipv4, ipv6: undefined, labels, interfaces, tunnelMacs };
+    const { listing } = await ipam.nodes.register(told, forever);
+    await ipam.nodes.assignTunnel({ nodeName: 'n1', kind: 'wireguardTunnelAddress' }, forever);
+    const [mine, others] = await Promise.all([ipam, other.ipam].map((replica) => replica.nodes.get('n1', forever)));
+    expect(mine).toEqual(others);
+    expect(versionOf(mine!.node)).toBe(versionOf(others!.node));
+    expect(versionOf(mine!.node)).not.toBe(versionOf(listing.node));
   });
 
   test('of two changes on one version one is refused', async () => {

@@ -77,11 +77,18 @@ export class Nodes {
 
   /**
    * Goes on with every deletion that has begun: for callers and replicas that ended in the middle of one. Any number of replicas may
-   * do so at the same time.
+   * do so at the same time. One that fails does not hold up the others.
    */
   async finishDeletions(signal: AbortSignal): Promise<void> {
     const nodes = await read(this.#options, (view) => view.nodes(), signal);
-    for (const node of nodes) if (node.deletionTimeMs !== undefined) await this.#runSteps(node, signal);
+    for (const node of nodes.filter(({ deletionTimeMs }) => deletionTimeMs !== undefined)) {
+      try {
+        await this.#runSteps(node, signal);
+      } catch (error) {
+        if (signal.aborted) throw error;
+        this.#options.events.nodeDeletionFailed(node, error);
+      }
+    }
   }
 
   /**
