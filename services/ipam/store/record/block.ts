@@ -188,7 +188,8 @@ function storedForm(value: AllocationAttributes): string | undefined {
 /** An entry that was made anew with the content of a stored one gets its unknown fields. */
 function remember(value: AllocationAttributes, previous: Previous<Block> | undefined): string {
   const equal = previous?.value.attributes.find((stored) => sameAttributes(stored, value));
-  const text = (equal && storedForm(equal)) ?? formatJson(encodeAttributes(value));
+  // JSON.stringify makes one text, where putting pieces together makes a tree that is walked again by each write.
+  const text = (equal && storedForm(equal)) ?? JSON.stringify(encodeAttributes(value));
   attributeForms.set(value, text);
   return text;
 }
