@@ -361,6 +361,7 @@ describe('the service', () => {
       '/calico/ipam/v2/host/node-1/ipv4/block/BLOCK',
       '/calico/resources/v3/projectcalico.org/clusterinformations/default',
       '/calico/resources/v3/projectcalico.org/ippools/default',
+      '/calico/resources/v3/projectcalico.org/nodes/node-1',
       '/calico/resources/v3/projectcalico.org/workloadendpoints/default/node--1-cni-c1-eth0',
     ]);
     service = await place.start();

@@ -32,16 +32,19 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // Parts of one decision, which is what the tables and the property are about.
   'services/ipam/allocator/attributes.ts': 'services/ipam/allocator/allocate.test.ts',
-  'services/ipam/allocator/choose-block.ts': 'services/ipam/allocator/allocate.test.ts',
-  'services/ipam/allocator/explain.ts': 'services/ipam/allocator/allocate.test.ts',
-  'services/ipam/allocator/holding.ts': 'services/ipam/allocator/allocator.property.test.ts',
 
   // Over the wire, with every field.
   'services/ipam/rpc/list-blocks.ts': 'services/ipam/service.test.ts',
   'services/ipam/rpc/wire-block.ts': 'services/ipam/service.test.ts',
+  'services/ipam/allocator/explain-allocation.ts': 'services/ipam/allocation-service.test.ts',
+  'services/ipam/allocator/gather.ts': 'services/ipam/allocator/assign.test.ts',
+  'services/ipam/allocator/search.ts': 'services/ipam/allocator/choose-block.test.ts',
+  'services/ipam/allocator/stray.ts': 'services/ipam/allocator/choose-block.test.ts',
+  'services/ipam/rpc/wire-allocate.ts': 'services/ipam/allocation-service.test.ts',
+  'services/ipam/rpc/wire-assign.ts': 'services/ipam/allocation-service.test.ts',
+  'services/ipam/rpc/wire-explain.ts': 'services/ipam/allocation-service.test.ts',
   'services/ipam/allocator/pool-holders.ts': 'services/ipam/allocator/delete-pool.test.ts',
   'services/ipam/allocator/selector/evaluate.ts': 'services/ipam/allocator/selector/selector.test.ts',
-  'services/ipam/rpc/wire-endpoint.ts': 'services/ipam/service.test.ts',
   'services/ipam/rpc/wire-pool.ts': 'services/ipam/pool-service.test.ts',
   'services/ipam/rpc/wire-node.ts': 'services/ipam/node-service.test.ts',
   'services/ipam/rpc/wire-reservation.ts': 'services/ipam/reservation-service.test.ts',
@@ -67,6 +70,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/store/etcd/credentials.ts': 'services/ipam/store/etcd/etcd-limits.test.ts',
   'services/ipam/store/etcd/endpoint.ts': 'services/ipam/store/etcd/faults.test.ts',
   'services/ipam/store/etcd/watch-responses.ts': 'services/ipam/store/etcd/watch.test.ts',
+  'services/ipam/store/request.ts': 'services/ipam/store/update.test.ts',
   'services/ipam/store/image.ts': 'services/ipam/store/mirror.test.ts',
   // Stored forms as Calico writes them, and their round trips.
   'services/ipam/store/record/block.ts': 'services/ipam/store/record/record.test.ts',

@@ -25,19 +25,20 @@ export function readAllocateRequest(message: AllocateRequest): AskedAllocation {
 /** What an allocation is asked to be, whichever method asks. */
 export function readAllocation(message: AllocateRequest, checks: Checks): AskedAllocation {
   checks.check('node_name', subdomainFault(message.nodeName));
-  const addresses = readAddresses(message.addresses, checks);
-  const families = readFamilies(message.families, checks);
-  checkOnePerFamily(addresses, families, checks);
-  const implied = addresses.length > 0 ? [...new Set(addresses.map(({ family }) => family))] : [4 as const];
   const attachment = readAttachment(message.attachment, checks);
   const pod = message.pod && readPod(message.pod, checks);
   for (const { field, reason } of endpointNameFaults({ attachment, nodeName: message.nodeName, pod }))
     checks.check(ATTACHMENT_FIELDS[field], reason);
+  const netns = message.netns && readNetns(message.netns, checks);
+  const families = readFamilies(message.families, checks);
+  const addresses = readAddresses(message.addresses, checks);
+  checkOnePerFamily(addresses, families, checks);
+  const implied = addresses.length > 0 ? [...new Set(addresses.map(({ family }) => family))] : [4 as const];
   return {
     attachment,
     nodeName: message.nodeName,
     pod,
-    netns: message.netns && readNetns(message.netns, checks),
+    netns,
     families: families.length === 0 ? implied : families,
     addresses,
     pools: readPools(message.pools, checks),
