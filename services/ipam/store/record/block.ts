@@ -145,8 +145,8 @@ const KNOWN = new Set([
 const LOOKED_AT = new Set(['affinity_claim_time', 'deleted']);
 
 /**
- * The block's JSON text, in the order of fields that Calico's encoder has, so that {@link blockFacts} finds them at its head.
- * Written field by field: it is most of what a commit costs.
+ * The block's JSON text, in the order of fields that Calico's encoder has. Written field by field: it is most of what a commit
+ * costs.
  */
 export function formatBlock(block: Block, previous: Previous<Block> | undefined): string {
   const raw = previous?.raw ?? {};
@@ -206,37 +206,4 @@ function sameAttributes(a: AllocationAttributes, b: AllocationAttributes): boole
   if (a.handleId !== b.handleId || a.releasedAtMs !== b.releasedAtMs) return false;
   const names = Object.keys(a.owner);
   return names.length === Object.keys(b.owner).length && names.every((name) => a.owner[name] === b.owner[name]);
-}
-
-/** What of a block the search for one needs. */
-export interface BlockFacts {
-  readonly owner: BlockOwner | undefined;
-  /** Number of addresses that can be given at once. */
-  readonly freeCount: number;
-  /** Whether addresses may be cooling down. */
-  readonly maybeCooling: boolean;
-}
-
-const HEAD =
-  /^\{"cidr":"[^"\\]*","affinity":(?:null|"(host|virtual):([^"\\]+)"),(?:"affinity_claim_time":"[^"\\]*",)?"allocations":\[[^\]]*\],"unallocated":\[([\d,]*)\],/;
-
-/**
- * The facts, from the head of a stored text whose fields are in the usual order.
- * @returns undefined where the block has to be decoded for them
- */
-export function blockFacts(text: string): BlockFacts | undefined {
-  const match = HEAD.exec(text);
-  if (!match) return undefined;
-  const [head, kind, name, free = ''] = match;
-  // Old releases have the owner elsewhere.
-  if (name === undefined && text.includes('"hostAffinity"')) return undefined;
-  const owner = name !== undefined && (kind === 'host' || kind === 'virtual') ? ({ kind, name } as const) : undefined;
-  const maybeCooling = text.includes('"releasedAt"', head.length);
-  return { owner, freeCount: free === '' ? 0 : free.split(',').length, maybeCooling };
-}
-
-/** The facts of a block that is decoded. */
-export function factsOf({ owner, unallocated, attributes }: Block): BlockFacts {
-  const maybeCooling = attributes.some(({ releasedAtMs }) => releasedAtMs !== undefined);
-  return { owner, freeCount: unallocated.length, maybeCooling };
 }

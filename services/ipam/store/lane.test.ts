@@ -1,0 +1,48 @@
+import { context } from '@opentelemetry/api';
+import { describe, expect, it } from 'vitest';
+
+import { Lane } from './lane.js';
+import type { Request } from './request.js';
+import { forever } from './store.fixture.js';
+
+const nothing = (): void => undefined;
+
+function request(isAnswered = false): Request {
+  const told = { succeed: nothing, fail: nothing, started: nothing };
+  const known = { isAnswered, isFresh: true, attempts: 0, keys: [], signal: forever };
+  return { decide: () => 'folded', ...told, ...known, context: context.active() };
+}
+
+describe('a lane', () => {
+  it('gives its requests in the order in which they came, without those that nobody waits for', () => {
+    const lane = new Lane('n');
+    const [first, gone, last] = [request(), request(true), request()];
+    for (const each of [first, gone, last]) lane.add(each);
+    expect(lane.first()).toBe(first);
+    lane.takeFirst();
+    expect(lane.first()).toBe(last);
+    lane.putBack([first, gone]);
+    expect(lane.takeAll()).toEqual([first, last]);
+    expect(lane.isIdle).toBe(true);
+  });
+
+  it('is not served while it has a transaction under way, or waits', () => {
+    const lane = new Lane('n');
+    lane.add(request());
+    expect([lane.isReady, lane.isOccupied]).toEqual([true, true]);
+    lane.isBusy = true;
+    expect([lane.isReady, lane.isIdle]).toEqual([false, false]);
+    lane.isBusy = false;
+    lane.lost(0);
+    expect(lane.isReady).toBe(false);
+    lane.resume();
+    expect(lane.isReady).toBe(true);
+  });
+
+  it('goes alone for a while after it lost', () => {
+    const lane = new Lane('n');
+    expect(lane.isAlone(0)).toBe(false);
+    lane.lost(1000);
+    expect([lane.isAlone(1499), lane.isAlone(1500)]).toEqual([true, false]);
+  });
+});
