@@ -41,27 +41,29 @@ export class Callers {
 
   async #live(): Promise<void> {
     while (!this.#stopping) {
-      const containerId = `c${this.#serial++}`;
-      if (!(await this.#allocate(containerId))) await this.#release(containerId);
+      const container = {
+        id: `c${this.#serial++}`,
+        node: Math.floor(this.#options.random() * this.#options.nodesCount),
+      };
+      if (!(await this.#allocate(container))) await this.#release(container);
       else if (this.#options.random() < 0.85) {
         await sleep(this.#options.random() * 200);
-        await this.#release(containerId);
+        await this.#release(container);
         // A runtime's second DEL, late: it must not take what somebody else has by now.
-        if (this.#options.random() < 0.2) await this.#release(containerId);
+        if (this.#options.random() < 0.2) await this.#release(container);
       }
     }
   }
 
-  async #allocate(containerId: string): Promise<boolean> {
-    const nodeName = `node-${Math.floor(this.#options.random() * this.#options.nodesCount)}`;
+  async #allocate({ id, node }: Container): Promise<boolean> {
     for (let attempt = 0; attempt < 3; attempt++) {
       try {
-        const { endpoint } = await this.#replica().peer.call(
+        const { endpoint } = await this.#replica(node).peer.call(
           AddressServiceService.allocate,
-          AllocateRequest.fromPartial({ attachment: attachmentOf(containerId), nodeName }),
+          AllocateRequest.fromPartial({ attachment: attachmentOf(id), nodeName: `node-${node}` }),
           { deadlineMs: Date.now() + CALL_TIMEOUT_MS },
         );
-        this.#options.history.allocated(containerId, endpoint?.addresses[0]?.address ?? '', performance.now());
+        this.#options.history.allocated(id, endpoint?.addresses[0]?.address ?? '', performance.now());
         this.#options.history.count('allocated');
         return true;
       } catch (error) {
@@ -72,13 +74,13 @@ export class Callers {
     return false;
   }
 
-  async #release(containerId: string): Promise<void> {
-    this.#options.history.releasing(containerId, performance.now());
+  async #release({ id, node }: Container): Promise<void> {
+    this.#options.history.releasing(id, performance.now());
     for (;;) {
       try {
-        await this.#replica().peer.call(
+        await this.#replica(node).peer.call(
           AddressServiceService.release,
-          { attachment: attachmentOf(containerId) },
+          { attachment: attachmentOf(id) },
           { deadlineMs: Date.now() + CALL_TIMEOUT_MS },
         );
         this.#options.history.count('released');
@@ -90,12 +92,20 @@ export class Callers {
     }
   }
 
-  #replica(): Replica {
+  /** The one that the node's plugin is connected to, as a rule; any other when that connection is made anew. */
+  #replica(node: number): Replica {
     const { replicas, random } = this.#options;
-    const replica = replicas[Math.floor(random() * replicas.length)];
+    const index = random() < 0.8 ? node : Math.floor(random() * replicas.length);
+    const replica = replicas[index % replicas.length];
     if (!replica) throw new Error('no replica');
     return replica;
   }
+}
+
+interface Container {
+  readonly id: string;
+  /** Number of the node it runs on. */
+  readonly node: number;
 }
 
 function attachmentOf(containerId: string) {

@@ -69,11 +69,13 @@ describe(`hundreds of callers of three replicas under faults (HISTORY_SEED=${see
   test('no address is held twice, and in the end what was acknowledged is there, and nothing else', async () => {
     const callers = new Callers({ replicas, history, nodesCount: 12, random });
     const running = callers.run(CALLERS);
-    for (let round = 0; round < ROUNDS; round++) await breakEverything({ etcd, replicas, proxies, random });
-    // In peace everything goes on, however little went through before.
-    await until(() => (history.outcomes.get('allocated') ?? 0) >= ALLOCATIONS);
-    callers.stop();
-    await running;
+    const breaking = async (): Promise<void> => {
+      for (let round = 0; round < ROUNDS; round++) await breakEverything({ etcd, replicas, proxies, random });
+      // In peace everything goes on, however little went through before.
+      await until(() => (history.outcomes.get('allocated') ?? 0) >= ALLOCATIONS);
+      callers.stop();
+    };
+    await Promise.all([breaking(), running]);
 
     const outcomes = Object.fromEntries(history.outcomes);
     expect(history.violations()).toEqual([]);
@@ -84,7 +86,7 @@ describe(`hundreds of callers of three replicas under faults (HISTORY_SEED=${see
     const held = new Map([...history.held].map(([containerId, address]) => [`net.${containerId}`, address]));
     expect(sorted(heldByHandle(view))).toEqual(sorted(held));
     expect(countHeld(view)).toBe(held.size);
-  }, 400_000);
+  }, 300_000);
 });
 
 async function until(condition: () => boolean): Promise<void> {

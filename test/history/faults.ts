@@ -66,7 +66,9 @@ export const FAULTS = {
     await sleep(500 * random());
     await etcd.restart();
   },
-  'etcd compacted': ({ etcd }) => {
+  'etcd compacted': ({ etcd, random }) => {
+    // Whatever became of the callers, there is something to forget; and others write to the same etcd.
+    etcd.ctl('put', '/others', String(random()));
     etcd.compact();
     return Promise.resolve();
   },
