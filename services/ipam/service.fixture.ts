@@ -7,7 +7,7 @@ import { Writable } from 'node:stream';
 
 import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
 import { BlockServiceService, type Block } from '@podwire/proto/podwire/ipam/v1/block';
-import { DeletePoolRequest, Pool, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
+import { DeletePoolRequest, Pool, PoolServiceService, SplitPoolRequest } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
@@ -102,6 +102,11 @@ export class Caller {
   deletePool(name: string, rest: Partial<DeletePoolRequest> = {}) {
     const message = { ...DeletePoolRequest.fromPartial({}), name, ...rest };
     return this.peer.call(PoolServiceService.deletePool, message, limits());
+  }
+
+  splitPool(name: string, rest: Partial<SplitPoolRequest> = {}) {
+    const message = { ...SplitPoolRequest.fromPartial({}), pool: { $case: 'name', value: name } as const, ...rest };
+    return this.peer.call(PoolServiceService.splitPool, message, limits());
   }
 
   listBlocks(rest: { pageSize?: number; pageToken?: string; poolName?: string; nodeName?: string } = {}) {

@@ -19,6 +19,7 @@ const METHODS = {
     'podwire.ipam.v1.PoolService/DeletePool',
     'podwire.ipam.v1.PoolService/GetPool',
     'podwire.ipam.v1.PoolService/ListPools',
+    'podwire.ipam.v1.PoolService/SplitPool',
     'podwire.ipam.v1.PoolService/UpdatePool',
   ],
   dataplane: [

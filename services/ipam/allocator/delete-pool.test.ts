@@ -7,6 +7,7 @@ import { MapView } from './map-view.fixture.js';
 import { poolVersion } from './pools.js';
 import { affinity, block, claimedBlock, fullBlock, NOW_MS, pool, poolRecord } from './records.fixture.js';
 import type { Block, Pool } from './records.js';
+import { splitPool } from './split-pool.js';
 import type { RecordValue } from './view.js';
 
 const P = '10.0.0.0/16';
@@ -201,6 +202,17 @@ describe('a pool with addresses in use', () => {
     const original = view.apply(decided);
     expect(proceed(view, original, 'refuse')).toMatchObject({ state: 'refused', failure: { code: 'POOL_IN_USE' } });
     expect(view.pool('p')).toEqual(original);
+  });
+
+  test('tells of its parts, which are off, when somebody split it after the first step', () => {
+    const view = new MapView([poolRecord('p', P)]);
+    const original = begin(view, { whenInUse: 'refuse' });
+    const request = { pool: { by: 'name', name: 'p' }, partsCount: 2, resourceVersion: '' } as const;
+    view.apply(splitPool(view, { request, uids: ['a', 'b'], nowMs: NOW_MS }));
+    const failure = failureOf(() => proceed(view, original, 'refuse'));
+    expect(failure.code).toBe('CONFLICT');
+    expect(failure.message).toContain('delete its parts, or switch them on: split-p-0, split-p-1');
+    expect(view.pools().map(({ disabled }) => disabled)).toEqual([true, true]);
   });
 
   test('stays as somebody else left it, when the deletion is refused after that', () => {

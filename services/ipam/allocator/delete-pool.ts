@@ -6,6 +6,7 @@ import { usedCount, wholeSeconds } from './block.js';
 import { describeHolders, poolBlocks, poolText, type PoolHolders } from './pool-holders.js';
 import { poolVersion, requirePool, staleFailure } from './pools.js';
 import type { Affinity, Block, Pool } from './records.js';
+import { isPartOf } from './split-pool.js';
 import type { Change, Decision, View } from './view.js';
 
 /**
@@ -97,12 +98,15 @@ export interface PoolDeletionProgress {
 
 /**
  * A step after the first: removes what is empty, and the pool with the last of it. Idempotent.
- * @throws Failure CONFLICT when somebody took the pool into use again meanwhile
+ * @throws Failure CONFLICT when somebody took the pool into use again meanwhile, or split it
  */
 export function continuePoolDeletion(view: View, progress: PoolDeletionProgress): Decision<PoolDeletionStep> {
   const { original, whenInUse, nowMs } = progress;
   const pool = view.pool(original.name);
-  if (pool?.uid !== original.uid) return { changes: [], outcome: { state: 'done', removedBlocks: 0 } };
+  if (pool?.uid !== original.uid) {
+    refuseSplit(view, progress);
+    return { changes: [], outcome: { state: 'done', removedBlocks: 0 } };
+  }
   if (!isOff(pool) || (whenInUse === 'drain' && pool.deletionTimeMs === undefined)) {
     const text = `pool "${pool.name}" was taken into use again while it was being deleted; delete it once more`;
     throw new Failure('CONFLICT', text, { details: { pool: pool.name } });
@@ -115,6 +119,14 @@ export function continuePoolDeletion(view: View, progress: PoolDeletionProgress)
   if (empty.length > removedBlocks) return { changes, outcome: { state: 'more', removedBlocks } };
   if (holders) return { changes, outcome: { state: 'held', removedBlocks, holders } };
   return finish(view, { pool, blocks, changes });
+}
+
+/** Only a pool that is not marked can be split: one that was off for the moment, so its parts are off. */
+function refuseSplit(view: View, { original, whenInUse }: PoolDeletionProgress): void {
+  const parts = view.pools().filter((pool) => isPartOf(pool, original));
+  if (whenInUse !== 'refuse' || parts.length === 0) return;
+  const text = `${poolText(original)} was split while it was being deleted; delete its parts, or switch them on: ${parts.map(({ name }) => name).join(', ')}`;
+  throw new Failure('CONFLICT', text, { details: { pool: original.name } });
 }
 
 /** As many blocks as one step removes, at least one. What Windows kept in them takes an entry of the history each. */

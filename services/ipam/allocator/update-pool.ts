@@ -42,7 +42,7 @@ export function updatePool(view: View, change: PoolChange): Decision<PoolUpdate>
   const checked = checkPool(wanted);
   const faults = [...immutableFaults(pool, change), ...useFaults(pool, wanted), ...(checked.ok ? [] : checked.faults)];
   if (faults.length > 0 || !checked.ok) return { changes: [], outcome: { ok: false, faults } };
-  const value: Pool = { ...pool, ...checked.spec, notAllocatable: stillNotAllocatable(view, pool) };
+  const value: Pool = { ...pool, ...checked.spec, notAllocatable: stillNotAllocatable(view.pools(), pool) };
   const changed = poolVersion(value) !== poolVersion(pool);
   return {
     changes: changed ? [{ type: 'put', record: { kind: 'pool', value } }] : [],
@@ -69,8 +69,14 @@ function useFaults(pool: Pool, { allowedUses }: Pick<Pool, 'allowedUses'>): Pool
   return [{ field: 'allowedUses', reason: `is ${LOAD_BALANCER} for good; create another pool for other uses` }];
 }
 
-/** Calico's pool controller takes its finding back once no pool overlaps; here whoever changes the pool does. */
-function stillNotAllocatable(view: View, pool: Pool): string | undefined {
-  const overlaps = view.pools().some(({ name, prefix }) => name !== pool.name && prefixesOverlap(prefix, pool.prefix));
+/**
+ * What Calico's pool controller found against a pool, without what holds no more. It takes its finding back once no pool overlaps;
+ * here whoever changes the pool does.
+ */
+export function stillNotAllocatable(
+  pools: readonly Pool[],
+  pool: Pick<Pool, 'name' | 'prefix' | 'notAllocatable'>,
+): string | undefined {
+  const overlaps = pools.some(({ name, prefix }) => name !== pool.name && prefixesOverlap(prefix, pool.prefix));
   return pool.notAllocatable === OVERLAP && !overlaps ? undefined : pool.notAllocatable;
 }

@@ -109,7 +109,8 @@ export interface EndpointKey {
  * a record the decision rests on but leaves as it is.
  */
 export type Change =
-  | { readonly type: 'put'; readonly record: RecordValue }
+  /** `like`: a new record takes over what is stored of that one and not known here, such as labels. */
+  | { readonly type: 'put'; readonly record: RecordValue; readonly like?: RecordValue }
   | { readonly type: 'delete'; readonly record: RecordValue }
   | { readonly type: 'expect'; readonly record: RecordValue }
   /** No pool was made or changed since the view: for decisions that rest on there being no other pool. */

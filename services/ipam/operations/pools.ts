@@ -13,6 +13,7 @@ import type { PoolHolders } from '../allocator/pool-holders.js';
 import type { PoolListing } from '../allocator/pools.js';
 import type { Pool } from '../allocator/records.js';
 import { continuePoolRelease } from '../allocator/release-pool.js';
+import { splitPool, type PoolSplit, type PoolSplitRequest } from '../allocator/split-pool.js';
 import { updatePool, type PoolChange, type PoolUpdate } from '../allocator/update-pool.js';
 import type { View } from '../allocator/view.js';
 import { POOLS_LANE, read, type IpamOptions } from './options.js';
@@ -54,6 +55,18 @@ export class Pools {
     const updated = await updates.update(POOLS_LANE, (view) => updatePool(view, change), { signal });
     if (updated.ok && updated.changed) events.poolUpdated(updated.listing.pool);
     return updated;
+  }
+
+  /**
+   * Puts several pools in the place of one. Not idempotent.
+   * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED, POOL_EXISTS, POOL_OVERLAP
+   */
+  async split(request: PoolSplitRequest, signal: AbortSignal): Promise<PoolSplit> {
+    const { updates, events, clock, newUid } = this.#options;
+    const input = { request, uids: Array.from({ length: request.partsCount }, newUid), nowMs: clock.nowMs() };
+    const split = await updates.update(POOLS_LANE, (view) => splitPool(view, input), { signal });
+    if (split.ok) events.poolSplit(split.former, split.parts.length);
+    return split;
   }
 
   /**

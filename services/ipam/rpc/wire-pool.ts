@@ -9,11 +9,12 @@ import {
   type DeletePoolResponse,
   type GetPoolRequest,
   type Pool as PoolMessage,
+  type SplitPoolRequest,
   type UpdatePoolRequest,
 } from '@podwire/proto/podwire/ipam/v1/pool';
-import type { Failure} from '@podwire/shared/failure/failure';
+import type { Failure } from '@podwire/shared/failure/failure';
 import { violationsFailure } from '@podwire/shared/failure/failure';
-import { formatPrefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, parsePrefix, type PrefixFault } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
 
 import {
@@ -28,6 +29,7 @@ import type { PoolDeleted, PoolDeletionRequest } from '../allocator/delete-pool.
 import { subdomainFault } from '../allocator/names.js';
 import { outOfUse, poolVersion, WORKLOAD, type PoolListing } from '../allocator/pools.js';
 import type { EncapsulationMode, Pool } from '../allocator/records.js';
+import { MAX_PARTS, type PoolReference, type PoolSplitRequest } from '../allocator/split-pool.js';
 import type { PoolChange } from '../allocator/update-pool.js';
 
 /** The fields of a pool's message by those of its value. */
@@ -169,6 +171,36 @@ export function readDeletePoolRequest({ name, resourceVersion, mode }: DeletePoo
     checks.check('mode', whenInUse ? undefined : `is ${mode}, which is no mode of deletion`);
     return { name, resourceVersion, whenInUse: whenInUse ?? 'refuse' };
   });
+}
+
+export function readSplitPoolRequest({ pool, number, resourceVersion }: SplitPoolRequest): PoolSplitRequest {
+  return checked('SplitPool', (checks) => {
+    const reference = readPoolReference(pool, checks);
+    const isPossible = number >= 2 && number <= MAX_PARTS && Number.isInteger(Math.log2(number));
+    const reason = `is ${number}; it has to be a power of two from 2 to ${MAX_PARTS}, as all parts are made in one transaction; the parts can be split again`;
+    checks.check('number', isPossible ? undefined : reason);
+    return { pool: reference, partsCount: number, resourceVersion };
+  });
+}
+
+function cidrFault(fault: PrefixFault): string {
+  return fault === 'has host bits set' ? fault : `is ${fault}, such as 10.65.0.0/16`;
+}
+
+function readPoolReference(pool: SplitPoolRequest['pool'], checks: Checks): PoolReference {
+  switch (pool?.$case) {
+    case 'name':
+      checks.check('name', subdomainFault(pool.value));
+      return { by: 'name', name: pool.value };
+    case 'cidr': {
+      const parsed = parsePrefix(pool.value);
+      checks.check('cidr', parsed.ok ? undefined : cidrFault(parsed.fault));
+      return parsed.ok ? { by: 'range', range: parsed.prefix } : { by: 'name', name: '' };
+    }
+    case undefined:
+      checks.check('pool', 'is missing: set one of name and cidr');
+      return { by: 'name', name: '' };
+  }
 }
 
 /** A pool may be spread over thousands of nodes, and an answer has to stay small. */

@@ -4,7 +4,7 @@ import type { Mirror, OwnWrite, Questioned } from './mirror.js';
 import { Overlay } from './overlay.js';
 import type { RecordKeys } from './record/keys.js';
 import { encodeHistoryEntry } from './record/history.js';
-import { serialize, writeRecord } from './record/record.js';
+import { serialize, writeRecord, type DecodedRecord } from './record/record.js';
 import type { Comparison, Transaction } from './store.js';
 
 /** A change with the key of its record. */
@@ -134,11 +134,11 @@ export class Draft extends Overlay {
     const puts: Transaction['puts'][number][] = [];
     const deletes: string[] = [];
     const writes: OwnWrite[] = [];
-    for (const [key, { record, written }] of this.touched) {
+    for (const [key, { record, written, likeKey }] of this.touched) {
       const modRevision = this.mirror.modRevision(key);
       comparisons.push({ type: 'record', key, modRevision });
       if (!written) continue;
-      const made = record && writeRecord(record, this.mirror.stored(key));
+      const made = record && writeRecord(record, this.mirror.stored(key) ?? this.#storedLike(likeKey));
       const value = made && Buffer.from(made.text);
       if (value) puts.push({ key, value });
       else if (modRevision !== 0) deletes.push(key);
@@ -184,14 +184,30 @@ export class Draft extends Overlay {
       this.touch(handle, 'handle', { record: this.mirror.stored(handle)?.record, written: false });
   }
 
-  #touch({ change: { type, record }, key }: Keyed): void {
+  #storedLike(key: string | undefined): DecodedRecord | undefined {
+    return key === undefined ? undefined : this.mirror.stored(key);
+  }
+
+  /** Key of what is stored of a record, which may itself have been made like another within this transaction. */
+  #originOf(record: RecordValue): string {
+    const key = this.keys.of(record);
+    return this.touched.get(key)?.likeKey ?? key;
+  }
+
+  #touch({ change, key }: Keyed): void {
+    const { type, record } = change;
     const before = this.touched.get(key);
     if (type === 'expect') {
       if (!before) this.touch(key, record.kind, { record: this.mirror.stored(key)?.record, written: false });
       return;
     }
     if (!before?.written) this.#writtenCount++;
-    this.touch(key, record.kind, { record: type === 'put' ? record : undefined, written: true });
+    const likeKey = type === 'put' && change.like ? this.#originOf(change.like) : before?.likeKey;
+    this.touch(key, record.kind, {
+      record: type === 'put' ? record : undefined,
+      written: true,
+      ...(likeKey === undefined ? {} : { likeKey }),
+    });
   }
 }
 

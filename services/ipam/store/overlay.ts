@@ -30,6 +30,8 @@ export interface Touched {
   /** Undefined when there is to be no record. */
   readonly record: RecordValue | undefined;
   readonly written: boolean;
+  /** Key of the record from whose stored form a new one takes over what is not known here. */
+  readonly likeKey?: string;
 }
 
 type Kind = RecordValue['kind'];

@@ -7,6 +7,7 @@ import { createPool } from '../create-pool.js';
 import { deletePool } from '../delete-pool.js';
 import { getPool } from '../get-pool.js';
 import { listPools } from '../list-pools.js';
+import { splitPool } from '../split-pool.js';
 import { updatePool } from '../update-pool.js';
 
 export function poolService(ipam: Ipam, unary: Unary): RpcService {
@@ -16,6 +17,7 @@ export function poolService(ipam: Ipam, unary: Unary): RpcService {
     listPools: unary(PoolServiceService.listPools, listPools(ipam)),
     updatePool: unary(PoolServiceService.updatePool, updatePool(ipam)),
     deletePool: unary(PoolServiceService.deletePool, deletePool(ipam)),
+    splitPool: unary(PoolServiceService.splitPool, splitPool(ipam)),
   };
   return { name: 'podwire.ipam.v1.PoolService', definition: PoolServiceService, implementation };
 }

@@ -247,6 +247,29 @@ export interface PoolHolder {
   addresses: bigint;
 }
 
+/** SplitPoolRequest names the pool to split. */
+export interface SplitPoolRequest {
+  /** The pool; one of them has to be set. */
+  pool:
+    | //
+    /** By its name. */
+    { $case: "name"; value: string }
+    | //
+    /** By its range, as Pool.cidr has it. */
+    { $case: "cidr"; value: string }
+    | undefined;
+  /** Into how many pools: a power of two from 2 to 64. Pools that are split can be split again. */
+  number: number;
+  /** Split only if the pool still has this resource version; empty means any. */
+  resourceVersion: string;
+}
+
+/** SplitPoolResponse lists what the pool became. */
+export interface SplitPoolResponse {
+  /** The new pools, in the order of their ranges. */
+  pools: Pool[];
+}
+
 function createBasePool(): Pool {
   return {
     name: "",
@@ -1398,6 +1421,166 @@ export const PoolHolder: MessageFns<PoolHolder> = {
   },
 };
 
+function createBaseSplitPoolRequest(): SplitPoolRequest {
+  return { pool: undefined, number: 0, resourceVersion: "" };
+}
+
+export const SplitPoolRequest: MessageFns<SplitPoolRequest> = {
+  encode(message: SplitPoolRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.pool?.$case) {
+      case "name":
+        writer.uint32(10).string(message.pool.value);
+        break;
+      case "cidr":
+        writer.uint32(18).string(message.pool.value);
+        break;
+    }
+    if (message.number !== 0) {
+      writer.uint32(24).uint32(message.number);
+    }
+    if (message.resourceVersion !== "") {
+      writer.uint32(34).string(message.resourceVersion);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SplitPoolRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSplitPoolRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.pool = { $case: "name", value: reader.string() };
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.pool = { $case: "cidr", value: reader.string() };
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.number = reader.uint32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.resourceVersion = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SplitPoolRequest>): SplitPoolRequest {
+    return SplitPoolRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SplitPoolRequest>): SplitPoolRequest {
+    const message = createBaseSplitPoolRequest();
+    switch (object.pool?.$case) {
+      case "name": {
+        if (object.pool?.value !== undefined && object.pool?.value !== null) {
+          message.pool = { $case: "name", value: object.pool.value };
+        }
+        break;
+      }
+      case "cidr": {
+        if (object.pool?.value !== undefined && object.pool?.value !== null) {
+          message.pool = { $case: "cidr", value: object.pool.value };
+        }
+        break;
+      }
+    }
+    message.number = object.number ?? 0;
+    message.resourceVersion = object.resourceVersion ?? "";
+    return message;
+  },
+};
+
+function createBaseSplitPoolResponse(): SplitPoolResponse {
+  return { pools: [] };
+}
+
+export const SplitPoolResponse: MessageFns<SplitPoolResponse> = {
+  encode(message: SplitPoolResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.pools) {
+      Pool.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SplitPoolResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSplitPoolResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.pools.push(Pool.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SplitPoolResponse>): SplitPoolResponse {
+    return SplitPoolResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SplitPoolResponse>): SplitPoolResponse {
+    const message = createBaseSplitPoolResponse();
+    message.pools = object.pools?.map((e) => Pool.fromPartial(e)) || [];
+    return message;
+  },
+};
+
 /** PoolService manages IP pools: the ranges that blocks, and so addresses, are taken from. */
 export type PoolServiceService = typeof PoolServiceService;
 export const PoolServiceService = {
@@ -1483,6 +1666,27 @@ export const PoolServiceService = {
     responseSerialize: (value: DeletePoolResponse): Buffer => Buffer.from(DeletePoolResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): DeletePoolResponse => DeletePoolResponse.decode(value),
   },
+  /**
+   * SplitPool puts pools of equal size in the place of one, which is gone with it: `split-<name>-0`, `split-<name>-1`, …, in the
+   * order of their ranges, with all other fields as they are. Addresses, blocks and their affinities stay as they are, and belong
+   * to the new pools. One transaction: no moment is without a pool, and whatever takes an address at the same time does so
+   * before it or after it. Whoever asks for the old pool by its name or range afterwards is refused.
+   *
+   * Not idempotent: a second call finds no pool of that name.
+   *
+   * Errors: INVALID_ARGUMENT (the number is no power of two from 2 to 64, or a part would be smaller than a block or have too
+   * long a name; all faults are listed), NOT_FOUND, ALREADY_EXISTS (a part's name is taken), FAILED_PRECONDITION (the pool is
+   * being deleted, or a block lies across two parts), ABORTED (the resource version is stale, or too many races were lost).
+   */
+  splitPool: {
+    path: "/podwire.ipam.v1.PoolService/SplitPool" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: SplitPoolRequest): Buffer => Buffer.from(SplitPoolRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): SplitPoolRequest => SplitPoolRequest.decode(value),
+    responseSerialize: (value: SplitPoolResponse): Buffer => Buffer.from(SplitPoolResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): SplitPoolResponse => SplitPoolResponse.decode(value),
+  },
 } as const;
 
 export interface PoolServiceServer extends UntypedServiceImplementation {
@@ -1528,6 +1732,19 @@ export interface PoolServiceServer extends UntypedServiceImplementation {
    * many races were lost).
    */
   deletePool: handleUnaryCall<DeletePoolRequest, DeletePoolResponse>;
+  /**
+   * SplitPool puts pools of equal size in the place of one, which is gone with it: `split-<name>-0`, `split-<name>-1`, …, in the
+   * order of their ranges, with all other fields as they are. Addresses, blocks and their affinities stay as they are, and belong
+   * to the new pools. One transaction: no moment is without a pool, and whatever takes an address at the same time does so
+   * before it or after it. Whoever asks for the old pool by its name or range afterwards is refused.
+   *
+   * Not idempotent: a second call finds no pool of that name.
+   *
+   * Errors: INVALID_ARGUMENT (the number is no power of two from 2 to 64, or a part would be smaller than a block or have too
+   * long a name; all faults are listed), NOT_FOUND, ALREADY_EXISTS (a part's name is taken), FAILED_PRECONDITION (the pool is
+   * being deleted, or a block lies across two parts), ABORTED (the resource version is stale, or too many races were lost).
+   */
+  splitPool: handleUnaryCall<SplitPoolRequest, SplitPoolResponse>;
 }
 
 export interface PoolServiceClient extends Client {
@@ -1642,6 +1859,33 @@ export interface PoolServiceClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: DeletePoolResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * SplitPool puts pools of equal size in the place of one, which is gone with it: `split-<name>-0`, `split-<name>-1`, …, in the
+   * order of their ranges, with all other fields as they are. Addresses, blocks and their affinities stay as they are, and belong
+   * to the new pools. One transaction: no moment is without a pool, and whatever takes an address at the same time does so
+   * before it or after it. Whoever asks for the old pool by its name or range afterwards is refused.
+   *
+   * Not idempotent: a second call finds no pool of that name.
+   *
+   * Errors: INVALID_ARGUMENT (the number is no power of two from 2 to 64, or a part would be smaller than a block or have too
+   * long a name; all faults are listed), NOT_FOUND, ALREADY_EXISTS (a part's name is taken), FAILED_PRECONDITION (the pool is
+   * being deleted, or a block lies across two parts), ABORTED (the resource version is stale, or too many races were lost).
+   */
+  splitPool(
+    request: SplitPoolRequest,
+    callback: (error: ServiceError | null, response: SplitPoolResponse) => void,
+  ): ClientUnaryCall;
+  splitPool(
+    request: SplitPoolRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: SplitPoolResponse) => void,
+  ): ClientUnaryCall;
+  splitPool(
+    request: SplitPoolRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: SplitPoolResponse) => void,
   ): ClientUnaryCall;
 }
 
