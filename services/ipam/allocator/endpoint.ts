@@ -1,11 +1,12 @@
 import type { Attachment, AttachmentFault } from '@podwire/shared/attachment/attachment';
 import { endpointUid, hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
-import { addressAt, hostPrefix, prefixContains } from '@podwire/shared/net/prefix';
+import { addressAt, hostPrefix } from '@podwire/shared/net/prefix';
 
 import { allocatedAtMs, holderOf } from './attributes.js';
 import { wholeSeconds } from './block.js';
 import type { HeldAddress } from './holding.js';
-import type { Endpoint, EndpointAddress, NetnsIdentity, PodIdentity } from './records.js';
+import { poolOf } from './pools.js';
+import type { Endpoint, EndpointAddress, NetnsIdentity, PodIdentity, Pool } from './records.js';
 import type { EndpointKey, View } from './view.js';
 
 /** Orchestrators, as Calico calls them in an endpoint's name. */
@@ -110,13 +111,24 @@ export function endpointAddress(
   view: View,
   { block, ordinal }: Pick<HeldAddress, 'block' | 'ordinal'>,
 ): EndpointAddress {
-  const pool = view.pools().find(({ prefix }) => prefixContains(prefix, block.prefix));
+  const pool = poolOf(view.pools(), block.prefix);
   return {
     address: hostPrefix(addressAt(block.prefix, ordinal)),
     block: block.prefix,
     poolName: pool?.name ?? '',
     sequenceNumber: block.sequenceNumbers.get(ordinal) ?? 0n,
   };
+}
+
+/**
+ * A stored endpoint with the names of the pools that its blocks lie in now: pools are split, deleted, and made anew. Itself where
+ * these are the stored ones.
+ */
+export function withPoolNames(pools: readonly Pool[], endpoint: Endpoint): Endpoint {
+  const names = endpoint.addresses.map(({ block }) => poolOf(pools, block)?.name ?? '');
+  if (endpoint.addresses.every(({ poolName }, index) => poolName === names[index])) return endpoint;
+  const addresses = endpoint.addresses.map((address, index) => ({ ...address, poolName: names[index] ?? '' }));
+  return { ...endpoint, addresses };
 }
 
 /** The addresses in the order in which they were asked for, as the stored ones are. */

@@ -1,3 +1,4 @@
+import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
@@ -5,8 +6,12 @@ import { endpointKey, endpointNameFaults, formatEndpointKey, makeEndpoint } from
 import { endpointsOfNode, listEndpoints, type EndpointFilter } from './endpoints.js';
 import { MapView } from './map-view.fixture.js';
 import type { Endpoint } from './records.js';
-import { attachment, NOW_MS, prefix } from './records.fixture.js';
+import { attachment, NOW_MS, poolRecord, prefix } from './records.fixture.js';
 import type { RecordValue } from './view.js';
+
+/** Of two pools; endpoints are stored with the names that these had once. */
+const BLOCKS = { p: '10.0.0.0/26', q: '10.1.0.0/26' };
+const POOLS = [poolRecord('p', '10.0.0.0/16'), poolRecord('q', '10.1.0.0/16')];
 
 const NONE: EndpointFilter = { nodeName: '', namespace: '', podName: '', poolName: '' };
 
@@ -25,7 +30,8 @@ const endpoints = fc
   })
   .map(({ nodeName, pod, containerId, interfaceName, poolName }): Endpoint => {
     const identity = { attachment: attachment(containerId, { interfaceName }), nodeName, netns: undefined };
-    const address = { address: prefix('10.0.0.1/32'), block: prefix('10.0.0.0/26'), poolName, sequenceNumber: 1n };
+    const block = prefix(BLOCKS[poolName]);
+    const address = { address: hostPrefix(block), block, poolName: 'former', sequenceNumber: 1n };
     return makeEndpoint({ ...identity, pod: pod && { ...pod, uid: '' }, createdAtMs: NOW_MS }, [address]);
   });
 
@@ -51,12 +57,15 @@ describe('a list', () => {
         filter,
         fc.integer({ min: 1, max: 5 }),
         (all, filter, limit) => {
-          const view = new MapView(all.map(record));
+          const view = new MapView([...POOLS, ...all.map(record)]);
           const found: string[] = [];
           for (let after = ''; ;) {
             const { items, next } = listEndpoints(view, { ...filter, after, limit });
             expect(items.length).toBeLessThanOrEqual(limit);
             found.push(...items.map(({ key }) => formatEndpointKey(key)));
+            for (const { value } of items)
+              for (const { block, poolName } of value.addresses)
+                expect(formatPrefix(block)).toBe(BLOCKS[poolName === 'p' ? 'p' : 'q']);
             if (next === '') break;
             expect(next > after).toBe(true);
             after = next;
@@ -68,7 +77,7 @@ describe('a list', () => {
                 (filter.nodeName === '' || value.nodeName === filter.nodeName) &&
                 (filter.namespace === '' || key.namespace === filter.namespace) &&
                 (filter.podName === '' || value.pod?.name === filter.podName) &&
-                (filter.poolName === '' || value.addresses[0]?.poolName === filter.poolName),
+                (filter.poolName === '' || value.addresses[0]?.block.value === prefix(BLOCKS.p).value),
             );
           expect(found).toEqual(expected.map(({ key }) => formatEndpointKey(key)).sort());
           const ofNode = [...endpointsOfNode(view, 'a')].map(({ value }) => value);
@@ -81,16 +90,16 @@ describe('a list', () => {
   test('ends a page after a bounded search, and goes on from there', () => {
     const many = Array.from({ length: 5000 }, (_, i) => {
       const identity = { attachment: attachment(`c${String(i).padStart(5, '0')}`), nodeName: 'n1', pod: undefined };
-      const poolName = i === 4900 ? 'rare' : 'p';
-      const address = { address: prefix('10.0.0.1/32'), block: prefix('10.0.0.0/26'), poolName, sequenceNumber: 1n };
+      const block = prefix(i === 4900 ? BLOCKS.q : BLOCKS.p);
+      const address = { address: hostPrefix(block), block, poolName: '', sequenceNumber: 1n };
       return makeEndpoint({ ...identity, netns: undefined, createdAtMs: NOW_MS }, [address]);
     });
     const sorted = many.map((value) => ({ key: endpointKey(value), value }));
-    const view = new MapView();
+    const view = new MapView(POOLS);
     view.endpointsBehind = (after) => sorted.filter(({ key }) => formatEndpointKey(key) > after);
     const sizes: number[] = [];
     for (let after = ''; ;) {
-      const { items, next } = listEndpoints(view, { ...NONE, poolName: 'rare', after, limit: 10 });
+      const { items, next } = listEndpoints(view, { ...NONE, poolName: 'q', after, limit: 10 });
       sizes.push(items.length);
       if (next === '') break;
       after = next;

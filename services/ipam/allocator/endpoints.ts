@@ -1,4 +1,4 @@
-import { endpointPrefixes, formatEndpointKey } from './endpoint.js';
+import { endpointPrefixes, formatEndpointKey, withPoolNames } from './endpoint.js';
 import type { Page } from './listing.js';
 import type { Endpoint } from './records.js';
 import type { EndpointKey, StoredEndpoint, View } from './view.js';
@@ -36,6 +36,7 @@ const MOST_LOOKED_AT = 2000;
  */
 export function listEndpoints(view: View, { after, limit, ...filter }: EndpointQuery): EndpointPage {
   const items: StoredEndpoint[] = [];
+  const pools = view.pools();
   let last: StoredEndpoint | undefined;
   let lookedAt = 0;
   for (const endpoint of candidates(view, filter, after)) {
@@ -43,7 +44,9 @@ export function listEndpoints(view: View, { after, limit, ...filter }: EndpointQ
       return { items, next: formatEndpointKey(last.key) };
     lookedAt++;
     last = endpoint;
-    if (matches(endpoint, filter)) items.push(endpoint);
+    if (!matches(endpoint, filter)) continue;
+    const value = withPoolNames(pools, endpoint.value);
+    if (filter.poolName === '' || hasAddressOf(value, filter.poolName)) items.push({ key: endpoint.key, value });
   }
   return { items, next: '' };
 }
@@ -54,7 +57,7 @@ export function* endpointsOfNode(view: View, nodeName: string): Generator<Stored
   for (const endpoint of candidates(view, filter, '')) if (matches(endpoint, filter)) yield endpoint;
 }
 
-/** Every endpoint behind `after` that matches, and others: whole runs of keys that cannot match are left out. */
+/** Every endpoint behind `after` that {@link matches}, and others: whole runs of keys that cannot match are left out. */
 function* candidates(view: View, filter: EndpointFilter, after: string): Generator<StoredEndpoint, void, void> {
   for (const namespace of namespaces(view, filter, after)) {
     for (const namePrefix of namePrefixes(filter)) {
@@ -98,13 +101,13 @@ function namePrefixes({ nodeName, podName }: EndpointFilter): string[] {
   return nodeName === '' ? [''] : endpointPrefixes({ nodeName, podName });
 }
 
+/** Whether an endpoint passes all filters but that by pool. */
 function matches({ key, value }: StoredEndpoint, filter: EndpointFilter): boolean {
-  const { nodeName, namespace, podName, poolName } = filter;
+  const { nodeName, namespace, podName } = filter;
   return (
     (nodeName === '' || value.nodeName === nodeName) &&
     (namespace === '' || key.namespace === namespace) &&
-    (podName === '' || value.pod?.name === podName) &&
-    (poolName === '' || hasAddressOf(value, poolName))
+    (podName === '' || value.pod?.name === podName)
   );
 }
 

@@ -1,5 +1,6 @@
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
+import { withPoolNames } from '../allocator/endpoint.js';
 import { poolOf } from '../allocator/pools.js';
 import type { AffinityState, Block, Pool } from '../allocator/records.js';
 import type { RecordValue } from '../allocator/view.js';
@@ -7,7 +8,15 @@ import { sortByName } from '../store/image.js';
 import type { Observed, ObservedRecord } from '../store/mirror.js';
 import type { RecordKeys } from '../store/record/keys.js';
 import { RecentChanges } from './recent.js';
-import { isWanted, nameOf, scopeOf, type WatchedKind, type WatchedObject, type WatchQuery } from './watched.js';
+import {
+  isWanted,
+  nameOf,
+  sameScope,
+  scopeOf,
+  type WatchedKind,
+  type WatchedObject,
+  type WatchQuery,
+} from './watched.js';
 
 /** An object as it is at the catalog's revision. */
 export interface Item {
@@ -19,13 +28,16 @@ export interface Item {
   encoded: Uint8Array | undefined;
 }
 
+type EndpointRecord = Extract<RecordValue, { readonly kind: 'endpoint' }>;
+
 const KINDS: readonly WatchedKind[] = ['pool', 'reservation', 'node', 'block', 'endpoint'];
 
 /**
  * All that can be watched, at one revision, and which of it changed recently. It is fed in the order of the revisions with what is
  * durable; the mirror's view is ahead of that, and so of what a token may say.
  *
- * A block's message tells its pool and its affinity's state, too. So a change of these changes the block.
+ * A block's message tells its pool and its affinity's state, too, and an endpoint's its pools. So a change of these changes the
+ * block, and the endpoint.
  */
 export class Catalog {
   readonly #keys: RecordKeys;
@@ -43,6 +55,8 @@ export class Catalog {
     endpoint: new Map(),
   };
   readonly #affinities = new Map<string, AffinityState>();
+  /** Of the endpoints that are told with other names of pools than they are stored with: as they are stored. */
+  readonly #storedEndpoints = new WeakMap<WatchedObject, EndpointRecord>();
   #pools: readonly Pool[] = [];
   #recent: RecentChanges | undefined;
   #revision = 0;
@@ -113,14 +127,20 @@ export class Catalog {
 
   #applyChanges(changes: readonly ObservedRecord[], at: At): void {
     const blocks = new Map<string, Block | undefined>();
+    const endpoints = new Map<string, EndpointRecord>();
     const ranges: Prefix[] = [];
     for (const { key, record } of changes) {
       if (record?.kind === 'block' || (!record && this.#items.block.has(key))) blocks.set(key, record?.value);
       else if (record?.kind === 'affinity' || this.#affinities.has(key)) this.#setAffinity(key, record, blocks);
+      else if (record?.kind === 'endpoint') endpoints.set(key, record);
       else this.#setRecord(key, record, { ...at, ranges });
     }
-    if (ranges.length > 0) this.#touchBlocksIn(ranges, blocks);
+    if (ranges.length > 0) {
+      this.#touchBlocksIn(ranges, blocks);
+      this.#touchEndpointsIn(ranges, endpoints);
+    }
     for (const [key, block] of blocks) this.#setBlock(key, block, at);
+    for (const [key, record] of endpoints) this.#setEndpoint(key, record, at);
   }
 
   #setAffinity(key: string, record: RecordValue | undefined, blocks: Map<string, Block | undefined>): void {
@@ -169,6 +189,31 @@ export class Catalog {
       const { block } = object.value;
       if (ranges.some((range) => prefixContains(range, block.prefix))) blocks.set(key, block);
     }
+  }
+
+  #touchEndpointsIn(ranges: readonly Prefix[], endpoints: Map<string, EndpointRecord>): void {
+    for (const [key, { object }] of this.#items.endpoint) {
+      if (object.kind !== 'endpoint' || endpoints.has(key)) continue;
+      const isIn = object.value.addresses.some(({ block }) => ranges.some((range) => prefixContains(range, block)));
+      if (isIn) endpoints.set(key, this.#storedEndpoints.get(object) ?? object);
+    }
+  }
+
+  #setEndpoint(key: string, stored: EndpointRecord, at: At): void {
+    const value = withPoolNames(this.#pools, stored.value);
+    if (value === stored.value) {
+      this.#set(key, stored, at);
+      return;
+    }
+    const before = this.#items.endpoint.get(key)?.object;
+    const object = { ...stored, value };
+    const same =
+      before?.kind === 'endpoint' &&
+      this.#storedEndpoints.get(before) === stored &&
+      sameScope(scopeOf(before), scopeOf(object));
+    if (same) return;
+    this.#storedEndpoints.set(object, stored);
+    this.#set(key, object, at);
   }
 
   #setBlock(key: string, block: Block | undefined, at: At): void {
@@ -228,9 +273,11 @@ export class Catalog {
   }
 }
 
-function isWatched(record: RecordValue): record is Exclude<WatchedObject, { readonly kind: 'block' }> {
+function isWatched(
+  record: RecordValue,
+): record is Extract<RecordValue, { readonly kind: 'pool' | 'reservation' | 'node' }> {
   const { kind } = record;
-  return kind === 'pool' || kind === 'reservation' || kind === 'node' || kind === 'endpoint';
+  return kind === 'pool' || kind === 'reservation' || kind === 'node';
 }
 
 interface At {

@@ -33,8 +33,8 @@ function node(name: string, zone: string): RecordValue {
   return decoded;
 }
 
-function endpoint(name: string, nodeName: string, poolName: string): RecordValue {
-  const prefix = block('10.65.0.0/26', 'n1').prefix;
+function endpoint(name: string, nodeName: string, { cidr, poolName }: { cidr: string; poolName: string }): RecordValue {
+  const { prefix } = block(cidr, 'n1');
   const attachment = { network: 'net', containerId: name, interfaceName: 'eth0' };
   const value: Endpoint = {
     attachment,
@@ -69,8 +69,12 @@ const record: fc.Arbitrary<RecordValue> = fc.oneof(
     value: { name, uid: 'u', createTimeMs: 0, prefixes: [block(cidr, 'n1').prefix] },
   })),
   fc
-    .tuple(fc.constantFrom('e1', 'e2', 'e3'), fc.constantFrom(...NODES), fc.constantFrom('a', 'b'))
-    .map(([name, nodeName, poolName]) => endpoint(name, nodeName, poolName)),
+    .record({ cidr: fc.constantFrom(...CIDRS), poolName: fc.constantFrom('a', 'b') })
+    .chain((place) =>
+      fc
+        .tuple(fc.constantFrom('e1', 'e2', 'e3'), fc.constantFrom(...NODES))
+        .map(([name, nodeName]) => endpoint(name, nodeName, place)),
+    ),
 );
 
 const QUERIES = [

@@ -3,6 +3,7 @@ import { setMaxListeners } from 'node:events';
 import { systemClock } from '@podwire/shared/runtime/clock';
 
 import type { RecordValue, View } from '../allocator/view.js';
+import { withPoolNames } from '../allocator/endpoint.js';
 import { poolOf } from '../allocator/pools.js';
 import type { MemoryStore } from '../store/memory/memory-store.js';
 import { Mirror } from '../store/mirror.js';
@@ -158,7 +159,8 @@ function* objectsOf(view: View): Generator<WatchedObject> {
   for (const value of view.pools()) yield { kind: 'pool', value };
   for (const value of view.nodes()) yield { kind: 'node', value };
   for (const value of view.reservations()) yield { kind: 'reservation', value };
-  for (const endpoint of view.endpoints()) yield { kind: 'endpoint', key: endpoint.key, value: endpoint.value };
+  for (const { key, value } of view.endpoints())
+    yield { kind: 'endpoint', key, value: withPoolNames(view.pools(), value) };
   for (const block of view.blocksIn(defaultRoute(4))) {
     const poolName = poolOf(view.pools(), block.prefix)?.name;
     const affinityState = block.owner && view.affinity(block.owner, block.prefix)?.state;
