@@ -91,6 +91,8 @@ describe('an answer without a comparison', () => {
       updater.update('n', readCount('a'), { signal: forever }),
       updater.read((view) => view.handle('a')?.blocks.size, { signal: forever }),
     ];
+    // Both have been decided, on what is known so far.
+    await new Promise((resolve) => setTimeout(resolve, 20));
     expect(await updater.peek((view) => view.handle('a'))).toBeUndefined();
     letWatchGo();
     expect(await Promise.all(answers)).toEqual([7, 1]);

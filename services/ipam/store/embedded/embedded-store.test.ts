@@ -55,6 +55,17 @@ describe('the embedded store on disk', () => {
     await store.close();
   });
 
+  it('judges a transaction by those that are still being written when it comes', async () => {
+    const store = await openStore();
+    const puts = ['/0', '/1', '/2', '/3', '/4'].map((key) => ({ key, value: Buffer.from(key) }));
+    const comparisons = [{ type: 'record', key: '/0', modRevision: 0 } as const];
+    const first = store.commit({ comparisons, puts, deletes: [] }, signal);
+    await new Promise((resolve) => setImmediate(resolve));
+    const second = store.commit({ comparisons, puts, deletes: [] }, signal);
+    expect([await first, await second]).toEqual([{ committed: true, revision: 2 }, { committed: false }]);
+    await store.close();
+  });
+
   it('keeps its directory to its owner', async () => {
     const store = await openStore();
     expect(statSync(directory).mode & 0o777).toBe(0o700);
