@@ -85,7 +85,7 @@ test('of several replicas at once is harmless', async () => {
 test('by a clock that is years ahead takes nothing newer than the newest entry less the time to keep', async () => {
   const hours = Array.from({ length: KEPT_HOURS }, (_, index) => index - KEPT_HOURS + 1);
   const store = await start(hours);
-  await expiryOn(store, { aheadHours: 20_000 }).run(10 * RUNS_PER_HOUR);
+  await expiryOn(store, { aheadHours: 20_000 }).run(2 * RUNS_PER_HOUR);
   expect(await hoursIn(store)).toEqual(hours);
 });
 
