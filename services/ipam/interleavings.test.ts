@@ -86,6 +86,12 @@ const deletePool = (whenInUse: 'drain' | 'refuse' | 'release'): Operation =>
     false,
   );
 
+const splitPool = operation('split the pool', async (ipam) => {
+  const request = { pool: { by: 'name', name: 'p' }, partsCount: 2, resourceVersion: '' } as const;
+  const split = await ipam.pools.split(request, forever);
+  return split.ok ? split.parts.map(({ pool }) => pool.name).join(' ') : 'at fault';
+});
+
 const deleteNode = (name: string): Operation =>
   operation(
     `delete node ${name}`,
@@ -354,6 +360,11 @@ const SCENARIOS: readonly Scenario[] = [
   { name: 'a pool is to go unless it is used', operations: [deletePool('refuse'), one] },
   { name: 'a pool goes with its addresses', before: [one], operations: [deletePool('release'), two] },
   { name: 'a pool goes with its last address', before: [one], operations: [deletePool('drain'), release('c1')] },
+  { name: 'a pool is split while an address is given', operations: [splitPool, one] },
+  { name: 'a pool is split while addresses go and come', before: [one], operations: [splitPool, release('c1'), far] },
+  { name: 'a pool is split while a block is claimed', operations: [splitPool, claim('10.0.0.0/31', 'n1'), far] },
+  { name: 'a pool is split twice', operations: [splitPool, splitPool] },
+  { name: 'a pool is split and goes', before: [one], operations: [splitPool, deletePool('drain')] },
   { name: 'a node goes while it gets an address', before: [one], operations: [deleteNode('n1'), two] },
   { name: 'a node goes while it gives one back', before: [one, two], operations: [deleteNode('n1'), release('c1')] },
   { name: 'a node goes twice', before: [one], operations: [deleteNode('n1'), deleteNode('n1')] },

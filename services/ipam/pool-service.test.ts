@@ -250,3 +250,65 @@ describe('DeletePool', () => {
     expect(await caller.allBlocks()).toEqual([]);
   });
 });
+
+describe('SplitPool', () => {
+  test('puts pools with every field in its place, which hold what it held, and survives a restart', async () => {
+    await caller.createPool({ ...WISH, assignmentMode: AssignmentMode.ASSIGNMENT_MODE_AUTOMATIC });
+    await caller.allocate('c1');
+    const { pools } = await caller.splitPool('default', { number: 4 });
+    expect(pools.map(({ name, cidr }) => `${name} ${cidr}`)).toEqual([
+      'split-default-0 10.65.0.0/26',
+      'split-default-1 10.65.0.64/26',
+      'split-default-2 10.65.0.128/26',
+      'split-default-3 10.65.0.192/26',
+    ]);
+    const used = pools.filter(({ utilization }) => utilization?.allocated === 1n).map(({ name }) => name);
+    expect(used).toHaveLength(1);
+    await service.stop();
+    service = await place.start();
+    expect((await caller.listPools()).pools.map(({ name }) => name)).toEqual([
+      'second',
+      ...pools.map(({ name }) => name),
+    ]);
+    expect((await caller.getEndpoint('c1')).endpoint?.addresses.map(({ poolName }) => poolName)).toEqual(used);
+    expect((await caller.allBlocks()).map(({ poolName }) => poolName)).toEqual(used);
+  });
+
+  test('takes a pool by its range, and keeps its fields', async () => {
+    await caller.createPool(WISH);
+    const pool = { $case: 'cidr', value: WISH.cidr } as const;
+    const { pools } = await caller.splitPool('', { pool, number: 2 });
+    for (const part of pools) expect(part).toMatchObject({ ...WISH, name: part.name, cidr: part.cidr });
+    expect(pools.map(({ cidr }) => cidr)).toEqual(['10.66.0.0/25', '10.66.0.128/25']);
+  });
+
+  test.each([0, 1, 3, 6, 63, 65, 128, 2 ** 31])('refuses to make %s parts, before anything changes', async (number) => {
+    const before = await caller.listPools();
+    expect(await violationsOf(caller.splitPool('default', { number }))).toEqual([
+      expect.stringContaining(`number is ${number}; it has to be a power of two from 2 to 64`),
+    ]);
+    expect(await caller.listPools()).toEqual(before);
+  });
+
+  test('names every fault, and refuses what only the pool tells without disabling it', async () => {
+    expect(await violationsOf(caller.splitPool('', { pool: undefined }))).toEqual([
+      'pool is missing: set one of name and cidr',
+      expect.stringMatching(/^number is 0/),
+    ]);
+    const wrong = { $case: 'cidr', value: '10.65.0.1/24' } as const;
+    expect(await violationsOf(caller.splitPool('', { pool: wrong, number: 2 }))).toEqual(['cidr has host bits set']);
+    expect(await violationsOf(caller.splitPool('default', { number: 8 }))).toEqual([
+      'number is 8, and pool "default" 10.65.0.0/24 has room for 4 blocks of /26; each part needs one',
+    ]);
+    expect((await caller.getPool('default')).pool).toMatchObject({ state: PoolState.POOL_STATE_ACTIVE });
+  });
+
+  test('refuses a version that is not the newest, and a pool that is gone', async () => {
+    const { pool } = await caller.getPool('default');
+    await caller.updatePool({ name: 'default', natOutgoing: !pool!.natOutgoing }, 'nat_outgoing');
+    const stale = caller.splitPool('default', { number: 2, resourceVersion: pool!.resourceVersion });
+    expect((await failureOf(stale)).code).toBe('STALE_VERSION');
+    await caller.splitPool('default', { number: 2 });
+    expect((await failureOf(caller.splitPool('default', { number: 2 }))).code).toBe('POOL_NOT_FOUND');
+  });
+});

@@ -1,12 +1,6 @@
 import { Failure, type Violation } from '@podwire/shared/failure/failure';
 import { familyBits } from '@podwire/shared/net/address';
-import {
-  comparePrefixes,
-  formatPrefix,
-  prefixContains,
-  prefixesOverlap,
-  type Prefix,
-} from '@podwire/shared/net/prefix';
+import { comparePrefixes, formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
 import { wholeSeconds } from './block.js';
 import { subdomainFault } from './names.js';

@@ -165,7 +165,7 @@ describe('at the same time as others, on two replicas, in any order of the trans
           other.addresses.allocate(request('c1', { pools: ['p'] }), forever),
         ]);
         const [split, allocated] = results;
-        expect(split?.status).toBe('fulfilled');
+        expect(split.status).toBe('fulfilled');
         expect(countHeld(view)).toBe(allocated?.status === 'fulfilled' ? 2 : 1);
       }),
       { numRuns: 50 },
@@ -178,7 +178,7 @@ describe('at the same time as others, on two replicas, in any order of the trans
         const change = { name: 'p', resourceVersion: '', natOutgoing: true };
         const { view, results } = await race(scheduler, (other) => [other.pools.update(change, forever)]);
         const [split, updated] = results;
-        expect(split?.status).toBe('fulfilled');
+        expect(split.status).toBe('fulfilled');
         const natted = updated?.status === 'fulfilled';
         expect(view.pools().map(({ natOutgoing }) => natOutgoing)).toEqual([natted, natted]);
       }),
@@ -195,7 +195,7 @@ describe('at the same time as others, on two replicas, in any order of the trans
           const { view, results } = await race(scheduler, (other) => [other.pools.delete(deletion, forever)]);
           const [split, deleted] = results;
           const names = view.pools().map(({ name }) => name);
-          if (split?.status === 'fulfilled') {
+          if (split.status === 'fulfilled') {
             expect(deleted?.status).toBe('rejected');
             expect(names).toEqual(['split-p-0', 'split-p-1']);
           } else {
