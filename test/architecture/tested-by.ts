@@ -52,6 +52,14 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/operations/options.ts': 'services/ipam/ipam.test.ts',
   'services/ipam/allocator/names.ts': 'services/ipam/node-service.test.ts',
 
+  // Each kind of finding, and what repairs it, from one broken datastore after the other.
+  'services/ipam/allocator/audit/judge-block.ts': 'services/ipam/allocator/audit/audit.test.ts',
+  'services/ipam/allocator/audit/judge-endpoint.ts': 'services/ipam/allocator/audit/audit.test.ts',
+  'services/ipam/allocator/audit/judge-handle.ts': 'services/ipam/allocator/audit/audit.test.ts',
+  'services/ipam/allocator/audit/judge-others.ts': 'services/ipam/allocator/audit/audit.test.ts',
+  'services/ipam/allocator/audit/judging.ts': 'services/ipam/allocator/audit/audit.test.ts',
+  'services/ipam/rpc/wire-audit.ts': 'services/ipam/audit-service.test.ts',
+
   // What a stream is sent, after any changes and cuts.
   'services/ipam/watch/batches.ts': 'services/ipam/watch/hub.test.ts',
   'services/ipam/watch/catalog.ts': 'services/ipam/watch/hub.property.test.ts',
@@ -70,11 +78,11 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/store/etcd/credentials.ts': 'services/ipam/store/etcd/etcd-limits.test.ts',
   'services/ipam/store/etcd/endpoint.ts': 'services/ipam/store/etcd/faults.test.ts',
   'services/ipam/store/etcd/watch-responses.ts': 'services/ipam/store/etcd/watch.test.ts',
-  'services/ipam/store/request.ts': 'services/ipam/store/update.test.ts',
   'services/ipam/store/image.ts': 'services/ipam/store/mirror.test.ts',
   // Stored forms as Calico writes them, and their round trips.
   'services/ipam/store/record/block.ts': 'services/ipam/store/record/record.test.ts',
   'services/ipam/store/record/endpoint.ts': 'services/ipam/store/record/record.test.ts',
   'services/ipam/store/record/fields.ts': 'services/ipam/store/record/record.test.ts',
   'services/ipam/store/record/pool.ts': 'services/ipam/store/record/record.test.ts',
+  'services/ipam/store/record/reservation.ts': 'services/ipam/store/record/cluster-records.test.ts',
 };

@@ -8,6 +8,7 @@ import { MapView } from '@podwire/ipam/allocator/map-view.fixture';
 import { EtcdServer } from '@podwire/ipam/store/etcd/etcd-server.fixture';
 import { RecordKeys } from '@podwire/ipam/store/record/keys';
 import { decodeRecord } from '@podwire/ipam/store/record/record';
+import { AuditRequest, AuditServiceService } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
 import { FlakyProxy } from '../support/flaky-proxy.js';
@@ -86,8 +87,15 @@ describe(`hundreds of callers of three replicas under faults (HISTORY_SEED=${see
     const held = new Map([...history.held].map(([containerId, address]) => [`net.${containerId}`, address]));
     expect(sorted(heldByHandle(view))).toEqual(sorted(held));
     expect(countHeld(view)).toBe(held.size);
+    for (const replica of replicas) expect(await findings(replica), replica.name).toEqual([]);
   }, 300_000);
 });
+
+async function findings({ peer }: Replica): Promise<string[]> {
+  const request = { ...AuditRequest.create(), pageSize: 1000 };
+  const answer = await peer.call(AuditServiceService.audit, request, { deadlineMs: Date.now() + 30_000 });
+  return answer.findings.map(({ explanation }) => explanation);
+}
 
 async function until(condition: () => boolean): Promise<void> {
   while (!condition()) await sleep(100);
