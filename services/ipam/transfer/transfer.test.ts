@@ -285,6 +285,32 @@ test('of two imports at once one ends, and what is there is whole', async () => 
   expect((await readMark(target, '/calico', forever))?.mark.state).toBe('complete');
 });
 
+test('an import that stood still writes nothing any more once another has taken its place', async () => {
+  const records = sampleRecords('/calico', 60);
+  const file = await exported(await filled(records));
+  const target = new MemoryStore();
+  let letGo = (): void => undefined;
+  let commits = 0;
+  const halting: Store = Object.assign(Object.create(target), {
+    commit: async (...args: Parameters<Store['commit']>) => {
+      if (commits++ === 3) await new Promise<void>((resolve) => (letGo = resolve));
+      return target.commit(...args);
+    },
+    read: target.read.bind(target),
+    scan: target.scan.bind(target),
+    revision: target.revision.bind(target),
+  });
+  const first = imported(halting, file);
+  while (commits < 4) await new Promise((resolve) => setImmediate(resolve));
+  await imported(target, file);
+  // The service has begun, and has released what the halted transaction would bring back.
+  await target.commit({ comparisons: [], puts: [], deletes: [...records.keys()] }, forever);
+  letGo();
+  await expect(first).rejects.toMatchObject({ code: 'IMPORT_REFUSED' });
+  expect(await contentOf(target)).toEqual(new Map());
+  expect((await readMark(target, '/calico', forever))?.mark.state).toBe('complete');
+});
+
 test('a service that starts meanwhile makes the import fail', async () => {
   const target = new MemoryStore();
   const file = await exported(await filled());

@@ -243,15 +243,21 @@ describe('a token', () => {
     const reader = await new Reader(query(), '', ahead).whole();
     const resumed = new Reader(query(), reader.client.token, behind);
     const message = resumed.next();
+    await until(() => gates.length > 0);
+    // It learns now what the other one has told already.
+    gates.shift()?.();
+    await until(() => behind.hub.revision >= reader.client.revision);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    expect(resumed.client.objects.size).toBe(0);
     await write(slow, blockRecord('10.65.0.0/26', 'n1', 3n));
-    hold = false;
     await until(() => {
       for (const open of gates.splice(0)) open();
-      return resumed.client.phases.length > 0;
+      return resumed.client.objects.size > 0;
     });
     expect((await message)?.changes.map(({ object }) => object)).toEqual([
       expect.stringContaining('"sequenceNumber":"3"'),
     ]);
+    hold = false;
     await behind.close();
     await ahead.close();
   });
