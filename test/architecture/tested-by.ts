@@ -85,4 +85,14 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/store/record/fields.ts': 'services/ipam/store/record/record.test.ts',
   'services/ipam/store/record/pool.ts': 'services/ipam/store/record/record.test.ts',
   'services/ipam/store/record/reservation.ts': 'services/ipam/store/record/cluster-records.test.ts',
+
+  // Releases, claims and the history: the decisions by their tables, the rest over the wire.
+  'services/ipam/allocator/abandon-block.ts': 'services/ipam/allocator/affinities.test.ts',
+  'services/ipam/operations/addresses.ts': 'services/ipam/operations/releases.test.ts',
+  'services/ipam/operations/affinities.ts': 'services/ipam/operations/releases.test.ts',
+  'services/ipam/operations/handles.ts': 'services/ipam/operations/releases.test.ts',
+  'services/ipam/rpc/list-affinities.ts': 'services/ipam/release-service.test.ts',
+  'services/ipam/rpc/wire-address.ts': 'services/ipam/release-service.test.ts',
+  'services/ipam/rpc/wire-affinity.ts': 'services/ipam/release-service.test.ts',
+  'services/ipam/rpc/wire-history.ts': 'services/ipam/release-service.test.ts',
 };

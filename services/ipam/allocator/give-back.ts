@@ -168,10 +168,12 @@ function endpointChanges(view: View, released: readonly HeldAddress[]): Change[]
     const attachment = attachmentOf(attributes);
     if (!attachment) continue;
     const key = endpointKey({ attachment, ...holderOf(attributes) });
+    const name = `${key.namespace}/${key.name}`;
     const stored = storedEndpoint(view, key, attachment);
     if (!stored) {
-      const isKnown = !cannotRead(view, { kind: 'endpoint', key });
-      if (isKnown) changes.set(`${key.namespace}/${key.name}`, expectOther(view, key, attachment));
+      // Another container of the pod may be released along with this one, and its endpoint change.
+      const isOpen = !changes.has(name) && !cannotRead(view, { kind: 'endpoint', key });
+      if (isOpen) changes.set(name, expectOther(view, key, attachment));
       continue;
     }
     const left = heldBy(view, attachment).map((address) => formatPrefix(addressOf(address)));
@@ -182,7 +184,7 @@ function endpointChanges(view: View, released: readonly HeldAddress[]): Change[]
     const addresses = stored.addresses.filter(isLeft);
     const type = addresses.length > 0 ? 'put' : 'delete';
     const record = { kind: 'endpoint', key, value: { ...stored, addresses } } as const;
-    changes.set(`${key.namespace}/${key.name}`, { type, record });
+    changes.set(name, { type, record });
   }
   return [...changes.values()];
 }

@@ -130,6 +130,21 @@ describe('a pool gives back', () => {
     expect(releasePool(view, 'nowhere')).toEqual([]);
   });
 
+  test.each([
+    ['old', 'new'],
+    ['new', 'old'],
+  ])('the addresses of a pod’s two sandboxes, %s before %s, with the endpoint of one', (...order) => {
+    const pod = { namespace: 'default', name: 'web', uid: '' };
+    const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+    for (const id of order) view.apply(allocate(view, { request: request(id, { pod }), nowMs: NOW_MS }));
+    // The second took the endpoint over; where it is the first's address that comes first, so it does again.
+    view.apply(release(view, attachment(order[0]), NOW_MS));
+    for (let i = 0; i < 62; i++) view.apply(allocate(view, { request: request(`x${i}`), nowMs: NOW_MS }));
+    view.apply(allocate(view, { request: request(order[0], { pod }), nowMs: NOW_MS }));
+    expect(releasePool(view)).toHaveLength(64);
+    expect(view.all('endpoint')).toEqual([]);
+  });
+
   test('its blocks and itself with the last address, while it is being deleted', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
     for (const id of ['c1', 'c2']) view.apply(allocate(view, { request: request(id), nowMs: NOW_MS }));
