@@ -48,6 +48,7 @@ beforeEach(async () => {
     datastore: '',
     currentRevision,
     bookmarkAfterMs: 50,
+    messageBytes: 16_384,
   });
   const report = (): void => undefined;
   mirror = await Mirror.start(
@@ -165,11 +166,15 @@ describe('Watch', () => {
     await put(...round(10n ** 15n));
     const stalled = peer.stream(WATCH, request(), forever);
     await stalled.next();
-    const messagesBefore = sent;
+    // What HTTP/2 and the client take without being asked.
+    let stalledAt = -1;
+    while (stalledAt !== sent) {
+      stalledAt = sent;
+      await new Promise((resolve) => setTimeout(resolve, 300));
+    }
     for (let index = 1n; index <= 10n; index++) await put(...round(10n ** 15n + index));
     await new Promise((resolve) => setTimeout(resolve, 200));
-    // What HTTP/2 takes without being read, and the message behind it.
-    expect(sent - messagesBefore).toBeLessThan(4);
+    expect(sent).toBe(stalledAt);
     const seen = new Map<string, bigint>();
     for await (const { changes } of stalled) {
       for (const { name, object } of changes)
@@ -177,7 +182,7 @@ describe('Watch', () => {
       const newest = [...seen.values()].filter((sequenceNumber) => sequenceNumber === 10n ** 15n + 10n);
       if (newest.length === cidrs.length) break;
     }
-    expect(sent).toBeLessThan(60);
+    expect(sent).toBeLessThan(600);
     await until(() => hub.streamsCount === 0);
   });
 
