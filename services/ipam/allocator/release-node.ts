@@ -25,7 +25,7 @@ const BLOCKS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / OPERATIONS_TO_ABANDON);
 
 /**
  * Gives back all that a node holds, as much in each step as a transaction takes: first every address whose attributes name the
- * node, in whosever block; then its blocks, of which those with others' addresses stay without an owner.
+ * node, in whosever block, unless a container on another node uses it; then its blocks, of which those with others' addresses stay without an owner.
  *
  * Idempotent. It comes to an end once nobody gives the node anything any more, as while its record is being deleted.
  */
@@ -47,7 +47,21 @@ export function releaseStep(held: readonly HeldAddress[], changes: readonly Chan
 
 /** Borrowed addresses are in others' blocks, so all are looked at: once for each distinct attributes, not for each address. */
 function* heldByNode(view: View, nodeName: string): Generator<HeldAddress, void, void> {
-  for (const block of allBlocks(view)) yield* heldIn(block, ({ owner }) => owner.node === nodeName);
+  const elsewhere = usedElsewhere(view, nodeName);
+  for (const block of allBlocks(view))
+    for (const held of heldIn(block, ({ owner }) => owner.node === nodeName))
+      if (!elsewhere.has(formatPrefix(addressOf(held)))) yield held;
+}
+
+/**
+ * Addresses that other writers' endpoints name on other nodes. Calico's plugin takes the name for the attributes and that for the
+ * endpoint from different places, so the attributes of an address in use may name a node that is gone, or never was.
+ */
+function usedElsewhere(view: View, nodeName: string): ReadonlySet<string> {
+  const used = new Set<string>();
+  for (const { value } of view.foreignEndpoints())
+    if (value.nodeName !== nodeName) for (const address of value.addresses) used.add(formatPrefix(address));
+  return used;
 }
 
 /** The blocks that name the owner, and those that its affinities name. */
