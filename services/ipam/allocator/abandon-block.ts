@@ -1,5 +1,6 @@
 import type { Prefix } from '@podwire/shared/net/prefix';
 
+import { cannotRead, expectNoBlock } from './absence.js';
 import { collectCold, touchBlock } from './block.js';
 import { DEFAULT_CONFIG, sameOwner } from './demand.js';
 import { isUnneeded, removeBlocks } from './give-back.js';
@@ -36,9 +37,10 @@ export const OPERATIONS_TO_ABANDON = 3;
 /** Ends an owner's claim of a block. It touches no other owner's claim, were it of the same name. */
 export function abandonBlock(view: View, { owner, prefix, mustBeEmpty, nowMs }: Abandoning): Abandonment {
   const stored = view.block(prefix);
-  // Whoever makes the block for this owner writes the affinity as well, so nothing else need be as it was seen.
-  if (!stored || !sameOwner(stored.owner, owner))
-    return { result: 'notOwned', changes: removeAffinity(view, { owner, prefix }) };
+  if (!stored || !sameOwner(stored.owner, owner)) {
+    const changes = removeAffinity(view, { owner, prefix });
+    return { result: 'notOwned', changes: changes.length > 0 ? [...changes, ...expectAsSeen(view, prefix)] : [] };
+  }
   const config = view.config() ?? DEFAULT_CONFIG;
   const block = collectCold(stored, nowMs, config.cooldownSeconds);
   const expected: Change[] = block !== stored ? [{ type: 'expect', record: { kind: 'config', value: config } }] : [];
@@ -56,6 +58,13 @@ export function abandonBlock(view: View, { owner, prefix, mustBeEmpty, nowMs }: 
       ...expected,
     ],
   };
+}
+
+/** A claim writes block and affinity, and the view may have only one of the two as they are now. */
+function expectAsSeen(view: View, prefix: Prefix): Change[] {
+  const value = view.block(prefix);
+  if (value) return [{ type: 'expect', record: { kind: 'block', value } }];
+  return cannotRead(view, { kind: 'block', prefix }) ? [] : [expectNoBlock(prefix)];
 }
 
 interface Claim {

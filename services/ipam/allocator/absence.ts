@@ -1,7 +1,9 @@
+import { Failure } from '@podwire/shared/failure/failure';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
 import { makeBlock } from './block.js';
-import type { Change, RecordName, View } from './view.js';
+import type { BlockOwner } from './records.js';
+import type { Change, RecordName, UnreadableRecord, View } from './view.js';
 
 /** What follows from a record that a view does not show: nothing, unless it is compared, or known to be unreadable. */
 
@@ -10,14 +12,33 @@ import type { Change, RecordName, View } from './view.js';
  * absence in the view nothing follows.
  */
 export function cannotRead(view: View, name: RecordName): boolean {
-  const wanted = nameText(name);
-  for (const record of view.unreadable()) if (nameText(record.name) === wanted) return true;
-  return false;
+  return view.unreadableRecord(name) !== undefined;
+}
+
+/**
+ * For what cannot be decided without a record, whether it exists or not.
+ * @throws Failure STORE_CORRUPT when there is one, but one that cannot be read
+ */
+export function requireReadable(view: View, name: RecordName): void {
+  const record = view.unreadableRecord(name);
+  if (record) throw corruptFailure(record);
+}
+
+export function corruptFailure({ key, reason }: UnreadableRecord): Failure {
+  const text = `record ${key} cannot be read: ${reason}; correct or delete it in the datastore`;
+  return new Failure('STORE_CORRUPT', text, { details: { key, reason } });
 }
 
 /** Text that is one record's name and no other's. */
 export function nameText(name: RecordName): string {
   return JSON.stringify(name, (_, value: unknown) => (typeof value === 'bigint' ? String(value) : value));
+}
+
+/** There is still no such affinity; nothing where there is one that cannot be read. */
+export function expectNoAffinity(view: View, owner: BlockOwner, block: Prefix): Change[] {
+  if (cannotRead(view, { kind: 'affinity', owner, block })) return [];
+  // As with a block, what is compared is what was seen under its key.
+  return [{ type: 'expect', record: { kind: 'affinity', value: { owner, block, state: 'confirmed' } } }];
 }
 
 /** There is still no such block. */

@@ -11,7 +11,7 @@ import type { Demand } from './demand.js';
 import { describeEndpoint, endpointAddress, endpointKey, makeEndpoint, storedEndpoint } from './endpoint.js';
 import { explainRefusal } from './explain.js';
 import { offerOf } from './given.js';
-import { handleChanges, heldBy, type HeldAddress } from './holding.js';
+import { handleChanges, heldBy, requireKnown, type HeldAddress } from './holding.js';
 import { judgeNode, type JudgedNode } from './judge-node.js';
 import { checkAskedPools, judgePools, servingPools } from './judge-pools.js';
 import type { AllocationRequest, Block, Endpoint, EndpointAddress, Ordinal } from './records.js';
@@ -45,10 +45,12 @@ export interface Allocation {
  * Idempotent per attachment: what it holds already is found and answered, in full, also when it asks for less.
  * @throws Failure NO_POOL when there is no pool of a family, or one that is asked for is out of use; POOLS_EXHAUSTED when none can serve,
  * with the reason for each; INVALID_REQUEST for pools that do not exist; NODE_NOT_FOUND, NODE_BEING_DELETED; for addresses that are
- * asked for by themselves ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another
+ * asked for by themselves ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another; STORE_CORRUPT when its
+ * handle, or a block that this names, cannot be read
  */
 export function allocate(view: View, { request, nowMs }: AllocationInput): Decision<Allocation> {
   const { attachment } = request;
+  requireKnown(view, handleId(attachment));
   const [first, ...rest] = heldBy(view, attachment);
   if (!first) return allocateFirst(view, { request, nowMs });
   const held = [first, ...rest] as const;

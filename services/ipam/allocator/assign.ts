@@ -11,7 +11,7 @@ import { explainDemand, explainRefusal, type PoolStory } from './explain.js';
 import { gather, type Gathered } from './gather.js';
 import { heldIn } from './give-back.js';
 import { offerOf, type GivenPlace } from './given.js';
-import { blocksOf, handleChanges, type HeldAddress } from './holding.js';
+import { blocksOf, handleChanges, requireKnown, type HeldAddress } from './holding.js';
 import { judgeNode, type JudgedNode } from './judge-node.js';
 import { checkAskedPools, servingPools } from './judge-pools.js';
 import type { AllocationAttributes, BlockOwner, EndpointAddress, UnknownNodes } from './records.js';
@@ -124,6 +124,7 @@ function ownerNode(view: View, { request, nowMs }: AssignmentInput): JudgedNode 
 }
 
 function heldByHandle(view: View, handleId: string): HeldAddress[] {
+  requireKnown(view, handleId);
   return blocksOf(view, view.handle(handleId)).flatMap((block) =>
     heldIn(block, (attributes) => attributes.handleId === handleId),
   );

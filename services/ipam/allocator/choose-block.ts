@@ -4,16 +4,18 @@ import { usedCount } from './block.js';
 import { borrowOffers } from './borrow.js';
 import { walkBlocks } from './claim.js';
 import { sameOwner } from './demand.js';
-import { overlappingBlock, poolOf } from './pools.js';
+import { poolOf, takenAcross } from './pools.js';
 import { isReclaimable, reclaimOrder } from './reclaim.js';
 import type { Affinity, Block, Pool } from './records.js';
 import { hasRoom } from './reserved.js';
 import {
   blockCap,
+  canConfirm,
   claimOffer,
   collect,
   confirm,
   expectPool,
+  expectRules,
   seedOf,
   takeoverOffer,
   type Existing,
@@ -23,8 +25,8 @@ import {
 import { strayChanges } from './stray.js';
 import type { Change } from './view.js';
 
-/** At most so many affinities that turned out to be stale are removed along with one offer. */
-const STALE_PER_OFFER = 8;
+/** At most so many changes about affinities that turned out to be stale come along with one offer, two for each. */
+const STALE_PER_OFFER = 16;
 
 /**
  * The blocks to take addresses from, best first: the owner's own in the order of their addresses, then such as nobody has, then empty
@@ -40,7 +42,11 @@ export function* offers(search: Search): Generator<Offer, void, void> {
   let owned = 0;
   for (const found of ownBlocks(search)) {
     if (found.kind === 'stale') {
-      stale.push({ type: 'delete', record: { kind: 'affinity', value: found.affinity } });
+      // The view may have the affinity of a new claim, and the block of before it.
+      stale.push(
+        { type: 'delete', record: { kind: 'affinity', value: found.affinity } },
+        { type: 'expect', record: { kind: 'block', value: found.block } },
+      );
       continue;
     }
     owned++;
@@ -59,7 +65,7 @@ export function* offers(search: Search): Generator<Offer, void, void> {
 }
 
 type OwnBlock =
-  | { readonly kind: 'stale'; readonly affinity: Affinity }
+  | { readonly kind: 'stale'; readonly affinity: Affinity; readonly block: Block }
   /** Without an offer where the block has nothing to give. */
   | { readonly kind: 'own'; readonly offer: Offer | undefined };
 
@@ -74,7 +80,7 @@ function* ownBlocks(search: Search): Generator<OwnBlock, void, void> {
     const pool = poolOf(pools, affinity.block);
     if (!pool) continue;
     const block = view.block(affinity.block);
-    if (block && !sameOwner(block.owner, demand.owner)) yield { kind: 'stale', affinity };
+    if (block && !sameOwner(block.owner, demand.owner)) yield { kind: 'stale', affinity, block };
     else if (block) yield { kind: 'own', offer: ownOffer(search, { affinity, block, pool }) };
     else if (fits(search, affinity.block, pool))
       yield { kind: 'own', offer: claimOffer(search, { pool, prefix: affinity.block }) };
@@ -83,7 +89,7 @@ function* ownBlocks(search: Search): Generator<OwnBlock, void, void> {
 
 /** Whether a block that an affinity names may be made: not when the pool's blocks have another size, or another lies across it. */
 function fits({ view, reserved }: Search, prefix: Prefix, pool: Pool): boolean {
-  return prefix.length === pool.blockSizeBits && !overlappingBlock(view, prefix) && !reserved.coversAll(prefix);
+  return prefix.length === pool.blockSizeBits && !takenAcross(view, prefix) && !reserved.coversAll(prefix);
 }
 
 interface Owned {
@@ -97,7 +103,9 @@ function ownOffer(search: Search, { affinity, block, pool }: Owned): Offer | und
   const collected = collect(search, block);
   if (!hasRoom(collected, search.reserved)) return undefined;
   const confirmation = affinity.state === 'confirmed' ? [] : [confirm(affinity.owner, affinity.block)];
-  return { block: collected, pool, origin: 'own', changes: [expectPool(pool), ...confirmation] };
+  // That a cool-down is over rests on how long it is.
+  const rules = collected === block ? [expectPool(pool)] : expectRules(search, pool);
+  return { block: collected, pool, origin: 'own', changes: [...rules, ...confirmation] };
 }
 
 /** Blocks that become the owner's, as many as it may have more of. */
@@ -119,7 +127,7 @@ function* gains(search: Search): Generator<Offer, void, void> {
   for (const pool of pools) {
     for (const met of walkBlocks(view, { pool, seed: seedOf(search, pool), reserved })) {
       if (met.kind === 'unclaimed') {
-        yield claimOffer(search, { pool, prefix: met.prefix });
+        if (canConfirm(search, met.prefix)) yield claimOffer(search, { pool, prefix: met.prefix });
         continue;
       }
       const block = collect(search, met.block);
@@ -134,8 +142,10 @@ function* gains(search: Search): Generator<Offer, void, void> {
  * A block that names the owner without an affinity, as another writer's claim that did not end leaves it, or that names nobody and
  * is empty.
  */
-function isOrphan({ view, demand, reserved }: Search, block: Block): boolean {
+function isOrphan(search: Search, block: Block): boolean {
+  const { view, demand, reserved } = search;
   if (!hasRoom(block, reserved)) return false;
+  if (!canConfirm(search, block.prefix)) return false;
   if (!block.owner) return usedCount(block) === 0;
   return sameOwner(block.owner, demand.owner) && !view.affinity(demand.owner, block.prefix);
 }

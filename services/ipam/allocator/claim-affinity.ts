@@ -2,6 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { familyBits } from '@podwire/shared/net/address';
 import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
+import { cannotRead } from './absence.js';
 import { makeBlock } from './block.js';
 import { sameOwner } from './demand.js';
 import { judgeNode } from './judge-node.js';
@@ -116,6 +117,10 @@ interface JudgedClaim {
 
 function claimBlock(view: View, { block, owner, nowMs }: ClaimedBlock): JudgedClaim {
   const existing = overlappingBlock(view, block);
+  const unreadable = existing ? undefined : view.unreadableBlock(block);
+  if (unreadable) return { block, changes: [], reason: `record ${unreadable.key} cannot be read` };
+  if (cannotRead(view, { kind: 'affinity', owner, block }))
+    return { block, changes: [], reason: 'the record of its affinity cannot be read' };
   if (!existing) {
     const made: Change = { type: 'put', record: { kind: 'block', value: makeBlock({ prefix: block, owner, nowMs }) } };
     return { block, changes: [made, confirm(owner, block)], reason: undefined };

@@ -1,8 +1,8 @@
 import { familyBits } from '@podwire/shared/net/address';
-import type { Prefix } from '@podwire/shared/net/prefix';
+import { prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import { fnv1a32 } from './hash.js';
-import { overlappingBlock } from './pools.js';
+import { takenAcross } from './pools.js';
 import type { Block, Pool } from './records.js';
 import type { ReservedAddresses } from './reserved.js';
 import type { View } from './view.js';
@@ -99,8 +99,8 @@ interface Gap {
 }
 
 /**
- * The possible blocks of a gap between existing ones. A block around one (of another size) rules it out, and so does a
- * reservation of all of it; what either covers is stepped over at once.
+ * The possible blocks of a gap between existing ones. A block around one (of another size) rules it out, and so do a block there that
+ * cannot be read and a reservation of all of it; what either covers is stepped over at once.
  */
 function* unclaimed(view: View, { pool, reserved, step, from, before }: Gap): Generator<Met, void, void> {
   for (let value = from; value < before;) {
@@ -111,9 +111,9 @@ function* unclaimed(view: View, { pool, reserved, step, from, before }: Gap): Ge
       value += ((free - value) / step) * step;
       continue;
     }
-    const around = overlappingBlock(view, prefix);
-    if (!around) yield { kind: 'unclaimed', prefix };
-    const aroundEnd = around ? around.prefix.value + BigInt(around.allocations.length) : behind;
-    value = aroundEnd > behind ? aroundEnd : behind;
+    const across = takenAcross(view, prefix);
+    if (!across) yield { kind: 'unclaimed', prefix };
+    const acrossEnd = across ? across.value + prefixSize(across) : behind;
+    value = acrossEnd > behind ? acrossEnd : behind;
   }
 }

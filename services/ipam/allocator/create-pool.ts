@@ -1,6 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { formatPrefix, prefixesOverlap, type Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, prefixContains, prefixesOverlap, type Prefix } from '@podwire/shared/net/prefix';
 
+import { corruptFailure } from './absence.js';
 import { wholeSeconds } from './block.js';
 import type { PoolSpec } from './check-pool.js';
 import { poolText } from './pool-holders.js';
@@ -16,7 +17,8 @@ export interface PoolCreation {
 
 /**
  * Makes a pool, provided that no other is made or changed at the same time.
- * @throws Failure POOL_EXISTS, or POOL_OVERLAP when the range overlaps another pool's, or blocks of another size
+ * @throws Failure POOL_EXISTS, or POOL_OVERLAP when the range overlaps another pool's, or blocks of another size; STORE_CORRUPT when a
+ * pool cannot be read, as it may overlap
  */
 export function createPool(view: View, creation: PoolCreation): Decision<PoolListing> {
   const { spec } = creation;
@@ -25,6 +27,8 @@ export function createPool(view: View, creation: PoolCreation): Decision<PoolLis
     const text = `pool "${spec.name}" exists already${drainNote(existing)}; choose another name, or delete it first`;
     throw new Failure('POOL_EXISTS', text, { details: { pool: spec.name } });
   }
+  // Of a pool that cannot be read the range is not known.
+  for (const record of view.unreadable()) if (record.name.kind === 'pool') throw corruptFailure(record);
   refuseOverlap(view, spec);
   const pool = makePool(creation);
   return {
@@ -47,7 +51,7 @@ function refuseOverlap(view: View, { name, prefix, blockSizeBits }: PoolSpec): v
   }
   const block = blockOfOtherSize(view, prefix, blockSizeBits);
   if (block) {
-    const text = `${subject} with blocks of /${blockSizeBits} overlaps the block ${formatPrefix(block)}, which a former pool left because addresses of it are in use; choose blocks of /${block.length} or another range`;
+    const text = `${subject} with blocks of /${blockSizeBits} overlaps the block ${formatPrefix(block)}, which a former pool left because addresses of it are in use, or which cannot be read; choose blocks of /${block.length} or another range`;
     throw new Failure('POOL_OVERLAP', text, { details: { block: formatPrefix(block) } });
   }
 }
@@ -56,8 +60,17 @@ function drainNote({ deletionTimeMs }: Pool): string {
   return deletionTimeMs === undefined ? '' : ', which is being deleted and goes with the last of its addresses';
 }
 
+/** Such blocks within a range, by their keys, or one around it. */
+function unreadableAcross(view: View, prefix: Prefix): Prefix[] {
+  const first = view.unreadableBlock(prefix)?.name.prefix;
+  if (!first || !prefixContains(prefix, first)) return first ? [first] : [];
+  return [...view.unreadable()].flatMap(({ name }) =>
+    name.kind === 'block' && prefixContains(prefix, name.prefix) ? [name.prefix] : [],
+  );
+}
+
 function blockOfOtherSize(view: View, prefix: Prefix, blockSizeBits: number): Prefix | undefined {
   for (const block of view.blocksIn(prefix)) if (block.prefix.length !== blockSizeBits) return block.prefix;
-  const around = overlappingBlock(view, prefix)?.prefix;
-  return around && around.length !== blockSizeBits ? around : undefined;
+  const across = [overlappingBlock(view, prefix)?.prefix, ...unreadableAcross(view, prefix)];
+  return across.find((block) => block && block.length !== blockSizeBits);
 }

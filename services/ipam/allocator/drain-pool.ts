@@ -29,6 +29,7 @@ export function poolsEmptiedBy(view: View, removed: readonly Block[]): Pool[] {
 
 function isNothingLeft(view: View, pool: Pool, removed: readonly Block[]): boolean {
   const values = new Set(removed.map(({ prefix }) => prefix.value));
+  if (view.unreadableBlock(pool.prefix)) return false;
   for (const { prefix } of view.blocksIn(pool.prefix)) if (!values.has(prefix.value)) return false;
   return strayAffinities(view, pool, removed).length === 0;
 }

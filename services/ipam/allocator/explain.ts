@@ -1,5 +1,5 @@
 import type { Family } from '@podwire/shared/net/address';
-import { addressAt, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { addressAt, formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
 import { attributesAt, usedCount } from './block.js';
 import { blockCount } from './claim.js';
@@ -10,7 +10,7 @@ import { isSpared } from './reclaim.js';
 import type { Block, Pool } from './records.js';
 import { hasRoom } from './reserved.js';
 import { beginSearch, blockCap, collect, type Search } from './search.js';
-import type { View } from './view.js';
+import type { UnreadableBlock, UnreadableRecord, View } from './view.js';
 
 /** Why a block gave no address. */
 export type BlockVerdict =
@@ -23,7 +23,9 @@ export type BlockVerdict =
   /** It has, nobody owns it, and affinity is strict. */
   | 'without an owner'
   /** Every address is reserved. */
-  | 'reserved';
+  | 'reserved'
+  /** Its record cannot be read. */
+  | 'unreadable';
 
 /** A block that was looked at. */
 export interface BlockStory {
@@ -80,6 +82,11 @@ function poolStory(search: Search, { pool, passedOver }: JudgedPool, maxBlocksCo
   const more = new Map<BlockVerdict, number>();
   const usage = { blocks: 0, used: 0, cooling: 0, size: 0 };
   if (passedOver !== undefined) return { pool, passedOver, blocks, more, noClaim: undefined, usage };
+  for (const { key, name, reason } of unreadableIn(search.view, pool)) {
+    if (blocks.length < maxBlocksCount)
+      blocks.push({ prefix: name.prefix, verdict: 'unreadable', reason: `cannot be read (record ${key}: ${reason})` });
+    else more.set('unreadable', (more.get('unreadable') ?? 0) + 1);
+  }
   for (const stored of search.view.blocksIn(pool.prefix)) {
     const block = collect(search, stored);
     const verdict = verdictOf(search, block);
@@ -92,6 +99,17 @@ function poolStory(search: Search, { pool, passedOver }: JudgedPool, maxBlocksCo
     else more.set(verdict, (more.get(verdict) ?? 0) + 1);
   }
   return { pool, passedOver, blocks, more, noClaim: noClaim(search, pool, usage), usage };
+}
+
+/** They come first in what is told, as somebody has to do something about them. */
+function unreadableIn(view: View, { prefix }: Pool): UnreadableBlock[] {
+  const first = view.unreadableBlock(prefix);
+  if (!first || !prefixContains(prefix, first.name.prefix)) return first ? [first] : [];
+  return [...view.unreadable()].filter(isBlock).filter(({ name }) => prefixContains(prefix, name.prefix));
+}
+
+function isBlock(record: UnreadableRecord): record is UnreadableBlock {
+  return record.name.kind === 'block';
 }
 
 function verdictOf({ reserved, config, demand }: Search, block: Block): BlockVerdict {
@@ -141,6 +159,8 @@ function noClaim(search: Search, pool: Pool, { blocks, size }: Usage): string | 
   if (owned >= cap)
     return `no further block: ${ownerName(demand)} has ${owned} blocks in the pools that serve, and may have ${cap}`;
   if (!config.autoAllocateBlocks) return 'no further block: autoAllocateBlocks is off, so blocks are not claimed';
+  const [unreadable] = unreadableIn(view, pool);
+  if (unreadable) return 'no further block: what is left is reserved, taken, or under records that cannot be read';
   if (size === 0) return 'a block of another size, which a former pool left, lies around it';
   return 'no further block: what is left is reserved, or under blocks of another size';
 }

@@ -2,6 +2,7 @@ import { offers } from './choose-block.js';
 import type { Ordinal } from './records.js';
 import { givable } from './reserved.js';
 import type { Offer, Search } from './search.js';
+import type { Change } from './view.js';
 
 /** Addresses of one block. */
 export interface Grant {
@@ -33,7 +34,7 @@ export function gather(search: Search, wanted: number): Gathered {
   let isExhausted = true;
   for (const offer of offers(search)) {
     pools.add(offer.pool.name);
-    records += 1 + offer.changes.filter(({ type }) => type !== 'expect').length;
+    records += 1 + offer.changes.filter((change) => !isShared(change)).length;
     size += offer.block.allocations.length;
     if (grants.length > 0 && (records + pools.size > MAX_RECORDS || size > MAX_BLOCK_ADDRESSES)) {
       isExhausted = false;
@@ -45,6 +46,11 @@ export function gather(search: Search, wanted: number): Gathered {
     if (count >= wanted) break;
   }
   return { grants, count, isExhausted };
+}
+
+/** What the offers of a pool have in common. */
+function isShared(change: Change): boolean {
+  return change.type === 'expect' && (change.record.kind === 'pool' || change.record.kind === 'config');
 }
 
 function first<Item>(items: Iterable<Item>, count: number): Item[] {

@@ -1,7 +1,7 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { addressAt, formatPrefix, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { cannotRead } from './absence.js';
+import { cannotRead, expectNoAffinity } from './absence.js';
 import { attachmentOf, holderOf } from './attributes.js';
 import { attributesAt, collectCold, coolAddresses, ordinalsWhere, releaseAddresses } from './block.js';
 import { DEFAULT_CONFIG } from './demand.js';
@@ -131,8 +131,14 @@ function removal(view: View, block: Block): Change[] {
   const affinity = block.owner && view.affinity(block.owner, block.prefix);
   return [
     { type: 'delete', record: { kind: 'block', value: block } },
-    ...(affinity ? ([{ type: 'delete', record: { kind: 'affinity', value: affinity } }] as const) : []),
+    ...(affinity
+      ? ([{ type: 'delete', record: { kind: 'affinity', value: affinity } }] as const)
+      : expectNone(view, block)),
   ];
+}
+
+function expectNone(view: View, { owner, prefix }: Block): Change[] {
+  return owner ? expectNoAffinity(view, owner, prefix) : [];
 }
 
 interface BlockShare {

@@ -2,10 +2,11 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, ordinalOf, prefixContains, prefixOf } from '@podwire/shared/net/prefix';
 
+import { corruptFailure } from './absence.js';
 import { attributesAt, usedCount } from './block.js';
 import { sameOwner, type Demand } from './demand.js';
 import { wrongUse } from './judge-pools.js';
-import { outOfUse, overlappingBlock } from './pools.js';
+import { outOfUse, overlappingBlock, takenAcross } from './pools.js';
 import type { AllocationAttributes, Block, Ordinal, Pool } from './records.js';
 import {
   beginSearch,
@@ -33,12 +34,14 @@ export interface GivenPlace {
 
 /**
  * @param demand - its pools are not looked at
- * @throws Failure ADDRESS_REFUSED, ADDRESS_IN_USE
+ * @throws Failure ADDRESS_REFUSED, ADDRESS_IN_USE; STORE_CORRUPT when its block cannot be read
  */
 export function offerOf(view: View, demand: Demand, address: Address): GivenPlace {
   const pool = requirePoolFor(view, demand, address);
   const search = beginSearch(view, demand, [pool]);
   const stored = overlappingBlock(view, hostPrefix(address));
+  const unreadable = stored ? undefined : view.unreadableBlock(hostPrefix(address));
+  if (unreadable) throw corruptFailure(unreadable);
   const offer = stored ? existingOffer(search, { stored, pool, address }) : newOffer(search, pool, address);
   return { offer, ordinal: ordinalOf(offer.block.prefix, address) };
 }
@@ -67,7 +70,8 @@ function existingOffer(search: Search, { stored, pool, address }: Stored): Offer
   if (sameOwner(block.owner, demand.owner)) {
     const isConfirmed = view.affinity(demand.owner, block.prefix)?.state === 'confirmed';
     const confirmation = isConfirmed ? [] : [confirm(demand.owner, block.prefix)];
-    return { block, pool, origin: 'own', changes: [expectPool(pool), ...confirmation] };
+    const rules = block === stored ? [expectPool(pool)] : expectRules(search, pool);
+    return { block, pool, origin: 'own', changes: [...rules, ...confirmation] };
   }
   if (!block.owner && usedCount(block) === 0) return takeoverOffer(search, { block, pool });
   if (config.strictAffinity) throw strictRefusal(address, block, demand);
@@ -76,9 +80,9 @@ function existingOffer(search: Search, { stored, pool, address }: Stored): Offer
 
 function newOffer(search: Search, pool: Pool, address: Address): Offer {
   const prefix = prefixOf(address, pool.blockSizeBits);
-  const across = overlappingBlock(search.view, prefix);
+  const across = takenAcross(search.view, prefix);
   if (!across) return claimOffer(search, { pool, prefix });
-  const text = `${formatAddress(address)} would need block ${formatPrefix(prefix)}, and ${formatPrefix(across.prefix)}, which a former pool left, lies in it; release the addresses of that one`;
+  const text = `${formatAddress(address)} would need block ${formatPrefix(prefix)}, and ${formatPrefix(across)}, which a former pool left, lies in it; release the addresses of that one`;
   throw refused(address, text);
 }
 

@@ -2,7 +2,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 import { comparePrefixes, formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 
-import { cannotRead, expectNoBlock } from './absence.js';
+import { cannotRead, expectNoBlock, requireReadable } from './absence.js';
 import { belongsTo } from './attributes.js';
 import { attributesAt, ordinalsWhere } from './block.js';
 import type { AllocationAttributes, Block, Handle, Ordinal } from './records.js';
@@ -31,6 +31,18 @@ export function heldBy(view: View, attachment: Attachment): HeldAddress[] {
         return attributes ? [{ block, ordinal, attributes }] : [];
       }),
     );
+}
+
+/**
+ * For what rests on all that a handle has.
+ * @throws Failure STORE_CORRUPT when the handle, or a block that it names, cannot be read
+ */
+export function requireKnown(view: View, id: string): void {
+  requireReadable(view, { kind: 'handle', id });
+  for (const cidr of view.handle(id)?.blocks.keys() ?? []) {
+    const parsed = parsePrefix(cidr);
+    if (parsed.ok) requireReadable(view, { kind: 'block', prefix: parsed.prefix });
+  }
 }
 
 /** The blocks that a handle names and that exist. */

@@ -1,5 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
+import { requireReadable } from './absence.js';
 import { makeNode } from './nodes.js';
 import type { Node, UnknownNodes } from './records.js';
 import type { Labels } from './selector/ast.js';
@@ -21,10 +22,11 @@ export interface JudgedNode {
 /**
  * Whether a node may have addresses. Whoever gives it one expects its record, so that a node whose deletion has begun gets none any
  * more, by whichever replica: the deletion first marks the record, and then gives back all that is there.
- * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED
+ * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED; STORE_CORRUPT when its record cannot be read
  */
 export function judgeNode(view: View, { nodeName, unknownNodes, nowMs }: NodeQuestion): JudgedNode {
   const node = view.node(nodeName);
+  if (!node) requireReadable(view, { kind: 'node', name: nodeName });
   if (!node) return { labels: {}, changes: [{ type: 'put', record: { kind: 'node', value: newNode() } }] };
   if (node.deletionTimeMs !== undefined) {
     const text = `node "${nodeName}" is being deleted and gets no address; once it is gone, register it anew`;

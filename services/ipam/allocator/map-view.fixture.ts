@@ -1,4 +1,4 @@
-import { comparePrefixes, formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { comparePrefixes, formatPrefix, prefixContains, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import type {
   Affinity,
@@ -19,9 +19,12 @@ import type {
   RecordValue,
   StoredEndpoint,
   StoredForeignEndpoint,
+  RecordName,
+  UnreadableBlock,
   UnreadableRecord,
   View,
 } from './view.js';
+import { nameText } from './absence.js';
 import { isSpent } from './spent.js';
 
 /** A datastore for tests of pure decisions: a map, and every question answered by looking at all of it. */
@@ -155,6 +158,18 @@ export class MapView implements View {
 
   unreadable(): Iterable<UnreadableRecord> {
     return this.setAside;
+  }
+
+  unreadableRecord(name: RecordName): UnreadableRecord | undefined {
+    return this.setAside.find((record) => nameText(record.name) === nameText(name));
+  }
+
+  unreadableBlock(prefix: Prefix): UnreadableBlock | undefined {
+    const isBlock = (record: UnreadableRecord): record is UnreadableBlock => record.name.kind === 'block';
+    const blocks = this.setAside.filter(isBlock).sort((a, b) => comparePrefixes(a.name.prefix, b.name.prefix));
+    const within = blocks.find(({ name }) => prefixContains(prefix, name.prefix));
+    const mayBeBlock = ({ name }: UnreadableBlock): boolean => prefixSize(name.prefix) <= 4096n;
+    return within ?? blocks.find((block) => prefixContains(block.name.prefix, prefix) && mayBeBlock(block));
   }
 
   #applyChange(change: Change): void {

@@ -3,7 +3,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { collectCold } from './block.js';
 import { isHeld, isUnneeded } from './give-back.js';
 import type { Block, Pool } from './records.js';
-import type { View } from './view.js';
+import type { UnreadableBlock, View } from './view.js';
 
 /** What keeps a pool from being removed. */
 export interface PoolHolders {
@@ -11,6 +11,8 @@ export interface PoolHolders {
   readonly inUseCount: number;
   /** Addresses whose cool-down is not over: they must not be given to anybody yet, not even by another pool. */
   readonly coolingCount: number;
+  /** A block that cannot be read, and may hold any; undefined when there is none. */
+  readonly unreadable: UnreadableBlock | undefined;
   /** Addresses in use by the node they are on, in the order of the nodes' names. */
   readonly nodes: readonly NodeShare[];
 }
@@ -41,8 +43,9 @@ export function poolBlocks(view: View, pool: Pool, nowMs: number): PoolBlocks {
     else coolingCount += countHolders(current, nodes);
   }
   const inUseCount = [...nodes.values()].reduce((sum, count) => sum + count, 0);
-  const holders = { inUseCount, coolingCount, nodes: sorted(nodes) };
-  return { empty, holders: inUseCount + coolingCount > 0 ? holders : undefined };
+  const unreadable = view.unreadableBlock(pool.prefix);
+  const holders = { inUseCount, coolingCount, unreadable, nodes: sorted(nodes) };
+  return { empty, holders: unreadable || inUseCount + coolingCount > 0 ? holders : undefined };
 }
 
 /** Adds a block's addresses in use to those of their nodes. @returns how many of its addresses cool down */
@@ -68,12 +71,13 @@ function sorted(nodes: ReadonlyMap<string, number>): NodeShare[] {
 /** At most so many nodes are named in a message. */
 const NAMED_NODES = 8;
 
-/** Holders in words: `1 on node n1, 4 on node n2, 3 that cool down`. */
-export function describeHolders({ nodes, coolingCount }: PoolHolders): string {
+/** Holders in words: `1 on node n1, 4 on node n2, 3 that cool down, perhaps some of record … which cannot be read`. */
+export function describeHolders({ nodes, coolingCount, unreadable }: PoolHolders): string {
   const named = nodes.slice(0, NAMED_NODES).map(({ nodeName, count }) => `${count} on node ${nodeName}`);
   const more = nodes.length > NAMED_NODES ? [`and more on ${nodes.length - NAMED_NODES} other nodes`] : [];
   const cooling = coolingCount > 0 ? [`${coolingCount} that cool down`] : [];
-  return [...named, ...more, ...cooling].join(', ');
+  const unknown = unreadable ? [`perhaps some of record ${unreadable.key}, which cannot be read`] : [];
+  return [...named, ...more, ...cooling, ...unknown].join(', ');
 }
 
 /** A pool as messages name it. */

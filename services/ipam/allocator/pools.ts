@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { familyBits } from '@podwire/shared/net/address';
 import { prefixContains, prefixOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import { usedCount } from './block.js';
@@ -22,15 +23,25 @@ export function outOfUse({ disabled, deletionTimeMs, notAllocatable }: Pool): st
   return notAllocatable === undefined ? undefined : `not allocatable: ${notAllocatable}`;
 }
 
-/** The first block that shares addresses with the prefix: within it, the same, or around it. */
+/** The first block that shares addresses with the prefix and can be read: within it, the same, or around it. */
 export function overlappingBlock(view: View, prefix: Prefix): Block | undefined {
   for (const block of view.blocksIn(prefix)) return block;
-  const largest = prefix.family === 4 ? 32 - LARGEST_BLOCK_BITS : 128 - LARGEST_BLOCK_BITS;
-  for (let length = largest; length < prefix.length; length++) {
-    const block = view.block(prefixOf(prefix, length));
+  for (const range of rangesAround(prefix)) {
+    const block = view.block(range);
     if (block) return block;
   }
   return undefined;
+}
+
+/** The ranges around a prefix that a block may have, the largest first. */
+export function* rangesAround(prefix: Prefix): Generator<Prefix, void, void> {
+  for (let length = familyBits(prefix.family) - LARGEST_BLOCK_BITS; length < prefix.length; length++)
+    yield prefixOf(prefix, length);
+}
+
+/** The range of the first block that shares addresses with the prefix, whether or not it can be read. */
+export function takenAcross(view: View, prefix: Prefix): Prefix | undefined {
+  return overlappingBlock(view, prefix)?.prefix ?? view.unreadableBlock(prefix)?.name.prefix;
 }
 
 /** How much of a pool is in use. Addresses that cool down count as allocated. */

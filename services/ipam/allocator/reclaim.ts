@@ -1,8 +1,9 @@
+import { cannotRead } from './absence.js';
 import { usedCount } from './block.js';
 import { sameOwner } from './demand.js';
 import type { Block } from './records.js';
 import { hasRoom } from './reserved.js';
-import type { Search } from './search.js';
+import { canConfirm, type Search } from './search.js';
 import type { View } from './view.js';
 
 /**
@@ -15,10 +16,12 @@ import type { View } from './view.js';
 const SPARED_MS = 60_000;
 
 /** @param block - without the addresses that have cooled down; one that still cools keeps the block where it is */
-export function isReclaimable({ demand, reserved }: Search, block: Block): boolean {
-  const { owner, claimTimeMs } = block;
+export function isReclaimable(search: Search, block: Block): boolean {
+  const { view, demand, reserved } = search;
+  const { owner, claimTimeMs, prefix } = block;
   if (owner?.kind !== 'host' || sameOwner(owner, demand.owner)) return false;
-  return usedCount(block) === 0 && !isSpared(claimTimeMs, demand.nowMs) && hasRoom(block, reserved);
+  if (usedCount(block) > 0 || isSpared(claimTimeMs, demand.nowMs) || !hasRoom(block, reserved)) return false;
+  return canConfirm(search, prefix) && !cannotRead(view, { kind: 'affinity', owner, block: prefix });
 }
 
 /** A claim of the future is another replica's clock, and tells nothing. Old blocks do not tell when they were claimed. */
@@ -34,5 +37,6 @@ export function reclaimOrder<Item extends { readonly block: Block }>({ view }: S
 
 function isGone(view: View, { owner }: Block): boolean {
   const node = owner && view.node(owner.name);
-  return node?.deletionTimeMs !== undefined || node === undefined;
+  if (node) return node.deletionTimeMs !== undefined;
+  return !owner || !cannotRead(view, { kind: 'node', name: owner.name });
 }

@@ -1,7 +1,10 @@
+import { parsePrefix } from '@podwire/shared/net/prefix';
+
+import { expectNoBlock } from './absence.js';
 import { allBlocks } from './block-lists.js';
 import { addressOf, giveBack, heldIn, nextBatch } from './give-back.js';
 import { storedHandleNames } from './handle-name.js';
-import { blocksOf, isCountedAnew, type HeldAddress } from './holding.js';
+import { blocksOf, isCountedAnew, requireKnown, type HeldAddress } from './holding.js';
 import type { Block, Handle } from './records.js';
 import type { ReleaseStep } from './release-node.js';
 import type { Change, Decision, View } from './view.js';
@@ -24,10 +27,12 @@ const ENTRIES_PER_STEP = 100;
  * mistake: blocks that are gone, or addresses that it has not.
  *
  * Idempotent; a handle that is not there has no addresses.
+ * @throws Failure STORE_CORRUPT when the handle, or a block that it names, cannot be read
  */
 export function continueHandleRelease(view: View, release: HandleRelease): Decision<ReleaseStep> {
   const { handleId, nowMs } = release;
   const mark: Change = { type: 'release', handleId, nowMs };
+  for (const id of storedHandleNames(handleId)) requireKnown(view, id);
   const held = heldByHandle(view, release);
   const batch = nextBatch(view, held);
   const [first, ...others] = recordsOf(view, handleId);
@@ -53,11 +58,17 @@ function recordsOf(view: View, handleId: string): Handle[] {
 function takeOutEntries(view: View, handle: Handle): Change[] {
   const entries = [...handle.blocks];
   const left = new Map(entries.slice(ENTRIES_PER_STEP));
-  const expected = blocksOf(view, { ...handle, blocks: new Map(entries.slice(0, ENTRIES_PER_STEP)) });
   return [
-    ...expected.map((value): Change => ({ type: 'expect', record: { kind: 'block', value } })),
+    ...entries.slice(0, ENTRIES_PER_STEP).flatMap(([cidr]) => expectAsSeen(view, cidr)),
     { type: left.size > 0 ? 'put' : 'delete', record: { kind: 'handle', value: { ...handle, blocks: left } } },
   ];
+}
+
+function expectAsSeen(view: View, cidr: string): Change[] {
+  const parsed = parsePrefix(cidr);
+  if (!parsed.ok) return [];
+  const value = view.block(parsed.prefix);
+  return [value ? { type: 'expect', record: { kind: 'block', value } } : expectNoBlock(parsed.prefix)];
 }
 
 /** The addresses of a handle, in the order of its blocks. */

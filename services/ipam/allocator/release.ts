@@ -4,7 +4,7 @@ import { comparePrefixes, type Prefix } from '@podwire/shared/net/prefix';
 
 import { belongsTo, isUnattached } from './attributes.js';
 import { addressOf, giveBack, heldIn } from './give-back.js';
-import { blocksOf, handleChanges, type HeldAddress } from './holding.js';
+import { blocksOf, handleChanges, requireKnown, type HeldAddress } from './holding.js';
 import type { Change, Decision, View } from './view.js';
 
 /** What a release came to. */
@@ -25,6 +25,7 @@ export interface Released {
  */
 export function release(view: View, attachment: Attachment, nowMs: number): Decision<Released> {
   const id = handleId(attachment);
+  requireKnown(view, id);
   const held = releasedWith(view, attachment);
   const mark: Change = { type: 'release', handleId: id, nowMs };
   return {

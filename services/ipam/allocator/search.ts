@@ -1,6 +1,7 @@
 import { familyBits } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
+import { cannotRead, expectNoAffinity } from './absence.js';
 import { collectCold, makeBlock, wholeSeconds } from './block.js';
 import { DEFAULT_CONFIG, type Demand } from './demand.js';
 import type { Block, BlockOwner, IpamConfig, Pool } from './records.js';
@@ -57,6 +58,11 @@ export function confirm(owner: BlockOwner, block: Prefix): Change {
   return { type: 'put', record: { kind: 'affinity', value: { owner, block, state: 'confirmed' } } };
 }
 
+/** Whether the owner can have a block: not where its affinity is one that cannot be read, and so cannot be written. */
+export function canConfirm({ view, demand: { owner } }: Search, block: Prefix): boolean {
+  return !cannotRead(view, { kind: 'affinity', owner, block });
+}
+
 /** What every address rests on: from the moment that a pool is disabled or being deleted it gives none any more. */
 export function expectPool(value: Pool): Change {
   return { type: 'expect', record: { kind: 'pool', value } };
@@ -100,7 +106,11 @@ export function takeoverOffer(search: Search, { block, pool }: Existing): Offer 
   const { view, demand } = search;
   const { owner: before, prefix, sequenceNumber } = block;
   const affinity = before && view.affinity(before, prefix);
-  const dropped: Change[] = affinity ? [{ type: 'delete', record: { kind: 'affinity', value: affinity } }] : [];
+  const dropped: Change[] = affinity
+    ? [{ type: 'delete', record: { kind: 'affinity', value: affinity } }]
+    : before
+      ? expectNoAffinity(view, before, prefix)
+      : [];
   return {
     block: {
       ...block,

@@ -5,7 +5,7 @@ import { comparePrefixes, formatPrefix, prefixContains, type Prefix } from '@pod
 import { wholeSeconds } from './block.js';
 import { subdomainFault } from './names.js';
 import { poolText } from './pool-holders.js';
-import { overlappingBlock, poolUtilization, requirePool, requireVersion, type PoolListing } from './pools.js';
+import { poolUtilization, requirePool, requireVersion, takenAcross, type PoolListing } from './pools.js';
 import type { Pool } from './records.js';
 import { stillNotAllocatable } from './update-pool.js';
 import type { Change, Decision, RecordValue, View } from './view.js';
@@ -103,7 +103,7 @@ function refuseTaken(view: View, former: Pool, part: Pool): void {
     const text = `${poolText(former)} cannot be split: there is a pool "${part.name}" already; delete that first`;
     throw new Failure('POOL_EXISTS', text, { details: { pool: part.name } });
   }
-  const block = overlappingBlock(view, part.prefix)?.prefix;
+  const block = takenAcross(view, part.prefix);
   if (!block || prefixContains(part.prefix, block)) return;
   const text = `${poolText(former)} cannot be split into parts of /${part.prefix.length}: the block ${formatPrefix(block)} lies across several; make fewer parts, or empty the block`;
   throw new Failure('POOL_OVERLAP', text, { details: { block: formatPrefix(block) } });

@@ -1,3 +1,4 @@
+import { cannotRead, expectNoBlock } from './absence.js';
 import { usedCount } from './block.js';
 import { sameOwner } from './demand.js';
 import { outOfUse, poolOf } from './pools.js';
@@ -34,8 +35,12 @@ function isDeselected({ view, demand }: Search, { block }: Affinity): boolean {
 
 function giveUp(search: Search, affinity: Affinity): Change[] {
   const stored = search.view.block(affinity.block);
+  const blockName = { kind: 'block', prefix: affinity.block } as const;
   const dropped: Change = { type: 'delete', record: { kind: 'affinity', value: affinity } };
-  if (!stored || !sameOwner(stored.owner, affinity.owner)) return [dropped];
+  // A claim writes block and affinity; the view may have only one of the two as they are now.
+  if (!stored) return cannotRead(search.view, blockName) ? [] : [dropped, expectNoBlock(affinity.block)];
+  if (!sameOwner(stored.owner, affinity.owner))
+    return [dropped, { type: 'expect', record: { kind: 'block', value: stored } }];
   if (usedCount(collect(search, stored)) > 0) return [];
   return [dropped, { type: 'delete', record: { kind: 'block', value: stored } }];
 }

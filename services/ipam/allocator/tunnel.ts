@@ -7,7 +7,7 @@ import { offers } from './choose-block.js';
 import type { Demand } from './demand.js';
 import { explainRefusal } from './explain.js';
 import { addressOf, giveBack, heldIn } from './give-back.js';
-import { blocksOf, handleChanges, type HeldAddress } from './holding.js';
+import { blocksOf, handleChanges, requireKnown, type HeldAddress } from './holding.js';
 import { judgeNode, nodeNotFound } from './judge-node.js';
 import { servingPools, wrongUse } from './judge-pools.js';
 import { outOfUse, poolOf } from './pools.js';
@@ -144,6 +144,7 @@ function tunnelPools(view: View, kind: TunnelKind): Pool[] {
 /** What is held under the tunnel's handle, and says that it is this node's and of this kind. */
 function heldByTunnel(view: View, { nodeName, kind }: TunnelRequest): HeldAddress[] {
   const id = tunnelHandleId(nodeName, kind);
+  requireKnown(view, id);
   return blocksOf(view, view.handle(id)).flatMap((block) =>
     heldIn(block, ({ handleId, owner }) => handleId === id && owner.node === nodeName && owner.type === kind),
   );

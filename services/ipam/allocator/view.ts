@@ -65,6 +65,13 @@ export interface View {
   foreignEndpoints(): Iterable<StoredForeignEndpoint>;
   /** The records that cannot be read, in no order. No other question here is answered from them. */
   unreadable(): Iterable<UnreadableRecord>;
+  /** The record of this name where there is one that cannot be read. It can be neither written nor compared with. */
+  unreadableRecord(name: RecordName): UnreadableRecord | undefined;
+  /**
+   * The first block that cannot be read and shares addresses with a prefix: one within it or, where there is none, one around it that
+   * is no larger than blocks may be. No block may be made there, and what it holds is not known.
+   */
+  unreadableBlock(prefix: Prefix): UnreadableBlock | undefined;
 }
 
 /** An endpoint with where it is stored. */
@@ -84,6 +91,11 @@ export interface UnreadableRecord {
   readonly key: string;
   readonly name: RecordName;
   readonly reason: string;
+}
+
+/** A block that is set aside, as it cannot be read. */
+export interface UnreadableBlock extends UnreadableRecord {
+  readonly name: Extract<RecordName, { kind: 'block' }>;
 }
 
 /** What tells a record from all others of the datastore. */

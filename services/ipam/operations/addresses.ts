@@ -102,7 +102,9 @@ export class Addresses {
     while (results.length < wanted.length) {
       const releases = wanted.slice(results.length);
       const step = { releases, nowMs: clock.nowMs() };
-      const given = await updates.update(lane, (view) => continueAddressRelease(view, step), { signal });
+      // That some are nobody's must not be told from before somebody got them; what is not released is not compared.
+      const isFresh = releases.length > 1;
+      const given = await updates.update(lane, (view) => continueAddressRelease(view, step), { signal, isFresh });
       const released = releases.filter((_, index) => given.results[index]?.state === 'released');
       events.addressesReleased(released.map(({ address }) => hostPrefix(address)));
       results.push(...given.results);

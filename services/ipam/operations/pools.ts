@@ -18,7 +18,7 @@ import { updatePool, type PoolChange, type PoolUpdate } from '../allocator/updat
 import type { View } from '../allocator/view.js';
 import { POOLS_LANE, read, type IpamOptions } from './options.js';
 
-const NOBODY: PoolHolders = { inUseCount: 0, coolingCount: 0, nodes: [] };
+const NOBODY: PoolHolders = { inUseCount: 0, coolingCount: 0, unreadable: undefined, nodes: [] };
 
 /** How often a deletion looks again at most where the pool is changed while it looks; then it is finished in the background. */
 const LOOKS_COUNT = 5;

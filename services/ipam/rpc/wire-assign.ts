@@ -150,6 +150,7 @@ const VERDICTS: Readonly<Record<BlockVerdict, VerdictMessage>> = {
   'of other owners': VerdictMessage.BLOCK_VERDICT_OTHER_OWNER,
   'without an owner': VerdictMessage.BLOCK_VERDICT_NO_OWNER,
   reserved: VerdictMessage.BLOCK_VERDICT_RESERVED,
+  unreadable: VerdictMessage.BLOCK_VERDICT_UNREADABLE,
 };
 
 export function explainedPool({ pool, passedOver, blocks, more, noClaim }: PoolStory): ExplainedPool {

@@ -221,6 +221,7 @@ export function deletePoolResponse({
       .slice(0, LISTED_HOLDERS)
       .map(({ nodeName, count }) => ({ nodeName, addresses: BigInt(count) })),
     releasedAddresses: BigInt(releasedAddresses),
+    unreadableRecord: holders.unreadable?.key ?? '',
   };
 }
 

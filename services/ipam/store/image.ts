@@ -17,11 +17,14 @@ import type {
   RecordValue,
   StoredEndpoint,
   StoredForeignEndpoint,
+  RecordName,
+  UnreadableBlock,
   UnreadableRecord,
   View,
 } from '../allocator/view.js';
 import { isSpent, mayGive } from '../allocator/spent.js';
 import type { RecordKeys } from './record/keys.js';
+import { SetAside } from './set-aside.js';
 import { SortedTexts } from './sorted-texts.js';
 
 /** Decoded records with the indexes that decisions need. Knows nothing of revisions or stored forms. */
@@ -40,7 +43,7 @@ export class Image implements View {
   /** Keys of the endpoints. */
   readonly #endpoints = new SortedTexts();
   readonly #foreign = new Map<string, StoredForeignEndpoint>();
-  readonly #unreadable = new Map<string, UnreadableRecord>();
+  readonly #setAside = new SetAside();
 
   /** @param showsAllBefore - whether everything is here that was committed before the record of the key was last written */
   constructor(keys: RecordKeys, showsAllBefore: (key: string) => boolean) {
@@ -81,12 +84,12 @@ export class Image implements View {
   /** In place of a record: one that cannot be read. */
   setUnreadable(record: UnreadableRecord): void {
     this.delete(record.key);
-    this.#unreadable.set(record.key, record);
+    this.#setAside.set(record);
   }
 
   delete(key: string): void {
     this.#foreign.delete(key);
-    this.#unreadable.delete(key);
+    this.#setAside.delete(key);
     const record = this.#records.get(key);
     if (!record) return;
     this.#records.delete(key);
@@ -199,7 +202,15 @@ export class Image implements View {
   }
 
   unreadable(): Iterable<UnreadableRecord> {
-    return this.#unreadable.values();
+    return this.#setAside.all();
+  }
+
+  unreadableRecord(name: RecordName): UnreadableRecord | undefined {
+    return this.#setAside.isEmpty ? undefined : this.#setAside.get(this.#keys.named(name));
+  }
+
+  unreadableBlock(prefix: Prefix): UnreadableBlock | undefined {
+    return this.#setAside.blockAcross(prefix);
   }
 
   #insertBlock(block: Block): void {

@@ -17,6 +17,8 @@ import type {
   RecordValue,
   StoredEndpoint,
   StoredForeignEndpoint,
+  RecordName,
+  UnreadableBlock,
   UnreadableRecord,
   View,
 } from '../allocator/view.js';
@@ -243,6 +245,15 @@ export class Overlay implements View {
 
   unreadable(): Iterable<UnreadableRecord> {
     return this.mirror.view.unreadable();
+  }
+
+  // What cannot be read cannot be written either, so nothing here is in its place.
+  unreadableRecord(name: RecordName): UnreadableRecord | undefined {
+    return this.mirror.view.unreadableRecord(name);
+  }
+
+  unreadableBlock(prefix: Prefix): UnreadableBlock | undefined {
+    return this.mirror.view.unreadableBlock(prefix);
   }
 
   /** The records of one kind in the order of their names, those of the draft in place of the stored ones. */

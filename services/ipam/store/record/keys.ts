@@ -109,6 +109,28 @@ export class RecordKeys {
     }
   }
 
+  /** The key of the record of a name. */
+  named(name: RecordName): string {
+    switch (name.kind) {
+      case 'pool':
+        return this.pool(name.name);
+      case 'block':
+        return this.block(name.prefix);
+      case 'affinity':
+        return this.affinity(name.owner, name.block);
+      case 'handle':
+        return this.handle(name.id);
+      case 'endpoint':
+        return this.endpoint(name.key);
+      case 'config':
+        return this.config;
+      case 'reservation':
+        return this.reservation(name.name);
+      case 'node':
+        return this.node(name.name);
+    }
+  }
+
   /** What a key names; undefined for the keys of records that Podwire does not read. */
   parse(key: string): RecordName | undefined {
     if (!key.startsWith(this.root)) return undefined;

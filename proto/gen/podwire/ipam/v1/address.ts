@@ -63,6 +63,8 @@ export enum BlockVerdict {
   BLOCK_VERDICT_NO_OWNER = 4,
   /** BLOCK_VERDICT_RESERVED - Every address is reserved. */
   BLOCK_VERDICT_RESERVED = 5,
+  /** BLOCK_VERDICT_UNREADABLE - Its record cannot be read, so nothing is taken from it. */
+  BLOCK_VERDICT_UNREADABLE = 6,
   UNRECOGNIZED = -1,
 }
 
@@ -297,7 +299,7 @@ export interface ExplainedPool {
   cidr: string;
   /** Why it is passed over, and its blocks are not looked at; empty when they are. */
   passedOverReason: string;
-  /** Its blocks, in the order of their addresses. */
+  /** Its blocks, in the order of their addresses, those that cannot be read first. */
   blocks: ExplainedBlock[];
   /** The blocks that are not named. */
   moreBlocks: BlockCount[];

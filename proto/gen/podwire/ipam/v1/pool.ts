@@ -237,6 +237,11 @@ export interface DeletePoolResponse {
   holders: PoolHolder[];
   /** Number of addresses that this call gave back, with POOL_DELETION_MODE_RELEASE_ADDRESSES. */
   releasedAddresses: bigint;
+  /**
+   * Key in the datastore of a block that cannot be read, and may hold addresses: the pool stays until it is corrected or deleted
+   * there. Empty when there is none.
+   */
+  unreadableRecord: string;
 }
 
 /** PoolHolder is a node that has addresses of a pool. */
@@ -1217,7 +1222,15 @@ export const DeletePoolRequest: MessageFns<DeletePoolRequest> = {
 };
 
 function createBaseDeletePoolResponse(): DeletePoolResponse {
-  return { deletedBlocks: 0n, state: 0, heldAddresses: 0n, coolingAddresses: 0n, holders: [], releasedAddresses: 0n };
+  return {
+    deletedBlocks: 0n,
+    state: 0,
+    heldAddresses: 0n,
+    coolingAddresses: 0n,
+    holders: [],
+    releasedAddresses: 0n,
+    unreadableRecord: "",
+  };
 }
 
 export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
@@ -1251,6 +1264,9 @@ export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
         throw new globalThis.Error("value provided for field message.releasedAddresses of type uint64 too large");
       }
       writer.uint32(48).uint64(message.releasedAddresses);
+    }
+    if (message.unreadableRecord !== "") {
+      writer.uint32(58).string(message.unreadableRecord);
     }
     return writer;
   },
@@ -1316,6 +1332,14 @@ export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
             message.releasedAddresses = reader.uint64() as bigint;
             continue;
           }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.unreadableRecord = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1347,6 +1371,7 @@ export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
     message.releasedAddresses = (object.releasedAddresses !== undefined && object.releasedAddresses !== null)
       ? BigInt(object.releasedAddresses)
       : 0n;
+    message.unreadableRecord = object.unreadableRecord ?? "";
     return message;
   },
 };
