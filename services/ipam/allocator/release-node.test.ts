@@ -2,6 +2,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
 import { allocate } from './allocate.js';
+import { getEndpoint } from './listing.js';
 import { MapView } from './map-view.fixture.js';
 import {
   attachment,
@@ -15,6 +16,7 @@ import {
   prefix,
   request,
 } from './records.fixture.js';
+import { continueAddressRelease } from './release-addresses.js';
 import { continueHandleRelease } from './release-handle.js';
 import { continueNodeRelease, type ReleaseStep } from './release-node.js';
 import { continuePoolRelease } from './release-pool.js';
@@ -159,6 +161,12 @@ describe('a block whose pool selects its node no more', () => {
     'by attachment': (view: MapView, id: string) => view.apply(release(view, attachment(id), NOW_MS)),
     'by handle': (view: MapView, id: string) =>
       view.apply(continueHandleRelease(view, { handleId: `net.${id}`, nowMs: NOW_MS, searchesAllBlocks: false })),
+    'by address': (view: MapView, id: string) => {
+      const { addresses } = getEndpoint(view, attachment(id));
+      const anybody = { handleId: undefined, sequenceNumber: undefined };
+      const releases = addresses.map(({ address }) => ({ address, ...anybody }));
+      view.apply(continueAddressRelease(view, { releases, nowMs: NOW_MS }));
+    },
   };
 
   test.each(Object.entries(ways))('stays while it has addresses, and goes with the last: %s', (_, give) => {
