@@ -7,6 +7,7 @@ import type { RecordValue } from '../allocator/view.js';
 import { sortByName } from '../store/image.js';
 import type { Observed, ObservedRecord } from '../store/mirror.js';
 import type { RecordKeys } from '../store/record/keys.js';
+import { PackedEndpoint } from '../store/record/packed-endpoint.js';
 import { RecentChanges } from './recent.js';
 import {
   isWanted,
@@ -200,13 +201,16 @@ export class Catalog {
   }
 
   #setEndpoint(key: string, stored: EndpointRecord, at: At): void {
-    const value = withPoolNames(this.#pools, stored.value);
-    if (value === stored.value) {
+    // Stored ones are unpacked anew each time.
+    const { value: storedValue } = stored;
+    const value = withPoolNames(this.#pools, storedValue);
+    if (value === storedValue) {
       this.#set(key, stored, at);
       return;
     }
     const before = this.#items.endpoint.get(key)?.object;
-    const object = { ...stored, value };
+    const renamed = { kind: stored.kind, key: stored.key, value };
+    const object = PackedEndpoint.of(renamed) ?? renamed;
     const same =
       before?.kind === 'endpoint' &&
       this.#storedEndpoints.get(before) === stored &&

@@ -2,6 +2,7 @@ import { parseAddress } from '@podwire/shared/net/address';
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import { isArray, isObject, type Json, type JsonObject } from './json.js';
+import { knownPrefix } from './known-prefixes.js';
 
 /** Why a stored text is not the record that its key promises. Turned into STORE_CORRUPT where the key is known. */
 export class Unreadable extends Error {
@@ -90,9 +91,9 @@ export function readUint64(source: Field): bigint {
 }
 
 export function readPrefix(source: Field): Prefix {
-  const parsed = parsePrefix(readText(source));
-  if (!parsed.ok) throw unreadable(source, 'a CIDR without host bits');
-  return parsed.prefix;
+  const prefix = knownPrefix(readText(source));
+  if (!prefix) throw unreadable(source, 'a CIDR without host bits');
+  return prefix;
 }
 
 /** An address or a CIDR of full length, as Calico's `ipNetworks` hold. */

@@ -253,7 +253,8 @@ describe('workload endpoints', () => {
     for (const value of [ENDPOINT, { ...ENDPOINT, pod: undefined, netns: undefined, addresses: [] }]) {
       const own: RecordValue = { kind: 'endpoint', key: endpointKey(value), value };
       const text = Buffer.from(serialize(encodeRecord(own, undefined))).toString();
-      expect(decode(keys.of(own), text).record).toEqual(own);
+      const { record: read } = decode(keys.of(own), text);
+      expect(read?.kind === 'endpoint' && { kind: read.kind, key: read.key, value: read.value }).toEqual(own);
     }
   });
 

@@ -1,6 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { comparePrefixes } from '@podwire/shared/net/prefix';
 
+import type { Handle } from '../../allocator/records.js';
 import type { RecordValue, StoredForeignEndpoint } from '../../allocator/view.js';
 import { decodeAffinity, encodeAffinity } from './affinity.js';
 import { decodeBlock, formatBlock, unknownFields } from './block.js';
@@ -12,6 +13,7 @@ import { formatJson, isObject, parseJson, type JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
 import { decodeNode, encodeNode } from './node.js';
 import { decodePool, encodePool } from './pool.js';
+import { PackedEndpoint } from './packed-endpoint.js';
 import { decodeReservation, encodeReservation } from './reservation.js';
 
 /** A record with what a rewrite needs of the JSON it was read from, so that it keeps the fields that Podwire does not know. */
@@ -33,9 +35,15 @@ const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 export function decodeRecord(key: string, name: RecordName, value: Uint8Array): DecodedRecord {
   try {
     const text = decodeText(value, name);
+    const plain = decodePlain(text, { key, name });
+    if (plain) return { record: plain, raw: NOTHING_UNKNOWN };
     const raw = parseObject(text);
     const record = decodeNamed(raw, name);
-    if (record) return { record, raw: unknownPart(record, { text, raw }) };
+    if (record) {
+      const unknown = unknownPart(record, { text, raw });
+      if (record.kind === 'handle' && unknown === NOTHING_UNKNOWN) remember(text, record.value);
+      return { record, raw: unknown };
+    }
     if (name.kind !== 'endpoint') return { record, raw };
     return { record, foreign: { key: name.key, value: decodeForeignEndpoint(raw) }, raw };
   } catch (error) {
@@ -46,6 +54,27 @@ export function decodeRecord(key: string, name: RecordName, value: Uint8Array): 
       { details: { key, reason: error.message }, cause: error },
     );
   }
+}
+
+/** Blocks of handles by the whole text of the handle, which says nothing else: most are like many others, and share one value. */
+const knownHandles = new Map<string, Handle['blocks']>();
+
+const MAX_KNOWN_HANDLES_COUNT = 20_000;
+
+function remember(text: string, { blocks }: Handle): void {
+  if (knownHandles.size >= MAX_KNOWN_HANDLES_COUNT) knownHandles.clear();
+  knownHandles.set(text, blocks);
+}
+
+/** The records that are the most by far, where they are as a new one would be written, without the way over their JSON. */
+function decodePlain(
+  text: string,
+  { key, name }: { readonly key: string; readonly name: RecordName },
+): RecordValue | undefined {
+  if (name.kind === 'endpoint') return PackedEndpoint.read(key, text);
+  if (name.kind !== 'handle') return undefined;
+  const blocks = knownHandles.get(text);
+  return blocks && { kind: 'handle', value: { id: name.id, blocks } };
 }
 
 function decodeText(value: Uint8Array, name: RecordName): string {
@@ -128,9 +157,9 @@ export function writeRecord(record: RecordValue, previous: DecodedRecord | undef
   if (previous) return { text: formatJson(raw), decoded: { record, raw } };
   // A new handle or endpoint has neither integers that JSON.stringify does not know, nor fields that are not made from its value.
   const plain = record.kind === 'handle' || record.kind === 'endpoint';
-  return plain
-    ? { text: JSON.stringify(raw), decoded: { record, raw: NOTHING_UNKNOWN } }
-    : { text: formatJson(raw), decoded: { record, raw } };
+  if (!plain) return { text: formatJson(raw), decoded: { record, raw } };
+  const kept = record.kind === 'endpoint' ? (PackedEndpoint.of(record) ?? record) : record;
+  return { text: JSON.stringify(raw), decoded: { record: kept, raw: NOTHING_UNKNOWN } };
 }
 
 /**
