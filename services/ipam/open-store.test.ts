@@ -70,6 +70,22 @@ describe('the service on etcd', () => {
     ]);
   });
 
+  test('splits a pool into as many parts as one may have, while others allocate from it', async () => {
+    const { caller: first } = await startReplica({ PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/16' });
+    const { caller: second } = await startReplica();
+    const allocations = Array.from({ length: 40 }, (_, index) =>
+      (index % 2 ? first : second).allocateAddress(`c${index}`, { nodeName: `node-${index % 5}` }),
+    );
+    const { pools } = await first.splitPool('default', { number: 64 });
+    expect(new Set(await Promise.all(allocations)).size).toBe(40);
+    expect(pools).toHaveLength(64);
+    const parts = (await second.listPools()).pools;
+    expect(parts.map(({ name }) => name).sort()).toEqual(pools.map(({ name }) => name).sort());
+    const held = parts.map(({ utilization }) => Number(utilization?.allocated));
+    expect(held.reduce((sum, count) => sum + count)).toBe(40);
+    for (const { poolName } of await second.allBlocks()) expect(poolName).toMatch(/^split-default-\d+$/);
+  });
+
   test('goes on when etcd is killed and started again', async () => {
     const { caller } = await startReplica();
     const address = await caller.allocateAddress('c1');
