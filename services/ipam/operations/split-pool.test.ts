@@ -69,30 +69,51 @@ test('is one transaction, also into the most parts, which etcd takes', async () 
   expect((await store.list(keys.root, forever)).revision).toBe(revision + 1);
 });
 
-test('the parts take over what is stored of the pool and not known here', async () => {
-  const store = new MemoryStore();
-  const key = keys.pool('p');
-  const stored = {
-    kind: 'IPPool',
-    apiVersion: 'projectcalico.org/v3',
-    metadata: { name: 'p', uid: 'uid', creationTimestamp: '2020-01-01T00:00:00Z', labels: { team: 'a' } },
-    spec: { cidr: '10.0.0.0/24', blockSize: 26, nodeSelector: 'all()', future: { field: 1 } },
-  };
-  await store.commit(
-    { comparisons: [], puts: [{ key, value: Buffer.from(JSON.stringify(stored)) }], deletes: [] },
-    forever,
-  );
-  const { ipam } = await startIpam(store);
-  await partNames(ipam);
-  const { records } = await store.list(keys.pools, forever);
-  const parts = records.map(({ value }) => JSON.parse(Buffer.from(value).toString()));
-  expect(parts.map(({ spec: { cidr } }) => cidr)).toEqual(['10.0.0.0/25', '10.0.0.128/25']);
-  for (const { metadata, spec: fields } of parts) {
-    expect(metadata.labels).toEqual({ team: 'a' });
-    expect(metadata.uid).not.toBe('uid');
-    expect(metadata.creationTimestamp).toBe(new Date(NOW_MS).toISOString().replace(/\.\d+/, ''));
-    expect(fields).toMatchObject({ future: { field: 1 }, blockSize: 26, nodeSelector: 'all()' });
+describe('what is stored of the pool and not known here', () => {
+  async function startWithStored() {
+    const store = new MemoryStore();
+    const stored = {
+      kind: 'IPPool',
+      apiVersion: 'projectcalico.org/v3',
+      metadata: { name: 'p', uid: 'uid', creationTimestamp: '2020-01-01T00:00:00Z', labels: { team: 'a' } },
+      spec: { cidr: '10.0.0.0/24', blockSize: 26, nodeSelector: 'all()', future: { field: 1 } },
+    };
+    const put = { key: keys.pool('p'), value: Buffer.from(JSON.stringify(stored)) };
+    await store.commit({ comparisons: [], puts: [put], deletes: [] }, forever);
+    const { ipam } = await startIpam(store);
+    const parts = async () => {
+      const { records } = await store.list(keys.pools, forever);
+      return records.map(({ value }) => JSON.parse(Buffer.from(value).toString()));
+    };
+    return { ipam, store, parts };
   }
+
+  test('is the parts’ as well', async () => {
+    const { ipam, parts } = await startWithStored();
+    await partNames(ipam);
+    expect((await parts()).map(({ spec: { cidr } }) => cidr)).toEqual(['10.0.0.0/25', '10.0.0.128/25']);
+    for (const { metadata, spec: fields } of await parts()) {
+      expect(metadata.labels).toEqual({ team: 'a' });
+      expect(metadata.uid).not.toBe('uid');
+      expect(metadata.creationTimestamp).toBe(new Date(NOW_MS).toISOString().replace(/\.\d+/, ''));
+      expect(fields).toMatchObject({ future: { field: 1 }, blockSize: 26, nodeSelector: 'all()' });
+    }
+  });
+
+  test('is the parts’ of a part that is split in the same transaction', async () => {
+    const { ipam, store, parts } = await startWithStored();
+    const { revision } = await store.list(keys.root, forever);
+    await Promise.all([
+      partNames(ipam),
+      ipam.pools.split({ ...SPLIT, pool: { by: 'name', name: 'split-p-0' } }, forever),
+    ]);
+    expect((await store.list(keys.root, forever)).revision).toBe(revision + 1);
+    expect((await parts()).map(({ metadata: { name, labels } }) => `${name} ${labels?.team}`)).toEqual([
+      'split-p-1 a',
+      'split-split-p-0-0 a',
+      'split-split-p-0-1 a',
+    ]);
+  });
 });
 
 test('of two splits on one version, made at the same time on two replicas, one is refused', async () => {
