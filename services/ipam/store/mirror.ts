@@ -5,7 +5,9 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { RecordValue, View } from '../allocator/view.js';
 import { Image } from './image.js';
 import type { RecordKeys } from './record/keys.js';
+import { listInParts } from './pages.js';
 import { decodeRecord, type DecodedRecord } from './record/record.js';
+import { ReleaseRevisions } from './release-revisions.js';
 import { RevisionCompacted, type RecordChange, type Snapshot, type Store } from './store.js';
 import { throwIfAborted, untilAborted } from './transaction.js';
 
@@ -62,7 +64,6 @@ export interface Questioned {
   readonly pools: boolean;
 }
 
-const MAX_MARKS_COUNT = 10_000;
 const WATCH_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5_000 };
 
 /**
@@ -83,8 +84,7 @@ export class Mirror {
   readonly #entries = new Map<string, Entry>();
   /** Keys of the entries in state `deleted`. */
   readonly #deleted = new Set<string>();
-  /** Revisions of the marks of releases that a lost comparison has brought here; all others are taken to be missing. */
-  readonly #marks = new Map<string, number>();
+  readonly #marks = new ReleaseRevisions();
   readonly #stop = new AbortController();
   #position = 0;
   /** Every change of a pool up to this revision is applied. */
@@ -120,11 +120,11 @@ export class Mirror {
   /** Revision of the record's last change as known here; 0 when there is no record. */
   modRevision(key: string): number {
     const entry = this.#entries.get(key);
-    if (!entry && this.#isMark(key)) return this.#marks.get(key) ?? 0;
+    if (!entry && this.#isMark(key)) return this.#marks.of(key);
     return !entry || entry.state === 'deleted' ? 0 : entry.revision;
   }
 
-  /** Everything up to this revision is applied. */
+  /** All up to it is applied. */
   get position(): number {
     return this.#position;
   }
@@ -282,18 +282,24 @@ export class Mirror {
   }
 
   async #listAll(signal: AbortSignal): Promise<void> {
-    const snapshot = await this.#options.store.list(this.#options.keys.root, signal);
-    this.#applySnapshot(snapshot, [...this.#entries.keys()]);
-    this.#advance(snapshot.revision);
-    this.#observeList(snapshot);
-  }
-
-  #observeList({ records, revision }: Snapshot): void {
-    this.#options.observe?.({
-      type: 'listed',
-      revision,
-      records: records.map(({ key, value, modRevision }) => ({ key, record: this.#recordAt(key, value, modRevision) })),
-    });
+    const { store, keys, observe } = this.#options;
+    let revision = 0;
+    let observed: ObservedRecord[] = [];
+    // Where nothing was known before, nothing of it can be missing.
+    let listed: Set<string> | undefined;
+    for await (const part of listInParts(store, keys.root, signal)) {
+      if (part.isFirst) [observed, listed] = [[], this.#entries.size > 0 ? new Set() : undefined];
+      revision = part.revision;
+      this.#applySnapshot(part, []);
+      for (const { key, value, modRevision } of part.records) {
+        listed?.add(key);
+        if (observe) observed.push({ key, record: this.#recordAt(key, value, modRevision) });
+      }
+    }
+    for (const key of listed ? [...this.#entries.keys()] : [])
+      if (!listed?.has(key)) this.#apply(key, { state: 'deleted', revision });
+    this.#advance(revision);
+    observe?.({ type: 'listed', revision, records: observed });
   }
 
   #observeChanges(revision: number, changes: readonly RecordChange[]): void {
@@ -324,7 +330,7 @@ export class Mirror {
     const present = new Set<string>();
     for (const { key, value, modRevision } of records) {
       present.add(key);
-      if (this.#isMark(key)) this.#keepMark(key, modRevision);
+      if (this.#isMark(key)) this.#marks.keep(key, modRevision);
       else this.#applyStored(key, value, modRevision);
     }
     for (const key of covered) {
@@ -336,14 +342,6 @@ export class Mirror {
 
   #isMark(key: string): boolean {
     return key.startsWith(this.#options.keys.releases);
-  }
-
-  /** The oldest go; whoever misses one loses a comparison, and reads it again. */
-  #keepMark(key: string, revision: number): void {
-    this.#marks.delete(key);
-    this.#marks.set(key, revision);
-    const [oldest] = this.#marks.keys();
-    if (oldest !== undefined && this.#marks.size > MAX_MARKS_COUNT) this.#marks.delete(oldest);
   }
 
   #applyStored(key: string, value: Uint8Array, revision: number): void {

@@ -120,6 +120,8 @@ export class Catalog {
 
   /** What a list says, with what it no longer has. */
   #differences(records: readonly ObservedRecord[]): readonly ObservedRecord[] {
+    // At the start there is nothing to be gone.
+    if (this.#revision === 0) return records;
     const listed = new Set(records.map(({ key }) => key));
     const known = [...KINDS.flatMap((kind) => [...this.#items[kind].keys()]), ...this.#affinities.keys()];
     const gone = known.filter((key) => !listed.has(key)).map((key) => ({ key, record: undefined }));
