@@ -133,6 +133,8 @@ export class RecordKeys {
 
   /** What a key names; undefined for the keys of records that Podwire does not read. */
   parse(key: string): RecordName | undefined {
+    // The most by far.
+    if (key.startsWith(this.#handles)) return parseHandle(key.slice(this.#handles.length));
     if (!key.startsWith(this.root)) return undefined;
     const [area, version, ...path] = key.slice(this.root.length).split('/');
     if (area === 'ipam' && version === 'v2') return parseIpam(path);
@@ -163,8 +165,6 @@ function parseIpam([area, ...path]: readonly string[]): RecordName | undefined {
       const block = parseBlockSegments(rest);
       return block && first ? { kind: 'affinity', owner: { kind: area, name: first }, block } : undefined;
     }
-    case 'handle':
-      return first && rest.length === 0 ? { kind: 'handle', id: first } : undefined;
     case 'config':
       return first === undefined ? { kind: 'config' } : undefined;
     case undefined:
@@ -181,6 +181,10 @@ function parseResource([kind, ...path]: readonly string[]): RecordName | undefin
     return first && second === undefined ? { kind: RESOURCES_BY_NAME[kind], name: first } : undefined;
   if (kind !== 'workloadendpoints' || !first || !second || rest.length > 0) return undefined;
   return { kind: 'endpoint', key: { namespace: first, name: second } };
+}
+
+function parseHandle(id: string): RecordName | undefined {
+  return id === '' || id.includes('/') ? undefined : { kind: 'handle', id };
 }
 
 /** Reads `ipv4/block/10.0.0.0-26`. */

@@ -29,13 +29,29 @@ export class PackedEndpoint {
    * @returns undefined for a text that a new endpoint's would not repeat to the letter, or that is no endpoint of Podwire
    */
   static read(key: string, text: string): PackedEndpoint | undefined {
-    const found = WRITTEN.exec(text)?.groups;
+    const found = WRITTEN.exec(text);
     if (!found) return undefined;
-    const { created = '', addresses = '' } = found;
-    const entries = Array.from(addresses.matchAll(ADDRESS), ([, ...parts]) => parts.join(IN_LIST)).join(IN_LIST);
+    const [, uid = '', created = '', network = '', podUid = '', bootId = '', inode = '', ...rest] = found;
+    const [addresses = '', orchestrator = '', node = '', containerId = '', pod = '', interfaceName = '', ...last] =
+      rest;
+    const [hostInterfaceName = '', mac = ''] = last;
     const createTimeMs = created === '' ? '' : String(Date.parse(created));
-    const fields = FIELDS.map((name) => found[name] ?? '');
-    const packed = [createTimeMs, entries, ...fields].join(BETWEEN);
+    const packed = [
+      createTimeMs,
+      addresses.slice(BEFORE_ADDRESSES.length, -BEHIND_ADDRESSES.length).replace(BETWEEN_FIELDS, IN_LIST),
+      uid,
+      orchestrator,
+      network,
+      podUid,
+      bootId,
+      inode,
+      node,
+      containerId,
+      pod,
+      interfaceName,
+      hostInterfaceName,
+      mac,
+    ].join(BETWEEN);
     const endpointKey = keyOf(key);
     const value = unpack(packed, endpointKey);
     // What the text says twice must agree, and nothing may be left out.
@@ -97,41 +113,27 @@ const BETWEEN = '\n';
 const IN_LIST = '\t';
 const UNPRINTABLE = /[^ -~]/;
 
-/** What is kept behind the time and the addresses, in this order. */
-const FIELDS = [
-  'uid',
-  'orchestrator',
-  'network',
-  'podUid',
-  'bootId',
-  'inode',
-  'node',
-  'containerId',
-  'pod',
-  'interfaceName',
-  'hostInterfaceName',
-  'mac',
-] as const;
-
 /** A text without escapes. */
-const text = (name: string): string => `"(?<${name}>[ !#-\\[\\]-~]*)"`;
+const TEXT = '"([ !#-\\[\\]-~]*)"';
 const ANY = '"[ !#-\\[\\]-~]*"';
 
 /** What `encodeEndpoint` makes of a new endpoint, by `JSON.stringify`. */
 const WRITTEN = new RegExp(
-  `^\\{"kind":"WorkloadEndpoint","apiVersion":"projectcalico\\.org/v3","metadata":\\{(?:"uid":${text('uid')},)?` +
-    `"creationTimestamp":(?:null|${text('created')}),"name":${ANY},"namespace":${ANY},` +
+  `^\\{"kind":"WorkloadEndpoint","apiVersion":"projectcalico\\.org/v3","metadata":\\{(?:"uid":${TEXT},)?` +
+    `"creationTimestamp":(?:null|${TEXT}),"name":${ANY},"namespace":${ANY},` +
     `"labels":\\{"projectcalico\\.org/namespace":${ANY},"projectcalico\\.org/orchestrator":${ANY}\\},` +
-    `"annotations":\\{"podwire\\.dev/network":${text('network')},(?:"podwire\\.dev/pod-uid":${text('podUid')},)?` +
-    `(?:"podwire\\.dev/boot-id":${text('bootId')},"podwire\\.dev/netns-inode":${text('inode')},)?` +
-    `"podwire\\.dev/allocations":"\\[(?<addresses>(?:[ !#-\\[\\]-~]|\\\\")*)\\]"\\}\\},` +
-    `"spec":\\{"orchestrator":"(?<orchestrator>k8s|cni)","workload":"","node":${text('node')},` +
-    `"containerID":${text('containerId')},"pod":${text('pod')},"endpoint":${text('interfaceName')},` +
-    `"ipNetworks":\\[(?:${ANY},?)*\\],"interfaceName":${text('hostInterfaceName')},"mac":${text('mac')}\\}\\}$`,
+    `"annotations":\\{"podwire\\.dev/network":${TEXT},(?:"podwire\\.dev/pod-uid":${TEXT},)?` +
+    `(?:"podwire\\.dev/boot-id":${TEXT},"podwire\\.dev/netns-inode":${TEXT},)?` +
+    `"podwire\\.dev/allocations":"\\[((?:[ !#-\\[\\]-~]|\\\\")*)\\]"\\}\\},` +
+    `"spec":\\{"orchestrator":"(k8s|cni)","workload":"","node":${TEXT},` +
+    `"containerID":${TEXT},"pod":${TEXT},"endpoint":${TEXT},` +
+    `"ipNetworks":\\[(?:${ANY},?)*\\],"interfaceName":${TEXT},"mac":${TEXT}\\}\\}$`,
 );
 
-const ADDRESS_FIELDS = ['address', 'block', 'pool', 'sequenceNumber'];
-const ADDRESS = new RegExp(ADDRESS_FIELDS.map((name) => `\\\\"${name}\\\\":\\\\"([^\\\\"]*)\\\\"`).join(','), 'g');
+const BEFORE_ADDRESSES = String.raw`{\"address\":\"`;
+const BEHIND_ADDRESSES = String.raw`\"}`;
+const BETWEEN_FIELDS = /\\"(?:,|\},\{)\\"[a-zA-Z]+\\":\\"/g;
+const FIELDS_OF_ADDRESS_COUNT = 4;
 
 function keyOf(key: string): EndpointKey {
   const slash = key.lastIndexOf('/');
@@ -164,8 +166,8 @@ const INTEGER = /^\d{1,20}$/;
 function unpackAddresses(entries: string): EndpointAddress[] | undefined {
   const parts = entries === '' ? [] : entries.split(IN_LIST);
   const addresses: EndpointAddress[] = [];
-  for (let index = 0; index < parts.length; index += ADDRESS_FIELDS.length) {
-    const [addressText = '', blockText = '', poolName = '', number = ''] = parts.slice(index);
+  for (let index = 0; index < parts.length; index += FIELDS_OF_ADDRESS_COUNT) {
+    const [addressText = '', blockText = '', poolName = '', number = ''] = index === 0 ? parts : parts.slice(index);
     const address = readAddress(addressText);
     const block = knownPrefix(blockText);
     if (!address || !block || !INTEGER.test(number)) return undefined;
@@ -185,6 +187,14 @@ function readAddress(source: string): Address | undefined {
   return value < 2 ** 32 ? { family: 4, value: BigInt(value) } : undefined;
 }
 
+/** Endpoints that are read one after the other often tell the same time. */
+let lastTime = { timeMs: 0, text: formatTime(0) };
+
+function timeText(timeMs: number): string {
+  if (lastTime.timeMs !== timeMs) lastTime = { timeMs, text: formatTime(timeMs) };
+  return lastTime.text;
+}
+
 /** What reading the JSON asks of its fields, beyond what {@link writtenText} shows. */
 function isValid({ attachment, createTimeMs, mac }: Endpoint): boolean {
   return !Number.isNaN(createTimeMs) && parseMac(mac) === mac && attachmentFaults(attachment).length === 0;
@@ -194,7 +204,7 @@ function isValid({ attachment, createTimeMs, mac }: Endpoint): boolean {
 function writtenText({ namespace, name }: EndpointKey, value: Endpoint): string {
   const { attachment, pod, netns, addresses, uid, createTimeMs } = value;
   const orchestrator = pod ? 'k8s' : 'cni';
-  const created = createTimeMs ? `"${formatTime(createTimeMs)}"` : 'null';
+  const created = createTimeMs ? `"${timeText(createTimeMs)}"` : 'null';
   const uidText = uid === '' ? '' : `"uid":"${uid}",`;
   const podUid = pod && pod.uid !== '' ? `"podwire.dev/pod-uid":"${pod.uid}",` : '';
   const netnsText = netns ? `"podwire.dev/boot-id":"${netns.bootId}","podwire.dev/netns-inode":"${netns.inode}",` : '';
