@@ -195,6 +195,7 @@ describe('DeletePool', () => {
       heldAddresses: 2n,
       coolingAddresses: 0n,
       releasedAddresses: 0n,
+      unreadableRecord: '',
       holders: [
         { nodeName: 'node-1', addresses: 1n },
         { nodeName: 'node-2', addresses: 1n },
