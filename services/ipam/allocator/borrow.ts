@@ -1,6 +1,6 @@
-import { existingBlocks } from './claim.js';
+import { roomyBlocks } from './claim.js';
 import { sameOwner } from './demand.js';
-import type { Block, Pool } from './records.js';
+import type { Block } from './records.js';
 import { hasRoom } from './reserved.js';
 import { collect, expectRules, seedOf, type Offer, type Search } from './search.js';
 
@@ -10,17 +10,11 @@ import { collect, expectRules, seedOf, type Offer, type Search } from './search.
  */
 export function* borrowOffers(search: Search): Generator<Offer, void, void> {
   for (const pool of search.pools) {
-    for (const block of roomyBlocks(search, pool)) {
-      if (isForeign(search, block)) yield { block, pool, origin: 'borrowed', changes: expectRules(search, pool) };
+    for (const stored of roomyBlocks(search.view, { pool, seed: seedOf(search, pool) })) {
+      const block = collect(search, stored);
+      if (isForeign(search, block) && hasRoom(block, search.reserved))
+        yield { block, pool, origin: 'borrowed', changes: expectRules(search, pool) };
     }
-  }
-}
-
-/** The blocks of a pool that have an address to give, from the start that the owner's name decides. */
-function* roomyBlocks(search: Search, pool: Pool): Generator<Block, void, void> {
-  for (const stored of existingBlocks(search.view, { pool, seed: seedOf(search, pool) })) {
-    const block = collect(search, stored);
-    if (hasRoom(block, search.reserved)) yield block;
   }
 }
 

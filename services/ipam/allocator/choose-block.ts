@@ -2,7 +2,7 @@ import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import { usedCount } from './block.js';
 import { borrowOffers } from './borrow.js';
-import { walkBlocks } from './claim.js';
+import { idleBlocks, walkBlocks } from './claim.js';
 import { sameOwner } from './demand.js';
 import { poolOf, takenAcross } from './pools.js';
 import { isReclaimable, reclaimOrder } from './reclaim.js';
@@ -123,7 +123,6 @@ function* newOffers(search: Search, limit: number): Generator<Offer, void, void>
 /** What nobody has in any of the pools comes before what others have, and of that the blocks of nodes that are gone. */
 function* gains(search: Search): Generator<Offer, void, void> {
   const { view, pools, reserved } = search;
-  const reclaimable: Existing[] = [];
   for (const pool of pools) {
     for (const met of walkBlocks(view, { pool, seed: seedOf(search, pool), reserved })) {
       if (met.kind === 'unclaimed') {
@@ -132,10 +131,18 @@ function* gains(search: Search): Generator<Offer, void, void> {
       }
       const block = collect(search, met.block);
       if (isOrphan(search, block)) yield adoptOffer(search, { block, pool });
-      else if (isReclaimable(search, block)) reclaimable.push({ block, pool });
     }
   }
-  for (const existing of reclaimOrder(search, reclaimable)) yield takeoverOffer(search, existing);
+  for (const existing of reclaimOrder(search, reclaimable(search))) yield takeoverOffer(search, existing);
+}
+
+function* reclaimable(search: Search): Generator<Existing, void, void> {
+  for (const pool of search.pools) {
+    for (const stored of idleBlocks(search.view, { pool, seed: seedOf(search, pool) })) {
+      const block = collect(search, stored);
+      if (isReclaimable(search, block)) yield { block, pool };
+    }
+  }
 }
 
 /**

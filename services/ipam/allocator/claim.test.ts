@@ -2,10 +2,10 @@ import fc from 'fast-check';
 import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { blockCount, existingBlocks, walkBlocks, type Met } from './claim.js';
+import { blockCount, idleBlocks, roomyBlocks, walkBlocks, type Met } from './claim.js';
 import { fnv1a32 } from './hash.js';
 import { MapView } from './map-view.fixture.js';
-import { block, pool, prefix } from './records.fixture.js';
+import { affinity, block, claimedBlock, fullBlock, pool, prefix } from './records.fixture.js';
 import type { Block, Pool } from './records.js';
 import { ReservedAddresses } from './reserved.js';
 
@@ -88,14 +88,35 @@ describe('the walk', () => {
     expect(Math.min(...distances)).toBeGreaterThan(1);
   });
 
-  test('meets all of a pool at once, what exists and what does not, each once', () => {
+  test('meets all that nobody has at once, what exists and what does not, each once', () => {
     const walked = pool('p', '10.0.0.0/28', { blockSizeBits: 30 });
     const mine = block('10.0.0.4/30', 'n1');
     const view = new MapView([{ kind: 'block', value: mine }]);
     const met = [...walkBlocks(view, { pool: walked, seed: 'n1', reserved: NOTHING })];
     expect(met.map(cidrOf).sort()).toEqual(['10.0.0.0/30', '10.0.0.12/30', '10.0.0.4/30', '10.0.0.8/30']);
     expect(met).toContainEqual({ kind: 'existing', block: mine });
-    expect([...existingBlocks(view, { pool: walked, seed: 'n1' })]).toEqual([mine]);
+  });
+
+  test('meets neither what an affinity leads to nor what has nothing to give', () => {
+    const walked = pool('p', '10.0.0.0/28', { blockSizeBits: 29 });
+    const full = fullBlock('10.0.0.8/29', 'n1');
+    const view = new MapView([...claimedBlock(block('10.0.0.0/29', 'n1')), { kind: 'block', value: full }]);
+    expect([...walkBlocks(view, { pool: walked, seed: 'n1', reserved: NOTHING })]).toEqual([]);
+    const cidrs = (blocks: Iterable<Block>) => [...blocks].map((found) => formatPrefix(found.prefix));
+    expect(cidrs(roomyBlocks(view, { pool: walked, seed: 'n1' }))).toEqual(['10.0.0.0/29']);
+    expect(cidrs(idleBlocks(view, { pool: walked, seed: 'n1' }))).toEqual(['10.0.0.0/29']);
+  });
+
+  test('does not offer a block that cannot be read, nor one around or within it', () => {
+    const setAside = (cidr: string) => {
+      const view = new MapView();
+      view.setAside.push({ key: cidr, name: { kind: 'block', prefix: prefix(cidr) }, reason: 'it is not JSON' });
+      return walkAll(view, { pool: pool('p', '10.0.0.0/24'), seed: 'n1' }).sort();
+    };
+    expect(setAside('10.0.0.64/26')).toEqual(['10.0.0.0/26', '10.0.0.128/26', '10.0.0.192/26']);
+    expect(setAside('10.0.0.80/28')).toEqual(['10.0.0.0/26', '10.0.0.128/26', '10.0.0.192/26']);
+    expect(setAside('10.0.0.0/25')).toEqual(['10.0.0.128/26', '10.0.0.192/26']);
+    expect(setAside('10.0.0.0/16'), 'larger than any block').toHaveLength(4);
   });
 
   test('offers no block that is reserved as a whole, and one that is not quite', () => {
@@ -143,37 +164,32 @@ describe('the cost', () => {
     expect(found).toMatchObject({ length: 122 });
     expect(view.looked).toBe(0);
   });
-
-  test('of a claim in a /16 where one of 4096 blocks is left is one look at each, at most a few more', () => {
-    const walked = pool('p', '10.0.0.0/16', { blockSizeBits: 28 });
-    const cidrs = Array.from({ length: 4096 }, (_, i) => `10.0.${i >> 4}.${(i % 16) * 16}/28`);
-    const left = cidrs[1234]!;
-    const view = new CountingView(cidrs.filter((cidr) => cidr !== left).map((cidr) => block(cidr, 'n2')));
-    const found = findUnclaimed(view, { pool: walked, seed: 'node-1' });
-    expect(found).toEqual(prefix(left));
-    expect(view.looked).toBeLessThan(4096 + 32);
-  });
 });
 
 test('property: meets what trying every candidate in turn meets, in the same order', () => {
   const places = fc.uniqueArray(fc.integer({ min: 0, max: 31 }), { maxLength: 32 });
-  const scenario = fc.record({ taken: places, reserved: places, seed: fc.string() });
+  const scenario = fc.record({ taken: places, bound: places, reserved: places, seed: fc.string() });
   fc.assert(
-    fc.property(scenario, ({ taken, reserved, seed }) => {
+    fc.property(scenario, ({ taken, bound, reserved, seed }) => {
       const walked = pool('p', '10.0.0.0/25', { blockSizeBits: 30 });
       const cidrs = Array.from({ length: 32 }, (_, i) => `10.0.0.${i * 4}/30`);
       const view = new MapView(taken.map((i) => ({ kind: 'block', value: block(cidrs[i]!, 'n2') })));
+      for (const i of bound) view.put({ kind: 'affinity', value: affinity(cidrs[i]!, 'n2') });
       const start = fnv1a32(seed) % 32;
       const order = [...cidrs.slice(start), ...cidrs.slice(0, start)];
       const isTaken = (cidr: string) => taken.some((i) => cidrs[i] === cidr);
-      const expected = order.filter((cidr) => isTaken(cidr) || !reserved.some((i) => cidrs[i] === cidr));
+      const isBound = (cidr: string) => bound.some((i) => cidrs[i] === cidr);
+      const expected = order.filter((cidr) =>
+        isTaken(cidr) ? !isBound(cidr) : !reserved.some((i) => cidrs[i] === cidr),
+      );
       const set = new ReservedAddresses(reserved.map((i) => prefix(cidrs[i]!)));
       const met = [...walkBlocks(view, { pool: walked, seed, reserved: set })];
       expect(met.map(cidrOf)).toEqual(expected);
       expect(met.map(({ kind }) => kind === 'existing')).toEqual(expected.map(isTaken));
-      expect([...existingBlocks(view, { pool: walked, seed })].map(({ prefix: of }) => formatPrefix(of))).toEqual(
-        order.filter(isTaken),
-      );
+      for (const all of [roomyBlocks, idleBlocks])
+        expect([...all(view, { pool: walked, seed })].map(({ prefix: of }) => formatPrefix(of))).toEqual(
+          order.filter(isTaken),
+        );
     }),
     { numRuns: 500, verbose: fc.VerbosityLevel.Verbose },
   );

@@ -8,8 +8,8 @@ import type { ReservedAddresses } from './reserved.js';
 import type { View } from './view.js';
 
 /**
- * The walk over a pool's possible blocks, from a start that the seed decides, once around. Its cost is that of the run of blocks
- * behind the start that exist already: nothing is listed, and the size of the pool does not matter.
+ * The walk over a pool's possible blocks, from a start that the seed decides, once around. What exists and cannot serve costs nothing,
+ * however much it is, and neither does the size of the pool.
  */
 
 export interface Walk {
@@ -20,21 +20,26 @@ export interface Walk {
   readonly reserved: ReservedAddresses;
 }
 
-/** What a walk meets: a possible block that nobody has, or one that exists. */
+/** What a walk meets: a possible block that nobody has, or one that exists and no affinity leads to. */
 export type Met =
   { readonly kind: 'unclaimed'; readonly prefix: Prefix } | { readonly kind: 'existing'; readonly block: Block };
 
 /**
- * Every block of a pool that is possible or exists, once, in the order of the walk. Lazy: what is not asked for costs nothing, and
- * the blocks of a large pool cannot be counted.
+ * Every block of a pool that nobody has, once, in the order of the walk: those that are possible, and those that exist and that no
+ * affinity leads to. Lazy: what is not asked for costs nothing, and the blocks of a large pool cannot be counted.
  */
 export function* walkBlocks(view: View, { pool, seed, reserved }: Walk): Generator<Met, void, void> {
   for (const part of partsFrom(pool, seed)) yield* walkPart(view, { pool, part, reserved });
 }
 
-/** The blocks that exist in a pool, once each, in the order of the walk. */
-export function* existingBlocks(view: View, { pool, seed }: Omit<Walk, 'reserved'>): Generator<Block, void, void> {
-  for (const part of partsFrom(pool, seed)) yield* view.blocksIn(part);
+/** The blocks of a pool that may have something to give, once each, in the order of the walk. */
+export function* roomyBlocks(view: View, { pool, seed }: Omit<Walk, 'reserved'>): Generator<Block, void, void> {
+  for (const part of partsFrom(pool, seed)) yield* view.roomyBlocksIn(part);
+}
+
+/** The blocks of a pool that hosts have and nobody holds an address of, once each, in the order of the walk. */
+export function* idleBlocks(view: View, { pool, seed }: Omit<Walk, 'reserved'>): Generator<Block, void, void> {
+  for (const part of partsFrom(pool, seed)) yield* view.idleBlocksIn(part);
 }
 
 function* partsFrom(pool: Pool, seed: string): Generator<Prefix, void, void> {
@@ -74,45 +79,40 @@ interface Part {
   readonly reserved: ReservedAddresses;
 }
 
-function* walkPart(view: View, { pool, part, reserved }: Part): Generator<Met, void, void> {
-  const bits = familyBits(part.family);
-  const step = 1n << BigInt(bits - pool.blockSizeBits);
-  const end = part.value + (1n << BigInt(bits - part.length));
-  const gap = { pool, step, reserved };
-  let next = part.value;
-  for (const block of view.blocksIn(part)) {
-    yield* unclaimed(view, { ...gap, from: next, before: block.prefix.value });
-    yield { kind: 'existing', block };
-    const blockEnd = block.prefix.value + BigInt(block.allocations.length);
-    const behind = part.value + ((blockEnd - part.value + step - 1n) / step) * step;
-    if (behind > next) next = behind;
+/** Both kinds in the order of their addresses. */
+function* walkPart(view: View, within: Part): Generator<Met, void, void> {
+  const loose = view.looseBlocksIn(within.part)[Symbol.iterator]();
+  let next = loose.next();
+  for (const prefix of unclaimed(view, within)) {
+    for (; !next.done && next.value.prefix.value < prefix.value; next = loose.next())
+      yield { kind: 'existing', block: next.value };
+    yield { kind: 'unclaimed', prefix };
   }
-  yield* unclaimed(view, { ...gap, from: next, before: end });
-}
-
-interface Gap {
-  readonly pool: Pool;
-  readonly reserved: ReservedAddresses;
-  readonly step: bigint;
-  readonly from: bigint;
-  readonly before: bigint;
+  for (; !next.done; next = loose.next()) yield { kind: 'existing', block: next.value };
 }
 
 /**
- * The possible blocks of a gap between existing ones. A block around one (of another size) rules it out, and so do a block there that
- * cannot be read and a reservation of all of it; what either covers is stepped over at once.
+ * The possible blocks of a part that nobody has. What exists is stepped over in runs. A block around one (of another size) rules it
+ * out, and so do a block there that cannot be read and a reservation of all of it; what these cover is stepped over at once.
  */
-function* unclaimed(view: View, { pool, reserved, step, from, before }: Gap): Generator<Met, void, void> {
-  for (let value = from; value < before;) {
+function* unclaimed(view: View, { pool, part, reserved }: Part): Generator<Prefix, void, void> {
+  const step = 1n << BigInt(familyBits(part.family) - pool.blockSizeBits);
+  const end = part.value + prefixSize(part);
+  for (let value = part.value; value < end;) {
     const prefix: Prefix = { family: pool.prefix.family, value, length: pool.blockSizeBits };
     const behind = value + step;
+    const existing = view.consecutiveBlocks(prefix);
+    if (existing > 0) {
+      value += BigInt(existing) * step;
+      continue;
+    }
     if (reserved.coversAll(prefix)) {
       const free = reserved.nextFree(prefix);
       value += ((free - value) / step) * step;
       continue;
     }
     const across = takenAcross(view, prefix);
-    if (!across) yield { kind: 'unclaimed', prefix };
+    if (!across) yield prefix;
     const acrossEnd = across ? across.value + prefixSize(across) : behind;
     value = acrossEnd > behind ? acrossEnd : behind;
   }

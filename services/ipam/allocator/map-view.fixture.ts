@@ -25,7 +25,7 @@ import type {
   View,
 } from './view.js';
 import { nameText } from './absence.js';
-import { isSpent } from './spent.js';
+import { isIdle, isLoose, isSpent, mayGive } from './spent.js';
 
 /** A datastore for tests of pure decisions: a map, and every question answered by looking at all of it. */
 export class MapView implements View {
@@ -88,6 +88,31 @@ export class MapView implements View {
 
   blocksIn(prefix: Prefix): Iterable<Block> {
     return this.blocks().filter((block) => prefixContains(prefix, block.prefix));
+  }
+
+  roomyBlocksIn(prefix: Prefix): Iterable<Block> {
+    return [...this.blocksIn(prefix)].filter(mayGive);
+  }
+
+  idleBlocksIn(prefix: Prefix): Iterable<Block> {
+    return [...this.blocksIn(prefix)].filter(isIdle);
+  }
+
+  looseBlocksIn(prefix: Prefix): Iterable<Block> {
+    const affinityOf = ({ owner, prefix: of }: Block) => owner && this.affinity(owner, of);
+    return [...this.blocksIn(prefix)].filter((block) => isLoose(block, affinityOf(block)));
+  }
+
+  consecutiveBlocks(first: Prefix): number {
+    const values = new Set(
+      this.blocks().flatMap((block) =>
+        block.prefix.family === first.family && block.prefix.length === first.length ? [block.prefix.value] : [],
+      ),
+    );
+    const isThere = (index: number) => values.has(first.value + BigInt(index) * prefixSize(first));
+    let count = 0;
+    while (isThere(count)) count++;
+    return count;
   }
 
   affinitiesOf(owner: BlockOwner): readonly Affinity[] {

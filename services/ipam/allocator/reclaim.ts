@@ -29,10 +29,23 @@ export function isSpared(claimTimeMs: number | undefined, nowMs: number): boolea
   return claimTimeMs !== undefined && Math.abs(nowMs - claimTimeMs) < SPARED_MS;
 }
 
-/** Blocks of nodes that are gone come first: nobody will miss them. */
-export function reclaimOrder<Item extends { readonly block: Block }>({ view }: Search, items: readonly Item[]): Item[] {
-  const gone = items.filter(({ block }) => isGone(view, block));
-  return [...gone, ...items.filter((item) => !gone.includes(item))];
+/** Among so many the block of a node that is gone is looked for; more would cost more than it is worth. */
+const COMPARED_COUNT = 64;
+
+/** Of the first ones the blocks of nodes that are gone come first: nobody will miss them. Then the others. Lazy. */
+export function* reclaimOrder<Item extends { readonly block: Block }>(
+  { view }: Search,
+  items: Iterable<Item>,
+): Generator<Item, void, void> {
+  const first: Item[] = [];
+  const all = items[Symbol.iterator]();
+  for (let next = all.next(); !next.done; next = all.next()) {
+    first.push(next.value);
+    if (first.length === COMPARED_COUNT) break;
+  }
+  yield* first.filter(({ block }) => isGone(view, block));
+  yield* first.filter(({ block }) => !isGone(view, block));
+  for (let next = all.next(); !next.done; next = all.next()) yield next.value;
 }
 
 function isGone(view: View, { owner }: Block): boolean {

@@ -14,3 +14,17 @@ export function isSpent({ owner, state }: Affinity, block: Block | undefined): b
 export function mayGive({ unallocated, attributes }: Block): boolean {
   return unallocated.length > 0 || attributes.some(({ releasedAtMs }) => releasedAtMs !== undefined);
 }
+
+/** Whether nobody holds an address of a host's block: all are free, or cool down. */
+export function isIdle({ owner, allocations, attributes }: Block): boolean {
+  const isHeld = (index: number | null): boolean => index !== null && attributes[index]?.releasedAtMs === undefined;
+  return owner?.kind === 'host' && !allocations.some(isHeld);
+}
+
+/**
+ * Whether a block that may give something lacks the affinity that would lead to it: its owner's, or it has no owner.
+ * @param affinity - the owner's for the block
+ */
+export function isLoose(block: Block, affinity: Affinity | undefined): boolean {
+  return affinity === undefined && mayGive(block);
+}

@@ -31,6 +31,17 @@ export interface View {
   block(prefix: Prefix): Block | undefined;
   /** The blocks that lie in a prefix, in the order of their addresses. */
   blocksIn(prefix: Prefix): Iterable<Block>;
+  /** Those of them that may have something to give ({@link mayGive}), in the same order; others cost nothing. */
+  roomyBlocksIn(prefix: Prefix): Iterable<Block>;
+  /** Those of them that hosts have and nobody holds an address of ({@link isIdle}), in the same order; others cost nothing. */
+  idleBlocksIn(prefix: Prefix): Iterable<Block>;
+  /** Those of them that no affinity leads to ({@link isLoose}), in the same order; others cost nothing. */
+  looseBlocksIn(prefix: Prefix): Iterable<Block>;
+  /**
+   * How many blocks of this one's size follow each other without a gap from this one on, itself included; 0 when there is no such
+   * block. However many they are, they cost next to nothing.
+   */
+  consecutiveBlocks(first: Prefix): number;
   /** The affinities of one owner, in the order of their blocks. */
   affinitiesOf(owner: BlockOwner): readonly Affinity[];
   /**

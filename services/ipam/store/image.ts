@@ -22,7 +22,8 @@ import type {
   UnreadableRecord,
   View,
 } from '../allocator/view.js';
-import { isSpent, mayGive } from '../allocator/spent.js';
+import { isIdle, isSpent, mayGive } from '../allocator/spent.js';
+import { BlockIndex } from './block-index.js';
 import type { RecordKeys } from './record/keys.js';
 import { SetAside } from './set-aside.js';
 import { SortedTexts } from './sorted-texts.js';
@@ -37,6 +38,7 @@ export class Image implements View {
   /** Those of blocks that may have something to give. */
   readonly #unspent = new AffinityList();
   readonly #blocks: Readonly<Record<Family, Block[]>> = { 4: [], 6: [] };
+  readonly #index = new BlockIndex();
   readonly #pools = new NameList<Pool>();
   readonly #reservations = new NameList<Reservation>();
   readonly #nodes = new NameList<Node>();
@@ -102,6 +104,7 @@ export class Image implements View {
       const owner = this.#keys.affinitiesOf(record.value.owner);
       this.#affinities.delete(owner, key);
       this.#unspent.delete(owner, key);
+      this.#judgeBlock(record.value.block);
     }
   }
 
@@ -129,6 +132,29 @@ export class Image implements View {
       const block = blocks[index];
       if (!block || !prefixContains(prefix, block.prefix)) return;
       yield block;
+    }
+  }
+
+  roomyBlocksIn(prefix: Prefix): Iterable<Block> {
+    return this.#blocksOf(this.#index.roomyIn(prefix));
+  }
+
+  idleBlocksIn(prefix: Prefix): Iterable<Block> {
+    return this.#blocksOf(this.#index.idleIn(prefix));
+  }
+
+  looseBlocksIn(prefix: Prefix): Iterable<Block> {
+    return this.#blocksOf(this.#index.looseIn(prefix));
+  }
+
+  consecutiveBlocks(first: Prefix): number {
+    return this.#index.consecutiveFrom(first);
+  }
+
+  *#blocksOf(prefixes: Iterable<Prefix>): Generator<Block, void, void> {
+    for (const prefix of prefixes) {
+      const block = this.block(prefix);
+      if (block) yield block;
     }
   }
 
@@ -216,6 +242,7 @@ export class Image implements View {
   #insertBlock(block: Block): void {
     const blocks = this.#blocks[block.prefix.family];
     blocks.splice(lowerBound(blocks, block.prefix), 0, block);
+    this.#index.add(block, this.#affinityTo(block));
     if (block.owner) this.#judge(block.owner, block.prefix);
   }
 
@@ -225,14 +252,26 @@ export class Image implements View {
     this.#records.set(key, { kind: 'block', value: block });
     blocks[lowerBound(blocks, block.prefix)] = block;
     const isSame = sameOwner(before.owner, block.owner) && mayGive(before) === mayGive(block);
+    if (!isSame || isIdle(before) !== isIdle(block)) this.#index.judge(block, this.#affinityTo(block));
     if (isSame) return;
     for (const owner of [before.owner, block.owner]) if (owner) this.#judge(owner, block.prefix);
+  }
+
+  /** Asks anew whether an affinity leads to a block. */
+  #judgeBlock(prefix: Prefix): void {
+    const block = this.block(prefix);
+    if (block) this.#index.judge(block, this.#affinityTo(block));
+  }
+
+  #affinityTo({ owner, prefix }: Block): Affinity | undefined {
+    return owner && this.affinity(owner, prefix);
   }
 
   /** Puts an affinity among those that may lead to something, or takes it out. */
   #judge(owner: BlockOwner, block: Prefix): void {
     const affinity = this.affinity(owner, block);
     if (!affinity) return;
+    this.#judgeBlock(block);
     const [ownerKey, key] = [this.#keys.affinitiesOf(owner), this.#keys.affinity(owner, block)];
     if (isSpent(affinity, this.block(block))) this.#unspent.delete(ownerKey, key);
     else this.#unspent.set(ownerKey, key, affinity);
@@ -241,6 +280,7 @@ export class Image implements View {
   #removeBlock(block: Block): void {
     const blocks = this.#blocks[block.prefix.family];
     blocks.splice(lowerBound(blocks, block.prefix), 1);
+    this.#index.delete(block);
     if (block.owner) this.#judge(block.owner, block.prefix);
   }
 }

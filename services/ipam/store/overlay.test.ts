@@ -1,9 +1,10 @@
 import fc from 'fast-check';
+import { formatPrefix } from '@podwire/shared/net/prefix';
 import { expect, it } from 'vitest';
 
 import { MapView } from '../allocator/map-view.fixture.js';
 import type { AffinityState, Block, BlockOwner } from '../allocator/records.js';
-import type { RecordValue } from '../allocator/view.js';
+import type { RecordValue, View } from '../allocator/view.js';
 import { Draft } from './draft.js';
 import { MemoryStore } from './memory/memory-store.js';
 import { encodeRecord, serialize } from './record/record.js';
@@ -14,6 +15,10 @@ const OWNERS: readonly BlockOwner[] = [
   { kind: 'host', name: 'n2' },
 ];
 const CIDRS = ['10.0.0.0/31', '10.0.0.2/31', '10.0.0.4/31'];
+const RANGES = ['10.0.0.0/24', '10.0.0.0/30', '10.0.0.4/31', '10.0.0.5/32', '10.0.0.8/29'].map(prefix);
+const LARGE = '10.0.0.0/16';
+/** Where blocks may be that cannot be read; the last is larger than any block. */
+const NONSENSE = ['10.0.0.6/31', '10.0.0.8/30', '10.0.0.0/20', LARGE];
 
 type Fill = 'empty' | 'full' | 'cooling';
 
@@ -48,17 +53,37 @@ const changes = fc.array(fc.record({ type: fc.constantFrom('put', 'put', 'delete
   maxLength: 8,
 });
 
-function shown(view: Pick<MapView, 'unspentAffinitiesOf' | 'affinitiesOf' | 'blocksIn'>): unknown {
+function shown(view: View): unknown {
+  const cidrsOf = (blocks: Iterable<Block>): string[] => [...blocks].map((block) => formatPrefix(block.prefix));
   return [
+    RANGES.map((range) =>
+      [view.roomyBlocksIn, view.idleBlocksIn, view.looseBlocksIn].map((list) => cidrsOf(list.call(view, range))),
+    ),
+    [...CIDRS, '10.0.0.6/31', '10.0.0.0/30'].map((cidr) => view.consecutiveBlocks(prefix(cidr))),
+    RANGES.map((range) => view.unreadableBlock(range)?.name.prefix),
+    NONSENSE.map((cidr) => view.unreadableRecord({ kind: 'block', prefix: prefix(cidr) })?.key),
     OWNERS.map((owner) => view.unspentAffinitiesOf(owner)),
     OWNERS.map((owner) => view.affinitiesOf(owner)),
     [...view.blocksIn(prefix('10.0.0.0/24'))].map((block) => block.prefix),
   ];
 }
 
+const scenarios = fc.record({
+  stored: fc.array(records, { maxLength: 8 }),
+  nonsense: fc.subarray(NONSENSE),
+  corrected: fc.subarray(NONSENSE),
+  committed: changes,
+  drafted: changes,
+});
+
+async function putText(store: MemoryStore, cidr: string, text: string): Promise<void> {
+  const puts = [{ key: keys.block(prefix(cidr)), value: Buffer.from(text) }];
+  await store.commit({ comparisons: [], puts, deletes: [] }, forever);
+}
+
 it('mirror and draft show, after any changes, what looking at every record would', async () => {
   await fc.assert(
-    fc.asyncProperty(fc.array(records, { maxLength: 8 }), changes, changes, async (stored, committed, drafted) => {
+    fc.asyncProperty(scenarios, async ({ stored, nonsense, corrected, committed, drafted }) => {
       const store = new MemoryStore();
       const map = new MapView();
       const put = async (record: RecordValue): Promise<void> => {
@@ -67,7 +92,17 @@ it('mirror and draft show, after any changes, what looking at every record would
         await store.commit({ comparisons: [], puts, deletes: [] }, forever);
       };
       for (const record of stored) await put(record);
+      for (const cidr of nonsense) await putText(store, cidr, 'nonsense');
       const { mirror } = await startReplica(store);
+      for (const cidr of corrected) {
+        if (cidr === LARGE)
+          await store.commit({ comparisons: [], puts: [], deletes: [keys.block(prefix(cidr))] }, forever);
+        else await put({ kind: 'block', value: emptyBlock(cidr) });
+      }
+      for (const cidr of nonsense.filter((text) => !corrected.includes(text))) {
+        const name = { kind: 'block', prefix: prefix(cidr) } as const;
+        map.setAside.push({ key: keys.named(name), name, reason: 'it is not JSON' });
+      }
       for (const { type, record } of committed) {
         if (type === 'expect') continue;
         if (type === 'put') await put(record);

@@ -1,4 +1,4 @@
-import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { comparePrefixes, prefixContains, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import { formatEndpointKey } from '../allocator/endpoint.js';
 import type {
@@ -22,7 +22,7 @@ import type {
   UnreadableRecord,
   View,
 } from '../allocator/view.js';
-import { isSpent } from '../allocator/spent.js';
+import { isIdle, isLoose, isSpent, mayGive } from '../allocator/spent.js';
 import { sortAffinities, sortByName } from './image.js';
 import type { Mirror } from './mirror.js';
 import type { RecordKeys } from './record/keys.js';
@@ -106,13 +106,60 @@ export class Overlay implements View {
   }
 
   *blocksIn(prefix: Prefix): Generator<Block, void, void> {
-    const changed = [...this.#touchedOf('block')]
+    yield* this.#merged(this.mirror.view.blocksIn(prefix), this.#changedIn(prefix));
+  }
+
+  roomyBlocksIn(prefix: Prefix): Iterable<Block> {
+    return this.#merged(this.mirror.view.roomyBlocksIn(prefix), this.#changedIn(prefix).filter(mayGive));
+  }
+
+  idleBlocksIn(prefix: Prefix): Iterable<Block> {
+    return this.#merged(this.mirror.view.idleBlocksIn(prefix), this.#changedIn(prefix).filter(isIdle));
+  }
+
+  looseBlocksIn(prefix: Prefix): Iterable<Block> {
+    const judged = new Set(this.#changedIn(prefix));
+    for (const key of this.#keysOf.get('affinity') ?? []) {
+      const name = this.keys.parse(key);
+      const block =
+        name?.kind === 'affinity' && prefixContains(prefix, name.block) ? this.block(name.block) : undefined;
+      if (block) judged.add(block);
+    }
+    const isLooseHere = (block: Block): boolean =>
+      isLoose(block, block.owner && this.affinity(block.owner, block.prefix));
+    const kept = without(this.mirror.view.looseBlocksIn(prefix), judged);
+    return this.#merged(kept, [...judged].filter(isLooseHere).sort(byPrefix));
+  }
+
+  consecutiveBlocks(first: Prefix): number {
+    const { view } = this.mirror;
+    if (!this.#keysOf.has('block')) return view.consecutiveBlocks(first);
+    const size = prefixSize(first);
+    const deleted = [...this.#hiddenBlocks]
+      .filter(({ prefix }) => prefix.family === first.family && prefix.length === first.length && !this.block(prefix))
+      .map(({ prefix }) => prefix.value);
+    for (let count = 0; ;) {
+      const next = { ...first, value: first.value + BigInt(count) * size };
+      if (!this.block(next)) return count;
+      const end = next.value + BigInt(Math.max(1, view.consecutiveBlocks(next))) * size;
+      const until = deleted.reduce((least, value) => (next.value < value && value < least ? value : least), end);
+      count += Number((until - next.value) / size);
+    }
+  }
+
+  /** The blocks that are named here, in order. */
+  #changedIn(prefix: Prefix): Block[] {
+    return [...this.#touchedOf('block')]
       .map(({ value }) => value)
       .filter((block) => prefixContains(prefix, block.prefix))
-      .sort((a, b) => comparePrefixes(a.prefix, b.prefix));
-    for (const block of this.mirror.view.blocksIn(prefix)) {
+      .sort(byPrefix);
+  }
+
+  /** Both in order. */
+  *#merged(stored: Iterable<Block>, changed: Block[]): Generator<Block, void, void> {
+    for (const block of stored) {
       if (this.#hiddenBlocks.has(block)) continue;
-      for (let [next] = changed; next && comparePrefixes(next.prefix, block.prefix) < 0; [next] = changed) {
+      for (let [next] = changed; next && byPrefix(next, block) < 0; [next] = changed) {
         changed.shift();
         yield next;
       }
@@ -273,6 +320,14 @@ export class Overlay implements View {
 
 function ownerText({ kind, name }: BlockOwner): string {
   return `${kind}:${name}`;
+}
+
+function byPrefix(a: Block, b: Block): number {
+  return comparePrefixes(a.prefix, b.prefix);
+}
+
+function* without(blocks: Iterable<Block>, left: ReadonlySet<Block>): Generator<Block, void, void> {
+  for (const block of blocks) if (!left.has(block)) yield block;
 }
 
 interface Listing<Named> {
