@@ -226,4 +226,15 @@ describe('a split is refused, and changes nothing,', () => {
     const narrow = { kind: 'block', value: block('10.0.0.0/24', 'n1') } as const;
     expect(split(new MapView([poolRecord('p', '10.0.0.0/23'), narrow]))).toHaveLength(2);
   });
+
+  test('when such a block cannot be read; one within a part is no hindrance', () => {
+    const unreadable = (cidr: string) => {
+      const view = new MapView([poolRecord('p', '10.0.0.0/23')]);
+      view.setAside.push({ key: '/x', name: { kind: 'block', prefix: prefix(cidr) }, reason: 'no' });
+      return view;
+    };
+    expect(refusalOf(unreadable('10.0.0.0/22')).code).toBe('POOL_OVERLAP');
+    expect(split(unreadable('10.0.1.0/24'))).toHaveLength(2);
+    expect(split(unreadable('10.0.0.64/26'))).toHaveLength(2);
+  });
 });
