@@ -7,10 +7,12 @@ import { median, type Figure } from '../figure.js';
 import { IpamCaller, newContainerId, timed } from '../ipam/load.js';
 import { populate } from '../ipam/population.js';
 import { Place, startIpam, type IpamProcess } from '../ipam/processes.js';
+import { measureWatch } from '../ipam/watch.js';
 
 const NODES = 5000;
 const CONTAINERS_PER_NODE = 50;
 const POOL = '10.0.0.0/8';
+const NODES_PER_TRANSACTION = 50;
 
 const WARM_UP_CALLS = 300;
 const MEASURED_CALLS = 300;
@@ -24,7 +26,7 @@ type Report = (line: string) => void;
 
 /** What a large datastore costs, beside an empty one, and whether memory grows with use. */
 export async function measureIpamScale(report: Report): Promise<Figure[]> {
-  return [...(await measureScale(report)), await measureGrowth(report)];
+  return [...(await measureScale(report)), ...(await measureWatch(report)), await measureGrowth(report)];
 }
 
 async function measureScale(report: Report): Promise<Figure[]> {
@@ -34,16 +36,7 @@ async function measureScale(report: Report): Promise<Figure[]> {
     const empty = await startIpam(emptyPlace, { PODWIRE_IPAM_STORE_DIRECTORY: emptyPlace.path('store') });
     running.push(empty);
     const env = { PODWIRE_IPAM_STORE_DIRECTORY: place.path('store') };
-    // The first start makes the pool.
-    const first = await startIpam(place, env);
-    await new IpamCaller(first.socket).release(newContainerId());
-    await first.process.stop();
-    const store = await EmbeddedStore.open({ directory: place.path('store'), pid: process.pid });
-    const populatedMs = await timed(() =>
-      populate(store, { nodes: NODES, containersPerNode: CONTAINERS_PER_NODE, pool: POOL }),
-    );
-    await store.close();
-    report(`${NODES * CONTAINERS_PER_NODE} addresses written in ${(populatedMs / 1000).toFixed(1)} s`);
+    await fill(place, { env, report });
     const startMs = performance.now();
     const full = await startIpam(place, env);
     running.push(full);
@@ -52,13 +45,15 @@ async function measureScale(report: Report): Promise<Figure[]> {
     const coldStartS = (performance.now() - startMs) / 1000;
     const allocate = await compare(callers, (call) => (call < 10 ? 'node-a' : `node-${call % 10}`));
     const claim = await compare(callers, (call) => `claiming-${call}`);
-    const residentMib = full.process.residentMib();
-    report(`allocate ${allocate.text}; claim ${claim.text}; ${residentMib.toFixed(0)} MiB resident`);
+    const [ownMib, residentMib] = [full.process.residentOwnMib(), full.process.residentMib()];
+    report(`cold start ${coldStartS.toFixed(1)} s; allocate ${allocate.text}; claim ${claim.text}`);
+    // The datastore's file is mapped, and read once at the start: its pages are the kernel's cache, not what the service needs.
+    report(`${ownMib.toFixed(0)} MiB resident, and ${(residentMib - ownMib).toFixed(0)} MiB of pages of files`);
     for (const caller of Object.values(callers)) caller.close();
     const lower = { unit: 'ratio', better: 'lower' } as const;
     return [
       { name: 'ipam.scale.cold_start_s', value: coldStartS, unit: 's', better: 'lower', goal: 15 },
-      { name: 'ipam.scale.rss_mib', value: residentMib, unit: 'MiB', better: 'lower', goal: 1024 },
+      { name: 'ipam.scale.rss_mib', value: ownMib, unit: 'MiB', better: 'lower', goal: 1024 },
       { name: 'ipam.scale.allocate_vs_empty', value: allocate.ratio, goal: 1.3, ...lower },
       { name: 'ipam.scale.claim_vs_empty', value: claim.ratio, goal: 1.3, ...lower },
     ];
@@ -67,6 +62,23 @@ async function measureScale(report: Report): Promise<Figure[]> {
     place.remove();
     emptyPlace.remove();
   }
+}
+
+/** Has the service make its pool at a first start, and writes all else past it. */
+async function fill(
+  place: Place,
+  { env, report }: { readonly env: Readonly<Record<string, string>>; readonly report: Report },
+): Promise<void> {
+  const first = await startIpam(place, env);
+  const caller = new IpamCaller(first.socket);
+  await caller.release(newContainerId());
+  caller.close();
+  await first.process.stop();
+  const store = await EmbeddedStore.open({ directory: place.path('store'), pid: process.pid });
+  const population = { nodes: NODES, containersPerNode: CONTAINERS_PER_NODE, pool: POOL };
+  const populatedMs = await timed(() => populate(store, { ...population, nodesPerTransaction: NODES_PER_TRANSACTION }));
+  await store.close();
+  report(`${NODES * CONTAINERS_PER_NODE} addresses written in ${(populatedMs / 1000).toFixed(1)} s`);
 }
 
 interface Pair<Value> {

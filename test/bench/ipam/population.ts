@@ -15,6 +15,8 @@ export interface Population {
   readonly containersPerNode: number;
   /** Every block is in it. */
   readonly pool: string;
+  /** How many nodes' records are written in one transaction: as many as the store takes, for it syncs each to the disk. */
+  readonly nodesPerTransaction: number;
 }
 
 const BLOCK_BITS = 26;
@@ -22,14 +24,16 @@ const BLOCK_BITS = 26;
 /** Blocks are this far apart, so that the space between them can be claimed. */
 const BLOCK_STRIDE = 16n;
 
-/** Writes the records of a population, in transactions of one node each. */
+/** Writes the records of a population. */
 export async function populate(store: Store, population: Population): Promise<void> {
   const keys = new RecordKeys('/calico');
   const signal = new AbortController().signal;
   const nowMs = Date.now();
-  for (let node = 0; node < population.nodes; node++) {
-    const records = recordsOf(node, { ...population, nowMs });
-    const puts = records.map((record) => {
+  const { nodes, nodesPerTransaction } = population;
+  for (let first = 0; first < nodes; first += nodesPerTransaction) {
+    const count = Math.min(nodesPerTransaction, nodes - first);
+    const records = Array.from({ length: count }, (_, index) => recordsOf(first + index, { ...population, nowMs }));
+    const puts = records.flat().map((record) => {
       return { key: keys.of(record), value: Buffer.from(writeRecord(record, undefined).text) };
     });
     await store.commit({ comparisons: [], puts, deletes: [] }, signal);

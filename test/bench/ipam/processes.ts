@@ -51,10 +51,19 @@ export class ServingProcess {
     return started;
   }
 
-  /** Resident memory in MiB. */
+  /** Resident memory in MiB, with the pages of files that are mapped. */
   residentMib(): number {
+    return this.#memoryMib('VmRSS');
+  }
+
+  /** Resident memory in MiB that is the process's own: without pages of files, which the kernel drops when it wants them. */
+  residentOwnMib(): number {
+    return this.#memoryMib('RssAnon');
+  }
+
+  #memoryMib(name: string): number {
     const status = readFileSync(`/proc/${this.#child.pid}/status`, 'utf8');
-    return Number(/^VmRSS:\s+(\d+) kB$/m.exec(status)?.[1]) / 1024;
+    return Number(new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(status)?.[1]) / 1024;
   }
 
   async stop(): Promise<void> {
