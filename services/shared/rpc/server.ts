@@ -47,7 +47,12 @@ const KEEPALIVE = { 'grpc.keepalive_time_ms': 30_000, 'grpc.keepalive_timeout_ms
 /** A gRPC server with health (grpc.health.v1) and reflection. Not serving until {@link RpcServer.setServing}. */
 export class RpcServer {
   readonly #options: RpcServerOptions;
-  readonly #server = new Server({ 'grpc.max_receive_message_length': MAX_REQUEST_BYTES, ...KEEPALIVE });
+  readonly #server = new Server({
+    'grpc.max_receive_message_length': MAX_REQUEST_BYTES,
+    // Its counters cost each call, and nobody asks for them: traces and metrics tell more.
+    'grpc.enable_channelz': 0,
+    ...KEEPALIVE,
+  });
   readonly #health = new HealthImplementation();
   readonly #streams: Streams;
   readonly #services: readonly RpcService[];
