@@ -31,7 +31,6 @@ const CHANNEL: ChannelOptions = {
   'grpc.min_reconnect_backoff_ms': 50,
   'grpc.max_reconnect_backoff_ms': 500,
   'grpc.service_config_disable_resolution': 1,
-  'grpc.enable_channelz': 0,
 };
 
 /** The way to one service: a channel that connects by itself, and again whenever it must. */

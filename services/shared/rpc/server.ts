@@ -49,8 +49,6 @@ export class RpcServer {
   readonly #options: RpcServerOptions;
   readonly #server = new Server({
     'grpc.max_receive_message_length': MAX_REQUEST_BYTES,
-    // Its counters cost each call, and nobody asks for them: traces and metrics tell more.
-    'grpc.enable_channelz': 0,
     ...KEEPALIVE,
   });
   readonly #health = new HealthImplementation();
