@@ -39,6 +39,8 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/allocator/explain-allocation.ts': 'services/ipam/allocation-service.test.ts',
   'services/ipam/allocator/gather.ts': 'services/ipam/allocator/assign.test.ts',
   'services/ipam/allocator/search.ts': 'services/ipam/allocator/choose-block.test.ts',
+  'services/ipam/allocator/absence.ts': 'services/ipam/interleavings.test.ts',
+  'services/ipam/allocator/reclaim.ts': 'services/ipam/allocator/choose-block.test.ts',
   'services/ipam/allocator/stray.ts': 'services/ipam/allocator/choose-block.test.ts',
   'services/ipam/rpc/wire-allocate.ts': 'services/ipam/allocation-service.test.ts',
   'services/ipam/rpc/wire-assign.ts': 'services/ipam/allocation-service.test.ts',
@@ -78,7 +80,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/store/etcd/credentials.ts': 'services/ipam/store/etcd/etcd-limits.test.ts',
   'services/ipam/store/etcd/endpoint.ts': 'services/ipam/store/etcd/faults.test.ts',
   'services/ipam/store/etcd/watch-responses.ts': 'services/ipam/store/etcd/watch.test.ts',
-  'services/ipam/store/image.ts': 'services/ipam/store/mirror.test.ts',
+  'services/ipam/store/set-aside.ts': 'services/ipam/store/mirror.test.ts',
   // Stored forms as Calico writes them, and their round trips.
   'services/ipam/store/record/block.ts': 'services/ipam/store/record/record.test.ts',
   'services/ipam/store/record/endpoint.ts': 'services/ipam/store/record/record.test.ts',
