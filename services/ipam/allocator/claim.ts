@@ -29,7 +29,8 @@ export type Met =
  * affinity leads to. Lazy: what is not asked for costs nothing, and the blocks of a large pool cannot be counted.
  */
 export function* walkBlocks(view: View, { pool, seed, reserved }: Walk): Generator<Met, void, void> {
-  for (const part of partsFrom(pool, seed)) yield* walkPart(view, { pool, part, reserved });
+  const behind = { from: 0n, end: 0n };
+  for (const part of partsFrom(pool, seed)) yield* walkPart(view, { pool, part, reserved, behind });
 }
 
 /** The blocks of a pool that may have something to give, once each, in the order of the walk. */
@@ -77,6 +78,8 @@ interface Part {
   readonly pool: Pool;
   readonly part: Prefix;
   readonly reserved: ReservedAddresses;
+  /** The last run of blocks that was met: it may reach over the next parts. */
+  readonly behind: { from: bigint; end: bigint };
 }
 
 /** Both kinds in the order of their addresses. */
@@ -95,15 +98,17 @@ function* walkPart(view: View, within: Part): Generator<Met, void, void> {
  * The possible blocks of a part that nobody has. What exists is stepped over in runs. A block around one (of another size) rules it
  * out, and so do a block there that cannot be read and a reservation of all of it; what these cover is stepped over at once.
  */
-function* unclaimed(view: View, { pool, part, reserved }: Part): Generator<Prefix, void, void> {
+function* unclaimed(view: View, { pool, part, reserved, behind: run }: Part): Generator<Prefix, void, void> {
   const step = 1n << BigInt(familyBits(part.family) - pool.blockSizeBits);
   const end = part.value + prefixSize(part);
-  for (let value = part.value; value < end;) {
+  for (let value = run.end > part.value && run.from <= part.value ? run.end : part.value; value < end;) {
     const prefix: Prefix = { family: pool.prefix.family, value, length: pool.blockSizeBits };
     const behind = value + step;
     const existing = view.consecutiveBlocks(prefix);
     if (existing > 0) {
-      value += BigInt(existing) * step;
+      run.from = value;
+      run.end = value + BigInt(existing) * step;
+      value = run.end;
       continue;
     }
     if (reserved.coversAll(prefix)) {

@@ -57,7 +57,7 @@ function shown(view: View): unknown {
   const cidrsOf = (blocks: Iterable<Block>): string[] => [...blocks].map((block) => formatPrefix(block.prefix));
   return [
     RANGES.map((range) =>
-      [view.roomyBlocksIn, view.idleBlocksIn, view.looseBlocksIn].map((list) => cidrsOf(list.call(view, range))),
+      [view.roomyBlocksIn(range), view.idleBlocksIn(range), view.looseBlocksIn(range)].map(cidrsOf),
     ),
     [...CIDRS, '10.0.0.6/31', '10.0.0.0/30'].map((cidr) => view.consecutiveBlocks(prefix(cidr))),
     RANGES.map((range) => view.unreadableBlock(range)?.name.prefix),

@@ -1,0 +1,191 @@
+import process from 'node:process';
+
+import {
+  AddressServiceService,
+  AllocateRequest,
+  BlockVerdict,
+  ExplainAllocationRequest,
+} from '@podwire/proto/podwire/ipam/v1/address';
+import { AuditRequest, AuditServiceService, FindingKind } from '@podwire/proto/podwire/ipam/v1/maintenance';
+import { formatAddress } from '@podwire/shared/net/address';
+import { addressAt, formatPrefix, parsePrefix, prefixContains } from '@podwire/shared/net/prefix';
+import { afterEach, expect, test, vi } from 'vitest';
+
+import { attachment, Caller, Place } from './service.fixture.js';
+import type { RunningService } from './service.js';
+import { EmbeddedStore } from './store/embedded/embedded-store.js';
+import { EtcdServer } from './store/etcd/etcd-server.fixture.js';
+import { openEtcdStore } from './store/etcd/etcd-store.fixture.js';
+import { RecordKeys } from './store/record/keys.js';
+import type { Store } from './store/store.js';
+
+/** What cannot be read is set aside and named, on each kind of datastore, and the rest goes on serving. */
+
+const keys = new RecordKeys('/calico');
+const { signal } = new AbortController();
+
+const cleanups: (() => Promise<void> | void)[] = [];
+
+afterEach(async () => {
+  for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
+});
+
+interface Bench {
+  readonly caller: Caller;
+  /** Looks into the datastore, or changes it, as an operator does: beside the service where it can be shared. */
+  readonly inStore: <Result>(act: (store: Store) => Promise<Result>) => Promise<Result>;
+}
+
+/** The datastore is one process's alone, so the service is stopped for it. */
+async function onEmbedded(): Promise<Bench> {
+  const place = new Place();
+  cleanups.push(() => place.remove());
+  let service: RunningService = await place.start();
+  cleanups.push(() => service.stop());
+  const caller = new Caller(place.address);
+  cleanups.push(() => caller.close());
+  const inStore = async <Result>(act: (store: Store) => Promise<Result>): Promise<Result> => {
+    await service.stop();
+    const store = await EmbeddedStore.open({ directory: place.storeDirectory, pid: process.pid });
+    try {
+      return await act(store);
+    } finally {
+      await store.close();
+      service = await place.start();
+    }
+  };
+  return { caller, inStore };
+}
+
+async function onEtcd(): Promise<Bench> {
+  const server = await EtcdServer.start();
+  cleanups.push(() => server.dispose());
+  const place = new Place();
+  cleanups.push(() => place.remove());
+  const service = await place.start({
+    PODWIRE_IPAM_STORE: 'etcd',
+    PODWIRE_IPAM_ETCD_ENDPOINTS: server.url,
+    PODWIRE_IPAM_UNKNOWN_NODES: 'register',
+  });
+  cleanups.push(() => service.stop());
+  const caller = new Caller(place.address);
+  cleanups.push(() => caller.close());
+  const store = await openEtcdStore([server]);
+  cleanups.push(() => store.close());
+  return { caller, inStore: (act) => act(store) };
+}
+
+async function textOf(store: Store, key: string): Promise<string> {
+  const { records } = await store.read([key], signal);
+  return Buffer.from(records[0]?.value ?? '').toString();
+}
+
+async function write(store: Store, key: string, text: string): Promise<void> {
+  await store.commit({ comparisons: [], puts: [{ key, value: Buffer.from(text) }], deletes: [] }, signal);
+}
+
+const limits = () => ({ deadlineMs: Date.now() + 30_000 });
+
+/** The keys that the audit says cannot be read. */
+async function unreadable({ peer }: Caller): Promise<string[]> {
+  const kinds = [FindingKind.FINDING_KIND_RECORD_UNREADABLE];
+  const { findings } = await peer.call(AuditServiceService.audit, AuditRequest.fromPartial({ kinds }), limits());
+  return findings.map(({ objects: [first] }) => first?.name ?? '');
+}
+
+/** Writes beside the service, and waits until it has seen that. */
+async function spoil({ caller, inStore }: Bench, key: string): Promise<string> {
+  const text = await inStore(async (store) => {
+    const before = await textOf(store, key);
+    await write(store, key, '{"cidr": nonsense');
+    return before;
+  });
+  await vi.waitUntil(async () => (await unreadable(caller)).includes(key), { timeout: 10_000 });
+  return text;
+}
+
+async function correct({ caller, inStore }: Bench, key: string, text: string): Promise<void> {
+  await inStore((store) => write(store, key, text));
+  await vi.waitUntil(async () => (await unreadable(caller)).length === 0, { timeout: 10_000 });
+}
+
+function prefixOfText(text: string) {
+  const parsed = parsePrefix(text);
+  if (!parsed.ok) throw new Error(text);
+  return parsed.prefix;
+}
+
+const STORES = [
+  ['the embedded store', onEmbedded],
+  ['etcd', onEtcd],
+] as const;
+
+test.each(STORES)('on %s a block that cannot be read is set aside, named, and serves again', async (_, start) => {
+  const bench = await start();
+  const { caller } = bench;
+  const { endpoint } = await caller.allocate('c1');
+  const { address = '', blockCidr = '' } = endpoint?.addresses[0] ?? {};
+  const spoiled = prefixOfText(blockCidr);
+  const key = keys.block(spoiled);
+  const text = await spoil(bench, key);
+
+  expect(await unreadable(caller)).toEqual([key]);
+  // Of four blocks three are left, for all nodes, and for the block's own; every walk comes past it.
+  const nodes = Array.from({ length: 12 }, (_, index) => `node-${index + 1}`);
+  const given = await Promise.all(nodes.map((nodeName) => caller.allocateAddress(`more-${nodeName}`, { nodeName })));
+  expect(new Set(given).size).toBe(12);
+  for (const each of given) expect(prefixContains(spoiled, prefixOfText(each))).toBe(false);
+
+  const corrupt = { code: 'STORE_CORRUPT', message: expect.stringContaining(key) };
+  await expect(caller.allocate('c1'), 'a repeat must not get a second address').rejects.toMatchObject(corrupt);
+  await expect(caller.release('c1')).rejects.toMatchObject(corrupt);
+  await expect(caller.allocate('c2', { addresses: [address.replace('/32', '')] })).rejects.toMatchObject(corrupt);
+
+  const request = AllocateRequest.fromPartial({ attachment: attachment('c3'), nodeName: 'node-1' });
+  const asked = ExplainAllocationRequest.fromPartial({ request });
+  const explained = await caller.peer.call(AddressServiceService.explainAllocation, asked, limits());
+  expect(explained.families[0]?.pools[0]?.blocks[0]).toMatchObject({
+    cidr: formatPrefix(spoiled),
+    verdict: BlockVerdict.BLOCK_VERDICT_UNREADABLE,
+    reason: expect.stringContaining(key),
+  });
+
+  await correct(bench, key, text);
+  expect(await caller.allocateAddress('c1')).toBe(address);
+  const other = formatAddress(addressAt(spoiled, 9));
+  expect(await caller.allocateAddress('c4', { addresses: [other] })).toBe(`${other}/32`);
+  await caller.release('c1');
+});
+
+test.each(STORES)('on %s a handle that cannot be read concerns its attachment alone', async (_, start) => {
+  const bench = await start();
+  const { caller } = bench;
+  const held = await caller.allocateAddress('c1');
+  const key = keys.handle('net.c1');
+  const text = await spoil(bench, key);
+  const corrupt = { code: 'STORE_CORRUPT', message: expect.stringContaining(key) };
+  await expect(caller.allocate('c1')).rejects.toMatchObject(corrupt);
+  await expect(caller.release('c1'), 'not that there was nothing').rejects.toMatchObject(corrupt);
+  expect(await caller.allocateAddress('c2')).not.toBe(held);
+  await caller.release('c2');
+  await correct(bench, key, text);
+  expect(await caller.allocateAddress('c1')).toBe(held);
+});
+
+test.each(STORES)(
+  'on %s a pool with a block that cannot be read stays, and goes once it is corrected',
+  async (_, start) => {
+    const bench = await start();
+    const { caller } = bench;
+    const { endpoint } = await caller.allocate('c1');
+    const key = keys.block(prefixOfText(endpoint?.addresses[0]?.blockCidr ?? ''));
+    await caller.release('c1');
+    const text = await spoil(bench, key);
+    expect(await caller.deletePool('default')).toMatchObject({ heldAddresses: 0n, unreadableRecord: key });
+    await expect(caller.getPool('default')).resolves.toMatchObject({ pool: { name: 'default' } });
+    await correct(bench, key, text);
+    // Unless it went in the background.
+    await caller.deletePool('default').catch(() => undefined);
+    await expect(caller.getPool('default')).rejects.toMatchObject({ code: 'POOL_NOT_FOUND' });
+  },
+);
