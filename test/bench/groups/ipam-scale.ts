@@ -4,7 +4,7 @@ import process from 'node:process';
 import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';
 
 import { median, type Figure } from '../figure.js';
-import { IpamCaller, newContainerId, timed } from '../ipam/load.js';
+import { IpamCaller, newContainerId, timed, untilServing } from '../ipam/load.js';
 import { populate } from '../ipam/population.js';
 import { Place, startIpam, type IpamProcess } from '../ipam/processes.js';
 import { measureWatch } from '../ipam/watch.js';
@@ -41,7 +41,7 @@ async function measureScale(report: Report): Promise<Figure[]> {
     const full = await startIpam(place, env);
     running.push(full);
     const callers = { full: new IpamCaller(full.socket), empty: new IpamCaller(empty.socket) };
-    await callers.full.release(newContainerId());
+    await untilServing(callers.full);
     const coldStartS = (performance.now() - startMs) / 1000;
     const allocate = await compare(callers, (call) => (call < 10 ? 'node-a' : `node-${call % 10}`));
     const claim = await compare(callers, (call) => `claiming-${call}`);

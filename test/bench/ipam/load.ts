@@ -44,6 +44,22 @@ export function newContainerId(): string {
   return (containers++).toString(16).padStart(64, '0');
 }
 
+/**
+ * Waits until the service has read its datastore: what comes before waits for that, each call until its own deadline.
+ * @throws Error of the last call when it takes longer than two minutes
+ */
+export async function untilServing(caller: IpamCaller): Promise<void> {
+  for (const startMs = performance.now(); ;) {
+    try {
+      await caller.release(newContainerId());
+      return;
+    } catch (error) {
+      if (performance.now() - startMs > 120_000) throw error;
+      await sleep(50);
+    }
+  }
+}
+
 export interface Load {
   readonly callers: number;
   /** The callers are spread over so many nodes. */

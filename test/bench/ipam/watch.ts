@@ -13,7 +13,7 @@ import { WatchKind, WatchPhase, WatchServiceService } from '@podwire/proto/podwi
 import { Peer } from '@podwire/shared/rpc/client';
 
 import { median, type Figure } from '../figure.js';
-import { IpamCaller, newContainerId } from './load.js';
+import { IpamCaller, untilServing } from './load.js';
 import { Place, startIpam } from './processes.js';
 
 const BLOCKS = 10_000;
@@ -29,9 +29,8 @@ export async function measureWatch(report: (line: string) => void): Promise<Figu
     await store.close();
     const ipam = await startIpam(place, { PODWIRE_IPAM_STORE_DIRECTORY: place.path('store') });
     try {
-      // Answered when the datastore has been read.
       const caller = new IpamCaller(ipam.socket);
-      await caller.release(newContainerId());
+      await untilServing(caller);
       caller.close();
       const seconds: number[] = [];
       for (let round = 0; round < ROUNDS; round++) seconds.push(await receiveBlocks(ipam.socket));
