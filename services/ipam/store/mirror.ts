@@ -25,6 +25,7 @@ export interface MirrorOptions {
 
 /** Durable, and exactly the state at the revision, though the view may be ahead of it by own commits and reads. */
 export type Observed =
+  /** Without the handles: half of all records, and nobody watches them. */
   | { readonly type: 'listed'; readonly revision: number; readonly records: readonly ObservedRecord[] }
   /** Without changes: there was none up to the revision. */
   | { readonly type: 'changed'; readonly revision: number; readonly changes: readonly ObservedRecord[] };
@@ -293,7 +294,8 @@ export class Mirror {
       this.#applySnapshot(part, []);
       for (const { key, value, modRevision } of part.records) {
         listed?.add(key);
-        if (observe) observed.push({ key, record: this.#recordAt(key, value, modRevision) });
+        const record = observe && this.#recordAt(key, value, modRevision);
+        if (observe && record?.kind !== 'handle') observed.push({ key, record });
       }
     }
     for (const key of listed ? [...this.#entries.keys()] : [])
