@@ -3,12 +3,14 @@ import { expect, test } from 'vitest';
 import { disagreements, readAll } from './agreement.fixture.js';
 import { abandonBlock } from './allocator/abandon-block.js';
 import { allocate } from './allocator/allocate.js';
+import { checkPool } from './allocator/check-pool.js';
 import { MapView } from './allocator/map-view.fixture.js';
 import {
   affinity,
   attachment,
   block,
   claimedBlock,
+  config,
   host,
   nodeRecord,
   NOW_MS,
@@ -19,10 +21,11 @@ import {
 import { release } from './allocator/release.js';
 import { continueHandleRelease } from './allocator/release-handle.js';
 import type { RecordValue, View } from './allocator/view.js';
+import { startIpam } from './ipam.fixture.js';
 import { MemoryStore } from './store/memory/memory-store.js';
 import { encodeRecord, serialize } from './store/record/record.js';
 import type { RevisionChanges, Store } from './store/store.js';
-import { forever, keys, startReplica } from './store/store.fixture.js';
+import { forever, keys, settleEvents, startReplica } from './store/store.fixture.js';
 
 /**
  * A replica that has read some records anew, after a lost comparison, and that the watch has told nothing: it knows one of two records
@@ -152,3 +155,54 @@ test('an affinity is not stale because its block is known from before', async ()
   expect(after.affinity(host('n1'), prefix(CIDR))).toBeDefined();
   expect(disagreements(after, NOW_MS)).toEqual([]);
 });
+
+test('a cool-down is not over because its length is not known', async () => {
+  const cooling = block('10.0.0.0/31', 'n1');
+  const attributes = [
+    { handleId: 'other', owner: {}, releasedAtMs: undefined },
+    { handleId: undefined, owner: {}, releasedAtMs: NOW_MS },
+  ];
+  const value = { ...cooling, allocations: [0, 1], unallocated: [], attributes };
+  const { store, updater } = await begin({
+    known: [poolRecord('p', '10.0.0.0/30', { blockSizeBits: 31 }), ...NODES, ...claimedBlock(cooling)],
+    then: [config({ cooldownSeconds: 30 }), { kind: 'block', value }],
+    reads: [keys.block(cooling.prefix)],
+  });
+  const decide = (view: View) => allocate(view, { request: request('c1'), nowMs: NOW_MS });
+  const { endpoint } = await updater.update('n1', decide, { signal: forever });
+  expect(endpoint.addresses[0]?.block).toEqual(prefix('10.0.0.2/31'));
+  expect((await readAll(store, keys)).block(cooling.prefix)?.attributes).toHaveLength(2);
+});
+
+test('of several addresses none is told to be free that another replica has given, and the watch not told yet', async () => {
+  const store = new MemoryStore();
+  let openGate = (): void => undefined;
+  const gate = new Promise<void>((resolve) => (openGate = resolve));
+  const { ipam } = await startIpam(store);
+  // Blocks of one address: the other replica knows the second as the node's, and empty.
+  await ipam.pools.create(specOf('10.0.0.0/31', 32), forever);
+  const first = await ipam.addresses.allocate(request('c1'), forever);
+  await ipam.addresses.allocate(request('c2'), forever);
+  await ipam.addresses.release(attachment('c2'), forever);
+  const behind = await startIpam({
+    ...withSilentWatch(store),
+    async *watch(wanted, signal) {
+      await gate;
+      yield* store.watch(wanted, signal);
+    },
+  });
+  const second = await ipam.addresses.allocate(request('c2'), forever);
+  const releases = [first, second].flatMap(({ endpoint }) =>
+    endpoint.addresses.map(({ address }) => ({ address, handleId: undefined, sequenceNumber: undefined })),
+  );
+  const asked = behind.ipam.addresses.releaseEach(releases, forever);
+  await settleEvents();
+  openGate();
+  expect((await asked).map(({ state }) => state)).toEqual(['released', 'released']);
+});
+
+function specOf(cidr: string, blockSizeBits: number) {
+  const checked = checkPool({ name: 'p', cidr, blockSizeBits, disabled: false });
+  if (!checked.ok) throw new Error(cidr);
+  return checked.spec;
+}
