@@ -31,26 +31,15 @@ export class PackedEndpoint {
   static read(key: string, text: string): PackedEndpoint | undefined {
     const found = WRITTEN.exec(text);
     if (!found) return undefined;
-    const [, uid = '', created = '', network = '', podUid = '', bootId = '', inode = '', ...rest] = found;
-    const [addresses = '', orchestrator = '', node = '', containerId = '', pod = '', interfaceName = '', ...last] =
-      rest;
-    const [hostInterfaceName = '', mac = ''] = last;
-    const createTimeMs = created === '' ? '' : String(Date.parse(created));
+    const created = found[2] ?? '';
+    const addresses = (found[7] ?? '').slice(BEFORE_ADDRESSES.length, -BEHIND_ADDRESSES.length);
     const packed = [
-      createTimeMs,
-      addresses.slice(BEFORE_ADDRESSES.length, -BEHIND_ADDRESSES.length).replace(BETWEEN_FIELDS, IN_LIST),
-      uid,
-      orchestrator,
-      network,
-      podUid,
-      bootId,
-      inode,
-      node,
-      containerId,
-      pod,
-      interfaceName,
-      hostInterfaceName,
-      mac,
+      created === '' ? '' : String(Date.parse(created)),
+      addresses.replace(BETWEEN_FIELDS, IN_LIST),
+      found[1] ?? '',
+      found[8] ?? '',
+      ...found.slice(3, 7),
+      ...found.slice(9),
     ].join(BETWEEN);
     const endpointKey = keyOf(key);
     const value = unpack(packed, endpointKey);
@@ -140,24 +129,27 @@ function keyOf(key: string): EndpointKey {
   return { namespace: key.slice(key.lastIndexOf('/', slash - 1) + 1, slash), name: key.slice(slash + 1) };
 }
 
-/** @returns undefined when a number or an address cannot be read */
+/**
+ * By index: time, addresses, UID, orchestrator, network, pod's UID, boot ID, inode, node, container ID, pod, interface, interface on
+ * the host, MAC address.
+ * @returns undefined when a number or an address cannot be read
+ */
 function unpack(packed: string, { namespace }: EndpointKey): Endpoint | undefined {
-  const [created = '', entries = '', uid = '', orchestrator = '', network = '', podUid = '', ...rest] =
-    packed.split(BETWEEN);
-  const [bootId = '', inode = '', nodeName = '', containerId = '', pod = '', interfaceName = '', ...last] = rest;
-  const [hostInterfaceName = '', mac = ''] = last;
-  const addresses = unpackAddresses(entries);
+  const fields = packed.split(BETWEEN);
+  const inode = fields[7] ?? '';
+  const addresses = unpackAddresses(fields[1] ?? '');
   if (!addresses || (inode !== '' && !INTEGER.test(inode))) return undefined;
+  const text = (index: number): string => fields[index] ?? '';
   return {
-    attachment: { network, containerId, interfaceName },
-    uid,
-    createTimeMs: created === '' ? undefined : Number(created),
-    nodeName,
-    pod: orchestrator === 'k8s' ? { namespace, name: pod, uid: podUid } : undefined,
+    attachment: { network: text(4), containerId: text(9), interfaceName: text(11) },
+    uid: text(2),
+    createTimeMs: fields[0] === '' ? undefined : Number(fields[0]),
+    nodeName: text(8),
+    pod: fields[3] === 'k8s' ? { namespace, name: text(10), uid: text(5) } : undefined,
     addresses,
-    mac,
-    hostInterfaceName,
-    netns: inode === '' ? undefined : { bootId, inode: BigInt(inode) },
+    mac: text(13),
+    hostInterfaceName: text(12),
+    netns: inode === '' ? undefined : { bootId: text(6), inode: BigInt(inode) },
   };
 }
 
