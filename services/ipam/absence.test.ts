@@ -44,9 +44,9 @@ function withSilentWatch(store: MemoryStore): Store {
     revision: (signal) => store.revision(signal),
     commit: (transaction, signal) => store.commit(transaction, signal),
     close: () => store.close(),
-    // eslint-disable-next-line require-yield -- nothing comes
     async *watch(_, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
       await new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()));
+      yield* [];
     },
   };
 }

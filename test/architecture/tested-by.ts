@@ -89,7 +89,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/store/record/reservation.ts': 'services/ipam/store/record/cluster-records.test.ts',
 
   // Releases, claims and the history: the decisions by their tables, the rest over the wire.
-  'services/ipam/allocator/abandon-block.ts': 'services/ipam/allocator/affinities.test.ts',
   'services/ipam/operations/addresses.ts': 'services/ipam/operations/releases.test.ts',
   'services/ipam/operations/handles.ts': 'services/ipam/operations/releases.test.ts',
   'services/ipam/rpc/list-affinities.ts': 'services/ipam/release-service.test.ts',

@@ -109,9 +109,9 @@ async function measureGrowth(report: Report): Promise<Figure> {
   try {
     const caller = new IpamCaller(ipam.socket);
     await pairs(caller, EARLY_PAIRS);
-    const earlyMib = ipam.process.residentMib();
+    const earlyMib = ipam.process.residentOwnMib();
     await pairs(caller, LATE_PAIRS - EARLY_PAIRS);
-    const lateMib = ipam.process.residentMib();
+    const lateMib = ipam.process.residentOwnMib();
     report(`${earlyMib.toFixed(0)} MiB after ${EARLY_PAIRS} pairs, ${lateMib.toFixed(0)} MiB after ${LATE_PAIRS}`);
     caller.close();
     return { name: 'ipam.heap_growth', value: lateMib / earlyMib, unit: 'ratio', better: 'lower', goal: 1.1 };
