@@ -1,6 +1,15 @@
 import { execFile, execFileSync, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { appendFileSync, closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
+import {
+  appendFileSync,
+  closeSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+} from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -110,7 +119,12 @@ export class EtcdServer {
 
   /** It stands still: connections stay, and nothing answers. */
   pause(): void {
+    const pid = this.#child?.pid;
+    if (pid === undefined) throw new Error('etcd is not running');
     this.#child?.kill('SIGSTOP');
+    // The signal was sent; a thread on the other processor may still answer.
+    const deadlineMs = Date.now() + START_TIMEOUT_MS;
+    while (!standsStill(pid)) if (Date.now() > deadlineMs) throw new Error('etcd does not stop');
   }
 
   resume(): void {
@@ -202,6 +216,17 @@ export class EtcdServer {
         : []),
       ...flags,
     ];
+  }
+}
+
+/** Whether every thread of the process is stopped: state `T` of proc(5). */
+function standsStill(pid: number): boolean {
+  const tasks = `/proc/${pid}/task`;
+  try {
+    return readdirSync(tasks).every((id) => readFileSync(`${tasks}/${id}/stat`, 'utf8').includes(') T '));
+  } catch {
+    // A thread has ended between the two reads.
+    return false;
   }
 }
 
