@@ -29,7 +29,8 @@ export async function beginDatastore(first: FirstStart, signal: AbortSignal): Pr
   const marker = `${keys.root}resources/v3/projectcalico.org/clusterinformations/default`;
   const { records: begun } = await store.read([marker], signal);
   if (begun.length > 0) return undefined;
-  const { records, revision } = await store.list(keys.root, signal);
+  // One record tells a datastore that is in use, however large it is.
+  const { records, revision } = await store.scan({ prefix: keys.root, after: undefined, limit: 1 }, signal);
   const pool = records.length === 0 && defaultPool ? makePool({ spec: defaultPool, uid: newUid(), nowMs }) : undefined;
   const information = clusterInformation({ uid: newUid(), clusterGuid: newUid().replaceAll('-', ''), nowMs });
   const puts = [{ key: marker, value: serialize(information) }, ...(pool ? [poolPut(keys, pool)] : [])];
