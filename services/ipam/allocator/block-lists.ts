@@ -1,6 +1,7 @@
 import { familyBits, type Address, type Family } from '@podwire/shared/net/address';
 import { defaultRoute, hostPrefix, prefixOf } from '@podwire/shared/net/prefix';
 
+import { corruptFailure } from './absence.js';
 import { LARGEST_BLOCK_BITS } from './pools.js';
 import type { Block } from './records.js';
 import type { View } from './view.js';
@@ -12,12 +13,17 @@ export function* allBlocks(view: View): Generator<Block, void, void> {
   for (const family of FAMILIES) yield* view.blocksIn(defaultRoute(family));
 }
 
-/** The block that an address lies in, also when no pool has it. Costs one look-up for each size that a block may have. */
+/**
+ * The block that an address lies in, also when no pool has it. Costs one look-up for each size that a block may have.
+ * @throws Failure STORE_CORRUPT when that block cannot be read: who holds the address is not known then
+ */
 export function blockOf(view: View, address: Address): Block | undefined {
   const bits = familyBits(address.family);
   for (let length = bits; length >= bits - LARGEST_BLOCK_BITS; length--) {
     const block = view.block(prefixOf(hostPrefix(address), length));
     if (block) return block;
   }
+  const unreadable = view.unreadableBlock(hostPrefix(address));
+  if (unreadable) throw corruptFailure(unreadable);
   return undefined;
 }

@@ -3,6 +3,7 @@ import { describe, expect, test } from 'vitest';
 
 import { allocate } from './allocate.js';
 import { validateBlock } from './block-invariants.js';
+import { getAddress } from './get-address.js';
 import { MapView } from './map-view.fixture.js';
 import { attachment, block, claimedBlock, config, NOW_MS, poolRecord, request } from './records.fixture.js';
 import { continueAddressRelease, type AddressRelease } from './release-addresses.js';
@@ -167,4 +168,15 @@ describe('addresses', () => {
     expect(view.blocks()).toHaveLength(before);
     expect(view.history).toHaveLength(166);
   });
+});
+
+test('an address in a block that cannot be read is not taken for free, nor given back', () => {
+  const view = new MapView([poolRecord('p', '10.0.0.0/24')]);
+  const key = '/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26';
+  const { prefix } = block('10.0.0.0/26', 'n1');
+  view.setAside.push({ key, name: { kind: 'block', prefix }, reason: 'it is not JSON' });
+  const corrupt = expect.objectContaining({ code: 'STORE_CORRUPT', details: { key, reason: 'it is not JSON' } });
+  expect(() => getAddress(view, address('10.0.0.7'), NOW_MS)).toThrow(corrupt);
+  expect(() => releaseAll(view, [of('10.0.0.7')])).toThrow(corrupt);
+  expect(getAddress(view, address('10.0.0.70'), NOW_MS).state).toEqual({ kind: 'free' });
 });
