@@ -78,7 +78,7 @@ export class Namespace implements OpenNamespace {
   /** Not for callers: {@link openNamespace}. */
   constructor(path: string | null, native: NativeNamespace) {
     this.path = path;
-    this.identity = { device: native.device, inode: native.inode };
+    this.identity = { device: native.device, inode: native.inode, cookie: native.cookie };
     this.#native = native;
   }
 

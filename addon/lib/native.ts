@@ -148,6 +148,7 @@ export interface NativeMonitor {
 export interface NativeNamespace {
   readonly device: bigint;
   readonly inode: bigint;
+  readonly cookie: bigint | null;
   run(steps: readonly NativeStep[], options: NativeRunOptions): Promise<NativeOutcome[]>;
   dumpLinks(filter: NativeDumpFilter): Promise<Link[]>;
   dumpAddresses(filter: NativeDumpFilter): Promise<Address[]>;

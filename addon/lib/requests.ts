@@ -5,6 +5,11 @@ import type { Link, RouteType, Scope } from './objects.js';
 export interface NamespaceIdentity {
   readonly device: bigint;
   readonly inode: bigint;
+  /**
+   * What no other network namespace of this boot ever has, while inodes are used again at once (NS_GET_ID, else
+   * SO_NETNS_COOKIE). Null on kernels before 5.14.
+   */
+  readonly cookie: bigint | null;
 }
 
 /** A namespace that `openNamespace` gave and that is not closed; anything else is an ArgumentError when it is used. */

@@ -18,6 +18,22 @@ describe('openNamespace', () => {
     expect(other.identity.inode).toBe(BigInt(run('stat', '-Lc', '%i', pod.path)));
   });
 
+  it('tells a namespace by its cookie from all that had its inode before', async () => {
+    const pods = Array.from({ length: 20 }, () => makePod());
+    const cookies: (bigint | null)[] = [];
+    for (const { name, path } of pods) {
+      cookies.push((await open(path)).identity.cookie);
+      run('ip', 'netns', 'delete', name);
+      run('ip', 'netns', 'add', name);
+      cookies.push((await open(path)).identity.cookie);
+    }
+    expect(cookies).toEqual(cookies.map(() => expect.any(BigInt)));
+    expect(new Set(cookies).size).toBe(40);
+    const last = pods.at(-1)!;
+    expect((await open(last.path)).identity.cookie).toBe(cookies.at(-1));
+    expect((await open()).identity.cookie).toBe((await open('/proc/self/ns/net')).identity.cookie);
+  });
+
   it('tells a missing path from one that is no network namespace', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'podwire-addon-'));
     onTestFinished(() => rmSync(folder, { recursive: true }));

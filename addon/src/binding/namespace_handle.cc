@@ -63,6 +63,7 @@ Napi::FunctionReference NamespaceHandle::define(Napi::Env env) {
                                       {
                                           InstanceAccessor<&NamespaceHandle::device>("device"),
                                           InstanceAccessor<&NamespaceHandle::inode>("inode"),
+                                          InstanceAccessor<&NamespaceHandle::cookie>("cookie"),
                                           InstanceMethod<&NamespaceHandle::run>("run"),
                                           InstanceMethod<&NamespaceHandle::dump_links>("dumpLinks"),
                                           InstanceMethod<&NamespaceHandle::dump_addresses>("dumpAddresses"),
@@ -119,6 +120,12 @@ Napi::Value NamespaceHandle::device(const Napi::CallbackInfo& info) {
 Napi::Value NamespaceHandle::inode(const Napi::CallbackInfo& info) {
   if (!check_open(info)) return {};
   return Napi::BigInt::New(info.Env(), static_cast<uint64_t>(namespace_->netns()->inode()));
+}
+
+Napi::Value NamespaceHandle::cookie(const Napi::CallbackInfo& info) {
+  if (!check_open(info)) return {};
+  const auto cookie = namespace_->netns()->cookie();
+  return cookie ? Napi::Value(Napi::BigInt::New(info.Env(), *cookie)) : info.Env().Null();
 }
 
 Napi::Value NamespaceHandle::run(const Napi::CallbackInfo& info) {

@@ -25,6 +25,7 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
  private:
   Napi::Value device(const Napi::CallbackInfo& info);
   Napi::Value inode(const Napi::CallbackInfo& info);
+  Napi::Value cookie(const Napi::CallbackInfo& info);
   Napi::Value run(const Napi::CallbackInfo& info);
   Napi::Value dump_links(const Napi::CallbackInfo& info);
   Napi::Value dump_addresses(const Napi::CallbackInfo& info);

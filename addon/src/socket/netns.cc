@@ -4,6 +4,7 @@
 #include <linux/nsfs.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -15,6 +16,20 @@ namespace podwire::netlink {
 namespace {
 
 constexpr const char* kOwnPath = "/proc/self/ns/net";
+
+/** NS_GET_ID of linux/nsfs.h since 6.18, which headers of older releases lack. */
+constexpr unsigned long kGetId = _IOR(NSIO, 13, uint64_t);
+
+/** SO_NETNS_COOKIE of asm-generic/socket.h since 5.14. */
+constexpr int kNetnsCookie = 71;
+
+std::optional<uint64_t> cookie_of_own() {
+  const UniqueFd probe(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  if (!probe || getsockopt(probe.get(), SOL_SOCKET, kNetnsCookie, &cookie, &size) != 0) return std::nullopt;
+  return cookie;
+}
 
 }  // namespace
 
@@ -32,7 +47,17 @@ Result<Netns> Netns::open(const std::optional<std::string>& path) {
   netns.device_ = status.st_dev;
   netns.inode_ = status.st_ino;
   netns.own_ = status.st_dev == own.st_dev && status.st_ino == own.st_ino;
+  netns.cookie_ = netns.read_cookie();
   return netns;
+}
+
+std::optional<uint64_t> Netns::read_cookie() const {
+  uint64_t id = 0;
+  if (ioctl(fd_.get(), kGetId, &id) == 0) return id;
+  // An older kernel tells it to those inside alone. Who may not enter finds out when it matters.
+  std::optional<uint64_t> cookie;
+  if (run_inside([&] { cookie = cookie_of_own(); })) return std::nullopt;
+  return cookie;
 }
 
 std::optional<KernelError> Netns::enter() const {

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -33,11 +34,16 @@ class Netns {
   int fd() const { return fd_.get(); }
   dev_t device() const { return device_; }
   ino_t inode() const { return inode_; }
+  /** What no other network namespace of this boot ever has, as inodes are used again. Nothing on kernels before 5.14. */
+  std::optional<uint64_t> cookie() const { return cookie_; }
 
  private:
+  std::optional<uint64_t> read_cookie() const;
+
   UniqueFd fd_;
   dev_t device_ = 0;
   ino_t inode_ = 0;
+  std::optional<uint64_t> cookie_;
   bool own_ = false;
 };
 
