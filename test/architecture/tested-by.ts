@@ -64,7 +64,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // What a stream is sent, after any changes and cuts.
   'services/ipam/watch/batches.ts': 'services/ipam/watch/hub.test.ts',
-  'services/ipam/watch/catalog.ts': 'services/ipam/watch/hub.property.test.ts',
   'services/ipam/watch/recent.ts': 'services/ipam/watch/hub.property.test.ts',
   'services/ipam/watch/waiters.ts': 'services/ipam/watch/hub.test.ts',
   'services/ipam/watch/watched.ts': 'services/ipam/watch/hub.test.ts',

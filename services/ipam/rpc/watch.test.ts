@@ -9,6 +9,7 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
+import { takeOrdinals } from '../allocator/block.js';
 import { block, claimedBlock, fullBlock, poolRecord } from '../allocator/records.fixture.js';
 import { MemoryStore } from '../store/memory/memory-store.js';
 import { Mirror } from '../store/mirror.js';
@@ -26,6 +27,7 @@ const {
   WATCH_KIND_POOLS: POOLS,
   WATCH_KIND_NODES: NODES,
   WATCH_KIND_RESERVATIONS: RESERVATIONS,
+  WATCH_KIND_ROUTES: ROUTES,
 } = WatchKind;
 
 let folder: string;
@@ -127,6 +129,35 @@ describe('Watch', () => {
     expect((await stream.next()).value?.changes).toMatchObject([
       { kind: RESERVATIONS, name: 'r', object: { $case: 'reservation', value: { name: 'r' } } },
       { kind: NODES, name: 'n1', object: { $case: 'node', value: { name: 'n1', labels: { zone: 'x' } } } },
+    ]);
+    await stream.return();
+  });
+
+  test('sends routes to blocks, with the addresses that other nodes use', async () => {
+    const users = ['n1', 'n2'].map((node) => ({ handleId: 'h', owner: { node }, releasedAtMs: undefined }));
+    const [own, borrowed] = users;
+    const used = takeOrdinals(takeOrdinals(block('10.65.0.0/26', 'n1'), [3], own!), [7], borrowed!);
+    await put(poolRecord('p', '10.65.0.0/16'), ...claimedBlock(used), ...claimedBlock(block('10.66.0.0/26', 'n2')));
+    const stream = peer.stream(WATCH, request({ kinds: [ROUTES] }), forever);
+    expect((await stream.next()).value?.changes).toEqual([
+      {
+        kind: ROUTES,
+        name: '10.65.0.0/26',
+        object: {
+          $case: 'route',
+          value: {
+            cidr: '10.65.0.0/26',
+            poolName: 'p',
+            nodeName: 'n1',
+            borrowed: [{ address: '10.65.0.7', nodeName: 'n2' }],
+          },
+        },
+      },
+      {
+        kind: ROUTES,
+        name: '10.66.0.0/26',
+        object: { $case: 'route', value: { cidr: '10.66.0.0/26', poolName: '', nodeName: 'n2', borrowed: [] } },
+      },
     ]);
     await stream.return();
   });

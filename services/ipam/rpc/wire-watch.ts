@@ -2,12 +2,16 @@ import {
   WatchKind,
   WatchPhase as WatchPhaseMessage,
   WatchResponse,
+  type BlockRoute as BlockRouteMessage,
   type WatchedChange,
   type WatchRequest as WatchRequestMessage,
 } from '@podwire/proto/podwire/ipam/v1/watch';
+import { formatAddress } from '@podwire/shared/net/address';
+import { formatPrefix } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
 
 import { subdomainFault } from '../allocator/names.js';
+import type { BlockRoute } from '../watch/block-route.js';
 import type { EncodableChange, WatchCodec, WatchPhase } from '../watch/codec.js';
 import type { WatchRequest } from '../watch/hub.js';
 import { parseToken, type WatchPosition } from '../watch/token.js';
@@ -24,6 +28,7 @@ const KINDS: Partial<Record<WatchKind, WatchedKind>> = {
   [WatchKind.WATCH_KIND_NODES]: 'node',
   [WatchKind.WATCH_KIND_ENDPOINTS]: 'endpoint',
   [WatchKind.WATCH_KIND_RESERVATIONS]: 'reservation',
+  [WatchKind.WATCH_KIND_ROUTES]: 'route',
 };
 
 const KIND_MESSAGES: Record<WatchedKind, WatchKind> = {
@@ -32,6 +37,7 @@ const KIND_MESSAGES: Record<WatchedKind, WatchKind> = {
   node: WatchKind.WATCH_KIND_NODES,
   endpoint: WatchKind.WATCH_KIND_ENDPOINTS,
   reservation: WatchKind.WATCH_KIND_RESERVATIONS,
+  route: WatchKind.WATCH_KIND_ROUTES,
 };
 
 const PHASES: Record<WatchPhase, WatchPhaseMessage> = {
@@ -107,5 +113,16 @@ function objectMessage(object: WatchedObject): WatchedChange['object'] {
       return { $case: 'endpoint', value: endpointMessage(object.value) };
     case 'reservation':
       return { $case: 'reservation', value: reservationMessage(object.value) };
+    case 'route':
+      return { $case: 'route', value: routeMessage(object.value) };
   }
+}
+
+function routeMessage({ prefix, poolName = '', nodeName = '', borrowed }: BlockRoute): BlockRouteMessage {
+  return {
+    cidr: formatPrefix(prefix),
+    poolName,
+    nodeName,
+    borrowed: borrowed.map((one) => ({ address: formatAddress(one.address), nodeName: one.nodeName })),
+  };
 }

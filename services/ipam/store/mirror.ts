@@ -5,6 +5,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { RecordValue, View } from '../allocator/view.js';
 import { Image } from './image.js';
 import type { RecordKeys } from './record/keys.js';
+import type { Observed, ObservedRecord } from './observed.js';
 import { listInParts } from './pages.js';
 import { decodeRecord, type DecodedRecord } from './record/record.js';
 import { ReleaseRevisions } from './release-revisions.js';
@@ -19,21 +20,11 @@ export interface MirrorOptions {
   readonly random: () => number;
   /** Told of what an operator should know. Must not throw. */
   readonly report: (event: MirrorEvent) => void;
-  /** Told of what the datastore holds, and then of each revision in order, applied already. Must not throw. Default: nobody. */
-  readonly observe?: (observed: Observed) => void;
-}
-
-/** Durable, and exactly the state at the revision, though the view may be ahead of it by own commits and reads. */
-export type Observed =
-  /** Without the handles: half of all records, and nobody watches them. */
-  | { readonly type: 'listed'; readonly revision: number; readonly records: readonly ObservedRecord[] }
-  /** Without changes: there was none up to the revision. */
-  | { readonly type: 'changed'; readonly revision: number; readonly changes: readonly ObservedRecord[] };
-
-export interface ObservedRecord {
-  readonly key: string;
-  /** Undefined when there is no such record, when it cannot be read, or has no meaning here. */
-  readonly record: RecordValue | undefined;
+  /**
+   * Told of what the datastore holds, and then of each revision in order, applied already. Must not throw or reject; may take its
+   * time for a list, which the mirror waits for, and for nothing else. Default: nobody.
+   */
+  readonly observe?: (observed: Observed) => Promise<void> | undefined;
 }
 
 export type MirrorEvent =
@@ -301,7 +292,7 @@ export class Mirror {
     for (const key of listed ? [...this.#entries.keys()] : [])
       if (!listed?.has(key)) this.#apply(key, { state: 'deleted', revision });
     this.#advance(revision);
-    observe?.({ type: 'listed', revision, records: observed });
+    await observe?.({ type: 'listed', revision, records: observed });
   }
 
   #observeChanges(revision: number, changes: readonly RecordChange[]): void {
@@ -310,7 +301,7 @@ export class Mirror {
       key: change.key,
       record: change.type === 'put' ? this.#recordAt(change.key, change.value, revision) : undefined,
     }));
-    this.#options.observe({ type: 'changed', revision, changes: observed });
+    void this.#options.observe({ type: 'changed', revision, changes: observed });
   }
 
   /** What was stored at the revision; decoded again only where the mirror knows a later state. */

@@ -5,9 +5,10 @@ import { poolOf } from '../allocator/pools.js';
 import type { AffinityState, Block, Pool } from '../allocator/records.js';
 import type { RecordValue } from '../allocator/view.js';
 import { sortByName } from '../store/image.js';
-import type { Observed, ObservedRecord } from '../store/mirror.js';
+import type { Observed, ObservedList, ObservedRecord } from '../store/observed.js';
 import type { RecordKeys } from '../store/record/keys.js';
 import { PackedEndpoint } from '../store/record/packed-endpoint.js';
+import { blockRoute, sameBlockRoute, type BlockRoute } from './block-route.js';
 import { RecentChanges } from './recent.js';
 import {
   isWanted,
@@ -31,14 +32,23 @@ export interface Item {
 
 type EndpointRecord = Extract<RecordValue, { readonly kind: 'endpoint' }>;
 
-const KINDS: readonly WatchedKind[] = ['pool', 'reservation', 'node', 'block', 'endpoint'];
+/** How many blocks and endpoints of the first list are taken over at once: some 10 ms of the event loop's time. */
+const PART_COUNT = 1_000;
+
+/** Routes are made from blocks; the others are records. */
+const RECORD_KINDS = ['pool', 'reservation', 'node', 'block', 'endpoint'] as const;
+const KINDS: readonly WatchedKind[] = ['pool', 'reservation', 'node', 'route', 'block', 'endpoint'];
+
+/** Kinds that are kept by their node, too. */
+const NODE_KINDS = ['route', 'block', 'endpoint'] as const;
+type NodeKind = (typeof NODE_KINDS)[number];
 
 /**
  * All that can be watched, at one revision, and which of it changed recently. It is fed in the order of the revisions with what is
  * durable; the mirror's view is ahead of that, and so of what a token may say.
  *
  * A block's message tells its pool and its affinity's state, too, and an endpoint's its pools. So a change of these changes the
- * block, and the endpoint.
+ * block, and the endpoint. The route to a block is an object of its own, as hardly any change of a block is one of its route.
  */
 export class Catalog {
   readonly #keys: RecordKeys;
@@ -47,11 +57,13 @@ export class Catalog {
     pool: new Map(),
     reservation: new Map(),
     node: new Map(),
+    route: new Map(),
     block: new Map(),
     endpoint: new Map(),
   };
-  /** Blocks and endpoints by the node they are of. */
-  readonly #ofNode: Readonly<Record<'block' | 'endpoint', Map<string, Map<string, Item>>>> = {
+  /** By the node they are of. */
+  readonly #ofNode: Readonly<Record<NodeKind, Map<string, Map<string, Item>>>> = {
+    route: new Map(),
     block: new Map(),
     endpoint: new Map(),
   };
@@ -104,26 +116,40 @@ export class Catalog {
     }
   }
 
+  /**
+   * Takes over what the datastore holds at the start, in parts between which other work goes on. Nobody may watch before its end.
+   */
+  async applyFirst({ revision, records }: ObservedList, pause: () => Promise<void>): Promise<void> {
+    // What blocks and endpoints tell besides themselves comes first, so that each is made once.
+    const isLate = ({ record }: ObservedRecord): boolean => record?.kind === 'block' || record?.kind === 'endpoint';
+    const late = records.filter(isLate);
+    this.#applyChanges(
+      records.filter((one) => !isLate(one)),
+      { revision, recent: undefined },
+    );
+    for (let next = 0; next < late.length; next += PART_COUNT) {
+      await pause();
+      this.#applyChanges(late.slice(next, next + PART_COUNT), { revision, recent: undefined });
+    }
+    this.#revision = revision;
+    this.#recent = new RecentChanges(revision, this.#recentCapacity);
+  }
+
   apply(observed: Observed): void {
-    if (!this.#recent) this.#recent = new RecentChanges(observed.revision, this.#recentCapacity);
-    const isFirst = this.#revision === 0;
     const changes = observed.type === 'changed' ? observed.changes : this.#differences(observed.records);
-    const recent = isFirst ? undefined : this.#recent;
-    this.#applyChanges(changes, { revision: observed.revision, recent });
+    this.#applyChanges(changes, { revision: observed.revision, recent: this.#recent });
     this.#revision = Math.max(this.#revision, observed.revision);
   }
 
   #candidates(kind: WatchedKind, { nodeName }: WatchQuery): ReadonlyMap<string, Item> {
-    if (nodeName === '' || (kind !== 'block' && kind !== 'endpoint')) return this.#items[kind];
+    if (nodeName === '' || !isNodeKind(kind)) return this.#items[kind];
     return this.#ofNode[kind].get(nodeName) ?? new Map<string, Item>();
   }
 
   /** What a list says, with what it no longer has. */
   #differences(records: readonly ObservedRecord[]): readonly ObservedRecord[] {
-    // At the start there is nothing to be gone.
-    if (this.#revision === 0) return records;
     const listed = new Set(records.map(({ key }) => key));
-    const known = [...KINDS.flatMap((kind) => [...this.#items[kind].keys()]), ...this.#affinities.keys()];
+    const known = [...RECORD_KINDS.flatMap((kind) => [...this.#items[kind].keys()]), ...this.#affinities.keys()];
     const gone = known.filter((key) => !listed.has(key)).map((key) => ({ key, record: undefined }));
     return [...records, ...gone];
   }
@@ -164,7 +190,7 @@ export class Catalog {
       if (record.kind === 'pool') this.#listPools();
       return;
     }
-    const kind = record ? undefined : KINDS.find((one) => this.#items[one].has(key));
+    const kind = record ? undefined : RECORD_KINDS.find((one) => this.#items[one].has(key));
     if (!kind) return;
     if (kind === 'pool') this.#poolChanged(key, undefined, at.ranges);
     this.#remove(kind, key, at);
@@ -225,12 +251,15 @@ export class Catalog {
   #setBlock(key: string, block: Block | undefined, at: At): void {
     if (!block) {
       this.#remove('block', key, at);
+      this.#remove('route', routeKey(key), at);
       return;
     }
     const { owner, prefix } = block;
+    const poolName = poolOf(this.#pools, prefix)?.name;
+    this.#setRoute(routeKey(key), blockRoute(block, poolName), at);
     const value = {
       block,
-      poolName: poolOf(this.#pools, prefix)?.name,
+      poolName,
       affinityState: owner && this.#affinities.get(this.#keys.affinity(owner, prefix)),
     };
     const before = this.#items.block.get(key)?.object;
@@ -242,6 +271,12 @@ export class Catalog {
     if (!same) this.#set(key, { kind: 'block', value }, at);
   }
 
+  #setRoute(key: string, value: BlockRoute, at: At): void {
+    const before = this.#items.route.get(key)?.object;
+    if (before?.kind === 'route' && sameBlockRoute(before.value, value)) return;
+    this.#set(key, { kind: 'route', value }, at);
+  }
+
   #set(key: string, object: WatchedObject, { revision, recent }: At): void {
     const items = this.#items[object.kind];
     const before = items.get(key);
@@ -250,7 +285,7 @@ export class Catalog {
     const item: Item = { key, object, madeAt: before?.madeAt ?? revision, encoded: undefined };
     if (before) this.#forget(before, object);
     items.set(key, item);
-    if (object.kind === 'block' || object.kind === 'endpoint') {
+    if (isNodeKind(object.kind)) {
       const { nodeName } = scopeOf(object);
       const ofNode = this.#ofNode[object.kind].get(nodeName) ?? new Map<string, Item>();
       this.#ofNode[object.kind].set(nodeName, ofNode.set(key, item));
@@ -270,13 +305,22 @@ export class Catalog {
   #forget(item: Item, after: WatchedObject | undefined): void {
     this.#onReplaced(item);
     const { object, key } = item;
-    if (object.kind !== 'block' && object.kind !== 'endpoint') return;
+    if (!isNodeKind(object.kind)) return;
     const { nodeName } = scopeOf(object);
     if (after && scopeOf(after).nodeName === nodeName) return;
     const ofNode = this.#ofNode[object.kind].get(nodeName);
     ofNode?.delete(key);
     if (ofNode?.size === 0) this.#ofNode[object.kind].delete(nodeName);
   }
+}
+
+/** In place of a key of the datastore, which has none for a route. */
+function routeKey(blockKey: string): string {
+  return `route ${blockKey}`;
+}
+
+function isNodeKind(kind: WatchedKind): kind is NodeKind {
+  return NODE_KINDS.some((one) => one === kind);
 }
 
 function isWatched(

@@ -4,11 +4,12 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import { affinity, block, pool } from '../allocator/records.fixture.js';
-import type { Endpoint } from '../allocator/records.js';
+import type { AllocationAttributes, Endpoint } from '../allocator/records.js';
 import type { RecordValue } from '../allocator/view.js';
 import { MemoryStore } from '../store/memory/memory-store.js';
 import { decodeRecord } from '../store/record/record.js';
 import {
+  ALL_KINDS,
   freshList,
   keys,
   query,
@@ -50,13 +51,27 @@ function endpoint(name: string, nodeName: string, { cidr, poolName }: { cidr: st
   return { kind: 'endpoint', key: { namespace: 'default', name }, value };
 }
 
+/** Who uses the first addresses of a block: a node, or nobody any more. */
+const users: fc.Arbitrary<readonly AllocationAttributes[]> = fc.array(
+  fc.record({
+    handleId: fc.constant('h'),
+    owner: fc.oneof(
+      fc.constantFrom(...NODES).map((name) => ({ node: name })),
+      fc.constant({}),
+    ),
+    releasedAtMs: fc.constantFrom(undefined, 1),
+  }),
+  { maxLength: 3 },
+);
+
 const record: fc.Arbitrary<RecordValue> = fc.oneof(
   fc
-    .tuple(fc.constantFrom(...CIDRS), fc.constantFrom(...NODES), fc.bigInt(1n, 9n))
-    .map(([cidr, owner, sequenceNumber]): RecordValue => ({
-      kind: 'block',
-      value: block(cidr, owner, { sequenceNumber }),
-    })),
+    .tuple(fc.constantFrom(...CIDRS), fc.constantFrom(...NODES, undefined), users, fc.bigInt(1n, 9n))
+    .map(([cidr, owner, attributes, sequenceNumber]): RecordValue => {
+      const value = block(cidr, owner ?? 'n1', { sequenceNumber, attributes });
+      const allocations = value.allocations.map((_, ordinal) => (ordinal < attributes.length ? ordinal : null));
+      return { kind: 'block', value: { ...value, allocations, owner: owner === undefined ? undefined : value.owner } };
+    }),
   fc
     .tuple(fc.constantFrom(...CIDRS), fc.constantFrom(...NODES), fc.constantFrom('pending', 'confirmed'))
     .map(([cidr, owner, state]): RecordValue => ({ kind: 'affinity', value: affinity(cidr, owner, state) })),
@@ -78,11 +93,12 @@ const record: fc.Arbitrary<RecordValue> = fc.oneof(
 );
 
 const QUERIES = [
-  query(),
+  query({ kinds: ALL_KINDS }),
   query({ kinds: ['block'] }),
-  query({ nodeName: 'n1' }),
-  query({ poolName: 'a' }),
-  query({ nodeName: 'n2', poolName: 'b' }),
+  query({ kinds: ['route'] }),
+  query({ kinds: ALL_KINDS, nodeName: 'n1' }),
+  query({ kinds: ALL_KINDS, poolName: 'a' }),
+  query({ kinds: ALL_KINDS, nodeName: 'n2', poolName: 'b' }),
 ];
 
 type Step =

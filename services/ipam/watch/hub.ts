@@ -1,6 +1,6 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Observed } from '../store/mirror.js';
+import type { Observed } from '../store/observed.js';
 import type { RecordKeys } from '../store/record/keys.js';
 import { Batches, type SharedBatch } from './batches.js';
 import { Catalog } from './catalog.js';
@@ -92,11 +92,13 @@ export class WatchHub implements Watches {
     return this.#catalog.revision;
   }
 
-  /** To be told by the mirror of all that it applies. */
-  readonly observe = (observed: Observed): void => {
+  /** To be told by the mirror of all that it applies. A promise for the first list, which takes seconds where it is large. */
+  readonly observe = (observed: Observed): Promise<void> | undefined => {
+    if (observed.type === 'listed' && !this.#catalog.recent) return this.#catalog.applyFirst(observed, nextTurn);
     this.#catalog.apply(observed);
     this.#waiters.notify();
     for (const { revision, reached } of this.#reaching) if (revision <= this.#catalog.revision) reached();
+    return undefined;
   };
 
   /** Ends what the hub does by itself. The streams are ended by their signals. */
@@ -216,6 +218,10 @@ export class WatchHub implements Watches {
   #token({ key }: Stream, revision: number): string {
     return formatToken({ datastore: this.#options.datastore, query: key, revision });
   }
+}
+
+function nextTurn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
 }
 
 /** A stream's place: everything before the number of the recent changes was sent. */

@@ -3,10 +3,12 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { fnv1a64 } from '../allocator/hash.js';
 import type { BlockListing } from '../allocator/listing.js';
 import type { RecordValue } from '../allocator/view.js';
+import type { BlockRoute } from './block-route.js';
 
 /** What can be watched. */
 export type WatchedObject =
   | { readonly kind: 'block'; readonly value: BlockListing }
+  | { readonly kind: 'route'; readonly value: BlockRoute }
   | Extract<RecordValue, { readonly kind: 'pool' | 'node' | 'endpoint' | 'reservation' }>;
 
 export type WatchedKind = WatchedObject['kind'];
@@ -15,9 +17,9 @@ export type WatchedKind = WatchedObject['kind'];
 export interface WatchQuery {
   /** At least one. */
   readonly kinds: ReadonlySet<WatchedKind>;
-  /** Only this node's blocks, its endpoints, and the node itself; empty for all. */
+  /** Only this node's blocks and the routes to them, its endpoints, and the node itself; empty for all. */
   readonly nodeName: string;
-  /** Only this pool, its blocks, and endpoints with an address of it; empty for all. */
+  /** Only this pool, its blocks and the routes to them, and endpoints with an address of it; empty for all. */
   readonly poolName: string;
 }
 
@@ -39,6 +41,8 @@ export function nameOf(object: WatchedObject): string {
   switch (object.kind) {
     case 'block':
       return formatPrefix(object.value.block.prefix);
+    case 'route':
+      return formatPrefix(object.value.prefix);
     case 'endpoint':
       return `${object.key.namespace}/${object.key.name}`;
     case 'pool':
@@ -53,6 +57,10 @@ export function scopeOf(object: WatchedObject): Scope {
     case 'block': {
       const { block, poolName } = object.value;
       const nodeName = block.owner?.kind === 'host' ? block.owner.name : '';
+      return { nodeName, poolNames: poolName === undefined ? [] : [poolName] };
+    }
+    case 'route': {
+      const { nodeName = '', poolName } = object.value;
       return { nodeName, poolNames: poolName === undefined ? [] : [poolName] };
     }
     case 'endpoint': {

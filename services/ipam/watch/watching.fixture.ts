@@ -3,13 +3,14 @@ import { setMaxListeners } from 'node:events';
 import { systemClock } from '@podwire/shared/runtime/clock';
 
 import type { RecordValue, View } from '../allocator/view.js';
+import { attributesAt } from '../allocator/block.js';
 import { withPoolNames } from '../allocator/endpoint.js';
 import { poolOf } from '../allocator/pools.js';
 import type { MemoryStore } from '../store/memory/memory-store.js';
 import { Mirror } from '../store/mirror.js';
 import { RecordKeys } from '../store/record/keys.js';
 import { encodeRecord, serialize } from '../store/record/record.js';
-import { defaultRoute } from '@podwire/shared/net/prefix';
+import { addressAt, defaultRoute } from '@podwire/shared/net/prefix';
 import type { WatchCodec, WatchPhase } from './codec.js';
 import { WatchHub, type HubOptions } from './hub.js';
 import { parseToken } from './token.js';
@@ -19,10 +20,12 @@ export const keys = new RecordKeys('/calico');
 export const forever: AbortSignal = new AbortController().signal;
 setMaxListeners(0, forever);
 
-export const ALL_KINDS: readonly WatchedKind[] = ['block', 'pool', 'node', 'endpoint', 'reservation'];
+/** Those of which there is a record each. */
+const RECORD_KINDS: readonly WatchedKind[] = ['block', 'pool', 'node', 'endpoint', 'reservation'];
+export const ALL_KINDS: readonly WatchedKind[] = [...RECORD_KINDS, 'route'];
 
 export function query(rest: { kinds?: readonly WatchedKind[]; nodeName?: string; poolName?: string } = {}): WatchQuery {
-  const { kinds = ALL_KINDS, nodeName = '', poolName = '' } = rest;
+  const { kinds = RECORD_KINDS, nodeName = '', poolName = '' } = rest;
   return { kinds: new Set(kinds), nodeName, poolName };
 }
 
@@ -165,6 +168,14 @@ function* objectsOf(view: View): Generator<WatchedObject> {
     const poolName = poolOf(view.pools(), block.prefix)?.name;
     const affinityState = block.owner && view.affinity(block.owner, block.prefix)?.state;
     yield { kind: 'block', value: { block, poolName, affinityState } };
+    const nodeName = block.owner?.kind === 'host' ? block.owner.name : undefined;
+    const borrowed = block.allocations.flatMap((_, ordinal) => {
+      const attributes = attributesAt(block, ordinal);
+      const borrower = attributes?.releasedAtMs === undefined ? attributes?.owner.node : undefined;
+      const isBorrowed = borrower !== undefined && borrower !== nodeName;
+      return isBorrowed ? [{ address: addressAt(block.prefix, ordinal), nodeName: borrower }] : [];
+    });
+    yield { kind: 'route', value: { prefix: block.prefix, poolName, nodeName, borrowed } };
   }
 }
 

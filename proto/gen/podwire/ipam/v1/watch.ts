@@ -37,6 +37,11 @@ export enum WatchKind {
   WATCH_KIND_ENDPOINTS = 4,
   /** WATCH_KIND_RESERVATIONS - Reservations, by their name. */
   WATCH_KIND_RESERVATIONS = 5,
+  /**
+   * WATCH_KIND_ROUTES - The routes to blocks, named by the block's CIDR: whose a block is, and which of its addresses are on other nodes. An
+   * allocation or release in the owner's own block, which most are, changes none.
+   */
+  WATCH_KIND_ROUTES = 6,
   UNRECOGNIZED = -1,
 }
 
@@ -59,11 +64,14 @@ export enum WatchPhase {
 export interface WatchRequest {
   /** At least one kind. */
   kinds: WatchKind[];
-  /** Only this node, blocks of it, and endpoints on it; empty means all. Pools and reservations are told of whatever it is. */
+  /**
+   * Only this node, blocks of it, the routes to these, and endpoints on it; empty means all. Pools and reservations are told of
+   * whatever it is.
+   */
   nodeName: string;
   /**
-   * Only this pool, blocks in it, and endpoints with an address of it; empty means all. Nodes and reservations are told of
-   * whatever it is.
+   * Only this pool, blocks in it, the routes to these, and endpoints with an address of it; empty means all. Nodes and
+   * reservations are told of whatever it is.
    */
   poolName: string;
   /** The last resume_token received; empty for a snapshot. */
@@ -105,7 +113,30 @@ export interface WatchedChange {
     | //
     /** A reservation. */
     { $case: "reservation"; value: Reservation }
+    | //
+    /** The route to a block. */
+    { $case: "route"; value: BlockRoute }
     | undefined;
+}
+
+/** BlockRoute says on which nodes the addresses of a block are. */
+export interface BlockRoute {
+  /** The block's range (`10.65.79.0/26`). */
+  cidr: string;
+  /** Name of the pool that the block lies in; empty when that pool was deleted. */
+  poolName: string;
+  /** Name of the node that the block belongs to; empty when no node owns it. */
+  nodeName: string;
+  /** Addresses of the block that other nodes use, in the order of the addresses. Those that tell no node are not among them. */
+  borrowed: BorrowedAddress[];
+}
+
+/** BorrowedAddress is an address that another node than the block's owner uses. */
+export interface BorrowedAddress {
+  /** The address, without prefix length. */
+  address: string;
+  /** Name of the node that uses it. */
+  nodeName: string;
 }
 
 function createBaseWatchRequest(): WatchRequest {
@@ -332,6 +363,9 @@ export const WatchedChange: MessageFns<WatchedChange> = {
       case "reservation":
         Reservation.encode(message.object.value, writer.uint32(58).fork()).join();
         break;
+      case "route":
+        BlockRoute.encode(message.object.value, writer.uint32(66).fork()).join();
+        break;
     }
     return writer;
   },
@@ -405,6 +439,14 @@ export const WatchedChange: MessageFns<WatchedChange> = {
             message.object = { $case: "reservation", value: Reservation.decode(reader, reader.uint32()) };
             continue;
           }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.object = { $case: "route", value: BlockRoute.decode(reader, reader.uint32()) };
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -455,7 +497,171 @@ export const WatchedChange: MessageFns<WatchedChange> = {
         }
         break;
       }
+      case "route": {
+        if (object.object?.value !== undefined && object.object?.value !== null) {
+          message.object = { $case: "route", value: BlockRoute.fromPartial(object.object.value) };
+        }
+        break;
+      }
     }
+    return message;
+  },
+};
+
+function createBaseBlockRoute(): BlockRoute {
+  return { cidr: "", poolName: "", nodeName: "", borrowed: [] };
+}
+
+export const BlockRoute: MessageFns<BlockRoute> = {
+  encode(message: BlockRoute, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.cidr !== "") {
+      writer.uint32(10).string(message.cidr);
+    }
+    if (message.poolName !== "") {
+      writer.uint32(18).string(message.poolName);
+    }
+    if (message.nodeName !== "") {
+      writer.uint32(26).string(message.nodeName);
+    }
+    for (const v of message.borrowed) {
+      BorrowedAddress.encode(v!, writer.uint32(34).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): BlockRoute {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseBlockRoute();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.cidr = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.poolName = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.borrowed.push(BorrowedAddress.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<BlockRoute>): BlockRoute {
+    return BlockRoute.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<BlockRoute>): BlockRoute {
+    const message = createBaseBlockRoute();
+    message.cidr = object.cidr ?? "";
+    message.poolName = object.poolName ?? "";
+    message.nodeName = object.nodeName ?? "";
+    message.borrowed = object.borrowed?.map((e) => BorrowedAddress.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseBorrowedAddress(): BorrowedAddress {
+  return { address: "", nodeName: "" };
+}
+
+export const BorrowedAddress: MessageFns<BorrowedAddress> = {
+  encode(message: BorrowedAddress, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.address !== "") {
+      writer.uint32(10).string(message.address);
+    }
+    if (message.nodeName !== "") {
+      writer.uint32(18).string(message.nodeName);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): BorrowedAddress {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseBorrowedAddress();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.address = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<BorrowedAddress>): BorrowedAddress {
+    return BorrowedAddress.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<BorrowedAddress>): BorrowedAddress {
+    const message = createBaseBorrowedAddress();
+    message.address = object.address ?? "";
+    message.nodeName = object.nodeName ?? "";
     return message;
   },
 };
