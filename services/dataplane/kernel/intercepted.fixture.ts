@@ -47,12 +47,15 @@ export function intercept(kernel: Kernel): InterceptedKernel {
     open: async (netns) => {
       const session = await kernel.open(netns);
       return {
+        identity: session.identity,
         podSysctls: (keys) => session.podSysctls(keys),
         observe: (wanted) => session.observe(wanted),
         apply: (batch) => apply(session, batch),
         close: () => session.close(),
       };
     },
+    identify: (netns) => kernel.identify(netns),
+    veths: () => kernel.veths(),
     hostLink: (name) => kernel.hostLink(name),
     deleteHostLink: (link) => kernel.deleteHostLink(link),
     attached: () => kernel.attached(),

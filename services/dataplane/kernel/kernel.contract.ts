@@ -16,6 +16,8 @@ export interface KernelFixture {
   readonly filePath: string;
   /** Makes the network namespace of a pod. @returns its path */
   addPod(name: string): string;
+  /** The namespace is destroyed, with everything in it. */
+  removePod(name: string): void;
   /** A bridge, up, with an alias or none, on the node or in a pod. */
   addBridge(name: string, where: { readonly pod?: string; readonly alias?: string }): void;
   /** Takes everything away. */
@@ -85,6 +87,30 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
         message: expect.stringMatching(message),
         violations: [{ field: 'pod.netns' }],
       });
+    });
+  });
+
+  describe('the identity of a namespace', () => {
+    test('is the same wherever it is asked for, and nobody else’s', async () => {
+      const other = fixture.addPod('other');
+      const identity = await fixture.kernel.identify(network.netns);
+      expect(identity).toEqual(session.identity);
+      expect(await fixture.kernel.identify(other)).not.toEqual(identity);
+      expect(await fixture.kernel.identify(fixture.nodePath)).not.toEqual(identity);
+    });
+
+    test('is another once a namespace was replaced, also where it has the same inode', async () => {
+      const identities = [];
+      for (let round = 0; round < 5; round++) {
+        identities.push(await fixture.kernel.identify(fixture.addPod('again')));
+        fixture.removePod('again');
+      }
+      expect(new Set(identities.map((each) => each?.cookie)).size).toBe(5);
+    });
+
+    test('is none where there is no network namespace', async () => {
+      expect(await fixture.kernel.identify('/run/netns/nowhere')).toBeUndefined();
+      expect(await fixture.kernel.identify(fixture.filePath)).toBeUndefined();
     });
   });
 
@@ -369,6 +395,14 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       const { host, pod } = await observed();
       expect([host.link, host.routes, pod.link]).toEqual([undefined, [], undefined]);
       expect(await fixture.kernel.deleteHostLink(link)).toBe(false);
+    });
+
+    test('of kind veth are listed, whoever made them, and no others', async () => {
+      await applyAll([linkAdd!]);
+      fixture.addBridge('podwbridge', {});
+      const bare = await fixture.kernel.hostLink(HOST);
+      expect(await fixture.kernel.veths()).toEqual([bare]);
+      expect(bare).toMatchObject({ alias: null, up: false, mac: 'ee:ee:ee:ee:ee:ee', peerIndex: 2 });
     });
 
     test('that record attachments are listed by name, with their addresses, and no others', async () => {

@@ -28,6 +28,12 @@ export interface Kernel {
   open(netns: string): Promise<PodSession>;
 
   /**
+   * Looks which network namespace is at a path.
+   * Result: its identity, or undefined when there is nothing at the path, or something else. Idempotent.
+   */
+  identify(netns: string): Promise<NetnsIdentity | undefined>;
+
+  /**
    * Result: the node's link of that name, or undefined when there is none. Idempotent.
    */
   hostLink(name: string): Promise<ObservedLink | undefined>;
@@ -39,6 +45,12 @@ export interface Kernel {
   deleteHostLink(link: Pick<ObservedLink, 'name' | 'index'>): Promise<boolean>;
 
   /**
+   * Result: the node's veth links, whoever made them, in no order; complete, or a failure. Cheaper than {@link attached}, which
+   * reads routes too. Idempotent.
+   */
+  veths(): Promise<readonly ObservedLink[]>;
+
+  /**
    * Result: the attachments that host links record, in the order of the links' names; complete, or a failure. What comes or
    * goes meanwhile may or may not be among them.
    */
@@ -48,8 +60,20 @@ export interface Kernel {
   close(): Promise<void>;
 }
 
+/** What tells a network namespace from others of the same boot. */
+export interface NetnsIdentity {
+  /** Of the file that the kernel shows for it. The inode is used again as soon as the namespace is gone. */
+  readonly device: bigint;
+  readonly inode: bigint;
+  /** What no other namespace of this boot ever has; null where the kernel does not tell it (before 5.14). */
+  readonly cookie: bigint | null;
+}
+
 /** The node's network namespace and one pod's, for the time of one call. */
 export interface PodSession {
+  /** Of the pod's namespace. */
+  readonly identity: NetnsIdentity;
+
   /**
    * Reads sysctls of the pod's namespace.
    * Result: by `keyText`, the value, or null when there is no such key; complete, or a failure. Idempotent.

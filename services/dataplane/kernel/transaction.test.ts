@@ -174,6 +174,7 @@ describe('a plan that fails', () => {
     const before = kernel.print();
     let calls = 0;
     const broken: PodSession = {
+      identity: session.identity,
       podSysctls: (keys) => session.podSysctls(keys),
       observe: (all) => session.observe(all),
       apply: (batch) => (calls++ === 1 ? Promise.reject(new TypeError('defect')) : session.apply(batch)),

@@ -20,6 +20,7 @@ function memoryFixture(): Promise<KernelFixture> {
       kernel.addNamespace(path(name));
       return path(name);
     },
+    removePod: (name) => kernel.removeNamespace(path(name)),
     addBridge: (name, { pod, alias = '' }) => {
       const namespace = pod === undefined ? kernel.host : kernel.namespace(path(pod));
       const link = namespace.addLink({ name, mac: '02:00:00:00:00:01', mtuBytes: 1500 }, 'bridge');

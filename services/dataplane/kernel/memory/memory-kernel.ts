@@ -11,11 +11,13 @@ import {
 } from '../../plan/observed.js';
 import type { Batch, Route, Side, Step, SysctlKey } from '../../plan/step.js';
 import { kernelFailure, openFailure, ownNamespace } from '../errno.js';
-import type { AttachedLink, BatchOutcome, Kernel, PodSession, StepFailure } from '../kernel.js';
+import type { AttachedLink, BatchOutcome, Kernel, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
+import { Identities } from './identities.js';
 import { checkMtu, Errno, MemoryNamespace, show } from './namespace.js';
 
 /** Everything that can be made to fail: the steps, and the other questions to the kernel. */
-export type Operation = Step['type'] | 'open' | 'observe' | 'sysctl-read' | 'link-get' | 'link-list' | 'probe';
+export type Operation =
+  Step['type'] | 'open' | 'identify' | 'observe' | 'sysctl-read' | 'link-get' | 'link-list' | 'probe';
 
 interface Fault {
   readonly operation: Operation | 'any step';
@@ -37,6 +39,7 @@ export class MemoryKernel implements Kernel {
   readonly #faults: Fault[] = [];
   #closed = false;
   readonly #pauses: { readonly operation: Operation; readonly reached: () => void; readonly go: Promise<void> }[] = [];
+  readonly #identities = new Identities();
   /** Sessions that were opened and not closed. */
   openSessions = 0;
   /** Some kernels take no notice of the MAC address in the creating message. */
@@ -46,6 +49,11 @@ export class MemoryKernel implements Kernel {
     const namespace = new MemoryNamespace();
     this.#paths.set(path, namespace);
     return namespace;
+  }
+
+  /** The path is gone, and the namespace lives on: a process is in it. */
+  unmount(path: string): void {
+    this.#paths.delete(path);
   }
 
   /** The namespace that {@link addNamespace} made. */
@@ -63,7 +71,9 @@ export class MemoryKernel implements Kernel {
   removeNamespace(path: string): void {
     const namespace = this.#paths.get(path);
     this.#paths.delete(path);
-    if (namespace instanceof MemoryNamespace) for (const link of [...namespace.links]) namespace.removeLink(link);
+    if (!(namespace instanceof MemoryNamespace)) return;
+    this.#identities.remove(namespace);
+    for (const link of [...namespace.links]) namespace.removeLink(link);
   }
 
   /** Lets an operation fail, once, after it has succeeded `after` times. */
@@ -99,6 +109,13 @@ export class MemoryKernel implements Kernel {
     return this.#session(found);
   }
 
+  identify(netns: string): Promise<NetnsIdentity | undefined> {
+    return this.#ask('identify', 'namespace.open', () => {
+      const found = this.#paths.get(netns);
+      return found instanceof MemoryNamespace ? this.#identities.of(found) : undefined;
+    });
+  }
+
   hostLink(name: string): Promise<ObservedLink | undefined> {
     return this.#ask('link-get', 'link.get', () => (this.host.has(name) ? show(this.host.find(name)) : undefined));
   }
@@ -109,6 +126,12 @@ export class MemoryKernel implements Kernel {
       if (link) this.host.removeLink(link);
       return link !== undefined;
     });
+  }
+
+  veths(): Promise<readonly ObservedLink[]> {
+    return this.#ask('link-list', 'link.list', () =>
+      this.host.links.filter(({ kind }) => kind === 'veth').map((link) => show(link)),
+    );
   }
 
   attached(): Promise<readonly AttachedLink[]> {
@@ -144,6 +167,7 @@ export class MemoryKernel implements Kernel {
     this.openSessions++;
     let open = true;
     return {
+      identity: this.#identities.of(pod),
       podSysctls: (keys) => this.#ask('sysctl-read', 'sysctl.read', () => readSysctls(pod, keys)),
       observe: (wanted) => this.#ask('observe', 'link.get', () => observe(wanted, { host: this.host, pod })),
       apply: (batch) => this.#apply(batch, pod),

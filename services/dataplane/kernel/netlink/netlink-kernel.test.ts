@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { describe } from 'vitest';
 
 import { kernelContract, type KernelFixture } from '../kernel.contract.js';
-import { addPod, cleanUp, requireThrowawayNamespace, run } from './namespaces.fixture.js';
+import { addPod, cleanUp, removePod, requireThrowawayNamespace, run } from './namespaces.fixture.js';
 import { NetlinkKernel } from './netlink-kernel.js';
 
 async function netlinkFixture(): Promise<KernelFixture> {
@@ -19,6 +19,7 @@ async function netlinkFixture(): Promise<KernelFixture> {
     nodePath: '/proc/self/ns/net',
     filePath,
     addPod,
+    removePod,
     addBridge: (name, { pod, alias = '' }) => {
       const at = pod === undefined ? [] : ['-n', pod];
       run('ip', ...at, 'link', 'add', name, 'type', 'bridge');

@@ -4,7 +4,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { attachmentOfAlias, ROUTE_PROTOCOL } from '../../plan/desired.js';
 import type { ObservedLink } from '../../plan/observed.js';
 import { openFailure, ownNamespace } from '../errno.js';
-import type { AttachedLink, Kernel, PodSession } from '../kernel.js';
+import type { AttachedLink, Kernel, NetnsIdentity, PodSession } from '../kernel.js';
 import { getLink, MAIN_TABLE, toObservedLink } from './observe.js';
 import { asking, failureOfNetlink, hasErrno, refusalOf } from './refusal.js';
 import { NetlinkSession } from './session.js';
@@ -58,6 +58,17 @@ export class NetlinkKernel implements Kernel {
     return new NetlinkSession({ host: this.#node, pod });
   }
 
+  async identify(netns: string): Promise<NetnsIdentity | undefined> {
+    try {
+      const namespace = await openPod(netns);
+      await namespace.close();
+      return namespace.identity;
+    } catch (error) {
+      if (error instanceof Failure && error.code === 'INVALID_NETNS') return undefined;
+      throw error;
+    }
+  }
+
   hostLink(name: string): Promise<ObservedLink | undefined> {
     return asking(async () => {
       const link = await getLink(this.#node, { name });
@@ -74,6 +85,13 @@ export class NetlinkKernel implements Kernel {
       if (hasErrno(error, 'ENODEV')) return false;
       throw failureOfNetlink(error);
     }
+  }
+
+  veths(): Promise<readonly ObservedLink[]> {
+    return asking(async () => {
+      const links = await this.#node.links();
+      return links.filter(({ kind }) => kind === 'veth').map(toObservedLink);
+    });
   }
 
   attached(): Promise<readonly AttachedLink[]> {

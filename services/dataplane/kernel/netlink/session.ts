@@ -3,7 +3,7 @@ import { NetlinkError, type LinkSelector, type Namespace, type Outcome, type Ste
 import type { Wanted } from '../../plan/desired.js';
 import type { Observed, ObservedLink } from '../../plan/observed.js';
 import type { Batch, Side, Step, SysctlKey } from '../../plan/step.js';
-import type { BatchOutcome, PodSession, StepFailure } from '../kernel.js';
+import type { BatchOutcome, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
 import { observeEnd, readSysctls, toObservedLink } from './observe.js';
 import { asking, failureOfNetlink } from './refusal.js';
 import { toRequest } from './requests.js';
@@ -23,6 +23,10 @@ export class NetlinkSession implements PodSession {
 
   constructor(namespaces: Readonly<Record<Side, Namespace>>) {
     this.#namespaces = namespaces;
+  }
+
+  get identity(): NetnsIdentity {
+    return this.#namespaces.pod.identity;
   }
 
   podSysctls(keys: readonly SysctlKey[]): Promise<ReadonlyMap<string, string | null>> {
