@@ -134,6 +134,7 @@ describe('attach', () => {
             destination: '10.65.0.7/32',
             device: 'br0',
             gateway: undefined,
+            metric: 0,
             scope: 'link',
             protocol: 3,
           } as const;

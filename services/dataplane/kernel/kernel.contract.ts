@@ -34,6 +34,7 @@ const podRoute = (destination: string, gateway: string | undefined): Route => ({
   destination,
   device: 'eth0',
   gateway,
+  metric: 0,
   scope: gateway === undefined ? 'link' : 'global',
   protocol: 87,
 });
@@ -334,6 +335,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
         destination: '10.65.0.7/32',
         device: 'bridge0',
         gateway: undefined,
+        metric: 0,
         scope: 'link',
         protocol: 87,
       };

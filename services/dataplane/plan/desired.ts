@@ -1,8 +1,9 @@
 import { formatAttachment, parseAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { HOST_MAC } from '@podwire/shared/attachment/names';
-import { formatAddress, type Address } from '@podwire/shared/net/address';
+import type { Address, Family } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
+import { GATEWAY, HOST_LINK_LOCAL } from './gateway.js';
 import type { PodNetwork } from './pod-network.js';
 import type { LinkSpec, Neighbour, Route, SysctlKey } from './step.js';
 
@@ -12,11 +13,11 @@ import type { LinkSpec, Neighbour, Route, SysctlKey } from './step.js';
  */
 export const ROUTE_PROTOCOL = 87;
 
-/** Next hop of every pod (as Calico). Nobody has the address: a neighbour entry, and proxy ARP, lead to the host's end. */
-export const GATEWAY = '169.254.1.1';
-
-/** {@link GATEWAY} as a number, for comparisons. */
-export const GATEWAY_ADDRESS: Address = { family: 4, value: 0xa9_fe_01_01n };
+/**
+ * Metric of every route, unless another interface of the pod has the destination already: the best that IPv4 has, and the one
+ * that `ip -6 route` gives.
+ */
+export const METRIC: Readonly<Record<Family, number>> = { 4: 0, 6: 1024 };
 
 /** Begins the alias of every host interface that Podwire made. */
 const ALIAS_PREFIX = 'podwire:';
@@ -28,6 +29,8 @@ export interface WantedSysctl {
   readonly device: string | undefined;
   /** A failure to set it is a warning. */
   readonly optional: boolean;
+  /** In the pod: has to be set before its link comes up and gets addresses. */
+  readonly early: boolean;
 }
 
 /** The wanted state of one end of the wire and of what is around it in its namespace. */
@@ -35,7 +38,7 @@ export interface WantedEnd {
   readonly link: LinkSpec;
   /** Undefined: whatever it is. */
   readonly alias: string | undefined;
-  /** CIDRs. */
+  /** CIDRs. Those on the node's end are addresses that the kernel may give it by itself as well. */
   readonly addresses: readonly string[];
   /** In the order in which the kernel takes them: a next hop's own route first. */
   readonly routes: readonly Route[];
@@ -60,52 +63,105 @@ export function attachmentOfAlias(alias: string | null): Attachment | undefined 
   return alias?.startsWith(ALIAS_PREFIX) ? parseAttachment(alias.slice(ALIAS_PREFIX.length)) : undefined;
 }
 
-/** The kernel's state that gives a pod its network (calico.md 4.6 to 4.8). IPv4; the callers have refused everything else. */
+/** The kernel's state that gives a pod its network (calico.md 4.6 to 4.8), of the families that it has addresses of. */
 export function desired(network: PodNetwork): Wanted {
   return { attachment: network.attachment, host: hostEnd(network), pod: podEnd(network) };
 }
 
 function hostEnd({ attachment, hostInterfaceName: name, addresses, mtuBytes }: PodNetwork): WantedEnd {
-  const sysctl = (key: SysctlKey, value: string): WantedSysctl => ({ key, value, device: name, optional: false });
+  const families = familiesOf(addresses);
   return {
     link: { name, mac: HOST_MAC, mtuBytes },
     alias: aliasOf(attachment),
-    addresses: [],
-    routes: addresses.map((address) => onLink(formatPrefix(hostPrefix(address)), name)),
+    // The kernel makes it too, but only when both ends are up, and not where `addr_gen_mode` is another.
+    addresses: families.includes(6) ? [HOST_LINK_LOCAL] : [],
+    routes: addresses.map((address) => onLink(formatPrefix(hostPrefix(address)), address.family, name)),
     neighbours: [],
     sysctls: [
-      // Packets from the pod to 127.0.0.0/8 that port mappings redirect are no martians.
-      sysctl(['net', 'ipv4', 'conf', name, 'route_localnet'], '1'),
-      // Without it the kernel waits up to 0.8 s before it answers for the gateway.
-      { ...sysctl(['net', 'ipv4', 'neigh', name, 'proxy_delay'], '0'), optional: true },
-      sysctl(['net', 'ipv4', 'conf', name, 'proxy_arp'], '1'),
-      sysctl(['net', 'ipv4', 'conf', name, 'forwarding'], '1'),
-      // Strict: a pod sends from its own addresses alone.
-      sysctl(['net', 'ipv4', 'conf', name, 'rp_filter'], '1'),
+      ...(families.includes(4) ? hostSysctls4(name) : []),
+      // Strict: a pod sends from its own addresses alone. Without an address of IPv4, from none.
+      ofLink(['net', 'ipv4', 'conf', name, 'rp_filter'], '1'),
+      ...(families.includes(6) ? hostSysctls6(name) : []),
       // A pod must not reconfigure the node by router advertisements. The key is missing where IPv6 is off.
-      { ...sysctl(['net', 'ipv6', 'conf', name, 'accept_ra'], '0'), optional: true },
+      { ...ofLink(['net', 'ipv6', 'conf', name, 'accept_ra'], '0'), optional: true },
     ],
   };
+}
+
+function hostSysctls4(name: string): WantedSysctl[] {
+  return [
+    // Packets from the pod to 127.0.0.0/8 that port mappings redirect are no martians.
+    ofLink(['net', 'ipv4', 'conf', name, 'route_localnet'], '1'),
+    // Without it the kernel waits up to 0.8 s before it answers for the gateway.
+    { ...ofLink(['net', 'ipv4', 'neigh', name, 'proxy_delay'], '0'), optional: true },
+    ofLink(['net', 'ipv4', 'conf', name, 'proxy_arp'], '1'),
+    ofLink(['net', 'ipv4', 'conf', name, 'forwarding'], '1'),
+  ];
+}
+
+function hostSysctls6(name: string): WantedSysctl[] {
+  const key = (setting: string): SysctlKey => ['net', 'ipv6', 'conf', name, setting];
+  return [
+    // The node may have switched IPv6 off for interfaces to come. First, as an address is refused while it is off.
+    ofLink(key('disable_ipv6'), '0'),
+    // The gateway's address comes back by itself after the link was down. Kernels before 4.11 know no other way.
+    { ...ofLink(key('addr_gen_mode'), '0'), optional: true },
+    // Nobody else can have it, and a pod that claims it must not take it from the node.
+    ofLink(key('accept_dad'), '0'),
+    ofLink(key('proxy_ndp'), '1'),
+    ofLink(key('forwarding'), '1'),
+  ];
 }
 
 function podEnd({ attachment, mac, addresses, routes, mtuBytes, ipForwarding }: PodNetwork): WantedEnd {
   const name = attachment.interfaceName;
+  const families = familiesOf(addresses);
+  const forwarding = ipForwarding ? '1' : '0';
   const viaGateway = routes.map((prefix): Route => {
-    const destination = formatPrefix(prefix);
-    return { destination, device: name, gateway: GATEWAY, scope: 'global', protocol: ROUTE_PROTOCOL };
+    const { family } = prefix;
+    const route = { gateway: GATEWAY[family], scope: 'global', protocol: ROUTE_PROTOCOL } as const;
+    return { destination: formatPrefix(prefix), device: name, metric: METRIC[family], ...route };
   });
   return {
     link: { name, mac, mtuBytes },
     alias: undefined,
-    addresses: addresses.map((address) => `${formatAddress(address)}/32`),
-    routes: [onLink(`${GATEWAY}/32`, name), ...viaGateway],
-    neighbours: [{ device: name, address: GATEWAY, mac: HOST_MAC }],
+    addresses: addresses.map((address) => formatPrefix(hostPrefix(address))),
+    // A link-local next hop needs no route of its own.
+    routes: [...(families.includes(4) ? [onLink(`${GATEWAY[4]}/32`, 4, name)] : []), ...viaGateway],
+    neighbours: families.map((family) => ({ device: name, address: GATEWAY[family], mac: HOST_MAC })),
     sysctls: [
-      { key: ['net', 'ipv4', 'ip_forward'], value: ipForwarding ? '1' : '0', device: undefined, optional: false },
+      ...(families.includes(6) ? podSysctls6(name) : []),
+      ...(families.includes(4) ? [ofNamespace(['net', 'ipv4', 'ip_forward'], forwarding)] : []),
+      ...(families.includes(6) ? [ofNamespace(['net', 'ipv6', 'conf', 'all', 'forwarding'], forwarding)] : []),
     ],
   };
 }
 
-function onLink(destination: string, device: string): Route {
-  return { destination, device, gateway: undefined, scope: 'link', protocol: ROUTE_PROTOCOL };
+/** What has to be before the pod's link comes up. Runtimes switch IPv6 off in a pod's namespace. */
+function podSysctls6(name: string): WantedSysctl[] {
+  const key = (device: string, setting: string): SysctlKey => ['net', 'ipv6', 'conf', device, setting];
+  // `all` sets all the others as well. It comes after them, so that they get their own values back when it is undone before them.
+  const switches = ['lo', 'default', 'all'].map((device) => ofNamespace(key(device, 'disable_ipv6'), '0'));
+  const own = [ofLink(key(name, 'disable_ipv6'), '0'), ofLink(key(name, 'accept_dad'), '0')];
+  return [...switches, ...own].map((sysctl) => ({ ...sysctl, early: true }));
+}
+
+/** The families that a pod has addresses of. */
+export function familiesOf(addresses: readonly Address[]): Family[] {
+  return ([4, 6] as const).filter((family) => addresses.some((address) => address.family === family));
+}
+
+/** A sysctl whose key has the link's name as its fourth segment. */
+function ofLink(key: SysctlKey, value: string): WantedSysctl {
+  return { key, value, device: key[3], optional: false, early: false };
+}
+
+function ofNamespace(key: SysctlKey, value: string): WantedSysctl {
+  return { key, value, device: undefined, optional: false, early: false };
+}
+
+/** The kernel knows scopes in IPv4 only. */
+function onLink(destination: string, family: Family, device: string): Route {
+  const scope = family === 4 ? 'link' : 'global';
+  return { destination, device, gateway: undefined, metric: METRIC[family], scope, protocol: ROUTE_PROTOCOL };
 }

@@ -26,6 +26,7 @@ const route = (destination: string, rest: Partial<ObservedRoute> = {}): Observed
   device: 'eth0',
   deviceAlias: null,
   gateway: '169.254.1.1',
+  metric: 0,
   scope: 'global',
   protocol: 87,
   unicast: true,

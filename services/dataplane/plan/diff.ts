@@ -1,5 +1,6 @@
 import { ROUTE_PROTOCOL, type Wanted, type WantedEnd, type WantedSysctl } from './desired.js';
 import { formatDestination, formatKey, formatNeighbour, formatRoute } from './notation.js';
+import { withFreeMetrics } from './metric.js';
 import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from './observed.js';
 import type { LinkChange, Neighbour, Route, Side, Step } from './step.js';
 import { wireState, withBareWire } from './wire.js';
@@ -37,8 +38,17 @@ export function differences(wanted: Wanted, observed: Observed): Difference[] {
  * Empty when both links are as wanted.
  */
 export function corrections(wanted: Wanted, links: Readonly<Partial<Record<Side, ObservedLink>>>): Step[] {
-  const of = (side: Side): Mend[] => mendLink({ side, wanted: wanted[side], link: links[side] });
-  return [...of('host'), ...of('pod')].map(({ step }) => step);
+  const of = (side: Side): Step[] => {
+    const steps = mendLink({ side, wanted: wanted[side], link: links[side] }).map(({ step }) => step);
+    // With its MAC address a link loses its neighbour entries.
+    const isMacSet = steps.some((step) => step.type === 'link-set' && step.change.mac !== undefined);
+    const lost = isMacSet ? wanted[side].neighbours : [];
+    return [
+      ...steps,
+      ...lost.map((neighbour): Step => ({ type: 'neighbour-set', side, neighbour, previous: undefined })),
+    ];
+  };
+  return [...of('host'), ...of('pod')];
 }
 
 interface End {
@@ -47,7 +57,8 @@ interface End {
   readonly observed: ObservedEnd;
 }
 
-function mends(wanted: Wanted, found: Observed): Mend[] {
+function mends(asked: Wanted, found: Observed): Mend[] {
+  const wanted = withFreeMetrics(asked, found.pod.routes);
   const wiring = mendWire(wanted, found);
   const observed = wireState(found) === 'paired' ? found : withBareWire(wanted, found);
   const host: End = { side: 'host', wanted: wanted.host, observed: observed.host };
@@ -57,13 +68,15 @@ function mends(wanted: Wanted, found: Observed): Mend[] {
     ...wiring,
     // The node's end is complete before the pod's comes up: no packet of the pod meets an unguarded interface.
     ...mendLink({ side: 'host', wanted: wanted.host, link: observed.host.link }),
-    ...mendSysctls(host),
+    ...mendSysctls(host, () => true),
+    ...addAddresses(host),
+    ...mendSysctls(pod, ({ early }) => early),
     ...cleared.mends,
     ...mendLink({ side: 'pod', wanted: wanted.pod, link: observed.pod.link }),
     ...addAddresses(pod),
     ...mendNeighbours(pod),
     ...mendRoutes(pod),
-    ...mendSysctls(pod),
+    ...mendSysctls(pod, ({ early }) => !early),
     // Last, so that nothing is sent to a pod that is not ready.
     ...mendRoutes(host),
     ...deleteRoutes(pod),
@@ -162,10 +175,10 @@ function linkAttributes({ link: { mac, mtuBytes }, alias }: WantedEnd, link: Obs
   ];
 }
 
-function mendSysctls({ side, wanted, observed }: End): Mend[] {
-  return wanted.sysctls.flatMap((sysctl) =>
-    mendSysctl(side, { sysctl, found: observed.sysctls.get(keyText(sysctl.key)) }),
-  );
+function mendSysctls({ side, wanted, observed }: End, isDue: (sysctl: WantedSysctl) => boolean): Mend[] {
+  return wanted.sysctls
+    .filter(isDue)
+    .flatMap((sysctl) => mendSysctl(side, { sysctl, found: observed.sysctls.get(keyText(sysctl.key)) }));
 }
 
 interface SysctlPair {
@@ -193,7 +206,9 @@ function addAddresses({ side, wanted, observed }: End): Mend[] {
     const device = wanted.link.name;
     const object = `${side} address ${formatDestination(address)} dev ${device}`;
     const difference = { object, wanted: 'present', actual: 'missing' };
-    return { step: { type: 'address-add', side, device, address }, differences: [difference] };
+    // The kernel may have made the node's own in the meantime.
+    const type = side === 'host' ? 'address-set' : 'address-add';
+    return { step: { type, side, device, address }, differences: [difference] };
   });
 }
 
@@ -238,7 +253,7 @@ function mendNeighbours({ side, wanted, observed }: End): Mend[] {
 
 function mendRoutes({ side, wanted, observed }: End): Mend[] {
   return wanted.routes.flatMap((route): Mend[] => {
-    const found = observed.routes.find(({ destination }) => destination === route.destination);
+    const found = observed.routes.find(isInPlaceOf(route));
     if (found && isSameRoute(found, route)) return [];
     const previous = found && asRoute(found);
     const step: Step = previous ? { type: 'route-replace', side, route, previous } : { type: 'route-add', side, route };
@@ -250,10 +265,10 @@ function mendRoutes({ side, wanted, observed }: End): Mend[] {
 
 /** Routes by this link that Podwire made and nobody wants any longer. */
 function unwantedRoutes({ wanted, observed }: End): Route[] {
-  const isUnwanted = ({ device, protocol, destination }: ObservedRoute) =>
-    device === wanted.link.name &&
-    protocol === ROUTE_PROTOCOL &&
-    !wanted.routes.some((route) => route.destination === destination);
+  const isUnwanted = (route: ObservedRoute) =>
+    route.device === wanted.link.name &&
+    route.protocol === ROUTE_PROTOCOL &&
+    !wanted.routes.some((other) => isInPlaceOf(other)(route));
   return observed.routes.filter(isUnwanted).flatMap((route) => asRoute(route) ?? []);
 }
 
@@ -283,6 +298,11 @@ function deleteAddresses({ side, wanted, observed }: End, stale: readonly string
     });
 }
 
+/** The kernel has one route to a destination for each metric. */
+function isInPlaceOf({ destination, metric }: Route): (found: ObservedRoute) => boolean {
+  return (found) => found.destination === destination && found.metric === metric;
+}
+
 function isSameRoute(found: ObservedRoute, route: Route): boolean {
   return (
     found.unicast &&
@@ -294,7 +314,7 @@ function isSameRoute(found: ObservedRoute, route: Route): boolean {
 }
 
 /** What a step could put back; undefined for routes that Podwire never makes. */
-function asRoute({ destination, device, gateway, scope, protocol, unicast }: ObservedRoute): Route | undefined {
+function asRoute({ destination, device, gateway, metric, scope, protocol, unicast }: ObservedRoute): Route | undefined {
   if (!unicast || device === null || (scope !== 'link' && scope !== 'global')) return undefined;
-  return { destination, device, gateway, scope, protocol };
+  return { destination, device, gateway, metric, scope, protocol };
 }

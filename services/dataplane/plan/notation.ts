@@ -12,7 +12,9 @@ export function formatStep(step: Step): string {
     case 'link-set':
       return ip(step, `link set ${step.name}${formatChange(step.change)}`);
     case 'address-add':
-      return ip(step, `address add ${step.address} dev ${step.device}`);
+      return ip(step, `address add ${step.address} dev ${step.device}${withoutDad(step.address)}`);
+    case 'address-set':
+      return ip(step, `address replace ${step.address} dev ${step.device}${withoutDad(step.address)}`);
     case 'address-delete':
       return ip(step, `address delete ${step.address} dev ${step.device}`);
     case 'route-add':
@@ -31,9 +33,19 @@ export function formatStep(step: Step): string {
 }
 
 /** `default via 169.254.1.1 dev eth0 proto 87`, as `ip route` prints it. */
-export function formatRoute({ destination, gateway, device, protocol, scope }: Route): string {
-  const via = gateway === undefined ? '' : ` via ${gateway}`;
-  return `${formatDestination(destination)}${via} dev ${device} proto ${protocol}${scope === 'link' ? ' scope link' : ''}`;
+export function formatRoute({ destination, gateway, device, protocol, scope, metric }: Route): string {
+  return [
+    formatDestination(destination),
+    gateway === undefined ? '' : ` via ${gateway}`,
+    ` dev ${device} proto ${protocol}`,
+    scope === 'link' ? ' scope link' : '',
+    metric === 0 ? '' : ` metric ${metric}`,
+  ].join('');
+}
+
+/** Duplicate address detection would keep an address from being used for a second. */
+function withoutDad(cidr: string): string {
+  return cidr.includes(':') ? ' nodad' : '';
 }
 
 /** A CIDR as `ip route` prints it: `default`, and single addresses without their length. */

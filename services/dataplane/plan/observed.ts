@@ -1,3 +1,4 @@
+import { ROUTE_PROTOCOL, type WantedEnd } from './desired.js';
 import type { SysctlKey } from './step.js';
 
 /** A link as the kernel shows it. */
@@ -18,13 +19,14 @@ export interface ObservedLink {
   readonly peerIndex: number | undefined;
 }
 
-/** A route of the main table with metric 0, the only ones that Podwire's can collide with. */
+/** A route of the main table. */
 export interface ObservedRoute {
   readonly destination: string;
   /** Name of its link, and the link's alias; null for routes without a link, or with several. */
   readonly device: string | null;
   readonly deviceAlias: string | null;
   readonly gateway: string | undefined;
+  readonly metric: number;
   /** As `ip route` names scopes. */
   readonly scope: string;
   readonly protocol: number;
@@ -40,11 +42,11 @@ export interface ObservedNeighbour {
 /** What is in one of the two namespaces, as far as it matters for one attachment. */
 export interface ObservedEnd {
   readonly link: ObservedLink | undefined;
-  /** CIDRs on the link. */
+  /** CIDRs on the link; of the link-local ones only those that are wanted, as the kernel makes others when it likes. */
   readonly addresses: readonly string[];
-  /** Routes by the link, and routes by any link to a wanted destination. */
+  /** Podwire's routes by the link, and routes by any link to a wanted destination, whatever their metric. */
   readonly routes: readonly ObservedRoute[];
-  /** Entries on the link. */
+  /** Entries on the link: permanent ones, and those of wanted addresses. */
   readonly neighbours: readonly ObservedNeighbour[];
   /** By {@link keyText}: the value, or null when there is no such key. A key that was not read is absent. */
   readonly sysctls: ReadonlyMap<string, string | null>;
@@ -58,4 +60,26 @@ export interface Observed {
 /** A sysctl's path as one text, to look it up by. */
 export function keyText(key: SysctlKey): string {
   return key.join('/');
+}
+
+/** The first 10 bits of IPv6's link-local addresses (RFC 4291, section 2.5.6), as they begin in text. */
+const LINK_LOCAL = /^fe[89ab]/;
+
+/** Whether an address on the link belongs to {@link ObservedEnd.addresses}. */
+export function isAddressOf({ addresses }: WantedEnd, cidr: string): boolean {
+  return !LINK_LOCAL.test(cidr) || addresses.includes(cidr);
+}
+
+/** Whether a route of the namespace belongs to {@link ObservedEnd.routes}. */
+export function isRouteOf(
+  { link, routes }: WantedEnd,
+  route: Pick<ObservedRoute, 'destination' | 'device' | 'protocol'>,
+) {
+  const isOwn = route.device === link.name && route.protocol === ROUTE_PROTOCOL;
+  return isOwn || routes.some(({ destination }) => destination === route.destination);
+}
+
+/** Whether an entry on the link belongs to {@link ObservedEnd.neighbours}. */
+export function isNeighbourOf({ neighbours }: WantedEnd, { address, permanent }: ObservedNeighbour): boolean {
+  return permanent || neighbours.some((neighbour) => neighbour.address === address);
 }

@@ -11,6 +11,7 @@ const route: Route = {
   destination: '10.0.0.0/8',
   device: 'eth0',
   gateway: '169.254.1.1',
+  metric: 0,
   scope: 'global',
   protocol: 87,
 };
@@ -110,6 +111,7 @@ describe('undoing', () => {
       destination: '10.65.0.7/32',
       device: 'podwa',
       gateway: undefined,
+      metric: 0,
       scope: 'link',
       protocol: 87,
     };

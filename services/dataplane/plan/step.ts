@@ -19,14 +19,17 @@ export interface LinkChange {
   readonly mtuBytes?: number;
 }
 
-/** A unicast route in the main table with metric 0, the kernel's best for IPv4. */
+/** A unicast route in the main table. */
 export interface Route {
-  /** CIDR: `10.65.0.7/32`, `0.0.0.0/0`. */
+  /** CIDR: `10.65.0.7/32`, `0.0.0.0/0`, `::/0`. */
   readonly destination: string;
   /** Name of the link that packets leave by. */
   readonly device: string;
   /** Next hop; undefined when the destination is on the link itself. */
   readonly gateway: string | undefined;
+  /** Of routes to one destination the one with the lowest counts. 0 is the best of IPv4, and IPv6 has none below 1. */
+  readonly metric: number;
+  /** Always `global` for IPv6, which has no scopes. */
   readonly scope: 'link' | 'global';
   /** Who made the route: a number of linux/rtnetlink.h, or {@link ROUTE_PROTOCOL}. */
   readonly protocol: number;
@@ -68,7 +71,8 @@ export type Step =
       readonly previous: LinkChange;
     }
   | {
-      readonly type: 'address-add' | 'address-delete';
+      /** `address-set` takes an address that is there already as it is. */
+      readonly type: 'address-add' | 'address-set' | 'address-delete';
       readonly side: Side;
       readonly device: string;
       /** CIDR. */
@@ -100,6 +104,7 @@ export function inverseOf(step: Step): Step | undefined {
     case 'link-set':
       return { ...step, change: step.previous, previous: step.change };
     case 'address-add':
+    case 'address-set':
       return { ...step, type: 'address-delete' };
     case 'address-delete':
       return { ...step, type: 'address-add' };
@@ -149,6 +154,7 @@ function deviceOf(step: Step): string | undefined {
     case 'link-set':
       return step.name;
     case 'address-add':
+    case 'address-set':
     case 'address-delete':
     case 'sysctl-write':
       return step.device;

@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { desired } from './desired.js';
 import type { Observed, ObservedLink, ObservedRoute } from './observed.js';
 import { asWanted, changed } from './observed.fixture.js';
-import { podNetwork } from './pod-network.fixture.js';
+import { address, podNetwork } from './pod-network.fixture.js';
 import { isMadeFor, nothingObserved, obstacleTo, wireState } from './wire.js';
 
 const network = podNetwork('a', { hostInterfaceName: 'podwa' });
@@ -42,12 +42,42 @@ describe('a host link was made for the attachment', () => {
   });
 });
 
+describe('what stands in the way of an IPv6 address', () => {
+  const ipv6 = desired(podNetwork('a', { hostInterfaceName: 'podwa', addresses: [address('fd65::7')] }));
+  const by = (metric: number): Observed => ({
+    ...good,
+    host: changed(good.host, {
+      routes: [
+        {
+          destination: 'fd65::7/128',
+          device: 'br0',
+          deviceAlias: null,
+          gateway: undefined,
+          metric,
+          scope: 'global',
+          protocol: 3,
+          unicast: true,
+        },
+      ],
+    }),
+  });
+
+  test.each([1, 1024])('is a route of metric %i, which goes before Podwire’s', (metric) => {
+    expect(obstacleTo(ipv6, by(metric))?.failure.message).toMatch(/route to fd65::7 by br0/);
+  });
+
+  test('is no route of a higher metric', () => {
+    expect(obstacleTo(ipv6, by(1025))).toBeUndefined();
+  });
+});
+
 describe('what stands in the way', () => {
   const foreignRoute = (rest: Partial<ObservedRoute>): ObservedRoute => ({
     destination: '10.65.0.7/32',
     device: 'cali1',
     deviceAlias: null,
     gateway: undefined,
+    metric: 0,
     scope: 'link',
     protocol: 3,
     unicast: true,
@@ -82,15 +112,30 @@ describe('what stands in the way', () => {
     ],
     [
       'a blackhole',
-      { ...good, host: changed(good.host, { routes: [foreignRoute({ device: null })] }) },
+      { ...good, host: changed(good.host, { routes: [foreignRoute({ device: null, unicast: false })] }) },
       'ROUTE_TAKEN',
-      /no single interface/,
+      /that throws packets away/,
     ],
     [
-      'a default route of the pod by another interface',
-      { ...good, pod: changed(good.pod, { routes: [foreignRoute({ destination: '0.0.0.0/0', device: 'net1' })] }) },
+      'a blackhole with Podwire’s own number',
+      { ...good, host: changed(good.host, { routes: [foreignRoute({ device: null, unicast: false, protocol: 87 })] }) },
       'ROUTE_TAKEN',
-      /pod already has a route to default by net1/,
+      /that throws packets away/,
+    ],
+    [
+      'a route by several interfaces',
+      { ...good, host: changed(good.host, { routes: [foreignRoute({ device: null })] }) },
+      'ROUTE_TAKEN',
+      /by several interfaces/,
+    ],
+    [
+      'a default route of the pod to nowhere',
+      {
+        ...good,
+        pod: changed(good.pod, { routes: [foreignRoute({ destination: '0.0.0.0/0', device: null, unicast: false })] }),
+      },
+      'ROUTE_TAKEN',
+      /pod already has a route to default that throws packets away/,
     ],
   ])('%s', (_, observed, code, message) => {
     const failure = obstacleTo(wanted, observed)?.failure;
@@ -108,6 +153,18 @@ describe('what stands in the way', () => {
         ...good,
         host: changed(good.host, { routes: [foreignRoute({ device: 'podwb', deviceAlias: 'podwire:net/b/eth0' })] }),
       },
+    ],
+    [
+      'a route to an address that another node had borrowed',
+      { ...good, host: changed(good.host, { routes: [foreignRoute({ device: 'vxlan4.podwire', protocol: 87 })] }) },
+    ],
+    [
+      'a route of somebody else’s that Podwire’s goes before',
+      { ...good, host: changed(good.host, { routes: [foreignRoute({ metric: 1 })] }) },
+    ],
+    [
+      'a default route of the pod by another interface',
+      { ...good, pod: changed(good.pod, { routes: [foreignRoute({ destination: '0.0.0.0/0', device: 'net1' })] }) },
     ],
   ])('not: %s', (_, observed) => {
     expect(obstacleTo(wanted, observed)).toBeUndefined();

@@ -2,7 +2,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { HOST_MAC } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { aliasOf, attachmentOfAlias, type Wanted, type WantedEnd } from './desired.js';
+import { aliasOf, attachmentOfAlias, ROUTE_PROTOCOL, type Wanted, type WantedEnd } from './desired.js';
 import { formatDestination } from './notation.js';
 import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from './observed.js';
 import type { Side } from './step.js';
@@ -44,7 +44,8 @@ export interface Obstacle {
 
 /**
  * What stands in the way of the wanted state, or undefined.
- * A route by the interface of another attachment of ours is no obstacle: IPAM has given the address to this one since.
+ * A route of the node that is Podwire's own is no obstacle: IPAM has given the address to this attachment since. Nor is one of the
+ * pod by another of its interfaces.
  */
 export function obstacleTo(wanted: Wanted, observed: Observed): Obstacle | undefined {
   const { host, pod } = observed;
@@ -55,8 +56,7 @@ export function obstacleTo(wanted: Wanted, observed: Observed): Obstacle | undef
     return { ...foreignLink('pod', pod.link), failure: interfaceExists(pod.link) };
   }
   return (
-    routeTaken('host', { wanted: wanted.host, observed: host }) ??
-    routeTaken('pod', { wanted: wanted.pod, observed: pod })
+    nodeRouteTaken({ wanted: wanted.host, observed: host }) ?? podRouteBlocked({ wanted: wanted.pod, observed: pod })
   );
 }
 
@@ -92,28 +92,55 @@ interface End {
   readonly observed: ObservedEnd;
 }
 
-function routeTaken(side: Side, { wanted, observed }: End): Obstacle | undefined {
-  const destinations = wanted.routes.map((route) => route.destination);
-  const foreign = observed.routes.find(
-    (route) => destinations.includes(route.destination) && isForeign(route, wanted.link.name),
+/** A stranger's route that would go before the node's own, or that the kernel would not have beside it. */
+function nodeRouteTaken({ wanted, observed }: End): Obstacle | undefined {
+  const foreign = observed.routes.find((route) =>
+    wanted.routes.some(
+      ({ destination, metric }) =>
+        destination === route.destination && route.metric <= metric && isForeign(route, wanted.link.name),
+    ),
   );
   if (!foreign) return undefined;
   const destination = formatDestination(foreign.destination);
-  const holder = foreign.device ?? 'no single interface';
+  const holder = holderOf(foreign);
   const failure = new Failure(
     'ROUTE_TAKEN',
-    side === 'host'
-      ? `the node already has a route to ${destination} by ${holder}, which is not Podwire’s: remove that route, or what ` +
-          'holds the address there'
-      : `the pod already has a route to ${destination} by ${holder}: one interface of a pod can have it; remove the ` +
-          'other, or its route',
-    { details: { route: destination, interface: holder } },
+    `the node already has a route to ${destination} ${holder}, which is not Podwire’s: remove that route, or what holds the ` +
+      'address there',
+    { details: { route: destination, interface: foreign.device ?? '' } },
   );
-  return { object: `${side} route ${destination} dev ${wanted.link.name}`, actual: `by ${holder}`, failure };
+  return { object: `host route ${destination} dev ${wanted.link.name}`, actual: holder, failure };
 }
 
-function isForeign({ device, deviceAlias }: ObservedRoute, own: string): boolean {
-  return device !== own && attachmentOfAlias(deviceAlias) === undefined;
+/**
+ * A route of the pod that throws packets away in place of the wanted one. Routes by other interfaces are no obstacle: the wanted
+ * one gets a higher metric.
+ */
+function podRouteBlocked({ wanted, observed }: End): Obstacle | undefined {
+  const blocking = observed.routes.find((route) =>
+    wanted.routes.some(
+      ({ destination, metric }) => destination === route.destination && route.metric <= metric && !route.unicast,
+    ),
+  );
+  if (!blocking) return undefined;
+  const destination = formatDestination(blocking.destination);
+  const failure = new Failure(
+    'ROUTE_TAKEN',
+    `the pod already has a route to ${destination} that throws packets away (blackhole, unreachable or prohibit): remove it`,
+    { details: { route: destination, interface: '' } },
+  );
+  return { object: `pod route ${destination} dev ${wanted.link.name}`, actual: 'thrown away', failure };
+}
+
+function holderOf({ device, unicast }: ObservedRoute): string {
+  if (!unicast) return 'that throws packets away';
+  return device === null ? 'by several interfaces' : `by ${device}`;
+}
+
+/** Podwire's own are those by a pod's interface, and those to an address that another node has borrowed until a moment ago. */
+function isForeign({ device, deviceAlias, protocol, unicast }: ObservedRoute, own: string): boolean {
+  const isOurs = attachmentOfAlias(deviceAlias) !== undefined || (unicast && protocol === ROUTE_PROTOCOL);
+  return device !== own && !isOurs;
 }
 
 /** What would be observed right after the veth pair was made: two bare ends, and around them what is there already. */

@@ -47,6 +47,14 @@ describe('a pod', () => {
     expect(routes.map(formatPrefix)).toEqual(['0.0.0.0/0']);
   });
 
+  test('of IPv6, or of both families, is read; each family gets its default route', () => {
+    const routesOf = (addresses: string[]) => read({ ...good(), addresses }).routes.map(formatPrefix);
+    expect(routesOf(['FD65:0::7/128'])).toEqual(['::/0']);
+    expect(routesOf(['fd65::7/128', '10.65.0.7/32'])).toEqual(['0.0.0.0/0', '::/0']);
+    const { addresses } = read({ ...good(), addresses: ['FD65:0::7/128', '10.65.0.7/32'] });
+    expect(addresses.map(formatAddress)).toEqual(['fd65::7', '10.65.0.7']);
+  });
+
   test('keeps what is given', () => {
     const message = {
       ...good(),
@@ -90,7 +98,15 @@ describe('a pod', () => {
     ['pod.addresses', { addresses: [] }, /empty/],
     ['pod.addresses[0]', { addresses: ['10.65.0.7'] }, /not a CIDR/],
     ['pod.addresses[0]', { addresses: ['10.65.0.7/24'] }, /length has to be 32/],
-    ['pod.addresses[0]', { addresses: ['fd00::7/128'] }, /wires IPv4 only/],
+    ['pod.addresses[0]', { addresses: ['fd65::7'] }, /not a CIDR/],
+    ['pod.addresses[0]', { addresses: ['fd65::7/64'] }, /length has to be 128/],
+    ['pod.addresses[0]', { addresses: ['::/128'] }, /stand for IPv4/],
+    ['pod.addresses[0]', { addresses: ['::1/128'] }, /loopback/],
+    ['pod.addresses[0]', { addresses: ['::10.65.0.7/128'] }, /not a CIDR/],
+    ['pod.addresses[0]', { addresses: ['::ffff:10.65.0.7/128'] }, /not a CIDR/],
+    ['pod.addresses[0]', { addresses: ['fe80::ecee:eeff:feee:eeee/128'] }, /gateway/],
+    ['pod.addresses[0]', { addresses: ['ff02::1/128'] }, /multicast/],
+    ['pod.addresses[0]', { addresses: ['fd65::7%eth0/128'] }, /not a CIDR/],
     ['pod.addresses[0]', { addresses: ['127.0.0.1/32'] }, /loopback/],
     ['pod.addresses[0]', { addresses: ['0.0.0.0/32'] }, /this network/],
     ['pod.addresses[0]', { addresses: ['169.254.1.1/32'] }, /gateway/],
@@ -99,7 +115,12 @@ describe('a pod', () => {
     ['pod.addresses[1]', { addresses: ['10.65.0.7/32', '10.65.0.7/32'] }, /repeats \[0\]/],
     ['pod.routes[0]', { routes: ['10.0.0.1/8'] }, /host bits/],
     ['pod.routes[0]', { routes: ['nowhere'] }, /not a CIDR/],
-    ['pod.routes[0]', { routes: ['::/0'] }, /wires IPv4 only/],
+    ['pod.routes[0]', { routes: ['::/0'] }, /IPv6, of which the pod has no address/],
+    ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['10.0.0.0/8'] }, /IPv4, of which the pod has no address/],
+    ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['fe80::ecee:eeff:feee:eeee/128'] }, /the gateway itself/],
+    ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['fe80::/64'] }, /no gateway leads to/],
+    ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['ff00::/8'] }, /no gateway leads to/],
+    ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['::/96'] }, /no gateway leads to/],
     ['pod.routes[0]', { routes: ['169.254.1.1/32'] }, /gateway itself/],
     ['pod.routes[1]', { routes: ['10.0.0.0/8', '10.0.0.0/8'] }, /repeats \[0\]/],
   ])('is refused for %s in %j', (field, change, reason) => {

@@ -1,12 +1,13 @@
 import type { Interface, PodNetwork as PodNetworkMessage } from '@podwire/proto/podwire/dataplane/v1/pod';
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
 import { attachmentFaults, interfaceNameFault, type Attachment } from '@podwire/shared/attachment/attachment';
-import { familyBits, formatAddress, type Address } from '@podwire/shared/net/address';
+import { familyBits, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
-import { parsePrefix, prefixContains, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
+import { defaultRoute, parsePrefix, prefixContains, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
 import type { Checks } from '@podwire/shared/rpc/checks';
 
-import { GATEWAY, GATEWAY_ADDRESS } from '../plan/desired.js';
+import { familiesOf } from '../plan/desired.js';
+import { GATEWAY, GATEWAY_ADDRESS } from '../plan/gateway.js';
 import type { ObservedLink } from '../plan/observed.js';
 import type { PodNetwork } from '../plan/pod-network.js';
 
@@ -22,10 +23,6 @@ const USUAL_MTU_BYTES = 1500;
 const MTU_MIN_BYTES = 68;
 const MTU_MAX_BYTES = 65_535;
 
-const DEFAULT_ROUTE: Prefix = { family: 4, value: 0n, length: 0 };
-
-const IPV4_ONLY = 'is IPv6: this release wires IPv4 only';
-
 /** Ranges in which no pod can have an address, each with what it is for. */
 const UNUSABLE: readonly (readonly [cidr: string, purpose: string])[] = [
   ['0.0.0.0/8', '"this network"'],
@@ -33,7 +30,13 @@ const UNUSABLE: readonly (readonly [cidr: string, purpose: string])[] = [
   ['169.254.0.0/16', 'link-local addresses, the pods’ gateway among them'],
   ['224.0.0.0/4', 'multicast'],
   ['240.0.0.0/4', 'nothing (reserved), and broadcast'],
+  ['::/96', 'loopback, and addresses that stand for IPv4 ones'],
+  ['fe80::/10', 'link-local addresses, the pods’ gateway among them'],
+  ['ff00::/8', 'multicast'],
 ];
+
+/** Destinations of IPv6 that no gateway leads to. The kernel has routes of its own to them on every link. */
+const UNROUTABLE: readonly string[] = ['::/96', 'fe80::/10', 'ff00::/8'];
 
 /** The pod that a request is about; what is wrong with it is noted in the checks. */
 export function readPodNetwork(message: PodNetworkMessage | undefined, checks: Checks): PodNetwork {
@@ -56,7 +59,8 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
     hostInterfaceName: pod.hostInterfaceName,
     mac: mac ?? '',
     addresses,
-    routes: pod.routes.length > 0 ? readRoutes(pod.routes, check) : [DEFAULT_ROUTE],
+    routes:
+      pod.routes.length > 0 ? readRoutes(pod.routes, { addresses, check }) : familiesOf(addresses).map(defaultRoute),
     mtuBytes: pod.mtuBytes === 0 ? USUAL_MTU_BYTES : pod.mtuBytes,
     ipForwarding: pod.ipForwarding,
   };
@@ -118,31 +122,40 @@ function readAddresses(cidrs: readonly string[], check: Checks | undefined): Add
 function addressFault(cidr: string, parts: ReturnType<typeof splitCidr>): string | undefined {
   if (!parts) return `is ${quote(cidr)}: not a CIDR like 10.65.0.7/32`;
   const { address, length } = parts;
-  if (address.family === 6) return IPV4_ONLY;
   if (length !== familyBits(address.family))
     return `is ${quote(cidr)}: its length has to be ${familyBits(address.family)}`;
   const unusable = UNUSABLE.find(([range]) => contains(range, address));
   return unusable && `is ${formatAddress(address)}, of ${unusable[0]}, which is for ${unusable[1]}`;
 }
 
-function contains(range: string, address: Address): boolean {
+function contains(range: string, inner: Address | Prefix): boolean {
   const parsed = parsePrefix(range);
-  return parsed.ok && prefixContains(parsed.prefix, address);
+  return parsed.ok && prefixContains(parsed.prefix, inner);
 }
 
-function readRoutes(cidrs: readonly string[], check: Checks | undefined): Prefix[] {
+interface RouteScope {
+  readonly addresses: readonly Address[];
+  readonly check: Checks | undefined;
+}
+
+function readRoutes(cidrs: readonly string[], { addresses, check }: RouteScope): Prefix[] {
+  const families = familiesOf(addresses);
   return cidrs.flatMap((cidr, position) => {
     const parsed = parsePrefix(cidr);
-    const fault = parsed.ok ? routeFault(parsed.prefix) : `is ${quote(cidr)}: ${parsed.fault}`;
+    const fault = parsed.ok ? routeFault(parsed.prefix, families) : `is ${quote(cidr)}: ${parsed.fault}`;
     check?.check(`pod.routes[${position}]`, fault ?? repeatFault(cidrs, position));
     return parsed.ok ? [parsed.prefix] : [];
   });
 }
 
-function routeFault(prefix: Prefix): string | undefined {
-  if (prefix.family === 6) return IPV4_ONLY;
-  const isGateway = prefix.length === familyBits(4) && prefix.value === GATEWAY_ADDRESS.value;
-  return isGateway ? `is ${GATEWAY}, the gateway itself, to which every pod has a route` : undefined;
+function routeFault(prefix: Prefix, families: readonly Family[]): string | undefined {
+  const { family, length, value } = prefix;
+  // Of addresses that could not be read nobody knows the families.
+  if (families.length > 0 && !families.includes(family)) return `is of IPv${family}, of which the pod has no address`;
+  const isGateway = length === familyBits(family) && value === GATEWAY_ADDRESS[family].value;
+  if (isGateway) return `is ${GATEWAY[family]}, the gateway itself, to which every pod has a route`;
+  const unroutable = UNROUTABLE.find((range) => contains(range, prefix));
+  return unroutable && `is of ${unroutable}, which no gateway leads to`;
 }
 
 function repeatFault(list: readonly string[], position: number): string | undefined {

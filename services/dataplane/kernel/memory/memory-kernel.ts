@@ -3,6 +3,9 @@ import type { Failure } from '@podwire/shared/failure/failure';
 import { attachmentOfAlias, ROUTE_PROTOCOL, type Wanted, type WantedEnd } from '../../plan/desired.js';
 import { formatStep } from '../../plan/notation.js';
 import {
+  isAddressOf,
+  isNeighbourOf,
+  isRouteOf,
   keyText,
   type Observed,
   type ObservedEnd,
@@ -31,11 +34,12 @@ interface Fault {
  * fail anywhere.
  */
 export class MemoryKernel implements Kernel {
-  readonly host = new MemoryNamespace();
+  readonly host: MemoryNamespace;
   /** Every step that was carried out or refused, as its `ip` command. */
   readonly commands: string[] = [];
   /** Paths that exist, and what is there. */
-  readonly #paths = new Map<string, MemoryNamespace | 'a file'>([['/run/netns/node', this.host]]);
+  readonly #paths: Map<string, MemoryNamespace | 'a file'>;
+  readonly #hasIpv6: boolean;
   readonly #faults: Fault[] = [];
   #closed = false;
   readonly #pauses: { readonly operation: Operation; readonly reached: () => void; readonly go: Promise<void> }[] = [];
@@ -45,8 +49,15 @@ export class MemoryKernel implements Kernel {
   /** Some kernels take no notice of the MAC address in the creating message. */
   ignoresMacAtCreation = false;
 
+  /** @param options - `hasIpv6`: false for a kernel that was started without IPv6 */
+  constructor({ hasIpv6 = true }: { readonly hasIpv6?: boolean } = {}) {
+    this.#hasIpv6 = hasIpv6;
+    this.host = new MemoryNamespace({ hasIpv6 });
+    this.#paths = new Map([['/run/netns/node', this.host]]);
+  }
+
   addNamespace(path: string): MemoryNamespace {
-    const namespace = new MemoryNamespace();
+    const namespace = new MemoryNamespace({ hasIpv6: this.#hasIpv6 });
     this.#paths.set(path, namespace);
     return namespace;
   }
@@ -252,6 +263,7 @@ const OPERATION_NAMES: Readonly<Record<Step['type'], string>> = {
   'link-delete': 'link.delete',
   'link-set': 'link.set',
   'address-add': 'address.add',
+  'address-set': 'address.replace',
   'address-delete': 'address.delete',
   'route-add': 'route.add',
   'route-replace': 'route.replace',
@@ -281,6 +293,9 @@ function carryOut(step: Step, where: Where): void {
       break;
     case 'address-add':
       namespace.addAddress(step.device, step.address);
+      break;
+    case 'address-set':
+      namespace.setAddress(step.device, step.address);
       break;
     case 'address-delete':
       namespace.deleteAddress(step.device, step.address);
@@ -328,14 +343,14 @@ function observe(wanted: Wanted, namespaces: Readonly<Record<Side, MemoryNamespa
 
 function observeEnd(wanted: WantedEnd, namespace: MemoryNamespace): ObservedEnd {
   const { name } = wanted.link;
-  const destinations = wanted.routes.map((route) => route.destination);
-  const matters = (route: Route) => route.device === name || destinations.includes(route.destination);
   const onLink = ({ device }: { readonly device: string }) => device === name;
+  const addresses = namespace.addresses.filter(onLink).map(({ address }) => address);
+  const neighbours = namespace.neighbours.filter(onLink).map(({ address, mac }) => ({ address, mac, permanent: true }));
   return {
     link: namespace.has(name) ? show(namespace.find(name)) : undefined,
-    addresses: namespace.addresses.filter(onLink).map(({ address }) => address),
-    routes: namespace.routes.filter(matters).map((route) => showRoute(route, namespace)),
-    neighbours: namespace.neighbours.filter(onLink).map(({ address, mac }) => ({ address, mac, permanent: true })),
+    addresses: addresses.filter((address) => isAddressOf(wanted, address)),
+    routes: namespace.routes.filter((route) => isRouteOf(wanted, route)).map((route) => showRoute(route, namespace)),
+    neighbours: neighbours.filter((neighbour) => isNeighbourOf(wanted, neighbour)),
     sysctls: readSysctls(
       namespace,
       wanted.sysctls.map((sysctl) => sysctl.key),

@@ -26,14 +26,35 @@ export interface MemoryLink {
   peer: { readonly link: MemoryLink; readonly namespace: MemoryNamespace } | undefined;
 }
 
-/** What the kernel gives every new link, by sysctl path with `*` for the link's name. */
-const LINK_SYSCTLS: Readonly<Record<string, string>> = {
+/** Sysctls by path, with `*` for a link's name where it is about one. */
+type Sysctls = Readonly<Record<string, string>>;
+
+/** What the kernel gives every new link. */
+const LINK_SYSCTLS: Sysctls = {
   'net/ipv4/conf/*/route_localnet': '0',
   'net/ipv4/neigh/*/proxy_delay': '80',
   'net/ipv4/conf/*/proxy_arp': '0',
   'net/ipv4/conf/*/forwarding': '0',
   'net/ipv4/conf/*/rp_filter': '0',
+};
+
+/** The same where it has IPv6; `disable_ipv6` and `forwarding` as the namespace's `default` says. */
+const LINK_SYSCTLS_IPV6: Sysctls = {
   'net/ipv6/conf/*/accept_ra': '1',
+  'net/ipv6/conf/*/disable_ipv6': '0',
+  'net/ipv6/conf/*/addr_gen_mode': '0',
+  'net/ipv6/conf/*/accept_dad': '1',
+  'net/ipv6/conf/*/proxy_ndp': '0',
+  'net/ipv6/conf/*/forwarding': '0',
+};
+
+/** What a new namespace has where the kernel has IPv6. */
+const NAMESPACE_SYSCTLS_IPV6: Sysctls = {
+  'net/ipv6/conf/all/disable_ipv6': '0',
+  'net/ipv6/conf/default/disable_ipv6': '0',
+  'net/ipv6/conf/lo/disable_ipv6': '0',
+  'net/ipv6/conf/all/forwarding': '0',
+  'net/ipv6/conf/default/forwarding': '0',
 };
 
 const MTU_MIN_BYTES = 68;
@@ -47,7 +68,15 @@ export class MemoryNamespace {
   readonly routes: Route[] = [];
   readonly neighbours: Neighbour[] = [];
   readonly sysctls = new Map<string, string>([['net/ipv4/ip_forward', '0']]);
+  readonly #linkSysctls: Sysctls;
+  readonly #hasIpv6: boolean;
   #nextIndex = 2;
+
+  constructor({ hasIpv6 = true } = {}) {
+    this.#hasIpv6 = hasIpv6;
+    this.#linkSysctls = hasIpv6 ? { ...LINK_SYSCTLS, ...LINK_SYSCTLS_IPV6 } : LINK_SYSCTLS;
+    for (const [key, value] of Object.entries(hasIpv6 ? NAMESPACE_SYSCTLS_IPV6 : {})) this.sysctls.set(key, value);
+  }
 
   find(name: string): MemoryLink {
     const link = this.links.find((candidate) => candidate.name === name);
@@ -65,7 +94,11 @@ export class MemoryNamespace {
     checkMtu(mtuBytes);
     const link = { index: this.#nextIndex++, name, kind, mac, mtuBytes, alias: '', up: false, peer: undefined };
     this.links.push(link);
-    for (const [key, value] of Object.entries(LINK_SYSCTLS)) this.sysctls.set(key.replace('*', name), value);
+    for (const [key, value] of Object.entries(this.#linkSysctls)) {
+      const inherits = key.startsWith('net/ipv6/') && /\/(disable_ipv6|forwarding)$/.test(key);
+      const inherited = inherits ? this.sysctls.get(key.replace('*', 'default')) : undefined;
+      this.sysctls.set(key.replace('*', name), inherited ?? value);
+    }
     return link;
   }
 
@@ -74,7 +107,7 @@ export class MemoryNamespace {
     this.#downed(link);
     removeWhere(this.links, (candidate) => candidate === link);
     removeWhere(this.addresses, ({ device }) => device === link.name);
-    for (const key of Object.keys(LINK_SYSCTLS)) this.sysctls.delete(key.replace('*', link.name));
+    for (const key of Object.keys(this.#linkSysctls)) this.sysctls.delete(key.replace('*', link.name));
     const { peer } = link;
     link.peer = undefined;
     if (peer?.link.peer) peer.namespace.removeLink(peer.link);
@@ -98,28 +131,35 @@ export class MemoryNamespace {
 
   addAddress(device: string, address: string): void {
     this.find(device);
+    if (isIpv6(address)) this.#requireIpv6(device, 'EACCES');
     if (this.addresses.some((entry) => entry.device === device && entry.address === address)) throw new Errno('EEXIST');
     this.addresses.push({ device, address });
+  }
+
+  setAddress(device: string, address: string): void {
+    if (!this.addresses.some((entry) => entry.device === device && entry.address === address)) {
+      this.addAddress(device, address);
+    }
   }
 
   deleteAddress(device: string, address: string): void {
     const removed = removeWhere(this.addresses, (entry) => entry.device === device && entry.address === address);
     if (removed === 0) throw new Errno('EADDRNOTAVAIL');
-    // With its last address a link loses all its routes (fib_inetaddr_event, net/ipv4/fib_frontend.c).
-    if (!this.addresses.some((entry) => entry.device === device)) {
-      removeWhere(this.routes, (route) => route.device === device);
-    }
+    // With its last IPv4 address a link loses all its IPv4 routes (fib_inetaddr_event, net/ipv4/fib_frontend.c).
+    const isLast = !this.addresses.some((entry) => entry.device === device && !isIpv6(entry.address));
+    if (isIpv6(address) || !isLast) return;
+    removeWhere(this.routes, (route) => route.device === device && !isIpv6(route.destination));
   }
 
   addRoute(route: Route): void {
     this.#checkRoute(route);
-    if (this.routes.some(({ destination }) => destination === route.destination)) throw new Errno('EEXIST');
+    if (this.routes.some(isInPlaceOf(route))) throw new Errno('EEXIST');
     this.routes.push(route);
   }
 
   replaceRoute(route: Route): void {
     this.#checkRoute(route);
-    removeWhere(this.routes, ({ destination }) => destination === route.destination);
+    removeWhere(this.routes, isInPlaceOf(route));
     this.routes.push(route);
   }
 
@@ -129,7 +169,9 @@ export class MemoryNamespace {
   }
 
   setNeighbour(neighbour: Neighbour): void {
-    if (!this.find(neighbour.device).up) throw new Errno('ENETDOWN', 'device is down');
+    const { up } = this.find(neighbour.device);
+    if (isIpv6(neighbour.address)) this.#requireIpv6(neighbour.device, 'EINVAL');
+    else if (!up) throw new Errno('ENETDOWN', 'device is down');
     removeWhere(this.neighbours, isEntry(neighbour));
     this.neighbours.push(neighbour);
   }
@@ -143,9 +185,18 @@ export class MemoryNamespace {
     if (!this.sysctls.has(key)) throw new Errno('ENOENT');
     if (!/^-?\d+$/.test(value)) throw new Errno('EINVAL');
     this.sysctls.set(key, value);
-    if (key !== 'net/ipv4/ip_forward') return;
-    // The namespace's switch turns every link's (inet_forward_change, net/ipv4/devinet.c).
-    for (const { name } of this.links) this.sysctls.set(`net/ipv4/conf/${name}/forwarding`, value);
+    if (key === 'net/ipv4/ip_forward') {
+      // The namespace's switch turns every link's (inet_forward_change, net/ipv4/devinet.c).
+      for (const { name } of this.links) this.sysctls.set(`net/ipv4/conf/${name}/forwarding`, value);
+    }
+    const [, device = '', setting = ''] = /^net\/ipv6\/conf\/(.+)\/(forwarding|disable_ipv6)$/.exec(key) ?? [];
+    // And so do those of IPv6 (addrconf_fixup_forwarding, addrconf_disable_ipv6, net/ipv6/addrconf.c).
+    const switched = device === 'all' ? ['default', 'lo', ...this.links.map(({ name }) => name)] : [device];
+    for (const name of switched) {
+      const own = `net/ipv6/conf/${name}/${setting}`;
+      if (this.sysctls.has(own)) this.sysctls.set(own, value);
+      if (setting === 'disable_ipv6' && value !== '0') this.#loseIpv6(name);
+    }
   }
 
   /** What is there, as `ip` and `sysctl` would print it; sysctls of links only where they differ from the kernel's defaults. */
@@ -155,11 +206,12 @@ export class MemoryNamespace {
         `link ${name} ${kind} address ${mac} mtu ${mtuBytes} ${up ? 'up' : 'down'}` +
         (alias === '' ? '' : ` alias "${alias}"`),
     );
-    const defaults = new Map(
-      this.links.flatMap(({ name }) =>
-        Object.entries(LINK_SYSCTLS).map(([key, value]): [string, string] => [key.replace('*', name), value]),
+    const defaults = new Map([
+      ...Object.entries(NAMESPACE_SYSCTLS_IPV6),
+      ...this.links.flatMap(({ name }) =>
+        Object.entries(this.#linkSysctls).map(([key, value]): [string, string] => [key.replace('*', name), value]),
       ),
-    );
+    ]);
     const changed = [...this.sysctls].filter(([key, value]) => defaults.get(key) !== value);
     return [
       ...links,
@@ -170,20 +222,47 @@ export class MemoryNamespace {
     ];
   }
 
-  #checkRoute({ device, gateway }: Route): void {
-    if (!this.find(device).up) throw new Errno('ENETDOWN', 'Device for nexthop is not up');
-    const onLink = (candidate: Route) => candidate.device === device && candidate.destination === `${gateway ?? ''}/32`;
-    if (gateway !== undefined && !this.routes.some((candidate) => candidate.scope === 'link' && onLink(candidate))) {
+  #checkRoute({ device, destination, gateway }: Route): void {
+    const { up } = this.find(device);
+    if (isIpv6(destination)) this.#requireIpv6(device, 'EACCES');
+    if (!up) throw new Errno('ENETDOWN', 'Device for nexthop is not up');
+    // A link-local next hop is on the link by itself.
+    if (gateway === undefined || gateway.startsWith('fe80:')) return;
+    const onLink = (candidate: Route) => candidate.device === device && candidate.destination === `${gateway}/32`;
+    if (!this.routes.some((candidate) => candidate.scope === 'link' && onLink(candidate))) {
       throw new Errno('ENETUNREACH', 'Nexthop has invalid gateway');
     }
   }
 
-  /** A link that goes down loses its routes and neighbours, permanent ones too. */
+  #requireIpv6(device: string, errno: string): void {
+    if (!this.#hasIpv6) throw new Errno('EOPNOTSUPP');
+    if (this.sysctls.get(`net/ipv6/conf/${device}/disable_ipv6`) !== '0') {
+      throw new Errno(errno, 'IPv6 is disabled on this device.');
+    }
+  }
+
+  /** A link that goes down loses its routes and neighbours, permanent ones too, and its IPv6 addresses. */
   #downed(link: MemoryLink): void {
     link.up = false;
     removeWhere(this.routes, ({ device }) => device === link.name);
     removeWhere(this.neighbours, ({ device }) => device === link.name);
+    this.#loseIpv6(link.name);
   }
+
+  #loseIpv6(name: string): void {
+    removeWhere(this.addresses, ({ device, address }) => device === name && isIpv6(address));
+    removeWhere(this.routes, ({ device, destination }) => device === name && isIpv6(destination));
+    removeWhere(this.neighbours, ({ device, address }) => device === name && isIpv6(address));
+  }
+}
+
+function isIpv6(text: string): boolean {
+  return text.includes(':');
+}
+
+/** The kernel has one route to a destination for each metric. */
+function isInPlaceOf({ destination, metric }: Route): (other: Route) => boolean {
+  return (other) => other.destination === destination && other.metric === metric;
 }
 
 /** A link as the kernel shows it. */

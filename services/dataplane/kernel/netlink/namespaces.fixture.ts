@@ -44,23 +44,35 @@ export function cleanUp(): void {
   }
 }
 
-/** Fields that change by themselves. */
-const VOLATILE = /"(ifindex|link_index|link_netnsid|used|updated|probes|confirmed|refcnt|state)":[^,}]*,?/g;
+/** Fields that change by themselves, and what the kernel tells of a carrier, which it notices later. */
+const VOLATILE =
+  /"(ifindex|link_index|link_netnsid|used|updated|probes|confirmed|refcnt|state|operstate)":[^,}]*,?|"NO-CARRIER",|,?"(LOWER_UP|linkdown)"/g;
+
+/** What is to be compared, as arguments of `ip`. */
+const OBJECTS: readonly (readonly string[])[] = [
+  ['-4', 'link'],
+  ['-4', 'address'],
+  ['-4', 'route', 'show', 'table', 'all'],
+  ['-4', 'neigh', 'show', 'nud', 'permanent'],
+  ['-6', 'address', 'show', 'scope', 'global'],
+  ['-6', 'route', 'show', 'table', 'main', 'proto', '87'],
+  ['-6', 'neigh', 'show', 'nud', 'permanent'],
+];
+
+const SETTINGS =
+  '^net.(ipv4.(ip_forward|conf|neigh)|ipv6.conf.*.(disable_ipv6|forwarding|accept_dad|addr_gen_mode|proxy_ndp|accept_ra))';
 
 /**
- * Links, and addresses, routes, neighbours and settings of IPv4, of the node and some pods, as text to compare. Not of IPv6: the
- * kernel gives links addresses of its own there, and changes their state later.
+ * Links, addresses, routes, neighbours and settings of the node and some pods, as text to compare. Of IPv6 without what the kernel
+ * makes by itself and when it likes: link-local addresses, and the routes to them.
  */
 export function snapshot(...pods: readonly string[]): string {
   const where = [[], ...pods.map((pod) => ['-n', pod])];
-  const what = [['link'], ['address'], ['route', 'show', 'table', 'all'], ['neigh', 'show', 'nud', 'permanent']];
   const objects = where.flatMap((at) =>
-    what.map((object) => run('ip', '-4', ...at, '-j', ...object).replace(VOLATILE, '')),
+    OBJECTS.map(([family = '', ...object]) => run('ip', family, ...at, '-j', ...object).replace(VOLATILE, '')),
   );
-  const switches = pods.map((pod) =>
-    run('ip', 'netns', 'exec', pod, 'sysctl', '-a', '-r', '^net.ipv4.(ip_forward|conf)'),
-  );
-  return [...objects, run('sysctl', '-a', '-r', '^net.ipv4.(ip_forward|conf|neigh)'), ...switches].join('\n');
+  const switches = pods.map((pod) => run('ip', 'netns', 'exec', pod, 'sysctl', '-a', '-r', SETTINGS));
+  return [...objects, run('sysctl', '-a', '-r', SETTINGS), ...switches].join('\n');
 }
 
 /** Whether one ping is answered within two seconds; from the node, or from a pod. */

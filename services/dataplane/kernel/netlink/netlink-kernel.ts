@@ -97,7 +97,7 @@ export class NetlinkKernel implements Kernel {
   attached(): Promise<readonly AttachedLink[]> {
     return asking(async () => {
       const links = await this.#node.links();
-      const routes = await this.#node.routes({ family: 4, table: MAIN_TABLE });
+      const routes = await this.#node.routes({ table: MAIN_TABLE });
       const ours = routes.filter((route) => route.protocol === ROUTE_PROTOCOL);
       return links.toSorted(byName).flatMap((link): AttachedLink[] => {
         const attachment = attachmentOfAlias(link.alias);

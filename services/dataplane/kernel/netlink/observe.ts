@@ -1,7 +1,15 @@
 import type { Link, Namespace, Route, SysctlReading } from '@podwire/netlink';
 
 import type { WantedEnd } from '../../plan/desired.js';
-import { keyText, type ObservedEnd, type ObservedLink, type ObservedRoute } from '../../plan/observed.js';
+import {
+  isAddressOf,
+  isNeighbourOf,
+  isRouteOf,
+  keyText,
+  type ObservedEnd,
+  type ObservedLink,
+  type ObservedRoute,
+} from '../../plan/observed.js';
 import type { SysctlKey } from '../../plan/step.js';
 import { failureOfNetlink, hasErrno } from './refusal.js';
 
@@ -40,7 +48,7 @@ export function toObservedLink(link: Link): ObservedLink {
 /** Reads one end of the wire and what is around it. */
 export async function observeEnd(namespace: Namespace, wanted: WantedEnd): Promise<ObservedEnd> {
   const link = await getLink(namespace, { name: wanted.link.name });
-  const onLink = { family: 4, index: link?.index ?? 0 } as const;
+  const onLink = { index: link?.index ?? 0 };
   const [addresses, neighbours, routes, sysctls] = await Promise.all([
     link ? namespace.addresses(onLink) : [],
     link ? namespace.neighbours(onLink) : [],
@@ -52,9 +60,11 @@ export async function observeEnd(namespace: Namespace, wanted: WantedEnd): Promi
   ]);
   return {
     link: link && toObservedLink(link),
-    addresses: addresses.map(({ address }) => address),
+    addresses: addresses.map(({ address }) => address).filter((address) => isAddressOf(wanted, address)),
     routes,
-    neighbours: neighbours.map(({ address, mac, permanent }) => ({ address, mac, permanent })),
+    neighbours: neighbours
+      .map(({ address, mac, permanent }) => ({ address, mac, permanent }))
+      .filter((neighbour) => isNeighbourOf(wanted, neighbour)),
     sysctls,
   };
 }
@@ -83,12 +93,11 @@ interface RoutesOf {
 }
 
 async function observeRoutes(namespace: Namespace, { wanted, ownIndex }: RoutesOf): Promise<ObservedRoute[]> {
-  const destinations = wanted.routes.map((route) => route.destination);
-  const all = await namespace.routes({ family: 4, table: MAIN_TABLE });
-  const matter = all.filter(
-    ({ outputIndex, destination, metric }) =>
-      metric === 0 && (destinations.includes(destination) || (ownIndex !== undefined && outputIndex === ownIndex)),
-  );
+  const all = await namespace.routes({ table: MAIN_TABLE });
+  const matter = all.filter(({ destination, protocol, outputIndex }) => {
+    const isByOwnLink = ownIndex !== undefined && outputIndex === ownIndex;
+    return isRouteOf(wanted, { destination, protocol, device: isByOwnLink ? wanted.link.name : null });
+  });
   const devices = await linksOf(namespace, matter);
   return matter.map((route) => {
     const device = route.outputIndex === null ? undefined : devices.get(route.outputIndex);
@@ -97,6 +106,7 @@ async function observeRoutes(namespace: Namespace, { wanted, ownIndex }: RoutesO
       device: device?.name ?? null,
       deviceAlias: device?.alias ?? null,
       gateway: route.gateway ?? undefined,
+      metric: route.metric,
       scope: String(route.scope),
       protocol: route.protocol,
       unicast: route.routeType === 'unicast',

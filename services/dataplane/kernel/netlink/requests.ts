@@ -17,7 +17,9 @@ export function toRequest(step: Exclude<Step, { type: 'link-delete' }>, { pod, s
     case 'link-set':
       return { type: 'link.set', link: select(step.name), ...step.change };
     case 'address-add':
-      return { type: 'address.add', link: select(step.device), address: step.address };
+      return { type: 'address.add', ...addressFields(step, select) };
+    case 'address-set':
+      return { type: 'address.replace', ...addressFields(step, select) };
     case 'address-delete':
       return { type: 'address.delete', link: select(step.device), address: step.address };
     case 'route-add':
@@ -37,8 +39,20 @@ export function toRequest(step: Exclude<Step, { type: 'link-delete' }>, { pod, s
 
 type Select = RequestContext['select'];
 
-function routeFields({ destination, device, gateway, scope, protocol }: Route, select: Select) {
-  return { destination, output: select(device), scope, protocol, ...(gateway === undefined ? {} : { gateway }) };
+function addressFields({ device, address }: { readonly device: string; readonly address: string }, select: Select) {
+  const isIpv6 = address.includes(':');
+  return { link: select(device), address, ...(isIpv6 ? { noDad: true } : {}) };
+}
+
+function routeFields({ destination, device, gateway, metric, scope, protocol }: Route, select: Select) {
+  return {
+    destination,
+    output: select(device),
+    scope,
+    protocol,
+    ...(gateway === undefined ? {} : { gateway }),
+    ...(metric === 0 ? {} : { metric }),
+  };
 }
 
 function neighbourFields({ device, address, mac }: Neighbour, select: Select) {

@@ -1,0 +1,235 @@
+import { keyText } from '../../plan/observed.js';
+import {
+  isPodInterface,
+  isRouted,
+  NODE_ROUTE_PROTOCOL,
+  ownerOf,
+  TUNNEL_DEVICES,
+  type NodeChange,
+  type ObservedNode,
+  type SeenRoute,
+} from '../../routing/node-observed.js';
+import { formatNodeStep, type NodeStep } from '../../routing/node-step.js';
+import type { NodeRoute } from '../../routing/wanted.js';
+import { kernelFailure } from '../errno.js';
+import type { NodeAbilities, NodeKernel, NodeListener, NodeRefusal, NodeScope, NodeWatch } from '../node-kernel.js';
+import { Errno } from './namespace.js';
+import { MemoryNode, observed } from './node-memory-state.js';
+
+/** Everything that can be made to fail. */
+export type NodeOperation = NodeStep['type'] | 'any step' | 'abilities' | 'observe' | 'watch';
+
+interface Fault {
+  readonly operation: NodeOperation;
+  readonly errno: string;
+  /** How many times the operation still succeeds before it fails. */
+  after: number;
+}
+
+/** The fake kernel of a node: its rules are {@link MemoryNode}'s; it counts, and can be made to fail and to lose announcements. */
+export class MemoryNodeKernel implements NodeKernel {
+  readonly node = new MemoryNode();
+  /** Every step that was carried out or refused, as its command. */
+  readonly commands: string[] = [];
+  /** How often everything was read. */
+  observations = 0;
+  abilitiesGiven: NodeAbilities = { hasVxlan: true, hasIpip: true };
+  /** How many announcements are lost without a word before they are heard again. */
+  silentlyLost = 0;
+  readonly #faults: Fault[] = [];
+  readonly #listeners = new Set<NodeListener>();
+  #held: NodeChange[] | undefined;
+  #closed = false;
+
+  constructor() {
+    this.node.announce = (change) => this.#announce(change);
+  }
+
+  /** Lets an operation fail, once, after it has succeeded `after` times. */
+  failNext(operation: NodeOperation, { errno = 'EIO', after = 0 } = {}): void {
+    this.#faults.push({ operation, errno, after });
+  }
+
+  /** Faults that nothing has run into: a test that set one and leaves it here has tested nothing. */
+  get unusedFaults(): number {
+    return this.#faults.length;
+  }
+
+  /** The announcements until {@link release} are kept back. */
+  hold(): void {
+    this.#held ??= [];
+  }
+
+  /** Lets out what was kept back, or, as a queue that ran over, the word that something was. */
+  release({ asOverrun = false } = {}): void {
+    const held = this.#held ?? [];
+    this.#held = undefined;
+    for (const change of asOverrun ? [{ object: 'overrun' } as const] : held) this.#announce(change);
+  }
+
+  /** Ends all watches as a broken socket does. */
+  breakWatches(): void {
+    const listeners = [...this.#listeners];
+    this.#listeners.clear();
+    for (const listener of listeners) listener.failed(failureOf('watch', { object: 'node', errno: 'EIO' }));
+  }
+
+  get watches(): number {
+    return this.#listeners.size;
+  }
+
+  abilities(): Promise<NodeAbilities> {
+    return this.#ask('abilities', () => this.abilitiesGiven);
+  }
+
+  observe(scope: NodeScope): Promise<ObservedNode> {
+    return this.#ask('observe', () => {
+      this.observations++;
+      return this.#look(scope);
+    });
+  }
+
+  async apply(steps: readonly NodeStep[]): Promise<readonly (NodeRefusal | undefined)[]> {
+    await turn();
+    return steps.map((step) => this.#carryOut(step));
+  }
+
+  watch(listener: NodeListener): Promise<NodeWatch> {
+    return this.#ask('watch', () => {
+      this.#listeners.add(listener);
+      return { close: () => void this.#listeners.delete(listener) };
+    });
+  }
+
+  close(): Promise<void> {
+    this.#closed = true;
+    this.#listeners.clear();
+    return Promise.resolve();
+  }
+
+  #look({ sysctls, isWanted }: NodeScope): ObservedNode {
+    const { devices, addresses, routes, neighbours, forwarding } = this.node;
+    const ours = ({ device }: { readonly device: string }) => TUNNEL_DEVICES.includes(device);
+    return {
+      devices: new Map(
+        devices.filter((device) => !isPodInterface(device)).map((device) => [device.name, observed(device)]),
+      ),
+      addresses: [...addresses],
+      routes: routes.filter((route) => ownerOf(route) === 'node' || isWanted(route.destination)),
+      routed: routes.filter(isRouted).map(({ destination }) => destination),
+      neighbours: neighbours.filter(ours),
+      forwarding: forwarding.filter(ours),
+      sysctls: new Map(sysctls.map((key) => [keyText(key), this.node.sysctls.get(keyText(key)) ?? null])),
+    };
+  }
+
+  async #ask<Answer>(operation: NodeOperation, answer: () => Answer): Promise<Answer> {
+    await turn();
+    const errno = this.#closed ? 'EBADF' : this.#takeFault(operation);
+    if (errno !== undefined) throw failureOf(operation, { object: 'node', errno });
+    return answer();
+  }
+
+  #carryOut(step: NodeStep): NodeRefusal | undefined {
+    const command = formatNodeStep(step);
+    try {
+      const errno = this.#closed ? 'EBADF' : (this.#takeFault(step.type) ?? this.#takeFault('any step'));
+      if (errno !== undefined) throw new Errno(errno, 'injected');
+      if (step.type === 'device-add') this.#checkAbility(step.tunnel.kind);
+      carryOut(step, this.node);
+      this.commands.push(command);
+      return undefined;
+    } catch (error) {
+      if (!(error instanceof Errno)) throw error;
+      this.commands.push(`${command} # ${error.errno}`);
+      return {
+        errno: error.errno,
+        failure: failureOf(step.type.replace('-', '.'), { object: command, errno: error.errno }),
+      };
+    }
+  }
+
+  #checkAbility(kind: 'vxlan' | 'ipip'): void {
+    const isKnown = kind === 'vxlan' ? this.abilitiesGiven.hasVxlan : this.abilitiesGiven.hasIpip;
+    if (!isKnown) throw new Errno('EOPNOTSUPP', 'Unknown device type');
+  }
+
+  #takeFault(operation: NodeOperation): string | undefined {
+    const fault = this.#faults.find((candidate) => candidate.operation === operation);
+    if (!fault || fault.after-- > 0) return undefined;
+    this.#faults.splice(this.#faults.indexOf(fault), 1);
+    return fault.errno;
+  }
+
+  #announce(change: NodeChange): void {
+    const told = toldAs(change, this.node);
+    if (!told) return;
+    if (this.#held) this.#held.push(told);
+    else if (this.silentlyLost > 0) this.silentlyLost--;
+    else for (const listener of this.#listeners) queueMicrotask(() => this.#tell(listener, told));
+  }
+
+  #tell(listener: NodeListener, change: NodeChange): void {
+    if (this.#listeners.has(listener)) listener.changed(change);
+  }
+}
+
+/** What a listener is told of a change; undefined for what is none of its business. */
+function toldAs(change: NodeChange, node: MemoryNode): NodeChange | undefined {
+  if (change.object === 'neighbour' || change.object === 'forwarding') {
+    return TUNNEL_DEVICES.includes(change.device) ? change : undefined;
+  }
+  if (change.object !== 'device') return change;
+  const { name } = change.device;
+  const alias = node.devices.find((device) => device.name === name)?.alias ?? null;
+  return isPodInterface({ name, alias }) ? { object: 'pod-interface', name } : change;
+}
+
+function carryOut(step: NodeStep, node: MemoryNode): void {
+  switch (step.type) {
+    case 'device-add':
+      return node.addTunnel(step.tunnel);
+    case 'device-set':
+      return node.setDevice(step.name, step.change);
+    case 'device-delete':
+      return node.deleteDevice(step.name);
+    case 'address-add':
+      return node.addAddress(step);
+    case 'address-delete':
+      return node.deleteAddress(step);
+    case 'neighbour-set':
+      return node.setNeighbour({ device: step.device, address: step.address, mac: step.mac });
+    case 'neighbour-delete':
+      return node.deleteNeighbour(step);
+    case 'forwarding-set':
+      return node.setForwarding({ device: step.device, mac: step.mac, nodeAddress: step.nodeAddress });
+    case 'forwarding-delete':
+      return node.deleteForwarding(step);
+    case 'route-add':
+      return node.addRoute(ownRoute(step.route));
+    case 'route-replace':
+      return node.replaceRoute(ownRoute(step.route));
+    case 'route-delete':
+      return node.deleteRoute({ ...step.route, protocol: NODE_ROUTE_PROTOCOL });
+    case 'sysctl-write':
+      return node.writeSysctl(keyText(step.key), step.value);
+  }
+}
+
+function ownRoute(route: NodeRoute): SeenRoute {
+  return { ...route, protocol: NODE_ROUTE_PROTOCOL, metric: route.destination.includes(':') ? 1024 : 0 };
+}
+
+interface About {
+  readonly object: string;
+  readonly errno: string;
+}
+
+function failureOf(operation: string, { object, errno }: About) {
+  return kernelFailure({ operation, object, errno, message: `${operation} ${object}: ${errno}` });
+}
+
+/** Others run before the answer, as with the real kernel. */
+function turn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}

@@ -1,0 +1,24 @@
+import type { Wanted } from './desired.js';
+import type { ObservedRoute } from './observed.js';
+import type { Route } from './step.js';
+
+/** How many interfaces of one pod can have routes to one destination. */
+const INTERFACES_MAX = 64;
+
+/**
+ * The wanted state with metrics that no other interface of the pod has taken: of the interfaces that lead to a destination the one
+ * that was attached first keeps the best metric, and each later one gets the next. What an attachment has already stays as it is,
+ * also when the others have gone, so that a pod's routes do not change under it.
+ */
+export function withFreeMetrics(wanted: Wanted, podRoutes: readonly ObservedRoute[]): Wanted {
+  const routes = wanted.pod.routes.map((route) => ({ ...route, metric: metricOf(route, podRoutes) }));
+  return { ...wanted, pod: { ...wanted.pod, routes } };
+}
+
+function metricOf({ destination, device, metric: best }: Route, podRoutes: readonly ObservedRoute[]): number {
+  const there = podRoutes.filter((route) => route.destination === destination);
+  const own = there.filter((route) => route.device === device).map(({ metric }) => metric);
+  const taken = there.filter((route) => route.device !== device).map(({ metric }) => metric);
+  const free = Array.from({ length: INTERFACES_MAX }, (_, at) => best + at).filter((metric) => !taken.includes(metric));
+  return free.find((metric) => own.includes(metric)) ?? free[0] ?? best;
+}
