@@ -80,10 +80,16 @@ export function holderOf({ owner }: AllocationAttributes): Holder {
   return { nodeName: node, pod: known ? { namespace, name: pod, uid: '' } : undefined };
 }
 
+/** Requests of one moment tell the same time. */
+let lastTime = { timeMs: Number.NaN, text: '' };
+
 /** A time as Go prints it and Calico stores it: `2026-08-22 06:33:25.1 +0000 UTC`. */
 function calicoTime(timeMs: number): string {
-  const [date = '', time = ''] = new Date(timeMs).toISOString().replace('Z', '').split('T');
-  return `${date} ${time.replace(/\.?0+$/, '')} +0000 UTC`;
+  if (timeMs !== lastTime.timeMs) {
+    const [date = '', time = ''] = new Date(timeMs).toISOString().replace('Z', '').split('T');
+    lastTime = { timeMs, text: `${date} ${time.replace(/\.?0+$/, '')} +0000 UTC` };
+  }
+  return lastTime.text;
 }
 
 const CALICO_TIME = /^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(\.\d{1,9})? \+0000 UTC/;

@@ -64,17 +64,27 @@ export function takeAddress(block: Block, attributes: AllocationAttributes): Tak
 export function takeOrdinals(block: Block, ordinals: readonly Ordinal[], attributes: AllocationAttributes): Block {
   const known = block.attributes.findIndex((other) => sameAttributes(other, attributes));
   const index = known < 0 ? block.attributes.length : known;
-  const taken = new Set(ordinals);
+  const allocations = block.allocations.slice();
   const sequenceNumbers = new Map(block.sequenceNumbers);
-  for (const ordinal of ordinals) sequenceNumbers.set(ordinal, block.sequenceNumber);
+  for (const ordinal of ordinals) {
+    allocations[ordinal] = index;
+    sequenceNumbers.set(ordinal, block.sequenceNumber);
+  }
   return {
     ...block,
-    allocations: block.allocations.map((before, ordinal) => (taken.has(ordinal) ? index : before)),
-    unallocated: block.unallocated.filter((ordinal) => !taken.has(ordinal)),
+    allocations,
+    unallocated: without(block.unallocated, ordinals),
     attributes: known < 0 ? [...block.attributes, attributes] : block.attributes,
     sequenceNumber: block.sequenceNumber + 1n,
     sequenceNumbers,
   };
+}
+
+/** Nearly always it is the first that goes. */
+function without(queue: readonly Ordinal[], taken: readonly Ordinal[]): Ordinal[] {
+  if (taken.length === 1 && queue[0] === taken[0]) return queue.slice(1);
+  const gone = new Set(taken);
+  return queue.filter((ordinal) => !gone.has(ordinal));
 }
 
 /**
@@ -148,9 +158,18 @@ export function touchBlock(block: Block): Block {
 
 /** The allocated ordinals whose attributes are as asked, in the order of the addresses. */
 export function ordinalsWhere(block: Block, wanted: (attributes: AllocationAttributes) => boolean): Ordinal[] {
-  const matching = new Set(block.attributes.flatMap((attributes, index) => (wanted(attributes) ? [index] : [])));
-  if (matching.size === 0) return [];
-  return block.allocations.flatMap((index, ordinal) => (index !== null && matching.has(index) ? [ordinal] : []));
+  const { attributes, allocations } = block;
+  const matches = attributes.map(wanted);
+  // Nearly always nothing or a single entry is asked for, and every allocation of an address looks.
+  const first = matches.indexOf(true);
+  if (first < 0) return [];
+  const isOne = !matches.includes(true, first + 1);
+  const ordinals: Ordinal[] = [];
+  for (let ordinal = isOne ? allocations.indexOf(first) : 0; ordinal >= 0 && ordinal < allocations.length; ordinal++) {
+    const index = allocations[ordinal] ?? null;
+    if (index !== null && matches[index]) ordinals.push(ordinal);
+  }
+  return ordinals;
 }
 
 /** The attributes of an allocated ordinal; undefined when it is free. */
@@ -173,11 +192,7 @@ function renumberAttributes(
 }
 
 function sameAttributes(a: AllocationAttributes, b: AllocationAttributes): boolean {
+  if (a.handleId !== b.handleId || a.releasedAtMs !== b.releasedAtMs) return false;
   const keys = Object.keys(a.owner);
-  return (
-    a.handleId === b.handleId &&
-    a.releasedAtMs === b.releasedAtMs &&
-    keys.length === Object.keys(b.owner).length &&
-    keys.every((key) => a.owner[key] === b.owner[key])
-  );
+  return keys.length === Object.keys(b.owner).length && keys.every((key) => a.owner[key] === b.owner[key]);
 }

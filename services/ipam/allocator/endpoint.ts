@@ -1,5 +1,5 @@
 import type { Attachment, AttachmentFault } from '@podwire/shared/attachment/attachment';
-import { endpointUid, hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import { derivedNames, endpointUid } from '@podwire/shared/attachment/names';
 import { addressAt, hostPrefix } from '@podwire/shared/net/prefix';
 
 import { allocatedAtMs, holderOf } from './attributes.js';
@@ -78,8 +78,7 @@ export function makeEndpoint(
     uid: createdAtMs === undefined ? '' : endpointUid(attachment, createdAtMs),
     createTimeMs: createdAtMs === undefined ? undefined : wholeSeconds(createdAtMs),
     addresses,
-    mac: podMac(attachment),
-    hostInterfaceName: hostInterfaceName(attachment),
+    ...derivedNames(attachment),
   };
 }
 

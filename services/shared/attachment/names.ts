@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 
 import { localMac, type Mac } from '../net/mac.js';
 import { formatAttachment, type Attachment } from './attachment.js';
@@ -16,12 +16,18 @@ export const HOST_MAC: Mac = 'ee:ee:ee:ee:ee:ee';
  * A hash, as container IDs have no length limit; of the whole attachment, so that a pod's next sandbox gets another name.
  */
 export function hostInterfaceName(attachment: Attachment): string {
-  return HOST_INTERFACE_PREFIX + digest(attachment).toString('hex').slice(0, HASH_DIGITS);
+  return interfaceNameOf(digest(attachment));
 }
 
 /** MAC address of the attachment's interface inside the pod: derived, so that nothing has to be written after it is made. */
 export function podMac(attachment: Attachment): Mac {
-  return localMac(digest(attachment).subarray(-6));
+  return macOf(digest(attachment));
+}
+
+/** Both of them, for little more than the price of one. */
+export function derivedNames(attachment: Attachment): { readonly hostInterfaceName: string; readonly mac: Mac } {
+  const bytes = digest(attachment);
+  return { hostInterfaceName: interfaceNameOf(bytes), mac: macOf(bytes) };
 }
 
 /** Handle under which IPAM records the addresses of an attachment: Calico's `<network>.<container ID>`. */
@@ -35,15 +41,21 @@ export function handleId({ network, containerId }: Attachment): string {
  * @param createdAtMs - when it was made, in epoch milliseconds
  */
 export function endpointUid(attachment: Attachment, createdAtMs: number): string {
-  const bytes = createHash('sha256')
-    .update(`${formatAttachment(attachment)} ${createdAtMs}`)
-    .digest()
-    .subarray(0, 16);
+  const bytes = hash('sha256', `${formatAttachment(attachment)} ${createdAtMs}`, 'buffer');
   bytes.writeUInt8((bytes.readUInt8(6) & 0x0f) | 0x80, 6);
   bytes.writeUInt8((bytes.readUInt8(8) & 0x3f) | 0x80, 8);
-  return bytes.toString('hex').replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-');
+  const text = (from: number, to: number): string => bytes.toString('hex', from, to);
+  return `${text(0, 4)}-${text(4, 6)}-${text(6, 8)}-${text(8, 10)}-${text(10, 16)}`;
+}
+
+function interfaceNameOf(bytes: Buffer): string {
+  return HOST_INTERFACE_PREFIX + bytes.toString('hex', 0, Math.ceil(HASH_DIGITS / 2)).slice(0, HASH_DIGITS);
+}
+
+function macOf(bytes: Buffer): Mac {
+  return localMac(bytes.subarray(-6));
 }
 
 function digest(attachment: Attachment): Buffer {
-  return createHash('sha256').update(formatAttachment(attachment)).digest();
+  return hash('sha256', formatAttachment(attachment), 'buffer');
 }

@@ -14,6 +14,13 @@ export function parseMac(text: string): Mac | undefined {
 
 /** Makes six bytes a locally administered unicast address (IEEE 802, section 8.4): bit 1 of the first byte set, bit 0 clear. */
 export function localMac(bytes: Uint8Array): Mac {
-  const [first = 0, ...rest] = bytes.subarray(0, 6);
-  return [(first | 0x02) & 0xfe, ...rest].map((byte) => byte.toString(16).padStart(2, '0')).join(':');
+  let mac = '';
+  for (let index = 0; index < 6; index++) {
+    const byte = bytes[index] ?? 0;
+    mac += (index === 0 ? '' : ':') + (HEX[index === 0 ? (byte | 0x02) & 0xfe : byte] ?? '');
+  }
+  return mac;
 }
+
+/** Bytes as two digits. */
+const HEX: readonly string[] = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, '0'));

@@ -123,9 +123,16 @@ export function readTime(source: Field): number {
   return timeMs;
 }
 
+/** Records that are written or read one after the other often tell the same time. */
+let lastTime = { timeMs: Number.NaN, text: '' };
+
 /** Calico's times have whole seconds; what is behind them is dropped. */
 export function formatTime(timeMs: number): string {
-  return new Date(Math.floor(timeMs / 1000) * 1000).toISOString().replace('.000Z', 'Z');
+  if (timeMs !== lastTime.timeMs) {
+    const text = new Date(Math.floor(timeMs / 1000) * 1000).toISOString().replace('.000Z', 'Z');
+    lastTime = { timeMs, text };
+  }
+  return lastTime.text;
 }
 
 /**

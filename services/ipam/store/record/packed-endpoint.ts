@@ -48,7 +48,7 @@ export class PackedEndpoint {
     return new PackedEndpoint(key, packed);
   }
 
-  /** @returns undefined for an endpoint with a text that is not plain ASCII */
+  /** @returns undefined for an endpoint with a text that is not plain ASCII, or that JSON escapes */
   static of({ key, value }: StoredEndpoint): PackedEndpoint | undefined {
     const { attachment, pod, netns, addresses } = value;
     const fields = [
@@ -71,6 +71,11 @@ export class PackedEndpoint {
     if (UNPRINTABLE.test([...fields, ...entries].join(''))) return undefined;
     const packed = [String(value.createTimeMs ?? ''), entries.join(IN_LIST), ...fields].join(BETWEEN);
     return new PackedEndpoint(`${key.namespace}/${key.name}`, packed);
+  }
+
+  /** The text of a new endpoint, of which {@link of} made this one. */
+  static textOf({ key, value }: StoredEndpoint): string {
+    return writtenText(key, value);
   }
 
   get key(): EndpointKey {
@@ -100,7 +105,7 @@ let lastUnpacked: { readonly of: PackedEndpoint; readonly value: Endpoint } | un
 
 const BETWEEN = '\n';
 const IN_LIST = '\t';
-const UNPRINTABLE = /[^ -~]/;
+const UNPRINTABLE = /[^ !#-[\]-~]/;
 
 /** A text without escapes. */
 const TEXT = '"([ !#-\\[\\]-~]*)"';
@@ -179,14 +184,6 @@ function readAddress(source: string): Address | undefined {
   return value < 2 ** 32 ? { family: 4, value: BigInt(value) } : undefined;
 }
 
-/** Endpoints that are read one after the other often tell the same time. */
-let lastTime = { timeMs: 0, text: formatTime(0) };
-
-function timeText(timeMs: number): string {
-  if (lastTime.timeMs !== timeMs) lastTime = { timeMs, text: formatTime(timeMs) };
-  return lastTime.text;
-}
-
 /** What reading the JSON asks of its fields, beyond what {@link writtenText} shows. */
 function isValid({ attachment, createTimeMs, mac }: Endpoint): boolean {
   return !Number.isNaN(createTimeMs) && parseMac(mac) === mac && attachmentFaults(attachment).length === 0;
@@ -196,7 +193,7 @@ function isValid({ attachment, createTimeMs, mac }: Endpoint): boolean {
 function writtenText({ namespace, name }: EndpointKey, value: Endpoint): string {
   const { attachment, pod, netns, addresses, uid, createTimeMs } = value;
   const orchestrator = pod ? 'k8s' : 'cni';
-  const created = createTimeMs ? `"${timeText(createTimeMs)}"` : 'null';
+  const created = createTimeMs ? `"${formatTime(createTimeMs)}"` : 'null';
   const uidText = uid === '' ? '' : `"uid":"${uid}",`;
   const podUid = pod && pod.uid !== '' ? `"podwire.dev/pod-uid":"${pod.uid}",` : '';
   const netnsText = netns ? `"podwire.dev/boot-id":"${netns.bootId}","podwire.dev/netns-inode":"${netns.inode}",` : '';

@@ -8,7 +8,7 @@ import { decodeBlock, formatBlock, unknownFields } from './block.js';
 import { decodeConfig, encodeConfig } from './config.js';
 import { decodeEndpoint, decodeForeignEndpoint, encodeEndpoint } from './endpoint.js';
 import { Unreadable } from './fields.js';
-import { decodeHandle, encodeHandle } from './handle.js';
+import { decodeHandle, encodeHandle, formatNewHandle } from './handle.js';
 import { formatJson, isObject, parseJson, type JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
 import { decodeNode, encodeNode } from './node.js';
@@ -153,13 +153,22 @@ export function writeRecord(record: RecordValue, previous: DecodedRecord | undef
     const text = formatBlock(record.value, stored?.kind === 'block' ? { value: stored.value, raw } : undefined);
     return { text, decoded: { record, raw } };
   }
+  if (previous) return writeJson(record, previous);
+  if (record.kind === 'handle') return { text: formatNewHandle(record.value), decoded: plainly(record) };
+  const packed = record.kind === 'endpoint' ? PackedEndpoint.of(record) : undefined;
+  if (!packed || record.kind !== 'endpoint') return writeJson(record, previous);
+  return { text: PackedEndpoint.textOf(record), decoded: plainly(packed) };
+}
+
+function writeJson(record: RecordValue, previous: DecodedRecord | undefined): WrittenRecord {
   const raw = encodeRecord(record, previous);
-  if (previous) return { text: formatJson(raw), decoded: { record, raw } };
-  // A new handle or endpoint has neither integers that JSON.stringify does not know, nor fields that are not made from its value.
-  const plain = record.kind === 'handle' || record.kind === 'endpoint';
-  if (!plain) return { text: formatJson(raw), decoded: { record, raw } };
-  const kept = record.kind === 'endpoint' ? (PackedEndpoint.of(record) ?? record) : record;
-  return { text: JSON.stringify(raw), decoded: { record: kept, raw: NOTHING_UNKNOWN } };
+  const isMadeOfValue = !previous && record.kind === 'endpoint';
+  return { text: formatJson(raw), decoded: { record, raw: isMadeOfValue ? NOTHING_UNKNOWN : raw } };
+}
+
+/** A record of which nothing is stored that its value does not tell. */
+function plainly(record: RecordValue): DecodedRecord {
+  return { record, raw: NOTHING_UNKNOWN };
 }
 
 /**
