@@ -1,0 +1,158 @@
+import {
+  equalRoutes,
+  isDefaultMetric,
+  ownerOf,
+  type ObservedDevice,
+  type ObservedNode,
+  type ObservedRoute,
+  type PeerForwarding,
+  type PeerNeighbour,
+  type SeenRoute,
+} from './node-observed.js';
+import type { NodeStep } from './node-step.js';
+import type { NodeRoute } from './wanted.js';
+
+/**
+ * What is known of the node's kernel: read in full, and kept up to date by what Podwire changes and what the kernel announces, so
+ * that a change of one block needs no look at all.
+ *
+ * The kernel does not announce everything: when an interface goes down, IPv4 routes vanish without a word. Whoever feeds this
+ * has it read in full again after such a change.
+ */
+export class KnownNode {
+  readonly devices: Map<string, ObservedDevice>;
+  /** By device. */
+  readonly addresses = new Map<string, Set<string>>();
+  /** The node's own, by destination; each of the default metric. */
+  readonly routes = new Map<string, ObservedRoute>();
+  /** Routes of the node's own in places where none is wanted: of another metric, or second ones to a destination. */
+  readonly strays: readonly SeenRoute[];
+  /** Routes of others, by destination, each where a wanted one would have to be. */
+  readonly takers = new Map<string, SeenRoute>();
+  /** Destinations that routes of others send to a router. */
+  readonly routed: Set<string>;
+  /** By {@link neighbourKey}. */
+  readonly neighbours = new Map<string, PeerNeighbour>();
+  /** By {@link forwardingKey}; several where somebody added to Podwire's. */
+  readonly forwarding = new Map<string, readonly PeerForwarding[]>();
+  readonly sysctls: Map<string, string | null>;
+
+  constructor(observed: ObservedNode, wanted: ReadonlyMap<string, NodeRoute>) {
+    this.devices = new Map(observed.devices);
+    this.sysctls = new Map(observed.sysctls);
+    this.routed = new Set(observed.routed);
+    for (const { device, address } of observed.addresses) this.#addressesOf(device).add(address);
+    for (const neighbour of observed.neighbours) this.neighbours.set(neighbourKey(neighbour), neighbour);
+    for (const entry of observed.forwarding) this.#addForwarding(entry);
+    const strays: SeenRoute[] = [];
+    for (const route of observed.routes) {
+      const stray = this.#adopt(route, wanted);
+      if (stray) strays.push(stray);
+    }
+    this.strays = strays;
+  }
+
+  hasAddress(device: string, address: string): boolean {
+    return this.addresses.get(device)?.has(address) ?? false;
+  }
+
+  /** Whether routes and neighbours can be on a device. */
+  isUp(device: string): boolean {
+    return this.devices.get(device)?.up ?? false;
+  }
+
+  /** What a step that was carried out has changed, but for its side effects. */
+  advance(step: NodeStep): void {
+    switch (step.type) {
+      case 'device-add':
+      case 'device-set':
+        return;
+      case 'device-delete':
+        this.devices.delete(step.name);
+        return;
+      case 'address-add':
+        this.#addressesOf(step.device).add(step.address);
+        return;
+      case 'address-delete':
+        this.#addressesOf(step.device).delete(step.address);
+        return;
+      case 'neighbour-set':
+        this.neighbours.set(neighbourKey(step), step);
+        return;
+      case 'neighbour-delete':
+        this.neighbours.delete(neighbourKey(step));
+        return;
+      case 'forwarding-set':
+        this.forwarding.set(forwardingKey(step), [step]);
+        return;
+      case 'forwarding-delete':
+        this.removeForwarding(step);
+        return;
+      case 'route-add':
+      case 'route-replace':
+        this.routes.set(step.route.destination, step.route);
+        return;
+      case 'route-delete':
+        this.#forgetRoute(step.route);
+        return;
+      case 'sysctl-write':
+        this.sysctls.set(step.key.join('/'), step.value);
+    }
+  }
+
+  addForwarding(entry: PeerForwarding): void {
+    this.removeForwarding(entry);
+    this.#addForwarding(entry);
+  }
+
+  removeForwarding(entry: PeerForwarding): void {
+    const key = forwardingKey(entry);
+    const rest = (this.forwarding.get(key) ?? []).filter(({ nodeAddress }) => nodeAddress !== entry.nodeAddress);
+    if (rest.length === 0) this.forwarding.delete(key);
+    else this.forwarding.set(key, rest);
+  }
+
+  #forgetRoute(route: ObservedRoute): void {
+    const known = this.routes.get(route.destination);
+    if (known && equalRoutes(known, route)) this.routes.delete(route.destination);
+  }
+
+  #addForwarding(entry: PeerForwarding): void {
+    const key = forwardingKey(entry);
+    this.forwarding.set(key, [...(this.forwarding.get(key) ?? []), entry]);
+  }
+
+  #addressesOf(device: string): Set<string> {
+    const addresses = this.addresses.get(device) ?? new Set<string>();
+    this.addresses.set(device, addresses);
+    return addresses;
+  }
+
+  /** @returns the route that has no place, as its destination has another one already */
+  #adopt(route: SeenRoute, wanted: ReadonlyMap<string, NodeRoute>): SeenRoute | undefined {
+    const { destination } = route;
+    const isOwn = ownerOf(route) === 'node';
+    if (!isDefaultMetric(route)) return isOwn ? route : undefined;
+    if (!isOwn) {
+      this.takers.set(destination, route);
+      return undefined;
+    }
+    const earlier = this.routes.get(destination);
+    const asWanted = wanted.get(destination);
+    if (earlier && asWanted && !equalRoutes(earlier, asWanted) && equalRoutes(route, asWanted)) {
+      this.routes.set(destination, route);
+      return { ...earlier, metric: route.metric, protocol: route.protocol };
+    }
+    if (earlier) return route;
+    this.routes.set(destination, route);
+    return undefined;
+  }
+}
+
+export function neighbourKey({ device, address }: Pick<PeerNeighbour, 'device' | 'address'>): string {
+  return `${device} ${address}`;
+}
+
+export function forwardingKey({ device, mac }: Pick<PeerForwarding, 'device' | 'mac'>): string {
+  return `${device} ${mac}`;
+}

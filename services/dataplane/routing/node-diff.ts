@@ -1,0 +1,145 @@
+import { forwardingKey, neighbourKey, type KnownNode } from './known-node.js';
+import { equalRoutes, kindOfTunnel, TUNNEL_DEVICES, type ObservedDevice } from './node-observed.js';
+import type { DeviceChange, NodeStep } from './node-step.js';
+import type { WantedNode, WantedTunnel } from './wanted.js';
+
+/**
+ * From what is known of the node's kernel to what is wanted of it: steps in an order in which the kernel takes them, additions
+ * before deletions. Pure. In three parts, as a change of a device changes what is on it: after steps of {@link diffDevices} the
+ * kernel is read anew, and only then the others are asked.
+ */
+
+/** Devices to be made, made again, or changed. Those that are not wanted any more come last: {@link diffSurplus}. */
+export function diffDevices(wanted: WantedNode, known: KnownNode): NodeStep[] {
+  return wanted.tunnels.flatMap((tunnel) => {
+    const found = known.devices.get(tunnel.name);
+    // The kernel cannot make it yet.
+    if (tunnel.kind === 'vxlan' && tunnel.parent !== undefined && !known.devices.has(tunnel.parent)) return [];
+    if (!found) return make(tunnel);
+    if (!isOwnDevice(found)) return [];
+    if (!isSameTunnel(tunnel, found)) return [{ type: 'device-delete', name: tunnel.name }, ...make(tunnel)];
+    return change(tunnel, found);
+  });
+}
+
+/** Whether a device of one of Podwire's names is of the kind that Podwire makes under it; others are left alone. */
+export function isOwnDevice({ name, kind }: ObservedDevice): boolean {
+  return TUNNEL_DEVICES.includes(name) && kind === kindOfTunnel(name);
+}
+
+/** What has to be there on the devices, and settings. In the order: addresses, neighbours and forwarding, settings. */
+export function diffFittings(wanted: WantedNode, known: KnownNode): NodeStep[] {
+  return [...missingAddresses(wanted, known), ...missingPeers(wanted, known), ...differingSysctls(wanted, known)];
+}
+
+/** What is on the devices and not wanted, and devices that are not wanted. To be carried out after everything else. */
+export function diffSurplus(wanted: WantedNode, known: KnownNode): NodeStep[] {
+  const peers = new Set(wanted.peers.map(({ device, tunnelAddress: address }) => neighbourKey({ device, address })));
+  const macs = new Map(wanted.peers.map((peer) => [forwardingKey(peer), peer.nodeAddress]));
+  const tunnels = new Map(wanted.tunnels.map((tunnel) => [tunnel.name, tunnel]));
+  const neighbours = [...known.neighbours.entries()].flatMap(([key, neighbour]): NodeStep[] =>
+    peers.has(key) ? [] : [{ type: 'neighbour-delete', ...neighbour }],
+  );
+  const forwarding = [...known.forwarding.entries()].flatMap(([key, entries]) =>
+    entries
+      .filter((entry) => entry.nodeAddress !== macs.get(key))
+      .map((entry): NodeStep => ({ type: 'forwarding-delete', ...entry })),
+  );
+  const own = TUNNEL_DEVICES.flatMap((name) => known.devices.get(name) ?? []).filter(isOwnDevice);
+  const addresses = own.flatMap(({ name: device }) =>
+    [...(known.addresses.get(device) ?? [])]
+      .filter((address) => tunnels.has(device) && address !== tunnels.get(device)?.address)
+      .map((address): NodeStep => ({ type: 'address-delete', device, address })),
+  );
+  const devices = own
+    .filter(({ name }) => !tunnels.has(name))
+    .map(({ name }): NodeStep => ({ type: 'device-delete', name }));
+  return [...neighbours, ...forwarding, ...addresses, ...devices];
+}
+
+/** Routes to some destinations: what is added or replaced, and what is deleted. */
+export interface RouteSteps {
+  readonly set: NodeStep[];
+  readonly deleted: NodeStep[];
+}
+
+/**
+ * Routes to the destinations, whether they are wanted or there. A route by a device that is missing or down waits for it, and one
+ * in whose place there is another's waits for that to go: those cost nothing.
+ */
+export function diffRoutes(destinations: Iterable<string>, wanted: WantedNode, known: KnownNode): RouteSteps {
+  const steps: RouteSteps = { set: [], deleted: [] };
+  for (const destination of destinations) {
+    const route = wanted.routes.get(destination);
+    const found = known.routes.get(destination);
+    const remove = () => found && steps.deleted.push({ type: 'route-delete', route: withMetric(found) });
+    if (!route) remove();
+    else if (found && equalRoutes(route, found)) continue;
+    else if (route.device !== undefined && !known.isUp(route.device)) continue;
+    // Replacing it would replace the other's: the kernel takes the first of that destination.
+    else if (known.takers.has(destination)) remove();
+    else steps.set.push({ type: found ? 'route-replace' : 'route-add', route });
+  }
+  return steps;
+}
+
+/** Own routes in places where none is wanted. */
+export function diffStrays({ strays }: KnownNode): NodeStep[] {
+  return strays.map((route): NodeStep => ({ type: 'route-delete', route }));
+}
+
+function withMetric<Route extends { readonly destination: string }>(route: Route): Route & { metric: number } {
+  return { ...route, metric: route.destination.includes(':') ? 1024 : 0 };
+}
+
+function make(tunnel: WantedTunnel): NodeStep[] {
+  return [
+    { type: 'device-add', tunnel },
+    { type: 'device-set', name: tunnel.name, change: { up: true } },
+  ];
+}
+
+/** Whether a device can be made what is wanted without making it again. */
+function isSameTunnel(wanted: WantedTunnel, { tunnel }: ObservedDevice): boolean {
+  if (tunnel?.kind !== wanted.kind || tunnel.local !== wanted.local || tunnel.remote !== undefined) return false;
+  if (wanted.kind === 'ipip' || tunnel.kind === 'ipip') return true;
+  return (
+    tunnel.vni === wanted.vni && tunnel.port === wanted.port && tunnel.parent === wanted.parent && !tunnel.isLearning
+  );
+}
+
+function change(wanted: WantedTunnel, found: ObservedDevice): NodeStep[] {
+  const changes: DeviceChange = {
+    ...(wanted.kind === 'vxlan' && found.mac !== wanted.mac ? { mac: wanted.mac } : {}),
+    ...(found.mtuBytes === wanted.mtuBytes ? {} : { mtuBytes: wanted.mtuBytes }),
+    ...(found.up ? {} : { up: true }),
+  };
+  return Object.keys(changes).length === 0 ? [] : [{ type: 'device-set', name: wanted.name, change: changes }];
+}
+
+function missingAddresses({ tunnels }: WantedNode, known: KnownNode): NodeStep[] {
+  return tunnels.flatMap(({ name: device, address }): NodeStep[] => {
+    const found = known.devices.get(device);
+    if (address === undefined || !found || !isOwnDevice(found) || known.hasAddress(device, address)) return [];
+    return [{ type: 'address-add', device, address }];
+  });
+}
+
+function missingPeers({ peers }: WantedNode, known: KnownNode): NodeStep[] {
+  return peers.flatMap(({ device, tunnelAddress: address, mac, nodeAddress }): NodeStep[] => {
+    if (!known.isUp(device)) return [];
+    const isNeighbour = known.neighbours.get(neighbourKey({ device, address }))?.mac === mac;
+    const entries = known.forwarding.get(forwardingKey({ device, mac })) ?? [];
+    const isForwarded = entries.some((entry) => entry.nodeAddress === nodeAddress);
+    return [
+      ...(isForwarded ? [] : [{ type: 'forwarding-set', device, mac, nodeAddress } as const]),
+      ...(isNeighbour ? [] : [{ type: 'neighbour-set', device, address, mac } as const]),
+    ];
+  });
+}
+
+function differingSysctls({ sysctls }: WantedNode, known: KnownNode): NodeStep[] {
+  return sysctls.flatMap(({ key, value }): NodeStep[] =>
+    known.sysctls.get(key.join('/')) === value ? [] : [{ type: 'sysctl-write', key, value }],
+  );
+}
