@@ -7,7 +7,7 @@ import type { Store, Transaction } from '@podwire/ipam/store/store';
 
 import { median, type Figure } from '../figure.js';
 import { startEtcd } from '../ipam/etcd.js';
-import { allocationRate, IpamCaller, newContainerId, timed, type Load } from '../ipam/load.js';
+import { allocationRate, callRate, IpamCaller, newContainerId, timed, type Load } from '../ipam/load.js';
 import { Place, startIpam } from '../ipam/processes.js';
 import { countRoundTrips } from '../ipam/round-trips.js';
 
@@ -42,15 +42,21 @@ async function measureEmbedded(report: Report): Promise<Figure[]> {
     const caller = new IpamCaller(ipam.socket);
     const rate64 = await medianRate([caller], { ...LOAD, nodes: CALLERS });
     const rate1 = await medianRate([caller], { ...LOAD, nodes: 1 });
-    report(`embedded: ${rate64.toFixed(0)}/s of 64 nodes, ${rate1.toFixed(0)}/s of one`);
+    const emptyRate = await callRate(LOAD, () => caller.checkHealth());
+    report(
+      `embedded: ${rate64.toFixed(0)}/s of 64 nodes, ${rate1.toFixed(0)}/s of one, ${emptyRate.toFixed(0)}/s that do nothing`,
+    );
     const bare = await EmbeddedStore.open({ directory: place.path('bare'), pid: process.pid });
     const latency = await compareLatency(caller, bare);
     await bare.close();
-    report(`embedded: allocate p50 ${latency.allocateMs.toFixed(3)} ms, durable put ${latency.bareMs.toFixed(3)} ms`);
+    report(
+      `embedded: allocate p50 ${latency.allocateMs.toFixed(3)} ms, durable put ${latency.bareMs.toFixed(3)} ms, a call that does nothing ${latency.emptyMs.toFixed(3)} ms`,
+    );
     caller.close();
     await ipam.process.stop();
     return [
       { name: 'ipam.embedded.rate.64_nodes', value: rate64, unit: '1/s', better: 'higher', goal: 5000 },
+      { name: 'ipam.embedded.rate.vs_empty', value: rate64 / emptyRate, unit: 'ratio', better: 'higher', goal: 0.67 },
       { name: 'ipam.embedded.allocate.vs_put', value: latency.ratio, unit: 'ratio', better: 'lower', goal: 2 },
     ];
   } finally {
@@ -84,7 +90,9 @@ async function measureEtcd(report: Report): Promise<Figure[]> {
       `etcd: ${single.toFixed(0)}/s of 64 nodes, ${rate1.toFixed(0)}/s of one, ${several.toFixed(0)}/s by 3 replicas`,
     );
     const latency = await compareWithBareEtcd(first, etcd.url);
-    report(`etcd: allocate p50 ${latency.allocateMs.toFixed(3)} ms, transaction ${latency.bareMs.toFixed(3)} ms`);
+    report(
+      `etcd: allocate p50 ${latency.allocateMs.toFixed(3)} ms, transaction ${latency.bareMs.toFixed(3)} ms, a call that does nothing ${latency.emptyMs.toFixed(3)} ms`,
+    );
     for (const caller of callers) caller.close();
     return [
       { name: 'ipam.etcd.rate.64_nodes', value: single, unit: '1/s', better: 'higher', goal: 3000 },
@@ -134,6 +142,8 @@ async function medianRate(services: readonly IpamCaller[], load: Load): Promise<
 interface Latency {
   readonly allocateMs: number;
   readonly bareMs: number;
+  /** Of a call that does nothing, by the same client. */
+  readonly emptyMs: number;
   readonly ratio: number;
 }
 
@@ -142,15 +152,18 @@ async function compareLatency(caller: IpamCaller, store: Store): Promise<Latency
   const signal = new AbortController().signal;
   const allocate: number[] = [];
   const bare: number[] = [];
+  const empty: number[] = [];
   for (let call = 0; call < WARM_UP_CALLS + MEASURED_CALLS; call++) {
     const allocateMs = await timed(() => caller.allocate(newContainerId(), 'node-latency'));
     const bareMs = await timed(() => store.commit(bareTransaction(call), signal));
+    const emptyMs = await timed(() => caller.checkHealth());
     if (call < WARM_UP_CALLS) continue;
     allocate.push(allocateMs);
     bare.push(bareMs);
+    empty.push(emptyMs);
   }
-  const [allocateMs, bareMs] = [median(allocate), median(bare)];
-  return { allocateMs, bareMs, ratio: allocateMs / bareMs };
+  const [allocateMs, bareMs, emptyMs] = [median(allocate), median(bare), median(empty)];
+  return { allocateMs, bareMs, emptyMs, ratio: allocateMs / bareMs };
 }
 
 /** Bytes of what an allocation writes: a block of 64 addresses that is half full, a handle and an endpoint. */

@@ -28,6 +28,11 @@ export class IpamCaller {
     return this.#client.call(`${SERVICE}/Release`, ReleaseRequest.encode(ReleaseRequest.fromPartial(request)).finish());
   }
 
+  /** A call that does nothing (grpc.health.v1): what gRPC itself costs, on both sides. */
+  checkHealth(): Promise<void> {
+    return this.#client.call('/grpc.health.v1.Health/Check', new Uint8Array());
+  }
+
   close(): void {
     this.#client.close();
   }
@@ -73,22 +78,34 @@ export interface Load {
  * @param services - each caller stays with one
  * @returns allocations per second
  */
-export async function allocationRate(services: readonly IpamCaller[], load: Load): Promise<number> {
-  let allocated = 0;
+export function allocationRate(services: readonly IpamCaller[], load: Load): Promise<number> {
+  return callRate(load, async (number) => {
+    await services[number % services.length]?.allocate(newContainerId(), `node-${number % load.nodes}`);
+  });
+}
+
+/**
+ * @param call - makes the next call of the caller of that number
+ * @returns calls per second
+ */
+export async function callRate(
+  { callers: count, warmUpMs, measureMs }: Omit<Load, 'nodes'>,
+  call: (caller: number) => Promise<void>,
+): Promise<number> {
+  let called = 0;
   let stopped = false;
   const run = async (number: number): Promise<void> => {
-    const service = services[number % services.length];
-    while (service && !stopped) {
-      await service.allocate(newContainerId(), `node-${number % load.nodes}`);
-      allocated++;
+    while (!stopped) {
+      await call(number);
+      called++;
     }
   };
-  const callers = Array.from({ length: load.callers }, (_, number) => run(number));
+  const callers = Array.from({ length: count }, (_, number) => run(number));
   const failed = Promise.all(callers);
-  await Promise.race([sleep(load.warmUpMs), failed]);
-  const [before, startMs] = [allocated, performance.now()];
-  await Promise.race([sleep(load.measureMs), failed]);
-  const rate = ((allocated - before) / (performance.now() - startMs)) * 1000;
+  await Promise.race([sleep(warmUpMs), failed]);
+  const [before, startMs] = [called, performance.now()];
+  await Promise.race([sleep(measureMs), failed]);
+  const rate = ((called - before) / (performance.now() - startMs)) * 1000;
   stopped = true;
   await failed;
   return rate;
