@@ -13,8 +13,10 @@ import {
   INDEX,
   optional,
   UINT32,
+  UINT8,
 } from './scalars.js';
-import { toNativeStep, toSysctlWrite, type NativeOf } from './steps.js';
+import type { NativeOf } from './link-steps.js';
+import { toNativeStep, toSysctlWrite } from './steps.js';
 
 /** More would not fit the socket's buffers with all their answers. */
 const STEPS_MAX = 1000;
@@ -68,6 +70,7 @@ interface DumpFilter {
   readonly family?: number;
   readonly index?: number;
   readonly table?: number;
+  readonly protocol?: number;
   readonly proxy?: boolean;
 }
 
@@ -82,6 +85,8 @@ export function checkDumpFilter(filter: DumpFilter): NativeDumpFilter {
     family: optional(filter.family, (family) => checkFamily('filter.family', family)) ?? 0,
     index: optional(filter.index, (index) => checkInteger('filter.index', index, INDEX)) ?? 0,
     table: optional(filter.table, (table) => checkInteger('filter.table', table, { ...UINT32, min: 1 })) ?? 0,
+    protocol:
+      optional(filter.protocol, (protocol) => checkInteger('filter.protocol', protocol, { ...UINT8, min: 1 })) ?? 0,
     proxy: checkFlag('filter.proxy', filter.proxy),
   };
 }

@@ -21,7 +21,7 @@ function on(link: LinkSelector | undefined): string {
 function describeObject(step: Step): string {
   switch (step.type) {
     case 'link.add':
-      return `${step.kind} ${step.name} peer ${step.peer.name}`;
+      return step.kind === 'veth' ? `veth ${step.name} peer ${step.peer.name}` : `${step.kind} ${step.name}`;
     case 'link.set':
     case 'link.delete':
     case 'link.get':
@@ -38,6 +38,11 @@ function describeObject(step: Step): string {
     case 'neighbour.replace':
     case 'neighbour.delete':
       return `${step.proxy === true ? 'proxy ' : ''}${step.address}${on(step.link)}`;
+    case 'fdb.add':
+    case 'fdb.replace':
+    case 'fdb.append':
+    case 'fdb.delete':
+      return `${step.mac}${on(step.link)}${step.destination === undefined ? '' : ` dst ${step.destination}`}`;
     case 'sysctl.write':
       return describeSysctl(step.key);
   }

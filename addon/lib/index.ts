@@ -1,15 +1,30 @@
 /**
- * Raw rtnetlink for Node.js: links, addresses, routes, neighbours and sysctls of any network namespace.
+ * Raw rtnetlink for Node.js: links, addresses, routes, neighbours, forwarding entries and sysctls of any network namespace.
  *
  * No call blocks the event loop; every method that touches the kernel returns a promise. Nothing here knows of pods.
  */
 export { ArgumentError, NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
 export type { Monitor, MonitorEvent, MonitorGroup } from './monitor.js';
 export { openNamespace } from './namespace.js';
-export type { AddressFilter, Namespace, NeighbourFilter, RouteFilter, RunOptions } from './namespace.js';
-export type { Address, Family, Link, Neighbour, OperState, Route, RouteType, Scope } from './objects.js';
+export type { AddressFilter, FdbFilter, Namespace, NeighbourFilter, RouteFilter, RunOptions } from './namespace.js';
+export type {
+  Address,
+  AddressGeneration,
+  Family,
+  FdbEntry,
+  IpipSettings,
+  Link,
+  Neighbour,
+  OperState,
+  Route,
+  RouteType,
+  Scope,
+  VxlanSettings,
+} from './objects.js';
 export type {
   AddressRequest,
+  FdbRequest,
+  IpipAdd,
   LinkAdd,
   LinkDelete,
   LinkGet,
@@ -17,6 +32,7 @@ export type {
   LinkSet,
   NamespaceIdentity,
   NeighbourRequest,
+  NewLink,
   OpenNamespace,
   Outcome,
   Request,
@@ -26,5 +42,7 @@ export type {
   SysctlReading,
   SysctlSetting,
   SysctlWrite,
+  VethAdd,
   VethPeer,
+  VxlanAdd,
 } from './requests.js';

@@ -1,8 +1,8 @@
 import { NetlinkError } from './errors.js';
 import type { NativeEvent } from './native.js';
-import type { Address, Link, Neighbour, Route } from './objects.js';
+import type { Address, FdbEntry, Link, Neighbour, Route } from './objects.js';
 
-/** What to be told of; IPv4 and IPv6 alike. */
+/** What to be told of; IPv4 and IPv6 alike. `neighbours` has the forwarding entries too (`fdb`), of the same kernel group. */
 export type MonitorGroup = 'links' | 'addresses' | 'routes' | 'neighbours';
 
 /**
@@ -14,6 +14,7 @@ export type MonitorEvent =
   | { readonly object: 'address'; readonly deleted: boolean; readonly value: Address }
   | { readonly object: 'route'; readonly deleted: boolean; readonly value: Route }
   | { readonly object: 'neighbour'; readonly deleted: boolean; readonly value: Neighbour }
+  | { readonly object: 'fdb'; readonly deleted: boolean; readonly value: FdbEntry }
   | { readonly object: 'overrun' };
 
 /** A subscription: `ip monitor`. Ends when it is closed, or is left by `break`. It does not keep the process alive. */

@@ -13,7 +13,7 @@ import { NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from '.
 import { loadBinding } from './load.js';
 import { EventQueue, type Monitor, type MonitorGroup } from './monitor.js';
 import type { NativeBinding, NativeError, NativeNamespace, NativeOutcome } from './native.js';
-import type { Address, Family, Link, Neighbour, Route } from './objects.js';
+import type { Address, Family, FdbEntry, Link, Neighbour, Route } from './objects.js';
 import type {
   LinkSelector,
   NamespaceIdentity,
@@ -26,7 +26,7 @@ import type {
   SysctlSetting,
 } from './requests.js';
 import { checkSelector } from './scalars.js';
-import type { NativeOf } from './steps.js';
+import type { NativeOf } from './link-steps.js';
 
 export interface RunOptions {
   /** How long the kernel may take for each answer. Default 5000; 1 to 600000. */
@@ -44,6 +44,13 @@ export interface RouteFilter {
   /** Only this routing table; all tables when left out. A table that does not exist has no routes. */
   readonly table?: number;
   /** Only those that leave by this link. */
+  readonly index?: number;
+  /** Only those that this protocol made, 1 to 255. */
+  readonly protocol?: number;
+}
+
+export interface FdbFilter {
+  /** Only those of this link. */
   readonly index?: number;
 }
 
@@ -119,7 +126,7 @@ export class Namespace implements OpenNamespace {
     return this.#ask('address.list', this.#open().dumpAddresses(checkDumpFilter(filter)));
   }
 
-  /** Routes: `ip route show table TABLE|all [dev …]`. */
+  /** Routes: `ip route show table TABLE|all [dev …] [protocol …]`. */
   async routes(filter: RouteFilter = {}): Promise<Route[]> {
     return this.#ask('route.list', this.#open().dumpRoutes(checkDumpFilter(filter)));
   }
@@ -127,6 +134,11 @@ export class Namespace implements OpenNamespace {
   /** Neighbours, or proxy entries: `ip neighbour show [proxy] [dev …]`. */
   async neighbours(filter: NeighbourFilter = {}): Promise<Neighbour[]> {
     return this.#ask('neighbour.list', this.#open().dumpNeighbours(checkDumpFilter(filter)));
+  }
+
+  /** Forwarding entries: `bridge fdb show [dev …]`. */
+  async fdbEntries(filter: FdbFilter = {}): Promise<FdbEntry[]> {
+    return this.#ask('fdb.list', this.#open().dumpFdb(checkDumpFilter(filter)));
   }
 
   /** Reads sysctls, one outcome per key: `sysctl KEY…`. One failure does not touch the others. At most 1000 keys. */

@@ -4,7 +4,7 @@
  * Every property is always present. Absent is `null`; `undefined` is refused with a TypeError that names the path. Promises
  * reject with a {@link NativeError}.
  */
-import type { Address, Link, Neighbour, Route } from './objects.js';
+import type { Address, FdbEntry, Link, Neighbour, Route } from './objects.js';
 
 /** A failure: a positive errno value and the kernel's extended-ack text, or the addon's own. */
 export interface NativeError {
@@ -12,8 +12,8 @@ export interface NativeError {
   readonly text: string | null;
 }
 
-/** The kernel's numbers for verbs: RTM_NEW… with NLM_F_CREATE|NLM_F_EXCL, with NLM_F_CREATE|NLM_F_REPLACE, RTM_DEL…. */
-export type NativeVerb = 'add' | 'replace' | 'delete';
+/** The kernel's verbs: RTM_NEW… with NLM_F_CREATE and NLM_F_EXCL, NLM_F_REPLACE or NLM_F_APPEND; RTM_DEL…. */
+export type NativeVerb = 'add' | 'replace' | 'append' | 'delete';
 
 export interface NativeSelector {
   /** 0 when `name` is given. */
@@ -27,17 +27,51 @@ export interface NativeStepBase {
   readonly within: NativeNamespace | null;
 }
 
-export interface NativeLinkAdd extends NativeStepBase {
-  readonly op: 'link.add';
-  readonly kind: string;
+/** What every new link may be given. */
+export interface NativeNewLink {
   readonly name: string;
   readonly mac: string | null;
   readonly mtuBytes: number | null;
-  readonly peerName: string;
-  readonly peerMac: string | null;
-  readonly peerMtuBytes: number | null;
-  readonly peerNamespace: NativeNamespace;
+  readonly txQueueLength: number | null;
+  readonly txQueueCount: number | null;
+  readonly rxQueueCount: number | null;
 }
+
+export interface NativeVethPeer extends NativeNewLink {
+  readonly namespace: NativeNamespace;
+}
+
+export interface NativeVeth {
+  readonly kind: 'veth';
+  readonly peer: NativeVethPeer;
+}
+
+export interface NativeVxlan {
+  readonly kind: 'vxlan';
+  readonly vni: number;
+  readonly port: number;
+  readonly local: string;
+  readonly parent: NativeSelector | null;
+  readonly learning: boolean;
+  readonly ttl: number;
+  readonly tos: number;
+  readonly udpChecksum: boolean | null;
+  readonly udp6ZeroChecksumTx: boolean | null;
+  readonly udp6ZeroChecksumRx: boolean | null;
+}
+
+export interface NativeIpip {
+  readonly kind: 'ipip';
+  readonly local: string | null;
+  readonly remote: string | null;
+  readonly parent: NativeSelector | null;
+  readonly ttl: number;
+  readonly tos: number;
+  readonly pathMtuDiscovery: boolean;
+}
+
+export type NativeLinkAdd = NativeStepBase &
+  NativeNewLink & { readonly op: 'link.add' } & (NativeVeth | NativeVxlan | NativeIpip);
 
 export interface NativeLinkSet extends NativeStepBase {
   readonly op: 'link.set';
@@ -48,6 +82,9 @@ export interface NativeLinkSet extends NativeStepBase {
   readonly alias: string | null;
   readonly group: number | null;
   readonly name: string | null;
+  readonly txQueueLength: number | null;
+  /** IN6_ADDR_GEN_MODE_*. */
+  readonly addressGeneration: number | null;
 }
 
 export interface NativeLinkDeleteOrGet extends NativeStepBase {
@@ -90,6 +127,14 @@ export interface NativeNeighbourStep extends NativeStepBase {
   readonly proxy: boolean;
 }
 
+export interface NativeFdbStep extends NativeStepBase {
+  readonly op: 'fdb';
+  readonly verb: NativeVerb;
+  readonly link: NativeSelector;
+  readonly mac: string;
+  readonly destination: string | null;
+}
+
 export interface NativeSysctlWrite extends NativeStepBase {
   readonly op: 'sysctl.write';
   /** Below /proc/sys, segments joined by slashes. */
@@ -104,6 +149,7 @@ export type NativeStep =
   | NativeAddressStep
   | NativeRouteStep
   | NativeNeighbourStep
+  | NativeFdbStep
   | NativeSysctlWrite;
 
 export interface NativeOutcome {
@@ -121,6 +167,7 @@ export interface NativeDumpFilter {
   readonly family: 0 | 4 | 6;
   readonly index: number;
   readonly table: number;
+  readonly protocol: number;
   /** Neighbours only: the proxy entries instead. */
   readonly proxy: boolean;
 }
@@ -137,6 +184,7 @@ export type NativeEvent =
   | { readonly object: 'address'; readonly deleted: boolean; readonly value: Address }
   | { readonly object: 'route'; readonly deleted: boolean; readonly value: Route }
   | { readonly object: 'neighbour'; readonly deleted: boolean; readonly value: Neighbour }
+  | { readonly object: 'fdb'; readonly deleted: boolean; readonly value: FdbEntry }
   | { readonly object: 'overrun' }
   | { readonly object: 'failure'; readonly error: NativeError };
 
@@ -154,6 +202,7 @@ export interface NativeNamespace {
   dumpAddresses(filter: NativeDumpFilter): Promise<Address[]>;
   dumpRoutes(filter: NativeDumpFilter): Promise<Route[]>;
   dumpNeighbours(filter: NativeDumpFilter): Promise<Neighbour[]>;
+  dumpFdb(filter: NativeDumpFilter): Promise<FdbEntry[]>;
   readSysctls(paths: readonly string[]): Promise<NativeReading[]>;
   deleteLink(link: NativeSelector): Promise<void>;
   /** `groups` are RTNLGRP_* numbers; `onEvents` is called on the thread of the environment. */

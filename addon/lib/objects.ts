@@ -6,6 +6,46 @@ export type Family = 4 | 6;
 /** RFC 2863 operational state, as `ip link` prints it. */
 export type OperState = 'unknown' | 'notpresent' | 'down' | 'lowerlayerdown' | 'testing' | 'dormant' | 'up';
 
+/** How a link comes by its own IPv6 addresses (`ip link … addrgenmode`); a number where the mode has no name here. */
+export type AddressGeneration = 'eui64' | 'none' | 'stable-privacy' | 'random' | number;
+
+/** What a VXLAN device was made with (`ip -details link show type vxlan`). */
+export interface VxlanSettings {
+  readonly vni: number;
+  /** UDP port of the far ends. */
+  readonly port: number;
+  /** Source address of tunnel packets; null: the routing table's choice. */
+  readonly local: string | null;
+  /** Where packets go that no FDB entry fits: a multicast group or one far end. */
+  readonly group: string | null;
+  /** The device that tunnel packets leave by; null: the routing table's choice. */
+  readonly parentIndex: number | null;
+  readonly learning: boolean;
+  /** 0: that of the node (`auto`). */
+  readonly ttl: number;
+  /** 1: that of the packet inside (`inherit`). */
+  readonly tos: number;
+  /** Over IPv4: the outer UDP checksum is set. */
+  readonly udpChecksum: boolean;
+  /** Over IPv6: the outer UDP checksum is left out, and packets without one are taken. */
+  readonly udp6ZeroChecksumTx: boolean;
+  readonly udp6ZeroChecksumRx: boolean;
+  /** Each packet brings its tunnel along (`external`, flow-based). */
+  readonly external: boolean;
+}
+
+/** What an IPIP device was made with (`ip -details link show type ipip`). */
+export interface IpipSettings {
+  readonly local: string | null;
+  /** Null: each route says where its far end is. */
+  readonly remote: string | null;
+  readonly parentIndex: number | null;
+  /** 0: that of the packet inside (`inherit`). */
+  readonly ttl: number;
+  readonly tos: number;
+  readonly pathMtuDiscovery: boolean;
+}
+
 /** A network interface (`ip link`). */
 export interface Link {
   readonly index: number;
@@ -31,6 +71,16 @@ export interface Link {
   readonly linkedNamespaceId: number | null;
   /** IFLA_MASTER: the bridge or bond that the link belongs to. */
   readonly masterIndex: number | null;
+  /** Packets that may wait to be sent (`txqueuelen`). */
+  readonly txQueueLength: number;
+  readonly txQueueCount: number;
+  readonly rxQueueCount: number;
+  /** Null where IPv6 is off for the link. */
+  readonly addressGeneration: AddressGeneration | null;
+  /** Null for other kinds. */
+  readonly vxlan: VxlanSettings | null;
+  /** Null for other kinds. */
+  readonly ipip: IpipSettings | null;
 }
 
 /** An address on a link (`ip address`). */
@@ -54,7 +104,10 @@ export type Scope = 'global' | 'site' | 'link' | 'host' | 'nowhere' | number;
 export type RouteType =
   'unicast' | 'local' | 'broadcast' | 'multicast' | 'blackhole' | 'unreachable' | 'prohibit' | number;
 
-/** A route (`ip route`). A multipath route has neither `outputIndex` nor `gateway`. */
+/**
+ * A route (`ip route`). A multipath route has neither `outputIndex` nor `gateway`. IPv6 routes have no scope of their own
+ * (`global`), a metric in any case, and the loopback as output where they are blackholes or their like.
+ */
 export interface Route {
   readonly family: Family;
   /** `0.0.0.0/0` or `::/0` for a default route. */
@@ -82,6 +135,23 @@ export interface Neighbour {
   readonly mac: string | null;
   readonly proxy: boolean;
   readonly permanent: boolean;
+  /** NUD_* bits of linux/neighbour.h. */
+  readonly state: number;
+}
+
+/**
+ * A forwarding entry of a device (`bridge fdb`): frames for a MAC address go to a port of a bridge, or, on a tunnel device, to
+ * the far end that `destination` is.
+ */
+export interface FdbEntry {
+  readonly linkIndex: number;
+  /** Null where the device has no 6-byte hardware addresses. Zero is a tunnel's entry for frames that no other fits. */
+  readonly mac: string | null;
+  /** Address of the far end; null on devices that are no tunnel. */
+  readonly destination: string | null;
+  readonly permanent: boolean;
+  /** The entry is the device's own, not that of a bridge that the device is a port of. */
+  readonly self: boolean;
   /** NUD_* bits of linux/neighbour.h. */
   readonly state: number;
 }

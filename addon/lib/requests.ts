@@ -1,5 +1,5 @@
 import type { NetlinkError } from './errors.js';
-import type { Link, RouteType, Scope } from './objects.js';
+import type { AddressGeneration, Link, RouteType, Scope } from './objects.js';
 
 /** What makes a namespace the same as another: the file that the kernel shows for it. */
 export interface NamespaceIdentity {
@@ -20,11 +20,20 @@ export interface OpenNamespace {
 /** A link by its index or by its name; names are looked up when the request is carried out. */
 export type LinkSelector = { readonly index: number } | { readonly name: string };
 
-/** The end of a new veth pair that is born in another namespace, or in the same. */
-export interface VethPeer {
+/** What every new link may be given: `ip link add NAME address … mtu … txqueuelen … numtxqueues … numrxqueues …`. */
+export interface NewLink {
   readonly name: string;
   readonly mac?: string;
   readonly mtuBytes?: number;
+  /** Packets that may wait to be sent. The kernel's default when left out, mostly 1000. */
+  readonly txQueueLength?: number;
+  /** 1 to 4096. The kernel's default when left out, for veths the number of processors. Not to be changed later. */
+  readonly txQueueCount?: number;
+  readonly rxQueueCount?: number;
+}
+
+/** The end of a new veth pair that is born in another namespace, or in the same. */
+export interface VethPeer extends NewLink {
   /** Must stay open until the request is answered. */
   readonly namespace: OpenNamespace;
 }
@@ -35,16 +44,66 @@ export interface VethPeer {
  * of them there shows in the outcome's `link`, and `link.set` puts them right. That `link` is the near end as it was created;
  * its `linkedIndex` is the peer's index.
  */
-export interface LinkAdd {
+export interface VethAdd extends NewLink {
   readonly type: 'link.add';
   readonly kind: 'veth';
-  readonly name: string;
-  readonly mac?: string;
-  readonly mtuBytes?: number;
   readonly peer: VethPeer;
 }
 
-/** Changes a link: `ip link set NAME [up|down] [address …] [mtu …] [alias …] [group …] [name …]`. Idempotent. */
+/**
+ * Creates a VXLAN device, down: `ip link add NAME … type vxlan id VNI dstport PORT local ADDRESS dev PARENT [no]learning ttl TTL
+ * tos TOS [no]udpcsum …`. The family of `local` is that of the tunnel. Fails with EEXIST when the name is taken, or when another
+ * device has the same VNI, port and family; with EINVAL when the MTU does not fit the parent's.
+ */
+export interface VxlanAdd extends NewLink {
+  readonly type: 'link.add';
+  readonly kind: 'vxlan';
+  /** 0 to 16777215. */
+  readonly vni: number;
+  /** 4789 (RFC 7348) when left out. */
+  readonly port?: number;
+  readonly local: string;
+  /** The link that tunnel packets leave by; the routing table's choice when left out. */
+  readonly parent?: LinkSelector;
+  /** Takes entries from the packets that arrive. False when left out, unlike `ip`. */
+  readonly learning?: boolean;
+  /** 0 (the node's own) when left out. */
+  readonly ttl?: number;
+  /** 0 when left out; 1 is that of the packet inside. */
+  readonly tos?: number;
+  /** See VxlanSettings; the kernel's default when left out. */
+  readonly udpChecksum?: boolean;
+  readonly udp6ZeroChecksumTx?: boolean;
+  readonly udp6ZeroChecksumRx?: boolean;
+}
+
+/**
+ * Creates an IPIP device, down: `ip link add NAME … type ipip local ADDRESS remote ADDRESS dev PARENT ttl TTL tos TOS
+ * [no]pmtudisc`. Fails with EEXIST when the name is taken or another device has the same addresses, with EOPNOTSUPP where the
+ * kernel lacks the kind. It has no MAC address.
+ */
+export interface IpipAdd extends NewLink {
+  readonly type: 'link.add';
+  readonly kind: 'ipip';
+  /** IPv4. Any address of the node when left out. */
+  readonly local?: string;
+  /** IPv4. When left out, each route's gateway is the far end. */
+  readonly remote?: string;
+  readonly parent?: LinkSelector;
+  /** 0 (that of the packet inside) when left out. */
+  readonly ttl?: number;
+  readonly tos?: number;
+  /** True when left out. A fixed `ttl` needs it. */
+  readonly pathMtuDiscovery?: boolean;
+}
+
+/** Creates a link. The outcome has a veth's near end as `link`; of the other kinds the kernel tells nothing, so `link.get` follows. */
+export type LinkAdd = VethAdd | VxlanAdd | IpipAdd;
+
+/**
+ * Changes a link: `ip link set NAME [up|down] [address …] [mtu …] [alias …] [group …] [name …] [txqueuelen …] [addrgenmode …]`.
+ * Idempotent. A link's own IPv6 address comes when it goes up, so `addressGeneration` is to be set before that.
+ */
 export interface LinkSet {
   readonly type: 'link.set';
   readonly link: LinkSelector;
@@ -55,6 +114,8 @@ export interface LinkSet {
   readonly alias?: string;
   readonly group?: number;
   readonly name?: string;
+  readonly txQueueLength?: number;
+  readonly addressGeneration?: AddressGeneration;
 }
 
 /**
@@ -128,8 +189,22 @@ export interface NeighbourRequest {
   readonly proxy?: boolean;
 }
 
+/**
+ * `bridge fdb add|replace|append|delete MAC dev LINK dst DESTINATION self permanent`. `add` fails with EEXIST when the device has
+ * an entry of this MAC address, `replace` puts another destination in its place, `append` adds one more (for the zero or a
+ * multicast MAC only; the kernel takes no notice of it for another that has an entry), `delete` fails with ENOENT when none is there, and without a destination takes all of them.
+ */
+export interface FdbRequest {
+  readonly type: 'fdb.add' | 'fdb.replace' | 'fdb.append' | 'fdb.delete';
+  readonly link: LinkSelector;
+  readonly mac: string;
+  /** The far end, without prefix length, of the tunnel's family. Left out for devices that are no tunnel. */
+  readonly destination?: string;
+}
+
 /** One change or question to the kernel. */
-export type Request = LinkAdd | LinkSet | LinkDelete | LinkGet | AddressRequest | RouteRequest | NeighbourRequest;
+export type Request =
+  LinkAdd | LinkSet | LinkDelete | LinkGet | AddressRequest | RouteRequest | NeighbourRequest | FdbRequest;
 
 /**
  * The path of a file below /proc/sys, by segments, as interface names may hold dots:
@@ -157,7 +232,7 @@ export type Step = (Request | SysctlWrite) & {
 
 /** What came of one request or step. */
 export type Outcome =
-  | { readonly ok: true; /** The answer to `link.get`, and the new link of `link.add`. */ readonly link?: Link }
+  | { readonly ok: true; /** The answer to `link.get`, and the near end of a veth. */ readonly link?: Link }
   | { readonly ok: false; readonly error: NetlinkError };
 
 /** What came of one key of `Namespace.readSysctls`. `value` is without the final line break. */

@@ -3,7 +3,7 @@ import { isIP } from 'node:net';
 
 import { ArgumentError } from './errors.js';
 import type { NativeSelector } from './native.js';
-import type { RouteType, Scope } from './objects.js';
+import type { AddressGeneration, RouteType, Scope } from './objects.js';
 
 const MAC = /^[0-9a-f]{2}(:[0-9a-f]{2}){5}$/i;
 const LINK_NAME_BYTES_MAX = 15;
@@ -27,6 +27,14 @@ const ROUTE_TYPES: ReadonlyMap<unknown, number> = new Map<RouteType, number>([
   ['blackhole', 6],
   ['unreachable', 7],
   ['prohibit', 8],
+]);
+
+/** IN6_ADDR_GEN_MODE_* of linux/if_link.h. */
+const ADDRESS_GENERATIONS: ReadonlyMap<unknown, number> = new Map<AddressGeneration, number>([
+  ['eui64', 0],
+  ['none', 1],
+  ['stable-privacy', 2],
+  ['random', 3],
 ]);
 
 export interface Prefix {
@@ -69,6 +77,10 @@ export const UINT32: Range = { min: 0, max: 2 ** 32 - 1 };
 export const INDEX: Range = { min: 1, max: INDEX_MAX };
 /** The kernel's own limits per kind of link are narrower; it says so itself. */
 export const MTU: Range = { min: 1, max: INDEX_MAX };
+export const VNI: Range = { min: 0, max: 2 ** 24 - 1 };
+export const PORT: Range = { min: 1, max: 2 ** 16 - 1 };
+/** rtnetlink's own limit. */
+export const QUEUE_COUNT: Range = { min: 1, max: 4096 };
 
 export function checkInteger(path: string, value: unknown, { min, max }: Range): number {
   if (typeof value !== 'number' || !Number.isInteger(value) || value < min || value > max) {
@@ -103,6 +115,11 @@ export function checkAddress(path: string, value: unknown): string {
   return value;
 }
 
+export function checkIpv4Address(path: string, value: unknown): string {
+  if (typeof value !== 'string' || isIP(value) !== 4) throw new ArgumentError(path, 'must be an IPv4 address');
+  return value;
+}
+
 /** An address of the same family as another field's. */
 export function checkAddressLike(path: string, value: unknown, other: string): string {
   const address = checkAddress(path, value);
@@ -126,6 +143,10 @@ export function checkScope(path: string, value: unknown): number {
 
 export function checkRouteType(path: string, value: unknown): number {
   return ROUTE_TYPES.get(value) ?? checkInteger(path, value, UINT8);
+}
+
+export function checkAddressGeneration(path: string, value: unknown): number {
+  return ADDRESS_GENERATIONS.get(value) ?? checkInteger(path, value, UINT8);
 }
 
 export function checkSelector(path: string, value: unknown): NativeSelector {

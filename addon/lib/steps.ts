@@ -1,32 +1,21 @@
 /** Requests of the API → steps of the addon, every field checked. */
 import { ArgumentError } from './errors.js';
+import { toLinkAdd, toLinkSet, type NativeOf, type Place } from './link-steps.js';
 import type {
   NativeAddressStep,
-  NativeLinkAdd,
-  NativeLinkSet,
-  NativeNamespace,
+  NativeFdbStep,
   NativeNeighbourStep,
   NativeRouteStep,
   NativeStep,
-  NativeStepBase,
   NativeSysctlWrite,
   NativeVerb,
 } from './native.js';
-import type {
-  AddressRequest,
-  LinkAdd,
-  LinkSet,
-  NeighbourRequest,
-  RouteRequest,
-  Step,
-  SysctlSetting,
-} from './requests.js';
+import type { AddressRequest, FdbRequest, NeighbourRequest, RouteRequest, Step, SysctlSetting } from './requests.js';
 import {
   checkAddress,
   checkAddressLike,
   checkFlag,
   checkInteger,
-  checkLinkName,
   checkMac,
   checkPrefix,
   checkRecord,
@@ -35,16 +24,11 @@ import {
   checkSelector,
   checkSysctlKey,
   checkText,
-  MTU,
   optional,
   UINT32,
   UINT8,
 } from './scalars.js';
 
-/** The addon's object behind an open namespace; undefined for anything else. */
-export type NativeOf = (value: unknown) => NativeNamespace | undefined;
-
-const ALIAS_BYTES_MAX = 255;
 const SCOPE_GLOBAL = 0;
 const SCOPE_LINK = 253;
 const SCOPE_NOWHERE = 255;
@@ -54,7 +38,7 @@ const TABLE_MAIN = 254;
 const ROUTE_TYPE_UNICAST = 1;
 const ROUTE_TYPE_ANY = 0;
 
-const VERBS: Readonly<Record<(AddressRequest | RouteRequest | NeighbourRequest)['type'], NativeVerb>> = {
+const VERBS: Readonly<Record<(AddressRequest | RouteRequest | NeighbourRequest | FdbRequest)['type'], NativeVerb>> = {
   'address.add': 'add',
   'address.replace': 'replace',
   'address.delete': 'delete',
@@ -64,54 +48,20 @@ const VERBS: Readonly<Record<(AddressRequest | RouteRequest | NeighbourRequest)[
   'neighbour.add': 'add',
   'neighbour.replace': 'replace',
   'neighbour.delete': 'delete',
+  'fdb.add': 'add',
+  'fdb.replace': 'replace',
+  'fdb.append': 'append',
+  'fdb.delete': 'delete',
 };
 
-/** Where a step stands in the caller's arguments, for messages, and what is common to all steps. */
-interface Place {
-  readonly path: string;
-  readonly base: NativeStepBase;
-}
-
-function toLinkAdd(step: LinkAdd, place: Place, nativeOf: NativeOf): NativeLinkAdd {
-  const { path } = place;
-  const kind: string = step.kind;
-  if (kind !== 'veth') throw new ArgumentError(`${path}.kind`, "must be 'veth'");
-  checkRecord(`${path}.peer`, step.peer);
-  const peerNamespace = nativeOf(step.peer.namespace);
-  if (!peerNamespace) throw new ArgumentError(`${path}.peer.namespace`, 'must be an open Namespace');
+function toFdb(step: FdbRequest, { path, base }: Place): NativeFdbStep {
   return {
-    op: 'link.add',
-    ...place.base,
-    kind: step.kind,
-    name: checkLinkName(`${path}.name`, step.name),
-    mac: optional(step.mac, (mac) => checkMac(`${path}.mac`, mac)),
-    mtuBytes: optional(step.mtuBytes, (mtu) => checkInteger(`${path}.mtuBytes`, mtu, MTU)),
-    peerName: checkLinkName(`${path}.peer.name`, step.peer.name),
-    peerMac: optional(step.peer.mac, (mac) => checkMac(`${path}.peer.mac`, mac)),
-    peerMtuBytes: optional(step.peer.mtuBytes, (mtu) => checkInteger(`${path}.peer.mtuBytes`, mtu, MTU)),
-    peerNamespace,
-  };
-}
-
-function checkAlias(path: string, value: unknown): string {
-  const alias = checkText(path, value);
-  if (Buffer.byteLength(alias) > ALIAS_BYTES_MAX) {
-    throw new ArgumentError(path, `must have at most ${ALIAS_BYTES_MAX} bytes`);
-  }
-  return alias;
-}
-
-function toLinkSet(step: LinkSet, { path, base }: Place): NativeLinkSet {
-  return {
-    op: 'link.set',
+    op: 'fdb',
+    verb: VERBS[step.type],
     ...base,
     link: checkSelector(`${path}.link`, step.link),
-    up: optional(step.up, (up) => checkFlag(`${path}.up`, up)),
-    mac: optional(step.mac, (mac) => checkMac(`${path}.mac`, mac)),
-    mtuBytes: optional(step.mtuBytes, (mtu) => checkInteger(`${path}.mtuBytes`, mtu, MTU)),
-    alias: optional(step.alias, (alias) => checkAlias(`${path}.alias`, alias)),
-    group: optional(step.group, (group) => checkInteger(`${path}.group`, group, UINT32)),
-    name: optional(step.name, (name) => checkLinkName(`${path}.name`, name)),
+    mac: checkMac(`${path}.mac`, step.mac),
+    destination: optional(step.destination, (address) => checkAddress(`${path}.destination`, address)),
   };
 }
 
@@ -209,6 +159,11 @@ export function toNativeStep(step: Step, path: string, nativeOf: NativeOf): Nati
     case 'neighbour.replace':
     case 'neighbour.delete':
       return toNeighbour(step, place);
+    case 'fdb.add':
+    case 'fdb.replace':
+    case 'fdb.append':
+    case 'fdb.delete':
+      return toFdb(step, place);
     case 'sysctl.write':
       return toSysctlWrite(step, place);
     default:

@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url';
 
 import { afterEach } from 'vitest';
 
-import { openNamespace, type LinkAdd, type Namespace, type Outcome } from '../lib/index.js';
+import { openNamespace, type Namespace, type Outcome, type VethAdd } from '../lib/index.js';
 
 /** The package's folder, where the compiled addon is found. */
 export const ADDON_FOLDER = fileURLToPath(new URL('..', import.meta.url));
@@ -54,7 +54,7 @@ export async function open(path?: string): Promise<Namespace> {
   return namespace;
 }
 
-export function vethPair(name: string, pod: Namespace, peerName = 'eth0'): LinkAdd {
+export function vethPair(name: string, pod: Namespace, peerName = 'eth0'): VethAdd {
   const peer = { name: peerName, mac: '02:00:00:00:00:01', mtuBytes: 1450, namespace: pod };
   return { type: 'link.add', kind: 'veth', name, mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1450, peer };
 }

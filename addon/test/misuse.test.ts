@@ -20,6 +20,7 @@ const METHODS: Readonly<Record<string, (namespace: Namespace) => Promise<unknown
   addresses: async (namespace) => namespace.addresses(),
   routes: async (namespace) => namespace.routes(),
   neighbours: async (namespace) => namespace.neighbours(),
+  fdbEntries: async (namespace) => namespace.fdbEntries(),
   readSysctls: async (namespace) => namespace.readSysctls([['net', 'ipv4', 'ip_default_ttl']]),
   writeSysctls: async (namespace) =>
     codes(await namespace.writeSysctls([{ key: ['net', 'ipv4', 'ip_default_ttl'], value: '64' }])),
@@ -34,6 +35,7 @@ const EXPECTED: Readonly<Record<keyof typeof METHODS, unknown>> = {
   addresses: [],
   routes: [],
   neighbours: [],
+  fdbEntries: [],
   readSysctls: [{ ok: true, value: '64' }],
   writeSysctls: ['ok'],
   deleteLink: expect.objectContaining({ code: 'ENODEV' }),
@@ -92,6 +94,9 @@ describe('a hundred batches at once', () => {
 describe('arguments', () => {
   const link = { name: 'eth0' };
   const peer = { name: 'eth0', namespace: undefined };
+  const vxlan = { type: 'link.add', kind: 'vxlan', name: 'vx', vni: 1, local: '10.0.0.1' };
+  const ipip = { type: 'link.add', kind: 'ipip', name: 'ipip0' };
+  const fdb = { type: 'fdb.append', link, mac: 'ee:ee:ee:ee:ee:ee', destination: '10.0.0.1' };
   const WRONG: readonly (readonly [string, unknown])[] = [
     ['requests[0]', null],
     ['requests[0].type', { type: 'link.paint' }],
@@ -116,6 +121,34 @@ describe('arguments', () => {
     ['requests[0].table', { type: 'route.add', destination: '10.0.0.0/8', table: -1 }],
     ['requests[0].scope', { type: 'route.add', destination: '10.0.0.0/8', scope: 'galaxy' }],
     ['requests[0].mac', { type: 'neighbour.add', link, address: '10.0.0.1' }],
+    ['requests[0].vni', { ...vxlan, vni: 2 ** 24 }],
+    ['requests[0].vni', { ...vxlan, vni: undefined }],
+    ['requests[0].port', { ...vxlan, port: 0 }],
+    ['requests[0].local', { ...vxlan, local: undefined }],
+    ['requests[0].local', { ...vxlan, local: '10.0.0.1/24' }],
+    ['requests[0].parent', { ...vxlan, parent: 'eth0' }],
+    ['requests[0].parent.index', { ...vxlan, parent: { index: '1' } }],
+    ['requests[0].learning', { ...vxlan, learning: 0 }],
+    ['requests[0].ttl', { ...vxlan, ttl: 256 }],
+    ['requests[0].tos', { ...vxlan, tos: 'inherit' }],
+    ['requests[0].udpChecksum', { ...vxlan, udpChecksum: null }],
+    ['requests[0].udp6ZeroChecksumTx', { ...vxlan, udp6ZeroChecksumTx: 1 }],
+    ['requests[0].udp6ZeroChecksumRx', { ...vxlan, udp6ZeroChecksumRx: 'no' }],
+    ['requests[0].name', { ...vxlan, name: '' }],
+    ['requests[0].txQueueLength', { ...vxlan, txQueueLength: -1 }],
+    ['requests[0].txQueueCount', { ...vxlan, txQueueCount: 0 }],
+    ['requests[0].rxQueueCount', { ...vxlan, rxQueueCount: 4097 }],
+    ['requests[0].local', { ...ipip, local: 'fd00::1' }],
+    ['requests[0].remote', { ...ipip, remote: 7 }],
+    ['requests[0].parent', { ...ipip, parent: {} }],
+    ['requests[0].ttl', { ...ipip, ttl: 1.5 }],
+    ['requests[0].tos', { ...ipip, tos: -1 }],
+    ['requests[0].pathMtuDiscovery', { ...ipip, pathMtuDiscovery: 'want' }],
+    ['requests[0].txQueueLength', { type: 'link.set', link, txQueueLength: '1000' }],
+    ['requests[0].addressGeneration', { type: 'link.set', link, addressGeneration: 'dice' }],
+    ['requests[0].link', { ...fdb, link: undefined }],
+    ['requests[0].mac', { ...fdb, mac: undefined }],
+    ['requests[0].destination', { ...fdb, destination: '10.0.0.1/32' }],
   ];
 
   it.each(WRONG)('%s is refused: %j', async (path, request) => {
@@ -140,6 +173,8 @@ describe('arguments', () => {
     expect(await call('sequence', [step, {}])).toMatchObject({ path: 'steps[1].type' });
     expect(await call('addresses', { index: 'eth0' })).toMatchObject({ path: 'filter.index' });
     expect(await call('routes', { family: 5 })).toMatchObject({ path: 'filter.family' });
+    expect(await call('routes', { protocol: 256 })).toMatchObject({ path: 'filter.protocol' });
+    expect(await call('fdbEntries', { index: 0 })).toMatchObject({ path: 'filter.index' });
     expect(await call('neighbours', { proxy: 'yes' })).toMatchObject({ path: 'filter.proxy' });
     expect(await call('readSysctls', [['net', '..', 'kernel']])).toMatchObject({ path: 'keys[0][1]' });
     expect(await call('writeSysctls', [{ key: ['net/ipv4'], value: '1' }])).toMatchObject({

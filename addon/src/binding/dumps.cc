@@ -16,6 +16,7 @@ struct Filter {
   uint32_t index = 0;
   uint32_t table = 0;
   bool proxy = false;
+  uint8_t protocol = 0;
 };
 
 std::optional<Filter> read_filter(Napi::Value value) {
@@ -26,6 +27,7 @@ std::optional<Filter> read_filter(Napi::Value value) {
   filter.index = reader.number("index");
   filter.table = reader.number("table");
   filter.proxy = reader.flag("proxy");
+  filter.protocol = static_cast<uint8_t>(reader.number("protocol"));
   if (reader.failed()) return std::nullopt;
   return filter;
 }
@@ -37,12 +39,16 @@ bool wanted(const Link&) { return true; }
 bool wanted(const Address& address) { return is_ip(address.family); }
 bool wanted(const Route& route) { return is_ip(route.family); }
 bool wanted(const Neighbour& neighbour) { return is_ip(neighbour.family); }
+bool is_fdb(const Neighbour& entry) { return entry.family == AF_BRIDGE; }
 
 template <typename Object>
 using Decode = std::optional<Object> (*)(ByteView);
+template <typename Object>
+using Wanted = bool (*)(const Object&);
 
 template <typename Object>
-Result<std::vector<Object>> collect(Namespace& from, const DumpRequest& request, Decode<Object> decode) {
+Result<std::vector<Object>> collect(Namespace& from, const DumpRequest& request, Decode<Object> decode,
+                                    Wanted<Object> is_wanted = wanted) {
   std::vector<Object> objects;
   bool malformed = false;
   DumpSink sink;
@@ -50,7 +56,7 @@ Result<std::vector<Object>> collect(Namespace& from, const DumpRequest& request,
   sink.take = [&](const Message& message) {
     auto object = decode(message.payload);
     malformed = malformed || !object;
-    if (object && wanted(*object)) objects.push_back(std::move(*object));
+    if (object && is_wanted(*object)) objects.push_back(std::move(*object));
   };
   const auto failure = from.dump(request, sink);
   if (failure) return *failure;
@@ -91,6 +97,7 @@ Napi::Value dump_routes(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::
   if (!filter) return {};
   Route route;
   route.family = filter->family;
+  route.protocol = filter->protocol;
   if (filter->table != 0) route.table = filter->table;
   if (filter->index != 0) route.output = filter->index;
   const auto work = [from, route]() -> Result<std::vector<Route>> {
@@ -100,6 +107,24 @@ Napi::Value dump_routes(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::
     return routes;
   };
   return queue.promise<std::vector<Route>>(value.Env(), work, to_array<Route>);
+}
+
+Napi::Value dump_fdb(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
+  const auto filter = read_filter(value);
+  if (!filter) return {};
+  Neighbour entry;
+  entry.family = AF_BRIDGE;
+  if (filter->index != 0) entry.filter_index = filter->index;
+  const auto convert = [](Napi::Env env, std::vector<Neighbour>& entries) -> Napi::Value {
+    auto array = Napi::Array::New(env, entries.size());
+    for (uint32_t position = 0; position < entries.size(); ++position) {
+      array.Set(position, fdb_to_js(env, entries[position]));
+    }
+    return array;
+  };
+  return queue.promise<std::vector<Neighbour>>(
+      value.Env(), [from, entry] { return collect<Neighbour>(*from, {RTM_GETNEIGH, entry}, decode_neighbour, is_fdb); },
+      convert);
 }
 
 Napi::Value dump_neighbours(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {

@@ -41,7 +41,7 @@ class Events {
         return add("route", message.type == RTM_DELROUTE, decode_route(message.payload));
       case RTM_NEWNEIGH:
       case RTM_DELNEIGH:
-        return add("neighbour", message.type == RTM_DELNEIGH, decode_neighbour(message.payload));
+        return add_neighbour(message.type == RTM_DELNEIGH, decode_neighbour(message.payload));
       default:
         return;
     }
@@ -63,9 +63,18 @@ class Events {
     // What cannot be read is as good as lost.
     if (!object) return add_overrun();
     if (!wanted(*object)) return;
+    append(name, deleted, to_js(env_, *object));
+  }
+
+  void add_neighbour(bool deleted, const std::optional<Neighbour>& neighbour) {
+    if (!neighbour || neighbour->family != AF_BRIDGE) return add("neighbour", deleted, neighbour);
+    append("fdb", deleted, fdb_to_js(env_, *neighbour));
+  }
+
+  void append(const char* name, bool deleted, const Napi::Object& value) {
     auto event = named(name);
     event.Set("deleted", Napi::Boolean::New(env_, deleted));
-    event.Set("value", to_js(env_, *object));
+    event.Set("value", value);
     append(event);
   }
 

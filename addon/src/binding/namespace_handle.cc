@@ -68,6 +68,7 @@ Napi::FunctionReference NamespaceHandle::define(Napi::Env env) {
                                           InstanceMethod<&NamespaceHandle::dump_links>("dumpLinks"),
                                           InstanceMethod<&NamespaceHandle::dump_addresses>("dumpAddresses"),
                                           InstanceMethod<&NamespaceHandle::dump_routes>("dumpRoutes"),
+                                          InstanceMethod<&NamespaceHandle::dump_fdb>("dumpFdb"),
                                           InstanceMethod<&NamespaceHandle::dump_neighbours>("dumpNeighbours"),
                                           InstanceMethod<&NamespaceHandle::read_sysctls>("readSysctls"),
                                           InstanceMethod<&NamespaceHandle::delete_link>("deleteLink"),
@@ -169,6 +170,10 @@ Napi::Value NamespaceHandle::dump_addresses(const Napi::CallbackInfo& info) {
 
 Napi::Value NamespaceHandle::dump_routes(const Napi::CallbackInfo& info) {
   return check_open(info) ? netlink::dump_routes(*queue_, namespace_, info[0]) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::dump_fdb(const Napi::CallbackInfo& info) {
+  return check_open(info) ? netlink::dump_fdb(*queue_, namespace_, info[0]) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::dump_neighbours(const Napi::CallbackInfo& info) {

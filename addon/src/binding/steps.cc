@@ -1,55 +1,14 @@
 #include "binding/steps.h"
 
-#include <linux/if.h>
 #include <linux/rtnetlink.h>
 #include <sys/socket.h>
 
-#include <array>
-#include <cstdio>
-
-#include "binding/namespace_handle.h"
-#include "binding/object_reader.h"
+#include "binding/fields.h"
+#include "binding/link_steps.h"
 
 namespace podwire::netlink {
 
 namespace {
-
-using Mac = std::vector<uint8_t>;
-
-std::optional<Mac> read_mac(ObjectReader& reader, const char* name) {
-  const auto text = reader.optional_text(name);
-  if (!text) return std::nullopt;
-  std::array<unsigned, 6> parts{};
-  int end = 0;
-  const int count = std::sscanf(text->c_str(), "%2x:%2x:%2x:%2x:%2x:%2x%n", &parts[0], &parts[1], &parts[2], &parts[3],
-                                &parts[4], &parts[5], &end);
-  if (count != 6 || static_cast<size_t>(end) != text->size()) reader.fail(name, "a MAC address");
-  return Mac(parts.begin(), parts.end());
-}
-
-std::optional<IpAddress> read_address(ObjectReader& reader, const char* name) {
-  const auto text = reader.optional_text(name);
-  if (!text) return std::nullopt;
-  const auto address = IpAddress::parse(*text);
-  if (!address) reader.fail(name, "an IP address");
-  return address;
-}
-
-std::optional<std::shared_ptr<Namespace>> read_namespace(ObjectReader& reader, const char* name) {
-  const auto value = reader.value(name);
-  if (value.IsNull()) return std::nullopt;
-  auto found = NamespaceHandle::namespace_of(value);
-  if (found) return found;
-  reader.fail(name, "an open namespace");
-  return std::nullopt;
-}
-
-/** An index goes into the object at once, a name is looked up when the request's turn comes. */
-void read_selector(ObjectReader reader, Request& request) {
-  const uint32_t index = reader.number("index");
-  request.lookup = reader.optional_text("name");
-  if (!request.lookup) request.set_link_index(index);
-}
 
 /** RTM_NEW* or RTM_DEL*, with its flags. */
 Request read_verb(ObjectReader& reader, uint16_t added, uint16_t deleted) {
@@ -60,69 +19,12 @@ Request read_verb(ObjectReader& reader, uint16_t added, uint16_t deleted) {
     request.flags = NLM_F_CREATE | NLM_F_EXCL;
   } else if (verb == "replace") {
     request.flags = NLM_F_CREATE | NLM_F_REPLACE;
+  } else if (verb == "append") {
+    request.flags = NLM_F_CREATE | NLM_F_APPEND;
   } else if (verb != "delete") {
-    reader.fail("verb", "add, replace or delete");
+    reader.fail("verb", "add, replace, append or delete");
   }
   return request;
-}
-
-Request read_link_add(ObjectReader& reader) {
-  Link peer;
-  peer.name = reader.text("peerName");
-  peer.mac = read_mac(reader, "peerMac");
-  peer.mtu = reader.optional_number("peerMtuBytes");
-  const auto peer_namespace = read_namespace(reader, "peerNamespace");
-  if (!peer_namespace) reader.fail("peerNamespace", "an open namespace");
-  auto peer_netns = peer_namespace ? (*peer_namespace)->netns() : nullptr;
-  if (peer_netns) peer.namespace_fd = static_cast<uint32_t>(peer_netns->fd());
-  LinkInfo info;
-  info.kind = reader.text("kind");
-  info.peer.push_back(std::move(peer));
-  Link link;
-  link.name = reader.text("name");
-  link.mac = read_mac(reader, "mac");
-  link.mtu = reader.optional_number("mtuBytes");
-  link.info = std::move(info);
-
-  Request request;
-  request.type = RTM_NEWLINK;
-  // The echo has both ends' indexes, which spares their look-up.
-  request.flags = NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO;
-  request.object = std::move(link);
-  request.peer_namespace = std::move(peer_netns);
-  return request;
-}
-
-Request read_link_set(ObjectReader& reader) {
-  Link link;
-  if (const auto up = reader.optional_flag("up")) {
-    link.flags = *up ? IFF_UP : 0;
-    link.change = IFF_UP;
-  }
-  link.mac = read_mac(reader, "mac");
-  link.mtu = reader.optional_number("mtuBytes");
-  link.alias = reader.optional_text("alias");
-  link.group = reader.optional_number("group");
-  link.name = reader.optional_text("name");
-
-  Request request;
-  request.type = RTM_SETLINK;
-  request.object = std::move(link);
-  read_selector(reader.object("link"), request);
-  // Without a new name in it, the message itself can say which link is meant.
-  auto& object = std::get<Link>(request.object);
-  if (!object.name) object.name = std::exchange(request.lookup, std::nullopt);
-  return request;
-}
-
-Request read_link_get(ObjectReader& reader) {
-  auto selector = reader.object("link");
-  return get_link(selector.number("index"), selector.optional_text("name").value_or(""));
-}
-
-Request read_link_delete(ObjectReader& reader) {
-  auto selector = reader.object("link");
-  return delete_link(selector.number("index"), selector.optional_text("name").value_or(""));
 }
 
 Request read_address_step(ObjectReader& reader) {
@@ -177,6 +79,20 @@ Request read_neighbour_step(ObjectReader& reader) {
   return request;
 }
 
+/** Without `master`, so that the entry is the device's own, not that of the bridge above it. */
+Request read_fdb_step(ObjectReader& reader) {
+  Request request = read_verb(reader, RTM_NEWNEIGH, RTM_DELNEIGH);
+  Neighbour entry;
+  entry.family = AF_BRIDGE;
+  entry.mac = read_mac(reader, "mac");
+  entry.destination = read_address(reader, "destination");
+  entry.state = NUD_PERMANENT;
+  entry.flags = NTF_SELF;
+  request.object = std::move(entry);
+  read_selector(reader.object("link"), request);
+  return request;
+}
+
 std::variant<Request, SysctlWrite> read_action(ObjectReader& reader) {
   const std::string op = reader.text("op");
   if (op == "link.add") return read_link_add(reader);
@@ -186,6 +102,7 @@ std::variant<Request, SysctlWrite> read_action(ObjectReader& reader) {
   if (op == "address") return read_address_step(reader);
   if (op == "route") return read_route_step(reader);
   if (op == "neighbour") return read_neighbour_step(reader);
+  if (op == "fdb") return read_fdb_step(reader);
   if (op == "sysctl.write") return SysctlWrite{reader.text("path"), reader.text("value")};
   reader.fail("op", "a known operation");
   return Request{};

@@ -7,6 +7,9 @@
 #include <array>
 #include <cstdio>
 
+#include "object/ip_tunnel.h"
+#include "object/vxlan.h"
+
 namespace podwire::netlink {
 
 namespace {
@@ -83,6 +86,51 @@ Napi::Value route_type(Napi::Env env, uint8_t type) {
   }
 }
 
+Napi::Value address_generation_or_null(Napi::Env env, const std::optional<uint8_t>& mode) {
+  constexpr std::array<const char*, 4> kModes = {"eui64", "none", "stable-privacy", "random"};
+  if (!mode) return env.Null();
+  if (*mode < kModes.size()) return Napi::String::New(env, kModes[*mode]);
+  return Napi::Number::New(env, *mode);
+}
+
+/** The address that means none is none. */
+std::optional<IpAddress> given(const std::optional<IpAddress>& address) {
+  return address && address->bytes != decltype(address->bytes){} ? address : std::nullopt;
+}
+
+/** The index that means none is none. */
+Napi::Value index_or_null(Napi::Env env, const std::optional<uint32_t>& index) {
+  return number_or_null(env, index.value_or(0) == 0 ? std::nullopt : index);
+}
+
+Napi::Object to_js(Napi::Env env, const Vxlan& vxlan) {
+  auto object = Napi::Object::New(env);
+  object.Set("vni", Napi::Number::New(env, vxlan.vni.value_or(0)));
+  object.Set("port", Napi::Number::New(env, vxlan.port.value_or(0)));
+  object.Set("local", address_or_null(env, given(vxlan.local)));
+  object.Set("group", address_or_null(env, given(vxlan.group)));
+  object.Set("parentIndex", index_or_null(env, vxlan.parent));
+  object.Set("learning", Napi::Boolean::New(env, vxlan.learning.value_or(false)));
+  object.Set("ttl", Napi::Number::New(env, vxlan.ttl.value_or(0)));
+  object.Set("tos", Napi::Number::New(env, vxlan.tos.value_or(0)));
+  object.Set("udpChecksum", Napi::Boolean::New(env, vxlan.udp_checksum.value_or(false)));
+  object.Set("udp6ZeroChecksumTx", Napi::Boolean::New(env, vxlan.udp6_zero_checksum_tx.value_or(false)));
+  object.Set("udp6ZeroChecksumRx", Napi::Boolean::New(env, vxlan.udp6_zero_checksum_rx.value_or(false)));
+  object.Set("external", Napi::Boolean::New(env, vxlan.external));
+  return object;
+}
+
+Napi::Object to_js(Napi::Env env, const IpTunnel& tunnel) {
+  auto object = Napi::Object::New(env);
+  object.Set("local", address_or_null(env, given(tunnel.local)));
+  object.Set("remote", address_or_null(env, given(tunnel.remote)));
+  object.Set("parentIndex", index_or_null(env, tunnel.parent));
+  object.Set("ttl", Napi::Number::New(env, tunnel.ttl.value_or(0)));
+  object.Set("tos", Napi::Number::New(env, tunnel.tos.value_or(0)));
+  object.Set("pathMtuDiscovery", Napi::Boolean::New(env, tunnel.path_mtu_discovery.value_or(false)));
+  return object;
+}
+
 }  // namespace
 
 Napi::Object to_js(Napi::Env env, const Link& link) {
@@ -104,6 +152,12 @@ Napi::Object to_js(Napi::Env env, const Link& link) {
                                       ? Napi::Number::New(env, static_cast<int32_t>(*link.linked_namespace))
                                       : env.Null());
   object.Set("masterIndex", number_or_null(env, link.master));
+  object.Set("txQueueLength", Napi::Number::New(env, link.tx_queue_length.value_or(0)));
+  object.Set("txQueueCount", Napi::Number::New(env, link.tx_queues.value_or(1)));
+  object.Set("rxQueueCount", Napi::Number::New(env, link.rx_queues.value_or(1)));
+  object.Set("addressGeneration", address_generation_or_null(env, address_generation(link)));
+  object.Set("vxlan", kind == "vxlan" ? to_js(env, decode_vxlan(link.info->data)) : env.Null());
+  object.Set("ipip", kind == "ipip" ? to_js(env, decode_ip_tunnel(link.info->data)) : env.Null());
   return object;
 }
 
@@ -151,6 +205,17 @@ Napi::Object to_js(Napi::Env env, const Neighbour& neighbour) {
   object.Set("proxy", Napi::Boolean::New(env, (neighbour.flags & NTF_PROXY) != 0));
   object.Set("permanent", Napi::Boolean::New(env, (neighbour.state & NUD_PERMANENT) != 0));
   object.Set("state", Napi::Number::New(env, neighbour.state));
+  return object;
+}
+
+Napi::Object fdb_to_js(Napi::Env env, const Neighbour& entry) {
+  auto object = Napi::Object::New(env);
+  object.Set("linkIndex", Napi::Number::New(env, entry.link_index));
+  object.Set("mac", mac_or_null(env, entry.mac));
+  object.Set("destination", address_or_null(env, entry.destination));
+  object.Set("permanent", Napi::Boolean::New(env, (entry.state & NUD_PERMANENT) != 0));
+  object.Set("self", Napi::Boolean::New(env, (entry.flags & NTF_SELF) != 0));
+  object.Set("state", Napi::Number::New(env, entry.state));
   return object;
 }
 

@@ -17,6 +17,8 @@ Napi::Object to_js(Napi::Env env, const Link& link);
 Napi::Object to_js(Napi::Env env, const Address& address);
 Napi::Object to_js(Napi::Env env, const Route& route);
 Napi::Object to_js(Napi::Env env, const Neighbour& neighbour);
+/** A neighbour of the family AF_BRIDGE. */
+Napi::Object fdb_to_js(Napi::Env env, const Neighbour& entry);
 Napi::Object to_js(Napi::Env env, const KernelError& error);
 
 /** `null` for nothing. */

@@ -1,6 +1,11 @@
 #pragma once
 
+#include <linux/netlink.h>
+
 #include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "message/reader.h"
@@ -19,6 +24,12 @@ inline OtherAttribute keep(const Attribute& attribute) {
   return {attribute.raw_type, std::vector<uint8_t>(data, data + size)};
 }
 
+/** A kept attribute, to be read; good as long as `other` is. */
+inline Attribute view(const OtherAttribute& other) {
+  return {static_cast<uint16_t>(other.raw_type & NLA_TYPE_MASK), other.raw_type,
+          {other.payload.data(), other.payload.size()}};
+}
+
 inline void write_others(MessageWriter& writer, const std::vector<OtherAttribute>& others) {
   for (const auto& other : others) writer.attribute(other.raw_type, {other.payload.data(), other.payload.size()});
 }
@@ -30,5 +41,21 @@ bool assign(std::optional<Value>& field, std::optional<Value> value) {
   field = std::move(value);
   return true;
 }
+
+/** The attributes of a nest that is written in an order of our own. */
+class AttributeList {
+ public:
+  void add(uint16_t type, ByteView payload) {
+    attributes_.push_back({type, std::vector<uint8_t>(payload.data, payload.data + payload.size)});
+  }
+  template <typename Number, typename = std::enable_if_t<std::is_unsigned_v<Number>>>
+  void add(uint16_t type, Number number) {
+    add(type, ByteView{reinterpret_cast<const uint8_t*>(&number), sizeof number});
+  }
+  std::vector<OtherAttribute> take() { return std::move(attributes_); }
+
+ private:
+  std::vector<OtherAttribute> attributes_;
+};
 
 }  // namespace podwire::netlink

@@ -27,6 +27,10 @@ std::optional<IpAddress> IpAddress::from(uint8_t family, ByteView payload) {
   return address;
 }
 
+std::optional<IpAddress> IpAddress::of(ByteView payload) {
+  return from(payload.size == size_of(AF_INET) ? AF_INET : AF_INET6, payload);
+}
+
 std::optional<IpAddress> IpAddress::parse(const std::string& text) {
   const uint8_t family = text.find(':') == std::string::npos ? AF_INET : AF_INET6;
   IpAddress address{family, {}};

@@ -20,6 +20,8 @@ struct IpAddress {
 
   /** An attribute's payload; nothing when the length is not that of the family. */
   static std::optional<IpAddress> from(uint8_t family, ByteView payload);
+  /** A payload whose length says the family; nothing when it is that of none. */
+  static std::optional<IpAddress> of(ByteView payload);
   static std::optional<IpAddress> parse(const std::string& text);
 };
 

@@ -3,6 +3,7 @@
 #include <linux/if_link.h>
 #include <linux/rtnetlink.h>
 #include <linux/veth.h>
+#include <sys/socket.h>
 
 namespace podwire::netlink {
 
@@ -12,6 +13,14 @@ namespace {
 enum class Peer { kDecode, kKeep };
 
 std::optional<Link> decode(ByteView payload, Peer peers);
+
+std::optional<Attribute> find(ByteView nest, uint16_t type) {
+  AttributeReader reader(nest);
+  while (const auto attribute = reader.next()) {
+    if (attribute->type == type) return attribute;
+  }
+  return std::nullopt;
+}
 
 std::string raw_text(const Attribute& attribute) {
   return std::string(reinterpret_cast<const char*>(attribute.payload.data), attribute.payload.size);
@@ -63,6 +72,12 @@ bool decode_attribute(const Attribute& attribute, Link& link, Peer peers) {
       return assign(link.alias, std::optional(raw_text(attribute)));
     case IFLA_GROUP:
       return assign(link.group, attribute.u32());
+    case IFLA_TXQLEN:
+      return assign(link.tx_queue_length, attribute.u32());
+    case IFLA_NUM_TX_QUEUES:
+      return assign(link.tx_queues, attribute.u32());
+    case IFLA_NUM_RX_QUEUES:
+      return assign(link.rx_queues, attribute.u32());
     case IFLA_OPERSTATE:
       return assign(link.oper_state, attribute.u8());
     case IFLA_LINK:
@@ -130,6 +145,24 @@ std::string without_zero(const std::string& text) { return text.substr(0, text.f
 
 std::string LinkInfo::kind_name() const { return kind ? without_zero(*kind) : std::string(); }
 
+std::optional<uint8_t> address_generation(const Link& link) {
+  for (const auto& other : link.others) {
+    if (view(other).type != IFLA_AF_SPEC) continue;
+    const auto inet6 = find(view(other).payload, AF_INET6);
+    const auto mode = inet6 ? find(inet6->payload, IFLA_INET6_ADDR_GEN_MODE) : std::nullopt;
+    if (mode) return mode->u8();
+  }
+  return std::nullopt;
+}
+
+void set_address_generation(Link& link, uint8_t mode) {
+  MessageWriter inner;
+  inner.u8(IFLA_INET6_ADDR_GEN_MODE, mode);
+  MessageWriter families;
+  families.attribute(AF_INET6, {inner.bytes().data(), inner.bytes().size()});
+  link.others.push_back({IFLA_AF_SPEC, families.bytes()});
+}
+
 std::optional<Link> decode_link(ByteView payload) { return decode(payload, Peer::kDecode); }
 
 void encode(const Link& link, MessageWriter& writer) {
@@ -144,6 +177,9 @@ void encode(const Link& link, MessageWriter& writer) {
   put(writer, IFLA_MTU, link.mtu);
   if (link.alias) write_raw_text(writer, IFLA_IFALIAS, *link.alias);
   put(writer, IFLA_GROUP, link.group);
+  put(writer, IFLA_TXQLEN, link.tx_queue_length);
+  put(writer, IFLA_NUM_TX_QUEUES, link.tx_queues);
+  put(writer, IFLA_NUM_RX_QUEUES, link.rx_queues);
   if (link.oper_state) writer.u8(IFLA_OPERSTATE, *link.oper_state);
   put(writer, IFLA_LINK, link.linked_index);
   put(writer, IFLA_LINK_NETNSID, link.linked_namespace);

@@ -41,6 +41,10 @@ struct Link {
   /** As it was sent, perhaps with a zero byte at its end; to be set without one. Empty takes the alias away. */
   std::optional<std::string> alias;
   std::optional<uint32_t> group;
+  /** Packets that may wait to be sent; 0 is the kernel's own choice. */
+  std::optional<uint32_t> tx_queue_length;
+  std::optional<uint32_t> tx_queues;
+  std::optional<uint32_t> rx_queues;
   std::optional<uint8_t> oper_state;
   std::optional<uint32_t> linked_index;
   /** IFLA_LINK_NETNSID, signed. */
@@ -52,6 +56,10 @@ struct Link {
   std::optional<LinkInfo> info;
   std::vector<OtherAttribute> others;
 };
+
+/** IN6_ADDR_GEN_MODE_*: how the link's own IPv6 addresses come about; nothing when the message does not say. */
+std::optional<uint8_t> address_generation(const Link& link);
+void set_address_generation(Link& link, uint8_t mode);
 
 /** Nothing when the payload is malformed. */
 std::optional<Link> decode_link(ByteView payload);

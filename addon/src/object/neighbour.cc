@@ -1,6 +1,7 @@
 #include "object/neighbour.h"
 
 #include <linux/rtnetlink.h>
+#include <sys/socket.h>
 
 namespace podwire::netlink {
 
@@ -11,7 +12,9 @@ bool decode_attribute(const Attribute& attribute, Neighbour& neighbour) {
   const auto& [data, size] = attribute.payload;
   switch (attribute.type) {
     case NDA_DST:
-      return assign(neighbour.destination, IpAddress::from(neighbour.family, attribute.payload));
+      return assign(neighbour.destination, neighbour.family == AF_BRIDGE
+                                               ? IpAddress::of(attribute.payload)
+                                               : IpAddress::from(neighbour.family, attribute.payload));
     case NDA_LLADDR:
       return assign(neighbour.mac, std::optional(std::vector<uint8_t>(data, data + size)));
     case NDA_IFINDEX:

@@ -9,7 +9,10 @@
 
 namespace podwire::netlink {
 
-/** RTM_NEWNEIGH and its kin: `ndmsg` and NDA_* of linux/neighbour.h. */
+/**
+ * RTM_NEWNEIGH and its kin: `ndmsg` and NDA_* of linux/neighbour.h. The family AF_BRIDGE makes it a forwarding entry (FDB), whose
+ * destination, on a tunnel device, is the IPv4 or IPv6 address of the tunnel's far end.
+ */
 struct Neighbour {
   uint8_t family = 0;
   int32_t link_index = 0;

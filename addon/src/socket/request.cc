@@ -1,5 +1,8 @@
 #include "socket/request.h"
 
+#include <linux/if.h>
+#include <linux/if_link.h>
+#include <linux/if_tunnel.h>
 #include <linux/rtnetlink.h>
 
 namespace podwire::netlink {
@@ -14,6 +17,14 @@ struct IndexSetter {
   void operator()(Neighbour& neighbour) const { neighbour.link_index = static_cast<int32_t>(index); }
 };
 
+/** A new link has no index yet; the one that it names is the device below its tunnel. */
+void set_parent(Link& link, uint32_t index) {
+  AttributeList parent;
+  const bool vxlan = link.info->kind_name() == "vxlan";
+  parent.add(vxlan ? uint16_t{IFLA_VXLAN_LINK} : uint16_t{IFLA_IPTUN_LINK}, index);
+  for (auto& attribute : parent.take()) link.info->data.push_back(std::move(attribute));
+}
+
 Link select_link(uint32_t index, const std::string& name) {
   Link link;
   link.index = static_cast<int32_t>(index);
@@ -23,7 +34,10 @@ Link select_link(uint32_t index, const std::string& name) {
 
 }  // namespace
 
-void Request::set_link_index(uint32_t index) { std::visit(IndexSetter{index}, object); }
+void Request::set_link_index(uint32_t index) {
+  if (type == RTM_NEWLINK) return set_parent(std::get<Link>(object), index);
+  std::visit(IndexSetter{index}, object);
+}
 
 Request get_link(uint32_t index, const std::string& name) {
   Link link = select_link(index, name);

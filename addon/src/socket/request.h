@@ -21,7 +21,7 @@ struct Request {
   uint16_t type = 0;
   uint16_t flags = 0;
   std::variant<Link, Address, Route, Neighbour> object;
-  /** A link whose index must be put into `object` before it is sent. */
+  /** A link whose index must be put into `object` before it is sent; of a new link, the device below its tunnel. */
   std::optional<std::string> lookup;
   /** Keeps open what `object` names by file descriptor. */
   std::shared_ptr<const Netns> peer_namespace;

@@ -91,9 +91,10 @@ class Run {
     if (request.type == RTM_DELLINK || is_rename(request)) indexes_.clear();
     if (request.type != RTM_NEWLINK || reply.error || !reply.link || !reply.link->name) return;
     indexes_[{step.within->netns().get(), *reply.link->name}] = static_cast<uint32_t>(reply.link->index);
-    const auto& peer = std::get<Link>(request.object).info->peer.front();
-    if (!reply.link->linked_index || !peer.name) return;
-    indexes_[{request.peer_namespace.get(), *peer.name}] = *reply.link->linked_index;
+    for (const auto& peer : std::get<Link>(request.object).info->peer) {
+      if (!reply.link->linked_index || !peer.name) continue;
+      indexes_[{request.peer_namespace.get(), *peer.name}] = *reply.link->linked_index;
+    }
   }
 
   std::vector<Step>& steps_;

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "object/attribute.h"
+#include "object/ip_address.h"
+
+namespace podwire::netlink {
+
+/** What IFLA_INFO_DATA holds for a VXLAN device: IFLA_VXLAN_* of linux/if_link.h. */
+struct Vxlan {
+  std::optional<uint32_t> vni;
+  /** The device that tunnel packets leave by. */
+  std::optional<uint32_t> parent;
+  /** Where packets go that no forwarding entry fits: IFLA_VXLAN_GROUP, IFLA_VXLAN_GROUP6. */
+  std::optional<IpAddress> group;
+  std::optional<IpAddress> local;
+  std::optional<uint8_t> ttl;
+  std::optional<uint8_t> tos;
+  std::optional<bool> learning;
+  /** UDP port of the far end. Network byte order on the wire, host order here. */
+  std::optional<uint16_t> port;
+  std::optional<bool> udp_checksum;
+  std::optional<bool> udp6_zero_checksum_tx;
+  std::optional<bool> udp6_zero_checksum_rx;
+  /** Each packet brings its own tunnel along (`external`). */
+  bool external = false;
+};
+
+/** Attributes that are absent, unknown or of a wrong length are left out. */
+Vxlan decode_vxlan(const std::vector<OtherAttribute>& data);
+std::vector<OtherAttribute> encode_vxlan(const Vxlan& vxlan);
+
+}  // namespace podwire::netlink
