@@ -115,7 +115,14 @@ function routeTo(nodeName: string, destination: Destination, around: BlockSurrou
       const { device, gateway, isTunnelled } = path;
       if (isTunnelled && prefixContains(prefix, path.nodeAddress)) return complaint('NodeAddressInBlock');
       return {
-        route: { ...UNICAST, destination: cidr, device, gateway, onlink: true, ...onTunnel(peer, destination) },
+        route: {
+          ...UNICAST,
+          destination: cidr,
+          device,
+          gateway,
+          onlink: true,
+          ...onTunnel(peer, destination, around.facts),
+        },
       };
     }
   }
@@ -130,9 +137,10 @@ const UNICAST = { type: 'unicast', source: undefined } as const;
 function onTunnel(
   peer: ClusterNode,
   { prefix, encapsulation }: Destination,
+  { hasVxlan }: NodeFacts,
 ): Partial<Pick<NodeRoute, 'device' | 'gateway' | 'onlink'>> {
   const isTunnelAddress =
-    modeOf(encapsulation).tunnel === 'vxlan' && isAddress(prefix, vxlanEndOf(peer, prefix.family)?.address);
+    hasVxlan && modeOf(encapsulation).tunnel === 'vxlan' && isAddress(prefix, vxlanEndOf(peer, prefix.family)?.address);
   return isTunnelAddress ? { device: VXLAN_DEVICE[prefix.family], gateway: undefined, onlink: false } : {};
 }
 

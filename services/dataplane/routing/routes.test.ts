@@ -342,6 +342,16 @@ describe('a borrowed address', () => {
       },
     ],
     [
+      'that is the far end’s tunnel address, where the kernel has no VXLAN, goes as ever',
+      {
+        pools: [pool('p', '10.0.0.0/16', { encapsulation: 'vxlan-cross-subnet' })],
+        facts: { hasVxlan: false },
+        blocks: [block('10.0.9.0/26', { pool: 'p', borrowed: { '10.0.9.1': 'near' } })],
+        routes: ['10.0.9.1 via 192.0.2.9 dev eth0 onlink'],
+        conditions: ['VxlanUnsupported'],
+      },
+    ],
+    [
       'that is this node’s own tunnel address has no route',
       {
         encapsulation: 'vxlan',
