@@ -1,10 +1,12 @@
 import process from 'node:process';
 
 import {
+  AddressReleaseResult,
   AddressServiceService,
   AllocateRequest,
   BlockVerdict,
   ExplainAllocationRequest,
+  ReleaseAddressesRequest,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { AuditRequest, AuditServiceService, FindingKind } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { formatAddress } from '@podwire/shared/net/address';
@@ -141,6 +143,18 @@ test.each(STORES)('on %s a block that cannot be read is set aside, named, and se
   await expect(caller.release('c1')).rejects.toMatchObject(corrupt);
   await expect(caller.allocate('c2', { addresses: [address.replace('/32', '')] })).rejects.toMatchObject(corrupt);
 
+  const [other = ''] = given;
+  const releases = [address, other].map((each) => ({ address: each.replace('/32', '') }));
+  const released = await caller.peer.call(
+    AddressServiceService.releaseAddresses,
+    ReleaseAddressesRequest.fromPartial({ releases }),
+    limits(),
+  );
+  expect(released.addresses.map(({ result }) => result)).toEqual([
+    AddressReleaseResult.ADDRESS_RELEASE_RESULT_UNREADABLE,
+    AddressReleaseResult.ADDRESS_RELEASE_RESULT_RELEASED,
+  ]);
+
   const request = AllocateRequest.fromPartial({ attachment: attachment('c3'), nodeName: 'node-1' });
   const asked = ExplainAllocationRequest.fromPartial({ request });
   const explained = await caller.peer.call(AddressServiceService.explainAllocation, asked, limits());
@@ -152,8 +166,8 @@ test.each(STORES)('on %s a block that cannot be read is set aside, named, and se
 
   await correct(bench, key, text);
   expect(await caller.allocateAddress('c1')).toBe(address);
-  const other = formatAddress(addressAt(spoiled, 9));
-  expect(await caller.allocateAddress('c4', { addresses: [other] })).toBe(`${other}/32`);
+  const ninth = formatAddress(addressAt(spoiled, 9));
+  expect(await caller.allocateAddress('c4', { addresses: [ninth] })).toBe(`${ninth}/32`);
   await caller.release('c1');
 });
 

@@ -4,7 +4,7 @@ import { defaultRoute, hostPrefix, prefixOf } from '@podwire/shared/net/prefix';
 import { corruptFailure } from './absence.js';
 import { LARGEST_BLOCK_BITS } from './pools.js';
 import type { Block } from './records.js';
-import type { View } from './view.js';
+import type { UnreadableRecord, View } from './view.js';
 
 const FAMILIES: readonly Family[] = [4, 6];
 
@@ -18,12 +18,22 @@ export function* allBlocks(view: View): Generator<Block, void, void> {
  * @throws Failure STORE_CORRUPT when that block cannot be read: who holds the address is not known then
  */
 export function blockOf(view: View, address: Address): Block | undefined {
+  const block = readableBlockOf(view, address);
+  const unreadable = block ? undefined : view.unreadableBlock(hostPrefix(address));
+  if (unreadable) throw corruptFailure(unreadable);
+  return block;
+}
+
+/** The record of the block that an address lies in, where it cannot be read. */
+export function unreadableBlockOf(view: View, address: Address): UnreadableRecord | undefined {
+  return readableBlockOf(view, address) ? undefined : view.unreadableBlock(hostPrefix(address));
+}
+
+function readableBlockOf(view: View, address: Address): Block | undefined {
   const bits = familyBits(address.family);
   for (let length = bits; length >= bits - LARGEST_BLOCK_BITS; length--) {
     const block = view.block(prefixOf(hostPrefix(address), length));
     if (block) return block;
   }
-  const unreadable = view.unreadableBlock(hostPrefix(address));
-  if (unreadable) throw corruptFailure(unreadable);
   return undefined;
 }

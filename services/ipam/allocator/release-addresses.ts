@@ -2,7 +2,7 @@ import type { Address } from '@podwire/shared/net/address';
 import { ordinalOf } from '@podwire/shared/net/prefix';
 
 import { attributesAt } from './block.js';
-import { blockOf } from './block-lists.js';
+import { blockOf, unreadableBlockOf } from './block-lists.js';
 import { giveBack, isHeld, nextBatch } from './give-back.js';
 import type { HeldAddress } from './holding.js';
 import type { Decision, View } from './view.js';
@@ -30,7 +30,9 @@ export type AddressReleaseResult =
   /** Free, cooling down, or in no block: nobody has it. */
   | { readonly state: 'notAllocated' }
   /** It is held, but not as said: it stays with its holder. */
-  | { readonly state: 'mismatch'; readonly holder: AddressHolder };
+  | { readonly state: 'mismatch'; readonly holder: AddressHolder }
+  /** Its block cannot be read, so that nobody knows who holds it: nothing was changed. */
+  | { readonly state: 'unreadable' };
 
 export interface AddressReleases {
   /** No address twice. */
@@ -46,7 +48,7 @@ export interface AddressReleaseStep {
 
 /**
  * Gives back addresses by themselves, as many of the first ones as a transaction takes; ask again for those behind them. Each is
- * judged for itself: one that is somebody else's stays, and hinders no other. Idempotent.
+ * judged for itself: one that is somebody else's, or in a block that cannot be read, stays, and hinders no other. Idempotent.
  */
 export function continueAddressRelease(view: View, { releases, nowMs }: AddressReleases): Decision<AddressReleaseStep> {
   const judged = releases.map((release) => judge(view, release));
@@ -80,6 +82,7 @@ interface Judged {
 }
 
 function judge(view: View, release: AddressRelease): Judged {
+  if (unreadableBlockOf(view, release.address)) return { held: undefined, result: { state: 'unreadable' } };
   const held = allocationOf(view, release.address);
   if (!held) return { held, result: { state: 'notAllocated' } };
   const holder = holderOfAddress(held);

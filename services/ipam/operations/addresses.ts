@@ -3,7 +3,7 @@ import type { Address } from '@podwire/shared/net/address';
 import { hostPrefix } from '@podwire/shared/net/prefix';
 
 import { allocate, type Allocation } from '../allocator/allocate.js';
-import { blockOf } from '../allocator/block-lists.js';
+import { blockOf, unreadableBlockOf } from '../allocator/block-lists.js';
 import { getAddress, type AddressReport } from '../allocator/get-address.js';
 import { getEndpoint } from '../allocator/listing.js';
 import type { AskedAllocation, Endpoint } from '../allocator/records.js';
@@ -122,7 +122,8 @@ function laneOf(view: View, attachment: Attachment): string {
 function byLane(view: View, releases: readonly AddressRelease[]): Map<string, AddressRelease[]> {
   const lanes = new Map<string, AddressRelease[]>();
   for (const release of releases) {
-    const lane = blockLane(blockOf(view, release.address));
+    const { address } = release;
+    const lane = blockLane(unreadableBlockOf(view, address) ? undefined : blockOf(view, address));
     const others = lanes.get(lane);
     if (others) others.push(release);
     else lanes.set(lane, [release]);

@@ -52,6 +52,7 @@ const RESULTS: Record<AddressReleaseResult['state'], ResultMessage> = {
   released: ResultMessage.ADDRESS_RELEASE_RESULT_RELEASED,
   notAllocated: ResultMessage.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED,
   mismatch: ResultMessage.ADDRESS_RELEASE_RESULT_MISMATCH,
+  unreadable: ResultMessage.ADDRESS_RELEASE_RESULT_UNREADABLE,
 };
 
 export function releasedAddressMessage({ address }: AddressRelease, result: AddressReleaseResult): ReleasedAddress {

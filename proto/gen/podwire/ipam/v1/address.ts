@@ -78,6 +78,8 @@ export enum AddressReleaseResult {
   ADDRESS_RELEASE_RESULT_NOT_ALLOCATED = 2,
   /** ADDRESS_RELEASE_RESULT_MISMATCH - It is held, but not as said, and stays with its holder. */
   ADDRESS_RELEASE_RESULT_MISMATCH = 3,
+  /** ADDRESS_RELEASE_RESULT_UNREADABLE - Its block cannot be read in the datastore, so that nobody knows who holds it: it stays as it is. Audit tells the record. */
+  ADDRESS_RELEASE_RESULT_UNREADABLE = 4,
   UNRECOGNIZED = -1,
 }
 
