@@ -10,13 +10,24 @@ export const BUILD_PROGRAMS = { 'g++': 'g++', make: 'make', python3: 'python3' }
 export const NAMESPACE_PROGRAMS = { unshare: 'util-linux', nsenter: 'util-linux', mount: 'mount', ip: 'iproute2' };
 
 /** Programs that tests compare Podwire with, or look at the kernel with. */
-export const TEST_PROGRAMS = { ping: 'iputils-ping', strace: 'strace' };
+export const TEST_PROGRAMS = { ping: 'iputils-ping', strace: 'strace', nft: 'nftables', bird: 'bird2' };
 
 /** A real etcd, for what is tested and measured on it. Each test starts its own; Debian's service is not used. */
 export const ETCD_PROGRAMS = { etcd: 'etcd-server', etcdctl: 'etcd-client', openssl: 'openssl', setpriv: 'util-linux' };
 
 /** Other people's CNI plugins, to be measured beside ours. */
 export const PEER_PROGRAMS = { '/usr/lib/cni/ptp': 'containernetworking-plugins' };
+
+/** Container runtimes that drive the plugin as on a node; `gcc` makes the one program of their image. */
+export const RUNTIME_PROGRAMS = {
+  containerd: 'containerd',
+  ctr: 'containerd',
+  runc: 'runc',
+  podman: 'podman',
+  iptables: 'iptables',
+  gcc: 'gcc',
+  '/usr/lib/cni/portmap': 'containernetworking-plugins',
+};
 
 export function hasProgram(program) {
   return spawnSync('sh', ['-c', `command -v ${program}`]).status === 0;
@@ -26,7 +37,12 @@ export function hasProgram(program) {
 const SERVICE_POLICY = '/usr/sbin/policy-rc.d';
 
 /** Services that come with the packages above, and that nothing here wants to run. */
-const SERVICES = { 'etcd-server': 'etcd.service' };
+const SERVICES = {
+  'etcd-server': ['etcd.service'],
+  containerd: ['containerd.service'],
+  bird2: ['bird.service'],
+  podman: ['podman.service', 'podman.socket', 'podman-restart.service', 'podman-auto-update.timer'],
+};
 
 /** Runs what installs packages, and leaves none of their services started, now or at the next boot. */
 function withoutServices(packages, install) {

@@ -8,6 +8,11 @@ describe('the settings', () => {
       listen: ['unix:/run/podwire/dataplane.sock'],
       callTimeoutMs: 10_000,
       drainTimeoutMs: 5000,
+      natExclude: 'pools',
+      natInterfaces: [],
+      natPorts: undefined,
+      mtuBytes: 0,
+      mtuInterfaces: ['en*', 'wl*', 'ww*', 'sl*', 'ib*', 'eth*', 'wlan*', 'wwan*'],
       logLevel: 'info',
     });
   });
@@ -17,12 +22,22 @@ describe('the settings', () => {
       PODWIRE_DATAPLANE_LISTEN: 'unix:/tmp/a.sock, 127.0.0.1:5000',
       PODWIRE_DATAPLANE_CALL_TIMEOUT_MS: '1',
       PODWIRE_DATAPLANE_DRAIN_TIMEOUT_MS: '0',
+      PODWIRE_DATAPLANE_NAT_EXCLUDE: 'pools-and-nodes',
+      PODWIRE_DATAPLANE_NAT_INTERFACES: 'eth0,wl*',
+      PODWIRE_DATAPLANE_NAT_PORTS: '1024-2047',
+      PODWIRE_DATAPLANE_MTU_BYTES: '9000',
+      PODWIRE_DATAPLANE_MTU_INTERFACES: 'bond*',
       PODWIRE_DATAPLANE_LOG_LEVEL: 'debug',
     };
     expect(readConfig(env)).toEqual({
       listen: ['unix:/tmp/a.sock', '127.0.0.1:5000'],
       callTimeoutMs: 1,
       drainTimeoutMs: 0,
+      natExclude: 'pools-and-nodes',
+      natInterfaces: ['eth0', 'wl*'],
+      natPorts: { first: 1024, last: 2047 },
+      mtuBytes: 9000,
+      mtuInterfaces: ['bond*'],
       logLevel: 'debug',
     });
   });

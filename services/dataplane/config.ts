@@ -2,6 +2,9 @@ import { readSettings, type SettingValues } from '@podwire/shared/runtime/config
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import { listOf, oneOf, rpcAddress, wholeNumber } from '@podwire/shared/runtime/setting';
 
+import { NAT_EXCLUSIONS } from './routing/masquerade.js';
+import { interfacePatterns, portRange } from './setting-forms.js';
+
 /** Prefix of the environment variables that are settings of podwire-dataplane. */
 const PREFIX = 'PODWIRE_DATAPLANE_';
 
@@ -26,6 +29,49 @@ export const SETTINGS = {
     schema: wholeNumber(0, 60_000),
     default: '5000',
     about: 'How long calls under way may go on after SIGTERM before they are cut off, in milliseconds, 0 to 60000.',
+  },
+  natExclude: {
+    variable: 'PODWIRE_DATAPLANE_NAT_EXCLUDE',
+    schema: oneOf(NAT_EXCLUSIONS),
+    default: 'pools',
+    about:
+      'Destinations to which pods of pools with natOutgoing send with their own address: pools, or pools-and-nodes for the ' +
+      'addresses of the nodes too. No effect without such a pool.',
+  },
+  natInterfaces: {
+    variable: 'PODWIRE_DATAPLANE_NAT_INTERFACES',
+    schema: interfacePatterns,
+    default: '',
+    about:
+      'Interfaces by which pods’ packets leave with the node’s address: names, or their beginnings with a *, with commas ' +
+      'between them; empty for all. No effect without a pool with natOutgoing.',
+  },
+  natPorts: {
+    variable: 'PODWIRE_DATAPLANE_NAT_PORTS',
+    schema: portRange,
+    default: '',
+    about:
+      'Ports, as FIRST-LAST, from which TCP and UDP packets with the node’s address leave, 1-65535; empty for any. No effect ' +
+      'without a pool with natOutgoing.',
+  },
+  mtuBytes: {
+    variable: 'PODWIRE_DATAPLANE_MTU_BYTES',
+    schema: wholeNumber(0, 65_535).refine(
+      (value) => value === 0 || value >= 1280,
+      'is neither 0 nor from 1280 to 65535',
+    ),
+    default: '0',
+    about:
+      'MTU in bytes of pods that ask for none, 1280 to 65535; 0 for the smallest of the node’s interfaces minus what the ' +
+      'encapsulation of the pools adds.',
+  },
+  mtuInterfaces: {
+    variable: 'PODWIRE_DATAPLANE_MTU_INTERFACES',
+    schema: interfacePatterns,
+    default: 'en*,wl*,ww*,sl*,ib*,eth*,wlan*,wwan*',
+    about:
+      'The node’s interfaces whose MTU counts for pods, as long as they are up: names, or their beginnings with a *, with ' +
+      'commas between them. No effect when PODWIRE_DATAPLANE_MTU_BYTES is not 0.',
   },
   logLevel: {
     variable: 'PODWIRE_DATAPLANE_LOG_LEVEL',

@@ -22,6 +22,8 @@ export class Events {
     'Optional settings the kernel refused',
   );
   readonly #takeovers = this.#counter('podwire.dataplane.routes.taken_over', '{route}', 'Routes left by earlier pods');
+  readonly #tables = this.#counter('podwire.dataplane.nft.writes', '{write}', 'Tables of nftables written, by reason');
+  readonly #tableFailures = this.#counter('podwire.dataplane.nft.failures', '{failure}', 'Tables of nftables in want');
   readonly #differences = this.#counter('podwire.dataplane.differences', '{difference}', 'Found by CheckPod');
 
   constructor(log: Logger) {
@@ -61,6 +63,24 @@ export class Events {
     this.#differences.add(differences.length);
     const [first] = differences;
     if (first) this.#log.warn({ differences }, `${formatAttachment(attachment)} is not as wanted: ${first.object}`);
+  }
+
+  /** A table of nftables was written; `drift`: somebody had changed or deleted it. */
+  tableWritten(table: string, reason: 'wanted' | 'found' | 'drift'): void {
+    this.#tables.add(1, { table, reason });
+    const line = { table, reason };
+    if (reason === 'drift') this.#log.warn(line, `nftables: ${table} was changed by somebody else, and is restored`);
+    else this.#log.info(line, `nftables: ${table} written`);
+  }
+
+  /** A table of nftables is not as wanted; it is tried again. */
+  tableFailed(table: string, failure: Failure): void {
+    this.#tableFailures.add(1, { table });
+    this.#log.error({ err: failure, table }, `nftables: ${table} is not as wanted: ${failure.message}`);
+  }
+
+  tableRecovered(table: string): void {
+    this.#log.info({ table }, `nftables: ${table} is as wanted again`);
   }
 
   #counter(name: string, unit: string, description: string) {

@@ -1,0 +1,128 @@
+import { HOST_INTERFACE_PREFIX } from '@podwire/shared/attachment/names';
+import type { Family } from '@podwire/shared/net/address';
+import type { Prefix } from '@podwire/shared/net/prefix';
+
+import { outermost } from '../../routing/masquerade.js';
+import {
+  ADDRESS_TYPE,
+  concatJson,
+  match,
+  meta,
+  payload,
+  prefixJson,
+  PROTOCOL,
+  type Json,
+  type JsonObject,
+  type NftCommand,
+  type NftTable,
+  type TableName,
+} from './table.js';
+
+/** By host interface: the prefixes that its pod may send from besides its own addresses. */
+export type SourcePrefixes = ReadonlyMap<string, readonly Prefix[]>;
+
+export const GUARD_TABLE: TableName = { family: 'inet', name: 'podwire' };
+
+const CHECK = 'check_source';
+const NAMED = 'pod_interfaces';
+const ALLOWED: Readonly<Record<Family, string>> = { 4: 'allowed_sources4', 6: 'allowed_sources6' };
+const FAMILIES: readonly Family[] = [4, 6];
+
+/** NF_IP_PRI_RAW: before connections are tracked, so that what is dropped costs no entry. */
+const RAW_PRIORITY = -300;
+
+/** The number of those who ask about the packet's way back: `fib saddr . iif oif`. */
+const WAY_BACK: Json = { fib: { result: 'oif', flags: ['saddr', 'iif'] } };
+
+/**
+ * The table that lets pods send only from addresses that the node routes to them, or that they are allowed besides. Link-local
+ * and unspecified IPv6 sources pass, as neighbour discovery needs them; the kernel forwards neither.
+ *
+ * IPv6 has no rp_filter. IPv4's is the larger of the interface's and of `all`, and 2, which is loose, is larger than 1, which
+ * is strict: a node whose distribution sets `all` to 2 has no strict filter anywhere. So both families are looked at here.
+ */
+export function guardTable(prefixes: SourcePrefixes): NftTable {
+  const jump = { jump: { target: CHECK } };
+  const goBack = { return: null };
+  const ipv6Source = payload('ip6', 'saddr');
+  const linkLocal: Json = { prefix: { addr: 'fe80::', len: 10 } };
+  return {
+    ...GUARD_TABLE,
+    sets: [
+      { name: NAMED, type: 'ifname', interval: false, elements: [...prefixes.keys()].filter(hasOtherName).toSorted() },
+      ...FAMILIES.map((family) => ({
+        name: ALLOWED[family],
+        type: ['ifname', ADDRESS_TYPE[family]],
+        interval: true,
+        elements: [...prefixes].flatMap(([device, allowed]) => allowedElements(family, device, allowed)),
+      })),
+    ],
+    chains: [
+      {
+        name: CHECK,
+        hook: undefined,
+        rules: [
+          [match(ipv6Source, '==', '::'), goBack],
+          [match(ipv6Source, '==', linkLocal), goBack],
+          ...FAMILIES.map((family): readonly JsonObject[] => {
+            const sender: Json = { concat: [meta('iifname'), payload(PROTOCOL[family], 'saddr')] };
+            return [match(sender, '==', `@${ALLOWED[family]}`), goBack];
+          }),
+          [match(WAY_BACK, '==', false), { counter: { packets: 0, bytes: 0 } }, { drop: null }],
+        ],
+      },
+      {
+        name: 'guard_prerouting',
+        hook: { type: 'filter', name: 'prerouting', priority: RAW_PRIORITY },
+        rules: [
+          [match(meta('iifname'), '==', `${HOST_INTERFACE_PREFIX}*`), jump],
+          [match(meta('iifname'), '==', `@${NAMED}`), jump],
+        ],
+      },
+    ],
+  };
+}
+
+/** The commands that lead from one state of an interface to another; none when they are the same. */
+export function guardDelta(
+  device: string,
+  before: readonly Prefix[] | undefined,
+  after: readonly Prefix[] | undefined,
+): readonly NftCommand[] {
+  const names = (allowed: readonly Prefix[] | undefined) => (allowed && hasOtherName(device) ? [device] : []);
+  const sets = [
+    { name: NAMED, from: names(before), to: names(after) },
+    ...FAMILIES.map((family) => ({
+      name: ALLOWED[family],
+      from: allowedElements(family, device, before ?? []),
+      to: allowedElements(family, device, after ?? []),
+    })),
+  ];
+  // What goes, goes first: intervals of one set may not overlap.
+  return [
+    ...sets.flatMap(({ name, from, to }) => command('delete', name, without(from, to))),
+    ...sets.flatMap(({ name, from, to }) => command('add', name, without(to, from))),
+  ];
+}
+
+/** Whether an interface has to be named for its packets to be looked at. */
+export function hasOtherName(device: string): boolean {
+  return !device.startsWith(HOST_INTERFACE_PREFIX);
+}
+
+function allowedElements(family: Family, device: string, allowed: readonly Prefix[]): Json[] {
+  const prefixes = allowed.filter((prefix) => prefix.family === family);
+  return outermost(prefixes).map((prefix) => concatJson(device, prefixJson(prefix)));
+}
+
+function without(elements: readonly Json[], others: readonly Json[]): readonly Json[] {
+  const texts = new Set(others.map((other) => JSON.stringify(other)));
+  return elements.filter((element) => !texts.has(JSON.stringify(element)));
+}
+
+function command(verb: 'add' | 'delete', set: string, elem: readonly Json[]): readonly NftCommand[] {
+  if (elem.length === 0) return [];
+  const { family, name } = GUARD_TABLE;
+  const element = { element: { family, table: name, name: set, elem } };
+  return [verb === 'add' ? { add: element } : { delete: element }];
+}

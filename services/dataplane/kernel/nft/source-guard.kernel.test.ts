@@ -1,0 +1,136 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { addPod, cleanUp, requireThrowawayNamespace, run } from '../netlink/namespaces.fixture.js';
+import { keeperOptions, prefix } from './nft.fixture.js';
+import { ProgramNft } from './program/program-nft.js';
+import { SourceGuard } from './source-guard.js';
+
+const FAMILIES = [4, 6] as const;
+const NODE = { 4: '192.0.2.1', 6: '2001:db8::1' } as const;
+const OTHERS = { 4: '10.65.0.8', 6: 'fd00:65::8' } as const;
+const OWN = { 4: '10.65.0.7', 6: 'fd00:65::7' } as const;
+/** Behind the pod; the node has no route to it. */
+const BEHIND = { 4: '10.99.0.1', 6: 'fd00:99::1' } as const;
+const RANGE = { 4: '10.99.0.0/24', 6: 'fd00:99::/64' } as const;
+
+const inside = (namespace: string, ...command: readonly string[]) => run('ip', 'netns', 'exec', namespace, ...command);
+
+/** A pod as the dataplane wires it, with its address, others' addresses and one behind it; the node has no rp_filter. */
+function wire(pod: string, device: string, ending: string): void {
+  addPod(pod);
+  run('ip', 'link', 'add', device, 'type', 'veth', 'peer', 'name', 'eth0', 'netns', pod);
+  run('ip', 'link', 'set', device, 'address', 'ee:ee:ee:ee:ee:ee', 'up');
+  inside(pod, 'ip', 'link', 'set', 'eth0', 'up');
+  // What the kernel derives from the MAC address; usable at once, as nobody else can have it.
+  run('ip', 'address', 'replace', 'fe80::ecee:eeff:feee:eeee/64', 'dev', device, 'nodad');
+  run('sysctl', '-qw', `net.ipv4.conf.${device}.rp_filter=0`, `net.ipv4.conf.${device}.proxy_arp=1`);
+  for (const family of FAMILIES) {
+    const bits = family === 4 ? '32' : '128';
+    const nodad = family === 6 ? ['nodad'] : [];
+    const own = OWN[family].replace(/7$/, ending);
+    run('ip', 'route', 'add', `${own}/${bits}`, 'dev', device);
+    for (const address of [own, OWN[family], OTHERS[family], BEHIND[family]]) {
+      inside(pod, 'ip', 'address', 'replace', `${address}/${bits}`, 'dev', 'eth0', ...nodad);
+    }
+    const gateway = family === 4 ? '169.254.1.1' : 'fe80::ecee:eeff:feee:eeee';
+    if (family === 4) inside(pod, 'ip', 'route', 'add', `${gateway}/${bits}`, 'dev', 'eth0');
+    inside(pod, 'ip', `-${family}`, 'route', 'add', 'default', 'via', gateway, 'dev', 'eth0', 'src', own);
+    inside(pod, 'ip', 'neigh', 'replace', gateway, 'dev', 'eth0', 'lladdr', 'ee:ee:ee:ee:ee:ee', 'nud', 'permanent');
+  }
+}
+
+/** How many pings reach the node that a pod sends once with an address: counted behind the guard, and before the ping is over. */
+function arrivalsFrom(pod: string, address: string): number {
+  const family = address.includes(':') ? 6 : 4;
+  const [protocol, icmp] = family === 4 ? ['ip', 'icmp'] : ['ip6', 'icmpv6'];
+  run(
+    'nft',
+    `table inet witness { chain in { type filter hook input priority 0; ${protocol} saddr ${address} ${icmp} type echo-request counter; }; }`,
+  );
+  try {
+    inside(pod, 'sh', '-c', `ping -n -q -c 1 -W 0.2 -I ${address} ${NODE[family]} || true`);
+    return Number(/counter packets (\d+)/.exec(run('nft', 'list', 'table', 'inet', 'witness'))?.[1]);
+  } finally {
+    run('nft', 'delete', 'table', 'inet', 'witness');
+  }
+}
+
+let guard: SourceGuard;
+
+beforeEach(() => {
+  requireThrowawayNamespace();
+  run('sysctl', '-qw', 'net.ipv4.conf.all.rp_filter=0', 'net.ipv4.conf.default.rp_filter=0');
+  for (const family of FAMILIES) run('ip', 'address', 'add', `${NODE[family]}/${family === 4 ? 32 : 128}`, 'dev', 'lo');
+  wire('pod-a', 'podwa', '7');
+  wire('pod-b', 'podwb', '8');
+  guard = new SourceGuard(keeperOptions(new ProgramNft()).options);
+});
+
+afterEach(async () => {
+  await guard.stop();
+  run('nft', 'flush', 'ruleset');
+  for (const family of FAMILIES) {
+    run('ip', 'address', 'delete', `${NODE[family]}/${family === 4 ? 32 : 128}`, 'dev', 'lo');
+  }
+  cleanUp();
+});
+
+describe.each(FAMILIES)('IPv%i: a pod', (family) => {
+  test('without the guard sends from anything, and with it from its own address alone', async () => {
+    const seen = () => [OWN, OTHERS, BEHIND].map((addresses) => arrivalsFrom('pod-a', addresses[family]));
+    expect(seen()).toEqual([1, 1, 1]);
+    await guard.start(new Map());
+    expect(seen()).toEqual([1, 0, 0]);
+  });
+
+  test('may send from a range that it is allowed, as long as it is, and no other pod may', async () => {
+    await guard.start(new Map());
+    await guard.setSourcePrefixes('podwa', [prefix(RANGE[family])]);
+    const seen = () => ['pod-a', 'pod-b'].map((pod) => arrivalsFrom(pod, BEHIND[family]));
+    expect(seen()).toEqual([1, 0]);
+    expect(arrivalsFrom('pod-a', OTHERS[family])).toBe(0);
+    await guard.setSourcePrefixes('podwb', [prefix(RANGE[family])]);
+    await guard.setSourcePrefixes('podwa', []);
+    expect(seen()).toEqual([0, 1]);
+    await guard.forget('podwb');
+    expect(seen()).toEqual([0, 0]);
+  });
+
+  test('with an interface of another name is guarded once that is known', async () => {
+    wire('pod-c', 'cali1', '9');
+    await guard.start(new Map());
+    expect(arrivalsFrom('pod-c', OTHERS[family])).toBe(1);
+    await guard.setSourcePrefixes('cali1', []);
+    expect(arrivalsFrom('pod-c', OTHERS[family])).toBe(0);
+    expect(arrivalsFrom('pod-c', OWN[family].replace(/7$/, '9'))).toBe(1);
+    await guard.setSourcePrefixes('cali1', [prefix(RANGE[family])]);
+    expect(arrivalsFrom('pod-c', BEHIND[family])).toBe(1);
+    await guard.forget('cali1');
+    expect(arrivalsFrom('pod-c', OTHERS[family])).toBe(1);
+  });
+});
+
+test('neighbour discovery passes: the pod finds the node, and the node the pod, from nothing', async () => {
+  await guard.start(new Map());
+  const gateway = 'fe80::ecee:eeff:feee:eeee';
+  inside('pod-a', 'ip', 'neigh', 'delete', gateway, 'dev', 'eth0');
+  run('ip', '-6', 'neigh', 'flush', 'dev', 'podwa');
+  inside('pod-a', 'ping', '-n', '-q', '-c', '1', '-w', '20', '-I', OWN[6], NODE[6]);
+  run('ip', '-6', 'neigh', 'flush', 'dev', 'podwa');
+  run('ping', '-n', '-q', '-c', '1', '-w', '20', OWN[6]);
+});
+
+test('the table is shown as it was written: the next start leaves it alone', async () => {
+  const allowed = new Map([
+    ['podwa', [prefix(RANGE[4]), prefix(RANGE[6]), prefix('10.98.0.1/32')]],
+    ['cali1', []],
+  ]);
+  await guard.start(allowed);
+  const before = run('nft', '-a', 'list', 'ruleset');
+  const next = keeperOptions(new ProgramNft());
+  const another = new SourceGuard(next.options);
+  await another.start(allowed);
+  await another.stop();
+  expect(run('nft', '-a', 'list', 'ruleset')).toBe(before);
+  expect(next.events.taken()).toEqual([]);
+});

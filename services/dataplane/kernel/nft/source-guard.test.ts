@@ -1,0 +1,100 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { describe, expect, test } from 'vitest';
+
+import { formOf } from './form.js';
+import { GUARD_TABLE, guardTable } from './guard-table.js';
+import { MemoryNft } from './memory/memory-nft.js';
+import { keeperOptions, prefix } from './nft.fixture.js';
+import { SourceGuard } from './source-guard.js';
+import { objectsOf } from './table.js';
+
+function start() {
+  const { options, ...rest } = keeperOptions(new MemoryNft());
+  return { ...rest, guard: new SourceGuard(options) };
+}
+
+const shown = async (nft: MemoryNft) => formOf((await nft.read(GUARD_TABLE))!);
+const wanted = (prefixes: Readonly<Record<string, readonly string[]>>) => wantedOf(new Map(Object.entries(prefixes)));
+const wantedOf = (prefixes: ReadonlyMap<string, readonly string[]>) =>
+  formOf(objectsOf(guardTable(new Map([...prefixes].map(([name, list]) => [name, list.map(prefix)])))));
+
+describe('the guard', () => {
+  test('is in force before any pod is there, with what pods had before the start', async () => {
+    const { guard, nft } = start();
+    await guard.start(
+      new Map([
+        ['podwa', [prefix('fd01::/64')]],
+        ['podwb', []],
+        ['cali1', []],
+      ]),
+    );
+    expect(await shown(nft)).toEqual(wanted({ podwa: ['fd01::/64'], cali1: [] }));
+    const runs = nft.reads + nft.transactions;
+    await guard.ready();
+    expect(nft.reads + nft.transactions).toBe(runs);
+    await guard.stop();
+  });
+
+  test('has nothing to do for a pod that has only its addresses', async () => {
+    const { guard, nft } = start();
+    await guard.start(new Map());
+    const runs = nft.reads + nft.transactions;
+    await guard.setSourcePrefixes('podwa', []);
+    await guard.forget('podwa');
+    expect(nft.reads + nft.transactions).toBe(runs);
+    await guard.stop();
+  });
+
+  test('adds, changes and takes away prefixes with one transaction each', async () => {
+    const { guard, nft } = start();
+    await guard.start(new Map());
+    const steps: readonly (readonly [string, readonly string[] | undefined])[] = [
+      ['podwa', ['10.9.0.0/16', 'fd01::/64']],
+      ['podwb', ['10.9.0.0/16']],
+      ['podwa', ['10.0.0.0/8', 'fd01::/64', 'fd02::/64']],
+      ['podwa', ['10.0.0.0/8', 'fd01::/64', 'fd02::/64']],
+      ['podwb', []],
+      ['cali1', ['10.8.0.0/16']],
+      ['cali2', []],
+      ['cali1', []],
+      ['podwa', undefined],
+      ['cali1', undefined],
+    ];
+    const state = new Map<string, readonly string[]>();
+    const costs: number[] = [];
+    for (const [device, list] of steps) {
+      const [reads, transactions] = [nft.reads, nft.transactions];
+      await (list ? guard.setSourcePrefixes(device, list.map(prefix)) : guard.forget(device));
+      expect(nft.reads).toBe(reads);
+      costs.push(nft.transactions - transactions);
+      if (list) state.set(device, list);
+      else state.delete(device);
+      expect(await shown(nft)).toEqual(wantedOf(state));
+    }
+    expect(costs).toEqual([1, 1, 1, 0, 1, 1, 1, 1, 1, 1]);
+    await guard.stop();
+  });
+
+  test('takes prefixes within prefixes, which the kernel would refuse', async () => {
+    const { guard, nft } = start();
+    await guard.start(new Map());
+    await guard.setSourcePrefixes('podwa', [prefix('10.1.0.0/16'), prefix('10.0.0.0/8'), prefix('10.0.0.0/8')]);
+    expect(await shown(nft)).toEqual(wanted({ podwa: ['10.0.0.0/8'] }));
+    await guard.stop();
+  });
+
+  test('that cannot be had is a condition, and refuses what depends on it', async () => {
+    const { guard, nft } = start();
+    nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft here'));
+    await expect(guard.start(new Map())).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
+    expect(guard.conditions).toEqual([
+      { reason: 'SourceGuardUnavailable', message: expect.stringContaining('no nft here') },
+    ]);
+    nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft here'));
+    await expect(guard.ready()).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
+    await guard.ready();
+    expect(guard.conditions).toEqual([]);
+    expect(nft.unusedFaults).toBe(0);
+    await guard.stop();
+  });
+});

@@ -1,0 +1,49 @@
+import type { Clock } from './clock.js';
+
+interface Sleeper {
+  readonly wakesAtMs: number;
+  readonly wake: () => void;
+}
+
+/** A clock that stands still until a test moves it. Who sleeps on it sleeps until then. */
+export class ManualClock implements Clock {
+  #nowMs = 1_000_000;
+  #sleepers: Sleeper[] = [];
+
+  nowMs(): number {
+    return this.#nowMs;
+  }
+
+  /** How many sleep. */
+  get sleeping(): number {
+    return this.#sleepers.length;
+  }
+
+  /** For how long the next one sleeps, in milliseconds; undefined when nobody does. */
+  get nextMs(): number | undefined {
+    const times = this.#sleepers.map(({ wakesAtMs }) => wakesAtMs - this.#nowMs);
+    return times.length > 0 ? Math.min(...times) : undefined;
+  }
+
+  sleep(durationMs: number, signal: AbortSignal): Promise<'elapsed' | 'aborted'> {
+    return new Promise((resolve) => {
+      if (signal.aborted) {
+        resolve('aborted');
+        return;
+      }
+      const leave = (how: 'elapsed' | 'aborted'): void => {
+        this.#sleepers = this.#sleepers.filter((other) => other !== sleeper);
+        resolve(how);
+      };
+      const sleeper = { wakesAtMs: this.#nowMs + Math.max(0, durationMs), wake: () => leave('elapsed') };
+      this.#sleepers.push(sleeper);
+      signal.addEventListener('abort', () => leave('aborted'), { once: true });
+    });
+  }
+
+  /** Moves time on; those whose time is over wake. */
+  advance(durationMs: number): void {
+    this.#nowMs += durationMs;
+    for (const { wakesAtMs, wake } of [...this.#sleepers]) if (wakesAtMs <= this.#nowMs) wake();
+  }
+}
