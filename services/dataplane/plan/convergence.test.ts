@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import type { PodSession } from '../kernel/kernel.js';
 import { MemoryKernel } from '../kernel/memory/memory-kernel.js';
 import { show, type MemoryNamespace } from '../kernel/memory/namespace.js';
-import { desired } from './desired.js';
+import { desired, familiesOf } from './desired.js';
 import { diff } from './diff.js';
 import { address, podNetwork } from './pod-network.fixture.js';
 import type { PodNetwork } from './pod-network.js';
@@ -19,22 +19,33 @@ const NETNS = '/run/netns/a';
 
 const networks: fc.Arbitrary<PodNetwork> = fc
   .record({
-    hosts: fc.uniqueArray(fc.integer({ min: 1, max: 6 }), { minLength: 1, maxLength: 3 }),
-    routes: fc.constantFrom(['0.0.0.0/0'], ['10.0.0.0/8'], ['10.0.0.0/8', '172.16.0.0/12']),
+    addresses: fc.uniqueArray(fc.tuple(fc.constantFrom('10.65.0.', 'fd65::'), fc.integer({ min: 1, max: 4 })), {
+      minLength: 1,
+      maxLength: 4,
+      selector: String,
+    }),
+    routes: fc.constantFrom(
+      ['0.0.0.0/0', '::/0'],
+      ['10.0.0.0/8', 'fd00::/8'],
+      ['10.0.0.0/8', '172.16.0.0/12', '2000::/3', 'fd00::/8'],
+    ),
     mtuBytes: fc.constantFrom(1500, 1450),
     ipForwarding: fc.boolean(),
     mac: fc.constantFrom('02:00:00:00:00:0a', '02:00:00:00:00:0b'),
   })
-  .map(({ hosts, routes, ...rest }) =>
-    podNetwork('a', {
+  .map(({ addresses: texts, routes, ...rest }) => {
+    const addresses = texts.map((parts) => address(parts.join('')));
+    return podNetwork('a', {
       ...rest,
-      addresses: hosts.map((host) => address(`10.65.0.${host}`)),
-      routes: routes.map((cidr) => {
-        const [network = '', length] = cidr.split('/');
-        return { ...address(network), length: Number(length) };
-      }),
-    }),
-  );
+      addresses,
+      routes: routes
+        .map((cidr) => {
+          const [network = '', length] = cidr.split('/');
+          return { ...address(network), length: Number(length) };
+        })
+        .filter(({ family }) => familiesOf(addresses).includes(family)),
+    });
+  });
 
 /** What people and other programs do to a wired pod. */
 const meddling = fc.constantFrom<readonly [string, (kernel: MemoryKernel, pod: MemoryNamespace, host: string) => void]>(
@@ -53,8 +64,44 @@ const meddling = fc.constantFrom<readonly [string, (kernel: MemoryKernel, pod: M
   ['host mac', (kernel, _, host) => kernel.host.setLink(kernel.host.find(host), { mac: '02:00:00:00:00:fe' })],
   ['proxy arp off', (kernel, _, host) => kernel.host.writeSysctl(`net/ipv4/conf/${host}/proxy_arp`, '0')],
   ['forwarding', (_, pod) => pod.writeSysctl('net/ipv4/ip_forward', '1')],
+  ['IPv6 forwarding', (_, pod) => pod.writeSysctl('net/ipv6/conf/all/forwarding', '1')],
+  ['IPv6 off in the pod', (_, pod) => pod.writeSysctl('net/ipv6/conf/all/disable_ipv6', '1')],
+  ['IPv6 off on the link', (_, pod) => pod.writeSysctl('net/ipv6/conf/eth0/disable_ipv6', '1')],
+  ['gateway’s address gone', (kernel) => void kernel.host.addresses.splice(0)],
+  [
+    'another interface of the pod with the default routes',
+    (_, pod) => {
+      if (!pod.has('net9')) addOtherInterface(pod);
+    },
+  ],
+  [
+    'default routes of another metric',
+    (_, pod) => {
+      for (const route of pod.routes.filter(({ gateway }) => gateway !== undefined)) {
+        pod.deleteRoute(route);
+        pod.addRoute({ ...route, metric: route.metric + 200 });
+      }
+    },
+  ],
   ['wire cut', (kernel, _, host) => kernel.host.removeLink(kernel.host.find(host))],
 );
+
+/** An interface that is not the attachment's, with the routes that an attachment has. */
+function addOtherInterface(pod: MemoryNamespace): void {
+  const link = pod.addLink({ name: 'net9', mac: '02:00:00:00:00:99', mtuBytes: 1500 }, 'veth');
+  pod.setLink(link, { up: true });
+  for (const [destination, metric] of [
+    ['0.0.0.0/0', 0],
+    ['0.0.0.0/0', 1],
+    ['::/0', 1024],
+  ] as const) {
+    const taken = pod.routes.some((route) => route.destination === destination && route.metric === metric);
+    const scope = metric < 1024 ? 'link' : 'global';
+    const route = { destination, device: 'net9', gateway: undefined, metric, scope, protocol: 87 } as const;
+    const hasFamily = scope === 'link' || pod.sysctls.get('net/ipv6/conf/net9/disable_ipv6') === '0';
+    if (!taken && hasFamily) pod.addRoute(route);
+  }
+}
 
 async function applyAll(session: PodSession, steps: readonly Step[]): Promise<void> {
   for (const batch of toBatches(steps)) expect((await session.apply(batch)).failed).toBeUndefined();
@@ -68,7 +115,8 @@ async function scene(before: PodNetwork, after: PodNetwork, meddle: readonly (re
   await applyAll(session, diff(desired(before), await session.observe(desired(before))));
   for (const [, change] of meddle) {
     // A link that is gone or down, or without address, cannot be meddled with any more.
-    if (pod.links.some(({ up }) => up) && pod.addresses.length > 0) change(kernel, pod, before.hostInterfaceName);
+    if (pod.links.some(({ name, up }) => name === 'eth0' && up) && pod.addresses.length > 0)
+      change(kernel, pod, before.hostInterfaceName);
   }
   const wanted = desired(after);
   return { kernel, session, wanted, observed: await session.observe(wanted) };

@@ -6,7 +6,7 @@ import { aliasOf, attachmentOfAlias, desired } from './desired.js';
 import { diff } from './diff.js';
 import { GATEWAY } from './gateway.js';
 import { formatStep } from './notation.js';
-import { address, podNetwork } from './pod-network.fixture.js';
+import { address, BY_FAMILY, podNetwork } from './pod-network.fixture.js';
 import { toBatches } from './step.js';
 import { nothingObserved } from './wire.js';
 
@@ -37,9 +37,50 @@ describe('a new pod', () => {
     ]);
   });
 
-  test('takes three hops to the kernel', () => {
-    const batches = toBatches(diff(desired(podNetwork('a')), NOTHING));
+  test('of IPv6 is wired by these', () => {
+    const rest = { hostInterfaceName: 'podwtest', mac: '02:00:00:00:00:07', ipForwarding: true };
+    expect(commands('a', { ...rest, ...BY_FAMILY.IPv6 })).toEqual([
+      'ip link add podwtest address ee:ee:ee:ee:ee:ee mtu 1500 type veth peer name eth0 address 02:00:00:00:00:07 mtu 1500 netns pod',
+      'ip link set podwtest alias "podwire:net/a/eth0" up',
+      'sysctl -w net.ipv4.conf.podwtest.rp_filter=1',
+      'sysctl -w net.ipv6.conf.podwtest.disable_ipv6=0',
+      'sysctl -w net.ipv6.conf.podwtest.addr_gen_mode=0',
+      'sysctl -w net.ipv6.conf.podwtest.accept_dad=0',
+      'sysctl -w net.ipv6.conf.podwtest.proxy_ndp=1',
+      'sysctl -w net.ipv6.conf.podwtest.forwarding=1',
+      'sysctl -w net.ipv6.conf.podwtest.accept_ra=0',
+      'ip address replace fe80::ecee:eeff:feee:eeee/64 dev podwtest nodad',
+      'ip netns exec pod sysctl -w net.ipv6.conf.lo.disable_ipv6=0',
+      'ip netns exec pod sysctl -w net.ipv6.conf.default.disable_ipv6=0',
+      'ip netns exec pod sysctl -w net.ipv6.conf.all.disable_ipv6=0',
+      'ip netns exec pod sysctl -w net.ipv6.conf.eth0.disable_ipv6=0',
+      'ip netns exec pod sysctl -w net.ipv6.conf.eth0.accept_dad=0',
+      'ip -n pod link set eth0 up',
+      'ip -n pod address add fd65::7/128 dev eth0 nodad',
+      'ip -n pod neighbour replace fe80::ecee:eeff:feee:eeee dev eth0 lladdr ee:ee:ee:ee:ee:ee nud permanent',
+      'ip -n pod route add default via fe80::ecee:eeff:feee:eeee dev eth0 proto 87 metric 1024',
+      'ip netns exec pod sysctl -w net.ipv6.conf.all.forwarding=1',
+      'ip route add fd65::7 dev podwtest proto 87 metric 1024',
+    ]);
+  });
+
+  test('of both families gets what pods of each get, the link once', () => {
+    const rest = { hostInterfaceName: 'podwtest' };
+    const both = commands('a', { ...rest, ...BY_FAMILY['both families'] });
+    const each = [...commands('a', { ...rest, ...BY_FAMILY.IPv4 }), ...commands('a', { ...rest, ...BY_FAMILY.IPv6 })];
+    expect([...both].sort()).toEqual([...new Set(each)].sort());
+  });
+
+  test.each(Object.entries(BY_FAMILY))('takes three hops to the kernel: %s', (_, network) => {
+    const batches = toBatches(diff(desired(podNetwork('a', network)), NOTHING));
     expect(batches.map(({ side }) => side)).toEqual(['host', 'pod', 'host']);
+  });
+
+  test('of IPv6 leaves alone what runtimes have left on', () => {
+    const keys = ['lo/disable_ipv6', 'default/disable_ipv6', 'all/disable_ipv6', 'all/forwarding'];
+    const read = nothingObserved(new Map(keys.map((key) => [`net/ipv6/conf/${key}`, '0'])));
+    const made = diff(desired(podNetwork('a', BY_FAMILY.IPv6)), read).map(formatStep);
+    expect(made.filter((command) => /conf\.(lo|default|all)\./.test(command))).toEqual([]);
   });
 
   test('gets the routes that were asked for in place of the default one', () => {

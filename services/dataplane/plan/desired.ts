@@ -31,6 +31,8 @@ export interface WantedSysctl {
   readonly optional: boolean;
   /** In the pod: has to be set before its link comes up and gets addresses. */
   readonly early: boolean;
+  /** A sysctl that sets this one as well: when that is set, this is set too, so that undoing gives it back its own value. */
+  readonly follows: SysctlKey | undefined;
 }
 
 /** The wanted state of one end of the wire and of what is around it in its namespace. */
@@ -140,8 +142,10 @@ function podEnd({ attachment, mac, addresses, routes, mtuBytes, ipForwarding }: 
 /** What has to be before the pod's link comes up. Runtimes switch IPv6 off in a pod's namespace. */
 function podSysctls6(name: string): WantedSysctl[] {
   const key = (device: string, setting: string): SysctlKey => ['net', 'ipv6', 'conf', device, setting];
-  // `all` sets all the others as well. It comes after them, so that they get their own values back when it is undone before them.
-  const switches = ['lo', 'default', 'all'].map((device) => ofNamespace(key(device, 'disable_ipv6'), '0'));
+  // `all` comes after those that it sets as well: undone before them, it leaves them their own values.
+  const all = ofNamespace(key('all', 'disable_ipv6'), '0');
+  const others = ['lo', 'default'].map((device) => ofNamespace(key(device, 'disable_ipv6'), '0'));
+  const switches = [...others.map((sysctl) => ({ ...sysctl, follows: all.key })), all];
   const own = [ofLink(key(name, 'disable_ipv6'), '0'), ofLink(key(name, 'accept_dad'), '0')];
   return [...switches, ...own].map((sysctl) => ({ ...sysctl, early: true }));
 }
@@ -153,11 +157,11 @@ export function familiesOf(addresses: readonly Address[]): Family[] {
 
 /** A sysctl whose key has the link's name as its fourth segment. */
 function ofLink(key: SysctlKey, value: string): WantedSysctl {
-  return { key, value, device: key[3], optional: false, early: false };
+  return { ...ofNamespace(key, value), device: key[3] };
 }
 
 function ofNamespace(key: SysctlKey, value: string): WantedSysctl {
-  return { key, value, device: undefined, optional: false, early: false };
+  return { key, value, device: undefined, optional: false, early: false, follows: undefined };
 }
 
 /** The kernel knows scopes in IPv4 only. */

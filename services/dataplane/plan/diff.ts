@@ -2,7 +2,7 @@ import { ROUTE_PROTOCOL, type Wanted, type WantedEnd, type WantedSysctl } from '
 import { formatDestination, formatKey, formatNeighbour, formatRoute } from './notation.js';
 import { withFreeMetrics } from './metric.js';
 import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from './observed.js';
-import type { LinkChange, Neighbour, Route, Side, Step } from './step.js';
+import type { LinkChange, Neighbour, Route, Side, Step, SysctlKey } from './step.js';
 import { wireState, withBareWire } from './wire.js';
 
 /** One thing that is not as wanted, in the notation of `ip` and `sysctl`. */
@@ -176,26 +176,31 @@ function linkAttributes({ link: { mac, mtuBytes }, alias }: WantedEnd, link: Obs
 }
 
 function mendSysctls({ side, wanted, observed }: End, isDue: (sysctl: WantedSysctl) => boolean): Mend[] {
-  return wanted.sysctls
-    .filter(isDue)
-    .flatMap((sysctl) => mendSysctl(side, { sysctl, found: observed.sysctls.get(keyText(sysctl.key)) }));
+  const foundOf = (key: SysctlKey) => observed.sysctls.get(keyText(key));
+  const isSet = (key: SysctlKey) => wanted.sysctls.some((other) => other.key === key && foundOf(key) !== other.value);
+  return wanted.sysctls.filter(isDue).flatMap((sysctl) => {
+    const isAlsoSet = sysctl.follows !== undefined && isSet(sysctl.follows);
+    return mendSysctl(side, { sysctl, found: foundOf(sysctl.key), isAlsoSet });
+  });
 }
 
 interface SysctlPair {
   readonly sysctl: WantedSysctl;
   readonly found: string | null | undefined;
+  /** Whether the plan sets a sysctl that sets this one as well. */
+  readonly isAlsoSet: boolean;
 }
 
-function mendSysctl(side: Side, { sysctl, found }: SysctlPair): Mend[] {
+function mendSysctl(side: Side, { sysctl, found, isAlsoSet }: SysctlPair): Mend[] {
   const { key, value, device, optional } = sysctl;
   const known = found ?? undefined;
   const asGoodAsItGets = found === null && optional;
-  if (known === value || asGoodAsItGets) return [];
+  if ((known === value && !isAlsoSet) || asGoodAsItGets) return [];
   const difference = { object: `${side} sysctl ${formatKey(key)}`, wanted: value, actual: known ?? 'missing' };
   return [
     {
       step: { type: 'sysctl-write', side, key, value, previous: known, device, optional },
-      differences: [difference],
+      differences: known === value ? [] : [difference],
     },
   ];
 }
@@ -272,8 +277,14 @@ function unwantedRoutes({ wanted, observed }: End): Route[] {
   return observed.routes.filter(isUnwanted).flatMap((route) => asRoute(route) ?? []);
 }
 
+/** Those by a next hop before the next hop's own, so that they can be put back in the opposite order. */
 function deleteRoutes(end: End): Mend[] {
-  return unwantedRoutes(end).map((route) => ({
+  const unwanted = unwantedRoutes(end);
+  const ordered = [
+    ...unwanted.filter(({ gateway }) => gateway !== undefined),
+    ...unwanted.filter(({ gateway }) => gateway === undefined),
+  ];
+  return ordered.map((route) => ({
     step: { type: 'route-delete', side: end.side, route },
     differences: [{ object: `${end.side} route ${formatRoute(route)}`, wanted: 'absent', actual: 'present' }],
   }));

@@ -10,6 +10,17 @@ export function address(text: string): Address {
 }
 
 export const DEFAULT_ROUTE = { family: 4, value: 0n, length: 0 } as const;
+export const DEFAULT_ROUTE_IPV6 = { family: 6, value: 0n, length: 0 } as const;
+
+/** What pods of IPv4, of IPv6 and of both families have. */
+export const BY_FAMILY = {
+  IPv4: { addresses: [address('10.65.0.7')], routes: [DEFAULT_ROUTE] },
+  IPv6: { addresses: [address('fd65::7')], routes: [DEFAULT_ROUTE_IPV6] },
+  'both families': {
+    addresses: [address('10.65.0.7'), address('fd65::7')],
+    routes: [DEFAULT_ROUTE, DEFAULT_ROUTE_IPV6],
+  },
+} as const satisfies Record<string, Partial<PodNetwork>>;
 
 /** A pod as a caller wants it, with names derived as the plugin derives them. */
 export function podNetwork(containerId: string, rest: Partial<PodNetwork> = {}): PodNetwork {

@@ -5,6 +5,7 @@ import { diff } from '../../plan/diff.js';
 import { podNetwork } from '../../plan/pod-network.fixture.js';
 import { toBatches } from '../../plan/step.js';
 import { nothingObserved } from '../../plan/wire.js';
+import { ipv6Contract } from '../ipv6.contract.js';
 import { kernelContract, type KernelFixture } from '../kernel.contract.js';
 import { MemoryKernel } from './memory-kernel.js';
 
@@ -32,6 +33,10 @@ function memoryFixture(): Promise<KernelFixture> {
 
 describe('the fake kernel', () => {
   kernelContract(memoryFixture);
+});
+
+describe('the fake kernel, with IPv6', () => {
+  ipv6Contract(memoryFixture);
 });
 
 const network = podNetwork('a', { hostInterfaceName: 'podwa', mac: '02:00:00:00:00:07' });

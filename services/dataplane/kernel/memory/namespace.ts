@@ -29,6 +29,13 @@ export interface MemoryLink {
 /** Sysctls by path, with `*` for a link's name where it is about one. */
 type Sysctls = Readonly<Record<string, string>>;
 
+/** What a new link takes over from its namespace. */
+const INHERITED: Sysctls = {
+  'net/ipv4/conf/*/forwarding': 'net/ipv4/ip_forward',
+  'net/ipv6/conf/*/disable_ipv6': 'net/ipv6/conf/default/disable_ipv6',
+  'net/ipv6/conf/*/forwarding': 'net/ipv6/conf/default/forwarding',
+};
+
 /** What the kernel gives every new link. */
 const LINK_SYSCTLS: Sysctls = {
   'net/ipv4/conf/*/route_localnet': '0',
@@ -38,7 +45,7 @@ const LINK_SYSCTLS: Sysctls = {
   'net/ipv4/conf/*/rp_filter': '0',
 };
 
-/** The same where it has IPv6; `disable_ipv6` and `forwarding` as the namespace's `default` says. */
+/** The same where it has IPv6. */
 const LINK_SYSCTLS_IPV6: Sysctls = {
   'net/ipv6/conf/*/accept_ra': '1',
   'net/ipv6/conf/*/disable_ipv6': '0',
@@ -95,8 +102,8 @@ export class MemoryNamespace {
     const link = { index: this.#nextIndex++, name, kind, mac, mtuBytes, alias: '', up: false, peer: undefined };
     this.links.push(link);
     for (const [key, value] of Object.entries(this.#linkSysctls)) {
-      const inherits = key.startsWith('net/ipv6/') && /\/(disable_ipv6|forwarding)$/.test(key);
-      const inherited = inherits ? this.sysctls.get(key.replace('*', 'default')) : undefined;
+      const source = INHERITED[key];
+      const inherited = source === undefined ? undefined : this.sysctls.get(source);
       this.sysctls.set(key.replace('*', name), inherited ?? value);
     }
     return link;

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 
 import { describe } from 'vitest';
 
+import { ipv6Contract } from '../ipv6.contract.js';
 import { kernelContract, type KernelFixture } from '../kernel.contract.js';
 import { addPod, cleanUp, removePod, requireThrowawayNamespace, run } from './namespaces.fixture.js';
 import { NetlinkKernel } from './netlink-kernel.js';
@@ -35,4 +36,8 @@ async function netlinkFixture(): Promise<KernelFixture> {
 
 describe('the real kernel', () => {
   kernelContract(netlinkFixture);
+});
+
+describe('the real kernel, with IPv6', () => {
+  ipv6Contract(netlinkFixture);
 });
