@@ -30,11 +30,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/kernel/netlink/requests.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
   'services/dataplane/kernel/netlink/session.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
 
-  // Tables as the kernel takes and shows them, whole and change by change.
-  'services/dataplane/kernel/nft/table.ts': 'services/dataplane/kernel/nft/program/program-nft.test.ts',
-  'services/dataplane/kernel/nft/masquerade-table.ts': 'services/dataplane/kernel/nft/masquerader.test.ts',
-  'services/dataplane/kernel/nft/guard-table.ts': 'services/dataplane/kernel/nft/source-guard.test.ts',
-
   // Parts of one decision, which is what the tables and the property are about.
   'services/ipam/allocator/attributes.ts': 'services/ipam/allocator/allocate.test.ts',
 
