@@ -13,6 +13,7 @@
         "src/binding/monitor.cc",
         "src/binding/namespace_handle.cc",
         "src/binding/object_reader.cc",
+        "src/binding/shape.cc",
         "src/binding/steps.cc",
         "src/binding/values.cc",
         "src/message/reader.cc",

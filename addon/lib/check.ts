@@ -18,19 +18,19 @@ import {
 import type { NativeOf } from './link-steps.js';
 import { toNativeStep, toSysctlWrite } from './steps.js';
 
-/** More would not fit the socket's buffers with all their answers. */
+const BATCH_MAX = 100_000;
 const STEPS_MAX = 1000;
 const TIMEOUT_DEFAULT_MS = 5000;
 const TIMEOUT_RANGE_MS = { min: 1, max: 600_000 };
 
-function checkList(path: string, list: readonly unknown[]): void {
+function checkList(path: string, list: readonly unknown[], max = STEPS_MAX): void {
   checkArray(path, list);
-  if (list.length > STEPS_MAX) throw new ArgumentError(path, `must have at most ${STEPS_MAX} elements`);
+  if (list.length > max) throw new ArgumentError(path, `must have at most ${max} elements`);
 }
 
 /** Sysctl writes are steps of a sequence only: they are no netlink messages. */
 export function checkBatch(requests: readonly Step[], nativeOf: NativeOf): NativeStep[] {
-  checkList('requests', requests);
+  checkList('requests', requests, BATCH_MAX);
   return requests.map((request, position) => {
     const path = `requests[${position}]`;
     const step = toNativeStep(request, path, nativeOf);

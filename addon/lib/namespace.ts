@@ -12,7 +12,14 @@ import { describe, describeSelector, describeSysctl, type Described } from './de
 import { NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
 import { loadBinding } from './load.js';
 import { EventQueue, type Monitor, type MonitorGroup } from './monitor.js';
-import type { NativeBinding, NativeError, NativeNamespace, NativeOutcome } from './native.js';
+import type {
+  NativeBinding,
+  NativeError,
+  NativeNamespace,
+  NativeOutcome,
+  NativeRunOptions,
+  NativeStep,
+} from './native.js';
 import type { Address, Family, FdbEntry, Link, Neighbour, Route } from './objects.js';
 import type {
   LinkSelector,
@@ -61,6 +68,9 @@ export interface NeighbourFilter {
   readonly proxy?: boolean;
 }
 
+/** Requests of a batch that are handed over in one piece: so many keep the event loop for some milliseconds. */
+const BATCH_PART = 1000;
+
 /** Set by the class below: the compiled addon's object behind a namespace, for requests that name one. */
 let nativeOf: NativeOf;
 
@@ -80,6 +90,8 @@ export class Namespace implements OpenNamespace {
   /** As it was opened; null for the calling process's own namespace. */
   readonly path: string | null;
   readonly #native: NativeNamespace;
+  /** Calls that take several pieces of work, and must not lose the namespace between them. */
+  readonly #underWay = new Set<Promise<unknown>>();
   #closed = false;
 
   /** Not for callers: {@link openNamespace}. */
@@ -90,16 +102,19 @@ export class Namespace implements OpenNamespace {
   }
 
   /**
-   * Sends all requests in one go (`ip -batch`), at most 1000, and resolves with one outcome per request, in their order. **The
+   * Sends all requests in one go (`ip -batch`), at most 100,000, and resolves with one outcome per request, in their order. **The
    * kernel goes on after a request that fails**; use {@link sequence} when one depends on another. Links that address, route
    * and neighbour requests select by name are looked up before anything is sent, so they must exist already.
+   *
+   * All are checked before the first is sent. More than 1000 go in parts of 1000, between which the event loop and other calls
+   * get their turns; names are looked up for each part.
    */
   async batch(requests: readonly Request[], options: RunOptions = {}): Promise<Outcome[]> {
     const native = this.#open();
     const steps = checkBatch(requests, nativeOf);
-    const timeoutMs = checkTimeout(options);
-    const outcomes = await this.#ask('batch', native.run(steps, { sequential: false, timeoutMs }));
-    return outcomes.map((outcome, position) => toOutcome(outcome, describeAt(requests, position)));
+    const run = { sequential: false, timeoutMs: checkTimeout(options) };
+    const answers = this.#ask('batch', this.#untilDone(runInParts(native, steps, run)));
+    return (await answers).map((answer, position) => toOutcome(answer, requests[position]));
   }
 
   /**
@@ -113,7 +128,7 @@ export class Namespace implements OpenNamespace {
     const nativeSteps = checkSequence(steps, nativeOf);
     const timeoutMs = checkTimeout(options);
     const outcomes = await this.#ask('sequence', native.run(nativeSteps, { sequential: true, timeoutMs }));
-    return outcomes.map((outcome, position) => toOutcome(outcome, describeAt(steps, position)));
+    return outcomes.map((outcome, position) => toOutcome(outcome, steps[position]));
   }
 
   /** All links: `ip -details link show`. Complete, like the other lists, or a NetlinkError with the code EINTR. */
@@ -162,9 +177,10 @@ export class Namespace implements OpenNamespace {
       'sysctl.write',
       native.run(steps, { sequential: true, timeoutMs: checkTimeout({}) }),
     );
-    return outcomes.map((outcome, position) =>
-      toOutcome(outcome, { operation: 'sysctl.write', object: describeSysctl(settings[position]?.key ?? []) }),
-    );
+    return outcomes.map((outcome, position) => {
+      const setting = settings[position];
+      return toOutcome(outcome, setting && { type: 'sysctl.write', ...setting });
+    });
   }
 
   /**
@@ -195,12 +211,22 @@ export class Namespace implements OpenNamespace {
   /** Lets the namespace go; what is under way is finished first. Idempotent. A namespace that is dropped is let go as well. */
   async close(): Promise<void> {
     this.#closed = true;
+    await Promise.allSettled(this.#underWay);
     await this.#native.close();
   }
 
   #open(): NativeNamespace {
     if (this.#closed) throw new NamespaceClosedError(this.#describe());
     return this.#native;
+  }
+
+  async #untilDone<Answer>(work: Promise<Answer>): Promise<Answer> {
+    this.#underWay.add(work);
+    try {
+      return await work;
+    } finally {
+      this.#underWay.delete(work);
+    }
   }
 
   #describe(): string {
@@ -247,12 +273,23 @@ async function translated<Answer>(described: Described, answer: Promise<Answer>)
   }
 }
 
-function describeAt(steps: readonly Step[], position: number): Described {
-  const step = steps[position];
-  return step ? describe(step) : { operation: 'batch', object: `request ${position}` };
+async function runInParts(
+  native: NativeNamespace,
+  steps: readonly NativeStep[],
+  options: NativeRunOptions,
+): Promise<NativeOutcome[]> {
+  const outcomes: NativeOutcome[] = [];
+  do {
+    const part = steps.slice(outcomes.length, outcomes.length + BATCH_PART);
+    outcomes.push(...(await native.run(part, options)));
+  } while (outcomes.length < steps.length);
+  return outcomes;
 }
 
-function toOutcome({ error, link }: NativeOutcome, described: Described): Outcome {
-  if (error) return { ok: false, error: toError(error, described) };
+/** The outcome of a step. Only a failure is worth a description: there may be thousands of successes. */
+function toOutcome({ error, link }: NativeOutcome, step: Step | undefined): Outcome {
+  if (error) {
+    return { ok: false, error: toError(error, step ? describe(step) : { operation: 'batch', object: 'of requests' }) };
+  }
   return link ? { ok: true, link } : { ok: true };
 }

@@ -1,12 +1,13 @@
 #include <napi.h>
 
+#include "binding/environment.h"
 #include "binding/namespace_handle.h"
 
 namespace {
 
 Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   using podwire::netlink::NamespaceHandle;
-  env.SetInstanceData(new Napi::FunctionReference(NamespaceHandle::define(env)));
+  env.SetInstanceData(new podwire::netlink::Environment{NamespaceHandle::define(env), {}});
   exports.Set("openNamespace", Napi::Function::New<NamespaceHandle::open>(env, "openNamespace"));
   return exports;
 }

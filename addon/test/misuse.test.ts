@@ -166,7 +166,7 @@ describe('arguments', () => {
     expect(
       await call(
         'batch',
-        Array.from({ length: 1001 }, () => step),
+        Array.from({ length: 100_001 }, () => step),
       ),
     ).toMatchObject({ path: 'requests' });
     expect(await call('batch', [step], { timeoutMs: 0 })).toMatchObject({ path: 'options.timeoutMs' });

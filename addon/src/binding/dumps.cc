@@ -64,11 +64,23 @@ Result<std::vector<Object>> collect(Namespace& from, const DumpRequest& request,
   return objects;
 }
 
+template <typename Object, typename Convert>
+Napi::Value convert_each(Napi::Env env, const std::vector<Object>& objects, Convert convert) {
+  auto array = Napi::Array::New(env, objects.size());
+  for (uint32_t position = 0; position < objects.size(); ++position) {
+    const Napi::HandleScope scope(env);
+    array.Set(position, convert(env, objects[position]));
+  }
+  return array;
+}
+
 template <typename Object>
 Napi::Value to_array(Napi::Env env, std::vector<Object>& objects) {
-  auto array = Napi::Array::New(env, objects.size());
-  for (uint32_t position = 0; position < objects.size(); ++position) array.Set(position, to_js(env, objects[position]));
-  return array;
+  return convert_each(env, objects, [](Napi::Env env, const Object& object) { return to_js(env, object); });
+}
+
+Napi::Value to_fdb_array(Napi::Env env, std::vector<Neighbour>& entries) {
+  return convert_each(env, entries, fdb_to_js);
 }
 
 }  // namespace
@@ -115,16 +127,9 @@ Napi::Value dump_fdb(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Val
   Neighbour entry;
   entry.family = AF_BRIDGE;
   if (filter->index != 0) entry.filter_index = filter->index;
-  const auto convert = [](Napi::Env env, std::vector<Neighbour>& entries) -> Napi::Value {
-    auto array = Napi::Array::New(env, entries.size());
-    for (uint32_t position = 0; position < entries.size(); ++position) {
-      array.Set(position, fdb_to_js(env, entries[position]));
-    }
-    return array;
-  };
   return queue.promise<std::vector<Neighbour>>(
       value.Env(), [from, entry] { return collect<Neighbour>(*from, {RTM_GETNEIGH, entry}, decode_neighbour, is_fdb); },
-      convert);
+      to_fdb_array);
 }
 
 Napi::Value dump_neighbours(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {

@@ -9,6 +9,7 @@
 
 #include "binding/job.h"
 #include "binding/loop_poll.h"
+#include "binding/shape.h"
 #include "binding/values.h"
 #include "socket/subscription.h"
 
@@ -72,10 +73,9 @@ class Events {
   }
 
   void append(const char* name, bool deleted, const Napi::Object& value) {
-    auto event = named(name);
-    event.Set("deleted", Napi::Boolean::New(env_, deleted));
-    event.Set("value", value);
-    append(event);
+    append(assemble(
+        env_, Shape::kEvent,
+        {{"object", Napi::String::New(env_, name)}, {"deleted", Napi::Boolean::New(env_, deleted)}, {"value", value}}));
   }
 
   Napi::Object named(const char* name) {
@@ -84,10 +84,11 @@ class Events {
     return event;
   }
 
-  void append(const Napi::Object& event) { array_.Set(array_.Length(), event); }
+  void append(const Napi::Object& event) { array_.Set(length_++, event); }
 
   Napi::Env env_;
   Napi::Array array_;
+  uint32_t length_ = 0;
 };
 
 /** A subscription, and the function that hears of it. Freed with the function that closes it. */

@@ -1,6 +1,7 @@
 #include "binding/namespace_handle.h"
 
 #include "binding/dumps.h"
+#include "binding/environment.h"
 #include "binding/monitor.h"
 #include "binding/object_reader.h"
 #include "binding/steps.h"
@@ -17,10 +18,9 @@ using Readings = std::vector<Result<std::string>>;
 Napi::Value to_outcomes(Napi::Env env, Replies& replies) {
   auto array = Napi::Array::New(env, replies.size());
   for (uint32_t position = 0; position < replies.size(); ++position) {
-    auto outcome = Napi::Object::New(env);
-    outcome.Set("error", to_js_or_null(env, replies[position].error));
-    outcome.Set("link", to_js_or_null(env, replies[position].link));
-    array.Set(position, outcome);
+    const Napi::HandleScope scope(env);
+    const auto& [error, link] = replies[position];
+    array.Set(position, assemble(env, Shape::kOutcome, {{"error", to_js_or_null(env, error)}, {"link", to_js_or_null(env, link)}}));
   }
   return array;
 }
@@ -89,7 +89,7 @@ Napi::Value NamespaceHandle::open(const Napi::CallbackInfo& info) {
   return std::make_shared<JobQueue>()->promise<Opened>(
       env, [path] { return Namespace::open(path); },
       [](Napi::Env env, Opened& opened) -> Napi::Value {
-        return env.GetInstanceData<Napi::FunctionReference>()->New({Napi::External<Opened>::New(env, &opened)});
+        return env.GetInstanceData<Environment>()->namespaces.New({Napi::External<Opened>::New(env, &opened)});
       });
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdio>
 
+#include "binding/shape.h"
 #include "object/ip_tunnel.h"
 #include "object/vxlan.h"
 
@@ -21,6 +22,11 @@ constexpr size_t kMacBytes = 6;
 Napi::Value number_or_null(Napi::Env env, const std::optional<uint32_t>& value) {
   if (!value) return env.Null();
   return Napi::Number::New(env, *value);
+}
+
+Napi::Value signed_or_null(Napi::Env env, const std::optional<uint32_t>& value) {
+  if (!value) return env.Null();
+  return Napi::Number::New(env, static_cast<int32_t>(*value));
 }
 
 Napi::Value text_or_null(Napi::Env env, const std::optional<std::string>& value) {
@@ -136,29 +142,28 @@ Napi::Object to_js(Napi::Env env, const IpTunnel& tunnel) {
 Napi::Object to_js(Napi::Env env, const Link& link) {
   const std::string kind = link.info ? link.info->kind_name() : std::string();
   const uint8_t state = link.oper_state.value_or(0);
-  auto object = Napi::Object::New(env);
-  object.Set("index", Napi::Number::New(env, link.index));
-  object.Set("name", Napi::String::New(env, link.name.value_or("")));
-  object.Set("kind", text_or_null(env, kind.empty() ? std::nullopt : std::optional(kind)));
-  object.Set("mac", mac_or_null(env, link.mac));
-  object.Set("mtuBytes", Napi::Number::New(env, link.mtu.value_or(0)));
-  object.Set("alias", text_or_null(env, link.alias ? std::optional(without_zero(*link.alias)) : std::nullopt));
-  object.Set("group", Napi::Number::New(env, link.group.value_or(0)));
-  object.Set("up", Napi::Boolean::New(env, (link.flags & IFF_UP) != 0));
-  object.Set("flags", Napi::Number::New(env, link.flags));
-  object.Set("operState", Napi::String::New(env, kOperStates[state < kOperStates.size() ? state : 0]));
-  object.Set("linkedIndex", number_or_null(env, link.linked_index));
-  object.Set("linkedNamespaceId", link.linked_namespace
-                                      ? Napi::Number::New(env, static_cast<int32_t>(*link.linked_namespace))
-                                      : env.Null());
-  object.Set("masterIndex", number_or_null(env, link.master));
-  object.Set("txQueueLength", Napi::Number::New(env, link.tx_queue_length.value_or(0)));
-  object.Set("txQueueCount", Napi::Number::New(env, link.tx_queues.value_or(1)));
-  object.Set("rxQueueCount", Napi::Number::New(env, link.rx_queues.value_or(1)));
-  object.Set("addressGeneration", address_generation_or_null(env, address_generation(link)));
-  object.Set("vxlan", kind == "vxlan" ? to_js(env, decode_vxlan(link.info->data)) : env.Null());
-  object.Set("ipip", kind == "ipip" ? to_js(env, decode_ip_tunnel(link.info->data)) : env.Null());
-  return object;
+  return assemble(env, Shape::kLink,
+                  {
+                      {"index", Napi::Number::New(env, link.index)},
+                      {"name", Napi::String::New(env, link.name.value_or(""))},
+                      {"kind", text_or_null(env, kind.empty() ? std::nullopt : std::optional(kind))},
+                      {"mac", mac_or_null(env, link.mac)},
+                      {"mtuBytes", Napi::Number::New(env, link.mtu.value_or(0))},
+                      {"alias", text_or_null(env, link.alias ? std::optional(without_zero(*link.alias)) : std::nullopt)},
+                      {"group", Napi::Number::New(env, link.group.value_or(0))},
+                      {"up", Napi::Boolean::New(env, (link.flags & IFF_UP) != 0)},
+                      {"flags", Napi::Number::New(env, link.flags)},
+                      {"operState", Napi::String::New(env, kOperStates[state < kOperStates.size() ? state : 0])},
+                      {"linkedIndex", number_or_null(env, link.linked_index)},
+                      {"linkedNamespaceId", signed_or_null(env, link.linked_namespace)},
+                      {"masterIndex", number_or_null(env, link.master)},
+                      {"txQueueLength", Napi::Number::New(env, link.tx_queue_length.value_or(0))},
+                      {"txQueueCount", Napi::Number::New(env, link.tx_queues.value_or(1))},
+                      {"rxQueueCount", Napi::Number::New(env, link.rx_queues.value_or(1))},
+                      {"addressGeneration", address_generation_or_null(env, address_generation(link))},
+                      {"vxlan", kind == "vxlan" ? to_js(env, decode_vxlan(link.info->data)) : env.Null()},
+                      {"ipip", kind == "ipip" ? to_js(env, decode_ip_tunnel(link.info->data)) : env.Null()},
+                  });
 }
 
 Napi::Object to_js(Napi::Env env, const Address& address) {
@@ -166,57 +171,61 @@ Napi::Object to_js(Napi::Env env, const Address& address) {
   const IpAddress prefix_address = address.address.value_or(none);
   const IpAddress own = address.local.value_or(prefix_address);
   const bool has_peer = own.bytes != prefix_address.bytes;
-  auto object = Napi::Object::New(env);
-  object.Set("family", family(env, address.family));
-  object.Set("linkIndex", Napi::Number::New(env, address.link_index));
-  object.Set("address", prefix(env, own, address.prefix_length));
-  object.Set("peer", address_or_null(env, has_peer ? std::optional(prefix_address) : std::nullopt));
-  object.Set("scope", scope(env, address.scope));
-  object.Set("flags", Napi::Number::New(env, address.flags.value_or(address.header_flags)));
-  object.Set("label", text_or_null(env, address.label));
-  return object;
+  return assemble(env, Shape::kAddress,
+                  {
+                      {"family", family(env, address.family)},
+                      {"linkIndex", Napi::Number::New(env, address.link_index)},
+                      {"address", prefix(env, own, address.prefix_length)},
+                      {"peer", address_or_null(env, has_peer ? std::optional(prefix_address) : std::nullopt)},
+                      {"scope", scope(env, address.scope)},
+                      {"flags", Napi::Number::New(env, address.flags.value_or(address.header_flags))},
+                      {"label", text_or_null(env, address.label)},
+                  });
 }
 
 Napi::Object to_js(Napi::Env env, const Route& route) {
   const IpAddress any{route.family, {}};
-  auto object = Napi::Object::New(env);
-  object.Set("family", family(env, route.family));
-  object.Set("destination", prefix(env, route.destination.value_or(any), route.destination_length));
-  object.Set("outputIndex", number_or_null(env, route.output));
-  object.Set("gateway", address_or_null(env, route.gateway));
-  object.Set("source", address_or_null(env, route.preferred_source));
-  object.Set("scope", scope(env, route.scope));
-  object.Set("protocol", Napi::Number::New(env, route.protocol));
-  object.Set("table", Napi::Number::New(env, route.table.value_or(route.header_table)));
-  object.Set("metric", Napi::Number::New(env, route.priority.value_or(0)));
-  object.Set("routeType", route_type(env, route.type));
-  object.Set("onlink", Napi::Boolean::New(env, (route.flags & RTNH_F_ONLINK) != 0));
-  object.Set("flags", Napi::Number::New(env, route.flags));
-  return object;
+  return assemble(env, Shape::kRoute,
+                  {
+                      {"family", family(env, route.family)},
+                      {"destination", prefix(env, route.destination.value_or(any), route.destination_length)},
+                      {"outputIndex", number_or_null(env, route.output)},
+                      {"gateway", address_or_null(env, route.gateway)},
+                      {"source", address_or_null(env, route.preferred_source)},
+                      {"scope", scope(env, route.scope)},
+                      {"protocol", Napi::Number::New(env, route.protocol)},
+                      {"table", Napi::Number::New(env, route.table.value_or(route.header_table))},
+                      {"metric", Napi::Number::New(env, route.priority.value_or(0))},
+                      {"routeType", route_type(env, route.type)},
+                      {"onlink", Napi::Boolean::New(env, (route.flags & RTNH_F_ONLINK) != 0)},
+                      {"flags", Napi::Number::New(env, route.flags)},
+                  });
 }
 
 Napi::Object to_js(Napi::Env env, const Neighbour& neighbour) {
   const IpAddress none{neighbour.family, {}};
-  auto object = Napi::Object::New(env);
-  object.Set("family", family(env, neighbour.family));
-  object.Set("linkIndex", Napi::Number::New(env, neighbour.link_index));
-  object.Set("address", Napi::String::New(env, neighbour.destination.value_or(none).text()));
-  object.Set("mac", mac_or_null(env, neighbour.mac));
-  object.Set("proxy", Napi::Boolean::New(env, (neighbour.flags & NTF_PROXY) != 0));
-  object.Set("permanent", Napi::Boolean::New(env, (neighbour.state & NUD_PERMANENT) != 0));
-  object.Set("state", Napi::Number::New(env, neighbour.state));
-  return object;
+  return assemble(env, Shape::kNeighbour,
+                  {
+                      {"family", family(env, neighbour.family)},
+                      {"linkIndex", Napi::Number::New(env, neighbour.link_index)},
+                      {"address", Napi::String::New(env, neighbour.destination.value_or(none).text())},
+                      {"mac", mac_or_null(env, neighbour.mac)},
+                      {"proxy", Napi::Boolean::New(env, (neighbour.flags & NTF_PROXY) != 0)},
+                      {"permanent", Napi::Boolean::New(env, (neighbour.state & NUD_PERMANENT) != 0)},
+                      {"state", Napi::Number::New(env, neighbour.state)},
+                  });
 }
 
 Napi::Object fdb_to_js(Napi::Env env, const Neighbour& entry) {
-  auto object = Napi::Object::New(env);
-  object.Set("linkIndex", Napi::Number::New(env, entry.link_index));
-  object.Set("mac", mac_or_null(env, entry.mac));
-  object.Set("destination", address_or_null(env, entry.destination));
-  object.Set("permanent", Napi::Boolean::New(env, (entry.state & NUD_PERMANENT) != 0));
-  object.Set("self", Napi::Boolean::New(env, (entry.flags & NTF_SELF) != 0));
-  object.Set("state", Napi::Number::New(env, entry.state));
-  return object;
+  return assemble(env, Shape::kFdb,
+                  {
+                      {"linkIndex", Napi::Number::New(env, entry.link_index)},
+                      {"mac", mac_or_null(env, entry.mac)},
+                      {"destination", address_or_null(env, entry.destination)},
+                      {"permanent", Napi::Boolean::New(env, (entry.state & NUD_PERMANENT) != 0)},
+                      {"self", Napi::Boolean::New(env, (entry.flags & NTF_SELF) != 0)},
+                      {"state", Napi::Number::New(env, entry.state)},
+                  });
 }
 
 Napi::Object to_js(Napi::Env env, const KernelError& error) {

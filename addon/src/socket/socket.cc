@@ -14,8 +14,10 @@ namespace {
 
 /** The kernel's own limit for one datagram of a list is 32 KiB. */
 constexpr size_t kReceiveBufferBytes = 64 * 1024;
-/** Room for a thousand requests, and for as many answers with the kernel's overhead. */
+/** Asked for; the kernel counts its overhead too and gives twice that. */
 constexpr int kSocketBufferBytes = 4 * 1024 * 1024;
+/** The longest answer there is, a link with everything in it, with the kernel's overhead. */
+constexpr size_t kAnswerBytesMax = 8 * 1024;
 constexpr int kDumpAttempts = 5;
 constexpr Socket::Timeout kDumpTimeout{5000};
 
@@ -44,6 +46,14 @@ void encode_request(const Request& request, uint32_t sequence, MessageWriter& wr
   writer.end();
 }
 
+/** How many answers the receive buffer holds for certain. */
+size_t answers_that_fit(int fd) {
+  int bytes = 0;
+  socklen_t size = sizeof bytes;
+  if (getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, &size) != 0) return 1;
+  return std::max(static_cast<size_t>(bytes) / kAnswerBytesMax, size_t{1});
+}
+
 void set_option(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
 
 }  // namespace
@@ -61,7 +71,9 @@ Result<Socket> Socket::open() {
   if (setsockopt(fd.get(), SOL_NETLINK, NETLINK_GET_STRICT_CHK, &strict, sizeof strict) != 0) {
     return KernelError{errno, "the kernel cannot filter lists (needs Linux 4.20)"};
   }
-  return Socket(std::move(fd));
+  Socket socket(std::move(fd));
+  socket.together_max_ = answers_that_fit(socket.fd_.get());
+  return socket;
 }
 
 std::optional<KernelError> Socket::send(const MessageWriter& writer) {
@@ -92,16 +104,27 @@ Result<ByteView> Socket::receive(Timeout timeout) {
 }
 
 std::vector<Reply> Socket::exchange(const std::vector<Request>& requests, Timeout timeout) {
-  return exchange(requests.data(), requests.size(), timeout);
+  std::vector<Reply> replies(requests.size());
+  std::optional<KernelError> failure;
+  for (size_t begin = 0; begin < requests.size(); begin += together_max_) {
+    const size_t count = std::min(together_max_, requests.size() - begin);
+    if (!failure) {
+      failure = exchange_together(&requests[begin], &replies[begin], count, timeout);
+    } else {
+      for (size_t position = begin; position < begin + count; ++position) replies[position].error = *failure;
+    }
+  }
+  return replies;
 }
 
 Reply Socket::exchange(const Request& request, Timeout timeout) {
-  return std::move(exchange(&request, 1, timeout).front());
+  Reply reply;
+  exchange_together(&request, &reply, 1, timeout);
+  return reply;
 }
 
-std::vector<Reply> Socket::exchange(const Request* requests, size_t count, Timeout timeout) {
-  std::vector<Reply> replies(count);
-  if (count == 0) return replies;
+std::optional<KernelError> Socket::exchange_together(const Request* requests, Reply* replies, size_t count,
+                                                     Timeout timeout) {
   const uint32_t first = sequence_;
   MessageWriter writer;
   for (size_t position = 0; position < count; ++position) encode_request(requests[position], sequence_++, writer);
@@ -127,10 +150,10 @@ std::vector<Reply> Socket::exchange(const Request* requests, size_t count, Timeo
       --missing;
     }
   }
-  for (size_t position = 0; failure && position < replies.size(); ++position) {
+  for (size_t position = 0; failure && position < count; ++position) {
     if (!answered[position]) replies[position].error = *failure;
   }
-  return replies;
+  return failure;
 }
 
 Result<uint32_t> Socket::look_up(const std::string& name, Timeout timeout) {

@@ -35,8 +35,9 @@ struct DumpSink {
  * What made it hard:
  * - Answers are matched by sequence number, so those to a request that was given up (ETIMEDOUT) are recognised later.
  * - The kernel works on the messages of one send inside `sendmsg`, all of them whatever fails; only RTM_DELLINK makes that long.
- * - The answers to a whole batch wait in the receive buffer at once. It is made large enough, and when it is not (ENOBUFS) the
- *   requests that were answered keep their answers and the others fail.
+ * - The answers to all messages of a send wait in the receive buffer at once. So no more are sent together than there is room
+ *   for answers to, and when it is too small all the same (ENOBUFS) the requests that were answered keep their answers, the
+ *   others fail, and nothing more is sent.
  * - A list that changed while it was read has NLM_F_DUMP_INTR set in any of its messages, the last one included. `dump`
  *   begins anew a few times, then fails with EINTR; a caller never has an incomplete list.
  */
@@ -47,7 +48,7 @@ class Socket {
   /** In the calling thread's namespace. */
   static Result<Socket> open();
 
-  /** Sends all in one datagram; as many replies, in the same order. `timeout` is for each answer. */
+  /** Sends all, in as few datagrams as the buffers allow; as many replies, in the same order. `timeout` is for each answer. */
   std::vector<Reply> exchange(const std::vector<Request>& requests, Timeout timeout);
   Reply exchange(const Request& request, Timeout timeout);
 
@@ -61,13 +62,16 @@ class Socket {
   enum class DumpEnd { kComplete, kInterrupted };
 
   explicit Socket(UniqueFd fd) : fd_(std::move(fd)) {}
-  std::vector<Reply> exchange(const Request* requests, size_t count, Timeout timeout);
+  /** What came between the socket and the kernel, if anything did. */
+  std::optional<KernelError> exchange_together(const Request* requests, Reply* replies, size_t count, Timeout timeout);
   Result<ByteView> receive(Timeout timeout);
   std::optional<KernelError> send(const MessageWriter& writer);
   Result<DumpEnd> dump_once(const DumpRequest& request, const DumpSink& sink);
 
   UniqueFd fd_;
   uint32_t sequence_ = 0;
+  /** Requests that may be sent together. */
+  size_t together_max_ = 1;
   /** Not zeroed, so that only what is used costs memory. Made with the first answer. */
   std::unique_ptr<uint8_t[]> buffer_;
 };
