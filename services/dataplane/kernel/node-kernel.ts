@@ -1,6 +1,6 @@
 import type { Failure } from '@podwire/shared/failure/failure';
 
-import type { NodeChange, ObservedNode } from '../routing/node-observed.js';
+import type { NodeAbilities, NodeChange, ObservedNode } from '../routing/node-observed.js';
 import type { NodeStep } from '../routing/node-step.js';
 
 /**
@@ -43,11 +43,6 @@ export interface NodeKernel {
 
   /** Lets go of the node's namespace; calls that come later fail. Watches end. Idempotent. */
   close(): Promise<void>;
-}
-
-export interface NodeAbilities {
-  readonly hasVxlan: boolean;
-  readonly hasIpip: boolean;
 }
 
 export interface NodeScope {

@@ -1,7 +1,10 @@
+import { comparePrefixes, parsePrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+
 import {
   equalRoutes,
   isDefaultMetric,
   ownerOf,
+  type DeviceAddress,
   type ObservedDevice,
   type ObservedNode,
   type ObservedRoute,
@@ -30,7 +33,8 @@ export class KnownNode {
   /** Routes of others, by destination, each where a wanted one would have to be. */
   readonly takers = new Map<string, SeenRoute>();
   /** Destinations that routes of others send to a router. */
-  readonly routed: Set<string>;
+  readonly #routed: Set<string>;
+  #widest: readonly Prefix[] | undefined;
   /** By {@link neighbourKey}. */
   readonly neighbours = new Map<string, PeerNeighbour>();
   /** By {@link forwardingKey}; several where somebody added to Podwire's. */
@@ -40,7 +44,7 @@ export class KnownNode {
   constructor(observed: ObservedNode, wanted: ReadonlyMap<string, NodeRoute>) {
     this.devices = new Map(observed.devices);
     this.sysctls = new Map(observed.sysctls);
-    this.routed = new Set(observed.routed);
+    this.#routed = new Set(observed.routed);
     for (const { device, address } of observed.addresses) this.#addressesOf(device).add(address);
     for (const neighbour of observed.neighbours) this.neighbours.set(neighbourKey(neighbour), neighbour);
     for (const entry of observed.forwarding) this.#addForwarding(entry);
@@ -61,6 +65,29 @@ export class KnownNode {
     return this.devices.get(device)?.up ?? false;
   }
 
+  /** The widest of the destinations that routes of others send to a router: those that lie in no other one. In their order. */
+  get routed(): readonly Prefix[] {
+    this.#widest ??= widest(this.#routed);
+    return this.#widest;
+  }
+
+  addRouted(destination: string): void {
+    if (!this.#routed.has(destination)) this.#widest = undefined;
+    this.#routed.add(destination);
+  }
+
+  /** @returns whether the routed destinations may be others in effect: no wider one holds it */
+  removeRouted(destination: string): boolean {
+    const found = parsePrefix(destination);
+    if (!this.#routed.has(destination) || !found.ok) return false;
+    const isHeld = this.routed.some(
+      (outer) => outer.length < found.prefix.length && prefixContains(outer, found.prefix),
+    );
+    this.#routed.delete(destination);
+    if (!isHeld) this.#widest = undefined;
+    return !isHeld;
+  }
+
   /** What a step that was carried out has changed, but for its side effects. */
   advance(step: NodeStep): void {
     switch (step.type) {
@@ -71,10 +98,8 @@ export class KnownNode {
         this.devices.delete(step.name);
         return;
       case 'address-add':
-        this.#addressesOf(step.device).add(step.address);
-        return;
       case 'address-delete':
-        this.#addressesOf(step.device).delete(step.address);
+        this.setAddress(step, { isThere: step.type === 'address-add' });
         return;
       case 'neighbour-set':
         this.neighbours.set(neighbourKey(step), step);
@@ -98,6 +123,11 @@ export class KnownNode {
       case 'sysctl-write':
         this.sysctls.set(step.key.join('/'), step.value);
     }
+  }
+
+  setAddress({ device, address }: DeviceAddress, { isThere }: { readonly isThere: boolean }): void {
+    if (isThere) this.#addressesOf(device).add(address);
+    else this.#addressesOf(device).delete(address);
   }
 
   addForwarding(entry: PeerForwarding): void {
@@ -147,6 +177,20 @@ export class KnownNode {
     this.routes.set(destination, route);
     return undefined;
   }
+}
+
+function widest(destinations: Iterable<string>): readonly Prefix[] {
+  const prefixes = [...destinations].flatMap((text) => {
+    const parsed = parsePrefix(text);
+    return parsed.ok ? [parsed.prefix] : [];
+  });
+  const kept: Prefix[] = [];
+  // A prefix comes right behind those that hold it.
+  for (const prefix of prefixes.sort(comparePrefixes)) {
+    const last = kept.at(-1);
+    if (!last || !prefixContains(last, prefix)) kept.push(prefix);
+  }
+  return kept;
 }
 
 export function neighbourKey({ device, address }: Pick<PeerNeighbour, 'device' | 'address'>): string {

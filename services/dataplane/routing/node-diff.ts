@@ -104,7 +104,11 @@ function isSameTunnel(wanted: WantedTunnel, { tunnel }: ObservedDevice): boolean
   if (tunnel?.kind !== wanted.kind || tunnel.local !== wanted.local || tunnel.remote !== undefined) return false;
   if (wanted.kind === 'ipip' || tunnel.kind === 'ipip') return true;
   return (
-    tunnel.vni === wanted.vni && tunnel.port === wanted.port && tunnel.parent === wanted.parent && !tunnel.isLearning
+    tunnel.vni === wanted.vni &&
+    tunnel.port === wanted.port &&
+    tunnel.parent === wanted.parent &&
+    !tunnel.isLearning &&
+    !tunnel.isExternal
   );
 }
 

@@ -38,6 +38,8 @@ export type ObservedTunnel =
       /** The far end of packets to unknown MAC addresses; Podwire's have none. */
       readonly remote: string | undefined;
       readonly isLearning: boolean;
+      /** Each packet brings its tunnel along. */
+      readonly isExternal: boolean;
     }
   | { readonly kind: 'ipip'; readonly local: string | undefined; readonly remote: string | undefined };
 
@@ -72,6 +74,12 @@ export interface PeerForwarding {
   readonly device: string;
   readonly mac: string;
   readonly nodeAddress: string;
+}
+
+/** Which kinds of tunnels the kernel can make. */
+export interface NodeAbilities {
+  readonly hasVxlan: boolean;
+  readonly hasIpip: boolean;
 }
 
 /** What is there of what a {@link WantedNode} speaks of, and what stands in its way. */
@@ -120,7 +128,7 @@ export const NODE_ROUTE_PROTOCOL = 87;
 export function ownerOf(route: Pick<SeenRoute, 'protocol' | 'type' | 'device' | 'gateway'>): RouteOwner {
   if (route.protocol !== NODE_ROUTE_PROTOCOL) return 'foreign';
   const isOnLink = route.type === 'unicast' && route.gateway === undefined && route.device !== undefined;
-  return isOnLink && !TUNNEL_DEVICES.includes(route.device ?? '') ? 'pod' : 'node';
+  return isOnLink && !TUNNEL_DEVICES.includes(route.device) ? 'pod' : 'node';
 }
 
 /** Whether a route sends packets to a router that Podwire does not name. */

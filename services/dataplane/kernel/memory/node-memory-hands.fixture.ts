@@ -12,13 +12,29 @@ export function doByHand(node: MemoryNode, command: string): void {
   const rest = words.slice(3);
   if (program === 'sysctl') {
     const [key = '', value = ''] = verb.split('=');
-    return node.writeSysctl(key.replaceAll('.', '/'), value);
+    node.writeSysctl(key.replaceAll('.', '/'), value);
+    return;
   }
-  if (program === 'bridge') return forwarding(node, verb, rest);
-  if (object === 'link') return link(node, verb, rest);
-  if (object === 'address') return address(node, verb, rest);
-  if (object === 'route') return route(node, verb, words.slice(3));
-  if (object === 'neighbour') return neighbour(node, verb, rest);
+  if (program === 'bridge') {
+    forwarding(node, verb, rest);
+    return;
+  }
+  if (object === 'link') {
+    link(node, verb, rest);
+    return;
+  }
+  if (object === 'address') {
+    address(node, verb, rest);
+    return;
+  }
+  if (object === 'route') {
+    route(node, verb, words.slice(3));
+    return;
+  }
+  if (object === 'neighbour') {
+    neighbour(node, verb, rest);
+    return;
+  }
   throw new Error(`not understood: ${command}`);
 }
 
@@ -32,14 +48,18 @@ function link(node: MemoryNode, verb: string, words: readonly string[]): void {
   const [name = ''] = words;
   const mtu = after(words, 'mtu');
   const mac = after(words, 'address');
-  if (verb === 'delete') return node.deleteDevice(name);
+  if (verb === 'delete') {
+    node.deleteDevice(name);
+    return;
+  }
   if (verb === 'set') {
     const up = words.includes('up') ? { up: true } : words.includes('down') ? { up: false } : {};
-    return node.setDevice(name, {
+    node.setDevice(name, {
       ...up,
       ...(mac === undefined ? {} : { mac }),
       ...(mtu === undefined ? {} : { mtuBytes: Number(mtu) }),
     });
+    return;
   }
   const kind = after(words, 'type') ?? null;
   const vxlan = {
@@ -50,6 +70,7 @@ function link(node: MemoryNode, verb: string, words: readonly string[]): void {
     parent: after(words, 'dev'),
     remote: after(words, 'remote'),
     isLearning: !words.includes('nolearning'),
+    isExternal: false,
   } as const;
   node.addDevice({
     name,
@@ -82,12 +103,18 @@ function route(node: MemoryNode, verb: string, words: readonly string[]): void {
     metric: Number(after(words, 'metric') ?? (destination.includes(':') ? 1024 : 0)),
   };
   switch (verb) {
-    case 'add':
-      return node.addRoute(value);
-    case 'append':
-      return node.appendRoute(value);
-    case 'replace':
-      return node.replaceRoute(value);
+    case 'add': {
+      node.addRoute(value);
+      return;
+    }
+    case 'append': {
+      node.appendRoute(value);
+      return;
+    }
+    case 'replace': {
+      node.replaceRoute(value);
+      return;
+    }
     default: {
       const found = node.routes.find(
         (candidate) =>
@@ -95,7 +122,8 @@ function route(node: MemoryNode, verb: string, words: readonly string[]): void {
           candidate.metric === value.metric &&
           (after(words, 'proto') === undefined || candidate.protocol === value.protocol),
       );
-      return node.deleteRoute(found ?? value);
+      node.deleteRoute(found ?? value);
+      return;
     }
   }
 }

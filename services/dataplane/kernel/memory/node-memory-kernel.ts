@@ -5,6 +5,7 @@ import {
   NODE_ROUTE_PROTOCOL,
   ownerOf,
   TUNNEL_DEVICES,
+  type NodeAbilities,
   type NodeChange,
   type ObservedNode,
   type SeenRoute,
@@ -12,7 +13,7 @@ import {
 import { formatNodeStep, type NodeStep } from '../../routing/node-step.js';
 import type { NodeRoute } from '../../routing/wanted.js';
 import { kernelFailure } from '../errno.js';
-import type { NodeAbilities, NodeKernel, NodeListener, NodeRefusal, NodeScope, NodeWatch } from '../node-kernel.js';
+import type { NodeKernel, NodeListener, NodeRefusal, NodeScope, NodeWatch } from '../node-kernel.js';
 import { Errno } from './namespace.js';
 import { MemoryNode, observed } from './node-memory-state.js';
 
@@ -187,32 +188,58 @@ function toldAs(change: NodeChange, node: MemoryNode): NodeChange | undefined {
 
 function carryOut(step: NodeStep, node: MemoryNode): void {
   switch (step.type) {
-    case 'device-add':
-      return node.addTunnel(step.tunnel);
-    case 'device-set':
-      return node.setDevice(step.name, step.change);
-    case 'device-delete':
-      return node.deleteDevice(step.name);
-    case 'address-add':
-      return node.addAddress(step);
-    case 'address-delete':
-      return node.deleteAddress(step);
-    case 'neighbour-set':
-      return node.setNeighbour({ device: step.device, address: step.address, mac: step.mac });
-    case 'neighbour-delete':
-      return node.deleteNeighbour(step);
-    case 'forwarding-set':
-      return node.setForwarding({ device: step.device, mac: step.mac, nodeAddress: step.nodeAddress });
-    case 'forwarding-delete':
-      return node.deleteForwarding(step);
-    case 'route-add':
-      return node.addRoute(ownRoute(step.route));
-    case 'route-replace':
-      return node.replaceRoute(ownRoute(step.route));
-    case 'route-delete':
-      return node.deleteRoute({ ...step.route, protocol: NODE_ROUTE_PROTOCOL });
-    case 'sysctl-write':
-      return node.writeSysctl(keyText(step.key), step.value);
+    case 'device-add': {
+      node.addTunnel(step.tunnel);
+      return;
+    }
+    case 'device-set': {
+      node.setDevice(step.name, step.change);
+      return;
+    }
+    case 'device-delete': {
+      node.deleteDevice(step.name);
+      return;
+    }
+    case 'address-add': {
+      node.addAddress(step);
+      return;
+    }
+    case 'address-delete': {
+      node.deleteAddress(step);
+      return;
+    }
+    case 'neighbour-set': {
+      node.setNeighbour({ device: step.device, address: step.address, mac: step.mac });
+      return;
+    }
+    case 'neighbour-delete': {
+      node.deleteNeighbour(step);
+      return;
+    }
+    case 'forwarding-set': {
+      node.setForwarding({ device: step.device, mac: step.mac, nodeAddress: step.nodeAddress });
+      return;
+    }
+    case 'forwarding-delete': {
+      node.deleteForwarding(step);
+      return;
+    }
+    case 'route-add': {
+      node.addRoute(ownRoute(step.route));
+      return;
+    }
+    case 'route-replace': {
+      node.replaceRoute(ownRoute(step.route));
+      return;
+    }
+    case 'route-delete': {
+      node.deleteRoute({ ...step.route, protocol: NODE_ROUTE_PROTOCOL });
+      return;
+    }
+    case 'sysctl-write': {
+      node.writeSysctl(keyText(step.key), step.value);
+      return;
+    }
   }
 }
 

@@ -75,7 +75,16 @@ export class MemoryNode {
         (other.local?.includes(':') ?? false) === (family === 6),
     );
     if (isTaken) throw new Errno('EEXIST', 'A VXLAN device with the specified VNI already exists');
-    const observed = { kind, vni, port, local, parent, remote: undefined, isLearning: false } as const;
+    const observed = {
+      kind,
+      vni,
+      port,
+      local,
+      parent,
+      remote: undefined,
+      isLearning: false,
+      isExternal: false,
+    } as const;
     const device = made(tunnel, { mac, tunnel: observed });
     // At its creation a larger one is cut to what fits (vxlan_config_apply, drivers/net/vxlan/vxlan_core.c).
     device.mtuBytes = Math.min(device.mtuBytes, room);
@@ -182,8 +191,11 @@ export class MemoryNode {
     this.appendForwarding(entry);
   }
 
+  /** As `bridge fdb append`: for a MAC address that has an entry the kernel takes no notice of it, but for zero. */
   appendForwarding(entry: PeerForwarding): void {
     this.find(entry.device);
+    const isTaken = this.forwarding.some((other) => forwardingKey(other) === forwardingKey(entry));
+    if (isTaken && entry.mac !== '00:00:00:00:00:00') return;
     this.forwarding.push(entry);
     this.announce({ object: 'forwarding', deleted: false, ...entry });
   }

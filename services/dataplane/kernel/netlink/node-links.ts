@@ -1,0 +1,72 @@
+import type { Link } from '@podwire/netlink';
+
+import { isPodInterface, type ObservedDevice } from '../../routing/node-observed.js';
+
+/** The names behind the indexes that the kernel speaks in, as of its last word. */
+export class NodeLinks {
+  readonly #names = new Map<number, string>();
+  readonly #indexes = new Map<string, number>();
+  readonly #pods = new Set<number>();
+
+  reset(links: readonly Link[]): void {
+    this.#names.clear();
+    this.#indexes.clear();
+    this.#pods.clear();
+    for (const link of links) this.put(link);
+  }
+
+  put(link: Pick<Link, 'index' | 'name' | 'alias'>): void {
+    const { index, name } = link;
+    const earlier = this.#names.get(index);
+    if (earlier !== undefined && earlier !== name) this.forget(earlier);
+    this.#names.set(index, name);
+    this.#indexes.set(name, index);
+    if (isPodInterface(link)) this.#pods.add(index);
+  }
+
+  remove({ index, name }: Pick<Link, 'index' | 'name'>): void {
+    this.#names.delete(index);
+    this.#pods.delete(index);
+    if (this.#indexes.get(name) === index) this.#indexes.delete(name);
+  }
+
+  /** The next selection is by name. */
+  forget(name: string): void {
+    this.#indexes.delete(name);
+  }
+
+  nameOf(index: number | null): string | undefined {
+    return index === null ? undefined : this.#names.get(index);
+  }
+
+  isPod(index: number): boolean {
+    return this.#pods.has(index);
+  }
+
+  /** By index, where that is known, the kernel need not be asked for it first. */
+  select(name: string): { readonly index: number } | { readonly name: string } {
+    const index = this.#indexes.get(name);
+    return index === undefined ? { name } : { index };
+  }
+
+  toDevice({ name, kind, up, mac, mtuBytes, vxlan, ipip }: Link): ObservedDevice {
+    return { name, kind, up, mac, mtuBytes, tunnel: this.#toTunnel({ vxlan, ipip }) };
+  }
+
+  #toTunnel({ vxlan, ipip }: Pick<Link, 'vxlan' | 'ipip'>): ObservedDevice['tunnel'] {
+    if (ipip) return { kind: 'ipip', local: ipip.local ?? undefined, remote: ipip.remote ?? undefined };
+    if (!vxlan) return undefined;
+    const { vni, port, local, group, parentIndex, learning: isLearning, external: isExternal } = vxlan;
+    return {
+      kind: 'vxlan',
+      vni,
+      port,
+      local: local ?? undefined,
+      // One that has vanished from what is known is no wanted one.
+      parent: parentIndex === null ? undefined : (this.nameOf(parentIndex) ?? `link ${parentIndex}`),
+      remote: group ?? undefined,
+      isLearning,
+      isExternal,
+    };
+  }
+}

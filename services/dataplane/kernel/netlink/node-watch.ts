@@ -1,0 +1,69 @@
+import { NetlinkError, type Monitor, type MonitorEvent } from '@podwire/netlink';
+
+import { isPodInterface, TUNNEL_DEVICES, type NodeChange } from '../../routing/node-observed.js';
+import type { NodeListener } from '../node-kernel.js';
+import type { NodeLinks } from './node-links.js';
+import { toForwarding, toNeighbour, toSeenRoute } from './node-observe.js';
+import { MAIN_TABLE } from './observe.js';
+import { failureOfNetlink } from './refusal.js';
+
+/** Hands the kernel's announcements to a listener until the monitor is closed, or fails. Never rejects. */
+export async function relay(monitor: Monitor, links: NodeLinks, listener: NodeListener): Promise<void> {
+  try {
+    for await (const event of monitor) {
+      const change = toChange(event, links);
+      if (change) listener.changed(change);
+    }
+  } catch (error) {
+    if (!(error instanceof NetlinkError)) throw error;
+    listener.failed(failureOfNetlink(error));
+  }
+}
+
+/** @returns undefined for what is none of the listener's business */
+function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | undefined {
+  if (event.object === 'overrun') return event;
+  const { deleted } = event;
+  switch (event.object) {
+    case 'link': {
+      const link = event.value;
+      const isPod = isPodInterface(link) || links.isPod(link.index);
+      if (deleted) links.remove(link);
+      else links.put(link);
+      return isPod
+        ? { object: 'pod-interface', name: link.name }
+        : { object: 'device', deleted, device: links.toDevice(link) };
+    }
+    case 'address': {
+      const { linkIndex, address, scope } = event.value;
+      const device = links.nameOf(linkIndex);
+      return device === undefined || scope === 'link' ? undefined : { object: 'address', deleted, device, address };
+    }
+    case 'route':
+      return event.value.table === MAIN_TABLE
+        ? { object: 'route', deleted, route: toSeenRoute(event.value, links) }
+        : undefined;
+    case 'neighbour':
+      return toNeighbourChange(event, links);
+    case 'fdb': {
+      const entry = isTunnel(event.value.linkIndex, links) ? toForwarding(event.value, links) : undefined;
+      return entry && { object: 'forwarding', deleted, ...entry };
+    }
+  }
+}
+
+function toNeighbourChange(
+  { deleted, value }: Extract<MonitorEvent, { object: 'neighbour' }>,
+  links: NodeLinks,
+): NodeChange | undefined {
+  if (value.proxy || !isTunnel(value.linkIndex, links)) return undefined;
+  const entry = deleted ? undefined : toNeighbour(value, links);
+  if (entry) return { object: 'neighbour', deleted: false, ...entry };
+  // One that is not permanent any more is not the one that was set.
+  const device = links.nameOf(value.linkIndex) ?? '';
+  return { object: 'neighbour', deleted: true, device, address: value.address, mac: value.mac ?? '' };
+}
+
+function isTunnel(index: number, links: NodeLinks): boolean {
+  return TUNNEL_DEVICES.includes(links.nameOf(index) ?? '');
+}

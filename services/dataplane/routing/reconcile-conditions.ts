@@ -1,0 +1,77 @@
+import type { Attempts } from './reconcile-attempts.js';
+import { listed } from './conditions.js';
+import type { KnownNode } from './known-node.js';
+import { isOwnDevice } from './node-diff.js';
+import { equalRoutes, ownerOf } from './node-observed.js';
+import { formatNodeRoute } from './node-step.js';
+import type { Condition, WantedNode } from './wanted.js';
+
+export interface ConditionsContext {
+  readonly known: KnownNode;
+  readonly attempts: Attempts;
+  /** Interfaces with the node's addresses: routes go by them, or by tunnels. */
+  readonly parents: readonly string[];
+}
+
+/** Why the kernel is not as wanted: what others hold, what waits for an interface, and what the kernel refuses. */
+export function kernelConditions(wanted: WantedNode, context: ConditionsContext): Condition[] {
+  const { known, attempts } = context;
+  return [
+    ...takenRoutes(wanted, known),
+    ...takenDevices(wanted, known),
+    ...waiting(wanted, context),
+    ...attempts.refusals().map(({ example, count, failure }): Condition => {
+      const others = count > 1 ? ` (and ${count - 1} more)` : '';
+      return { reason: 'KernelRefuses', message: `${example}${others}: ${failure.message}; it is tried again` };
+    }),
+  ];
+}
+
+function takenRoutes({ routes }: WantedNode, { takers, routes: found }: KnownNode): Condition[] {
+  return [...takers.values()].flatMap((taker) => {
+    const { destination } = taker;
+    const wanted = routes.get(destination);
+    const own = found.get(destination);
+    if (!wanted || (own && equalRoutes(own, wanted))) return [];
+    const whose =
+      ownerOf(taker) === 'pod' ? 'to a pod of this node' : `of another program (protocol ${taker.protocol})`;
+    const there = formatNodeRoute(taker).replace(/ proto \d+/, '');
+    const message =
+      `a route ${whose} is in the place of the one to ${destination}: ${there}. It is left alone; delete it, or keep that ` +
+      'program from the pools’ addresses';
+    return [{ reason: 'RouteTaken', message }];
+  });
+}
+
+function takenDevices({ tunnels }: WantedNode, { devices }: KnownNode): Condition[] {
+  return tunnels.flatMap(({ name, kind }) => {
+    const found = devices.get(name);
+    if (!found || isOwnDevice(found)) return [];
+    const message = `the interface ${name} is no ${kind} device (${found.kind ?? 'physical'}): delete or rename it`;
+    return [{ reason: 'DeviceTaken', message }];
+  });
+}
+
+/** Interfaces that routes or tunnels need, and that are missing or down. */
+function waiting({ tunnels, routes }: WantedNode, { known, parents }: ConditionsContext): Condition[] {
+  const counts = new Map<string, number>();
+  const devices = tunnels.flatMap(({ name, ...tunnel }) => [name, 'parent' in tunnel ? (tunnel.parent ?? name) : name]);
+  // Routes are many, and mostly there is nothing to be counted.
+  if ([...devices, ...parents].every((device) => known.isUp(device))) return [];
+  for (const { device } of routes.values()) {
+    if (device !== undefined && !known.isUp(device)) counts.set(device, (counts.get(device) ?? 0) + 1);
+  }
+  for (const tunnel of tunnels) {
+    const parent = tunnel.kind === 'vxlan' ? tunnel.parent : undefined;
+    if (parent !== undefined && !known.devices.has(parent)) counts.set(parent, counts.get(parent) ?? 0);
+  }
+  return [...counts].map(([device, count]) => {
+    const state = known.devices.has(device) ? 'is down' : 'does not exist';
+    const needing = tunnels.filter((tunnel) => tunnel.kind === 'vxlan' && tunnel.parent === device);
+    const what = [
+      ...(count > 0 ? [`${count} routes`] : []),
+      ...(needing.length > 0 ? [listed(needing.map(({ name }) => name))] : []),
+    ].join(' and ');
+    return { reason: 'DeviceUnavailable', message: `interface ${device} ${state}: ${what} wait for it` };
+  });
+}

@@ -1,0 +1,348 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { backoffMs } from '@podwire/shared/retry/schedule';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { NodeKernel, NodeWatch } from '../kernel/node-kernel.js';
+import type { ClusterChange, ClusterNode, ClusterView, Follower } from './cluster.js';
+import { equalFacts, type NodeFacts, type RoutingMode } from './facts.js';
+import type { KnownNode } from './known-node.js';
+import { factsOf } from './node-facts.js';
+import type { NodeAbilities } from './node-observed.js';
+import { destinationOfKey, formatNodeStep, objectOf, type NodeStep } from './node-step.js';
+import { NO_CHANGE, type RoutePlanner } from './planner.js';
+import { Attempts } from './reconcile-attempts.js';
+import { kernelConditions } from './reconcile-conditions.js';
+import { Convergence, isRouteReached, observeNode, type Converged } from './reconcile-convergence.js';
+import type { ReconcileEvents } from './reconcile-events.js';
+import { Hearing, type Heard } from './reconcile-hearing.js';
+import { Inbox } from './reconcile-inbox.js';
+import { joinChanges } from './reconcile-join.js';
+import { countPresent, countWanted, type NodeStatus } from './reconcile-status.js';
+import { ConditionTeller } from './reconcile-teller.js';
+import type { WantedNode } from './wanted.js';
+
+export interface ReconcilerOptions {
+  /** The caller closes it, after {@link RouteReconciler.stop}. */
+  readonly kernel: NodeKernel;
+  readonly planner: Pick<RoutePlanner, 'update'>;
+  readonly routing: RoutingMode;
+  readonly clock: Clock;
+  /** Numbers from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  readonly events: ReconcileEvents;
+  /** Mean time between full checks, in milliseconds; each is drawn from a tenth less to a tenth more. Default 90,000, as Calico. */
+  readonly checkIntervalMs?: number;
+  /** Told when something about a pod's host interface of this name, or its routes, has changed; whoever did it. Must not throw. */
+  readonly onPodInterface?: (name: string) => void;
+}
+
+const CHECK_INTERVAL_MS = 90_000;
+const CHECK_JITTER = 0.1;
+
+/** How long changes of the kernel are collected before they are answered, in milliseconds. */
+const SETTLE_MS = 5;
+
+/** A check that was asked for by changes waits for this many times what the last one took: a tenth of the time at most. */
+const CHECK_PAUSE_FACTOR = 9;
+
+/** While the kernel cannot be read, or changes cannot be heard. */
+const SILENT_BACKOFF = { baseMs: 250, maxMs: 15_000 };
+
+/**
+ * Keeps the node's kernel as the cluster's state asks for: tunnels, routes between nodes, and settings.
+ *
+ * What makes it hard:
+ * - A change of one block has to cost one message. So what is there is not read for it but known: from a full reading, from
+ *   the outcome of each step, and from the kernel's announcements.
+ * - Others change the kernel too, and the kernel by itself: announcements tell, but late, doubly (the echo of what was done
+ *   here), not at all (IPv4 routes of an interface that goes down), or not any more (overrun). Whatever does not fit what is known
+ *   is answered by a full reading; one is made now and then anyway.
+ * - Nothing may be awaited by the cluster's watch: views are taken note of, the last one wins, and one loop does everything in turn.
+ */
+export class RouteReconciler implements Follower {
+  readonly #options: ReconcilerOptions;
+  readonly #attempts: Attempts;
+  readonly #teller: ConditionTeller;
+  readonly #inbox = new Inbox();
+  readonly #stopping = new AbortController();
+  #sleep = new AbortController();
+  #watch: NodeWatch | undefined;
+  #abilities: NodeAbilities | undefined;
+  #view: ClusterView | undefined;
+  /** This node as IPAM knows it, or last knew it. */
+  #self: ClusterNode | undefined;
+  #pending: ClusterChange | undefined;
+  #facts: NodeFacts | undefined;
+  #wanted: WantedNode | undefined;
+  #known: KnownNode | undefined;
+  #isComplete = false;
+  /** When announcements are looked at; undefined while there are none. */
+  #hearAtMs: number | undefined;
+  #checkAtMs = 0;
+  #checkedAtMs: number | undefined;
+  #checkTookMs = 0;
+  #silentTurns = 0;
+  #resumeAtMs = 0;
+  #driftCount = 0;
+  readonly #loop: Promise<void>;
+
+  constructor(options: ReconcilerOptions) {
+    this.#options = options;
+    this.#attempts = new Attempts(options);
+    this.#teller = new ConditionTeller(options);
+    this.#loop = this.#run();
+  }
+
+  follow(view: ClusterView, change: ClusterChange): void {
+    this.#view = view;
+    this.#self = view.cluster.nodes.get(view.self) ?? this.#self;
+    this.#pending = this.#pending ? joinChanges(this.#pending, change) : change;
+    this.#wake();
+  }
+
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    this.#wake();
+    await this.#loop;
+  }
+
+  /** Reads the kernel in full as soon as may be, as if the time had come. */
+  check(): void {
+    this.#checkAtMs = this.#options.clock.nowMs();
+    this.#wake();
+  }
+
+  status(): NodeStatus {
+    const wanted = this.#wanted;
+    const known = this.#known;
+    const state = !wanted ? 'waiting' : !known ? 'silent' : this.#isComplete ? 'as-wanted' : 'reconciling';
+    return {
+      state,
+      wanted: wanted && countWanted(wanted),
+      present: wanted && known && countPresent(wanted, known),
+      conditions: this.#teller.conditions,
+      checkedAtMs: this.#checkedAtMs,
+      driftCount: this.#driftCount,
+    };
+  }
+
+  async #run(): Promise<void> {
+    while (!this.#isStopping()) {
+      await this.#rest();
+      if (this.#isStopping()) break;
+      try {
+        await this.#turn();
+        if (this.#silentTurns > 0) this.#options.events.kernelSpeaks();
+        this.#silentTurns = 0;
+      } catch (error) {
+        this.#turnFailed(error);
+      }
+    }
+    this.#watch?.close();
+  }
+
+  #isStopping(): boolean {
+    return this.#stopping.signal.aborted;
+  }
+
+  /** What is known is doubtful after it; all is read anew when the time comes. */
+  #turnFailed(error: unknown): void {
+    const { events, clock, random } = this.#options;
+    this.#known = undefined;
+    this.#resumeAtMs = clock.nowMs() + 1 + backoffMs(this.#silentTurns, SILENT_BACKOFF, random());
+    if (!(error instanceof Failure)) events.turnFailed(error);
+    else if (this.#silentTurns === 0) events.kernelSilent(error);
+    this.#silentTurns++;
+  }
+
+  /** Sleeps until there is something to do. */
+  async #rest(): Promise<void> {
+    const { clock } = this.#options;
+    for (;;) {
+      this.#sleep = new AbortController();
+      const waitMs = this.#dueMs() - clock.nowMs();
+      if (waitMs <= 0 || this.#isStopping()) return;
+      await clock.sleep(waitMs, this.#sleep.signal);
+    }
+  }
+
+  #wake(): void {
+    this.#sleep.abort();
+  }
+
+  #dueMs(): number {
+    if (!this.#view) return Number.POSITIVE_INFINITY;
+    const dueMs =
+      this.#pending || !this.#known
+        ? 0
+        : Math.min(
+            this.#checkAtMs,
+            this.#hearAtMs ?? Number.POSITIVE_INFINITY,
+            this.#attempts.nextDueMs() ?? Number.POSITIVE_INFINITY,
+          );
+    return Math.max(dueMs, this.#resumeAtMs);
+  }
+
+  async #turn(): Promise<void> {
+    const { kernel, clock } = this.#options;
+    this.#abilities ??= await kernel.abilities();
+    this.#watch ??= await this.#openWatch();
+    const before = this.#known;
+    const isCheck = !before || clock.nowMs() >= this.#checkAtMs;
+    const known = isCheck ? await this.#readAll() : before;
+    // What was announced before the reading is in it.
+    const heard = isCheck ? undefined : this.#hear(known);
+    const due = this.#attempts.takeDue();
+    const planned = this.#plan(known);
+    const { wanted } = planned;
+    const destinations = due.flatMap((key) => destinationOfKey(key) ?? []);
+    const isAll = isCheck || planned.isFirst;
+    const converged = await new Convergence({
+      kernel,
+      attempts: this.#attempts,
+      wanted,
+      known,
+      doubt: {
+        routes: isAll ? 'all' : new Set([...destinations, ...planned.routes, ...(heard?.routes ?? [])]),
+        rest: isAll || planned.hasOtherRest || heard?.rest === true || destinations.length < due.length,
+      },
+      isDrift: (step) => {
+        if (!before || planned.isFirst) return false;
+        return isDrift(step, { before, heard, planned });
+      },
+    }).run();
+    this.#tell(converged, { isCheck });
+  }
+
+  async #openWatch(): Promise<NodeWatch> {
+    // What is announced from here on is heard, and what was before is read.
+    this.#known = undefined;
+    return this.#options.kernel.watch({
+      changed: (change) => {
+        this.#inbox.put(change);
+        if (this.#hearAtMs !== undefined) return;
+        this.#hearAtMs = this.#options.clock.nowMs() + SETTLE_MS;
+        this.#wake();
+      },
+      failed: (failure) => {
+        this.#options.events.kernelSilent(failure);
+        this.#watch = undefined;
+        this.#known = undefined;
+        this.#silentTurns++;
+        this.#wake();
+      },
+    });
+  }
+
+  async #readAll(): Promise<KnownNode> {
+    const { clock, events, kernel, random, checkIntervalMs = CHECK_INTERVAL_MS } = this.#options;
+    this.#passOn(
+      this.#inbox.take().changes.flatMap((change) => (change.object === 'pod-interface' ? change.name : [])),
+    );
+    this.#hearAtMs = undefined;
+    const startMs = clock.nowMs();
+    try {
+      this.#known = await observeNode(kernel, this.#wanted);
+    } catch (error) {
+      events.checked('failed', clock.nowMs() - startMs);
+      throw error;
+    }
+    this.#checkedAtMs = clock.nowMs();
+    this.#checkTookMs = this.#checkedAtMs - startMs;
+    this.#checkAtMs = this.#checkedAtMs + checkIntervalMs * (1 + CHECK_JITTER * (2 * random() - 1));
+    return this.#known;
+  }
+
+  #hear(known: KnownNode): Heard {
+    this.#hearAtMs = undefined;
+    const { changes, hasOverrun } = this.#inbox.take();
+    const parents = this.#parents();
+    const hearing = new Hearing({
+      known,
+      wanted: { routes: this.#wanted?.routes ?? new Map() },
+      isParent: (device) => parents.includes(device),
+    });
+    for (const change of changes) hearing.hear(change);
+    const { heard } = hearing;
+    this.#passOn(heard.podInterfaces);
+    if (hasOverrun) this.#options.events.overrun();
+    if (hasOverrun || heard.needsCheck) this.#checkSoon();
+    return heard;
+  }
+
+  #parents(): string[] {
+    return Object.values(this.#facts?.parents ?? {}).filter((name) => name !== undefined);
+  }
+
+  #passOn(podInterfaces: Iterable<string>): void {
+    for (const name of podInterfaces) this.#options.onPodInterface?.(name);
+  }
+
+  /** At once, unless the last one was just before: a storm of changes must not keep the node busy with readings. */
+  #checkSoon(): void {
+    const earliestMs = (this.#checkedAtMs ?? 0) + CHECK_PAUSE_FACTOR * this.#checkTookMs;
+    this.#checkAtMs = Math.min(this.#checkAtMs, Math.max(earliestMs, this.#options.clock.nowMs()));
+    // Whatever was refused may be taken after a change.
+    this.#attempts.release();
+  }
+
+  #plan(known: KnownNode): Planned {
+    const { planner, routing } = this.#options;
+    const view = this.#view;
+    const abilities = this.#abilities;
+    if (!view || !abilities) throw new Error('a turn begins with a view and the kernel’s abilities');
+    const facts = factsOf({ known, self: this.#self, abilities, routing });
+    const before = this.#wanted;
+    const isSame = this.#facts !== undefined && equalFacts(this.#facts, facts);
+    if (before && !this.#pending && isSame)
+      return { wanted: before, routes: new Set(), hasOtherRest: false, isFirst: false };
+    const change = this.#pending ?? NO_CHANGE;
+    this.#pending = undefined;
+    const { wanted, changedRoutes } = planner.update(view, change, facts);
+    this.#facts = facts;
+    this.#wanted = wanted;
+    const hasOtherRest =
+      before?.tunnels !== wanted.tunnels || before.peers !== wanted.peers || before.sysctls !== wanted.sysctls;
+    return { wanted, routes: changedRoutes, hasOtherRest, isFirst: before === undefined };
+  }
+
+  #tell({ known, done, refused, drift, isComplete }: Converged, { isCheck }: { readonly isCheck: boolean }): void {
+    const { events } = this.#options;
+    if (done + refused > 0) events.applied({ done, refused });
+    if (drift) {
+      for (const count of drift.counts.values()) this.#driftCount += count;
+      events.drifted(drift.counts, formatNodeStep(drift.example));
+    }
+    if (isCheck) events.checked(drift ? 'drift' : 'clean', this.#checkTookMs);
+    // The watch may have failed meanwhile: then all is read anew.
+    this.#known = this.#watch && known;
+    this.#isComplete = isComplete;
+    const wanted = this.#wanted;
+    if (!wanted) return;
+    const context = { known, attempts: this.#attempts, parents: this.#parents() };
+    this.#teller.tell([...wanted.conditions, ...kernelConditions(wanted, context)]);
+  }
+}
+
+interface Planned {
+  readonly wanted: WantedNode;
+  /** Destinations whose route is another than before. */
+  readonly routes: ReadonlySet<string>;
+  readonly hasOtherRest: boolean;
+  readonly isFirst: boolean;
+}
+
+interface DriftContext {
+  readonly before: KnownNode;
+  /** Undefined: everything was read anew. */
+  readonly heard: Heard | undefined;
+  readonly planned: Planned;
+}
+
+/** Whether others have caused a difference: it is not what was planned, and was not there before. */
+function isDrift(step: NodeStep, { before, heard, planned }: DriftContext): boolean {
+  if (objectOf(step) !== 'route') return !planned.hasOtherRest && (heard === undefined || heard.rest);
+  const destination = step.type === 'route-delete' || 'route' in step ? step.route.destination : '';
+  if (planned.routes.has(destination)) return false;
+  return heard ? heard.drifted.has(destination) : isRouteReached(destination, planned.wanted, before);
+}
