@@ -21,7 +21,12 @@ function settings(sockets, folder) {
       PODWIRE_IPAM_STORE_DIRECTORY: join(folder, 'store'),
       PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/16',
     },
-    dataplane: { PODWIRE_DATAPLANE_LISTEN: `unix:${sockets.dataplane}` },
+    dataplane: {
+      PODWIRE_DATAPLANE_LISTEN: `unix:${sockets.dataplane}`,
+      PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${sockets.ipam}`,
+      PODWIRE_DATAPLANE_NODE_NAME: 'demo-node',
+      PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
+    },
     plugin: {
       PODWIRE_PLUGIN_SOCKET: sockets.cni,
       PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${sockets.ipam}`,

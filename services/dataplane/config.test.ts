@@ -1,10 +1,10 @@
 import { describe, expect, test } from 'vitest';
 
-import { readConfig, SETTINGS } from './config.js';
+import { dataplaneSettings, readConfig } from './config.js';
 
 describe('the settings', () => {
   test('have the defaults that they document', () => {
-    expect(readConfig({})).toEqual({
+    expect(readConfig({}, 'Node-1')).toEqual({
       listen: ['unix:/run/podwire/dataplane.sock'],
       callTimeoutMs: 10_000,
       drainTimeoutMs: 5000,
@@ -14,6 +14,9 @@ describe('the settings', () => {
       mtuBytes: 0,
       mtuInterfaces: ['en*', 'wl*', 'ww*', 'sl*', 'ib*', 'eth*', 'wlan*', 'wwan*'],
       logLevel: 'info',
+      nodeName: 'node-1',
+      ipamAddress: 'unix:/run/podwire/ipam.sock',
+      stateDirectory: '/run/podwire/attachments',
     });
   });
 
@@ -28,8 +31,11 @@ describe('the settings', () => {
       PODWIRE_DATAPLANE_MTU_BYTES: '9000',
       PODWIRE_DATAPLANE_MTU_INTERFACES: 'bond*',
       PODWIRE_DATAPLANE_LOG_LEVEL: 'debug',
+      PODWIRE_DATAPLANE_NODE_NAME: 'rack-1.node-7',
+      PODWIRE_DATAPLANE_IPAM_ADDRESS: 'ipam.podwire:5001',
+      PODWIRE_DATAPLANE_STATE_DIRECTORY: '/run/a/b',
     };
-    expect(readConfig(env)).toEqual({
+    expect(readConfig(env, 'node-1')).toEqual({
       listen: ['unix:/tmp/a.sock', '127.0.0.1:5000'],
       callTimeoutMs: 1,
       drainTimeoutMs: 0,
@@ -39,12 +45,22 @@ describe('the settings', () => {
       mtuBytes: 9000,
       mtuInterfaces: ['bond*'],
       logLevel: 'debug',
+      nodeName: 'rack-1.node-7',
+      ipamAddress: 'ipam.podwire:5001',
+      stateDirectory: '/run/a/b',
     });
   });
 
+  test.each(['Node', '-a', 'a.', 'a..b', 'a_b', 'a'.repeat(254)])('refuse %j as the name of a node', (name) => {
+    const env = { PODWIRE_DATAPLANE_NODE_NAME: name };
+    expect(() => readConfig(env, 'node-1')).toThrow(/PODWIRE_DATAPLANE_NODE_NAME/);
+  });
+
   test('that are wrong or unknown are refused all at once', () => {
-    const wrong = Object.fromEntries(Object.values(SETTINGS).map(({ variable }) => [variable, '-1']));
-    expect(() => readConfig({ ...wrong, PODWIRE_DATAPLANE_COLOUR: 'blue' })).toThrow(
+    const wrong = Object.fromEntries(
+      Object.values(dataplaneSettings('node-1')).map(({ variable }) => [variable, '-1']),
+    );
+    expect(() => readConfig({ ...wrong, PODWIRE_DATAPLANE_COLOUR: 'blue' }, 'node-1')).toThrow(
       expect.objectContaining({
         code: 'INVALID_SETTINGS',
         violations: expect.arrayContaining(

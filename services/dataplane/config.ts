@@ -1,6 +1,6 @@
 import { readSettings, type SettingValues } from '@podwire/shared/runtime/config-reader';
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
-import { listOf, oneOf, rpcAddress, wholeNumber } from '@podwire/shared/runtime/setting';
+import { absolutePath, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
 
 import { NAT_EXCLUSIONS } from './routing/masquerade.js';
 import { interfacePatterns, portRange } from './setting-forms.js';
@@ -8,8 +8,11 @@ import { interfacePatterns, portRange } from './setting-forms.js';
 /** Prefix of the environment variables that are settings of podwire-dataplane. */
 const PREFIX = 'PODWIRE_DATAPLANE_';
 
-/** Every setting of podwire-dataplane. */
-export const SETTINGS = {
+/** What Kubernetes calls nodes: an RFC 1123 subdomain of at most 253 bytes. */
+const NODE_NAME = /^(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$/;
+
+/** The settings that are the same on every node. */
+const SETTINGS = {
   listen: {
     variable: 'PODWIRE_DATAPLANE_LISTEN',
     schema: listOf(rpcAddress),
@@ -73,6 +76,20 @@ export const SETTINGS = {
       'The node’s interfaces whose MTU counts for pods, as long as they are up: names, or their beginnings with a *, with ' +
       'commas between them. No effect when PODWIRE_DATAPLANE_MTU_BYTES is not 0.',
   },
+  ipamAddress: {
+    variable: 'PODWIRE_DATAPLANE_IPAM_ADDRESS',
+    schema: rpcAddress,
+    default: 'unix:/run/podwire/ipam.sock',
+    about: 'Where podwire-ipam is found: unix:/absolute/path or host:port.',
+  },
+  stateDirectory: {
+    variable: 'PODWIRE_DATAPLANE_STATE_DIRECTORY',
+    schema: absolutePath,
+    default: '/run/podwire/attachments',
+    about:
+      'Absolute path of the directory for the records of attachments. In memory (tmpfs), as the namespaces are: each record is ' +
+      'written while a pod waits. One directory for each dataplane.',
+  },
   logLevel: {
     variable: 'PODWIRE_DATAPLANE_LOG_LEVEL',
     schema: oneOf(LOG_LEVELS),
@@ -81,12 +98,30 @@ export const SETTINGS = {
   },
 } as const;
 
-export type Config = SettingValues<typeof SETTINGS>;
+/**
+ * Every setting of podwire-dataplane.
+ * @param hostName - what the node calls itself, for the default of its name
+ */
+export function dataplaneSettings(hostName: string) {
+  return {
+    ...SETTINGS,
+    nodeName: {
+      variable: 'PODWIRE_DATAPLANE_NODE_NAME',
+      schema: text.regex(NODE_NAME, 'is no name of a Kubernetes node (RFC 1123 subdomain)'),
+      default: hostName.toLowerCase(),
+      about:
+        'Name of this node at IPAM, the same as the plugin’s: an RFC 1123 subdomain. The default is the host’s name in lower case.',
+    },
+  } as const;
+}
+
+export type Config = SettingValues<ReturnType<typeof dataplaneSettings>>;
 
 /**
  * Reads podwire-dataplane's settings from its environment.
+ * @param hostName - what the node calls itself, for the default of its name
  * @throws Failure INVALID_SETTINGS that lists every unknown variable and every nonsense value
  */
-export function readConfig(env: Readonly<Record<string, string | undefined>>): Config {
-  return readSettings({ settings: SETTINGS, prefix: PREFIX, env });
+export function readConfig(env: Readonly<Record<string, string | undefined>>, hostName: string): Config {
+  return readSettings({ settings: dataplaneSettings(hostName), prefix: PREFIX, env });
 }

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { HOST_MAC } from '@podwire/shared/attachment/names';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { recordingLog } from './dataplane.fixture.js';
+import { recordingLog, testRegistry } from './dataplane.fixture.js';
 import { Dataplane } from './dataplane.js';
 import { Events } from './events.js';
 import { intercept, type InterceptedKernel } from './kernel/intercepted.fixture.js';
@@ -52,7 +52,7 @@ beforeEach(async () => {
   requireThrowawayNamespace();
   run('ip', 'address', 'replace', `${NODE_ADDRESS}/32`, 'dev', 'lo');
   kernel = intercept(await NetlinkKernel.open());
-  dataplane = new Dataplane({ kernel, events: new Events(recordingLog().log) });
+  dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
 });
 
 afterEach(async () => {

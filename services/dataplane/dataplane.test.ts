@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { describe, expect, test } from 'vitest';
 
-import { recordingLog } from './dataplane.fixture.js';
+import { recordingLog, testRegistry } from './dataplane.fixture.js';
 import { Dataplane } from './dataplane.js';
 import { Events } from './events.js';
 import { MemoryKernel, type Operation } from './kernel/memory/memory-kernel.js';
@@ -14,13 +14,14 @@ const never = () => new AbortController().signal;
 function node() {
   const kernel = new MemoryKernel();
   const { log, lines } = recordingLog();
-  const dataplane = new Dataplane({ kernel, events: new Events(log) });
+  const registry = testRegistry();
+  const dataplane = new Dataplane({ kernel, registry, events: new Events(log) });
   const pod = (containerId: string, rest: Partial<PodNetwork> = {}): PodNetwork => {
     const network = podNetwork(containerId, rest);
     kernel.addNamespace(network.netns);
     return network;
   };
-  return { kernel, dataplane, pod, lines };
+  return { kernel, dataplane, registry, pod, lines };
 }
 
 const detachment = ({ attachment, hostInterfaceName }: PodNetwork) => ({ attachment, hostInterfaceName });

@@ -1,7 +1,12 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
 import { withAttachment } from '@podwire/shared/runtime/log';
 import { withSpan } from '@podwire/shared/runtime/span';
 
+import { compareIdentities } from './attachments/identity.js';
+import type { AttachmentRecord } from './attachments/record.js';
+import type { AttachmentRegistry } from './attachments/registry.js';
 import type { Events } from './events.js';
 import type { AttachedLink, Kernel, PodSession } from './kernel/kernel.js';
 import { transact, type Applied, type TransactionOptions } from './kernel/transaction.js';
@@ -11,7 +16,7 @@ import { corrections, diff, differences, type Difference } from './plan/diff.js'
 import type { Observed, ObservedLink } from './plan/observed.js';
 import type { PodNetwork } from './plan/pod-network.js';
 import { toBatches } from './plan/step.js';
-import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo } from './plan/wire.js';
+import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo, wireState } from './plan/wire.js';
 
 export interface Attached {
   readonly host: ObservedLink;
@@ -22,6 +27,28 @@ export interface Attached {
 
 export interface Detachment {
   readonly attachment: Attachment;
+  readonly hostInterfaceName: string;
+}
+
+/** What came of looking after an attachment that is recorded. */
+export type Mended =
+  /** It is as recorded now; these were the differences. */
+  | { readonly outcome: 'as-wanted'; readonly differences: readonly Difference[] }
+  /** Its namespace is not at the path any more, or cannot be told from another one; nothing was changed. */
+  | { readonly outcome: 'namespace-gone' }
+  /** It is not recorded, or is being taken down. */
+  | { readonly outcome: 'not-attached' };
+
+export interface DataplaneOptions {
+  readonly kernel: Kernel;
+  readonly registry: AttachmentRegistry;
+  readonly events: Events;
+}
+
+/** What is locked for a piece of work. */
+export interface Place {
+  /** Undefined: nobody's yet. */
+  readonly attachment: Attachment | undefined;
   readonly hostInterfaceName: string;
 }
 
@@ -42,7 +69,8 @@ export interface AttachedPage {
  *
  * What makes this hard:
  * - Nobody but the kernel knows what is there: the service may have been killed between any two steps, and people and other
- *   programs change interfaces too. So nothing is remembered; the attachment is recorded on its host interface.
+ *   programs change interfaces too. So the attachment is noted on its host interface, which proves whose it is; the registry
+ *   remembers only what is wanted, and nothing is removed on its word.
  * - Nearly every pod is new, and looking first would cost more than it finds. The veth pair's creation is exclusive, so its
  *   success says that nothing was there; only its refusal makes it worth looking.
  * - A failure may come at any step, and what was done until then must go while the attachment's lock is still held, or
@@ -50,12 +78,16 @@ export interface AttachedPage {
  */
 export class Dataplane {
   readonly #kernel: Kernel;
+  readonly #registry: AttachmentRegistry;
   readonly #events: Events;
   readonly #lock = new KeyedLock();
+  /** By name of the host interface, within the attachment's lock: a link that is not noted yet is known by its name alone. */
+  readonly #nameLock = new KeyedLock(null);
   readonly #underWay = new Set<Promise<unknown>>();
 
-  constructor({ kernel, events }: { readonly kernel: Kernel; readonly events: Events }) {
+  constructor({ kernel, registry, events }: DataplaneOptions) {
     this.#kernel = kernel;
+    this.#registry = registry;
     this.#events = events;
   }
 
@@ -65,9 +97,10 @@ export class Dataplane {
    *   the signal's
    */
   attach(network: PodNetwork, signal: AbortSignal): Promise<Attached> {
-    return this.#alone(network.attachment, signal, () =>
+    return this.#alone(network, signal, () =>
       this.#inPod(network.netns, async (session) => {
-        const attached = await this.#wire(session, { wanted: desired(network), signal });
+        const order = { wanted: desired(network), signal };
+        const attached = await this.#recorded(network, session, () => this.#wire(session, order));
         this.#events.attached(network.hostInterfaceName, attached.changes);
         return attached;
       }),
@@ -75,16 +108,28 @@ export class Dataplane {
   }
 
   /**
-   * Removes an attachment's wire, found by its host end, so that it works when the pod's namespace is gone. Idempotent.
+   * Removes an attachment's wire, found by its host end, so that it works when the pod's namespace is gone or replaced. The end is
+   * looked for by the name that the caller gives, the recorded one, and the one that is derived from the attachment. Its record
+   * goes last, and says until then that the wire is not to be mended. Idempotent.
    * @returns whether there was one
-   * @throws Failure HOST_INTERFACE_TAKEN when the interface was not made for the attachment; KERNEL_REFUSED, or the signal's
+   * @throws Failure HOST_INTERFACE_TAKEN when the interface of the caller's name was not made for the attachment, and no other
+   *   was; KERNEL_REFUSED, or the signal's
    */
-  detach({ attachment, hostInterfaceName }: Detachment, signal: AbortSignal): Promise<boolean> {
-    return this.#alone(attachment, signal, async () => {
-      const link = await this.#kernel.hostLink(hostInterfaceName);
-      if (link && !isMadeFor(link, attachment)) throw hostInterfaceTaken(link);
-      const removed = link !== undefined && (await this.#delete(link));
-      this.#events.detached(hostInterfaceName, removed);
+  detach(detachment: Detachment, signal: AbortSignal): Promise<boolean> {
+    return this.#alone(detachment, signal, async () => {
+      const { attachment } = detachment;
+      const before = this.#registry.get(attachment);
+      const [links] = await Promise.all([this.#hostEnds(detachment), this.#registry.mark(attachment, 'detaching')]);
+      const foreign = links.find((link) => !isMadeFor(link, attachment));
+      const own = links.filter((link) => isMadeFor(link, attachment));
+      if (own.length === 0 && foreign?.name === detachment.hostInterfaceName) {
+        await this.#registry.restore(attachment, before);
+        throw hostInterfaceTaken(foreign);
+      }
+      const removals = await Promise.all(own.map((link) => this.#delete(link)));
+      await this.#registry.remove(attachment);
+      const removed = removals.includes(true);
+      this.#events.detached(detachment.hostInterfaceName, removed);
       return removed;
     });
   }
@@ -94,7 +139,7 @@ export class Dataplane {
    * @throws Failure INVALID_NETNS, KERNEL_REFUSED, or the signal's
    */
   check(network: PodNetwork, signal: AbortSignal): Promise<Difference[]> {
-    return this.#alone(network.attachment, signal, () =>
+    return this.#alone(network, signal, () =>
       this.#inPod(network.netns, async (session) => {
         const wanted = desired(network);
         const observed = await observe(session, wanted);
@@ -106,6 +151,52 @@ export class Dataplane {
         return found;
       }),
     );
+  }
+
+  /**
+   * Makes the kernel match what is wanted, as {@link attach} does, and tells what it mended. Looks first, so that nothing is sent
+   * when everything is as wanted. Idempotent; undone when it fails.
+   * @throws Failure as {@link attach}
+   */
+  repair(network: PodNetwork, signal: AbortSignal): Promise<readonly Difference[]> {
+    return this.#alone(network, signal, () =>
+      this.#inPod(network.netns, (session) =>
+        this.#recorded(network, session, () => this.#mend(session, { wanted: desired(network), signal })),
+      ),
+    );
+  }
+
+  /**
+   * Mends what differs from an attachment's record, as long as its namespace is the recorded one.
+   * @throws Failure as {@link attach}, but for INVALID_NETNS
+   */
+  mendRecorded(attachment: Attachment, signal: AbortSignal): Promise<Mended> {
+    const known = this.#registry.get(attachment);
+    if (!known) return Promise.resolve({ outcome: 'not-attached' });
+    const { hostInterfaceName } = known.network;
+    return this.#alone({ attachment, hostInterfaceName }, signal, async () => {
+      const record = this.#registry.get(attachment);
+      if (record?.state !== 'attached') return { outcome: 'not-attached' };
+      try {
+        return await this.#inPod(record.network.netns, (session) => this.#mendIn(session, record, signal));
+      } catch (error) {
+        if (error instanceof Failure && error.code === 'INVALID_NETNS') return { outcome: 'namespace-gone' };
+        throw error;
+      }
+    });
+  }
+
+  /**
+   * Runs `work` as the only one for an attachment; without one, for the link of that name.
+   * @throws Failure the signal's, and whatever `work` throws
+   */
+  exclusively<Answer>(place: Place, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
+    return this.#alone(place, signal, work);
+  }
+
+  /** Whether a call for the attachment is under way, or waits. */
+  isBusy(attachment: Attachment): boolean {
+    return this.#lock.isHeld(formatAttachment(attachment));
   }
 
   /** The attachments that the kernel holds, in the order of their host interfaces' names. */
@@ -129,12 +220,16 @@ export class Dataplane {
     const observed = await observe(session, wanted);
     const obstacle = obstacleTo(wanted, observed);
     if (obstacle) throw obstacle.failure;
+    return this.#applyTo(observed, session, { wanted, signal });
+  }
+
+  async #applyTo(observed: Observed, session: PodSession, { wanted, signal }: Order): Promise<Attached> {
     const steps = diff(wanted, observed);
     const next: Plan = ({ round, links }) => (round === 0 ? steps : corrections(wanted, links));
-    const second = await transact({ session, signal, next });
-    if (!second.applied) throw second.failure;
+    const applied = await transact({ session, signal, next });
+    if (!applied.applied) throw applied.failure;
     this.#reportTakeovers(wanted, observed);
-    return this.#finish(second, observed);
+    return this.#finish(applied, observed);
   }
 
   /** @param observed - what was there before; undefined when it was nothing */
@@ -144,6 +239,51 @@ export class Dataplane {
     const pod = links.pod ?? observed?.pod.link;
     if (!host || !pod) throw new Error('a plan that was carried out leaves both links');
     return { host, pod, changes };
+  }
+
+  async #mendIn(session: PodSession, record: AttachmentRecord, signal: AbortSignal): Promise<Mended> {
+    const sameness = compareIdentities(record.identity, session.identity);
+    if (sameness === 'other') return { outcome: 'namespace-gone' };
+    const wanted = desired(record.network);
+    // Its own wire proves that the namespace is the pod's where the kernel tells too little to know otherwise.
+    if (sameness === 'unknown' && wireState(await observe(session, wanted)) !== 'paired') {
+      return { outcome: 'namespace-gone' };
+    }
+    return { outcome: 'as-wanted', differences: await this.#mend(session, { wanted, signal }) };
+  }
+
+  async #mend(session: PodSession, { wanted, signal }: Order): Promise<readonly Difference[]> {
+    const observed = await observe(session, wanted);
+    const obstacle = obstacleTo(wanted, observed);
+    if (obstacle) throw obstacle.failure;
+    const found = differences(wanted, observed);
+    if (found.length === 0) return found;
+    await this.#applyTo(observed, session, { wanted, signal });
+    this.#events.mended(wanted.attachment, found);
+    return found;
+  }
+
+  /** Records what is wired while the kernel works. A pod that could not be wired has the record that it had before. */
+  async #recorded<Answer>(network: PodNetwork, session: PodSession, wire: () => Promise<Answer>): Promise<Answer> {
+    const before = this.#registry.get(network.attachment);
+    const wiring = wire();
+    const recording = this.#registry.record(network, session.identity);
+    try {
+      const [answer] = await Promise.all([wiring, recording]);
+      return answer;
+    } catch (error) {
+      await recording;
+      await this.#registry.restore(network.attachment, before);
+      throw error;
+    }
+  }
+
+  /** The links of the names that an attachment's host end can have. */
+  async #hostEnds({ attachment, hostInterfaceName }: Detachment): Promise<ObservedLink[]> {
+    const recorded = this.#registry.get(attachment)?.network.hostInterfaceName ?? hostInterfaceName;
+    const names = new Set([hostInterfaceName, recorded, derivedName(attachment)]);
+    const links = await Promise.all([...names].map((name) => this.#kernel.hostLink(name)));
+    return links.flatMap((link) => link ?? []);
   }
 
   #reportTakeovers(wanted: Wanted, { host }: Observed): void {
@@ -160,8 +300,12 @@ export class Dataplane {
     return withSpan('podwire.kernel.batch', attributes, () => this.#kernel.deleteHostLink(link));
   }
 
-  async #alone<Answer>(attachment: Attachment, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
-    const call = withAttachment(attachment, () => this.#lock.run(formatAttachment(attachment), signal, work));
+  async #alone<Answer>(place: Place, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
+    const { attachment, hostInterfaceName } = place;
+    const named = (): Promise<Answer> => this.#nameLock.run(hostInterfaceName, signal, work);
+    const call = attachment
+      ? withAttachment(attachment, () => this.#lock.run(formatAttachment(attachment), signal, named))
+      : named();
     this.#underWay.add(call);
     try {
       return await call;

@@ -26,6 +26,8 @@ export class Events {
   readonly #tableFailures = this.#counter('podwire.dataplane.nft.failures', '{failure}', 'Tables of nftables in want');
   readonly #differences = this.#counter('podwire.dataplane.differences', '{difference}', 'Found by CheckPod');
 
+  readonly #mended = this.#counter('podwire.dataplane.differences.mended', '{difference}', 'Drift of pods, mended');
+
   constructor(log: Logger) {
     this.#log = log;
   }
@@ -57,6 +59,15 @@ export class Events {
       { destination, device },
       `route to ${destination} taken over from ${device}, a leftover of another pod`,
     );
+  }
+
+  /** A wired pod was not as wanted, and is again. */
+  mended(attachment: Attachment, differences: readonly Difference[]): void {
+    this.#mended.add(differences.length);
+    const name = formatAttachment(attachment);
+    for (const { object, wanted, actual } of differences) {
+      this.#log.warn({ object, wanted, actual }, `${name} was not as wanted, mended: ${object} was ${actual}`);
+    }
   }
 
   checked(attachment: Attachment, differences: readonly Difference[]): void {

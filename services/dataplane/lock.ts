@@ -5,6 +5,12 @@ import { withSpan } from '@podwire/shared/runtime/span';
 export class KeyedLock {
   /** A key that is held has an entry: those who wait for it, first come first. */
   readonly #waiting = new Map<string, (() => void)[]>();
+  readonly #span: string | null;
+
+  /** @param span - name of the span that the waiting is; null for none */
+  constructor(span: string | null = 'podwire.dataplane.lock_wait') {
+    this.#span = span;
+  }
 
   /**
    * Runs `work` as the only one under the key.
@@ -12,12 +18,17 @@ export class KeyedLock {
    * @throws Failure the signal's, and whatever `work` throws
    */
   async run<Result>(key: string, signal: AbortSignal, work: () => Promise<Result>): Promise<Result> {
-    await withSpan('podwire.dataplane.lock_wait', {}, () => this.#acquire(key, signal));
+    const acquire = (): Promise<void> => this.#acquire(key, signal);
+    await (this.#span === null ? acquire() : withSpan(this.#span, {}, acquire));
     try {
       return await work();
     } finally {
       this.#release(key);
     }
+  }
+
+  isHeld(key: string): boolean {
+    return this.#waiting.has(key);
   }
 
   /** Number of keys that are held. */

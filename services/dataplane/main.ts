@@ -1,4 +1,5 @@
 #!/usr/bin/env node
+import { hostname } from 'node:os';
 import process from 'node:process';
 
 import { systemClock } from '@podwire/shared/runtime/clock';
@@ -6,6 +7,7 @@ import { runProcess } from '@podwire/shared/runtime/lifecycle';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 
+import { readBoot } from './attachments/boot.js';
 import { readConfig } from './config.js';
 import { startService } from './service.js';
 
@@ -20,10 +22,10 @@ await runProcess({
   log,
   stopTimeoutMs: STOP_TIMEOUT_MS,
   start: async () => {
-    const config = readConfig(process.env);
+    const config = readConfig(process.env, hostname());
     log.level = config.logLevel;
     const stopTelemetry = await startTelemetry(NAME, process.env);
-    const service = await startService(config, { log, clock: systemClock });
+    const service = await startService(config, { log, clock: systemClock, random: Math.random, boot: readBoot() });
     const stop = async () => {
       await service.stop();
       await stopTelemetry();

@@ -13,7 +13,7 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { readConfig } from './config.js';
-import { recordingLog } from './dataplane.fixture.js';
+import { BOOT, recordingLog } from './dataplane.fixture.js';
 import { MemoryKernel } from './kernel/memory/memory-kernel.js';
 import { addPod, cleanUp, pings, requireThrowawayNamespace, snapshot } from './kernel/netlink/namespaces.fixture.js';
 import { serve, startService, type RunningService } from './service.js';
@@ -38,8 +38,13 @@ afterEach(() => {
   rmSync(folder, { recursive: true });
 });
 
-const config = () => readConfig({ PODWIRE_DATAPLANE_LISTEN: `unix:${socket}` });
-const surroundings = () => ({ log: recordingLog().log, clock: systemClock });
+const env = () => ({
+  PODWIRE_DATAPLANE_LISTEN: `unix:${socket}`,
+  PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
+  PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${join(folder, 'no-ipam.sock')}`,
+});
+const config = () => readConfig(env(), 'node-1');
+const surroundings = () => ({ log: recordingLog().log, clock: systemClock, random: Math.random, boot: BOOT });
 
 function podMessage(name: string, address: string): PodNetwork {
   const attachment = { network: 'net', containerId: name, interfaceName: 'eth0' };
@@ -201,14 +206,10 @@ describe('SIGKILL in the middle of twenty attaches, then another start', () => {
   let child: ChildProcess;
 
   async function start(): Promise<void> {
-    const env = {
-      PATH: process.env.PATH,
-      PODWIRE_DATAPLANE_LISTEN: `unix:${socket}`,
-      PODWIRE_DATAPLANE_LOG_LEVEL: 'warn',
-    };
+    const settings = { PATH: process.env.PATH, PODWIRE_DATAPLANE_LOG_LEVEL: 'error', ...env() };
     peer.close();
     peer = new Peer('podwire-dataplane', `unix:${socket}`);
-    child = spawn(process.execPath, [MAIN], { env, stdio: ['ignore', 'ignore', 'inherit'] });
+    child = spawn(process.execPath, [MAIN], { env: settings, stdio: ['ignore', 'ignore', 'inherit'] });
     await list(1);
   }
 

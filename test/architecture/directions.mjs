@@ -175,6 +175,12 @@ export const ZONES = [
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
   },
+  {
+    path: 'services/dataplane/attachments/ipam',
+    zones: ['services/shared', 'proto/gen', 'services/dataplane/attachments'],
+    packages: [],
+    ...PURE,
+  },
   // What IPAM tells of the cluster, and what it is told of this node.
   {
     path: 'services/dataplane/cluster',

@@ -1,4 +1,5 @@
 import type { DetachPodRequest, DetachPodResponse } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/names';
 import { checked } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
@@ -11,7 +12,8 @@ export function detachPod(dataplane: Dataplane): Handler<DetachPodRequest, Detac
 
 function readDetachment({ attachment, hostInterfaceName }: DetachPodRequest): Detachment {
   return checked('DetachPod', (check) => {
-    check.check('host_interface_name', hostInterfaceNameFault(hostInterfaceName));
-    return { attachment: readAttachment(attachment, { at: 'attachment', check }), hostInterfaceName };
+    if (hostInterfaceName !== '') check.check('host_interface_name', hostInterfaceNameFault(hostInterfaceName));
+    const named = readAttachment(attachment, { at: 'attachment', check });
+    return { attachment: named, hostInterfaceName: hostInterfaceName === '' ? derivedName(named) : hostInterfaceName };
   });
 }

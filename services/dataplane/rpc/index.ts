@@ -2,18 +2,29 @@ import { PodServiceService, type PodServiceServer } from '@podwire/proto/podwire
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Unary } from '@podwire/shared/rpc/unary';
 
+import type { GarbageCollector } from '../attachments/garbage.js';
 import type { Dataplane } from '../dataplane.js';
 import { attachPod } from './attach-pod.js';
 import { checkPod } from './check-pod.js';
+import { collectGarbage } from './collect-garbage.js';
 import { detachPod } from './detach-pod.js';
 import { listPods } from './list-pods.js';
+import { repairPod } from './repair-pod.js';
+
+/** What the methods act on. */
+export interface ServedParts {
+  readonly dataplane: Dataplane;
+  readonly garbage: GarbageCollector;
+}
 
 /** Every method that podwire-dataplane serves. */
-export function dataplaneServices(dataplane: Dataplane, unary: Unary): readonly RpcService[] {
+export function dataplaneServices({ dataplane, garbage }: ServedParts, unary: Unary): readonly RpcService[] {
   const pods: PodServiceServer = {
     attachPod: unary(PodServiceService.attachPod, attachPod(dataplane)),
     detachPod: unary(PodServiceService.detachPod, detachPod(dataplane)),
     checkPod: unary(PodServiceService.checkPod, checkPod(dataplane)),
+    repairPod: unary(PodServiceService.repairPod, repairPod(dataplane)),
+    collectGarbage: unary(PodServiceService.collectGarbage, collectGarbage(garbage)),
     listPods: unary(PodServiceService.listPods, listPods(dataplane)),
   };
   return [{ name: 'podwire.dataplane.v1.PodService', definition: PodServiceService, implementation: pods }];

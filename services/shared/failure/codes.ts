@@ -228,6 +228,12 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'The kernel lacks what is needed.',
   },
+  STATE_IO: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'The node’s state directory cannot be read or written.',
+  },
   TOO_MANY_STREAMS: {
     status: status.RESOURCE_EXHAUSTED,
     cni: 11,

@@ -83,7 +83,10 @@ export interface DetachPodRequest {
   attachment:
     | Attachment
     | undefined;
-  /** Name of the host's end of the veth pair. */
+  /**
+   * Name of the host's end of the veth pair; empty means the one that it was attached with, or that is derived from the
+   * attachment.
+   */
   hostInterfaceName: string;
 }
 
@@ -113,6 +116,54 @@ export interface Difference {
   wanted: string;
   /** What is there instead (`missing`, `down`, or a value). */
   actual: string;
+}
+
+/** RepairPodRequest holds the wanted state. */
+export interface RepairPodRequest {
+  /** The wanted state. */
+  pod: PodNetwork | undefined;
+}
+
+/** RepairPodResponse lists what was mended. */
+export interface RepairPodResponse {
+  /** The differences that there were, in the order in which they were mended; empty when the kernel was as wanted. */
+  differences: Difference[];
+}
+
+/** CollectGarbageRequest says what may stay. */
+export interface CollectGarbageRequest {
+  /** The attachments that may stay. Has to be set: set and empty, nothing may stay. */
+  validAttachments:
+    | AttachmentList
+    | undefined;
+  /** Only attachments of this network are looked at; empty means all networks. */
+  network: string;
+}
+
+/** AttachmentList is a list that can be absent, which is not the same as empty. */
+export interface AttachmentList {
+  /** The attachments, in any order. */
+  attachments: Attachment[];
+}
+
+/** CollectGarbageResponse lists what was removed and what was not. */
+export interface CollectGarbageResponse {
+  /** The attachments that were removed. */
+  removed: Attachment[];
+  /** The attachments that are not valid and could not be removed. */
+  failures: CollectionFailure[];
+}
+
+/** CollectionFailure is an attachment that could not be removed. */
+export interface CollectionFailure {
+  /** The attachment. */
+  attachment:
+    | Attachment
+    | undefined;
+  /** Code of the failure that DetachPod would answer (`KERNEL_REFUSED`). */
+  code: string;
+  /** Its message. */
+  message: string;
 }
 
 /** ListPodsRequest asks for one page of attachments. */
@@ -839,6 +890,388 @@ export const Difference: MessageFns<Difference> = {
   },
 };
 
+function createBaseRepairPodRequest(): RepairPodRequest {
+  return { pod: undefined };
+}
+
+export const RepairPodRequest: MessageFns<RepairPodRequest> = {
+  encode(message: RepairPodRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.pod !== undefined) {
+      PodNetwork.encode(message.pod, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RepairPodRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRepairPodRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.pod = PodNetwork.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<RepairPodRequest>): RepairPodRequest {
+    return RepairPodRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RepairPodRequest>): RepairPodRequest {
+    const message = createBaseRepairPodRequest();
+    message.pod = (object.pod !== undefined && object.pod !== null) ? PodNetwork.fromPartial(object.pod) : undefined;
+    return message;
+  },
+};
+
+function createBaseRepairPodResponse(): RepairPodResponse {
+  return { differences: [] };
+}
+
+export const RepairPodResponse: MessageFns<RepairPodResponse> = {
+  encode(message: RepairPodResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.differences) {
+      Difference.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RepairPodResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRepairPodResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.differences.push(Difference.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<RepairPodResponse>): RepairPodResponse {
+    return RepairPodResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RepairPodResponse>): RepairPodResponse {
+    const message = createBaseRepairPodResponse();
+    message.differences = object.differences?.map((e) => Difference.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseCollectGarbageRequest(): CollectGarbageRequest {
+  return { validAttachments: undefined, network: "" };
+}
+
+export const CollectGarbageRequest: MessageFns<CollectGarbageRequest> = {
+  encode(message: CollectGarbageRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.validAttachments !== undefined) {
+      AttachmentList.encode(message.validAttachments, writer.uint32(10).fork()).join();
+    }
+    if (message.network !== "") {
+      writer.uint32(18).string(message.network);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): CollectGarbageRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseCollectGarbageRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.validAttachments = AttachmentList.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.network = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<CollectGarbageRequest>): CollectGarbageRequest {
+    return CollectGarbageRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<CollectGarbageRequest>): CollectGarbageRequest {
+    const message = createBaseCollectGarbageRequest();
+    message.validAttachments = (object.validAttachments !== undefined && object.validAttachments !== null)
+      ? AttachmentList.fromPartial(object.validAttachments)
+      : undefined;
+    message.network = object.network ?? "";
+    return message;
+  },
+};
+
+function createBaseAttachmentList(): AttachmentList {
+  return { attachments: [] };
+}
+
+export const AttachmentList: MessageFns<AttachmentList> = {
+  encode(message: AttachmentList, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.attachments) {
+      Attachment.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AttachmentList {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAttachmentList();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.attachments.push(Attachment.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AttachmentList>): AttachmentList {
+    return AttachmentList.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AttachmentList>): AttachmentList {
+    const message = createBaseAttachmentList();
+    message.attachments = object.attachments?.map((e) => Attachment.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseCollectGarbageResponse(): CollectGarbageResponse {
+  return { removed: [], failures: [] };
+}
+
+export const CollectGarbageResponse: MessageFns<CollectGarbageResponse> = {
+  encode(message: CollectGarbageResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.removed) {
+      Attachment.encode(v!, writer.uint32(10).fork()).join();
+    }
+    for (const v of message.failures) {
+      CollectionFailure.encode(v!, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): CollectGarbageResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseCollectGarbageResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.removed.push(Attachment.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.failures.push(CollectionFailure.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<CollectGarbageResponse>): CollectGarbageResponse {
+    return CollectGarbageResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<CollectGarbageResponse>): CollectGarbageResponse {
+    const message = createBaseCollectGarbageResponse();
+    message.removed = object.removed?.map((e) => Attachment.fromPartial(e)) || [];
+    message.failures = object.failures?.map((e) => CollectionFailure.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseCollectionFailure(): CollectionFailure {
+  return { attachment: undefined, code: "", message: "" };
+}
+
+export const CollectionFailure: MessageFns<CollectionFailure> = {
+  encode(message: CollectionFailure, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.attachment !== undefined) {
+      Attachment.encode(message.attachment, writer.uint32(10).fork()).join();
+    }
+    if (message.code !== "") {
+      writer.uint32(18).string(message.code);
+    }
+    if (message.message !== "") {
+      writer.uint32(26).string(message.message);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): CollectionFailure {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseCollectionFailure();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.attachment = Attachment.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.code = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.message = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<CollectionFailure>): CollectionFailure {
+    return CollectionFailure.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<CollectionFailure>): CollectionFailure {
+    const message = createBaseCollectionFailure();
+    message.attachment = (object.attachment !== undefined && object.attachment !== null)
+      ? Attachment.fromPartial(object.attachment)
+      : undefined;
+    message.code = object.code ?? "";
+    message.message = object.message ?? "";
+    return message;
+  },
+};
+
 function createBaseListPodsRequest(): ListPodsRequest {
   return { pageSize: 0, pageToken: "" };
 }
@@ -1093,7 +1526,7 @@ export const PodServiceService = {
   },
   /**
    * DetachPod removes the veth pair of an attachment, and with it the pod's addresses and routes. It returns when the
-   * kernel has announced the removal.
+   * kernel has announced the removal. The pair is found by its end on the node: the pod's namespace may be gone or replaced.
    *
    * Idempotent: nothing to remove is success.
    *
@@ -1122,6 +1555,44 @@ export const PodServiceService = {
     requestDeserialize: (value: Buffer): CheckPodRequest => CheckPodRequest.decode(value),
     responseSerialize: (value: CheckPodResponse): Buffer => Buffer.from(CheckPodResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): CheckPodResponse => CheckPodResponse.decode(value),
+  },
+  /**
+   * RepairPod makes the kernel match the wanted state of one attachment, as AttachPod does, and tells what it mended. Where
+   * everything is as wanted it changes nothing.
+   *
+   * Idempotent. On failure every finished step is undone.
+   *
+   * Errors: as AttachPod.
+   */
+  repairPod: {
+    path: "/podwire.dataplane.v1.PodService/RepairPod" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: RepairPodRequest): Buffer => Buffer.from(RepairPodRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): RepairPodRequest => RepairPodRequest.decode(value),
+    responseSerialize: (value: RepairPodResponse): Buffer => Buffer.from(RepairPodResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): RepairPodResponse => RepairPodResponse.decode(value),
+  },
+  /**
+   * CollectGarbage removes the veth pairs of attachments that are not valid any more (CNI's GC), with what the node remembers
+   * of them. It goes on past what it cannot remove. Attachments with a call under way, and those attached since it began, are
+   * left; nobody else's interfaces are looked at.
+   *
+   * Idempotent.
+   *
+   * Errors: INVALID_ARGUMENT (the valid attachments are not given, or malformed; nothing is removed), INTERNAL (the kernel does
+   * not list its interfaces), DEADLINE_EXCEEDED (what was removed before stays removed).
+   */
+  collectGarbage: {
+    path: "/podwire.dataplane.v1.PodService/CollectGarbage" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: CollectGarbageRequest): Buffer =>
+      Buffer.from(CollectGarbageRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): CollectGarbageRequest => CollectGarbageRequest.decode(value),
+    responseSerialize: (value: CollectGarbageResponse): Buffer =>
+      Buffer.from(CollectGarbageResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): CollectGarbageResponse => CollectGarbageResponse.decode(value),
   },
   /**
    * ListPods returns the attachments that the kernel holds, in the order of their host interfaces' names.
@@ -1154,7 +1625,7 @@ export interface PodServiceServer extends UntypedServiceImplementation {
   attachPod: handleUnaryCall<AttachPodRequest, AttachPodResponse>;
   /**
    * DetachPod removes the veth pair of an attachment, and with it the pod's addresses and routes. It returns when the
-   * kernel has announced the removal.
+   * kernel has announced the removal. The pair is found by its end on the node: the pod's namespace may be gone or replaced.
    *
    * Idempotent: nothing to remove is success.
    *
@@ -1168,6 +1639,26 @@ export interface PodServiceServer extends UntypedServiceImplementation {
    * Errors: INVALID_ARGUMENT, INTERNAL, DEADLINE_EXCEEDED. A difference is an answer, not an error.
    */
   checkPod: handleUnaryCall<CheckPodRequest, CheckPodResponse>;
+  /**
+   * RepairPod makes the kernel match the wanted state of one attachment, as AttachPod does, and tells what it mended. Where
+   * everything is as wanted it changes nothing.
+   *
+   * Idempotent. On failure every finished step is undone.
+   *
+   * Errors: as AttachPod.
+   */
+  repairPod: handleUnaryCall<RepairPodRequest, RepairPodResponse>;
+  /**
+   * CollectGarbage removes the veth pairs of attachments that are not valid any more (CNI's GC), with what the node remembers
+   * of them. It goes on past what it cannot remove. Attachments with a call under way, and those attached since it began, are
+   * left; nobody else's interfaces are looked at.
+   *
+   * Idempotent.
+   *
+   * Errors: INVALID_ARGUMENT (the valid attachments are not given, or malformed; nothing is removed), INTERNAL (the kernel does
+   * not list its interfaces), DEADLINE_EXCEEDED (what was removed before stays removed).
+   */
+  collectGarbage: handleUnaryCall<CollectGarbageRequest, CollectGarbageResponse>;
   /**
    * ListPods returns the attachments that the kernel holds, in the order of their host interfaces' names.
    *
@@ -1205,7 +1696,7 @@ export interface PodServiceClient extends Client {
   ): ClientUnaryCall;
   /**
    * DetachPod removes the veth pair of an attachment, and with it the pod's addresses and routes. It returns when the
-   * kernel has announced the removal.
+   * kernel has announced the removal. The pair is found by its end on the node: the pod's namespace may be gone or replaced.
    *
    * Idempotent: nothing to remove is success.
    *
@@ -1246,6 +1737,54 @@ export interface PodServiceClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: CheckPodResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * RepairPod makes the kernel match the wanted state of one attachment, as AttachPod does, and tells what it mended. Where
+   * everything is as wanted it changes nothing.
+   *
+   * Idempotent. On failure every finished step is undone.
+   *
+   * Errors: as AttachPod.
+   */
+  repairPod(
+    request: RepairPodRequest,
+    callback: (error: ServiceError | null, response: RepairPodResponse) => void,
+  ): ClientUnaryCall;
+  repairPod(
+    request: RepairPodRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: RepairPodResponse) => void,
+  ): ClientUnaryCall;
+  repairPod(
+    request: RepairPodRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: RepairPodResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * CollectGarbage removes the veth pairs of attachments that are not valid any more (CNI's GC), with what the node remembers
+   * of them. It goes on past what it cannot remove. Attachments with a call under way, and those attached since it began, are
+   * left; nobody else's interfaces are looked at.
+   *
+   * Idempotent.
+   *
+   * Errors: INVALID_ARGUMENT (the valid attachments are not given, or malformed; nothing is removed), INTERNAL (the kernel does
+   * not list its interfaces), DEADLINE_EXCEEDED (what was removed before stays removed).
+   */
+  collectGarbage(
+    request: CollectGarbageRequest,
+    callback: (error: ServiceError | null, response: CollectGarbageResponse) => void,
+  ): ClientUnaryCall;
+  collectGarbage(
+    request: CollectGarbageRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: CollectGarbageResponse) => void,
+  ): ClientUnaryCall;
+  collectGarbage(
+    request: CollectGarbageRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: CollectGarbageResponse) => void,
   ): ClientUnaryCall;
   /**
    * ListPods returns the attachments that the kernel holds, in the order of their host interfaces' names.

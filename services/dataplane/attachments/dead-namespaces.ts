@@ -1,0 +1,122 @@
+import { hostInterfaceName } from '@podwire/shared/attachment/names';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { Dataplane } from '../dataplane.js';
+import type { Kernel } from '../kernel/kernel.js';
+import type { ObservedLink } from '../plan/observed.js';
+import { isMadeFor } from '../plan/wire.js';
+import type { AddressBook } from './address-book.js';
+import type { AttachmentEvents } from './events.js';
+import { addressesOfDead } from './giving-back.js';
+import { compareIdentities } from './identity.js';
+import type { AttachmentRecord } from './record.js';
+import type { AttachmentRegistry } from './registry.js';
+
+/** Time between the two looks that prove a death, at least, in milliseconds. */
+const CONFIRMATION_MS = 10_000;
+
+export interface DeadNamespacesOptions {
+  readonly kernel: Kernel;
+  readonly dataplane: Dataplane;
+  readonly registry: AttachmentRegistry;
+  readonly addressBook: AddressBook;
+  readonly events: AttachmentEvents;
+  readonly clock: Clock;
+}
+
+/**
+ * Notices attachments whose network namespaces went without a DetachPod, and gives back what they had.
+ *
+ * What makes this hard:
+ * - A pod that lives must never be taken for a dead one. A path that is gone proves nothing, as a process keeps a namespace alive;
+ *   nor does an inode, as it is used again at once. Proof is that the wire is cut and that what is at the path, if anything, is
+ *   another namespace; seen twice, with time between for whoever is just at work on either.
+ * - What the dead had may be given to others while IPAM is away or slow. So the record stays until IPAM has answered, and says
+ *   which allocations are meant.
+ */
+export class DeadNamespaces {
+  readonly #options: DeadNamespacesOptions;
+  /** When each record was first seen to be dead. A record that is replaced is another one. */
+  readonly #suspectedAtMs = new WeakMap<AttachmentRecord, number>();
+
+  constructor(options: DeadNamespacesOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Looks at every recorded attachment, and takes away what is left of those whose death is certain.
+   * @throws Failure KERNEL_REFUSED when the kernel cannot be asked
+   */
+  async sweep(signal: AbortSignal): Promise<void> {
+    const { kernel, registry } = this.#options;
+    const links = new Map((await kernel.veths()).map((link) => [link.name, link]));
+    for (const record of registry.all()) {
+      if (signal.aborted) return;
+      if (record.state === 'attached') await this.#look(record, links.get(record.network.hostInterfaceName), signal);
+    }
+  }
+
+  /** Gives the addresses of the dead back. Never rejects: what IPAM does not answer is to be repeated. */
+  async giveBack(signal: AbortSignal): Promise<void> {
+    const { registry, events } = this.#options;
+    const dead = registry.all().filter(({ state }) => state === 'dead');
+    for (const [position, record] of dead.entries()) {
+      try {
+        await this.#release(record, signal);
+      } catch (failure) {
+        if (!signal.aborted) events.releasesDelayed(dead.length - position, failure);
+        return;
+      }
+    }
+  }
+
+  async #look(record: AttachmentRecord, link: ObservedLink | undefined, signal: AbortSignal): Promise<void> {
+    const { dataplane, clock } = this.#options;
+    if (dataplane.isBusy(record.network.attachment) || !(await this.#isDead(record, link))) {
+      this.#suspectedAtMs.delete(record);
+      return;
+    }
+    const suspectedAtMs = this.#suspectedAtMs.get(record);
+    if (suspectedAtMs === undefined) this.#suspectedAtMs.set(record, clock.nowMs());
+    else if (clock.nowMs() - suspectedAtMs >= CONFIRMATION_MS) await this.#bury(record, signal);
+  }
+
+  async #isDead({ network, identity }: AttachmentRecord, link: ObservedLink | undefined): Promise<boolean> {
+    // The far end of a veth is in a namespace that lives: it takes its links along when it goes.
+    if (link && isMadeFor(link, network.attachment) && link.peerIndex !== undefined) return false;
+    const found = await this.#options.kernel.identify(network.netns);
+    return found === undefined || compareIdentities(identity, found) === 'other';
+  }
+
+  /** Takes away what is left on the node, under the attachment's lock, where nobody has replaced it meanwhile. */
+  async #bury(record: AttachmentRecord, signal: AbortSignal): Promise<void> {
+    const { kernel, dataplane, registry, events } = this.#options;
+    const { attachment, hostInterfaceName: name, netns } = record.network;
+    await dataplane.exclusively({ attachment, hostInterfaceName: name }, signal, async () => {
+      if (registry.get(attachment) !== record) return;
+      const link = await kernel.hostLink(name);
+      if (!(await this.#isDead(record, link))) return;
+      if (link && isMadeFor(link, attachment)) await kernel.deleteHostLink(link);
+      await registry.mark(attachment, 'dead');
+      events.died(attachment, netns);
+    });
+  }
+
+  async #release(record: AttachmentRecord, signal: AbortSignal): Promise<void> {
+    const { dataplane, registry, addressBook, events } = this.#options;
+    const { attachment } = record.network;
+    const isStill = (): boolean => registry.get(attachment) === record;
+    const endpoint = await addressBook.endpoint(attachment, signal);
+    const addresses = endpoint ? addressesOfDead(record, endpoint) : [];
+    // An attach that came meanwhile lives on the addresses.
+    if (!isStill()) return;
+    if (addresses.length > 0) {
+      const released = await addressBook.release({ attachment, addresses }, signal);
+      events.addressesReleased(attachment, released, 'namespace');
+    }
+    const place = { attachment, hostInterfaceName: hostInterfaceName(attachment) };
+    await dataplane.exclusively(place, signal, async () => {
+      if (isStill()) await registry.remove(attachment);
+    });
+  }
+}

@@ -1,0 +1,91 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { Dataplane, Detachment } from '../dataplane.js';
+import type { Kernel } from '../kernel/kernel.js';
+import { attachmentOfAlias } from '../plan/desired.js';
+import { forEachFew } from './each.js';
+import type { AttachmentEvents } from './events.js';
+import type { AttachmentRegistry } from './registry.js';
+
+/** Deletions at a time: as many as the kernel then takes away in one go. */
+const AT_ONCE = 32;
+
+export interface GarbageRequest {
+  /** Every attachment that may stay. */
+  readonly valid: readonly Attachment[];
+  /** Only attachments of this network are looked at; undefined means all. */
+  readonly network: string | undefined;
+}
+
+export interface Collected {
+  readonly removed: readonly Attachment[];
+  readonly failed: readonly { readonly attachment: Attachment; readonly failure: Failure }[];
+}
+
+export interface GarbageOptions {
+  readonly kernel: Kernel;
+  readonly dataplane: Dataplane;
+  readonly registry: AttachmentRegistry;
+  readonly events: AttachmentEvents;
+  readonly clock: Clock;
+}
+
+/** Removes the wires and records of attachments that nobody wants any more, as CNI's GC asks. */
+export class GarbageCollector {
+  readonly #options: GarbageOptions;
+
+  constructor(options: GarbageOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Removes what is attached and not valid. Goes on past failures, which it reports. An attachment with a call under way, or that
+   * was attached since this call began, is left: who made the list cannot have known of it. Idempotent.
+   * @throws Failure KERNEL_REFUSED when the links cannot be listed, or the signal's
+   */
+  async collect({ valid, network }: GarbageRequest, signal: AbortSignal): Promise<Collected> {
+    const { dataplane, events, clock } = this.#options;
+    const beganAtMs = clock.nowMs();
+    const stays = new Set(valid.map(formatAttachment));
+    const garbage = (await this.#attached()).filter(
+      ({ attachment }) =>
+        (network === undefined || attachment.network === network) && !stays.has(formatAttachment(attachment)),
+    );
+    const removed: Attachment[] = [];
+    const failed: { attachment: Attachment; failure: Failure }[] = [];
+    await forEachFew(garbage, AT_ONCE, async (detachment) => {
+      const { attachment } = detachment;
+      if (dataplane.isBusy(attachment) || this.#isSince(attachment, beganAtMs)) return;
+      try {
+        await dataplane.detach(detachment, signal);
+        removed.push(attachment);
+      } catch (error) {
+        if (!(error instanceof Failure)) throw error;
+        failed.push({ attachment, failure: error });
+      }
+    });
+    events.collected(removed.length, failed.length);
+    return { removed, failed };
+  }
+
+  /** Attachments that have a link, or a record that says that they should. The dead have given their wires back already. */
+  async #attached(): Promise<Detachment[]> {
+    const all = new Map<string, Detachment>();
+    for (const { network, state } of this.#options.registry.all()) {
+      const { attachment, hostInterfaceName } = network;
+      if (state !== 'dead') all.set(formatAttachment(attachment), { attachment, hostInterfaceName });
+    }
+    for (const { name, alias } of await this.#options.kernel.veths()) {
+      const attachment = attachmentOfAlias(alias);
+      if (attachment) all.set(formatAttachment(attachment), { attachment, hostInterfaceName: name });
+    }
+    return [...all.values()];
+  }
+
+  #isSince(attachment: Attachment, beganAtMs: number): boolean {
+    const record = this.#options.registry.get(attachment);
+    return record !== undefined && record.createdAtMs >= beganAtMs;
+  }
+}

@@ -1,0 +1,159 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { Dataplane } from '../dataplane.js';
+import type { Kernel } from '../kernel/kernel.js';
+import type { AddressBook } from './address-book.js';
+import { DeadNamespaces } from './dead-namespaces.js';
+import { forEachFew } from './each.js';
+import type { AttachmentEvents } from './events.js';
+import type { Boot } from './giving-back.js';
+import { releaseEarlierBoots } from './reboot.js';
+import { recover } from './recovery.js';
+import type { AttachmentRegistry } from './registry.js';
+
+/** Mean time between two looks for dead namespaces: two looks, and what they take, are well within a minute. */
+const SWEEP_INTERVAL_MS = 15_000;
+
+/** Mean time between two full checks of all recorded pods. */
+const CHECK_INTERVAL_MS = 90_000;
+
+/** How far times between repetitions are from their mean at most, as a part of it: nodes that start together drift apart. */
+const JITTER = 0.2;
+
+/** Pods that are checked at a time: the rest of the service's threads is for calls. */
+const CHECKS_AT_ONCE = 2;
+
+export interface KeeperOptions {
+  readonly kernel: Kernel;
+  readonly dataplane: Dataplane;
+  readonly registry: AttachmentRegistry;
+  readonly addressBook: AddressBook;
+  readonly events: AttachmentEvents;
+  readonly clock: Clock;
+  /** From 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  readonly nodeName: string;
+  readonly boot: Boot;
+}
+
+/** Looks after the attachments of a node outside of calls, from its start to its end. No call ever waits for it but for its own pod. */
+export class AttachmentKeeper {
+  readonly #options: KeeperOptions;
+  readonly #dead: DeadNamespaces;
+  readonly #stopped = new AbortController();
+  readonly #work = new Set<Promise<void>>();
+  /** Attachments whose repair was asked for, and has not begun. */
+  readonly #waiting = new Set<string>();
+  #earlierBootsDone = false;
+
+  constructor(options: KeeperOptions) {
+    this.#options = options;
+    this.#dead = new DeadNamespaces(options);
+  }
+
+  /** Begins to work; returns at once. */
+  start(): void {
+    this.#spawn(async () => {
+      await this.#attempt('recovery', () => this.recover());
+      await this.#repeat(CHECK_INTERVAL_MS, () => this.check());
+    });
+    this.#spawn(() => this.#repeat(SWEEP_INTERVAL_MS, () => this.sweep()));
+    // By itself, as IPAM may take its time to answer, or not to.
+    this.#spawn(async () => {
+      await this.giveBack();
+      await this.#repeat(SWEEP_INTERVAL_MS, () => this.giveBack());
+    });
+  }
+
+  /** Resolves when nothing is under way any more. Pods keep what they have. */
+  async stop(): Promise<void> {
+    this.#stopped.abort();
+    while (this.#work.size > 0) await Promise.allSettled(this.#work);
+  }
+
+  /**
+   * Mends the attachment whose host interface has the name, if one has. For whoever hears of changes from the kernel: several that
+   * come while one waits are one repair. Returns at once.
+   */
+  repairByHostInterface(name: string): void {
+    const record = this.#options.registry.byHostInterface(name);
+    if (!record || this.#stopped.signal.aborted) return;
+    const { attachment } = record.network;
+    const key = formatAttachment(attachment);
+    if (this.#waiting.has(key)) return;
+    this.#waiting.add(key);
+    this.#spawn(async () => {
+      // A call that is under way makes changes of its own, and is told of them here.
+      await new Promise((resolve) => setImmediate(resolve));
+      this.#waiting.delete(key);
+      if (!this.#options.dataplane.isBusy(attachment)) await this.#mend(attachment);
+    });
+  }
+
+  /** Once after the start. @throws Failure KERNEL_REFUSED when the kernel cannot be asked */
+  async recover(): Promise<void> {
+    await recover(this.#options, this.#stopped.signal);
+  }
+
+  /** Compares every recorded pod with the kernel, and mends it; stores what could not be stored before. */
+  async check(): Promise<void> {
+    const { registry } = this.#options;
+    await registry.flush();
+    await forEachFew(registry.all(), CHECKS_AT_ONCE, async ({ network }) => {
+      if (!this.#stopped.signal.aborted) await this.#mend(network.attachment);
+    });
+  }
+
+  /** Looks for the dead. @throws Failure KERNEL_REFUSED */
+  async sweep(): Promise<void> {
+    await this.#dead.sweep(this.#stopped.signal);
+  }
+
+  /** Gives back to IPAM what the dead had, and the pods of earlier boots. What it does not take is given again. */
+  async giveBack(): Promise<void> {
+    await this.#releaseEarlierBoots();
+    await this.#dead.giveBack(this.#stopped.signal);
+  }
+
+  async #releaseEarlierBoots(): Promise<void> {
+    if (this.#earlierBootsDone) return;
+    try {
+      await releaseEarlierBoots(this.#options, this.#stopped.signal);
+      this.#earlierBootsDone = true;
+    } catch (failure) {
+      if (!this.#stopped.signal.aborted) this.#options.events.releasesDelayed(1, failure);
+    }
+  }
+
+  async #mend(attachment: Attachment): Promise<void> {
+    const { dataplane } = this.#options;
+    await this.#attempt(`repair of ${formatAttachment(attachment)}`, () =>
+      dataplane.mendRecorded(attachment, this.#stopped.signal),
+    );
+  }
+
+  async #repeat(intervalMs: number, work: () => Promise<void>): Promise<void> {
+    const { clock, random } = this.#options;
+    for (;;) {
+      const durationMs = intervalMs * (1 + JITTER * (2 * random() - 1));
+      if ((await clock.sleep(durationMs, this.#stopped.signal)) === 'aborted') return;
+      await this.#attempt('looking after attachments', work);
+    }
+  }
+
+  /** What fails is told and comes again. */
+  async #attempt(what: string, work: () => Promise<unknown>): Promise<void> {
+    try {
+      await work();
+    } catch (error) {
+      if (!this.#stopped.signal.aborted) this.#options.events.failed(what, error);
+    }
+  }
+
+  #spawn(work: () => Promise<void>): void {
+    const running = work().finally(() => this.#work.delete(running));
+    this.#work.add(running);
+  }
+}

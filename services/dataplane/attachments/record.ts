@@ -1,0 +1,117 @@
+import { attachmentFaults, interfaceNameFault } from '@podwire/shared/attachment/attachment';
+import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
+import { parseMac } from '@podwire/shared/net/mac';
+import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { z } from 'zod';
+
+import type { NetnsIdentity } from '../kernel/kernel.js';
+import type { PodNetwork } from '../plan/pod-network.js';
+
+/**
+ * What becomes of an attachment: it is wanted; a detach has begun, and must not be taken for drift; or its namespace is dead,
+ * its wire with it, and its addresses are still to be given back.
+ */
+export type RecordState = 'attached' | 'detaching' | 'dead';
+
+/** What the node remembers of an attachment: all that it takes to wire the pod again, and to know whether it lives. */
+export interface AttachmentRecord {
+  readonly network: PodNetwork;
+  /** The namespace that was at the path. */
+  readonly identity: NetnsIdentity;
+  /** Of the boot in which it was wired (proc(5), /proc/sys/kernel/random/boot_id). */
+  readonly bootId: string;
+  readonly state: RecordState;
+  /** Epoch milliseconds: when the attachment was first wired in this namespace, and when it was wired last. */
+  readonly createdAtMs: number;
+  readonly updatedAtMs: number;
+}
+
+/** Of the form below. Another form gets another number; a reader refuses numbers that it does not know. */
+const VERSION = 1;
+
+/** The stored form: JSON, addresses and prefixes as text, 64-bit numbers as decimal text. */
+export function encodeRecord({ network, identity, ...rest }: AttachmentRecord): string {
+  const { addresses, routes, ...plain } = network;
+  return JSON.stringify({
+    version: VERSION,
+    ...rest,
+    identity: {
+      device: identity.device.toString(),
+      inode: identity.inode.toString(),
+      cookie: identity.cookie === null ? null : identity.cookie.toString(),
+    },
+    network: { ...plain, addresses: addresses.map(formatAddress), routes: routes.map(formatPrefix) },
+  });
+}
+
+export type DecodedRecord =
+  | { readonly ok: true; readonly record: AttachmentRecord }
+  /** Why the text is no record, for people. */
+  | { readonly ok: false; readonly fault: string };
+
+/** Reads what {@link encodeRecord} wrote. Whatever else the text may be is a fault, never an error. */
+export function decodeRecord(text: string): DecodedRecord {
+  const parsed = STORED.safeParse(parseJson(text));
+  if (parsed.success) return { ok: true, record: parsed.data };
+  const [issue] = parsed.error.issues;
+  const at = issue?.path.map(String).join('.') ?? '';
+  return { ok: false, fault: at === '' ? 'is no record of this release' : `${at}: ${issue?.message ?? 'is wrong'}` };
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+function read<Value>(parse: (text: string) => Value | undefined, what: string) {
+  return z.string().transform((text, context): Value => {
+    const value = parse(text);
+    if (value !== undefined) return value;
+    context.addIssue({ code: 'custom', message: `is no ${what}` });
+    return z.NEVER;
+  });
+}
+
+const prefix = read((text): Prefix | undefined => {
+  const parsed = parsePrefix(text);
+  return parsed.ok ? parsed.prefix : undefined;
+}, 'CIDR');
+
+const number64 = z
+  .string()
+  .regex(/^\d{1,20}$/)
+  .transform(BigInt);
+
+const interfaceName = z.string().refine((name) => interfaceNameFault(name) === undefined, 'is no name of an interface');
+
+const attachment = z
+  .strictObject({ network: z.string(), containerId: z.string(), interfaceName: z.string() })
+  .refine((value) => attachmentFaults(value).length === 0, 'is no attachment');
+
+const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
+  attachment,
+  netns: z.string().startsWith('/'),
+  hostInterfaceName: interfaceName,
+  mac: read(parseMac, 'unicast MAC address'),
+  addresses: z.array(read((text): Address | undefined => parseAddress(text), 'IP address')).min(1),
+  routes: z.array(prefix),
+  mtuBytes: z.int().min(0),
+  ipForwarding: z.boolean(),
+});
+
+const STORED = z
+  .strictObject({
+    version: z.literal(VERSION),
+    network: NETWORK,
+    identity: z.strictObject({ device: number64, inode: number64, cookie: number64.nullable() }),
+    bootId: z.string().min(1),
+    state: z.enum(['attached', 'detaching', 'dead']),
+    createdAtMs: z.number(),
+    updatedAtMs: z.number(),
+  })
+  .transform(({ network, identity, bootId, state, createdAtMs, updatedAtMs }): AttachmentRecord => {
+    return { network, identity, bootId, state, createdAtMs, updatedAtMs };
+  });

@@ -1,0 +1,140 @@
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
+
+import type { Dataplane } from '../dataplane.js';
+import type { Kernel } from '../kernel/kernel.js';
+import { isMadeFor } from '../plan/wire.js';
+import { forEachFew } from './each.js';
+import type { AttachmentEvents, RecoverySummary } from './events.js';
+import type { AttachmentRegistry } from './registry.js';
+import { isBare, survey, type Finding } from './survey.js';
+
+/** How many attachments are looked at at a time: the rest of the service's threads is for calls. */
+const AT_ONCE = 4;
+
+export interface RecoveryOptions {
+  readonly kernel: Kernel;
+  readonly dataplane: Dataplane;
+  readonly registry: AttachmentRegistry;
+  readonly events: AttachmentEvents;
+}
+
+type Outcome = keyof RecoverySummary;
+
+/**
+ * Brings kernel and records together after a start: adopts or mends what is complete, finishes or undoes what is not. Each attachment
+ * is judged again under its own lock, so that calls are served meanwhile and none waits for another attachment's recovery.
+ */
+export async function recover(options: RecoveryOptions, signal: AbortSignal): Promise<RecoverySummary> {
+  const { kernel, registry, events } = options;
+  const routed = await routedLinks(kernel);
+  const findings = survey({ records: registry.all(), links: await kernel.veths(), routed });
+  const outcomes: Outcome[] = [];
+  await forEachFew(findings, AT_ONCE, async (finding) => {
+    const outcome = await settleOrTell(finding, options, signal);
+    if (outcome) outcomes.push(outcome);
+  });
+  const count = (wanted: Outcome): number => outcomes.filter((outcome) => outcome === wanted).length;
+  const summary = {
+    kept: count('kept'),
+    mended: count('mended'),
+    adopted: count('adopted'),
+    undone: count('undone'),
+    withoutNamespace: count('withoutNamespace'),
+    failed: count('failed'),
+  };
+  if (!signal.aborted) events.recovered(summary);
+  return summary;
+}
+
+/** @returns undefined when it is not known what came of it, or nothing was to be done */
+async function settleOrTell(
+  finding: Finding,
+  options: RecoveryOptions,
+  signal: AbortSignal,
+): Promise<Outcome | undefined> {
+  try {
+    return signal.aborted ? undefined : await settle(finding, options, signal);
+  } catch (error) {
+    // The next start looks again.
+    if (failedBy(signal)) return undefined;
+    options.events.failed(`recovery of ${nameOf(finding)}`, error);
+    return 'failed';
+  }
+}
+
+function failedBy(signal: AbortSignal): boolean {
+  return signal.aborted;
+}
+
+/** @returns undefined when a call has settled it meanwhile */
+async function settle(finding: Finding, options: RecoveryOptions, signal: AbortSignal): Promise<Outcome | undefined> {
+  switch (finding.type) {
+    case 'mend':
+      return mend(finding, options, signal);
+    case 'finish-detach':
+      return finishDetach(finding, options, signal);
+    case 'adopt':
+    case 'undo':
+      return judgeUnrecorded(finding, options, signal);
+  }
+}
+
+type FindingOf<Type extends Finding['type']> = Extract<Finding, { readonly type: Type }>;
+
+async function mend(
+  { record }: FindingOf<'mend'>,
+  { dataplane }: RecoveryOptions,
+  signal: AbortSignal,
+): Promise<Outcome | undefined> {
+  const mended = await dataplane.mendRecorded(record.network.attachment, signal);
+  switch (mended.outcome) {
+    case 'as-wanted':
+      return mended.differences.length > 0 ? 'mended' : 'kept';
+    case 'namespace-gone':
+      return 'withoutNamespace';
+    case 'not-attached':
+      return undefined;
+  }
+}
+
+async function finishDetach(
+  { record }: FindingOf<'finish-detach'>,
+  { dataplane, registry }: RecoveryOptions,
+  signal: AbortSignal,
+): Promise<Outcome | undefined> {
+  const { attachment, hostInterfaceName } = record.network;
+  if (registry.get(attachment) !== record) return undefined;
+  await dataplane.detach({ attachment, hostInterfaceName }, signal);
+  return 'undone';
+}
+
+/** The record comes before the answer of an attach: without one nobody has been told of the link by this process. */
+async function judgeUnrecorded(
+  { type, attachment, link }: FindingOf<'adopt' | 'undo'>,
+  { kernel, dataplane, registry, events }: RecoveryOptions,
+  signal: AbortSignal,
+): Promise<Outcome | undefined> {
+  return dataplane.exclusively({ attachment, hostInterfaceName: link.name }, signal, async () => {
+    const found = await kernel.hostLink(link.name);
+    const record = attachment ? registry.get(attachment) : registry.byHostInterface(link.name);
+    if (record || found?.index !== link.index) return undefined;
+    if (!(attachment ? isMadeFor(found, attachment) : isBare(found))) return undefined;
+    if (type === 'adopt') {
+      events.adopted(attachment, found.name);
+      return 'adopted';
+    }
+    if (!(await kernel.deleteHostLink(found))) return undefined;
+    events.undone(found.name);
+    return 'undone';
+  });
+}
+
+async function routedLinks(kernel: Kernel): Promise<ReadonlySet<string>> {
+  const attached = await kernel.attached();
+  return new Set(attached.filter(({ addresses }) => addresses.length > 0).map(({ link }) => link.name));
+}
+
+function nameOf(finding: Finding): string {
+  if (finding.type === 'adopt' || finding.type === 'undo') return finding.link.name;
+  return formatAttachment(finding.record.network.attachment);
+}

@@ -1,0 +1,147 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { NetnsIdentity } from '../kernel/kernel.js';
+import type { PodNetwork } from '../plan/pod-network.js';
+import { compareIdentities } from './identity.js';
+import { encodeRecord, type AttachmentRecord, type RecordState } from './record.js';
+import type { RecordStore, UnreadableRecord } from './record-store.js';
+
+export interface RegistryOptions {
+  readonly store: RecordStore;
+  /** Of this boot. */
+  readonly bootId: string;
+  readonly clock: Clock;
+  /** Told when the store refuses a change, which is repeated by {@link AttachmentRegistry.flush}. */
+  readonly onRefused: (attachment: Attachment, failure: unknown) => void;
+}
+
+export interface Loaded {
+  readonly unreadable: readonly UnreadableRecord[];
+  /** Records of an earlier boot, which were dropped: their namespaces are gone. */
+  readonly outlived: readonly AttachmentRecord[];
+}
+
+/**
+ * What the node remembers of its attachments: in memory, and in a store for the next process.
+ *
+ * A store that refuses does not keep a pod from its network: what it lacks is remembered here and stored later. A process that
+ * ends before that leaves links without records, which the next one keeps as they are. Changes of one attachment come one after
+ * the other, as its lock is held.
+ */
+export class AttachmentRegistry {
+  readonly #options: RegistryOptions;
+  readonly #records = new Map<string, AttachmentRecord>();
+  /** By name of the host interface. */
+  readonly #keysByHostInterface = new Map<string, string>();
+  /** Attachments whose stored record is not what is remembered. */
+  readonly #unstored = new Map<string, Attachment>();
+
+  constructor(options: RegistryOptions) {
+    this.#options = options;
+  }
+
+  /** Takes in what the process before has stored. To be called once, before anything else. @throws Failure STATE_IO */
+  async load(): Promise<Loaded> {
+    const { records, unreadable } = await this.#options.store.load();
+    const isOfThisBoot = (record: AttachmentRecord): boolean => record.bootId === this.#options.bootId;
+    for (const record of records.filter(isOfThisBoot)) this.#remember(record);
+    const outlived = records.filter((record) => !isOfThisBoot(record));
+    for (const { network } of outlived) await this.remove(network.attachment);
+    return { unreadable, outlived };
+  }
+
+  get(attachment: Attachment): AttachmentRecord | undefined {
+    return this.#records.get(formatAttachment(attachment));
+  }
+
+  byHostInterface(name: string): AttachmentRecord | undefined {
+    const key = this.#keysByHostInterface.get(name);
+    return key === undefined ? undefined : this.#records.get(key);
+  }
+
+  all(): AttachmentRecord[] {
+    return [...this.#records.values()];
+  }
+
+  /** Records that a pod is wired in a namespace. Stores nothing when that is recorded already. Never rejects. */
+  async record(network: PodNetwork, identity: NetnsIdentity): Promise<void> {
+    const before = this.get(network.attachment);
+    const nowMs = this.#options.clock.nowMs();
+    const isSameWire = before !== undefined && compareIdentities(before.identity, identity) !== 'other';
+    const createdAtMs = isSameWire ? before.createdAtMs : nowMs;
+    const { bootId } = this.#options;
+    const record: AttachmentRecord = {
+      network,
+      identity,
+      bootId,
+      state: 'attached',
+      createdAtMs,
+      updatedAtMs: nowMs,
+    };
+    if (before && isEqual(before, record)) return;
+    await this.#put(record);
+  }
+
+  /** @returns the record as it is then; undefined where the attachment has none. Never rejects. */
+  async mark(attachment: Attachment, state: RecordState): Promise<AttachmentRecord | undefined> {
+    const before = this.get(attachment);
+    if (!before || before.state === state) return before;
+    const record: AttachmentRecord = { ...before, state, updatedAtMs: this.#options.clock.nowMs() };
+    await this.#put(record);
+    return record;
+  }
+
+  /** Goes back to an earlier record of an attachment, or to none. Never rejects. */
+  async restore(attachment: Attachment, before: AttachmentRecord | undefined): Promise<void> {
+    if (this.get(attachment) === before) return;
+    await (before ? this.#put(before) : this.remove(attachment));
+  }
+
+  /** Never rejects. */
+  async remove(attachment: Attachment): Promise<void> {
+    const key = formatAttachment(attachment);
+    this.#forget(key);
+    await this.#store(attachment);
+  }
+
+  /** Stores what the store has refused before. Never rejects. */
+  async flush(): Promise<void> {
+    for (const attachment of [...this.#unstored.values()]) await this.#store(attachment);
+  }
+
+  async #put(record: AttachmentRecord): Promise<void> {
+    this.#remember(record);
+    await this.#store(record.network.attachment);
+  }
+
+  async #store(attachment: Attachment): Promise<void> {
+    const key = formatAttachment(attachment);
+    const record = this.#records.get(key);
+    try {
+      await (record ? this.#options.store.put(record) : this.#options.store.remove(attachment));
+      this.#unstored.delete(key);
+    } catch (failure) {
+      this.#unstored.set(key, attachment);
+      this.#options.onRefused(attachment, failure);
+    }
+  }
+
+  #remember(record: AttachmentRecord): void {
+    const key = formatAttachment(record.network.attachment);
+    this.#forget(key);
+    this.#records.set(key, record);
+    this.#keysByHostInterface.set(record.network.hostInterfaceName, key);
+  }
+
+  #forget(key: string): void {
+    const name = this.#records.get(key)?.network.hostInterfaceName;
+    if (name !== undefined && this.#keysByHostInterface.get(name) === key) this.#keysByHostInterface.delete(name);
+    this.#records.delete(key);
+  }
+}
+
+function isEqual(a: AttachmentRecord, b: AttachmentRecord): boolean {
+  const timeless = (record: AttachmentRecord): string => encodeRecord({ ...record, createdAtMs: 0, updatedAtMs: 0 });
+  return timeless(a) === timeless(b);
+}
