@@ -156,6 +156,7 @@ export const ZONES = [
       'services/dataplane/attachments',
       'services/dataplane/bird',
       'services/dataplane/cluster',
+      'services/dataplane/mtu',
       'services/dataplane/routing',
     ],
     packages: ['@opentelemetry/api', 'zod'],
@@ -202,10 +203,17 @@ export const ZONES = [
     // SHA-1, which tunnels' MAC addresses are made of.
     builtins: ['node:crypto'],
   },
+  // The MTU of pods, from the node's interfaces and the pools.
+  {
+    path: 'services/dataplane/mtu',
+    zones: ['services/shared', 'services/dataplane/routing', 'services/dataplane/kernel'],
+    packages: [],
+    ...PURE,
+  },
   {
     path: 'services/dataplane/bird',
     zones: ['services/shared', 'services/dataplane/routing', 'services/dataplane/events.ts'],
-    packages: ['@opentelemetry/api', 'zod'],
+    packages: ['@opentelemetry/api', 'yaml', 'zod'],
     ...NODE,
   },
   {

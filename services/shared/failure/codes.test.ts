@@ -55,6 +55,7 @@ describe('codes of the CNI specification', () => {
       11,
       'try again later',
       [
+        'BIRD_UNREACHABLE',
         'CANCELLED',
         'CONFLICT',
         'DEADLINE_EXCEEDED',

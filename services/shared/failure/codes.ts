@@ -247,6 +247,12 @@ export const FAILURE_CODES = {
     retryable: true,
     about: 'The time for the request is over.',
   },
+  BIRD_UNREACHABLE: {
+    status: status.UNAVAILABLE,
+    cni: 11,
+    retryable: true,
+    about: 'BIRD does not answer on its control socket.',
+  },
   CANCELLED: { status: status.CANCELLED, cni: 11, retryable: true, about: 'The caller gave up.' },
   UNIMPLEMENTED: {
     status: status.UNIMPLEMENTED,

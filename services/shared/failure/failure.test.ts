@@ -23,6 +23,7 @@ test('whether it may be repeated is a property of its code', () => {
   expect(new Failure('STORE_UNAVAILABLE', 'x').retryable).toBe(true);
   expect(new Failure('INVALID_REQUEST', 'x').retryable).toBe(false);
   expect(repeated.map(([code]) => code).sort()).toEqual([
+    'BIRD_UNREACHABLE',
     'CANCELLED',
     'CONFLICT',
     'DEADLINE_EXCEEDED',

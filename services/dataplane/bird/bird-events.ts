@@ -1,0 +1,87 @@
+import { metrics } from '@opentelemetry/api';
+import type { Logger } from '@podwire/shared/runtime/log';
+
+import type { BirdStatus, KnownSession } from './bird-status.js';
+
+/** What happened to BIRD and its sessions: counters, gauges, and a log line on each change. */
+export class BirdEvents {
+  readonly #log: Logger;
+  readonly #meter = metrics.getMeter('podwire-dataplane');
+  readonly #configurations = this.#meter.createCounter('podwire.dataplane.bird.configurations', {
+    unit: '{configuration}',
+    description: 'Configurations given to BIRD, by their result',
+  });
+  readonly #changes = this.#meter.createCounter('podwire.dataplane.bird.session.changes', {
+    unit: '{change}',
+    description: 'BGP sessions that were established or lost',
+  });
+  readonly #sessions = this.#meter.createGauge('podwire.dataplane.bird.sessions', {
+    unit: '{session}',
+    description: 'BGP sessions, by whether they are established',
+  });
+  readonly #reachable = this.#meter.createGauge('podwire.dataplane.bird.reachable', {
+    description: 'Whether BIRD answers on its control socket: 1 or 0',
+  });
+
+  constructor(log: Logger) {
+    this.#log = log;
+  }
+
+  configured(sessionCount: number): void {
+    this.#configurations.add(1, { result: 'applied' });
+    this.#log.info({ 'podwire.bird.sessions': sessionCount }, 'BIRD has its configuration');
+  }
+
+  /** BIRD goes on with what it has. */
+  refused(reason: string): void {
+    this.#configurations.add(1, { result: 'refused' });
+    this.#log.error({ reason }, 'BIRD refused its configuration and goes on with the one before');
+  }
+
+  reached(): void {
+    this.#reachable.record(1);
+    this.#log.info('BIRD answers');
+  }
+
+  lost(reason: string): void {
+    this.#reachable.record(0);
+    this.#log.warn({ reason }, 'BIRD does not answer: its routes stay as they are');
+  }
+
+  established({ session, state }: KnownSession): void {
+    this.#changes.add(1, { state: 'established' });
+    const fields = { 'podwire.bird.session': session.name, since: state?.since };
+    this.#log.info(fields, `BGP session with ${session.about} at ${session.neighbour} is established`);
+  }
+
+  down({ session, state }: KnownSession): void {
+    this.#changes.add(1, { state: 'down' });
+    const fields = { 'podwire.bird.session': session.name, state: state?.state, reason: state?.reason };
+    this.#log.warn(fields, `BGP session with ${session.about} at ${session.neighbour} is down`);
+  }
+
+  /** At each look. */
+  seen({ sessions }: BirdStatus): void {
+    const established = sessions.filter(({ state }) => state?.isEstablished === true).length;
+    this.#sessions.record(established, { established: true });
+    this.#sessions.record(sessions.length - established, { established: false });
+  }
+
+  /** The BIRD that this process started. */
+  processEnded(how: string): void {
+    this.#log.warn({ how }, 'BIRD ended; it is started again');
+  }
+
+  processStarted(): void {
+    this.#log.info('BIRD started');
+  }
+
+  processLogged(line: string): void {
+    this.#log.info({ 'podwire.bird.line': line }, 'BIRD says');
+  }
+
+  /** Something went wrong that a later attempt may put right. */
+  failed(error: unknown): void {
+    this.#log.error({ err: error }, 'BIRD could not be looked after; it is tried again');
+  }
+}

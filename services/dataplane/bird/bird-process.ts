@@ -1,0 +1,61 @@
+import { spawn, type ChildProcess } from 'node:child_process';
+
+/** Where BIRD and its files are. */
+export interface BirdFiles {
+  /** The program `bird`, by name or path. */
+  readonly program: string;
+  readonly configPath: string;
+  readonly socketPath: string;
+}
+
+/** What `bird -p` says of a file: nothing, why it is refused, or that there is no such program to ask. */
+export type OfflineCheck =
+  | { readonly kind: 'accepted' }
+  | { readonly kind: 'refused'; readonly reason: string }
+  | { readonly kind: 'unavailable' };
+
+/** Has the program read a configuration without running it. */
+export function checkOffline(program: string, path: string): Promise<OfflineCheck> {
+  return new Promise((resolve) => {
+    const child = spawn(program, ['-p', '-c', path], { stdio: ['ignore', 'ignore', 'pipe'] });
+    let said = '';
+    child.stderr.setEncoding('utf8');
+    child.stderr.on('data', (piece: string) => (said += piece));
+    child.on('error', () => resolve({ kind: 'unavailable' }));
+    child.on('close', (code) => resolve(code === 0 ? { kind: 'accepted' } : { kind: 'refused', reason: said.trim() }));
+  });
+}
+
+/** A BIRD that this process started. */
+export interface BirdProcess {
+  /** Settles when it has ended, with how. */
+  readonly ended: Promise<string>;
+  /** Ends it at once, without a word to its neighbours: they keep its routes for the time of a graceful restart. */
+  kill(): void;
+}
+
+/**
+ * Starts `bird` in the foreground, in recovery from a graceful restart: neighbours that kept this node's routes have kept them
+ * for a reason.
+ * @param tell - is given each line that BIRD logs
+ */
+export function startBird(files: BirdFiles, tell: (line: string) => void): BirdProcess {
+  const child = spawn(files.program, ['-f', '-R', '-c', files.configPath, '-s', files.socketPath], {
+    stdio: ['ignore', 'ignore', 'pipe'],
+  });
+  return { ended: endOf(child, tell), kill: () => child.kill('SIGKILL') };
+}
+
+function endOf(child: ChildProcess, tell: (line: string) => void): Promise<string> {
+  let rest = '';
+  child.stderr?.setEncoding('utf8');
+  child.stderr?.on('data', (piece: string) => {
+    const lines = (rest + piece).split('\n');
+    rest = lines.pop() ?? '';
+    for (const line of lines) tell(line);
+  });
+  return new Promise((resolve) => {
+    child.on('error', (error) => resolve(`could not be started: ${error.message}`));
+    child.on('close', (code, signal) => resolve(signal === null ? `exited with ${code}` : `was ended by ${signal}`));
+  });
+}

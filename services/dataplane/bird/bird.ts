@@ -1,0 +1,280 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { ClusterChange, ClusterView, Follower } from '../routing/cluster.js';
+import { Advertised } from './advertised.js';
+import { renderBird } from './bird-config.js';
+import type { BirdEvents } from './bird-events.js';
+import { checkOffline, startBird, type BirdFiles, type BirdProcess } from './bird-process.js';
+import type { BirdStatus, KnownSession } from './bird-status.js';
+import { ConfigFile } from './config-file.js';
+import { isRefusal, outcomeOf } from './control-reply.js';
+import { openControl, type BirdControl } from './control-socket.js';
+import { readSessions, SHOW_SESSIONS, type SessionState } from './session-state.js';
+import { isReflector, sessionsOf, type Session, type SessionSettings } from './sessions.js';
+
+export interface BirdSettings extends SessionSettings {
+  readonly files: BirdFiles;
+  /** `external`: the operator runs BIRD; `child`: this process does, unless one answers already. */
+  readonly run: 'external' | 'child';
+  /** How often BIRD is asked how its sessions are, and tried again when it is away. */
+  readonly pollMs: number;
+}
+
+export interface BirdOptions {
+  readonly settings: BirdSettings;
+  readonly clock: Clock;
+  readonly events: BirdEvents;
+}
+
+/** How long BIRD may take to answer, and to come up. */
+const REPLY_TIMEOUT_MS = 10_000;
+
+/** How often a BIRD that was just started is tried. */
+const START_POLL_MS = 50;
+
+interface Wanted {
+  readonly text: string;
+  readonly sessions: readonly Session[];
+}
+
+/**
+ * Keeps BIRD as the cluster's state asks for: its configuration on disk and in the daemon, and a look at its sessions.
+ *
+ * All of it happens in one loop, one round after the other. A round connects where there is no connection, has BIRD check and
+ * take the configuration where that is another, and looks at the sessions. It begins with a view that changes something, with a
+ * connection that is lost, or when it is time to look again. Whatever goes wrong in a round, the next one tries again; BIRD, and
+ * its routes in the kernel, stay as they are meanwhile.
+ */
+export class Bird implements Follower {
+  readonly #settings: BirdSettings;
+  readonly #clock: Clock;
+  readonly #events: BirdEvents;
+  readonly #file: ConfigFile;
+  readonly #advertised = new Advertised();
+  readonly #stopping = new AbortController();
+  readonly #loop: Promise<void>;
+  #round = new AbortController();
+  #view: ClusterView | undefined;
+  #isStale = true;
+  #wanted: Wanted | undefined;
+  #control: BirdControl | undefined;
+  /** What BIRD is known to have; undefined after each new connection, as it may be another BIRD. */
+  #applied: string | undefined;
+  #refusal: { readonly text: string; readonly reason: string } | undefined;
+  #isReachable: boolean | undefined;
+  #states: ReadonlyMap<string, SessionState> = new Map();
+  /** By session: what was last told of it. */
+  #told = new Map<string, string>();
+  #process: BirdProcess | undefined;
+  #startedAtMs = Number.NEGATIVE_INFINITY;
+
+  constructor({ settings, clock, events }: BirdOptions) {
+    this.#settings = settings;
+    this.#clock = clock;
+    this.#events = events;
+    this.#file = new ConfigFile(settings.files.configPath);
+    this.#loop = this.#run();
+  }
+
+  follow(view: ClusterView, change: ClusterChange): void {
+    const isOther = this.#advertised.update(view, change);
+    this.#isStale ||= isOther || change.others;
+    // Without this node's registration there are no sessions: BIRD goes on with those of the last one.
+    if (!view.cluster.nodes.has(view.self)) return;
+    this.#view = view;
+    if (this.#isStale) this.#round.abort();
+  }
+
+  status(): BirdStatus {
+    return {
+      isReachable: this.#isReachable,
+      refusal: this.#refusal?.reason,
+      sessions: (this.#wanted?.sessions ?? []).map((session) => this.#known(session)),
+    };
+  }
+
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    this.#round.abort();
+    await this.#loop;
+    if (this.#process) await this.#leave(this.#process);
+    this.#control?.close();
+  }
+
+  async #run(): Promise<void> {
+    while (!this.#stopping.signal.aborted) {
+      this.#round = new AbortController();
+      await this.#attempt();
+      // A change that came meanwhile has ended this round's wait before it began.
+      await this.#clock.sleep(this.#settings.pollMs, this.#round.signal);
+    }
+  }
+
+  async #attempt(): Promise<void> {
+    try {
+      const wanted = this.#render();
+      if (!wanted) return;
+      const control = this.#control ?? (await this.#connect(wanted));
+      if (wanted.text !== this.#applied) await this.#configure(control, wanted);
+      await this.#look(control, wanted);
+    } catch (error) {
+      if (error instanceof Failure && error.code === 'BIRD_UNREACHABLE') this.#lose(error.message);
+      else this.#events.failed(error);
+    }
+  }
+
+  #render(): Wanted | undefined {
+    const view = this.#view;
+    const self = view?.cluster.nodes.get(view.self);
+    if (!view || !self || !this.#isStale) return this.#wanted;
+    this.#isStale = false;
+    const { cluster } = view;
+    const { plan, run } = this.#settings;
+    const sessions = sessionsOf(self, cluster, this.#settings);
+    const text = renderBird({
+      self,
+      pools: [...cluster.pools.values()],
+      sessions,
+      own: this.#advertised.own(),
+      orphans: this.#advertised.orphans(),
+      isReflector: isReflector(self, plan),
+      log: run === 'child' ? 'stderr' : 'syslog',
+    });
+    this.#wanted = { text, sessions };
+    return this.#wanted;
+  }
+
+  /** @throws Failure BIRD_UNREACHABLE */
+  async #connect(wanted: Wanted): Promise<BirdControl> {
+    this.#applied = undefined;
+    const control = await this.#open().catch(async (error: unknown) => {
+      // A BIRD that starts finds what it should do.
+      await this.#prepare(wanted);
+      if (this.#settings.run === 'external' || !(await this.#start())) throw error;
+      return this.#openSoon();
+    });
+    this.#control = control;
+    if (this.#isReachable !== true) this.#events.reached();
+    this.#isReachable = true;
+    return control;
+  }
+
+  #open(): Promise<BirdControl> {
+    const { socketPath } = this.#settings.files;
+    const onLost = (): void => {
+      // An attempt to connect that failed is tried again in due time, a connection that is lost at once.
+      if (!this.#control) return;
+      this.#control = undefined;
+      this.#round.abort();
+    };
+    return openControl({ path: socketPath, clock: this.#clock, replyTimeoutMs: REPLY_TIMEOUT_MS, onLost });
+  }
+
+  /** Connects to a BIRD that was just started, as soon as it lets itself be. */
+  async #openSoon(): Promise<BirdControl> {
+    const endMs = this.#clock.nowMs() + REPLY_TIMEOUT_MS;
+    for (;;) {
+      try {
+        return await this.#open();
+      } catch (error) {
+        if (!this.#process || this.#stopping.signal.aborted || this.#clock.nowMs() > endMs) throw error;
+      }
+      await this.#clock.sleep(START_POLL_MS, this.#stopping.signal);
+    }
+  }
+
+  /** Puts the configuration on disk while there is no BIRD to check it; the program does, where there is one. */
+  async #prepare({ text }: Wanted): Promise<void> {
+    if ((await this.#file.read()) === text) return;
+    await this.#file.propose(text);
+    const check = await checkOffline(this.#settings.files.program, this.#file.candidatePath);
+    if (check.kind === 'refused') await this.#refuse(text, check.reason);
+    else await this.#file.accept();
+  }
+
+  /** @returns whether a BIRD of this process's runs that is worth waiting for; it is started again after a while, not at once */
+  async #start(): Promise<boolean> {
+    if (this.#process) return true;
+    const nowMs = this.#clock.nowMs();
+    if (nowMs - this.#startedAtMs < this.#settings.pollMs) return false;
+    if ((await this.#file.read()) === undefined) return false;
+    this.#startedAtMs = nowMs;
+    const started = startBird(this.#settings.files, (line) => this.#events.processLogged(line));
+    this.#process = started;
+    this.#events.processStarted();
+    void started.ended.then((how) => {
+      this.#process = undefined;
+      if (!this.#stopping.signal.aborted) this.#events.processEnded(how);
+    });
+    return true;
+  }
+
+  /** Has BIRD check the configuration, and take it only then. @throws Failure BIRD_UNREACHABLE */
+  async #configure(control: BirdControl, { text, sessions }: Wanted): Promise<void> {
+    await this.#file.propose(text);
+    const check = await control.ask(`configure check "${this.#file.candidatePath}"`);
+    if (isRefusal(check)) return this.#refuse(text, outcomeOf(check));
+    const before = await this.#file.read();
+    await this.#file.accept();
+    const taken = await control.ask(`configure "${this.#file.path}"`);
+    if (isRefusal(taken)) {
+      await this.#file.propose(before ?? text);
+      if (before !== undefined) await this.#file.accept();
+      return this.#refuse(text, outcomeOf(taken));
+    }
+    this.#applied = text;
+    this.#refusal = undefined;
+    this.#events.configured(sessions.length);
+  }
+
+  async #refuse(text: string, reason: string): Promise<void> {
+    await this.#file.reject();
+    // Tried again in each round, as it may be the file that BIRD could not read; told once.
+    if (this.#refusal?.text !== text || this.#refusal.reason !== reason) this.#events.refused(reason);
+    this.#refusal = { text, reason };
+  }
+
+  async #look(control: BirdControl, { sessions }: Wanted): Promise<void> {
+    const states = readSessions(await control.ask(SHOW_SESSIONS));
+    this.#states = new Map(states.map((state) => [state.name, state]));
+    const told = new Map<string, string>();
+    for (const session of sessions) {
+      const known = this.#known(session);
+      const summary = summaryOf(known.state);
+      const before = this.#told.get(session.name) ?? summaryOf(undefined);
+      told.set(session.name, summary);
+      if (summary === before) continue;
+      if (known.state?.isEstablished === true) this.#events.established(known);
+      else this.#events.down(known);
+    }
+    this.#told = told;
+    this.#events.seen(this.status());
+  }
+
+  #known(session: Session): KnownSession {
+    return { session, state: this.#states.get(session.name) };
+  }
+
+  #lose(reason: string): void {
+    this.#control?.close();
+    this.#states = new Map();
+    if (this.#isReachable !== false) this.#events.lost(reason);
+    this.#isReachable = false;
+  }
+
+  /** Ends a BIRD of this process's so that neighbours and kernel keep its routes until it is back (RFC 4724). */
+  async #leave(process: BirdProcess): Promise<void> {
+    const ended = new AbortController();
+    const over = process.ended.then(() => ended.abort());
+    await this.#control?.ask('graceful restart').catch(() => undefined);
+    await this.#clock.sleep(this.#control ? REPLY_TIMEOUT_MS : 0, ended.signal);
+    process.kill();
+    await over;
+  }
+}
+
+/** What is told again only when it becomes another. */
+function summaryOf(state: SessionState | undefined): string {
+  return state?.isEstablished === true ? 'established' : `down ${state?.reason ?? ''}`;
+}

@@ -1,0 +1,189 @@
+import { formatAddress, parseAddress } from '@podwire/shared/net/address';
+import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
+import { parse, YAMLError } from 'yaml';
+import { z } from 'zod';
+
+/** Nodes by their names; `*` stands for any characters. */
+export type NodePatterns = readonly string[];
+
+/** Somebody outside of the cluster, or a node in a special place, to speak BGP with. */
+export interface ConfiguredPeer {
+  /** For logs and status. */
+  readonly name: string;
+  /** The nodes that speak with it. */
+  readonly nodes: NodePatterns;
+  /** In canonical form. */
+  readonly address: string;
+  readonly asNumber: number;
+  readonly port: number;
+  /** This end's address, in canonical form; undefined: the node's own of the family. */
+  readonly sourceAddress: string | undefined;
+  readonly password: string | undefined;
+  /** Whether the far end connects and this one waits. */
+  readonly passive: boolean;
+}
+
+/** Nodes that pass on to all others what each of them tells, so that not everybody has to speak with everybody (RFC 4456). */
+export interface RouteReflectors {
+  readonly nodes: NodePatterns;
+  /** IPv4 notation. Reflectors of one cluster do not take one another for clients. */
+  readonly clusterId: string;
+}
+
+/** Who speaks BGP with whom. */
+export interface PeerPlan {
+  /** Every node with every other. */
+  readonly mesh: boolean;
+  readonly routeReflectors: readonly RouteReflectors[];
+  readonly peers: readonly ConfiguredPeer[];
+}
+
+/** What there is without a file: the full mesh. */
+export const FULL_MESH: PeerPlan = { mesh: true, routeReflectors: [], peers: [] };
+
+const MAX_AS_NUMBER = 4_294_967_295;
+
+/** The kernel's limit for TCP MD5 signatures (TCP_MD5SIG_MAXKEYLEN), in bytes. */
+const MAX_PASSWORD_BYTES = 80;
+
+const address = z
+  .string()
+  .transform((text) => parseAddress(text))
+  .refine((value) => value !== undefined, 'is not an IP address')
+  .transform((value) => formatAddress(value));
+
+const nodePattern = z
+  .string()
+  .regex(/^[A-Za-z0-9*._-]+$/, 'is not a node name, in which * may stand for any characters');
+const nodePatterns = z.array(nodePattern).min(1, 'names no node');
+const asNumber = z.int('is not a whole number').min(1, 'is below 1').max(MAX_AS_NUMBER, `is above ${MAX_AS_NUMBER}`);
+
+const peer = z.strictObject({
+  name: z.string().regex(/^[A-Za-z0-9._-]{1,63}$/, 'is not 1 to 63 letters, digits, dots, dashes and underscores'),
+  nodes: nodePatterns.default(['*']),
+  address,
+  asNumber,
+  port: z.int('is not a whole number').min(1, 'is below 1').max(65_535, 'is above 65535').default(179),
+  sourceAddress: address.optional(),
+  passwordFile: z.string().regex(/^\//, 'is not an absolute path').optional(),
+  passive: z.boolean('is neither true nor false').default(false),
+});
+
+const peersFile = z.strictObject({
+  mesh: z.boolean('is neither true nor false').optional(),
+  routeReflectors: z
+    .array(
+      z.strictObject({
+        nodes: nodePatterns,
+        clusterId: address.refine((text) => !text.includes(':'), 'is not in IPv4 notation'),
+      }),
+    )
+    .default([]),
+  peers: z.array(peer).default([]),
+});
+
+/**
+ * Reads a peers file, YAML or JSON:
+ *
+ *     mesh: false                  # every node with every other; default: true, but false when there are route reflectors
+ *     routeReflectors:
+ *       - { nodes: [rr-*], clusterId: 192.0.2.254 }
+ *     peers:
+ *       - name: tor-1
+ *         nodes: [rack1-*]         # default: all
+ *         address: 192.0.2.1
+ *         asNumber: 65001
+ *         port: 179
+ *         sourceAddress: 192.0.2.7 # default: the node's own
+ *         passwordFile: /etc/podwire/tor-1.password   # TCP MD5; the text without its last line end
+ *         passive: false           # wait for the far end to connect
+ *
+ * @param read - gives the text of the file at a path: of the peers file and of password files
+ * @throws Failure INVALID_SETTINGS with every fault of the file and the password files at once
+ */
+export async function readPeersFile(path: string, read: (path: string) => Promise<string>): Promise<PeerPlan> {
+  const parsed = peersFile.safeParse(parseText(path, await textOf(path, read)));
+  if (!parsed.success) {
+    const violations = parsed.error.issues.map((issue) => ({ field: fieldOf(issue), reason: issue.message }));
+    throw violationsFailure('INVALID_SETTINGS', `${path} refused`, violations);
+  }
+  const { mesh, routeReflectors, peers } = parsed.data;
+  const passwords = await Promise.all(peers.map(({ passwordFile }) => readPassword(passwordFile, read)));
+  const violations = peers.flatMap(({ name, address: far, sourceAddress }, place): Violation[] => [
+    ...(isNameTaken(name, peers.slice(0, place))
+      ? [{ field: `peers.${place}.name`, reason: `is used twice: ${name}` }]
+      : []),
+    ...(sourceAddress !== undefined && sourceAddress.includes(':') !== far.includes(':')
+      ? [{ field: `peers.${place}.sourceAddress`, reason: `is not of the family of ${far}` }]
+      : []),
+    ...(passwords[place]?.faults ?? []).map((reason) => ({ field: `peers.${place}.passwordFile`, reason })),
+  ]);
+  if (violations.length > 0) throw violationsFailure('INVALID_SETTINGS', `${path} refused`, violations);
+  return {
+    mesh: mesh ?? routeReflectors.length === 0,
+    routeReflectors,
+    peers: peers.map((each, place) => ({
+      name: each.name,
+      nodes: each.nodes,
+      address: each.address,
+      asNumber: each.asNumber,
+      port: each.port,
+      sourceAddress: each.sourceAddress,
+      password: passwords[place]?.password,
+      passive: each.passive,
+    })),
+  };
+}
+
+async function textOf(path: string, read: (path: string) => Promise<string>): Promise<string> {
+  try {
+    return await read(path);
+  } catch (error) {
+    throw new Failure('INVALID_SETTINGS', `${path} cannot be read: ${String(error)}`, { cause: error });
+  }
+}
+
+function parseText(path: string, text: string): unknown {
+  try {
+    return parse(text) ?? {};
+  } catch (error) {
+    if (!(error instanceof YAMLError)) throw error;
+    throw new Failure('INVALID_SETTINGS', `${path} is neither YAML nor JSON: ${error.message}`, { cause: error });
+  }
+}
+
+interface ReadPassword {
+  readonly password: string | undefined;
+  readonly faults: readonly string[];
+}
+
+async function readPassword(path: string | undefined, read: (path: string) => Promise<string>): Promise<ReadPassword> {
+  if (path === undefined) return { password: undefined, faults: [] };
+  let password: string;
+  try {
+    password = (await read(path)).replace(/\r?\n$/, '');
+  } catch (error) {
+    return { password: undefined, faults: [`${path} cannot be read: ${String(error)}`] };
+  }
+  // BIRD's texts have no way to write a quotation mark or a line end.
+  const isWritable = /^[^"\p{Cc}]+$/u.test(password) && Buffer.byteLength(password) <= MAX_PASSWORD_BYTES;
+  const fault = `${path} does not hold 1 to ${MAX_PASSWORD_BYTES} bytes without quotation marks and control characters`;
+  return { password, faults: isWritable ? [] : [fault] };
+}
+
+function isNameTaken(name: string, before: readonly { readonly name: string }[]): boolean {
+  return before.some((other) => other.name === name);
+}
+
+function fieldOf(issue: z.core.$ZodIssue): string {
+  const path = issue.path.map(String);
+  return [...path, ...(issue.code === 'unrecognized_keys' ? [issue.keys.join(', ')] : [])].join('.') || 'the file';
+}
+
+/** Whether a node is one of those that are named. */
+export function matchesNode(patterns: NodePatterns, name: string): boolean {
+  return patterns.some((pattern) => {
+    const parts = pattern.split('*').map((part) => part.replaceAll('.', '\\.'));
+    return new RegExp(`^${parts.join('.*')}$`).test(name);
+  });
+}

@@ -1,0 +1,126 @@
+import { formatAddress, type Family } from '@podwire/shared/net/address';
+
+import type { Cluster, ClusterNode } from '../routing/cluster.js';
+import { matchesNode, type PeerPlan } from './peers-file.js';
+
+/** One BGP session of this node. Each carries the routes of the family that it runs over. */
+export interface Session {
+  /** Of BIRD's protocol; made of the neighbour's address, so that it stays when anything else changes. */
+  readonly name: string;
+  /** With whom, for people: `node b`, `peer tor-1`. */
+  readonly about: string;
+  readonly family: Family;
+  readonly local: string;
+  readonly localAs: number;
+  readonly neighbour: string;
+  readonly neighbourAs: number;
+  readonly port: number;
+  readonly password: string | undefined;
+  readonly passive: boolean;
+  /** The neighbour is a client of this node, a route reflector with this cluster ID. */
+  readonly clientOf: string | undefined;
+}
+
+/** What sessions depend on besides the cluster. */
+export interface SessionSettings {
+  /** The cluster's autonomous system: that of nodes without one of their own. */
+  readonly asNumber: number;
+  readonly plan: PeerPlan;
+}
+
+export const BGP_PORT = 179;
+
+/** Prefix of every protocol in BIRD that is a session of Podwire's. */
+export const SESSION_PREFIX = 'podwire_bgp_';
+
+const FAMILIES: readonly Family[] = [4, 6];
+
+/**
+ * The sessions of one node, in the order of their names. Of several with one address, a configured peer wins over a node, and the
+ * first by name among nodes: a stale registration next to the real one costs no session.
+ */
+export function sessionsOf(self: ClusterNode, { nodes }: Cluster, settings: SessionSettings): Session[] {
+  const found = new Map<string, Session>();
+  const own = new Set(FAMILIES.flatMap((family) => addressOf(self, family) ?? []));
+  const add = (session: Session | undefined): void => {
+    if (session && !own.has(session.neighbour) && !found.has(session.name)) found.set(session.name, session);
+  };
+  for (const peer of settings.plan.peers) {
+    if (!matchesNode(peer.nodes, self.name)) continue;
+    const family = peer.address.includes(':') ? 6 : 4;
+    const local = peer.sourceAddress ?? addressOf(self, family);
+    if (local === undefined) continue;
+    add({
+      name: SESSION_PREFIX + peer.address,
+      about: `peer ${peer.name}`,
+      family,
+      local,
+      localAs: asOf(self, settings),
+      neighbour: peer.address,
+      neighbourAs: peer.asNumber,
+      port: peer.port,
+      password: peer.password,
+      passive: peer.passive,
+      clientOf: undefined,
+    });
+  }
+  for (const peer of [...nodes.values()].sort(byName)) {
+    if (peer.name === self.name || !speak(self, peer, settings.plan)) continue;
+    for (const family of FAMILIES) add(nodeSession(self, { peer, family }, settings));
+  }
+  return [...found.values()].sort(byName);
+}
+
+/** Whether the node passes on what others tell it. */
+export function isReflector(node: ClusterNode, plan: PeerPlan): boolean {
+  return clusterIdOf(node, plan) !== undefined;
+}
+
+function speak(self: ClusterNode, peer: ClusterNode, plan: PeerPlan): boolean {
+  return plan.mesh || isReflector(self, plan) || isReflector(peer, plan);
+}
+
+function nodeSession(
+  self: ClusterNode,
+  { peer, family }: { readonly peer: ClusterNode; readonly family: Family },
+  settings: SessionSettings,
+): Session | undefined {
+  const local = addressOf(self, family);
+  const neighbour = addressOf(peer, family);
+  if (local === undefined || neighbour === undefined) return undefined;
+  const localAs = asOf(self, settings);
+  const neighbourAs = asOf(peer, settings);
+  const clusterId = clusterIdOf(self, settings.plan);
+  // Reflectors and clients are of one autonomous system; to others everything is told anyway.
+  const isClient = clusterId !== undefined && clusterIdOf(peer, settings.plan) === undefined && localAs === neighbourAs;
+  return {
+    name: SESSION_PREFIX + neighbour,
+    about: `node ${peer.name}`,
+    family,
+    local,
+    localAs,
+    neighbour,
+    neighbourAs,
+    port: BGP_PORT,
+    password: undefined,
+    passive: false,
+    clientOf: isClient ? clusterId : undefined,
+  };
+}
+
+function clusterIdOf(node: ClusterNode, plan: PeerPlan): string | undefined {
+  return plan.routeReflectors.find(({ nodes }) => matchesNode(nodes, node.name))?.clusterId;
+}
+
+function asOf(node: ClusterNode, { asNumber }: SessionSettings): number {
+  return node.asNumber ?? asNumber;
+}
+
+function addressOf(node: ClusterNode, family: Family): string | undefined {
+  const address = (family === 4 ? node.ipv4 : node.ipv6)?.address;
+  return address && formatAddress(address);
+}
+
+function byName(a: { readonly name: string }, b: { readonly name: string }): number {
+  return a.name < b.name ? -1 : a.name > b.name ? 1 : 0;
+}
