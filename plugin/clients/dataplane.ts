@@ -56,8 +56,11 @@ async function isListed(peer: RepeatingPeer, attachment: Attachment, limits: Lim
   return false;
 }
 
+/** What the plugin leaves to podwire-dataplane: the routes, and the kernel's defaults. */
+const LEFT_OPEN = { routes: [], sourcePrefixes: [], txQueueLength: 0, queueCount: 0 };
+
 function messageOf({ addresses, ...pod }: WantedPod): PodNetwork {
-  return { ...pod, addresses: [...addresses], routes: [] };
+  return { ...pod, ...LEFT_OPEN, addresses: [...addresses] };
 }
 
 function interfaceOf({ name, macAddress }: InterfaceMessage): Interface {

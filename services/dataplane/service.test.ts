@@ -57,6 +57,9 @@ function podMessage(name: string, address: string): PodNetwork {
     routes: [],
     mtuBytes: 0,
     ipForwarding: true,
+    sourcePrefixes: [],
+    txQueueLength: 0,
+    queueCount: 0,
   };
 }
 

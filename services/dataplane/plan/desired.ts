@@ -4,7 +4,7 @@ import type { Address, Family } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import { GATEWAY, HOST_LINK_LOCAL } from './gateway.js';
-import type { PodNetwork } from './pod-network.js';
+import type { NodeDefaults, PodNetwork } from './pod-network.js';
 import type { LinkSpec, Neighbour, Route, SysctlKey } from './step.js';
 
 /**
@@ -18,6 +18,9 @@ export const ROUTE_PROTOCOL = 87;
  * that `ip -6 route` gives.
  */
 export const METRIC: Readonly<Record<Family, number>> = { 4: 0, 6: 1024 };
+
+/** Where nothing else is known: Ethernet's. */
+export const USUAL_MTU_BYTES = 1500;
 
 /** Begins the alias of every host interface that Podwire made. */
 const ALIAS_PREFIX = 'podwire:';
@@ -66,14 +69,22 @@ export function attachmentOfAlias(alias: string | null): Attachment | undefined 
 }
 
 /** The kernel's state that gives a pod its network (calico.md 4.6 to 4.8), of the families that it has addresses of. */
-export function desired(network: PodNetwork): Wanted {
-  return { attachment: network.attachment, host: hostEnd(network), pod: podEnd(network) };
+export function desired(network: PodNetwork, node: NodeDefaults = { mtuBytes: USUAL_MTU_BYTES }): Wanted {
+  const { attachment, hostInterfaceName, mac, txQueueLength, queueCount } = network;
+  const common = { mtuBytes: network.mtuBytes ?? node.mtuBytes, txQueueLength, queueCount };
+  return {
+    attachment,
+    host: hostEnd(network, { name: hostInterfaceName, mac: HOST_MAC, ...common }),
+    pod: podEnd(network, { name: attachment.interfaceName, mac, ...common }),
+  };
 }
 
-function hostEnd({ attachment, hostInterfaceName: name, addresses, mtuBytes }: PodNetwork): WantedEnd {
+function hostEnd({ attachment, addresses, sourcePrefixes }: PodNetwork, link: LinkSpec): WantedEnd {
+  const { name } = link;
   const families = familiesOf(addresses);
+  const hasOtherSources = sourcePrefixes.some(({ family }) => family === 4);
   return {
-    link: { name, mac: HOST_MAC, mtuBytes },
+    link,
     alias: aliasOf(attachment),
     // The kernel makes it too, but only when both ends are up, and not where `addr_gen_mode` is another.
     addresses: families.includes(6) ? [HOST_LINK_LOCAL] : [],
@@ -81,8 +92,9 @@ function hostEnd({ attachment, hostInterfaceName: name, addresses, mtuBytes }: P
     neighbours: [],
     sysctls: [
       ...(families.includes(4) ? hostSysctls4(name) : []),
-      // Strict: a pod sends from its own addresses alone. Without an address of IPv4, from none.
-      ofLink(['net', 'ipv4', 'conf', name, 'rp_filter'], '1'),
+      // Strict: a pod sends from its own addresses alone; without one of IPv4, from none. With further prefixes the guard of
+      // `kernel/nft` does this. A loose filter would let the pod send from whatever the node has a route to.
+      ofLink(['net', 'ipv4', 'conf', name, 'rp_filter'], hasOtherSources ? '0' : '1'),
       ...(families.includes(6) ? hostSysctls6(name) : []),
       // A pod must not reconfigure the node by router advertisements. The key is missing where IPv6 is off.
       { ...ofLink(['net', 'ipv6', 'conf', name, 'accept_ra'], '0'), optional: true },
@@ -115,8 +127,8 @@ function hostSysctls6(name: string): WantedSysctl[] {
   ];
 }
 
-function podEnd({ attachment, mac, addresses, routes, mtuBytes, ipForwarding }: PodNetwork): WantedEnd {
-  const name = attachment.interfaceName;
+function podEnd({ addresses, routes, ipForwarding }: PodNetwork, link: LinkSpec): WantedEnd {
+  const { name } = link;
   const families = familiesOf(addresses);
   const forwarding = ipForwarding ? '1' : '0';
   const viaGateway = routes.map((prefix): Route => {
@@ -125,7 +137,7 @@ function podEnd({ attachment, mac, addresses, routes, mtuBytes, ipForwarding }: 
     return { destination: formatPrefix(prefix), device: name, metric: METRIC[family], ...route };
   });
   return {
-    link: { name, mac, mtuBytes },
+    link,
     alias: undefined,
     addresses: addresses.map((address) => formatPrefix(hostPrefix(address))),
     // A link-local next hop needs no route of its own.

@@ -143,7 +143,8 @@ interface LinkAttribute {
   readonly previous: LinkChange;
 }
 
-function linkAttributes({ link: { mac, mtuBytes }, alias }: WantedEnd, link: ObservedLink): LinkAttribute[] {
+function linkAttributes({ link: wanted, alias }: WantedEnd, link: ObservedLink): LinkAttribute[] {
+  const { mac, mtuBytes, txQueueLength } = wanted;
   const state = (up: boolean) => (up ? 'up' : 'down');
   return [
     {
@@ -160,6 +161,17 @@ function linkAttributes({ link: { mac, mtuBytes }, alias }: WantedEnd, link: Obs
       change: { mtuBytes },
       previous: { mtuBytes: link.mtuBytes },
     },
+    ...(txQueueLength === undefined
+      ? []
+      : [
+          {
+            name: 'txqueuelen',
+            is: String(txQueueLength),
+            was: String(link.txQueueLength),
+            change: { txQueueLength },
+            previous: { txQueueLength: link.txQueueLength },
+          },
+        ]),
     ...(alias === undefined
       ? []
       : [

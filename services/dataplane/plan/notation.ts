@@ -69,14 +69,19 @@ function ip({ side }: { readonly side: Side }, command: string): string {
   return `ip ${side === 'pod' ? '-n pod ' : ''}${command}`;
 }
 
-function formatSpec({ name, mac, mtuBytes }: LinkSpec): string {
-  return `${name} address ${mac} mtu ${mtuBytes}`;
+function formatSpec({ name, mac, mtuBytes, txQueueLength, queueCount }: LinkSpec): string {
+  return [
+    `${name} address ${mac} mtu ${mtuBytes}`,
+    txQueueLength === undefined ? '' : ` txqueuelen ${txQueueLength}`,
+    queueCount === undefined ? '' : ` numtxqueues ${queueCount} numrxqueues ${queueCount}`,
+  ].join('');
 }
 
-function formatChange({ up, alias, mac, mtuBytes }: LinkChange): string {
+function formatChange({ up, alias, mac, mtuBytes, txQueueLength }: LinkChange): string {
   return [
     mac === undefined ? '' : ` address ${mac}`,
     mtuBytes === undefined ? '' : ` mtu ${mtuBytes}`,
+    txQueueLength === undefined ? '' : ` txqueuelen ${txQueueLength}`,
     alias === undefined ? '' : ` alias ${JSON.stringify(alias)}`,
     up === undefined ? '' : up ? ' up' : ' down',
   ].join('');

@@ -12,8 +12,10 @@ export function asWanted(network: PodNetwork): Observed {
 }
 
 function endAsWanted(wanted: WantedEnd, indexes: Pick<ObservedLink, 'index' | 'peerIndex'>): ObservedEnd {
+  const { txQueueLength = 1000, queueCount = 2 } = wanted.link;
+  const queues = { txQueueLength, queueCount };
   return {
-    link: { ...wanted.link, ...indexes, kind: 'veth', alias: wanted.alias ?? null, up: true, running: true },
+    link: { ...wanted.link, ...queues, ...indexes, kind: 'veth', alias: wanted.alias ?? null, up: true, running: true },
     addresses: wanted.addresses,
     routes: wanted.routes.map((route): ObservedRoute => {
       return { ...route, deviceAlias: wanted.alias ?? null, unicast: true };

@@ -10,6 +10,10 @@ export interface ObservedLink {
   /** Null where the device has none of six bytes. */
   readonly mac: string | null;
   readonly mtuBytes: number;
+  /** Packets that may wait to be sent. */
+  readonly txQueueLength: number;
+  /** Of transmit queues. */
+  readonly queueCount: number;
   readonly alias: string | null;
   /** The administrator's wish. */
   readonly up: boolean;

@@ -34,6 +34,9 @@ export function podNetwork(containerId: string, rest: Partial<PodNetwork> = {}):
     routes: [DEFAULT_ROUTE],
     mtuBytes: 1500,
     ipForwarding: false,
+    sourcePrefixes: [],
+    txQueueLength: undefined,
+    queueCount: undefined,
     ...rest,
   };
 }

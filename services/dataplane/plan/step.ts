@@ -8,6 +8,10 @@ export interface LinkSpec {
   readonly name: string;
   readonly mac: Mac;
   readonly mtuBytes: number;
+  /** Packets that may wait to be sent; undefined: the kernel's default. */
+  readonly txQueueLength: number | undefined;
+  /** Of transmit queues and of receive queues; undefined: the kernel's default. Not to be changed later. */
+  readonly queueCount: number | undefined;
 }
 
 /** Attributes of a link that can be changed; those left out stay as they are. */
@@ -17,6 +21,7 @@ export interface LinkChange {
   readonly alias?: string;
   readonly mac?: Mac;
   readonly mtuBytes?: number;
+  readonly txQueueLength?: number;
 }
 
 /** A unicast route in the main table. */

@@ -56,8 +56,23 @@ export function obstacleTo(wanted: Wanted, observed: Observed): Obstacle | undef
     return { ...foreignLink('pod', pod.link), failure: interfaceExists(pod.link) };
   }
   return (
-    nodeRouteTaken({ wanted: wanted.host, observed: host }) ?? podRouteBlocked({ wanted: wanted.pod, observed: pod })
+    queueCountDiffers(wanted.host, host.link) ??
+    nodeRouteTaken({ wanted: wanted.host, observed: host }) ??
+    podRouteBlocked({ wanted: wanted.pod, observed: pod })
   );
+}
+
+/** The kernel gives a link its queues at creation, and making the wire anew would cut the pod off. */
+function queueCountDiffers({ link: wanted }: WantedEnd, found: ObservedLink | undefined): Obstacle | undefined {
+  const { name, queueCount } = wanted;
+  if (queueCount === undefined || !found || found.queueCount === queueCount) return undefined;
+  const failure = new Failure(
+    'INTERFACE_EXISTS',
+    `host interface ${name} has ${found.queueCount} queues, and ${queueCount} are asked for: their number is given at ` +
+      'creation; detach the pod, and attach it again',
+    { details: { interface: name } },
+  );
+  return { object: `host link ${name} numtxqueues`, actual: String(found.queueCount), failure };
 }
 
 function foreignLink(side: Side, { name, kind, alias }: ObservedLink) {
@@ -155,7 +170,7 @@ export function nothingObserved(podSysctls: ReadonlyMap<string, string | null>):
 }
 
 function bareEnd(wanted: WantedEnd, observed: ObservedEnd): ObservedEnd {
-  const { name, mac, mtuBytes } = wanted.link;
+  const { name, mac, mtuBytes, txQueueLength = 0, queueCount = 0 } = wanted.link;
   const ofNamespace = wanted.sysctls.filter((sysctl) => sysctl.device === undefined);
   const kept = ofNamespace.flatMap(({ key }): [string, string | null][] => {
     const value = observed.sysctls.get(keyText(key));
@@ -164,7 +179,7 @@ function bareEnd(wanted: WantedEnd, observed: ObservedEnd): ObservedEnd {
   const unknownIndex = 0;
   const state = { alias: null, up: false, running: false, index: unknownIndex, peerIndex: unknownIndex };
   return {
-    link: { name, mac, mtuBytes, kind: 'veth', ...state },
+    link: { name, mac, mtuBytes, txQueueLength, queueCount, kind: 'veth', ...state },
     addresses: [],
     routes: observed.routes.filter((route) => route.device !== name),
     neighbours: [],

@@ -16,6 +16,9 @@ const good = (): PodNetworkMessage => ({
   routes: [],
   mtuBytes: 0,
   ipForwarding: false,
+  sourcePrefixes: [],
+  txQueueLength: 0,
+  queueCount: 0,
 });
 
 const read = (message: PodNetworkMessage | undefined) => checked('Test', (checks) => readPodNetwork(message, checks));
@@ -40,8 +43,11 @@ describe('a pod', () => {
       netns: '/run/netns/abc',
       hostInterfaceName: 'podw0123',
       mac: '02:00:00:00:00:01',
-      mtuBytes: 1500,
+      mtuBytes: undefined,
       ipForwarding: false,
+      sourcePrefixes: [],
+      txQueueLength: undefined,
+      queueCount: undefined,
     });
     expect(addresses.map(formatAddress)).toEqual(['10.65.0.7']);
     expect(routes.map(formatPrefix)).toEqual(['0.0.0.0/0']);
@@ -62,9 +68,14 @@ describe('a pod', () => {
       ipForwarding: true,
       routes: ['10.0.0.0/8'],
       macAddress: '02:00:00:00:00:AB',
+      sourcePrefixes: ['192.0.2.0/24', '0.0.0.0/0'],
+      txQueueLength: 500,
+      queueCount: 4096,
     };
-    const { routes, ...rest } = read(message);
+    const { routes, sourcePrefixes, ...rest } = read(message);
     expect(rest).toMatchObject({ mtuBytes: 68, ipForwarding: true, mac: '02:00:00:00:00:ab' });
+    expect(rest).toMatchObject({ txQueueLength: 500, queueCount: 4096 });
+    expect(sourcePrefixes.map(formatPrefix)).toEqual(['192.0.2.0/24', '0.0.0.0/0']);
     expect(routes.map(formatPrefix)).toEqual(['10.0.0.0/8']);
   });
 
@@ -122,6 +133,12 @@ describe('a pod', () => {
     ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['ff00::/8'] }, /no gateway leads to/],
     ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['::/96'] }, /no gateway leads to/],
     ['pod.routes[0]', { routes: ['169.254.1.1/32'] }, /gateway itself/],
+    ['pod.mtu_bytes', { addresses: ['fd65::7/128'], mtuBytes: 1279 }, /1280 to 65535 for a pod with IPv6/],
+    ['pod.queue_count', { queueCount: 4097 }, /1 to 4096/],
+    ['pod.source_prefixes[0]', { sourcePrefixes: ['10.0.0.1/8'] }, /host bits/],
+    ['pod.source_prefixes[0]', { sourcePrefixes: ['fd00::/8'] }, /IPv6, of which the pod has no address/],
+    ['pod.source_prefixes[0]', { sourcePrefixes: ['127.0.0.0/8'] }, /loopback/],
+    ['pod.source_prefixes[1]', { sourcePrefixes: ['10.0.0.0/8', '10.0.0.0/8'] }, /repeats \[0\]/],
     ['pod.routes[1]', { routes: ['10.0.0.0/8', '10.0.0.0/8'] }, /repeats \[0\]/],
   ])('is refused for %s in %j', (field, change, reason) => {
     const found = violations({ ...good(), ...change });
@@ -139,15 +156,20 @@ describe('a pod', () => {
       routes: ['x'],
       mtuBytes: 1,
       ipForwarding: false,
+      sourcePrefixes: ['x'],
+      txQueueLength: 0,
+      queueCount: 5000,
     };
     expect(Object.keys(violations(wrong))).toEqual([
       'pod.attachment',
       'pod.netns',
       'pod.host_interface_name',
       'pod.mac_address',
-      'pod.mtu_bytes',
       'pod.addresses[0]',
+      'pod.mtu_bytes',
+      'pod.queue_count',
       'pod.routes[0]',
+      'pod.source_prefixes[0]',
     ]);
   });
 

@@ -3,7 +3,14 @@ import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net
 import { attachmentFaults, interfaceNameFault, type Attachment } from '@podwire/shared/attachment/attachment';
 import { familyBits, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
-import { defaultRoute, parsePrefix, prefixContains, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
+import {
+  defaultRoute,
+  formatPrefix,
+  parsePrefix,
+  prefixContains,
+  splitCidr,
+  type Prefix,
+} from '@podwire/shared/net/prefix';
 import type { Checks } from '@podwire/shared/rpc/checks';
 
 import { familiesOf } from '../plan/desired.js';
@@ -19,9 +26,11 @@ const ATTACHMENT_FIELDS: Readonly<Record<keyof Attachment, string>> = {
   interfaceName: 'interface_name',
 };
 
-const USUAL_MTU_BYTES = 1500;
 const MTU_MIN_BYTES = 68;
+/** With a smaller one the kernel takes IPv6 off the link (RFC 8200, section 5). */
+const IPV6_MTU_MIN_BYTES = 1280;
 const MTU_MAX_BYTES = 65_535;
+const QUEUE_COUNT_MAX = 4096;
 
 /** Ranges in which no pod can have an address, each with what it is for. */
 const UNUSABLE: readonly (readonly [cidr: string, purpose: string])[] = [
@@ -51,8 +60,9 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
     'pod.mac_address',
     mac === undefined ? `is ${quote(pod.macAddress)}: no unicast MAC address` : undefined,
   );
-  check?.check('pod.mtu_bytes', mtuFault(pod.mtuBytes));
   const addresses = readAddresses(pod.addresses, check);
+  check?.check('pod.mtu_bytes', mtuFault(pod.mtuBytes, familiesOf(addresses)));
+  check?.check('pod.queue_count', queueCountFault(pod.queueCount));
   return {
     attachment,
     netns: pod.netns,
@@ -60,9 +70,19 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
     mac: mac ?? '',
     addresses,
     routes:
-      pod.routes.length > 0 ? readRoutes(pod.routes, { addresses, check }) : familiesOf(addresses).map(defaultRoute),
-    mtuBytes: pod.mtuBytes === 0 ? USUAL_MTU_BYTES : pod.mtuBytes,
+      pod.routes.length > 0
+        ? readPrefixes(pod.routes, { at: 'pod.routes', addresses, check, faultOf: routeFault })
+        : familiesOf(addresses).map(defaultRoute),
+    mtuBytes: orUndefined(pod.mtuBytes),
     ipForwarding: pod.ipForwarding,
+    sourcePrefixes: readPrefixes(pod.sourcePrefixes, {
+      at: 'pod.source_prefixes',
+      addresses,
+      check,
+      faultOf: sourcePrefixFault,
+    }),
+    txQueueLength: orUndefined(pod.txQueueLength),
+    queueCount: orUndefined(pod.queueCount),
   };
 }
 
@@ -75,7 +95,15 @@ const ABSENT_POD: PodNetworkMessage = {
   routes: [],
   mtuBytes: 0,
   ipForwarding: false,
+  sourcePrefixes: [],
+  txQueueLength: 0,
+  queueCount: 0,
 };
+
+/** Zero stands for nothing in the contract. */
+function orUndefined(value: number): number | undefined {
+  return value === 0 ? undefined : value;
+}
 
 interface Place {
   /** Path of the message's field. */
@@ -105,9 +133,15 @@ function netnsFault(path: string): string | undefined {
   return path.startsWith('/') ? undefined : `is ${quote(path)}: not an absolute path`;
 }
 
-function mtuFault(mtuBytes: number): string | undefined {
-  const isRight = mtuBytes === 0 || (mtuBytes >= MTU_MIN_BYTES && mtuBytes <= MTU_MAX_BYTES);
-  return isRight ? undefined : `is ${mtuBytes}; it has to be 0 or from ${MTU_MIN_BYTES} to ${MTU_MAX_BYTES}`;
+function mtuFault(mtuBytes: number, families: readonly Family[]): string | undefined {
+  const leastBytes = families.includes(6) ? IPV6_MTU_MIN_BYTES : MTU_MIN_BYTES;
+  if (mtuBytes === 0 || (mtuBytes >= leastBytes && mtuBytes <= MTU_MAX_BYTES)) return undefined;
+  const why = leastBytes > MTU_MIN_BYTES && mtuBytes >= MTU_MIN_BYTES ? ' for a pod with IPv6 addresses' : '';
+  return `is ${mtuBytes}; it has to be 0 or from ${leastBytes} to ${MTU_MAX_BYTES}${why}`;
+}
+
+function queueCountFault(count: number): string | undefined {
+  return count > QUEUE_COUNT_MAX ? `is ${count}; it has to be 0, or from 1 to ${QUEUE_COUNT_MAX}` : undefined;
 }
 
 function readAddresses(cidrs: readonly string[], check: Checks | undefined): Address[] {
@@ -133,29 +167,40 @@ function contains(range: string, inner: Address | Prefix): boolean {
   return parsed.ok && prefixContains(parsed.prefix, inner);
 }
 
-interface RouteScope {
+interface PrefixList {
+  /** Path of the message's field. */
+  readonly at: string;
   readonly addresses: readonly Address[];
   readonly check: Checks | undefined;
+  /** What is wrong with a prefix of a family that the pod has an address of. */
+  readonly faultOf: (prefix: Prefix) => string | undefined;
 }
 
-function readRoutes(cidrs: readonly string[], { addresses, check }: RouteScope): Prefix[] {
+function readPrefixes(cidrs: readonly string[], { at, addresses, check, faultOf }: PrefixList): Prefix[] {
   const families = familiesOf(addresses);
+  // Of addresses that could not be read nobody knows the families.
+  const isStrange = ({ family }: Prefix) => families.length > 0 && !families.includes(family);
+  const fault = (prefix: Prefix) =>
+    isStrange(prefix) ? `is of IPv${prefix.family}, of which the pod has no address` : faultOf(prefix);
   return cidrs.flatMap((cidr, position) => {
     const parsed = parsePrefix(cidr);
-    const fault = parsed.ok ? routeFault(parsed.prefix, families) : `is ${quote(cidr)}: ${parsed.fault}`;
-    check?.check(`pod.routes[${position}]`, fault ?? repeatFault(cidrs, position));
+    const reason = parsed.ok ? fault(parsed.prefix) : `is ${quote(cidr)}: ${parsed.fault}`;
+    check?.check(`${at}[${position}]`, reason ?? repeatFault(cidrs, position));
     return parsed.ok ? [parsed.prefix] : [];
   });
 }
 
-function routeFault(prefix: Prefix, families: readonly Family[]): string | undefined {
+function routeFault(prefix: Prefix): string | undefined {
   const { family, length, value } = prefix;
-  // Of addresses that could not be read nobody knows the families.
-  if (families.length > 0 && !families.includes(family)) return `is of IPv${family}, of which the pod has no address`;
   const isGateway = length === familyBits(family) && value === GATEWAY_ADDRESS[family].value;
   if (isGateway) return `is ${GATEWAY[family]}, the gateway itself, to which every pod has a route`;
   const unroutable = UNROUTABLE.find((range) => contains(range, prefix));
   return unroutable && `is of ${unroutable}, which no gateway leads to`;
+}
+
+function sourcePrefixFault(prefix: Prefix): string | undefined {
+  const unusable = UNUSABLE.find(([range]) => contains(range, prefix));
+  return unusable && `is ${formatPrefix(prefix)}, of ${unusable[0]}, which is for ${unusable[1]}`;
 }
 
 function repeatFault(list: readonly string[], position: number): string | undefined {

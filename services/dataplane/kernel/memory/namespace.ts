@@ -20,6 +20,8 @@ export interface MemoryLink {
   readonly kind: string;
   mac: Mac;
   mtuBytes: number;
+  txQueueLength: number;
+  readonly queueCount: number;
   alias: string;
   up: boolean;
   /** The other end of a veth pair, and where it is. */
@@ -64,9 +66,16 @@ const NAMESPACE_SYSCTLS_IPV6: Sysctls = {
   'net/ipv6/conf/default/forwarding': '0',
 };
 
+/** What the kernel gives a veth that asks for nothing: a length, and as many queues as there are processors. */
+const TX_QUEUE_LENGTH = 1000;
+const PROCESSORS = 2;
+
 const MTU_MIN_BYTES = 68;
 const MTU_MAX_BYTES = 65_535;
 const ALIAS_MAX_BYTES = 255;
+
+/** What a link cannot be made without. */
+type NamedLink = Pick<LinkSpec, 'name' | 'mac' | 'mtuBytes'>;
 
 /** One network namespace of the fake kernel, with the real one's rules as far as Podwire's steps can meet them. */
 export class MemoryNamespace {
@@ -96,10 +105,12 @@ export class MemoryNamespace {
   }
 
   /** Makes one end of a pair, or a link of another kind. */
-  addLink({ name, mac, mtuBytes }: LinkSpec, kind: string): MemoryLink {
+  addLink({ name, mac, mtuBytes, ...queues }: Partial<LinkSpec> & NamedLink, kind: string): MemoryLink {
     if (this.has(name)) throw new Errno('EEXIST', `link ${name} exists`);
     checkMtu(mtuBytes);
-    const link = { index: this.#nextIndex++, name, kind, mac, mtuBytes, alias: '', up: false, peer: undefined };
+    const { txQueueLength = TX_QUEUE_LENGTH, queueCount = PROCESSORS } = queues;
+    const state = { alias: '', up: false, peer: undefined };
+    const link = { index: this.#nextIndex++, name, kind, mac, mtuBytes, txQueueLength, queueCount, ...state };
     this.links.push(link);
     for (const [key, value] of Object.entries(this.#linkSysctls)) {
       const source = INHERITED[key];
@@ -120,10 +131,11 @@ export class MemoryNamespace {
     if (peer?.link.peer) peer.namespace.removeLink(peer.link);
   }
 
-  setLink(link: MemoryLink, { up, alias, mac, mtuBytes }: LinkChange): void {
+  setLink(link: MemoryLink, { up, alias, mac, mtuBytes, txQueueLength }: LinkChange): void {
     // With its MAC address a link loses its neighbours, permanent ones too (neigh_changeaddr, net/core/neighbour.c).
     if (mac !== undefined && mac !== link.mac) removeWhere(this.neighbours, ({ device }) => device === link.name);
     if (mac !== undefined) link.mac = mac;
+    if (txQueueLength !== undefined) link.txQueueLength = txQueueLength;
     if (mtuBytes !== undefined) {
       checkMtu(mtuBytes);
       link.mtuBytes = mtuBytes;
@@ -209,8 +221,9 @@ export class MemoryNamespace {
   /** What is there, as `ip` and `sysctl` would print it; sysctls of links only where they differ from the kernel's defaults. */
   print(): string[] {
     const links = this.links.map(
-      ({ name, kind, mac, mtuBytes, alias, up }) =>
+      ({ name, kind, mac, mtuBytes, txQueueLength, alias, up }) =>
         `link ${name} ${kind} address ${mac} mtu ${mtuBytes} ${up ? 'up' : 'down'}` +
+        (txQueueLength === TX_QUEUE_LENGTH ? '' : ` qlen ${txQueueLength}`) +
         (alias === '' ? '' : ` alias "${alias}"`),
     );
     const defaults = new Map([
@@ -273,13 +286,9 @@ function isInPlaceOf({ destination, metric }: Route): (other: Route) => boolean 
 }
 
 /** A link as the kernel shows it. */
-export function show({ name, index, kind, mac, mtuBytes, alias, up, peer }: MemoryLink): ObservedLink {
+export function show({ alias, up, peer, ...link }: MemoryLink): ObservedLink {
   return {
-    name,
-    index,
-    kind,
-    mac,
-    mtuBytes,
+    ...link,
     alias: alias === '' ? null : alias,
     up,
     running: up && (peer?.link.up ?? true),

@@ -31,13 +31,15 @@ export async function getLink(
 }
 
 export function toObservedLink(link: Link): ObservedLink {
-  const { name, index, kind, mac, mtuBytes, up, flags, linkedIndex, linkedNamespaceId } = link;
+  const { name, index, kind, mac, mtuBytes, txQueueLength, up, flags, linkedIndex, linkedNamespaceId } = link;
   return {
     name,
     index,
     kind,
     mac,
     mtuBytes,
+    txQueueLength,
+    queueCount: link.txQueueCount,
     alias: link.alias,
     up,
     running: up && (flags & IFF_LOWER_UP) !== 0,

@@ -1,6 +1,6 @@
 import type { LinkSelector, Namespace, Step as Request } from '@podwire/netlink';
 
-import type { Neighbour, Route, Step } from '../../plan/step.js';
+import type { LinkSpec, Neighbour, Route, Step } from '../../plan/step.js';
 
 /** What a step needs besides itself. */
 export interface RequestContext {
@@ -13,7 +13,7 @@ export interface RequestContext {
 export function toRequest(step: Exclude<Step, { type: 'link-delete' }>, { pod, select }: RequestContext): Request {
   switch (step.type) {
     case 'link-add':
-      return { type: 'link.add', kind: 'veth', ...step.link, peer: { ...step.peer, namespace: pod } };
+      return { type: 'link.add', kind: 'veth', ...newLink(step.link), peer: { ...newLink(step.peer), namespace: pod } };
     case 'link-set':
       return { type: 'link.set', link: select(step.name), ...step.change };
     case 'address-add':
@@ -38,6 +38,16 @@ export function toRequest(step: Exclude<Step, { type: 'link-delete' }>, { pod, s
 }
 
 type Select = RequestContext['select'];
+
+function newLink({ name, mac, mtuBytes, txQueueLength, queueCount }: LinkSpec) {
+  return {
+    name,
+    mac,
+    mtuBytes,
+    ...(txQueueLength === undefined ? {} : { txQueueLength }),
+    ...(queueCount === undefined ? {} : { txQueueCount: queueCount, rxQueueCount: queueCount }),
+  };
+}
 
 function addressFields({ device, address }: { readonly device: string; readonly address: string }, select: Select) {
   const isIpv6 = address.includes(':');

@@ -32,17 +32,29 @@ export interface PodNetwork {
   hostInterfaceName: string;
   /** MAC address of the pod's end: unicast, lower case with colons. */
   macAddress: string;
-  /** The pod's addresses as CIDRs of full length (`10.65.0.7/32`), at least one. */
+  /** The pod's addresses as CIDRs of full length (`10.65.0.7/32`, `fd65::7/128`), at least one, of one family or both. */
   addresses: string[];
   /**
    * Destinations that the pod reaches through its gateway, as CIDRs; empty means the default route of each family that has
-   * an address.
+   * an address. Where another interface of the pod leads to one of them already, this one's route gets a higher metric.
    */
   routes: string[];
-  /** MTU of both ends in bytes, 68 to 65535; 0 means 1500. */
+  /** MTU of both ends in bytes, 68 to 65535, and from 1280 on with IPv6 addresses; 0 leaves it to the node. */
   mtuBytes: number;
-  /** Whether the pod forwards packets between its own interfaces (`net.ipv4.ip_forward` inside the pod). */
+  /**
+   * Whether the pod forwards packets between its own interfaces (`net.ipv4.ip_forward` and `net.ipv6.conf.all.forwarding`
+   * inside the pod, each where the pod has addresses of the family).
+   */
   ipForwarding: boolean;
+  /** What the pod may send from besides its own addresses, as CIDRs of the families that it has addresses of. */
+  sourcePrefixes: string[];
+  /** Packets that may wait to be sent at each end; 0 means the kernel's default. */
+  txQueueLength: number;
+  /**
+   * Number of transmit queues and of receive queues at each end, 1 to 4096; 0 means the kernel's default. It is given at
+   * creation: an attachment that is there with another number is refused.
+   */
+  queueCount: number;
 }
 
 /** AttachPodRequest holds the wanted state. */
@@ -208,6 +220,9 @@ function createBasePodNetwork(): PodNetwork {
     routes: [],
     mtuBytes: 0,
     ipForwarding: false,
+    sourcePrefixes: [],
+    txQueueLength: 0,
+    queueCount: 0,
   };
 }
 
@@ -236,6 +251,15 @@ export const PodNetwork: MessageFns<PodNetwork> = {
     }
     if (message.ipForwarding !== false) {
       writer.uint32(64).bool(message.ipForwarding);
+    }
+    for (const v of message.sourcePrefixes) {
+      writer.uint32(74).string(v!);
+    }
+    if (message.txQueueLength !== 0) {
+      writer.uint32(80).uint32(message.txQueueLength);
+    }
+    if (message.queueCount !== 0) {
+      writer.uint32(88).uint32(message.queueCount);
     }
     return writer;
   },
@@ -317,6 +341,30 @@ export const PodNetwork: MessageFns<PodNetwork> = {
             message.ipForwarding = reader.bool();
             continue;
           }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.sourcePrefixes.push(reader.string());
+            continue;
+          }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.txQueueLength = reader.uint32();
+            continue;
+          }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.queueCount = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -344,6 +392,9 @@ export const PodNetwork: MessageFns<PodNetwork> = {
     message.routes = object.routes?.map((e) => e) || [];
     message.mtuBytes = object.mtuBytes ?? 0;
     message.ipForwarding = object.ipForwarding ?? false;
+    message.sourcePrefixes = object.sourcePrefixes?.map((e) => e) || [];
+    message.txQueueLength = object.txQueueLength ?? 0;
+    message.queueCount = object.queueCount ?? 0;
     return message;
   },
 };
