@@ -227,6 +227,18 @@ describe('a token', () => {
     await other.close();
   });
 
+  test('after which nothing changed is answered at once, with a bookmark', async () => {
+    await restart({ bookmarkAfterMs: 60_000 });
+    const reader = await new Reader().whole();
+    await reader.cancel();
+    const stream = replica.hub.watch(reader.client.request(query()), forever);
+    expect(readMessage((await stream.next()).value!)).toMatchObject({ phase: 'bookmark', reset: false });
+    const next = stream.next();
+    await put(POOL);
+    expect(readMessage((await next).value!)).toMatchObject({ phase: 'changes' });
+    await stream.return();
+  });
+
   test('of a replica that is ahead waits for this one to catch up', async () => {
     let hold = false;
     const gates: (() => void)[] = [];

@@ -114,7 +114,8 @@ export class WatchHub implements Watches {
       const stream = { query, key: queryKey(query) };
       const number = from && (await this.#resume(from, stream.key, signal));
       const cursor: Cursor = { number: number ?? -1 };
-      for (let bookmarkIsDue = false; !signal.aborted;) {
+      // Who resumes is to know soon that it is told of changes again.
+      for (let bookmarkIsDue = number !== undefined; !signal.aborted;) {
         if (cursor.number < (this.#catalog.recent?.firstNumber ?? Infinity)) {
           yield* this.#snapshot(stream, cursor);
           continue;

@@ -678,8 +678,8 @@ export const WatchServiceService = {
    * is none. An object that changes several times within a moment may be sent in its last state alone.
    *
    * To go on after a cut, pass the last resume_token that was received, to whichever replica, with the same kinds and filters: the
-   * changes since then follow. Where they are no longer kept, a snapshot follows instead, and so it does in mid-stream to a caller
-   * that reads too slowly. The first message of every snapshot has `reset`: drop all objects, then apply it. No error has
+   * changes since then follow, or a BOOKMARK where there are none. Where they are no longer kept, a snapshot follows instead, and
+   * so it does in mid-stream to a caller that reads too slowly. The first message of every snapshot has `reset`: drop all objects, then apply it. No error has
    * to be handled: whatever ends the stream, call again with the last token.
    *
    * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a malformed filter, a token that no Watch gave; all faults are listed),
@@ -706,8 +706,8 @@ export interface WatchServiceServer extends UntypedServiceImplementation {
    * is none. An object that changes several times within a moment may be sent in its last state alone.
    *
    * To go on after a cut, pass the last resume_token that was received, to whichever replica, with the same kinds and filters: the
-   * changes since then follow. Where they are no longer kept, a snapshot follows instead, and so it does in mid-stream to a caller
-   * that reads too slowly. The first message of every snapshot has `reset`: drop all objects, then apply it. No error has
+   * changes since then follow, or a BOOKMARK where there are none. Where they are no longer kept, a snapshot follows instead, and
+   * so it does in mid-stream to a caller that reads too slowly. The first message of every snapshot has `reset`: drop all objects, then apply it. No error has
    * to be handled: whatever ends the stream, call again with the last token.
    *
    * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a malformed filter, a token that no Watch gave; all faults are listed),
@@ -726,8 +726,8 @@ export interface WatchServiceClient extends Client {
    * is none. An object that changes several times within a moment may be sent in its last state alone.
    *
    * To go on after a cut, pass the last resume_token that was received, to whichever replica, with the same kinds and filters: the
-   * changes since then follow. Where they are no longer kept, a snapshot follows instead, and so it does in mid-stream to a caller
-   * that reads too slowly. The first message of every snapshot has `reset`: drop all objects, then apply it. No error has
+   * changes since then follow, or a BOOKMARK where there are none. Where they are no longer kept, a snapshot follows instead, and
+   * so it does in mid-stream to a caller that reads too slowly. The first message of every snapshot has `reset`: drop all objects, then apply it. No error has
    * to be handled: whatever ends the stream, call again with the last token.
    *
    * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a malformed filter, a token that no Watch gave; all faults are listed),
