@@ -3,6 +3,7 @@ import { parseArgs } from 'node:util';
 
 import { formatFigure, type Figure } from './figure.js';
 import { measureCni } from './groups/cni.js';
+import { measureDataplane } from './groups/dataplane.js';
 import { measureIpamScale } from './groups/ipam-scale.js';
 import { measureIpam } from './groups/ipam.js';
 
@@ -11,6 +12,7 @@ const USAGE = 'usage: npm run bench -- [--only GROUP] [--json FILE]';
 /** What can be measured, each side by side in one run with what it is compared with. */
 const GROUPS: Readonly<Record<string, (report: (line: string) => void) => Promise<Figure[]>>> = {
   cni: measureCni,
+  dataplane: measureDataplane,
   ipam: measureIpam,
   'ipam-scale': measureIpamScale,
 };
