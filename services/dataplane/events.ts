@@ -24,6 +24,10 @@ export class Events {
   readonly #takeovers = this.#counter('podwire.dataplane.routes.taken_over', '{route}', 'Routes left by earlier pods');
   readonly #tables = this.#counter('podwire.dataplane.nft.writes', '{write}', 'Tables of nftables written, by reason');
   readonly #tableFailures = this.#counter('podwire.dataplane.nft.failures', '{failure}', 'Tables of nftables in want');
+  readonly #mtu = this.#meter.createGauge('podwire.dataplane.pod_mtu', {
+    unit: 'By',
+    description: 'MTU of pods that ask for none',
+  });
   readonly #differences = this.#counter('podwire.dataplane.differences', '{difference}', 'Found by CheckPod');
 
   readonly #mended = this.#counter('podwire.dataplane.differences.mended', '{difference}', 'Drift of pods, mended');
@@ -92,6 +96,48 @@ export class Events {
 
   tableRecovered(table: string): void {
     this.#log.info({ table }, `nftables: ${table} is as wanted again`);
+  }
+
+  /** Pods that ask for no MTU get this one from here on. */
+  mtuDetected(detected: {
+    readonly mtuBytes: number;
+    readonly interfaceName: string | undefined;
+    readonly overheadBytes: number;
+  }): void {
+    const { mtuBytes, interfaceName, overheadBytes } = detected;
+    this.#mtu.record(mtuBytes);
+    const pods = `pods get an MTU of ${mtuBytes} bytes`;
+    const minus = overheadBytes > 0 ? `, less ${overheadBytes} for the pools’ encapsulation` : '';
+    if (interfaceName !== undefined) this.#log.info(detected, `${pods}: that of ${interfaceName}${minus}`);
+    else {
+      const advice = 'set PODWIRE_DATAPLANE_MTU_INTERFACES or PODWIRE_DATAPLANE_MTU_BYTES';
+      this.#log.warn(
+        detected,
+        `${pods}: Ethernet’s, as no interface that is up has a name that counts${minus}; ${advice}`,
+      );
+    }
+  }
+
+  /** Pods get an operator's MTU. */
+  mtuSet(mtuBytes: number): void {
+    this.#mtu.record(mtuBytes);
+    this.#log.info({ mtuBytes }, `pods get an MTU of ${mtuBytes} bytes, as is set`);
+  }
+
+  mtuUnknown(failure: Failure): void {
+    this.#log.error(
+      { err: failure },
+      `the node’s interfaces cannot be read, so that the MTU of pods stays as it is: ${failure.message}`,
+    );
+  }
+
+  /** Interfaces that would stop following router advertisements as the node forwards IPv6. */
+  advertisementsKept(interfaceNames: readonly string[]): void {
+    if (interfaceNames.length === 0) return;
+    this.#log.info(
+      { interfaceNames },
+      `accept_ra is 2 on ${interfaceNames.join(', ')}: the node’s own IPv6 goes on when it forwards`,
+    );
   }
 
   #counter(name: string, unit: string, description: string) {

@@ -1,0 +1,23 @@
+import { afterEach, beforeEach } from 'vitest';
+
+import { linkSourceContract, type LinkChanger } from '../link-source.contract.js';
+import { cleanUp, requireThrowawayNamespace, run } from './namespaces.fixture.js';
+import { NetlinkLinks } from './netlink-links.js';
+
+beforeEach(requireThrowawayNamespace);
+afterEach(cleanUp);
+
+const changer: LinkChanger = {
+  put: ({ name, mtuBytes, up }) => {
+    const isThere = run('ip', '-br', 'link').split(/\s/).includes(name);
+    if (!isThere) run('ip', 'link', 'add', name, 'type', 'bridge');
+    run('ip', 'link', 'set', name, 'mtu', String(mtuBytes), up ? 'up' : 'down');
+  },
+  remove: (name) => void run('ip', 'link', 'delete', name),
+};
+
+linkSourceContract(async () => ({
+  source: await NetlinkLinks.open(),
+  changer,
+  sysctl: { key: ['net', 'ipv6', 'conf', 'lo', 'accept_ra'], value: '2' },
+}));

@@ -1,0 +1,151 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { LinkSource, LinkWatch } from '../kernel/link-source.js';
+import type { ClusterChange, ClusterPool, ClusterView, Follower } from '../routing/cluster.js';
+import { ASSUMED_MTU_BYTES, detectMtu, isNodeInterface, type DetectedMtu } from './detect.js';
+
+export interface MtuEvents {
+  /** Pods get another MTU from here on. */
+  mtuDetected(detected: DetectedMtu): void;
+  /** Pods get what an operator has set, in bytes. */
+  mtuSet(mtuBytes: number): void;
+  /** The node's interfaces cannot be read; it is tried again. */
+  mtuUnknown(failure: Failure): void;
+}
+
+export interface PodMtuOptions {
+  readonly links: LinkSource;
+  readonly clock: Clock;
+  readonly events: MtuEvents;
+  /** What an operator has set, in bytes; 0: it is detected. */
+  readonly fixedBytes: number;
+  /** The interfaces that count: names, or their beginnings with a `*`. */
+  readonly patterns: readonly string[];
+}
+
+/** How often the interfaces are looked at without being told of a change, in milliseconds. */
+export const LOOK_INTERVAL_MS = 90_000;
+
+/** Told the MTU of pods that ask for none, in bytes, once it is known, and each time it is another. */
+export type MtuListener = (mtuBytes: number) => void;
+
+/**
+ * The MTU of pods that ask for none. It follows the node's interfaces and the pools: pods wired from then on get the new one, and
+ * listeners give it to those that are there.
+ */
+export class PodMtu implements Follower {
+  readonly #options: PodMtuOptions;
+  readonly #listeners: MtuListener[] = [];
+  readonly #stopping = new AbortController();
+  #pools: readonly ClusterPool[] | undefined;
+  #detected: DetectedMtu | undefined;
+  /** What listeners were told last. */
+  #told: number | undefined;
+  #watch: LinkWatch | undefined;
+  #looking: Promise<void> = Promise.resolve();
+  #isLookWaiting = false;
+  #rounds: Promise<void> = Promise.resolve();
+  #failure: string | undefined;
+
+  constructor(options: PodMtuOptions) {
+    this.#options = options;
+  }
+
+  /** Looks at the node's interfaces, and keeps an eye on them. Resolves after the first look, whatever came of it. */
+  async start(): Promise<void> {
+    if (this.#options.fixedBytes > 0) {
+      this.#detected = { mtuBytes: this.#options.fixedBytes, interfaceName: undefined, overheadBytes: 0 };
+      this.#options.events.mtuSet(this.#options.fixedBytes);
+      this.#tell();
+      return;
+    }
+    await this.#look();
+    this.#rounds = this.#goRound();
+  }
+
+  /**
+   * What a pod gets that is wired at this moment, in bytes. Before the pools are known nothing is taken off for their encapsulation:
+   * that is corrected as soon as they are, before the pod's packets have gone far.
+   */
+  get mtuBytes(): number {
+    return this.#detected?.mtuBytes ?? ASSUMED_MTU_BYTES;
+  }
+
+  /** Tells a listener from here on. What is known already it is told at once. It must not throw. */
+  onChange(listener: MtuListener): void {
+    this.#listeners.push(listener);
+    if (this.#told !== undefined) listener(this.#told);
+  }
+
+  follow({ cluster }: ClusterView, change: ClusterChange): void {
+    if (this.#pools && !change.others) return;
+    this.#pools = [...cluster.pools.values()];
+    if (this.#options.fixedBytes === 0) void this.#look();
+  }
+
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    this.#watch?.close();
+    await this.#rounds;
+    await this.#looking;
+  }
+
+  /** Looks once more after a look that is under way, as that may have seen what was there before. */
+  #look(): Promise<void> {
+    if (this.#isLookWaiting) return this.#looking;
+    this.#isLookWaiting = true;
+    this.#looking = this.#looking.then(async () => {
+      this.#isLookWaiting = false;
+      await this.#lookOnce();
+    });
+    return this.#looking;
+  }
+
+  async #lookOnce(): Promise<void> {
+    const { links, patterns, events } = this.#options;
+    try {
+      if (!this.#watch && !this.#stopping.signal.aborted) this.#watch = await this.#open();
+      const before = this.#detected;
+      const detected = detectMtu(await links.links(), patterns, this.#pools ?? []);
+      this.#detected = detected;
+      this.#failure = undefined;
+      if (!before || !isSame(before, detected)) events.mtuDetected(detected);
+      if (this.#pools) this.#tell();
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      if (error.message !== this.#failure) events.mtuUnknown(error);
+      this.#failure = error.message;
+    }
+  }
+
+  async #open(): Promise<LinkWatch> {
+    const watch = await this.#options.links.watch({
+      changed: (name) => {
+        if (name === undefined || isNodeInterface(name, this.#options.patterns)) void this.#look();
+      },
+      // The next round opens another.
+      ended: () => {
+        this.#watch = undefined;
+      },
+    });
+    if (this.#stopping.signal.aborted) watch.close();
+    return watch;
+  }
+
+  async #goRound(): Promise<void> {
+    const { signal } = this.#stopping;
+    while ((await this.#options.clock.sleep(LOOK_INTERVAL_MS, signal)) === 'elapsed') await this.#look();
+  }
+
+  #tell(): void {
+    const mtuBytes = this.mtuBytes;
+    if (mtuBytes === this.#told) return;
+    this.#told = mtuBytes;
+    for (const listener of this.#listeners) listener(mtuBytes);
+  }
+}
+
+function isSame(a: DetectedMtu, b: DetectedMtu): boolean {
+  return a.mtuBytes === b.mtuBytes && a.interfaceName === b.interfaceName && a.overheadBytes === b.overheadBytes;
+}
