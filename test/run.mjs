@@ -8,7 +8,13 @@ import { join } from 'node:path';
 import process from 'node:process';
 
 import { prepare, ROOT } from '../deploy/local/prepare.mjs';
-import { ensurePrograms, ETCD_PROGRAMS, NAMESPACE_PROGRAMS, TEST_PROGRAMS } from '../deploy/local/programs.mjs';
+import {
+  ensurePrograms,
+  ETCD_PROGRAMS,
+  NAMESPACE_PROGRAMS,
+  RUNTIME_PROGRAMS,
+  TEST_PROGRAMS,
+} from '../deploy/local/programs.mjs';
 
 function fail(message) {
   process.stderr.write(`\nnpm test: ${message}\n`);
@@ -43,7 +49,7 @@ function main(args) {
   } catch (error) {
     fail(error.message);
   }
-  const missing = ensurePrograms({ ...NAMESPACE_PROGRAMS, ...TEST_PROGRAMS, ...ETCD_PROGRAMS });
+  const missing = ensurePrograms({ ...NAMESPACE_PROGRAMS, ...TEST_PROGRAMS, ...ETCD_PROGRAMS, ...RUNTIME_PROGRAMS });
   if (missing) fail(missing);
   const folder = mkdtempSync(join(tmpdir(), 'podwire-test-'));
   // Others may pass through, as tests of access rights need.

@@ -3,6 +3,7 @@
 // network configuration, and every process and device it makes is gone when it ends, also after SIGKILL.
 // usage: isolated.mjs [vitest ARGS… | COMMAND ARGS…]   (default: vitest run)
 import { spawn, spawnSync } from 'node:child_process';
+import { existsSync, readdirSync, rmdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import process from 'node:process';
@@ -37,6 +38,34 @@ function commandLine([first, ...rest]) {
   return first === 'vitest' ? [process.execPath, vitest(), ...rest] : [first, ...rest];
 }
 
+/**
+ * The only control group below which the command makes any, in every hierarchy: there is no namespace that gives it others
+ * to make. `ISOLATED_CGROUP` tells it.
+ */
+const CGROUP = `podwire-isolated-${process.pid}`;
+
+function removeControlGroup(path) {
+  if (!existsSync(path)) return;
+  for (const { name } of readdirSync(path, { withFileTypes: true }).filter((entry) => entry.isDirectory())) {
+    removeControlGroup(join(path, name));
+  }
+  rmdirSync(path);
+}
+
+/** Removes what the command left, once all its processes are gone. */
+function removeControlGroups() {
+  const root = '/sys/fs/cgroup';
+  if (!existsSync(root)) return;
+  const hierarchies = readdirSync(root, { withFileTypes: true }).filter((entry) => entry.isDirectory());
+  for (const path of [root, ...hierarchies.map(({ name }) => join(root, name))]) {
+    try {
+      removeControlGroup(join(path, CGROUP));
+    } catch (error) {
+      process.stderr.write(`isolated: ${join(path, CGROUP)} stays: ${error.message}\n`);
+    }
+  }
+}
+
 function main(argv) {
   if (process.platform !== 'linux') fail(`needs Linux network namespaces; this is ${process.platform}`);
   const missing = missingPrograms();
@@ -44,9 +73,13 @@ function main(argv) {
   const flags = unshareFlags();
   if (!flags) fail('cannot make a network namespace: run as root, or allow unprivileged user namespaces');
 
-  const child = spawn('unshare', [...flags, 'sh', '-c', SET_UP, 'sh', ...commandLine(argv)], { stdio: 'inherit' });
+  const env = { ...process.env, ISOLATED_CGROUP: `/${CGROUP}` };
+  const child = spawn('unshare', [...flags, 'sh', '-c', SET_UP, 'sh', ...commandLine(argv)], { stdio: 'inherit', env });
   for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => child.kill(signal));
-  child.on('exit', (code, signal) => process.exit(signal ? 1 : (code ?? 1)));
+  child.on('exit', (code, signal) => {
+    removeControlGroups();
+    process.exit(signal ? 1 : (code ?? 1));
+  });
 }
 
 main(process.argv.slice(2));

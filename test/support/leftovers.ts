@@ -1,5 +1,6 @@
 import { PodServiceService, type AttachedPod } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { BlockServiceService, type BlockAllocation } from '@podwire/proto/podwire/ipam/v1/block';
+import { AuditServiceService, type Finding } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { Peer } from '@podwire/shared/rpc/client';
 
 import type { Stack } from './stack.js';
@@ -13,6 +14,15 @@ export async function allocations(stack: Stack): Promise<readonly BlockAllocatio
   const { blocks } = await ipam.call(BlockServiceService.listBlocks, request, LIMITS());
   ipam.close();
   return blocks.flatMap((block) => block.allocations);
+}
+
+/** What IPAM finds wrong in its datastore. */
+export async function auditFindings(stack: Stack): Promise<readonly Finding[]> {
+  const ipam = new Peer('podwire-ipam', `unix:${stack.sockets.ipam}`);
+  const request = { pageSize: 1000, pageToken: '', kinds: [], includeInformation: false, topNodes: 0 };
+  const { findings } = await ipam.call(AuditServiceService.audit, request, LIMITS());
+  ipam.close();
+  return findings;
 }
 
 /** Every attachment that the node's kernel holds. */

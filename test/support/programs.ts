@@ -15,6 +15,20 @@ export function pings(address: string, netns?: string): boolean {
   return spawnSync('env', [...enter, ...ping]).status === 0;
 }
 
+/**
+ * What a TCP server sends to somebody who connects from a network namespace; undefined when it cannot be reached, or has not
+ * ended its answer within five seconds.
+ */
+export function readTcp(
+  server: { readonly address: string; readonly port: number },
+  netns: string,
+): string | undefined {
+  const script = `exec 3<>/dev/tcp/${server.address}/${server.port} && cat <&3`;
+  const command = [`--net=${netns}`, 'timeout', '5', 'bash', '-c', script];
+  const { status, stdout } = spawnSync('nsenter', command, { encoding: 'utf8' });
+  return status === 0 ? stdout : undefined;
+}
+
 export interface BufAnswer {
   readonly ok: boolean;
   /** The answer's JSON, or the error's. */

@@ -49,9 +49,7 @@ export class Stack {
 
   constructor({ env = {} }: StackOptions = {}) {
     mkdirSync(join(this.folder, 'run'), { mode: 0o700 });
-    run('ip', 'netns', 'add', this.netns);
-    this.ip('link', 'set', 'lo', 'up');
-    this.ip('address', 'add', `${NODE_ADDRESS}/32`, 'dev', 'lo');
+    this.#makeNode();
     this.#env = {
       ...Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^(PODWIRE|OTEL)_/.test(name))),
       PODWIRE_IPAM_LISTEN: `unix:${this.sockets.ipam}`,
@@ -106,11 +104,28 @@ export class Stack {
     return `/run/netns/${this.netns}`;
   }
 
+  /**
+   * Takes away what a reboot of the node takes: its processes, sockets and network namespace. Records stay, and the identity of
+   * the boot, which namespaces do not separate. The processes are to be started again.
+   */
+  async reboot(): Promise<void> {
+    for (const name of [...this.#processes.keys()]) await this.kill(name);
+    for (const socket of Object.values(this.sockets)) rmSync(socket, { force: true });
+    run('ip', 'netns', 'delete', this.netns);
+    this.#makeNode();
+  }
+
   /** Ends everything and removes the folder and the node. */
   async destroy(): Promise<void> {
     for (const name of [...this.#processes.keys()].reverse()) await this.stop(name);
     rmSync(this.folder, { recursive: true, force: true });
     run('ip', 'netns', 'delete', this.netns);
+  }
+
+  #makeNode(): void {
+    run('ip', 'netns', 'add', this.netns);
+    this.ip('link', 'set', 'lo', 'up');
+    this.ip('address', 'add', `${NODE_ADDRESS}/32`, 'dev', 'lo');
   }
 
   #logFile(name: ProcessName): string {

@@ -1,0 +1,106 @@
+import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+
+import { readTcp } from '../support/programs.js';
+import { NODE_ADDRESS } from '../support/stack.js';
+import { until } from '../support/until.js';
+import { conflist, RuntimeNode } from './node.js';
+
+const PARALLEL = 50;
+
+let node: RuntimeNode;
+
+beforeAll(async () => {
+  // A burst of pods on a machine under load must not run into the deadline of one ADD.
+  node = new RuntimeNode({ env: { PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '60000', PODWIRE_PLUGIN_DEL_TIMEOUT_MS: '60000' } });
+  await node.start();
+}, 120_000);
+
+afterEach(() => node.expectNothingLeft());
+
+afterAll(() => node.destroy());
+
+test('pods of containerd reach each other and the node, and leave nothing, however often they are stopped', async () => {
+  const annotations = { 'cni.projectcalico.org/example': '["ignored"]', 'example.com/team': 'a' };
+  const pods = [await node.run('a', { annotations }), await node.run('b'), await node.run('c')];
+  node.expectReachable(pods);
+  await node.expectHolding(pods);
+  const { cri } = node.containerd;
+  const [a, ...others] = pods;
+  await cri.stop(a!.id);
+  await cri.stop(a!.id);
+  await node.expectHolding(others);
+  node.expectReachable(others);
+  await cri.remove(a!.id);
+  await cri.remove(a!.id);
+  for (const pod of others) await cri.remove(pod.id);
+}, 120_000);
+
+test('a port of the node leads to the pod through portmap, until the pod goes', async () => {
+  const [server, client] = [await node.run('server', { ports: { 18080: 8080 } }), await node.run('client')];
+  await node.containerd.serve(server.id, { config: server.config, port: 8080 });
+  const inPod = { address: server.address, port: 8080 };
+  await until(
+    () => readTcp(inPod, client.netns) !== undefined,
+    () => 'the server does not answer',
+  );
+  expect(readTcp(inPod, client.netns)).toBe(`hello ${client.address}\n`);
+  const onNode = { address: NODE_ADDRESS, port: 18080 };
+  expect(readTcp(onNode, client.netns)).toBe(`hello ${client.address}\n`);
+  expect(readTcp(onNode, node.stack.netnsPath)).toMatch(/^hello /);
+  await node.remove(server);
+  expect(readTcp(onNode, client.netns)).toBeUndefined();
+  await node.remove(client);
+}, 120_000);
+
+test('a pod that is refused says why, and leaves nothing', async () => {
+  const { containerd, stack } = node;
+  const { plugin: socket } = stack.sockets;
+  containerd.configure(conflist(socket, { mtu: 5 }));
+  try {
+    // containerd reads the configuration when the kernel tells it of the file.
+    const refused = async () => {
+      const outcome = await node.run('refused').catch((error: unknown) => String(error));
+      if (typeof outcome === 'string') return outcome;
+      await node.remove(outcome);
+      return undefined;
+    };
+    let message: string | undefined;
+    await until(
+      async () => (message = await refused()) !== undefined,
+      () => 'the configuration has no effect',
+    );
+    expect(message).toMatch(/mtu.*68/);
+  } finally {
+    containerd.configure(conflist(socket));
+  }
+  await until(
+    async () =>
+      node.run('accepted').then(
+        (pod) => node.remove(pod).then(() => true),
+        () => false,
+      ),
+    () => 'the configuration has no effect',
+  );
+}, 120_000);
+
+test(`${PARALLEL} pods at once each get an address and a wire`, async () => {
+  const names = Array.from({ length: PARALLEL }, (_, i) => `burst-${i}`);
+  const pods = await Promise.all(names.map((name) => node.run(name)));
+  await node.expectHolding(pods);
+  node.expectReachable(pods);
+  await Promise.all(pods.map((pod) => node.remove(pod)));
+}, 300_000);
+
+test('pods keep their network while each process of Podwire, and all at once, are killed and started again', async () => {
+  const pods = [await node.run('kept'), await node.run('kept-with-port', { ports: { 18080: 8080 } })];
+  for (const victims of [['plugin'], ['dataplane'], ['ipam'], ['plugin', 'dataplane', 'ipam']] as const) {
+    for (const victim of victims) await node.stack.kill(victim);
+    node.expectReachable(pods);
+    await node.stack.start(...victims);
+    await node.expectHolding(pods);
+    const later = await node.run(`after-${victims.join('-')}`);
+    node.expectReachable([...pods, later]);
+    await node.remove(later);
+  }
+  for (const pod of pods) await node.remove(pod);
+}, 120_000);

@@ -1,0 +1,13 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
+/** Long enough for whatever a machine under heavy load does in the end, in milliseconds. */
+const PATIENCE_MS = 60_000;
+
+/** Waits for a condition. @param complaint - what to say when it does not come true @throws Error that says it */
+export async function until(isTrue: () => boolean | Promise<boolean>, complaint: () => string): Promise<void> {
+  const endMs = Date.now() + PATIENCE_MS;
+  while (!(await isTrue())) {
+    if (Date.now() > endMs) throw new Error(complaint());
+    await sleep(20);
+  }
+}
