@@ -29,7 +29,7 @@ export class KnownNode {
   /** The node's own, by destination; each of the default metric. */
   readonly routes = new Map<string, ObservedRoute>();
   /** Routes of the node's own in places where none is wanted: of another metric, or second ones to a destination. */
-  readonly strays: readonly SeenRoute[];
+  readonly strays: SeenRoute[] = [];
   /** Routes of others, by destination, each where a wanted one would have to be. */
   readonly takers = new Map<string, SeenRoute>();
   /** Destinations that routes of others send to a router. */
@@ -48,12 +48,10 @@ export class KnownNode {
     for (const { device, address } of observed.addresses) this.#addressesOf(device).add(address);
     for (const neighbour of observed.neighbours) this.neighbours.set(neighbourKey(neighbour), neighbour);
     for (const entry of observed.forwarding) this.#addForwarding(entry);
-    const strays: SeenRoute[] = [];
     for (const route of observed.routes) {
       const stray = this.#adopt(route, wanted);
-      if (stray) strays.push(stray);
+      if (stray) this.strays.push(stray);
     }
-    this.strays = strays;
   }
 
   hasAddress(device: string, address: string): boolean {
@@ -142,7 +140,12 @@ export class KnownNode {
     else this.forwarding.set(key, rest);
   }
 
-  #forgetRoute(route: ObservedRoute): void {
+  #forgetRoute(route: ObservedRoute & Pick<SeenRoute, 'metric'>): void {
+    const place = this.strays.findIndex((stray) => stray.metric === route.metric && equalRoutes(stray, route));
+    if (place >= 0) {
+      this.strays.splice(place, 1);
+      return;
+    }
     const known = this.routes.get(route.destination);
     if (known && equalRoutes(known, route)) this.routes.delete(route.destination);
   }

@@ -4,7 +4,7 @@ import type { KnownNode } from './known-node.js';
 import { isOwnDevice } from './node-diff.js';
 import { equalRoutes, ownerOf } from './node-observed.js';
 import { formatNodeRoute } from './node-step.js';
-import type { Condition, WantedNode } from './wanted.js';
+import type { Condition, WantedNode, WantedTunnel } from './wanted.js';
 
 export interface ConditionsContext {
   readonly known: KnownNode;
@@ -52,26 +52,40 @@ function takenDevices({ tunnels }: WantedNode, { devices }: KnownNode): Conditio
   });
 }
 
-/** Interfaces that routes or tunnels need, and that are missing or down. */
-function waiting({ tunnels, routes }: WantedNode, { known, parents }: ConditionsContext): Condition[] {
+/**
+ * Interfaces that routes or tunnels need, and that are missing or down.
+ * @returns how many routes need each
+ */
+export function unavailableDevices(
+  { tunnels, routes }: WantedNode,
+  { known, parents }: Pick<ConditionsContext, 'known' | 'parents'>,
+): ReadonlyMap<string, number> {
   const counts = new Map<string, number>();
-  const devices = tunnels.flatMap(({ name, ...tunnel }) => [name, 'parent' in tunnel ? (tunnel.parent ?? name) : name]);
+  const devices = tunnels.flatMap((tunnel) => [tunnel.name, parentOf(tunnel) ?? tunnel.name]);
   // Routes are many, and mostly there is nothing to be counted.
-  if ([...devices, ...parents].every((device) => known.isUp(device))) return [];
+  if ([...devices, ...parents].every((device) => known.isUp(device))) return counts;
   for (const { device } of routes.values()) {
     if (device !== undefined && !known.isUp(device)) counts.set(device, (counts.get(device) ?? 0) + 1);
   }
   for (const tunnel of tunnels) {
-    const parent = tunnel.kind === 'vxlan' ? tunnel.parent : undefined;
+    const parent = parentOf(tunnel);
     if (parent !== undefined && !known.devices.has(parent)) counts.set(parent, counts.get(parent) ?? 0);
   }
-  return [...counts].map(([device, count]) => {
-    const state = known.devices.has(device) ? 'is down' : 'does not exist';
-    const needing = tunnels.filter((tunnel) => tunnel.kind === 'vxlan' && tunnel.parent === device);
+  return counts;
+}
+
+function waiting(wanted: WantedNode, context: ConditionsContext): Condition[] {
+  return [...unavailableDevices(wanted, context)].map(([device, count]) => {
+    const state = context.known.devices.has(device) ? 'is down' : 'does not exist';
+    const needing = wanted.tunnels.filter((tunnel) => parentOf(tunnel) === device);
     const what = [
       ...(count > 0 ? [`${count} routes`] : []),
       ...(needing.length > 0 ? [listed(needing.map(({ name }) => name))] : []),
     ].join(' and ');
     return { reason: 'DeviceUnavailable', message: `interface ${device} ${state}: ${what} wait for it` };
   });
+}
+
+function parentOf(tunnel: WantedTunnel): string | undefined {
+  return tunnel.kind === 'vxlan' ? tunnel.parent : undefined;
 }

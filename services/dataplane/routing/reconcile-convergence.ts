@@ -38,8 +38,6 @@ export interface Converged {
   readonly refused: number;
   /** Undefined: others have changed nothing. */
   readonly drift: Drift | undefined;
-  /** Whether everything in doubt is as wanted. */
-  readonly isComplete: boolean;
 }
 
 /** Devices, then what is on them, then what a surprise has brought to light. A kernel that resists for longer has time. */
@@ -71,25 +69,15 @@ export class Convergence {
 
   /** @throws Failure when the kernel cannot be read */
   async run(): Promise<Converged> {
-    let left: readonly NodeStep[] = [];
     await this.#readUnknownSysctls();
     for (let round = 0; round < ROUNDS_MAX; round++) {
-      const steps = this.#steps();
-      left = steps;
-      const tried = this.#due(steps);
+      const tried = this.#due(this.#steps());
       if (tried.length === 0) break;
       const surprises = await this.#apply(tried);
-      left = this.#steps();
-      if (surprises) await this.#readAnew();
-      else if (this.#doubt.routes !== 'all' || left.length === 0) break;
+      if (!surprises) break;
+      await this.#readAnew();
     }
-    return {
-      known: this.#known,
-      done: this.#done,
-      refused: this.#refused,
-      drift: this.#told(),
-      isComplete: left.length === 0,
-    };
+    return { known: this.#known, done: this.#done, refused: this.#refused, drift: this.#told() };
   }
 
   /** What is to be done next: the devices alone, while there is something to be done about them. */

@@ -11,7 +11,7 @@ import type { NodeAbilities } from './node-observed.js';
 import { destinationOfKey, formatNodeStep, objectOf, type NodeStep } from './node-step.js';
 import { NO_CHANGE, type RoutePlanner } from './planner.js';
 import { Attempts } from './reconcile-attempts.js';
-import { kernelConditions } from './reconcile-conditions.js';
+import { kernelConditions, unavailableDevices } from './reconcile-conditions.js';
 import { Convergence, isRouteReached, observeNode, type Converged } from './reconcile-convergence.js';
 import type { ReconcileEvents } from './reconcile-events.js';
 import { Hearing, type Heard } from './reconcile-hearing.js';
@@ -35,6 +35,8 @@ export interface ReconcilerOptions {
   /** Told when something about a pod's host interface of this name, or its routes, has changed; whoever did it. Must not throw. */
   readonly onPodInterface?: (name: string) => void;
 }
+
+const NOTHING_WANTED: WantedNode = { tunnels: [], routes: new Map(), peers: [], sysctls: [], conditions: [] };
 
 const CHECK_INTERVAL_MS = 90_000;
 const CHECK_JITTER = 0.1;
@@ -256,11 +258,13 @@ export class RouteReconciler implements Follower {
   #hear(known: KnownNode): Heard {
     this.#hearAtMs = undefined;
     const { changes, hasOverrun } = this.#inbox.take();
+    const wanted = this.#wanted ?? NOTHING_WANTED;
     const parents = this.#parents();
+    const awaited = unavailableDevices(wanted, { known, parents });
     const hearing = new Hearing({
       known,
-      wanted: { routes: this.#wanted?.routes ?? new Map() },
-      isParent: (device) => parents.includes(device),
+      wanted,
+      isParent: (device) => parents.includes(device) || awaited.has(device),
     });
     for (const change of changes) hearing.hear(change);
     const { heard } = hearing;
@@ -306,7 +310,7 @@ export class RouteReconciler implements Follower {
     return { wanted, routes: changedRoutes, hasOtherRest, isFirst: before === undefined };
   }
 
-  #tell({ known, done, refused, drift, isComplete }: Converged, { isCheck }: { readonly isCheck: boolean }): void {
+  #tell({ known, done, refused, drift }: Converged, { isCheck }: { readonly isCheck: boolean }): void {
     const { events } = this.#options;
     if (done + refused > 0) events.applied({ done, refused });
     if (drift) {
@@ -316,11 +320,12 @@ export class RouteReconciler implements Follower {
     if (isCheck) events.checked(drift ? 'drift' : 'clean', this.#checkTookMs);
     // The watch may have failed meanwhile: then all is read anew.
     this.#known = this.#watch && known;
-    this.#isComplete = isComplete;
     const wanted = this.#wanted;
     if (!wanted) return;
     const context = { known, attempts: this.#attempts, parents: this.#parents() };
-    this.#teller.tell([...wanted.conditions, ...kernelConditions(wanted, context)]);
+    const conditions = kernelConditions(wanted, context);
+    this.#isComplete = conditions.length === 0 && this.#attempts.nextDueMs() === undefined;
+    this.#teller.tell([...wanted.conditions, ...conditions]);
   }
 }
 

@@ -1,0 +1,55 @@
+import type { Address } from '@podwire/shared/net/address';
+import type { Prefix } from '@podwire/shared/net/prefix';
+
+/** The node's own interfaces, as far as they tell how the node is reached. */
+export interface NodeNetwork {
+  /**
+   * Reads links, their addresses and the routes of the main table, IPv4 and IPv6.
+   * Result: complete, or a failure. The parts are read one after the other. Idempotent.
+   * Errors: KERNEL_REFUSED.
+   */
+  read(): Promise<NodeNetworkState>;
+
+  /**
+   * Calls the listener after addresses changed, from when the promise resolves; changes of routes alone may go without a call.
+   * Result: what ends that. The listener must not throw.
+   * Errors: KERNEL_REFUSED.
+   */
+  watch(listener: () => void): Promise<() => void>;
+
+  /** Lets go of the node's namespace; watches end. Idempotent. */
+  close(): Promise<void>;
+}
+
+export interface NodeNetworkState {
+  /** In the order of their indexes. */
+  readonly links: readonly NetworkLink[];
+  /** In the kernel's order: of IPv4 the first of a link is its primary one. */
+  readonly addresses: readonly LinkAddress[];
+  /** Of the main table, those that leave by one link. */
+  readonly routes: readonly NetworkRoute[];
+}
+
+export interface NetworkLink {
+  readonly index: number;
+  readonly name: string;
+  /** Switched on by the administrator. */
+  readonly up: boolean;
+}
+
+export interface LinkAddress {
+  readonly linkIndex: number;
+  readonly address: Address;
+  /** Prefix length of its subnet, in bits. */
+  readonly length: number;
+  /** Of global scope, and here to stay: not being checked for duplicates or found to be one, not deprecated, not temporary (RFC 8981). */
+  readonly lasting: boolean;
+}
+
+export interface NetworkRoute {
+  readonly destination: Prefix;
+  readonly linkIndex: number;
+  /** The address that the node prefers when it sends there; undefined: the kernel chooses. */
+  readonly source: Address | undefined;
+  readonly metric: number;
+}
