@@ -31,7 +31,7 @@ const VERSION = 1;
 
 /** The stored form: JSON, addresses and prefixes as text, 64-bit numbers as decimal text. */
 export function encodeRecord({ network, identity, ...rest }: AttachmentRecord): string {
-  const { addresses, routes, ...plain } = network;
+  const { addresses, routes, sourcePrefixes, mtuBytes, txQueueLength, queueCount, ...plain } = network;
   return JSON.stringify({
     version: VERSION,
     ...rest,
@@ -40,7 +40,15 @@ export function encodeRecord({ network, identity, ...rest }: AttachmentRecord): 
       inode: identity.inode.toString(),
       cookie: identity.cookie === null ? null : identity.cookie.toString(),
     },
-    network: { ...plain, addresses: addresses.map(formatAddress), routes: routes.map(formatPrefix) },
+    network: {
+      ...plain,
+      addresses: addresses.map(formatAddress),
+      routes: routes.map(formatPrefix),
+      sourcePrefixes: sourcePrefixes.map(formatPrefix),
+      mtuBytes: mtuBytes ?? null,
+      txQueueLength: txQueueLength ?? null,
+      queueCount: queueCount ?? null,
+    },
   });
 }
 
@@ -91,6 +99,13 @@ const attachment = z
   .strictObject({ network: z.string(), containerId: z.string(), interfaceName: z.string() })
   .refine((value) => attachmentFaults(value).length === 0, 'is no attachment');
 
+/** A number that may be left to the node or the kernel. */
+const leftOpen = z
+  .int()
+  .min(1)
+  .nullable()
+  .transform((value) => value ?? undefined);
+
 const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
   attachment,
   netns: z.string().startsWith('/'),
@@ -98,8 +113,11 @@ const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
   mac: read(parseMac, 'unicast MAC address'),
   addresses: z.array(read((text): Address | undefined => parseAddress(text), 'IP address')).min(1),
   routes: z.array(prefix),
-  mtuBytes: z.int().min(0),
+  mtuBytes: leftOpen,
   ipForwarding: z.boolean(),
+  sourcePrefixes: z.array(prefix),
+  txQueueLength: leftOpen,
+  queueCount: leftOpen,
 });
 
 const STORED = z
