@@ -42,6 +42,8 @@ interface Waiter {
 /** Turns the addon's calls into an iteration: events wait for the reader, or readers for events, never both. */
 export class EventQueue implements Monitor {
   #events: MonitorEvent[] = [];
+  /** How many of `#events` are taken. Shifting a long array moves all the rest of it. */
+  #taken = 0;
   #waiters: Waiter[] = [];
   #failure: NetlinkError | undefined;
   #closed = false;
@@ -68,7 +70,7 @@ export class EventQueue implements Monitor {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
-    this.#events = [];
+    this.#drop();
     this.#unsubscribe();
     for (const waiter of this.#waiters.splice(0)) waiter.resolve({ done: true, value: undefined });
   }
@@ -84,7 +86,7 @@ export class EventQueue implements Monitor {
   }
 
   #next(): Promise<IteratorResult<MonitorEvent, undefined>> {
-    const event = this.#events.shift();
+    const event = this.#take();
     if (event) return Promise.resolve({ done: false, value: event });
     if (this.#failure) return Promise.reject(this.#failure);
     if (this.#closed) return Promise.resolve({ done: true, value: undefined });
@@ -95,11 +97,25 @@ export class EventQueue implements Monitor {
     const waiter = this.#waiters.shift();
     if (waiter) {
       waiter.resolve({ done: false, value: event });
-    } else if (this.#events.length < WAITING_EVENTS_MAX) {
+    } else if (this.#events.length - this.#taken < WAITING_EVENTS_MAX) {
       this.#events.push(event);
     } else {
-      this.#events = [{ object: 'overrun' }];
+      this.#drop();
+      this.#events.push({ object: 'overrun' });
     }
+  }
+
+  #take(): MonitorEvent | undefined {
+    const event = this.#events[this.#taken];
+    if (event === undefined) return undefined;
+    this.#taken += 1;
+    if (this.#taken === this.#events.length) this.#drop();
+    return event;
+  }
+
+  #drop(): void {
+    this.#events = [];
+    this.#taken = 0;
   }
 
   #fail(errno: number, text: string | null): void {

@@ -5,6 +5,9 @@ import { describe, expect, it } from 'vitest';
 import type { Monitor, MonitorEvent } from '../lib/index.js';
 import { makePod, open, run } from './ip.fixture.js';
 
+/** Of src/socket/subscription.cc. */
+const DATAGRAMS_PER_TURN = 64;
+
 /** The events up to the first one that fits. */
 async function until(monitor: Monitor, fits: (event: MonitorEvent) => boolean): Promise<MonitorEvent[]> {
   const events: MonitorEvent[] = [];
@@ -53,15 +56,95 @@ describe('monitor', () => {
     const inside = await open(pod.path);
     const monitor = await inside.monitor({ groups: ['routes'] });
     // The event loop stands still meanwhile; each notification takes some hundred bytes of the socket's buffer.
-    const add = Array.from(
-      { length: 40_000 },
-      (_, n) => `route add blackhole 10.${n >> 14}.${(n >> 6) & 255}.${(n & 63) << 2}/30`,
-    );
-    const batch = Buffer.from(add.join('\n'));
-    execIpBatch(pod.name, batch);
+    execIpBatch(pod.name, blackholes(40_000));
     const events = await until(monitor, ({ object }) => object === 'overrun');
     expect(events.at(-1)).toEqual({ object: 'overrun' });
     expect(events.length).toBeGreaterThan(1);
+  });
+
+  it('hears what comes after an overrun', async () => {
+    const pod = makePod();
+    const inside = await open(pod.path);
+    const monitor = await inside.monitor({ groups: ['routes'] });
+    execIpBatch(pod.name, blackholes(40_000));
+    const isLast = (event: MonitorEvent) => event.object === 'route' && event.value.destination === '192.0.2.0/24';
+    const heard: string[] = [];
+    for await (const event of monitor) {
+      heard.push(event.object);
+      // Once it is told the queue is empty, and the kernel puts in what comes.
+      if (event.object === 'overrun') execIpBatch(pod.name, Buffer.from('route replace blackhole 192.0.2.0/24'));
+      if (isLast(event)) break;
+    }
+    expect(heard.slice(-2)).toEqual(['overrun', 'route']);
+  });
+
+  it('leaves the event loop its turns in a storm, a bounded number of events to each', async () => {
+    const inside = await open(makePod().path);
+    const monitor = await inside.monitor({ groups: ['routes'] });
+    const storm = Array.from({ length: 10_000 }, (_, n) => ({
+      type: 'route.add' as const,
+      destination: `10.${n >> 10}.${(n >> 2) & 255}.${(n & 3) << 6}/26`,
+      routeType: 'blackhole' as const,
+    }));
+    const done = inside.batch(storm);
+    let [events, inThisTurn, most, turns] = [0, 0, 0, 0];
+    const count = () => {
+      inThisTurn = 0;
+      turns += 1;
+      turn = setImmediate(count);
+    };
+    let turn = setImmediate(count);
+    for await (const event of monitor) {
+      if (event.object !== 'route') continue;
+      events += 1;
+      inThisTurn += 1;
+      most = Math.max(most, inThisTurn);
+      if (events === storm.length) break;
+    }
+    clearImmediate(turn);
+    await done;
+    expect(most).toBeLessThanOrEqual(DATAGRAMS_PER_TURN);
+    expect(turns).toBeGreaterThanOrEqual(Math.floor(storm.length / DATAGRAMS_PER_TURN));
+  });
+
+  it('tells the same of an object as a list of them does', async () => {
+    const pod = makePod();
+    const inside = await open(pod.path);
+    const monitor = await inside.monitor({ groups: ['links', 'addresses', 'routes', 'neighbours'] });
+    const link = { name: 'vx' };
+    const mac = '66:01:02:03:04:05';
+    const vxlan = { type: 'link.add', kind: 'vxlan', name: 'vx', vni: 1, local: '192.0.2.1', mac } as const;
+    const outcomes = await inside.sequence([
+      vxlan,
+      { type: 'link.set', link, addressGeneration: 'none' },
+      { type: 'link.set', link, up: true },
+      { type: 'address.add', link, address: '192.0.2.1/24' },
+      { type: 'address.add', link, address: 'fd00::1/64', noDad: true },
+      { type: 'neighbour.add', link, address: '192.0.2.7', mac },
+      { type: 'neighbour.add', link, address: 'fd00::7', mac },
+      { type: 'fdb.append', link, mac, destination: '198.51.100.7' },
+      { type: 'route.add', destination: '10.65.0.0/26', gateway: '192.0.2.7', output: link, metric: 5 },
+      { type: 'route.add', destination: 'fd65::/122', gateway: 'fd00::7', output: link, metric: 5 },
+    ]);
+    expect(outcomes.filter(({ ok }) => !ok)).toEqual([]);
+    const wanted = { destination: 'fd65::/122' };
+    const events = await until(
+      monitor,
+      (event) => event.object === 'route' && event.value.destination === wanted.destination,
+    );
+    const told = (object: MonitorEvent['object']) =>
+      events.flatMap((event) => (event.object === object && event.object !== 'overrun' ? [event.value] : []));
+    const [links, addresses, routes] = [await inside.links(), await inside.addresses(), await inside.routes()];
+    const index = links.find(({ name }) => name === 'vx')!.index;
+    expect(told('link').at(-1)).toEqual(links.find(({ name }) => name === 'vx'));
+    expect(told('address')).toEqual(expect.arrayContaining(addresses.filter(({ linkIndex }) => linkIndex === index)));
+    expect(told('neighbour')).toEqual(
+      expect.arrayContaining((await inside.neighbours({ index })).filter(({ permanent }) => permanent)),
+    );
+    expect(told('fdb')).toEqual(await inside.fdbEntries({ index }));
+    const metric5 = routes.filter(({ metric }) => metric === 5);
+    expect(metric5).toHaveLength(2);
+    expect(told('route')).toEqual(expect.arrayContaining(metric5));
   });
 
   it('ends for its reader when it is closed', async () => {
@@ -83,6 +166,15 @@ describe('monitor', () => {
     expect(events).toMatchObject([{ object: 'link', value: { name: 'lo' } }]);
   });
 });
+
+/** Routes to make, for `ip -batch`. */
+function blackholes(count: number): Buffer {
+  const lines = Array.from(
+    { length: count },
+    (_, n) => `route add blackhole 10.${n >> 14}.${(n >> 6) & 255}.${(n & 63) << 2}/30`,
+  );
+  return Buffer.from(lines.join('\n'));
+}
 
 function execIpBatch(pod: string, lines: Buffer): void {
   execFileSync('ip', ['-n', pod, '-batch', '-'], { input: lines });

@@ -17,6 +17,15 @@ struct LoopPoll::Handle {
   LoopPoll* owner = nullptr;
   bool closing = false;
 
+  void start() {
+    uv_poll_start(&poll, UV_READABLE, [](uv_poll_t* poll, int status, int) {
+      auto* handle = static_cast<Handle*>(poll->data);
+      // libuv stops polling at any error, while on a netlink socket ENOBUFS is only something to be read.
+      if (status < 0) handle->start();
+      handle->call();
+    });
+  }
+
   void call() {
     const Napi::HandleScope scope(env);
     const Napi::CallbackScope callback(env, context);
@@ -36,9 +45,7 @@ LoopPoll::LoopPoll(Napi::Env env, int fd, std::function<void()> ready) : handle_
   napi_add_async_cleanup_hook(
       env, [](napi_async_cleanup_hook_handle, void* data) { close(static_cast<Handle*>(data)); }, handle_,
       &handle_->cleanup);
-  uv_poll_start(&handle_->poll, UV_READABLE, [](uv_poll_t* poll, int, int) {
-    static_cast<Handle*>(poll->data)->call();
-  });
+  handle_->start();
 }
 
 LoopPoll::~LoopPoll() {

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <linux/filter.h>
 #include <linux/netlink.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -30,6 +31,11 @@ bool filter_type(int fd, uint16_t type) {
   return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
 }
 
+bool is_drained(int fd) {
+  pollfd waiting{fd, POLLIN, 0};
+  return poll(&waiting, 1, 0) == 0;
+}
+
 }  // namespace
 
 Result<Subscription> Subscription::open(const SubscriptionOptions& options) {
@@ -55,7 +61,6 @@ Result<Subscription> Subscription::open(const SubscriptionOptions& options) {
 
 Result<bool> Subscription::read(const std::function<void(const Message&)>& take) {
   buffer_.resize(kReceiveBufferBytes);
-  bool overrun = false;
   for (int count = 0; count < kDatagramsPerRead; ++count) {
     const ssize_t size = recv(fd_.get(), buffer_.data(), buffer_.size(), MSG_TRUNC);
     if (size < 0 && errno == EAGAIN) break;
@@ -63,14 +68,16 @@ Result<bool> Subscription::read(const std::function<void(const Message&)>& take)
     if (size < 0 && errno != ENOBUFS) return KernelError{errno, "cannot receive notifications"};
     // A datagram that does not fit is lost like one that the kernel dropped.
     if (size < 0 || static_cast<size_t>(size) > buffer_.size()) {
-      overrun = true;
+      overrun_ = true;
       continue;
     }
     MessageReader reader({buffer_.data(), static_cast<size_t>(size)});
     while (const auto message = reader.next()) take(*message);
-    overrun = overrun || reader.malformed();
+    overrun_ = overrun_ || reader.malformed();
   }
-  return overrun;
+  if (!overrun_ || !is_drained(fd_.get())) return false;
+  overrun_ = false;
+  return true;
 }
 
 }  // namespace podwire::netlink

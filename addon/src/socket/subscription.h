@@ -26,7 +26,8 @@ class Subscription {
 
   /**
    * Hands over what is waiting, at most a bounded number of datagrams, as the descriptor stays readable when there are more.
-   * True when the kernel dropped notifications because they were not read fast enough.
+   * True when the kernel dropped notifications because they were not read fast enough. That is said once the queue is empty:
+   * until then the kernel drops what comes, and does not say so again, so that whoever read everything anew at once would miss it.
    */
   Result<bool> read(const std::function<void(const Message&)>& take);
 
@@ -37,6 +38,7 @@ class Subscription {
 
   UniqueFd fd_;
   std::vector<uint8_t> buffer_;
+  bool overrun_ = false;
 };
 
 }  // namespace podwire::netlink
