@@ -25,7 +25,7 @@ buf('generate', '--template', 'buf.gen.google.yaml');
 
 // Reflection has to describe the health service too. Descriptor sets, being one repeated field, are joined by concatenation.
 const healthProto = join(dirname(createRequire(import.meta.url).resolve('grpc-health-check')), '..', '..', 'proto');
-const images = [['--path', 'podwire'], [healthProto]].map((input, index) => {
+const images = [['--path', 'podwire', '--path', 'calico'], [healthProto]].map((input, index) => {
   const image = `gen/part-${index}.binpb`;
   buf('build', ...input, '--as-file-descriptor-set', '-o', image);
   const bytes = readFileSync(join(here, image));

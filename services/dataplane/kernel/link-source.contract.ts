@@ -62,7 +62,7 @@ export function linkSourceContract(open: () => Promise<OpenedLinks>): void {
       await source.writeSysctls([sysctl]);
       expect(await source.readSysctls([sysctl.key, ['net', 'ipv4', 'nothing']])).toEqual([sysctl.value, null]);
       await expect(source.writeSysctls([{ key: ['net', 'ipv4', 'nothing'], value: '1' }])).rejects.toMatchObject({
-        code: 'KERNEL_REFUSED',
+        code: 'KERNEL_UNSUPPORTED',
       });
       await source.close();
     });

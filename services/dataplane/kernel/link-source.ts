@@ -11,7 +11,8 @@ export interface NodeLink {
 /**
  * The node's links, and changes of them. Implementations: netlink, and memory (the fake); both pass `link-source.contract.ts`.
  *
- * Every method fails with KERNEL_REFUSED when the kernel cannot be asked.
+ * Every method fails with KERNEL_REFUSED when the kernel refuses or cannot be asked, and with KERNEL_UNSUPPORTED when it lacks what
+ * is to be written.
  */
 export interface LinkSource {
   /** Result: all links, or a failure. Idempotent. */

@@ -73,7 +73,7 @@ export class MemoryLinks implements LinkSource {
     return this.#answer(() => {
       for (const { key, value } of settings) {
         const path = key.join('/');
-        if (!this.sysctls.has(path)) throw new Failure('KERNEL_REFUSED', `sysctl -w ${path}: ENOENT`);
+        if (!this.sysctls.has(path)) throw new Failure('KERNEL_UNSUPPORTED', `sysctl -w ${path}: ENOENT`);
         this.sysctls.set(path, value);
       }
     });
