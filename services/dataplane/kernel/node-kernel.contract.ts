@@ -264,7 +264,10 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
     const sameFamily = kinds.flatMap(([from, first]) =>
       kinds
         .filter(
-          ([, second]) => second !== first && second.destination.includes(':') === first.destination.includes(':'),
+          ([to, second]) =>
+            !(from === 'IPv6, by an interface' && to === 'IPv6, by a tunnel') &&
+            second !== first &&
+            second.destination.includes(':') === first.destination.includes(':'),
         )
         .map(([to, second]) => [from, to, first, { ...second, destination: first.destination }] as const),
     );
@@ -272,6 +275,23 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
     test.each(sameFamily)('%s, replaced by one %s', async (_, __, first, second) => {
       await applied({ type: 'route-add', route: first }, { type: 'route-replace', route: second });
       expect((await see()).routes.filter((route) => ownerOf(route) === 'node')).toMatchObject([second]);
+    });
+
+    test('IPv6 takes no gateway on a tunnel while its own block leads to it by another device', async () => {
+      const near = unicast('fd65:1::/122', 'fd00::2', 'up0');
+      const far = unicast('fd65:1::/122', 'fd65:1::1');
+      const second = unicast('fd65:2::/122', 'fd65:1::1');
+      await applied({ type: 'route-add', route: near });
+      expect(await outcomes({ type: 'route-replace', route: far }, { type: 'route-add', route: second })).toEqual([
+        'EINVAL',
+        'EINVAL',
+      ]);
+      const [seen] = (await see()).routes;
+      await applied(
+        { type: 'route-delete', route: seen! },
+        { type: 'route-add', route: far },
+        { type: 'route-add', route: second },
+      );
     });
 
     test('that cannot be are refused, and those behind them are carried out', async () => {

@@ -1,7 +1,7 @@
 import { forwardingKey, neighbourKey, type KnownNode } from './known-node.js';
-import { equalRoutes, kindOfTunnel, TUNNEL_DEVICES, type ObservedDevice } from './node-observed.js';
+import { equalRoutes, kindOfTunnel, TUNNEL_DEVICES, type ObservedDevice, type ObservedRoute } from './node-observed.js';
 import type { DeviceChange, NodeStep } from './node-step.js';
-import type { WantedNode, WantedTunnel } from './wanted.js';
+import type { NodeRoute, WantedNode, WantedTunnel } from './wanted.js';
 
 /**
  * From what is known of the node's kernel to what is wanted of it: steps in an order in which the kernel takes them, additions
@@ -59,6 +59,8 @@ export function diffSurplus(wanted: WantedNode, known: KnownNode): NodeStep[] {
 
 /** Routes to some destinations: what is added or replaced, and what is deleted. */
 export interface RouteSteps {
+  /** Those that the kernel cannot replace; they are among the added ones again. To be carried out before all others. */
+  readonly outOfTheWay: NodeStep[];
   readonly set: NodeStep[];
   readonly deleted: NodeStep[];
 }
@@ -68,7 +70,7 @@ export interface RouteSteps {
  * in whose place there is another's waits for that to go: those cost nothing.
  */
 export function diffRoutes(destinations: Iterable<string>, wanted: WantedNode, known: KnownNode): RouteSteps {
-  const steps: RouteSteps = { set: [], deleted: [] };
+  const steps: RouteSteps = { outOfTheWay: [], set: [], deleted: [] };
   for (const destination of destinations) {
     const route = wanted.routes.get(destination);
     const found = known.routes.get(destination);
@@ -78,9 +80,22 @@ export function diffRoutes(destinations: Iterable<string>, wanted: WantedNode, k
     else if (route.device !== undefined && !known.isUp(route.device)) continue;
     // Replacing it would replace the other's: the kernel takes the first of that destination.
     else if (known.takers.has(destination)) remove();
-    else steps.set.push({ type: found ? 'route-replace' : 'route-add', route });
+    else if (found && isInTheWay(found, route)) {
+      steps.outOfTheWay.push({ type: 'route-delete', route: withMetric(found) });
+      steps.set.push({ type: 'route-add', route });
+    } else steps.set.push({ type: found ? 'route-replace' : 'route-add', route });
   }
   return steps;
+}
+
+/**
+ * IPv6 takes no gateway on a device while a route leads to it by another one (ip6_route_check_nh_onlink, net/ipv6/route.c). A node's
+ * tunnel address is mostly in one of its own blocks, so when its blocks move into the tunnel, their routes are in the way of
+ * each other.
+ */
+function isInTheWay(found: ObservedRoute, route: NodeRoute): boolean {
+  if (!route.destination.includes(':') || route.gateway === undefined || route.device === undefined) return false;
+  return TUNNEL_DEVICES.includes(route.device) && found.device !== undefined && found.device !== route.device;
 }
 
 /** Own routes in places where none is wanted. */

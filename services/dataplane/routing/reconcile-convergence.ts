@@ -87,12 +87,24 @@ export class Convergence {
     const { routes, rest } = this.#doubt;
     const devices = rest ? diffDevices(wanted, known) : [];
     if (devices.some((step) => !attempts.isHeld(step))) return devices;
-    const { set, deleted } = diffRoutes(routes === 'all' ? allDestinations(wanted, known) : routes, wanted, known);
+    const { outOfTheWay, set, deleted } = diffRoutes(
+      routes === 'all' ? allDestinations(wanted, known) : routes,
+      wanted,
+      known,
+    );
     const strays = routes === 'all' ? diffStrays(known) : [];
     // Where a stray is in the way of the route that is to be replaced, it has to go first.
     const steps = rest
-      ? [...devices, ...diffFittings(wanted, known), ...strays, ...set, ...deleted, ...diffSurplus(wanted, known)]
-      : [...strays, ...set, ...deleted];
+      ? [
+          ...devices,
+          ...diffFittings(wanted, known),
+          ...strays,
+          ...outOfTheWay,
+          ...set,
+          ...deleted,
+          ...diffSurplus(wanted, known),
+        ]
+      : [...strays, ...outOfTheWay, ...set, ...deleted];
     const keys = new Set(steps.map(stepKey));
     if (routes === 'all' && rest) attempts.keep(keys);
     else if (routes !== 'all') for (const destination of routes) settle(destination, { keys, attempts });

@@ -56,6 +56,11 @@ export class MemoryNodeKernel implements NodeKernel {
     return this.#faults.length;
   }
 
+  /** No fault that was set is to come any more. */
+  clearFaults(): void {
+    this.#faults.length = 0;
+  }
+
   /** The announcements until {@link release} are kept back. */
   hold(): void {
     this.#held ??= [];

@@ -10,7 +10,7 @@ import {
   type SeenRoute,
 } from '../../routing/node-observed.js';
 import type { DeviceChange } from '../../routing/node-step.js';
-import { prefixContains, splitCidr, prefixOf } from '@podwire/shared/net/prefix';
+import { parsePrefix, prefixContains, splitCidr, prefixOf } from '@podwire/shared/net/prefix';
 import { parseAddress } from '@podwire/shared/net/address';
 import type { WantedTunnel } from '../../routing/wanted.js';
 import { Errno } from './namespace.js';
@@ -242,9 +242,24 @@ export class MemoryNode {
     }
     if (type !== 'unicast' || device === undefined) return;
     if (!this.find(device).up) throw new Errno('ENETDOWN', 'Device for nexthop is not up');
+    if (gateway !== undefined && onlink) this.#checkOnlink(device, gateway);
     if (gateway === undefined || onlink) return;
     if (!this.#isOnLink(device, gateway)) {
       throw new Errno(destination.includes(':') ? 'EHOSTUNREACH' : 'ENETUNREACH', 'Nexthop has invalid gateway');
+    }
+  }
+
+  /** IPv6: no route, but the default one, may lead to the gateway by another device (ip6_route_check_nh_onlink). */
+  #checkOnlink(device: string, gateway: string): void {
+    const target = parseAddress(gateway);
+    if (target?.family !== 6) return;
+    const covering = this.routes.flatMap((route) => {
+      const parsed = parsePrefix(route.destination);
+      return parsed.ok && prefixContains(parsed.prefix, target) ? [{ route, length: parsed.prefix.length }] : [];
+    });
+    const [best] = covering.sort((a, b) => b.length - a.length);
+    if (best && best.length > 0 && best.route.type === 'unicast' && best.route.device !== device) {
+      throw new Errno('EINVAL', 'Nexthop has invalid gateway or device mismatch');
     }
   }
 
