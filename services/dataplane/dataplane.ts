@@ -11,7 +11,7 @@ import type { Events } from './events.js';
 import type { AttachedLink, Kernel, PodSession } from './kernel/kernel.js';
 import { transact, type Applied, type TransactionOptions } from './kernel/transaction.js';
 import { KeyedLock } from './lock.js';
-import { desired, type Wanted } from './plan/desired.js';
+import { desired, USUAL_MTU_BYTES, type Wanted } from './plan/desired.js';
 import { corrections, diff, differences, type Difference } from './plan/diff.js';
 import type { Observed, ObservedLink } from './plan/observed.js';
 import type { PodNetwork } from './plan/pod-network.js';
@@ -43,6 +43,8 @@ export interface DataplaneOptions {
   readonly kernel: Kernel;
   readonly registry: AttachmentRegistry;
   readonly events: Events;
+  /** MTU of pods that ask for none, in bytes, at the time of the call. */
+  readonly mtu?: () => number;
 }
 
 /** What is locked for a piece of work. */
@@ -80,15 +82,19 @@ export class Dataplane {
   readonly #kernel: Kernel;
   readonly #registry: AttachmentRegistry;
   readonly #events: Events;
+  readonly #mtu: () => number;
   readonly #lock = new KeyedLock();
   /** By name of the host interface, within the attachment's lock: a link that is not noted yet is known by its name alone. */
   readonly #nameLock = new KeyedLock(null);
+  /** By the pod's namespace, within the other two. */
+  readonly #podLock = new KeyedLock(null);
   readonly #underWay = new Set<Promise<unknown>>();
 
-  constructor({ kernel, registry, events }: DataplaneOptions) {
+  constructor({ kernel, registry, events, mtu = () => USUAL_MTU_BYTES }: DataplaneOptions) {
     this.#kernel = kernel;
     this.#registry = registry;
     this.#events = events;
+    this.#mtu = mtu;
   }
 
   /**
@@ -98,8 +104,8 @@ export class Dataplane {
    */
   attach(network: PodNetwork, signal: AbortSignal): Promise<Attached> {
     return this.#alone(network, signal, () =>
-      this.#inPod(network.netns, async (session) => {
-        const order = { wanted: desired(network), signal };
+      this.#inPod(network.netns, signal, async (session) => {
+        const order = { wanted: this.#desired(network), signal };
         const attached = await this.#recorded(network, session, () => this.#wire(session, order));
         this.#events.attached(network.hostInterfaceName, attached.changes);
         return attached;
@@ -140,8 +146,8 @@ export class Dataplane {
    */
   check(network: PodNetwork, signal: AbortSignal): Promise<Difference[]> {
     return this.#alone(network, signal, () =>
-      this.#inPod(network.netns, async (session) => {
-        const wanted = desired(network);
+      this.#inPod(network.netns, signal, async (session) => {
+        const wanted = this.#desired(network);
         const observed = await observe(session, wanted);
         const obstacle = obstacleTo(wanted, observed);
         const found = obstacle
@@ -160,8 +166,8 @@ export class Dataplane {
    */
   repair(network: PodNetwork, signal: AbortSignal): Promise<readonly Difference[]> {
     return this.#alone(network, signal, () =>
-      this.#inPod(network.netns, (session) =>
-        this.#recorded(network, session, () => this.#mend(session, { wanted: desired(network), signal })),
+      this.#inPod(network.netns, signal, (session) =>
+        this.#recorded(network, session, () => this.#mend(session, { wanted: this.#desired(network), signal })),
       ),
     );
   }
@@ -178,7 +184,7 @@ export class Dataplane {
       const record = this.#registry.get(attachment);
       if (record?.state !== 'attached') return { outcome: 'not-attached' };
       try {
-        return await this.#inPod(record.network.netns, (session) => this.#mendIn(session, record, signal));
+        return await this.#inPod(record.network.netns, signal, (session) => this.#mendIn(session, record, signal));
       } catch (error) {
         if (error instanceof Failure && error.code === 'INVALID_NETNS') return { outcome: 'namespace-gone' };
         throw error;
@@ -210,6 +216,10 @@ export class Dataplane {
   /** Resolves when no call is under way any more, undoing included: the kernel can be let go. */
   async idle(): Promise<void> {
     while (this.#underWay.size > 0) await Promise.allSettled(this.#underWay);
+  }
+
+  #desired(network: PodNetwork): Wanted {
+    return desired(network, { mtuBytes: this.#mtu() });
   }
 
   async #wire(session: PodSession, { wanted, signal }: Order): Promise<Attached> {
@@ -244,7 +254,7 @@ export class Dataplane {
   async #mendIn(session: PodSession, record: AttachmentRecord, signal: AbortSignal): Promise<Mended> {
     const sameness = compareIdentities(record.identity, session.identity);
     if (sameness === 'other') return { outcome: 'namespace-gone' };
-    const wanted = desired(record.network);
+    const wanted = this.#desired(record.network);
     // Its own wire proves that the namespace is the pod's where the kernel tells too little to know otherwise.
     if (sameness === 'unknown' && wireState(await observe(session, wanted)) !== 'paired') {
       return { outcome: 'namespace-gone' };
@@ -314,10 +324,16 @@ export class Dataplane {
     }
   }
 
-  async #inPod<Answer>(netns: string, work: (session: PodSession) => Promise<Answer>): Promise<Answer> {
+  /** One call at a time in each pod: settings of the whole namespace that one puts back must not be another's by then. */
+  async #inPod<Answer>(
+    netns: string,
+    signal: AbortSignal,
+    work: (session: PodSession) => Promise<Answer>,
+  ): Promise<Answer> {
     const session = await withSpan('podwire.kernel.open', {}, () => this.#kernel.open(netns));
     try {
-      return await work(session);
+      const { device, inode } = session.identity;
+      return await this.#podLock.run(`${device} ${inode}`, signal, () => work(session));
     } finally {
       await session.close();
     }

@@ -30,7 +30,16 @@ const WRONG_PATH: Readonly<Record<string, string>> = {
 /** The failure behind an operation that the kernel refused. */
 export function kernelFailure(refusal: Refusal): Failure {
   const { operation, object, errno, message, cause } = refusal;
-  return new Failure(codeOf(refusal), message, { details: { operation, object, errno }, cause });
+  const text = lacksIpv6(refusal) ? `${message}: ${WITHOUT_IPV6}` : message;
+  return new Failure(codeOf(refusal), text, { details: { operation, object, errno }, cause });
+}
+
+const WITHOUT_IPV6 =
+  'this kernel has no IPv6; give the pod IPv4 addresses alone, or start the node with IPv6 (without ipv6.disable=1)';
+
+/** A kernel without IPv6 has none of its settings; one with it has all that pods need but optional ones. */
+function lacksIpv6({ operation, object, errno }: Refusal): boolean {
+  return operation === 'sysctl.write' && errno === 'ENOENT' && /\bnet[./]ipv6\b/.test(object);
 }
 
 function codeOf({ operation, errno }: Refusal): FailureCode {
