@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import process from 'node:process';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { NODE_ADDRESS } from './node.mjs';
 import { ROOT } from './prepare.mjs';
 
 /** Time for the processes to start, in milliseconds: a machine under load takes seconds to load the modules. */
@@ -25,6 +26,7 @@ function settings(sockets, folder) {
       PODWIRE_DATAPLANE_LISTEN: `unix:${sockets.dataplane}`,
       PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${sockets.ipam}`,
       PODWIRE_DATAPLANE_NODE_NAME: 'demo-node',
+      PODWIRE_DATAPLANE_NODE_IPV4: `${NODE_ADDRESS}/32`,
       PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
     },
     plugin: {

@@ -16,6 +16,8 @@ describe('the settings', () => {
       logLevel: 'info',
       nodeName: 'node-1',
       ipamAddress: 'unix:/run/podwire/ipam.sock',
+      nodeIpv4: { type: 'auto' },
+      nodeIpv6: { type: 'auto' },
       stateDirectory: '/run/podwire/attachments',
     });
   });
@@ -33,6 +35,8 @@ describe('the settings', () => {
       PODWIRE_DATAPLANE_LOG_LEVEL: 'debug',
       PODWIRE_DATAPLANE_NODE_NAME: 'rack-1.node-7',
       PODWIRE_DATAPLANE_IPAM_ADDRESS: 'ipam.podwire:5001',
+      PODWIRE_DATAPLANE_NODE_IPV4: '192.0.2.7/24',
+      PODWIRE_DATAPLANE_NODE_IPV6: 'none',
       PODWIRE_DATAPLANE_STATE_DIRECTORY: '/run/a/b',
     };
     expect(readConfig(env, 'node-1')).toEqual({
@@ -47,6 +51,8 @@ describe('the settings', () => {
       logLevel: 'debug',
       nodeName: 'rack-1.node-7',
       ipamAddress: 'ipam.podwire:5001',
+      nodeIpv4: { type: 'address', address: { family: 4, value: 0xc0000207n }, length: 24 },
+      nodeIpv6: { type: 'none' },
       stateDirectory: '/run/a/b',
     });
   });

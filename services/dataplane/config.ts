@@ -3,7 +3,7 @@ import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import { absolutePath, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
 
 import { NAT_EXCLUSIONS } from './routing/masquerade.js';
-import { interfacePatterns, portRange } from './setting-forms.js';
+import { addressMethod, interfacePatterns, portRange } from './setting-forms.js';
 
 /** Prefix of the environment variables that are settings of podwire-dataplane. */
 const PREFIX = 'PODWIRE_DATAPLANE_';
@@ -81,6 +81,22 @@ const SETTINGS = {
     schema: rpcAddress,
     default: 'unix:/run/podwire/ipam.sock',
     about: 'Where podwire-ipam is found: unix:/absolute/path or host:port.',
+  },
+  nodeIpv4: {
+    variable: 'PODWIRE_DATAPLANE_NODE_IPV4',
+    schema: addressMethod(4),
+    default: 'auto',
+    about:
+      'The IPv4 address at which other nodes reach this one, with the length of its subnet (192.0.2.7/24), or how it is found: auto (the ' +
+      'interface with the default route, else the first with an address), interface=REGEX, skip-interface=REGEX, cidr=LIST (the first ' +
+      'address in one of them), can-reach=ADDRESS (what the node sends there from), or none. REGEX may be several with commas between ' +
+      'them, each matched anywhere in the name. Interfaces of pods, tunnels and container engines are passed over.',
+  },
+  nodeIpv6: {
+    variable: 'PODWIRE_DATAPLANE_NODE_IPV6',
+    schema: addressMethod(6),
+    default: 'auto',
+    about: 'The same for IPv6: 2001:db8::7/64, auto, …, none. Link-local and temporary addresses are passed over.',
   },
   stateDirectory: {
     variable: 'PODWIRE_DATAPLANE_STATE_DIRECTORY',

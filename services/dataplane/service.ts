@@ -16,7 +16,10 @@ import { Dataplane } from './dataplane.js';
 import { Events } from './events.js';
 import type { Kernel } from './kernel/kernel.js';
 import { NetlinkKernel } from './kernel/netlink/netlink-kernel.js';
-import { dataplaneServices } from './rpc/index.js';
+import { NetlinkNodeNetwork } from './kernel/netlink/netlink-node-network.js';
+import type { NodeNetwork } from './kernel/node-network.js';
+import { NodeSide } from './node-side.js';
+import { dataplaneServices, type ServedParts } from './rpc/index.js';
 
 /** What the service takes from the process it runs in. */
 export interface Surroundings {
@@ -39,12 +42,19 @@ export interface RunningService extends Running {
  * @throws Failure as {@link serve}, or KERNEL_REFUSED when the kernel cannot be asked
  */
 export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
-  return serve(await NetlinkKernel.open(), { config, surroundings });
+  const kernel = await NetlinkKernel.open();
+  const network = await NetlinkNodeNetwork.open().catch(async (error: unknown) => {
+    await kernel.close();
+    throw error;
+  });
+  return serve(kernel, { config, surroundings, network });
 }
 
 export interface ServeOptions {
   readonly config: Config;
   readonly surroundings: Surroundings;
+  /** The node's interfaces, closed in the end; without them pods are served, and the node is no part of the cluster. */
+  readonly network?: NodeNetwork;
 }
 
 /**
@@ -52,12 +62,14 @@ export interface ServeOptions {
  * to have what pods need.
  * @throws Failure KERNEL_UNSUPPORTED, KERNEL_REFUSED, or INVALID_SETTINGS when an address is taken
  */
-export async function serve(kernel: Kernel, { config, surroundings }: ServeOptions): Promise<RunningService> {
+export async function serve(kernel: Kernel, options: ServeOptions): Promise<RunningService> {
+  const { config, surroundings, network } = options;
   const { log, clock } = surroundings;
-  const node = await openNode(kernel, { config, surroundings }).catch(async (error: unknown) => {
-    await kernel.close();
+  const node = await openNode(kernel, options).catch(async (error: unknown) => {
+    await Promise.all([kernel.close(), network?.close()]);
     throw error;
   });
+  const nodeSide = network && new NodeSide({ config, surroundings, network, ipam: node.ipam });
   const server = new RpcServer({
     addresses: config.listen,
     log,
@@ -67,7 +79,7 @@ export async function serve(kernel: Kernel, { config, surroundings }: ServeOptio
     services: (unary) => dataplaneServices(node, unary),
   });
   const stop = async (): Promise<void> => {
-    await Promise.all([server.stop(), node.keeper.stop()]);
+    await Promise.all([server.stop(), node.keeper.stop(), nodeSide?.stop()]);
     // Calls that were cut off may still be taking back what they did.
     await node.dataplane.idle();
     node.ipam.close();
@@ -78,6 +90,7 @@ export async function serve(kernel: Kernel, { config, surroundings }: ServeOptio
     await kernel.probe();
     server.setServing();
     node.keeper.start();
+    nodeSide?.start();
     return { addresses, stop };
   } catch (error) {
     await stop();
@@ -86,9 +99,7 @@ export async function serve(kernel: Kernel, { config, surroundings }: ServeOptio
 }
 
 /** What serves the pods of this node, and what looks after them. */
-interface Node {
-  readonly dataplane: Dataplane;
-  readonly garbage: GarbageCollector;
+interface Node extends ServedParts {
   readonly keeper: AttachmentKeeper;
   readonly ipam: Peer;
 }
@@ -107,11 +118,13 @@ async function openNode(kernel: Kernel, { config, surroundings }: ServeOptions):
   for (const record of unreadable) events.recordUnreadable(record);
   for (const { network } of outlived) events.recordOutlived(network.attachment);
 
-  const dataplane = new Dataplane({ kernel, registry, events: new Events(log) });
+  const podEvents = new Events(log);
+  const dataplane = new Dataplane({ kernel, registry, events: podEvents });
   const ipam = new Peer('podwire-ipam', config.ipamAddress);
   const addressBook = ipamAddressBook(ipam, clock);
   const { nodeName } = config;
   const parts = { kernel, dataplane, registry, events, clock };
   const keeper = new AttachmentKeeper({ ...parts, addressBook, random, nodeName, boot });
-  return { dataplane, garbage: new GarbageCollector(parts), keeper, ipam };
+  const refused: Node['refused'] = (method, error) => podEvents.cniRefused(method, error);
+  return { dataplane, garbage: new GarbageCollector(parts), keeper, ipam, refused };
 }

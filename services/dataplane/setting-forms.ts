@@ -1,5 +1,8 @@
 import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
+import type { Family } from '@podwire/shared/net/address';
 import { z } from 'zod';
+
+import { readAddressMethod } from './cluster/address-method.js';
 
 /** The forms of settings that podwire-dataplane alone has. Each reads a text and says what is wrong with it. */
 
@@ -37,3 +40,13 @@ export const portRange = z
     (range) => range === undefined || (range.first >= 1 && range.first <= range.last && range.last <= MAX_PORT),
     `is no range of ports from 1 to ${MAX_PORT}`,
   );
+
+/** How the node's address of a family is found: `readAddressMethod`. */
+export function addressMethod(family: Family) {
+  return z.string().transform((text, context) => {
+    const read = readAddressMethod(text, family);
+    if (read.ok) return read.method;
+    context.addIssue({ code: 'custom', message: read.fault });
+    return z.NEVER;
+  });
+}

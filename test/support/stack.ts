@@ -58,6 +58,8 @@ export class Stack {
       PODWIRE_DATAPLANE_LISTEN: `unix:${this.sockets.dataplane}`,
       PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${this.sockets.ipam}`,
       PODWIRE_DATAPLANE_NODE_NAME: 'node-1',
+      // On the loopback, which no choice of its own would take.
+      PODWIRE_DATAPLANE_NODE_IPV4: `${NODE_ADDRESS}/32`,
       PODWIRE_DATAPLANE_STATE_DIRECTORY: join(this.folder, 'run', 'attachments'),
       PODWIRE_PLUGIN_SOCKET: this.sockets.plugin,
       PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${this.sockets.ipam}`,

@@ -19,6 +19,14 @@ export interface ClusterState extends ClusterSize {
   readonly connected: boolean;
 }
 
+/** What IPAM was told of the node. */
+export interface RegisteredNode {
+  readonly name: string;
+  /** With the length of its subnet; empty for none. */
+  readonly ipv4Address: string;
+  readonly ipv6Address: string;
+}
+
 /** What happened between IPAM and this node, told once it is done: a counter and a log line. */
 export class ClusterEvents {
   readonly #log: Logger;
@@ -73,6 +81,25 @@ export class ClusterEvents {
   /** A defect of a follower concerns it alone. */
   followerFailed(error: unknown): void {
     this.#log.error({ err: error }, 'a part of the node side did not take over a change of the cluster');
+  }
+
+  /** IPAM knows the node as it is. */
+  registered({ name, ipv4Address, ipv6Address }: RegisteredNode, created: boolean): void {
+    const addresses = [ipv4Address, ipv6Address].filter((text) => text !== '').join(' and ');
+    this.#log.info({ created }, `node ${name} is registered with ${addresses}`);
+  }
+
+  tunnelAllocated(tunnel: string, address: string): void {
+    this.#log.info(`the ${tunnel} tunnel has the address ${address}`);
+  }
+
+  tunnelReleased(tunnel: string, addresses: readonly string[]): void {
+    this.#log.info(`the ${tunnel} tunnel gave back ${addresses.join(', ')}: no pool asks for it any more`);
+  }
+
+  /** The kernel announces no changes; they are looked for now and then. */
+  notTold(objects: string, error: unknown): void {
+    this.#log.warn({ err: error }, `changes of ${objects} are not announced by the kernel`);
   }
 
   /** @param task - what is tried again after the wait */
