@@ -59,11 +59,13 @@ export type DecodedRecord =
 
 /** Reads what {@link encodeRecord} wrote. Whatever else the text may be is a fault, never an error. */
 export function decodeRecord(text: string): DecodedRecord {
-  const parsed = STORED.safeParse(parseJson(text));
+  const form = parseJson(text);
+  if (form === undefined) return { ok: false, fault: 'is no JSON' };
+  const parsed = STORED.safeParse(form);
   if (parsed.success) return { ok: true, record: parsed.data };
   const [issue] = parsed.error.issues;
   const at = issue?.path.map(String).join('.') ?? '';
-  return { ok: false, fault: at === '' ? 'is no record of this release' : `${at}: ${issue?.message ?? 'is wrong'}` };
+  return { ok: false, fault: `is no record of this release: ${at} ${issue?.message ?? 'is wrong'}` };
 }
 
 function parseJson(text: string): unknown {

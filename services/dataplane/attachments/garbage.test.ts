@@ -1,0 +1,99 @@
+import { describe, expect, test } from 'vitest';
+
+import { MemoryKernel } from '../kernel/memory/memory-kernel.js';
+import { address, podNetwork } from '../plan/pod-network.fixture.js';
+import type { PodNetwork } from '../plan/pod-network.js';
+import { startNode } from './node.fixture.js';
+
+const never = () => new AbortController().signal;
+
+async function scene() {
+  const kernel = new MemoryKernel();
+  const node = await startNode({ kernel });
+  const wired = async (
+    name: string,
+    { host, network = 'net' }: { readonly host: number; readonly network?: string },
+  ) => {
+    const base = podNetwork(name, {
+      addresses: [address(`10.65.0.${host}`)],
+      hostInterfaceName: `podw${network}${name}`,
+    });
+    const pod: PodNetwork = { ...base, attachment: { ...base.attachment, network } };
+    kernel.addNamespace(pod.netns);
+    await node.dataplane.attach(pod, never());
+    await node.clock.sleep(1, never());
+    return pod;
+  };
+  const names = () => kernel.host.links.map(({ name }) => name).sort();
+  return { ...node, kernel, wired, names };
+}
+
+describe('garbage', () => {
+  test('is what is not valid, of one network or of all', async () => {
+    const { wired, garbage, names, registry } = await scene();
+    const [a, b] = [await wired('a', { host: 1 }), await wired('b', { host: 2 })];
+    const other = await wired('c', { host: 3, network: 'other' });
+    const ofNet = await garbage.collect({ valid: [a.attachment], network: 'net' }, never());
+    expect(ofNet).toEqual({ removed: [b.attachment], failed: [] });
+    expect(names()).toEqual(['podwneta', 'podwotherc']);
+    expect(await garbage.collect({ valid: [a.attachment], network: undefined }, never())).toMatchObject({
+      removed: [other.attachment],
+    });
+    expect(await garbage.collect({ valid: [a.attachment], network: undefined }, never())).toEqual({
+      removed: [],
+      failed: [],
+    });
+    expect(await garbage.collect({ valid: [], network: undefined }, never())).toMatchObject({
+      removed: [a.attachment],
+    });
+    expect([names(), registry.all()]).toEqual([[], []]);
+  });
+
+  test('is found by the kernel alone and by the record alone', async () => {
+    const { kernel, wired, garbage, registry, names } = await scene();
+    const [a, b] = [await wired('a', { host: 1 }), await wired('b', { host: 2 })];
+    await registry.remove(a.attachment);
+    kernel.host.removeLink(kernel.host.find(b.hostInterfaceName));
+    const { removed } = await garbage.collect({ valid: [], network: undefined }, never());
+    expect(removed.map(({ containerId }) => containerId).sort()).toEqual(['a', 'b']);
+    expect([names(), registry.all()]).toEqual([[], []]);
+  });
+
+  test('that cannot be removed is told, and does not keep the rest', async () => {
+    const { kernel, wired, garbage, names } = await scene();
+    for (const [at, name] of ['a', 'b', 'c'].entries()) await wired(name, { host: at + 1 });
+    kernel.failNext('link-delete', { errno: 'EBUSY', after: 1 });
+    const { removed, failed } = await garbage.collect({ valid: [], network: undefined }, never());
+    expect([removed.length, failed.length, kernel.unusedFaults]).toEqual([2, 1, 0]);
+    expect(failed[0]).toMatchObject({ failure: { code: 'KERNEL_REFUSED', details: { errno: 'EBUSY' } } });
+    expect(names()).toHaveLength(1);
+    expect((await garbage.collect({ valid: [], network: undefined }, never())).removed).toHaveLength(1);
+  });
+
+  test('is not what has a call under way, or came since', async () => {
+    const { kernel, wired, garbage, dataplane, names } = await scene();
+    const busy = await wired('busy', { host: 1 });
+    const pause = kernel.pauseBefore('observe');
+    const checking = dataplane.check(busy, never());
+    await pause.reached;
+    const listing = kernel.pauseBefore('link-list');
+    const collecting = garbage.collect({ valid: [], network: undefined }, never());
+    await listing.reached;
+    await wired('since', { host: 2 });
+    listing.release();
+    expect(await collecting).toEqual({ removed: [], failed: [] });
+    pause.release();
+    await checking;
+    expect(names()).toEqual(['podwnetbusy', 'podwnetsince']);
+  });
+
+  test('is nothing of anybody else’s', async () => {
+    const { kernel, garbage } = await scene();
+    kernel.host.addLink({ name: 'cali1', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');
+    const bare = kernel.host.addLink({ name: 'podwbare', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');
+    kernel.host.setLink(bare, { alias: 'something else' });
+    const before = kernel.print();
+    expect(await garbage.collect({ valid: [], network: undefined }, never())).toEqual({ removed: [], failed: [] });
+    expect(kernel.print()).toBe(before);
+  });
+});

@@ -1,0 +1,46 @@
+import type { BatchOutcome, Kernel, PodSession } from '../kernel/kernel.js';
+
+/** The kernel as a process sees it that is killed after so many changes: from then on nothing is done, and nothing answered. */
+export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kernel; readonly died: Promise<void> } {
+  let remaining = changes;
+  const death = new AbortController();
+  const died = new Promise<void>((resolve) => death.signal.addEventListener('abort', () => resolve(), { once: true }));
+  const never = <Answer>(): Promise<Answer> => {
+    death.abort();
+    return new Promise(() => undefined);
+  };
+  const asking = <Answer>(ask: () => Promise<Answer>): Promise<Answer> => (death.signal.aborted ? never() : ask());
+
+  async function apply(
+    session: PodSession,
+    { side, steps }: Parameters<PodSession['apply']>[0],
+  ): Promise<BatchOutcome> {
+    if (death.signal.aborted) return never();
+    const reached = steps.slice(0, remaining);
+    remaining -= reached.length;
+    const outcome = await session.apply({ side, steps: reached });
+    return reached.length < steps.length && !outcome.failed ? never() : outcome;
+  }
+
+  const mortalKernel: Kernel = {
+    probe: () => asking(() => kernel.probe()),
+    open: (netns) =>
+      asking(async () => {
+        const session = await kernel.open(netns);
+        return {
+          identity: session.identity,
+          podSysctls: (keys) => asking(() => session.podSysctls(keys)),
+          observe: (wanted) => asking(() => session.observe(wanted)),
+          apply: (batch) => apply(session, batch),
+          close: () => asking(() => session.close()),
+        };
+      }),
+    identify: (netns) => asking(() => kernel.identify(netns)),
+    hostLink: (name) => asking(() => kernel.hostLink(name)),
+    veths: () => asking(() => kernel.veths()),
+    attached: () => asking(() => kernel.attached()),
+    deleteHostLink: (link) => asking(() => (remaining-- > 0 ? kernel.deleteHostLink(link) : never())),
+    close: () => Promise.resolve(),
+  };
+  return { kernel: mortalKernel, died };
+}

@@ -1,0 +1,91 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
+import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
+
+import { BOOT, recordingLog, testRegistry } from '../dataplane.fixture.js';
+import { Dataplane } from '../dataplane.js';
+import { Events } from '../events.js';
+import type { Kernel } from '../kernel/kernel.js';
+import type { PodNetwork } from '../plan/pod-network.js';
+import type { AddressBook, HeldEndpoint } from './address-book.js';
+import { AttachmentEvents } from './events.js';
+import { GarbageCollector } from './garbage.js';
+import { AttachmentKeeper } from './keeper.js';
+import { MemoryRecordStore } from './memory-record-store.js';
+import type { RecordStore } from './record-store.js';
+
+export const NODE_NAME = 'node-1';
+
+/** podwire-ipam as its contract describes it, with one address each, in memory; away when a test says so. */
+export class FakeAddressBook implements AddressBook {
+  readonly endpoints = new Map<string, HeldEndpoint>();
+  readonly released: string[] = [];
+  isAway = false;
+  #sequenceNumber = 100n;
+
+  /** As Allocate does: what is held stays held by the same allocation, for the namespace that asked last. */
+  allocate(network: PodNetwork, netns: HeldEndpoint['netns'], createdAtMs = 0): HeldEndpoint {
+    const key = formatAttachment(network.attachment);
+    const sequenceNumber = this.#sequenceNumber++;
+    const addresses =
+      this.endpoints.get(key)?.addresses ??
+      network.addresses.map((address) => ({ address: formatAddress(address), sequenceNumber }));
+    const endpoint = { attachment: network.attachment, addresses, netns, createdAtMs };
+    this.endpoints.set(key, endpoint);
+    return endpoint;
+  }
+
+  async endpoint(attachment: Attachment): Promise<HeldEndpoint | undefined> {
+    await this.#answer();
+    return this.endpoints.get(formatAttachment(attachment));
+  }
+
+  async endpointsOf(nodeName: string): Promise<readonly HeldEndpoint[]> {
+    await this.#answer();
+    return nodeName === NODE_NAME ? [...this.endpoints.values()] : [];
+  }
+
+  async release({ attachment, addresses }: Pick<HeldEndpoint, 'attachment' | 'addresses'>): Promise<readonly string[]> {
+    await this.#answer();
+    const key = formatAttachment(attachment);
+    const held = this.endpoints.get(key)?.addresses ?? [];
+    const given = addresses.filter((each) =>
+      held.some(({ address, sequenceNumber }) => address === each.address && sequenceNumber === each.sequenceNumber),
+    );
+    if (given.length > 0) this.endpoints.delete(key);
+    this.released.push(...given.map(({ address }) => address));
+    return given.map(({ address }) => address);
+  }
+
+  async #answer(): Promise<void> {
+    await Promise.resolve();
+    if (this.isAway) throw new Failure('UNREACHABLE', 'podwire-ipam does not answer');
+  }
+}
+
+/** What stays when the process ends: kernel, records, IPAM, and time. */
+export interface Lasting {
+  readonly kernel: Kernel;
+  readonly store?: RecordStore;
+  readonly addressBook?: FakeAddressBook;
+  readonly clock?: FakeClock;
+}
+
+/** The dataplane's process, without its socket: everything that is gone when it is killed. */
+export async function startNode(lasting: Lasting) {
+  const {
+    kernel,
+    store = new MemoryRecordStore(),
+    addressBook = new FakeAddressBook(),
+    clock = new FakeClock(),
+  } = lasting;
+  const { log, lines } = recordingLog();
+  const events = new AttachmentEvents(log);
+  const registry = testRegistry(store, clock);
+  const loaded = await registry.load();
+  const dataplane = new Dataplane({ kernel, registry, events: new Events(log) });
+  const parts = { kernel, dataplane, registry, events, clock };
+  const keeper = new AttachmentKeeper({ ...parts, addressBook, random: () => 0.5, nodeName: NODE_NAME, boot: BOOT });
+  return { ...parts, keeper, garbage: new GarbageCollector(parts), addressBook, loaded, lines };
+}

@@ -1,0 +1,85 @@
+import { attachments } from '@podwire/shared/attachment/attachment.fixture';
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+
+import { address, podNetwork } from '../plan/pod-network.fixture.js';
+import { decodeRecord, encodeRecord, type AttachmentRecord } from './record.js';
+
+const uint64 = fc.bigInt({ min: 0n, max: 2n ** 64n - 1n });
+const optionalCount = fc.option(fc.integer({ min: 68, max: 1500 }), { nil: undefined });
+
+const records: fc.Arbitrary<AttachmentRecord> = fc.record({
+  network: fc
+    .record({
+      attachment: attachments,
+      addresses: fc.uniqueArray(fc.constantFrom('10.65.0.7', '0.0.0.0', 'fd00::7', '::', '255.255.255.255'), {
+        minLength: 1,
+      }),
+      mtuBytes: optionalCount,
+      ipForwarding: fc.boolean(),
+      txQueueLength: optionalCount,
+      queueCount: optionalCount,
+      netns: fc.string().map((text) => `/${text}`),
+    })
+    .map(({ addresses, ...rest }) => {
+      const prefix = { ...address('10.65.0.0'), length: 16 };
+      return podNetwork('a', { ...rest, addresses: addresses.map(address), sourcePrefixes: [prefix] });
+    }),
+  identity: fc.record({ device: uint64, inode: uint64, cookie: fc.option(uint64, { nil: null }) }),
+  bootId: fc.uuid(),
+  state: fc.constantFrom('attached', 'detaching', 'dead'),
+  createdAtMs: fc.nat(),
+  updatedAtMs: fc.nat(),
+});
+
+test('a record is read back as it was written', () => {
+  fc.assert(
+    fc.property(records, (record) => {
+      expect(decodeRecord(encodeRecord(record))).toEqual({ ok: true, record });
+    }),
+    { seed: 20_261_121 },
+  );
+});
+
+const record: AttachmentRecord = {
+  network: podNetwork('a'),
+  identity: { device: 4n, inode: 4_026_532_178n, cookie: 7n },
+  bootId: '0f8fad5b-d9cb-469f-a165-70867728950e',
+  state: 'attached',
+  createdAtMs: 1,
+  updatedAtMs: 2,
+};
+const stored = () => JSON.parse(encodeRecord(record));
+
+test.each<readonly [string, string, string]>([
+  ['nothing', '', 'is no JSON'],
+  ['the first half of a record', encodeRecord(record).slice(0, 100), 'is no JSON'],
+  ['zeros', '\0'.repeat(512), 'is no JSON'],
+  ['a later version', JSON.stringify({ ...stored(), version: 2 }), 'version'],
+  ['a field too many', JSON.stringify({ ...stored(), colour: 'blue' }), 'colour'],
+  ['no address', JSON.stringify({ ...stored(), network: { ...stored().network, addresses: [] } }), 'network.addresses'],
+  [
+    'a bad address',
+    JSON.stringify({ ...stored(), network: { ...stored().network, addresses: ['x'] } }),
+    'no IP address',
+  ],
+  ['a bad route', JSON.stringify({ ...stored(), network: { ...stored().network, routes: ['10.0.0.1/8'] } }), 'no CIDR'],
+  [
+    'a bad name',
+    JSON.stringify({ ...stored(), network: { ...stored().network, hostInterfaceName: '../x' } }),
+    'network.hostInterfaceName',
+  ],
+  ['a number for text', JSON.stringify({ ...stored(), bootId: 7 }), 'bootId'],
+  ['an inode that is none', JSON.stringify({ ...stored(), identity: { ...stored().identity, inode: '-1' } }), 'inode'],
+])('%s is a fault, which says where', (_, text, where) => {
+  expect(decodeRecord(text)).toEqual({ ok: false, fault: expect.stringContaining(where) });
+});
+
+test('whatever is in a file is a record or a fault', () => {
+  fc.assert(
+    fc.property(fc.oneof(fc.string(), fc.json()), (text) => {
+      expect(decodeRecord(text).ok).toBe(false);
+    }),
+    { seed: 20_261_121 },
+  );
+});

@@ -1,0 +1,100 @@
+import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
+import { expect, test } from 'vitest';
+
+import { BOOT } from '../dataplane.fixture.js';
+import { podNetwork } from '../plan/pod-network.fixture.js';
+import { MemoryRecordStore } from './memory-record-store.js';
+import { AttachmentRegistry } from './registry.js';
+
+const IDENTITY = { device: 4n, inode: 4_026_532_178n, cookie: 7n };
+const a = podNetwork('a');
+
+function scene() {
+  const store = new MemoryRecordStore();
+  const clock = new FakeClock(1000);
+  const refused: unknown[] = [];
+  const options = { store, bootId: BOOT.id, clock, onRefused: (_: unknown, failure: unknown) => refused.push(failure) };
+  return {
+    store,
+    clock,
+    refused,
+    registry: new AttachmentRegistry(options),
+    restart: () => new AttachmentRegistry(options),
+  };
+}
+
+test('what is recorded is known by its attachment and its host interface, also to the next process', async () => {
+  const { registry, restart } = scene();
+  await registry.record(a, IDENTITY);
+  const record = {
+    network: a,
+    identity: IDENTITY,
+    bootId: BOOT.id,
+    state: 'attached',
+    createdAtMs: 1000,
+    updatedAtMs: 1000,
+  };
+  const next = restart();
+  await next.load();
+  for (const each of [registry, next]) {
+    expect([each.get(a.attachment), each.byHostInterface(a.hostInterfaceName)]).toEqual([record, record]);
+  }
+});
+
+test('what is recorded already is not stored again', async () => {
+  const { registry, store, clock } = scene();
+  await registry.record(a, IDENTITY);
+  await clock.sleep(1000, new AbortController().signal);
+  await registry.record(podNetwork('a'), { ...IDENTITY });
+  expect([store.writes, registry.get(a.attachment)?.updatedAtMs]).toEqual([1, 1000]);
+});
+
+test('a wire in another namespace is another one; the same wire keeps its time', async () => {
+  const { registry, clock } = scene();
+  await registry.record(a, IDENTITY);
+  await clock.sleep(1000, new AbortController().signal);
+  await registry.record({ ...a, mtuBytes: 1400 }, IDENTITY);
+  expect(registry.get(a.attachment)).toMatchObject({ createdAtMs: 1000, updatedAtMs: 2000 });
+  await registry.record(a, { ...IDENTITY, cookie: 8n });
+  expect(registry.get(a.attachment)).toMatchObject({ createdAtMs: 2000, identity: { cookie: 8n } });
+});
+
+test('another host interface takes the place of the earlier', async () => {
+  const { registry } = scene();
+  await registry.record(a, IDENTITY);
+  await registry.record({ ...a, hostInterfaceName: 'podwother' }, IDENTITY);
+  expect(registry.byHostInterface(a.hostInterfaceName)).toBeUndefined();
+  expect(registry.byHostInterface('podwother')).toBe(registry.get(a.attachment));
+});
+
+test('what the store refuses is remembered, told, and stored later', async () => {
+  const { registry, store, refused, restart } = scene();
+  await registry.record(podNetwork('gone'), IDENTITY);
+  store.isFull = true;
+  await registry.record(a, IDENTITY);
+  await registry.remove(podNetwork('gone').attachment);
+  expect(registry.all().map(({ network }) => network)).toEqual([a]);
+  expect(refused).toHaveLength(2);
+  await registry.flush();
+  expect(refused).toHaveLength(4);
+  store.isFull = false;
+  await registry.flush();
+  await registry.flush();
+  const next = restart();
+  await next.load();
+  expect(next.all().map(({ network }) => network)).toEqual([a]);
+  expect(store.writes).toBe(3);
+});
+
+test('a change that is taken back leaves what was there before', async () => {
+  const { registry, store } = scene();
+  await registry.restore(a.attachment, undefined);
+  expect(store.writes).toBe(0);
+  await registry.record(a, IDENTITY);
+  const before = registry.get(a.attachment);
+  await registry.mark(a.attachment, 'detaching');
+  await registry.restore(a.attachment, before);
+  expect(registry.get(a.attachment)).toBe(before);
+  await registry.restore(a.attachment, undefined);
+  expect([registry.all(), store.texts.size]).toEqual([[], 0]);
+});
