@@ -26,6 +26,12 @@ describe('an errno becomes a failure', () => {
     expect(failure.message).toContain('the kernel’s own words');
   });
 
+  test('a setting of IPv6 that is not there says that the kernel has no IPv6; one of IPv4 does not', () => {
+    const missing = (object: string) => kernelFailure({ ...refusal('sysctl.write', 'ENOENT'), object }).message;
+    expect(missing('net.ipv6.conf.podw1.disable_ipv6')).toMatch(/this kernel has no IPv6; give the pod IPv4/);
+    expect(missing('net.ipv4.conf.podw1.proxy_arp')).not.toContain('IPv6');
+  });
+
   test.each([
     ['ENOENT', 'INVALID_NETNS', 'does not exist'],
     ['ENOTDIR', 'INVALID_NETNS', 'does not exist'],

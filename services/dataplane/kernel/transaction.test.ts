@@ -3,7 +3,8 @@ import { describe, expect, test } from 'vitest';
 
 import { desired } from '../plan/desired.js';
 import { corrections, diff } from '../plan/diff.js';
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
+import { formatStep } from '../plan/notation.js';
+import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
 import type { Step } from '../plan/step.js';
 import { nothingObserved } from '../plan/wire.js';
 import type { PodSession } from './kernel.js';
@@ -59,6 +60,23 @@ describe('a plan that succeeds', () => {
     expect(kernel.commands.at(-1)).toBe(`ip link set ${network.hostInterfaceName} address ee:ee:ee:ee:ee:ee`);
   });
 
+  test('sets the pod’s MAC address again as well, and the neighbours that go with it', async () => {
+    const { kernel, session } = await node();
+    const dual = desired(podNetwork('a', BY_FAMILY['both families']));
+    await apply(session, { steps: diff(dual, await session.observe(dual)), later: [] });
+    const { pod } = await session.observe(dual);
+    const steps = corrections(dual, { pod: { ...pod.link!, mac: '02:00:00:00:00:99' } });
+    expect(steps.map(formatStep)).toEqual([
+      `ip -n pod link set eth0 address ${network.mac}`,
+      'ip -n pod neighbour replace 169.254.1.1 dev eth0 lladdr ee:ee:ee:ee:ee:ee nud permanent',
+      'ip -n pod neighbour replace fe80::ecee:eeff:feee:eeee dev eth0 lladdr ee:ee:ee:ee:ee:ee nud permanent',
+    ]);
+    const namespace = kernel.namespace(NETNS);
+    namespace.setLink(namespace.find('eth0'), { mac: '02:00:00:00:00:99' });
+    await apply(session, { steps, later: [] });
+    expect(diff(dual, await session.observe(dual))).toEqual([]);
+  });
+
   test('goes on without an optional step, and tells so', async () => {
     const { kernel, session } = await node();
     const optional = fresh.findIndex((step) => step.type === 'sysctl-write' && step.optional);
@@ -80,6 +98,59 @@ describe('a plan that fails', () => {
     expect(result).toMatchObject({ undone: true, errno: 'ENOBUFS', failure: { code: 'KERNEL_REFUSED' } });
     expect(kernel.unusedFaults).toBe(0);
     expect(kernel.print()).toBe(before);
+  });
+
+  describe.each(Object.entries(BY_FAMILY))('of %s', (_, of) => {
+    const own = desired(podNetwork('a', of));
+    const other = desired(
+      podNetwork('a', {
+        ...BY_FAMILY['both families'],
+        addresses: [address('fd65::9'), address('10.65.0.9')],
+        mac: '02:00:00:00:00:99',
+        mtuBytes: 1400,
+        ipForwarding: true,
+      }),
+    );
+    const ofNamespace = own.pod.sysctls.filter(({ device }) => device === undefined).map(({ key }) => key);
+
+    /** Fails at one step after the other, until none is left. @returns how often it failed, and what was not undone */
+    async function failEverywhere(prepare: (session: PodSession) => Promise<readonly Step[]>) {
+      const notUndone: number[] = [];
+      for (let position = 0; ; position++) {
+        const { kernel, session } = await node();
+        const namespace = kernel.namespace(NETNS);
+        namespace.writeSysctl('net/ipv6/conf/all/disable_ipv6', '1');
+        namespace.writeSysctl('net/ipv6/conf/lo/disable_ipv6', '0');
+        namespace.writeSysctl('net/ipv6/conf/all/forwarding', '1');
+        const steps = await prepare(session);
+        const before = kernel.print();
+        kernel.failNext('any step', { after: position, errno: 'ENOBUFS' });
+        const result = await apply(session, { steps, later: [] });
+        const step = steps[position];
+        if (!step) return { failures: position, notUndone, unused: kernel.unusedFaults };
+        const goesOn = step.type === 'sysctl-write' && step.optional;
+        if (result.applied !== goesOn || (!goesOn && kernel.print() !== before)) notUndone.push(position);
+      }
+    }
+
+    test('at any step of wiring leaves nothing', async () => {
+      const prepare = async (session: PodSession) => diff(own, nothingObserved(await session.podSysctls(ofNamespace)));
+      const { failures, notUndone, unused } = await failEverywhere(prepare);
+      expect({ notUndone, unused }).toEqual({ notUndone: [], unused: 1 });
+      expect(failures).toBeGreaterThanOrEqual(fresh.length);
+    });
+
+    test('at any step of mending leaves what was there before', async () => {
+      const prepare = async (session: PodSession) => {
+        expect(await apply(session, { steps: diff(own, await session.observe(own)), later: [] })).toMatchObject({
+          applied: true,
+        });
+        return diff(other, await session.observe(other));
+      };
+      const { failures, notUndone, unused } = await failEverywhere(prepare);
+      expect({ notUndone, unused }).toEqual({ notUndone: [], unused: 1 });
+      expect(failures).toBeGreaterThanOrEqual(9);
+    });
   });
 
   const mended = podNetwork('a', {
