@@ -10,7 +10,13 @@ export const BUILD_PROGRAMS = { 'g++': 'g++', make: 'make', python3: 'python3' }
 export const NAMESPACE_PROGRAMS = { unshare: 'util-linux', nsenter: 'util-linux', mount: 'mount', ip: 'iproute2' };
 
 /** Programs that tests compare Podwire with, or look at the kernel with. */
-export const TEST_PROGRAMS = { ping: 'iputils-ping', strace: 'strace', nft: 'nftables', bird: 'bird2' };
+export const TEST_PROGRAMS = {
+  ping: 'iputils-ping',
+  strace: 'strace',
+  nft: 'nftables',
+  conntrack: 'conntrack',
+  bird: 'bird2',
+};
 
 /** A real etcd, for what is tested and measured on it. Each test starts its own; Debian's service is not used. */
 export const ETCD_PROGRAMS = { etcd: 'etcd-server', etcdctl: 'etcd-client', openssl: 'openssl', setpriv: 'util-linux' };
