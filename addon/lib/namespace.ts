@@ -32,7 +32,7 @@ import type {
   SysctlReading,
   SysctlSetting,
 } from './requests.js';
-import { checkSelector } from './scalars.js';
+import { checkAddress, checkSelector } from './scalars.js';
 import type { NativeOf } from './link-steps.js';
 
 export interface RunOptions {
@@ -193,6 +193,17 @@ export class Namespace implements OpenNamespace {
     const selector = checkSelector('link', link);
     const described = { operation: 'link.delete', object: describeSelector(link) };
     await translated(described, native.deleteLink(selector));
+  }
+
+  /**
+   * Deletes what connection tracking remembers of an address, IPv4 or IPv6, as original source or destination or as source of the
+   * replies (`conntrack -D -s ADDRESS`, `-d`, `-r`), and resolves with the number of entries. Idempotent. Rejects with a code such
+   * as EPROTONOSUPPORT, EINVAL or EOPNOTSUPP where the kernel has no connection tracking to be asked (`nf_conntrack_netlink`).
+   */
+  async deleteConntrack({ address }: { readonly address: string }): Promise<number> {
+    const native = this.#open();
+    const checked = checkAddress('address', address);
+    return translated({ operation: 'conntrack.delete', object: checked }, native.deleteConntrack(checked));
   }
 
   /** Subscribes to changes: `ip monitor link address route neigh`. Resolves when every later change will be seen. */

@@ -205,6 +205,7 @@ export interface NativeNamespace {
   dumpFdb(filter: NativeDumpFilter): Promise<FdbEntry[]>;
   readSysctls(paths: readonly string[]): Promise<NativeReading[]>;
   deleteLink(link: NativeSelector): Promise<void>;
+  deleteConntrack(address: string): Promise<number>;
   /** `groups` are RTNLGRP_* numbers; `onEvents` is called on the thread of the environment. */
   monitor(groups: readonly number[], onEvents: (events: NativeEvent[]) => void): Promise<NativeMonitor>;
   /** What is under way is finished first. Idempotent. */

@@ -25,6 +25,7 @@ const METHODS: Readonly<Record<string, (namespace: Namespace) => Promise<unknown
   writeSysctls: async (namespace) =>
     codes(await namespace.writeSysctls([{ key: ['net', 'ipv4', 'ip_default_ttl'], value: '64' }])),
   deleteLink: async (namespace) => failureOf(namespace.deleteLink({ name: noLink })),
+  deleteConntrack: async (namespace) => namespace.deleteConntrack({ address: '192.0.2.1' }),
   monitor: async (namespace) => (await namespace.monitor({ groups: ['links'] })).close(),
 };
 
@@ -39,6 +40,7 @@ const EXPECTED: Readonly<Record<keyof typeof METHODS, unknown>> = {
   readSysctls: [{ ok: true, value: '64' }],
   writeSysctls: ['ok'],
   deleteLink: expect.objectContaining({ code: 'ENODEV' }),
+  deleteConntrack: 0,
   monitor: undefined,
 };
 
@@ -182,6 +184,8 @@ describe('arguments', () => {
     });
     expect(await call('writeSysctls', [{ key: ['net'], value: 1 }])).toMatchObject({ path: 'settings[0].value' });
     expect(await call('deleteLink', {})).toMatchObject({ path: 'link' });
+    expect(await call('deleteConntrack', { address: '10.0.0.0/8' })).toMatchObject({ path: 'address' });
+    expect(await call('deleteConntrack', {})).toMatchObject({ path: 'address' });
     expect(await call('monitor', { groups: ['rumours'] })).toMatchObject({ path: 'options.groups[0]' });
     expect(await failureOf(Reflect.apply(openNamespace, undefined, [7]))).toMatchObject({ path: 'path' });
   });
@@ -225,6 +229,7 @@ describe('the compiled addon', () => {
     ['filter.family: must be a whole number of 32 bits', 'dumpRoutes', [{}]],
     ['paths[1]: must be a string', 'readSysctls', [['net', 7]]],
     ['link.index: must be a whole number of 32 bits', 'deleteLink', [{}]],
+    ['address: must be an IP address', 'deleteConntrack', ['pod']],
     ['groups, onEvents: must be an array of numbers, and a function', 'monitor', [[1]]],
   ];
 

@@ -5,6 +5,7 @@
 #include "binding/monitor.h"
 #include "binding/object_reader.h"
 #include "binding/steps.h"
+#include "socket/conntrack.h"
 
 namespace podwire::netlink {
 
@@ -72,6 +73,7 @@ Napi::FunctionReference NamespaceHandle::define(Napi::Env env) {
                                           InstanceMethod<&NamespaceHandle::dump_neighbours>("dumpNeighbours"),
                                           InstanceMethod<&NamespaceHandle::read_sysctls>("readSysctls"),
                                           InstanceMethod<&NamespaceHandle::delete_link>("deleteLink"),
+                                          InstanceMethod<&NamespaceHandle::delete_conntrack>("deleteConntrack"),
                                           InstanceMethod<&NamespaceHandle::monitor>("monitor"),
                                           InstanceMethod<&NamespaceHandle::close>("close"),
                                       }));
@@ -197,6 +199,19 @@ Napi::Value NamespaceHandle::delete_link(const Napi::CallbackInfo& info) {
   if (selector.failed()) return {};
   if (!deletions_) deletions_ = DeletionDesk::make(env, namespace_->netns());
   return deletions_->add(index, name);
+}
+
+Napi::Value NamespaceHandle::delete_conntrack(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  if (!check_open(info)) return {};
+  const auto address = info[0].IsString() ? IpAddress::parse(info[0].As<Napi::String>().Utf8Value()) : std::nullopt;
+  if (!address) {
+    Napi::TypeError::New(env, "address: must be an IP address").ThrowAsJavaScriptException();
+    return {};
+  }
+  const auto work = [netns = namespace_->netns(), address = *address] { return netlink::delete_conntrack(*netns, address); };
+  return queue_->promise<uint32_t>(
+      env, work, [](Napi::Env env, uint32_t& count) -> Napi::Value { return Napi::Number::New(env, count); });
 }
 
 Napi::Value NamespaceHandle::monitor(const Napi::CallbackInfo& info) {

@@ -58,8 +58,8 @@ void set_option(int fd, int level, int option, int value) { setsockopt(fd, level
 
 }  // namespace
 
-Result<Socket> Socket::open() {
-  UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+Result<Socket> Socket::open(int protocol) {
+  UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, protocol));
   if (!fd) return KernelError{errno, "cannot open a netlink socket"};
   // None of these is needed to be right: without them errors have no text, and answers are longer.
   set_option(fd.get(), SOL_NETLINK, NETLINK_EXT_ACK, 1);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <linux/netlink.h>
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -20,7 +22,7 @@ namespace podwire::netlink {
 struct DumpRequest {
   /** RTM_GET*. */
   uint16_t type = 0;
-  std::variant<Link, Address, Route, Neighbour> filter;
+  std::variant<Link, Address, Route, Neighbour, ConntrackFilter> filter;
 };
 
 /** Takes the messages of a list; `restart` when those taken so far turned out to be inconsistent. */
@@ -30,7 +32,7 @@ struct DumpSink {
 };
 
 /**
- * A rtnetlink socket. Belongs to the namespace in which it was opened, and to one thread at a time.
+ * A socket to ask the kernel by. Belongs to the namespace in which it was opened, and to one thread at a time.
  *
  * What made it hard:
  * - Answers are matched by sequence number, so those to a request that was given up (ETIMEDOUT) are recognised later.
@@ -45,8 +47,8 @@ class Socket {
  public:
   using Timeout = std::chrono::milliseconds;
 
-  /** In the calling thread's namespace. */
-  static Result<Socket> open();
+  /** In the calling thread's namespace. `protocol` is NETLINK_ROUTE or NETLINK_NETFILTER. */
+  static Result<Socket> open(int protocol = NETLINK_ROUTE);
 
   /** Sends all, in as few datagrams as the buffers allow; as many replies, in the same order. `timeout` is for each answer. */
   std::vector<Reply> exchange(const std::vector<Request>& requests, Timeout timeout);
