@@ -36,6 +36,12 @@ const KERNEL_METRIC = 2048;
 /** How long routes of a neighbour that is restarting are kept, in seconds (RFC 4724). */
 const RESTART_SECONDS = 120;
 
+/**
+ * How long this node, when it restarts, waits for its neighbours before it changes the kernel's routes, in seconds. Short: in
+ * a large cluster some neighbour is always away, and would be waited for to the end.
+ */
+const RECOVERY_SECONDS = 15;
+
 const FAMILIES: readonly Family[] = [4, 6];
 
 /**
@@ -51,7 +57,7 @@ export function renderBird(demand: BirdDemand): string {
     demand.log === 'stderr' ? 'log stderr all;' : 'log syslog all;',
     `router id ${routerId(demand.self)};`,
     'timeformat protocol iso long;',
-    `graceful restart wait ${RESTART_SECONDS};`,
+    `graceful restart wait ${RECOVERY_SECONDS};`,
     'protocol device podwire_device { scan time 10; }',
     'protocol direct podwire_direct { ipv4; ipv6; interface -"podw*", -"*.podwire", "*"; }',
     ...FAMILIES.flatMap((family) => familyPart(family, demand)),
@@ -113,7 +119,7 @@ function sessionPart(session: Session): string {
     '  multihop;',
     `  graceful restart on; graceful restart time ${RESTART_SECONDS};`,
     '  hold time 90; keepalive time 30;',
-    '  connect delay time 1; connect retry time 5; error wait time 1, 30;',
+    '  connect delay time 1; connect retry time 3; error wait time 1, 30;',
     ...(session.passive ? ['  passive on;'] : []),
     ...(password === undefined ? [] : [`  password "${password}";`]),
     ...(clientOf === undefined ? [] : [`  rr client; rr cluster id ${clientOf};`]),

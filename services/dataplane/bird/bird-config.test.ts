@@ -1,0 +1,155 @@
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import fc from 'fast-check';
+import { afterAll, describe, expect, test } from 'vitest';
+
+import { cluster, node, pool } from '../routing/cluster.fixture.js';
+import type { Encapsulation } from '../routing/cluster.js';
+import { renderBird, type BirdDemand } from './bird-config.js';
+import { FULL_MESH } from './peers-file.js';
+import { sessionsOf } from './sessions.js';
+
+const directory = mkdtempSync(join(tmpdir(), 'podwire-bird-config-'));
+afterAll(() => rmSync(directory, { recursive: true, force: true }));
+
+const NODES = [
+  node('a', { ipv4: '192.0.2.1/24', ipv6: '2001:db8::1/64' }),
+  node('b', { ipv4: '192.0.2.2/24', ipv6: '2001:db8::2/64' }),
+];
+const [A] = NODES;
+const DEMAND: BirdDemand = {
+  self: A!,
+  pools: [
+    pool('p', '10.0.0.0/16'),
+    pool('q', '10.1.0.0/16', { encapsulation: 'vxlan' }),
+    pool('lb', '10.2.0.0/16', { encapsulation: 'vxlan', loadBalancerOnly: true }),
+    pool('p6', 'fd00::/16', { encapsulation: 'vxlan-cross-subnet' }),
+  ],
+  sessions: sessionsOf(A!, cluster({ nodes: NODES }), { asNumber: 64_512, plan: FULL_MESH }),
+  own: ['10.0.1.0/26', '10.0.9.7/32', 'fd00:1::/122'],
+  orphans: ['10.9.0.0/26'],
+  isReflector: false,
+  log: 'syslog',
+};
+
+/** Why BIRD would not take it; empty: it would. */
+function complaint(text: string): string {
+  const path = join(directory, 'bird.conf');
+  writeFileSync(path, text);
+  const { status, stderr, error } = spawnSync('bird', ['-p', '-c', path], { encoding: 'utf8' });
+  if (error) throw error;
+  return status === 0 ? '' : stderr;
+}
+
+/** The lines of one block: `filter NAME {` to `}`. */
+function part(text: string, heading: string): string[] {
+  const lines = text.split('\n');
+  const start = lines.indexOf(`${heading} {`);
+  return lines.slice(start + 1, lines.indexOf('}', start)).map((line) => line.trim());
+}
+
+describe('filters', () => {
+  const text = renderBird(DEMAND);
+
+  test('let in what lies in pools, or has lost its pool, and is not this node’s own', () => {
+    expect(part(text, 'filter podwire_import4')).toEqual([
+      'if net ~ [ 10.0.1.0/26, 10.0.9.7/32 ] then reject;',
+      'if net ~ [ 10.0.0.0/16+, 10.1.0.0/16+, 10.2.0.0/16+, 10.9.0.0/26+ ] then accept;',
+      'reject;',
+    ]);
+  });
+
+  test('let out what is this node’s own', () => {
+    expect(part(text, 'filter podwire_export4')).toEqual(['if proto = "podwire_own4" then accept;', 'reject;']);
+    expect(part(text, 'protocol static podwire_own6')).toEqual(['ipv6;', 'route fd00:1::/122 blackhole;']);
+  });
+
+  test('let out what others told as well on a route reflector', () => {
+    const reflecting = renderBird({ ...DEMAND, isReflector: true });
+    expect(part(reflecting, 'filter podwire_export4')).toContain('if source = RTS_BGP then accept;');
+  });
+
+  test('let into the kernel what came by BGP for pools without encapsulation', () => {
+    expect(part(text, 'filter podwire_program4')).toEqual([
+      'if source != RTS_BGP then reject;',
+      'if net ~ [ 10.0.1.0/26, 10.0.9.7/32 ] then reject;',
+      'if net ~ [ 10.0.0.0/16+, 10.2.0.0/16+, 10.9.0.0/26+ ] then accept;',
+      'reject;',
+    ]);
+    expect(part(text, 'filter podwire_program6')).toEqual([
+      'if source != RTS_BGP then reject;',
+      'if net ~ [ fd00:1::/122 ] then reject;',
+      'reject;',
+    ]);
+  });
+});
+
+test('the same demand is the same text, and nothing at all is a configuration too', () => {
+  expect(renderBird(DEMAND)).toBe(renderBird({ ...DEMAND, pools: [...DEMAND.pools].reverse() }));
+  const empty = renderBird({ ...DEMAND, pools: [], sessions: [], own: [], orphans: [] });
+  expect(part(empty, 'filter podwire_import4')).toEqual(['reject;']);
+  expect(complaint(empty)).toBe('');
+});
+
+test('nodes without IPv4 have identities of their own', () => {
+  const identity = (name: string) =>
+    /router id (.*);/.exec(renderBird({ ...DEMAND, self: node(name, { ipv6: '2001:db8::1/64' }) }))?.[1];
+  expect(identity('a')).not.toBe(identity('b'));
+  expect(complaint(renderBird({ ...DEMAND, self: node('a', { ipv6: '2001:db8::1/64' }) }))).toBe('');
+});
+
+test('BIRD takes whatever is rendered', () => {
+  const name = fc.stringMatching(/^[a-z0-9]([a-z0-9.-]{0,10}[a-z0-9])?$/);
+  const host = fc.integer({ min: 1, max: 250 });
+  const optional = <T>(of: fc.Arbitrary<T>) => fc.option(of, { nil: undefined });
+  const someNode = fc.record({
+    name,
+    host,
+    v4: fc.boolean(),
+    v6: fc.boolean(),
+    asNumber: optional(fc.constantFrom(64_513, 4_200_000_000)),
+  });
+  const peer = fc.record({
+    name,
+    nodes: fc.constant(['*']),
+    address: fc.constantFrom('198.51.100.1', '2001:db8:1::1'),
+    asNumber: fc.constantFrom(64_512, 65_001),
+    port: fc.constantFrom(179, 1179),
+    sourceAddress: fc.constant(undefined),
+    password: optional(fc.constantFrom('hush', '$#;{}\\ä')),
+    passive: fc.boolean(),
+  });
+  const encapsulation = fc.constantFrom<Encapsulation>('none', 'vxlan', 'ipip-cross-subnet');
+  const demand = fc.record({
+    nodes: fc.array(someNode, { minLength: 1, maxLength: 6 }),
+    plan: fc.record({
+      mesh: fc.boolean(),
+      routeReflectors: fc.constantFrom([], [{ nodes: ['a*', '0*', '1*'], clusterId: '192.0.2.254' }]),
+      peers: fc.array(peer, { maxLength: 2 }),
+    }),
+    encapsulation,
+    own: fc.subarray(DEMAND.own.slice()),
+    log: fc.constantFrom('syslog', 'stderr'),
+  });
+  fc.assert(
+    fc.property(demand, ({ nodes, plan, encapsulation: how, own, log }) => {
+      const known = nodes.map(({ name: of, host: at, v4, v6, asNumber }) => {
+        const text = {
+          ...(v4 ? { ipv4: `192.0.2.${at}/24` } : {}),
+          ...(v6 ? { ipv6: `2001:db8::${at}/64` } : {}),
+          ...(asNumber === undefined ? {} : { asNumber }),
+        };
+        return node(of, text);
+      });
+      const sessions = sessionsOf(known[0]!, cluster({ nodes: known }), { asNumber: 64_512, plan });
+      const pools = [pool('p', '10.0.0.0/16', { encapsulation: how }), pool('p6', 'fd00::/16')];
+      const isReflector = plan.routeReflectors.length > 0;
+      const text = renderBird({ self: known[0]!, pools, sessions, own, orphans: DEMAND.orphans, isReflector, log });
+      expect(complaint(text), text).toBe('');
+    }),
+    { seed: 20_261_121, numRuns: 60 },
+  );
+}, 120_000);

@@ -1,0 +1,110 @@
+import { describe, expect, test } from 'vitest';
+
+import { cluster, node } from '../routing/cluster.fixture.js';
+import { FULL_MESH, type ConfiguredPeer, type PeerPlan } from './peers-file.js';
+import { isReflector, sessionsOf } from './sessions.js';
+
+const A = node('a', { ipv4: '192.0.2.1/24', ipv6: '2001:db8::1/64' });
+const B = node('b', { ipv4: '192.0.2.2/24', ipv6: '2001:db8::2/64' });
+const C = node('c', { ipv4: '192.0.2.3/24', asNumber: 65_003 });
+const D = node('d', { ipv4: '192.0.2.4/24' });
+const ALL = [D, C, B, A];
+
+const TOR: ConfiguredPeer = {
+  name: 'tor',
+  nodes: ['a', 'b'],
+  address: '192.0.2.254',
+  asNumber: 65_001,
+  port: 1179,
+  sourceAddress: undefined,
+  password: 'hush',
+  passive: true,
+};
+
+function texts(self: typeof A, plan: PeerPlan = FULL_MESH, nodes = ALL): string[] {
+  return sessionsOf(self, cluster({ nodes }), { asNumber: 64_512, plan }).map((session) => {
+    const client = session.clientOf === undefined ? '' : ` client of ${session.clientOf}`;
+    return `${session.about}: ${session.local} as ${session.localAs} to ${session.neighbour} as ${session.neighbourAs}${client}`;
+  });
+}
+
+describe('full mesh', () => {
+  test('with every other node, by each family that both have, with their autonomous systems', () => {
+    expect(texts(A)).toEqual([
+      'node b: 192.0.2.1 as 64512 to 192.0.2.2 as 64512',
+      'node c: 192.0.2.1 as 64512 to 192.0.2.3 as 65003',
+      'node d: 192.0.2.1 as 64512 to 192.0.2.4 as 64512',
+      'node b: 2001:db8::1 as 64512 to 2001:db8::2 as 64512',
+    ]);
+    expect(texts(C)).toContain('node a: 192.0.2.3 as 65003 to 192.0.2.1 as 64512');
+  });
+
+  test('not with a stale registration of this node’s address, nor twice with another’s', () => {
+    const stale = node('0-old-a', { ipv4: '192.0.2.1/24' });
+    const twin = node('z-twin', { ipv4: '192.0.2.4/24' });
+    expect(texts(D, FULL_MESH, [D, A, stale, twin])).toHaveLength(1);
+    expect(texts(A, FULL_MESH, [D, A, stale, twin])).toEqual(['node d: 192.0.2.1 as 64512 to 192.0.2.4 as 64512']);
+  });
+});
+
+describe('route reflectors', () => {
+  const plan: PeerPlan = {
+    mesh: false,
+    routeReflectors: [
+      { nodes: ['a', 'b'], clusterId: '10.0.0.1' },
+      { nodes: ['x'], clusterId: '10.0.0.2' },
+    ],
+    peers: [],
+  };
+
+  test('have clients, but not one another, nor another autonomous system', () => {
+    expect(texts(A, plan)).toEqual([
+      'node b: 192.0.2.1 as 64512 to 192.0.2.2 as 64512',
+      'node c: 192.0.2.1 as 64512 to 192.0.2.3 as 65003',
+      'node d: 192.0.2.1 as 64512 to 192.0.2.4 as 64512 client of 10.0.0.1',
+      'node b: 2001:db8::1 as 64512 to 2001:db8::2 as 64512',
+    ]);
+    expect([isReflector(A, plan), isReflector(D, plan)]).toEqual([true, false]);
+  });
+
+  test('are all that others speak with', () => {
+    expect(texts(D, plan)).toEqual([
+      'node a: 192.0.2.4 as 64512 to 192.0.2.1 as 64512',
+      'node b: 192.0.2.4 as 64512 to 192.0.2.2 as 64512',
+    ]);
+  });
+});
+
+describe('configured peers', () => {
+  test('are those of the nodes they name, with all that was configured', () => {
+    const plan = { ...FULL_MESH, mesh: false, peers: [TOR] };
+    expect(sessionsOf(A, cluster({ nodes: ALL }), { asNumber: 64_512, plan })).toEqual([
+      {
+        name: 'podwire_bgp_192.0.2.254',
+        about: 'peer tor',
+        family: 4,
+        local: '192.0.2.1',
+        localAs: 64_512,
+        neighbour: '192.0.2.254',
+        neighbourAs: 65_001,
+        port: 1179,
+        password: 'hush',
+        passive: true,
+        clientOf: undefined,
+      },
+    ]);
+    expect(texts(D, plan)).toEqual([]);
+  });
+
+  test('come from the address that was configured, and need one of the family', () => {
+    const six = { ...TOR, name: 'six', address: '2001:db8::fe', nodes: ['*'] };
+    const plan = { ...FULL_MESH, mesh: false, peers: [{ ...TOR, sourceAddress: '192.0.2.77' }, six] };
+    expect(texts(B, plan)[0]).toContain('192.0.2.77 as 64512 to 192.0.2.254');
+    expect(texts(D, plan)).toEqual([]);
+  });
+
+  test('stand for the node that has their address', () => {
+    const plan = { ...FULL_MESH, peers: [{ ...TOR, address: '192.0.2.4' }] };
+    expect(texts(A, plan, [A, D])).toEqual(['peer tor: 192.0.2.1 as 64512 to 192.0.2.4 as 65001']);
+  });
+});
