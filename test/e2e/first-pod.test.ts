@@ -1,6 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
-import { allocations } from '../support/leftovers.js';
 import { callCni, makePod, removePod, type CniCall, type Pod } from '../support/pods.js';
 import { pings, rpc, run } from '../support/programs.js';
 import { NODE_ADDRESS, Stack } from '../support/stack.js';
@@ -100,17 +99,22 @@ describe('ADD', () => {
     expect(await call('DEL', target)).toMatchObject({ exitCode: 0 });
   });
 
-  test('refuses a second default route in a pod, and leaves the first interface as it is', async () => {
+  test('wires a second interface beside the first, each with routes of its own', async () => {
     const target = pod('e2e-two-interfaces');
     const address = addressOf(await add(target));
-    const held = await allocations(stack);
-    const answer = await call('ADD', target, { interfaceName: 'net1' });
-    expect(answer.exitCode).toBe(1);
-    expect(JSON.parse(answer.stdout).msg).toMatch(/route to default.*eth0/);
-    expect(await allocations(stack)).toEqual(held);
-    expect(run('ip', '-n', target.name, '-br', 'link')).not.toContain('net1');
+    const second = await add(target, { interfaceName: 'net1' });
+    expect(addressOf(second)).not.toBe(address);
+    expect(second.interfaces[1]).toMatchObject({ name: 'net1', sandbox: target.netns });
+    const routes = JSON.parse(run('ip', '-n', target.name, '-j', 'route', 'show', 'default'));
+    expect(routes.map(({ dev, metric = 0 }: { dev: string; metric?: number }) => [dev, metric])).toEqual([
+      ['eth0', 0],
+      ['net1', 1],
+    ]);
+    const config = { prevResult: second };
+    expect(await call('CHECK', target, { interfaceName: 'net1', config })).toMatchObject({ exitCode: 0, stdout: '' });
     expect(pings(address, stack.netnsPath)).toBe(true);
     expect((await call('DEL', target, { interfaceName: 'net1' })).exitCode).toBe(0);
+    expect(run('ip', '-n', target.name, '-br', 'link')).not.toContain('net1');
     expect(pings(address, stack.netnsPath)).toBe(true);
     expect((await call('DEL', target)).exitCode).toBe(0);
   });
