@@ -9,7 +9,13 @@ import { Registration } from './cluster/registration.js';
 import { TunnelAddresses } from './cluster/tunnel-addresses.js';
 import type { Config } from './config.js';
 import type { NodeNetwork } from './kernel/node-network.js';
+import type { Follower } from './routing/cluster.js';
 import type { Condition } from './routing/wanted.js';
+
+/** Something that is kept as the cluster's state asks for, and tells what it cannot have. */
+export interface TellingFollower extends Follower {
+  conditions(): readonly Condition[];
+}
 
 export interface NodeSideOptions {
   readonly config: Config;
@@ -18,6 +24,8 @@ export interface NodeSideOptions {
   readonly network: NodeNetwork;
   /** The caller's, who closes it after the node side has stopped. */
   readonly ipam: Peer;
+  /** Told of the cluster behind the node side's own, and stopped with them: what is kept in the kernel. */
+  readonly keepers?: readonly TellingFollower[];
 }
 
 /**
@@ -28,9 +36,10 @@ export class NodeSide {
   readonly #network: NodeNetwork;
   readonly #registration: Registration;
   readonly #followers: readonly KnownFollower[];
+  readonly #keepers: readonly TellingFollower[];
   readonly #cluster: IpamCluster;
 
-  constructor({ config, surroundings, network, ipam }: NodeSideOptions) {
+  constructor({ config, surroundings, network, ipam, keepers = [] }: NodeSideOptions) {
     const { log, clock, random } = surroundings;
     const { nodeName: self, nodeIpv4, nodeIpv6 } = config;
     const events = new ClusterEvents(log);
@@ -38,7 +47,8 @@ export class NodeSide {
     this.#network = network;
     this.#registration = new Registration({ ...parts, network, methods: { 4: nodeIpv4, 6: nodeIpv6 } });
     // What is kept as the cluster's state asks for, in the order in which it is told of a change.
-    this.#followers = [this.#registration, new TunnelAddresses(parts)];
+    this.#followers = [this.#registration, new TunnelAddresses(parts), ...keepers];
+    this.#keepers = keepers;
     this.#cluster = new IpamCluster({ ...parts, followers: this.#followers });
   }
 
@@ -50,7 +60,8 @@ export class NodeSide {
 
   /** What an operator should know of it. */
   conditions(): readonly Condition[] {
-    return [...this.#cluster.conditions(), ...this.#registration.conditions()];
+    const kept = this.#keepers.flatMap((keeper) => keeper.conditions());
+    return [...this.#cluster.conditions(), ...this.#registration.conditions(), ...kept];
   }
 
   /** Leaves everything in the kernel and at IPAM as it is: pods keep their network while the service is away. Idempotent. */

@@ -17,8 +17,13 @@ import { Events } from './events.js';
 import type { Kernel } from './kernel/kernel.js';
 import { NetlinkKernel } from './kernel/netlink/netlink-kernel.js';
 import { NetlinkNodeNetwork } from './kernel/netlink/netlink-node-network.js';
+import { NodeNetlinkKernel } from './kernel/netlink/node-netlink-kernel.js';
+import type { NodeKernel } from './kernel/node-kernel.js';
 import type { NodeNetwork } from './kernel/node-network.js';
 import { NodeSide } from './node-side.js';
+import { RoutePlanner } from './routing/planner.js';
+import { ReconcileEvents } from './routing/reconcile-events.js';
+import { RouteReconciler } from './routing/reconcile.js';
 import { dataplaneServices, type ServedParts } from './rpc/index.js';
 
 /** What the service takes from the process it runs in. */
@@ -47,14 +52,24 @@ export async function startService(config: Config, surroundings: Surroundings): 
     await kernel.close();
     throw error;
   });
-  return serve(kernel, { config, surroundings, network });
+  const nodeKernel = await NodeNetlinkKernel.open().catch(async (error: unknown) => {
+    await Promise.all([kernel.close(), network.close()]);
+    throw error;
+  });
+  return serve(kernel, { config, surroundings, nodeSide: { network, kernel: nodeKernel } });
 }
 
 export interface ServeOptions {
   readonly config: Config;
   readonly surroundings: Surroundings;
-  /** The node's interfaces, closed in the end; without them pods are served, and the node is no part of the cluster. */
-  readonly network?: NodeNetwork;
+  /** The node's side of the kernel, closed in the end; without it pods are served, and the node is no part of the cluster. */
+  readonly nodeSide?: NodeSideKernel;
+}
+
+/** What the node's part in the cluster needs of the kernel. */
+export interface NodeSideKernel {
+  readonly network: NodeNetwork;
+  readonly kernel: NodeKernel;
 }
 
 /**
@@ -63,13 +78,13 @@ export interface ServeOptions {
  * @throws Failure KERNEL_UNSUPPORTED, KERNEL_REFUSED, or INVALID_SETTINGS when an address is taken
  */
 export async function serve(kernel: Kernel, options: ServeOptions): Promise<RunningService> {
-  const { config, surroundings, network } = options;
+  const { config, surroundings } = options;
   const { log, clock } = surroundings;
   const node = await openNode(kernel, options).catch(async (error: unknown) => {
-    await Promise.all([kernel.close(), network?.close()]);
+    await Promise.all([kernel.close(), options.nodeSide?.network.close(), options.nodeSide?.kernel.close()]);
     throw error;
   });
-  const nodeSide = network && new NodeSide({ config, surroundings, network, ipam: node.ipam });
+  const nodeSide = makeNodeSide(options, node.ipam);
   const server = new RpcServer({
     addresses: config.listen,
     log,
@@ -83,7 +98,7 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     // Calls that were cut off may still be taking back what they did.
     await node.dataplane.idle();
     node.ipam.close();
-    await kernel.close();
+    await Promise.all([kernel.close(), options.nodeSide?.kernel.close()]);
   };
   try {
     const addresses = await server.listen();
@@ -96,6 +111,16 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     await stop();
     throw error;
   }
+}
+
+function makeNodeSide({ config, surroundings, nodeSide }: ServeOptions, ipam: Peer): NodeSide | undefined {
+  if (!nodeSide) return undefined;
+  const { log, clock, random } = surroundings;
+  const { kernel, network } = nodeSide;
+  const planner = new RoutePlanner();
+  const events = new ReconcileEvents(log);
+  const routes = new RouteReconciler({ kernel, planner, routing: 'native', clock, random, events });
+  return new NodeSide({ config, surroundings, network, ipam, keepers: [routes] });
 }
 
 /** What serves the pods of this node, and what looks after them. */

@@ -7,8 +7,8 @@ import type { KnownNode } from './known-node.js';
 import { isOwnDevice } from './node-diff.js';
 import type { NodeAbilities } from './node-observed.js';
 
-/** Assumed where no interface has the node's address, in bytes: what Calico assumes, and what no usual network is below. */
-const UNKNOWN_MTU_BYTES = 1460;
+/** Assumed where no interface has the node's address, in bytes: Ethernet's. */
+const UNKNOWN_MTU_BYTES = 1500;
 
 export interface FactsContext {
   readonly known: Pick<KnownNode, 'devices' | 'addresses' | 'routed'>;

@@ -163,14 +163,14 @@ describe('the real kernel', () => {
     byHand('ip link set up0 down');
     await expect
       .poll(() => loop.reconciler.status().conditions.map(({ reason }) => reason))
-      .toEqual(['DeviceUnavailable']);
+      .toContain('DeviceUnavailable');
     byHand('ip link set up0 up');
     byHand('ip address replace fd00::1/64 dev up0 nodad');
     await reached();
     byHand('ip link delete up0');
     await expect
       .poll(() => loop.reconciler.status().conditions.map(({ reason }) => reason))
-      .toEqual(['DeviceUnavailable']);
+      .toContain('DeviceUnavailable');
     fixture.addParent('up0', '10.0.0.1/24', 'fd00::1/64');
     await reached();
   });

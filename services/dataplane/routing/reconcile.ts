@@ -19,7 +19,7 @@ import { Inbox } from './reconcile-inbox.js';
 import { joinChanges } from './reconcile-join.js';
 import { countPresent, countWanted, type NodeStatus } from './reconcile-status.js';
 import { ConditionTeller } from './reconcile-teller.js';
-import type { WantedNode } from './wanted.js';
+import type { Condition, WantedNode } from './wanted.js';
 
 export interface ReconcilerOptions {
   /** The caller closes it, after {@link RouteReconciler.stop}. */
@@ -112,6 +112,11 @@ export class RouteReconciler implements Follower {
   check(): void {
     this.#checkAtMs = this.#options.clock.nowMs();
     this.#wake();
+  }
+
+  /** What of the cluster's state cannot be had on this node, and why. */
+  conditions(): readonly Condition[] {
+    return this.#teller.conditions;
   }
 
   status(): NodeStatus {
