@@ -1,0 +1,177 @@
+import { rpc, run } from './programs.js';
+import { Stack } from './stack.js';
+
+/** One of the two subnets that nodes are in. */
+export type Subnet = 'a' | 'b';
+
+/** Ranges for documentation (RFC 5737, RFC 3849), by what of the address belongs to the subnet. */
+const NETWORKS: Readonly<Record<Subnet | 'outside', { readonly ipv4: string; readonly ipv6: string }>> = {
+  a: { ipv4: '192.0.2', ipv6: '2001:db8:a:' },
+  b: { ipv4: '198.51.100', ipv6: '2001:db8:b:' },
+  outside: { ipv4: '203.0.113', ipv6: '2001:db8:c:' },
+};
+
+/** The router's host part in every network. */
+const ROUTER = 1;
+
+/** The outside host's host part. */
+const OUTSIDE = 2;
+
+export interface ClusterOptions {
+  /** The subnet of each node. */
+  readonly subnets: readonly Subnet[];
+  /** Settings of all nodes beside those that join them. */
+  readonly env?: Readonly<Record<string, string>>;
+}
+
+export interface Node {
+  readonly name: string;
+  readonly stack: Stack;
+  readonly ipv4: string;
+  readonly ipv6: string;
+}
+
+let clusters = 0;
+
+/**
+ * Nodes in two subnets that a router joins, and a host outside that knows the way to the nodes and none to their pods. Each
+ * node is a network namespace with a dataplane and a plugin of its own; they share one podwire-ipam.
+ */
+export class Cluster {
+  readonly nodes: readonly Node[];
+  readonly #id = `${process.pid}-${clusters++}`;
+  readonly #router = `router-${this.#id}`;
+  readonly #outside = `outside-${this.#id}`;
+
+  constructor({ subnets, env = {} }: ClusterOptions) {
+    this.#makeRouter();
+    this.#makeOutside();
+    const stacks: Stack[] = [];
+    this.nodes = subnets.map((subnet, index) => {
+      const name = `node-${index + 1}`;
+      const host = 11 + index;
+      const { ipv4, ipv6 } = NETWORKS[subnet];
+      const ipam = stacks[0] ? `unix:${stacks[0].sockets.ipam}` : undefined;
+      const stack = new Stack({ env: { ...nodeSettings(name, ipam), ...env } });
+      stacks.push(stack);
+      this.#connect(stack.netns, subnet, host);
+      return { name, stack, ipv4: `${ipv4}.${host}`, ipv6: `${ipv6}:${host}` };
+    });
+  }
+
+  /** The outside host's addresses. */
+  readonly outside = { ipv4: `${NETWORKS.outside.ipv4}.${OUTSIDE}`, ipv6: `${NETWORKS.outside.ipv6}:${OUTSIDE}` };
+
+  /** Path of the outside host's network namespace. */
+  get outsideNetns(): string {
+    return `/run/netns/${this.#outside}`;
+  }
+
+  /** Name of the router's network namespace. */
+  get routerNetns(): string {
+    return this.#router;
+  }
+
+  /** Starts podwire-ipam with these pools, and then every node. */
+  async start(pools: readonly object[]): Promise<void> {
+    const [first] = this.nodes;
+    if (!first) throw new Error('a cluster has a node');
+    await first.stack.start('ipam');
+    for (const pool of pools) rpc(first.stack.sockets.ipam, 'podwire.ipam.v1.PoolService/CreatePool', { pool });
+    await Promise.all(this.nodes.map(({ stack }) => stack.start('dataplane', 'plugin')));
+  }
+
+  /** Calls podwire-ipam. */
+  ipam(method: string, request: object = {}): unknown {
+    const [first] = this.nodes;
+    if (!first) throw new Error('a cluster has a node');
+    return rpc(first.stack.sockets.ipam, `podwire.ipam.v1.${method}`, request);
+  }
+
+  /** Ends everything and removes it. */
+  async destroy(): Promise<void> {
+    for (const { stack } of [...this.nodes].reverse()) await stack.destroy();
+    run('ip', 'netns', 'delete', this.#outside);
+    run('ip', 'netns', 'delete', this.#router);
+  }
+
+  #makeRouter(): void {
+    run('ip', 'netns', 'add', this.#router);
+    writeSysctl(this.#router, 'net/ipv4/ip_forward');
+    writeSysctl(this.#router, 'net/ipv6/conf/all/forwarding');
+    for (const subnet of ['a', 'b'] as const) {
+      run('ip', '-n', this.#router, 'link', 'add', switchOf(subnet), 'type', 'bridge');
+      addAddresses({ netns: this.#router, device: switchOf(subnet), network: subnet, host: ROUTER });
+    }
+  }
+
+  #makeOutside(): void {
+    run('ip', 'netns', 'add', this.#outside);
+    run(
+      'ip',
+      '-n',
+      this.#router,
+      'link',
+      'add',
+      'outside',
+      'type',
+      'veth',
+      'peer',
+      'name',
+      'eth0',
+      'netns',
+      this.#outside,
+    );
+    addAddresses({ netns: this.#router, device: 'outside', network: 'outside', host: ROUTER });
+    addAddresses({ netns: this.#outside, device: 'eth0', network: 'outside', host: OUTSIDE });
+    const { ipv4, ipv6 } = NETWORKS.outside;
+    for (const subnet of ['a', 'b'] as const) {
+      const { ipv4: near4, ipv6: near6 } = NETWORKS[subnet];
+      run('ip', '-n', this.#outside, 'route', 'add', `${near4}.0/24`, 'via', `${ipv4}.${ROUTER}`);
+      run('ip', '-n', this.#outside, '-6', 'route', 'add', `${near6}:/64`, 'via', `${ipv6}:${ROUTER}`);
+    }
+  }
+
+  #connect(netns: string, subnet: Subnet, host: number): void {
+    const port = `port-${host}`;
+    run('ip', '-n', this.#router, 'link', 'add', port, 'type', 'veth', 'peer', 'name', 'eth0', 'netns', netns);
+    run('ip', '-n', this.#router, 'link', 'set', port, 'master', switchOf(subnet), 'up');
+    addAddresses({ netns, device: 'eth0', network: subnet, host });
+    const { ipv4, ipv6 } = NETWORKS[subnet];
+    run('ip', '-n', netns, 'route', 'add', 'default', 'via', `${ipv4}.${ROUTER}`);
+    run('ip', '-n', netns, '-6', 'route', 'add', 'default', 'via', `${ipv6}:${ROUTER}`);
+  }
+}
+
+/** The bridge of a subnet, in the router. */
+const switchOf = (subnet: Subnet): string => `subnet-${subnet}`;
+
+/** @param ipam - where the first node's podwire-ipam listens; undefined on the first node */
+function nodeSettings(name: string, ipam: string | undefined): Record<string, string> {
+  return {
+    PODWIRE_IPAM_DEFAULT_POOL_CIDR: '',
+    PODWIRE_IPAM_UNKNOWN_NODES: 'refuse',
+    PODWIRE_DATAPLANE_NODE_NAME: name,
+    PODWIRE_DATAPLANE_NODE_IPV4: 'auto',
+    PODWIRE_PLUGIN_NODE_NAME: name,
+    ...(ipam === undefined ? {} : { PODWIRE_DATAPLANE_IPAM_ADDRESS: ipam, PODWIRE_PLUGIN_IPAM_ADDRESS: ipam }),
+  };
+}
+
+interface Interface {
+  readonly netns: string;
+  readonly device: string;
+  readonly network: keyof typeof NETWORKS;
+  readonly host: number;
+}
+
+function addAddresses({ netns, device, network, host }: Interface): void {
+  const { ipv4, ipv6 } = NETWORKS[network];
+  run('ip', '-n', netns, 'address', 'add', `${ipv4}.${host}/24`, 'dev', device);
+  run('ip', '-n', netns, '-6', 'address', 'add', `${ipv6}:${host}/64`, 'dev', device, 'nodad');
+  run('ip', '-n', netns, 'link', 'set', device, 'up');
+}
+
+function writeSysctl(netns: string, key: string): void {
+  run('nsenter', `--net=/run/netns/${netns}`, 'sh', '-c', `echo 1 > /proc/sys/${key}`);
+}
