@@ -29,6 +29,37 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/kernel/netlink/observe.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
   'services/dataplane/kernel/netlink/requests.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
   'services/dataplane/kernel/netlink/session.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
+  'services/dataplane/kernel/netlink/node-links.ts': 'services/dataplane/kernel/netlink/node-netlink-kernel.test.ts',
+  'services/dataplane/kernel/netlink/node-observe.ts': 'services/dataplane/kernel/netlink/node-netlink-kernel.test.ts',
+  'services/dataplane/kernel/netlink/node-requests.ts': 'services/dataplane/kernel/netlink/node-netlink-kernel.test.ts',
+  'services/dataplane/kernel/netlink/node-watch.ts': 'services/dataplane/kernel/netlink/node-netlink-kernel.test.ts',
+
+  // One loop: what comes of it shows in the kernel, after whatever was wanted and meddled with.
+  'services/dataplane/kernel/memory/node-memory-state.ts':
+    'services/dataplane/kernel/memory/node-memory-kernel.test.ts',
+  'services/dataplane/routing/known-node.ts': 'services/dataplane/routing/reconcile.property.test.ts',
+  'services/dataplane/routing/node-diff.ts': 'services/dataplane/routing/reconcile.test.ts',
+  'services/dataplane/routing/node-facts.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
+  'services/dataplane/routing/node-step.ts': 'services/dataplane/routing/reconcile.test.ts',
+  'services/dataplane/routing/reconcile-attempts.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
+  'services/dataplane/routing/reconcile-conditions.ts': 'services/dataplane/routing/reconcile.test.ts',
+  'services/dataplane/routing/reconcile-convergence.ts': 'services/dataplane/routing/reconcile.test.ts',
+  'services/dataplane/routing/reconcile-events.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
+  'services/dataplane/routing/reconcile-hearing.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
+  'services/dataplane/routing/reconcile-inbox.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
+  'services/dataplane/routing/reconcile-status.ts': 'services/dataplane/routing/reconcile.test.ts',
+  'services/dataplane/routing/reconcile-teller.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
+
+  // The node side: what a node tells IPAM and is told, over real sockets, by the fake and by podwire-ipam itself.
+  'services/dataplane/cluster/registration.ts': 'services/dataplane/node-side.test.ts',
+  'services/dataplane/cluster/tunnel-addresses.ts': 'services/dataplane/node-side.test.ts',
+  'services/dataplane/cluster/tunnel-need.ts': 'services/dataplane/node-side.test.ts',
+  'services/dataplane/cluster/cluster-events.ts': 'services/dataplane/cluster/ipam-cluster.test.ts',
+
+  // Calico's contract over gRPC, by a client that has its field numbers alone.
+  'services/dataplane/rpc/cni-add.ts': 'services/dataplane/cni-service.test.ts',
+  'services/dataplane/rpc/cni-del.ts': 'services/dataplane/cni-service.test.ts',
+  'services/dataplane/rpc/cni-wire.ts': 'services/dataplane/cni-service.test.ts',
 
   // Parts of one decision, which is what the tables and the property are about.
   'services/ipam/allocator/attributes.ts': 'services/ipam/allocator/allocate.test.ts',
