@@ -1,6 +1,6 @@
 import { metrics, trace } from '@opentelemetry/api';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
-import type { Failure } from '@podwire/shared/failure/failure';
+import { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
 
 import { formatStep } from './plan/notation.js';
@@ -24,6 +24,11 @@ export class Events {
   readonly #takeovers = this.#counter('podwire.dataplane.routes.taken_over', '{route}', 'Routes left by earlier pods');
   readonly #tables = this.#counter('podwire.dataplane.nft.writes', '{write}', 'Tables of nftables written, by reason');
   readonly #tableFailures = this.#counter('podwire.dataplane.nft.failures', '{failure}', 'Tables of nftables in want');
+  readonly #cniRefusals = this.#counter(
+    'podwire.dataplane.cni.refusals',
+    '{call}',
+    'Failed calls of Calico’s contract',
+  );
   readonly #mtu = this.#meter.createGauge('podwire.dataplane.pod_mtu', {
     unit: 'By',
     description: 'MTU of pods that ask for none',
@@ -62,6 +67,14 @@ export class Events {
     this.#log.warn(
       { destination, device },
       `route to ${destination} taken over from ${device}, a leftover of another pod`,
+    );
+  }
+
+  /** Connections of the pod that had the address before are still tracked, and may go wrong until they time out. */
+  flowsNotForgotten(destination: string, failure: Failure): void {
+    this.#log.warn(
+      { err: failure, destination },
+      `what is tracked of connections of ${destination} could not be deleted`,
     );
   }
 
@@ -137,6 +150,15 @@ export class Events {
     this.#log.info(
       { interfaceNames },
       `accept_ra is 2 on ${interfaceNames.join(', ')}: the node’s own IPv6 goes on when it forwards`,
+    );
+  }
+
+  /** A call of Calico's contract failed, which to gRPC is an answer like any other. */
+  cniRefused(method: 'Add' | 'Del', error: unknown): void {
+    this.#cniRefusals.add(1, { method });
+    this.#log[error instanceof Failure && error.code !== 'INTERNAL' ? 'info' : 'error'](
+      { err: error, rpc: `cni.CniDataplane/${method}` },
+      `cni.CniDataplane/${method} failed`,
     );
   }
 

@@ -255,9 +255,16 @@ export const ZONES = [
       'services/dataplane/dataplane.ts',
       'services/dataplane/attachments',
       'services/dataplane/routing',
+      'services/dataplane/rpc/container-id.ts',
     ],
     packages: [],
     ...PURE,
+  },
+  {
+    path: 'services/dataplane/rpc/container-id.ts',
+    zones: [],
+    packages: [],
+    builtins: ['node:crypto'],
   },
   {
     path: 'services/dataplane/dataplane.ts',

@@ -59,6 +59,7 @@ export function intercept(kernel: Kernel): InterceptedKernel {
     hostLink: (name) => kernel.hostLink(name),
     deleteHostLink: (link) => kernel.deleteHostLink(link),
     attached: () => kernel.attached(),
+    forgetFlows: (address) => kernel.forgetFlows(address),
     close: () => kernel.close(),
   };
 }

@@ -20,6 +20,10 @@ export interface KernelFixture {
   removePod(name: string): void;
   /** A bridge, up, with an alias or none, on the node or in a pod. */
   addBridge(name: string, where: { readonly pod?: string; readonly alias?: string }): void;
+  /** Makes the node remember a flow. */
+  addFlow(flow: { readonly source: string; readonly destination: string }): void;
+  /** Number of flows that the node remembers. */
+  flowCount(): number;
   /** Takes everything away. */
   destroy(): Promise<void>;
 }
@@ -429,6 +433,22 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       ['net/ipv4/ip_forward', '0'],
       ['net/ipv4/nonsense', null],
     ]);
+  });
+
+  test('flows of an address are forgotten, in both directions and families, and no others', async () => {
+    for (const [source, destination] of [
+      ['10.65.0.7', '10.65.0.8'],
+      ['10.65.0.8', '10.65.0.7'],
+      ['10.65.0.8', '10.65.0.9'],
+      ['fd65::7', 'fd65::8'],
+    ] as const) {
+      fixture.addFlow({ source, destination });
+    }
+    expect(await fixture.kernel.forgetFlows('10.65.0.7')).toBe(2);
+    expect(await fixture.kernel.forgetFlows('10.65.0.7')).toBe(0);
+    expect(fixture.flowCount()).toBe(2);
+    expect(await fixture.kernel.forgetFlows('fd65::8')).toBe(1);
+    expect(fixture.flowCount()).toBe(1);
   });
 
   test('after close calls fail instead of waiting', async () => {

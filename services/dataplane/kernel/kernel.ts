@@ -56,6 +56,12 @@ export interface Kernel {
    */
   attached(): Promise<readonly AttachedLink[]>;
 
+  /**
+   * Deletes what the node's connection tracking remembers of an address, without length: flows of the pod that had it before.
+   * Result: how many entries there were; 0 where the kernel tracks no connections. Idempotent.
+   */
+  forgetFlows(address: string): Promise<number>;
+
   /** Lets go of the node's namespace; calls that come later fail, those of open sessions too. Idempotent. */
   close(): Promise<void>;
 }

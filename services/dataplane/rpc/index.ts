@@ -1,3 +1,4 @@
+import { CniDataplaneService, type CniDataplaneServer } from '@podwire/proto/calico/cni/cnibackend';
 import { PodServiceService, type PodServiceServer } from '@podwire/proto/podwire/dataplane/v1/pod';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Unary } from '@podwire/shared/rpc/unary';
@@ -6,19 +7,22 @@ import type { GarbageCollector } from '../attachments/garbage.js';
 import type { Dataplane } from '../dataplane.js';
 import { attachPod } from './attach-pod.js';
 import { checkPod } from './check-pod.js';
+import { cniAdd } from './cni-add.js';
+import { cniDel, type CniParts } from './cni-del.js';
 import { collectGarbage } from './collect-garbage.js';
 import { detachPod } from './detach-pod.js';
 import { listPods } from './list-pods.js';
 import { repairPod } from './repair-pod.js';
 
 /** What the methods act on. */
-export interface ServedParts {
+export interface ServedParts extends CniParts {
   readonly dataplane: Dataplane;
   readonly garbage: GarbageCollector;
 }
 
 /** Every method that podwire-dataplane serves. */
-export function dataplaneServices({ dataplane, garbage }: ServedParts, unary: Unary): readonly RpcService[] {
+export function dataplaneServices(parts: ServedParts, unary: Unary): readonly RpcService[] {
+  const { dataplane, garbage } = parts;
   const pods: PodServiceServer = {
     attachPod: unary(PodServiceService.attachPod, attachPod(dataplane)),
     detachPod: unary(PodServiceService.detachPod, detachPod(dataplane)),
@@ -27,5 +31,12 @@ export function dataplaneServices({ dataplane, garbage }: ServedParts, unary: Un
     collectGarbage: unary(PodServiceService.collectGarbage, collectGarbage(garbage)),
     listPods: unary(PodServiceService.listPods, listPods(dataplane)),
   };
-  return [{ name: 'podwire.dataplane.v1.PodService', definition: PodServiceService, implementation: pods }];
+  const cni: CniDataplaneServer = {
+    add: unary(CniDataplaneService.add, cniAdd(parts)),
+    del: unary(CniDataplaneService.del, cniDel(parts)),
+  };
+  return [
+    { name: 'podwire.dataplane.v1.PodService', definition: PodServiceService, implementation: pods },
+    { name: 'cni.CniDataplane', definition: CniDataplaneService, implementation: cni },
+  ];
 }

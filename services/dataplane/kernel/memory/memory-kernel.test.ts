@@ -27,6 +27,8 @@ function memoryFixture(): Promise<KernelFixture> {
       const link = namespace.addLink({ name, mac: '02:00:00:00:00:01', mtuBytes: 1500 }, 'bridge');
       namespace.setLink(link, { alias, up: true });
     },
+    addFlow: (flow) => void kernel.flows.push(flow),
+    flowCount: () => kernel.flows.length,
     destroy: () => kernel.close(),
   });
 }

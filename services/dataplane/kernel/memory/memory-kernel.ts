@@ -20,7 +20,15 @@ import { checkMtu, Errno, MemoryNamespace, show } from './namespace.js';
 
 /** Everything that can be made to fail: the steps, and the other questions to the kernel. */
 export type Operation =
-  Step['type'] | 'open' | 'identify' | 'observe' | 'sysctl-read' | 'link-get' | 'link-list' | 'probe';
+  | Step['type']
+  | 'open'
+  | 'identify'
+  | 'observe'
+  | 'sysctl-read'
+  | 'link-get'
+  | 'link-list'
+  | 'conntrack-delete'
+  | 'probe';
 
 interface Fault {
   readonly operation: Operation | 'any step';
@@ -35,6 +43,8 @@ interface Fault {
  */
 export class MemoryKernel implements Kernel {
   readonly host: MemoryNamespace;
+  /** What the node's connection tracking remembers. */
+  readonly flows: { readonly source: string; readonly destination: string }[] = [];
   /** Every step that was carried out or refused, as its `ip` command. */
   readonly commands: string[] = [];
   /** Paths that exist, and what is there. */
@@ -159,6 +169,13 @@ export class MemoryKernel implements Kernel {
             : [];
         }),
     );
+  }
+
+  forgetFlows(address: string): Promise<number> {
+    return this.#ask('conntrack-delete', 'conntrack.delete', () => {
+      const kept = this.flows.filter(({ source, destination }) => source !== address && destination !== address);
+      return this.flows.splice(0, this.flows.length, ...kept).length - kept.length;
+    });
   }
 
   close(): Promise<void> {

@@ -12,6 +12,9 @@ import { NetlinkSession } from './session.js';
 /** An MTU that every kernel that knows veth refuses with EINVAL, and one that does not with EOPNOTSUPP. */
 const IMPOSSIBLE_MTU_BYTES = 1;
 
+/** What is answered where the kernel has no connection tracking that could be asked (nf_conntrack_netlink). */
+const WITHOUT_CONNTRACK: readonly string[] = ['EPROTONOSUPPORT', 'EINVAL', 'EOPNOTSUPP'];
+
 const PROBE = { name: 'podwprobe', peer: 'podwprobe0' } as const;
 
 /** The real kernel, through rtnetlink and /proc/sys. The node's network namespace is that of this process. */
@@ -105,6 +108,16 @@ export class NetlinkKernel implements Kernel {
         return attachment ? [{ attachment, link: toObservedLink(link), addresses }] : [];
       });
     });
+  }
+
+  async forgetFlows(address: string): Promise<number> {
+    try {
+      return await this.#node.deleteConntrack({ address });
+    } catch (error) {
+      if (!(error instanceof NetlinkError)) throw error;
+      if (WITHOUT_CONNTRACK.includes(error.code)) return 0;
+      throw failureOfNetlink(error);
+    }
   }
 
   close(): Promise<void> {

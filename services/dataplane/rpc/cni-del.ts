@@ -1,0 +1,40 @@
+import type { DelReply, DelRequest } from '@podwire/proto/calico/cni/cnibackend';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { hostInterfaceName } from '@podwire/shared/attachment/names';
+import type { Handler } from '@podwire/shared/rpc/unary';
+
+import type { Dataplane } from '../dataplane.js';
+import { withinLimit } from './cni-limit.js';
+import { errorMessage, readDel } from './cni-wire.js';
+
+/** What the methods of Calico's contract act on. */
+export interface CniParts {
+  readonly dataplane: Dataplane;
+  /** Told of each failure, as the reply that carries it is a success to gRPC. */
+  readonly refused: (method: 'Add' | 'Del', error: unknown) => void;
+}
+
+export function cniDel({ dataplane, refused }: CniParts): Handler<DelRequest, DelReply> {
+  return async (request, call) => {
+    try {
+      const attachment = readDel(request);
+      // A namespace without a path is one that is gone; which it was is not known.
+      if (request.netns !== '') await withinLimit(call.signal, (signal) => detach(dataplane, attachment, signal));
+      return { successful: true, errorMessage: '' };
+    } catch (error) {
+      refused('Del', error);
+      return { successful: false, errorMessage: errorMessage(error) };
+    }
+  };
+}
+
+/** The host's end has the name that Add was given: the records know it, or else the link itself says whose it is. */
+async function detach(dataplane: Dataplane, attachment: Attachment, signal: AbortSignal): Promise<void> {
+  if (await dataplane.detach({ attachment, hostInterfaceName: hostInterfaceName(attachment) }, signal)) return;
+  const { links } = await dataplane.list({ limit: Infinity, after: '' });
+  const name = formatAttachment(attachment);
+  for (const { attachment: other, link } of links) {
+    if (formatAttachment(other) !== name) continue;
+    await dataplane.detach({ attachment, hostInterfaceName: link.name }, signal);
+  }
+}
