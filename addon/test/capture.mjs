@@ -41,6 +41,28 @@ const REPLIES = {
   'neighbour-list-ipv6': 'ip -6 neighbour show nud all',
 };
 
+/** Requests made after the lists above, so that these stay as they are. */
+const LATER_REQUESTS = {
+  'link-add-veth-queues':
+    'ip link add name podw1 txqueuelen 300 numtxqueues 2 numrxqueues 3 type veth peer name eth1 txqueuelen 400 numtxqueues 4 numrxqueues 5 netns pod',
+  'link-set-addrgenmode': 'ip link set dev podw1 addrgenmode none',
+  'link-add-vxlan-ipv4':
+    'ip link add name vx4 address 66:01:02:03:04:05 mtu 1400 type vxlan id 4096 local 10.65.0.1 dev podw0 ttl 9 nolearning dstport 4789',
+  'link-add-vxlan-ipv6':
+    'ip link add name vx6 type vxlan id 7 local fd00::1 dev podw0 learning udp6zerocsumtx udp6zerocsumrx dstport 8472',
+  'link-add-ipip': 'ip link add name ipip0 type ipip local 10.65.0.1 remote 10.65.0.9 ttl 9 tos 1 pmtudisc',
+  'neighbour-append-fdb-ipv4': 'bridge fdb append 66:0a:0b:0c:0d:0e dev vx4 dst 10.65.0.9 self permanent',
+  'neighbour-replace-fdb-ipv6': 'bridge fdb replace 66:0a:0b:0c:0d:0e dev vx6 dst fd00::9 self permanent',
+};
+
+const LATER_REPLIES = {
+  'link-list-vxlan': 'ip -details link show type vxlan',
+  'neighbour-list-fdb': 'bridge fdb show dev vx4',
+};
+
+/** The kernel that the captures were taken with has no IPIP: the request is refused, and as good a capture as any. */
+const REFUSED = ['link-add-ipip'];
+
 const LAST = { 'link-delete': 'ip link delete dev podw0' };
 
 /** The datagrams of one system call in a trace with dumps. */
@@ -55,13 +77,13 @@ function datagrams(trace, call) {
   return found.filter((entry) => entry.call === call && !entry.peek && entry.hex !== '').map((entry) => entry.hex);
 }
 
-function trace(command) {
+function trace(command, mayFail = false) {
   const { status, stderr } = spawnSync(
     'strace',
     ['-e', 'trace=sendmsg,recvmsg', '-e', 'write=all', '-e', 'read=all', ...command.split(' ')],
     { encoding: 'utf8', maxBuffer: 2 ** 26 },
   );
-  if (status !== 0) throw new Error(`${command} failed:\n${stderr.split('\n').slice(-5).join('\n')}`);
+  if (status !== 0 && !mayFail) throw new Error(`${command} failed:\n${stderr.split('\n').slice(-5).join('\n')}`);
   return stderr;
 }
 
@@ -87,6 +109,11 @@ execFileSync('ip', ['netns', 'add', 'pod']);
 for (const [name, command] of Object.entries(REQUESTS))
   save(`request-${name}`, command, datagrams(trace(command), 'sendmsg').at(-1));
 for (const [name, command] of Object.entries(REPLIES)) save(`reply-${name}`, command, listOf(name, command));
+for (const [name, command] of Object.entries(LATER_REQUESTS)) {
+  const traced = trace(command, REFUSED.includes(name));
+  save(`request-${name}`, command, datagrams(traced, 'sendmsg').at(-1));
+}
+for (const [name, command] of Object.entries(LATER_REPLIES)) save(`reply-${name}`, command, listOf(name, command));
 for (const [name, command] of Object.entries(LAST))
   save(`request-${name}`, command, datagrams(trace(command), 'sendmsg').at(-1));
 process.stdout.write(`captures are in ${FOLDER}\n`);

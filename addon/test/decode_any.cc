@@ -1,14 +1,20 @@
 #include "decode_any.h"
 
+#include <linux/netfilter/nfnetlink.h>
+#include <linux/netfilter/nfnetlink_conntrack.h>
 #include <linux/rtnetlink.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "message/writer.h"
 #include "object/address.h"
+#include "object/conntrack.h"
+#include "object/ip_tunnel.h"
 #include "object/link.h"
 #include "object/neighbour.h"
 #include "object/route.h"
+#include "object/vxlan.h"
 
 namespace podwire::netlink::test {
 
@@ -43,6 +49,41 @@ class Fields {
   std::string text_;
 };
 
+std::string describe(const Vxlan& vxlan) {
+  Fields fields;
+  fields.add("vni", vxlan.vni);
+  fields.add("port", vxlan.port ? std::optional<uint32_t>(*vxlan.port) : std::nullopt);
+  fields.add("parent", vxlan.parent);
+  fields.add("group", vxlan.group);
+  fields.add("local", vxlan.local);
+  if (vxlan.ttl) fields.add("ttl", *vxlan.ttl);
+  if (vxlan.tos) fields.add("tos", *vxlan.tos);
+  if (vxlan.learning) fields.add("learning", *vxlan.learning);
+  if (vxlan.udp_checksum) fields.add("csum", *vxlan.udp_checksum);
+  if (vxlan.udp6_zero_checksum_tx) fields.add("zero6tx", *vxlan.udp6_zero_checksum_tx);
+  if (vxlan.udp6_zero_checksum_rx) fields.add("zero6rx", *vxlan.udp6_zero_checksum_rx);
+  fields.add("external", vxlan.external);
+  return fields.text();
+}
+
+std::string describe(const IpTunnel& tunnel) {
+  Fields fields;
+  fields.add("parent", tunnel.parent);
+  fields.add("local", tunnel.local);
+  fields.add("remote", tunnel.remote);
+  if (tunnel.ttl) fields.add("ttl", *tunnel.ttl);
+  if (tunnel.tos) fields.add("tos", *tunnel.tos);
+  if (tunnel.path_mtu_discovery) fields.add("pmtudisc", *tunnel.path_mtu_discovery);
+  return fields.text();
+}
+
+/** What it says of a tunnel is the same when it is written and read again. */
+template <typename Tunnel>
+std::string described_twice(const Tunnel& tunnel, const Tunnel& again) {
+  if (describe(tunnel) != describe(again)) std::abort();
+  return "(" + describe(tunnel) + ")";
+}
+
 std::string describe(const Link& link) {
   Fields fields;
   fields.add("index", static_cast<uint32_t>(link.index));
@@ -52,9 +93,21 @@ std::string describe(const Link& link) {
   fields.add("mtu", link.mtu);
   if (link.alias) fields.add("alias", without_zero(*link.alias));
   fields.add("group", link.group);
+  fields.add("txqlen", link.tx_queue_length);
+  fields.add("txq", link.tx_queues);
+  fields.add("rxq", link.rx_queues);
+  if (const auto mode = address_generation(link)) fields.add("addrgenmode", *mode);
   fields.add("link", link.linked_index);
   fields.add("netnsid", link.linked_namespace);
   if (link.info) fields.add("kind", link.info->kind_name());
+  if (link.info && link.info->kind_name() == "vxlan") {
+    const Vxlan vxlan = decode_vxlan(link.info->data);
+    fields.add("vxlan", described_twice(vxlan, decode_vxlan(encode_vxlan(vxlan))));
+  }
+  if (link.info && link.info->kind_name() == "ipip") {
+    const IpTunnel tunnel = decode_ip_tunnel(link.info->data);
+    fields.add("ipip", described_twice(tunnel, decode_ip_tunnel(encode_ip_tunnel(tunnel))));
+  }
   if (link.info && !link.info->peer.empty()) fields.add("peer", "(" + describe(link.info->peer.front()) + ")");
   return fields.text();
 }
@@ -99,6 +152,16 @@ std::string describe(const Neighbour& neighbour) {
   return fields.text();
 }
 
+/** Only the identity is written, and it has the original tuple. */
+std::string describe(const ConntrackEntry& entry) {
+  Fields fields;
+  fields.add("family", entry.family);
+  fields.add("source", entry.original_source);
+  fields.add("destination", entry.original_destination);
+  fields.add("identity", static_cast<uint32_t>(entry.identity.size()));
+  return fields.text();
+}
+
 template <typename Object>
 std::optional<Decoded> there_and_back(const Message& message, const std::optional<Object>& object) {
   if (!object) return std::nullopt;
@@ -130,6 +193,8 @@ std::optional<Decoded> decode_any(const Message& message) {
     case RTM_DELNEIGH:
     case RTM_GETNEIGH:
       return there_and_back(message, decode_neighbour(message.payload));
+    case NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW:
+      return there_and_back(message, decode_conntrack(message.payload));
     default:
       return std::nullopt;
   }

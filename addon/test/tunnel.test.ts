@@ -115,7 +115,7 @@ describe.each(CASES)('a VXLAN device over IPv$family', ({ family, local, mtuByte
     ]);
     expect(codes(added)).toEqual(['ok', 'EEXIST', 'ok', 'ok', 'ok', 'ok']);
     const linkIndex = (await getLink(node, 'vx')).index;
-    const expected = { linkIndex, permanent: true, self: true, state: 0x80 };
+    const expected = { linkIndex, permanent: true, self: true, state: 0xc0 };
     const listed = await node.fdbEntries({ index: linkIndex });
     expect(listed).toEqual(
       expect.arrayContaining([

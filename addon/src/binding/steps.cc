@@ -86,7 +86,7 @@ Request read_fdb_step(ObjectReader& reader) {
   entry.family = AF_BRIDGE;
   entry.mac = read_mac(reader, "mac");
   entry.destination = read_address(reader, "destination");
-  entry.state = NUD_PERMANENT;
+  entry.state = NUD_PERMANENT | NUD_NOARP;
   entry.flags = NTF_SELF;
   request.object = std::move(entry);
   read_selector(reader.object("link"), request);

@@ -51,8 +51,13 @@ void encode(const Neighbour& neighbour, MessageWriter& writer) {
   header.ndm_flags = neighbour.flags;
   header.ndm_type = neighbour.type;
   writer.header(header);
+  const auto write_mac = [&] {
+    if (neighbour.mac) writer.attribute(NDA_LLADDR, {neighbour.mac->data(), neighbour.mac->size()});
+  };
+  // As `bridge` and `ip` do: first comes what the entry is looked up by.
+  if (neighbour.family == AF_BRIDGE) write_mac();
   if (neighbour.destination) writer.attribute(NDA_DST, neighbour.destination->view());
-  if (neighbour.mac) writer.attribute(NDA_LLADDR, {neighbour.mac->data(), neighbour.mac->size()});
+  if (neighbour.family != AF_BRIDGE) write_mac();
   if (neighbour.filter_index) writer.u32(NDA_IFINDEX, *neighbour.filter_index);
   write_others(writer, neighbour.others);
 }
