@@ -5,7 +5,7 @@ import { recordingLog, testRegistry } from './dataplane.fixture.js';
 import { Dataplane } from './dataplane.js';
 import { Events } from './events.js';
 import { MemoryKernel, type Operation } from './kernel/memory/memory-kernel.js';
-import { address, podNetwork } from './plan/pod-network.fixture.js';
+import { address, BY_FAMILY, podNetwork } from './plan/pod-network.fixture.js';
 import type { PodNetwork } from './plan/pod-network.js';
 
 /** A signal that does not fire. Each call has its own. */
@@ -100,6 +100,28 @@ describe('attach', () => {
     expect(kernel.host.routes).toMatchObject([{ destination: '10.65.0.7/32', device: next.hostInterfaceName }]);
     expect(lines).toContainEqual(expect.objectContaining({ level: 'warn', device: old.hostInterfaceName }));
     expect(await dataplane.check(next, never())).toEqual([]);
+  });
+
+  test('forgets flows of an address that was another pod’s, and of no other; goes on where it cannot', async () => {
+    for (const refused of [false, true]) {
+      const { kernel, dataplane, pod, lines } = node();
+      await dataplane.attach(pod('old', BY_FAMILY['both families']), never());
+      kernel.flows.push(
+        { source: '10.65.0.7', destination: '10.65.0.9' },
+        { source: 'fd65::9', destination: 'fd65::7' },
+      );
+      kernel.flows.push({ source: '10.65.0.9', destination: '10.65.0.8' });
+      if (refused) for (let times = 0; times < 2; times++) kernel.failNext('conntrack-delete', { errno: 'ENOBUFS' });
+      const next = pod('next', BY_FAMILY['both families']);
+      await dataplane.attach(next, never());
+      expect(kernel.flows).toHaveLength(refused ? 3 : 1);
+      expect(lines.filter(({ msg }) => String(msg).includes('tracked of connections'))).toHaveLength(refused ? 2 : 0);
+      expect(kernel.unusedFaults).toBe(0);
+      kernel.flows.push({ source: '10.65.0.7', destination: '10.65.0.9' });
+      const known = kernel.flows.length;
+      await dataplane.attach(next, never());
+      expect(kernel.flows).toHaveLength(known);
+    }
   });
 
   test('goes on without an optional sysctl, and says so', async () => {

@@ -16,7 +16,7 @@ import { corrections, diff, differences, type Difference } from './plan/diff.js'
 import type { Observed, ObservedLink } from './plan/observed.js';
 import type { PodNetwork } from './plan/pod-network.js';
 import { toBatches } from './plan/step.js';
-import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo, wireState } from './plan/wire.js';
+import { hostInterfaceTaken, isMadeFor, movedAddresses, nothingObserved, obstacleTo, wireState } from './plan/wire.js';
 
 export interface Attached {
   readonly host: ObservedLink;
@@ -238,7 +238,7 @@ export class Dataplane {
     const next: Plan = ({ round, links }) => (round === 0 ? steps : corrections(wanted, links));
     const applied = await transact({ session, signal, next });
     if (!applied.applied) throw applied.failure;
-    this.#reportTakeovers(wanted, observed);
+    await this.#settleMoves(wanted, observed);
     return this.#finish(applied, observed);
   }
 
@@ -296,13 +296,18 @@ export class Dataplane {
     return links.flatMap((link) => link ?? []);
   }
 
-  #reportTakeovers(wanted: Wanted, { host }: Observed): void {
-    for (const { destination } of wanted.host.routes) {
-      const taken = host.routes.find((route) => route.destination === destination);
-      if (taken?.device !== undefined && taken.device !== null && taken.device !== wanted.host.link.name) {
-        this.#events.routeTakenOver(destination, taken.device);
+  /** Flows that were another's are forgotten, or their packets would go on as was right for that one. */
+  async #settleMoves(wanted: Wanted, observed: Observed): Promise<void> {
+    const forgetting = movedAddresses(wanted, observed).map(async ({ destination, device }) => {
+      if (device !== wanted.host.link.name) this.#events.routeTakenOver(destination, device);
+      try {
+        await this.#kernel.forgetFlows(destination.replace(/\/.*/, ''));
+      } catch (error) {
+        if (!(error instanceof Failure)) throw error;
+        this.#events.flowsNotForgotten(destination, error);
       }
-    }
+    });
+    await Promise.all(forgetting);
   }
 
   #delete(link: ObservedLink): Promise<boolean> {

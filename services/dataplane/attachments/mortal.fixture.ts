@@ -39,6 +39,7 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
     hostLink: (name) => asking(() => kernel.hostLink(name)),
     veths: () => asking(() => kernel.veths()),
     attached: () => asking(() => kernel.attached()),
+    forgetFlows: (address) => asking(() => kernel.forgetFlows(address)),
     deleteHostLink: (link) => asking(() => (remaining-- > 0 ? kernel.deleteHostLink(link) : never())),
     close: () => Promise.resolve(),
   };

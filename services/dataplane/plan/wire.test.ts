@@ -4,7 +4,7 @@ import { desired } from './desired.js';
 import type { Observed, ObservedLink, ObservedRoute } from './observed.js';
 import { asWanted, changed } from './observed.fixture.js';
 import { address, podNetwork } from './pod-network.fixture.js';
-import { isMadeFor, nothingObserved, obstacleTo, wireState } from './wire.js';
+import { isMadeFor, movedAddresses, nothingObserved, obstacleTo, wireState } from './wire.js';
 
 const network = podNetwork('a', { hostInterfaceName: 'podwa' });
 const wanted = desired(network);
@@ -68,6 +68,29 @@ describe('what stands in the way of an IPv6 address', () => {
 
   test('is no route of a higher metric', () => {
     expect(obstacleTo(ipv6, by(1025))).toBeUndefined();
+  });
+});
+
+describe('addresses that led elsewhere', () => {
+  const routeBy = (device: string) => good.host.routes.map((route) => ({ ...route, device }));
+
+  test.each<readonly [string, Observed, readonly string[]]>([
+    ['are none where nothing was', nothingObserved(new Map()), []],
+    ['are none where everything is as wanted', good, []],
+    [
+      'are those by an earlier pod’s interface',
+      { ...good, host: changed(good.host, { routes: routeBy('podwold') }) },
+      ['10.65.0.7/32 podwold'],
+    ],
+    [
+      'are all of a wire whose peer is elsewhere',
+      { ...good, pod: { ...good.pod, link: undefined } },
+      ['10.65.0.7/32 podwa'],
+    ],
+  ])('%s', (_, observed, moved) => {
+    expect(movedAddresses(wanted, observed).map(({ destination, device }) => `${destination} ${device}`)).toEqual(
+      moved,
+    );
   });
 });
 

@@ -158,6 +158,26 @@ function isForeign({ device, deviceAlias, protocol, unicast }: ObservedRoute, ow
   return device !== own && !isOurs;
 }
 
+/**
+ * The pod's addresses, as the node's routes to them, that led elsewhere until now: to an earlier pod, or by an earlier wire of
+ * this one. What is remembered of their flows is the earlier one's.
+ */
+export function movedAddresses(wanted: Wanted, observed: Observed): MovedAddress[] {
+  const isStale = wireState(observed) === 'stale';
+  return wanted.host.routes.flatMap(({ destination, device: own }): MovedAddress[] => {
+    const found = observed.host.routes.find((route) => route.destination === destination && route.device !== own);
+    const device = found?.device ?? (isStale ? own : undefined);
+    return device === undefined ? [] : [{ destination, device }];
+  });
+}
+
+export interface MovedAddress {
+  /** CIDR of full length. */
+  readonly destination: string;
+  /** Name of the interface that it was routed to. */
+  readonly device: string;
+}
+
 /** What would be observed right after the veth pair was made: two bare ends, and around them what is there already. */
 export function withBareWire(wanted: Wanted, observed: Observed): Observed {
   return { host: bareEnd(wanted.host, observed.host), pod: bareEnd(wanted.pod, observed.pod) };

@@ -27,9 +27,8 @@ async function netlinkFixture(): Promise<KernelFixture> {
       run('ip', ...at, 'link', 'set', name, 'up', 'alias', alias);
     },
     addFlow: ({ source, destination }) => {
-      const family = source.includes(':') ? 'ipv6' : 'ipv4';
       const flow = ['-p', 'udp', '--sport', '1000', '--dport', '53', '-t', '120'];
-      run('conntrack', '-I', '-f', family, '-s', source, '-d', destination, ...flow);
+      run('conntrack', '-I', '-s', source, '-d', destination, ...flow);
     },
     flowCount: () => Number(run('conntrack', '-C')),
     destroy: async () => {
