@@ -2,6 +2,7 @@ import { readSettings, type SettingValues } from '@podwire/shared/runtime/config
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import { absolutePath, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
 
+import { BIRD_SETTINGS } from './bird/bird-settings.js';
 import { NAT_EXCLUSIONS } from './routing/masquerade.js';
 import { addressMethod, interfacePatterns, portRange } from './setting-forms.js';
 
@@ -106,6 +107,7 @@ const SETTINGS = {
       'Absolute path of the directory for the records of attachments. In memory (tmpfs), as the namespaces are: each record is ' +
       'written while a pod waits. One directory for each dataplane.',
   },
+  ...BIRD_SETTINGS,
   logLevel: {
     variable: 'PODWIRE_DATAPLANE_LOG_LEVEL',
     schema: oneOf(LOG_LEVELS),

@@ -11,6 +11,10 @@ import { DirectoryRecordStore } from './attachments/directory-record-store.js';
 import { ipamAddressBook } from './attachments/ipam/ipam-address-book.js';
 import { AttachmentKeeper } from './attachments/keeper.js';
 import { AttachmentRegistry } from './attachments/registry.js';
+import { BirdEvents } from './bird/bird-events.js';
+import { birdSettings, readPeerPlan } from './bird/bird-settings.js';
+import { Bird } from './bird/bird.js';
+import type { PeerPlan } from './bird/peers-file.js';
 import type { Config } from './config.js';
 import { Dataplane } from './dataplane.js';
 import { Events } from './events.js';
@@ -44,9 +48,10 @@ export interface RunningService extends Running {
 
 /**
  * Starts podwire-dataplane on this machine's kernel.
- * @throws Failure as {@link serve}, or KERNEL_REFUSED when the kernel cannot be asked
+ * @throws Failure as {@link serve}, INVALID_SETTINGS for the peers file, or KERNEL_REFUSED when the kernel cannot be asked
  */
 export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
+  const peerPlan = await readPeerPlan(config);
   const kernel = await NetlinkKernel.open();
   const network = await NetlinkNodeNetwork.open().catch(async (error: unknown) => {
     await kernel.close();
@@ -56,7 +61,7 @@ export async function startService(config: Config, surroundings: Surroundings): 
     await Promise.all([kernel.close(), network.close()]);
     throw error;
   });
-  return serve(kernel, { config, surroundings, nodeSide: { network, kernel: nodeKernel } });
+  return serve(kernel, { config, surroundings, nodeSide: { network, kernel: nodeKernel, peerPlan } });
 }
 
 export interface ServeOptions {
@@ -70,6 +75,8 @@ export interface ServeOptions {
 export interface NodeSideKernel {
   readonly network: NodeNetwork;
   readonly kernel: NodeKernel;
+  /** Who speaks BGP with whom; undefined: BIRD has no part in the routing. */
+  readonly peerPlan: PeerPlan | undefined;
 }
 
 /**
@@ -116,11 +123,13 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
 function makeNodeSide({ config, surroundings, nodeSide }: ServeOptions, ipam: Peer): NodeSide | undefined {
   if (!nodeSide) return undefined;
   const { log, clock, random } = surroundings;
-  const { kernel, network } = nodeSide;
+  const { kernel, network, peerPlan } = nodeSide;
   const planner = new RoutePlanner();
   const events = new ReconcileEvents(log);
-  const routes = new RouteReconciler({ kernel, planner, routing: 'native', clock, random, events });
-  return new NodeSide({ config, surroundings, network, ipam, keepers: [routes] });
+  const routes = new RouteReconciler({ kernel, planner, routing: config.routing, clock, random, events });
+  const settings = peerPlan && birdSettings(config, peerPlan);
+  const birds = settings ? [new Bird({ settings, clock, events: new BirdEvents(log) })] : [];
+  return new NodeSide({ config, surroundings, network, ipam, keepers: [routes, ...birds] });
 }
 
 /** What serves the pods of this node, and what looks after them. */

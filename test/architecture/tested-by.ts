@@ -57,8 +57,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/cluster/cluster-events.ts': 'services/dataplane/cluster/ipam-cluster.test.ts',
 
   // Calico's contract over gRPC, by a client that has its field numbers alone.
-  'services/dataplane/rpc/cni-add.ts': 'services/dataplane/cni-service.test.ts',
-  'services/dataplane/rpc/cni-del.ts': 'services/dataplane/cni-service.test.ts',
   'services/dataplane/rpc/cni-wire.ts': 'services/dataplane/cni-service.test.ts',
 
   // Parts of one decision, which is what the tables and the property are about.

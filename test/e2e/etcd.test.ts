@@ -23,7 +23,6 @@ async function startReplica(name: string): Promise<string> {
     PATH: process.env.PATH,
     PODWIRE_IPAM_LISTEN: `unix:${socket}`,
     PODWIRE_IPAM_STORE: 'etcd',
-    PODWIRE_IPAM_UNKNOWN_NODES: 'register',
     PODWIRE_IPAM_ETCD_ENDPOINTS: `http://127.0.0.1:1,${etcd.url}`,
     PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/16',
   };
@@ -38,6 +37,22 @@ async function startReplica(name: string): Promise<string> {
     bufCurl(socket, '-d', '{}', 'http://localhost/grpc.health.v1.Health/Check').text.includes('SERVING');
   await expect.poll(isHealthy, { timeout: 30_000, message: readFileSync(logFile, 'utf8') }).toBe(true);
   return socket;
+}
+
+/** Starts podwire-dataplane as node-1: with etcd, IPAM takes no node that is not registered. */
+function startDataplane(ipamSocket: string): void {
+  const log = openSync(join(folder, 'dataplane.log'), 'a');
+  const env = {
+    PATH: process.env.PATH,
+    PODWIRE_DATAPLANE_LISTEN: `unix:${join(folder, 'dataplane', 'dataplane.sock')}`,
+    PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${ipamSocket}`,
+    PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
+    PODWIRE_DATAPLANE_NODE_NAME: 'node-1',
+    PODWIRE_DATAPLANE_NODE_IPV4: '198.18.0.1/32',
+  };
+  const main = join(ROOT, 'services/dataplane/dist/main.js');
+  children.push(spawn(process.execPath, [main], { env, stdio: ['ignore', log, log] }));
+  closeSync(log);
 }
 
 beforeAll(async () => {
@@ -64,6 +79,9 @@ describe('podwire-ipam on etcd', () => {
     const sockets = [await startReplica('first'), await startReplica('second')] as const;
     const allocate = (socket: string) =>
       rpc(socket, 'podwire.ipam.v1.AddressService/Allocate', { attachment: attachment('c1'), nodeName: 'node-1' });
+    startDataplane(sockets[1]);
+    const nodes = () => JSON.stringify(rpc(sockets[0], 'podwire.ipam.v1.NodeService/ListNodes', {}));
+    await expect.poll(nodes, { timeout: 30_000 }).toContain('198.18.0.1/32');
     const answer = JSON.stringify(allocate(sockets[0]));
     const [address = 'none'] = /10\.65\.\d+\.\d+/.exec(answer) ?? [];
     expect(JSON.stringify(allocate(sockets[1]))).toContain(address);

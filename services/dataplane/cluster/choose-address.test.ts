@@ -22,7 +22,12 @@ function network(links: readonly string[], routes: readonly string[] = []): Node
       })),
     ),
     routes: routes.map((line) => {
-      const { to = '', dev, src, metric = '0' } = /^(?<to>\S+) dev (?<dev>\S+)( src (?<src>\S+))?( metric (?<metric>\d+))?$/.exec(line)!.groups!;
+      const {
+        to = '',
+        dev,
+        src,
+        metric = '0',
+      } = /^(?<to>\S+) dev (?<dev>\S+)( src (?<src>\S+))?( metric (?<metric>\d+))?$/.exec(line)!.groups!;
       const destination = parsePrefix(to);
       return {
         destination: destination.ok ? destination.prefix : expect.unreachable(to),
@@ -41,20 +46,50 @@ function chosen(setting: string, family: Family, state: NodeNetworkState): strin
 }
 
 const TWO = ['lo 127.0.0.1/8 ::1/128', 'eth0 192.0.2.7/24 192.0.2.8/24', 'eth1 198.51.100.7/24 2001:db8::7/64'];
-const PODS = ['podw1 169.254.1.1/32 10.65.0.3/32', 'vxlan4.podwire 10.65.0.1/32', 'docker0 172.17.0.1/16', 'cni0 10.88.0.1/16'];
+const PODS = [
+  'podw1 169.254.1.1/32 10.65.0.3/32',
+  'vxlan4.podwire 10.65.0.1/32',
+  'docker0 172.17.0.1/16',
+  'cni0 10.88.0.1/16',
+];
 
 describe('IPv4', () => {
   test.each<[string, string, NodeNetworkState, string]>([
     ['the interface with the default route', 'auto', network(TWO, ['0.0.0.0/0 dev eth1']), '198.51.100.7/24'],
-    ['the default route with the lowest metric', 'auto', network(TWO, ['0.0.0.0/0 dev eth1 metric 200', '0.0.0.0/0 dev eth0 metric 100']), '192.0.2.7/24'],
+    [
+      'the default route with the lowest metric',
+      'auto',
+      network(TWO, ['0.0.0.0/0 dev eth1 metric 200', '0.0.0.0/0 dev eth0 metric 100']),
+      '192.0.2.7/24',
+    ],
     ['its source address', 'auto', network(TWO, ['0.0.0.0/0 dev eth0 src 192.0.2.8']), '192.0.2.8/24'],
-    ['its first address, where the source is none of them', 'auto', network(TWO, ['0.0.0.0/0 dev eth0 src 192.0.2.99']), '192.0.2.7/24'],
+    [
+      'its first address, where the source is none of them',
+      'auto',
+      network(TWO, ['0.0.0.0/0 dev eth0 src 192.0.2.99']),
+      '192.0.2.7/24',
+    ],
     ['the first interface with one, without a default route', 'auto', network(TWO), '192.0.2.7/24'],
-    ['the next one, where the interface of the default route has none', 'auto', network(['eth0', 'eth1 192.0.2.7/24'], ['0.0.0.0/0 dev eth0']), '192.0.2.7/24'],
+    [
+      'the next one, where the interface of the default route has none',
+      'auto',
+      network(['eth0', 'eth1 192.0.2.7/24'], ['0.0.0.0/0 dev eth0']),
+      '192.0.2.7/24',
+    ],
     ['none of pods, tunnels and container engines', 'auto', network([...PODS, ...TWO]), '192.0.2.7/24'],
-    ['none of them though the default route is theirs', 'auto', network([...PODS, ...TWO], ['0.0.0.0/0 dev docker0']), '192.0.2.7/24'],
+    [
+      'none of them though the default route is theirs',
+      'auto',
+      network([...PODS, ...TWO], ['0.0.0.0/0 dev docker0']),
+      '192.0.2.7/24',
+    ],
     ['nothing where there is nothing else', 'auto', network(PODS, ['0.0.0.0/0 dev docker0']), 'none'],
-    ['none of an interface that is off', 'auto', network(['-eth0 192.0.2.7/24', 'eth1 198.51.100.7/24'], ['0.0.0.0/0 dev eth0']), '198.51.100.7/24'],
+    [
+      'none of an interface that is off',
+      'auto',
+      network(['-eth0 192.0.2.7/24', 'eth1 198.51.100.7/24'], ['0.0.0.0/0 dev eth0']),
+      '198.51.100.7/24',
+    ],
     ['none that is link-local', 'auto', network(['eth0 169.254.7.7/16 192.0.2.7/24']), '192.0.2.7/24'],
     ['none that does not last', 'auto', network(['eth0 !192.0.2.6/24 192.0.2.7/24']), '192.0.2.7/24'],
     ['nothing', 'none', network(TWO), 'none'],
@@ -68,7 +103,12 @@ describe('IPv4', () => {
     ['the first in a range', 'cidr=203.0.113.0/24, 198.51.100.0/24', network(TWO), '198.51.100.7/24'],
     ['a second address in a range', 'cidr=192.0.2.8/32', network(TWO), '192.0.2.8/24'],
     ['none of a pod in a range', 'cidr=10.0.0.0/8', network([...PODS, ...TWO]), 'none'],
-    ['by the longest route', 'can-reach=203.0.113.1', network(TWO, ['0.0.0.0/0 dev eth0', '203.0.113.0/24 dev eth1', '203.0.0.0/16 dev eth0']), '198.51.100.7/24'],
+    [
+      'by the longest route',
+      'can-reach=203.0.113.1',
+      network(TWO, ['0.0.0.0/0 dev eth0', '203.0.113.0/24 dev eth1', '203.0.0.0/16 dev eth0']),
+      '198.51.100.7/24',
+    ],
     ['by the default route', 'can-reach=8.8.8.8', network(TWO, ['0.0.0.0/0 dev eth1']), '198.51.100.7/24'],
     ['nothing where no route leads', 'can-reach=8.8.8.8', network(TWO, ['203.0.113.0/24 dev eth1']), 'none'],
   ])('%s (%s)', (_, setting, state, expected) => {
@@ -91,8 +131,13 @@ describe('IPv6', () => {
   });
 
   test('is the same in whatever order the kernel lists the addresses', () => {
-    const [one, other] = [['2001:db8::9/64', '2001:db8::7/64'], ['2001:db8::7/64', '2001:db8::9/64']];
-    expect(chosen('auto', 6, network([`eth0 ${one!.join(' ')}`]))).toBe(chosen('auto', 6, network([`eth0 ${other!.join(' ')}`])));
+    const [one, other] = [
+      ['2001:db8::9/64', '2001:db8::7/64'],
+      ['2001:db8::7/64', '2001:db8::9/64'],
+    ];
+    expect(chosen('auto', 6, network([`eth0 ${one.join(' ')}`]))).toBe(
+      chosen('auto', 6, network([`eth0 ${other.join(' ')}`])),
+    );
   });
 });
 

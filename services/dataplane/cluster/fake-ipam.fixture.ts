@@ -3,10 +3,10 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import type { TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
 import {
   Node,
   NodeServiceService,
-  TunnelKind,
   type AllocateTunnelAddressRequest,
   type RegisterNodeRequest,
   type ReleaseTunnelAddressRequest,
@@ -22,6 +22,8 @@ import {
   type WatchResponse,
 } from '@podwire/proto/podwire/ipam/v1/watch';
 import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
+import { addressAt, parsePrefix } from '@podwire/shared/net/prefix';
 import { RpcServer } from '@podwire/shared/rpc/server';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
@@ -264,10 +266,21 @@ export class FakeIpam {
     this.#refuse('AllocateTunnelAddress');
     const node = this.node(nodeName);
     if (!node) throw new Failure('NODE_NOT_FOUND', `node "${nodeName}" is not registered`);
-    const address = kind === TunnelKind.TUNNEL_KIND_VXLAN_IPV6 ? 'fd65::99' : `10.65.0.${90 + kind}`;
+    const address = this.#tunnelAddress(kind);
     const others = node.tunnels.filter((tunnel) => tunnel.kind !== kind);
     this.putNode({ ...node, tunnels: [...others, { kind, address, macAddress: '' }] });
     return { address: `${address}/32`, alreadyAllocated: false, releasedAddresses: [] };
+  }
+
+  /** Of the first pool that is tunnelled and in use; IPIP's is not told apart. */
+  #tunnelAddress(kind: TunnelKind): string {
+    for (const { object } of this.#objects.values()) {
+      if (object?.$case !== 'pool' || object.value.state !== PoolState.POOL_STATE_ACTIVE) continue;
+      const parsed = parsePrefix(object.value.cidr);
+      const isTunnelled = object.value.vxlanMode === EncapsulationMode.ENCAPSULATION_MODE_ALWAYS;
+      if (parsed.ok && isTunnelled) return formatAddress(addressAt(parsed.prefix, 90 + kind));
+    }
+    throw new Failure('NO_POOL', 'no pool is for such tunnels');
   }
 
   async #release({ nodeName, kind }: ReleaseTunnelAddressRequest) {

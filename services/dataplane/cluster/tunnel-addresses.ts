@@ -1,5 +1,6 @@
 import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
 import type { BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -28,8 +29,11 @@ const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
 export class TunnelAddresses implements KnownFollower {
   readonly #options: TunnelAddressesOptions;
   readonly #work: ReadonlyMap<PoolTunnelKind, Repeated>;
-  /** Kinds whose address IPAM has confirmed since the start: its node record alone does not prove the allocation. */
-  readonly #confirmed = new Set<PoolTunnelKind>();
+  /**
+   * What IPAM answered since the start: a node's record alone does not prove that its address is allocated. And IPAM has the last
+   * word: what it gave is not asked for again until the pools change, even if it does not look right here.
+   */
+  readonly #answers = new Map<PoolTunnelKind, Answer>();
   #view: KnownView | undefined;
 
   constructor(options: TunnelAddressesOptions) {
@@ -59,7 +63,10 @@ export class TunnelAddresses implements KnownFollower {
 
   #isToDo(kind: PoolTunnelKind, view: KnownView): boolean {
     const need = tunnelNeed(kind, view);
-    return need === 'allocate' || need === 'release' || (need === 'confirm' && !this.#confirmed.has(kind));
+    if (need === 'nothing' || need === 'release') return need === 'release';
+    const answer = this.#answers.get(kind);
+    if (!answer || answer.address !== currentAddress(kind, view)) return true;
+    return need === 'allocate' && answer.pools !== view.cluster.pools;
   }
 
   async #settle(kind: PoolTunnelKind, signal: AbortSignal): Promise<void> {
@@ -70,14 +77,14 @@ export class TunnelAddresses implements KnownFollower {
     const request = { nodeName: view.self, kind };
     const { word } = TUNNELS[kind];
     if (tunnelNeed(kind, view) === 'release') {
-      this.#confirmed.delete(kind);
+      this.#answers.delete(kind);
       const { addresses } = await ipam.call(NodeServiceService.releaseTunnelAddress, request, limits);
       if (addresses.length > 0) events.tunnelReleased(word, addresses);
       return;
     }
     try {
       const { address, alreadyAllocated } = await ipam.call(NodeServiceService.allocateTunnelAddress, request, limits);
-      this.#confirmed.add(kind);
+      this.#answers.set(kind, { address: address.replace(/\/.*$/, ''), pools: view.cluster.pools });
       if (!alreadyAllocated) events.tunnelAllocated(word, address);
     } catch (error) {
       // The pools changed meanwhile: the view that tells so asks again.
@@ -85,4 +92,17 @@ export class TunnelAddresses implements KnownFollower {
       throw error;
     }
   }
+}
+
+interface Answer {
+  /** Without length. */
+  readonly address: string;
+  /** The pools at the time of the call. */
+  readonly pools: KnownView['cluster']['pools'];
+}
+
+function currentAddress(kind: PoolTunnelKind, { self, cluster }: KnownView): string | undefined {
+  const node = cluster.nodes.get(self);
+  const address = node && TUNNELS[kind].addressOf(node);
+  return address && formatAddress(address);
 }
