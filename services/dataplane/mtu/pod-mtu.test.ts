@@ -147,9 +147,11 @@ describe('what the kernel does not tell', () => {
     links.failNext(new Failure('KERNEL_REFUSED', 'no answer'));
     const { mtu, clock } = await start(0, links);
     expect(mtu.mtuBytes).toBe(1500);
+    expect(mtu.conditions()).toMatchObject([{ reason: 'MtuUnknown', message: expect.stringContaining('no answer') }]);
     links.put({ name: 'eth0', mtuBytes: 1200, up: true });
     clock.advance(LOOK_INTERVAL_MS);
     await until(() => expect(mtu.mtuBytes).toBe(1200));
+    expect(mtu.conditions()).toEqual([]);
     await mtu.stop();
   });
 });

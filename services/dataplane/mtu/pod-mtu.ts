@@ -3,6 +3,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { LinkSource, LinkWatch } from '../kernel/link-source.js';
 import type { ClusterChange, ClusterPool, ClusterView, Follower } from '../routing/cluster.js';
+import type { Condition } from '../routing/wanted.js';
 import { ASSUMED_MTU_BYTES, detectMtu, isNodeInterface, type DetectedMtu } from './detect.js';
 
 export interface MtuEvents {
@@ -82,6 +83,12 @@ export class PodMtu implements Follower {
     if (this.#pools && !change.others) return;
     this.#pools = [...cluster.pools.values()];
     if (this.#options.fixedBytes === 0) void this.#look();
+  }
+
+  /** Why the MTU may be another than it should be. */
+  conditions(): readonly Condition[] {
+    if (this.#failure === undefined) return [];
+    return [{ reason: 'MtuUnknown', message: `the node's interfaces cannot be read: ${this.#failure}` }];
   }
 
   async stop(): Promise<void> {

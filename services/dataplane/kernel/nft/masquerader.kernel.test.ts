@@ -92,7 +92,7 @@ async function masquerading(settings = PLAIN) {
   const masquerader = new Masquerader({ ...options, settings });
   masquerader.follow(view(true), ALL);
   await until(() => events.lines.filter((line) => line.includes('written')).length === 2);
-  expect(masquerader.conditions).toEqual([]);
+  expect(masquerader.conditions()).toEqual([]);
   return { masquerader, events };
 }
 

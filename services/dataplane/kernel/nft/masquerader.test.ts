@@ -78,7 +78,7 @@ test('a family that cannot be had is a condition, and the other goes on', async 
   nft.failNext('apply', new Failure('KERNEL_UNSUPPORTED', 'no NAT here'));
   masquerader.follow(view(['10.0.0.0/16', true], ['fd00::/48', true]), OTHERS);
   await until(async () => (await nft.read(IPV6)) !== undefined);
-  expect(masquerader.conditions).toEqual([
+  expect(masquerader.conditions()).toEqual([
     {
       reason: 'MasqueradeUnavailable',
       message: 'pods of pools with natOutgoing send IPv4 packets with their own addresses: no NAT here',

@@ -39,7 +39,8 @@ export class Masquerader implements Follower {
     }
   }
 
-  get conditions(): readonly Condition[] {
+  /** Why it is not as wanted; empty when it is. */
+  conditions(): readonly Condition[] {
     return FAMILIES.flatMap((family) => {
       const failure = this.#keepers[family].failure;
       if (!failure) return [];

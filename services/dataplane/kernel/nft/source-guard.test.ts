@@ -87,13 +87,13 @@ describe('the guard', () => {
     const { guard, nft } = start();
     nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft here'));
     await expect(guard.start(new Map())).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
-    expect(guard.conditions).toEqual([
+    expect(guard.conditions()).toEqual([
       { reason: 'SourceGuardUnavailable', message: expect.stringContaining('no nft here') },
     ]);
     nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft here'));
     await expect(guard.ready()).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
     await guard.ready();
-    expect(guard.conditions).toEqual([]);
+    expect(guard.conditions()).toEqual([]);
     expect(nft.unusedFaults).toBe(0);
     await guard.stop();
   });

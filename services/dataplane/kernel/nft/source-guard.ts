@@ -49,7 +49,8 @@ export class SourceGuard {
     return this.#set(device, undefined);
   }
 
-  get conditions(): readonly Condition[] {
+  /** Why it is not as wanted; empty when it is. */
+  conditions(): readonly Condition[] {
     const failure = this.#keeper.failure;
     if (!failure) return [];
     const message = `no pod with IPv6 addresses or source prefixes can be wired, as none could be kept from sending from others’ addresses: ${failure.message}`;
