@@ -13,6 +13,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'addon/lib/check.ts': 'addon/test/misuse.test.ts',
   'addon/lib/scalars.ts': 'addon/test/misuse.test.ts',
   'addon/lib/steps.ts': 'addon/test/misuse.test.ts',
+  'addon/lib/link-steps.ts': 'addon/test/misuse.test.ts',
   // The kernel's answers, beside those of `ip`.
   'addon/lib/describe.ts': 'addon/test/kernel.test.ts',
   'addon/lib/namespace.ts': 'addon/test/kernel.test.ts',
