@@ -6,6 +6,7 @@ import { measureCni } from './groups/cni.js';
 import { measureDataplane } from './groups/dataplane.js';
 import { measureIpamScale } from './groups/ipam-scale.js';
 import { measureIpam } from './groups/ipam.js';
+import { measureRuntime } from './groups/runtime.js';
 
 const USAGE = 'usage: npm run bench -- [--only GROUP] [--json FILE]';
 
@@ -15,6 +16,7 @@ const GROUPS: Readonly<Record<string, (report: (line: string) => void) => Promis
   dataplane: measureDataplane,
   ipam: measureIpam,
   'ipam-scale': measureIpamScale,
+  runtime: measureRuntime,
 };
 
 const say = (line: string) => process.stdout.write(`${line}\n`);

@@ -6,7 +6,13 @@ import { join } from 'node:path';
 import process from 'node:process';
 
 import { prepare, ROOT } from '../../deploy/local/prepare.mjs';
-import { ensurePrograms, ETCD_PROGRAMS, NAMESPACE_PROGRAMS, PEER_PROGRAMS } from '../../deploy/local/programs.mjs';
+import {
+  ensurePrograms,
+  ETCD_PROGRAMS,
+  NAMESPACE_PROGRAMS,
+  PEER_PROGRAMS,
+  RUNTIME_PROGRAMS,
+} from '../../deploy/local/programs.mjs';
 
 function fail(message) {
   process.stderr.write(`bench: ${message}\n`);
@@ -18,7 +24,7 @@ try {
 } catch (error) {
   fail(error.message);
 }
-const missing = ensurePrograms({ ...NAMESPACE_PROGRAMS, ...PEER_PROGRAMS, ...ETCD_PROGRAMS });
+const missing = ensurePrograms({ ...NAMESPACE_PROGRAMS, ...PEER_PROGRAMS, ...ETCD_PROGRAMS, ...RUNTIME_PROGRAMS });
 if (missing) fail(missing);
 const isolated = join(ROOT, 'test', 'support', 'isolated.mjs');
 const command = [isolated, process.execPath, join(ROOT, 'test', 'dist', 'bench', 'main.js'), ...process.argv.slice(2)];

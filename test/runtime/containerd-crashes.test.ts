@@ -5,12 +5,12 @@ import type { ProcessName } from '../support/stack.js';
 import { until } from '../support/until.js';
 import { RuntimeNode } from './node.js';
 
-let node: RuntimeNode;
+// What waits here waits for a frozen process, and must not end by itself before that goes on.
+const DEADLINES = { PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '60000', PODWIRE_PLUGIN_DEL_TIMEOUT_MS: '60000' };
 
-beforeAll(async () => {
-  node = new RuntimeNode({ env: { PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '60000', PODWIRE_PLUGIN_DEL_TIMEOUT_MS: '60000' } });
-  await node.start();
-}, 120_000);
+const node = new RuntimeNode({ env: DEADLINES });
+
+beforeAll(() => node.start(), 120_000);
 
 afterEach(() => node.expectNothingLeft());
 

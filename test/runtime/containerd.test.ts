@@ -3,17 +3,17 @@ import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { readTcp } from '../support/programs.js';
 import { NODE_ADDRESS } from '../support/stack.js';
 import { until } from '../support/until.js';
-import { conflist, RuntimeNode } from './node.js';
+import { conflist } from './holdings.js';
+import { RuntimeNode } from './node.js';
 
 const PARALLEL = 50;
 
-let node: RuntimeNode;
+// A burst of pods on a machine under load must not run into the deadline of one ADD.
+const DEADLINES = { PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '60000', PODWIRE_PLUGIN_DEL_TIMEOUT_MS: '60000' };
 
-beforeAll(async () => {
-  // A burst of pods on a machine under load must not run into the deadline of one ADD.
-  node = new RuntimeNode({ env: { PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '60000', PODWIRE_PLUGIN_DEL_TIMEOUT_MS: '60000' } });
-  await node.start();
-}, 120_000);
+const node = new RuntimeNode({ env: DEADLINES });
+
+beforeAll(() => node.start(), 120_000);
 
 afterEach(() => node.expectNothingLeft());
 

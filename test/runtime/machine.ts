@@ -7,9 +7,9 @@ const CGROUPS = '/sys/fs/cgroup';
 
 /**
  * What runtimes write outside of the folders that they are given, and that no setting of theirs moves: states of runc and
- * sockets of the shims, and libcni's cache.
+ * sockets of the shims, libcni's cache, and what podman knows of images elsewhere.
  */
-const FIXED_FOLDERS = ['/run/containerd', '/var/lib/cni'];
+const FIXED_FOLDERS = ['/run/containerd', '/var/lib/cni', '/var/lib/containers'];
 
 const AS_ROOT =
   'Run the tests as root on a machine of its own, or without them: npm test -- --exclude "test/runtime/**"';
@@ -27,9 +27,11 @@ export function prepareMachine(): string {
   if (first !== '0' || Number(count) < 2 ** 32 - 1) {
     throw new Error(`container runtimes need more than a user namespace with one user. ${AS_ROOT}`);
   }
+  if (hierarchies().length === 0)
+    throw new Error(`runc needs control groups, and there are none in ${CGROUPS}. ${AS_ROOT}`);
   for (const path of hierarchies()) {
     try {
-      mkdirSync(join(path, cgroup), { recursive: true });
+      if (!existsSync(join(path, cgroup))) mkdirSync(join(path, cgroup));
     } catch (error) {
       throw new Error(`runc cannot make control groups in ${path}. ${AS_ROOT}`, { cause: error });
     }

@@ -1,0 +1,72 @@
+import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+
+import { readTcp } from '../support/programs.js';
+import { NODE_ADDRESS, Stack } from '../support/stack.js';
+import { until } from '../support/until.js';
+import { conflist, expectHolding, expectReachable, nodeFootprint } from './holdings.js';
+import { prepareMachine } from './machine.js';
+import { Podman } from './podman.js';
+
+prepareMachine();
+const stack = new Stack();
+const podman = new Podman({ netns: stack.netnsPath, conflist: conflist(stack.sockets.plugin) });
+let before: object;
+
+beforeAll(async () => {
+  await Promise.all([stack.start(), podman.start()]);
+  await podman.run('first', { options: ['--publish', '18099:8080'] });
+  await podman.command('rm', '--force', '--time', '0', 'first');
+  before = await nodeFootprint(stack);
+}, 120_000);
+
+afterEach(async () => {
+  expect(await podman.leftovers()).toEqual([]);
+  expect(await nodeFootprint(stack)).toEqual(before);
+});
+
+afterAll(async () => {
+  await podman.destroy();
+  await stack.destroy();
+});
+
+const remove = (...names: readonly string[]) => podman.command('rm', '--force', '--time', '0', ...names);
+
+test('containers of podman reach each other, the node, and a port of it that leads to one of them', async () => {
+  const server = await podman.run('server', { options: ['--publish', '18081:8080'], args: ['serve', '8080'] });
+  const client = await podman.run('client');
+  await expectHolding(stack, [server, client]);
+  expectReachable(stack, [server, client]);
+  const inPod = { address: server.address, port: 8080 };
+  await until(
+    () => readTcp(inPod, client.netns) !== undefined,
+    () => 'the server does not answer',
+  );
+  expect(readTcp({ address: NODE_ADDRESS, port: 18081 }, client.netns)).toBe(`hello ${client.address}\n`);
+  await remove('server');
+  expect(readTcp({ address: NODE_ADDRESS, port: 18081 }, client.netns)).toBeUndefined();
+  await expectHolding(stack, [client]);
+  await remove('client');
+}, 120_000);
+
+test('a container that is stopped gives its address back, and gets one when it is started again', async () => {
+  await podman.run('stopped');
+  await podman.command('stop', '--time', '0', 'stopped');
+  await expectHolding(stack, []);
+  await podman.command('start', 'stopped');
+  const again = await podman.inspect('stopped');
+  await expectHolding(stack, [again]);
+  expectReachable(stack, [again]);
+  await podman.command('restart', '--time', '0', 'stopped');
+  const restarted = await podman.inspect('stopped');
+  await expectHolding(stack, [restarted]);
+  expectReachable(stack, [restarted]);
+  await remove('stopped');
+}, 120_000);
+
+test('eight containers at once, removed at once', async () => {
+  const names = Array.from({ length: 8 }, (_, i) => `burst-${i}`);
+  const pods = await Promise.all(names.map((name) => podman.run(name)));
+  await expectHolding(stack, pods);
+  expectReachable(stack, pods);
+  await Promise.all(names.map((name) => remove(name)));
+}, 120_000);
