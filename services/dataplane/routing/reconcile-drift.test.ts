@@ -337,6 +337,22 @@ describe('trouble', () => {
     expect(await left()).toEqual([]);
   });
 
+  test('a watch that breaks while steps are carried out is opened again at once', async () => {
+    await reached();
+    const apply = scene.kernel.apply.bind(scene.kernel);
+    scene.kernel.apply = async (steps) => {
+      scene.kernel.apply = apply;
+      const outcomes = await apply(steps);
+      scene.kernel.breakWatches();
+      scene.byHand('ip route delete 10.65.1.0/26');
+      return outcomes;
+    };
+    await scene.want({ ...WANTED, routes: new Map([...WANTED.routes, ...routesOf(blackhole('10.65.5.0/26'))]) });
+    await scene.pass(2000);
+    expect(await left()).toEqual([]);
+    expect(scene.kernel.watches).toBe(1);
+  });
+
   test('a storm of what does not matter costs no look', async () => {
     await reached();
     const { observations } = scene.kernel;

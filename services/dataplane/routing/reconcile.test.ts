@@ -158,6 +158,16 @@ describe('applying', () => {
     expect(scene.loop.reconciler.status().driftCount).toBe(0);
   });
 
+  test.each(['remote 10.0.0.9 nolearning', 'learning'])('a device that was made with %s is made again', async (how) => {
+    scene = new Scene();
+    scene.byHand(
+      `ip link add vxlan4.podwire mtu 1450 address ${vxlan.mac} type vxlan id 4096 dstport 4789 local 10.0.0.1 dev up0 ${how}`,
+    );
+    await scene.want(WANTED);
+    expect(scene.kernel.commands[0]).toBe('ip link delete vxlan4.podwire');
+    expect(await left()).toEqual([]);
+  });
+
   test('what is not wanted any more goes, the device last', async () => {
     await reached();
     const commands = await scene.commandsDuring(() => scene.want(NOTHING));
@@ -212,6 +222,8 @@ describe('what others made', () => {
   test('a route that takes the place of one that is there wins, and is not fought', async () => {
     await reached();
     scene.byHand('ip route replace 10.65.2.0/26 via 10.0.0.9 dev up0 proto 4');
+    await scene.calm();
+    expect(reasons()).toEqual(['RouteTaken']);
     expect(await scene.commandsDuring(() => scene.pass(200_000))).toEqual([]);
     expect(reasons()).toEqual(['RouteTaken']);
     // What is wanted changes meanwhile: still not the other's.

@@ -232,10 +232,8 @@ export class RouteReconciler implements Follower {
         this.#wake();
       },
       failed: (failure) => {
-        this.#options.events.kernelSilent(failure);
         this.#watch = undefined;
-        this.#known = undefined;
-        this.#silentTurns++;
+        this.#turnFailed(failure);
         this.#wake();
       },
     });
