@@ -19,6 +19,14 @@ describe('the settings', () => {
       nodeIpv4: { type: 'auto' },
       nodeIpv6: { type: 'auto' },
       stateDirectory: '/run/podwire/attachments',
+      routing: 'native',
+      birdPeersFile: '',
+      birdAsNumber: 64_512,
+      birdConfigFile: '/etc/bird/podwire.conf',
+      birdControlSocket: '/run/bird/bird.ctl',
+      birdRun: 'external',
+      birdProgram: 'bird',
+      birdPollMs: 5000,
     });
   });
 
@@ -38,6 +46,14 @@ describe('the settings', () => {
       PODWIRE_DATAPLANE_NODE_IPV4: '192.0.2.7/24',
       PODWIRE_DATAPLANE_NODE_IPV6: 'none',
       PODWIRE_DATAPLANE_STATE_DIRECTORY: '/run/a/b',
+      PODWIRE_ROUTING: 'bird',
+      PODWIRE_BIRD_PEERS_FILE: '/a/peers.yaml',
+      PODWIRE_BIRD_AS_NUMBER: '4294967295',
+      PODWIRE_BIRD_CONFIG_FILE: '/a/bird.conf',
+      PODWIRE_BIRD_CONTROL_SOCKET: '/a/bird.ctl',
+      PODWIRE_BIRD_RUN: 'child',
+      PODWIRE_BIRD_PROGRAM: '/a/bird',
+      PODWIRE_BIRD_POLL_MS: '100',
     };
     expect(readConfig(env, 'node-1')).toEqual({
       listen: ['unix:/tmp/a.sock', '127.0.0.1:5000'],
@@ -54,6 +70,14 @@ describe('the settings', () => {
       nodeIpv4: { type: 'address', address: { family: 4, value: 0xc0000207n }, length: 24 },
       nodeIpv6: { type: 'none' },
       stateDirectory: '/run/a/b',
+      routing: 'bird',
+      birdPeersFile: '/a/peers.yaml',
+      birdAsNumber: 4_294_967_295,
+      birdConfigFile: '/a/bird.conf',
+      birdControlSocket: '/a/bird.ctl',
+      birdRun: 'child',
+      birdProgram: '/a/bird',
+      birdPollMs: 100,
     });
   });
 

@@ -100,6 +100,7 @@ describe('full mesh', () => {
       expect(nodes.c.routes()).toEqual([...TOLD_BY_A, ...TOLD_BY_B].sort());
     });
     expect(nodes.a.bird.status()).toMatchObject({ isReachable: true, refusal: undefined });
+    expect(nodes.a.bird.conditions()).toEqual([]);
     expect(nodes.a.logged.join('')).toContain('BGP session with node b at 192.0.2.2 is established');
     // The node's own routes are as they were.
     expect(nodes.b.ip('route', 'show', 'proto', '87')).toContain('blackhole 10.0.2.0/26');
@@ -137,6 +138,9 @@ test('a route reflector passes on what its clients tell, and they speak with nob
   await soon(() => {
     expect(nodes.a.sessions()).toEqual(established('a', 'c'));
     expect(nodes.c.sessions()).toEqual(established('c', 'a', 'b'));
+    expect(nodes.a.bird.conditions()).toEqual([
+      { reason: 'BgpSessionDown', message: expect.stringContaining('node b at 192.0.2.2 (') },
+    ]);
     expect(nodes.a.routes()).toEqual([...TOLD_BY_B, ...TOLD_BY_C].sort());
     expect(nodes.b.routes()).toEqual([...TOLD_BY_A, ...TOLD_BY_C].sort());
   });
@@ -215,6 +219,7 @@ describe('trouble', () => {
       passive: false,
     };
     await nodes.a.follow(see('a'), { plan: { ...FULL_MESH, peers: [bad] } });
+    await soon(() => expect(nodes.a.bird.conditions()).toMatchObject([{ reason: 'BirdRefused' }]));
     await soon(() => expect(nodes.a.bird.status().refusal).toMatch(/bird\.conf\.candidate:\d+:\d+ /));
     expect(nodes.a.logged.filter((line) => line.includes('BIRD refused its configuration'))).toHaveLength(1);
     expect(readFileSync(nodes.a.configPath, 'utf8')).toBe(before);
@@ -228,7 +233,7 @@ describe('trouble', () => {
   test('BIRD that is away is told, finds its configuration when it starts, and is reached then', async () => {
     await start({ names: ['b'] });
     await nodes.a.follow(see('a'));
-    await soon(() => expect(nodes.a.bird.status().isReachable).toBe(false));
+    await soon(() => expect(nodes.a.bird.conditions()).toMatchObject([{ reason: 'BirdUnreachable' }]));
     await soon(() => expect(readFileSync(nodes.a.configPath, 'utf8')).toContain('router id 192.0.2.1;'));
     expect(nodes.a.logged.filter((line) => line.includes('BIRD does not answer'))).toHaveLength(1);
     await nodes.a.startDaemon();

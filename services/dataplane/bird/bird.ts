@@ -2,6 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { ClusterChange, ClusterView, Follower } from '../routing/cluster.js';
+import { listed } from '../routing/conditions.js';
+import type { Condition } from '../routing/wanted.js';
 import { Advertised } from './advertised.js';
 import { renderBird } from './bird-config.js';
 import type { BirdEvents } from './bird-events.js';
@@ -92,6 +94,31 @@ export class Bird implements Follower {
       refusal: this.#refusal?.reason,
       sessions: (this.#wanted?.sessions ?? []).map((session) => this.#known(session)),
     };
+  }
+
+  /** What an operator should know. */
+  conditions(): readonly Condition[] {
+    const { isReachable, refusal, sessions } = this.status();
+    const { socketPath, configPath } = this.#settings.files;
+    const down = sessions.filter(({ state }) => isReachable === true && state?.isEstablished !== true);
+    const whyNot = ({ session, state }: KnownSession) =>
+      `${session.about} at ${session.neighbour} (${reasonOf(state)})`;
+    return [
+      ...(isReachable === false
+        ? [{ reason: 'BirdUnreachable', message: `BIRD does not answer at ${socketPath}: see that it runs` }]
+        : []),
+      ...(refusal === undefined
+        ? []
+        : [
+            {
+              reason: 'BirdRefused',
+              message: `BIRD refused ${configPath}, and goes on with the one before: ${refusal}`,
+            },
+          ]),
+      ...(down.length === 0
+        ? []
+        : [{ reason: 'BgpSessionDown', message: `BGP is not established with ${listed(down.map(whyNot))}` }]),
+    ];
   }
 
   async stop(): Promise<void> {
@@ -272,6 +299,10 @@ export class Bird implements Follower {
     process.kill();
     await over;
   }
+}
+
+function reasonOf(state: SessionState | undefined): string {
+  return state?.reason ?? state?.state ?? 'unknown to BIRD';
 }
 
 /** What is told again only when it becomes another. */
