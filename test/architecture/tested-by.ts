@@ -55,10 +55,9 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/cluster/registration.ts': 'services/dataplane/node-side.test.ts',
   'services/dataplane/cluster/tunnel-addresses.ts': 'services/dataplane/node-side.test.ts',
   'services/dataplane/cluster/tunnel-need.ts': 'services/dataplane/node-side.test.ts',
-  'services/dataplane/cluster/cluster-events.ts': 'services/dataplane/cluster/ipam-cluster.test.ts',
 
   // Calico's contract over gRPC, by a client that has its field numbers alone.
-  'services/dataplane/rpc/cni-wire.ts': 'services/dataplane/cni-service.test.ts',
+  'services/dataplane/rpc/cni/wire.ts': 'services/dataplane/cni-service.test.ts',
 
   // Parts of one decision, which is what the tables and the property are about.
   'services/ipam/allocator/attributes.ts': 'services/ipam/allocator/allocate.test.ts',
