@@ -59,6 +59,18 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // Calico's contract over gRPC, by a client that has its field numbers alone.
   'services/dataplane/rpc/cni/wire.ts': 'services/dataplane/cni-service.test.ts',
 
+  // A node that is killed, restarted, meddled with and left, on the fake kernel; IPAM's answers over the wire.
+  'services/dataplane/attachments/boot.ts': 'test/e2e/dead-pods.test.ts',
+  'services/dataplane/attachments/dead-namespaces.ts': 'services/dataplane/attachments/keeper.test.ts',
+  'services/dataplane/attachments/each.ts': 'services/dataplane/attachments/keeper.test.ts',
+  'services/dataplane/attachments/events.ts': 'services/dataplane/attachments/keeper.test.ts',
+  'services/dataplane/attachments/giving-back.ts': 'services/dataplane/attachments/keeper.test.ts',
+  'services/dataplane/attachments/identity.ts': 'services/dataplane/attachments/keeper.test.ts',
+  'services/dataplane/attachments/reboot.ts': 'services/dataplane/attachments/keeper.test.ts',
+  'services/dataplane/attachments/recovery.ts': 'services/dataplane/attachments/keeper.test.ts',
+  'services/dataplane/attachments/survey.ts': 'services/dataplane/attachments/keeper.test.ts',
+  'services/dataplane/attachments/ipam/ipam-address-book.ts': 'test/e2e/dead-pods.test.ts',
+
   // Parts of one decision, which is what the tables and the property are about.
   'services/ipam/allocator/attributes.ts': 'services/ipam/allocator/allocate.test.ts',
 

@@ -5,8 +5,12 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
   let remaining = changes;
   const death = new AbortController();
   const died = new Promise<void>((resolve) => death.signal.addEventListener('abort', () => resolve(), { once: true }));
+  // What a process has open is closed when it dies; a namespace would outlive its pod otherwise.
+  const open = new Set<PodSession>();
   const never = <Answer>(): Promise<Answer> => {
     death.abort();
+    for (const session of open) void session.close();
+    open.clear();
     return new Promise(() => undefined);
   };
   const asking = <Answer>(ask: () => Promise<Answer>): Promise<Answer> => (death.signal.aborted ? never() : ask());
@@ -27,12 +31,16 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
     open: (netns) =>
       asking(async () => {
         const session = await kernel.open(netns);
+        open.add(session);
         return {
           identity: session.identity,
           podSysctls: (keys) => asking(() => session.podSysctls(keys)),
           observe: (wanted) => asking(() => session.observe(wanted)),
           apply: (batch) => apply(session, batch),
-          close: () => asking(() => session.close()),
+          close: () => {
+            open.delete(session);
+            return asking(() => session.close());
+          },
         };
       }),
     identify: (netns) => asking(() => kernel.identify(netns)),
@@ -41,6 +49,7 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
     attached: () => asking(() => kernel.attached()),
     forgetFlows: (address) => asking(() => kernel.forgetFlows(address)),
     deleteHostLink: (link) => asking(() => (remaining-- > 0 ? kernel.deleteHostLink(link) : never())),
+    forgetFlows: (address) => asking(() => kernel.forgetFlows(address)),
     close: () => Promise.resolve(),
   };
   return { kernel: mortalKernel, died };

@@ -1,0 +1,68 @@
+import { readFileSync } from 'node:fs';
+
+import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import { Peer } from '@podwire/shared/rpc/client';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+
+import { allocations, attachedPods } from '../support/leftovers.js';
+import { callCni, makePod, removePod } from '../support/pods.js';
+import { Stack } from '../support/stack.js';
+
+/** Pods that died unheard: their addresses come back to IPAM, and nobody else's do. */
+
+const stack = new Stack();
+const EARLIER_BOOT = '11111111-1111-4111-8111-111111111111';
+const THIS_BOOT = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
+
+/** Two looks with their intervals, as the pod's namespace goes right after the first; more where the machine is busy. */
+const NOTICED_MS = 120_000;
+
+const limits = () => ({ deadlineMs: Date.now() + 20_000 });
+const holders = async () => (await allocations(stack)).map(({ handleId }) => handleId).sort();
+
+async function allocate(containerId: string, netns: { readonly bootId: string; readonly inode: bigint } | undefined) {
+  const ipam = new Peer('podwire-ipam', `unix:${stack.sockets.ipam}`);
+  const attachment = { network: 'net', containerId, interfaceName: 'eth0' };
+  const rest = { pod: undefined, families: [], pools: [], namespaceLabels: {}, addresses: [], maxBlocksPerNode: 0 };
+  await ipam.call(
+    AddressServiceService.allocate,
+    { attachment, nodeName: containerId.startsWith('other') ? 'node-2' : 'node-1', netns, ...rest },
+    limits(),
+  );
+  ipam.close();
+}
+
+beforeAll(() => stack.start('ipam'));
+afterAll(() => stack.destroy());
+
+test('what is not known to have died with an earlier boot stays', async () => {
+  await allocate('untold', undefined);
+  await allocate('this-boot', { bootId: THIS_BOOT, inode: 4_026_532_999n });
+  await allocate('other-node', { bootId: EARLIER_BOOT, inode: 4_026_532_998n });
+  // Given since this boot began: the machine that these tests run on cannot have been booted meanwhile.
+  await allocate('twin', { bootId: EARLIER_BOOT, inode: 4_026_532_997n });
+  await stack.start('dataplane', 'plugin');
+  await expect
+    .poll(() => stack.log('dataplane'), { timeout: NOTICED_MS })
+    .toContain('do two machines have one node name?');
+  expect(await holders()).toEqual(['net.other-node', 'net.this-boot', 'net.twin', 'net.untold']);
+});
+
+test('a namespace that goes without a DEL is noticed, and its address given back; the pod beside it lives on', async () => {
+  const [dies, lives] = [makePod('dead-dies'), makePod('dead-lives')];
+  for (const pod of [dies, lives]) {
+    const answer = await callCni({ command: 'ADD', pod, socket: stack.sockets.plugin });
+    expect(answer, answer.stdout).toMatchObject({ exitCode: 0 });
+  }
+  const before = await holders();
+  removePod(dies);
+  await expect
+    .poll(async () => (await holders()).length, { timeout: NOTICED_MS, interval: 500 })
+    .toBe(before.length - 1);
+  expect((await attachedPods(stack)).map(({ attachment }) => attachment?.containerId)).toEqual([lives.containerId]);
+  expect(stack.log('dataplane')).toContain('is dead');
+  const answer = await callCni({ command: 'DEL', pod: lives, socket: stack.sockets.plugin });
+  expect(answer).toMatchObject({ exitCode: 0 });
+  removePod(lives);
+  expect(await holders()).toEqual(['net.other-node', 'net.this-boot', 'net.twin', 'net.untold']);
+}, 240_000);
