@@ -1,4 +1,3 @@
-import { CniDataplaneService, type CniDataplaneServer } from '@podwire/proto/calico/cni/cnibackend';
 import { PodServiceService, type PodServiceServer } from '@podwire/proto/podwire/dataplane/v1/pod';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Unary } from '@podwire/shared/rpc/unary';
@@ -7,8 +6,8 @@ import type { GarbageCollector } from '../attachments/garbage.js';
 import type { Dataplane } from '../dataplane.js';
 import { attachPod } from './attach-pod.js';
 import { checkPod } from './check-pod.js';
-import { cniAdd } from './cni-add.js';
-import { cniDel, type CniParts } from './cni-del.js';
+import type { CniParts } from './cni/del.js';
+import { cniService } from './cni/index.js';
 import { collectGarbage } from './collect-garbage.js';
 import { detachPod } from './detach-pod.js';
 import { listPods } from './list-pods.js';
@@ -31,12 +30,8 @@ export function dataplaneServices(parts: ServedParts, unary: Unary): readonly Rp
     collectGarbage: unary(PodServiceService.collectGarbage, collectGarbage(garbage)),
     listPods: unary(PodServiceService.listPods, listPods(dataplane)),
   };
-  const cni: CniDataplaneServer = {
-    add: unary(CniDataplaneService.add, cniAdd(parts)),
-    del: unary(CniDataplaneService.del, cniDel(parts)),
-  };
   return [
     { name: 'podwire.dataplane.v1.PodService', definition: PodServiceService, implementation: pods },
-    { name: 'cni.CniDataplane', definition: CniDataplaneService, implementation: cni },
+    cniService(parts, unary),
   ];
 }

@@ -8,9 +8,9 @@ import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/s
 import { splitCidr } from '@podwire/shared/net/prefix';
 import { checked, Checks } from '@podwire/shared/rpc/checks';
 
-import type { PodNetwork } from '../plan/pod-network.js';
+import type { PodNetwork } from '../../plan/pod-network.js';
 import { containerIdOfNetns } from './container-id.js';
-import { readAttachment, readPodNetwork } from './wire.js';
+import { readAttachment, readPodNetwork } from '../wire.js';
 
 /** Messages of Calico's contract to values, and failures to the text of its replies. */
 

@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { expect, test } from 'vitest';
 
-import { CNI_LIMIT_MS, withinLimit } from './cni-limit.js';
+import { CNI_LIMIT_MS, withinLimit } from './limit.js';
 
 /** Work that goes on until its signal fires. */
 const endless = async (signal: AbortSignal): Promise<void> => {
