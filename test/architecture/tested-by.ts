@@ -26,6 +26,20 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/commands/undo.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/take-down.ts': 'plugin/commands/del.test.ts',
 
+  // One table of routes, and an oracle that decides address by address.
+  'services/dataplane/routing/block-routes.ts': 'services/dataplane/routing/routes.test.ts',
+  'services/dataplane/routing/claims.ts': 'services/dataplane/routing/routes.test.ts',
+  'services/dataplane/routing/difference.ts': 'services/dataplane/routing/planner.test.ts',
+  'services/dataplane/routing/facts.ts': 'services/dataplane/routing/planner.test.ts',
+  'services/dataplane/routing/paths.ts': 'services/dataplane/routing/routes.test.ts',
+
+  // Real BIRDs on real nodes, started, killed, refusing and away.
+  'services/dataplane/bird/bird-events.ts': 'services/dataplane/bird/bird.kernel.test.ts',
+  'services/dataplane/bird/bird-process.ts': 'services/dataplane/bird/bird.kernel.test.ts',
+  'services/dataplane/bird/bird.ts': 'services/dataplane/bird/bird.kernel.test.ts',
+  'services/dataplane/bird/config-file.ts': 'services/dataplane/bird/bird.kernel.test.ts',
+  'services/dataplane/bird/control-socket.ts': 'services/dataplane/bird/bird.kernel.test.ts',
+
   // The kernel's contract, run on the real one.
   'services/dataplane/kernel/netlink/observe.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
   'services/dataplane/kernel/netlink/requests.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
