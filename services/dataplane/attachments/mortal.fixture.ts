@@ -49,7 +49,6 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
     attached: () => asking(() => kernel.attached()),
     forgetFlows: (address) => asking(() => kernel.forgetFlows(address)),
     deleteHostLink: (link) => asking(() => (remaining-- > 0 ? kernel.deleteHostLink(link) : never())),
-    forgetFlows: (address) => asking(() => kernel.forgetFlows(address)),
     close: () => Promise.resolve(),
   };
   return { kernel: mortalKernel, died };
