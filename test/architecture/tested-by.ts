@@ -55,7 +55,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/routing/known-node.ts': 'services/dataplane/routing/reconcile.property.test.ts',
   'services/dataplane/routing/node-diff.ts': 'services/dataplane/routing/reconcile.test.ts',
   'services/dataplane/routing/node-facts.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
-  'services/dataplane/routing/node-step.ts': 'services/dataplane/routing/reconcile.test.ts',
   'services/dataplane/routing/reconcile-attempts.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
   'services/dataplane/routing/reconcile-conditions.ts': 'services/dataplane/routing/reconcile.test.ts',
   'services/dataplane/routing/reconcile-convergence.ts': 'services/dataplane/routing/reconcile.test.ts',
