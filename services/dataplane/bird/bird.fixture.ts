@@ -130,6 +130,8 @@ export class BirdNode {
   async remove(): Promise<void> {
     await this.stopFollowing();
     await this.killDaemon();
+    // With the namespace it would go too, but later: the next test makes one of the same name.
+    run('ip', 'link', 'delete', `br-${this.name}`);
     run('ip', 'netns', 'delete', this.name);
     rmSync(this.directory, { recursive: true, force: true });
   }

@@ -138,9 +138,6 @@ test('a route reflector passes on what its clients tell, and they speak with nob
   await soon(() => {
     expect(nodes.a.sessions()).toEqual(established('a', 'c'));
     expect(nodes.c.sessions()).toEqual(established('c', 'a', 'b'));
-    expect(nodes.a.bird.conditions()).toEqual([
-      { reason: 'BgpSessionDown', message: expect.stringContaining('node b at 192.0.2.2 (') },
-    ]);
     expect(nodes.a.routes()).toEqual([...TOLD_BY_B, ...TOLD_BY_C].sort());
     expect(nodes.b.routes()).toEqual([...TOLD_BY_A, ...TOLD_BY_C].sort());
   });
@@ -194,6 +191,9 @@ describe('trouble', () => {
     const reason = nodes.a.bird.status().sessions.find(({ session }) => session.neighbour === '192.0.2.2')
       ?.state?.reason;
     expect(reason).toBeDefined();
+    expect(nodes.a.bird.conditions()).toEqual([
+      { reason: 'BgpSessionDown', message: expect.stringContaining('node b at 192.0.2.2 (') },
+    ]);
     expect(nodes.a.routes()).toEqual([...TOLD_BY_B, ...TOLD_BY_C].sort());
     expect(nodes.b.routes()).toEqual([...TOLD_BY_A, ...TOLD_BY_C].sort());
     expect(nodes.b.bird.status().isReachable).toBe(false);
@@ -218,8 +218,9 @@ describe('trouble', () => {
       password: 'a"b',
       passive: false,
     };
+    const refused = { reason: 'BirdRefused', message: expect.stringContaining('bird.conf.candidate:') };
     await nodes.a.follow(see('a'), { plan: { ...FULL_MESH, peers: [bad] } });
-    await soon(() => expect(nodes.a.bird.conditions()).toMatchObject([{ reason: 'BirdRefused' }]));
+    await soon(() => expect(nodes.a.bird.conditions()).toContainEqual(refused));
     await soon(() => expect(nodes.a.bird.status().refusal).toMatch(/bird\.conf\.candidate:\d+:\d+ /));
     expect(nodes.a.logged.filter((line) => line.includes('BIRD refused its configuration'))).toHaveLength(1);
     expect(readFileSync(nodes.a.configPath, 'utf8')).toBe(before);
