@@ -9,6 +9,7 @@ import type { AttachmentRecord } from './attachments/record.js';
 import type { AttachmentRegistry } from './attachments/registry.js';
 import type { Events } from './events.js';
 import type { AttachedLink, Kernel, PodSession } from './kernel/kernel.js';
+import type { PodGuard } from './kernel/pod-guard.js';
 import { transact, type Applied, type TransactionOptions } from './kernel/transaction.js';
 import { KeyedLock } from './lock.js';
 import { desired, USUAL_MTU_BYTES, type Wanted } from './plan/desired.js';
@@ -45,6 +46,8 @@ export interface DataplaneOptions {
   readonly events: Events;
   /** MTU of pods that ask for none, in bytes, at the time of the call. */
   readonly mtu?: () => number;
+  /** Default: none, and pods are kept to their IPv4 addresses alone, by the reverse-path filter. */
+  readonly guard?: PodGuard;
 }
 
 /** What is locked for a piece of work. */
@@ -83,6 +86,7 @@ export class Dataplane {
   readonly #registry: AttachmentRegistry;
   readonly #events: Events;
   readonly #mtu: () => number;
+  readonly #guard: PodGuard | undefined;
   readonly #lock = new KeyedLock();
   /** By name of the host interface, within the attachment's lock: a link that is not noted yet is known by its name alone. */
   readonly #nameLock = new KeyedLock(null);
@@ -90,11 +94,12 @@ export class Dataplane {
   readonly #podLock = new KeyedLock(null);
   readonly #underWay = new Set<Promise<unknown>>();
 
-  constructor({ kernel, registry, events, mtu = () => USUAL_MTU_BYTES }: DataplaneOptions) {
+  constructor({ kernel, registry, events, mtu = () => USUAL_MTU_BYTES, guard }: DataplaneOptions) {
     this.#kernel = kernel;
     this.#registry = registry;
     this.#events = events;
     this.#mtu = mtu;
+    this.#guard = guard;
   }
 
   /**
@@ -133,6 +138,7 @@ export class Dataplane {
         throw hostInterfaceTaken(foreign);
       }
       const removals = await Promise.all(own.map((link) => this.#delete(link)));
+      await Promise.all(own.map(({ name }) => this.#unguard(name)));
       await this.#registry.remove(attachment);
       const removed = removals.includes(true);
       this.#events.detached(detachment.hostInterfaceName, removed);
@@ -276,7 +282,7 @@ export class Dataplane {
   /** Records what is wired while the kernel works. A pod that could not be wired has the record that it had before. */
   async #recorded<Answer>(network: PodNetwork, session: PodSession, wire: () => Promise<Answer>): Promise<Answer> {
     const before = this.#registry.get(network.attachment);
-    const wiring = wire();
+    const wiring = this.#guarded(network).then(wire);
     const recording = this.#registry.record(network, session.identity);
     try {
       const [answer] = await Promise.all([wiring, recording]);
@@ -284,8 +290,23 @@ export class Dataplane {
     } catch (error) {
       await recording;
       await this.#registry.restore(network.attachment, before);
+      if (before) await this.#guarded(before.network).catch(() => undefined);
+      if (before?.network.hostInterfaceName !== network.hostInterfaceName)
+        await this.#unguard(network.hostInterfaceName);
       throw error;
     }
+  }
+
+  /** Before its interface is up, a pod is kept to what it may send from. Nothing is sent for one with IPv4 addresses alone. */
+  async #guarded({ addresses, hostInterfaceName, sourcePrefixes }: PodNetwork): Promise<void> {
+    if (!this.#guard) return;
+    if (addresses.some(({ family }) => family === 6)) await this.#guard.ready();
+    await this.#guard.setSourcePrefixes(hostInterfaceName, sourcePrefixes);
+  }
+
+  /** What is left of it concerns no link that exists, and goes with the guard's next write. */
+  async #unguard(hostInterfaceName: string): Promise<void> {
+    await this.#guard?.forget(hostInterfaceName).catch(() => undefined);
   }
 
   /** The links of the names that an attachment's host end can have. */

@@ -153,6 +153,11 @@ export class Events {
     );
   }
 
+  /** Nothing was done for the interfaces; a node that forwards may lose the default route that a router advertises. */
+  advertisementsUnknown(failure: Failure): void {
+    this.#log.warn({ err: failure }, `accept_ra stays as it is on the node’s interfaces: ${failure.message}`);
+  }
+
   /** A call of Calico's contract failed, which to gRPC is an answer like any other. */
   cniRefused(method: 'Add' | 'Del', error: unknown): void {
     this.#cniRefusals.add(1, { method });

@@ -10,6 +10,7 @@ import type { Boot } from './attachments/giving-back.js';
 import { DirectoryRecordStore } from './attachments/directory-record-store.js';
 import { ipamAddressBook } from './attachments/ipam/ipam-address-book.js';
 import { AttachmentKeeper } from './attachments/keeper.js';
+import type { AttachmentRecord } from './attachments/record.js';
 import { AttachmentRegistry } from './attachments/registry.js';
 import { BirdEvents } from './bird/bird-events.js';
 import { birdSettings, readPeerPlan } from './bird/bird-settings.js';
@@ -19,12 +20,17 @@ import type { Config } from './config.js';
 import { Dataplane } from './dataplane.js';
 import { Events } from './events.js';
 import type { Kernel } from './kernel/kernel.js';
+import type { LinkSource } from './kernel/link-source.js';
 import { NetlinkKernel } from './kernel/netlink/netlink-kernel.js';
+import { NetlinkLinks } from './kernel/netlink/netlink-links.js';
 import { NetlinkNodeNetwork } from './kernel/netlink/netlink-node-network.js';
 import { NodeNetlinkKernel } from './kernel/netlink/node-netlink-kernel.js';
+import type { Nft } from './kernel/nft/nft.js';
+import { ProgramNft } from './kernel/nft/program/program-nft.js';
 import type { NodeKernel } from './kernel/node-kernel.js';
 import type { NodeNetwork } from './kernel/node-network.js';
 import { NodeSide } from './node-side.js';
+import { PodEnvironment } from './pod-environment.js';
 import { RoutePlanner } from './routing/planner.js';
 import { ReconcileEvents } from './routing/reconcile-events.js';
 import { RouteReconciler } from './routing/reconcile.js';
@@ -52,16 +58,23 @@ export interface RunningService extends Running {
  */
 export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
   const peerPlan = await readPeerPlan(config);
-  const kernel = await NetlinkKernel.open();
-  const network = await NetlinkNodeNetwork.open().catch(async (error: unknown) => {
-    await kernel.close();
+  const opened: { close(): Promise<void> }[] = [];
+  const open = async <Part extends { close(): Promise<void> }>(opening: Promise<Part>): Promise<Part> => {
+    const part = await opening;
+    opened.push(part);
+    return part;
+  };
+  try {
+    const kernel = await open(NetlinkKernel.open());
+    const network = await open(NetlinkNodeNetwork.open());
+    const nodeKernel = await open(NodeNetlinkKernel.open());
+    const links = await open(NetlinkLinks.open());
+    const nodeSide = { network, kernel: nodeKernel, links, nft: new ProgramNft(), peerPlan };
+    return await serve(kernel, { config, surroundings, nodeSide });
+  } catch (error) {
+    await Promise.all(opened.map((part) => part.close()));
     throw error;
-  });
-  const nodeKernel = await NodeNetlinkKernel.open().catch(async (error: unknown) => {
-    await Promise.all([kernel.close(), network.close()]);
-    throw error;
-  });
-  return serve(kernel, { config, surroundings, nodeSide: { network, kernel: nodeKernel, peerPlan } });
+  }
 }
 
 export interface ServeOptions {
@@ -75,6 +88,8 @@ export interface ServeOptions {
 export interface NodeSideKernel {
   readonly network: NodeNetwork;
   readonly kernel: NodeKernel;
+  readonly links: LinkSource;
+  readonly nft: Nft;
   /** Who speaks BGP with whom; undefined: BIRD has no part in the routing. */
   readonly peerPlan: PeerPlan | undefined;
 }
@@ -87,11 +102,9 @@ export interface NodeSideKernel {
 export async function serve(kernel: Kernel, options: ServeOptions): Promise<RunningService> {
   const { config, surroundings } = options;
   const { log, clock } = surroundings;
-  const node = await openNode(kernel, options).catch(async (error: unknown) => {
-    await Promise.all([kernel.close(), options.nodeSide?.network.close(), options.nodeSide?.kernel.close()]);
-    throw error;
-  });
-  const nodeSide = makeNodeSide(options, node.ipam);
+  const environment = makeEnvironment(options);
+  const node = await openNode(kernel, { ...options, environment });
+  const nodeSide = makeNodeSide(options, node, environment);
   const server = new RpcServer({
     addresses: config.listen,
     log,
@@ -104,14 +117,17 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     await Promise.all([server.stop(), node.keeper.stop(), nodeSide?.stop()]);
     // Calls that were cut off may still be taking back what they did.
     await node.dataplane.idle();
+    await environment?.stop();
     node.ipam.close();
     await Promise.all([kernel.close(), options.nodeSide?.kernel.close()]);
   };
   try {
+    await environment?.start(node.records());
     const addresses = await server.listen();
     await kernel.probe();
     server.setServing();
     node.keeper.start();
+    environment?.onMtuChange(() => node.keeper.checkSoon());
     nodeSide?.start();
     return { addresses, stop };
   } catch (error) {
@@ -120,26 +136,45 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
   }
 }
 
-function makeNodeSide({ config, surroundings, nodeSide }: ServeOptions, ipam: Peer): NodeSide | undefined {
+function makeEnvironment({ config, surroundings, nodeSide }: ServeOptions): PodEnvironment | undefined {
+  if (!nodeSide) return undefined;
+  const { log, clock, random } = surroundings;
+  const { links, nft } = nodeSide;
+  return new PodEnvironment({ config, links, nft, events: new Events(log), clock, random });
+}
+
+function makeNodeSide(
+  { config, surroundings, nodeSide }: ServeOptions,
+  { ipam, keeper }: Node,
+  environment: PodEnvironment | undefined,
+): NodeSide | undefined {
   if (!nodeSide) return undefined;
   const { log, clock, random } = surroundings;
   const { kernel, network, peerPlan } = nodeSide;
   const planner = new RoutePlanner();
   const events = new ReconcileEvents(log);
-  const routes = new RouteReconciler({ kernel, planner, routing: config.routing, clock, random, events });
+  const onPodInterface = (name: string): void => keeper.heardOf(name);
+  const { routing } = config;
+  const routes = new RouteReconciler({ kernel, planner, routing, clock, random, events, onPodInterface });
   const settings = peerPlan && birdSettings(config, peerPlan);
   const birds = settings ? [new Bird({ settings, clock, events: new BirdEvents(log) })] : [];
-  return new NodeSide({ config, surroundings, network, ipam, keepers: [routes, ...birds] });
+  const keepers = [...(environment?.followers ?? []), routes, ...birds];
+  return new NodeSide({ config, surroundings, network, ipam, keepers });
 }
 
 /** What serves the pods of this node, and what looks after them. */
 interface Node extends ServedParts {
+  readonly records: () => readonly AttachmentRecord[];
   readonly keeper: AttachmentKeeper;
   readonly ipam: Peer;
 }
 
+interface OpenOptions extends ServeOptions {
+  readonly environment: PodEnvironment | undefined;
+}
+
 /** Takes in what the process before has left, so that the first call knows of it. @throws Failure STATE_IO */
-async function openNode(kernel: Kernel, { config, surroundings }: ServeOptions): Promise<Node> {
+async function openNode(kernel: Kernel, { config, surroundings, environment }: OpenOptions): Promise<Node> {
   const { log, clock, random, boot } = surroundings;
   const events = new AttachmentEvents(log);
   const registry = new AttachmentRegistry({
@@ -153,12 +188,14 @@ async function openNode(kernel: Kernel, { config, surroundings }: ServeOptions):
   for (const { network } of outlived) events.recordOutlived(network.attachment);
 
   const podEvents = new Events(log);
-  const dataplane = new Dataplane({ kernel, registry, events: podEvents });
+  const given = environment && { mtu: () => environment.mtuBytes, guard: environment.guard };
+  const dataplane = new Dataplane({ kernel, registry, events: podEvents, ...given });
   const ipam = new Peer('podwire-ipam', config.ipamAddress);
   const addressBook = ipamAddressBook(ipam, clock);
   const { nodeName } = config;
   const parts = { kernel, dataplane, registry, events, clock };
   const keeper = new AttachmentKeeper({ ...parts, addressBook, random, nodeName, boot });
   const refused: Node['refused'] = (method, error) => podEvents.cniRefused(method, error);
-  return { dataplane, garbage: new GarbageCollector(parts), keeper, ipam, refused };
+  const records = () => registry.all();
+  return { dataplane, garbage: new GarbageCollector(parts), keeper, ipam, refused, records };
 }

@@ -213,6 +213,24 @@ describe('drift later', () => {
     expect([opened, kernel.openSessions]).toEqual([0, 0]);
   });
 
+  test('is mended when the kernel is heard of it, but not for what is told of its own wiring', async () => {
+    const { kernel, wired, node, advance, restart } = await scene();
+    const a = await wired('a');
+    const before = kernel.print();
+    kernel.host.routes.splice(0);
+    const broken = kernel.print();
+    node.keeper.heardOf(a.hostInterfaceName);
+    node.keeper.heardOf('eth0');
+    await node.keeper.stop();
+    expect(kernel.print(), 'told right after the wiring').toBe(broken);
+
+    const later = await restart();
+    await advance(2000);
+    later.keeper.heardOf(a.hostInterfaceName);
+    await expect.poll(() => kernel.print()).toBe(before);
+    await later.keeper.stop();
+  });
+
   test('of one pod that cannot be mended does not keep the others from it', async () => {
     const { kernel, wired, node } = await scene();
     await wired('a', 1);

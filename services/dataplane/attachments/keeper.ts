@@ -19,6 +19,9 @@ const SWEEP_INTERVAL_MS = 15_000;
 /** Mean time between two full checks of all recorded pods. */
 const CHECK_INTERVAL_MS = 90_000;
 
+/** For so long after a pod was wired the kernel may tell of that. */
+const WIRING_TOLD_MS = 2000;
+
 /** How far times between repetitions are from their mean at most, as a part of it: nodes that start together drift apart. */
 const JITTER = 0.2;
 
@@ -92,6 +95,16 @@ export class AttachmentKeeper {
     });
   }
 
+  /**
+   * The kernel told of a change of a link of the node: what was done to a pod by hand is mended at once. What is told right after the
+   * pod was wired is its wiring. Returns at once.
+   */
+  heardOf(name: string): void {
+    const { registry, clock } = this.#options;
+    const record = registry.byHostInterface(name);
+    if (record && clock.nowMs() - record.updatedAtMs >= WIRING_TOLD_MS) this.repairByHostInterface(name);
+  }
+
   /** Once after the start. @throws Failure KERNEL_REFUSED when the kernel cannot be asked */
   async recover(): Promise<void> {
     await recover(this.#options, this.#stopped.signal);
@@ -104,6 +117,12 @@ export class AttachmentKeeper {
     await forEachFew(registry.all(), CHECKS_AT_ONCE, async ({ network }) => {
       if (!this.#stopped.signal.aborted) await this.#mend(network.attachment);
     });
+  }
+
+  /** Checks every recorded pod soon, as what is wanted of all of them may be something else. Returns at once. */
+  checkSoon(): void {
+    if (this.#stopped.signal.aborted) return;
+    this.#spawn(() => this.#attempt('check of all pods', () => this.check()));
   }
 
   /** Looks for the dead. @throws Failure KERNEL_REFUSED */

@@ -1,0 +1,94 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { expect, test } from 'vitest';
+
+import { recordingLog, testRegistry } from './dataplane.fixture.js';
+import { Dataplane } from './dataplane.js';
+import { Events } from './events.js';
+import { MemoryKernel } from './kernel/memory/memory-kernel.js';
+import type { PodGuard } from './kernel/pod-guard.js';
+import { BY_FAMILY, podNetwork } from './plan/pod-network.fixture.js';
+import type { PodNetwork } from './plan/pod-network.js';
+
+const never = () => new AbortController().signal;
+
+function prefix(text: string): Prefix {
+  const parsed = parsePrefix(text);
+  if (!parsed.ok) throw new Error(text);
+  return parsed.prefix;
+}
+
+/** A guard that notes what it is told, with what there was of links at that moment. */
+class NotingGuard implements PodGuard {
+  readonly notes: string[] = [];
+  refusal: Failure | undefined;
+  readonly #links: () => number;
+
+  constructor(links: () => number) {
+    this.#links = links;
+  }
+
+  ready(): Promise<void> {
+    return this.#note('ready');
+  }
+
+  setSourcePrefixes(device: string, allowed: readonly Prefix[]): Promise<void> {
+    return this.#note(`allow ${device} ${allowed.map(formatPrefix).join(' ')}`.trim());
+  }
+
+  forget(device: string): Promise<void> {
+    return this.#note(`forget ${device}`);
+  }
+
+  #note(what: string): Promise<void> {
+    this.notes.push(`${what} (${this.#links()} links)`);
+    return this.refusal && !what.startsWith('forget') ? Promise.reject(this.refusal) : Promise.resolve();
+  }
+}
+
+function guardedNode() {
+  const kernel = new MemoryKernel();
+  const guard = new NotingGuard(() => kernel.host.links.length);
+  const { log } = recordingLog();
+  const dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(log), guard });
+  const pod = (name: string, rest: Partial<PodNetwork> = {}): PodNetwork => {
+    const network = podNetwork(name, rest);
+    kernel.addNamespace(network.netns);
+    return network;
+  };
+  const bare = kernel.host.links.length;
+  return { kernel, guard, dataplane, pod, bare };
+}
+
+test('a pod is guarded before its interface is there, and let go once it is gone', async () => {
+  const { guard, dataplane, pod, bare } = guardedNode();
+  const network = pod('a', { ...BY_FAMILY['both families'], sourcePrefixes: [prefix('10.99.0.0/24')] });
+  const name = network.hostInterfaceName;
+  await dataplane.attach(network, never());
+  await dataplane.detach(network, never());
+  expect(guard.notes).toEqual([
+    `ready (${bare} links)`,
+    `allow ${name} 10.99.0.0/24 (${bare} links)`,
+    `forget ${name} (${bare} links)`,
+  ]);
+});
+
+test('a pod that cannot be guarded is not wired, and nothing is left of it', async () => {
+  const { kernel, guard, dataplane, pod, bare } = guardedNode();
+  guard.refusal = new Failure('KERNEL_UNSUPPORTED', 'nft: not installed');
+  const network = pod('a', BY_FAMILY['both families']);
+  const before = kernel.print();
+  await expect(dataplane.attach(network, never())).rejects.toBe(guard.refusal);
+  expect(kernel.print()).toBe(before);
+  expect(guard.notes).toEqual([`ready (${bare} links)`, `forget ${network.hostInterfaceName} (${bare} links)`]);
+});
+
+test('a pod that could not be wired anew keeps what it was allowed before', async () => {
+  const { kernel, guard, dataplane, pod } = guardedNode();
+  const first = pod('a', { sourcePrefixes: [prefix('10.99.0.0/24')] });
+  await dataplane.attach(first, never());
+  kernel.failNext('any step', { errno: 'EIO' });
+  const second = { ...first, sourcePrefixes: [prefix('10.98.0.0/24')] };
+  await expect(dataplane.attach(second, never())).rejects.toMatchObject({ code: 'KERNEL_REFUSED' });
+  expect(guard.notes.map((note) => note.split(' ')[2])).toEqual(['10.99.0.0/24', '10.98.0.0/24', '10.99.0.0/24']);
+});

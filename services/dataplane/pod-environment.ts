@@ -1,0 +1,93 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { AttachmentRecord } from './attachments/record.js';
+import type { Config } from './config.js';
+import type { Events } from './events.js';
+import type { LinkSource } from './kernel/link-source.js';
+import { Masquerader } from './kernel/nft/masquerader.js';
+import type { Nft } from './kernel/nft/nft.js';
+import { SourceGuard } from './kernel/nft/source-guard.js';
+import type { PodGuard } from './kernel/pod-guard.js';
+import { PodMtu } from './mtu/pod-mtu.js';
+import { keepFollowingAdvertisements } from './mtu/router-advertisements.js';
+import type { TellingFollower } from './node-side.js';
+import type { Condition } from './routing/wanted.js';
+
+export interface PodEnvironmentOptions {
+  readonly config: Config;
+  /** Closed in the end. */
+  readonly links: LinkSource;
+  readonly nft: Nft;
+  readonly events: Events;
+  readonly clock: Clock;
+  /** From 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+}
+
+/** What the node does for all of its pods: the MTU they get, the addresses they may send from, and the one they have outside. */
+export class PodEnvironment {
+  readonly #options: PodEnvironmentOptions;
+  readonly #guard: SourceGuard;
+  readonly #mtu: PodMtu;
+  readonly #masquerader: Masquerader;
+
+  constructor(options: PodEnvironmentOptions) {
+    const { config, links, nft, events, clock, random } = options;
+    this.#options = options;
+    this.#guard = new SourceGuard({ nft, events, clock, random });
+    const settings = { exclude: config.natExclude, interfaces: config.natInterfaces, ports: config.natPorts };
+    this.#masquerader = new Masquerader({ nft, events, clock, random, settings });
+    const [fixedBytes, patterns] = [config.mtuBytes, config.mtuInterfaces];
+    this.#mtu = new PodMtu({ links, clock, events, fixedBytes, patterns });
+  }
+
+  get guard(): PodGuard {
+    return this.#guard;
+  }
+
+  /** MTU of pods that ask for none, in bytes. */
+  get mtuBytes(): number {
+    return this.#mtu.mtuBytes;
+  }
+
+  /** What follows the cluster's pools. */
+  get followers(): readonly TellingFollower[] {
+    return [this.#masquerader, this.#mtu];
+  }
+
+  /**
+   * Begins, before pods are wired: looks at the node's links, and guards the pods that are there. What fails is told and tried again.
+   * @param records - of the pods that are there
+   */
+  async start(records: readonly AttachmentRecord[]): Promise<void> {
+    const { events, links, config } = this.#options;
+    const prefixes = records.map(({ network }) => [network.hostInterfaceName, network.sourcePrefixes] as const);
+    // The guard tells of its failures; pods that need it wait for it.
+    this.#guard.start(new Map(prefixes)).catch(() => undefined);
+    await this.#mtu.start();
+    try {
+      // Nothing of the service has switched forwarding on yet.
+      events.advertisementsKept(await keepFollowingAdvertisements(links, config.mtuInterfaces));
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      events.advertisementsUnknown(error);
+    }
+  }
+
+  /** Tells from here on when pods that ask for no MTU are to have another. The listener must not throw. */
+  onMtuChange(listener: () => void): void {
+    this.#mtu.onChange(listener);
+  }
+
+  conditions(): readonly Condition[] {
+    return this.#guard.conditions();
+  }
+
+  /** Leaves everything in force. The followers are stopped by those who tell them. */
+  async stop(): Promise<void> {
+    await this.#guard.stop();
+    await Promise.all(this.followers.map((follower) => follower.stop()));
+    await this.#options.links.close();
+  }
+}
