@@ -28,9 +28,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // One table of routes, and an oracle that decides address by address.
   'services/dataplane/routing/block-routes.ts': 'services/dataplane/routing/routes.test.ts',
-  'services/dataplane/routing/claims.ts': 'services/dataplane/routing/routes.test.ts',
   'services/dataplane/routing/difference.ts': 'services/dataplane/routing/planner.test.ts',
-  'services/dataplane/routing/facts.ts': 'services/dataplane/routing/planner.test.ts',
   'services/dataplane/routing/paths.ts': 'services/dataplane/routing/routes.test.ts',
 
   // Real BIRDs on real nodes, started, killed, refusing and away.
