@@ -2,8 +2,19 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 
 import type { Pod } from './cni/args.js';
-import { readAttachConfig, readNetworkConfig, type AttachConfig, type NetworkConfig } from './cni/config.js';
-import { readContainerEnvironment, readPodEnvironment, type Variables } from './cni/environment.js';
+import {
+  readAttachConfig,
+  readNetworkConfig,
+  readNodeConfig,
+  type AttachConfig,
+  type NetworkConfig,
+} from './cni/config.js';
+import {
+  checkNodeEnvironment,
+  readContainerEnvironment,
+  readPodEnvironment,
+  type Variables,
+} from './cni/environment.js';
 
 /** A CNI command as the container runtime sent it. */
 export interface CniRequest {
@@ -66,17 +77,26 @@ export function readDelRequest({ variables, configuration }: CniRequest): Attach
   return { attachment: { network: config.name, ...container }, pod, config };
 }
 
+/** Checks all of a command about the node, beside the keys of its own. @throws Failure that lists all faults */
+export function readNodeRequest(command: 'GC' | 'STATUS', { variables, configuration }: CniRequest): NetworkConfig {
+  const [, config] = readBoth(
+    () => checkNodeEnvironment(command, variables),
+    () => readNodeConfig(command, configuration),
+  );
+  return config;
+}
+
 function readBoth<First, Second>(readFirst: () => First, readSecond: () => Second): [First, Second] {
   const failures: Failure[] = [];
   const first = collect(readFirst, failures);
   const second = collect(readSecond, failures);
-  if (first === undefined || second === undefined) throw joined(failures);
-  return [first, second];
+  if (!first || !second) throw joined(failures);
+  return [first.value, second.value];
 }
 
-function collect<Value>(read: () => Value, failures: Failure[]): Value | undefined {
+function collect<Value>(read: () => Value, failures: Failure[]): { readonly value: Value } | undefined {
   try {
-    return read();
+    return { value: read() };
   } catch (failure) {
     if (!(failure instanceof Failure)) throw failure;
     failures.push(failure);

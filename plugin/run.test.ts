@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
-import { CONFIG, NOTHING, Plugin, type Command } from './plugin.fixture.js';
+import { SUPPORTED_VERSIONS } from './cni/version.js';
+import { NOTHING, Plugin, type Command } from './plugin.fixture.js';
 
 let plugin: Plugin;
 
@@ -58,8 +59,7 @@ describe('ADD is refused before anything is asked of a service', () => {
     ['a list for a configuration', 6, { text: '[]' }, /JSON object/],
     ['null for a configuration', 6, { text: 'null' }, /JSON object/],
     ['another plugin above podwire-ipam', 7, { rest: { plugin: 'podwire-ipam' } }, /ipam\.type is podwire-ipam, which/],
-    ['no cniVersion', 1, { config: { cniVersion: undefined } }, /0\.1\.0.*0\.3\.1, 0\.4\.0, 1\.0\.0/],
-    ['an unknown cniVersion', 1, { config: { cniVersion: '1.1.0' } }, /"1\.1\.0".*0\.3\.1, 0\.4\.0, 1\.0\.0/],
+    ['an unknown cniVersion', 1, { config: { cniVersion: '1.2.0' } }, /"1\.2\.0".*0\.1\.0, .*1\.1\.0/],
     ['a cniVersion that is no text', 1, { config: { cniVersion: 1 } }, /cniVersion is 1;/],
     ['no network name', 7, { config: { name: undefined } }, /name is missing/],
     ['an empty network name', 7, { config: { name: '' } }, /name is empty/],
@@ -101,9 +101,8 @@ describe('ADD is refused before anything is asked of a service', () => {
       config: { name: '-', mtu: -1 },
     });
     expect(code).toBe(4);
-    for (const part of ['CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IFNAME', 'name must begin', 'mtu is']) {
-      expect(msg).toContain(part);
-    }
+    // What is malformed, then what is missing.
+    expect(msg).toMatch(/CNI_IFNAME.*CNI_CONTAINERID is missing; CNI_NETNS is missing.*name must begin.*mtu is/);
   });
 });
 
@@ -130,7 +129,6 @@ describe('other commands are refused the same way', () => {
       /gone/,
     ],
     ['GC', 'in every version', 1, {}, /GC came with CNI 1\.1\.0/],
-    ['GC', 'in its own version', 1, { config: { cniVersion: '1.1.0' } }, /"1\.1\.0"/],
     ['STATUS', 'in every version', 1, { variables: { CNI_CONTAINERID: '' } }, /STATUS came with CNI 1\.1\.0/],
     ['STATUS', 'without JSON', 6, { text: 'x' }, /JSON object/],
   ];
@@ -147,22 +145,25 @@ describe('an error object', () => {
   test.each([
     ['the version that was asked for', { config: { cniVersion: '0.3.1', name: '' } }, '0.3.1'],
     ['an unknown version that was asked for', { config: { cniVersion: '7.0.0' } }, '7.0.0'],
-    ['its own version where none can be read', { text: 'garbage' }, '1.0.0'],
-    ['its own version instead of a monstrous one', { config: { cniVersion: '1'.repeat(65) } }, '1.0.0'],
+    ['its own version where none can be read', { text: 'garbage' }, '1.1.0'],
+    ['its own version instead of a monstrous one', { config: { cniVersion: '1'.repeat(65) } }, '1.1.0'],
   ])('has %s', async (_, what, cniVersion) => {
     expect((await refusal('ADD', what)).cniVersion).toBe(cniVersion);
   });
 
   test('lists the supported versions in its details', async () => {
     const { details } = await refusal('ADD', { config: { cniVersion: '9' } });
-    expect(details).toContain('supported versions: 0.3.1, 0.4.0, 1.0.0');
+    expect(details).toContain('supported versions: 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0');
   });
 });
 
 test('VERSION needs neither configuration nor services', async () => {
   const answer = await plugin.run('VERSION', { text: '', variables: { CNI_NETNS: 'dummy', CNI_CONTAINERID: '' } });
   expect(answer.exitCode).toBe(0);
-  expect(JSON.parse(answer.stdout)).toEqual({ cniVersion: '1.0.0', supportedVersions: ['0.3.1', '0.4.0', '1.0.0'] });
+  expect(JSON.parse(answer.stdout)).toEqual({
+    cniVersion: '1.1.0',
+    supportedVersions: ['0.1.0', '0.2.0', '0.3.0', '0.3.1', '0.4.0', '1.0.0', '1.1.0'],
+  });
 });
 
 test('keys of other plugins and later releases pass', async () => {
@@ -221,12 +222,31 @@ test('a defect becomes code 999 with a neutral text, and is logged whole', async
   await own.end();
 });
 
-describe.each(['0.3.1', '0.4.0', '1.0.0'])('cniVersion %s', (cniVersion) => {
+describe.each([...SUPPORTED_VERSIONS, undefined])('cniVersion %s', (cniVersion) => {
+  const version = cniVersion ?? '0.1.0';
+
   test('gets its own form of the result', async () => {
     const answer = await plugin.run('ADD', { config: { cniVersion } });
     const result = JSON.parse(answer.stdout);
-    expect(result.cniVersion).toBe(cniVersion);
-    expect(result.ips[0].version).toBe(cniVersion === CONFIG.cniVersion ? undefined : '4');
+    expect(result.cniVersion).toBe(version);
+    expect(Object.keys(result).includes('ip4')).toBe(version < '0.3.0');
+    expect(result.ips?.[0].version).toBe(version < '0.3.0' || version >= '1.0.0' ? undefined : '4');
+    expect(result.interfaces?.map(({ mtu }: { mtu: unknown }) => mtu)).toEqual(
+      version < '0.3.0' ? undefined : Array.from({ length: 2 }, () => (version === '1.1.0' ? 1500 : undefined)),
+    );
     expect((await plugin.run('DEL', { config: { cniVersion } })).exitCode).toBe(0);
+  });
+
+  test('has CHECK from 0.4.0, GC and STATUS from 1.1.0, and refuses them with code 1 before', async () => {
+    const config = { cniVersion, prevResult: { ...PREV_RESULT, cniVersion: undefined } };
+    const since = { CHECK: '0.4.0', GC: '1.1.0', STATUS: '1.1.0' };
+    for (const [command, first] of Object.entries(since)) {
+      if (version >= first) continue;
+      const { code, msg } = await refusal(command, { config });
+      expect([code, msg]).toEqual([
+        1,
+        `${command} came with CNI ${first}, and the configuration's cniVersion is ${version}: it is not for this network`,
+      ]);
+    }
   });
 });

@@ -187,7 +187,7 @@ describe('what is refused, and then served on', () => {
   ])('%s', async (_, bytes) => {
     const [head, body] = (await sendRaw(bytes)).split('\r\n\r\n');
     expect(head).toMatch(/^HTTP\/1\.1 400 /);
-    expect(JSON.parse(body!)).toMatchObject({ cniVersion: '1.0.0', code: 7 });
+    expect(JSON.parse(body!)).toMatchObject({ cniVersion: '1.1.0', code: 7 });
   });
 
   test('a connection that ends in the middle of its request', async () => {

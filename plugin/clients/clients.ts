@@ -14,10 +14,19 @@ export interface Limits {
   readonly signal: AbortSignal;
 }
 
+/** One address of an allocation: with its sequence number it names this allocation, and no later one of the same address. */
+export interface HeldAddress {
+  /** Without prefix length (`10.65.0.7`). */
+  readonly address: string;
+  readonly sequenceNumber: bigint;
+}
+
 /** What IPAM gave an attachment. */
 export interface Endpoint {
   /** Addresses as CIDRs of full length (`10.65.0.7/32`), at least one. */
   readonly addresses: readonly string[];
+  /** The same addresses as this allocation's, so that giving them back frees no later one. */
+  readonly held: readonly HeldAddress[];
   readonly macAddress: Mac;
   readonly hostInterfaceName: string;
 }
@@ -59,6 +68,7 @@ export interface WantedPod extends Endpoint {
 export interface Interface {
   readonly name: string;
   readonly macAddress: Mac;
+  readonly mtuBytes: number;
 }
 
 export interface Wire {

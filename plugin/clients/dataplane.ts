@@ -63,6 +63,6 @@ function messageOf({ addresses, ...pod }: WantedPod): PodNetwork {
   return { ...pod, ...LEFT_OPEN, addresses: [...addresses] };
 }
 
-function interfaceOf({ name, macAddress }: InterfaceMessage): Interface {
-  return { name, macAddress };
+function interfaceOf({ name, macAddress, mtuBytes }: InterfaceMessage): Interface {
+  return { name, macAddress, mtuBytes };
 }

@@ -1,8 +1,10 @@
 import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
-import type { Endpoint as EndpointMessage } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import type { Endpoint as EndpointMessage, EndpointAddress } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
+import { splitCidr } from '@podwire/shared/net/prefix';
 
-import type { Endpoint, Ipam } from './clients.js';
+import type { Endpoint, HeldAddress, Ipam } from './clients.js';
 import { RepeatingPeer, type PeerOptions } from './repeating-peer.js';
 
 /** What the plugin leaves to podwire-ipam: the family, and which pools serve. */
@@ -36,5 +38,14 @@ export function ipamClient(options: PeerOptions): Ipam {
 }
 
 function endpointOf({ addresses, macAddress, hostInterfaceName }: EndpointMessage): Endpoint {
-  return { addresses: addresses.map(({ address }) => address), macAddress, hostInterfaceName };
+  const cidrs = addresses.map(({ address }) => address);
+  return { addresses: cidrs, held: heldAddresses(addresses), macAddress, hostInterfaceName };
+}
+
+/** What names an allocation, of an endpoint's addresses. */
+export function heldAddresses(addresses: readonly EndpointAddress[]): HeldAddress[] {
+  return addresses.flatMap(({ address, sequenceNumber }) => {
+    const parts = splitCidr(address);
+    return parts ? [{ address: formatAddress(parts.address), sequenceNumber }] : [];
+  });
 }

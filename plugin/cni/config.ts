@@ -3,7 +3,7 @@ import { Failure, violationsFailure, type Violation } from '@podwire/shared/fail
 import { z } from 'zod';
 
 import { isSubdomain } from './kubernetes-names.js';
-import { PREV_RESULT, type PrevResult } from './result.js';
+import { resultSchema, type Result } from './result-form.js';
 import { readVersion, requireCommand, type CniVersion } from './version.js';
 
 /** The keys of the network configuration that every command uses. */
@@ -22,7 +22,7 @@ export interface AttachConfig extends NetworkConfig {
   /** Whether the pod forwards packets between its own interfaces. */
   readonly ipForwarding: boolean;
   /** Result of the plugins before this one in the chain; of the whole chain's ADD for CHECK. */
-  readonly prevResult: PrevResult | undefined;
+  readonly prevResult: Result | undefined;
 }
 
 /** The smallest MTU that IPv4 works with (RFC 791), and the largest that fits its length field. */
@@ -75,7 +75,6 @@ const ATTACH = NETWORK.extend({
       },
     )
     .optional(),
-  prevResult: PREV_RESULT.optional(),
 });
 
 /**
@@ -88,14 +87,25 @@ export function readNetworkConfig(text: string): NetworkConfig {
 }
 
 /**
+ * Reads the keys that a command about the node needs.
+ * @throws Failure as {@link readNetworkConfig}; also when the configuration's version lacks the command
+ */
+export function readNodeConfig(command: 'GC' | 'STATUS', text: string): NetworkConfig {
+  const { cniVersion, keys } = readKeys(text);
+  requireCommand(command, cniVersion);
+  return { cniVersion, name: check(NETWORK, keys).name };
+}
+
+/**
  * Reads the keys that ADD and CHECK need.
  * @throws Failure as {@link readNetworkConfig}; CHECK without `prevResult` is INVALID_CONFIG
  */
 export function readAttachConfig(command: 'ADD' | 'CHECK', text: string): AttachConfig {
   const { cniVersion, keys } = readKeys(text);
   requireCommand(command, cniVersion);
-  const isIncomplete = command === 'CHECK' && keys.prevResult === undefined;
-  const config = check(ATTACH, keys, isIncomplete ? [NO_PREV_RESULT] : []);
+  const isIncomplete = command === 'CHECK' && (keys.prevResult ?? undefined) === undefined;
+  const schema = ATTACH.extend({ prevResult: resultSchema(cniVersion).optional() });
+  const config = check(schema, keys, isIncomplete ? [NO_PREV_RESULT] : []);
   return {
     cniVersion,
     name: config.name,

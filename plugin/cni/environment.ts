@@ -35,6 +35,8 @@ const REQUIRED = {
   ADD: ['CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IFNAME'],
   CHECK: ['CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IFNAME'],
   DEL: ['CNI_CONTAINERID', 'CNI_IFNAME'],
+  GC: ['CNI_PATH'],
+  STATUS: [],
 } as const satisfies Partial<Record<Command, readonly Variable[]>>;
 
 /** Why a variable's value is refused, or undefined. */
@@ -76,8 +78,17 @@ export function readContainerEnvironment(command: 'DEL', variables: Variables): 
   return readContainer(command, variables);
 }
 
-function readContainer(command: keyof typeof REQUIRED, variables: Variables): ContainerEnvironment {
-  const violations = REQUIRED[command].flatMap((name) => violationOf(name, variables));
+/**
+ * Reads the variables of a command that is about the node: it is not told by the container's, whatever they hold.
+ * @throws Failure INVALID_ENVIRONMENT that lists everything that is missing
+ */
+export function checkNodeEnvironment(command: 'GC' | 'STATUS', variables: Variables): void {
+  const violations = violationsOf(REQUIRED[command], variables);
+  if (violations.length > 0) throw violationsFailure('INVALID_ENVIRONMENT', 'CNI environment refused', violations);
+}
+
+function readContainer(command: 'ADD' | 'CHECK' | 'DEL', variables: Variables): ContainerEnvironment {
+  const violations = violationsOf(REQUIRED[command], variables);
   const { pod, faults } = parseArgs(variables.CNI_ARGS ?? '');
   // Only ADD uses it. A DEL that fails for it would never succeed.
   if (command === 'ADD') violations.push(...faults.map((reason) => ({ field: 'CNI_ARGS', reason })));
@@ -85,9 +96,13 @@ function readContainer(command: keyof typeof REQUIRED, variables: Variables): Co
   return { containerId: variables.CNI_CONTAINERID ?? '', interfaceName: variables.CNI_IFNAME ?? '', pod };
 }
 
-function violationOf(name: Variable, variables: Variables): Violation[] {
-  const value = variables[name] ?? '';
-  if (value === '') return [{ field: name, reason: 'is missing' }];
-  const reason = FAULT[name]?.(value);
-  return reason === undefined ? [] : [{ field: name, reason: `is ${JSON.stringify(value)}: ${reason}` }];
+/** What is malformed, and behind that what is missing. Only what a command cannot do without is looked at. */
+function violationsOf(required: readonly Variable[], variables: Variables): Violation[] {
+  const [missing, present] = [required.filter((name) => !variables[name]), required.filter((name) => variables[name])];
+  const malformed = present.flatMap((name) => {
+    const value = variables[name] ?? '';
+    const reason = FAULT[name]?.(value);
+    return reason === undefined ? [] : [{ field: name, reason: `is ${JSON.stringify(value)}: ${reason}` }];
+  });
+  return [...malformed, ...missing.map((name) => ({ field: name, reason: 'is missing' }))];
 }

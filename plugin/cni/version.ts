@@ -3,15 +3,15 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Command } from './environment.js';
 
 /** Versions of the CNI specification that this release speaks, oldest first. The shim tells the same (shim/src/protocol.h). */
-export const SUPPORTED_VERSIONS = ['0.3.1', '0.4.0', '1.0.0'] as const;
+export const SUPPORTED_VERSIONS = ['0.1.0', '0.2.0', '0.3.0', '0.3.1', '0.4.0', '1.0.0', '1.1.0'] as const;
 
 export type CniVersion = (typeof SUPPORTED_VERSIONS)[number];
 
 /** The version of answers to requests that state none that can be used. */
-export const OWN_VERSION: CniVersion = '1.0.0';
+export const OWN_VERSION: CniVersion = '1.1.0';
 
 /** What a configuration without `cniVersion` means (CNI specification 0.2.0, "Network Configuration"). */
-const VERSION_WHEN_ABSENT = '0.1.0';
+const VERSION_WHEN_ABSENT: CniVersion = '0.1.0';
 
 /** The versions of the specification that brought a command; the others were there from the start. */
 const SINCE: Partial<Record<Command, string>> = { CHECK: '0.4.0', GC: '1.1.0', STATUS: '1.1.0' };
@@ -31,14 +31,12 @@ export function versionResult(): VersionResult {
  * @throws Failure INCOMPATIBLE_CNI_VERSION when this release does not speak it, with the versions that it does
  */
 export function readVersion(stated: unknown): CniVersion {
-  const version = stated ?? VERSION_WHEN_ABSENT;
+  const version = stated === undefined || stated === null || stated === '' ? VERSION_WHEN_ABSENT : stated;
   const supported = SUPPORTED_VERSIONS.find((known) => known === version);
   if (supported !== undefined) return supported;
-  const subject =
-    stated === undefined
-      ? `the configuration has no cniVersion, which means ${VERSION_WHEN_ABSENT}`
-      : `the configuration's cniVersion is ${JSON.stringify(stated)}`;
-  throw incompatible(`${subject}; set it to one of ${SUPPORTED_VERSIONS.join(', ')}`);
+  throw incompatible(
+    `the configuration's cniVersion is ${JSON.stringify(stated)}; set it to one of ${SUPPORTED_VERSIONS.join(', ')}`,
+  );
 }
 
 /**
@@ -49,6 +47,11 @@ export function requireCommand(command: Command, version: CniVersion): void {
   const since = SINCE[command];
   // All parts of these versions have one digit, so that their texts sort by age.
   if (since !== undefined && version < since) throw commandMissing(command, version);
+}
+
+/** Whether interfaces in a result of the version have an MTU. */
+export function hasResultMtu(version: CniVersion): boolean {
+  return version >= '1.1.0';
 }
 
 /** Refusal of a command that the configuration's version of the specification lacks. */

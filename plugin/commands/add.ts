@@ -1,5 +1,7 @@
+import type { Interface } from '../clients/clients.js';
 import { addResult } from '../cni/result.js';
 import type { PodRequest } from '../request.js';
+import { finishEarlier } from './settle-entry.js';
 import type { CommandTools } from './tools.js';
 import { undo, type Progress } from './undo.js';
 
@@ -15,6 +17,8 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
   const { ipam, dataplane, limits } = tools;
   const netns = tools.netns.identify(request.netns);
 
+  await finishEarlier(attachment, tools);
+
   let progress: Progress = { reached: 'allocating' };
   try {
     const nodeName = config.nodeName ?? tools.nodeName;
@@ -24,7 +28,7 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
     );
     const held = alreadyAllocated && (await dataplane.isAttached(attachment, limits));
 
-    progress = { reached: 'attaching', held };
+    progress = { reached: 'attaching', held, allocation: endpoint.held };
     const wire = await dataplane.attachPod(
       {
         ...endpoint,
@@ -36,19 +40,20 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
       limits,
     );
     limits.signal.throwIfAborted();
+    tools.knownAllocations.remember(attachment, endpoint.held);
 
     return addResult({
       cniVersion: config.cniVersion,
       prevResult: config.prevResult,
-      hostInterface: { name: wire.hostInterface.name, mac: wire.hostInterface.macAddress },
-      podInterface: {
-        name: wire.podInterface.name,
-        mac: wire.podInterface.macAddress,
-        sandbox: request.netns,
-      },
+      hostInterface: describe(wire.hostInterface),
+      podInterface: { ...describe(wire.podInterface), sandbox: request.netns },
       addresses: endpoint.addresses,
     });
   } catch (error) {
     throw await undo({ attachment, progress, error }, tools);
   }
+}
+
+function describe({ name, macAddress, mtuBytes }: Interface) {
+  return { name, mac: macAddress, mtu: mtuBytes };
 }

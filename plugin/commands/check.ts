@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Difference, Endpoint } from '../clients/clients.js';
-import type { PrevResult } from '../cni/result.js';
+import type { Result } from '../cni/result-form.js';
 import type { PodRequest } from '../request.js';
 import type { CommandTools } from './tools.js';
 
@@ -47,13 +47,13 @@ async function firstDifference(request: PodRequest, tools: CommandTools): Promis
 
 /** The pod's interface as the result has it: by its name, and inside a container. */
 function answeredInterface({ attachment, config }: PodRequest) {
-  return config.prevResult?.interfaces?.find(
+  return config.prevResult?.interfaces.find(
     ({ name, sandbox }) => name === attachment.interfaceName && (sandbox ?? '') !== '',
   );
 }
 
 /** The chain may have added addresses, so that the result holds at least those that IPAM gave. */
-function recordDifference(endpoint: Endpoint, prevResult: PrevResult | undefined): Difference | undefined {
+function recordDifference(endpoint: Endpoint, prevResult: Result | undefined): Difference | undefined {
   const answered = (prevResult?.ips ?? []).map(({ address }) => address);
   const missing = endpoint.addresses.find((address) => !answered.includes(address));
   if (missing === undefined) return undefined;

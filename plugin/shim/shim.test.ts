@@ -28,7 +28,7 @@ const ADD = {
   CNI_PATH: '/opt/cni/bin:/usr/lib/cni',
 };
 const CONFIGURATION = '{"cniVersion":"0.4.0","name":"net","type":"podwire"}';
-const VERSIONS = '{"cniVersion":"1.0.0","supportedVersions":["0.3.1","0.4.0","1.0.0"]}\n';
+const VERSIONS = '{"cniVersion":"1.1.0","supportedVersions":["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}\n';
 
 let build: Build;
 const listening: Listening[] = [];
@@ -367,7 +367,7 @@ describe('a resident plugin that is not there', () => {
 
   it('reports a configuration that is not JSON itself', async () => {
     const error = errorOf(await add({ stdin: '{"cniVersion":"0.4.0"' }));
-    expect(error).toMatchObject({ cniVersion: '1.0.0', code: 6, msg: expect.stringContaining('not valid JSON') });
+    expect(error).toMatchObject({ cniVersion: '1.1.0', code: 6, msg: expect.stringContaining('not valid JSON') });
   });
 
   it('says who may use a socket that refuses it', async () => {

@@ -18,8 +18,9 @@
 namespace podwire {
 
 // Oldest first; the last one is also the version the shim itself speaks.
-inline constexpr std::string_view kSupportedVersions[] = {"0.3.1", "0.4.0", "1.0.0"};
-inline constexpr std::string_view kOwnVersion = "1.0.0";
+inline constexpr std::string_view kSupportedVersions[] = {"0.1.0", "0.2.0", "0.3.0", "0.3.1",
+                                                        "0.4.0", "1.0.0", "1.1.0"};
+inline constexpr std::string_view kOwnVersion = "1.1.0";
 
 inline constexpr std::string_view kDefaultSocket = PODWIRE_DEFAULT_SOCKET;
 

@@ -60,7 +60,7 @@ PODWIRE_TEST(RepeatsTheConfigurationsVersion) {
   for (const std::string_view configuration :
        {"", "{}", "{\"cniVersion\":4}", "{\"cniVersion\":\"\"}", "{\"cniVersion\":\"0.4.0\"", "{\"a\":{\"cniVersion\":\"0.4.0\"}}",
         R"({"cniVersion":"0123456789012345678901234567890123456789012345678901234567890123456789"})"}) {
-    EXPECT_EQUAL(Document(configuration).View(), expected("1.0.0").View());
+    EXPECT_EQUAL(Document(configuration).View(), expected("1.1.0").View());
   }
 }
 
