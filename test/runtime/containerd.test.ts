@@ -15,7 +15,7 @@ const node = new RuntimeNode({ env: DEADLINES });
 
 beforeAll(() => node.start(), 120_000);
 
-afterEach(() => node.expectNothingLeft());
+afterEach(() => node.expectNothingLeft(), 120_000);
 
 afterAll(() => node.destroy());
 

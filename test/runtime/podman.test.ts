@@ -1,6 +1,7 @@
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 
-import { readTcp } from '../support/programs.js';
+import { NETWORK } from '../support/pods.js';
+import { readTcp, run } from '../support/programs.js';
 import { NODE_ADDRESS, Stack } from '../support/stack.js';
 import { until } from '../support/until.js';
 import { conflist, expectHolding, expectReachable, nodeFootprint } from './holdings.js';
@@ -20,9 +21,14 @@ beforeAll(async () => {
 }, 120_000);
 
 afterEach(async () => {
-  expect(await podman.leftovers()).toEqual([]);
+  // Each container's monitor ends by itself, after the command that removes the container.
+  let leftovers: readonly string[] = [];
+  await until(
+    async () => (leftovers = await podman.leftovers()).length === 0,
+    () => `podman leaves ${leftovers.join()}`,
+  );
   expect(await nodeFootprint(stack)).toEqual(before);
-});
+}, 120_000);
 
 afterAll(async () => {
   await podman.destroy();
@@ -61,6 +67,30 @@ test('a container that is stopped gives its address back, and gets one when it i
   await expectHolding(stack, [restarted]);
   expectReachable(stack, [restarted]);
   await remove('stopped');
+}, 120_000);
+
+test('a container whose network is reloaded loses its wire and gets another, in the same namespace', async () => {
+  const first = await podman.run('reloaded', { options: ['--publish', '18081:8080'], args: ['serve', '8080'] });
+  await podman.command('network', 'reload', 'reloaded');
+  const reloaded = await podman.inspect('reloaded');
+  expect(reloaded).toMatchObject({ id: first.id, netns: first.netns });
+  await expectHolding(stack, [reloaded]);
+  expectReachable(stack, [reloaded]);
+  expect(readTcp({ address: NODE_ADDRESS, port: 18081 }, stack.netnsPath)).toMatch(/^hello /);
+  await remove('reloaded');
+}, 120_000);
+
+test('a container that is disconnected lives on without a wire, until it is connected again', async () => {
+  const { netns } = await podman.run('disconnected');
+  await podman.command('network', 'disconnect', NETWORK, 'disconnected');
+  expect(await nodeFootprint(stack)).toEqual(before);
+  expect(run('nsenter', `--net=${netns}`, 'ip', '-br', 'link')).not.toContain('eth');
+  await podman.command('network', 'connect', NETWORK, 'disconnected');
+  const connected = await podman.inspect('disconnected');
+  expect(connected.netns).toBe(netns);
+  await expectHolding(stack, [connected]);
+  expectReachable(stack, [connected]);
+  await remove('disconnected');
 }, 120_000);
 
 test('eight containers at once, removed at once', async () => {

@@ -44,12 +44,26 @@ function commandLine([first, ...rest]) {
  */
 const CGROUP = `podwire-isolated-${process.pid}`;
 
-function removeControlGroup(path) {
+/** Time for processes to end that the kernel has been told to kill, in milliseconds. */
+const KILLED_WITHIN_MS = 5000;
+
+function removeControlGroup(path, endMs = Date.now() + KILLED_WITHIN_MS) {
   if (!existsSync(path)) return;
   for (const { name } of readdirSync(path, { withFileTypes: true }).filter((entry) => entry.isDirectory())) {
-    removeControlGroup(join(path, name));
+    removeControlGroup(join(path, name), endMs);
   }
-  rmdirSync(path);
+  while (!removed(path, endMs)) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 20);
+}
+
+/** @returns false where a process is still in the control group, and may yet end in time */
+function removed(path, endMs) {
+  try {
+    rmdirSync(path);
+    return true;
+  } catch (error) {
+    if (error.code === 'EBUSY' && Date.now() < endMs) return false;
+    throw error;
+  }
 }
 
 /** Removes what the command left, once all its processes are gone. */
