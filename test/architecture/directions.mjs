@@ -294,6 +294,14 @@ export const ZONES = [
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
   },
+  // The installer knows the plugin by its shim alone. What it leaves behind is decided without I/O.
+  {
+    path: 'plugin/install',
+    zones: ['services/shared', 'plugin/install/wanted'],
+    packages: ['zod'],
+    ...NODE,
+  },
+  { path: 'plugin/install/wanted', zones: ['services/shared/failure'], packages: ['zod'], ...PURE },
   { path: 'plugin/cni', zones: ['services/shared'], packages: ['zod'], ...PURE },
   {
     path: 'plugin/clients',

@@ -29,7 +29,7 @@ export interface SettingsSource<Declared extends Settings> {
 
 /** Variables that begin like a setting of Podwire have to be one of some process. */
 const PROJECT_PREFIX = 'PODWIRE_';
-const PROCESS_PREFIXES = ['PODWIRE_IPAM_', 'PODWIRE_DATAPLANE_', 'PODWIRE_PLUGIN_'];
+const PROCESS_PREFIXES = ['PODWIRE_IPAM_', 'PODWIRE_DATAPLANE_', 'PODWIRE_PLUGIN_', 'PODWIRE_INSTALL_'];
 
 /**
  * What the kubelet adds to every container for a Service in its namespace (Kubernetes, "Environment variables" of Services). Beside

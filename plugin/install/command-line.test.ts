@@ -1,0 +1,23 @@
+import { expect, test } from 'vitest';
+
+import { parseCommandLine } from './command-line.js';
+
+test.each([
+  [['install'], { name: 'install', scope: 'all', replaces: false, waits: true }],
+  [
+    ['install', '--no-wait', '--replace', '--binaries-only'],
+    { name: 'install', scope: 'binaries', replaces: true, waits: false },
+  ],
+  [['uninstall', '--binaries-only'], { name: 'uninstall', scope: 'binaries' }],
+  [['check-install'], { name: 'check-install', scope: 'all' }],
+  [['--version'], { name: 'version' }],
+  [['uninstall', '-h'], { name: 'help' }],
+])('%j is understood', (args, command) => expect(parseCommandLine(args)).toEqual(command));
+
+test.each([
+  [[], 'there is no command'],
+  [['remove'], 'there is no command "remove"'],
+  [['toString'], 'there is no command "toString"'],
+  [['uninstall', '--no-wait'], '"uninstall" has no option "--no-wait"'],
+  [['install', 'now'], '"install" has no option "now"'],
+])('%j is not: %s', (args, reason) => expect(parseCommandLine(args)).toEqual({ name: 'wrong', reason }));

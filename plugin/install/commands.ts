@@ -1,0 +1,164 @@
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Writable } from 'node:stream';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import { createLogger, type Logger } from '@podwire/shared/runtime/log';
+import { z } from 'zod';
+
+import { USAGE, type Command } from './command-line.js';
+import { systemDisk, type Disk } from './disk.js';
+import { conflistPath, inspect, warningsOf, type Finding } from './inspect.js';
+import { install } from './install.js';
+import { KEEP_LIMITS, keepInstalled, type KeepEvents } from './keep-installed.js';
+import { readWanted } from './read-wanted.js';
+import { meaninglessVariables, readInstallSettings, type InstallSettings } from './settings.js';
+import { systemShimRunner, type ShimRunner } from './shim-runner.js';
+import { uninstall } from './uninstall.js';
+import type { Wanted } from './wanted/wanted.js';
+
+/** The part of the process that a command needs. */
+export interface CommandProcess {
+  readonly env: Readonly<Record<string, string | undefined>>;
+  readonly stdout: Writable;
+  readonly stderr: Writable;
+  on(event: 'SIGINT' | 'SIGTERM', listener: () => void): unknown;
+}
+
+/** What a command takes from the process it runs in. */
+export interface CommandSurroundings {
+  readonly process: CommandProcess;
+  readonly clock: Clock;
+  /** Makes a UUID. */
+  readonly newUid: () => string;
+}
+
+type FileCommand = Extract<Command, { name: 'install' | 'uninstall' | 'check-install' }>;
+
+/** What every command on files works with. */
+interface Tools {
+  readonly settings: InstallSettings;
+  readonly wanted: Wanted;
+  readonly disk: Disk;
+  readonly runner: ShimRunner;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly stdout: Writable;
+  /** Fires at SIGTERM and SIGINT. */
+  readonly signal: AbortSignal;
+}
+
+/** @returns the exit code */
+export async function runCommand(command: Command, around: CommandSurroundings): Promise<number> {
+  const { stdout, stderr } = around.process;
+  switch (command.name) {
+    case 'help':
+      stdout.write(USAGE);
+      return 0;
+    case 'version':
+      stdout.write(`podwire ${(await readPackage()).version}\n`);
+      return 0;
+    case 'wrong':
+      stderr.write(`podwire: ${command.reason}\n\n${USAGE}`);
+      return 2;
+    default:
+      return onFiles(command, around);
+  }
+}
+
+async function onFiles(command: FileCommand, around: CommandSurroundings): Promise<number> {
+  const { process, clock, newUid } = around;
+  const log = createLogger({ service: 'podwire-install', level: 'info', destination: process.stderr });
+  const stop = new AbortController();
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => stop.abort());
+  try {
+    const settings = readInstallSettings(process.env);
+    log.level = settings.logLevel;
+    const meaningless = meaninglessVariables(process.env);
+    if (meaningless.length > 0) log.warn(`these variables mean nothing to Podwire: ${meaningless.join(', ')}`);
+    const { folder: packageFolder } = await readPackage();
+    const wanted = await readWanted({ settings, env: process.env, packageFolder, log });
+    const own = { disk: systemDisk(newUid), runner: systemShimRunner(clock), clock, log, stdout: process.stdout };
+    return await runOnFiles(command, { settings, wanted, ...own, signal: stop.signal });
+  } catch (error) {
+    log.fatal({ err: error }, error instanceof Failure ? error.message : 'a defect: please report it with this line');
+    return 1;
+  }
+}
+
+async function runOnFiles(command: FileCommand, tools: Tools): Promise<number> {
+  const { settings, wanted, disk, log } = tools;
+  switch (command.name) {
+    case 'check-install':
+      return check(command, tools);
+    case 'uninstall': {
+      const removed = await uninstall(wanted, { disk, log, scope: command.scope });
+      if (removed.length === 0) log.info('there was nothing of Podwire’s to remove');
+      return 0;
+    }
+    case 'install': {
+      const { scope, replaces, waits } = command;
+      const waitMs = waits ? settings.waitMs : undefined;
+      const changed = await install(wanted, { ...tools, scope, replaces, waitMs });
+      if (changed.length === 0) log.info('everything was in place');
+      if (settings.stays) await keep(command, { ...tools, waitMs });
+      return 0;
+    }
+  }
+}
+
+async function check({ scope }: FileCommand, { wanted, disk, runner, stdout }: Tools): Promise<number> {
+  const findings = await inspect(wanted, { disk, runner, scope });
+  for (const { path, text } of findings) stdout.write(`${path} ${text}\n`);
+  if (scope === 'all') for (const warning of await warningsOf(wanted, disk)) stdout.write(`warning: ${warning}\n`);
+  if (findings.length === 0) stdout.write('everything is in place\n');
+  return findings.length === 0 ? 0 : 1;
+}
+
+function keep({ scope }: FileCommand, tools: Tools & { readonly waitMs: number | undefined }): Promise<void> {
+  const { wanted, settings, clock, signal, log } = tools;
+  log.info(`staying: files are looked at every ${settings.checkIntervalMs} ms`);
+  return keepInstalled({
+    inspect: () => inspect(wanted, { ...tools, scope }),
+    repair: (damage) => repair(damage, tools),
+    events: keepEvents(log),
+    clock,
+    intervalMs: settings.checkIntervalMs,
+    limits: KEEP_LIMITS,
+    signal,
+  });
+}
+
+/** Installs those files again that are damaged; the others may be of another release by now. */
+function repair(damage: readonly Finding[], tools: Tools & { readonly waitMs: number | undefined }): Promise<unknown> {
+  const { wanted } = tools;
+  const isDamaged = (path: string): boolean => damage.some((finding) => finding.path === path);
+  const binaries = wanted.binaries.filter((name) => isDamaged(join(wanted.binaryDirectory, name)));
+  const scope = isDamaged(conflistPath(wanted)) ? 'all' : 'binaries';
+  return install({ ...wanted, binaries, updatesBinaries: true }, { ...tools, scope, replaces: true });
+}
+
+function keepEvents(log: Logger): KeepEvents {
+  const next = 'find out who does that (another installer?)';
+  return {
+    repairing: ({ path, text }) => log.warn(`${path} ${text}: putting it back; ${next}`),
+    leftAlone: ({ path, text }) => log.warn(`${path} ${text}: left as it is, as somebody meant it`),
+    givenUp: ({ path, text }) =>
+      log.error(`${path} ${text}, again after ${KEEP_LIMITS.count} repairs: not put back for a while; ${next}`),
+    failed: (error) => log.error({ err: error }, 'cannot put back what was changed; it is tried again'),
+  };
+}
+
+const packageSchema = z.object({ name: z.literal('@podwire/plugin'), version: z.string() });
+
+/** The package that this file is a part of: one folder above the source, two above the built file. */
+async function readPackage(): Promise<{ readonly folder: string; readonly version: string }> {
+  for (const path of ['../', '../../']) {
+    const folder = fileURLToPath(new URL(path, import.meta.url));
+    const text = await readFile(`${folder}package.json`, 'utf8').catch(() => undefined);
+    if (text !== undefined) return { folder, version: packageSchema.parse(JSON.parse(text)).version };
+  }
+  throw new Error(`there is no package.json above ${import.meta.url}`);
+}

@@ -1,0 +1,166 @@
+import { lstat, mkdir, open, readdir, readFile, readlink, rename, rm, symlink } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+
+import { Failure } from '@podwire/shared/failure/failure';
+
+/** What a file holds, and whose it is. */
+export interface FileContent {
+  readonly bytes: Buffer;
+  /** Permission bits. */
+  readonly mode: number;
+  /** Owner and group; those of the process when undefined. */
+  readonly owner?: { readonly uid: number; readonly gid: number };
+}
+
+/** What stands at a path: enough to put it back. */
+export type Standing =
+  | { readonly kind: 'absent' }
+  | ({ readonly kind: 'file' } & FileContent)
+  /** With what it leads to, where that is a file. */
+  | { readonly kind: 'link'; readonly target: string; readonly bytes: Buffer | undefined }
+  /** A directory, a device, or a file too large to be one of those that belong here. */
+  | { readonly kind: 'other' };
+
+/**
+ * The steps that an installation is made of. Each is whole or not done at all, whenever the process or the machine dies: what
+ * is written becomes visible by a rename within its directory, after it has reached the disk.
+ * Every method fails with INSTALL_IO.
+ */
+export interface Disk {
+  look(path: string): Promise<Standing>;
+  /** Names in a directory, in alphabetical order; none when it is missing. */
+  list(directory: string): Promise<readonly string[]>;
+  /** Makes a directory and those above it, where they are missing. */
+  makeDirectory(path: string): Promise<void>;
+  /** Writes a file beside `path`, under a name that no container runtime loads or runs. @returns its path */
+  stage(path: string, content: FileContent): Promise<string>;
+  /** The staged file takes the place of whatever stands at `path`. */
+  commit(staged: string, path: string): Promise<void>;
+  /** The staged file goes; without one, nothing happens. */
+  discard(staged: string): Promise<void>;
+  /** A symbolic link takes the place of whatever stands at `path`. */
+  link(path: string, target: string): Promise<void>;
+  /** Removes a file or a link; without one, nothing happens. */
+  remove(path: string): Promise<void>;
+  /** Removes staged files that were left by installers that died before `beforeMs`, in milliseconds since the epoch. */
+  sweep(directory: string, beforeMs: number): Promise<void>;
+}
+
+/** No program of CNI and no network configuration is anywhere near. */
+const MAX_FILE_BYTES = 64 * 1024 * 1024;
+
+const STAGED = /^\.podwire-install\.[0-9a-f-]+$/;
+
+/** @param newUid - makes a text of hexadecimal digits and hyphens that nobody else makes */
+export function systemDisk(newUid: () => string): Disk {
+  const stagedPath = (path: string): string => join(dirname(path), `.podwire-install.${newUid()}`);
+  const commit = async (staged: string, path: string): Promise<void> => {
+    await explain(`cannot put ${path} in place`, async () => {
+      await rename(staged, path);
+      await syncDirectory(dirname(path));
+    });
+  };
+  return {
+    look: (path) => explain(`cannot read ${path}`, () => look(path)),
+    list: (directory) => explain(`cannot read ${directory}`, () => list(directory)),
+    makeDirectory: (path) => explain(`cannot make ${path}`, async () => void (await mkdir(path, { recursive: true }))),
+    stage: async (path, content) => {
+      const staged = stagedPath(path);
+      await explain(`cannot write into ${dirname(path)}`, () => write(staged, content));
+      return staged;
+    },
+    commit,
+    discard: (staged) => explain(`cannot remove ${staged}`, () => rm(staged, { force: true })),
+    link: async (path, target) => {
+      const staged = stagedPath(path);
+      await explain(`cannot write into ${dirname(path)}`, () => symlink(target, staged));
+      await commit(staged, path);
+    },
+    remove: (path) =>
+      explain(`cannot remove ${path}`, async () => {
+        await rm(path, { force: true });
+        await syncDirectory(dirname(path));
+      }),
+    sweep: (directory, beforeMs) => explain(`cannot tidy ${directory}`, () => sweep(directory, beforeMs)),
+  };
+}
+
+async function look(path: string): Promise<Standing> {
+  const found = await lstat(path).catch(absentOr);
+  if (found === undefined) return { kind: 'absent' };
+  if (found.isSymbolicLink()) {
+    const target = await readlink(path);
+    return { kind: 'link', target, bytes: await readFile(path).catch(() => undefined) };
+  }
+  if (!found.isFile() || found.size > MAX_FILE_BYTES) return { kind: 'other' };
+  const { mode, uid, gid } = found;
+  return { kind: 'file', bytes: await readFile(path), mode: mode & 0o7777, owner: { uid, gid } };
+}
+
+async function list(directory: string): Promise<readonly string[]> {
+  return ((await readdir(directory).catch(absentOr)) ?? []).sort();
+}
+
+async function write(path: string, { bytes, mode, owner }: FileContent): Promise<void> {
+  const file = await open(path, 'wx', 0o600);
+  try {
+    await file.writeFile(bytes);
+    if (owner !== undefined) await file.chown(owner.uid, owner.gid);
+    // After the owner: changing that takes the set-user-ID bits away. And not by open: the umask is the caller's.
+    await file.chmod(mode);
+    await file.sync();
+  } catch (error) {
+    await rm(path, { force: true });
+    throw error;
+  } finally {
+    await file.close();
+  }
+}
+
+async function sweep(directory: string, beforeMs: number): Promise<void> {
+  for (const name of await list(directory)) {
+    if (!STAGED.test(name)) continue;
+    const path = join(directory, name);
+    const found = await lstat(path).catch(absentOr);
+    if (found !== undefined && found.mtimeMs < beforeMs) await rm(path, { force: true });
+  }
+}
+
+/** A rename lasts over a power cut only once its directory is on the disk. */
+async function syncDirectory(path: string): Promise<void> {
+  const directory = await open(path, 'r').catch(absentOr);
+  if (directory === undefined) return;
+  try {
+    await directory.sync();
+  } finally {
+    await directory.close();
+  }
+}
+
+function codeOf(error: unknown): string {
+  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
+}
+
+function absentOr(error: unknown): undefined {
+  if (codeOf(error) !== 'ENOENT') throw error;
+}
+
+const NEXT_STEPS: Readonly<Record<string, string>> = {
+  EACCES: 'run as root',
+  EPERM: 'run as root, and look for immutable files (lsattr)',
+  EROFS: 'mount the file system for writing, or set CNI_BIN_DIR and CNI_NET_DIR to directories that are',
+  ENOSPC: 'free space on the file system',
+  EDQUOT: 'free space on the file system',
+  ENOTDIR: 'remove the file that is in a directory’s place',
+};
+
+/** Runs a step; its failure says what could not be done, why, and what to do. */
+async function explain<Result>(what: string, step: () => Promise<Result>): Promise<Result> {
+  try {
+    return await step();
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    const next = NEXT_STEPS[codeOf(error)] ?? 'check the path, its permissions and the disk';
+    throw new Failure('INSTALL_IO', `${what} (${reason}): ${next}`, { cause: error });
+  }
+}

@@ -1,0 +1,329 @@
+import { randomUUID } from 'node:crypto';
+import { mkdirSync, readlinkSync, rmSync, symlinkSync, utimesSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+
+import { systemDisk } from './disk.js';
+import { inspect } from './inspect.js';
+import { scriptShim, Site, watchedDisk } from './site.fixture.js';
+import { uninstall } from './uninstall.js';
+
+let site: Site;
+beforeEach(() => void (site = new Site()));
+afterEach(() => site.remove());
+
+const refusal = (text: string) =>
+  expect.objectContaining({ code: 'INSTALL_REFUSED', message: expect.stringContaining(text) });
+
+describe('an installation', () => {
+  test('puts programs and configuration in place, and a repeat changes nothing', async () => {
+    const paths = ['bin/podwire', 'bin/podwire-ipam', 'net.d/10-podwire.conflist'];
+    expect(await site.install()).toEqual(paths.map((path) => join(site.folder, path)));
+    expect(Object.keys(site.state())).toEqual(paths);
+    expect(paths.map((path) => site.mode(path))).toEqual(['755', '755', '600']);
+    expect(site.json('net.d/10-podwire.conflist')).toEqual(site.wanted().conflist);
+    expect(await site.install()).toEqual([]);
+  });
+
+  test('has the wanted permissions whatever the umask is', async () => {
+    const before = process.umask(0o077);
+    try {
+      await site.install({ conflistMode: 0o644 });
+    } finally {
+      process.umask(before);
+    }
+    expect([site.mode('bin/podwire'), site.mode('net.d/10-podwire.conflist')]).toEqual(['755', '644']);
+  });
+
+  test('gives programs of another release, and wrong permissions, their place', async () => {
+    site.write('bin/podwire', scriptShim('0'), 0o755);
+    site.write('bin/podwire-ipam', scriptShim(), 0o600);
+    expect(await site.install()).toHaveLength(3);
+    expect([site.read('bin/podwire'), site.mode('bin/podwire-ipam')]).toEqual([scriptShim().toString(), '755']);
+  });
+
+  test('leaves them where UPDATE_CNI_BINARIES says so, and skips what is to be skipped', async () => {
+    site.write('bin/podwire', scriptShim('0'), 0o755);
+    await site.install({ updatesBinaries: false, binaries: ['podwire'] });
+    expect(Object.keys(site.state())).toEqual(['bin/podwire', 'net.d/10-podwire.conflist']);
+    expect(site.read('bin/podwire')).toBe(scriptShim('0').toString());
+  });
+
+  test('keeps what others put into the chain', async () => {
+    const bandwidth = { type: 'bandwidth', capabilities: { bandwidth: true } };
+    const existing = { name: 'net', disableGC: true, plugins: [{ type: 'podwire', mtu: 9000 }, bandwidth] };
+    site.write('net.d/10-podwire.conflist', JSON.stringify(existing));
+    await site.install();
+    const conflist = { ...site.wanted().conflist, disableGC: true, plugins: [{ type: 'podwire' }, bandwidth] };
+    expect(site.json('net.d/10-podwire.conflist')).toEqual(conflist);
+    expect(site.messages.join('\n')).toContain('keeping its bandwidth');
+    expect(site.messages.join('\n')).toContain('the chain has bandwidth, and');
+    expect(await site.install()).toEqual([]);
+  });
+
+  test('removes CNI_OLD_CONF_NAME last, and tells of other installers', async () => {
+    site.write('net.d/10-calico.conflist', '{"name":"k","plugins":[{"type":"calico"}]}');
+    await site.install();
+    expect(site.messages.join('\n')).toMatch(/10-calico\.conflist is Calico’s: remove it.*CNI_OLD_CONF_NAME/);
+    await site.install({ oldConfName: '10-calico.conflist' });
+    expect(Object.keys(site.state())).not.toContain('net.d/10-calico.conflist');
+    expect(await site.install({ oldConfName: '10-calico.conflist' })).toEqual([]);
+    await site.install({ oldConfName: '10-podwire.conflist' });
+    expect(Object.keys(site.state())).toContain('net.d/10-podwire.conflist');
+  });
+
+  test('touches the programs alone when told so', async () => {
+    await site.install({}, { scope: 'binaries' });
+    expect(Object.keys(site.state())).toEqual(['bin/podwire', 'bin/podwire-ipam']);
+  });
+
+  test('takes away what an installer left that died long ago, and nothing younger', async () => {
+    const [old, young] = ['net.d/.podwire-install.0-a', 'net.d/.podwire-install.0-b'];
+    for (const path of [old, young]) site.write(path, 'x');
+    utimesSync(join(site.folder, old), 1, 1);
+    await site.install();
+    expect([site.read(old), site.read(young)]).toEqual([undefined, 'x']);
+  });
+});
+
+describe('what is not Podwire’s', () => {
+  test('is refused before anything is changed', async () => {
+    site.write('bin/podwire-ipam', '#!/bin/sh\n', 0o755);
+    const before = site.state();
+    await expect(site.install()).rejects.toEqual(refusal('bin/podwire-ipam is another program'));
+    expect(site.state()).toEqual(before);
+    rmSync(site.bin, { recursive: true });
+    site.write('net.d/10-podwire.conflist', '{"name":"n","plugins":[{"type":"bridge"}]}');
+    await expect(site.install()).rejects.toEqual(refusal('it has plugins of type bridge'));
+    expect(Object.keys(site.state())).toEqual(['net.d/10-podwire.conflist']);
+  });
+
+  test('is replaced when that is asked for', async () => {
+    site.write('bin/podwire', '#!/bin/sh\n', 0o755);
+    site.write('net.d/10-podwire.conflist', '{"name":"n","plugins":[{"type":"bridge"}]}');
+    expect(await site.install({}, { replaces: true })).toHaveLength(3);
+    expect(site.json('net.d/10-podwire.conflist')).toEqual(site.wanted().conflist);
+  });
+
+  test('is never a directory', async () => {
+    mkdirSync(join(site.bin, 'podwire'), { recursive: true });
+    await expect(site.install({}, { replaces: true })).rejects.toEqual(refusal('bin/podwire is a directory'));
+  });
+
+  test('a configuration that nobody can read is nobody’s', async () => {
+    site.write('net.d/10-podwire.conflist', '{"name":"n","plu');
+    await site.install();
+    expect(site.json('net.d/10-podwire.conflist')).toEqual(site.wanted().conflist);
+  });
+});
+
+describe('readiness', () => {
+  test('the configuration is written only once the plugin is ready', async () => {
+    const pending = site.install({}, { waitMs: 60_000 });
+    await vi.waitFor(() => expect(site.messages.join('\n')).toContain('not ready: IPAM is away (CNI code 50)'), 30_000);
+    expect(Object.keys(site.state())).toEqual(['bin/podwire', 'bin/podwire-ipam']);
+    site.write('ready', '');
+    expect(await pending).toHaveLength(3);
+  });
+
+  test('when it does not become ready, everything is as it was', async () => {
+    site.write('bin/podwire', scriptShim('0'), 0o750);
+    site.write('net.d/10-podwire.conflist', '{"name":"net","plugins":[{"type":"podwire"}]}');
+    const before = site.state();
+    const failure = { code: 'DEADLINE_EXCEEDED', message: expect.stringMatching(/not ready after 0 ms.*IPAM is away/) };
+    await expect(site.install({}, { waitMs: 0 })).rejects.toEqual(expect.objectContaining(failure));
+    expect(site.state()).toEqual(before);
+  });
+
+  test('a signal ends the wait, and everything is as it was', async () => {
+    const stop = new AbortController();
+    const clock = new ManualClock();
+    const pending = site.install({}, { waitMs: 60_000, clock, signal: stop.signal });
+    pending.catch(() => undefined);
+    await vi.waitFor(() => expect(clock.sleeping).toBe(1), 30_000);
+    stop.abort();
+    await expect(pending).rejects.toMatchObject({ code: 'CANCELLED' });
+    expect(site.state()).toEqual({});
+  });
+
+  test('a program that does not answer VERSION is never seen under its name', async () => {
+    site.write('bin/podwire', scriptShim('0'), 0o755);
+    const before = site.state();
+    for (const shim of [
+      Buffer.from('#!/bin/sh\nexit 3\n'),
+      Buffer.from('\x7fELF'),
+      Buffer.from('#!/bin/sh\necho {}'),
+    ]) {
+      await expect(site.install({ shim })).rejects.toEqual(refusal('does not answer VERSION'));
+      expect(site.state()).toEqual(before);
+    }
+  });
+});
+
+describe('undoing', () => {
+  test('puts back links, owners and modes, and what was removed', async () => {
+    site.write('elsewhere', scriptShim('0'), 0o755);
+    mkdirSync(site.bin);
+    symlinkSync('../elsewhere', join(site.bin, 'podwire'));
+    site.write('net.d/old.conf', '{"type":"podwire"}', 0o640);
+    const before = site.state();
+    let isOver = false;
+    const disk = watchedDisk(systemDisk(randomUUID), async () => undefined);
+    const failing = { ...disk, remove: (path: string) => (isOver ? disk.remove(path) : late(disk.remove(path))) };
+    const late = async (removed: Promise<void>) => {
+      await removed;
+      isOver = true;
+      throw new Error('late');
+    };
+    await expect(site.install({ oldConfName: 'old.conf' }, { disk: failing })).rejects.toThrow('late');
+    expect(site.state()).toEqual(before);
+    expect(readlinkSync(join(site.bin, 'podwire'))).toBe('../elsewhere');
+  });
+
+  test('leaves to others what they changed meanwhile', async () => {
+    const other = scriptShim('of another installer');
+    const disk = systemDisk(randomUUID);
+    const makesTrouble = async (path: string) => {
+      if (path.endsWith('.conflist')) {
+        site.write('bin/podwire', other, 0o755);
+        throw new Error('no space');
+      }
+    };
+    const failing = {
+      ...disk,
+      commit: async (staged: string, path: string) => {
+        await makesTrouble(path);
+        await disk.commit(staged, path);
+      },
+    };
+    await expect(site.install({}, { disk: failing })).rejects.toThrow('no space');
+    expect(site.state()).toEqual({ 'bin/podwire': `755 ${other.toString()}` });
+    expect(site.messages.join('\n')).toContain('bin/podwire was changed by somebody else meanwhile');
+  });
+});
+
+describe('a process that dies', () => {
+  const conflist = '{"name":"net","plugins":[{"type":"podwire"},{"type":"bandwidth"}]}';
+  const before = () => {
+    site.write('bin/podwire', scriptShim('0'), 0o755);
+    site.write('net.d/10-podwire.conflist', conflist);
+    site.write('net.d/05-old.conflist', '{"name":"old","plugins":[{"type":"ptp"}]}');
+  };
+  const wanted = { oldConfName: '05-old.conflist' };
+
+  /** Installs until a step that never comes: for the disk, that is SIGKILL before the step. @returns whether it got there */
+  async function dieAt(deathStep: number): Promise<boolean> {
+    return new Promise((resolve, reject) => {
+      const disk = watchedDisk(systemDisk(randomUUID), async (step) => {
+        if (step < deathStep) return;
+        resolve(true);
+        await new Promise(() => undefined);
+      });
+      site.install(wanted, { disk }).then(() => resolve(false), reject);
+    });
+  }
+
+  test('leaves each file old or new, in their order, at whatever step, and a repeat makes it whole', async () => {
+    before();
+    await site.install(wanted);
+    const after = site.state();
+    for (let step = 0; ; step += 1) {
+      site.remove();
+      before();
+      const old = site.state();
+      const died = await dieAt(step);
+      const state = Object.entries(site.state());
+      const visible = state.filter(([path]) => !path.includes('/.podwire-install.'));
+      for (const [path, content] of visible)
+        expect([old[path], after[path]], `${path} at step ${step}`).toContain(content);
+      const now = Object.fromEntries(visible);
+      const isNew = (path: string) => now[path] === after[path];
+      // The configuration comes after both programs, and the old one goes after that.
+      if (isNew('net.d/10-podwire.conflist')) expect(isNew('bin/podwire') && isNew('bin/podwire-ipam')).toBe(true);
+      if (now['net.d/05-old.conflist'] === undefined) expect(isNew('net.d/10-podwire.conflist')).toBe(true);
+      expect(state.length - visible.length).toBeLessThanOrEqual(1);
+      await site.install(wanted);
+      expect(Object.fromEntries(Object.entries(site.state()).filter(([path]) => !path.includes('/.')))).toEqual(after);
+      if (!died) break;
+      expect(step).toBeLessThan(100);
+    }
+  }, 120_000);
+});
+
+test('many installers at once leave one whole installation', async () => {
+  site.write('net.d/10-podwire.conflist', '{"name":"net","plugins":[{"type":"podwire"},{"type":"bandwidth"}]}');
+  await Promise.all(Array.from({ length: 8 }, () => site.install()));
+  expect(await inspect(site.wanted(), site.options())).toEqual([]);
+  expect(Object.keys(site.state())).toEqual(['bin/podwire', 'bin/podwire-ipam', 'net.d/10-podwire.conflist']);
+  expect(site.read('net.d/10-podwire.conflist')).toContain('bandwidth');
+});
+
+describe('a comparison', () => {
+  const found = async (changes = {}) => {
+    const findings = await inspect(site.wanted(changes), site.options());
+    return findings.map(({ path, difference }) => `${path.slice(site.folder.length + 1)} ${difference}`);
+  };
+
+  test('tells what is missing, broken, foreign and different', async () => {
+    expect(await found()).toEqual([
+      'bin/podwire absent',
+      'bin/podwire-ipam absent',
+      'net.d/10-podwire.conflist absent',
+    ]);
+    await site.install();
+    expect(await found()).toEqual([]);
+    site.write('bin/podwire', scriptShim('2'));
+    expect(await found()).toEqual(['bin/podwire different']);
+    expect(await found({ updatesBinaries: false })).toEqual([]);
+    site.write('bin/podwire', scriptShim().subarray(0, 120));
+    site.write('bin/podwire-ipam', '#!/bin/sh\necho \'{"supportedVersions":["1.0.0"]}\'\n');
+    site.write('net.d/10-podwire.conflist', '{"name":');
+    expect(await found()).toEqual([
+      'bin/podwire broken',
+      'bin/podwire-ipam foreign',
+      'net.d/10-podwire.conflist broken',
+    ]);
+    site.write('net.d/10-podwire.conflist', '{"name":"n","plugins":[{"type":"ptp"}]}');
+    expect((await found()).at(-1)).toBe('net.d/10-podwire.conflist foreign');
+  });
+
+  test('takes what others put into the chain, and another layout of the text, for right', async () => {
+    await site.install();
+    const { conflist } = site.wanted();
+    site.write(
+      'net.d/10-podwire.conflist',
+      JSON.stringify({ ...conflist, plugins: [...conflist.plugins, { type: 'x' }] }),
+    );
+    expect(await found()).toEqual([]);
+    site.write('net.d/10-podwire.conflist', JSON.stringify({ ...conflist, name: 'other' }));
+    expect(await found()).toEqual(['net.d/10-podwire.conflist different']);
+    expect(await found({ conflistMode: 0o644 })).toEqual(['net.d/10-podwire.conflist different']);
+  });
+});
+
+describe('removal', () => {
+  const remove = () => uninstall(site.wanted(), { disk: systemDisk(randomUUID), log: site.log, scope: 'all' });
+
+  test('takes what is ours, the configuration first, and can be repeated', async () => {
+    await site.install();
+    expect(await remove()).toEqual([
+      join(site.net, '10-podwire.conflist'),
+      join(site.bin, 'podwire'),
+      join(site.bin, 'podwire-ipam'),
+    ]);
+    expect(site.state()).toEqual({});
+    expect(await remove()).toEqual([]);
+  });
+
+  test('leaves what is not', async () => {
+    site.write('bin/podwire', '#!/bin/sh\n');
+    site.write('bin/podwire-ipam', scriptShim('0'));
+    site.write('bin/bandwidth', 'x');
+    site.write('net.d/10-podwire.conflist', '{"name":"n","plugins":[{"type":"ptp"}]}');
+    expect(await remove()).toEqual([join(site.bin, 'podwire-ipam')]);
+    expect(Object.keys(site.state())).toEqual(['bin/bandwidth', 'bin/podwire', 'net.d/10-podwire.conflist']);
+    expect(site.messages.filter((message) => message.endsWith('is not Podwire’s, and stays'))).toHaveLength(2);
+  });
+});

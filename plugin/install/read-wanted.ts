@@ -1,0 +1,82 @@
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Logger } from '@podwire/shared/runtime/log';
+
+import type { InstallSettings } from './settings.js';
+import { adapted, requireConflist, type Conflist } from './wanted/conflist.js';
+import { meaninglessPlaceholders, placeholderValues } from './wanted/placeholder-values.js';
+import { BINARY_NAMES, isShim } from './wanted/shim-file.js';
+import { fillPlaceholders } from './wanted/template.js';
+import type { Wanted } from './wanted/wanted.js';
+
+export interface WantedSources {
+  readonly settings: InstallSettings;
+  readonly env: Readonly<Record<string, string | undefined>>;
+  /** Folder of the package, which has the shipped shim and network configuration. */
+  readonly packageFolder: string;
+  readonly log: Logger;
+}
+
+/**
+ * Gathers what is to be installed.
+ * @throws Failure INSTALL_REFUSED when the shim was not built, or the network configuration is none; INSTALL_IO when a file
+ *   cannot be read
+ */
+export async function readWanted(sources: WantedSources): Promise<Wanted> {
+  const { settings, log } = sources;
+  const unknown = settings.skippedBinaries.filter((name) => name !== '' && !BINARY_NAMES.some((own) => own === name));
+  if (unknown.length > 0)
+    log.warn(`SKIP_CNI_BINARIES has no effect on ${unknown.join(', ')}: Podwire installs no such program`);
+  return {
+    binaryDirectory: join('/', settings.root, settings.binaryDirectory),
+    configDirectory: join('/', settings.root, settings.configDirectory),
+    runtimeBinaryDirectory: settings.binaryDirectory,
+    shim: await readShim(sources),
+    binaries: BINARY_NAMES.filter((name) => !settings.skippedBinaries.includes(name)),
+    updatesBinaries: settings.updatesBinaries,
+    conflistName: settings.conflistName,
+    conflist: await readWantedConflist(sources),
+    conflistMode: settings.conflistMode,
+    oldConfName: settings.oldConfName === '' ? undefined : settings.oldConfName,
+  };
+}
+
+async function readShim({ settings, packageFolder }: WantedSources): Promise<Buffer> {
+  const path = settings.shimFile === '' ? join(packageFolder, 'shim', 'build', 'podwire') : settings.shimFile;
+  const bytes = await read(path, 'the shim', 'build it (npm run build:native), or set PODWIRE_INSTALL_SHIM');
+  if (isShim(bytes)) return bytes;
+  throw new Failure('INSTALL_REFUSED', `${path} is not Podwire’s shim: build it, or correct PODWIRE_INSTALL_SHIM`);
+}
+
+async function readWantedConflist({ settings, env, packageFolder, log }: WantedSources): Promise<Conflist> {
+  const { templateFile, template, mtuBytes, nodeName, logLevel } = settings;
+  if (templateFile === '' && template === '') {
+    const path = join(packageFolder, 'conflist', '10-podwire.conflist');
+    const text = await read(path, 'the shipped network configuration', 'install the package again');
+    return adapted(requireConflist(text.toString(), path), { mtuBytes, nodeName });
+  }
+  if (templateFile !== '' && template !== '') {
+    log.warn('CNI_NETWORK_CONFIG has no effect beside CNI_NETWORK_CONFIG_FILE');
+  }
+  const source = templateFile === '' ? 'CNI_NETWORK_CONFIG' : `CNI_NETWORK_CONFIG_FILE (${templateFile})`;
+  const text =
+    templateFile === ''
+      ? template
+      : (await read(templateFile, 'the network configuration', 'correct CNI_NETWORK_CONFIG_FILE')).toString();
+  const empty = meaninglessPlaceholders(text);
+  if (empty.length > 0) {
+    log.warn(`${source} has placeholders that mean nothing to Podwire, and get no value: ${empty.join(', ')}`);
+  }
+  return requireConflist(fillPlaceholders(text, placeholderValues({ mtuBytes, nodeName, logLevel, env })), source);
+}
+
+async function read(path: string, what: string, next: string): Promise<Buffer> {
+  try {
+    return await readFile(path);
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    throw new Failure('INSTALL_IO', `cannot read ${what} (${reason}): ${next}`, { cause: error });
+  }
+}

@@ -1,0 +1,82 @@
+import { expect, test } from 'vitest';
+
+import { INSTALL_SETTINGS, meaninglessVariables, MEANINGLESS_VARIABLES, readInstallSettings } from './settings.js';
+
+test('nothing has to be set', () => {
+  expect(readInstallSettings({})).toEqual({
+    binaryDirectory: '/opt/cni/bin',
+    configDirectory: '/etc/cni/net.d',
+    conflistName: '10-podwire.conflist',
+    oldConfName: '',
+    template: '',
+    templateFile: '',
+    mtuBytes: 0,
+    nodeName: '',
+    skippedBinaries: [''],
+    updatesBinaries: true,
+    stays: false,
+    logLevel: 'info',
+    root: '',
+    shimFile: '',
+    waitMs: 60_000,
+    checkIntervalMs: 10_000,
+    conflistMode: 0o600,
+  });
+});
+
+test('what a manifest of Calico sets is understood', () => {
+  const env = {
+    CNI_CONF_NAME: '10-calico.conflist',
+    CNI_NET_DIR: '/etc/cni/net.d',
+    CNI_MTU: '1440',
+    KUBERNETES_NODE_NAME: 'a',
+    SLEEP: 'false',
+    UPDATE_CNI_BINARIES: 'false',
+    SKIP_CNI_BINARIES: 'bandwidth, podwire-ipam',
+    LOG_LEVEL: 'Warning',
+    DATASTORE_TYPE: 'kubernetes',
+    ETCD_ENDPOINTS: '',
+  };
+  expect(readInstallSettings(env)).toMatchObject({
+    conflistName: '10-calico.conflist',
+    mtuBytes: 1440,
+    skippedBinaries: ['bandwidth', 'podwire-ipam'],
+    updatesBinaries: false,
+    logLevel: 'warn',
+  });
+  expect(meaninglessVariables(env)).toEqual(['DATASTORE_TYPE']);
+});
+
+test('nonsense is refused, all of it at once, and so is what nobody knows', () => {
+  const wrong: Record<string, string> = {
+    CNI_BIN_DIR: 'opt',
+    CNI_NET_DIR: 'etc',
+    CNI_CONF_NAME: '../x.conflist',
+    CNI_OLD_CONF_NAME: 'a/b',
+    CNI_NETWORK_CONFIG_FILE: 'x',
+    CNI_MTU: '65536',
+    SLEEP: 'yes',
+    UPDATE_CNI_BINARIES: '1',
+    LOG_LEVEL: 'loud',
+    PODWIRE_INSTALL_ROOT: 'host',
+    PODWIRE_INSTALL_SHIM: 'podwire',
+    PODWIRE_INSTALL_WAIT_MS: '-1',
+    PODWIRE_INSTALL_CHECK_INTERVAL_MS: '1',
+    PODWIRE_INSTALL_CONFLIST_MODE: '0666',
+    PODWIRE_INSTALL_COLOUR: 'green',
+  };
+  const refusals = Object.keys(wrong).map((name) => expect.objectContaining({ field: name }));
+  expect(() => readInstallSettings(wrong)).toThrow(
+    expect.objectContaining({ code: 'INVALID_SETTINGS', violations: expect.arrayContaining(refusals) }),
+  );
+});
+
+test.each(['10-podwire.conf', '.10.conflist', 'conflist', ''.padStart(3, '/')])('%s is no name of a list', (name) => {
+  expect(() => readInstallSettings({ CNI_CONF_NAME: name })).toThrow(/CNI_CONF_NAME/);
+});
+
+test('no setting is meaningless, and no variable is there twice', () => {
+  const variables = Object.values(INSTALL_SETTINGS).map(({ variable }) => variable);
+  const all = [...variables, ...MEANINGLESS_VARIABLES];
+  expect(new Set(all).size).toBe(all.length);
+});

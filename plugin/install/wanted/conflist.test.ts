@@ -1,0 +1,135 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+
+import {
+  adapted,
+  foreignTypes,
+  merged,
+  readConflist,
+  requireConflist,
+  statusRequest,
+  writeConflist,
+} from './conflist.js';
+
+const list = (...types: string[]) => ({ name: 'net', plugins: types.map((type) => ({ type })) });
+const typesOf = (conflist: { plugins: { type: string }[] }) => conflist.plugins.map(({ type }) => type).join(' ');
+
+describe('what a file holds', () => {
+  test.each([
+    ['', { kind: 'unreadable' }],
+    ['{"name":"n","plu', { kind: 'unreadable' }],
+    ['[]', { kind: 'unreadable' }],
+    ['{"name":"n","plugins":[]}', { kind: 'unreadable' }],
+    ['{"type":"bridge"}', { kind: 'foreign', types: ['bridge'] }],
+    ['{"type":"podwire"}', { kind: 'foreign', types: ['podwire'] }],
+    [
+      '{"name":"n","plugins":[{"type":"calico"},{"type":"portmap"}]}',
+      { kind: 'foreign', types: ['calico', 'portmap'] },
+    ],
+  ])('%s', (text, expected) => expect(readConflist(text)).toEqual(expected));
+
+  test('ours, with every key', () => {
+    const conflist = { name: 'n', disableGC: true, plugins: [{ type: 'podwire', mtu: 9 }] };
+    expect(readConflist(JSON.stringify(conflist))).toEqual({ kind: 'ours', conflist });
+  });
+});
+
+describe('what is to be installed', () => {
+  test.each([
+    ['{', 'is not JSON'],
+    ['{"type":"podwire","name":"n"}', 'is no list of plugins'],
+    ['{"name":"n","plugins":[{"mtu":1}]}', 'plugins.0.type'],
+    ['{"name":"n","plugins":[{"type":"calico"}]}', 'has 0 plugins of type podwire'],
+    ['{"name":"n","plugins":[{"type":"podwire"},{"type":"podwire"}]}', 'has 2 plugins of type podwire'],
+  ])('%s is refused: %s', (text, reason) => {
+    expect(() => requireConflist(text, 'CNI_NETWORK_CONFIG')).toThrow(
+      expect.objectContaining({ code: 'INSTALL_REFUSED', message: expect.stringContaining(reason) }),
+    );
+  });
+
+  test('the shipped one takes an MTU and a node name', () => {
+    const shipped = list('podwire', 'portmap');
+    expect(adapted(shipped, { mtuBytes: 0, nodeName: '' })).toEqual(shipped);
+    expect(adapted(shipped, { mtuBytes: 1400, nodeName: 'a' }).plugins).toEqual([
+      { type: 'podwire', mtu: 1400, nodename: 'a' },
+      { type: 'portmap' },
+    ]);
+  });
+
+  test('STATUS is asked for in the version that has it', () => {
+    const conflist = { cniVersion: '1.0.0', name: 'n', plugins: [{ type: 'x' }, { type: 'podwire', socket: '/s' }] };
+    expect(JSON.parse(statusRequest(conflist))).toEqual({
+      type: 'podwire',
+      socket: '/s',
+      name: 'n',
+      cniVersion: '1.1.0',
+    });
+  });
+});
+
+describe('chain members of others', () => {
+  test.each([
+    ['podwire', 'podwire bandwidth', 'podwire bandwidth'],
+    ['podwire portmap', 'podwire bandwidth portmap', 'podwire bandwidth portmap'],
+    ['podwire portmap', 'podwire portmap linkerd-cni', 'podwire portmap linkerd-cni'],
+    ['podwire', 'tuning podwire tuning', 'tuning podwire tuning'],
+    ['podwire portmap', 'podwire', 'podwire portmap'],
+    ['podwire', 'a b podwire c d', 'a b podwire c d'],
+    ['x podwire', 'podwire a x b', 'x b podwire a'],
+  ])('%s over %s is %s', (wanted, existing, expected) => {
+    const result = merged(list(...wanted.split(' ')), list(...existing.split(' ')));
+    expect(typesOf(result)).toBe(expected);
+    expect(foreignTypes(list(...wanted.split(' ')), result)).toEqual(
+      expected.split(' ').filter((type) => !wanted.split(' ').includes(type)),
+    );
+  });
+
+  test('keep all their keys; our own keys are ours', () => {
+    const existing = {
+      cniVersion: '0.3.1',
+      cniVersions: ['0.3.1'],
+      name: 'old',
+      disableCheck: true,
+      plugins: [
+        { type: 'podwire', mtu: 1 },
+        { type: 'bandwidth', capabilities: { bandwidth: true } },
+      ],
+    };
+    expect(merged({ cniVersion: '1.0.0', name: 'net', plugins: [{ type: 'podwire', mtu: 2 }] }, existing)).toEqual({
+      cniVersion: '1.0.0',
+      name: 'net',
+      disableCheck: true,
+      plugins: [
+        { type: 'podwire', mtu: 2 },
+        { type: 'bandwidth', capabilities: { bandwidth: true } },
+      ],
+    });
+  });
+
+  test('merging twice changes nothing, loses nobody, and keeps the order of ours and of theirs behind each', () => {
+    const own = fc.constantFrom('podwire', 'podwire portmap', 'tuning podwire', 'tuning podwire portmap');
+    const any = fc.array(fc.constantFrom('podwire', 'portmap', 'tuning', 'a', 'b', 'c'), {
+      minLength: 1,
+      maxLength: 8,
+    });
+    fc.assert(
+      fc.property(own, any, (wantedTypes, existingTypes) => {
+        const wanted = list(...wantedTypes.split(' '));
+        const once = merged(wanted, list(...existingTypes));
+        expect(merged(wanted, once)).toEqual(once);
+        const ours = once.plugins.map(({ type }) => type).filter((type) => wantedTypes.split(' ').includes(type));
+        expect(ours.join(' ')).toBe(wantedTypes);
+        const theirs = (types: string[]) => types.filter((type) => !wantedTypes.split(' ').includes(type)).sort();
+        expect(theirs(once.plugins.map(({ type }) => type))).toEqual(theirs(existingTypes));
+      }),
+    );
+  });
+});
+
+test('what is written is read as it was, versions first', () => {
+  const conflist = { plugins: [{ type: 'podwire' }], disableGC: true, name: 'n', cniVersion: '1.0.0' };
+  const text = writeConflist(conflist);
+  expect(readConflist(text)).toEqual({ kind: 'ours', conflist });
+  expect(text).toMatch(/^{\n {2}"cniVersion": "1.0.0",\n {2}"name": "n",\n/);
+  expect(text.endsWith('}\n')).toBe(true);
+});
