@@ -234,6 +234,18 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'The node’s state directory cannot be read or written.',
   },
+  INSTALL_REFUSED: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'What is to be installed cannot be used, or something in its place is not Podwire’s.',
+  },
+  INSTALL_IO: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'A file of the installation cannot be read or written.',
+  },
   TOO_MANY_STREAMS: {
     status: status.RESOURCE_EXHAUSTED,
     cni: 11,
@@ -259,6 +271,18 @@ export const FAILURE_CODES = {
     cni: 105,
     retryable: false,
     about: 'The other side is of a release that lacks the method.',
+  },
+  NOT_READY: {
+    status: status.UNAVAILABLE,
+    cni: 50,
+    retryable: true,
+    about: 'STATUS: an ADD would fail; the message says why.',
+  },
+  PODS_AT_RISK: {
+    status: status.FAILED_PRECONDITION,
+    cni: 51,
+    retryable: true,
+    about: 'STATUS: the node cannot keep account of what it deletes.',
   },
   INVALID_SETTINGS: {
     status: status.FAILED_PRECONDITION,
