@@ -9,6 +9,9 @@ import { addressMethod, interfacePatterns, portRange } from './setting-forms.js'
 /** Prefix of the environment variables that are settings of podwire-dataplane. */
 const PREFIX = 'PODWIRE_DATAPLANE_';
 
+/** The routing has names of its own. */
+const ROUTING_PREFIXES = ['PODWIRE_ROUTING', 'PODWIRE_BIRD_'];
+
 /** What Kubernetes calls nodes: an RFC 1123 subdomain of at most 253 bytes. */
 const NODE_NAME = /^(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$/;
 
@@ -141,5 +144,10 @@ export type Config = SettingValues<ReturnType<typeof dataplaneSettings>>;
  * @throws Failure INVALID_SETTINGS that lists every unknown variable and every nonsense value
  */
 export function readConfig(env: Readonly<Record<string, string | undefined>>, hostName: string): Config {
-  return readSettings({ settings: dataplaneSettings(hostName), prefix: PREFIX, env });
+  return readSettings({
+    settings: dataplaneSettings(hostName),
+    prefix: PREFIX,
+    furtherPrefixes: ROUTING_PREFIXES,
+    env,
+  });
 }

@@ -61,6 +61,8 @@ export class Stack {
       // On the loopback, which no choice of its own would take.
       PODWIRE_DATAPLANE_NODE_IPV4: `${NODE_ADDRESS}/32`,
       PODWIRE_DATAPLANE_STATE_DIRECTORY: join(this.folder, 'run', 'attachments'),
+      PODWIRE_BIRD_CONFIG_FILE: join(this.folder, 'run', 'bird.conf'),
+      PODWIRE_BIRD_CONTROL_SOCKET: join(this.folder, 'run', 'bird.ctl'),
       PODWIRE_PLUGIN_SOCKET: this.sockets.plugin,
       PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${this.sockets.ipam}`,
       PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${this.sockets.dataplane}`,

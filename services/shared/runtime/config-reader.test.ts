@@ -113,12 +113,22 @@ describe('refusal', () => {
     expect(refusal({ [variable]: '' }).violations).toHaveLength(1);
   });
 
-  test.each(['PODWIRE_DATAPLANE_LISTEN', 'PODWIRE_PLUGIN_NO_SUCH', 'podwire_ipam_listen', 'MY_PODWIRE_IPAM_X'])(
-    '%s is none of this process’s business',
-    (variable) => {
-      expect(read({ [variable]: '?' })).toEqual(DEFAULTS);
-    },
-  );
+  test.each([
+    'PODWIRE_DATAPLANE_LISTEN',
+    'PODWIRE_PLUGIN_NO_SUCH',
+    'PODWIRE_ROUTING',
+    'PODWIRE_BIRD_RUN',
+    'podwire_ipam_listen',
+    'MY_PODWIRE_IPAM_X',
+  ])('%s is none of this process’s business', (variable) => {
+    expect(read({ [variable]: '?' })).toEqual(DEFAULTS);
+  });
+
+  test('a process with further prefixes refuses what is misspelled under them', () => {
+    const source = { settings, prefix: 'PODWIRE_IPAM_', furtherPrefixes: ['PODWIRE_BIRD_'] };
+    const env = { PODWIRE_BIRD_RNU: 'child', PODWIRE_ROUTING: 'bird' };
+    expect(() => readSettings({ ...source, env })).toThrow(/PODWIRE_BIRD_RNU is no setting/);
+  });
 
   // As the kubelet sets them for the Services podwire-ipam and podwire of the pod's namespace.
   test.each([

@@ -24,12 +24,21 @@ export interface SettingsSource<Declared extends Settings> {
   readonly settings: Declared;
   /** Variables with this prefix belong to the process; one that is not declared is refused as a misspelling. */
   readonly prefix: string;
+  /** Further beginnings of the process's variables. Default: none. */
+  readonly furtherPrefixes?: readonly string[];
   readonly env: Readonly<Record<string, string | undefined>>;
 }
 
 /** Variables that begin like a setting of Podwire have to be one of some process. */
 const PROJECT_PREFIX = 'PODWIRE_';
-const PROCESS_PREFIXES = ['PODWIRE_IPAM_', 'PODWIRE_DATAPLANE_', 'PODWIRE_PLUGIN_', 'PODWIRE_INSTALL_'];
+const PROCESS_PREFIXES = [
+  'PODWIRE_IPAM_',
+  'PODWIRE_DATAPLANE_',
+  'PODWIRE_ROUTING',
+  'PODWIRE_BIRD_',
+  'PODWIRE_PLUGIN_',
+  'PODWIRE_INSTALL_',
+];
 
 /**
  * What the kubelet adds to every container for a Service in its namespace (Kubernetes, "Environment variables" of Services). Beside
@@ -57,12 +66,17 @@ export function readSettings(source: SettingsSource<Settings>): Record<string, u
   return Object.fromEntries(values);
 }
 
-function unknownVariables({ settings, prefix, env }: SettingsSource<Settings>): Violation[] {
+function unknownVariables({ settings, prefix, furtherPrefixes = [], env }: SettingsSource<Settings>): Violation[] {
   const declared = Object.values(settings).map((setting) => setting.variable);
+  const begins = (variable: string, prefixes: readonly string[]) => prefixes.some((each) => variable.startsWith(each));
   const ours = (variable: string) =>
-    variable.startsWith(prefix) ||
-    (variable.startsWith(PROJECT_PREFIX) && !PROCESS_PREFIXES.some((other) => variable.startsWith(other)));
+    begins(variable, [prefix, ...furtherPrefixes]) ||
+    (variable.startsWith(PROJECT_PREFIX) && !begins(variable, PROCESS_PREFIXES));
   return Object.keys(env)
     .filter((variable) => ours(variable) && !declared.includes(variable) && !SERVICE_LINK.test(variable))
-    .map((field) => ({ field, reason: `is no setting of this release; the settings are ${declared.join(', ')}` }));
+    .map((field, place) => {
+      // Once is enough to look it up in.
+      const list = place === 0 ? `; the settings are ${declared.join(', ')}` : '';
+      return { field, reason: `is no setting of this release${list}` };
+    });
 }

@@ -1,0 +1,113 @@
+import { expect } from 'vitest';
+
+import { AddressServer, seenAddress } from '../support/address-server.js';
+import { Cluster, type ClusterOptions, type Node } from '../support/cluster.js';
+import { callCni, makePod, removePod, type Pod } from '../support/pods.js';
+import { pings } from '../support/programs.js';
+
+/** Pods of clusters: made through the shim, and looked at by what reaches them. */
+
+export interface Wired {
+  readonly name: string;
+  readonly pod: Pod;
+  /** IPv4 before IPv6. */
+  readonly addresses: readonly string[];
+}
+
+interface CniResult {
+  readonly ips: readonly { readonly address: string }[];
+}
+
+/** What a test made, last first. */
+const cleanups: (() => unknown)[] = [];
+
+/** After each test. */
+export async function cleanUp(): Promise<void> {
+  for (const remove of cleanups.splice(0).reverse()) await remove();
+}
+
+export async function startCluster(options: ClusterOptions, pools: readonly object[]): Promise<Cluster> {
+  const made = new Cluster(options);
+  cleanups.push(() => made.destroy());
+  await made.start(pools);
+  return made;
+}
+
+let pods = 0;
+
+/**
+ * A pod on a node. While the node is being registered, an ADD is told to come again.
+ * @param families - how many it has addresses of
+ */
+export async function wire({ name, stack }: Node, families = 1): Promise<Wired> {
+  const pod = makePod(`nodes-${pods++}`);
+  cleanups.push(() => removePod(pod));
+  const both = { ipam: { type: 'podwire-ipam', assign_ipv4: 'true', assign_ipv6: 'true' } };
+  const config = families > 1 ? both : {};
+  const add = () => callCni({ command: 'ADD', pod, socket: stack.sockets.plugin, config });
+  let answer = await add();
+  await expect
+    .poll(
+      async () => {
+        if (answer.exitCode !== 0) answer = await add();
+        return { ...answer, stdout: answer.exitCode === 0 ? '' : answer.stdout };
+      },
+      { timeout: 60_000, interval: 500 },
+    )
+    .toEqual({ exitCode: 0, stdout: '', stderr: '' });
+  const { ips }: CniResult = JSON.parse(answer.stdout);
+  return { name, pod, addresses: ips.map(({ address }) => address.split('/')[0]!) };
+}
+
+/** Every pair that does not reach each other, `node-1 → node-2 10.65.1.2`. */
+export function silentPairs(wired: readonly Wired[]): string[] {
+  return wired.flatMap((from) =>
+    wired
+      .filter((to) => to !== from)
+      .flatMap((to) =>
+        to.addresses
+          .filter((address) => !pings(address, from.pod.netns))
+          .map((address) => `${from.name} → ${to.name} ${address}`),
+      ),
+  );
+}
+
+/** Routes come once every node knows of every block. */
+export async function expectAllToReachEachOther(wired: readonly Wired[]): Promise<void> {
+  await expect.poll(() => silentPairs(wired), { timeout: 90_000, interval: 500 }).toEqual([]);
+}
+
+/** Outside nobody sees a pod's address, between pods everybody does. */
+export async function expectAddressesSeen(
+  { nodes, outside, outsideNetns }: Cluster,
+  wired: readonly Wired[],
+): Promise<void> {
+  const [first, ...others] = wired;
+  for (const netns of [outsideNetns, first!.pod.netns]) {
+    const server = await AddressServer.start(netns);
+    cleanups.push(() => server.stop());
+  }
+  const outsideAddresses = [outside.ipv4, outside.ipv6].slice(0, first!.addresses.length);
+  for (const [index, { pod }] of wired.entries()) {
+    const { ipv4, ipv6 } = nodes[index]!;
+    const seen = outsideAddresses.map((address) => seenAddress(address, pod.netns));
+    expect(seen).toEqual([ipv4, ipv6].slice(0, seen.length));
+  }
+  for (const { pod, addresses } of others) {
+    expect(first!.addresses.map((address) => seenAddress(address, pod.netns))).toEqual(addresses);
+  }
+}
+
+/** Podwire's routes of a node, one a line, in their order. */
+export function routesOf({ stack }: Node): string[] {
+  const lines = ['-4', '-6'].flatMap((family) => stack.ip(family, 'route', 'show', 'proto', '87').split('\n'));
+  return lines
+    .map((line) => line.trim())
+    .filter((line) => line !== '')
+    .sort();
+}
+
+export const IPV4_POOL = { name: 'pods', cidr: '10.65.0.0/16', natOutgoing: true };
+export const IPV6_POOL = { name: 'pods-6', cidr: 'fd65::/48', natOutgoing: true };
+export const VXLAN_ALWAYS = { vxlanMode: 'ENCAPSULATION_MODE_ALWAYS' };
+export const VXLAN_CROSS_SUBNET = { vxlanMode: 'ENCAPSULATION_MODE_CROSS_SUBNET' };
