@@ -10,14 +10,24 @@ export interface NetnsIdentity {
   readonly inode: bigint;
 }
 
+/** Which boot of the machine this is. */
+export interface Boot {
+  readonly id: string;
+  /** Epoch milliseconds, to the second. */
+  readonly startedAtMs: number;
+}
+
 /** Looks at network namespaces. */
 export interface NetnsReader {
+  readonly boot: Boot;
   /**
    * Identity of the network namespace at a path.
    * @throws Failure INVALID_NETNS when the path is missing, is no network namespace, or is the node's own
    */
   identify(path: string): NetnsIdentity;
 }
+
+const MS_PER_SECOND = 1000;
 
 /** What statfs(2) calls the file system of namespaces (NSFS_MAGIC, linux/magic.h). */
 const NSFS_MAGIC = 0x6e736673n;
@@ -30,8 +40,10 @@ const NSFS_MAGIC = 0x6e736673n;
  */
 export function nodeNetnsReader(): NetnsReader {
   const bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
+  const startedAtSeconds = Number(/^btime (\d+)$/m.exec(readFileSync('/proc/stat', 'utf8'))?.[1]);
   const own = statSync('/proc/self/ns/net', { bigint: true });
   return {
+    boot: { id: bootId, startedAtMs: startedAtSeconds * MS_PER_SECOND },
     identify(path) {
       const found = look(path);
       if (!found.isNamespace)

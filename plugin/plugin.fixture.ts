@@ -9,14 +9,25 @@ import { Peer } from '@podwire/shared/rpc/client';
 import type { RpcServer } from '@podwire/shared/rpc/server';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
+import { expect, vi } from 'vitest';
 
 import { dataplaneClient } from './clients/dataplane.js';
 import { FakeDataplane, FakeIpam, Script, serve } from './clients/fake-services.fixture.js';
 import { ipamClient } from './clients/ipam.js';
+import { dataplaneUpkeep, ipamUpkeep } from './clients/upkeep.js';
 import type { Variables } from './cni/environment.js';
+import type { Tools } from './commands/tools.js';
+import { JournalEvents } from './journal/events.js';
+import { Journal } from './journal/journal.js';
+import { KnownAllocations } from './journal/known-allocations.js';
+import { MemoryJournalStore } from './journal/memory-store.js';
+import type { Replay } from './journal/replay.js';
 import type { NetnsReader } from './netns.js';
+import { Readiness } from './readiness.js';
+import { Notices } from './notices.js';
 import type { CniRequest } from './request.js';
 import { run, type CniAnswer, type RunOptions } from './run.js';
+import { makeReplay } from './service.js';
 import { Turns } from './turns.js';
 
 export const BOOT_ID = '11111111-2222-4333-8444-555555555555';
@@ -27,7 +38,11 @@ export const NAMESPACES: Readonly<Record<string, bigint>> = {
   '/run/netns/other': 4026532002n,
 };
 
+/** When the machine of these tests was booted. */
+export const BOOTED_AT_MS = 1_700_000_000_000;
+
 const namespaces: NetnsReader = {
+  boot: { id: BOOT_ID, startedAtMs: BOOTED_AT_MS },
   identify(path) {
     const inode = NAMESPACES[path];
     if (inode === undefined) throw new Failure('INVALID_NETNS', `CNI_NETNS ${path} does not exist`);
@@ -77,35 +92,68 @@ export class Plugin {
   readonly dataplane = new FakeDataplane();
   readonly record = recordingLog();
   readonly options: RunOptions;
+  /** What outlives the process of the plugin. */
+  readonly store: MemoryJournalStore;
+  readonly #replay: Replay;
   readonly #peers: readonly Peer[];
   #servers: RpcServer[] = [];
 
-  constructor({ timeoutMs = 2_000, cleanUpTimeoutMs = 2_000, netns = namespaces } = {}) {
+  constructor({
+    timeoutMs = 2_000,
+    cleanUpTimeoutMs = 2_000,
+    delServiceTimeoutMs = 1_000,
+    netns = namespaces,
+    store = new MemoryJournalStore(),
+  } = {}) {
     const ipam = new Peer('podwire-ipam', this.address('ipam'));
     const dataplane = new Peer('podwire-dataplane', this.address('dataplane'));
     this.#peers = [ipam, dataplane];
     const surroundings = { clock: systemClock, random: () => 0.5 };
-    this.options = {
-      tools: {
-        ipam: ipamClient({ peer: ipam, ...surroundings }),
-        dataplane: dataplaneClient({ peer: dataplane, ...surroundings }),
-        netns,
-        nodeName: 'node-1',
-        clock: systemClock,
-        log: this.record.log,
-        cleanUpTimeoutMs,
+    const { log } = this.record;
+    this.store = store;
+    const events = new JournalEvents(log);
+    const tools: Tools = {
+      ipam: ipamClient({ peer: ipam, ...surroundings }),
+      dataplane: dataplaneClient({ peer: dataplane, ...surroundings }),
+      upkeep: {
+        ipam: ipamUpkeep({ peer: ipam, ...surroundings }),
+        dataplane: dataplaneUpkeep({ peer: dataplane, ...surroundings }),
       },
-      turns: new Turns(systemClock),
-      timeoutMs: { ADD: timeoutMs, CHECK: timeoutMs, DEL: timeoutMs },
+      journal: new Journal({ store, maxEntriesCount: 100, clock: systemClock, events }),
+      knownAllocations: new KnownAllocations(),
+      netns,
+      nodeName: 'node-1',
+      clock: systemClock,
+      log,
+      notices: new Notices(log),
+      cleanUpTimeoutMs,
+      delServiceTimeoutMs,
     };
+    const turns = new Turns(systemClock);
+    const readiness = new Readiness(tools);
+    const limits = { ADD: timeoutMs, CHECK: timeoutMs, DEL: timeoutMs, GC: timeoutMs };
+    this.options = { tools, turns, timeoutMs: limits, readiness };
+    this.#replay = makeReplay(tools, turns, { log, ...surroundings });
+  }
+
+  get journal(): Journal {
+    return this.options.tools.journal;
+  }
+
+  /** Does what the journal says, as the resident does while it runs. */
+  async replayed(): Promise<void> {
+    this.#replay.hurry();
+    await vi.waitFor(() => expect(this.journal.isIdle).toBe(true), { interval: 5, timeout: 20_000 });
   }
 
   address(service: 'ipam' | 'dataplane'): string {
     return `unix:${join(this.folder, `${service}.sock`)}`;
   }
 
+  /** @param services - those to start; both when there is none */
   async start(...services: readonly ('ipam' | 'dataplane')[]): Promise<this> {
     const { script } = this;
+    await this.journal.load();
     const log = recordingLog().log;
     for (const service of services.length > 0 ? services : (['ipam', 'dataplane'] as const)) {
       this.#servers.push(await serve(this.address(service), { fake: this[service], script, log }));
@@ -119,6 +167,7 @@ export class Plugin {
   }
 
   async end(): Promise<void> {
+    await this.#replay.stop();
     for (const peer of this.#peers) peer.close();
     await this.stopServices();
     rmSync(this.folder, { recursive: true });

@@ -15,7 +15,8 @@ import { status } from './commands/status.js';
 import type { CommandTools, Tools } from './commands/tools.js';
 import { version } from './commands/version.js';
 import { readDelRequest, readPodRequest, type AttachmentRequest, type CniRequest } from './request.js';
-import type { Turn, Turns } from './turns.js';
+import type { Readiness } from './readiness.js';
+import type { Turns } from './turns.js';
 
 /** What the plugin's executable prints on standard output, and how it exits. */
 export interface CniAnswer {
@@ -28,8 +29,12 @@ export interface RunOptions {
   readonly tools: Tools;
   readonly turns: Turns;
   /** Time for a command from its arrival, waiting for its turn included, in milliseconds. */
-  readonly timeoutMs: Readonly<Record<Turn['command'], number>>;
+  readonly timeoutMs: Readonly<Record<TimedCommand, number>>;
+  readonly readiness: Readiness;
 }
+
+/** The commands that have a time limit of their own; STATUS has its own, and VERSION waits for nobody. */
+type TimedCommand = 'ADD' | 'CHECK' | 'DEL' | 'GC';
 
 /** One command on its way. */
 interface Call extends RunOptions {
@@ -65,16 +70,24 @@ async function dispatch(call: Call): Promise<CniAnswer> {
     case 'DEL':
       return attend({ command, request: readDelRequest(request), work: del }, call);
     case 'GC':
-      return gc(request.configuration);
+      return collect(call);
     case 'STATUS':
-      return status(request.configuration);
+      return success(await status(request, call.readiness));
     case 'VERSION':
       return success(version());
   }
 }
 
+async function collect({ request, tools, turns, timeoutMs }: Call): Promise<CniAnswer> {
+  const arrivedMs = tools.clock.nowMs();
+  const limits = { deadlineMs: arrivedMs + timeoutMs.GC, signal: request.cancel.signal };
+  await gc(request, { ...tools, limits }, turns);
+  tools.log.info({ elapsed_ms: tools.clock.nowMs() - arrivedMs }, 'GC done');
+  return success(undefined);
+}
+
 interface Job<Request extends AttachmentRequest> {
-  readonly command: Turn['command'];
+  readonly command: 'ADD' | 'CHECK' | 'DEL';
   readonly request: Request;
   readonly work: (request: Request, tools: CommandTools) => Promise<object | undefined>;
 }

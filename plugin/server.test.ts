@@ -5,8 +5,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
+import type { JournalEntry } from './journal/entry.js';
 import { recordingLog } from './plugin.fixture.js';
 import type { CniRequest } from './request.js';
 import type { CniAnswer } from './run.js';
@@ -21,16 +23,22 @@ let server: CniServer;
 let requests: CniRequest[];
 let answer: (request: CniRequest) => Promise<CniAnswer>;
 let record: ReturnType<typeof recordingLog>;
+let clock: ManualClock;
+let waiting: JournalEntry[];
 
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'podwire-server-'));
   path = join(folder, 'cni.sock');
   requests = [];
+  clock = new ManualClock();
+  waiting = [];
   record = recordingLog();
   answer = () => Promise.resolve({ exitCode: 0, stdout: '{}\n' });
   server = new CniServer({
     path,
     log: record.log,
+    clock,
+    journal: () => waiting,
     nowNs: () => ARRIVED_NS,
     requestTimeoutMs: 300,
     run: (request) => {

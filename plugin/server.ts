@@ -5,22 +5,31 @@ import {
   type Server,
   type ServerResponse,
 } from 'node:http';
+import { dirname, join } from 'node:path';
 import type { Duplex } from 'node:stream';
+import { setImmediate } from 'node:timers/promises';
 
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { prepareSocket, restrictSocket } from '@podwire/shared/rpc/listen';
+import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
 import { VARIABLES, type Variable, type Variables } from './cni/environment.js';
 import { cniErrorOf } from './cni/error.js';
 import { OWN_VERSION } from './cni/version.js';
+import type { JournalEntry } from './journal/entry.js';
 import type { CniRequest } from './request.js';
 import type { CniAnswer } from './run.js';
+import { isSameFile, putInPlace, removeOwn, socketAt, type SocketFile } from './socket-owner.js';
 
 export interface CniServerOptions {
   /** Absolute path of the unix socket. */
   readonly path: string;
   readonly log: Logger;
+  readonly clock: Clock;
+  /** What waits in the node's journal, oldest first. */
+  readonly journal: () => readonly JournalEntry[];
   /** Carries out a command; does not throw. */
   readonly run: (request: CniRequest) => Promise<CniAnswer>;
   /** Wall clock in epoch nanoseconds. */
@@ -31,6 +40,15 @@ export interface CniServerOptions {
 
 /** As much as the shim sends (kMaxConfigurationBytes, shim/src/protocol.h). */
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
+
+/** How soon a socket that somebody removed is there again, in milliseconds: well within what the shim waits. */
+const SOCKET_CHECK_MS = 1000;
+
+/** Name beside the socket under which it is bound: closing removes that name, and not what is in place by then. */
+const BOUND_NAME = '.listening';
+
+/** Rounds of the event loop in which connections are accepted that were made before the socket was taken away. */
+const ACCEPT_ROUNDS = 4;
 
 /** How often in a request's time it is looked after. */
 const CHECKS_PER_TIMEOUT = 10;
@@ -48,50 +66,99 @@ const HEADER: Readonly<Record<Variable, string>> = {
 /**
  * The resident's side of the protocol with the shim: HTTP/1.1 on a unix socket that is root's alone. `POST /cni` carries the CNI
  * variables as headers and the network configuration as its body. It is answered with 200 and the result, or with another status
- * and a CNI error object. `GET /healthz` is answered with 200 while requests are taken.
+ * and a CNI error object. `GET /healthz` is answered with 200 while requests are taken, `GET /journal` with what waits in the journal.
  *
  * What can go wrong here: the caller dies at any moment, sends garbage, or never ends its request. None of that may end the
- * process or leave a caller without an answer; and what an ADD began for a caller that died has to be undone.
+ * process or leave a caller without an answer; and what an ADD began for a caller that died has to be undone. Somebody may clean the
+ * directory: a socket that is gone is made anew. A socket that another process put in its place is left to that.
  */
 export class CniServer {
   readonly #options: CniServerOptions;
-  readonly #server: Server;
+  readonly #servers = new Set<Server>();
   readonly #underWay = new Set<Promise<void>>();
+  readonly #stopped = new AbortController();
+  #own: SocketFile | undefined;
 
   constructor(options: CniServerOptions) {
     this.#options = options;
-    const { requestTimeoutMs } = options;
-    this.#server = createServer({
-      requestTimeout: requestTimeoutMs,
-      headersTimeout: requestTimeoutMs,
-      connectionsCheckingInterval: requestTimeoutMs / CHECKS_PER_TIMEOUT,
-    });
-    this.#server.on('request', (request, response) => this.#take(request, response));
-    this.#server.on('clientError', answerGarbage);
   }
 
   /** @throws Failure INVALID_SETTINGS when the socket is taken or cannot be made */
   async listen(): Promise<void> {
+    await this.#open();
+    void this.#keepSocket();
+  }
+
+  /**
+   * Takes no more connections, and waits for the commands under way, also for those whose caller is gone. Removes the socket first:
+   * who comes later waits for the next resident, and who came before is still answered.
+   */
+  async stop(): Promise<void> {
+    this.#stopped.abort();
+    removeOwn(this.#options.path, this.#own);
+    const closed = Promise.all([...this.#servers].map((server) => close(server)));
+    while (this.#underWay.size > 0) await Promise.all(this.#underWay);
+    for (let round = 0; round < ACCEPT_ROUNDS; round++) await setImmediate();
+    while (this.#underWay.size > 0) await Promise.all(this.#underWay);
+    for (const server of this.#servers) server.closeAllConnections();
+    await closed;
+  }
+
+  async #open(): Promise<void> {
     const { path, log } = this.#options;
+    const boundPath = join(dirname(path), BOUND_NAME);
     await prepareSocket(path);
+    await prepareSocket(boundPath);
+    const server = this.#makeServer();
     await new Promise<void>((resolve, reject) => {
-      const refuse = (cause: Error) =>
-        reject(new Failure('INVALID_SETTINGS', `cannot listen at ${path}: ${cause.message}`, { cause }));
-      this.#server.once('error', refuse).listen(path, () => {
-        this.#server.off('error', refuse).on('error', (error) => log.error({ err: error }, 'the socket failed'));
-        resolve();
+      const refuse = (cause: unknown) =>
+        reject(new Failure('INVALID_SETTINGS', `cannot listen at ${path}: ${String(cause)}`, { cause }));
+      server.once('error', refuse).listen(boundPath, () => {
+        server.off('error', refuse).on('error', (error) => log.error({ err: error }, 'the socket failed'));
+        try {
+          restrictSocket(boundPath);
+          this.#own = putInPlace(boundPath, path);
+          resolve();
+        } catch (cause) {
+          server.close();
+          refuse(cause);
+        }
       });
     });
-    restrictSocket(path);
+    const earlier = [...this.#servers];
+    this.#servers.add(server);
+    for (const each of earlier) void close(each).then(() => this.#servers.delete(each));
     log.info({ path }, `listening at ${path}`);
   }
 
-  /** Takes no more connections, and waits for the commands under way, also for those whose caller is gone. Removes the socket. */
-  async stop(): Promise<void> {
-    const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
-    while (this.#underWay.size > 0) await Promise.all(this.#underWay);
-    this.#server.closeAllConnections();
-    await closed;
+  #makeServer(): Server {
+    const { requestTimeoutMs } = this.#options;
+    const server = createServer({
+      requestTimeout: requestTimeoutMs,
+      headersTimeout: requestTimeoutMs,
+      connectionsCheckingInterval: requestTimeoutMs / CHECKS_PER_TIMEOUT,
+    });
+    server.on('request', (request, response) => this.#take(request, response));
+    server.on('clientError', answerGarbage);
+    return server;
+  }
+
+  /** Looks after the path, as callers find the socket by it alone. */
+  async #keepSocket(): Promise<void> {
+    const { path, log, clock } = this.#options;
+    let told: string | undefined;
+    while ((await clock.sleep(SOCKET_CHECK_MS, this.#stopped.signal)) === 'elapsed') {
+      if (isSameFile(this.#own, socketAt(path))) continue;
+      try {
+        if (told === undefined) log.warn({ path }, `the socket ${path} is gone: it is made anew`);
+        await this.#open();
+        told = undefined;
+      } catch (error) {
+        const reason = error instanceof Error ? error.message : String(error);
+        if (told !== reason) log.error({ err: error, path }, `no call reaches this process: ${reason}`);
+        told = reason;
+      }
+    }
   }
 
   #take(request: IncomingMessage, response: ServerResponse): void {
@@ -118,8 +185,16 @@ export class CniServer {
       send(response, { status: 200, body: 'ok\n', type: 'text/plain' });
       return;
     }
+    if (asked === 'GET /journal') {
+      send(response, { status: 200, body: this.#journalText(), type: 'application/json' });
+      return;
+    }
     if (asked !== 'POST /cni') {
-      sendError(response, 404, new Failure('INVALID_REQUEST', `${asked}: send POST /cni or GET /healthz`));
+      sendError(
+        response,
+        404,
+        new Failure('INVALID_REQUEST', `${asked}: send POST /cni, GET /healthz or GET /journal`),
+      );
       return;
     }
     const arrivedNs = this.#options.nowNs();
@@ -144,6 +219,23 @@ export class CniServer {
     });
     send(response, { status: answer.exitCode === 0 ? 200 : 500, body: answer.stdout, type: 'application/json' });
   }
+
+  #journalText(): string {
+    const entries = this.#options.journal().map(({ attachment, todo, order, sinceMs, reason }) => ({
+      attachment: formatAttachment(attachment),
+      todo,
+      order,
+      since: new Date(sinceMs).toISOString(),
+      reason,
+    }));
+    return `${JSON.stringify({ entries })}\n`;
+  }
+}
+
+/** Takes no more connections; those that were made before, and not yet accepted, still are. */
+async function close(server: Server): Promise<void> {
+  for (let round = 0; round < ACCEPT_ROUNDS; round++) await setImmediate();
+  await new Promise<void>((resolve) => server.close(() => resolve()));
 }
 
 /** One request and what belongs to it. */

@@ -5,7 +5,17 @@ import type { Logger } from '@podwire/shared/runtime/log';
 
 import { dataplaneClient } from './clients/dataplane.js';
 import { ipamClient } from './clients/ipam.js';
+import { dataplaneUpkeep, ipamUpkeep } from './clients/upkeep.js';
+import { settleEntry } from './commands/settle-entry.js';
+import type { Tools } from './commands/tools.js';
+import { DirectoryJournalStore } from './journal/directory-store.js';
+import { JournalEvents } from './journal/events.js';
+import { Journal } from './journal/journal.js';
+import { KnownAllocations } from './journal/known-allocations.js';
+import { Replay } from './journal/replay.js';
 import { nodeNetnsReader } from './netns.js';
+import { Notices } from './notices.js';
+import { Readiness } from './readiness.js';
 import { run, type RunOptions } from './run.js';
 import { CniServer } from './server.js';
 import type { PluginSettings } from './settings.js';
@@ -25,38 +35,90 @@ export interface Surroundings {
 }
 
 /** Starts the resident plugin: the ways to the services, and the server for the shim. The services may come later. */
-export async function startPlugin(
-  settings: PluginSettings,
-  { log, clock, stopwatch, random }: Surroundings,
-): Promise<Running> {
+export async function startPlugin(settings: PluginSettings, surroundings: Surroundings): Promise<Running> {
+  const { log, clock, stopwatch } = surroundings;
   const ipam = new Peer('podwire-ipam', settings.ipamAddress);
   const dataplane = new Peer('podwire-dataplane', settings.dataplaneAddress);
+  const tools = makeTools(settings, surroundings, { ipam, dataplane });
+  const turns = new Turns(clock);
+  const replay = makeReplay(tools, turns, surroundings);
+  const { addTimeoutMs, delTimeoutMs } = settings;
   const options: RunOptions = {
-    tools: {
-      ipam: ipamClient({ peer: ipam, clock, random }),
-      dataplane: dataplaneClient({ peer: dataplane, clock, random }),
-      netns: nodeNetnsReader(),
-      nodeName: settings.nodeName,
-      clock,
-      log,
-      cleanUpTimeoutMs: settings.cleanUpTimeoutMs,
-    },
-    turns: new Turns(clock),
-    timeoutMs: { ADD: settings.addTimeoutMs, CHECK: settings.addTimeoutMs, DEL: settings.delTimeoutMs },
+    tools,
+    turns,
+    timeoutMs: { ADD: addTimeoutMs, CHECK: addTimeoutMs, DEL: delTimeoutMs, GC: addTimeoutMs },
+    readiness: new Readiness(tools),
   };
   const server = new CniServer({
     path: settings.socket,
     log,
+    clock,
     run: (request) => run(request, options),
+    journal: () => tools.journal.entries(),
     nowNs: wallTimeNs(clock, stopwatch),
     requestTimeoutMs: REQUEST_TIMEOUT_MS,
   });
+  // The journal is read before the socket is there: an ADD has to know what an earlier DEL left.
+  await tools.journal.load();
   await server.listen();
+  replay.start();
   return {
     async stop() {
       await server.stop();
+      await replay.stop();
+      await tools.journal.settleStore();
       ipam.close();
       dataplane.close();
     },
   };
+}
+
+interface Peers {
+  readonly ipam: Peer;
+  readonly dataplane: Peer;
+}
+
+function makeTools(settings: PluginSettings, { log, clock, random }: Surroundings, peers: Peers): Tools {
+  const ipam = { peer: peers.ipam, clock, random };
+  const dataplane = { peer: peers.dataplane, clock, random };
+  return {
+    ipam: ipamClient(ipam),
+    dataplane: dataplaneClient(dataplane),
+    upkeep: { ipam: ipamUpkeep(ipam), dataplane: dataplaneUpkeep(dataplane) },
+    journal: new Journal({
+      store: new DirectoryJournalStore(settings.stateDirectory),
+      maxEntriesCount: settings.journalMaxEntriesCount,
+      clock,
+      events: new JournalEvents(log),
+    }),
+    knownAllocations: new KnownAllocations(),
+    netns: nodeNetnsReader(),
+    nodeName: settings.nodeName,
+    clock,
+    log,
+    notices: new Notices(log),
+    cleanUpTimeoutMs: settings.cleanUpTimeoutMs,
+    delServiceTimeoutMs: settings.delServiceTimeoutMs,
+  };
+}
+
+/** Does what the journal says, in turns with the commands. */
+export function makeReplay(
+  tools: Tools,
+  turns: Turns,
+  { log, clock, random }: Pick<Surroundings, 'log' | 'clock' | 'random'>,
+): Replay {
+  return new Replay({
+    journal: tools.journal,
+    clock,
+    random,
+    events: new JournalEvents(log),
+    settle: async (entry, skip, signal) => {
+      const limitsOf = () => ({ deadlineMs: clock.nowMs() + tools.delServiceTimeoutMs, signal });
+      const unsettled = await settleEntry(entry, tools, { turns, limitsOf, skip });
+      if (!unsettled) return undefined;
+      if (unsettled.failure.retryable) return unsettled.service;
+      throw unsettled.failure;
+    },
+  });
 }

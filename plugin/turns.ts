@@ -5,7 +5,7 @@ import { withSpan } from '@podwire/shared/runtime/span';
 
 /** A command that wants its turn. */
 export interface Turn {
-  readonly command: 'ADD' | 'DEL' | 'CHECK';
+  readonly command: 'ADD' | 'DEL' | 'CHECK' | 'GC' | 'REPLAY';
   readonly attachment: Attachment;
   /** When the runtime started the command, in epoch nanoseconds, where it is known. */
   readonly startedNs: bigint | undefined;
@@ -21,10 +21,11 @@ interface Queue {
   waiting: number;
   /** The ADDs among them. */
   readonly adds: Set<AbortController>;
+  readonly attachment: Attachment;
 }
 
 /** Nobody waits longer for a command than the shim does (kOverallDeadlineMs, shim/src/protocol.h). */
-const DEL_REMEMBERED_MS = 120_000;
+const REMEMBERED_MS = 120_000;
 
 /**
  * One command at a time for each attachment, in the order in which they arrive.
@@ -34,13 +35,16 @@ const DEL_REMEMBERED_MS = 120_000;
  *   have undone what they did.
  * - An ADD can arrive after a DEL that was started later, when both waited for the plugin to come back. It would wire
  *   a pod that nobody takes away again, so it is refused. The runtime's processes tell when they were started.
- * - A command whose time went by while others ran does nothing.
+ * - A command whose time went by while others ran does nothing, unless it is a DEL.
+ * - GC is told by a list that the runtime made before it. What an ADD made since is not garbage, though the list lacks it.
  */
 export class Turns {
   readonly #clock: Clock;
   readonly #queues = new Map<string, Queue>();
   /** When the latest DEL of an attachment was started; the oldest entry first. */
   readonly #deleted = new Map<string, { readonly startedNs: bigint; readonly atMs: number }>();
+  /** When the latest ADD of an attachment ended; the oldest entry first. */
+  readonly #added = new Map<string, { readonly attachment: Attachment; readonly atMs: number }>();
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -52,7 +56,12 @@ export class Turns {
    */
   async take<Result>(turn: Turn, work: () => Promise<Result>): Promise<Result> {
     const key = formatAttachment(turn.attachment);
-    const queue = this.#queues.get(key) ?? { tail: Promise.resolve(), waiting: 0, adds: new Set() };
+    const queue: Queue = this.#queues.get(key) ?? {
+      tail: Promise.resolve(),
+      waiting: 0,
+      adds: new Set(),
+      attachment: turn.attachment,
+    };
     this.#queues.set(key, queue);
     this.#noteOrder(key, { turn, queue });
 
@@ -63,14 +72,22 @@ export class Turns {
     try {
       return await done;
     } finally {
-      queue.adds.delete(turn.cancel);
+      if (queue.adds.delete(turn.cancel)) this.#rememberAdd(key, turn.attachment);
       if (--queue.waiting === 0) this.#queues.delete(key);
     }
   }
 
+  /** The attachments whose ADD waits, is under way, or ended at that time (epoch milliseconds) or later; for two minutes. */
+  addedSince(sinceMs: number): readonly Attachment[] {
+    const underWay = [...this.#queues.values()].filter(({ adds }) => adds.size > 0);
+    const ended = [...this.#added.values()].filter(({ atMs }) => atMs >= sinceMs);
+    return [...underWay, ...ended].map(({ attachment }) => attachment);
+  }
+
   #begin<Result>({ command, deadlineMs, cancel }: Turn, work: () => Promise<Result>): Promise<Result> {
-    // A DEL is worth doing also when its caller is gone.
-    if (command !== 'DEL') cancel.signal.throwIfAborted();
+    // A DEL is worth doing also when its caller is gone, and however late: what it has no time for, it writes down.
+    if (command === 'DEL') return work();
+    cancel.signal.throwIfAborted();
     if (this.#clock.nowMs() >= deadlineMs) {
       throw new Failure(
         'DEADLINE_EXCEEDED',
@@ -92,19 +109,33 @@ export class Turns {
         else queue.adds.add(cancel);
         break;
       case 'CHECK':
+      case 'GC':
+      case 'REPLAY':
         break;
     }
+  }
+
+  #rememberAdd(key: string, attachment: Attachment): void {
+    const atMs = this.#clock.nowMs();
+    forgetOld(this.#added, atMs);
+    this.#added.delete(key);
+    this.#added.set(key, { attachment, atMs });
   }
 
   #rememberDel(key: string, startedNs: bigint): void {
     const atMs = this.#clock.nowMs();
     const before = this.#deleted.get(key)?.startedNs ?? 0n;
-    for (const [old, entry] of this.#deleted) {
-      if (atMs - entry.atMs < DEL_REMEMBERED_MS) break;
-      this.#deleted.delete(old);
-    }
+    forgetOld(this.#deleted, atMs);
     this.#deleted.delete(key);
     this.#deleted.set(key, { startedNs: startedNs > before ? startedNs : before, atMs });
+  }
+}
+
+/** Drops what is too old to matter from a map whose oldest entry comes first. */
+function forgetOld(entries: Map<string, { readonly atMs: number }>, nowMs: number): void {
+  for (const [key, { atMs }] of entries) {
+    if (nowMs - atMs < REMEMBERED_MS) break;
+    entries.delete(key);
   }
 }
 

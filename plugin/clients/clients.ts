@@ -1,4 +1,5 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import type { Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 
 import type { Pod } from '../cni/args.js';
@@ -36,6 +37,12 @@ export interface AllocationRequest {
   readonly nodeName: string;
   readonly pod: Pod | undefined;
   readonly netns: NetnsIdentity;
+  /** The families wanted; empty means those of the addresses, and IPv4 where there are none. */
+  readonly families: readonly Family[];
+  /** Pools to take from, by name or CIDR; empty leaves them to IPAM. */
+  readonly pools: readonly string[];
+  /** Addresses wanted by themselves, without prefix length. */
+  readonly addresses: readonly string[];
 }
 
 export interface Allocation {
@@ -62,6 +69,10 @@ export interface WantedPod extends Endpoint {
   /** MTU of both ends in bytes; 0 leaves it to the dataplane. */
   readonly mtuBytes: number;
   readonly ipForwarding: boolean;
+  /** What the pod may send from besides its own addresses, as CIDRs. */
+  readonly sourcePrefixes: readonly string[];
+  /** Number of transmit and of receive queues; 0 leaves it to the kernel. */
+  readonly queueCount: number;
 }
 
 /** One end of a veth pair. */

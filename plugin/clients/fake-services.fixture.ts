@@ -1,8 +1,16 @@
 // podwire-ipam and podwire-dataplane as the contract describes them, on real gRPC servers, with memory in place of datastore
 // and kernel. Any call can be made to fail, before it does its work or after, and to wait.
-import { PodServiceService, type PodNetwork } from '@podwire/proto/podwire/dataplane/v1/pod';
-import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
-import type { Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import {
+  PodServiceService,
+  type CollectGarbageRequest,
+  type PodNetwork,
+} from '@podwire/proto/podwire/dataplane/v1/pod';
+import {
+  AddressReleaseResult,
+  AddressServiceService,
+  type AddressRelease,
+} from '@podwire/proto/podwire/ipam/v1/address';
+import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
 import { attachmentFaults, formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId, HOST_MAC, hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
@@ -14,7 +22,18 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { trace } from '@opentelemetry/api';
 import { expect, vi } from 'vitest';
 
-export type Method = 'Allocate' | 'Release' | 'GetEndpoint' | 'AttachPod' | 'DetachPod' | 'CheckPod' | 'ListPods';
+export type Method =
+  | 'Allocate'
+  | 'Release'
+  | 'GetEndpoint'
+  | 'ReleaseAddresses'
+  | 'ExplainAllocation'
+  | 'ListEndpoints'
+  | 'AttachPod'
+  | 'DetachPod'
+  | 'CheckPod'
+  | 'ListPods'
+  | 'CollectGarbage';
 
 interface PlannedFault {
   readonly method: Method;
@@ -29,6 +48,8 @@ export class Script {
   readonly calls: string[] = [];
   /** Trace that each call came under. */
   readonly traceIds: (string | undefined)[] = [];
+  /** The calls' messages. */
+  readonly requests: { readonly method: Method; readonly request: object }[] = [];
   readonly #faults: PlannedFault[] = [];
   readonly #holds = new Map<Method, Promise<void>>();
 
@@ -55,7 +76,7 @@ export class Script {
   }
 
   /** Resolves when a method has been called. */
-  async untilCalled(method: Method): Promise<void> {
+  async untilCalled(method: string): Promise<void> {
     await vi.waitFor(() => expect(this.calls.join('\n')).toContain(method), { interval: 2, timeout: 5_000 });
   }
 
@@ -65,6 +86,7 @@ export class Script {
     work: (request: Request) => Response,
   ): Handler<Request, Response> {
     return async (request, { signal }) => {
+      this.requests.push({ method, request });
       this.calls.push(`${method}${subjectOf(request)}`);
       this.traceIds.push(trace.getActiveSpan()?.spanContext().traceId);
       const cut = new Promise<never>((_, reject) => {
@@ -107,10 +129,18 @@ function checked(attachment: AttachmentMessage | undefined): AttachmentMessage {
 
 const POOL_ADDRESSES = 64;
 
+/** What this fake looks at of a request. */
+type Asked = Pick<Endpoint, 'attachment' | 'nodeName' | 'pod' | 'netns'> & { readonly addresses: readonly string[] };
+
+function hostCidr(address: string): string {
+  return `${address}/${address.includes(':') ? 128 : 32}`;
+}
+
 /** IPAM with one pool of 64 addresses, which it gives first-in-first-out. */
 export class FakeIpam {
   readonly #free = Array.from({ length: POOL_ADDRESSES }, (_, i) => `10.65.0.${i}/32`);
   readonly #endpoints = new Map<string, Endpoint>();
+  #sequenceNumber = 0n;
 
   /** The endpoints, each as `handle address mac host-interface pod@node netns-inode`. */
   toString(): string {
@@ -124,8 +154,36 @@ export class FakeIpam {
     return lines.join('\n');
   }
 
-  service(unary: Unary, script: Script): RpcService {
-    const { allocate, release, getEndpoint } = AddressServiceService;
+  /** Records what nobody asked for, as an earlier boot or another node left it. */
+  put(attachment: Attachment, rest: Partial<Endpoint> = {}): void {
+    const request = { attachment, nodeName: 'node-1', pod: undefined, netns: undefined, addresses: [] };
+    const { endpoint } = this.#allocate(request);
+    this.#endpoints.set(formatAttachment(attachment), { ...endpoint, ...rest });
+  }
+
+  /** As if the attachment had given its address back and got another one, unseen by this node. */
+  reallocate(attachment: Attachment): void {
+    this.#release(attachment);
+    this.put(attachment);
+  }
+
+  services(unary: Unary, script: Script): RpcService[] {
+    const { listEndpoints } = EndpointServiceService;
+    const list = script.play('ListEndpoints', (request: { readonly nodeName: string; readonly pageToken: string }) =>
+      this.#list(request),
+    );
+    return [
+      this.#addresses(unary, script),
+      {
+        name: 'podwire.ipam.v1.EndpointService',
+        definition: EndpointServiceService,
+        implementation: { listEndpoints: unary(listEndpoints, list) },
+      },
+    ];
+  }
+
+  #addresses(unary: Unary, script: Script): RpcService {
+    const { allocate, release, getEndpoint, releaseAddresses, explainAllocation } = AddressServiceService;
     return {
       name: 'podwire.ipam.v1.AddressService',
       definition: AddressServiceService,
@@ -142,17 +200,24 @@ export class FakeIpam {
           getEndpoint,
           script.play('GetEndpoint', ({ attachment }) => this.#get(checked(attachment))),
         ),
+        releaseAddresses: unary(
+          releaseAddresses,
+          script.play('ReleaseAddresses', ({ releases }) => this.#releaseEach(releases)),
+        ),
+        explainAllocation: unary(
+          explainAllocation,
+          script.play('ExplainAllocation', () => this.#explain()),
+        ),
       },
     };
   }
 
-  #allocate(request: Pick<Endpoint, 'attachment' | 'nodeName' | 'pod' | 'netns'>) {
+  #allocate(request: Asked) {
     const attachment = checked(request.attachment);
     const key = formatAttachment(attachment);
     const found = this.#endpoints.get(key);
     if (found) return { endpoint: found, alreadyAllocated: true };
-    const address = this.#free.shift();
-    if (address === undefined) throw new Failure('POOLS_EXHAUSTED', 'pool 10.65.0.0/26 has no address left');
+    const addresses = request.addresses.length > 0 ? request.addresses.map(hostCidr) : [this.#next()];
     const { nodeName, pod, netns } = request;
     const endpoint: Endpoint = {
       attachment,
@@ -163,12 +228,21 @@ export class FakeIpam {
       nodeName,
       pod,
       netns,
-      addresses: [{ address, blockCidr: '10.65.0.0/26', poolName: 'default', sequenceNumber: 1n }],
+      addresses: addresses.map((address) => {
+        const sequenceNumber = ++this.#sequenceNumber;
+        return { address, blockCidr: '10.65.0.0/26', poolName: 'default', sequenceNumber };
+      }),
       macAddress: podMac(attachment),
       hostInterfaceName: hostInterfaceName(attachment),
     };
     this.#endpoints.set(key, endpoint);
     return { endpoint, alreadyAllocated: false };
+  }
+
+  #next(): string {
+    const address = this.#free.shift();
+    if (address === undefined) throw new Failure('POOLS_EXHAUSTED', 'pool 10.65.0.0/26 has no address left');
+    return address;
   }
 
   #release(attachment: Attachment) {
@@ -177,6 +251,37 @@ export class FakeIpam {
     this.#endpoints.delete(key);
     this.#free.push(...addresses);
     return { addresses };
+  }
+
+  /** Only the allocation that is meant goes. */
+  #releaseEach(releases: readonly AddressRelease[]) {
+    const addresses = releases.map(({ address, handleId: handle, sequenceNumber }) => {
+      const held = [...this.#endpoints.values()].find(({ addresses: [first] }) => first?.address === `${address}/32`);
+      const attachment = checked(held?.attachment ?? { network: 'none', containerId: 'none', interfaceName: 'none' });
+      const isMeant =
+        held !== undefined && held.addresses[0]?.sequenceNumber === sequenceNumber && handleId(attachment) === handle;
+      if (isMeant) this.#release(attachment);
+      const missing = held
+        ? AddressReleaseResult.ADDRESS_RELEASE_RESULT_MISMATCH
+        : AddressReleaseResult.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED;
+      const result = isMeant ? AddressReleaseResult.ADDRESS_RELEASE_RESULT_RELEASED : missing;
+      return { address, result, holder: undefined };
+    });
+    return { addresses };
+  }
+
+  #explain() {
+    const isFull = this.#free.length === 0;
+    const refusal = isFull ? 'pool 10.65.0.0/26 has no address left' : '';
+    return { alreadyAllocated: false, refusalCode: isFull ? 'POOLS_EXHAUSTED' : '', refusal, families: [] };
+  }
+
+  /** One endpoint a page, so that readers have to turn it. */
+  #list({ nodeName, pageToken }: { readonly nodeName: string; readonly pageToken: string }) {
+    const index = Number(pageToken);
+    const endpoints = [...this.#endpoints.values()].filter((endpoint) => endpoint.nodeName === nodeName);
+    const nextPageToken = index + 1 < endpoints.length ? String(index + 1) : '';
+    return { endpoints: endpoints.slice(index, index + 1), nextPageToken };
   }
 
   #get(attachment: Attachment) {
@@ -190,6 +295,7 @@ export class FakeIpam {
 export class FakeDataplane {
   readonly #wires = new Map<string, PodNetwork>();
   readonly #foreign = new Set<string>();
+  readonly #stubborn = new Set<string>();
   readonly #drift: { object: string; wanted: string; actual: string }[] = [];
 
   /** Puts an interface into a pod that is not Podwire's. */
@@ -212,9 +318,9 @@ export class FakeDataplane {
     return lines.join('\n');
   }
 
-  service(unary: Unary, script: Script): RpcService {
-    const { attachPod, detachPod, checkPod, listPods } = PodServiceService;
-    return {
+  services(unary: Unary, script: Script): RpcService[] {
+    const { attachPod, detachPod, checkPod, listPods, collectGarbage } = PodServiceService;
+    const service = {
       name: 'podwire.dataplane.v1.PodService',
       definition: PodServiceService,
       implementation: {
@@ -234,7 +340,30 @@ export class FakeDataplane {
           listPods,
           script.play('ListPods', ({ pageToken }) => this.#list(pageToken)),
         ),
+        collectGarbage: unary(
+          collectGarbage,
+          script.play('CollectGarbage', (request) => this.#collect(request)),
+        ),
       },
+    };
+    return [service];
+  }
+
+  /** Makes the kernel keep an interface whatever is asked. */
+  makeStubborn(attachment: Attachment): void {
+    this.#stubborn.add(formatAttachment(attachment));
+  }
+
+  #collect({ validAttachments, network }: CollectGarbageRequest) {
+    const valid = new Set((validAttachments?.attachments ?? []).map((each) => formatAttachment(checked(each))));
+    const garbage = [...this.#wires.keys()].filter((key) => key.startsWith(`${network}/`) && !valid.has(key));
+    const parts = garbage.map((key) => ({ key, attachment: this.#wires.get(key)?.attachment }));
+    const removed = parts.filter(({ key }) => !this.#stubborn.has(key));
+    for (const { key } of removed) this.#wires.delete(key);
+    const failures = parts.filter(({ key }) => this.#stubborn.has(key));
+    return {
+      removed: removed.flatMap(({ attachment }) => attachment ?? []),
+      failures: failures.map(({ attachment }) => ({ attachment, code: 'KERNEL_REFUSED', message: 'link del: EBUSY' })),
     };
   }
 
@@ -304,7 +433,7 @@ export async function serve(
     clock: systemClock,
     defaultCallTimeoutMs: 5_000,
     drainTimeoutMs: 0,
-    services: (unary) => [fake.service(unary, script)],
+    services: (unary) => fake.services(unary, script),
   });
   await server.listen();
   server.setServing();

@@ -1,14 +1,16 @@
-import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import { AddressServiceService, IpFamily, type AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
 import type { Endpoint as EndpointMessage, EndpointAddress } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { Failure } from '@podwire/shared/failure/failure';
-import { formatAddress } from '@podwire/shared/net/address';
+import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
 
 import type { Endpoint, HeldAddress, Ipam } from './clients.js';
 import { RepeatingPeer, type PeerOptions } from './repeating-peer.js';
 
-/** What the plugin leaves to podwire-ipam: the family, and which pools serve. */
-const LEFT_OPEN = { families: [], addresses: [], pools: [], namespaceLabels: {}, maxBlocksPerNode: 0 };
+/** What the plugin leaves to podwire-ipam: a container runtime tells nothing of namespaces' labels. */
+const LEFT_OPEN = { namespaceLabels: {}, maxBlocksPerNode: 0 };
+
+const FAMILY: Readonly<Record<Family, IpFamily>> = { 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 };
 
 /** podwire-ipam over gRPC. */
 export function ipamClient(options: PeerOptions): Ipam {
@@ -16,7 +18,15 @@ export function ipamClient(options: PeerOptions): Ipam {
   const { allocate, release, getEndpoint } = AddressServiceService;
   return {
     async allocate(request, limits) {
-      const response = await peer.call(allocate, { ...request, ...LEFT_OPEN }, limits);
+      const { families, ...rest } = request;
+      const message: AllocateRequest = {
+        ...rest,
+        ...LEFT_OPEN,
+        families: families.map((family) => FAMILY[family]),
+        pools: [...request.pools],
+        addresses: [...request.addresses],
+      };
+      const response = await peer.call(allocate, message, limits);
       const endpoint = endpointOf(peer.required(response.endpoint, 'an endpoint'));
       return { endpoint, alreadyAllocated: response.alreadyAllocated };
     },

@@ -5,6 +5,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import type { Dataplane } from '../clients/clients.js';
 import { FakeDataplane, FakeIpam } from '../clients/fake-services.fixture.js';
 import { readAttachConfig } from '../cni/config.js';
+import { wishOf } from '../cni/wish.js';
 import { CONFIG, ENVIRONMENT, NOTHING, Plugin } from '../plugin.fixture.js';
 import { add } from './add.js';
 
@@ -119,7 +120,7 @@ describe('ADD that fails leaves nothing', () => {
   test.each([false, true])('when the dataplane refuses (after its work: %s)', async (afterWork) => {
     plugin.script.failNext('AttachPod', refusal, { afterWork });
     expect(await failed()).toMatchObject({ code: 101, msg: refusal.message });
-    expect(calls()).toEqual(['Allocate', 'AttachPod', 'DetachPod', 'Release']);
+    expect(calls()).toEqual(['Allocate', 'AttachPod', 'DetachPod', 'ReleaseAddresses']);
     expect(plugin.state()).toBe(NOTHING);
   });
 
@@ -168,9 +169,10 @@ describe('ADD that fails leaves nothing', () => {
       },
     };
     const config = readAttachConfig('ADD', JSON.stringify(CONFIG));
-    const request = { attachment: ATTACHMENT, netns: ENVIRONMENT.CNI_NETNS, pod: undefined, config };
+    const wish = wishOf(config.requested, { addresses: undefined, mac: undefined });
+    const request = { attachment: ATTACHMENT, netns: ENVIRONMENT.CNI_NETNS, pod: undefined, config, wish };
     await expect(add(request, { ...tools, dataplane, limits })).rejects.toMatchObject({ code: 'CANCELLED' });
-    expect(calls()).toEqual(['Allocate', 'AttachPod', 'DetachPod', 'Release']);
+    expect(calls()).toEqual(['Allocate', 'AttachPod', 'DetachPod', 'ReleaseAddresses']);
     expect(plugin.state()).toBe(NOTHING);
   });
 
@@ -181,20 +183,17 @@ describe('ADD that fails leaves nothing', () => {
     expect(calls()).toEqual([]);
   });
 
-  test('and says what could not be undone', async () => {
+  test.each([
+    ['DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY')],
+    ['ReleaseAddresses', new Failure('STORE_CORRUPT', 'bad record')],
+  ] as const)('later, when %s is refused, and says so', async (method, rest) => {
     plugin.script.failNext('AttachPod', refusal, { afterWork: true });
-    plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
-    plugin.script.failNext('Release', new Failure('STORE_CORRUPT', 'bad record'));
+    plugin.script.failNext(method, rest);
     const error = await failed();
     expect(error).toMatchObject({ code: 101 });
-    expect(error.msg).toMatch(/^link add: EPERM; .*link del: EBUSY.*bad record.*DEL/);
-    expect(plugin.state()).toBe(HELD);
-  });
-
-  test('and still releases what it could not detach', async () => {
-    plugin.script.failNext('AttachPod', refusal);
-    plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
-    expect((await failed()).msg).toContain('link del: EBUSY');
+    expect(error.msg).toMatch(new RegExp(`^link add: EPERM; .*journal.*${rest.message}`));
+    expect(plugin.ipam.toString()).toContain('10.65.0.0/32');
+    await plugin.replayed();
     expect(plugin.state()).toBe(NOTHING);
   });
 });
@@ -230,18 +229,16 @@ describe('ADD leaves alone what an earlier ADD of the attachment holds', () => {
   test('when nobody can say whether it does', async () => {
     plugin.script.failNext('ListPods', new Failure('KERNEL_REFUSED', 'dump: EIO'));
     plugin.script.failNext('ListPods', new Failure('KERNEL_REFUSED', 'dump: EIO'));
-    expect((await failed()).msg).toContain('addresses may be held');
+    expect((await failed()).msg).toContain("in the node's journal");
+    expect(plugin.state()).toBe(HELD);
+    await plugin.replayed();
     expect(plugin.state()).toBe(HELD);
   });
 });
 
 test('ADD takes away what one that was cut off had allocated, when it fails itself', async () => {
   plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'link add: EPERM'));
-  plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
-  plugin.script.failNext('Release', new Failure('STORE_CORRUPT', 'bad record'));
-  await failed();
-  expect(plugin.ipam.toString()).toContain('10.65.0.0/32');
-  plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'link add: EPERM'));
+  plugin.ipam.put({ network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' });
   await failed();
   expect(plugin.state()).toBe(NOTHING);
 });
@@ -255,13 +252,16 @@ describe('ADD in the absence of', () => {
 
   afterEach(() => lonely.end());
 
-  test('the dataplane fails in time with code 11, and holds no address', async () => {
+  test('the dataplane fails in time with code 11, and gives its address back when the dataplane tells that no wire is left', async () => {
     await lonely.start('ipam');
     expect(await failed(lonely.run('ADD'))).toMatchObject({
       code: 11,
-      msg: expect.stringMatching(/^podwire-dataplane at unix:.*interface may still be there/),
+      msg: expect.stringMatching(/^podwire-dataplane at unix:.*in the node's journal/),
     });
-    expect(lonely.ipam).toEqual(new FakeIpam());
+    expect(lonely.ipam.toString()).toContain('10.65.0.0/32');
+    await lonely.start('dataplane');
+    await lonely.replayed();
+    expect(lonely.state()).toBe(NOTHING);
   });
 
   test('IPAM fails in time with code 11, and wires nothing', async () => {

@@ -4,6 +4,7 @@ import type { PodRequest } from '../request.js';
 import { finishEarlier } from './settle-entry.js';
 import type { CommandTools } from './tools.js';
 import { undo, type Progress } from './undo.js';
+import { obtainEndpoint, wantedPod } from './wanted-pod.js';
 
 /**
  * ADD: gives a pod its addresses and its wire. What was begun is undone when it fails or is cancelled.
@@ -14,31 +15,19 @@ import { undo, type Progress } from './undo.js';
  */
 export async function add(request: PodRequest, tools: CommandTools): Promise<object> {
   const { attachment, config } = request;
-  const { ipam, dataplane, limits } = tools;
-  const netns = tools.netns.identify(request.netns);
+  const { dataplane, limits } = tools;
+  noteWithoutEffect(request, tools);
+  tools.netns.identify(request.netns);
 
   await finishEarlier(attachment, tools);
 
   let progress: Progress = { reached: 'allocating' };
   try {
-    const nodeName = config.nodeName ?? tools.nodeName;
-    const { endpoint, alreadyAllocated } = await ipam.allocate(
-      { attachment, nodeName, pod: request.pod, netns },
-      limits,
-    );
+    const { endpoint, alreadyAllocated } = await obtainEndpoint(request, tools);
     const held = alreadyAllocated && (await dataplane.isAttached(attachment, limits));
 
     progress = { reached: 'attaching', held, allocation: endpoint.held };
-    const wire = await dataplane.attachPod(
-      {
-        ...endpoint,
-        attachment,
-        netns: request.netns,
-        mtuBytes: config.mtuBytes,
-        ipForwarding: config.ipForwarding,
-      },
-      limits,
-    );
+    const wire = await dataplane.attachPod(wantedPod(request, endpoint), limits);
     limits.signal.throwIfAborted();
     tools.knownAllocations.remember(attachment, endpoint.held);
 
@@ -52,6 +41,13 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
   } catch (error) {
     throw await undo({ attachment, progress, error }, tools);
   }
+}
+
+/** What was asked for and cannot be had is refused; this is what changes nothing about the pod's network. */
+function noteWithoutEffect({ attachment, config, pod }: PodRequest, { notices }: CommandTools): void {
+  notices.keysWithoutMeaning(attachment.network, config.keysWithoutMeaning);
+  const name = pod ? `${pod.namespace}/${pod.name}` : attachment.containerId;
+  notices.annotationsWithoutEffect(name, config.requested.annotationsWithoutEffect);
 }
 
 function describe({ name, macAddress, mtuBytes }: Interface) {

@@ -1,3 +1,4 @@
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
@@ -8,7 +9,7 @@ const SUBJECT = 'net/c0ffee/eth0';
 let plugin: Plugin;
 
 beforeEach(async () => {
-  plugin = await new Plugin({ timeoutMs: 1_000 }).start();
+  plugin = await new Plugin({ timeoutMs: 1_000, delServiceTimeoutMs: 200 }).start();
 });
 
 afterEach(async () => {
@@ -74,48 +75,165 @@ describe('DEL', () => {
   });
 });
 
-describe('DEL that is not done says what, and tries the rest', () => {
-  const error = async (): Promise<{ code: number; msg: string; details: string }> => {
-    const answer = await plugin.run('DEL');
-    expect(answer.exitCode).toBe(1);
-    return JSON.parse(answer.stdout);
-  };
+describe('DEL succeeds, and what is left is done later', () => {
+  const waiting = () =>
+    plugin.journal.entries().map(({ attachment, todo }) => `${todo} ${formatAttachment(attachment)}`);
+  const stored = () => [...plugin.store.texts.keys()];
 
   beforeEach(() => plugin.run('ADD'));
 
-  test('when the dataplane refuses', async () => {
+  test('not a word is written when everything is up', async () => {
+    expect(await plugin.run('DEL')).toEqual(DONE);
+    expect(plugin.store.writes).toBe(0);
+  });
+
+  test('when the dataplane refuses; the address stays until the wire is gone', async () => {
     plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
-    expect(await error()).toMatchObject({ code: 101, msg: expect.stringMatching(/interface.*EBUSY/) });
-    expect(plugin.ipam.toString()).toBe('');
+    expect(await plugin.run('DEL')).toEqual(DONE);
+    expect(plugin.ipam.toString()).toContain('10.65.0.0/32');
+    expect(waiting()).toEqual([`detach-and-release ${SUBJECT}`]);
+    await plugin.replayed();
+    expect(plugin.state()).toBe(NOTHING);
+    expect(stored()).toEqual([]);
   });
 
   test('when IPAM refuses', async () => {
     plugin.script.failNext('Release', new Failure('STORE_CORRUPT', 'bad record'));
-    expect(await error()).toMatchObject({ code: 100, msg: expect.stringMatching(/addresses.*bad record/) });
+    expect(await plugin.run('DEL')).toEqual(DONE);
     expect(plugin.dataplane.toString()).toBe('');
+    expect(waiting()).toEqual([`release ${SUBJECT}`]);
+    expect(stored()).toEqual([SUBJECT]);
+    await plugin.replayed();
+    expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('when both are away, with code 11', async () => {
+  test.each([
+    ['both', [], 'detach-and-release'],
+    ['the dataplane', ['ipam'], 'detach-and-release'],
+    ['IPAM', ['dataplane'], 'release'],
+  ] as const)('when %s is away', async (_, present, todo) => {
     await plugin.stopServices();
-    const { code, msg } = await error();
-    expect(code).toBe(11);
-    expect(msg).toMatch(/podwire-dataplane at unix:.*podwire-ipam at unix:/);
+    if (present.length > 0) await plugin.start(...present);
+    expect(await plugin.run('DEL')).toEqual(DONE);
+    expect(waiting()).toEqual([`${todo} ${SUBJECT}`]);
+    expect(await plugin.run('DEL')).toEqual(DONE);
+    expect(waiting()).toEqual([`${todo} ${SUBJECT}`]);
+    await plugin.stopServices();
+    await plugin.start();
+    await plugin.replayed();
+    expect(plugin.state()).toBe(NOTHING);
+    const lines = plugin.record.lines().map(({ msg }) => String(msg));
+    expect(lines.filter((line) => line.includes('is to be done later'))).toHaveLength(2);
+    expect(lines.filter((line) => line.endsWith('is done') && line.startsWith('journal'))).toHaveLength(1);
   });
 
-  test('when the dataplane is away, and still releases the addresses', async () => {
+  test('when both are away and the disk is full', async () => {
     await plugin.stopServices();
+    plugin.store.broken = 'full';
+    expect(await plugin.run('DEL')).toEqual(DONE);
+    expect(stored()).toEqual([]);
+    expect(plugin.record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringMatching(/memory alone.*full/));
+    await plugin.start();
+    await plugin.replayed();
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('by the next process, when this one ends', async () => {
+    await plugin.stopServices();
+    await plugin.run('DEL');
+    const next = new Plugin({ store: plugin.store });
+    next.ipam.put({ network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' });
+    await next.start();
+    await next.replayed();
+    expect(next.state()).toBe(NOTHING);
+    expect(next.script.calls).toEqual([`DetachPod ${SUBJECT}`, 'ReleaseAddresses']);
+    expect(stored()).toEqual([]);
+    await next.end();
+  });
+
+  test('by a second DEL, when that comes first', async () => {
+    plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
+    const replaying = plugin.script.hold('Release');
+    await plugin.run('DEL');
+    const second = plugin.run('DEL');
+    replaying();
+    expect(await second).toEqual(DONE);
+    await plugin.replayed();
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('by the next ADD of the attachment, which then gets an allocation of its own', async () => {
+    await plugin.stopServices();
+    await plugin.run('DEL');
+    await plugin.start();
+    expect(await plugin.run('ADD')).toMatchObject({ exitCode: 0 });
+    await plugin.replayed();
+    expect(plugin.ipam.toString()).toContain('10.65.0.1/32');
+    expect(plugin.dataplane.toString()).toContain('10.65.0.1/32');
+    expect(await plugin.run('DEL')).toEqual(DONE);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('and never to a later allocation of the same attachment', async () => {
+    await plugin.stopServices();
+    await plugin.start('dataplane');
+    await plugin.run('DEL');
+    const attachment = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
+    plugin.ipam.reallocate(attachment);
+    const later = plugin.ipam.toString();
     await plugin.start('ipam');
-    expect(await error()).toMatchObject({ code: 11, msg: expect.stringContaining('podwire-dataplane') });
-    expect(plugin.ipam.toString()).toBe('');
+    await plugin.replayed();
+    expect(plugin.ipam.toString()).toBe(later);
   });
 
-  test('in words that containerd does not take for success', async () => {
-    plugin.script.failNext(
-      'DetachPod',
-      new Failure('KERNEL_REFUSED', 'Link Not Found: No such file or directory', { details: { a: 'x not found' } }),
-    );
-    const { msg, details } = await error();
-    expect(`${msg} ${details}`).toMatch(/link/i);
-    expect(`${msg} ${details}`).not.toMatch(/not found|no such file/i);
+  test('when it came too late for its own time', async () => {
+    const letGo = plugin.script.hold('CheckPod');
+    const checking = plugin.run('CHECK', {
+      config: {
+        prevResult: {
+          cniVersion: '1.0.0',
+          interfaces: [{ name: 'eth0', sandbox: '/run/netns/pod' }],
+          ips: [{ address: '10.65.0.0/32' }],
+        },
+      },
+    });
+    await plugin.script.untilCalled('CheckPod');
+    expect(await plugin.run('DEL')).toEqual(DONE);
+    letGo();
+    await checking;
+    await plugin.replayed();
+    expect(plugin.state()).toBe(NOTHING);
+  });
+});
+
+test('an ADD is refused while what an earlier DEL left cannot be done, and allocates nothing', async () => {
+  await plugin.run('ADD');
+  plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
+  plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
+  const letGo = plugin.script.hold('DetachPod');
+  const deleting = plugin.run('DEL');
+  const adding = plugin.run('ADD');
+  letGo();
+  expect(await deleting).toEqual(DONE);
+  const { exitCode, stdout } = await adding;
+  expect(exitCode).toBe(1);
+  expect(JSON.parse(stdout)).toMatchObject({ code: 101, msg: expect.stringContaining('an earlier DEL') });
+  await plugin.replayed();
+  expect(plugin.state()).toBe(NOTHING);
+});
+
+describe('of one container', () => {
+  test('two networks and two interfaces are held and given back apart', async () => {
+    const eth1 = { variables: { CNI_IFNAME: 'eth1' } };
+    const net2 = { config: { name: 'net2' }, variables: { CNI_IFNAME: 'eth2' } };
+    for (const command of [{}, eth1, net2]) expect(await plugin.run('ADD', command)).toMatchObject({ exitCode: 0 });
+    expect(plugin.ipam.toString().split('\n')).toHaveLength(3);
+    expect(await plugin.run('DEL', eth1)).toEqual(DONE);
+    expect(plugin.ipam.toString()).not.toContain('10.65.0.1/32');
+    plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
+    expect(await plugin.run('DEL', net2)).toEqual(DONE);
+    await plugin.replayed();
+    expect(plugin.ipam.toString().split('\n')).toHaveLength(1);
+    expect(plugin.dataplane.toString()).toContain('10.65.0.0/32');
   });
 });

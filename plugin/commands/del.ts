@@ -1,24 +1,24 @@
-import { Failure } from '@podwire/shared/failure/failure';
-
 import type { AttachmentRequest } from '../request.js';
-import { describeLeftovers, takeDown } from './take-down.js';
+import { settle } from './settle.js';
 import type { CommandTools } from './tools.js';
 
 /**
  * DEL: takes a pod's wire away and gives its addresses back.
  *
- * Lenient, as the specification asks: without a namespace, an interface or an allocation there is less to do. Idempotent. It goes on
- * when the runtime no longer waits for it.
- * @throws Failure that says what was not done; the runtime repeats the command
+ * Succeeds whatever is away: what a service does not do in its time, or refuses, is written to the node's journal before the
+ * answer, and done later. Lenient, as the specification asks: without a namespace, an interface or an allocation there is less to
+ * do. Idempotent. It goes on when the runtime no longer waits for it.
  */
 export async function del({ attachment }: AttachmentRequest, tools: CommandTools): Promise<undefined> {
-  const { deadlineMs } = tools.limits;
-  const leftovers = await takeDown(attachment, tools, { deadlineMs, signal: new AbortController().signal });
-  const [first] = leftovers;
-  if (!first) return;
-  const { code, details } = first.failure;
-  throw new Failure(code, `DEL is not done: ${describeLeftovers(leftovers)}; repeat it`, {
-    details,
-    cause: first.failure,
-  });
+  const { journal, knownAllocations, clock, limits, delServiceTimeoutMs } = tools;
+  const { signal } = new AbortController();
+  const limitsOf = () => ({ deadlineMs: Math.min(limits.deadlineMs, clock.nowMs() + delServiceTimeoutMs), signal });
+  const unsettled = await settle({ attachment, todo: 'detach-and-release', held: undefined }, tools, { limitsOf });
+  if (unsettled) {
+    const { todo, failure } = unsettled;
+    await journal.add({ attachment, todo, held: knownAllocations.of(attachment), reason: failure.message });
+  } else {
+    await journal.done(attachment);
+  }
+  knownAllocations.forget(attachment);
 }

@@ -1,23 +1,158 @@
-import { expect, test } from 'vitest';
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { SUPPORTED_VERSIONS } from '../cni/version.js';
-import { CONFIG } from '../plugin.fixture.js';
-import { gc } from './gc.js';
+import { BOOTED_AT_MS, NOTHING, Plugin } from '../plugin.fixture.js';
 
-test.each(SUPPORTED_VERSIONS)('GC is refused in version %s, which lacks it', (cniVersion) => {
-  expect(() => gc(JSON.stringify({ ...CONFIG, cniVersion }))).toThrow(
-    expect.objectContaining({
-      code: 'INCOMPATIBLE_CNI_VERSION',
-      message: expect.stringContaining('GC came with CNI 1.1.0'),
-    }),
-  );
+const VALID = 'cni.dev/valid-attachments';
+const DONE = { exitCode: 0, stdout: '' };
+
+let plugin: Plugin;
+
+beforeEach(async () => {
+  plugin = await new Plugin({ timeoutMs: 3_000, delServiceTimeoutMs: 200 }).start();
 });
 
-test('GC is refused in the version that has it, which this release lacks', () => {
-  expect(() => gc(JSON.stringify({ ...CONFIG, cniVersion: '1.1.0' }))).toThrow(
-    expect.objectContaining({
-      code: 'INCOMPATIBLE_CNI_VERSION',
-      details: { 'supported versions': '0.3.1, 0.4.0, 1.0.0' },
-    }),
-  );
+afterEach(async () => {
+  await plugin.end();
+  expect(plugin.script.unusedFaults()).toEqual([]);
+});
+
+const add = (containerId: string, config = {}) =>
+  plugin.run('ADD', { variables: { CNI_CONTAINERID: containerId }, config });
+/** Begun later than the ADDs before it: the clock may not have moved on meanwhile. */
+const gc = (config: Record<string, unknown>) =>
+  plugin.run('GC', {
+    config: { cniVersion: '1.1.0', ...config },
+    rest: { startedNs: BigInt(Date.now() + 1) * 1_000_000n },
+  });
+const attachment = (containerId: string) => ({ network: 'net', containerId, interfaceName: 'eth0' });
+const listed = (...ids: string[]) => ids.map((containerID) => ({ containerID, ifname: 'eth0' }));
+const holders = () => plugin.ipam.toString().match(/^\S+/gm) ?? [];
+const error = async (config: Record<string, unknown>) => {
+  const answer = await gc(config);
+  expect(answer.exitCode).toBe(1);
+  return JSON.parse(answer.stdout);
+};
+
+describe('GC with a list', () => {
+  test('leaves what is on it, and other networks, nodes and interfaces', async () => {
+    for (const id of ['a', 'b', 'c']) await add(id);
+    await add('other', { name: 'net2' });
+    plugin.ipam.put(attachment('afar'), { nodeName: 'node-2' });
+    plugin.ipam.put(attachment('unwired'));
+    expect(await gc({ [VALID]: listed('b') })).toEqual(DONE);
+    expect(holders()).toEqual(['net.b', 'net2.other', 'net.afar']);
+    expect(plugin.dataplane.toString().split('\n')).toHaveLength(2);
+    expect(plugin.script.calls.filter((call) => call.startsWith('CollectGarbage'))).toHaveLength(1);
+  });
+
+  test.each([[null], [[]]])('%j takes everything of this network', async (list) => {
+    for (const id of ['a', 'b']) await add(id);
+    expect(await gc({ [VALID]: list })).toEqual(DONE);
+    expect(plugin.state()).toBe(NOTHING);
+    expect(await gc({ [VALID]: list })).toEqual(DONE);
+  });
+
+  test('under the name of an earlier text of the specification', async () => {
+    for (const id of ['a', 'b']) await add(id);
+    expect(await gc({ 'cni.dev/attachments': listed('a') })).toEqual(DONE);
+    expect(holders()).toEqual(['net.a']);
+  });
+
+  test('does not give back the address of a wire that stays, and says which', async () => {
+    for (const id of ['a', 'b']) await add(id);
+    plugin.dataplane.makeStubborn(attachment('a'));
+    expect(await error({ [VALID]: [] })).toMatchObject({
+      code: 101,
+      msg: expect.stringMatching(/net\/a\/eth0.*EBUSY/),
+    });
+    expect(holders()).toEqual(['net.a']);
+  });
+
+  test('goes on past an address that cannot be given back', async () => {
+    for (const id of ['a', 'b', 'c']) await add(id);
+    plugin.script.failNext('ReleaseAddresses', new Failure('STORE_CORRUPT', 'bad record'));
+    expect(await error({ [VALID]: [] })).toMatchObject({ code: 100, msg: expect.stringContaining('bad record') });
+    expect(holders()).toEqual(['net.a']);
+  });
+
+  test('releases nothing while the kernel cannot be asked', async () => {
+    await add('a');
+    plugin.script.failNext('CollectGarbage', new Failure('KERNEL_REFUSED', 'dump: EPERM'));
+    expect(await error({ [VALID]: [] })).toMatchObject({ code: 101 });
+    expect(holders()).toEqual(['net.a']);
+  });
+
+  test('is refused as a whole where the list is malformed', async () => {
+    await add('a');
+    const list = [...listed('a'), { containerID: '../x' }, 7];
+    const { code, msg } = await error({ [VALID]: list });
+    expect(code).toBe(7);
+    expect(msg).toMatch(/valid-attachments\.1\.containerID.*valid-attachments\.1\.ifname.*valid-attachments\.2/);
+    expect(await error({ [VALID]: 'all' })).toMatchObject({ code: 7 });
+    expect(holders()).toEqual(['net.a']);
+  });
+
+  test('leaves an ADD that is under way, and one that ended since the runtime began', async () => {
+    const arrivedNs = BigInt(Date.now()) * 1_000_000n;
+    await add('ended');
+    const letGo = plugin.script.hold('AttachPod');
+    const adding = add('running');
+    await plugin.script.untilCalled('AttachPod net/running');
+    const rest = { startedNs: arrivedNs };
+    expect(await plugin.run('GC', { config: { cniVersion: '1.1.0', [VALID]: [] }, rest })).toEqual(DONE);
+    letGo();
+    expect(await adding).toMatchObject({ exitCode: 0 });
+    expect(holders()).toEqual(['net.ended', 'net.running']);
+  });
+
+  test('an ADD that begins while GC releases the address waits, and gets one of its own', async () => {
+    plugin.ipam.put(attachment('a'));
+    const letGo = plugin.script.hold('ReleaseAddresses');
+    const collecting = gc({ [VALID]: [] });
+    await plugin.script.untilCalled('ReleaseAddresses');
+    const adding = add('a');
+    letGo();
+    expect(await collecting).toEqual(DONE);
+    expect(await adding).toMatchObject({ exitCode: 0 });
+    expect(plugin.dataplane.toString()).toContain('10.65.0.1/32');
+    expect(plugin.ipam.toString()).toContain('10.65.0.1/32');
+  });
+
+  test('detaches one by one where the dataplane is of a release that does not collect', async () => {
+    for (const id of ['a', 'b', 'c']) await add(id);
+    plugin.script.failNext('CollectGarbage', new Failure('UNIMPLEMENTED', 'unknown method'));
+    expect(await gc({ [VALID]: listed('b') })).toEqual(DONE);
+    expect(holders()).toEqual(['net.b']);
+    expect(plugin.dataplane.toString().split('\n')).toHaveLength(1);
+  });
+
+  test('names the service whose release lacks what it needs', async () => {
+    plugin.script.failNext('ListEndpoints', new Failure('UNIMPLEMENTED', 'podwire-ipam: does not know the method'));
+    expect(await error({ [VALID]: [] })).toMatchObject({ code: 105, msg: expect.stringContaining('podwire-ipam') });
+  });
+});
+
+describe('GC without a list', () => {
+  test('takes what is proven alone: what DELs left, and what an earlier boot left', async () => {
+    await add('lives');
+    await add('left');
+    plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
+    expect(await plugin.run('DEL', { variables: { CNI_CONTAINERID: 'left' } })).toEqual(DONE);
+    const earlier = { netns: { bootId: '22222222-2222-4333-8444-555555555555', inode: 1n } };
+    plugin.ipam.put(attachment('rebooted'), { ...earlier, createTime: new Date(BOOTED_AT_MS - 1) });
+    plugin.ipam.put(attachment('twin'), { ...earlier, createTime: new Date(BOOTED_AT_MS) });
+    plugin.ipam.put(attachment('untold'));
+    expect(await gc({})).toEqual(DONE);
+    expect(holders()).toEqual(['net.lives', 'net.twin', 'net.untold']);
+    expect(plugin.dataplane.toString().split('\n')).toHaveLength(1);
+    expect(plugin.script.calls.join('\n')).not.toContain('CollectGarbage');
+  });
+});
+
+test.each(['0.4.0', '1.0.0'])('GC is refused in version %s, which lacks it', async (cniVersion) => {
+  expect(await error({ cniVersion })).toMatchObject({
+    code: 1,
+    msg: expect.stringContaining('GC came with CNI 1.1.0'),
+  });
 });

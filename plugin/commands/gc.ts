@@ -1,10 +1,149 @@
-import { readNetworkConfig } from '../cni/config.js';
-import { commandMissing } from '../cni/version.js';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import type { NodeEndpoint } from '../clients/upkeep.js';
+import { readNodeRequest, type CniRequest } from '../request.js';
+import type { Turns } from '../turns.js';
+import { settleEntry } from './settle-entry.js';
+import { failureOf } from './settle.js';
+import type { CommandTools } from './tools.js';
+import { readValidAttachments } from './valid-attachments.js';
+
+/** What a GC works on and with. */
+interface Collection {
+  readonly network: string;
+  readonly tools: CommandTools;
+  readonly turns: Turns;
+  /** When the runtime began it, in epoch milliseconds: its list is no later than that. */
+  readonly sinceMs: number;
+  /** What went wrong so far. */
+  readonly failures: Failure[];
+}
+
+const NS_PER_MS = 1_000_000n;
 
 /**
- * GC: removes what belongs to no attachment that the runtime lists. It came with CNI 1.1.0, which this release does not speak.
- * @throws Failure INCOMPATIBLE_CNI_VERSION, always
+ * GC: removes the wires and gives back the addresses of this network on this node that the runtime does not list. Without a list it
+ * does only what is proven: the node's journal, and what an earlier boot left.
+ *
+ * Attachments whose ADD began, or ended, since the runtime began the GC stay. An address goes back only when no wire leads to it, in
+ * the attachment's turn, and only as the allocation that was seen. Idempotent; goes on past errors.
+ * @throws Failure that names everything that could not be done
  */
-export function gc(configuration: string): never {
-  throw commandMissing('GC', readNetworkConfig(configuration).cniVersion);
+export async function gc(request: CniRequest, tools: CommandTools, turns: Turns): Promise<undefined> {
+  const { name: network } = readNodeRequest('GC', request);
+  const valid = readValidAttachments(request.configuration, network);
+  const sinceMs = Number((request.startedNs ?? request.arrivedNs) / NS_PER_MS);
+  const collection: Collection = { network, tools, turns, sinceMs, failures: [] };
+
+  await settleJournal(collection);
+  if (valid) await collect(valid, collection);
+  else await releaseOfEarlierBoots(collection);
+
+  const { failures } = collection;
+  const [first] = failures;
+  if (!first) return;
+  const messages = [...new Set(failures.map(({ message }) => message))];
+  throw new Failure(first.code, `GC is not done: ${messages.join('; ')}; repeat it`, {
+    details: first.details,
+    cause: first,
+  });
+}
+
+/** What DELs left is garbage that is proven. */
+async function settleJournal({ network, tools, turns, failures }: Collection): Promise<void> {
+  for (const entry of tools.journal.entries()) {
+    if (entry.attachment.network !== network) continue;
+    const unsettled = await settleEntry(entry, tools, { turns, limitsOf: () => tools.limits });
+    if (unsettled) failures.push(unsettled.failure);
+  }
+}
+
+async function collect(listed: readonly Attachment[], collection: Collection): Promise<void> {
+  const { network, tools } = collection;
+  const stays = () => staying(listed, collection);
+  if (!(await attempt(() => collectWires(stays, collection), collection))) return;
+  await attempt(async () => {
+    // The kernel is read last: what it does not hold then, and nobody adds, has no wire that was missed.
+    const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName: tools.nodeName, network }, tools.limits);
+    const wired = await tools.upkeep.dataplane.attachmentsOf(network, tools.limits);
+    const attached = new Set(wired.map(formatAttachment));
+    for (const endpoint of endpoints) {
+      const key = formatAttachment(endpoint.attachment);
+      if (attached.has(key) || stays().has(key)) continue;
+      await attempt(() => releaseInTurn(endpoint, stays, collection), collection);
+    }
+  }, collection);
+}
+
+function staying(listed: readonly Attachment[], { turns, sinceMs }: Collection): ReadonlyMap<string, Attachment> {
+  return new Map([...listed, ...turns.addedSince(sinceMs)].map((each) => [formatAttachment(each), each]));
+}
+
+type Staying = () => ReadonlyMap<string, Attachment>;
+
+async function collectWires(stays: Staying, collection: Collection): Promise<void> {
+  const { network, tools, failures } = collection;
+  try {
+    const valid = [...stays().values()].filter((attachment) => attachment.network === network);
+    for (const { attachment, message } of await tools.upkeep.dataplane.collectGarbage(
+      { network, valid },
+      tools.limits,
+    )) {
+      failures.push(new Failure('KERNEL_REFUSED', `${formatAttachment(attachment)} stays: ${message}`));
+    }
+  } catch (failure) {
+    if (!(failure instanceof Failure && failure.code === 'UNIMPLEMENTED')) throw failure;
+    await detachEach(stays, collection);
+  }
+}
+
+/** For a dataplane of an earlier release, which does not collect by itself. */
+async function detachEach(stays: Staying, collection: Collection): Promise<void> {
+  const { network, tools } = collection;
+  for (const attachment of await tools.upkeep.dataplane.attachmentsOf(network, tools.limits)) {
+    const detach = async () => {
+      if (!stays().has(formatAttachment(attachment))) await tools.dataplane.detachPod(attachment, tools.limits);
+    };
+    await attempt(() => inTurn(attachment, detach, collection), collection);
+  }
+}
+
+function releaseInTurn(endpoint: NodeEndpoint, stays: Staying, collection: Collection): Promise<void> {
+  const { attachment, held } = endpoint;
+  const { ipam, upkeep, limits } = collection.tools;
+  const release = async () => {
+    if (stays().has(formatAttachment(attachment))) return;
+    if (held.length === 0) await ipam.release(attachment, limits);
+    else await upkeep.ipam.releaseHeld(attachment, held, limits);
+  };
+  return inTurn(attachment, release, collection);
+}
+
+/** What was given before this boot is nobody's: no namespace outlives a boot. A node's twin of the same name is left alone. */
+async function releaseOfEarlierBoots(collection: Collection): Promise<void> {
+  const { network, tools } = collection;
+  await attempt(async () => {
+    const { id, startedAtMs } = tools.netns.boot;
+    const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName: tools.nodeName, network }, tools.limits);
+    for (const endpoint of endpoints) {
+      const { bootId, createdAtMs } = endpoint;
+      const isDead = bootId !== undefined && bootId !== id && createdAtMs !== undefined && createdAtMs < startedAtMs;
+      const stays = () => staying([], collection);
+      if (isDead) await attempt(() => releaseInTurn(endpoint, stays, collection), collection);
+    }
+  }, collection);
+}
+
+function inTurn(attachment: Attachment, work: () => Promise<void>, { turns, tools }: Collection): Promise<void> {
+  const { deadlineMs } = tools.limits;
+  const turn = { command: 'GC', attachment, startedNs: undefined, deadlineMs, cancel: new AbortController() } as const;
+  return turns.take(turn, work);
+}
+
+/** @returns whether it went well; where not, why is noted */
+async function attempt(work: () => Promise<void>, { tools, failures }: Collection): Promise<boolean> {
+  const failure = await failureOf(work, { log: tools.log, what: 'GC' });
+  if (failure) failures.push(failure);
+  return failure === undefined;
 }

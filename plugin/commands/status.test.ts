@@ -1,23 +1,104 @@
-import { expect, test } from 'vitest';
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { SUPPORTED_VERSIONS } from '../cni/version.js';
-import { CONFIG } from '../plugin.fixture.js';
-import { status } from './status.js';
+import { Plugin } from '../plugin.fixture.js';
 
-test.each(SUPPORTED_VERSIONS)('STATUS is refused in version %s, which lacks it', (cniVersion) => {
-  expect(() => status(JSON.stringify({ ...CONFIG, cniVersion }))).toThrow(
-    expect.objectContaining({
-      code: 'INCOMPATIBLE_CNI_VERSION',
-      message: expect.stringContaining('STATUS came with CNI 1.1.0'),
-    }),
-  );
+const READY = { exitCode: 0, stdout: '' };
+
+let plugin: Plugin;
+
+beforeEach(() => {
+  plugin = new Plugin({ delServiceTimeoutMs: 200 });
 });
 
-test('STATUS is refused in the version that has it, which this release lacks', () => {
-  expect(() => status(JSON.stringify({ ...CONFIG, cniVersion: '1.1.0' }))).toThrow(
-    expect.objectContaining({
-      code: 'INCOMPATIBLE_CNI_VERSION',
-      details: { 'supported versions': '0.3.1, 0.4.0, 1.0.0' },
-    }),
-  );
+afterEach(async () => {
+  await plugin.end();
+  expect(plugin.script.unusedFaults()).toEqual([]);
+});
+
+/** Each time for another network, as answers are kept for a second. */
+let asked = 0;
+const status = (config = {}) =>
+  plugin.run('STATUS', { config: { cniVersion: '1.1.0', name: `net${++asked}`, ...config } });
+const error = async (config = {}) => {
+  const answer = await status(config);
+  expect(answer.exitCode).toBe(1);
+  return JSON.parse(answer.stdout);
+};
+
+describe('STATUS', () => {
+  test('is ready when both services serve and there is an address', async () => {
+    await plugin.start();
+    expect(await status()).toEqual(READY);
+  });
+
+  test.each([
+    ['podwire-ipam', 'dataplane'],
+    ['podwire-dataplane', 'ipam'],
+  ] as const)('is 50 without %s', async (missing, present) => {
+    await plugin.start(present);
+    expect(await error()).toMatchObject({ code: 50, msg: expect.stringContaining(`${missing} does not answer`) });
+  });
+
+  test('names both services when both are away', async () => {
+    await plugin.journal.load();
+    expect(await error()).toMatchObject({ code: 50, msg: expect.stringMatching(/podwire-ipam .*podwire-dataplane /) });
+  });
+
+  test('is 50 while a service hangs', async () => {
+    await plugin.start();
+    const letGo = plugin.script.hold('ExplainAllocation');
+    expect(await error()).toMatchObject({ code: 50, msg: expect.stringContaining('podwire-ipam does not answer') });
+    letGo();
+    expect(await status()).toEqual(READY);
+  });
+
+  test('is 50 when there is no address, with the reason', async () => {
+    await plugin.start();
+    for (let count = 0; count < 64; count++) {
+      plugin.ipam.put({ network: 'net', containerId: `c${count}`, interfaceName: 'eth0' });
+    }
+    expect(await error()).toMatchObject({ code: 50, msg: expect.stringContaining('has no address left') });
+  });
+
+  test('is 50 while the datastore does not answer', async () => {
+    await plugin.start();
+    plugin.script.failNext('ExplainAllocation', new Failure('STORE_UNAVAILABLE', 'the datastore was not read yet'));
+    expect(await error()).toMatchObject({ code: 50, msg: expect.stringContaining('not read yet') });
+  });
+
+  test('is ready with a service of a release that cannot explain', async () => {
+    await plugin.start();
+    plugin.script.failNext('ExplainAllocation', new Failure('UNIMPLEMENTED', 'unknown method'));
+    expect(await status()).toEqual(READY);
+  });
+
+  test('is 51 while what DELs left is in memory alone, until it can be stored', async () => {
+    await plugin.start('ipam');
+    plugin.store.broken = 'full';
+    expect(await plugin.run('DEL')).toEqual(READY);
+    expect(await error()).toMatchObject({ code: 51, msg: expect.stringMatching(/1 entries.*full.*podwire-dataplane/) });
+    plugin.store.broken = 'no';
+    await plugin.journal.settleStore();
+    expect(await error()).toMatchObject({ code: 50 });
+  });
+
+  test('is 51 while the journal cannot be read', async () => {
+    plugin.store.broken = 'gone';
+    await plugin.start();
+    expect(await error()).toMatchObject({ code: 51, msg: expect.stringContaining('cannot be read') });
+  });
+
+  test('asks once for many who ask at once', async () => {
+    await plugin.start();
+    await Promise.all(Array.from({ length: 10 }, () => status({ name: 'one' })));
+    expect(plugin.script.calls.filter((call) => call.startsWith('ExplainAllocation'))).toHaveLength(1);
+  });
+});
+
+test.each(['0.4.0', '1.0.0'])('STATUS is refused in version %s, which lacks it', async (cniVersion) => {
+  expect(await error({ cniVersion })).toMatchObject({
+    code: 1,
+    msg: expect.stringContaining('STATUS came with CNI 1.1.0'),
+  });
 });

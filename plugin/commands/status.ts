@@ -1,10 +1,12 @@
-import { readNetworkConfig } from '../cni/config.js';
-import { commandMissing } from '../cni/version.js';
+import type { Readiness } from '../readiness.js';
+import { readNodeRequest, type CniRequest } from '../request.js';
 
 /**
- * STATUS: whether ADD could succeed. It came with CNI 1.1.0, which this release does not speak.
- * @throws Failure INCOMPATIBLE_CNI_VERSION, always
+ * STATUS: whether ADD could succeed. Changes nothing, and answers within half a second whatever hangs.
+ * @throws Failure NOT_READY when it could not; PODS_AT_RISK when the node cannot keep account of what it deletes
  */
-export function status(configuration: string): never {
-  throw commandMissing('STATUS', readNetworkConfig(configuration).cniVersion);
+export async function status(request: CniRequest, readiness: Readiness): Promise<undefined> {
+  const { name } = readNodeRequest('STATUS', request);
+  await readiness.require(name);
+  return undefined;
 }

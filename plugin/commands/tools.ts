@@ -2,19 +2,31 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
 import type { Dataplane, Ipam, Limits } from '../clients/clients.js';
+import type { DataplaneUpkeep, IpamUpkeep } from '../clients/upkeep.js';
+import type { Journal } from '../journal/journal.js';
+import type { KnownAllocations } from '../journal/known-allocations.js';
 import type { NetnsReader } from '../netns.js';
+import type { Notices } from '../notices.js';
 
 /** What commands work with. */
 export interface Tools {
   readonly ipam: Ipam;
   readonly dataplane: Dataplane;
+  /** The same services, for what is not about one pod. */
+  readonly upkeep: { readonly ipam: IpamUpkeep; readonly dataplane: DataplaneUpkeep };
+  /** What is still to do for attachments whose DEL has succeeded. */
+  readonly journal: Journal;
+  readonly knownAllocations: KnownAllocations;
   readonly netns: NetnsReader;
   /** Name of the node, where the network configuration names none. */
   readonly nodeName: string;
   readonly clock: Clock;
   readonly log: Logger;
+  readonly notices: Notices;
   /** Time for undoing a failed ADD, in milliseconds, beside the time of the ADD itself. */
   readonly cleanUpTimeoutMs: number;
+  /** Time that a DEL gives each service, in milliseconds, before it leaves the rest to the journal. */
+  readonly delServiceTimeoutMs: number;
 }
 
 /** What a command works with, and the time that it has. */

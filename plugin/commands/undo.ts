@@ -1,8 +1,9 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { Limits } from '../clients/clients.js';
-import { describeLeftovers, leftoverOf, takeDown, type Leftover } from './take-down.js';
+import type { HeldAddress, Limits } from '../clients/clients.js';
+import type { Debt } from '../journal/entry.js';
+import { settle } from './settle.js';
 import type { Tools } from './tools.js';
 
 /**
@@ -15,7 +16,7 @@ export type Progress =
   /** Allocate was called, and has not answered: who holds the addresses is not known. */
   | { readonly reached: 'allocating' }
   /** The addresses are there, and AttachPod was called. */
-  | { readonly reached: 'attaching'; readonly held: boolean };
+  | { readonly reached: 'attaching'; readonly held: boolean; readonly allocation: readonly HeldAddress[] };
 
 export interface FailedAdd {
   readonly attachment: Attachment;
@@ -24,43 +25,36 @@ export interface FailedAdd {
 }
 
 /**
- * Takes away what a failed ADD made, within the time that is set aside for it.
+ * Takes away what a failed ADD made, within the time that is set aside for it. What that is too short for is written to the node's
+ * journal: a runtime need not send a DEL after an ADD that failed.
  * @returns what the ADD is to throw: its own error, with what is left where something is
  */
 export async function undo({ attachment, progress, error }: FailedAdd, tools: Tools): Promise<unknown> {
+  const work = workOf({ attachment, progress });
+  if (!work) return error;
   const limits: Limits = {
     deadlineMs: tools.clock.nowMs() + tools.cleanUpTimeoutMs,
     signal: new AbortController().signal,
   };
-  const leftovers = await takeAway({ attachment, progress }, tools, limits);
-  if (leftovers.length === 0) return error;
-  return withLeftovers(error, leftovers);
+  const unsettled = await settle(work, tools, { limitsOf: () => limits });
+  if (!unsettled) return error;
+  const { todo, failure } = unsettled;
+  await tools.journal.add({ ...work, todo, reason: failure.message });
+  return withRest(error, failure);
 }
 
-function takeAway(
-  { attachment, progress }: Pick<FailedAdd, 'attachment' | 'progress'>,
-  tools: Tools,
-  limits: Limits,
-): Promise<Leftover[]> {
+function workOf({ attachment, progress }: Omit<FailedAdd, 'error'>): Omit<Debt, 'reason'> | undefined {
   switch (progress.reached) {
+    // This ADD has attached nothing yet, so a wire proves that an earlier one holds the addresses.
     case 'allocating':
-      return releaseUnlessHeld(attachment, tools, limits);
+      return { attachment, todo: 'release-unless-attached', held: undefined };
     case 'attaching':
-      return progress.held ? Promise.resolve([]) : takeDown(attachment, tools, limits);
+      return progress.held ? undefined : { attachment, todo: 'detach-and-release', held: progress.allocation };
   }
 }
 
-/** After a lost answer: this ADD has attached nothing yet, so a wire proves that an earlier one holds the addresses. */
-async function releaseUnlessHeld(attachment: Attachment, tools: Tools, limits: Limits): Promise<Leftover[]> {
-  return leftoverOf('its addresses may be held', tools.log, async () => {
-    const endpoint = await tools.ipam.getEndpoint(attachment, limits);
-    if (!endpoint || (await tools.dataplane.isAttached(attachment, limits))) return;
-    await tools.ipam.release(attachment, limits);
-  });
-}
-
-function withLeftovers(error: unknown, leftovers: readonly Leftover[]): Failure {
-  const left = `not all of it could be undone: ${describeLeftovers(leftovers)}; DEL takes it away`;
+function withRest(error: unknown, rest: Failure): Failure {
+  const left = `what it began is in the node's journal and is undone later, as that failed: ${rest.message}`;
   if (!(error instanceof Failure)) return new Failure('INTERNAL', `internal error; ${left}`, { cause: error });
   const { code, message, violations, details } = error;
   return new Failure(code, `${message}; ${left}`, { violations, details, cause: error });

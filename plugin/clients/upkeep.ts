@@ -1,0 +1,135 @@
+import { PodServiceService } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import { EndpointServiceService, type Endpoint as EndpointMessage } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { handleId } from '@podwire/shared/attachment/names';
+
+import type { HeldAddress, Limits } from './clients.js';
+import { isServing } from './health.js';
+import { heldAddresses } from './ipam.js';
+import { RepeatingPeer, type PeerOptions } from './repeating-peer.js';
+
+/** What GC, STATUS and the journal want from the services, beside what pods want. */
+
+/** What IPAM holds for an attachment of this node. */
+export interface NodeEndpoint {
+  readonly attachment: Attachment;
+  readonly held: readonly HeldAddress[];
+  /** Identity of the boot that it was given in; undefined where that was not recorded. */
+  readonly bootId: string | undefined;
+  /** When it was given, in epoch milliseconds; undefined where an earlier release gave it. */
+  readonly createdAtMs: number | undefined;
+}
+
+/** Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED, UNIMPLEMENTED or the signal's reason. */
+export interface IpamUpkeep {
+  /** Gives back these addresses of the attachment, and none of a later allocation. Idempotent. */
+  releaseHeld(attachment: Attachment, held: readonly HeldAddress[], limits: Limits): Promise<void>;
+  /** What a node's attachments of a network hold. */
+  endpointsOf(of: { readonly nodeName: string; readonly network: string }, limits: Limits): Promise<NodeEndpoint[]>;
+  /** Why a pod of this node would get no address; undefined when it would. Asked once. */
+  refusalOf(
+    asked: { readonly nodeName: string; readonly network: string },
+    limits: Limits,
+  ): Promise<string | undefined>;
+  /** Whether the service says that it serves. Asked once. */
+  isServing(limits: Limits): Promise<boolean>;
+}
+
+/** An attachment that could not be removed, and why. */
+export interface CollectionFailure {
+  readonly attachment: Attachment;
+  readonly message: string;
+}
+
+export interface DataplaneUpkeep {
+  /** Removes the network's wires that are not valid, in one call; what cannot be removed does not stop it. Idempotent. */
+  collectGarbage(
+    garbage: { readonly network: string; readonly valid: readonly Attachment[] },
+    limits: Limits,
+  ): Promise<readonly CollectionFailure[]>;
+  /** The network's attachments that the kernel holds. */
+  attachmentsOf(network: string, limits: Limits): Promise<Attachment[]>;
+  /** Whether the service says that it serves. Asked once. */
+  isServing(limits: Limits): Promise<boolean>;
+}
+
+const PAGE_SIZE = 1000;
+
+/** Name of a container that no runtime makes: what would be given to a pod, if there were one. */
+const NOBODY = { containerId: 'podwire-status', interfaceName: 'eth0' };
+
+/** A probe's allocation leaves to podwire-ipam what ADD leaves to it. */
+const LEFT_OPEN = {
+  pod: undefined,
+  families: [],
+  netns: undefined,
+  pools: [],
+  namespaceLabels: {},
+  addresses: [],
+  maxBlocksPerNode: 0,
+};
+
+export function ipamUpkeep(options: PeerOptions): IpamUpkeep {
+  const peer = new RepeatingPeer(options);
+  return {
+    async releaseHeld(attachment, held, limits) {
+      const releases = held.map((each) => ({ ...each, handleId: handleId(attachment) }));
+      await peer.call(AddressServiceService.releaseAddresses, { releases }, limits);
+    },
+
+    async endpointsOf({ nodeName, network }, limits) {
+      const endpoints: EndpointMessage[] = [];
+      let pageToken = '';
+      do {
+        const request = { pageSize: PAGE_SIZE, pageToken, nodeName, namespace: '', podName: '', poolName: '' };
+        const page = await peer.call(EndpointServiceService.listEndpoints, request, limits);
+        endpoints.push(...page.endpoints);
+        pageToken = page.nextPageToken;
+      } while (pageToken !== '');
+      return endpoints.flatMap(nodeEndpoint).filter(({ attachment }) => attachment.network === network);
+    },
+
+    async refusalOf({ nodeName, network }, limits) {
+      const request = { ...LEFT_OPEN, nodeName, attachment: { ...NOBODY, network } };
+      const asked = { request, maxBlocks: 1 };
+      const { refusal } = await options.peer.call(AddressServiceService.explainAllocation, asked, limits);
+      return refusal === '' ? undefined : refusal;
+    },
+
+    isServing: (limits) => isServing(options.peer, limits),
+  };
+}
+
+export function dataplaneUpkeep(options: PeerOptions): DataplaneUpkeep {
+  const peer = new RepeatingPeer(options);
+  return {
+    async collectGarbage({ network, valid }, limits) {
+      const request = { network, validAttachments: { attachments: [...valid] } };
+      const { failures } = await peer.call(PodServiceService.collectGarbage, request, limits);
+      return failures.flatMap(({ attachment, message }) => (attachment ? [{ attachment, message }] : []));
+    },
+
+    async attachmentsOf(network, limits) {
+      const found = new Map<string, Attachment>();
+      let pageToken = '';
+      do {
+        const page = await peer.call(PodServiceService.listPods, { pageSize: PAGE_SIZE, pageToken }, limits);
+        for (const { attachment } of page.pods) {
+          if (attachment?.network === network) found.set(formatAttachment(attachment), attachment);
+        }
+        pageToken = page.nextPageToken;
+      } while (pageToken !== '');
+      return [...found.values()];
+    },
+
+    isServing: (limits) => isServing(options.peer, limits),
+  };
+}
+
+/** None for an endpoint without an attachment, which is not one of Podwire's. */
+function nodeEndpoint({ attachment, addresses, netns, createTime }: EndpointMessage): NodeEndpoint[] {
+  if (!attachment) return [];
+  const held = heldAddresses(addresses);
+  return [{ attachment, held, bootId: netns?.bootId, createdAtMs: createTime?.getTime() }];
+}

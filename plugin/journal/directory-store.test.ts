@@ -1,0 +1,137 @@
+import { execFileSync, spawn } from 'node:child_process';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+
+import { recordingLog } from '../plugin.fixture.js';
+import { DirectoryJournalStore } from './directory-store.js';
+import { encodeEntry } from './entry.js';
+import { JournalEvents } from './events.js';
+import { Journal } from './journal.js';
+import { journalEntry, journalStoreContract } from './store.contract.js';
+
+let folder: string;
+const directory = () => join(folder, 'lib', 'plugin');
+const files = () => readdirSync(directory());
+const put = (...names: string[]) =>
+  Promise.all(names.map((name) => new DirectoryJournalStore(directory()).put(journalEntry(name))));
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-journal-'));
+});
+afterEach(() => rmSync(folder, { recursive: true }));
+
+describe('a journal in a directory', () => {
+  journalStoreContract(() => ({
+    open: () => new DirectoryJournalStore(directory()),
+    spoil: (text) => files().forEach((name) => writeFileSync(join(directory(), name), text)),
+  }));
+
+  test('is root’s alone, one small file for each entry', async () => {
+    await put('a');
+    const [name = ''] = files();
+    const { mode, size } = statSync(join(directory(), name));
+    expect([(mode & 0o777).toString(8), (statSync(directory()).mode & 0o777).toString(8)]).toEqual(['600', '700']);
+    expect(size).toBeLessThan(1024);
+    expect(JSON.parse(readFileSync(join(directory(), name), 'utf8'))).toMatchObject({ handle: 'net.a' });
+  });
+
+  test('keeps what cannot be read, and an entry under another’s name, beside the others', async () => {
+    await put('a');
+    const [name = ''] = files();
+    writeFileSync(join(directory(), name), encodeEntry(journalEntry('b')));
+    const loaded = await new DirectoryJournalStore(directory()).load();
+    expect(loaded).toMatchObject({ entries: [], unreadable: [{ fault: expect.stringContaining('net/b/eth0') }] });
+    expect(files()).toEqual([`${name}.unreadable`]);
+  });
+
+  test('is made anew where somebody removed it', async () => {
+    await put('a');
+    rmSync(directory(), { recursive: true });
+    await put('b');
+    expect((await new DirectoryJournalStore(directory()).load()).entries).toEqual([journalEntry('b')]);
+  });
+
+  test('names the setting where it cannot be', async () => {
+    writeFileSync(join(folder, 'file'), '');
+    await expect(new DirectoryJournalStore(join(folder, 'file')).load()).rejects.toMatchObject({
+      code: 'STATE_IO',
+      message: expect.stringContaining('PODWIRE_PLUGIN_STATE_DIRECTORY'),
+    });
+  });
+});
+
+describe('of a process that is killed while it writes', () => {
+  /** Writes entries for ever, and prints each when it is stored. */
+  const WRITER = `
+    const { DirectoryJournalStore } = await import(process.argv[1]);
+    const store = new DirectoryJournalStore(process.argv[2]);
+    for (let i = 0; ; i++) {
+      const attachment = { network: 'net', containerId: 'c' + i, interfaceName: 'eth0' };
+      await store.put({ attachment, todo: 'release', held: undefined, reason: 'r', order: i, sinceMs: 1 });
+      console.log('c' + i);
+    }`;
+
+  test.each([3, 8, 21])('all that was answered is there, whole, after %i entries', async (count) => {
+    const module = join(import.meta.dirname, '..', 'dist', 'journal', 'directory-store.js');
+    expect(existsSync(module), 'compile first: tsc -b plugin').toBe(true);
+    const args = ['--input-type=module', '-e', WRITER, module, directory()];
+    const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+    let text = '';
+    child.stdout.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
+    const ended = new Promise((resolve) => child.once('close', resolve));
+    await vi.waitFor(() => expect(text.split('\n').length).toBeGreaterThan(count), { interval: 1, timeout: 20_000 });
+    child.kill('SIGKILL');
+    await ended;
+    const answered = text.split('\n').slice(0, -1);
+    const { entries, unreadable } = await new DirectoryJournalStore(directory()).load();
+    expect(unreadable).toEqual([]);
+    const there = entries.map(({ attachment }) => attachment.containerId);
+    expect(answered.filter((name) => !there.includes(name))).toEqual([]);
+    expect(there.length - answered.length).toBeLessThanOrEqual(1);
+    expect(files().filter((name) => !name.endsWith('.json'))).toEqual([]);
+  });
+});
+
+describe('on a full disk', () => {
+  const disk = () => join(folder, 'disk');
+
+  beforeEach(() => {
+    execFileSync('mkdir', [disk()]);
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', disk()]);
+  });
+  afterEach(() => execFileSync('umount', [disk()]));
+
+  /** Takes every page of it. */
+  function fill(): void {
+    try {
+      writeFileSync(join(disk(), 'filler'), Buffer.alloc(1024 * 1024));
+    } catch {
+      // Until there was no room.
+    }
+  }
+
+  test('entries are kept in memory, loudly, and stored when there is room again', async () => {
+    const { log, lines } = recordingLog();
+    const store = new DirectoryJournalStore(join(disk(), 'plugin'));
+    const journal = new Journal({ store, maxEntriesCount: 10, clock: systemClock, events: new JournalEvents(log) });
+    await journal.load();
+    await journal.add(journalEntry('before'));
+    expect(journal.fault).toBeUndefined();
+    fill();
+    await journal.add(journalEntry('a'));
+    expect(journal.entries().map(({ attachment }) => attachment.containerId)).toEqual(['before', 'a']);
+    expect(journal.fault).toMatch(/^1 entries.*ENOSPC/);
+    expect(journal.level()).toMatchObject({ entries: 2, volatileEntries: 1 });
+    expect(lines().map(({ msg }) => msg)).toContainEqual(expect.stringMatching(/net\/a\/eth0.*memory alone.*ENOSPC/));
+    expect((await store.load()).entries.map(({ attachment }) => attachment.containerId)).toEqual(['before']);
+
+    rmSync(join(disk(), 'filler'));
+    await journal.settleStore();
+    expect(journal.fault).toBeUndefined();
+    expect((await store.load()).entries).toHaveLength(2);
+  });
+});

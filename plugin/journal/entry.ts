@@ -1,0 +1,85 @@
+import { attachmentFaults, type Attachment } from '@podwire/shared/attachment/attachment';
+import { handleId } from '@podwire/shared/attachment/names';
+import { z } from 'zod';
+
+import type { HeldAddress } from '../clients/clients.js';
+
+/**
+ * What is still to do for an attachment, in this order: an address is given back only when no wire leads to it any more.
+ * - `detach-and-release`: all of a DEL.
+ * - `release`: the wire is gone.
+ * - `release-unless-attached`: an ADD did not hear whether it got addresses; a wire proves that an earlier one holds them.
+ */
+export const TODOS = ['detach-and-release', 'release', 'release-unless-attached'] as const;
+
+export type Todo = (typeof TODOS)[number];
+
+/** What a DEL, or the undoing of an ADD, could not do. */
+export interface Debt {
+  readonly attachment: Attachment;
+  readonly todo: Todo;
+  /** The allocation that is meant; undefined where it is not known, and whatever the attachment holds is meant. */
+  readonly held: readonly HeldAddress[] | undefined;
+  /** Why it could not be done, for people. */
+  readonly reason: string;
+}
+
+/** A debt that is written down. */
+export interface JournalEntry extends Debt {
+  /** Place in the order of writing. */
+  readonly order: number;
+  /** When the oldest debt of the attachment was written, in epoch milliseconds. */
+  readonly sinceMs: number;
+}
+
+const VERSION = 1;
+
+const uint64 = z
+  .string()
+  .regex(/^\d{1,20}$/, 'is no sequence number')
+  .transform(BigInt);
+
+/**
+ * The file of an entry: JSON. `handle` repeats what follows from the attachment, so that the file can be compared with IPAM's
+ * records as it is.
+ */
+const STORED = z.strictObject({
+  version: z.literal(VERSION),
+  order: z.int().nonnegative(),
+  sinceMs: z.int().nonnegative(),
+  attachment: z
+    .strictObject({ network: z.string(), containerId: z.string(), interfaceName: z.string() })
+    .refine((attachment) => attachmentFaults(attachment).length === 0, 'is no attachment'),
+  handle: z.string(),
+  todo: z.enum(TODOS),
+  held: z.array(z.strictObject({ address: z.string().min(1), sequenceNumber: uint64 })).nullable(),
+  reason: z.string(),
+});
+
+export function encodeEntry({ held, ...entry }: JournalEntry): string {
+  const addresses = held?.map(({ address, sequenceNumber }) => ({ address, sequenceNumber: String(sequenceNumber) }));
+  const stored = { version: VERSION, ...entry, handle: handleId(entry.attachment), held: addresses ?? null };
+  return `${JSON.stringify(stored)}\n`;
+}
+
+export type DecodedEntry =
+  { readonly ok: true; readonly entry: JournalEntry } | { readonly ok: false; readonly fault: string };
+
+/** Reads what {@link encodeEntry} wrote. Of anything else it says what is wrong. */
+export function decodeEntry(text: string): DecodedEntry {
+  const parsed = STORED.safeParse(parseJson(text));
+  if (!parsed.success) {
+    const faults = parsed.error.issues.map(({ path, message }) => `${path.join('.') || 'the file'}: ${message}`);
+    return { ok: false, fault: faults.join('; ') };
+  }
+  const { order, sinceMs, attachment, todo, held, reason } = parsed.data;
+  return { ok: true, entry: { order, sinceMs, attachment, todo, held: held ?? undefined, reason } };
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}

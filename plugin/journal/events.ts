@@ -1,0 +1,110 @@
+import { metrics, type Meter } from '@opentelemetry/api';
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import type { Failure } from '@podwire/shared/failure/failure';
+import type { Logger } from '@podwire/shared/runtime/log';
+
+import type { JournalEntry } from './entry.js';
+import type { UnreadableEntry } from './store.js';
+
+/** How much waits, for the metrics. */
+export interface JournalLevel {
+  readonly entries: number;
+  /** Those that a restart would lose. */
+  readonly volatileEntries: number;
+  /** Age of the oldest debt in milliseconds; 0 when there is none. */
+  readonly oldestAgeMs: number;
+}
+
+const MS_PER_SECOND = 1000;
+
+/** What happened to the journal, told once it is done: a counter and a log line. */
+export class JournalEvents {
+  readonly #log: Logger;
+  readonly #meter: Meter;
+  readonly #written;
+  readonly #done;
+  readonly #faults;
+
+  constructor(log: Logger) {
+    this.#log = log;
+    const meter = (this.#meter = metrics.getMeter('podwire-plugin'));
+    this.#written = meter.createCounter('podwire.plugin.journal.written', {
+      unit: '{entry}',
+      description: 'Debts of DEL written down, by what is to do',
+    });
+    this.#done = meter.createCounter('podwire.plugin.journal.done', {
+      unit: '{entry}',
+      description: 'Debts of DEL that are done',
+    });
+    this.#faults = meter.createCounter('podwire.plugin.journal.faults', {
+      unit: '{fault}',
+      description: 'Entries that could not be stored, read or removed',
+    });
+  }
+
+  /** Lets the metrics tell how much waits. */
+  observe(level: () => JournalLevel): void {
+    const gauge = (name: string, unit: string, description: string) =>
+      this.#meter.createObservableGauge(`podwire.plugin.journal.${name}`, { unit, description });
+    const entries = gauge('entries', '{entry}', 'Debts of DEL that wait');
+    const volatile = gauge('volatile_entries', '{entry}', 'Debts of DEL that a restart would lose');
+    const age = gauge('oldest_age', 's', 'Age of the oldest debt of DEL');
+    this.#meter.addBatchObservableCallback(
+      (result) => {
+        const { entries: count, volatileEntries, oldestAgeMs } = level();
+        result.observe(entries, count);
+        result.observe(volatile, volatileEntries);
+        result.observe(age, oldestAgeMs / MS_PER_SECOND);
+      },
+      [entries, volatile, age],
+    );
+  }
+
+  written({ attachment, todo, reason, order }: JournalEntry): void {
+    this.#written.add(1, { todo });
+    this.#log.warn({ todo, order }, `journal: ${formatAttachment(attachment)} is to be done later: ${reason}`);
+  }
+
+  done({ attachment, todo, order, sinceMs }: JournalEntry, nowMs: number): void {
+    this.#done.add(1, { todo });
+    this.#log.info({ todo, order, waited_ms: nowMs - sinceMs }, `journal: ${formatAttachment(attachment)} is done`);
+  }
+
+  /** The entries of earlier processes were read. */
+  loaded(count: number): void {
+    if (count > 0) this.#log.warn({ entries: count }, `journal: ${count} entries of an earlier process are to be done`);
+  }
+
+  /** An entry is in memory alone; a restart would lose it, and with it an address or an interface. */
+  notStored({ attachment }: JournalEntry, reason: string): void {
+    this.#faults.add(1, { operation: 'write' });
+    this.#log.error(`journal: ${formatAttachment(attachment)} is kept in memory alone, a restart loses it: ${reason}`);
+  }
+
+  stored({ attachment }: JournalEntry): void {
+    this.#log.info(`journal: ${formatAttachment(attachment)} is stored after all`);
+  }
+
+  notRemoved(name: string, failure: Failure): void {
+    this.#faults.add(1, { operation: 'remove' });
+    this.#log.error(
+      { err: failure },
+      `journal: the entry of ${name} is done and cannot be removed: ${failure.message}`,
+    );
+  }
+
+  notLoaded(failure: Failure): void {
+    this.#faults.add(1, { operation: 'load' });
+    this.#log.error({ err: failure }, `journal: what earlier processes left is not known: ${failure.message}`);
+  }
+
+  unreadable({ path, fault }: UnreadableEntry): void {
+    this.#faults.add(1, { operation: 'read' });
+    this.#log.error({ path }, `journal: an entry cannot be read, and was set aside at ${path}: ${fault}`);
+  }
+
+  /** A round of the replay ended with this for an entry. */
+  notDone({ attachment, order }: JournalEntry, error: unknown): void {
+    this.#log.warn({ err: error, order }, `journal: ${formatAttachment(attachment)} is not done yet`);
+  }
+}

@@ -1,0 +1,23 @@
+import { describe, expect, test } from 'vitest';
+
+import { MemoryJournalStore } from './memory-store.js';
+import { journalEntry, journalStoreContract } from './store.contract.js';
+
+describe('a journal in memory', () => {
+  journalStoreContract(() => {
+    const store = new MemoryJournalStore();
+    return {
+      open: () => store,
+      spoil: (text) => [...store.texts.keys()].forEach((key) => store.texts.set(key, text)),
+    };
+  });
+
+  test('can be full, and then still gives back what it has', async () => {
+    const store = new MemoryJournalStore();
+    await store.put(journalEntry('a'));
+    store.broken = 'full';
+    await expect(store.put(journalEntry('b'))).rejects.toMatchObject({ code: 'STATE_IO' });
+    await store.remove(journalEntry('a').attachment);
+    expect(await store.load()).toEqual({ entries: [], unreadable: [] });
+  });
+});
