@@ -15,6 +15,7 @@ import {
   readPodEnvironment,
   type Variables,
 } from './cni/environment.js';
+import { wishOf, type Wish } from './cni/wish.js';
 
 /** A CNI command as the container runtime sent it. */
 export interface CniRequest {
@@ -44,37 +45,40 @@ export interface AttachmentRequest<Config extends NetworkConfig = NetworkConfig>
 export interface PodRequest extends AttachmentRequest<AttachConfig> {
   /** Path of the pod's network namespace. */
   readonly netns: string;
+  /** What the pod is to get of all that was asked for. */
+  readonly wish: Wish;
 }
 
 /** Checks all of a request that works inside a pod. @throws Failure that lists all faults of environment and configuration */
 export function readPodRequest(command: 'ADD' | 'CHECK', request: CniRequest): PodRequest {
   const { plugin, variables, configuration } = request;
-  if (plugin === IPAM_PLUGIN) throw notForOthers();
-  const [{ netns, pod, ...container }, config] = readBoth(
+  if (IPAM_PLUGINS.some((name) => name === plugin)) throw notForOthers();
+  const [{ netns, pod, asked, ...container }, config] = readBoth(
     () => readPodEnvironment(command, variables),
     () => readAttachConfig(command, configuration),
   );
-  return { attachment: { network: config.name, ...container }, netns, pod, config };
+  const wish = wishOf(config.requested, asked);
+  return { attachment: { network: config.name, ...container }, netns, pod, config, wish };
 }
 
-/** The shim's name where another plugin runs it for its addresses alone. */
-const IPAM_PLUGIN = 'podwire-ipam';
+/** The shim's names where another plugin runs it for its addresses alone. */
+const IPAM_PLUGINS = ['podwire-ipam', 'calico-ipam'] as const;
 
 /** DEL is not refused so: what another plugin could not begin must not keep its pod from being deleted. */
 function notForOthers(): Failure {
   const reason = 'serves the plugin podwire alone in this release; set the type of the plugin above it to podwire';
   return violationsFailure('INVALID_CONFIG', 'network configuration refused', [
-    { field: 'ipam.type', reason: `is ${IPAM_PLUGIN}, which ${reason}` },
+    { field: 'ipam.type', reason: `is ${IPAM_PLUGINS[0]}, which ${reason}` },
   ]);
 }
 
 /** Checks all of a DEL. @throws Failure that lists all faults of environment and configuration */
 export function readDelRequest({ variables, configuration }: CniRequest): AttachmentRequest {
-  const [{ pod, ...container }, config] = readBoth(
+  const [{ pod, containerId, interfaceName }, config] = readBoth(
     () => readContainerEnvironment('DEL', variables),
     () => readNetworkConfig(configuration),
   );
-  return { attachment: { network: config.name, ...container }, pod, config };
+  return { attachment: { network: config.name, containerId, interfaceName }, pod, config };
 }
 
 /** Checks all of a command about the node, beside the keys of its own. @throws Failure that lists all faults */

@@ -56,11 +56,11 @@ async function isListed(peer: RepeatingPeer, attachment: Attachment, limits: Lim
   return false;
 }
 
-/** What the plugin leaves to podwire-dataplane: the routes, and the kernel's defaults. */
-const LEFT_OPEN = { routes: [], sourcePrefixes: [], txQueueLength: 0, queueCount: 0 };
+/** What the plugin leaves to podwire-dataplane: the routes, and the kernel's default. */
+const LEFT_OPEN = { routes: [], txQueueLength: 0 };
 
-function messageOf({ addresses, ...pod }: WantedPod): PodNetwork {
-  return { ...pod, ...LEFT_OPEN, addresses: [...addresses] };
+function messageOf({ addresses, sourcePrefixes, ...pod }: WantedPod): PodNetwork {
+  return { ...pod, ...LEFT_OPEN, addresses: [...addresses], sourcePrefixes: [...sourcePrefixes] };
 }
 
 function interfaceOf({ name, macAddress, mtuBytes }: InterfaceMessage): Interface {

@@ -4,6 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { parseArgs } from './args.js';
 
 const POD = { namespace: 'default', name: 'web-0', uid: 'u-1' };
+const NOTHING_ASKED = { addresses: undefined, mac: undefined };
 const PAIRS = [
   'IgnoreUnknown=1',
   'K8S_POD_NAMESPACE=default',
@@ -18,7 +19,7 @@ describe('CNI_ARGS', () => {
     const shuffled = fc.shuffledSubarray(PAIRS, { minLength: PAIRS.length });
     fc.assert(
       fc.property(shuffled, (pairs) => {
-        expect(parseArgs(pairs.join(';'))).toEqual({ pod: POD, faults: [] });
+        expect(parseArgs(pairs.join(';'))).toEqual({ pod: POD, asked: NOTHING_ASKED, faults: [] });
       }),
       { seed: 20_261_121 },
     );
@@ -33,10 +34,12 @@ describe('CNI_ARGS', () => {
     ['K8S_POD_NAMESPACE=a;K8S_POD_NAME=b', { namespace: 'a', name: 'b', uid: '' }],
     ['IgnoreUnknown=TRUE;X=a=b', undefined],
   ])('%j are valid', (text, pod) => {
-    expect(parseArgs(text)).toEqual({ pod, faults: [] });
+    expect(parseArgs(text)).toEqual({ pod, asked: NOTHING_ASKED, faults: [] });
   });
 
   test.each([
+    ['IP=10.0.0;MAC=x', ['IP has "10.0.0", which is no IP address', 'MAC is "x", which is no unicast MAC address']],
+    ['IP=10.0.0.1,10.0.0.2', ['IP has two IPv4 addresses; an interface gets one of each family']],
     ['X', ['holds "X", which is not of the form KEY=VALUE']],
     ['=x', ['holds "=x", which is not of the form KEY=VALUE']],
     ['X=1', ['has the unknown keys X; send IgnoreUnknown=1 to have them ignored']],

@@ -1,4 +1,8 @@
+import type { Violation } from '@podwire/shared/failure/failure';
+
+import { readAddresses, readMac } from './address-list.js';
 import { isLabel, isSubdomain } from './kubernetes-names.js';
+import type { AskedInArgs } from './wish.js';
 
 /** A Kubernetes pod, as the container runtime names it in CNI_ARGS. */
 export interface Pod {
@@ -11,6 +15,8 @@ export interface Pod {
 export interface ParsedArgs {
   /** The pod, where both its namespace and its name are given. */
   readonly pod: Pod | undefined;
+  /** Addresses and the MAC address that are asked for (`IP`, several with commas between them, and `MAC`). */
+  readonly asked: AskedInArgs;
   /** All that is wrong with the text; empty when it is valid. */
   readonly faults: readonly string[];
 }
@@ -22,6 +28,8 @@ const KNOWN_KEYS = [
   'K8S_POD_NAME',
   'K8S_POD_INFRA_CONTAINER_ID',
   'K8S_POD_UID',
+  'IP',
+  'MAC',
 ] as const;
 
 /** Reads CNI_ARGS: `KEY=VALUE;KEY=VALUE`, in any order. Keys that nobody knows are faults unless `IgnoreUnknown` is set. */
@@ -33,7 +41,8 @@ export function parseArgs(text: string): ParsedArgs {
   if (ignoreUnknown === false && unknown.length > 0) {
     faults.push(`has the unknown keys ${unknown.join(', ')}; send IgnoreUnknown=1 to have them ignored`);
   }
-  return { pod: readPod(values, faults), faults };
+  const pod = readPod(values, faults);
+  return { pod, asked: readAsked(values, faults), faults };
 }
 
 function splitPairs(text: string): { readonly values: Map<string, string>; readonly faults: string[] } {
@@ -52,6 +61,16 @@ function readFlag(text: string): boolean | undefined {
   const word = text.toLowerCase();
   if (word === '1' || word === 'true') return true;
   return word === '0' || word === 'false' ? false : undefined;
+}
+
+/** Faults already say that they are of CNI_ARGS, so that they need the key alone. */
+function readAsked(values: ReadonlyMap<string, string>, faults: string[]): AskedInArgs {
+  const texts = (values.get('IP') ?? '').split(',').filter((text) => text !== '');
+  const refuse = (key: string) => (violation: Violation) => faults.push(`${key} ${violation.reason}`);
+  return {
+    addresses: readAddresses('CNI_ARGS IP', texts, refuse('IP')),
+    mac: readMac('CNI_ARGS MAC', values.get('MAC') ?? '', refuse('MAC')),
+  };
 }
 
 /** podman names the container in K8S_POD_NAME, without a namespace: that is no pod. */

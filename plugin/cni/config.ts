@@ -3,6 +3,8 @@ import { Failure, violationsFailure, type Violation } from '@podwire/shared/fail
 import { z } from 'zod';
 
 import { isSubdomain } from './kubernetes-names.js';
+import { keysWithoutMeaning } from './calico-keys.js';
+import { IPAM_KEYS, readRequested, REQUEST_KEYS, type Requested, type RequestKeys } from './requested.js';
 import { resultSchema, type Result } from './result-form.js';
 import { readVersion, requireCommand, type CniVersion } from './version.js';
 
@@ -21,6 +23,11 @@ export interface AttachConfig extends NetworkConfig {
   readonly nodeName: string | undefined;
   /** Whether the pod forwards packets between its own interfaces. */
   readonly ipForwarding: boolean;
+  /** Number of transmit and of receive queues of the pod's interface; 0 leaves it to the kernel. */
+  readonly queueCount: number;
+  readonly requested: Requested;
+  /** Keys of Calico's configuration that are let pass without an effect. */
+  readonly keysWithoutMeaning: readonly string[];
   /** Result of the plugins before this one in the chain; of the whole chain's ADD for CHECK. */
   readonly prevResult: Result | undefined;
 }
@@ -32,6 +39,12 @@ const MAX_MTU_BYTES = 65535;
 const PLUGIN_TYPE = 'podwire';
 const IPAM_TYPE = 'podwire-ipam';
 
+/** Names of Podwire's own IPAM; the second is in configurations that were written for Calico. */
+const IPAM_TYPES = [IPAM_TYPE, 'calico-ipam'] as const;
+
+/** As many as the kernel makes. */
+const MAX_QUEUES_COUNT = 4096;
+
 /** Longest `cniVersion` that an error repeats; what is longer is a mistake that would only bury the message. */
 const MAX_STATED_VERSION_BYTES = 64;
 
@@ -40,6 +53,11 @@ const NAME = z
   .superRefine((name, context) => report(identifierFault(name, MAX_NETWORK_BYTES), context));
 
 const NETWORK = z.object({ name: NAME });
+
+const NODE_NAME = z
+  .string({ error: 'is no text' })
+  .refine((name) => name === '' || isSubdomain(name), { error: 'is no name of a Kubernetes node' })
+  .default('');
 
 /** Keys that are not here are other plugins' or a later release's, and pass. */
 const ATTACH = NETWORK.extend({
@@ -51,22 +69,26 @@ const ATTACH = NETWORK.extend({
       error: `is neither 0 nor from ${MIN_MTU_BYTES} to ${MAX_MTU_BYTES}`,
     })
     .default(0),
-  nodename: z
-    .string({ error: 'is no text' })
-    .refine((name) => name === '' || isSubdomain(name), { error: 'is no name of a Kubernetes node' })
-    .default(''),
+  nodename: NODE_NAME,
+  hostname: NODE_NAME,
   ipam: z
     .object(
       {
         type: z
-          .literal(IPAM_TYPE, {
+          .enum(IPAM_TYPES, {
             error: `is not ${IPAM_TYPE}; this release does not delegate to other IPAM plugins`,
           })
           .optional(),
+        ...IPAM_KEYS,
       },
       { error: 'is no object' },
     )
     .optional(),
+  num_queues: z
+    .int({ error: 'is no whole number' })
+    .refine((count) => count >= 0 && count <= MAX_QUEUES_COUNT, { error: `is not from 0 to ${MAX_QUEUES_COUNT}` })
+    .default(0),
+  ...REQUEST_KEYS,
   container_settings: z
     .object(
       { allow_ip_forwarding: z.boolean({ error: 'is neither true nor false' }).default(false) },
@@ -105,12 +127,16 @@ export function readAttachConfig(command: 'ADD' | 'CHECK', text: string): Attach
   requireCommand(command, cniVersion);
   const isIncomplete = command === 'CHECK' && (keys.prevResult ?? undefined) === undefined;
   const schema = ATTACH.extend({ prevResult: resultSchema(cniVersion).optional() });
-  const config = check(schema, keys, isIncomplete ? [NO_PREV_RESULT] : []);
+  const { config, requested } = check(schema.transform(withRequested), keys, isIncomplete ? [NO_PREV_RESULT] : []);
+  const nodeName = config.nodename || config.hostname;
   return {
     cniVersion,
     name: config.name,
     mtuBytes: config.mtu,
-    nodeName: config.nodename === '' ? undefined : config.nodename,
+    nodeName: nodeName === '' ? undefined : nodeName,
+    queueCount: config.num_queues,
+    requested,
+    keysWithoutMeaning: keysWithoutMeaning(keys),
     ipForwarding: config.container_settings?.allow_ip_forwarding ?? false,
     prevResult: config.prevResult,
   };
@@ -133,6 +159,14 @@ function readKeys(text: string): { readonly cniVersion: CniVersion; readonly key
     );
   }
   return { cniVersion: readVersion(keys.cniVersion), keys };
+}
+
+/** Adds what is asked for; its faults are among those of the keys. */
+function withRequested<Config extends RequestKeys>(config: Config, context: z.RefinementCtx) {
+  const requested = readRequested(config, ({ field, reason }) =>
+    context.addIssue({ code: 'custom', path: [field], message: reason }),
+  );
+  return { config, requested };
 }
 
 const JSON_OBJECT = z.record(z.string(), z.unknown());

@@ -2,6 +2,7 @@ import { identifierFault, MAX_CONTAINER_ID_BYTES, podInterfaceNameFault } from '
 import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
 
 import { parseArgs, type Pod } from './args.js';
+import type { AskedInArgs } from './wish.js';
 
 /** What a container runtime can ask for (CNI specification 1.1.0, section 2). */
 export const COMMANDS = ['ADD', 'DEL', 'CHECK', 'GC', 'STATUS', 'VERSION'] as const;
@@ -22,6 +23,8 @@ export interface ContainerEnvironment {
   readonly interfaceName: string;
   /** The Kubernetes pod, where the runtime names one. */
   readonly pod: Pod | undefined;
+  /** What CNI_ARGS asks for. */
+  readonly asked: AskedInArgs;
 }
 
 /** The same with the network namespace that it is in. */
@@ -89,11 +92,11 @@ export function checkNodeEnvironment(command: 'GC' | 'STATUS', variables: Variab
 
 function readContainer(command: 'ADD' | 'CHECK' | 'DEL', variables: Variables): ContainerEnvironment {
   const violations = violationsOf(REQUIRED[command], variables);
-  const { pod, faults } = parseArgs(variables.CNI_ARGS ?? '');
+  const { pod, asked, faults } = parseArgs(variables.CNI_ARGS ?? '');
   // Only ADD uses it. A DEL that fails for it would never succeed.
   if (command === 'ADD') violations.push(...faults.map((reason) => ({ field: 'CNI_ARGS', reason })));
   if (violations.length > 0) throw violationsFailure('INVALID_ENVIRONMENT', 'CNI environment refused', violations);
-  return { containerId: variables.CNI_CONTAINERID ?? '', interfaceName: variables.CNI_IFNAME ?? '', pod };
+  return { containerId: variables.CNI_CONTAINERID ?? '', interfaceName: variables.CNI_IFNAME ?? '', pod, asked };
 }
 
 /** What is malformed, and behind that what is missing. Only what a command cannot do without is looked at. */

@@ -4,6 +4,7 @@ import type { Difference, Endpoint } from '../clients/clients.js';
 import type { Result } from '../cni/result-form.js';
 import type { PodRequest } from '../request.js';
 import type { CommandTools } from './tools.js';
+import { endpointWithoutIpam, wantedPod } from './wanted-pod.js';
 
 /**
  * CHECK: compares what ADD answered with what IPAM has recorded, and both with the kernel. Changes nothing.
@@ -23,8 +24,8 @@ export async function check(request: PodRequest, tools: CommandTools): Promise<u
 }
 
 async function firstDifference(request: PodRequest, tools: CommandTools): Promise<Difference | undefined> {
-  const { attachment, netns, config } = request;
-  const endpoint = await tools.ipam.getEndpoint(attachment, tools.limits);
+  const { attachment, config } = request;
+  const endpoint = endpointWithoutIpam(request) ?? (await tools.ipam.getEndpoint(attachment, tools.limits));
   if (!endpoint) return { object: "IPAM's endpoint", wanted: 'present', actual: 'missing' };
 
   const answered = answeredInterface(request);
@@ -34,13 +35,9 @@ async function firstDifference(request: PodRequest, tools: CommandTools): Promis
   if (recorded) return recorded;
 
   const wanted = {
-    ...endpoint,
+    ...wantedPod(request, endpoint),
     // A later plugin of the chain may have changed it, and the result is the whole chain's.
-    macAddress: answered.mac ?? endpoint.macAddress,
-    attachment,
-    netns,
-    mtuBytes: config.mtuBytes,
-    ipForwarding: config.ipForwarding,
+    ...(answered.mac !== undefined && { macAddress: answered.mac }),
   };
   return tools.dataplane.checkPod(wanted, tools.limits);
 }

@@ -1,0 +1,115 @@
+import { formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
+import type { Family } from '@podwire/shared/net/address';
+import { z } from 'zod';
+
+import { readAddresses, readMac, type Asked, type AskedAddresses, type AskedMac, type Refuse } from './address-list.js';
+import { readPools } from './pools.js';
+
+/** What Calico's annotations of a pod ask for (`cni.projectcalico.org/…`). */
+export interface Annotations {
+  readonly ipv4Pools: Asked<readonly string[]> | undefined;
+  readonly ipv6Pools: Asked<readonly string[]> | undefined;
+  readonly families: Asked<readonly Family[]> | undefined;
+  readonly addresses: AskedAddresses | undefined;
+  /** Addresses that nobody's IPAM keeps. */
+  readonly addressesWithoutIpam: AskedAddresses | undefined;
+  readonly mac: AskedMac | undefined;
+  /** What the pod may send from besides its own addresses, as CIDRs. */
+  readonly sourcePrefixes: readonly string[];
+}
+
+/** What the network configuration allows pods to ask for, as `feature_control`. */
+export interface Features {
+  readonly ip_addrs_no_ipam: boolean;
+  readonly floating_ips: boolean;
+  readonly allowed_source_prefixes: boolean;
+}
+
+const PREFIX = 'cni.projectcalico.org/';
+
+/** Prefix of annotations that ask for something that Podwire does not do. */
+const WITHOUT_EFFECT = 'qos.projectcalico.org/';
+
+/** The annotations that are let pass without an effect, for a warning. */
+export function annotationsWithoutEffect(annotations: Readonly<Record<string, string>>): string[] {
+  return Object.keys(annotations).filter((name) => name.startsWith(WITHOUT_EFFECT));
+}
+
+/** Reads Calico's annotations; others are nobody's business here. Every fault is noted under the annotation's name. */
+export function readAnnotations(
+  annotations: Readonly<Record<string, string>>,
+  features: Features,
+  refuse: Refuse,
+): Annotations {
+  const list = (name: string) => readList(annotations, name, refuse);
+  const placeOf = (name: string) => `annotation ${PREFIX}${name}`;
+  refuseGated(annotations, features, refuse);
+  return {
+    ipv4Pools: readPools(placeOf('ipv4pools'), { texts: list('ipv4pools'), family: 4 }, refuse),
+    ipv6Pools: readPools(placeOf('ipv6pools'), { texts: list('ipv6pools'), family: 6 }, refuse),
+    families: readFamilies(placeOf('ipFamilies'), list('ipFamilies'), refuse),
+    addresses: readAddresses(placeOf('ipAddrs'), list('ipAddrs'), refuse),
+    addressesWithoutIpam: readAddresses(placeOf('ipAddrsNoIpam'), list('ipAddrsNoIpam'), refuse),
+    mac: readMac(placeOf('hwAddr'), annotations[`${PREFIX}hwAddr`] ?? '', refuse),
+    sourcePrefixes: readPrefixes(placeOf('allowedSourcePrefixes'), list('allowedSourcePrefixes'), refuse),
+  };
+}
+
+const LIST = z.array(z.string());
+
+/** An annotation that is a JSON list of texts; empty when there is none, or when it is faulty. */
+function readList(annotations: Readonly<Record<string, string>>, name: string, refuse: Refuse): readonly string[] {
+  const text = annotations[`${PREFIX}${name}`];
+  if (text === undefined || text === '') return [];
+  try {
+    return LIST.parse(JSON.parse(text));
+  } catch {
+    refuse({ field: `annotation ${PREFIX}${name}`, reason: 'is not a JSON list of texts, such as ["a","b"]' });
+    return [];
+  }
+}
+
+/** What a pod may ask for only where the network configuration says so, and what Podwire has not. */
+function refuseGated(annotations: Readonly<Record<string, string>>, features: Features, refuse: Refuse): void {
+  const gates = [
+    ['ipAddrsNoIpam', 'ip_addrs_no_ipam'],
+    ['allowedSourcePrefixes', 'allowed_source_prefixes'],
+    ['floatingIPs', 'floating_ips'],
+  ] as const;
+  for (const [name, key] of gates) {
+    const text = annotations[`${PREFIX}${name}`];
+    if (text === undefined || text === '' || text.trim() === '[]') continue;
+    const field = `annotation ${PREFIX}${name}`;
+    if (!features[key]) {
+      refuse({ field, reason: `needs feature_control.${key} to be true in the network configuration` });
+    } else if (key === 'floating_ips') {
+      refuse({ field, reason: 'asks for floating IPs, for which podwire-dataplane makes no NAT; remove it' });
+    }
+  }
+}
+
+const FAMILY: Readonly<Record<string, Family>> = { IPv4: 4, IPv6: 6 };
+
+function readFamilies(place: string, texts: readonly string[], refuse: Refuse): Asked<readonly Family[]> | undefined {
+  const families: Family[] = [];
+  for (const text of new Set(texts)) {
+    const family = Object.hasOwn(FAMILY, text) ? FAMILY[text] : undefined;
+    if (family === undefined)
+      refuse({ field: place, reason: `has ${JSON.stringify(text)}, which is not IPv4 or IPv6` });
+    else families.push(family);
+  }
+  return families.length === 0 ? undefined : { place, value: families.sort() };
+}
+
+function readPrefixes(place: string, texts: readonly string[], refuse: Refuse): string[] {
+  return texts.flatMap((text) => {
+    const parsed = parsePrefix(text);
+    if (parsed.ok) return [formatPrefix(parsed.prefix)];
+    refuse({ field: place, reason: `has ${JSON.stringify(text)}, which ${reasonOf(parsed.fault)}` });
+    return [];
+  });
+}
+
+function reasonOf(fault: string): string {
+  return fault === 'has host bits set' ? fault : `is ${fault}`;
+}

@@ -1,0 +1,130 @@
+import type { Family } from '@podwire/shared/net/address';
+import { z } from 'zod';
+
+import { readAddresses, readMac, type Asked, type AskedAddresses, type AskedMac, type Refuse } from './address-list.js';
+import { annotationsWithoutEffect, readAnnotations, type Annotations } from './annotations.js';
+import { readPools } from './pools.js';
+
+/** What a network configuration asks for its pods, and what the runtime put into it for this one. */
+export interface Requested {
+  /** Families of `ipam.assign_ipv4` and `ipam.assign_ipv6`; empty where both are left open. */
+  readonly families: readonly Family[];
+  readonly ipv4Pools: Asked<readonly string[]> | undefined;
+  readonly ipv6Pools: Asked<readonly string[]> | undefined;
+  /** Addresses of `runtimeConfig.ips`, in any spelling of the key. */
+  readonly capabilityAddresses: readonly AskedAddresses[];
+  readonly capabilityMacs: readonly AskedMac[];
+  /** Addresses of `args.cni.ips`, which come before those of CNI_ARGS. */
+  readonly argsAddresses: AskedAddresses | undefined;
+  readonly argsMac: AskedMac | undefined;
+  readonly annotations: Annotations;
+  /** Annotations of the pod that are let pass without an effect. */
+  readonly annotationsWithoutEffect: readonly string[];
+}
+
+/** The capability under which containerd passes a pod's annotations on. */
+export const ANNOTATIONS_CAPABILITY = 'io.kubernetes.cri.pod-annotations';
+
+const TEXTS = z
+  .array(z.string({ error: 'is no text' }), { error: 'is no list' })
+  .nullish()
+  .transform((texts) => texts ?? []);
+const FLAG = z.boolean({ error: 'is neither true nor false' }).default(false);
+/** Calico has it as text. */
+const TEXT_FLAG = z
+  .union([z.literal(['true', 'false']).transform((text) => text === 'true'), z.boolean()], {
+    error: 'is neither "true" nor "false"',
+  })
+  .optional();
+
+/** Keys of `ipam` that say which addresses pods get. */
+export const IPAM_KEYS = {
+  assign_ipv4: TEXT_FLAG,
+  assign_ipv6: TEXT_FLAG,
+  ipv4_pools: TEXTS,
+  ipv6_pools: TEXTS,
+};
+
+/** Keys of the configuration that ask for something, or allow to. */
+export const REQUEST_KEYS = {
+  feature_control: z
+    .object({ ip_addrs_no_ipam: FLAG, floating_ips: FLAG, allowed_source_prefixes: FLAG }, { error: 'is no object' })
+    .prefault({}),
+  runtimeConfig: z
+    .looseObject(
+      {
+        [ANNOTATIONS_CAPABILITY]: z
+          .record(z.string(), z.string({ error: 'is no text' }), { error: 'is no object' })
+          .nullish()
+          .transform((annotations) => annotations ?? {}),
+      },
+      { error: 'is no object' },
+    )
+    .nullish(),
+  args: z
+    .looseObject(
+      {
+        cni: z
+          .looseObject({ ips: TEXTS, mac: z.string({ error: 'is no text' }).default('') }, { error: 'is no object' })
+          .nullish(),
+      },
+      { error: 'is no object' },
+    )
+    .nullish(),
+};
+
+/** The parsed keys that {@link readRequested} looks at. */
+export interface RequestKeys extends z.infer<z.ZodObject<typeof REQUEST_KEYS>> {
+  readonly ipam?: z.infer<z.ZodObject<typeof IPAM_KEYS>> | undefined;
+}
+
+/** Reads what is asked for. Every fault is noted under its place. */
+export function readRequested({ ipam, feature_control, runtimeConfig, args }: RequestKeys, refuse: Refuse): Requested {
+  const annotations = runtimeConfig?.[ANNOTATIONS_CAPABILITY] ?? {};
+  const capabilities = Object.entries(runtimeConfig ?? {});
+  return {
+    families: readFamilies(ipam, refuse),
+    ipv4Pools: readPools('ipam.ipv4_pools', { texts: ipam?.ipv4_pools ?? [], family: 4 }, refuse),
+    ipv6Pools: readPools('ipam.ipv6_pools', { texts: ipam?.ipv6_pools ?? [], family: 6 }, refuse),
+    capabilityAddresses: capabilities
+      .filter(([key]) => key.toLowerCase() === 'ips')
+      .flatMap(([key, value]) => present(readCapabilityAddresses(`runtimeConfig.${key}`, value, refuse))),
+    capabilityMacs: capabilities
+      .filter(([key]) => key.toLowerCase() === 'mac')
+      .flatMap(([key, value]) => present(readCapabilityMac(`runtimeConfig.${key}`, value, refuse))),
+    argsAddresses: readAddresses('args.cni.ips', args?.cni?.ips ?? [], refuse),
+    argsMac: readMac('args.cni.mac', args?.cni?.mac ?? '', refuse),
+    annotations: readAnnotations(annotations, feature_control, refuse),
+    annotationsWithoutEffect: annotationsWithoutEffect(annotations),
+  };
+}
+
+function readFamilies(ipam: RequestKeys['ipam'], refuse: Refuse): readonly Family[] {
+  const { assign_ipv4: ipv4, assign_ipv6: ipv6 } = ipam ?? {};
+  if (ipv4 === undefined && ipv6 === undefined) return [];
+  const families: Family[] = [...((ipv4 ?? true) ? [4 as const] : []), ...((ipv6 ?? false) ? [6 as const] : [])];
+  if (families.length === 0) {
+    refuse({
+      field: 'ipam.assign_ipv4',
+      reason: 'is "false" and ipam.assign_ipv6 is not "true"; set one of them to "true"',
+    });
+  }
+  return families;
+}
+
+function readCapabilityAddresses(place: string, value: unknown, refuse: Refuse): AskedAddresses | undefined {
+  const texts = TEXTS.safeParse(value);
+  if (texts.success) return readAddresses(place, texts.data, refuse);
+  refuse({ field: place, reason: 'is no list of texts' });
+  return undefined;
+}
+
+function readCapabilityMac(place: string, value: unknown, refuse: Refuse): AskedMac | undefined {
+  if (typeof value === 'string') return readMac(place, value, refuse);
+  if (value !== null) refuse({ field: place, reason: 'is no text' });
+  return undefined;
+}
+
+function present<Value>(value: Value | undefined): Value[] {
+  return value === undefined ? [] : [value];
+}

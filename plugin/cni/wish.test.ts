@@ -1,0 +1,299 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { describe, expect, test } from 'vitest';
+
+import { parseArgs } from './args.js';
+import { readAttachConfig } from './config.js';
+import { wishOf, type Wish } from './wish.js';
+
+type Keys = Readonly<Record<string, unknown>>;
+
+const NOTHING: Wish = {
+  families: [],
+  pools: [],
+  addresses: [],
+  addressesWithoutIpam: [],
+  macAddress: undefined,
+  sourcePrefixes: [],
+};
+
+function wish(keys: Keys, args = ''): Wish {
+  const config = readAttachConfig(
+    'ADD',
+    JSON.stringify({ cniVersion: '1.0.0', name: 'net', type: 'podwire', ...keys }),
+  );
+  return wishOf(config.requested, parseArgs(args).asked);
+}
+
+const prefixed = (annotations: Readonly<Record<string, unknown>>) =>
+  Object.fromEntries(
+    Object.entries(annotations).map(([name, value]) => [
+      `cni.projectcalico.org/${name}`,
+      typeof value === 'string' ? value : JSON.stringify(value),
+    ]),
+  );
+
+const annotated = (annotations: Readonly<Record<string, unknown>>, keys: Keys = {}): Keys => ({
+  ...keys,
+  runtimeConfig: { 'io.kubernetes.cri.pod-annotations': prefixed(annotations) },
+});
+
+const ALLOWED = { feature_control: { ip_addrs_no_ipam: true, floating_ips: true, allowed_source_prefixes: true } };
+const MAC = '02:00:00:00:00:07';
+
+type Case = readonly [string, Keys, string, Partial<Wish>];
+
+describe('a pod gets', () => {
+  const cases: readonly Case[] = [
+    ['what IPAM chooses, where nothing is asked for', {}, '', {}],
+    [
+      'that also where everything is empty',
+      { ipam: { ipv4_pools: [] }, runtimeConfig: { ips: [], mac: '' }, args: { cni: { ips: null } } },
+      'IP=;MAC=',
+      {},
+    ],
+    ['IPv4 where only IPv6 is declined', { ipam: { assign_ipv6: 'false' } }, '', { families: [4] }],
+    ['both families', { ipam: { assign_ipv4: 'true', assign_ipv6: 'true' } }, '', { families: [4, 6] }],
+    ['IPv6 alone', { ipam: { assign_ipv4: 'false', assign_ipv6: true } }, '', { families: [6] }],
+    [
+      'the configuration’s pools of IPv4',
+      { ipam: { ipv4_pools: ['a', '10.0.0.0/16'], ipv6_pools: ['fd00::/48'] } },
+      '',
+      { pools: ['a', '10.0.0.0/16'] },
+    ],
+    [
+      'the configuration’s pools of both',
+      { ipam: { assign_ipv6: 'true', ipv4_pools: ['a'], ipv6_pools: ['fd00::/48'] } },
+      '',
+      { families: [4, 6], pools: ['a', 'fd00::/48'] },
+    ],
+    [
+      'its annotation’s pools before the configuration’s',
+      annotated({ ipv4pools: ['b'] }, { ipam: { ipv4_pools: ['a'] } }),
+      '',
+      { pools: ['b'] },
+    ],
+    [
+      'its annotation’s families before the configuration’s',
+      annotated({ ipFamilies: ['IPv6', 'IPv4'], ipv6pools: ['b'] }, { ipam: { assign_ipv6: 'false' } }),
+      '',
+      { families: [4, 6], pools: ['b'] },
+    ],
+    [
+      'the addresses of its annotation, and no pools',
+      annotated({ ipAddrs: ['10.65.0.7', 'FD65:0::7'], ipv4pools: ['b'] }),
+      '',
+      { addresses: ['10.65.0.7', 'fd65::7'] },
+    ],
+    [
+      'addresses without IPAM, where that is allowed',
+      annotated({ ipAddrsNoIpam: ['10.65.0.7'] }, ALLOWED),
+      '',
+      { addressesWithoutIpam: ['10.65.0.7'] },
+    ],
+    [
+      'addresses of the runtime’s capability',
+      { runtimeConfig: { ips: ['10.65.0.7/24'] } },
+      '',
+      { addresses: ['10.65.0.7'] },
+    ],
+    [
+      'those of a capability in capitals',
+      { runtimeConfig: { IPs: ['10.65.0.7'], MAC: MAC.toUpperCase() } },
+      '',
+      { addresses: ['10.65.0.7'], macAddress: MAC },
+    ],
+    [
+      'addresses of args.cni before those of CNI_ARGS',
+      { args: { cni: { ips: ['10.65.0.7'], mac: MAC } } },
+      'IP=10.65.0.8;MAC=02:00:00:00:00:08',
+      { addresses: ['10.65.0.7'], macAddress: MAC },
+    ],
+    [
+      'addresses of CNI_ARGS',
+      {},
+      `IP=fd65::7,10.65.0.7;MAC=${MAC}`,
+      { addresses: ['fd65::7', '10.65.0.7'], macAddress: MAC },
+    ],
+    [
+      'what two places agree on',
+      annotated({ ipAddrs: ['10.65.0.7', 'fd65::7'], hwAddr: MAC }),
+      `IP=FD65::7,10.65.0.7;MAC=${MAC}`,
+      { addresses: ['10.65.0.7', 'fd65::7'], macAddress: MAC },
+    ],
+    ['the MAC address of its annotation', annotated({ hwAddr: MAC }), '', { macAddress: MAC }],
+    [
+      'source prefixes, where that is allowed',
+      annotated({ allowedSourcePrefixes: ['8.8.8.0/24', 'FD00::/8'] }, ALLOWED),
+      '',
+      { sourcePrefixes: ['8.8.8.0/24', 'fd00::/8'] },
+    ],
+    [
+      'no floating IP where it asks for none',
+      annotated({ floatingIPs: '[]', ipAddrsNoIpam: '[ ]'.replace(' ', '') }),
+      '',
+      {},
+    ],
+    [
+      'nothing of annotations that are not Calico’s',
+      {
+        runtimeConfig: {
+          'io.kubernetes.cri.pod-annotations': { ipAddrs: 'x' },
+          portMappings: [{}],
+          bandwidth: {},
+          dns: {},
+        },
+      },
+      '',
+      {},
+    ],
+  ];
+
+  test.each(cases)('%s', (_, keys, args, expected) => {
+    expect(wish(keys, args)).toEqual({ ...NOTHING, ...expected });
+  });
+});
+
+describe('a request is refused, with its place, for', () => {
+  const PLACE = 'annotation cni.projectcalico.org/';
+  const cases: readonly (readonly [string, Keys, string, string])[] = [
+    ['no family', { ipam: { assign_ipv4: 'false' } }, '', 'ipam.assign_ipv4 is "false" and ipam.assign_ipv6 is not'],
+    ['a flag in other words', { ipam: { assign_ipv4: 'yes' } }, '', 'ipam.assign_ipv4 is neither "true" nor "false"'],
+    [
+      'a pool of the other family',
+      { ipam: { ipv4_pools: ['fd00::/48'] } },
+      '',
+      'ipam.ipv4_pools has fd00::/48, which is of IPv6',
+    ],
+    ['a pool without a name', { ipam: { ipv6_pools: [''] } }, '', 'ipam.ipv6_pools has an empty entry'],
+    ['pools that are no list', { ipam: { ipv4_pools: 'a' } }, '', 'ipam.ipv4_pools is no list'],
+    [
+      'an annotation that is no JSON',
+      annotated({ ipv4pools: 'a' }),
+      '',
+      `${PLACE}ipv4pools is not a JSON list of texts`,
+    ],
+    ['an annotation with numbers', annotated({ ipAddrs: [7] }), '', `${PLACE}ipAddrs is not a JSON list of texts`],
+    [
+      'an annotated pool of the other family',
+      annotated({ ipv6pools: ['10.0.0.0/8'] }),
+      '',
+      `${PLACE}ipv6pools has 10.0.0.0/8, which is of IPv4`,
+    ],
+    [
+      'an unknown family',
+      annotated({ ipFamilies: ['ipv4'] }),
+      '',
+      `${PLACE}ipFamilies has "ipv4", which is not IPv4 or IPv6`,
+    ],
+    [
+      'a family that is a property of all objects',
+      annotated({ ipFamilies: ['constructor'] }),
+      '',
+      `${PLACE}ipFamilies has "constructor"`,
+    ],
+    ['no address', annotated({ ipAddrs: ['10.65.0'] }), '', `${PLACE}ipAddrs has "10.65.0", which is no IP address`],
+    [
+      'two addresses of a family',
+      annotated({ ipAddrs: ['10.65.0.1', '10.65.0.2'] }),
+      '',
+      `${PLACE}ipAddrs has two IPv4 addresses`,
+    ],
+    [
+      'both kinds of addresses',
+      annotated({ ipAddrs: ['10.65.0.1'], ipAddrsNoIpam: ['10.65.0.1'] }, ALLOWED),
+      '',
+      `${PLACE}ipAddrs cannot be together with ${PLACE}ipAddrsNoIpam`,
+    ],
+    [
+      'addresses without IPAM that are not allowed',
+      annotated({ ipAddrsNoIpam: ['10.65.0.1'] }),
+      '',
+      `${PLACE}ipAddrsNoIpam needs feature_control.ip_addrs_no_ipam`,
+    ],
+    [
+      'source prefixes that are not allowed',
+      annotated({ allowedSourcePrefixes: ['8.8.8.0/24'] }),
+      '',
+      `${PLACE}allowedSourcePrefixes needs feature_control.allowed_source_prefixes`,
+    ],
+    [
+      'a source prefix with host bits',
+      annotated({ allowedSourcePrefixes: ['8.8.8.8/24'] }, ALLOWED),
+      '',
+      `${PLACE}allowedSourcePrefixes has "8.8.8.8/24", which has host bits set`,
+    ],
+    [
+      'floating IPs that are not allowed',
+      annotated({ floatingIPs: ['1.2.3.4'] }),
+      '',
+      `${PLACE}floatingIPs needs feature_control.floating_ips`,
+    ],
+    ['floating IPs that are', annotated({ floatingIPs: ['1.2.3.4'] }, ALLOWED), '', 'podwire-dataplane makes no NAT'],
+    [
+      'a multicast MAC address',
+      annotated({ hwAddr: '01:00:5e:00:00:01' }),
+      '',
+      `${PLACE}hwAddr is "01:00:5e:00:00:01", which is no unicast MAC`,
+    ],
+    [
+      'an address of no wanted family',
+      annotated({ ipAddrs: ['fd65::7'], ipFamilies: ['IPv4'] }),
+      '',
+      `${PLACE}ipAddrs asks for fd65::7, and ${PLACE}ipFamilies has no family`,
+    ],
+    [
+      'addresses that differ',
+      { runtimeConfig: { ips: ['10.65.0.7'] } },
+      'IP=10.65.0.8',
+      'runtimeConfig.ips asks for 10.65.0.7, and CNI_ARGS IP for 10.65.0.8',
+    ],
+    [
+      'addresses that an annotation has otherwise',
+      annotated({ ipAddrs: ['10.65.0.7'] }, { args: { cni: { ips: ['10.65.0.9'] } } }),
+      '',
+      `${PLACE}ipAddrs asks for 10.65.0.7, and args.cni.ips for 10.65.0.9`,
+    ],
+    [
+      'MAC addresses that differ',
+      { runtimeConfig: { mac: MAC } },
+      'MAC=02:00:00:00:00:08',
+      `runtimeConfig.mac asks for ${MAC}, and CNI_ARGS MAC`,
+    ],
+    [
+      'a key in two spellings that differ',
+      { runtimeConfig: { ips: ['10.65.0.7'], IPs: ['10.65.0.8'] } },
+      '',
+      'runtimeConfig.ips asks for 10.65.0.7, and runtimeConfig.IPs',
+    ],
+    [
+      'a capability of another form',
+      { runtimeConfig: { ips: '10.65.0.7' } },
+      '',
+      'runtimeConfig.ips is no list of texts',
+    ],
+    ['a MAC address of another form', { runtimeConfig: { mac: 7 } }, '', 'runtimeConfig.mac is no text'],
+    [
+      'annotations of another form',
+      { runtimeConfig: { 'io.kubernetes.cri.pod-annotations': [] } },
+      '',
+      'pod-annotations is no object',
+    ],
+  ];
+
+  test.each(cases)('%s', (_, keys, args, message) => {
+    const refused = () => wish(keys, args);
+    expect(refused).toThrow(Failure);
+    expect(refused).toThrow(
+      expect.objectContaining({ code: 'INVALID_CONFIG', message: expect.stringContaining(message) }),
+    );
+  });
+
+  test('all faults at once, contradictions too', () => {
+    const keys = annotated({ ipAddrs: ['x'], hwAddr: 'y', ipFamilies: ['z'] }, { mtu: -1, ipam: { assign_ipv4: 'w' } });
+    expect(() => wish(keys)).toThrow(/mtu is.*assign_ipv4 is|assign_ipv4 is.*mtu is/);
+    const both = annotated({ ipAddrs: ['x'], hwAddr: 'y', ipFamilies: ['z'] });
+    expect(() => wish(both)).toThrow(/ipFamilies has "z".*ipAddrs has "x".*hwAddr is "y"/);
+    const apart = { runtimeConfig: { ips: ['10.65.0.7'], mac: MAC } };
+    expect(() => wish(apart, 'IP=10.65.0.8;MAC=02:00:00:00:00:08')).toThrow(/ips asks for.*mac asks for/);
+  });
+});

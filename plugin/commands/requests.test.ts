@@ -1,0 +1,140 @@
+import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { NOTHING, Plugin, type Command } from '../plugin.fixture.js';
+
+/** What a pod asks for, as it reaches the services. */
+
+const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
+const MAC = '02:00:00:00:00:07';
+const CAPABILITY = 'io.kubernetes.cri.pod-annotations';
+
+let plugin: Plugin;
+
+beforeEach(async () => {
+  plugin = await new Plugin().start();
+});
+
+afterEach(() => plugin.end());
+
+async function add(config: Command['config'], rest: Omit<Command, 'config'> = {}) {
+  const { exitCode, stdout } = await plugin.run('ADD', { config: { ...config }, ...rest });
+  expect(exitCode, stdout).toBe(0);
+  return JSON.parse(stdout);
+}
+
+const asked = (method: string) =>
+  plugin.script.requests.filter((each) => each.method === method).map(({ request }) => request);
+
+describe('ADD asks IPAM for', () => {
+  test('what the configuration says', async () => {
+    await add({ ipam: { type: 'podwire-ipam', assign_ipv6: 'true', ipv4_pools: ['a'], ipv6_pools: ['fd00::/48'] } });
+    expect(asked('Allocate')).toEqual([
+      expect.objectContaining({ families: [4, 6], pools: ['a', 'fd00::/48'], addresses: [] }),
+    ]);
+  });
+
+  test('the addresses of CNI_ARGS', async () => {
+    const result = await add({}, { variables: { CNI_ARGS: 'IP=10.65.0.9,fd65::9' } });
+    expect(asked('Allocate')).toEqual([
+      expect.objectContaining({ families: [], pools: [], addresses: ['10.65.0.9', 'fd65::9'] }),
+    ]);
+    expect(result.ips.map(({ address }: { address: string }) => address)).toEqual(['10.65.0.9/32', 'fd65::9/128']);
+  });
+
+  test('nothing where it is not to', async () => {
+    const annotations = { 'cni.projectcalico.org/ipAddrsNoIpam': '["192.0.2.7","2001:db8::7"]' };
+    const config = { feature_control: { ip_addrs_no_ipam: true }, runtimeConfig: { [CAPABILITY]: annotations } };
+    const prevResult = await add(config);
+    expect(prevResult.ips).toEqual([
+      { interface: 1, address: '192.0.2.7/32' },
+      { interface: 1, address: '2001:db8::7/128' },
+    ]);
+    expect(prevResult.interfaces).toEqual([
+      { name: hostInterfaceName(ATTACHMENT), mac: 'ee:ee:ee:ee:ee:ee' },
+      { name: 'eth0', mac: podMac(ATTACHMENT), sandbox: '/run/netns/pod' },
+    ]);
+    expect(await plugin.run('CHECK', { config: { ...config, prevResult } })).toEqual({ exitCode: 0, stdout: '' });
+    expect([...asked('Allocate'), ...asked('GetEndpoint')]).toEqual([]);
+    expect(await plugin.run('DEL', { config })).toEqual({ exitCode: 0, stdout: '' });
+    expect(plugin.state()).toBe(NOTHING);
+  });
+});
+
+test('ADD asks the dataplane for MAC address, source prefixes and queues, and CHECK for the same', async () => {
+  const annotations = {
+    'cni.projectcalico.org/hwAddr': MAC.toUpperCase(),
+    'cni.projectcalico.org/allowedSourcePrefixes': '["8.8.8.0/24"]',
+  };
+  const config = {
+    num_queues: 4,
+    feature_control: { allowed_source_prefixes: true },
+    runtimeConfig: { [CAPABILITY]: annotations },
+  };
+  const prevResult = await add(config);
+  expect(prevResult.interfaces[1].mac).toBe(MAC);
+  expect((await plugin.run('CHECK', { config: { ...config, prevResult } })).exitCode).toBe(0);
+  const pod = expect.objectContaining({ macAddress: MAC, sourcePrefixes: ['8.8.8.0/24'], queueCount: 4 });
+  expect([...asked('AttachPod'), ...asked('CheckPod')]).toEqual([{ pod }, { pod }]);
+});
+
+test('a refused request asks for nothing', async () => {
+  const { exitCode, stdout } = await plugin.run('ADD', {
+    config: { runtimeConfig: { ips: ['10.65.0.7'] } },
+    variables: { CNI_ARGS: 'IP=10.65.0.8' },
+  });
+  expect(exitCode).toBe(1);
+  expect(JSON.parse(stdout)).toMatchObject({ code: 7, msg: expect.stringContaining('CNI_ARGS IP for 10.65.0.8') });
+  expect(plugin.script.calls).toEqual([]);
+});
+
+describe('a configuration that was written for Calico', () => {
+  const CALICO = {
+    type: 'calico',
+    log_level: 'info',
+    log_file_path: '/var/log/calico/cni/cni.log',
+    datastore_type: 'kubernetes',
+    nodename: 'node-9',
+    mtu: 0,
+    ipam: { type: 'calico-ipam', assign_ipv4: 'true', assign_ipv6: 'false' },
+    policy: { type: 'k8s' },
+    kubernetes: { kubeconfig: '/etc/cni/net.d/calico-kubeconfig' },
+    device_type: 'veth',
+    readiness_gates: [],
+    qps: 0,
+  };
+  const warnings = () => plugin.record.lines().filter(({ level }) => level === 'warn');
+
+  test('works, under Calico’s name, and names once what has no effect', async () => {
+    await add(CALICO, { rest: { plugin: 'calico' } });
+    await add({ ...CALICO, prevResult: { ips: [] } }, { variables: { CNI_CONTAINERID: 'second' } });
+    expect(plugin.state()).toContain('@node-9');
+    expect(warnings().map(({ msg }) => msg)).toEqual([
+      "the configuration of network net has keys of Calico's that mean nothing to Podwire, and have no effect: datastore_type, log_level, log_file_path, policy, kubernetes",
+    ]);
+    expect((await plugin.run('DEL', { config: CALICO, rest: { plugin: 'calico' } })).exitCode).toBe(0);
+  });
+
+  test('may name the node in the old way', async () => {
+    await add({ hostname: 'node-8' });
+    expect(plugin.state()).toContain('@node-8');
+    await add({ hostname: 'node-8', nodename: 'node-7' }, { variables: { CNI_CONTAINERID: 'second' } });
+    expect(plugin.state()).toContain('@node-7');
+  });
+
+  test('has annotations without an effect named', async () => {
+    await add({ runtimeConfig: { [CAPABILITY]: { 'qos.projectcalico.org/ingressBandwidth': '1M' } } });
+    expect(warnings().map(({ msg }) => msg)).toEqual([
+      'pod default/web-0 has annotations that have no effect under Podwire: qos.projectcalico.org/ingressBandwidth',
+    ]);
+  });
+
+  test.each([
+    [{ num_queues: -1 }, /num_queues is not from 0 to 4096/],
+    [{ feature_control: { floating_ips: 1 } }, /feature_control\.floating_ips is neither true nor false/],
+    [{ hostname: 'A_b' }, /hostname is no name of a Kubernetes node/],
+  ])('is refused as %j', async (config, message) => {
+    const { stdout } = await plugin.run('ADD', { config });
+    expect(JSON.parse(stdout)).toMatchObject({ code: 7, msg: expect.stringMatching(message) });
+  });
+});
