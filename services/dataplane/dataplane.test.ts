@@ -102,6 +102,23 @@ describe('attach', () => {
     expect(await dataplane.check(next, never())).toEqual([]);
   });
 
+  test('takes the route of an address that another node had borrowed; what fails changes nothing', async () => {
+    for (const fails of [true, false]) {
+      const { kernel, dataplane, pod } = node();
+      kernel.host.setLink(kernel.host.addLink({ ...bridge, name: 'vxlan4.podwire' }, 'vxlan'), { up: true });
+      const there = { device: 'vxlan4.podwire', metric: 0, scope: 'global', protocol: 87, onlink: true } as const;
+      kernel.host.addRoute({ ...there, destination: '10.65.0.7/32', gateway: '10.65.1.1' });
+      const network = pod('a');
+      const before = kernel.print();
+      if (fails) kernel.failNext('route-replace');
+      expect(await codeOf(dataplane.attach(network, never()))).toBe(fails ? 'KERNEL_REFUSED' : 'none');
+      expect(kernel.unusedFaults).toBe(0);
+      if (fails) expect(kernel.print()).toBe(before);
+      else
+        expect(kernel.host.routes).toMatchObject([{ destination: '10.65.0.7/32', device: network.hostInterfaceName }]);
+    }
+  });
+
   test('forgets flows of an address that was another pod’s, and of no other; goes on where it cannot', async () => {
     for (const refused of [false, true]) {
       const { kernel, dataplane, pod, lines } = node();

@@ -337,7 +337,8 @@ function isSameRoute(found: ObservedRoute, route: Route): boolean {
 }
 
 /** What a step could put back; undefined for routes that Podwire never makes. */
-function asRoute({ destination, device, gateway, metric, scope, protocol, unicast }: ObservedRoute): Route | undefined {
+function asRoute({ device, scope, unicast, ...rest }: ObservedRoute): Route | undefined {
   if (!unicast || device === null || (scope !== 'link' && scope !== 'global')) return undefined;
-  return { destination, device, gateway, metric, scope, protocol };
+  const { destination, gateway, metric, protocol, onlink } = rest;
+  return { destination, device, gateway, metric, scope, protocol, ...(onlink && { onlink }) };
 }

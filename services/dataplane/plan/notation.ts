@@ -33,13 +33,14 @@ export function formatStep(step: Step): string {
 }
 
 /** `default via 169.254.1.1 dev eth0 proto 87`, as `ip route` prints it. */
-export function formatRoute({ destination, gateway, device, protocol, scope, metric }: Route): string {
+export function formatRoute({ destination, gateway, device, protocol, scope, metric, onlink }: Route): string {
   return [
     formatDestination(destination),
     gateway === undefined ? '' : ` via ${gateway}`,
     ` dev ${device} proto ${protocol}`,
     scope === 'link' ? ' scope link' : '',
     metric === 0 ? '' : ` metric ${metric}`,
+    onlink ? ' onlink' : '',
   ].join('');
 }
 

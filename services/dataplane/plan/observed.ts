@@ -30,6 +30,7 @@ export interface ObservedRoute {
   readonly device: string | null;
   readonly deviceAlias: string | null;
   readonly gateway: string | undefined;
+  readonly onlink?: true;
   readonly metric: number;
   /** As `ip route` names scopes. */
   readonly scope: string;

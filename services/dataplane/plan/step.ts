@@ -32,6 +32,8 @@ export interface Route {
   readonly device: string;
   /** Next hop; undefined when the destination is on the link itself. */
   readonly gateway: string | undefined;
+  /** The next hop is on the link, whatever other routes say. */
+  readonly onlink?: true;
   /** Of routes to one destination the one with the lowest counts. 0 is the best of IPv4, and IPv6 has none below 1. */
   readonly metric: number;
   /** Always `global` for IPv6, which has no scopes. */

@@ -242,12 +242,12 @@ export class MemoryNamespace {
     ];
   }
 
-  #checkRoute({ device, destination, gateway }: Route): void {
+  #checkRoute({ device, destination, gateway, onlink }: Route): void {
     const { up } = this.find(device);
     if (isIpv6(destination)) this.#requireIpv6(device, 'EACCES');
     if (!up) throw new Errno('ENETDOWN', 'Device for nexthop is not up');
     // A link-local next hop is on the link by itself.
-    if (gateway === undefined || gateway.startsWith('fe80:')) return;
+    if (gateway === undefined || onlink || gateway.startsWith('fe80:')) return;
     const onLink = (candidate: Route) => candidate.device === device && candidate.destination === `${gateway}/32`;
     if (!this.routes.some((candidate) => candidate.scope === 'link' && onLink(candidate))) {
       throw new Errno('ENETUNREACH', 'Nexthop has invalid gateway');

@@ -108,6 +108,7 @@ async function observeRoutes(namespace: Namespace, { wanted, ownIndex }: RoutesO
       device: device?.name ?? null,
       deviceAlias: device?.alias ?? null,
       gateway: route.gateway ?? undefined,
+      ...(route.onlink && { onlink: true }),
       metric: route.metric,
       scope: String(route.scope),
       protocol: route.protocol,

@@ -54,7 +54,7 @@ function addressFields({ device, address }: { readonly device: string; readonly 
   return { link: select(device), address, ...(isIpv6 ? { noDad: true } : {}) };
 }
 
-function routeFields({ destination, device, gateway, metric, scope, protocol }: Route, select: Select) {
+function routeFields({ destination, device, gateway, metric, scope, protocol, onlink }: Route, select: Select) {
   return {
     destination,
     output: select(device),
@@ -62,6 +62,7 @@ function routeFields({ destination, device, gateway, metric, scope, protocol }: 
     protocol,
     ...(gateway === undefined ? {} : { gateway }),
     ...(metric === 0 ? {} : { metric }),
+    ...(onlink && { onlink }),
   };
 }
 
