@@ -93,7 +93,8 @@ function isSame(one: Standing, other: Standing): boolean {
       return other.kind === 'file' && one.bytes.equals(other.bytes) && one.mode === other.mode;
     case 'link':
       return other.kind === 'link' && one.target === other.target;
-    default:
+    case 'absent':
+    case 'other':
       return one.kind === other.kind;
   }
 }

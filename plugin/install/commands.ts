@@ -63,7 +63,9 @@ export async function runCommand(command: Command, around: CommandSurroundings):
     case 'wrong':
       stderr.write(`podwire: ${command.reason}\n\n${USAGE}`);
       return 2;
-    default:
+    case 'install':
+    case 'uninstall':
+    case 'check-install':
       return onFiles(command, around);
   }
 }

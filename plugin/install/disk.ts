@@ -27,23 +27,23 @@ export type Standing =
  * Every method fails with INSTALL_IO.
  */
 export interface Disk {
-  look(path: string): Promise<Standing>;
+  readonly look: (path: string) => Promise<Standing>;
   /** Names in a directory, in alphabetical order; none when it is missing. */
-  list(directory: string): Promise<readonly string[]>;
+  readonly list: (directory: string) => Promise<readonly string[]>;
   /** Makes a directory and those above it, where they are missing. */
-  makeDirectory(path: string): Promise<void>;
+  readonly makeDirectory: (path: string) => Promise<void>;
   /** Writes a file beside `path`, under a name that no container runtime loads or runs. @returns its path */
-  stage(path: string, content: FileContent): Promise<string>;
+  readonly stage: (path: string, content: FileContent) => Promise<string>;
   /** The staged file takes the place of whatever stands at `path`. */
-  commit(staged: string, path: string): Promise<void>;
+  readonly commit: (staged: string, path: string) => Promise<void>;
   /** The staged file goes; without one, nothing happens. */
-  discard(staged: string): Promise<void>;
+  readonly discard: (staged: string) => Promise<void>;
   /** A symbolic link takes the place of whatever stands at `path`. */
-  link(path: string, target: string): Promise<void>;
+  readonly link: (path: string, target: string) => Promise<void>;
   /** Removes a file or a link; without one, nothing happens. */
-  remove(path: string): Promise<void>;
+  readonly remove: (path: string) => Promise<void>;
   /** Removes staged files that were left by installers that died before `beforeMs`, in milliseconds since the epoch. */
-  sweep(directory: string, beforeMs: number): Promise<void>;
+  readonly sweep: (directory: string, beforeMs: number) => Promise<void>;
 }
 
 /** No program of CNI and no network configuration is anywhere near. */
@@ -63,7 +63,7 @@ export function systemDisk(newUid: () => string): Disk {
   return {
     look: (path) => explain(`cannot read ${path}`, () => look(path)),
     list: (directory) => explain(`cannot read ${directory}`, () => list(directory)),
-    makeDirectory: (path) => explain(`cannot make ${path}`, async () => void (await mkdir(path, { recursive: true }))),
+    makeDirectory: (path) => explain(`cannot make ${path}`, () => makeDirectory(path)),
     stage: async (path, content) => {
       const staged = stagedPath(path);
       await explain(`cannot write into ${dirname(path)}`, () => write(staged, content));
@@ -95,6 +95,10 @@ async function look(path: string): Promise<Standing> {
   if (!found.isFile() || found.size > MAX_FILE_BYTES) return { kind: 'other' };
   const { mode, uid, gid } = found;
   return { kind: 'file', bytes: await readFile(path), mode: mode & 0o7777, owner: { uid, gid } };
+}
+
+async function makeDirectory(path: string): Promise<void> {
+  await mkdir(path, { recursive: true });
 }
 
 async function list(directory: string): Promise<readonly string[]> {

@@ -57,15 +57,17 @@ async function binaryFinding(wanted: Wanted, { path, standing, runner }: Binary)
   if (standing.kind === 'absent') return { difference: 'absent', text: 'is missing' };
   const bytes = bytesOf(standing);
   if (bytes === undefined) return { difference: 'foreign', text: 'is no file' };
-  // A part of the shim may have its mark too.
-  const isRunnable = await runner.version(path).then(
-    () => true,
-    () => false,
-  );
-  if (!isShim(bytes)) return { difference: isRunnable ? 'foreign' : 'broken', text: 'is not Podwire’s' };
-  if (!isRunnable) return { difference: 'broken', text: 'is damaged, or may not be run' };
-  if (!wanted.updatesBinaries) return undefined;
-  if (!bytes.equals(wanted.shim)) return { difference: 'different', text: 'is of another release' };
+  if (!bytes.equals(wanted.shim)) {
+    // Nothing is run that needs not be: while a program runs, others cannot write to it.
+    const isRunnable = await runner.version(path).then(
+      () => true,
+      () => false,
+    );
+    if (!isShim(bytes)) return { difference: isRunnable ? 'foreign' : 'broken', text: 'is not Podwire’s' };
+    // A part of a shim may have its mark too.
+    if (!isRunnable) return { difference: 'broken', text: 'is damaged, or may not be run' };
+    return wanted.updatesBinaries ? { difference: 'different', text: 'is of another release' } : undefined;
+  }
   return standing.kind === 'file' && standing.mode === BINARY_MODE
     ? undefined
     : { difference: 'different', text: 'has other permissions, or is a link' };

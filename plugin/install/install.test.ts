@@ -170,7 +170,7 @@ describe('undoing', () => {
     site.write('net.d/old.conf', '{"type":"podwire"}', 0o640);
     const before = site.state();
     let isOver = false;
-    const disk = watchedDisk(systemDisk(randomUUID), async () => undefined);
+    const disk = systemDisk(randomUUID);
     const failing = { ...disk, remove: (path: string) => (isOver ? disk.remove(path) : late(disk.remove(path))) };
     const late = async (removed: Promise<void>) => {
       await removed;
@@ -185,7 +185,7 @@ describe('undoing', () => {
   test('leaves to others what they changed meanwhile', async () => {
     const other = scriptShim('of another installer');
     const disk = systemDisk(randomUUID);
-    const makesTrouble = async (path: string) => {
+    const makeTrouble = (path: string) => {
       if (path.endsWith('.conflist')) {
         site.write('bin/podwire', other, 0o755);
         throw new Error('no space');
@@ -194,7 +194,7 @@ describe('undoing', () => {
     const failing = {
       ...disk,
       commit: async (staged: string, path: string) => {
-        await makesTrouble(path);
+        makeTrouble(path);
         await disk.commit(staged, path);
       },
     };

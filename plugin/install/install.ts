@@ -32,8 +32,8 @@ const ABANDONED_MS = 3_600_000;
 
 const STATUS_PAUSE_MS = 500;
 
-/** The shortest time that an answer to STATUS is waited for. */
-const MIN_STATUS_MS = 1_000;
+/** The shortest time that an answer to STATUS is waited for: longer than the shim waits for a plugin that is away (5 s), and says so. */
+const MIN_STATUS_MS = 7_000;
 
 /**
  * Puts the programs in place, then the network configuration, which makes container runtimes use them. A repeat changes nothing.

@@ -26,6 +26,9 @@ export interface StatusRequest {
   readonly signal: AbortSignal;
 }
 
+/** Ends a program that takes too long. */
+const KILL_SIGNAL = 'SIGKILL';
+
 const VERSION_TIMEOUT_MS = 10_000;
 
 /** A file that was just written can be busy for as long as another process of this one has not yet got rid of its descriptors. */
@@ -59,6 +62,7 @@ export function systemShimRunner(clock: Clock): ShimRunner {
     const outcome = await run({ path, environment, stdin, timeoutMs, signal });
     if (outcome.code === 0) return undefined;
     const error = errorAnswer.safeParse(parse(outcome.stdout)).data;
+    if (outcome.code === KILL_SIGNAL) return `no answer within ${Math.ceil(timeoutMs)} ms`;
     return error === undefined ? describe(outcome) : `${error.msg} (CNI code ${error.code})`;
   };
   return { version, status };
@@ -80,7 +84,7 @@ interface Outcome {
 
 function run({ path, environment, stdin, timeoutMs, signal }: Run): Promise<Outcome> {
   return new Promise((resolve) => {
-    const options = { env: environment, timeout: timeoutMs, killSignal: 'SIGKILL', signal } as const;
+    const options = { env: environment, timeout: timeoutMs, killSignal: KILL_SIGNAL, signal } as const;
     try {
       const child = execFile(path, options, (error, stdout) => {
         resolve({ code: error === null ? 0 : (error.code ?? error.signal ?? 'unknown'), stdout });

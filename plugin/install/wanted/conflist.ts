@@ -79,8 +79,8 @@ export function merged(wanted: Conflist, existing: Conflist): Conflist {
     if (own === undefined) plugins.splice(before === undefined ? 0 : plugins.indexOf(before) + 1, 0, member);
     before = own ?? member;
   }
-  const { cniVersion: _, cniVersions: __, ...others } = existing;
-  return { ...others, ...wanted, plugins };
+  const others = Object.entries(existing).filter(([key]) => key !== 'cniVersion' && key !== 'cniVersions');
+  return { ...Object.fromEntries(others), ...wanted, plugins };
 }
 
 /** Types of the members that are not the wanted configuration's. */

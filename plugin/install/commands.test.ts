@@ -1,0 +1,259 @@
+// The program itself, with the shim that is shipped, and a resident plugin that answers STATUS as told.
+import { execFileSync, spawn } from 'node:child_process';
+import { chmodSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer, type Server } from 'node:http';
+import { join } from 'node:path';
+
+import { Program } from '@podwire/shared/runtime/program.fixture';
+import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+
+import { scriptShim, Site } from './site.fixture.js';
+import { isShim } from './wanted/shim-file.js';
+
+const MAIN = new URL('main.ts', import.meta.url).href;
+const SHIM_FOLDER = join(import.meta.dirname, '..', 'shim');
+const SHIPPED = join(SHIM_FOLDER, 'build', 'podwire');
+const PATHS = ['bin/podwire', 'bin/podwire-ipam', 'net.d/10-podwire.conflist'];
+const SLOW_MS = 60_000;
+
+let site: Site;
+let resident: Server | undefined;
+const running: Program[] = [];
+
+beforeAll(() => void execFileSync('make', ['-C', SHIM_FOLDER]), 120_000);
+beforeEach(() => void (site = new Site()));
+afterEach(async () => {
+  for (const program of running.splice(0)) {
+    program.child.kill('SIGKILL');
+    await program.ended;
+  }
+  const server = resident;
+  resident = undefined;
+  if (server !== undefined) await new Promise((resolve) => server.close(resolve));
+  site.remove();
+});
+
+/** Starts the program on the site, below a root as in a container. */
+function start(args: string, env: Record<string, string> = {}): Program {
+  const program = new Program(MAIN, args.split(' '), {
+    PODWIRE_INSTALL_ROOT: site.folder,
+    CNI_BIN_DIR: '/bin',
+    CNI_NET_DIR: '/net.d',
+    CNI_NETWORK_CONFIG: configuration(),
+    ...env,
+  });
+  running.push(program);
+  return program;
+}
+
+const run = (args: string, env?: Record<string, string>) => start(args, env).ended;
+
+const socket = () => join(site.folder, 'cni.sock');
+
+const configuration = () =>
+  `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"podwire","mtu":__CNI_MTU__,"socket":"${socket()}"}]}`;
+
+/** A resident plugin whose answer to STATUS is an error until it is told otherwise. */
+async function startResident(): Promise<{ ready: () => void; seen: string[] }> {
+  const seen: string[] = [];
+  let isReady = false;
+  const server = createServer((request, response) => {
+    const chunks: Buffer[] = [];
+    request.on('data', (chunk: Buffer) => chunks.push(chunk));
+    request.on('end', () => {
+      seen.push(`${String(request.headers['cni-command'])} ${Buffer.concat(chunks).toString()}`);
+      if (isReady) response.end();
+      else response.writeHead(503).end('{"cniVersion":"1.1.0","code":50,"msg":"no pool has room","details":""}');
+    });
+  });
+  resident = server;
+  await new Promise<void>((resolve) => server.listen(socket(), resolve));
+  return { ready: () => (isReady = true), seen };
+}
+
+const messages = ({ log }: { log: readonly Record<string, unknown>[] }) => log.map(({ msg }) => String(msg)).join('\n');
+
+describe('podwire install', () => {
+  test(
+    'waits until the plugin is ready, and leaves what check-install and uninstall know',
+    { timeout: SLOW_MS },
+    async () => {
+      const { ready, seen } = await startResident();
+      const program = start('install', { CNI_MTU: '1440', DATASTORE_TYPE: 'etcdv3' });
+      await vi.waitFor(() => expect(seen).not.toEqual([]), SLOW_MS);
+      expect(seen[0]).toBe(
+        `STATUS {"type":"podwire","mtu":1440,"socket":"${socket()}","name":"net","cniVersion":"1.1.0"}`,
+      );
+      expect(Object.keys(site.state())).toEqual(PATHS.slice(0, 2));
+      ready();
+      const installed = await program.ended;
+      expect(installed).toMatchObject({ exitCode: 0, stdout: '' });
+      expect(messages(installed)).toContain('these variables mean nothing to Podwire: DATASTORE_TYPE');
+      expect(messages(installed)).toContain('not ready: no pool has room (CNI code 50)');
+      expect(readFileSync(join(site.bin, 'podwire')).equals(readFileSync(SHIPPED))).toBe(true);
+
+      expect(await run('check-install', { CNI_MTU: '1440' })).toMatchObject({
+        exitCode: 0,
+        stdout: 'everything is in place\n',
+      });
+      const other = await run('check-install', { CNI_MTU: '9000' });
+      expect(other).toMatchObject({
+        exitCode: 1,
+        stdout: expect.stringContaining('10-podwire.conflist has other keys'),
+      });
+
+      expect(await run('uninstall')).toMatchObject({ exitCode: 0 });
+      expect(site.state()).toEqual({});
+      expect(messages(await run('uninstall'))).toContain('there was nothing of Podwire’s to remove');
+    },
+  );
+
+  test('installs what is shipped', { timeout: SLOW_MS }, async () => {
+    const env = { CNI_NETWORK_CONFIG: '', KUBERNETES_NODE_NAME: 'node-1' };
+    expect(await run('install --no-wait', env)).toMatchObject({ exitCode: 0 });
+    const { plugins, ...shipped } = JSON.parse(
+      readFileSync(join(import.meta.dirname, '..', 'conflist', '10-podwire.conflist'), 'utf8'),
+    );
+    expect(site.json(PATHS[2]!)).toEqual({ ...shipped, plugins: [{ ...plugins[0], nodename: 'node-1' }] });
+    // Releases before 1.1.0 of the specification know the one, the others choose the highest of the many.
+    expect(shipped).toMatchObject({ cniVersion: '1.0.0', cniVersions: ['0.3.1', '0.4.0', '1.0.0', '1.1.0'] });
+    expect(isShim(readFileSync(SHIPPED))).toBe(true);
+  });
+
+  test('says what is wrong with its input, and changes nothing', { timeout: SLOW_MS }, async () => {
+    const refused = async (env: Record<string, string>, args = 'install --no-wait') => {
+      const outcome = await run(args, env);
+      expect([outcome.exitCode, site.state()]).toEqual([1, {}]);
+      return messages(outcome);
+    };
+    const reasons = await Promise.all([
+      refused({ CNI_NETWORK_CONFIG: '{"name":"__NOBODY__"}' }),
+      refused({ CNI_NETWORK_CONFIG_FILE: '/nowhere' }),
+      refused({ PODWIRE_INSTALL_SHIM: '/bin/true' }),
+      refused({ SLEEP: 'maybe' }),
+    ]);
+    expect(reasons).toEqual([
+      expect.stringContaining('without a value: __NOBODY__'),
+      expect.stringContaining('correct CNI_NETWORK_CONFIG_FILE'),
+      expect.stringContaining('is not Podwire’s shim'),
+      expect.stringContaining('SLEEP is "maybe"'),
+    ]);
+    expect(await refused({ PODWIRE_INSTALL_WAIT_MS: '0' }, 'install')).toMatch(/not ready after 0 ms.*cannot connect/);
+  });
+
+  test('answers for people', { timeout: SLOW_MS }, async () => {
+    expect(await run('--help')).toMatchObject({
+      exitCode: 0,
+      stdout: expect.stringContaining('usage: podwire COMMAND'),
+    });
+    expect(await run('--version')).toMatchObject({
+      exitCode: 0,
+      stdout: expect.stringMatching(/^podwire \d+\.\d+\.\d+\n$/),
+    });
+  });
+
+  test(
+    'stays with SLEEP=true, puts back what is overwritten or removed, and ends at SIGTERM',
+    { timeout: SLOW_MS },
+    async () => {
+      const program = start('install --no-wait', { SLEEP: 'true', PODWIRE_INSTALL_CHECK_INTERVAL_MS: '100' });
+      await vi.waitFor(() => expect(Object.keys(site.state())).toEqual(PATHS), SLOW_MS);
+      const whole = site.state();
+      rmSync(join(site.net, '10-podwire.conflist'));
+      await vi.waitFor(() => expect(site.state()).toEqual(whole), SLOW_MS);
+      writeFileSync(join(site.bin, 'podwire-ipam'), '#!/bin/sh\n');
+      await vi.waitFor(() => expect(site.state()).toEqual(whole), SLOW_MS);
+      const newer = scriptShim('of a later release');
+      writeFileSync(join(site.bin, 'podwire'), newer);
+      rmSync(join(site.bin, 'podwire-ipam'));
+      await vi.waitFor(() => expect(site.state()['bin/podwire-ipam']).toBe(whole['bin/podwire-ipam']), SLOW_MS);
+      program.child.kill('SIGTERM');
+      const ended = await program.ended;
+      expect(ended.exitCode).toBe(0);
+      expect(messages(ended)).toMatch(/10-podwire\.conflist is missing: putting it back/);
+      expect(messages(ended)).toMatch(/podwire is of another release: left as it is/);
+      expect(site.read('bin/podwire')).toBe(newer.toString());
+    },
+  );
+});
+
+describe('a node in trouble', () => {
+  const mount = (...args: string[]) => void execFileSync('mount', args);
+  const umount = (path: string) => void execFileSync('umount', [path]);
+
+  test('a full disk: what was there before is there again', { timeout: SLOW_MS }, async () => {
+    mkdirSync(site.bin);
+    mkdirSync(site.net);
+    // Room for the old program and one copy of the shim, but not for two.
+    mount('-t', 'tmpfs', '-o', 'size=1200k', 'tmpfs', site.bin);
+    try {
+      site.write('bin/podwire', scriptShim('0'), 0o755);
+      const before = site.state();
+      const outcome = await run('install --no-wait');
+      expect([outcome.exitCode, site.state()]).toEqual([1, before]);
+      expect(messages(outcome)).toMatch(/cannot write into .*bin \(ENOSPC.*: free space/);
+    } finally {
+      umount(site.bin);
+    }
+  });
+
+  test('a file system that nobody may write to', { timeout: SLOW_MS }, async () => {
+    expect(await run('install --no-wait')).toMatchObject({ exitCode: 0 });
+    mount('--bind', site.bin, site.bin);
+    mount('-o', 'remount,bind,ro', site.bin);
+    try {
+      // Nothing has to be written: that is no failure.
+      expect(await run('install --no-wait')).toMatchObject({ exitCode: 0 });
+      const refused = await run('uninstall');
+      expect(refused.exitCode).toBe(1);
+      expect(messages(refused)).toMatch(/cannot remove .*bin\/podwire \(EROFS.*: mount the file system for writing/);
+    } finally {
+      umount(site.bin);
+    }
+    expect(await run('uninstall')).toMatchObject({ exitCode: 0 });
+    expect(site.state()).toEqual({});
+  });
+
+  test('a program that runs is replaced all the same', { timeout: SLOW_MS }, async () => {
+    mkdirSync(site.bin);
+    const path = join(site.bin, 'podwire');
+    writeFileSync(path, Buffer.concat([readFileSync('/bin/sleep'), scriptShim('0')]));
+    chmodSync(path, 0o755);
+    const sleeper = new AbortController();
+    const child = spawn(path, ['60'], { signal: sleeper.signal });
+    child.on('error', () => undefined);
+    await new Promise((resolve) => child.once('spawn', resolve));
+    // To write to it in place is what the kernel refuses (ETXTBSY).
+    expect(() => writeFileSync(path, '')).toThrow(/ETXTBSY/);
+    expect(await run('install --no-wait')).toMatchObject({ exitCode: 0 });
+    expect(readFileSync(path).equals(readFileSync(SHIPPED))).toBe(true);
+    expect(child.exitCode).toBeNull();
+    sleeper.abort();
+  });
+
+  test('killed at any time, it leaves whole files, and a repeat makes it whole', { timeout: 120_000 }, async () => {
+    const shim = readFileSync(SHIPPED);
+    const old = scriptShim('0');
+    const json = '{"name":"net","plugins":[{"type":"podwire"}]}';
+    for (let round = 0; round < 6; round += 1) {
+      site.write('bin/podwire', old, 0o755);
+      site.write('net.d/10-podwire.conflist', json);
+      rmSync(join(site.bin, 'podwire-ipam'), { force: true });
+      const program = start('install --no-wait');
+      // From the first thing that it writes on, a little later each time.
+      const begun = () => existsSync(site.bin) && site.state()['bin/podwire'] !== `755 ${old.toString()}`;
+      const staged = () => Object.keys(site.state()).some((path) => path.includes('.podwire-install.'));
+      await vi.waitFor(() => expect(staged() || begun()).toBe(true), { timeout: SLOW_MS, interval: 1 });
+      await new Promise((resolve) => setTimeout(resolve, round * 3));
+      program.child.kill('SIGKILL');
+      await program.ended;
+      const programFile = readFileSync(join(site.bin, 'podwire'));
+      expect(programFile.equals(old) || programFile.equals(shim)).toBe(true);
+      const path = join(site.bin, 'podwire-ipam');
+      expect(!existsSync(path) || readFileSync(path).equals(shim)).toBe(true);
+      expect(() => JSON.parse(site.read('net.d/10-podwire.conflist')!)).not.toThrow();
+    }
+    expect(await run('install --no-wait')).toMatchObject({ exitCode: 0 });
+    expect(await run('check-install')).toMatchObject({ exitCode: 0 });
+  });
+});
