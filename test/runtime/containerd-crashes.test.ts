@@ -12,15 +12,23 @@ const node = new RuntimeNode({ env: DEADLINES });
 
 beforeAll(() => node.start(), 120_000);
 
-afterEach(() => node.expectNothingLeft(), 120_000);
+afterEach(async () => {
+  // A test that has failed must not leave the others a process that never answers.
+  for (const letGo of frozen.splice(0)) letGo();
+  await node.expectNothingLeft();
+}, 120_000);
 
 afterAll(() => node.destroy());
+
+const frozen: (() => void)[] = [];
 
 /** Stops a process without ending it, as a machine does that swaps; the returned function lets it go on. */
 function freeze(name: ProcessName): () => void {
   const pid = node.stack.pid(name);
   process.kill(pid, 'SIGSTOP');
-  return () => process.kill(pid, 'SIGCONT');
+  const letGo = () => void process.kill(pid, 'SIGCONT');
+  frozen.push(letGo);
+  return letGo;
 }
 
 const untilBegun = (command: 'ADD' | 'DEL') =>
