@@ -1,8 +1,9 @@
 #!/usr/bin/env node
 // `npm test`: installs and builds what is missing, then runs every test in namespaces of its own.
 // usage: test/run.mjs [VITEST ARGS…]
-import { spawnSync } from 'node:child_process';
-import { chmodSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { chmodSync, closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
@@ -21,22 +22,45 @@ function fail(message) {
   process.exit(1);
 }
 
+/** How many parts everything is tested in, side by side: what waits for the kernel in one leaves the processors to the other. */
+const PARTS_COUNT = 2;
+
 /** Whatever a test leaves in the folder for temporary files goes with it, also after a test that was killed. */
-function runVitest(args, { folder, report }) {
+async function runVitest(args, { folder, output }) {
   const isolated = join(ROOT, 'test', 'support', 'isolated.mjs');
-  const reporters = ['--reporter=default', '--reporter=json', `--outputFile.json=${report}`];
+  const reporters = ['--reporter=default', '--reporter=json', `--outputFile.json=${reportOf(folder)}`];
   const command = [isolated, 'vitest', 'run', ...reporters, ...args];
   const env = { ...process.env, TMPDIR: folder };
-  return spawnSync(process.execPath, command, { cwd: ROOT, env, stdio: 'inherit' }).status ?? 1;
+  const child = spawn(process.execPath, command, { cwd: ROOT, env, stdio: ['ignore', output, output] });
+  const [status] = await once(child, 'exit');
+  return status ?? 1;
+}
+
+const reportOf = (folder) => join(folder, 'report.json');
+
+/** Every part in namespaces of its own. The first is seen as it runs, the others once they have ended. */
+async function runParts(args, { folder, count }) {
+  const parts = Array.from({ length: count }, (_, index) => {
+    const own = join(folder, `part-${index + 1}`);
+    mkdirSync(own, { mode: 0o711 });
+    return { own, log: join(own, 'output'), shard: count === 1 ? [] : [`--shard=${index + 1}/${count}`] };
+  });
+  const runs = parts.map(async ({ own, log, shard }, index) => {
+    const output = index === 0 ? 'inherit' : openSync(log, 'w');
+    const status = await runVitest([...args, ...shard], { folder: own, output });
+    if (index > 0) closeSync(output);
+    return status;
+  });
+  const statuses = await Promise.all(runs);
+  for (const { log } of parts.slice(1)) process.stdout.write(readFileSync(log));
+  return { status: Math.max(...statuses), reports: parts.map(({ own }) => reportOf(own)) };
 }
 
 /** The last line for people and machines, and what no green run may hold: nothing run, or, in CI, anything skipped. */
-function conclude(status, report) {
-  const {
-    numPassedTests: passed,
-    numFailedTests: failed,
-    numPendingTests: skipped,
-  } = JSON.parse(readFileSync(report, 'utf8'));
+function conclude({ status, reports }) {
+  const read = reports.map((report) => JSON.parse(readFileSync(report, 'utf8')));
+  const sum = (name) => read.reduce((total, report) => total + report[name], 0);
+  const [passed, failed, skipped] = [sum('numPassedTests'), sum('numFailedTests'), sum('numPendingTests')];
   process.stdout.write(`\n${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ''}\n`);
   if (passed + failed === 0) fail('no test was run');
   if (skipped > 0 && process.env.CI === 'true') fail('a skipped test is a failure in CI');
@@ -46,7 +70,7 @@ function conclude(status, report) {
 /** Container runtimes need more of root than a user namespace gives; where there is no more, their tests are left out. */
 const RUNTIME_TESTS = 'test/runtime/**';
 
-function main(args) {
+async function main(args) {
   const isRoot = process.getuid() === 0;
   if (!isRoot && process.env.CI === 'true') fail(`CI is to run all tests, and ${RUNTIME_TESTS} needs root`);
   try {
@@ -62,12 +86,13 @@ function main(args) {
   const folder = mkdtempSync(join(tmpdir(), 'podwire-test-'));
   // Others may pass through, as tests of access rights need.
   chmodSync(folder, 0o711);
-  const report = join(folder, 'report.json');
   try {
-    return conclude(runVitest(wanted, { folder, report }), report);
+    // Some tests alone are not worth a second start.
+    const count = args.length === 0 ? PARTS_COUNT : 1;
+    return conclude(await runParts(wanted, { folder, count }));
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
 }
 
-process.exit(main(process.argv.slice(2)));
+process.exit(await main(process.argv.slice(2)));
