@@ -21,10 +21,22 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // One table of refusals and one of commands, from the shim's request to the services' calls.
   'plugin/cni/environment.ts': 'plugin/run.test.ts',
+  'plugin/cni/address-list.ts': 'plugin/cni/wish.test.ts',
+  'plugin/cni/annotations.ts': 'plugin/cni/wish.test.ts',
+  'plugin/cni/calico-keys.ts': 'plugin/commands/requests.test.ts',
+  'plugin/cni/requested.ts': 'plugin/cni/wish.test.ts',
+  'plugin/clients/ipam.ts': 'plugin/commands/requests.test.ts',
   'plugin/clients/dataplane.ts': 'plugin/commands/add.test.ts',
   'plugin/clients/repeating-peer.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/undo.ts': 'plugin/commands/add.test.ts',
-  'plugin/commands/take-down.ts': 'plugin/commands/del.test.ts',
+  'plugin/commands/settle.ts': 'plugin/commands/del.test.ts',
+  'plugin/commands/settle-entry.ts': 'plugin/commands/del.test.ts',
+  'plugin/commands/valid-attachments.ts': 'plugin/commands/gc.test.ts',
+  'plugin/clients/upkeep.ts': 'plugin/commands/gc.test.ts',
+  'plugin/clients/health.ts': 'plugin/commands/status.test.ts',
+  'plugin/readiness.ts': 'plugin/commands/status.test.ts',
+  'plugin/socket-owner.ts': 'plugin/server.test.ts',
+  'plugin/journal/known-allocations.ts': 'plugin/commands/del.test.ts',
 
   // One table of routes, and an oracle that decides address by address.
   'services/dataplane/routing/block-routes.ts': 'services/dataplane/routing/routes.test.ts',
