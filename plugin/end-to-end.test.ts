@@ -44,6 +44,7 @@ beforeEach(async () => {
   const settings = readPluginSettings(
     {
       PODWIRE_PLUGIN_SOCKET: socket,
+      PODWIRE_PLUGIN_STATE_DIRECTORY: join(services.folder, 'journal'),
       PODWIRE_PLUGIN_IPAM_ADDRESS: services.address('ipam'),
       PODWIRE_PLUGIN_DATAPLANE_ADDRESS: services.address('dataplane'),
       PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '2000',
@@ -132,7 +133,7 @@ describe('a container runtime that runs the shim', () => {
     child.stdin.end(JSON.stringify({ ...CONFIG, socket }));
     await services.script.untilCalled('AttachPod');
     child.kill('SIGKILL');
-    await services.script.untilCalled('Release');
+    await services.script.untilCalled('ReleaseAddresses');
     await resident.stop();
     expect(services.state()).toBe(NOTHING);
     resident = { stop: () => Promise.resolve() };
@@ -170,13 +171,17 @@ describe('the resident', () => {
   });
 
   test('refuses a socket that another process answers at, or a file in its place', async () => {
+    const journal = join(services.folder, 'journal');
     const start = (path: string) =>
-      startPlugin(readPluginSettings({ PODWIRE_PLUGIN_SOCKET: path }, 'node-1'), {
-        log: record.log,
-        clock: systemClock,
-        stopwatch: performance,
-        random: Math.random,
-      });
+      startPlugin(
+        readPluginSettings({ PODWIRE_PLUGIN_SOCKET: path, PODWIRE_PLUGIN_STATE_DIRECTORY: journal }, 'node-1'),
+        {
+          log: record.log,
+          clock: systemClock,
+          stopwatch: performance,
+          random: Math.random,
+        },
+      );
     await expect(start(socket)).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
     const file = join(services.folder, 'file');
     writeFileSync(file, '');

@@ -1,5 +1,5 @@
-import { mkdtempSync, rmSync } from 'node:fs';
-import { request as httpRequest, type RequestOptions } from 'node:http';
+import { mkdtempSync, rmSync, statSync } from 'node:fs';
+import { createServer, request as httpRequest, type RequestOptions } from 'node:http';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -9,6 +9,7 @@ import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import type { JournalEntry } from './journal/entry.js';
+import { journalEntry } from './journal/store.contract.js';
 import { recordingLog } from './plugin.fixture.js';
 import type { CniRequest } from './request.js';
 import type { CniAnswer } from './run.js';
@@ -226,4 +227,85 @@ test('stopping waits for commands whose caller is gone', async () => {
   await server.stop();
   expect(end).toHaveBeenCalledOnce();
   await server.listen();
+});
+
+describe('a socket that callers do not find', () => {
+  const healthz = () => send('', { method: 'GET', path: '/healthz' });
+  const looked = async () => {
+    await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1 });
+    clock.advance(1_000);
+  };
+
+  test('as its directory was cleaned is made anew, and a command under way is still answered', async () => {
+    let letGo: (value: CniAnswer) => void = () => undefined;
+    answer = () => new Promise((resolve) => (letGo = resolve));
+    const underWay = send();
+    await vi.waitFor(() => expect(requests).toHaveLength(1), { interval: 1 });
+    rmSync(path);
+    await expect(healthz()).rejects.toMatchObject({ code: 'ENOENT' });
+    await looked();
+    await vi.waitFor(async () => expect((await healthz()).status).toBe(200), { interval: 5 });
+    expect(statSync(path).mode & 0o777).toBe(0o600);
+    letGo({ exitCode: 0, stdout: 'late' });
+    expect(await underWay).toMatchObject({ status: 200, body: 'late' });
+    expect(record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringContaining('is gone'));
+  });
+
+  test('as its whole directory is gone is made anew, as often as it happens', async () => {
+    for (let time = 0; time < 3; time++) {
+      rmSync(folder, { recursive: true });
+      await looked();
+      await vi.waitFor(async () => expect((await healthz()).status).toBe(200), { interval: 5 });
+    }
+  });
+
+  test('as another process has put its own there is left to that, which is said once', async () => {
+    rmSync(path);
+    const other = createServer((_, response) => response.end('other')).listen(path);
+    await new Promise((resolve) => other.once('listening', resolve));
+    await looked();
+    await looked();
+    await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1 });
+    expect((await healthz()).body).toBe('other');
+    const lines = record.lines().filter(({ msg }) => String(msg).includes('no call reaches'));
+    expect(lines).toEqual([expect.objectContaining({ msg: expect.stringContaining('another process listens') })]);
+    await server.stop();
+    expect((await healthz()).body).toBe('other');
+    await new Promise((resolve) => other.close(resolve));
+  });
+});
+
+test('a second resident is refused, with what to do about it, and hinders the first in nothing', async () => {
+  const second = new CniServer({
+    path,
+    log: record.log,
+    clock,
+    journal: () => [],
+    nowNs: () => ARRIVED_NS,
+    requestTimeoutMs: 300,
+    run: () => Promise.resolve({ exitCode: 1, stdout: 'second' }),
+  });
+  await expect(second.listen()).rejects.toMatchObject({
+    code: 'INVALID_SETTINGS',
+    message: expect.stringMatching(/another process listens there; stop it first/),
+  });
+  expect(await send()).toMatchObject({ status: 200, body: '{}\n' });
+});
+
+test('connections that were made before the socket was taken away are answered', async () => {
+  const sent = Array.from({ length: 20 }, () => send());
+  await new Promise((resolve) => setImmediate(resolve));
+  await server.stop();
+  const answers = await Promise.allSettled(sent);
+  const refused = answers.filter((each) => each.status === 'rejected').map((each): unknown => each.reason.code);
+  expect(refused.filter((code) => code !== 'ENOENT')).toEqual([]);
+});
+
+test('the journal can be looked at', async () => {
+  const { attachment, todo, reason } = journalEntry('a');
+  waiting = [{ attachment, todo, reason, held: undefined, order: 7, sinceMs: 0 }];
+  const { status, body } = await send('', { method: 'GET', path: '/journal' });
+  expect(status).toBe(200);
+  const since = '1970-01-01T00:00:00.000Z';
+  expect(JSON.parse(body)).toEqual({ entries: [{ attachment: 'net/a/eth0', todo, reason, order: 7, since }] });
 });

@@ -50,6 +50,9 @@ const BOUND_NAME = '.listening';
 /** Rounds of the event loop in which connections are accepted that were made before the socket was taken away. */
 const ACCEPT_ROUNDS = 4;
 
+/** How long a connection may take to send the head of its request when the server closes, in milliseconds. */
+const SILENCE_MS = 500;
+
 /** How often in a request's time it is looked after. */
 const CHECKS_PER_TIMEOUT = 10;
 
@@ -77,6 +80,10 @@ export class CniServer {
   readonly #servers = new Set<Server>();
   readonly #underWay = new Set<Promise<void>>();
   readonly #stopped = new AbortController();
+  /** Connections that have not sent a request. */
+  readonly #silent = new Set<Duplex>();
+  /** Who waits for there to be none. */
+  readonly #waiting: (() => void)[] = [];
   #own: SocketFile | undefined;
 
   constructor(options: CniServerOptions) {
@@ -96,9 +103,8 @@ export class CniServer {
   async stop(): Promise<void> {
     this.#stopped.abort();
     removeOwn(this.#options.path, this.#own);
-    const closed = Promise.all([...this.#servers].map((server) => close(server)));
-    while (this.#underWay.size > 0) await Promise.all(this.#underWay);
-    for (let round = 0; round < ACCEPT_ROUNDS; round++) await setImmediate();
+    const closed = Promise.all([...this.#servers].map((server) => this.#close(server)));
+    await this.#allHeard();
     while (this.#underWay.size > 0) await Promise.all(this.#underWay);
     for (const server of this.#servers) server.closeAllConnections();
     await closed;
@@ -127,7 +133,7 @@ export class CniServer {
     });
     const earlier = [...this.#servers];
     this.#servers.add(server);
-    for (const each of earlier) void close(each).then(() => this.#servers.delete(each));
+    for (const each of earlier) void this.#close(each).then(() => this.#servers.delete(each));
     log.info({ path }, `listening at ${path}`);
   }
 
@@ -138,9 +144,41 @@ export class CniServer {
       headersTimeout: requestTimeoutMs,
       connectionsCheckingInterval: requestTimeoutMs / CHECKS_PER_TIMEOUT,
     });
-    server.on('request', (request, response) => this.#take(request, response));
+    server.on('connection', (socket) => {
+      this.#silent.add(socket);
+      socket.once('close', () => this.#heard(socket));
+    });
+    server.on('request', (request, response) => {
+      this.#take(request, response);
+      this.#heard(request.socket);
+    });
     server.on('clientError', answerGarbage);
     return server;
+  }
+
+  /** Takes no more connections; those that were made before, also those that are not accepted yet, are still answered. */
+  async #close(server: Server): Promise<void> {
+    await this.#allHeard();
+    await new Promise<void>((resolve) => server.close(() => resolve()));
+  }
+
+  /**
+   * Waits until every connection has sent the head of its request, or was given the time for it: closing a server cuts off those that
+   * have not.
+   */
+  async #allHeard(): Promise<void> {
+    for (let round = 0; round < ACCEPT_ROUNDS; round++) await setImmediate();
+    if (this.#silent.size === 0) return;
+    const over = new AbortController();
+    const spoken = new Promise<void>((resolve) => this.#waiting.push(resolve));
+    await Promise.race([spoken, this.#options.clock.sleep(SILENCE_MS, over.signal)]);
+    over.abort();
+  }
+
+  #heard(socket: Duplex): void {
+    this.#silent.delete(socket);
+    if (this.#silent.size > 0) return;
+    for (const resolve of this.#waiting.splice(0)) resolve();
   }
 
   /** Looks after the path, as callers find the socket by it alone. */
@@ -230,12 +268,6 @@ export class CniServer {
     }));
     return `${JSON.stringify({ entries })}\n`;
   }
-}
-
-/** Takes no more connections; those that were made before, and not yet accepted, still are. */
-async function close(server: Server): Promise<void> {
-  for (let round = 0; round < ACCEPT_ROUNDS; round++) await setImmediate();
-  await new Promise<void>((resolve) => server.close(() => resolve()));
 }
 
 /** One request and what belongs to it. */

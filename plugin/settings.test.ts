@@ -11,6 +11,9 @@ describe('settings', () => {
       nodeName: 'node-1.example',
       addTimeoutMs: 15_000,
       delTimeoutMs: 15_000,
+      delServiceTimeoutMs: 2_000,
+      stateDirectory: '/var/lib/podwire/plugin',
+      journalMaxEntriesCount: 10_000,
       cleanUpTimeoutMs: 5_000,
       logLevel: 'info',
     });
@@ -24,6 +27,9 @@ describe('settings', () => {
       PODWIRE_PLUGIN_NODE_NAME: 'Node_1',
       PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '0',
       PODWIRE_PLUGIN_DEL_TIMEOUT_MS: '1e3',
+      PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS: '-1',
+      PODWIRE_PLUGIN_STATE_DIRECTORY: 'relative',
+      PODWIRE_PLUGIN_JOURNAL_MAX_ENTRIES_COUNT: '0',
       PODWIRE_PLUGIN_CLEAN_UP_TIMEOUT_MS: '20001',
       PODWIRE_PLUGIN_LOG_LEVEL: 'loud',
     };

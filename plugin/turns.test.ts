@@ -116,6 +116,14 @@ describe('a DEL', () => {
     expect(await del).toBe('done');
   });
 
+  test('runs however late its turn comes', async () => {
+    const first = start('a', { command: 'CHECK' });
+    const del = turns.take(turn({ command: 'DEL', deadlineMs: 2_000 }), () => Promise.resolve('done'));
+    nowMs = 3_000;
+    first.finish();
+    expect(await del).toBe('done');
+  });
+
   test('cancels neither another DEL, nor a CHECK, nor an ADD after it', async () => {
     const all = [
       start('check', { command: 'CHECK' }),
@@ -128,6 +136,37 @@ describe('a DEL', () => {
       await ended;
     }
     expect(events.filter((event) => event.endsWith('begins'))).toHaveLength(4);
+  });
+});
+
+describe('ADDs since a time', () => {
+  const since = (atMs: number) => turns.addedSince(atMs).map(({ interfaceName }) => interfaceName);
+
+  test('are those that wait, are under way, or ended later, whatever became of them', async () => {
+    await turns.take(turn(), () => Promise.resolve());
+    nowMs = 2_000;
+    expect([since(1_000), since(1_001)]).toEqual([['eth0'], []]);
+    const running = start('b', { attachment: OTHER });
+    await settled();
+    expect(since(1_001)).toEqual(['net1']);
+    running.finish();
+    await running.ended;
+    await expect(turns.take(turn(), () => Promise.reject(new Error('x')))).rejects.toThrow('x');
+    expect(since(2_000).sort()).toEqual(['eth0', 'net1']);
+  });
+
+  test('are none of the other commands', async () => {
+    for (const command of ['DEL', 'CHECK', 'GC', 'REPLAY'] as const) {
+      await turns.take(turn({ command }), () => Promise.resolve(expect(since(0)).toEqual([])));
+    }
+    expect(since(0)).toEqual([]);
+  });
+
+  test('are forgotten after two minutes', async () => {
+    await turns.take(turn(), () => Promise.resolve());
+    nowMs += 120_000;
+    await turns.take(turn({ attachment: OTHER, deadlineMs: nowMs + 1 }), () => Promise.resolve());
+    expect(since(0)).toEqual(['net1']);
   });
 });
 

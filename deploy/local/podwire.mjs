@@ -31,6 +31,7 @@ function settings(sockets, folder) {
     },
     plugin: {
       PODWIRE_PLUGIN_SOCKET: sockets.cni,
+      PODWIRE_PLUGIN_STATE_DIRECTORY: join(folder, 'journal'),
       PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${sockets.ipam}`,
       PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${sockets.dataplane}`,
       PODWIRE_PLUGIN_NODE_NAME: 'demo-node',

@@ -26,7 +26,7 @@ export interface ReplayOptions {
 
 /**
  * Does what the journal says, in rounds over all entries in their order, until it is empty. A service that does not answer is asked
- * once a round, not once an entry; an entry that is refused holds up no other. Between rounds without progress the pauses grow.
+ * once a round, not once an entry; an entry that is refused holds up no other. After rounds without progress come pauses, which grow.
  */
 export class Replay {
   readonly #options: ReplayOptions;
@@ -69,8 +69,8 @@ export class Replay {
     for (let attempt = 0; !journal.isIdle && !this.#stop.signal.aborted; attempt++) {
       this.#wake = new AbortController();
       const progressed = await this.#round();
-      if (progressed) attempt = 0;
-      if (journal.isIdle || this.#stop.signal.aborted) return;
+      if (progressed) attempt = -1;
+      if (progressed || journal.isIdle || this.#stop.signal.aborted) continue;
       await clock.sleep(backoffMs(attempt, BACKOFF, random()), this.#wake.signal);
     }
   }

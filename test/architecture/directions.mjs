@@ -290,7 +290,14 @@ export const ZONES = [
   // The plugin knows the services by their contract only.
   {
     path: 'plugin',
-    zones: ['services/shared', 'plugin/cni', 'plugin/clients'],
+    zones: ['services/shared', 'plugin/cni', 'plugin/clients', 'plugin/journal'],
+    packages: ['@opentelemetry/api', 'zod'],
+    ...NODE,
+  },
+  // What outlives the process knows the services by the values of an allocation alone.
+  {
+    path: 'plugin/journal',
+    zones: ['services/shared', 'plugin/clients'],
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
   },
@@ -314,6 +321,32 @@ export const ZONES = [
   { path: 'addon/test', zones: ['addon/lib'], packages: [], ...NODE },
 
   { path: 'deploy', zones: [], packages: [], ...NODE },
+  // Published by itself: it judges any plugin, and shares nothing with ours.
+  {
+    path: 'test/conformance',
+    zones: [
+      'test/conformance/cases',
+      'test/conformance/machine',
+      'test/conformance/report',
+      'test/conformance/specification',
+    ],
+    packages: [],
+    ...NODE,
+  },
+  {
+    path: 'test/conformance/cases',
+    zones: [
+      'test/conformance/bench.ts',
+      'test/conformance/case.ts',
+      'test/conformance/machine',
+      'test/conformance/specification',
+    ],
+    packages: [],
+    builtins: ['node:path'],
+  },
+  { path: 'test/conformance/machine', zones: ['test/conformance/specification'], packages: [], ...NODE },
+  { path: 'test/conformance/report', zones: ['test/conformance/case.ts'], packages: [], ...PURE },
+  { path: 'test/conformance/specification', zones: [], packages: [], builtins: ['node:net'] },
   { path: 'test', zones: ['*'], packages: ['*'], ...NODE },
 ];
 
@@ -325,5 +358,6 @@ export const WORKSPACES = {
   '@podwire/dataplane': 'services/dataplane',
   '@podwire/plugin': 'plugin',
   '@podwire/netlink': 'addon/lib',
+  '@podwire/conformance': 'test/conformance',
   '@podwire/test': 'test',
 };

@@ -1,0 +1,59 @@
+import { attachments } from '@podwire/shared/attachment/attachment.fixture';
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+
+import { decodeEntry, encodeEntry, TODOS, type JournalEntry } from './entry.js';
+import { journalEntry } from './store.contract.js';
+
+const entries: fc.Arbitrary<JournalEntry> = fc.record({
+  attachment: attachments,
+  todo: fc.constantFrom(...TODOS),
+  held: fc.option(
+    fc.array(
+      fc.record({
+        address: fc.constantFrom('10.65.0.7', 'fd65::7'),
+        sequenceNumber: fc.bigInt({ min: 0n, max: 2n ** 64n - 1n }),
+      }),
+    ),
+    { nil: undefined },
+  ),
+  reason: fc.string(),
+  order: fc.nat(),
+  sinceMs: fc.nat(),
+});
+
+test('an entry is read back as it was written', () => {
+  fc.assert(
+    fc.property(entries, (entry) => {
+      expect(decodeEntry(encodeEntry(entry))).toEqual({ ok: true, entry });
+    }),
+    { seed: 20_261_121 },
+  );
+});
+
+const stored = () => JSON.parse(encodeEntry(journalEntry('a')));
+
+test.each<readonly [string, string, string]>([
+  ['nothing', '', 'the file'],
+  ['the first half of an entry', encodeEntry(journalEntry('a')).slice(0, 100), 'the file'],
+  ['a later version', JSON.stringify({ ...stored(), version: 2 }), 'version'],
+  ['a field too many', JSON.stringify({ ...stored(), colour: 'blue' }), 'colour'],
+  ['work that is none', JSON.stringify({ ...stored(), todo: 'dance' }), 'todo'],
+  ['a bad sequence number', JSON.stringify({ ...stored(), held: [{ address: 'a', sequenceNumber: '-1' }] }), 'held.0'],
+  [
+    'no attachment',
+    JSON.stringify({ ...stored(), attachment: { network: '../x', containerId: 'a', interfaceName: 'eth0' } }),
+    'attachment',
+  ],
+])('%s is a fault, which says where', (_, text, where) => {
+  expect(decodeEntry(text)).toEqual({ ok: false, fault: expect.stringContaining(where) });
+});
+
+test('whatever is in a file is an entry or a fault', () => {
+  fc.assert(
+    fc.property(fc.oneof(fc.string(), fc.json()), (text) => {
+      expect(decodeEntry(text).ok).toBe(false);
+    }),
+    { seed: 20_261_121 },
+  );
+});

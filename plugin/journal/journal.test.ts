@@ -1,0 +1,120 @@
+import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { beforeEach, describe, expect, test } from 'vitest';
+
+import { recordingLog } from '../plugin.fixture.js';
+import { JournalEvents } from './events.js';
+import { Journal } from './journal.js';
+import { MemoryJournalStore } from './memory-store.js';
+import { journalEntry } from './store.contract.js';
+
+let clock: ManualClock;
+let store: MemoryJournalStore;
+let journal: Journal;
+let record: ReturnType<typeof recordingLog>;
+
+/** The process starts, on what the one before left. */
+async function open({ maxEntriesCount = 3 } = {}): Promise<Journal> {
+  record = recordingLog();
+  const opened = new Journal({ store, maxEntriesCount, clock, events: new JournalEvents(record.log) });
+  await opened.load();
+  return opened;
+}
+
+beforeEach(async () => {
+  clock = new ManualClock();
+  store = new MemoryJournalStore();
+  journal = await open();
+});
+
+const attachment = (name: string) => journalEntry(name).attachment;
+const add = (...names: string[]) => Promise.all(names.map((name) => journal.add(journalEntry(name))));
+const names = (of = journal) => of.entries().map((entry) => entry.attachment.containerId);
+
+describe('entries', () => {
+  test('keep their order, also over restarts', async () => {
+    await add('c');
+    await add('a');
+    await journal.add({ ...journalEntry('c'), reason: 'again' });
+    expect(names()).toEqual(['c', 'a']);
+    journal = await open();
+    await add('b');
+    expect(names()).toEqual(['c', 'a', 'b']);
+    expect(journal.get(attachment('c'))).toMatchObject({ reason: 'again', sinceMs: 1_000_000 });
+  });
+
+  test('that are done are gone, from the store too', async () => {
+    await add('a', 'b');
+    await journal.done(attachment('a'));
+    await journal.done(attachment('a'));
+    await journal.done(attachment('never'));
+    expect(names(await open())).toEqual(['b']);
+  });
+
+  test('have an age', async () => {
+    expect(journal.level()).toEqual({ entries: 0, volatileEntries: 0, oldestAgeMs: 0 });
+    await add('a');
+    clock.advance(500);
+    await add('b');
+    clock.advance(1_000);
+    expect(journal.level()).toEqual({ entries: 2, volatileEntries: 0, oldestAgeMs: 1_500 });
+  });
+
+  test('are logged when they are written and when they are done, once each', async () => {
+    await add('a');
+    await journal.done(attachment('a'));
+    expect(record.lines().map(({ msg }) => msg)).toEqual([
+      expect.stringMatching(/net\/a\/eth0 is to be done later: podwire-dataplane/),
+      expect.stringMatching(/net\/a\/eth0 is done/),
+    ]);
+  });
+});
+
+describe('a store', () => {
+  test('that holds as many as it may takes no more, and takes them when there is room', async () => {
+    await add('a', 'b', 'c', 'd', 'e');
+    expect(store.texts.size).toBe(3);
+    expect(names()).toHaveLength(5);
+    expect(journal.fault).toMatch(/^2 entries.*3 \(PODWIRE_PLUGIN_JOURNAL_MAX_ENTRIES_COUNT\)/);
+    await journal.done(attachment('a'));
+    await journal.done(attachment('b'));
+    await journal.settleStore();
+    expect(journal.fault).toBeUndefined();
+    expect([...store.texts.keys()].sort()).toEqual(['net/c/eth0', 'net/d/eth0', 'net/e/eth0']);
+  });
+
+  test('that does not remove an entry is asked again, and a later entry of the attachment stays', async () => {
+    await add('a', 'b');
+    store.broken = 'gone';
+    await journal.done(attachment('a'));
+    await journal.done(attachment('b'));
+    expect(journal.fault).toContain('cannot be removed');
+    expect([names(), journal.isIdle]).toEqual([[], false]);
+    store.broken = 'no';
+    await add('b');
+    await journal.settleStore();
+    expect([...store.texts.keys()]).toEqual(['net/b/eth0']);
+    expect(journal.fault).toBeUndefined();
+  });
+
+  test('that cannot be read at the start is read later, and what came meanwhile wins', async () => {
+    await add('a', 'b');
+    store.broken = 'gone';
+    journal = await open();
+    expect([names(), journal.isIdle]).toEqual([[], false]);
+    expect(journal.fault).toContain('cannot be read');
+    await journal.add({ ...journalEntry('a'), reason: 'later' });
+    store.broken = 'no';
+    await journal.settleStore();
+    expect(names().sort()).toEqual(['a', 'b']);
+    expect(journal.get(attachment('a'))?.reason).toBe('later');
+    expect(JSON.parse(store.texts.get('net/a/eth0')!)).toMatchObject({ reason: 'later' });
+  });
+
+  test('with unreadable entries is not emptied by them', async () => {
+    await add('a', 'b');
+    store.texts.set('net/a/eth0', '{');
+    journal = await open();
+    expect(names()).toEqual(['b']);
+    expect(record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringContaining('set aside'));
+  });
+});

@@ -1,0 +1,103 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+
+import { recordingLog } from '../plugin.fixture.js';
+import type { JournalEntry } from './entry.js';
+import { JournalEvents } from './events.js';
+import { Journal } from './journal.js';
+import { MemoryJournalStore } from './memory-store.js';
+import { Replay } from './replay.js';
+import { journalEntry } from './store.contract.js';
+
+let clock: ManualClock;
+let journal: Journal;
+let replay: Replay;
+let record: ReturnType<typeof recordingLog>;
+/** What was tried, in order; and for each container what becomes of it, where it is not done. */
+let tried: string[];
+let outcomes: Map<string, string | Failure>;
+
+beforeEach(async () => {
+  clock = new ManualClock();
+  record = recordingLog();
+  const events = new JournalEvents(record.log);
+  journal = new Journal({ store: new MemoryJournalStore(), maxEntriesCount: 10, clock, events });
+  await journal.load();
+  [tried, outcomes] = [[], new Map()];
+  const settle = async ({ attachment }: JournalEntry, skip: ReadonlySet<string>) => {
+    const outcome = outcomes.get(attachment.containerId);
+    if (typeof outcome === 'string' && skip.has(outcome)) return outcome;
+    tried.push(attachment.containerId);
+    if (outcome instanceof Failure) throw outcome;
+    if (outcome === undefined) await journal.done(attachment);
+    return outcome;
+  };
+  replay = new Replay({ journal, clock, random: () => 0.5, events, settle });
+});
+afterEach(() => replay.stop());
+
+const add = async (...names: string[]) => {
+  for (const name of names) await journal.add(journalEntry(name));
+};
+const resting = () => vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1 });
+const idle = () => vi.waitFor(() => expect(journal.isIdle).toBe(true), { interval: 1 });
+
+test('entries are done in their order, as soon as they are written', async () => {
+  await add('c', 'a', 'b');
+  await idle();
+  expect(tried).toEqual(['c', 'a', 'b']);
+});
+
+test('a service that is away is asked once a round, others go on, and pauses grow until it is back', async () => {
+  for (const name of ['a', 'b', 'd']) outcomes.set(name, 'podwire-ipam');
+  await add('a', 'b', 'c', 'd');
+  await resting();
+  await vi.waitFor(async () => {
+    clock.advance(clock.nextMs ?? 0);
+    await resting();
+    expect(journal.entries()).toHaveLength(3);
+  });
+  tried.length = 0;
+  const pauses: number[] = [];
+  for (let round = 0; round < 9; round++) {
+    pauses.push(clock.nextMs ?? 0);
+    clock.advance(clock.nextMs ?? 0);
+    await resting();
+  }
+  expect(tried).toEqual(Array.from({ length: 9 }, () => 'a'));
+  expect(pauses).toEqual(pauses.toSorted((x, y) => x - y));
+  expect(Math.max(...pauses)).toBe(15_000);
+  outcomes.clear();
+  replay.hurry();
+  await idle();
+  expect(tried.slice(9)).toEqual(['a', 'b', 'd']);
+});
+
+test('an entry that is refused holds up no other, and is logged once for each reason', async () => {
+  outcomes.set('a', new Failure('KERNEL_REFUSED', 'EBUSY'));
+  await add('a', 'b', 'c');
+  await resting();
+  replay.hurry();
+  await vi.waitFor(() => expect(journal.entries()).toHaveLength(1), { interval: 1 });
+  for (let round = 0; round < 3; round++) {
+    await resting();
+    clock.advance(clock.nextMs ?? 0);
+  }
+  await resting();
+  const lines = () => record.lines().filter(({ msg }) => String(msg).includes('not done yet'));
+  expect(lines()).toHaveLength(1);
+  outcomes.set('a', new Failure('KERNEL_REFUSED', 'EPERM'));
+  replay.hurry();
+  await vi.waitFor(() => expect(lines()).toHaveLength(2), { interval: 1 });
+});
+
+test('what is not done when it stops stays', async () => {
+  outcomes.set('a', 'podwire-ipam');
+  await add('a');
+  await resting();
+  await replay.stop();
+  replay.start();
+  expect(clock.sleeping).toBe(0);
+  expect(journal.entries()).toHaveLength(1);
+});
