@@ -1,0 +1,292 @@
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { Hopeless, NotApplicable, type Occasion } from './case.js';
+import { Namespace } from './machine/namespace.js';
+import { execute, run, succeeds, type Outcome } from './machine/program.js';
+import { added, kernelHoldings, leases } from './machine/residue.js';
+import { errorDocumentFaults, readErrorDocument } from './specification/error-document.js';
+import { parseJson } from './specification/json.js';
+import { previousResult, type PrecedingInterface } from './specification/previous-result.js';
+import { readResult, resultFaults, type Result } from './specification/result.js';
+import type { Verb, Version } from './specification/versions.js';
+import { filledIn } from './subject.js';
+
+/** A container as its runtime knows it. */
+export interface Pod {
+  readonly containerId: string;
+  readonly namespace: Namespace;
+  /** What earlier plugins of the chain made in it. */
+  readonly preceding?: PrecedingInterface;
+}
+
+/** How the plugin is called: what is left out is as a runtime would have it. */
+export interface Call {
+  readonly pod?: Pod;
+  readonly version: Version;
+  /** Environment variables that replace the usual ones; undefined removes one. */
+  readonly env?: Readonly<Record<string, string | undefined>>;
+  /** Keys of the configuration that replace the usual ones; undefined removes one. */
+  readonly config?: Readonly<Record<string, unknown>>;
+  /** Standard input instead of a configuration. */
+  readonly stdin?: string;
+  readonly killAfterMs?: number;
+  /** The program that is run; the plugin under judgement when undefined. */
+  readonly program?: string;
+}
+
+/** How long a plugin may take, in milliseconds: longer than any runtime on a busy machine would wait. */
+const PATIENCE_MS = 120_000;
+
+/** How long what a plugin left may take to go away by itself, in milliseconds. */
+const SETTLES_WITHIN_MS = 20_000;
+
+/** How much evidence a case keeps: the newest. */
+const EVIDENCE_KEPT = 60;
+
+export const NETWORK = 'conformance-net';
+
+let benches = 0;
+
+/** Where one case is asked: a node and containers of its own, and what has been seen. */
+export class Bench {
+  readonly occasion: Occasion;
+  readonly faults: string[] = [];
+  readonly evidence: string[] = [];
+  readonly node: Namespace;
+  readonly leases: string;
+  readonly #folder = mkdtempSync(join(tmpdir(), 'podwire-conformance-'));
+  readonly #namespaces: string[] = [];
+  readonly #id: string;
+  /** What DEL is owed for, by container and interface. */
+  readonly #called = new Map<string, Call>();
+  #pods = 0;
+
+  /** @param pid - of this process, part of the names of namespaces */
+  constructor(occasion: Occasion, pid: number) {
+    this.occasion = occasion;
+    this.#id = `cnf-${pid}-${benches++}`;
+    this.leases = join(this.#folder, 'leases');
+    mkdirSync(this.leases);
+    const { nodeNetns, uplink } = occasion.subject;
+    this.node = nodeNetns === undefined ? this.#namespace('node') : new Namespace(nodeNetns);
+    if (nodeNetns === undefined) this.node.ip('link', 'set', 'lo', 'up');
+    if (uplink !== undefined) {
+      this.node.ip('link', 'add', uplink, 'type', 'veth', 'peer', 'name', `${uplink}-far`);
+      this.node.ip('link', 'set', uplink, 'up');
+      this.node.ip('link', 'set', `${uplink}-far`, 'up');
+    }
+  }
+
+  /** Makes a container. Where the plugin works on what others made, or `isChained`, those others have been there. */
+  pod({ isChained = this.occasion.subject.kind === 'meta' } = {}): Pod {
+    const number = this.#pods++;
+    const namespace = this.#namespace(`pod${number}`);
+    const containerId = `${this.#id}-${number}-0123456789abcdef0123456789abcdef`;
+    if (!isChained) return { containerId, namespace };
+    const name = this.occasion.subject.kind === 'meta' ? this.occasion.subject.interfaceName : 'before0';
+    const address = `192.0.2.${number + 2}/24`;
+    makeInterface(namespace, name, address);
+    namespace.ip('route', 'add', '198.51.100.0/24', 'dev', name);
+    const mac = namespace.link(name)?.mac ?? '';
+    return { containerId, namespace, preceding: { name, mac, address, sandbox: namespace.path } };
+  }
+
+  /** Makes an interface that no plugin knows of. */
+  foreignInterface({ namespace }: Pod, name = this.occasion.subject.interfaceName): void {
+    makeInterface(namespace, name, '203.0.113.7/24');
+  }
+
+  /** Calls the plugin as a container runtime does. */
+  async call(verb: Verb, call: Call): Promise<Outcome> {
+    const { program = this.occasion.subject.program, killAfterMs = PATIENCE_MS } = call;
+    const enter = this.occasion.subject.nodeNetns === undefined ? ['nsenter', `--net=${this.node.path}`] : [];
+    const env = this.#environment(verb, call);
+    const stdin = call.stdin ?? JSON.stringify(this.configuration(call));
+    if (verb === 'ADD' && call.stdin === undefined && this.occasion.subject.isResident) {
+      const { killAfterMs: _killed, ...owed } = call;
+      this.#called.set(`${env.CNI_CONTAINERID} ${env.CNI_IFNAME}`, owed);
+    }
+    const outcome = await execute({ command: [...enter, program], env, stdin, killAfterMs });
+    this.#note(outcome);
+    if (outcome.signal !== null && call.killAfterMs === undefined) {
+      this.fault(`${verb} ended by ${outcome.signal}${outcome.durationMs >= PATIENCE_MS ? ': it did not end' : ''}`);
+    }
+    return outcome;
+  }
+
+  configuration({ version, pod, config = {} }: Call): Readonly<Record<string, unknown>> {
+    const template = filledIn(this.occasion.subject.template, this.leases);
+    const chained = pod?.preceding === undefined ? {} : { prevResult: previousResult(version, pod.preceding) };
+    const all = { ...template, cniVersion: version, name: NETWORK, ...chained, ...config };
+    return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined));
+  }
+
+  /** ADD that has to succeed; its answer is checked in a case of its own. @throws Hopeless where it fails */
+  async add(call: Call): Promise<{ readonly value: unknown; readonly result: Result }> {
+    const outcome = await this.call('ADD', call);
+    this.expectSuccess('ADD', outcome);
+    const value = parseJson(outcome.stdout);
+    if (outcome.exitCode !== 0 || value === undefined) throw new Hopeless();
+    return { value, result: readResult(call.version, value) };
+  }
+
+  /** DEL that has to succeed. */
+  async del(call: Call): Promise<void> {
+    this.expectSuccess('DEL', await this.call('DEL', call));
+  }
+
+  /** ADD and the faults of its answer's form. */
+  async checkedAdd(call: Call): Promise<{ readonly value: unknown; readonly result: Result }> {
+    const answer = await this.add(call);
+    for (const fault of resultFaults(call.version, answer.value)) this.fault(`result: ${fault}`);
+    return answer;
+  }
+
+  fault(text: string): void {
+    this.faults.push(text);
+  }
+
+  require(isTrue: boolean, otherwise: string): void {
+    if (!isTrue) this.fault(otherwise);
+  }
+
+  expectSuccess(what: string, { exitCode, signal, stdout, stderr }: Outcome): void {
+    if (exitCode === 0) {
+      if (what !== 'ADD' && what !== 'VERSION') this.require(stdout === '', `${what} wrote to standard output`);
+      return;
+    }
+    if (signal !== null) return;
+    const said = readErrorDocument(stdout)?.msg ?? (stdout || stderr);
+    this.fault(`${what} failed with status ${exitCode}: ${said.trim().slice(0, 300)}`);
+  }
+
+  /** The plugin has to fail, and to say so in an error document. `codes` that are empty allow every one. */
+  expectError(
+    what: string,
+    outcome: Outcome,
+    { codes = [], names = [] }: { codes?: readonly number[]; names?: readonly string[] } = {},
+  ): void {
+    if (outcome.signal !== null) return;
+    if (outcome.exitCode === 0) return this.fault(`${what} succeeded`);
+    for (const fault of errorDocumentFaults(outcome.stdout)) this.fault(`${what}: ${fault}`);
+    const said = readErrorDocument(outcome.stdout);
+    if (said === undefined) return;
+    if (codes.length > 0 && !codes.includes(said.code)) {
+      this.fault(`${what}: code is ${said.code} and not ${codes.join(' or ')} ("${said.msg.slice(0, 200)}")`);
+    }
+    for (const name of names) this.require(said.msg.includes(name), `${what}: the message does not name ${name}`);
+  }
+
+  notApplicable(reason: string): never {
+    throw new NotApplicable(reason);
+  }
+
+  /** What there is on the node and in the plugin's records. */
+  async holdings(): Promise<readonly string[]> {
+    const own = (await this.occasion.subject.holdings?.()) ?? [];
+    return [...kernelHoldings(this.node), ...leases(this.leases), ...own];
+  }
+
+  /**
+   * Fails unless there is no more than before. What the plugin is still at may take its time.
+   * @param what - what ought to have left nothing
+   */
+  async expectNothingLeft(what: string, before: readonly string[]): Promise<void> {
+    const endMs = performance.now() + SETTLES_WITHIN_MS;
+    for (;;) {
+      const left = added(before, await this.holdings());
+      if (left.length === 0) return;
+      if (performance.now() > endMs) return this.fault(`${what} left: ${left.slice(0, 8).join('; ')}`);
+      await sleep(100);
+    }
+  }
+
+  /** Fails where a container has an interface that its loopback and what preceded are not, or a process of the plugin's. */
+  expectPodEmpty(what: string, pod: Pod): void {
+    const own = ['lo', pod.preceding?.name, pod.preceding && `${pod.preceding.name}-far`];
+    const left = pod.namespace.links().filter(({ name }) => !own.includes(name));
+    this.require(left.length === 0, `${what} left ${left.map(({ name }) => name).join()} in the container`);
+    const pids = run('ip', 'netns', 'pids', nameOf(pod.namespace)).trim().split('\n').filter(Boolean);
+    this.require(pids.length === 0, `${what} left processes in the container: ${pids.join()}`);
+  }
+
+  /** The container's namespace dies, as with the container. */
+  removeNamespace({ namespace }: Pod): void {
+    run('ip', 'netns', 'delete', nameOf(namespace));
+    this.#namespaces.splice(this.#namespaces.indexOf(nameOf(namespace)), 1);
+  }
+
+  /** Notes what the kernel says of a container, as evidence. */
+  look({ namespace }: Pod): void {
+    this.#keep(
+      `$ nsenter --net=${namespace.path} ip address; ip route\n${namespace.ip('address')}${namespace.ip('route')}`,
+    );
+  }
+
+  /** DEL of every container that the plugin was called for, in versions as they were asked. */
+  async takeBack(): Promise<void> {
+    const calls = [...this.#called.values()];
+    this.#called.clear();
+    for (const call of calls) await this.call('DEL', { ...call, env: { ...call.env, CNI_NETNS: '' } });
+    this.#called.clear();
+  }
+
+  /** Takes everything away that the case made. */
+  dispose(): void {
+    for (const name of this.#namespaces) succeeds('ip', 'netns', 'delete', name);
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+
+  #namespace(name: string): Namespace {
+    const full = `${this.#id}-${name}`;
+    run('ip', 'netns', 'add', full);
+    this.#namespaces.push(full);
+    return new Namespace(`/run/netns/${full}`);
+  }
+
+  #environment(verb: Verb, { pod, env = {} }: Call): Record<string, string> {
+    const all: Record<string, string | undefined> = {
+      PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin',
+      CNI_COMMAND: verb,
+      CNI_PATH: this.occasion.subject.binDir,
+      ...(pod && {
+        CNI_CONTAINERID: pod.containerId,
+        CNI_NETNS: pod.namespace.path,
+        CNI_IFNAME: this.occasion.subject.interfaceName,
+        CNI_ARGS: 'IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=conformance',
+      }),
+      ...env,
+    };
+    return Object.fromEntries(
+      Object.entries(all).flatMap(([key, value]) => (value === undefined ? [] : [[key, value]])),
+    );
+  }
+
+  #note({ command, env, stdin, stdout, stderr, exitCode, signal, durationMs }: Outcome): void {
+    const variables = Object.entries(env).flatMap(([name, value]) => (name === 'PATH' ? [] : [`${name}='${value}'`]));
+    const lines = [`$ ${variables.join(' ')} ${command.join(' ')} <<< '${stdin.slice(0, 4000)}'`];
+    lines.push(`status ${exitCode ?? signal ?? ''} after ${durationMs.toFixed(0)} ms`);
+    if (stdout !== '') lines.push(`stdout: ${stdout.trimEnd()}`);
+    if (stderr !== '') lines.push(`stderr: ${stderr.trimEnd()}`);
+    this.#keep(lines.join('\n'));
+  }
+
+  #keep(text: string): void {
+    this.evidence.push(text);
+    if (this.evidence.length > EVIDENCE_KEPT) this.evidence.shift();
+  }
+}
+
+function nameOf({ path }: Namespace): string {
+  return path.slice('/run/netns/'.length);
+}
+
+function makeInterface(namespace: Namespace, name: string, address: string): void {
+  namespace.ip('link', 'add', name, 'type', 'veth', 'peer', 'name', `${name}-far`);
+  namespace.ip('address', 'add', address, 'dev', name);
+  namespace.ip('link', 'set', name, 'up');
+  namespace.ip('link', 'set', `${name}-far`, 'up');
+}

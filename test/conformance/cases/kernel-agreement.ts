@@ -1,0 +1,74 @@
+import type { Bench, Pod } from '../bench.js';
+import type { KernelLink } from '../machine/namespace.js';
+import type { Result, ResultInterface } from '../specification/result.js';
+
+/** Compares what a result says with what the kernel has. */
+export function expectKernelAgrees(bench: Bench, pod: Pod, result: Result): void {
+  bench.look(pod);
+  const inPod = pod.namespace.links();
+  const onNode = bench.node.links();
+  result.interfaces.forEach((entry, index) => {
+    const isPods = entry.sandbox !== undefined;
+    if (isPods) {
+      bench.require(
+        entry.sandbox === pod.namespace.path,
+        `interfaces[${index}].sandbox is ${entry.sandbox ?? ''} and CNI_NETNS is ${pod.namespace.path}`,
+      );
+    }
+    expectLinkAgrees(bench, { entry, index, link: (isPods ? inPod : onNode).find(({ name }) => name === entry.name) });
+  });
+  expectAddressesAgree(bench, { result, inPod, onNode });
+  const routes = pod.namespace.routes();
+  result.routes.forEach(({ dst, gw }, index) => {
+    const found = routes.find((route) => route.dst === dst && (gw === undefined || route.gateway === gw));
+    bench.require(found !== undefined, `routes[${index}] (${dst}${gw ? ` via ${gw}` : ''}) is not in the container`);
+  });
+}
+
+interface LinkComparison {
+  readonly entry: ResultInterface;
+  readonly index: number;
+  readonly link: KernelLink | undefined;
+}
+
+function expectLinkAgrees(bench: Bench, { entry, index, link }: LinkComparison): void {
+  const path = `interfaces[${index}]`;
+  if (link === undefined) {
+    const where = entry.sandbox === undefined ? 'on the node' : 'in the container';
+    return bench.fault(`${path}: there is no ${entry.name} ${where}`);
+  }
+  bench.require(
+    entry.mac === undefined || entry.mac === link.mac,
+    `${path}.mac is ${entry.mac}, the link's ${link.mac}`,
+  );
+  bench.require(
+    entry.mtu === undefined || entry.mtu === link.mtu,
+    `${path}.mtu is ${entry.mtu}, the link's ${link.mtu}`,
+  );
+}
+
+interface AddressComparison {
+  readonly result: Result;
+  readonly inPod: readonly KernelLink[];
+  readonly onNode: readonly KernelLink[];
+}
+
+function expectAddressesAgree(bench: Bench, { result, inPod, onNode }: AddressComparison): void {
+  result.ips.forEach((ip, index) => {
+    const entry = ip.interface === undefined ? undefined : result.interfaces[ip.interface];
+    const links = entry !== undefined && entry.sandbox === undefined ? onNode : inPod;
+    const candidates = entry === undefined ? links : links.filter(({ name }) => name === entry.name);
+    const isThere = candidates.some(({ addresses }) => addresses.includes(ip.address));
+    bench.require(isThere, `ips[${index}]: ${ip.address} is not on ${entry?.name ?? 'any interface of the container'}`);
+  });
+}
+
+/** The interface that was asked for is there, up, and of the result, where its form can say so. */
+export function expectInterfaceMade(bench: Bench, pod: Pod, result: Result): void {
+  const { interfaceName } = bench.occasion.subject;
+  const link = pod.namespace.link(interfaceName);
+  bench.require(link?.isUp === true, `${interfaceName} is not there and up in the container`);
+  if (result.interfaces.length === 0) return;
+  const named = result.interfaces.some(({ name, sandbox }) => name === interfaceName && sandbox === pod.namespace.path);
+  bench.require(named, `no entry of interfaces is ${interfaceName} with the container's namespace`);
+}

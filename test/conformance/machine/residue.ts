@@ -1,0 +1,56 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import type { Namespace } from './namespace.js';
+import { succeeds } from './program.js';
+
+/** Files in which host-local remembers where it was: no allocation. */
+const NO_LEASE = /(^|\/)(last_reserved_ip\.\d+|lock)$/;
+
+/** What the kernel holds in a namespace, one line each: links, addresses, routes, rules, packet filter. */
+export function kernelHoldings(namespace: Namespace): readonly string[] {
+  const links = namespace.links().flatMap(({ name, addresses }) => [
+    `link ${name}`,
+    // The kernel makes link-local addresses by itself, some time after a link comes up.
+    ...addresses.filter((address) => !address.startsWith('fe80:')).map((address) => `address ${address} dev ${name}`),
+  ]);
+  const routes = namespace.routes().map(({ text }) => `route ${text}`);
+  const rules = lines(namespace.ip('rule')).map((rule) => `rule ${rule.replace(/\s+/g, ' ')}`);
+  return [...links, ...routes, ...rules, ...packetFilter(namespace)];
+}
+
+function packetFilter(namespace: Namespace): readonly string[] {
+  if (!succeeds('nft', '--version')) return [];
+  const text = namespace.run('nft', '-s', 'list', 'ruleset');
+  return lines(text).map((line) => `nft ${line.trim()}`);
+}
+
+/** What an IPAM plugin keeps in a folder, one line for each file. */
+export function leases(folder: string): readonly string[] {
+  const files = readdirSync(folder, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
+  const paths = files.map((entry) => join(entry.parentPath, entry.name)).filter((path) => !NO_LEASE.test(path));
+  return paths.map((path) => `lease ${path.slice(folder.length + 1)}: ${contentOf(path).replace(/\s+/g, ' ').trim()}`);
+}
+
+function contentOf(path: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch {
+    // Released between the look at the folder and this one.
+    return '';
+  }
+}
+
+/** What is there now and was not before; several times where it is more often. */
+export function added(before: readonly string[], after: readonly string[]): readonly string[] {
+  const rest = [...before];
+  return after.filter((line) => {
+    const index = rest.indexOf(line);
+    if (index >= 0) rest.splice(index, 1);
+    return index < 0;
+  });
+}
+
+function lines(text: string): readonly string[] {
+  return text.split('\n').filter((line) => line.trim() !== '');
+}

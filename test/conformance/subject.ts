@@ -1,0 +1,118 @@
+import { join } from 'node:path';
+
+import { isObject, type JsonObject } from './specification/json.js';
+
+/**
+ * What a plugin does, which decides what can be asked of it: it makes an interface in the container, it only gives addresses to
+ * the plugin that called it, or it works on what earlier plugins of its chain made.
+ */
+export type Kind = 'interface' | 'ipam' | 'meta';
+
+/** The plugin under judgement. */
+export interface Subject {
+  readonly name: string;
+  /** Path of its program. */
+  readonly program: string;
+  /** Folder of the plugins that it may call: CNI_PATH. */
+  readonly binDir: string;
+  readonly kind: Kind;
+  /** Its configuration without `cniVersion` and `name`. `{leases}` in a text becomes a folder of the case's own. */
+  readonly template: JsonObject;
+  /** The interface that runtimes ask it for. */
+  readonly interfaceName: string;
+  /** Whether it makes that interface; `loopback` finds it there. */
+  readonly makesInterface: boolean;
+  /** Whether two containers get different addresses. */
+  readonly givesDistinctAddresses: boolean;
+  /** A link that it needs on the node. */
+  readonly uplink?: string;
+  /** Where it is a process of its own: it must see the containers' namespaces, so the kit stays in its mount namespace. */
+  readonly isResident?: boolean;
+  /** Path of the network namespace that it calls the node; undefined where it takes the caller's. */
+  readonly nodeNetns?: string;
+  /** What it holds, one line for each allocation, where that is in no folder. */
+  readonly holdings?: () => Promise<readonly string[]>;
+}
+
+/** How to start with a plugin that this kit knows. */
+export type Preset = Pick<Subject, 'kind' | 'template'> & Partial<Subject>;
+
+const HOST_LOCAL: JsonObject = {
+  type: 'host-local',
+  ranges: [[{ subnet: '10.88.0.0/16' }], [{ subnet: 'fd00:88::/64' }]],
+  routes: [{ dst: '0.0.0.0/0' }, { dst: '::/0' }],
+  dataDir: '{leases}',
+};
+
+const STATIC: JsonObject = {
+  type: 'static',
+  addresses: [{ address: '10.77.0.2/24', gateway: '10.77.0.1' }],
+  routes: [{ dst: '0.0.0.0/0', gw: '10.77.0.1' }],
+};
+
+/** IPAM configurations for `--ipam`. */
+export const IPAM: Readonly<Record<string, JsonObject>> = {
+  'host-local': HOST_LOCAL,
+  static: STATIC,
+  'podwire-ipam': { type: 'podwire-ipam' },
+};
+
+const PODWIRE_SOCKET = '/run/podwire/cni.sock';
+
+export const PRESETS: Readonly<Record<string, Preset>> = {
+  ptp: { kind: 'interface', template: { type: 'ptp', ipam: HOST_LOCAL } },
+  bridge: {
+    kind: 'interface',
+    template: { type: 'bridge', bridge: 'conformance0', isGateway: true, ipam: HOST_LOCAL },
+  },
+  macvlan: {
+    kind: 'interface',
+    uplink: 'uplink0',
+    template: { type: 'macvlan', master: 'uplink0', mode: 'bridge', ipam: HOST_LOCAL },
+  },
+  loopback: {
+    kind: 'interface',
+    interfaceName: 'lo',
+    makesInterface: false,
+    givesDistinctAddresses: false,
+    template: { type: 'loopback' },
+  },
+  'host-local': { kind: 'ipam', template: { type: 'host-local', ipam: HOST_LOCAL } },
+  static: { kind: 'ipam', givesDistinctAddresses: false, template: { type: 'static', ipam: STATIC } },
+  portmap: {
+    kind: 'meta',
+    template: {
+      type: 'portmap',
+      runtimeConfig: { portMappings: [{ hostPort: 18080, containerPort: 80, protocol: 'tcp' }] },
+    },
+  },
+  podwire: {
+    kind: 'interface',
+    isResident: true,
+    nodeNetns: '/proc/self/ns/net',
+    template: { type: 'podwire', socket: PODWIRE_SOCKET, ipam: { type: 'podwire-ipam' } },
+  },
+  'podwire-ipam': {
+    kind: 'ipam',
+    isResident: true,
+    template: { type: 'podwire-ipam', socket: PODWIRE_SOCKET, ipam: { type: 'podwire-ipam', socket: PODWIRE_SOCKET } },
+  },
+};
+
+export const DEFAULT_BIN_DIRS = ['/opt/cni/bin', '/usr/lib/cni'];
+
+/** A subject of what is known of it; the rest is what most plugins are. */
+export function subjectOf(known: Preset & Pick<Subject, 'name' | 'binDir'>): Subject {
+  const usual = { interfaceName: 'eth0', makesInterface: known.kind === 'interface', givesDistinctAddresses: true };
+  return { ...usual, program: join(known.binDir, known.name), ...known };
+}
+
+/** A configuration with every `{leases}` in its texts replaced. */
+export function filledIn(template: JsonObject, leases: string): JsonObject {
+  const fill = (value: unknown): unknown => {
+    if (typeof value === 'string') return value.replaceAll('{leases}', leases);
+    if (Array.isArray(value)) return value.map(fill);
+    return isObject(value) ? filledIn(value, leases) : value;
+  };
+  return Object.fromEntries(Object.entries(template).map(([key, value]) => [key, fill(value)]));
+}
