@@ -36,6 +36,8 @@ export interface CniCall {
   readonly stdin?: string;
   /** The program that is run; the shim when undefined. */
   readonly program?: string;
+  /** Path of the network namespace that the program is run in; the caller's own when undefined. */
+  readonly node?: string;
 }
 
 export interface CniAnswer {
@@ -69,7 +71,8 @@ export function cniConfiguration({ socket, config = {}, stdin }: CniCall): strin
 
 /** Runs a CNI plugin as a container runtime does: environment and stdin in, stdout and exit code out. */
 export async function callCni(call: CniCall): Promise<CniAnswer> {
-  const child = spawn(call.program ?? SHIM, [], { env: cniEnvironment(call), stdio: 'pipe' });
+  const enter = call.node === undefined ? [] : ['nsenter', `--net=${call.node}`];
+  const child = spawn('env', [...enter, call.program ?? SHIM], { env: cniEnvironment(call), stdio: 'pipe' });
   const read = (stream: NodeJS.ReadableStream) => {
     let text = '';
     stream.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));

@@ -1,0 +1,128 @@
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+
+import { allocations } from '../support/leftovers.js';
+import { callCni, makePod, removePod, type CniCall, type Pod } from '../support/pods.js';
+import { pings, rpc, run } from '../support/programs.js';
+import { Stack } from '../support/stack.js';
+
+/** What pods ask for, from the runtime's words to the kernel. */
+
+interface Result {
+  readonly interfaces: readonly { readonly name: string; readonly mac: string }[];
+  readonly ips: readonly { readonly address: string }[];
+}
+
+const MAC = '02:00:00:00:00:07';
+const CAPABILITY = 'io.kubernetes.cri.pod-annotations';
+
+const stack = new Stack();
+const pods: Pod[] = [];
+
+function pod(name: string): Pod {
+  const made = makePod(name);
+  pods.push(made);
+  return made;
+}
+
+const call = (command: string, target: Pod, rest: Partial<CniCall> = {}) =>
+  callCni({ command, pod: target, socket: stack.sockets.plugin, ...rest });
+
+async function add(target: Pod, rest: Partial<CniCall>): Promise<Result> {
+  const answer = await call('ADD', target, rest);
+  expect(answer, answer.stdout).toMatchObject({ exitCode: 0, stderr: '' });
+  return JSON.parse(answer.stdout);
+}
+
+async function refusal(target: Pod, rest: Partial<CniCall>): Promise<{ code: number; msg: string }> {
+  const answer = await call('ADD', target, rest);
+  expect(answer, answer.stdout).toMatchObject({ exitCode: 1, stderr: '' });
+  return JSON.parse(answer.stdout);
+}
+
+const addressesOf = ({ ips }: Result) => ips.map(({ address }) => address);
+const annotated = (annotations: Readonly<Record<string, string>>, config: object = {}): Partial<CniCall> => ({
+  config: { ...config, runtimeConfig: { [CAPABILITY]: annotations } },
+});
+
+beforeAll(async () => {
+  await stack.start();
+  for (const pool of [
+    { name: 'second', cidr: '10.66.0.0/24' },
+    { name: 'sixth', cidr: 'fd66::/64' },
+  ]) {
+    rpc(stack.sockets.ipam, 'podwire.ipam.v1.PoolService/CreatePool', { pool });
+  }
+});
+
+afterEach(async () => {
+  for (const each of pods.splice(0)) {
+    expect(await call('DEL', each)).toEqual({ exitCode: 0, stdout: '', stderr: '' });
+    removePod(each);
+  }
+  expect(await allocations(stack)).toEqual([]);
+});
+
+afterAll(() => stack.destroy());
+
+describe('a pod gets', () => {
+  test('an address of the pools that the configuration names, of both families', async () => {
+    const ipam = { type: 'calico-ipam', assign_ipv6: 'true', ipv4_pools: ['10.66.0.0/24'], ipv6_pools: ['sixth'] };
+    const result = await add(pod('e2e-pools'), { config: { type: 'calico', ipam } });
+    expect(addressesOf(result)).toEqual([expect.stringMatching(/^10\.66\.0\./), expect.stringMatching(/^fd66:/)]);
+  });
+
+  test('an address of the pool that its annotation names', async () => {
+    const request = annotated({ 'cni.projectcalico.org/ipv4pools': '["second"]' });
+    expect(addressesOf(await add(pod('e2e-annotated-pool'), request))).toEqual([expect.stringMatching(/^10\.66\.0\./)]);
+  });
+
+  test('the address and the MAC address of CNI_ARGS, which the node reaches', async () => {
+    const target = pod('e2e-args');
+    const result = await add(target, { env: { CNI_ARGS: `IP=10.66.0.77;MAC=${MAC}` } });
+    expect(addressesOf(result)).toEqual(['10.66.0.77/32']);
+    expect(result.interfaces.map(({ mac }) => mac)).toEqual(['ee:ee:ee:ee:ee:ee', MAC]);
+    expect(run('ip', '-n', target.name, '-o', 'link', 'show', 'eth0')).toContain(MAC);
+    expect(pings('10.66.0.77', stack.netnsPath)).toBe(true);
+    const config = { prevResult: result };
+    expect(await call('CHECK', target, { config })).toEqual({ exitCode: 0, stdout: '', stderr: '' });
+  });
+
+  test('addresses of both families by its annotation', async () => {
+    const request = annotated({ 'cni.projectcalico.org/ipAddrs': '["10.66.0.78","fd66::78"]' });
+    expect(addressesOf(await add(pod('e2e-both'), request))).toEqual(['10.66.0.78/32', 'fd66::78/128']);
+  });
+
+  test('addresses that IPAM never hears of, where that is allowed', async () => {
+    const annotations = { 'cni.projectcalico.org/ipAddrsNoIpam': '["10.77.0.7"]' };
+    const target = pod('e2e-no-ipam');
+    expect((await refusal(target, annotated(annotations))).msg).toContain('feature_control.ip_addrs_no_ipam');
+    const request = annotated(annotations, { feature_control: { ip_addrs_no_ipam: true } });
+    expect(addressesOf(await add(target, request))).toEqual(['10.77.0.7/32']);
+    expect(await allocations(stack)).toEqual([]);
+    expect(pings('10.77.0.7', stack.netnsPath)).toBe(true);
+  });
+});
+
+describe('a pod is refused, and gets nothing, for', () => {
+  test('an address that another has', async () => {
+    const env = { CNI_ARGS: 'IP=10.66.0.79' };
+    await add(pod('e2e-first'), { env });
+    expect(await refusal(pod('e2e-late'), { env })).toMatchObject({
+      code: 106,
+      msg: expect.stringContaining('10.66.0.79'),
+    });
+  });
+
+  test('a pool that there is not', async () => {
+    const request = annotated({ 'cni.projectcalico.org/ipv4pools': '["third"]' });
+    expect((await refusal(pod('e2e-no-pool'), request)).msg).toContain('third');
+  });
+
+  test('addresses that contradict each other, with both places', async () => {
+    const request = { config: { args: { cni: { ips: ['10.66.0.80'] } }, runtimeConfig: { ips: ['10.66.0.81'] } } };
+    expect(await refusal(pod('e2e-contradiction'), request)).toMatchObject({
+      code: 7,
+      msg: expect.stringContaining('runtimeConfig.ips asks for 10.66.0.81, and args.cni.ips for 10.66.0.80'),
+    });
+  });
+});
