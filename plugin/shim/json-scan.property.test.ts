@@ -22,13 +22,13 @@ function versionByParse(document: string): string {
   try {
     parsed = JSON.parse(document);
   } catch {
-    return '1.0.0';
+    return '1.1.0';
   }
-  if (typeof parsed !== 'object' || parsed === null || Array.isArray(parsed)) return '1.0.0';
+  if (typeof parsed !== 'object' || parsed === null || Array.isArray(parsed)) return '1.1.0';
   const version: unknown = new Map(Object.entries(parsed)).get('cniVersion');
-  if (typeof version !== 'string') return '1.0.0';
+  if (typeof version !== 'string') return '1.1.0';
   const bytes = Buffer.from(version);
-  return bytes.length > 0 && bytes.length <= LONGEST_VERSION_BYTES ? bytes.toString() : '1.0.0';
+  return bytes.length > 0 && bytes.length <= LONGEST_VERSION_BYTES ? bytes.toString() : '1.1.0';
 }
 
 const text = fc.string({ unit: 'binary', maxLength: 8 });

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -24,8 +25,16 @@ constexpr std::size_t kReceiveBytes = 64u << 10;
 // The resident plugin is restarting, or (EAGAIN) its queue of connections is full.
 bool IsPassing(int error) { return error == ENOENT || error == ECONNREFUSED || error == EAGAIN; }
 
+// The kernel refuses whatever is no socket as if nobody listened on it.
+bool IsOtherThanSocket(std::string_view path) {
+  struct stat found{};
+  return stat(Concat({path, std::string_view("\0", 1)}).View().data(), &found) == 0 && !S_ISSOCK(found.st_mode);
+}
+
 std::string_view WhyUnreachable(int error) {
   switch (error) {
+    case ENOTSOCK:
+      return "it is a file or a directory, and no unix socket";
     case ENOENT:
       return "the socket does not exist";  // not strerror's words: see failure.h
     case ECONNREFUSED:
@@ -46,7 +55,9 @@ int TryToConnect(std::string_view path, Socket& socket) {
   if (socket.Descriptor() < 0) return errno;
   // A unix socket connects at once or not at all, so EINTR leaves nothing behind to wait for.
   while (connect(socket.Descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    if (errno != EINTR) return errno;
+    const int error = errno;
+    if (error == ECONNREFUSED && IsOtherThanSocket(path)) return ENOTSOCK;
+    if (error != EINTR) return error;
   }
   return 0;
 }

@@ -1,9 +1,12 @@
 #include "stream.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 namespace podwire {
@@ -11,10 +14,19 @@ namespace {
 
 constexpr std::size_t kReadBytes = 64u << 10;
 
+// Writes what fits without waiting, after poll said that something does. The descriptor is shared with the runtime, so it
+// cannot be made non-blocking: a socket is told for this call alone, and a pipe always has room for PIPE_BUF bytes then.
+ssize_t WriteSome(int descriptor, std::string_view bytes) {
+  const ssize_t count = send(descriptor, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (count >= 0 || errno != ENOTSOCK) return count;
+  return write(descriptor, bytes.data(), std::min<std::size_t>(bytes.size(), PIPE_BUF));
+}
+
 }  // namespace
 
 void PrepareStandardStreams() {
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // stdout may be a file, under the runtime's limit for files
   for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
     if (fcntl(descriptor, F_GETFD) != -1 || errno != EBADF) continue;
     // Read-only on purpose: stdin is then empty, and writing an answer nobody can read still fails.
@@ -49,7 +61,7 @@ ReadOutcome ReadToEnd(int descriptor, const ReadLimits& limits, Buffer& bytes) {
 bool WriteAll(int descriptor, std::string_view bytes, const Deadline& deadline) {
   while (!bytes.empty()) {
     if (WaitFor(descriptor, POLLOUT, deadline) == 0) return false;
-    const ssize_t count = write(descriptor, bytes.data(), bytes.size());
+    const ssize_t count = WriteSome(descriptor, bytes);
     if (count >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(count));
     } else if (errno != EINTR && errno != EAGAIN) {

@@ -1,0 +1,238 @@
+// What a node may do to the shim: environments, limits, streams, paths and peers that nobody would choose.
+import { execFileSync, spawn } from 'node:child_process';
+import { mkdirSync, mkdtempSync, symlinkSync, writeFileSync } from 'node:fs';
+import type { Socket } from 'node:net';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+
+import {
+  buildShim,
+  CONNECT_WINDOW_MS,
+  removeBuild,
+  run,
+  startRawPeer,
+  startResident,
+  type Build,
+  type Listening,
+  type Outcome,
+} from './shim.fixture.js';
+
+const ADD = { CNI_COMMAND: 'ADD', CNI_CONTAINERID: 'c0ffee', CNI_NETNS: '/run/netns/pod', CNI_IFNAME: 'eth0' };
+const CONFIGURATION = '{"cniVersion":"0.4.0","name":"net","type":"podwire"}';
+
+let build: Build;
+const listening: Listening[] = [];
+
+beforeAll(() => {
+  build = buildShim();
+}, 120_000);
+afterAll(() => removeBuild(build));
+afterEach(async () => {
+  await Promise.all(listening.splice(0).map((server) => server.close()));
+});
+
+async function resident(body = '{}') {
+  const started = await startResident(build.defaultSocket, (response) => response.end(body));
+  listening.push(started);
+  return started;
+}
+
+const add = (environment: Record<string, string> = {}, stdin: string = CONFIGURATION) =>
+  run({ program: build.shim, environment: { ...ADD, ...environment }, stdin });
+
+/** Runs a shell script in which `$SHIM` is the shim; its stdout is what the script sends to descriptor 3. */
+async function shell(script: string, stdin: string = CONFIGURATION): Promise<Outcome> {
+  const file = join(mkdtempSync(join(build.folder, 'script-')), 'script');
+  writeFileSync(file, `#!/bin/bash\nexec 3>&1\n${script}\n`, { mode: 0o755 });
+  return run({ program: file, environment: { ...ADD, SHIM: build.shim, PATH: '/usr/bin:/bin' }, stdin });
+}
+
+function errorOf({ exitCode, signal, stdout, stderr }: Outcome): Record<string, unknown> {
+  expect({ exitCode, signal, stderr }).toEqual({ exitCode: 1, signal: null, stderr: '' });
+  expect(stdout).not.toMatch(/not found|no such file or directory/i);
+  return Object.fromEntries(Object.entries(JSON.parse(stdout)));
+}
+
+const ANSWERED = { exitCode: 0, signal: null, stdout: '{}', stderr: '' };
+
+describe('the runtime’s environment', () => {
+  it('has no power over a static program', async () => {
+    const library = join(build.folder, 'evil.so');
+    const source = join(build.folder, 'evil.c');
+    writeFileSync(source, '#include <unistd.h>\n__attribute__((constructor)) void f(void) { _exit(77); }\n');
+    execFileSync('gcc', ['-shared', '-fPIC', '-o', library, source]);
+    const hostile = { LD_PRELOAD: library, LD_LIBRARY_PATH: build.folder, LD_AUDIT: library, LD_DEBUG: 'all' };
+    // The library works: it ends whatever is linked dynamically.
+    expect((await run({ program: '/bin/true', environment: { LD_PRELOAD: library } })).exitCode).toBe(77);
+    await resident();
+    expect(await add({ ...hostile, NODE_OPTIONS: '--require /nowhere.js', NODE_EXTRA_CA_CERTS: '/nowhere' })).toEqual(
+      ANSWERED,
+    );
+    expect(
+      await add({ GLIBC_TUNABLES: 'glibc.malloc.check=3:x', MALLOC_PERTURB_: '7', LC_ALL: 'xx', TZ: ':/x' }),
+    ).toEqual(ANSWERED);
+  });
+
+  it('may be 10,000 variables, in front of those that count', async () => {
+    const { requests } = await resident();
+    const many = Object.fromEntries(Array.from({ length: 10_000 }, (_, n) => [`CNI_COMMAND${n}`, 'DEL'.repeat(20)]));
+    expect(await run({ program: build.shim, environment: { ...many, ...ADD }, stdin: CONFIGURATION })).toEqual(
+      ANSWERED,
+    );
+    expect(requests[0]!.headers).toMatchObject({ 'cni-command': 'ADD', 'cni-containerid': 'c0ffee' });
+  });
+
+  it('hands trace context on', async () => {
+    const { requests } = await resident();
+    const traceparent = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01';
+    await add({ TRACEPARENT: traceparent, TRACESTATE: 'a=1,b=2', BAGGAGE: 'k=v%20w;p' });
+    expect(requests[0]!.headers).toMatchObject({ traceparent, tracestate: 'a=1,b=2', baggage: 'k=v%20w;p' });
+  });
+
+  it.each(['calico', 'podwire', 'podwire-ipam', 'a name with spaces', 'ünïcode'])('may name it %s', async (name) => {
+    const { requests } = await resident();
+    const folder = mkdtempSync(join(build.folder, 'name-'));
+    symlinkSync(build.shim, join(folder, name));
+    expect(await run({ program: join(folder, name), environment: ADD, stdin: CONFIGURATION })).toEqual(ANSWERED);
+    const sent = Buffer.from(String(requests[0]!.headers['cni-plugin']), 'latin1').toString();
+    expect(sent).toBe(name);
+  });
+
+  it('may leave its name out altogether', async () => {
+    const { requests } = await resident();
+    const outcome = await shell('(exec -a "" "$SHIM")');
+    expect(outcome).toEqual(ANSWERED);
+    expect(requests[0]!.headers['cni-plugin']).toBe('podwire');
+  });
+});
+
+describe('limits', () => {
+  it('without memory for a configuration, it says so', async () => {
+    const outcome = await shell('ulimit -v 3500; exec "$SHIM"', `"${'x'.repeat(3 << 20)}"`);
+    expect(errorOf(outcome)).toMatchObject({ code: 5, msg: 'podwire: out of memory' });
+  });
+
+  it('without a free descriptor, it says so', async () => {
+    const outcome = await shell('exec 3>&-; ulimit -n 3; exec "$SHIM"');
+    expect(errorOf(outcome)).toMatchObject({ code: 5, msg: expect.stringContaining('Too many open files') });
+  });
+
+  it('a limit on files does not end it before it has said that it failed', async () => {
+    await resident('{}'.padEnd(1 << 20));
+    const outcome = await shell(`ulimit -f 1; "$SHIM" > "${build.folder}/limited"; echo "exit $?" >&3`);
+    expect(outcome.stdout).toBe('exit 1\n');
+  });
+});
+
+describe('standard streams', () => {
+  it.each([
+    ['>/dev/null <&-', 'exit 0'],
+    ['>/dev/null 2>&-', 'exit 0'],
+    ['>/dev/null <&- 2>&-', 'exit 0'],
+    ['>&-', 'exit 1'],
+    ['<&- >&- 2>&-', 'exit 1'],
+    ['>/dev/full', 'exit 1'],
+    ['>/dev/null </', 'exit 1'],
+  ])('closed or useless: %s', async (redirections, expected) => {
+    await resident();
+    expect((await shell(`"$SHIM" ${redirections}; echo "exit $?" >&3`)).stdout).toBe(`${expected}\n`);
+  });
+
+  it('a reader of its answer that has gone is a failure, and no SIGPIPE', async () => {
+    await resident('{}'.padEnd(1 << 20));
+    const { stdout } = await shell('{ "$SHIM"; echo "exit $?" >&3; } | true');
+    expect(stdout).toBe('exit 1\n');
+  });
+
+  it.each([
+    // Node's pipes are sockets; the shell's are pipes.
+    ['a socket', 'exec "$SHIM" <<<"{}"'],
+    ['a pipe', 'exec 4< <("$SHIM" <<<"{}"; echo "exit $?" >&3); wait $!'],
+  ])('an answer that nobody reads is given up at the deadline: %s', async (kind, script) => {
+    await resident('{}'.padEnd(1 << 20));
+    const isSocket = kind === 'a socket';
+    const child = spawn('/bin/bash', ['-c', script], {
+      env: { ...ADD, SHIM: build.shim, PATH: '/usr/bin:/bin' },
+      stdio: ['ignore', 'pipe', 'ignore', 'pipe'],
+    });
+    const [, stdout, , exits] = child.stdio;
+    stdout?.pause();
+    let told = '';
+    exits?.on('data', (chunk: Buffer) => (told += chunk.toString()));
+    const exitCode = await new Promise((resolve) => child.on('exit', resolve));
+    expect(isSocket ? `exit ${String(exitCode)}\n` : told).toBe('exit 1\n');
+  });
+});
+
+describe('what stands at the socket’s path', () => {
+  it.each([
+    ['a directory', (path: string) => void mkdirSync(path)],
+    ['a file', (path: string) => writeFileSync(path, '')],
+    ['a pipe', (path: string) => void execFileSync('mkfifo', [path])],
+  ])('%s is told at once', async (_, make) => {
+    const path = join(mkdtempSync(join(build.folder, 'at-')), 'cni.sock');
+    make(path);
+    const error = errorOf(await add({}, JSON.stringify({ cniVersion: '1.0.0', socket: path })));
+    expect(error).toMatchObject({ code: 5, msg: expect.stringContaining(`${path}: it is a file or a directory`) });
+    expect(String(error.msg)).not.toContain(`waited ${CONNECT_WINDOW_MS}`);
+  });
+
+  it('a link that leads nowhere, or in a circle', async () => {
+    const folder = mkdtempSync(join(build.folder, 'link-'));
+    symlinkSync('nowhere', join(folder, 'a'));
+    symlinkSync('b', join(folder, 'b'));
+    const of = async (name: string) => errorOf(await add({}, JSON.stringify({ socket: join(folder, name) })));
+    expect(await of('a')).toMatchObject({ code: 11, msg: expect.stringContaining('the socket does not exist') });
+    expect(await of('b')).toMatchObject({ code: 5, msg: expect.stringContaining('symbolic links') });
+  });
+
+  it('a path that is too long for a socket, by one byte', async () => {
+    const longest = `/${'a'.repeat(106)}`;
+    expect(errorOf(await add({}, JSON.stringify({ socket: longest })))).toMatchObject({ code: 11 });
+    const error = errorOf(await add({}, JSON.stringify({ socket: `${longest}a` })));
+    expect(error).toMatchObject({ code: 7, msg: expect.stringContaining('has 108 bytes') });
+  });
+});
+
+describe('a resident that answers too much', () => {
+  const OK = 'HTTP/1.1 200 OK\r\n';
+
+  /** Sends `chunk` until the shim has gone. */
+  function flood(connection: Socket, head: string, chunk: Buffer): void {
+    connection.write(head);
+    const more = (): void => {
+      while (!connection.destroyed && connection.write(chunk)) continue;
+      if (!connection.destroyed) connection.once('drain', more);
+    };
+    more();
+  }
+
+  const CHUNK = Buffer.concat([Buffer.from('10000\r\n'), Buffer.alloc(0x10000, 'x'), Buffer.from('\r\n')]);
+
+  it.each([
+    ['a body', `${OK}Transfer-Encoding: chunked\r\n\r\n`, CHUNK, 'larger than 4 MiB'],
+    ['headers', `${OK}X: `, Buffer.alloc(0x1000, 'x'), 'headers are larger than 16 KiB'],
+    ['a trailer', `${OK}Transfer-Encoding: chunked\r\n\r\n0\r\nX: `, Buffer.alloc(0x1000, 'x'), 'larger than 16 KiB'],
+    ['interim answers', '', Buffer.from('HTTP/1.1 100 Continue\r\n\r\n'.repeat(100)), 'larger than 16 KiB'],
+  ])('%s without end', async (_, head, chunk, fault) => {
+    listening.push(await startRawPeer(build.defaultSocket, (connection) => flood(connection, head, chunk)));
+    expect(errorOf(await add())).toMatchObject({ code: 5, msg: expect.stringContaining(fault) });
+  });
+
+  it('more than it announced is not printed', async () => {
+    const answer = `${OK}Content-Length: 2\r\n\r\n{}HTTP/1.1 500 again\r\n\r\n`;
+    listening.push(await startRawPeer(build.defaultSocket, (connection) => void connection.end(answer)));
+    expect(await add()).toEqual(ANSWERED);
+  });
+
+  it('one that hangs up before it was asked anything', async () => {
+    const started = await startRawPeer(build.defaultSocket, (connection) => {
+      connection.destroy();
+    });
+    listening.push(started);
+    expect(errorOf(await add({}, `"${'x'.repeat(1 << 20)}"`))).toMatchObject({
+      code: 5,
+      msg: expect.stringContaining('ended before the answer did, after 0 bytes'),
+    });
+  });
+});
