@@ -5,6 +5,7 @@ import { FAILURE_CODES } from '@podwire/shared/failure/codes';
 import { expect, test } from 'vitest';
 
 import { readAttachConfig } from './cni/config.js';
+import { INSTALL_SETTINGS } from './install/settings.js';
 import { pluginSettings } from './settings.js';
 
 const read = (name: string) => readFileSync(join(import.meta.dirname, name), 'utf8');
@@ -24,6 +25,11 @@ function rows(heading: string): string[][] {
 test('the README lists every setting with its default', () => {
   const settings = Object.values(pluginSettings("the host's name in lower case"));
   expect(rows('Settings')).toEqual(settings.map((setting) => [setting.variable, setting.default]));
+});
+
+test('the README lists every setting of the installer as the installer tells it', () => {
+  const settings = Object.values(INSTALL_SETTINGS);
+  expect(rows('Installing on a node')).toEqual(settings.map((setting) => [setting.variable, setting.default]));
 });
 
 test('the README lists every error code', () => {

@@ -54,7 +54,7 @@ test('nonsense is refused, all of it at once, and so is what nobody knows', () =
     CNI_CONF_NAME: '../x.conflist',
     CNI_OLD_CONF_NAME: 'a/b',
     CNI_NETWORK_CONFIG_FILE: 'x',
-    CNI_MTU: '65536',
+    CNI_MTU: '67',
     SLEEP: 'yes',
     UPDATE_CNI_BINARIES: '1',
     LOG_LEVEL: 'loud',

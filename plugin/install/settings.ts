@@ -8,6 +8,8 @@ const PREFIX = 'PODWIRE_INSTALL_';
 /** A day, in milliseconds: longer than anybody waits for a node. */
 const MAX_WAIT_MS = 86_400_000;
 
+/** What the plugin takes: the smallest MTU that IPv4 works with (RFC 791), and the largest that fits its length field. */
+const MIN_MTU_BYTES = 68;
 const MAX_MTU_BYTES = 65_535;
 
 /** Names of files beside others: no folder, nothing hidden, as runtimes skip what begins with a dot. */
@@ -65,7 +67,10 @@ export const INSTALL_SETTINGS = {
   },
   mtuBytes: {
     variable: 'CNI_MTU',
-    schema: wholeNumber(0, MAX_MTU_BYTES),
+    schema: wholeNumber(0, MAX_MTU_BYTES).refine(
+      (mtu) => mtu === 0 || mtu >= MIN_MTU_BYTES,
+      `is below ${MIN_MTU_BYTES}`,
+    ),
     default: '0',
     about: 'MTU of pods in bytes, for __CNI_MTU__ and the shipped configuration; 0 leaves it to the dataplane.',
   },
