@@ -7,6 +7,7 @@ import {
   checkArray,
   checkFlag,
   checkInteger,
+  checkPrefix,
   checkRecord,
   checkSysctlKey,
   checkText,
@@ -72,6 +73,7 @@ interface DumpFilter {
   readonly table?: number;
   readonly protocol?: number;
   readonly proxy?: boolean;
+  readonly destination?: string;
 }
 
 function checkFamily(path: string, value: unknown): 4 | 6 {
@@ -81,6 +83,7 @@ function checkFamily(path: string, value: unknown): 4 | 6 {
 
 export function checkDumpFilter(filter: DumpFilter): NativeDumpFilter {
   checkRecord('filter', filter);
+  const destination = optional(filter.destination, (cidr) => checkPrefix('filter.destination', cidr));
   return {
     family: optional(filter.family, (family) => checkFamily('filter.family', family)) ?? 0,
     index: optional(filter.index, (index) => checkInteger('filter.index', index, INDEX)) ?? 0,
@@ -88,6 +91,8 @@ export function checkDumpFilter(filter: DumpFilter): NativeDumpFilter {
     protocol:
       optional(filter.protocol, (protocol) => checkInteger('filter.protocol', protocol, { ...UINT8, min: 1 })) ?? 0,
     proxy: checkFlag('filter.proxy', filter.proxy),
+    destination: destination?.address ?? null,
+    prefixLengthBits: destination?.prefixLengthBits ?? 0,
   };
 }
 

@@ -162,7 +162,7 @@ export interface NativeReading {
   readonly value: string | null;
 }
 
-/** Filters of a dump; 0 is any. */
+/** Filters of a dump; 0 and null are any. */
 export interface NativeDumpFilter {
   readonly family: 0 | 4 | 6;
   readonly index: number;
@@ -170,6 +170,9 @@ export interface NativeDumpFilter {
   readonly protocol: number;
   /** Neighbours only: the proxy entries instead. */
   readonly proxy: boolean;
+  /** Routes only. */
+  readonly destination: string | null;
+  readonly prefixLengthBits: number;
 }
 
 export interface NativeRunOptions {

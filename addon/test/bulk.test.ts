@@ -31,6 +31,9 @@ describe('ten thousand routes', () => {
     expect(new Set(listed.map(({ destination }) => destination)).size).toBe(listed.length);
     expect(run('ip', '-n', pod.name, 'route', 'show', 'protocol', '80').trim().split('\n')).toHaveLength(listed.length);
     expect(await inside.routes({ family: 4, protocol: 81 })).toEqual([]);
+    expect(await inside.routes({ destination: '10.1.2.64/26' })).toMatchObject([{ destination: '10.1.2.64/26' }]);
+    for (const destination of ['10.1.2.64/27', '10.1.2.65/26', '0.0.0.0/0', '::/0', 'fd65::7/128'])
+      expect(await inside.routes({ destination })).toEqual([]);
     expect(codes(await inside.batch(requests('route.delete')))).toEqual(EXPECTED);
     expect(await inside.routes({ protocol: 80 })).toEqual([]);
   });

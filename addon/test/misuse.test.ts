@@ -176,6 +176,7 @@ describe('arguments', () => {
     expect(await call('addresses', { index: 'eth0' })).toMatchObject({ path: 'filter.index' });
     expect(await call('routes', { family: 5 })).toMatchObject({ path: 'filter.family' });
     expect(await call('routes', { protocol: 256 })).toMatchObject({ path: 'filter.protocol' });
+    expect(await call('routes', { destination: '10.65.0.1' })).toMatchObject({ path: 'filter.destination' });
     expect(await call('fdbEntries', { index: 0 })).toMatchObject({ path: 'filter.index' });
     expect(await call('neighbours', { proxy: 'yes' })).toMatchObject({ path: 'filter.proxy' });
     expect(await call('readSysctls', [['net', '..', 'kernel']])).toMatchObject({ path: 'keys[0][1]' });

@@ -3,8 +3,10 @@
 #include <linux/rtnetlink.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 
+#include "binding/fields.h"
 #include "binding/object_reader.h"
 
 namespace podwire::netlink {
@@ -17,6 +19,9 @@ struct Filter {
   uint32_t table = 0;
   bool proxy = false;
   uint8_t protocol = 0;
+  /** Of routes; the kernel does not filter by it. */
+  std::optional<IpAddress> destination = std::nullopt;
+  uint8_t prefix_length = 0;
 };
 
 std::optional<Filter> read_filter(Napi::Value value) {
@@ -28,7 +33,10 @@ std::optional<Filter> read_filter(Napi::Value value) {
   filter.table = reader.number("table");
   filter.proxy = reader.flag("proxy");
   filter.protocol = static_cast<uint8_t>(reader.number("protocol"));
+  filter.destination = read_address(reader, "destination");
+  filter.prefix_length = static_cast<uint8_t>(reader.number("prefixLengthBits"));
   if (reader.failed()) return std::nullopt;
+  if (filter.destination) filter.family = filter.destination->family;
   return filter;
 }
 
@@ -39,6 +47,13 @@ bool wanted(const Link&) { return true; }
 bool wanted(const Address& address) { return is_ip(address.family); }
 bool wanted(const Route& route) { return is_ip(route.family); }
 bool wanted(const Neighbour& neighbour) { return is_ip(neighbour.family); }
+/** Whether a route is to exactly the destination of a filter, where that has one. */
+bool is_to(const Route& route, const Filter& filter) {
+  if (!filter.destination) return true;
+  if (route.family != filter.destination->family || route.destination_length != filter.prefix_length) return false;
+  return filter.prefix_length == 0 || (route.destination && route.destination->bytes == filter.destination->bytes);
+}
+
 bool is_fdb(const Neighbour& entry) { return entry.family == AF_BRIDGE; }
 
 template <typename Object>
@@ -112,10 +127,13 @@ Napi::Value dump_routes(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::
   route.protocol = filter->protocol;
   if (filter->table != 0) route.table = filter->table;
   if (filter->index != 0) route.output = filter->index;
-  const auto work = [from, route]() -> Result<std::vector<Route>> {
+  const auto work = [from, route, filter = *filter]() -> Result<std::vector<Route>> {
     auto routes = collect<Route>(*from, {RTM_GETROUTE, route}, decode_route);
     // A table comes into being with its first route.
     if (!routes && routes.error().number == ENOENT && route.table) return std::vector<Route>();
+    if (!routes) return routes;
+    const auto is_other = [&](const Route& found) { return !is_to(found, filter); };
+    routes->erase(std::remove_if(routes->begin(), routes->end(), is_other), routes->end());
     return routes;
   };
   return queue.promise<std::vector<Route>>(value.Env(), work, to_array<Route>);

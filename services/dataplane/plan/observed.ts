@@ -49,7 +49,10 @@ export interface ObservedEnd {
   readonly link: ObservedLink | undefined;
   /** CIDRs on the link; of the link-local ones only those that are wanted, as the kernel makes others when it likes. */
   readonly addresses: readonly string[];
-  /** Podwire's routes by the link, and routes by any link to a wanted destination, whatever their metric. */
+  /**
+   * Podwire's routes by the link, and routes by any link to a wanted destination, whatever their metric; on the node, those of
+   * others may be absent where none can go before the link's own.
+   */
   readonly routes: readonly ObservedRoute[];
   /** Entries on the link: permanent ones, and those of wanted addresses. */
   readonly neighbours: readonly ObservedNeighbour[];

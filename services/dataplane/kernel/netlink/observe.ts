@@ -10,7 +10,7 @@ import {
   type ObservedLink,
   type ObservedRoute,
 } from '../../plan/observed.js';
-import type { SysctlKey } from '../../plan/step.js';
+import type { Side, SysctlKey } from '../../plan/step.js';
 import { failureOfNetlink, hasErrno } from './refusal.js';
 
 /** Routing table `main` (RT_TABLE_MAIN, linux/rtnetlink.h). */
@@ -21,7 +21,7 @@ const IFF_LOWER_UP = 0x10000;
 
 /** A link by name or index, or undefined when there is none. */
 export async function getLink(
-  namespace: Namespace,
+  namespace: Pick<Namespace, 'sequence'>,
   link: { readonly name: string } | { readonly index: number },
 ): Promise<Link | undefined> {
   const [outcome] = await namespace.sequence([{ type: 'link.get', link }]);
@@ -47,14 +47,17 @@ export function toObservedLink(link: Link): ObservedLink {
   };
 }
 
+/** What is asked of a namespace to read it. */
+export type Listing = Pick<Namespace, 'addresses' | 'neighbours' | 'routes' | 'readSysctls' | 'sequence'>;
+
 /** Reads one end of the wire and what is around it. */
-export async function observeEnd(namespace: Namespace, wanted: WantedEnd): Promise<ObservedEnd> {
+export async function observeEnd(namespace: Listing, wanted: WantedEnd, side: Side): Promise<ObservedEnd> {
   const link = await getLink(namespace, { name: wanted.link.name });
   const onLink = { index: link?.index ?? 0 };
   const [addresses, neighbours, routes, sysctls] = await Promise.all([
     link ? namespace.addresses(onLink) : [],
     link ? namespace.neighbours(onLink) : [],
-    observeRoutes(namespace, { wanted, ownIndex: link?.index }),
+    observeRoutes(namespace, { wanted, ownIndex: link?.index, side }),
     readSysctls(
       namespace,
       wanted.sysctls.map((sysctl) => sysctl.key),
@@ -73,7 +76,7 @@ export async function observeEnd(namespace: Namespace, wanted: WantedEnd): Promi
 
 /** Reads sysctls; null for keys that are not there. */
 export async function readSysctls(
-  namespace: Namespace,
+  namespace: Pick<Namespace, 'readSysctls'>,
   keys: readonly SysctlKey[],
 ): Promise<ReadonlyMap<string, string | null>> {
   const readings = await namespace.readSysctls(keys);
@@ -92,13 +95,18 @@ interface RoutesOf {
   readonly wanted: WantedEnd;
   /** Index of the attachment's link; undefined when there is none. */
   readonly ownIndex: number | undefined;
+  readonly side: Side;
 }
 
-async function observeRoutes(namespace: Namespace, { wanted, ownIndex }: RoutesOf): Promise<ObservedRoute[]> {
-  const all = await namespace.routes({ table: MAIN_TABLE });
-  const matter = all.filter(({ destination, protocol, outputIndex }) => {
-    const isByOwnLink = ownIndex !== undefined && outputIndex === ownIndex;
-    return isRouteOf(wanted, { destination, protocol, device: isByOwnLink ? wanted.link.name : null });
+async function observeRoutes(namespace: Listing, { wanted, ownIndex, side }: RoutesOf): Promise<ObservedRoute[]> {
+  const ofLink = ({ outputIndex }: Route) => ownIndex !== undefined && outputIndex === ownIndex;
+  const listed =
+    side === 'pod'
+      ? await namespace.routes({ table: MAIN_TABLE })
+      : await listAround(namespace, { wanted, ownIndex, side });
+  const matter = listed.filter((route) => {
+    const { destination, protocol } = route;
+    return isRouteOf(wanted, { destination, protocol, device: ofLink(route) ? wanted.link.name : null });
   });
   const devices = await linksOf(namespace, matter);
   return matter.map((route) => {
@@ -117,8 +125,23 @@ async function observeRoutes(namespace: Namespace, { wanted, ownIndex }: RoutesO
   });
 }
 
+/**
+ * A node has a route for each block of the cluster. So the kernel is asked for those by the link, and for others only where they
+ * could matter: where the link's own route is missing, or is not of the best metric that there is, so that another could go before.
+ */
+async function listAround(namespace: Listing, { wanted, ownIndex }: RoutesOf): Promise<Route[]> {
+  const own = ownIndex === undefined ? [] : await namespace.routes({ table: MAIN_TABLE, index: ownIndex });
+  const isSettled = (destination: string) =>
+    own.some((route) => route.destination === destination && route.family === 4 && route.metric === 0);
+  const doubtful = new Set(wanted.routes.map(({ destination }) => destination).filter((cidr) => !isSettled(cidr)));
+  const others = await Promise.all(
+    [...doubtful].map((destination) => namespace.routes({ table: MAIN_TABLE, destination })),
+  );
+  return [...own, ...others.flat().filter(({ outputIndex }) => outputIndex === null || outputIndex !== ownIndex)];
+}
+
 /** The links that routes leave by, by index. One that vanished since is absent. */
-async function linksOf(namespace: Namespace, routes: readonly Route[]): Promise<ReadonlyMap<number, Link>> {
+async function linksOf(namespace: Listing, routes: readonly Route[]): Promise<ReadonlyMap<number, Link>> {
   const indexes = new Set(routes.flatMap(({ outputIndex }) => outputIndex ?? []));
   const links = await Promise.all([...indexes].map((index) => getLink(namespace, { index })));
   return new Map(links.flatMap((link): [number, Link][] => (link ? [[link.index, link]] : [])));

@@ -36,8 +36,8 @@ export class NetlinkSession implements PodSession {
   observe(wanted: Wanted): Promise<Observed> {
     return asking(async () => {
       const [host, pod] = await Promise.all([
-        observeEnd(this.#namespaces.host, wanted.host),
-        observeEnd(this.#namespaces.pod, wanted.pod),
+        observeEnd(this.#namespaces.host, wanted.host, 'host'),
+        observeEnd(this.#namespaces.pod, wanted.pod, 'pod'),
       ]);
       return { host, pod };
     });
