@@ -72,7 +72,8 @@ async function dispatch(call: Call): Promise<CniAnswer> {
     case 'GC':
       return collect(call);
     case 'STATUS':
-      return success(await status(request, call.readiness));
+      await status(request, call.readiness);
+      return success(undefined);
     case 'VERSION':
       return success(version());
   }

@@ -26,6 +26,28 @@ export function readPluginSettings(
   return readSettings({ settings: pluginSettings(hostName), prefix: PREFIX, env });
 }
 
+/** When a DEL leaves the rest to the journal, and where that is. */
+const JOURNAL_SETTINGS = {
+  delServiceTimeoutMs: {
+    variable: 'PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS',
+    schema: timeout,
+    default: '2000',
+    about: `Time that a DEL gives each service before it leaves the rest to the journal, in milliseconds, 1 to ${MAX_TIMEOUT_MS}.`,
+  },
+  stateDirectory: {
+    variable: 'PODWIRE_PLUGIN_STATE_DIRECTORY',
+    schema: absolutePath,
+    default: '/var/lib/podwire/plugin',
+    about: 'Absolute path of the directory of the journal, one file for each entry, on a disk that outlives a reboot.',
+  },
+  journalMaxEntriesCount: {
+    variable: 'PODWIRE_PLUGIN_JOURNAL_MAX_ENTRIES_COUNT',
+    schema: wholeNumber(1, 1_000_000),
+    default: '10000',
+    about: 'Most entries of the journal that are stored, 1 to 1000000; those beyond are in memory alone.',
+  },
+} as const;
+
 /**
  * Every setting of the plugin.
  * @param hostName - what the node calls itself, for the default of its name
@@ -68,25 +90,7 @@ export function pluginSettings(hostName: string) {
       default: '15000',
       about: `Time for a DEL, in milliseconds, 1 to ${MAX_TIMEOUT_MS}, waiting for other commands of the attachment included.`,
     },
-    delServiceTimeoutMs: {
-      variable: 'PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS',
-      schema: timeout,
-      default: '2000',
-      about: `Time that a DEL gives each service before it leaves the rest to the journal, in milliseconds, 1 to ${MAX_TIMEOUT_MS}.`,
-    },
-    stateDirectory: {
-      variable: 'PODWIRE_PLUGIN_STATE_DIRECTORY',
-      schema: absolutePath,
-      default: '/var/lib/podwire/plugin',
-      about:
-        'Absolute path of the directory of the journal, one file for each entry, on a disk that outlives a reboot.',
-    },
-    journalMaxEntriesCount: {
-      variable: 'PODWIRE_PLUGIN_JOURNAL_MAX_ENTRIES_COUNT',
-      schema: wholeNumber(1, 1_000_000),
-      default: '10000',
-      about: 'Most entries of the journal that are stored, 1 to 1000000; those beyond are in memory alone.',
-    },
+    ...JOURNAL_SETTINGS,
     cleanUpTimeoutMs: {
       variable: 'PODWIRE_PLUGIN_CLEAN_UP_TIMEOUT_MS',
       schema: wholeNumber(1, 20_000),

@@ -157,7 +157,7 @@ describe('ADDs since a time', () => {
 
   test('are none of the other commands', async () => {
     for (const command of ['DEL', 'CHECK', 'GC', 'REPLAY'] as const) {
-      await turns.take(turn({ command }), () => Promise.resolve(expect(since(0)).toEqual([])));
+      expect(await turns.take(turn({ command }), () => Promise.resolve(since(0)))).toEqual([]);
     }
     expect(since(0)).toEqual([]);
   });

@@ -3,7 +3,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import type { Dataplane } from '../clients/clients.js';
-import { FakeDataplane, FakeIpam } from '../clients/fake-services.fixture.js';
+import { FakeDataplane } from '../clients/fake-services.fixture.js';
 import { readAttachConfig } from '../cni/config.js';
 import { wishOf } from '../cni/wish.js';
 import { CONFIG, ENVIRONMENT, NOTHING, Plugin } from '../plugin.fixture.js';
@@ -168,9 +168,12 @@ describe('ADD that fails leaves nothing', () => {
         return wire;
       },
     };
-    const config = readAttachConfig('ADD', JSON.stringify(CONFIG));
+    const configuration = JSON.stringify(CONFIG);
+    const config = readAttachConfig('ADD', configuration);
     const wish = wishOf(config.requested, { addresses: undefined, mac: undefined });
-    const request = { attachment: ATTACHMENT, netns: ENVIRONMENT.CNI_NETNS, pod: undefined, config, wish };
+    const share = { kind: 'all' } as const;
+    const netns = ENVIRONMENT.CNI_NETNS;
+    const request = { attachment: ATTACHMENT, netns, pod: undefined, config, wish, share, configuration };
     await expect(add(request, { ...tools, dataplane, limits })).rejects.toMatchObject({ code: 'CANCELLED' });
     expect(calls()).toEqual(['Allocate', 'AttachPod', 'DetachPod', 'ReleaseAddresses']);
     expect(plugin.state()).toBe(NOTHING);

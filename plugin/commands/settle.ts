@@ -34,31 +34,27 @@ export async function settle(
   { limitsOf, skip = new Set() }: SettleOptions,
 ): Promise<Unsettled | undefined> {
   const { dataplane, ipam, log } = tools;
-  const attempt = async (service: Service, work: () => Promise<unknown>): Promise<Failure | undefined> =>
+  const attempt = <Value>(service: Service, work: () => Promise<Value>): Promise<Outcome<Value>> =>
     skip.has(service)
-      ? new Failure('UNREACHABLE', `${service} does not answer`)
-      : failureOf(work, { log, what: `${todo} of an attachment` });
+      ? Promise.resolve({ ok: false, failure: new Failure('UNREACHABLE', `${service} does not answer`) })
+      : outcomeOf(work, { log, what: `${todo} of an attachment` });
 
   let next = todo;
   if (todo === 'detach-and-release') {
-    const failure = await attempt('podwire-dataplane', () => dataplane.detachPod(attachment, limitsOf()));
-    if (failure) return { todo, service: 'podwire-dataplane', failure };
+    const detached = await attempt('podwire-dataplane', () => dataplane.detachPod(attachment, limitsOf()));
+    if (!detached.ok) return { todo, service: 'podwire-dataplane', failure: detached.failure };
     next = 'release';
   }
   if (todo === 'release-unless-attached') {
-    let isHeld = false;
-    const ask = async () => (isHeld = (await ipam.getEndpoint(attachment, limitsOf())) !== undefined);
-    const unknown = await attempt('podwire-ipam', ask);
-    if (unknown) return { todo, service: 'podwire-ipam', failure: unknown };
-    if (!isHeld) return undefined;
-    let isAttached = true;
-    const look = async () => (isAttached = await dataplane.isAttached(attachment, limitsOf()));
-    const failure = await attempt('podwire-dataplane', look);
-    if (failure) return { todo, service: 'podwire-dataplane', failure };
-    if (isAttached) return undefined;
+    const endpoint = await attempt('podwire-ipam', () => ipam.getEndpoint(attachment, limitsOf()));
+    if (!endpoint.ok) return { todo, service: 'podwire-ipam', failure: endpoint.failure };
+    if (!endpoint.value) return undefined;
+    const attached = await attempt('podwire-dataplane', () => dataplane.isAttached(attachment, limitsOf()));
+    if (!attached.ok) return { todo, service: 'podwire-dataplane', failure: attached.failure };
+    if (attached.value) return undefined;
   }
-  const failure = await attempt('podwire-ipam', () => release({ attachment, held }, tools, limitsOf()));
-  return failure && { todo: next, service: 'podwire-ipam', failure };
+  const released = await attempt('podwire-ipam', () => release({ attachment, held }, tools, limitsOf()));
+  return released.ok ? undefined : { todo: next, service: 'podwire-ipam', failure: released.failure };
 }
 
 interface Release {
@@ -77,17 +73,32 @@ async function release({ attachment, held }: Release, { ipam, upkeep }: Tools, l
   }
 }
 
+/** What became of a piece of work. */
+type Outcome<Value> = { readonly ok: true; readonly value: Value } | { readonly ok: false; readonly failure: Failure };
+
+interface Circumstances {
+  readonly log: Logger;
+  /** The work, for the log. */
+  readonly what: string;
+}
+
+/** Does a piece of work whose failure must not keep the rest from being tried. A defect is logged. */
+async function outcomeOf<Value>(work: () => Promise<Value>, { log, what }: Circumstances): Promise<Outcome<Value>> {
+  try {
+    return { ok: true, value: await work() };
+  } catch (error) {
+    if (error instanceof Failure) return { ok: false, failure: error };
+    log.error({ err: error }, `defect: ${what}`);
+    const failure = new Failure('INTERNAL', 'internal error: see the log of podwire-plugin', { cause: error });
+    return { ok: false, failure };
+  }
+}
+
 /** What a piece of work fails with, where it does. A defect is logged, and must not keep the rest from being tried. */
 export async function failureOf(
   work: () => Promise<unknown>,
-  { log, what }: { readonly log: Logger; readonly what: string },
+  circumstances: Circumstances,
 ): Promise<Failure | undefined> {
-  try {
-    await work();
-    return undefined;
-  } catch (error) {
-    if (error instanceof Failure) return error;
-    log.error({ err: error }, `defect: ${what}`);
-    return new Failure('INTERNAL', 'internal error: see the log of podwire-plugin', { cause: error });
-  }
+  const outcome = await outcomeOf(work, circumstances);
+  return outcome.ok ? undefined : outcome.failure;
 }

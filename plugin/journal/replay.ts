@@ -65,14 +65,18 @@ export class Replay {
   }
 
   async #run(): Promise<void> {
-    const { journal, clock, random } = this.#options;
-    for (let attempt = 0; !journal.isIdle && !this.#stop.signal.aborted; attempt++) {
+    const { clock, random } = this.#options;
+    for (let attempt = 0; !this.#isOver(); attempt++) {
       this.#wake = new AbortController();
       const progressed = await this.#round();
       if (progressed) attempt = -1;
-      if (progressed || journal.isIdle || this.#stop.signal.aborted) continue;
+      if (progressed || this.#isOver()) continue;
       await clock.sleep(backoffMs(attempt, BACKOFF, random()), this.#wake.signal);
     }
+  }
+
+  #isOver(): boolean {
+    return this.#options.journal.isIdle || this.#stop.signal.aborted;
   }
 
   /** @returns whether an entry was done */
