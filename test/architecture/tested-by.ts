@@ -37,7 +37,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // The installer as a node runs it: its undoing with a disk that fails, the program in a process of its own.
   'plugin/install/changes.ts': 'plugin/install/install.test.ts',
-  'plugin/install/commands.ts': 'plugin/install/commands.test.ts',
   'plugin/install/read-wanted.ts': 'plugin/install/commands.test.ts',
   'plugin/install/shim-runner.ts': 'plugin/install/install.test.ts',
 
