@@ -64,7 +64,7 @@ export class Stack {
       PODWIRE_BIRD_CONFIG_FILE: join(this.folder, 'run', 'bird.conf'),
       PODWIRE_BIRD_CONTROL_SOCKET: join(this.folder, 'run', 'bird.ctl'),
       PODWIRE_PLUGIN_SOCKET: this.sockets.plugin,
-      PODWIRE_PLUGIN_STATE_DIRECTORY: join(this.folder, 'run', 'journal'),
+      PODWIRE_PLUGIN_STATE_DIRECTORY: join(this.folder, 'journal'),
       PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${this.sockets.ipam}`,
       PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${this.sockets.dataplane}`,
       PODWIRE_PLUGIN_NODE_NAME: 'node-1',
