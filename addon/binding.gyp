@@ -18,6 +18,7 @@
         "src/binding/values.cc",
         "src/message/reader.cc",
         "src/message/writer.cc",
+        "src/object/acknowledgement.cc",
         "src/object/address.cc",
         "src/object/conntrack.cc",
         "src/object/ip_address.cc",

@@ -2,6 +2,7 @@
 // Takes the captures anew: what `ip` and the kernel say to each other, by strace, as hex with the command that made it.
 // usage: node test/support/isolated.mjs node addon/test/capture.mjs   (strace and iproute2 must be there)
 // The line `# expect` of a capture that exists is kept: it is written by hand, from `ip`'s own output.
+import { Buffer } from 'node:buffer';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -63,6 +64,24 @@ const LATER_REPLIES = {
 /** The kernel that the captures were taken with has no IPIP: the request is refused, and as good a capture as any. */
 const REFUSED = ['link-add-ipip'];
 
+/** What the kernel answers to requests of `ip` that it refuses, with words and without. */
+const REFUSALS = {
+  'acknowledgement-invalid-prefix': 'ip route add 10.0.0.1/8 dev lo',
+  'acknowledgement-exists': 'ip route add blackhole 10.67.0.0/26 protocol 80',
+};
+
+/** Flows of both families, for the kernel to remember and to list. */
+const FLOWS = `nft add table inet seen
+nft add chain inet seen input { type filter hook input priority 0; }
+nft add rule inet seen input ct state new counter accept
+ping -c 1 127.0.0.1
+ping -c 1 ::1`;
+
+const FLOW_LISTS = {
+  'conntrack-list-ipv4': 'conntrack -L -f ipv4',
+  'conntrack-list-ipv6': 'conntrack -L -f ipv6',
+};
+
 const LAST = { 'link-delete': 'ip link delete dev podw0' };
 
 /** The datagrams of one system call in a trace with dumps. */
@@ -87,13 +106,24 @@ function trace(command, mayFail = false) {
   return stderr;
 }
 
-/** RTM_NEW*: what the answers to a question for a list are. */
-const TYPES = { link: 16, address: 20, route: 24, neighbour: 28 };
+/** Of linux/netfilter/nfnetlink.h; IPCTNL_MSG_CT_NEW is 0. */
+const NFNL_SUBSYS_CTNETLINK = 1;
 
-/** The first datagram of the list, behind those that `ip` needs for itself. */
-function listOf(name, command) {
+/** RTM_NEW* and their like: what the answers to a question for a list are. */
+const TYPES = {
+  link: 16,
+  address: 20,
+  route: 24,
+  neighbour: 28,
+  acknowledgement: 2,
+  conntrack: NFNL_SUBSYS_CTNETLINK << 8,
+};
+
+/** The first datagram of the answer, behind those that `ip` needs for itself. */
+function answerTo(name, command, mayFail = false) {
   const type = TYPES[name.split('-')[0]];
-  return datagrams(trace(command), 'recvmsg').find((hex) => parseInt(hex.slice(8, 10), 16) === type);
+  const isWanted = (hex) => Buffer.from(hex.slice(8, 12), 'hex').readUInt16LE() === type;
+  return datagrams(trace(command, mayFail), 'recvmsg').find(isWanted);
 }
 
 function save(name, command, hex) {
@@ -108,12 +138,15 @@ mkdirSync(FOLDER, { recursive: true });
 execFileSync('ip', ['netns', 'add', 'pod']);
 for (const [name, command] of Object.entries(REQUESTS))
   save(`request-${name}`, command, datagrams(trace(command), 'sendmsg').at(-1));
-for (const [name, command] of Object.entries(REPLIES)) save(`reply-${name}`, command, listOf(name, command));
+for (const [name, command] of Object.entries(REPLIES)) save(`reply-${name}`, command, answerTo(name, command));
 for (const [name, command] of Object.entries(LATER_REQUESTS)) {
   const traced = trace(command, REFUSED.includes(name));
   save(`request-${name}`, command, datagrams(traced, 'sendmsg').at(-1));
 }
-for (const [name, command] of Object.entries(LATER_REPLIES)) save(`reply-${name}`, command, listOf(name, command));
+for (const [name, command] of Object.entries(LATER_REPLIES)) save(`reply-${name}`, command, answerTo(name, command));
+for (const [name, command] of Object.entries(REFUSALS)) save(`reply-${name}`, command, answerTo(name, command, true));
+for (const command of FLOWS.split('\n')) execFileSync(command.split(' ')[0], command.split(' ').slice(1));
+for (const [name, command] of Object.entries(FLOW_LISTS)) save(`reply-${name}`, command, answerTo(name, command));
 for (const [name, command] of Object.entries(LAST))
   save(`request-${name}`, command, datagrams(trace(command), 'sendmsg').at(-1));
 process.stdout.write(`captures are in ${FOLDER}\n`);

@@ -1,4 +1,5 @@
 import { spawnSync } from 'node:child_process';
+import { readdirSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 
@@ -11,5 +12,7 @@ it('the codec reads and writes what ip and the kernel said, and survives damage,
     encoding: 'utf8',
   });
   expect(made.status, made.stdout + made.stderr).toBe(0);
-  expect(made.stdout).toMatch(/31 captures, \d+ checks, 0 failed/);
+  const captures = readdirSync(join(ADDON_FOLDER, 'test', 'captures')).length;
+  expect(captures).toBeGreaterThan(30);
+  expect(made.stdout).toMatch(new RegExp(`^${captures} captures, \\d+ checks, 0 failed`, 'm'));
 }, 180_000);

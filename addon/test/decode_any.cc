@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "message/writer.h"
+#include "object/acknowledgement.h"
 #include "object/address.h"
 #include "object/conntrack.h"
 #include "object/ip_tunnel.h"
@@ -162,6 +163,15 @@ std::string describe(const ConntrackEntry& entry) {
   return fields.text();
 }
 
+/** Has no writer: only the kernel sends it. */
+std::optional<Decoded> describe(const std::optional<Acknowledgement>& acknowledgement) {
+  if (!acknowledgement) return std::nullopt;
+  Fields fields;
+  fields.add("errno", static_cast<uint32_t>(acknowledgement->error));
+  fields.add("text", acknowledgement->text);
+  return Decoded{fields.text(), {}};
+}
+
 template <typename Object>
 std::optional<Decoded> there_and_back(const Message& message, const std::optional<Object>& object) {
   if (!object) return std::nullopt;
@@ -176,6 +186,10 @@ std::optional<Decoded> there_and_back(const Message& message, const std::optiona
 
 std::optional<Decoded> decode_any(const Message& message) {
   switch (message.type) {
+    case NLMSG_ERROR:
+      return describe(decode_acknowledgement(message));
+    case NLMSG_DONE:
+      return describe(decode_list_end(message));
     case RTM_NEWLINK:
     case RTM_DELLINK:
     case RTM_GETLINK:

@@ -12,7 +12,7 @@ namespace podwire::netlink::test {
 struct Decoded {
   /** The known fields, as `name=value` in the order of the object's declaration. */
   std::string text;
-  /** The whole message, encoded from the object. */
+  /** The message, encoded from the object: all of it, of a conntrack entry its identity, of an acknowledgement nothing. */
   std::vector<uint8_t> encoded;
 };
 

@@ -1,9 +1,14 @@
 import { createRequire } from 'node:module';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 
 import { beforeAll, describe, expect, it } from 'vitest';
 
 import { NamespaceClosedError, openNamespace, type Namespace, type Step } from '../lib/index.js';
 import { ADDON_FOLDER, codes, failureOf, link0, makePod, noLink, open, vethPair } from './ip.fixture.js';
+
+setFlagsFromString('--expose-gc');
+const collectGarbage: () => void = runInNewContext('gc');
 
 /** A method called as a caller in JavaScript may, with arguments that no type checker saw; what it was rejected with. */
 async function misuse(namespace: Namespace, method: string, ...args: unknown[]): Promise<unknown> {
@@ -61,6 +66,18 @@ describe.each(Object.entries(METHODS))('%s', (name, call) => {
     const answer = call(namespace);
     await namespace.close();
     expect(await answer).toEqual(EXPECTED[name]);
+  });
+
+  it('finishes on one that is dropped meanwhile, which is then let go', async () => {
+    const { path } = makePod();
+    const start = async () => {
+      const namespace = await openNamespace(path);
+      return { answer: call(namespace), dropped: new WeakRef(namespace) };
+    };
+    const { answer, dropped } = await start();
+    collectGarbage();
+    expect(await answer).toEqual(EXPECTED[name]);
+    await expect.poll(() => (collectGarbage(), dropped.deref()), { timeout: 20_000 }).toBeUndefined();
   });
 
   it('rejects on a closed one', async () => {

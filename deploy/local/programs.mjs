@@ -18,6 +18,12 @@ export const TEST_PROGRAMS = {
   bird: 'bird2',
 };
 
+/** What the addon's layers are looked at with for memory: `npm run test:leak -w @podwire/netlink`, and nothing else. */
+export const MEMORY_PROGRAMS = { ...BUILD_PROGRAMS, valgrind: 'valgrind' };
+
+/** libFuzzer, for `npm run fuzz -w @podwire/netlink` and nothing else. Debian has its run-time library in a package apart. */
+export const FUZZ_PROGRAMS = { ...BUILD_PROGRAMS, 'clang++': 'clang libclang-rt-dev' };
+
 /** A real etcd, for what is tested and measured on it. Each test starts its own; Debian's service is not used. */
 export const ETCD_PROGRAMS = { etcd: 'etcd-server', etcdctl: 'etcd-client', openssl: 'openssl', setpriv: 'util-linux' };
 

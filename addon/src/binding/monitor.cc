@@ -91,23 +91,27 @@ class Events {
   uint32_t length_ = 0;
 };
 
-/** A subscription, and the function that hears of it. Freed with the function that closes it. */
+/**
+ * A subscription, and the function that hears of it. Freed with the function that closes it; the socket, which keeps the
+ * namespace, goes at once when it is closed.
+ */
 class Monitor {
  public:
   Monitor(Napi::Env env, Subscription subscription, std::shared_ptr<Napi::FunctionReference> on_events)
       : subscription_(std::move(subscription)),
         on_events_(std::move(on_events)),
-        poll_(std::make_unique<LoopPoll>(env, subscription_.fd(), [this, env] { on_readable(env); })) {}
+        poll_(std::make_unique<LoopPoll>(env, subscription_->fd(), [this, env] { on_readable(env); })) {}
 
   void close() {
     poll_.reset();
+    subscription_.reset();
     on_events_.reset();
   }
 
  private:
   void on_readable(Napi::Env env) {
     Events events(env);
-    auto overrun = subscription_.read([&](const Message& message) { events.add(message); });
+    auto overrun = subscription_->read([&](const Message& message) { events.add(message); });
     if (!overrun) {
       events.add_failure(overrun.error());
     } else if (*overrun) {
@@ -118,7 +122,8 @@ class Monitor {
     if (events.array().Length() > 0) listener->Call({events.array()});
   }
 
-  Subscription subscription_;
+  /** Nothing once it is closed. Goes after the poll of it. */
+  std::optional<Subscription> subscription_;
   std::shared_ptr<Napi::FunctionReference> on_events_;
   std::unique_ptr<LoopPoll> poll_;
 };

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "object/acknowledgement.h"
+
 namespace podwire::netlink {
 
 namespace {
@@ -21,23 +23,11 @@ constexpr size_t kAnswerBytesMax = 8 * 1024;
 constexpr int kDumpAttempts = 5;
 constexpr Socket::Timeout kDumpTimeout{5000};
 
-/** NLMSG_ERROR: the error, then the extended acknowledgement behind the (capped) copy of the request. */
-Reply decode_acknowledgement(const Message& message) {
-  ByteView payload = message.payload;
-  const auto error = take_header<nlmsgerr>(payload);
-  if (!error) return {KernelError{EBADMSG, "malformed acknowledgement"}, std::nullopt};
-  if (error->error == 0) return {};
-  KernelError failure{-error->error, ""};
-  if ((message.flags & NLM_F_ACK_TLVS) == 0) return {failure, std::nullopt};
-  if ((message.flags & NLM_F_CAPPED) == 0 && error->msg.nlmsg_len > sizeof(nlmsghdr)) {
-    const size_t copied = std::min(payload.size, size_t{NLMSG_ALIGN(error->msg.nlmsg_len - sizeof(nlmsghdr))});
-    payload = {payload.data + copied, payload.size - copied};
-  }
-  AttributeReader reader(payload);
-  while (const auto attribute = reader.next()) {
-    if (attribute->type == NLMSGERR_ATTR_MSG) failure.text = attribute->text().value_or("");
-  }
-  return {failure, std::nullopt};
+/** Why the kernel refused; nothing when it did not. */
+std::optional<KernelError> refusal(const std::optional<Acknowledgement>& acknowledgement) {
+  if (!acknowledgement) return KernelError{EBADMSG, "malformed acknowledgement"};
+  if (acknowledgement->error == 0) return std::nullopt;
+  return KernelError{acknowledgement->error, acknowledgement->text.value_or("")};
 }
 
 void encode_request(const Request& request, uint32_t sequence, MessageWriter& writer) {
@@ -145,7 +135,7 @@ std::optional<KernelError> Socket::exchange_together(const Request* requests, Re
       if (position >= count || answered[position]) continue;
       if (message->type == RTM_NEWLINK) replies[position].link = decode_link(message->payload);
       if (message->type != NLMSG_ERROR) continue;
-      replies[position].error = decode_acknowledgement(*message).error;
+      replies[position].error = refusal(decode_acknowledgement(*message));
       answered[position] = true;
       --missing;
     }
@@ -180,12 +170,10 @@ Result<Socket::DumpEnd> Socket::dump_once(const DumpRequest& request, const Dump
       if (message->sequence != sequence) continue;
       interrupted = interrupted || (message->flags & NLM_F_DUMP_INTR) != 0;
       if (message->type == NLMSG_ERROR) {
-        return decode_acknowledgement(*message).error.value_or(KernelError{EBADMSG, "a list was acknowledged"});
+        return refusal(decode_acknowledgement(*message)).value_or(KernelError{EBADMSG, "a list was acknowledged"});
       }
       if (message->type == NLMSG_DONE) {
-        ByteView payload = message->payload;
-        const int error = take_header<int>(payload).value_or(0);
-        if (error < 0) return KernelError{-error, ""};
+        if (auto refused = refusal(decode_list_end(*message))) return *refused;
         return interrupted ? DumpEnd::kInterrupted : DumpEnd::kComplete;
       }
       sink.take(*message);

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+namespace podwire::netlink::test {
+
+inline int checks = 0;
+inline int failures = 0;
+
+/** Counts, and prints what does not hold. For one thread. */
+inline void check(bool holds, const std::string& what) {
+  ++checks;
+  if (holds) return;
+  ++failures;
+  std::printf("FAILED %s\n", what.c_str());
+}
+
+}  // namespace podwire::netlink::test
