@@ -9,6 +9,7 @@ import { Registration } from './cluster/registration.js';
 import { TunnelAddresses } from './cluster/tunnel-addresses.js';
 import type { Config } from './config.js';
 import type { NodeNetwork } from './kernel/node-network.js';
+import type { RegisteredAddresses } from './node-overview.js';
 import type { Follower } from './routing/cluster.js';
 import type { Condition } from './routing/wanted.js';
 
@@ -56,6 +57,11 @@ export class NodeSide {
   start(): void {
     this.#registration.start();
     this.#cluster.start();
+  }
+
+  /** This node's addresses in IPAM; undefined: it is not registered. */
+  get registered(): RegisteredAddresses | undefined {
+    return this.#registration.registered;
   }
 
   /** What an operator should know of it. */

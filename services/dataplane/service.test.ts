@@ -6,6 +6,7 @@ import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
+import { NodeServiceService, RoutingState } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService, type PodNetwork } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Peer } from '@podwire/shared/rpc/client';
@@ -15,7 +16,14 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { readConfig } from './config.js';
 import { BOOT, recordingLog } from './dataplane.fixture.js';
 import { MemoryKernel } from './kernel/memory/memory-kernel.js';
-import { addPod, cleanUp, pings, requireThrowawayNamespace, snapshot } from './kernel/netlink/namespaces.fixture.js';
+import {
+  addPod,
+  cleanUp,
+  pings,
+  requireThrowawayNamespace,
+  run,
+  snapshot,
+} from './kernel/netlink/namespaces.fixture.js';
 import { serve, startService, type RunningService } from './service.js';
 
 /** Built by `npm run build`, which `npm test` does first. */
@@ -68,6 +76,13 @@ const attach = (pod: PodNetwork, timeoutMs?: number) =>
 const detach = ({ attachment, hostInterfaceName: name }: PodNetwork) =>
   peer.call(PodServiceService.detachPod, { attachment, hostInterfaceName: name }, limits());
 const check = (pod: PodNetwork) => peer.call(PodServiceService.checkPod, { pod }, limits());
+const repair = (pod: PodNetwork | undefined) => peer.call(PodServiceService.repairPod, { pod }, limits());
+const collect = (valid: readonly PodNetwork[] | undefined, network = '') => {
+  const attachments = valid?.map(({ attachment }) => attachment!);
+  const validAttachments = attachments && { attachments };
+  return peer.call(PodServiceService.collectGarbage, { validAttachments, network }, limits());
+};
+const nodeStatus = () => peer.call(NodeServiceService.getNodeStatus, {}, limits());
 const list = (pageSize: number, pageToken = '') =>
   peer.call(PodServiceService.listPods, { pageSize, pageToken }, limits());
 
@@ -133,6 +148,69 @@ describe('on the real kernel', () => {
       violations: [{ field: 'page_token' }],
     });
     await expect(list(-1)).rejects.toMatchObject({ code: 'INVALID_REQUEST', violations: [{ field: 'page_size' }] });
+  });
+
+  test('RepairPod mends what it is told to, tells it, and then has nothing to mend', async () => {
+    addPod('a');
+    const a = podMessage('a', '10.65.0.7');
+    await attach(a);
+    run('ip', 'route', 'delete', '10.65.0.7');
+    const difference = { object: `host route 10.65.0.7 dev ${a.hostInterfaceName} proto 87 scope link` };
+    expect((await repair(a)).differences).toEqual([{ ...difference, wanted: 'present', actual: 'missing' }]);
+    expect(await check(a)).toEqual({ differences: [] });
+    expect(await repair(a)).toEqual({ differences: [] });
+    const before = snapshot('a');
+    await expect(repair(undefined)).rejects.toMatchObject({ code: 'INVALID_REQUEST', violations: [{ field: 'pod' }] });
+    await expect(repair({ ...a, addresses: [], mtuBytes: 67 })).rejects.toMatchObject({
+      code: 'INVALID_REQUEST',
+      violations: [{ field: 'pod.addresses' }, { field: 'pod.mtu_bytes' }],
+    });
+    expect(snapshot('a')).toBe(before);
+  });
+
+  test('CollectGarbage takes an empty list at its word, and an absent one for a mistake', async () => {
+    addPod('a');
+    addPod('b');
+    const [a, b] = [podMessage('a', '10.65.0.7'), podMessage('b', '10.65.0.8')];
+    await attach(a);
+    await attach(b);
+    const faults = async (work: Promise<unknown>) => {
+      const failure = await work.catch((error: unknown) => error);
+      expect(failure).toMatchObject({ code: 'INVALID_REQUEST' });
+      return failure;
+    };
+    const absent = await faults(collect(undefined));
+    expect(absent).toMatchObject({ violations: [{ field: 'valid_attachments' }] });
+    const malformed = await faults(collect([a, { ...b, attachment: { ...b.attachment!, containerId: '' } }], 'a b'));
+    expect(malformed).toMatchObject({
+      violations: [{ field: 'network' }, { field: 'valid_attachments.attachments[1].container_id' }],
+    });
+    expect((await list(0)).pods).toHaveLength(2);
+    expect(await collect([], 'another-network')).toEqual({ removed: [], failures: [] });
+    expect(await collect([b])).toEqual({ removed: [a.attachment], failures: [] });
+    expect(await collect([])).toEqual({ removed: [b.attachment], failures: [] });
+    expect(await list(0)).toEqual({ pods: [], nextPageToken: '' });
+  });
+
+  test('GetNodeStatus tells how the node is, also while IPAM is away', async () => {
+    addPod('a');
+    await attach(podMessage('a', '10.65.0.7'));
+    const reasons = async () => (await nodeStatus()).conditions.map(({ reason }) => reason);
+    await expect.poll(reasons, { timeout: 20_000 }).toContain('IpamUnreachable');
+    expect(await nodeStatus()).toMatchObject({
+      nodeName: 'node-1',
+      ipv4Address: '',
+      routing: 'native',
+      tunnels: [],
+      routingState: RoutingState.ROUTING_STATE_WAITING,
+      wanted: undefined,
+      present: undefined,
+      checkedAt: undefined,
+      driftCount: 0n,
+      podMtuBytes: 1500,
+      bgpSessions: [],
+      attachmentCount: 1,
+    });
   });
 
   test('the socket is its owner’s alone', () => {

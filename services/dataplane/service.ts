@@ -29,7 +29,9 @@ import type { Nft } from './kernel/nft/nft.js';
 import { ProgramNft } from './kernel/nft/program/program-nft.js';
 import type { NodeKernel } from './kernel/node-kernel.js';
 import type { NodeNetwork } from './kernel/node-network.js';
+import type { NodeOverview } from './node-overview.js';
 import { NodeSide } from './node-side.js';
+import { USUAL_MTU_BYTES } from './plan/desired.js';
 import { PodEnvironment } from './pod-environment.js';
 import { RoutePlanner } from './routing/planner.js';
 import { ReconcileEvents } from './routing/reconcile-events.js';
@@ -104,14 +106,16 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
   const { log, clock } = surroundings;
   const environment = makeEnvironment(options);
   const node = await openNode(kernel, { ...options, environment });
-  const nodeSide = makeNodeSide(options, node, environment);
+  const clusterPart = makeClusterPart(options, node, environment);
+  const nodeSide = clusterPart?.nodeSide;
+  const overview = () => overviewOf(config, { node, environment, clusterPart });
   const server = new RpcServer({
     addresses: config.listen,
     log,
     clock,
     defaultCallTimeoutMs: config.callTimeoutMs,
     drainTimeoutMs: config.drainTimeoutMs,
-    services: (unary) => dataplaneServices(node, unary),
+    services: (unary) => dataplaneServices({ ...node, overview }, unary),
   });
   const stop = async (): Promise<void> => {
     await Promise.all([server.stop(), node.keeper.stop(), nodeSide?.stop()]);
@@ -143,11 +147,18 @@ function makeEnvironment({ config, surroundings, nodeSide }: ServeOptions): PodE
   return new PodEnvironment({ config, links, nft, events: new Events(log), clock, random });
 }
 
-function makeNodeSide(
+/** This node as a part of the cluster, with what of it can be asked how it is. */
+interface ClusterPart {
+  readonly nodeSide: NodeSide;
+  readonly routes: RouteReconciler;
+  readonly bird: Bird | undefined;
+}
+
+function makeClusterPart(
   { config, surroundings, nodeSide }: ServeOptions,
   { ipam, keeper }: Node,
   environment: PodEnvironment | undefined,
-): NodeSide | undefined {
+): ClusterPart | undefined {
   if (!nodeSide) return undefined;
   const { log, clock, random } = surroundings;
   const { kernel, network, peerPlan } = nodeSide;
@@ -157,13 +168,32 @@ function makeNodeSide(
   const { routing } = config;
   const routes = new RouteReconciler({ kernel, planner, routing, clock, random, events, onPodInterface });
   const settings = peerPlan && birdSettings(config, peerPlan);
-  const birds = settings ? [new Bird({ settings, clock, events: new BirdEvents(log) })] : [];
-  const keepers = [...(environment?.followers ?? []), routes, ...birds];
-  return new NodeSide({ config, surroundings, network, ipam, keepers });
+  const bird = settings && new Bird({ settings, clock, events: new BirdEvents(log) });
+  const keepers = [...(environment?.followers ?? []), routes, ...(bird ? [bird] : [])];
+  return { nodeSide: new NodeSide({ config, surroundings, network, ipam, keepers }), routes, bird };
+}
+
+interface OverviewParts {
+  readonly node: Node;
+  readonly environment: PodEnvironment | undefined;
+  readonly clusterPart: ClusterPart | undefined;
+}
+
+function overviewOf(config: Config, { node, environment, clusterPart }: OverviewParts): NodeOverview {
+  return {
+    nodeName: config.nodeName,
+    registered: clusterPart?.nodeSide.registered,
+    routing: config.routing,
+    routes: clusterPart?.routes.status(),
+    podMtuBytes: environment?.mtuBytes ?? USUAL_MTU_BYTES,
+    sessions: clusterPart?.bird?.status().sessions ?? [],
+    attachmentCount: node.records().length,
+    conditions: [...(clusterPart?.nodeSide.conditions() ?? []), ...(environment?.conditions() ?? [])],
+  };
 }
 
 /** What serves the pods of this node, and what looks after them. */
-interface Node extends ServedParts {
+interface Node extends Omit<ServedParts, 'overview'> {
   readonly records: () => readonly AttachmentRecord[];
   readonly keeper: AttachmentKeeper;
   readonly ipam: Peer;

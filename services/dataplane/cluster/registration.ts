@@ -5,6 +5,7 @@ import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { NodeNetwork, NodeNetworkState } from '../kernel/node-network.js';
+import type { RegisteredAddresses } from '../node-overview.js';
 import type { ClusterNode } from '../routing/cluster.js';
 import { tunnelMac } from '../routing/tunnel-mac.js';
 import type { Condition } from '../routing/wanted.js';
@@ -79,6 +80,11 @@ export class Registration implements KnownFollower {
     if (this.#known || !this.#registered) return;
     this.#registered = undefined;
     this.#work.ask();
+  }
+
+  /** What IPAM was told last; undefined: nothing yet, or it has forgotten. */
+  get registered(): RegisteredAddresses | undefined {
+    return this.#registered;
   }
 
   /** What an operator should know of it. */

@@ -2,12 +2,14 @@ import { forwardingKey, neighbourKey, type KnownNode } from './known-node.js';
 import { diffDevices } from './node-diff.js';
 import { stepKey } from './node-step.js';
 import { isRouteReached } from './reconcile-convergence.js';
-import type { Condition, WantedNode } from './wanted.js';
+import type { Condition, WantedNode, WantedTunnel } from './wanted.js';
 
 /** How far the node's kernel is what is wanted of it. */
 export interface NodeStatus {
   /** `waiting`: no complete view yet; `silent`: the kernel cannot be read; `reconciling`: something is not as wanted. */
   readonly state: 'waiting' | 'silent' | 'reconciling' | 'as-wanted';
+  /** What is wanted of them; none before the first complete view. */
+  readonly tunnels: readonly WantedTunnel[];
   /** Undefined before the first complete view. */
   readonly wanted: NodeCounts | undefined;
   /** Of what is wanted: what is there as wanted; undefined while that is not known. */

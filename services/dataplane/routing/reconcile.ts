@@ -125,6 +125,7 @@ export class RouteReconciler implements Follower {
     const state = !wanted ? 'waiting' : !known ? 'silent' : this.#isComplete ? 'as-wanted' : 'reconciling';
     return {
       state,
+      tunnels: wanted?.tunnels ?? [],
       wanted: wanted && countWanted(wanted),
       present: wanted && known && countPresent(wanted, known),
       conditions: this.#teller.conditions,

@@ -1,15 +1,18 @@
+import { NodeServiceService, type NodeServiceServer } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService, type PodServiceServer } from '@podwire/proto/podwire/dataplane/v1/pod';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Unary } from '@podwire/shared/rpc/unary';
 
 import type { GarbageCollector } from '../attachments/garbage.js';
 import type { Dataplane } from '../dataplane.js';
+import type { NodeOverview } from '../node-overview.js';
 import { attachPod } from './attach-pod.js';
 import { checkPod } from './check-pod.js';
 import type { CniParts } from './cni/del.js';
 import { cniService } from './cni/index.js';
 import { collectGarbage } from './collect-garbage.js';
 import { detachPod } from './detach-pod.js';
+import { getNodeStatus } from './get-node-status.js';
 import { listPods } from './list-pods.js';
 import { repairPod } from './repair-pod.js';
 
@@ -17,11 +20,13 @@ import { repairPod } from './repair-pod.js';
 export interface ServedParts extends CniParts {
   readonly dataplane: Dataplane;
   readonly garbage: GarbageCollector;
+  readonly overview: () => NodeOverview;
 }
 
 /** Every method that podwire-dataplane serves. */
 export function dataplaneServices(parts: ServedParts, unary: Unary): readonly RpcService[] {
-  const { dataplane, garbage } = parts;
+  const { dataplane, garbage, overview } = parts;
+  const node: NodeServiceServer = { getNodeStatus: unary(NodeServiceService.getNodeStatus, getNodeStatus(overview)) };
   const pods: PodServiceServer = {
     attachPod: unary(PodServiceService.attachPod, attachPod(dataplane)),
     detachPod: unary(PodServiceService.detachPod, detachPod(dataplane)),
@@ -32,6 +37,7 @@ export function dataplaneServices(parts: ServedParts, unary: Unary): readonly Rp
   };
   return [
     { name: 'podwire.dataplane.v1.PodService', definition: PodServiceService, implementation: pods },
+    { name: 'podwire.dataplane.v1.NodeService', definition: NodeServiceService, implementation: node },
     cniService(parts, unary),
   ];
 }
