@@ -9,6 +9,8 @@ import { makePod, removePod, type Pod } from '../../support/pods.js';
 import { run } from '../../support/programs.js';
 import { ROOT } from '../../support/root.js';
 import { Stack } from '../../support/stack.js';
+import { measureConvergence } from '../dataplane/convergence.js';
+import { measureRoutes } from '../dataplane/routes.js';
 import { median, type Figure } from '../figure.js';
 import { LightClient } from '../ipam/light-client.js';
 import { timed } from '../ipam/load.js';
@@ -161,8 +163,13 @@ async function measureStorms(caller: DataplaneCaller, report: Report): Promise<F
   ];
 }
 
-/** Wiring pods: one after the other beside what the kernel needs for it, and a node's worth of them at once. */
+/** Pods: one after the other beside what the kernel needs for it, and a node's worth of them at once. Then routes between nodes. */
 export async function measureDataplane(report: Report): Promise<Figure[]> {
+  const routes = [...(await measureRoutes(report)), ...(await measureConvergence(report))];
+  return [...(await measurePods(report)), ...routes];
+}
+
+async function measurePods(report: Report): Promise<Figure[]> {
   const stack = new Stack();
   try {
     await stack.start('ipam', 'dataplane');
