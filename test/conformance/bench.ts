@@ -106,8 +106,8 @@ export class Bench {
     const env = this.#environment(verb, call);
     const stdin = call.stdin ?? JSON.stringify(this.configuration(call));
     if (verb === 'ADD' && call.stdin === undefined && this.occasion.subject.isResident) {
-      const { killAfterMs: _killed, ...owed } = call;
-      this.#called.set(`${env.CNI_CONTAINERID} ${env.CNI_IFNAME}`, owed);
+      const owed = { ...call, killAfterMs: PATIENCE_MS };
+      this.#called.set(`${env.CNI_CONTAINERID ?? ''} ${env.CNI_IFNAME ?? ''}`, owed);
     }
     const outcome = await execute({ command: [...enter, program], env, stdin, killAfterMs });
     this.#note(outcome);
@@ -155,7 +155,7 @@ export class Bench {
 
   expectSuccess(what: string, { exitCode, signal, stdout, stderr }: Outcome): void {
     if (exitCode === 0) {
-      if (what !== 'ADD' && what !== 'VERSION') this.require(stdout === '', `${what} wrote to standard output`);
+      if (!/^(ADD|VERSION)/.test(what)) this.require(stdout === '', `${what} wrote to standard output`);
       return;
     }
     if (signal !== null) return;
@@ -170,7 +170,10 @@ export class Bench {
     { codes = [], names = [] }: { codes?: readonly number[]; names?: readonly string[] } = {},
   ): void {
     if (outcome.signal !== null) return;
-    if (outcome.exitCode === 0) return this.fault(`${what} succeeded`);
+    if (outcome.exitCode === 0) {
+      this.fault(`${what} succeeded`);
+      return;
+    }
     for (const fault of errorDocumentFaults(outcome.stdout)) this.fault(`${what}: ${fault}`);
     const said = readErrorDocument(outcome.stdout);
     if (said === undefined) return;
@@ -199,7 +202,10 @@ export class Bench {
     for (;;) {
       const left = added(before, await this.holdings());
       if (left.length === 0) return;
-      if (performance.now() > endMs) return this.fault(`${what} left: ${left.slice(0, 8).join('; ')}`);
+      if (performance.now() > endMs) {
+        this.fault(`${what} left: ${left.slice(0, 8).join('; ')}`);
+        return;
+      }
       await sleep(100);
     }
   }

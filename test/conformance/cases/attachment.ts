@@ -71,7 +71,7 @@ function failureKeepsNoAddress(): Case {
   return {
     id: 'add.failed.keeps-nothing',
     section: '4 Delegated plugins',
-    level: 'MUST',
+    level: 'SHOULD',
     title: 'ADD that fails keeps no address, link or route',
     ask: async (bench) => {
       const version = newest(bench);

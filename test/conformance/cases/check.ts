@@ -51,7 +51,7 @@ function damageCase({ id, title, done }: Damage): Case {
   return {
     id: `check.lost.${id}`,
     section: SECTION,
-    level: 'MUST',
+    level: 'SHOULD',
     title,
     ask: async (bench) => {
       const version = newest(bench, '0.4.0');
@@ -84,7 +84,7 @@ function ofNothing(): Case {
   return {
     id: 'check.deleted',
     section: SECTION,
-    level: 'MUST',
+    level: 'SHOULD',
     title: 'CHECK fails after DEL',
     ask: async (bench) => {
       const version = newest(bench, '0.4.0');

@@ -60,7 +60,7 @@ const FAULTS: readonly Fault[] = [
 export function configurationCases({ subject }: Occasion): readonly Case[] {
   return [
     ...FAULTS.map(refusal),
-    ...(subject.kind === 'interface' ? [unknownIpam()] : []),
+    ...(subject.kind === 'interface' ? [unknownIpam(), unknownIpamKeepsNothing()] : []),
     errorVersion(),
     unknownKeys(),
   ];
@@ -87,7 +87,22 @@ function unknownIpam(): Case {
     id: 'config.ipam.unknown',
     section: '4 Delegated plugins',
     level: 'MUST',
-    title: 'ADD with an IPAM plugin that is not there fails, and leaves nothing',
+    title: 'ADD with an IPAM plugin that is not there fails',
+    ask: async (bench) => {
+      if (bench.occasion.subject.template.ipam === undefined) bench.notApplicable('the plugin has no IPAM');
+      const config = { ipam: { type: 'conformance-nowhere' } };
+      bench.expectError('ADD', await bench.call('ADD', { pod: bench.pod(), version: newest(bench), config }));
+    },
+  };
+}
+
+/** The runtime's DEL cannot succeed either where the IPAM plugin is not there. */
+function unknownIpamKeepsNothing(): Case {
+  return {
+    id: 'config.ipam.unknown-keeps-nothing',
+    section: '2 ADD',
+    level: 'ADVICE',
+    title: 'ADD with an IPAM plugin that is not there leaves nothing, before any DEL',
     ask: async (bench) => {
       if (bench.occasion.subject.template.ipam === undefined) bench.notApplicable('the plugin has no IPAM');
       const version = newest(bench);
@@ -108,7 +123,7 @@ function errorVersion(): Case {
   return {
     id: 'error.version',
     section: '5 Error',
-    level: 'MUST',
+    level: 'SHOULD',
     title: 'an error document tells the cniVersion of the configuration',
     ask: async (bench) => {
       const version = newest(bench);

@@ -12,7 +12,7 @@ export function expectKernelAgrees(bench: Bench, pod: Pod, result: Result): void
     if (isPods) {
       bench.require(
         entry.sandbox === pod.namespace.path,
-        `interfaces[${index}].sandbox is ${entry.sandbox ?? ''} and CNI_NETNS is ${pod.namespace.path}`,
+        `interfaces[${index}].sandbox is ${entry.sandbox} and CNI_NETNS is ${pod.namespace.path}`,
       );
     }
     expectLinkAgrees(bench, { entry, index, link: (isPods ? inPod : onNode).find(({ name }) => name === entry.name) });
@@ -35,7 +35,8 @@ function expectLinkAgrees(bench: Bench, { entry, index, link }: LinkComparison):
   const path = `interfaces[${index}]`;
   if (link === undefined) {
     const where = entry.sandbox === undefined ? 'on the node' : 'in the container';
-    return bench.fault(`${path}: there is no ${entry.name} ${where}`);
+    bench.fault(`${path}: there is no ${entry.name} ${where}`);
+    return;
   }
   bench.require(
     entry.mac === undefined || entry.mac === link.mac,
@@ -65,10 +66,10 @@ function expectAddressesAgree(bench: Bench, { result, inPod, onNode }: AddressCo
 
 /** The interface that was asked for is there, up, and of the result, where its form can say so. */
 export function expectInterfaceMade(bench: Bench, pod: Pod, result: Result): void {
-  const { interfaceName } = bench.occasion.subject;
+  const { interfaceName, makesInterface } = bench.occasion.subject;
   const link = pod.namespace.link(interfaceName);
   bench.require(link?.isUp === true, `${interfaceName} is not there and up in the container`);
-  if (result.interfaces.length === 0) return;
+  if (result.interfaces.length === 0 || !makesInterface) return;
   const named = result.interfaces.some(({ name, sandbox }) => name === interfaceName && sandbox === pod.namespace.path);
   bench.require(named, `no entry of interfaces is ${interfaceName} with the container's namespace`);
 }

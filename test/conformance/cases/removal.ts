@@ -60,7 +60,7 @@ function withNetns(id: string, { title, value }: { title: string; value: string 
   return {
     id: `del.netns.${id}`,
     section: SECTION,
-    level: 'MUST',
+    level: 'SHOULD',
     title,
     ask: async (bench) => {
       const version = newest(bench);

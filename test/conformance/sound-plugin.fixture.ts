@@ -1,0 +1,41 @@
+// Runs the kit against the plugin beside this file, which keeps every rule but the one that it is told to break.
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import type { Verdict } from './case.js';
+import { judge, type Trial } from './judge.js';
+import { subjectOf } from './subject.js';
+
+export interface Broken {
+  /** The rule that is broken; none where it is empty. */
+  readonly flaw: string;
+  readonly versions?: readonly string[];
+  readonly only: readonly string[];
+  readonly trial?: Partial<Trial>;
+}
+
+export async function judgeBroken({
+  flaw,
+  versions = ['1.1.0'],
+  only,
+  trial = {},
+}: Broken): Promise<readonly Verdict[]> {
+  const folder = mkdtempSync(join(tmpdir(), 'conformance-sound-'));
+  const program = join(folder, 'sound');
+  const source = join(import.meta.dirname, 'sound-plugin.fixture.py');
+  writeFileSync(program, `#!/bin/sh\nexec python3 '${source}' '${flaw}' ${versions.join(' ')}\n`);
+  chmodSync(program, 0o755);
+  const template = { type: 'sound', leases: '{leases}', ipam: { type: 'own' } };
+  const subject = subjectOf({ name: 'sound', kind: 'interface', binDir: folder, program, template });
+  try {
+    return await judge({ subject, only, pid: process.pid, seed: 7, kills: 4, pods: 12, parallel: 4, ...trial });
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+/** IDs of what was not passed although it applies. */
+export function failed(verdicts: readonly Verdict[]): readonly string[] {
+  return verdicts.flatMap(({ id, status }) => (status === 'fail' || status === 'error' ? [id] : [])).sort();
+}
