@@ -6,9 +6,8 @@ import { Worker } from 'node:worker_threads';
 
 import { describe, expect, it } from 'vitest';
 
-import { ADDON_FOLDER, makePod, run } from './ip.fixture.js';
+import { ADDON_FOLDER, FILTER, makePod, run } from './ip.fixture.js';
 
-const FILTER = '{ family: 0, index: 0, table: 0, protocol: 0, proxy: false }';
 const LOAD = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});`;
 
 /** Runs JavaScript in a process of its own; `binding` is the compiled addon. */

@@ -7,7 +7,7 @@ import { setTimeout } from 'node:timers/promises';
 
 import { expect, it } from 'vitest';
 
-import { ADDON_FOLDER, codes, makePod, open, vethPair } from './ip.fixture.js';
+import { ADDON_FOLDER, codes, FILTER, makePod, open, vethPair } from './ip.fixture.js';
 
 it('the sockets read lists again that changed, tell of lost notifications and leave nothing, under sanitizers', () => {
   const make = ['-C', join(ADDON_FOLDER, 'test'), '-j', String(availableParallelism()), 'sockets'];
@@ -17,14 +17,13 @@ it('the sockets read lists again that changed, tell of lost notifications and le
 }, 600_000);
 
 const STABLE = 150;
-const FILTER = { family: 0, index: 0, table: 0, protocol: 0, proxy: false };
 
 /** Lists links until one list is refused; each datagram of a list arrives late, so that there is time for changes. */
 function listSlowly(path: string): ChildProcessWithoutNullStreams {
   const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
     binding.openNamespace(${JSON.stringify(path)}).then(async (pod) => {
       for (;;) {
-        const names = (await pod.dumpLinks(${JSON.stringify(FILTER)})).map(({ name }) => name);
+        const names = (await pod.dumpLinks(${FILTER})).map(({ name }) => name);
         console.log(JSON.stringify({ names }));
       }
     }).catch((error) => console.log(JSON.stringify({ error })));`;

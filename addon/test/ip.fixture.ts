@@ -4,6 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { afterEach } from 'vitest';
 
 import { openNamespace, type Namespace, type Outcome, type VethAdd } from '../lib/index.js';
+import type { NativeDumpFilter } from '../lib/native.js';
 
 /** The package's folder, where the compiled addon is found. */
 export const ADDON_FOLDER = fileURLToPath(new URL('..', import.meta.url));
@@ -17,6 +18,18 @@ const MARK = process.pid.toString(36);
 export const [link0, link1, link2] = [`t${MARK}n0`, `t${MARK}n1`, `t${MARK}n2`];
 /** Never there. */
 export const noLink = `t${MARK}none`;
+
+/** Everything, in the shape of the compiled addon's lists; as source text for processes and threads of their own. */
+const EVERYTHING: NativeDumpFilter = {
+  family: 0,
+  index: 0,
+  table: 0,
+  destination: null,
+  prefixLengthBits: 0,
+  protocol: 0,
+  proxy: false,
+};
+export const FILTER = JSON.stringify(EVERYTHING);
 
 let count = 0;
 const podNames: string[] = [];

@@ -19,7 +19,7 @@ struct ConntrackEntry {
   std::vector<OtherAttribute> identity;
 };
 
-/** Entries with an address in one place; the kernel compares it (since 5.8). */
+/** Entries with an address in one place, which the kernel compares (since 5.8); of IPv6 all entries, as it compares wrongly. */
 struct ConntrackFilter {
   enum class Place { kOriginalSource, kOriginalDestination, kReplySource };
   IpAddress address;

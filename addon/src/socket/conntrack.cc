@@ -3,6 +3,7 @@
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netfilter/nfnetlink_conntrack.h>
 #include <linux/netlink.h>
+#include <sys/socket.h>
 
 #include <cerrno>
 
@@ -49,6 +50,8 @@ Result<uint32_t> delete_entries(Socket& socket, const IpAddress& address) {
       if (reply.error && reply.error->number != ENOENT) return *reply.error;
       deleted += reply.error ? 0 : 1;
     }
+    // All of them were listed, as the kernel compares IPv4 addresses alone.
+    if (address.family == AF_INET6) break;
   }
   return deleted;
 }
