@@ -3,7 +3,10 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Limits } from './clients/clients.js';
 import type { DataplaneUpkeep, IpamUpkeep } from './clients/upkeep.js';
+import { callDelegate } from './delegate/ipam-plugin.js';
+import type { Delegate } from './delegate/share.js';
 import type { Journal } from './journal/journal.js';
+import type { NodeRequest } from './request.js';
 
 export interface ReadinessOptions {
   readonly upkeep: { readonly ipam: IpamUpkeep; readonly dataplane: DataplaneUpkeep };
@@ -28,9 +31,9 @@ export class Readiness {
   }
 
   /** @throws Failure NOT_READY or PODS_AT_RISK with every reason */
-  async require(network: string): Promise<void> {
+  async require(request: NodeRequest): Promise<void> {
     const { journal } = this.#options;
-    const reasons = await this.#ask(network);
+    const reasons = await this.#ask(request);
     const { fault } = journal;
     if (fault !== undefined) {
       const all = [`${fault}; a restart of the node would leak what it holds`, ...reasons];
@@ -40,28 +43,40 @@ export class Readiness {
   }
 
   /** Why an ADD would fail; asked anew when the last answer is older than a second. */
-  #ask(network: string): Promise<string[]> {
+  #ask(request: NodeRequest): Promise<string[]> {
     const nowMs = this.#options.clock.nowMs();
     for (const [key, { atMs }] of this.#asked) if (nowMs - atMs >= CACHED_MS) this.#asked.delete(key);
-    const fresh = this.#asked.get(network);
+    const key = JSON.stringify([request.share, request.network]);
+    const fresh = this.#asked.get(key);
     if (fresh) return fresh.reasons;
-    const reasons = this.#probe(network);
-    this.#asked.set(network, { atMs: nowMs, reasons });
+    const reasons = this.#probe(request);
+    this.#asked.set(key, { atMs: nowMs, reasons });
     return reasons;
   }
 
-  async #probe(network: string): Promise<string[]> {
+  /** Only those are asked whose work it would be. */
+  async #probe({ network, share }: NodeRequest): Promise<string[]> {
     const { upkeep, nodeName, clock } = this.#options;
     const limits: Limits = { deadlineMs: clock.nowMs() + PROBE_TIMEOUT_MS, signal: new AbortController().signal };
-    const found = await Promise.all([
+    const askIpam = () => [
       reasonOf('podwire-ipam', async () => servingReason('podwire-ipam', await upkeep.ipam.isServing(limits))),
       reasonOf('podwire-ipam', async () => {
         const refusal = await upkeep.ipam.refusalOf({ nodeName, network }, limits);
         return refusal === undefined ? undefined : `podwire-ipam has no address for a pod: ${refusal}`;
       }),
+    ];
+    const askDelegate = (delegate: Delegate) =>
+      reasonOf(`IPAM plugin ${delegate.type}`, async () => {
+        await callDelegate(delegate, 'STATUS', { clock, limits });
+        return undefined;
+      });
+    const askDataplane = () =>
       reasonOf('podwire-dataplane', async () =>
         servingReason('podwire-dataplane', await upkeep.dataplane.isServing(limits)),
-      ),
+      );
+    const found = await Promise.all([
+      ...(share.kind === 'wire' ? [askDelegate(share.delegate)] : askIpam()),
+      ...(share.kind === 'addresses' ? [] : [askDataplane()]),
     ]);
     return [...new Set(found.flatMap((reason) => reason ?? []))];
   }

@@ -16,6 +16,7 @@ import {
   type Variables,
 } from './cni/environment.js';
 import { wishOf, type Wish } from './cni/wish.js';
+import { shareOf, type Share } from './delegate/share.js';
 
 /** A CNI command as the container runtime sent it. */
 export interface CniRequest {
@@ -40,6 +41,8 @@ export interface AttachmentRequest<Config extends NetworkConfig = NetworkConfig>
   /** The Kubernetes pod, where the runtime names one. */
   readonly pod: Pod | undefined;
   readonly config: Config;
+  /** What of the pod's network is to be done here. */
+  readonly share: Share;
 }
 
 export interface PodRequest extends AttachmentRequest<AttachConfig> {
@@ -47,47 +50,48 @@ export interface PodRequest extends AttachmentRequest<AttachConfig> {
   readonly netns: string;
   /** What the pod is to get of all that was asked for. */
   readonly wish: Wish;
+  /** The whole network configuration, a JSON object, for keys that one share alone has. */
+  readonly configuration: string;
+}
+
+/** What a command about the node is about. */
+export interface NodeRequest {
+  /** Name of the network. */
+  readonly network: string;
+  readonly share: Share;
 }
 
 /** Checks all of a request that works inside a pod. @throws Failure that lists all faults of environment and configuration */
 export function readPodRequest(command: 'ADD' | 'CHECK', request: CniRequest): PodRequest {
-  const { plugin, variables, configuration } = request;
-  if (IPAM_PLUGINS.some((name) => name === plugin)) throw notForOthers();
+  const { variables, configuration } = request;
   const [{ netns, pod, asked, ...container }, config] = readBoth(
     () => readPodEnvironment(command, variables),
     () => readAttachConfig(command, configuration),
   );
   const wish = wishOf(config.requested, asked);
-  return { attachment: { network: config.name, ...container }, netns, pod, config, wish };
-}
-
-/** The shim's names where another plugin runs it for its addresses alone. */
-const IPAM_PLUGINS = ['podwire-ipam', 'calico-ipam'] as const;
-
-/** DEL is not refused so: what another plugin could not begin must not keep its pod from being deleted. */
-function notForOthers(): Failure {
-  const reason = 'serves the plugin podwire alone in this release; set the type of the plugin above it to podwire';
-  return violationsFailure('INVALID_CONFIG', 'network configuration refused', [
-    { field: 'ipam.type', reason: `is ${IPAM_PLUGINS[0]}, which ${reason}` },
-  ]);
+  const share = shareOf(request, config.otherIpam);
+  return { attachment: { network: config.name, ...container }, netns, pod, config, wish, share, configuration };
 }
 
 /** Checks all of a DEL. @throws Failure that lists all faults of environment and configuration */
-export function readDelRequest({ variables, configuration }: CniRequest): AttachmentRequest {
+export function readDelRequest(request: CniRequest): AttachmentRequest {
+  const { variables, configuration } = request;
   const [{ pod, containerId, interfaceName }, config] = readBoth(
     () => readContainerEnvironment('DEL', variables),
     () => readNetworkConfig(configuration),
   );
-  return { attachment: { network: config.name, containerId, interfaceName }, pod, config };
+  const share = shareOf(request, config.otherIpam);
+  return { attachment: { network: config.name, containerId, interfaceName }, pod, config, share };
 }
 
 /** Checks all of a command about the node, beside the keys of its own. @throws Failure that lists all faults */
-export function readNodeRequest(command: 'GC' | 'STATUS', { variables, configuration }: CniRequest): NetworkConfig {
+export function readNodeRequest(command: 'GC' | 'STATUS', request: CniRequest): NodeRequest {
+  const { variables, configuration } = request;
   const [, config] = readBoth(
     () => checkNodeEnvironment(command, variables),
     () => readNodeConfig(command, configuration),
   );
-  return config;
+  return { network: config.name, share: shareOf(request, config.otherIpam) };
 }
 
 function readBoth<First, Second>(readFirst: () => First, readSecond: () => Second): [First, Second] {

@@ -58,7 +58,6 @@ describe('ADD is refused before anything is asked of a service', () => {
     ['a configuration that is not JSON', 6, { text: '{"name":' }, /JSON object/],
     ['a list for a configuration', 6, { text: '[]' }, /JSON object/],
     ['null for a configuration', 6, { text: 'null' }, /JSON object/],
-    ['another plugin above podwire-ipam', 7, { rest: { plugin: 'podwire-ipam' } }, /ipam\.type is podwire-ipam, which/],
     ['an unknown cniVersion', 1, { config: { cniVersion: '1.2.0' } }, /"1\.2\.0".*0\.1\.0, .*1\.1\.0/],
     ['a cniVersion that is no text', 1, { config: { cniVersion: 1 } }, /cniVersion is 1;/],
     ['no network name', 7, { config: { name: undefined } }, /name is missing/],
@@ -70,7 +69,13 @@ describe('ADD is refused before anything is asked of a service', () => {
     ['an MTU that is text', 7, { config: { mtu: '1500' } }, /mtu is no whole number/],
     ['a broken MTU', 7, { config: { mtu: 1500.5 } }, /mtu is no whole number/],
     ['a bad node name', 7, { config: { nodename: 'Node_1' } }, /nodename is no name of a Kubernetes node/],
-    ['another IPAM', 7, { config: { ipam: { type: 'host-local' } } }, /ipam\.type is not podwire-ipam/],
+    [
+      'an IPAM plugin in a folder',
+      7,
+      { config: { ipam: { type: '../x' } } },
+      /ipam\.type is no name of an IPAM plugin/,
+    ],
+    ['itself as IPAM plugin', 7, { config: { ipam: { type: 'podwire' } } }, /ipam\.type is no IPAM plugin/],
     ['an IPAM that is no object', 7, { config: { ipam: 'podwire-ipam' } }, /ipam is no object/],
     [
       'a flag that is text',

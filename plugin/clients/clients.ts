@@ -36,7 +36,8 @@ export interface AllocationRequest {
   readonly attachment: Attachment;
   readonly nodeName: string;
   readonly pod: Pod | undefined;
-  readonly netns: NetnsIdentity;
+  /** Undefined where the addresses are not for a namespace. */
+  readonly netns: NetnsIdentity | undefined;
   /** The families wanted; empty means those of the addresses, and IPv4 where there are none. */
   readonly families: readonly Family[];
   /** Pools to take from, by name or CIDR; empty leaves them to IPAM. */
@@ -49,6 +50,10 @@ export interface Allocation {
   readonly endpoint: Endpoint;
   /** Whether it was there before: from an earlier ADD, or from an attempt of this one whose answer was lost. */
   readonly alreadyAllocated: boolean;
+  /** Names of the pools that the addresses are of, in their order; empty where IPAM did not give them. */
+  readonly poolNames: readonly string[];
+  /** DNS settings for the result, where whoever gave the addresses has some. */
+  readonly dns?: unknown;
 }
 
 /** podwire-ipam. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED or the signal's reason. */
@@ -59,6 +64,8 @@ export interface Ipam {
   release(attachment: Attachment, limits: Limits): Promise<void>;
   /** @returns undefined when the attachment holds nothing */
   getEndpoint(attachment: Attachment, limits: Limits): Promise<Endpoint | undefined>;
+  /** The range of a pool, as CIDR. */
+  poolCidr(name: string, limits: Limits): Promise<string>;
 }
 
 /** The wanted state of one attachment in the kernel. */

@@ -10,6 +10,7 @@ import {
   AddressServiceService,
   type AddressRelease,
 } from '@podwire/proto/podwire/ipam/v1/address';
+import { Pool, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
 import { attachmentFaults, formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
@@ -26,6 +27,7 @@ export type Method =
   | 'Allocate'
   | 'Release'
   | 'GetEndpoint'
+  | 'GetPool'
   | 'ReleaseAddresses'
   | 'ExplainAllocation'
   | 'ListEndpoints'
@@ -178,6 +180,16 @@ export class FakeIpam {
         name: 'podwire.ipam.v1.EndpointService',
         definition: EndpointServiceService,
         implementation: { listEndpoints: unary(listEndpoints, list) },
+      },
+      {
+        name: 'podwire.ipam.v1.PoolService',
+        definition: PoolServiceService,
+        implementation: {
+          getPool: unary(
+            PoolServiceService.getPool,
+            script.play('GetPool', ({ name }) => ({ pool: Pool.create({ name, cidr: '10.65.0.0/26' }) })),
+          ),
+        },
       },
     ];
   }

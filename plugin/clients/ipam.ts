@@ -1,5 +1,6 @@
 import { AddressServiceService, IpFamily, type AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
 import type { Endpoint as EndpointMessage, EndpointAddress } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
@@ -27,8 +28,9 @@ export function ipamClient(options: PeerOptions): Ipam {
         addresses: [...request.addresses],
       };
       const response = await peer.call(allocate, message, limits);
-      const endpoint = endpointOf(peer.required(response.endpoint, 'an endpoint'));
-      return { endpoint, alreadyAllocated: response.alreadyAllocated };
+      const endpoint = peer.required(response.endpoint, 'an endpoint');
+      const poolNames = endpoint.addresses.map(({ poolName }) => poolName);
+      return { endpoint: endpointOf(endpoint), alreadyAllocated: response.alreadyAllocated, poolNames };
     },
 
     async release(attachment, limits) {
@@ -43,6 +45,11 @@ export function ipamClient(options: PeerOptions): Ipam {
         if (failure instanceof Failure && failure.code === 'ENDPOINT_NOT_FOUND') return undefined;
         throw failure;
       }
+    },
+
+    async poolCidr(name, limits) {
+      const { pool } = await peer.call(PoolServiceService.getPool, { name }, limits);
+      return peer.required(pool, 'a pool').cidr;
     },
   };
 }

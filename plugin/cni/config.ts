@@ -13,6 +13,8 @@ export interface NetworkConfig {
   readonly cniVersion: CniVersion;
   /** Name of the network. */
   readonly name: string;
+  /** The IPAM plugin, where it is not Podwire's own. */
+  readonly otherIpam: string | undefined;
 }
 
 /** The keys that matter where a pod is wired or looked at. */
@@ -40,7 +42,18 @@ const PLUGIN_TYPE = 'podwire';
 const IPAM_TYPE = 'podwire-ipam';
 
 /** Names of Podwire's own IPAM; the second is in configurations that were written for Calico. */
-const IPAM_TYPES = [IPAM_TYPE, 'calico-ipam'] as const;
+const IPAM_TYPES: readonly string[] = [IPAM_TYPE, 'calico-ipam'];
+
+/** Names of plugins that make interfaces: as IPAM plugin, Podwire would run itself for ever. */
+const MAIN_TYPES: readonly string[] = [PLUGIN_TYPE, 'calico'];
+
+/** The name of a program, without a way to leave its directory. */
+const IPAM_NAME = z
+  .string({ error: 'is no text' })
+  .regex(/^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}$/, 'is no name of an IPAM plugin')
+  .refine((type) => !MAIN_TYPES.includes(type), { error: `is no IPAM plugin; set it to ${IPAM_TYPE}` });
+
+const IPAM_TYPE_ALONE = z.object({ type: IPAM_NAME });
 
 /** As many as the kernel makes. */
 const MAX_QUEUES_COUNT = 4096;
@@ -74,11 +87,7 @@ const ATTACH = NETWORK.extend({
   ipam: z
     .object(
       {
-        type: z
-          .enum(IPAM_TYPES, {
-            error: `is not ${IPAM_TYPE}; this release does not delegate to other IPAM plugins`,
-          })
-          .optional(),
+        type: IPAM_NAME.optional(),
         ...IPAM_KEYS,
       },
       { error: 'is no object' },
@@ -105,7 +114,7 @@ const ATTACH = NETWORK.extend({
  */
 export function readNetworkConfig(text: string): NetworkConfig {
   const { cniVersion, keys } = readKeys(text);
-  return { cniVersion, name: check(NETWORK, keys).name };
+  return { cniVersion, name: check(NETWORK, keys).name, otherIpam: otherIpamOf(keys) };
 }
 
 /**
@@ -115,7 +124,7 @@ export function readNetworkConfig(text: string): NetworkConfig {
 export function readNodeConfig(command: 'GC' | 'STATUS', text: string): NetworkConfig {
   const { cniVersion, keys } = readKeys(text);
   requireCommand(command, cniVersion);
-  return { cniVersion, name: check(NETWORK, keys).name };
+  return { cniVersion, name: check(NETWORK, keys).name, otherIpam: otherIpamOf(keys) };
 }
 
 /**
@@ -132,6 +141,7 @@ export function readAttachConfig(command: 'ADD' | 'CHECK', text: string): Attach
   return {
     cniVersion,
     name: config.name,
+    otherIpam: otherIpamOf(keys),
     mtuBytes: config.mtu,
     nodeName: nodeName === '' ? undefined : nodeName,
     queueCount: config.num_queues,
@@ -149,6 +159,12 @@ export function statedVersion(text: string): string | undefined {
 }
 
 type Keys = Readonly<Record<string, unknown>>;
+
+/** A type that is none is refused by ADD; to the rest it is Podwire's own, as nobody else can have given addresses. */
+function otherIpamOf({ ipam }: Keys): string | undefined {
+  const type = IPAM_TYPE_ALONE.safeParse(ipam).data?.type;
+  return type === undefined || IPAM_TYPES.includes(type) ? undefined : type;
+}
 
 function readKeys(text: string): { readonly cniVersion: CniVersion; readonly keys: Keys } {
   const keys = parseObject(text);

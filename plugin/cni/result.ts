@@ -8,6 +8,8 @@ export interface Added {
   readonly podInterface: AddedInterface;
   /** The pod's addresses as CIDRs of full length. */
   readonly addresses: readonly string[];
+  /** DNS settings that came with the addresses. */
+  readonly dns?: unknown;
   /** What the plugins before this one in the chain answered. */
   readonly prevResult: Result | undefined;
 }
@@ -33,12 +35,14 @@ const NOTHING_BEFORE: Result = { interfaces: [], ips: [], routes: [], rest: {} }
  * interface alone, so a chained plugin that used it elsewhere would make a route to nowhere. Those that follow in practice
  * (`portmap`, `bandwidth`, `tuning`, `firewall`) look at interfaces and addresses only.
  */
-export function addResult({ cniVersion, hostInterface, podInterface, addresses, prevResult = NOTHING_BEFORE }: Added) {
+export function addResult({ prevResult = NOTHING_BEFORE, ...added }: Added) {
+  const { cniVersion, hostInterface, podInterface, addresses, dns } = added;
   const { interfaces, ips } = prevResult;
   const podInterfaceIndex = interfaces.length + 1;
   const result: Result = {
     ...prevResult,
     interfaces: [...interfaces, known(hostInterface, cniVersion), known(podInterface, cniVersion)],
+    rest: dns === undefined ? prevResult.rest : { ...prevResult.rest, dns },
     ips: [...ips, ...addresses.map((address) => ({ interface: podInterfaceIndex, address }))],
   };
   return writeResult(result, cniVersion);

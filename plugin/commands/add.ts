@@ -1,5 +1,7 @@
 import type { Interface } from '../clients/clients.js';
 import { addResult } from '../cni/result.js';
+import { addAddresses } from '../delegate/add-addresses.js';
+import { delegateOf } from '../delegate/share.js';
 import type { PodRequest } from '../request.js';
 import { finishEarlier } from './settle-entry.js';
 import type { CommandTools } from './tools.js';
@@ -16,6 +18,7 @@ import { obtainEndpoint, wantedPod } from './wanted-pod.js';
 export async function add(request: PodRequest, tools: CommandTools): Promise<object> {
   const { attachment, config } = request;
   const { dataplane, limits } = tools;
+  if (request.share.kind === 'addresses') return addAddresses(request, tools);
   noteWithoutEffect(request, tools);
   tools.netns.identify(request.netns);
 
@@ -23,7 +26,7 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
 
   let progress: Progress = { reached: 'allocating' };
   try {
-    const { endpoint, alreadyAllocated } = await obtainEndpoint(request, tools);
+    const { endpoint, alreadyAllocated, dns } = await obtainEndpoint(request, tools);
     const held = alreadyAllocated && (await dataplane.isAttached(attachment, limits));
 
     progress = { reached: 'attaching', held, allocation: endpoint.held };
@@ -37,9 +40,10 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
       hostInterface: describe(wire.hostInterface),
       podInterface: { ...describe(wire.podInterface), sandbox: request.netns },
       addresses: endpoint.addresses,
+      dns,
     });
   } catch (error) {
-    throw await undo({ attachment, progress, error }, tools);
+    throw await undo({ attachment, delegate: delegateOf(request.share), progress, error }, tools);
   }
 }
 

@@ -2,6 +2,9 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Difference, Endpoint } from '../clients/clients.js';
 import type { Result } from '../cni/result-form.js';
+import { answeredEndpoint } from '../delegate/delegated-endpoint.js';
+import { callDelegate } from '../delegate/ipam-plugin.js';
+import { addressesDifference } from '../delegate/check-addresses.js';
 import type { PodRequest } from '../request.js';
 import type { CommandTools } from './tools.js';
 import { endpointWithoutIpam, wantedPod } from './wanted-pod.js';
@@ -12,7 +15,10 @@ import { endpointWithoutIpam, wantedPod } from './wanted-pod.js';
  */
 export async function check(request: PodRequest, tools: CommandTools): Promise<undefined> {
   tools.netns.identify(request.netns);
-  const difference = await firstDifference(request, tools);
+  const difference =
+    request.share.kind === 'addresses'
+      ? await addressesDifference(request, tools)
+      : await firstDifference(request, tools);
   if (!difference) return;
   const { object, wanted, actual } = difference;
   const { interfaceName, containerId } = request.attachment;
@@ -25,7 +31,7 @@ export async function check(request: PodRequest, tools: CommandTools): Promise<u
 
 async function firstDifference(request: PodRequest, tools: CommandTools): Promise<Difference | undefined> {
   const { attachment, config } = request;
-  const endpoint = endpointWithoutIpam(request) ?? (await tools.ipam.getEndpoint(attachment, tools.limits));
+  const endpoint = endpointWithoutIpam(request) ?? (await recordedEndpoint(request, tools));
   if (!endpoint) return { object: "IPAM's endpoint", wanted: 'present', actual: 'missing' };
 
   const answered = answeredInterface(request);
@@ -40,6 +46,17 @@ async function firstDifference(request: PodRequest, tools: CommandTools): Promis
     ...(answered.mac !== undefined && { macAddress: answered.mac }),
   };
   return tools.dataplane.checkPod(wanted, tools.limits);
+}
+
+/** What whoever gave the addresses has recorded. Another IPAM plugin does not tell, but checks the result by itself. */
+async function recordedEndpoint(
+  request: PodRequest,
+  { ipam, clock, limits }: CommandTools,
+): Promise<Endpoint | undefined> {
+  const { attachment, share, config } = request;
+  if (share.kind !== 'wire') return ipam.getEndpoint(attachment, limits);
+  await callDelegate(share.delegate, 'CHECK', { clock, limits });
+  return answeredEndpoint(attachment, config.prevResult);
 }
 
 /** The pod's interface as the result has it: by its name, and inside a container. */

@@ -1,3 +1,4 @@
+import { delegateOf } from '../delegate/share.js';
 import type { AttachmentRequest } from '../request.js';
 import { settle } from './settle.js';
 import type { CommandTools } from './tools.js';
@@ -9,14 +10,17 @@ import type { CommandTools } from './tools.js';
  * answer, and done later. Lenient, as the specification asks: without a namespace, an interface or an allocation there is less to
  * do. Idempotent. It goes on when the runtime no longer waits for it.
  */
-export async function del({ attachment }: AttachmentRequest, tools: CommandTools): Promise<undefined> {
+export async function del({ attachment, share }: AttachmentRequest, tools: CommandTools): Promise<undefined> {
   const { journal, knownAllocations, clock, limits, delServiceTimeoutMs } = tools;
   const { signal } = new AbortController();
   const limitsOf = () => ({ deadlineMs: Math.min(limits.deadlineMs, clock.nowMs() + delServiceTimeoutMs), signal });
-  const unsettled = await settle({ attachment, todo: 'detach-and-release', held: undefined }, tools, { limitsOf });
+  const delegate = delegateOf(share);
+  const todo = share.kind === 'addresses' ? 'release' : 'detach-and-release';
+  const unsettled = await settle({ attachment, todo, held: undefined, delegate }, tools, { limitsOf });
   if (unsettled) {
-    const { todo, failure } = unsettled;
-    await journal.add({ attachment, todo, held: knownAllocations.of(attachment), reason: failure.message });
+    const { todo: left, failure } = unsettled;
+    const held = knownAllocations.of(attachment);
+    await journal.add({ attachment, todo: left, held, delegate, reason: failure.message });
   } else {
     await journal.done(attachment);
   }

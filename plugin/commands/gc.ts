@@ -2,6 +2,9 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { NodeEndpoint } from '../clients/upkeep.js';
+import { isGatewayHolder } from '../delegate/gateway.js';
+import { callDelegate } from '../delegate/ipam-plugin.js';
+import type { Delegate, Share } from '../delegate/share.js';
 import { readNodeRequest, type CniRequest } from '../request.js';
 import type { Turns } from '../turns.js';
 import { settleEntry } from './settle-entry.js';
@@ -12,6 +15,7 @@ import { readValidAttachments } from './valid-attachments.js';
 /** What a GC works on and with. */
 interface Collection {
   readonly network: string;
+  readonly share: Share;
   readonly tools: CommandTools;
   readonly turns: Turns;
   /** When the runtime began it, in epoch milliseconds: its list is no later than that. */
@@ -31,13 +35,14 @@ const NS_PER_MS = 1_000_000n;
  * @throws Failure that names everything that could not be done
  */
 export async function gc(request: CniRequest, tools: CommandTools, turns: Turns): Promise<undefined> {
-  const { name: network } = readNodeRequest('GC', request);
+  const { network, share } = readNodeRequest('GC', request);
   const valid = readValidAttachments(request.configuration, network);
   const sinceMs = Number((request.startedNs ?? request.arrivedNs) / NS_PER_MS);
-  const collection: Collection = { network, tools, turns, sinceMs, failures: [] };
+  const collection: Collection = { network, share, tools, turns, sinceMs, failures: [] };
 
   await settleJournal(collection);
-  if (valid) await collect(valid, collection);
+  if (share.kind === 'wire') await collectOfDelegate(share.delegate, valid, collection);
+  else if (valid) await collect(valid, collection);
   else await releaseOfEarlierBoots(collection);
 
   const { failures } = collection;
@@ -59,18 +64,34 @@ async function settleJournal({ network, tools, turns, failures }: Collection): P
   }
 }
 
+/** The wires are Podwire's, and the addresses another's, which does with the list as it sees fit. */
+async function collectOfDelegate(
+  delegate: Delegate,
+  listed: readonly Attachment[] | undefined,
+  collection: Collection,
+): Promise<void> {
+  const { tools } = collection;
+  // An address is given back only when no wire leads to it any more.
+  if (listed && !(await attempt(() => collectWires(() => staying(listed, collection), collection), collection))) return;
+  await attempt(async () => {
+    await callDelegate(delegate, 'GC', tools);
+  }, collection);
+}
+
 async function collect(listed: readonly Attachment[], collection: Collection): Promise<void> {
-  const { network, tools } = collection;
+  const { network, share, tools } = collection;
   const stays = () => staying(listed, collection);
-  if (!(await attempt(() => collectWires(stays, collection), collection))) return;
+  // Where another plugin makes the interfaces, they are its to collect, and it has done so.
+  const hasWires = share.kind !== 'addresses';
+  if (hasWires && !(await attempt(() => collectWires(stays, collection), collection))) return;
   await attempt(async () => {
     // The kernel is read last: what it does not hold then, and nobody adds, has no wire that was missed.
     const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName: tools.nodeName, network }, tools.limits);
-    const wired = await tools.upkeep.dataplane.attachmentsOf(network, tools.limits);
+    const wired = hasWires ? await tools.upkeep.dataplane.attachmentsOf(network, tools.limits) : [];
     const attached = new Set(wired.map(formatAttachment));
     for (const endpoint of endpoints) {
       const key = formatAttachment(endpoint.attachment);
-      if (attached.has(key) || stays().has(key)) continue;
+      if (attached.has(key) || stays().has(key) || isGatewayHolder(endpoint.attachment)) continue;
       await attempt(() => releaseInTurn(endpoint, stays, collection), collection);
     }
   }, collection);

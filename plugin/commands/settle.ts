@@ -3,10 +3,12 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
 
 import type { HeldAddress, Limits } from '../clients/clients.js';
+import { callDelegate } from '../delegate/ipam-plugin.js';
+import type { Delegate } from '../delegate/share.js';
 import type { Debt, Todo } from '../journal/entry.js';
 import type { Tools } from './tools.js';
 
-export type Service = 'podwire-dataplane' | 'podwire-ipam';
+export type Service = 'podwire-dataplane' | 'podwire-ipam' | `IPAM plugin ${string}`;
 
 /** What could not be done, and why. */
 export interface Unsettled {
@@ -29,7 +31,7 @@ export interface SettleOptions {
  * @returns what is left, or undefined
  */
 export async function settle(
-  { attachment, todo, held }: Omit<Debt, 'reason'>,
+  { attachment, todo, held, delegate }: Omit<Debt, 'reason'>,
   tools: Tools,
   { limitsOf, skip = new Set() }: SettleOptions,
 ): Promise<Unsettled | undefined> {
@@ -46,23 +48,32 @@ export async function settle(
     next = 'release';
   }
   if (todo === 'release-unless-attached') {
-    const endpoint = await attempt('podwire-ipam', () => ipam.getEndpoint(attachment, limitsOf()));
+    // Another IPAM plugin does not tell what it holds.
+    const ask = async () => delegate ?? (await ipam.getEndpoint(attachment, limitsOf()));
+    const endpoint = await attempt('podwire-ipam', ask);
     if (!endpoint.ok) return { todo, service: 'podwire-ipam', failure: endpoint.failure };
     if (!endpoint.value) return undefined;
     const attached = await attempt('podwire-dataplane', () => dataplane.isAttached(attachment, limitsOf()));
     if (!attached.ok) return { todo, service: 'podwire-dataplane', failure: attached.failure };
     if (attached.value) return undefined;
   }
-  const released = await attempt('podwire-ipam', () => release({ attachment, held }, tools, limitsOf()));
-  return released.ok ? undefined : { todo: next, service: 'podwire-ipam', failure: released.failure };
+  const service: Service = delegate ? `IPAM plugin ${delegate.type}` : 'podwire-ipam';
+  const released = await attempt(service, () => release({ attachment, held, delegate }, tools, limitsOf()));
+  return released.ok ? undefined : { todo: next, service, failure: released.failure };
 }
 
 interface Release {
   readonly attachment: Attachment;
   readonly held: readonly HeldAddress[] | undefined;
+  readonly delegate: Delegate | undefined;
 }
 
-async function release({ attachment, held }: Release, { ipam, upkeep }: Tools, limits: Limits): Promise<void> {
+async function release({ attachment, held, delegate }: Release, tools: Tools, limits: Limits): Promise<void> {
+  const { ipam, upkeep, clock } = tools;
+  if (delegate) {
+    await callDelegate(delegate, 'DEL', { clock, limits });
+    return;
+  }
   if (!held || held.length === 0) return ipam.release(attachment, limits);
   try {
     await upkeep.ipam.releaseHeld(attachment, held, limits);

@@ -6,7 +6,6 @@ import { readNodeRequest, type CniRequest } from '../request.js';
  * @throws Failure NOT_READY when it could not; PODS_AT_RISK when the node cannot keep account of what it deletes
  */
 export async function status(request: CniRequest, readiness: Readiness): Promise<undefined> {
-  const { name } = readNodeRequest('STATUS', request);
-  await readiness.require(name);
+  await readiness.require(readNodeRequest('STATUS', request));
   return undefined;
 }

@@ -2,6 +2,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { HeldAddress, Limits } from '../clients/clients.js';
+import type { Delegate } from '../delegate/share.js';
 import type { Debt } from '../journal/entry.js';
 import { settle } from './settle.js';
 import type { Tools } from './tools.js';
@@ -13,6 +14,8 @@ import type { Tools } from './tools.js';
  * allocated and wired; what is allocated alone is left from an ADD that was cut off.
  */
 export type Progress =
+  /** Addresses are all that is made here. They are not known where Allocate has not answered, and held where an earlier ADD made them. */
+  | { readonly reached: 'addresses'; readonly held: boolean; readonly allocation: readonly HeldAddress[] | undefined }
   /** Allocate was called, and has not answered: who holds the addresses is not known. */
   | { readonly reached: 'allocating' }
   /** The addresses are there, and AttachPod was called. */
@@ -20,6 +23,8 @@ export type Progress =
 
 export interface FailedAdd {
   readonly attachment: Attachment;
+  /** Who gave the addresses, where that is another IPAM plugin. */
+  readonly delegate?: Delegate | undefined;
   readonly progress: Progress;
   readonly error: unknown;
 }
@@ -29,9 +34,10 @@ export interface FailedAdd {
  * journal: a runtime need not send a DEL after an ADD that failed.
  * @returns what the ADD is to throw: its own error, with what is left where something is
  */
-export async function undo({ attachment, progress, error }: FailedAdd, tools: Tools): Promise<unknown> {
-  const work = workOf({ attachment, progress });
-  if (!work) return error;
+export async function undo({ attachment, delegate, progress, error }: FailedAdd, tools: Tools): Promise<unknown> {
+  const toUndo = workOf({ attachment, progress });
+  if (!toUndo) return error;
+  const work = { ...toUndo, delegate };
   const limits: Limits = {
     deadlineMs: tools.clock.nowMs() + tools.cleanUpTimeoutMs,
     signal: new AbortController().signal,
@@ -43,8 +49,13 @@ export async function undo({ attachment, progress, error }: FailedAdd, tools: To
   return withRest(error, failure);
 }
 
-function workOf({ attachment, progress }: Omit<FailedAdd, 'error'>): Omit<Debt, 'reason'> | undefined {
+function workOf({
+  attachment,
+  progress,
+}: Pick<FailedAdd, 'attachment' | 'progress'>): Omit<Debt, 'reason'> | undefined {
   switch (progress.reached) {
+    case 'addresses':
+      return progress.held ? undefined : { attachment, todo: 'release', held: progress.allocation };
     // This ADD has attached nothing yet, so a wire proves that an earlier one holds the addresses.
     case 'allocating':
       return { attachment, todo: 'release-unless-attached', held: undefined };

@@ -2,6 +2,8 @@ import { derivedNames } from '@podwire/shared/attachment/names';
 
 import type { Allocation, Endpoint, WantedPod } from '../clients/clients.js';
 import { isIpv6 } from '../cni/address-list.js';
+import { delegatedEndpoint } from '../delegate/delegated-endpoint.js';
+import { delegateOf } from '../delegate/share.js';
 import type { PodRequest } from '../request.js';
 import type { CommandTools } from './tools.js';
 
@@ -16,8 +18,10 @@ export function endpointWithoutIpam({ attachment, wish }: PodRequest): Endpoint 
 /** Gets an attachment its addresses: from IPAM, unless it brings its own, which are taken for allocated before. */
 export async function obtainEndpoint(request: PodRequest, tools: CommandTools): Promise<Allocation> {
   const own = endpointWithoutIpam(request);
-  if (own) return { endpoint: own, alreadyAllocated: true };
+  if (own) return { endpoint: own, alreadyAllocated: true, poolNames: [] };
   const { attachment, config, pod, wish } = request;
+  const delegate = delegateOf(request.share);
+  if (delegate) return delegatedEndpoint({ attachment, wish, delegate }, tools);
   const { families, pools, addresses } = wish;
   const nodeName = config.nodeName ?? tools.nodeName;
   const netns = tools.netns.identify(request.netns);

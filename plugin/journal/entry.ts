@@ -3,6 +3,8 @@ import { handleId } from '@podwire/shared/attachment/names';
 import { z } from 'zod';
 
 import type { HeldAddress } from '../clients/clients.js';
+import { VARIABLES } from '../cni/environment.js';
+import type { Delegate } from '../delegate/share.js';
 
 /**
  * What is still to do for an attachment, in this order: an address is given back only when no wire leads to it any more.
@@ -20,6 +22,8 @@ export interface Debt {
   readonly todo: Todo;
   /** The allocation that is meant; undefined where it is not known, and whatever the attachment holds is meant. */
   readonly held: readonly HeldAddress[] | undefined;
+  /** The other IPAM plugin that gave the addresses, and takes them back. */
+  readonly delegate?: Delegate | undefined;
   /** Why it could not be done, for people. */
   readonly reason: string;
 }
@@ -53,6 +57,13 @@ const STORED = z.strictObject({
   handle: z.string(),
   todo: z.enum(TODOS),
   held: z.array(z.strictObject({ address: z.string().min(1), sequenceNumber: uint64 })).nullable(),
+  delegate: z
+    .strictObject({
+      type: z.string(),
+      variables: z.partialRecord(z.enum(VARIABLES), z.string()),
+      configuration: z.string(),
+    })
+    .optional(),
   reason: z.string(),
 });
 
@@ -72,8 +83,11 @@ export function decodeEntry(text: string): DecodedEntry {
     const faults = parsed.error.issues.map(({ path, message }) => `${path.join('.') || 'the file'}: ${message}`);
     return { ok: false, fault: faults.join('; ') };
   }
-  const { order, sinceMs, attachment, todo, held, reason } = parsed.data;
-  return { ok: true, entry: { order, sinceMs, attachment, todo, held: held ?? undefined, reason } };
+  const { order, sinceMs, attachment, todo, held, delegate, reason } = parsed.data;
+  return {
+    ok: true,
+    entry: { order, sinceMs, attachment, todo, held: held ?? undefined, ...(delegate && { delegate }), reason },
+  };
 }
 
 function parseJson(text: string): unknown {

@@ -106,9 +106,10 @@ export class Journal {
     const { clock, events } = this.#options;
     const key = formatAttachment(debt.attachment);
     const before = this.#entries.get(key);
-    const { attachment, todo, held, reason } = debt;
+    const { attachment, todo, held, delegate, reason } = debt;
     const order = before?.order ?? ++this.#lastOrder;
-    const entry = { attachment, todo, held, reason, order, sinceMs: before?.sinceMs ?? clock.nowMs() };
+    const sinceMs = before?.sinceMs ?? clock.nowMs();
+    const entry = { attachment, todo, held, ...(delegate && { delegate }), reason, order, sinceMs };
     this.#entries.set(key, entry);
     this.#stored.delete(key);
     this.#unremoved.delete(key);

@@ -59,6 +59,7 @@ describe('codes of the CNI specification', () => {
         'CANCELLED',
         'CONFLICT',
         'DEADLINE_EXCEEDED',
+        'DELEGATE_UNAVAILABLE',
         'POOLS_EXHAUSTED',
         'STORE_FULL',
         'STORE_UNAVAILABLE',

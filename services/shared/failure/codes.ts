@@ -314,6 +314,18 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'A key of the network configuration is missing or malformed.',
   },
+  DELEGATE_FAILED: {
+    status: status.FAILED_PRECONDITION,
+    cni: 108,
+    retryable: false,
+    about: 'Another IPAM plugin refused, broke, or is missing.',
+  },
+  DELEGATE_UNAVAILABLE: {
+    status: status.UNAVAILABLE,
+    cni: 11,
+    retryable: true,
+    about: 'Another IPAM plugin takes too long, or asks to try again.',
+  },
   INTERNAL: {
     status: status.INTERNAL,
     cni: 999,

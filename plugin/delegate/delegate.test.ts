@@ -1,0 +1,249 @@
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+
+import { NOTHING, Plugin, type Command } from '../plugin.fixture.js';
+
+let plugin: Plugin;
+let folder: string;
+
+beforeEach(async () => {
+  plugin = await new Plugin({ timeoutMs: 20_000, delServiceTimeoutMs: 20_000 }).start();
+  folder = mkdtempSync(join(tmpdir(), 'podwire-delegate-'));
+});
+
+afterEach(async () => {
+  expect(plugin.script.unusedFaults()).toEqual([]);
+  await plugin.end();
+  rmSync(folder, { recursive: true });
+});
+
+const RESULT = JSON.stringify({ cniVersion: '1.0.0', ips: [{ address: '192.0.2.7/24', gateway: '192.0.2.1' }] });
+
+/** Puts a shell script in place of the delegate; each of its calls is noted. */
+function install(script: string, directory = folder): void {
+  mkdirSync(directory, { recursive: true });
+  const lines = ['#!/bin/sh', `echo "$CNI_COMMAND" >> ${folder}/calls`, `cat > ${folder}/stdin`, script];
+  writeFileSync(join(directory, 'other-ipam'), `${lines.join('\n')}\n`, { mode: 0o755 });
+}
+
+const calls = (): string[] =>
+  existsSync(join(folder, 'calls')) ? readFileSync(join(folder, 'calls'), 'utf8').trim().split('\n') : [];
+
+function run(command: string, { variables, config }: Command = {}) {
+  const ipam = { type: 'other-ipam', subnet: '192.0.2.0/24' };
+  return plugin.run(command, { variables: { CNI_PATH: folder, ...variables }, config: { ipam, ...config } });
+}
+
+async function failed(command: string, rest: Command = {}): Promise<{ code: number; msg: string; details: string }> {
+  const answer = await run(command, rest);
+  expect(answer.exitCode).toBe(1);
+  return JSON.parse(answer.stdout);
+}
+
+describe('addresses of another IPAM plugin', () => {
+  test('go to the dataplane with full length, and back to the plugin', async () => {
+    install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+    const added = await run('ADD');
+    const result = JSON.parse(added.stdout);
+    expect(result).toMatchObject({ cniVersion: '1.0.0', ips: [{ address: '192.0.2.7/32', interface: 1 }] });
+    expect(plugin.dataplane.toString()).toContain(' 192.0.2.7/32 ');
+    expect(plugin.ipam.toString()).toBe('');
+    expect(await run('CHECK', { config: { prevResult: result } })).toEqual({ exitCode: 0, stdout: '' });
+    expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+    expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+    expect(calls()).toEqual(['ADD', 'CHECK', 'DEL', 'DEL']);
+    expect(plugin.script.calls.filter((call) => /Allocate|Release|GetEndpoint/.test(call))).toEqual([]);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test.each([
+    ['0.2.0', { ip4: { ip: '192.0.2.7/24', routes: [] } }],
+    ['0.4.0', { ips: [{ version: '4', address: '192.0.2.7/24' }], routes: null }],
+    ['1.1.0', { ips: [{ address: '192.0.2.7/24' }], dns: { nameservers: ['192.0.2.53'] } }],
+  ])('are read from a result of version %s', async (cniVersion, result) => {
+    install(`test "$CNI_COMMAND" = ADD && echo '${JSON.stringify({ cniVersion, ...result })}'; exit 0`);
+    const { stdout } = await run('ADD');
+    expect(JSON.parse(stdout)).toMatchObject({
+      ips: [{ address: '192.0.2.7/32' }],
+      ...('dns' in result && { dns: result.dns }),
+    });
+  });
+
+  test('the plugin gets the whole configuration, the CNI variables, a path, and nothing else', async () => {
+    install(`env > ${folder}/environment; echo '${RESULT}'`);
+    await run('ADD', { config: { mtu: 1400 } });
+    const names = readFileSync(join(folder, 'environment'), 'utf8')
+      .split('\n')
+      .map((line) => line.split('=')[0] ?? '')
+      // Those that the shell sets.
+      .filter((name) => !['', 'PWD', '_', 'SHLVL', 'OLDPWD'].includes(name));
+    const variables = ['ARGS', 'COMMAND', 'CONTAINERID', 'IFNAME', 'NETNS', 'PATH'].map((name) => `CNI_${name}`);
+    expect(names.sort()).toEqual([...variables, 'PATH']);
+    expect(JSON.parse(readFileSync(join(folder, 'stdin'), 'utf8'))).toMatchObject({ name: 'net', mtu: 1400 });
+  });
+
+  test('go back when the wire cannot be made', async () => {
+    install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+    plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'link add: ENOMEM'));
+    expect(await failed('ADD')).toMatchObject({ code: 101 });
+    expect(calls()).toEqual(['ADD', 'DEL']);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('stay a living pod’s when a second ADD is refused', async () => {
+    install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+    await run('ADD');
+    const before = plugin.state();
+    install(`echo '{"code":5,"msg":"duplicate allocation"}'; exit 1`);
+    expect(await failed('ADD')).toMatchObject({ code: 108, msg: 'IPAM plugin other-ipam: ADD: duplicate allocation' });
+    expect(calls()).toEqual(['ADD', 'ADD']);
+    expect(plugin.state()).toBe(before);
+  });
+
+  test('are given back later when the plugin cannot take them at DEL', async () => {
+    install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+    await run('ADD');
+    install('exit 1');
+    expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+    expect(plugin.journal.entries()).toMatchObject([{ todo: 'release', delegate: { type: 'other-ipam' } }]);
+    install('exit 0');
+    await plugin.replayed();
+    expect(calls().slice(0, 2)).toEqual(['ADD', 'DEL']);
+    expect(plugin.script.calls.filter((call) => call.startsWith('Release'))).toEqual([]);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+});
+
+describe('another IPAM plugin that', () => {
+  test.each([
+    ['prints garbage', 'echo hello', 108, /no CNI result .*hello/],
+    ['prints nothing', 'exit 0', 108, /no CNI result/],
+    ['gives no address', `echo '{"cniVersion":"1.0.0"}'`, 108, /gave no address/],
+    ['gives what is no address', `echo '{"ips":[{"address":"192.0.2.7"}],"cniVersion":"1.0.0"}'`, 108, /is no CIDR/],
+    ['dies by a signal', 'kill -SEGV $$', 108, /was ended by SIGSEGV, and printed nothing/],
+    ['fails with words alone', 'echo oh >&2; exit 3', 108, /ended with exit code 3, and printed "oh/],
+    ['asks to try again', `echo '{"code":11,"msg":"later"}'; exit 1`, 11, /other-ipam: ADD: later/],
+    ['refuses the configuration', `echo '{"code":7,"msg":"no subnet"}'; exit 1`, 7, /other-ipam: ADD: no subnet/],
+    ['prints without end', 'yes', 108, /prints more than 1048576 bytes/],
+  ])('%s fails an ADD, and is told to take back', async (_, script, code, message) => {
+    install(`test "$CNI_COMMAND" = DEL && exit 0\n${script}`);
+    expect(await failed('ADD')).toMatchObject({ code, msg: expect.stringMatching(message) });
+    expect(calls()).toEqual(['ADD', 'DEL']);
+    expect(plugin.state()).toBe(NOTHING);
+    expect(plugin.journal.isIdle).toBe(true);
+  });
+
+  test('hangs is killed with all that it started', async () => {
+    const own = await new Plugin({ timeoutMs: 1_500, delServiceTimeoutMs: 1_500 }).start();
+    install(`test "$CNI_COMMAND" = DEL && exit 0\nsleep 1000 & echo $! > ${folder}/child; sleep 1000`);
+    const config = { ipam: { type: 'other-ipam' } };
+    const answer = await own.run('ADD', { variables: { CNI_PATH: folder }, config });
+    expect(JSON.parse(answer.stdout)).toMatchObject({
+      code: 11,
+      msg: expect.stringMatching(/has not ended in its time/),
+    });
+    const child = readFileSync(join(folder, 'child'), 'utf8').trim();
+    await vi.waitFor(() => expect(isAlive(child)).toBe(false), { timeout: 20_000 });
+    await own.end();
+  });
+
+  test('is missing, or lies where no absolute directory leads, is named', async () => {
+    install('exit 0', join(folder, 'elsewhere'));
+    for (const path of [folder, 'elsewhere', '.', '']) {
+      const error = await failed('ADD', { variables: { CNI_PATH: path } });
+      expect(error).toMatchObject({
+        code: 108,
+        msg: expect.stringContaining('is in none of the directories of CNI_PATH'),
+      });
+    }
+    expect(calls()).toEqual([]);
+    writeFileSync(join(folder, 'other-ipam'), 'not executable', { mode: 0o644 });
+    expect(await failed('ADD')).toMatchObject({ code: 108 });
+  });
+
+  test('is asked for its STATUS and its GC', async () => {
+    const config = { cniVersion: '1.1.0' };
+    install(`test "$CNI_COMMAND" = STATUS || exit 0; echo '{"code":50,"msg":"no lease left"}'; exit 1`);
+    expect(await failed('STATUS', { config })).toMatchObject({
+      code: 50,
+      msg: expect.stringContaining('no lease left'),
+    });
+    expect(await run('GC', { config: { ...config, 'cni.dev/valid-attachments': [] } })).toMatchObject({ exitCode: 0 });
+    expect(calls()).toEqual(['STATUS', 'GC']);
+  });
+});
+
+function isAlive(pid: string): boolean {
+  const state = existsSync(`/proc/${pid}/status`) ? readFileSync(`/proc/${pid}/status`, 'utf8') : 'State:\tZ';
+  return !/^State:\s+[ZX]/m.test(state);
+}
+
+describe('podwire-ipam under another plugin', () => {
+  const rest = { plugin: 'podwire-ipam' };
+
+  test.each([
+    ['0.1.0', { ip4: { ip: '10.65.0.0/26', gateway: '10.65.0.1', routes: [{ dst: '0.0.0.0/0' }] } }],
+    [
+      '0.4.0',
+      { ips: [{ version: '4', address: '10.65.0.0/26', gateway: '10.65.0.1' }], routes: [{ dst: '0.0.0.0/0' }] },
+    ],
+    ['1.1.0', { ips: [{ address: '10.65.0.0/26', gateway: '10.65.0.1' }], routes: [{ dst: '0.0.0.0/0' }] }],
+  ])('answers in the form of version %s, the same again, and gives back', async (cniVersion, wanted) => {
+    const dns = { nameservers: ['10.65.0.53'] };
+    const config = { cniVersion, type: 'ptp', ipam: { type: 'podwire-ipam', routes: [{ dst: '0.0.0.0/0' }], dns } };
+    for (let time = 0; time < 2; time++) {
+      const { stdout } = await plugin.run('ADD', { config, rest });
+      expect(JSON.parse(stdout)).toEqual({ cniVersion, ...wanted, dns });
+    }
+    for (let time = 0; time < 2; time++) {
+      expect(await plugin.run('DEL', { config, rest })).toEqual({ exitCode: 0, stdout: '' });
+    }
+    // The node's gateway stays.
+    expect(plugin.ipam.toString()).toMatch(/^net\.podwire-gateway-[0-9a-f]{32} 10\.65\.0\.1\/32 [^\n]*$/);
+    expect(plugin.script.calls.filter((call) => /Pod/.test(call))).toEqual([]);
+  });
+
+  test('gives what the configuration has for a gateway, or none', async () => {
+    const ipam = (gateways: readonly string[]) => ({ ipam: { type: 'podwire-ipam', gateways } });
+    const given = await plugin.run('ADD', { config: ipam(['fd00::1', '10.65.0.62']), rest });
+    expect(JSON.parse(given.stdout).ips).toEqual([{ address: '10.65.0.0/26', gateway: '10.65.0.62' }]);
+    const none = await plugin.run('ADD', { config: ipam([]), rest });
+    expect(JSON.parse(none.stdout).ips).toEqual([{ address: '10.65.0.0/26' }]);
+    const bad = await plugin.run('ADD', { config: ipam(['gate']), rest });
+    expect(JSON.parse(bad.stdout)).toMatchObject({ code: 7, msg: expect.stringContaining('is no IP address') });
+  });
+
+  test('gives the address back when it has no gateway for it', async () => {
+    plugin.script.failNext('GetPool', new Failure('POOL_NOT_FOUND', 'there is no pool default'));
+    expect(await plugin.run('ADD', { rest })).toMatchObject({ exitCode: 1 });
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('CHECK compares the record with the result', async () => {
+    const added = JSON.parse((await plugin.run('ADD', { rest })).stdout);
+    expect(await plugin.run('CHECK', { rest, config: { prevResult: added } })).toEqual({ exitCode: 0, stdout: '' });
+    const prevResult = { ...added, ips: [{ address: '10.65.0.9/26' }] };
+    const differs = await plugin.run('CHECK', { rest, config: { prevResult } });
+    expect(JSON.parse(differs.stdout)).toMatchObject({ code: 104 });
+    await plugin.run('DEL', { rest });
+    const gone = await plugin.run('CHECK', { rest, config: { prevResult: added } });
+    expect(JSON.parse(gone.stdout)).toMatchObject({ code: 104, msg: expect.stringContaining("IPAM's endpoint") });
+  });
+
+  test('GC gives back what is not listed, and STATUS asks, without the dataplane', async () => {
+    await plugin.run('ADD', { rest });
+    await plugin.run('ADD', { rest, variables: { CNI_CONTAINERID: 'stays' } });
+    const later = { ...rest, arrivedNs: BigInt(Date.now() + 60_000) * 1_000_000n };
+    const valid = [{ containerID: 'stays', ifname: 'eth0' }];
+    const config = { cniVersion: '1.1.0', 'cni.dev/valid-attachments': valid };
+    expect(await plugin.run('GC', { config, rest: later })).toEqual({ exitCode: 0, stdout: '' });
+    expect(plugin.ipam.toString()).toMatch(/net\.podwire-gateway-/);
+    expect(plugin.ipam.toString()).toContain('net.stays');
+    expect(plugin.ipam.toString()).not.toContain('c0ffee');
+    expect(plugin.script.calls.filter((call) => /Pod|Garbage/.test(call))).toEqual([]);
+  });
+});

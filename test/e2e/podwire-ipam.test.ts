@@ -1,0 +1,70 @@
+// Debian's main plugins with Podwire's addresses.
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+
+import { pings, rpc } from '../support/programs.js';
+import { until } from '../support/until.js';
+import { addressOf, DelegatingNode, PEERS } from './delegation.fixture.js';
+
+const node = new DelegatingNode();
+
+beforeAll(async () => {
+  await node.stack.start('ipam', 'plugin');
+  rpc(node.stack.sockets.ipam, 'podwire.ipam.v1.PoolService/CreatePool', { pool: { name: 'six', cidr: 'fd65::/48' } });
+});
+
+afterAll(() => node.destroy());
+
+const FAMILIES = {
+  IPv4: { assign_ipv4: 'true', assign_ipv6: 'false' },
+  IPv6: { assign_ipv4: 'false', assign_ipv6: 'true' },
+  'dual stack': { assign_ipv4: 'true', assign_ipv6: 'true' },
+};
+
+const ROUTES = { IPv4: ['0.0.0.0/0'], IPv6: ['::/0'], 'dual stack': ['0.0.0.0/0', '::/0'] };
+
+function configuration(type: string, families: keyof typeof FAMILIES, cniVersion = '1.0.0') {
+  const routes = ROUTES[families].map((dst) => ({ dst }));
+  const ipam = { type: 'podwire-ipam', ...FAMILIES[families], routes, dns: { nameservers: ['10.65.0.53'] } };
+  const name = `${type}-${families.replace(' ', '-').toLowerCase()}`;
+  const bridge = type === 'bridge' ? { bridge: `br-${families.slice(-2)}`, isGateway: true } : { bridge: undefined };
+  return { cniVersion, name, type, ipam, ...bridge };
+}
+
+for (const type of ['ptp', 'bridge']) {
+  describe(`podwire-ipam under ${type}`, () => {
+    test.each(['IPv4', 'IPv6', 'dual stack'] as const)('%s: pods and node reach each other', async (families) => {
+      const rest = { program: `${PEERS}/${type}`, config: configuration(type, families) };
+      const [a, b] = [node.pod(`${type}-${families.slice(-2)}-a`), node.pod(`${type}-${families.slice(-2)}-b`)];
+      const [toA, toB] = [await node.add(a, rest), await node.add(b, rest)];
+      // Debian's bridge puts its own DNS settings in place of those of its IPAM plugin.
+      if (type === 'ptp') expect(toA.dns).toEqual({ nameservers: ['10.65.0.53'] });
+      expect(toA.ips.map(({ gateway }) => gateway)).toEqual(toB.ips.map(({ gateway }) => gateway));
+      for (const family of families === 'dual stack'
+        ? ([4, 6] as const)
+        : families === 'IPv4'
+          ? ([4] as const)
+          : ([6] as const)) {
+        // These plugins leave IPv6 addresses to the detection of duplicates, which takes its time.
+        await until(
+          () => pings(addressOf(toB, family), a.netns),
+          () => `a → b, IPv${family}: no answer`,
+        );
+        await until(
+          () => pings(addressOf(toA, family), node.stack.netnsPath),
+          () => `node → a, IPv${family}: no answer`,
+        );
+      }
+      const prevResult = { ...toA };
+      expect(await node.call('CHECK', a, { ...rest, config: { ...rest.config, prevResult } })).toMatchObject({
+        exitCode: 0,
+        stdout: '',
+      });
+      expect(node.holders()).toHaveLength(2);
+      for (const pod of [a, b, a, b])
+        expect(await node.call('DEL', pod, rest)).toMatchObject({ exitCode: 0, stdout: '' });
+      expect(node.holders()).toEqual([]);
+      // It keeps its address when it has no pods, and with it the route to the pool.
+      if (rest.config.bridge !== undefined) node.stack.ip('link', 'delete', rest.config.bridge);
+    });
+  });
+}
