@@ -1,4 +1,5 @@
 import type { KnownSession } from './bird/bird-status.js';
+import type { RegisteredAddresses } from './cluster/registration.js';
 import type { RoutingMode } from './routing/facts.js';
 import type { NodeStatus } from './routing/reconcile-status.js';
 import type { Condition } from './routing/wanted.js';
@@ -6,7 +7,7 @@ import type { Condition } from './routing/wanted.js';
 /** The node as its dataplane sees it, for whoever asks. */
 export interface NodeOverview {
   readonly nodeName: string;
-  /** As last registered in IPAM: each with the length of its subnet, or empty. Undefined: nothing was registered yet. */
+  /** As last registered in IPAM; undefined: nothing was registered yet. */
   readonly registered: RegisteredAddresses | undefined;
   readonly routing: RoutingMode;
   /** Undefined where the node is no part of a cluster. */
@@ -15,9 +16,4 @@ export interface NodeOverview {
   readonly sessions: readonly KnownSession[];
   readonly attachmentCount: number;
   readonly conditions: readonly Condition[];
-}
-
-export interface RegisteredAddresses {
-  readonly ipv4Address: string;
-  readonly ipv6Address: string;
 }

@@ -5,11 +5,10 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { ClusterEvents } from './cluster/cluster-events.js';
 import { IpamCluster } from './cluster/ipam-cluster.js';
 import type { KnownFollower } from './cluster/known-cluster.js';
-import { Registration } from './cluster/registration.js';
+import { Registration, type RegisteredAddresses } from './cluster/registration.js';
 import { TunnelAddresses } from './cluster/tunnel-addresses.js';
 import type { Config } from './config.js';
 import type { NodeNetwork } from './kernel/node-network.js';
-import type { RegisteredAddresses } from './node-overview.js';
 import type { Follower } from './routing/cluster.js';
 import type { Condition } from './routing/wanted.js';
 

@@ -255,6 +255,7 @@ export const ZONES = [
       'services/dataplane/dataplane.ts',
       'services/dataplane/attachments',
       'services/dataplane/routing',
+      'services/dataplane/node-overview.ts',
       'services/dataplane/rpc/cni/container-id.ts',
     ],
     packages: [],
@@ -265,6 +266,12 @@ export const ZONES = [
     zones: [],
     packages: [],
     builtins: ['node:crypto'],
+  },
+  {
+    path: 'services/dataplane/node-overview.ts',
+    zones: ['services/dataplane/bird', 'services/dataplane/cluster', 'services/dataplane/routing'],
+    packages: [],
+    ...PURE,
   },
   {
     path: 'services/dataplane/dataplane.ts',

@@ -53,7 +53,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/bird/control-socket.ts': 'services/dataplane/bird/bird.kernel.test.ts',
 
   // The kernel's contract, run on the real one.
-  'services/dataplane/kernel/netlink/observe.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
   'services/dataplane/kernel/netlink/requests.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
   'services/dataplane/kernel/netlink/session.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
   'services/dataplane/kernel/netlink/node-links.ts': 'services/dataplane/kernel/netlink/node-netlink-kernel.test.ts',
@@ -85,13 +84,11 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/rpc/cni/wire.ts': 'services/dataplane/cni-service.test.ts',
 
   // A node that is killed, restarted, meddled with and left, on the fake kernel; IPAM's answers over the wire.
-  'services/dataplane/attachments/boot.ts': 'test/e2e/dead-pods.test.ts',
+  'services/dataplane/pod-environment.ts': 'services/dataplane/service.test.ts',
+  'services/dataplane/rpc/index.ts': 'services/dataplane/service.test.ts',
   'services/dataplane/attachments/dead-namespaces.ts': 'services/dataplane/attachments/keeper.test.ts',
-  'services/dataplane/attachments/each.ts': 'services/dataplane/attachments/keeper.test.ts',
   'services/dataplane/attachments/events.ts': 'services/dataplane/attachments/keeper.test.ts',
   'services/dataplane/attachments/giving-back.ts': 'services/dataplane/attachments/keeper.test.ts',
-  'services/dataplane/attachments/identity.ts': 'services/dataplane/attachments/keeper.test.ts',
-  'services/dataplane/attachments/reboot.ts': 'services/dataplane/attachments/keeper.test.ts',
   'services/dataplane/attachments/recovery.ts': 'services/dataplane/attachments/keeper.test.ts',
   'services/dataplane/attachments/survey.ts': 'services/dataplane/attachments/keeper.test.ts',
   'services/dataplane/attachments/ipam/ipam-address-book.ts': 'test/e2e/dead-pods.test.ts',

@@ -5,7 +5,6 @@ import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { NodeNetwork, NodeNetworkState } from '../kernel/node-network.js';
-import type { RegisteredAddresses } from '../node-overview.js';
 import type { ClusterNode } from '../routing/cluster.js';
 import { tunnelMac } from '../routing/tunnel-mac.js';
 import type { Condition } from '../routing/wanted.js';
@@ -14,6 +13,12 @@ import { addressesOf, chooseAddress, isNodeInterface, type ChosenAddress } from 
 import type { ClusterEvents } from './cluster-events.js';
 import type { KnownFollower, KnownView } from './known-cluster.js';
 import { Repeated } from './repeated.js';
+
+/** A node's addresses in IPAM: each with the length of its subnet, or empty. */
+export interface RegisteredAddresses {
+  readonly ipv4Address: string;
+  readonly ipv6Address: string;
+}
 
 /** How the node's address of each family is found. */
 export type AddressMethods = Readonly<Record<Family, AddressMethod>>;
