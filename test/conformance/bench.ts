@@ -120,7 +120,7 @@ export class Bench {
   configuration({ version, pod, config = {} }: Call): Readonly<Record<string, unknown>> {
     const template = filledIn(this.occasion.subject.template, this.leases);
     const chained = pod?.preceding === undefined ? {} : { prevResult: previousResult(version, pod.preceding) };
-    const all = { ...template, cniVersion: version, name: NETWORK, ...chained, ...config };
+    const all: Record<string, unknown> = { ...template, cniVersion: version, name: NETWORK, ...chained, ...config };
     return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined));
   }
 
@@ -189,8 +189,10 @@ export class Bench {
 
   /** What there is on the node and in the plugin's records. */
   async holdings(): Promise<readonly string[]> {
-    const own = (await this.occasion.subject.holdings?.()) ?? [];
-    return [...kernelHoldings(this.node), ...leases(this.leases), ...own];
+    const { holdings, keeps } = this.occasion.subject;
+    const own = (await holdings?.()) ?? [];
+    const all = [...kernelHoldings(this.node), ...leases(this.leases), ...own];
+    return all.filter((line) => keeps?.test(line) !== true);
   }
 
   /**

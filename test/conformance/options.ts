@@ -34,6 +34,7 @@ Judges a CNI plugin by the CNI specification 1.1.0, as root, in network namespac
   --node-netns PATH    network namespace that the plugin calls the node (default: one of each case's own; podwire: the caller's)
   --leases DIR         a folder in which the plugin keeps its records
   --holdings COMMAND   prints what the plugin holds, one allocation a line
+  --keeps REGEX        lines of what is left that are the node's own, and no container's: 'route blackhole'
   --only ID            a case, or all that begin with ID; may be given several times
   --seed N             of the moments at which the plugin is killed (printed)
   --kills N            how many times it is, in ADD and in DEL (default 20)
@@ -57,6 +58,7 @@ const DEFINITIONS = {
   'node-netns': { type: 'string' },
   leases: { type: 'string' },
   holdings: { type: 'string' },
+  keeps: { type: 'string' },
   only: { type: 'string', multiple: true },
   seed: { type: 'string' },
   kills: { type: 'string' },
@@ -132,7 +134,11 @@ function readSubject(values: Values, surroundings: Surroundings): Subject {
   const isResident = values.resident ?? preset?.isResident ?? false;
   const netns = values['node-netns'];
   const subject = subjectOf({ ...preset, name, binDir, program, kind, template, isResident });
-  return netns === undefined ? subject : { ...subject, nodeNetns: netns };
+  return {
+    ...subject,
+    ...(netns === undefined ? {} : { nodeNetns: netns }),
+    ...(values.keeps === undefined ? {} : { keeps: pattern(values.keeps) }),
+  };
 }
 
 function binDirOf(plugin: string, values: Values, { exists }: Surroundings): string {
@@ -140,6 +146,14 @@ function binDirOf(plugin: string, values: Values, { exists }: Surroundings): str
   if (given !== undefined) return given;
   const found = DEFAULT_BIN_DIRS.find((folder) => exists(plugin.includes('/') ? folder : join(folder, plugin)));
   return found ?? '/opt/cni/bin';
+}
+
+function pattern(text: string): RegExp {
+  try {
+    return new RegExp(text);
+  } catch (error) {
+    throw new UsageError(`--keeps: ${error instanceof Error ? error.message : String(error)}`);
+  }
 }
 
 function readKind(text: string | undefined): Kind | undefined {

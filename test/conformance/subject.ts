@@ -30,6 +30,8 @@ export interface Subject {
   readonly isResident?: boolean;
   /** Path of the network namespace that it calls the node; undefined where it takes the caller's. */
   readonly nodeNetns?: string;
+  /** What may stay on the node when containers have gone, as `expectNothingLeft` words it: what is the node's, not a container's. */
+  readonly keeps?: RegExp;
   /** What it holds, one line for each allocation, where that is in no folder. */
   readonly holdings?: () => Promise<readonly string[]>;
 }
@@ -90,6 +92,8 @@ export const PRESETS: Readonly<Record<string, Preset>> = {
     kind: 'interface',
     isResident: true,
     nodeNetns: '/proc/self/ns/net',
+    // The node's blocks of addresses, which it keeps for its next containers.
+    keeps: /^route blackhole /,
     template: { type: 'podwire', socket: PODWIRE_SOCKET, ipam: { type: 'podwire-ipam' } },
   },
   'podwire-ipam': {
