@@ -16,6 +16,7 @@ export const TEST_PROGRAMS = {
   nft: 'nftables',
   conntrack: 'conntrack',
   bird: 'bird2',
+  '/usr/lib/cni/host-local': 'containernetworking-plugins',
 };
 
 /** What the addon's layers are looked at with for memory: `npm run test:leak -w @podwire/netlink`, and nothing else. */

@@ -1,0 +1,69 @@
+// Podwire's wires with the addresses of Debian's IPAM plugins.
+import { readdirSync, existsSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { afterAll, beforeAll, expect, test } from 'vitest';
+
+import { pings, run } from '../support/programs.js';
+import { addressOf, DelegatingNode } from './delegation.fixture.js';
+
+const node = new DelegatingNode();
+
+beforeAll(async () => {
+  // Where IPAM has a pool of IPv6, the dataplane does it.
+  run('ip', 'netns', 'exec', node.stack.netns, 'sysctl', '-qw', 'net.ipv6.conf.all.forwarding=1');
+  await node.stack.start();
+});
+
+afterAll(() => node.destroy());
+
+test('host-local: pods reach each other, and DEL gives the leases back', async () => {
+  const dataDir = join(node.stack.folder, 'leases');
+  const ranges = [[{ subnet: '192.0.2.0/24' }], [{ subnet: 'fd65:1::/64' }]];
+  const config = { name: 'lease', ipam: { type: 'host-local', dataDir, ranges } };
+  const leases = () =>
+    existsSync(join(dataDir, 'lease'))
+      ? readdirSync(join(dataDir, 'lease')).filter((name) => /^[0-9a-f]/.test(name))
+      : [];
+  const [a, b] = [node.pod('lease-a'), node.pod('lease-b')];
+  const [toA, toB] = [await node.add(a, { config }), await node.add(b, { config })];
+  expect(toA.ips.map(({ address }) => address)).toEqual(['192.0.2.2/32', 'fd65:1::2/128']);
+  for (const family of [4, 6] as const) {
+    const [to, back] = [pings(addressOf(toB, family), a.netns), pings(addressOf(toA, family), b.netns)];
+    expect([to, back], `IPv${family}`).toEqual([true, true]);
+  }
+  expect(await node.call('CHECK', a, { config: { ...config, prevResult: toA } })).toMatchObject({ exitCode: 0 });
+  expect(leases()).toHaveLength(4);
+
+  // A second ADD is refused by host-local, and must not take the pod's lease.
+  expect(await node.call('ADD', a, { config })).toMatchObject({
+    exitCode: 1,
+    stdout: expect.stringContaining('host-local'),
+  });
+  expect(leases()).toHaveLength(4);
+  expect(pings(addressOf(toA), b.netns)).toBe(true);
+
+  for (const pod of [a, a]) expect(await node.call('DEL', pod, { config })).toMatchObject({ exitCode: 0, stdout: '' });
+  expect(leases()).toHaveLength(2);
+  expect(await node.call('DEL', b, { config })).toMatchObject({ exitCode: 0, stdout: '' });
+  expect(leases()).toEqual([]);
+  expect(node.stack.ip('-br', 'link')).not.toContain('podw');
+  expect(node.holders()).toEqual([]);
+});
+
+test('static: a pod has the addresses of its configuration', async () => {
+  const config = (address: string) => ({
+    name: 'fixed',
+    ipam: { type: 'static', addresses: [{ address: `${address}/24` }], dns: { nameservers: ['192.0.2.53'] } },
+  });
+  const [a, b] = [node.pod('fixed-a'), node.pod('fixed-b')];
+  const toA = await node.add(a, { config: config('198.51.100.7') });
+  expect(toA).toMatchObject({ ips: [{ address: '198.51.100.7/32' }], dns: { nameservers: ['192.0.2.53'] } });
+  expect(await node.add(a, { config: config('198.51.100.7') })).toEqual(toA);
+  await node.add(b, { config: config('198.51.100.8') });
+  expect(pings('198.51.100.8', a.netns)).toBe(true);
+  for (const pod of [a, b]) {
+    expect(await node.call('DEL', pod, { config: config('198.51.100.7') })).toMatchObject({ exitCode: 0, stdout: '' });
+  }
+  expect(node.stack.ip('-br', 'link')).not.toContain('podw');
+});
