@@ -158,6 +158,7 @@ export const ZONES = [
       'services/dataplane/cluster',
       'services/dataplane/mtu',
       'services/dataplane/routing',
+      'services/dataplane/node-overview.ts',
     ],
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
