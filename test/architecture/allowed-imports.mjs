@@ -60,7 +60,7 @@ function fileFault({ zone, target, isTest }) {
   const workspace = (path) =>
     path
       .split('/')
-      .slice(0, path.startsWith('services/') ? 2 : 1)
+      .slice(0, /^(services|test\/conformance)\//.test(`${path}/`) ? 2 : 1)
       .join('/');
   const sameWorkspace = workspace(target) === workspace(zone.path);
   const testOfWorkspace = isTest && (sameWorkspace || lies(target, 'services/shared') || lies(target, 'proto/gen'));

@@ -47,10 +47,10 @@ export function importsOf(file: string): string[] {
   return [...read(file).matchAll(statement)].map(([, fixed, dynamic]) => fixed ?? dynamic ?? '');
 }
 
-/** The workspace that a file is in: `services/ipam`, `plugin`. */
+/** The workspace that a file is in: `services/ipam`, `plugin`, `test/conformance`. */
 export function workspaceOf(file: string): string {
   return file
     .split('/')
-    .slice(0, file.startsWith('services/') ? 2 : 1)
+    .slice(0, /^(services|test\/conformance)\//.test(`${file}/`) ? 2 : 1)
     .join('/');
 }

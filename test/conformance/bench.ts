@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { Hopeless, NotApplicable, type Occasion } from './case.js';
+import { Hopeless, NotApplicable, type Occasion } from './occasion.js';
 import { Namespace } from './machine/namespace.js';
 import { execute, run, succeeds, type Outcome } from './machine/program.js';
 import { added, kernelHoldings, leases } from './machine/residue.js';

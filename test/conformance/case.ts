@@ -1,6 +1,6 @@
 import type { Bench } from './bench.js';
-import type { Version } from './specification/versions.js';
-import type { Subject } from './subject.js';
+
+export { Hopeless, NotApplicable, type Occasion } from './occasion.js';
 
 /** What the specification asks for, in its own words for how much, or what we advise beside it. */
 export type Level = 'MUST' | 'SHOULD' | 'ADVICE';
@@ -18,20 +18,6 @@ export interface Case {
   readonly ask: (bench: Bench) => Promise<void>;
 }
 
-/** What is known of the plugin before the first question, and what is wished of the run. */
-export interface Occasion {
-  readonly subject: Subject;
-  /** Versions that its VERSION lists and this kit judges, oldest first. */
-  readonly versions: readonly Version[];
-  readonly seed: number;
-  /** How many containers a storm has. */
-  readonly pods: number;
-  /** How many commands of a storm run at a time. */
-  readonly parallel: number;
-  /** How many times a plugin is killed in ADD, and again in DEL. */
-  readonly kills: number;
-}
-
 export type Status = 'pass' | 'fail' | 'not applicable' | 'error';
 
 export interface Verdict {
@@ -46,9 +32,3 @@ export interface Verdict {
   readonly evidence: readonly string[];
   readonly durationMs: number;
 }
-
-/** Ends a case whose question does not arise. */
-export class NotApplicable extends Error {}
-
-/** Ends a case whose further questions make no sense after a fault, which the bench has. */
-export class Hopeless extends Error {}
