@@ -1,5 +1,5 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
-import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
+import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Pod } from './cni/args.js';
 import {

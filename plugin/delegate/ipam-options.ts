@@ -16,11 +16,12 @@ export interface IpamOptions {
 }
 
 const GATEWAYS = z.array(
-  z
-    .string({ error: 'is no text' })
-    .transform((text) => parseAddress(text))
-    .refine((address) => address !== undefined, { error: 'is no IP address' })
-    .transform((address) => (address ? formatAddress(address) : '')),
+  z.string({ error: 'is no text' }).transform((text, context) => {
+    const address = parseAddress(text);
+    if (address) return formatAddress(address);
+    context.addIssue({ code: 'custom', message: 'is no IP address' });
+    return z.NEVER;
+  }),
   { error: 'is no list' },
 );
 
