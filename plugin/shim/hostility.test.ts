@@ -166,9 +166,9 @@ describe('standard streams', () => {
 
 describe('what stands at the socket’s path', () => {
   it.each([
-    ['a directory', (path: string) => void mkdirSync(path)],
+    ['a directory', (path: string) => mkdirSync(path)],
     ['a file', (path: string) => writeFileSync(path, '')],
-    ['a pipe', (path: string) => void execFileSync('mkfifo', [path])],
+    ['a pipe', (path: string) => execFileSync('mkfifo', [path])],
   ])('%s is told at once', async (_, make) => {
     const path = join(mkdtempSync(join(build.folder, 'at-')), 'cni.sock');
     make(path);

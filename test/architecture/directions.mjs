@@ -305,7 +305,7 @@ export const ZONES = [
   // What outlives the process knows the services by the values of an allocation alone.
   {
     path: 'plugin/journal',
-    zones: ['services/shared', 'plugin/clients'],
+    zones: ['services/shared', 'plugin/clients', 'plugin/cni', 'plugin/delegate'],
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
   },

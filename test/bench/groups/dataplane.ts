@@ -63,7 +63,7 @@ class DataplaneCaller {
   wanted(pod: Pod): WantedPod {
     const number = this.#pods++;
     const attachment = { network: 'bench', containerId: `bench-${number}`, interfaceName: 'eth0' };
-    return { attachment, netns: pod.netns, address: `10.65.${(number >> 8) & 0xff}.${number & 0xff}/32` };
+    return { attachment, netns: pod.netns, address: `10.66.${(number >> 8) & 0xff}.${number & 0xff}/32` };
   }
 
   close(): void {
