@@ -2,22 +2,9 @@ import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 
 import { formatFigure, type Figure } from './figure.js';
-import { measureCni } from './groups/cni.js';
-import { measureDataplane } from './groups/dataplane.js';
-import { measureIpamScale } from './groups/ipam-scale.js';
-import { measureIpam } from './groups/ipam.js';
-import { measureRuntime } from './groups/runtime.js';
+import { GROUPS } from './groups.js';
 
 const USAGE = 'usage: npm run bench -- [--only GROUP] [--json FILE]';
-
-/** What can be measured, each side by side in one run with what it is compared with. */
-const GROUPS: Readonly<Record<string, (report: (line: string) => void) => Promise<Figure[]>>> = {
-  cni: measureCni,
-  dataplane: measureDataplane,
-  ipam: measureIpam,
-  'ipam-scale': measureIpamScale,
-  runtime: measureRuntime,
-};
 
 const say = (line: string) => process.stdout.write(`${line}\n`);
 

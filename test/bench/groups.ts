@@ -1,0 +1,15 @@
+import type { Figure } from './figure.js';
+import { measureCni } from './groups/cni.js';
+import { measureDataplane } from './groups/dataplane.js';
+import { measureIpamScale } from './groups/ipam-scale.js';
+import { measureIpam } from './groups/ipam.js';
+import { measureRuntime } from './groups/runtime.js';
+
+/** What can be measured, each side by side in one run with what it is compared with. */
+export const GROUPS: Readonly<Record<string, (report: (line: string) => void) => Promise<Figure[]>>> = {
+  cni: measureCni,
+  dataplane: measureDataplane,
+  ipam: measureIpam,
+  'ipam-scale': measureIpamScale,
+  runtime: measureRuntime,
+};
