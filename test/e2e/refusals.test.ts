@@ -12,11 +12,17 @@ const stack = new Stack({
 });
 const pod = makePod('refused');
 
+/** Without those of the node's own blocks, which come and go in the node's own time. */
+const routes = (): string => {
+  const all: readonly { readonly type?: string }[] = JSON.parse(stack.ip('-j', 'route'));
+  return JSON.stringify(all.filter(({ type }) => type !== 'blackhole'));
+};
+
 /** Everything that a refused request could have changed, as text. */
 const state = () =>
   [
     stack.ip('-j', 'link'),
-    stack.ip('-j', 'route'),
+    routes(),
     run('ip', '-n', pod.name, '-j', 'address'),
     JSON.stringify(rpc(stack.sockets.ipam, 'podwire.ipam.v1.BlockService/ListBlocks')),
     JSON.stringify(rpc(stack.sockets.ipam, 'podwire.ipam.v1.PoolService/ListPools')),
