@@ -159,6 +159,14 @@ describe('VERSION', () => {
   test('is answered without any process of Podwire', async () => {
     const answer = await callCni({ command: 'VERSION', pod: pod('e2e-version'), socket: '/nowhere' });
     expect(answer.exitCode).toBe(0);
-    expect(JSON.parse(answer.stdout).supportedVersions).toEqual(['0.1.0', '0.2.0', '0.3.0', '0.3.1', '0.4.0', '1.0.0', '1.1.0']);
+    expect(JSON.parse(answer.stdout).supportedVersions).toEqual([
+      '0.1.0',
+      '0.2.0',
+      '0.3.0',
+      '0.3.1',
+      '0.4.0',
+      '1.0.0',
+      '1.1.0',
+    ]);
   });
 });
