@@ -55,10 +55,15 @@ const METHODS = {
     'podwire.ipam.v1.WatchService/Watch',
   ],
   dataplane: [
+    'cni.CniDataplane/Add',
+    'cni.CniDataplane/Del',
+    'podwire.dataplane.v1.NodeService/GetNodeStatus',
     'podwire.dataplane.v1.PodService/AttachPod',
     'podwire.dataplane.v1.PodService/CheckPod',
+    'podwire.dataplane.v1.PodService/CollectGarbage',
     'podwire.dataplane.v1.PodService/DetachPod',
     'podwire.dataplane.v1.PodService/ListPods',
+    'podwire.dataplane.v1.PodService/RepairPod',
   ],
 } as const;
 
@@ -70,7 +75,7 @@ describe.each(['ipam', 'dataplane'] as const)('%s, known by reflection alone', (
     expect(ok, text).toBe(true);
     const listed = text.trim().split('\n').sort();
     const health = ['Check', 'List', 'Watch'].map((method) => `grpc.health.v1.Health/${method}`);
-    expect(listed).toEqual([...health, ...METHODS[service]]);
+    expect(listed).toEqual([...health, ...METHODS[service]].sort());
   });
 
   test.each(METHODS[service])('%s takes a call and answers, or refuses with a typed error', (method) => {
