@@ -67,8 +67,16 @@ function conclude({ status, reports }) {
   return status;
 }
 
-/** What takes many minutes has a command of its own: `npm run test:conformance`. Left out where everything is tested. */
-const LONG_TESTS = ['test/conformance/flaws.test.ts', 'test/conformance/peers.test.ts', 'test/e2e/conformance.test.ts'];
+/**
+ * What takes minutes by itself, left out where everything is tested: `npm run test:conformance`, and the addon's soak,
+ * `npm test -- addon/test/endurance.test.ts`.
+ */
+const LONG_TESTS = [
+  'addon/test/endurance.test.ts',
+  'test/conformance/flaws.test.ts',
+  'test/conformance/peers.test.ts',
+  'test/e2e/conformance.test.ts',
+];
 
 /** Container runtimes need more of root than a user namespace gives; where there is no more, their tests are left out. */
 const RUNTIME_TESTS = 'test/runtime/**';
