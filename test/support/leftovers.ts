@@ -33,6 +33,12 @@ export async function attachedPods(stack: Stack): Promise<readonly AttachedPod[]
   return pods;
 }
 
+/** Without the blackholes of the node's own blocks, which it keeps when their pods are gone. */
+function routes(stack: Stack): string[] {
+  const lines = stack.ip('route', 'show', 'table', 'all').split('\n');
+  return lines.filter((line) => !line.startsWith('blackhole '));
+}
+
 /**
  * What pods leave behind when something leaks: the node's links and routes, and the addresses that IPAM holds. Equal before
  * and after pods came and went.
@@ -40,7 +46,7 @@ export async function attachedPods(stack: Stack): Promise<readonly AttachedPod[]
 export async function footprint(stack: Stack): Promise<object> {
   return {
     links: stack.ip('-br', 'link'),
-    routes: stack.ip('route', 'show', 'table', 'all'),
+    routes: routes(stack),
     neighbours: stack.ip('neigh'),
     allocations: await allocations(stack),
     attached: await attachedPods(stack),
