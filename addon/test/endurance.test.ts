@@ -5,8 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { ADDON_FOLDER, FILTER } from './ip.fixture.js';
 
 /**
- * What a process may grow by from its middle to its end, in bytes: the garbage collector's own way of taking more, seen to be
- * below 4 MiB. One socket's buffer is 64 KiB, so that a leak of it shows after 300 namespaces; one of 1 KiB per request, at once.
+ * What a process may grow by from its middle to its end, in bytes, as the garbage collector takes more in steps. One socket's buffer is 64 KiB, so that a leak of it shows after 300 namespaces; one of 1 KiB per request, at once.
  */
 const GROWTH_MAX_BYTES = 12 * 1024 * 1024;
 
