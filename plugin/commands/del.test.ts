@@ -34,7 +34,7 @@ describe('DEL', () => {
     ['a namespace path that is one', { variables: { CNI_NETNS: 'relative' } }],
     ['CNI_ARGS that can be read', { variables: { CNI_ARGS: 'nonsense' } }],
     ['CNI_PATH', { variables: { CNI_PATH: '' } }],
-    ['sound keys that only ADD uses', { config: { mtu: -1, nodename: '_' } }],
+    ['sound keys that only ADD uses', { config: { mtu: -1, ipam: { type: 'host-local' }, nodename: '_' } }],
     ['a prevResult that can be read', { config: { prevResult: 'nonsense' } }],
   ];
 

@@ -14,12 +14,13 @@ export async function del({ attachment, share }: AttachmentRequest, tools: Comma
   const { journal, knownAllocations, clock, limits, delServiceTimeoutMs } = tools;
   const { signal } = new AbortController();
   const limitsOf = () => ({ deadlineMs: Math.min(limits.deadlineMs, clock.nowMs() + delServiceTimeoutMs), signal });
-  const delegate = delegateOf(share);
+  const held = knownAllocations.of(attachment);
+  // DEL has the configuration of today. Addresses that are known to be IPAM's go back to it, whoever would give them now.
+  const delegate = held && held.length > 0 ? undefined : delegateOf(share);
   const todo = share.kind === 'addresses' ? 'release' : 'detach-and-release';
   const unsettled = await settle({ attachment, todo, held: undefined, delegate }, tools, { limitsOf });
   if (unsettled) {
     const { todo: left, failure } = unsettled;
-    const held = knownAllocations.of(attachment);
     await journal.add({ attachment, todo: left, held, delegate, reason: failure.message });
   } else {
     await journal.done(attachment);

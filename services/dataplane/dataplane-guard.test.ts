@@ -73,6 +73,15 @@ test('a pod is guarded before its interface is there, and let go once it is gone
   ]);
 });
 
+test('a pod whose wire went with its namespace is let go as well', async () => {
+  const { kernel, guard, dataplane, pod, bare } = guardedNode();
+  const network = pod('a', { sourcePrefixes: [prefix('10.99.0.0/24')] });
+  await dataplane.attach(network, never());
+  kernel.removeNamespace(network.netns);
+  expect(await dataplane.detach(network, never())).toBe(false);
+  expect(guard.notes.at(-1)).toBe(`forget ${network.hostInterfaceName} (${bare} links)`);
+});
+
 test('a pod that cannot be guarded is not wired, and nothing is left of it', async () => {
   const { kernel, guard, dataplane, pod, bare } = guardedNode();
   guard.refusal = new Failure('KERNEL_UNSUPPORTED', 'nft: not installed');

@@ -138,7 +138,9 @@ export class Dataplane {
         throw hostInterfaceTaken(foreign);
       }
       const removals = await Promise.all(own.map((link) => this.#delete(link)));
-      await Promise.all(own.map(({ name }) => this.#unguard(name)));
+      // Also where the wire went with its namespace.
+      const guarded = new Set([...own.map(({ name }) => name), ...(before ? [before.network.hostInterfaceName] : [])]);
+      await Promise.all([...guarded].map((name) => this.#unguard(name)));
       await this.#registry.remove(attachment);
       const removed = removals.includes(true);
       this.#events.detached(detachment.hostInterfaceName, removed);
