@@ -7,6 +7,9 @@ export default defineConfig({
     include: ['**/*.test.ts'],
     exclude: ['**/node_modules/**', '**/dist/**', '**/build/**'],
     pool: 'forks',
+    // Files share the network namespace of test/support/isolated.mjs, however many processors there are.
+    fileParallelism: false,
+    setupFiles: ['test/support/clean-namespace.ts'],
     testTimeout: 30_000,
     hookTimeout: 60_000,
   },

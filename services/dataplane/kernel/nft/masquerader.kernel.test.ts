@@ -102,7 +102,6 @@ beforeEach(() => {
 });
 
 afterEach(() => {
-  run('nft', 'flush', 'ruleset');
   run('sysctl', '-qw', 'net.ipv4.ip_forward=0', 'net.ipv6.conf.all.forwarding=0');
   cleanUp();
 });

@@ -1,0 +1,32 @@
+import { spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+
+import { afterAll } from 'vitest';
+
+import { until } from './until.js';
+
+/** `isolated.mjs` mounts its own folder of namespaces; anywhere else the network is somebody's. */
+const isThrowaway = () => /^tmpfs \/run\/netns tmpfs /m.test(readFileSync('/proc/self/mounts', 'utf8'));
+
+/** Names of the links of /proc/net/dev, which has two lines of heading. */
+function links(): readonly string[] {
+  const lines = readFileSync('/proc/net/dev', 'utf8').split('\n').slice(2);
+  return lines.map((line) => line.split(':')[0]?.trim() ?? '').filter((name) => name !== '' && name !== 'lo');
+}
+
+/** None where there is no `nft` that could have made any. */
+const tables = () =>
+  (spawnSync('nft', ['list', 'tables'], { encoding: 'utf8' }).stdout ?? '').split('\n').filter(Boolean);
+
+/**
+ * After every file of tests (`setupFiles`): files share one network namespace, and what one leaves there would make another
+ * fail that has done nothing wrong. A pod's wires go some time after its namespace, so this waits.
+ */
+afterAll(async () => {
+  if (!isThrowaway()) return;
+  const left = () => [...links(), ...tables()];
+  await until(
+    () => left().length === 0,
+    () => `these tests left ${left().join(', ')} in the namespace that they share with others`,
+  );
+}, 90_000);
