@@ -171,6 +171,11 @@ test('VERSION needs neither configuration nor services', async () => {
   });
 });
 
+test.each(['0.4.0', '99.0.0'])('VERSION answers with the version %s that it was asked with', async (cniVersion) => {
+  const answer = await plugin.run('VERSION', { text: JSON.stringify({ cniVersion }) });
+  expect(JSON.parse(answer.stdout)).toMatchObject({ cniVersion, supportedVersions: SUPPORTED_VERSIONS });
+});
+
 test('keys of other plugins and later releases pass', async () => {
   const config = {
     capabilities: { portMappings: true },

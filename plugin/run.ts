@@ -75,7 +75,7 @@ async function dispatch(call: Call): Promise<CniAnswer> {
       await status(request, call.readiness);
       return success(undefined);
     case 'VERSION':
-      return success(version());
+      return success(version(request));
   }
 }
 

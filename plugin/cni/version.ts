@@ -16,16 +16,6 @@ const VERSION_WHEN_ABSENT: CniVersion = '0.1.0';
 /** The versions of the specification that brought a command; the others were there from the start. */
 const SINCE: Partial<Record<Command, string>> = { CHECK: '0.4.0', GC: '1.1.0', STATUS: '1.1.0' };
 
-/** The answer to VERSION. */
-export interface VersionResult {
-  readonly cniVersion: string;
-  readonly supportedVersions: readonly string[];
-}
-
-export function versionResult(): VersionResult {
-  return { cniVersion: OWN_VERSION, supportedVersions: SUPPORTED_VERSIONS };
-}
-
 /**
  * Reads a configuration's `cniVersion`.
  * @throws Failure INCOMPATIBLE_CNI_VERSION when this release does not speak it, with the versions that it does

@@ -65,10 +65,11 @@ const damaged = fc
 
 it('reads a document as JSON.parse does', { timeout: 120_000 }, async () => {
   await fc.assert(
-    fc.asyncProperty(fc.oneof(objectText, damaged), async (document) => {
-      const outcome = await run({ program: build.shim, environment: { CNI_COMMAND: 'NONE' }, stdin: document });
-      const error: unknown = JSON.parse(outcome.stdout);
-      expect(error).toMatchObject({ code: 4, cniVersion: versionByParse(Buffer.from(document).toString()) });
+    fc.asyncProperty(fc.oneof(objectText, damaged), fc.constantFrom('NONE', 'VERSION'), async (stdin, command) => {
+      const outcome = await run({ program: build.shim, environment: { CNI_COMMAND: command }, stdin });
+      const answer: unknown = JSON.parse(outcome.stdout);
+      expect(answer).toMatchObject({ cniVersion: versionByParse(Buffer.from(stdin).toString()) });
+      expect(outcome.exitCode).toBe(command === 'VERSION' ? 0 : 1);
     }),
     { seed: SEED, numRuns: RUNS },
   );

@@ -76,7 +76,23 @@ function errorOf(outcome: Outcome): Record<string, unknown> {
 }
 
 describe('what the shim answers by itself', () => {
-  it('tells its versions without reading stdin or connecting', async () => {
+  it.each<[NonNullable<Run['stdin']>, string]>([
+    ['{"cniVersion":"0.3.1"}', '0.3.1'],
+    ['{"name":"net","cniVersion":"9.\\u0039\\"\\n"}', '9.9"\n'],
+    [{ kind: 'closed' }, OWN_VERSION],
+    ['', OWN_VERSION],
+    ['{"cniVersion":"0.3.1"', OWN_VERSION],
+    ['["cniVersion"]', OWN_VERSION],
+    ['{"cniVersion":3}', OWN_VERSION],
+    ['{"cniVersion":""}', OWN_VERSION],
+    [`{"cniVersion":"${'1'.repeat(65)}"}`, OWN_VERSION],
+  ])('asked for its versions with %j, it answers with the version %j', async (stdin, cniVersion) => {
+    const outcome = await run({ program: build.shim, environment: { CNI_COMMAND: 'VERSION' }, stdin });
+    expect(outcome).toMatchObject({ exitCode: 0, signal: null, stderr: '' });
+    expect(JSON.parse(outcome.stdout)).toEqual({ cniVersion, supportedVersions: SUPPORTED_VERSIONS });
+  });
+
+  it('tells its versions also where stdin does not end, and without connecting', async () => {
     const environment = { CNI_COMMAND: 'VERSION', CNI_NETNS: 'dummy', CNI_ARGS: 'hostile\r\nX: y' };
     const outcome = await run({ program: build.shim, environment, stdin: { kind: 'open' } });
     expect(outcome).toEqual({ exitCode: 0, signal: null, stdout: VERSIONS, stderr: '' });
@@ -122,6 +138,7 @@ describe('handing over', () => {
       connection: 'close',
       'content-type': 'application/json',
       'content-length': String(CONFIGURATION.length),
+      'podwire-release': String(RELEASE),
       'cni-plugin': 'podwire',
       'cni-command': 'ADD',
       'cni-containerid': ADD.CNI_CONTAINERID,
@@ -247,9 +264,9 @@ describe('choosing the socket', () => {
     expect(error).toMatchObject({ cniVersion: '0.3.1', code: 7, msg: expect.stringContaining(fault) });
   });
 
-  it('leaves a configuration that is not JSON to the resident plugin', async () => {
+  it.each(['{"socket":"/nowhere",', '[{"socket":"/nowhere"}]'])('leaves %j to the resident plugin', async (stdin) => {
     const { requests } = await resident((response) => response.writeHead(400).end('{"code":6}'));
-    const outcome = await add({ stdin: '{"socket":"/nowhere",' });
+    const outcome = await add({ stdin });
     expect(outcome).toMatchObject({ exitCode: 1, stdout: '{"code":6}' });
     expect(requests).toHaveLength(1);
   });
@@ -369,10 +386,15 @@ describe('a resident plugin that is not there', () => {
     expect(error).toMatchObject({ code: 11, msg: expect.stringContaining('nobody listens') });
   });
 
-  it('reports a configuration that is not JSON itself', async () => {
-    const error = errorOf(await add({ stdin: '{"cniVersion":"0.4.0"' }));
-    expect(error).toMatchObject({ cniVersion: '1.1.0', code: 6, msg: expect.stringContaining('not valid JSON') });
-  });
+  it.each(['', '{"cniVersion":"0.4.0"', '[]', '"text"', 'null'])(
+    'reports the configuration %j itself',
+    async (stdin) => {
+      const error = errorOf(await add({ stdin }));
+      expect(error).toMatchObject({ cniVersion: '1.1.0', code: 6, msg: expect.stringContaining('not a JSON object') });
+      // Whoever restarts would refuse it too.
+      expect(error.msg).not.toContain('waited');
+    },
+  );
 
   it('says who may use a socket that refuses it', async () => {
     await resident((response) => response.end());

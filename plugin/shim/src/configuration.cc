@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <unistd.h>
+#include <utility>
 
 #include "connection.h"
 #include "json_scan.h"
@@ -11,6 +12,9 @@
 
 namespace podwire {
 namespace {
+
+// Versions are a few bytes; what is longer is a mistake that would only bury the message.
+constexpr std::size_t kMaxVersionBytes = 64;
 
 Failure BadSocketKey(std::string_view fault) {
   return {CniCode::kInvalidConfiguration, Concat({"the key socket of the network configuration ", fault}),
@@ -39,9 +43,19 @@ std::optional<Failure> ReadConfiguration(const Deadline& deadline, Buffer& confi
                  Concat({"connect stdin to a pipe or a file"})};
 }
 
+Buffer ReadVersionAskedWith() {
+  Buffer configuration;
+  if (isatty(STDIN_FILENO) == 0) {
+    // Whatever kept stdin from ending, what it said until then counts if it is whole.
+    static_cast<void>(
+        ReadToEnd(STDIN_FILENO, {kMaxConfigurationBytes, Deadline::In(kVersionInputMs)}, configuration));
+  }
+  return StatedVersion(configuration.View());
+}
+
 std::optional<Failure> ChooseSocket(std::string_view configuration, SocketChoice& choice) {
   const Lookup found = FindTopLevelString(configuration, "socket", choice.path);
-  choice.is_configuration_json = found != Lookup::kMalformed;
+  choice.is_configuration_object = found != Lookup::kMalformed && found != Lookup::kNoObject;
   if (found == Lookup::kOtherType) return BadSocketKey("is not a string");
   if (found != Lookup::kString) {
     choice.path = Concat({kDefaultSocket});
@@ -56,6 +70,13 @@ std::optional<Failure> ChooseSocket(std::string_view configuration, SocketChoice
                             .View());
   }
   return std::nullopt;
+}
+
+Buffer StatedVersion(std::string_view configuration) {
+  Buffer version;
+  const bool is_stated = FindTopLevelString(configuration, "cniVersion", version) == Lookup::kString &&
+                         version.Size() > 0 && version.Size() <= kMaxVersionBytes;
+  return is_stated ? std::move(version) : Concat({kOwnVersion});
 }
 
 }  // namespace podwire

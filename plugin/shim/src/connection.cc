@@ -62,14 +62,17 @@ int TryToConnect(std::string_view path, Socket& socket) {
   return 0;
 }
 
-Failure Unreachable(std::string_view path, int error) {
+Failure Unreachable(const Connection& connection, int error) {
+  const std::string_view path = connection.path;
   if (error == EACCES || error == EPERM) {
     return {CniCode::kInputOutput, Concat({"no permission to connect to the podwire plugin at ", path}),
             Concat({"only root may use it: run the container runtime as root"})};
   }
   const bool is_passing = IsPassing(error);
   Buffer message = Concat({"cannot connect to the podwire plugin at ", path, ": ", WhyUnreachable(error)});
-  if (is_passing) message.Append(Concat({" (waited ", Decimal(kConnectWindowMs), " ms)"}).View());
+  if (is_passing && connection.window_ms > 0) {
+    message.Append(Concat({" (waited ", Decimal(static_cast<unsigned>(connection.window_ms)), " ms)"}).View());
+  }
   return {is_passing ? CniCode::kTryAgainLater : CniCode::kInputOutput, std::move(message),
           Concat({"check that podwire-plugin runs on this node, and its log; ", DebugHint(path).View()})};
 }
@@ -143,11 +146,11 @@ void Socket::Reset(int descriptor) {
 }
 
 std::optional<Failure> Connect(Connection& connection) {
-  const Deadline window = Deadline::In(kConnectWindowMs);
+  const Deadline window = Deadline::In(connection.window_ms);
   for (;;) {
     const int error = TryToConnect(connection.path, connection.socket);
     if (error == 0) return std::nullopt;
-    if (!IsPassing(error) || window.HasPassed() || connection.deadline.HasPassed()) return Unreachable(connection.path, error);
+    if (!IsPassing(error) || window.HasPassed() || connection.deadline.HasPassed()) return Unreachable(connection, error);
     PauseMs(kConnectPauseMs);
   }
 }

@@ -34,13 +34,14 @@ struct Request {
 struct Connection {
   std::string_view path;  // absolute, at most kMaxSocketPathBytes
   Deadline deadline;      // of the whole call
+  int window_ms;          // how long a socket that is missing or refuses is waited for
   Socket socket;
 };
 
 // The longest path that a unix socket can have.
 extern const std::size_t kMaxSocketPathBytes;
 
-// Waits kConnectWindowMs for a socket that is missing or refuses, then fails with code 11. Nothing was handed over then.
+// Fails with code 11 where the socket is still missing or refusing after window_ms. Nothing was handed over then.
 std::optional<Failure> Connect(Connection& connection);
 
 // Sends the request and takes the response. Fails with code 11 when the deadline passes, and with code 5 when what comes

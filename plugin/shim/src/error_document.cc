@@ -1,14 +1,10 @@
 #include "error_document.h"
 
-#include "json_scan.h"
-#include "protocol.h"
+#include "configuration.h"
 #include "utf8.h"
 
 namespace podwire {
 namespace {
-
-// Versions are a few bytes; what is longer is a mistake that would only bury the message.
-constexpr std::size_t kMaxVersionBytes = 64;
 
 void AppendEscaped(Buffer& json, char c) {
   constexpr char kHexDigits[] = "0123456789abcdef";
@@ -50,12 +46,9 @@ void AppendJsonString(Buffer& json, std::string_view text) {
 }
 
 Buffer WriteErrorDocument(const Failure& failure, std::string_view configuration) {
-  Buffer version;
-  const bool has_version = FindTopLevelString(configuration, "cniVersion", version) == Lookup::kString &&
-                           version.Size() > 0 && version.Size() <= kMaxVersionBytes;
   Buffer json;
   json.Append("{\"cniVersion\":");
-  AppendJsonString(json, has_version ? version.View() : kOwnVersion);
+  AppendJsonString(json, StatedVersion(configuration).View());
   json.Append(",\"code\":");
   json.Append(Decimal(static_cast<unsigned>(failure.code)));
   json.Append(",\"msg\":");

@@ -45,7 +45,7 @@ class Scanner {
   Buffer enclosing_;  // the opening brackets around the current position, outermost first
   Buffer key_;
   bool is_wanted_ = false;  // the value that follows belongs to the wanted key
-  Lookup found_ = Lookup::kAbsent;
+  Lookup found_ = Lookup::kNoObject;
 };
 
 Lookup Scanner::Run() {
@@ -72,6 +72,7 @@ Scanner::Step Scanner::EnterValue() {
     return is_scalar ? Step::kValueEnded : Step::kFault;
   }
   is_wanted_ = false;
+  if (first == '{' && enclosing_.Size() == 0) found_ = Lookup::kAbsent;
   enclosing_.Append(first);
   ++at_;
   SkipSpace();
@@ -221,8 +222,8 @@ Lookup FindTopLevelString(std::string_view json, std::string_view key, Buffer& v
 
 bool IsJsonObject(std::string_view json) {
   Buffer unused;
-  const std::size_t first = json.find_first_not_of(" \t\r\n");
-  return first != json.npos && json[first] == '{' && FindTopLevelString(json, "", unused) != Lookup::kMalformed;
+  const Lookup found = FindTopLevelString(json, "", unused);
+  return found != Lookup::kMalformed && found != Lookup::kNoObject;
 }
 
 }  // namespace podwire

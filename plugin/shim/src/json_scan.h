@@ -9,7 +9,8 @@ namespace podwire {
 
 enum class Lookup {
   kMalformed,  // the text is not one JSON value (RFC 8259)
-  kAbsent,     // no such key at the top, or the top is not an object
+  kNoObject,   // it is one, but no object
+  kAbsent,     // the object has no such key
   kOtherType,  // the key's value is not a string
   kString,
 };

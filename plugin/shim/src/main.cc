@@ -40,7 +40,9 @@ int Print(std::string_view answer, const Deadline& deadline) {
 }
 
 int PrintVersions(const Deadline& deadline) {
-  Buffer json = Concat({"{\"cniVersion\":\"", kOwnVersion, "\",\"supportedVersions\":["});
+  Buffer json = Concat({"{\"cniVersion\":"});
+  AppendJsonString(json, ReadVersionAskedWith().View());
+  json.Append(",\"supportedVersions\":[");
   std::string_view separator = "";
   for (const std::string_view version : kSupportedVersions) {
     json.Append(Concat({separator, "\"", version, "\""}).View());
@@ -59,7 +61,7 @@ Failure UnknownCommand(std::string_view command) {
 // The resident plugin would have reported the broken configuration, so in its absence the shim does.
 Failure Undecodable(const Failure& unreachable) {
   return {CniCode::kDecodeFailure,
-          Concat({"the network configuration is not valid JSON, and ", unreachable.message.View()}),
+          Concat({"the network configuration is not a JSON object, and ", unreachable.message.View()}),
           Concat({"correct the configuration; ", unreachable.details.View()})};
 }
 
@@ -80,9 +82,11 @@ std::optional<Failure> HandOver(const Call& call, std::string_view configuration
   SocketChoice choice;
   if (auto failure = ChooseSocket(configuration, choice)) return failure;
 
-  Connection connection{choice.path.View(), call.deadline, {}};
+  // A configuration that everybody refuses is no reason to wait for a restarting plugin.
+  const int window_ms = choice.is_configuration_object ? kConnectWindowMs : 0;
+  Connection connection{choice.path.View(), call.deadline, window_ms, {}};
   if (auto failure = Connect(connection)) {
-    const bool is_undecodable = failure->code == CniCode::kTryAgainLater && !choice.is_configuration_json;
+    const bool is_undecodable = failure->code == CniCode::kTryAgainLater && !choice.is_configuration_object;
     return is_undecodable ? Undecodable(*failure) : std::move(failure);
   }
   if (auto failure = Exchange(connection, {head.View(), configuration}, response)) return failure;

@@ -4,12 +4,15 @@
 #include <cstddef>
 #include <string_view>
 
-// A test build overrides these three, so that tests are quick and touch nothing outside their own folder.
+// A test build overrides these, so that tests are quick and touch nothing outside their own folder.
 #ifndef PODWIRE_DEFAULT_SOCKET
 #define PODWIRE_DEFAULT_SOCKET "/run/podwire/cni.sock"
 #endif
 #ifndef PODWIRE_CONNECT_WINDOW_MS
 #define PODWIRE_CONNECT_WINDOW_MS 5000
+#endif
+#ifndef PODWIRE_VERSION_INPUT_MS
+#define PODWIRE_VERSION_INPUT_MS 1000
 #endif
 #ifndef PODWIRE_OVERALL_DEADLINE_MS
 #define PODWIRE_OVERALL_DEADLINE_MS 120000
@@ -22,11 +25,17 @@ inline constexpr std::string_view kSupportedVersions[] = {"0.1.0", "0.2.0", "0.3
                                                         "0.4.0", "1.0.0", "1.1.0"};
 inline constexpr std::string_view kOwnVersion = "1.1.0";
 
+// Of Podwire, stated in each request (services/shared/rpc/release.ts): the resident plugin refuses one too far from its own.
+inline constexpr std::string_view kRelease = "1";
+
 inline constexpr std::string_view kDefaultSocket = PODWIRE_DEFAULT_SOCKET;
 
 // How long a missing or refusing socket is waited for: the resident plugin may be restarting.
 inline constexpr int kConnectWindowMs = PODWIRE_CONNECT_WINDOW_MS;
 inline constexpr int kConnectPauseMs = 10;
+
+// How long VERSION waits for the end of its input, without which it can be answered too.
+inline constexpr int kVersionInputMs = PODWIRE_VERSION_INPUT_MS;
 
 // Counted from the start of the process. The kubelet gives up on a sandbox after 4 minutes and then retries under a
 // new container ID; answering before that tells it why.

@@ -52,6 +52,7 @@ std::optional<Failure> WriteRequestHead(const Call& call, std::size_t body_bytes
   AppendHeader(head, "Content-Type", "application/json");
   AppendHeader(head, "Content-Length", Decimal(body_bytes));
   AppendHeader(head, "CNI-Exec-Time", Decimal(call.exec_time_unix_ns));
+  AppendHeader(head, "Podwire-Release", kRelease);
   if (HasControlCharacter(call.plugin)) {
     return Failure{CniCode::kBadEnvironment, Concat({"the plugin was run under a name with a control character"}),
                    Concat({"run it by its path, as podwire or podwire-ipam"})};

@@ -23,7 +23,8 @@ void FuzzScanner(std::string_view text) {
   Buffer value;
   const Lookup found = FindTopLevelString(text, "socket", value);
   Require(found == Lookup::kString || value.Size() == 0);
-  Require(found != Lookup::kMalformed || !IsJsonObject(text));
+  const bool is_object = found != Lookup::kMalformed && found != Lookup::kNoObject;
+  Require(is_object == IsJsonObject(text));
 }
 
 void FuzzErrorDocument(std::string_view text) {
@@ -60,6 +61,8 @@ void FuzzRequest(std::string_view bytes) {
 
 // A path that is chosen fits into the address of a unix socket.
 void FuzzSocketChoice(std::string_view text) {
+  const Buffer version = StatedVersion(text);
+  Require(version.Size() > 0 && version.Size() <= 64);
   SocketChoice choice;
   if (ChooseSocket(text, choice)) return;
   const std::string_view path = choice.path.View();

@@ -11,6 +11,8 @@ Buffer Find(std::string_view json) {
   switch (FindTopLevelString(json, "socket", value)) {
     case Lookup::kMalformed:
       return Concat({"malformed"});
+    case Lookup::kNoObject:
+      return Concat({"no object"});
     case Lookup::kAbsent:
       return Concat({"absent"});
     case Lookup::kOtherType:
@@ -36,13 +38,15 @@ PODWIRE_TEST(FindsTheKeyAtTheTopOnly) {
       {" \t\r\n{ \"a\" : [ ] , \"socket\" : \"/a\" } \n", "string /a"},
       {R"({"ipam":{"socket":"/inner"},"list":[{"socket":"/inner"}]})", "absent"},
       {R"({"ipam":{"socket":"/inner"},"socket":"/outer","x":{"socket":"/inner"}})", "string /outer"},
-      {R"([{"socket":"/a"}])", "absent"},
+      {R"([{"socket":"/a"}])", "no object"},
       {R"({"a":"socket","b":"\"socket\":\"/a\""})", "absent"},
       {R"({"a":"{\"socket\":\"/a\"}"})", "absent"},
       {R"({"Socket":"/a","sockets":"/b","socke":"/c","":"/d"})", "absent"},
       {R"({})", "absent"},
-      {R"("socket")", "absent"},
-      {R"(5)", "absent"},
+      {R"([])", "no object"},
+      {R"("socket")", "no object"},
+      {R"(5)", "no object"},
+      {" null ", "no object"},
   });
 }
 

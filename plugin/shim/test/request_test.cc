@@ -16,7 +16,7 @@ Buffer Head(const char* const (&entries)[Count]) {
 
 constexpr std::string_view kFixedPart =
     "POST /cni HTTP/1.1\r\nHost: podwire\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    "Content-Length: 7\r\nCNI-Exec-Time: 42\r\nCNI-Plugin: podwire\r\n";
+    "Content-Length: 7\r\nCNI-Exec-Time: 42\r\nPodwire-Release: 1\r\nCNI-Plugin: podwire\r\n";
 
 PODWIRE_TEST(CarriesEveryVariableAndNoOther) {
   const char* const entries[] = {"PATH=/bin",
