@@ -95,7 +95,8 @@ export function pluginSettings(hostName: string) {
       variable: 'PODWIRE_PLUGIN_CLEAN_UP_TIMEOUT_MS',
       schema: wholeNumber(1, 20_000),
       default: '5000',
-      about: 'Time for undoing a failed ADD, in milliseconds, 1 to 20000, beside the time of the ADD itself.',
+      about:
+        'Time for undoing a failed ADD, in milliseconds, 1 to 20000, beside the time of the ADD itself. A service that the ADD waited for in vain has 500 ms of it.',
     },
     logLevel: {
       variable: 'PODWIRE_PLUGIN_LOG_LEVEL',

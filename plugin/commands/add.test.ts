@@ -250,7 +250,8 @@ describe('ADD in the absence of', () => {
   let lonely: Plugin;
 
   beforeEach(() => {
-    lonely = new Plugin({ timeoutMs: 300, cleanUpTimeoutMs: 300 });
+    // A service that has let the ADD's time go by is not waited for as long as that again.
+    lonely = new Plugin({ timeoutMs: 300, cleanUpTimeoutMs: 600_000 });
   });
 
   afterEach(() => lonely.end());
@@ -271,5 +272,9 @@ describe('ADD in the absence of', () => {
     await lonely.start('dataplane');
     expect(await failed(lonely.run('ADD'))).toMatchObject({ code: 11, msg: expect.stringContaining('podwire-ipam') });
     expect(lonely.dataplane).toEqual(new FakeDataplane());
+    expect(lonely.journal.entries()).toMatchObject([{ attachment: ATTACHMENT, todo: 'release-unless-attached' }]);
+    await lonely.start('ipam');
+    await lonely.replayed();
+    expect(lonely.state()).toBe(NOTHING);
   });
 });

@@ -20,7 +20,7 @@ export interface Unsettled {
 
 export interface SettleOptions {
   /** The time for each call to a service, as it begins. */
-  readonly limitsOf: () => Limits;
+  readonly limitsOf: (service: Service) => Limits;
   /** Services that are known not to answer. */
   readonly skip?: ReadonlySet<string>;
 }
@@ -36,29 +36,29 @@ export async function settle(
   { limitsOf, skip = new Set() }: SettleOptions,
 ): Promise<Unsettled | undefined> {
   const { dataplane, ipam, log } = tools;
-  const attempt = <Value>(service: Service, work: () => Promise<Value>): Promise<Outcome<Value>> =>
+  const attempt = <Value>(service: Service, work: (limits: Limits) => Promise<Value>): Promise<Outcome<Value>> =>
     skip.has(service)
       ? Promise.resolve({ ok: false, failure: new Failure('UNREACHABLE', `${service} does not answer`) })
-      : outcomeOf(work, { log, what: `${todo} of an attachment` });
+      : outcomeOf(() => work(limitsOf(service)), { log, what: `${todo} of an attachment` });
 
   let next = todo;
   if (todo === 'detach-and-release') {
-    const detached = await attempt('podwire-dataplane', () => dataplane.detachPod(attachment, limitsOf()));
+    const detached = await attempt('podwire-dataplane', (limits) => dataplane.detachPod(attachment, limits));
     if (!detached.ok) return { todo, service: 'podwire-dataplane', failure: detached.failure };
     next = 'release';
   }
   if (todo === 'release-unless-attached') {
     // Another IPAM plugin does not tell what it holds.
-    const ask = async () => delegate ?? (await ipam.getEndpoint(attachment, limitsOf()));
+    const ask = async (limits: Limits) => delegate ?? (await ipam.getEndpoint(attachment, limits));
     const endpoint = await attempt('podwire-ipam', ask);
     if (!endpoint.ok) return { todo, service: 'podwire-ipam', failure: endpoint.failure };
     if (!endpoint.value) return undefined;
-    const attached = await attempt('podwire-dataplane', () => dataplane.isAttached(attachment, limitsOf()));
+    const attached = await attempt('podwire-dataplane', (limits) => dataplane.isAttached(attachment, limits));
     if (!attached.ok) return { todo, service: 'podwire-dataplane', failure: attached.failure };
     if (attached.value) return undefined;
   }
   const service: Service = delegate ? `IPAM plugin ${delegate.type}` : 'podwire-ipam';
-  const released = await attempt(service, () => release({ attachment, held, delegate }, tools, limitsOf()));
+  const released = await attempt(service, (limits) => release({ attachment, held, delegate }, tools, limits));
   return released.ok ? undefined : { todo: next, service, failure: released.failure };
 }
 
@@ -75,13 +75,7 @@ async function release({ attachment, held, delegate }: Release, tools: Tools, li
     return;
   }
   if (!held || held.length === 0) return ipam.release(attachment, limits);
-  try {
-    await upkeep.ipam.releaseHeld(attachment, held, limits);
-  } catch (failure) {
-    // An earlier release of IPAM knows attachments alone; this node's turns keep a later ADD from being meant.
-    if (!(failure instanceof Failure && failure.code === 'UNIMPLEMENTED')) throw failure;
-    await ipam.release(attachment, limits);
-  }
+  await upkeep.ipam.releaseHeld(attachment, held, limits);
 }
 
 /** What became of a piece of work. */

@@ -1,10 +1,10 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { HeldAddress, Limits } from '../clients/clients.js';
+import type { HeldAddress } from '../clients/clients.js';
 import type { Delegate } from '../delegate/share.js';
 import type { Debt } from '../journal/entry.js';
-import { settle } from './settle.js';
+import { settle, type Service } from './settle.js';
 import type { Tools } from './tools.js';
 
 /**
@@ -30,6 +30,12 @@ export interface FailedAdd {
 }
 
 /**
+ * Time for undoing what a service has, that let the ADD's own time go by, in milliseconds: enough for one that is back, and a pod's
+ * start does not wait longer for what the journal does as well.
+ */
+const SILENT_SERVICE_MS = 500;
+
+/**
  * Takes away what a failed ADD made, within the time that is set aside for it. What that is too short for is written to the node's
  * journal: a runtime need not send a DEL after an ADD that failed.
  * @returns what the ADD is to throw: its own error, with what is left where something is
@@ -38,11 +44,15 @@ export async function undo({ attachment, delegate, progress, error }: FailedAdd,
   const toUndo = workOf({ attachment, progress });
   if (!toUndo) return error;
   const work = { ...toUndo, delegate };
-  const limits: Limits = {
-    deadlineMs: tools.clock.nowMs() + tools.cleanUpTimeoutMs,
-    signal: new AbortController().signal,
-  };
-  const unsettled = await settle(work, tools, { limitsOf: () => limits });
+  const { clock, cleanUpTimeoutMs } = tools;
+  const { signal } = new AbortController();
+  const overallMs = clock.nowMs() + cleanUpTimeoutMs;
+  const silent = silentServices({ delegate, progress, error });
+  const limitsOf = (service: Service) => ({
+    deadlineMs: silent.includes(service) ? Math.min(overallMs, clock.nowMs() + SILENT_SERVICE_MS) : overallMs,
+    signal,
+  });
+  const unsettled = await settle(work, tools, { limitsOf });
   if (!unsettled) return error;
   const { todo, failure } = unsettled;
   await tools.journal.add({ ...work, todo, reason: failure.message });
@@ -62,6 +72,14 @@ function workOf({
     case 'attaching':
       return progress.held ? undefined : { attachment, todo: 'detach-and-release', held: progress.allocation };
   }
+}
+
+/** Those of Podwire's services that may be the ones that the ADD waited for in vain. */
+function silentServices({ delegate, progress, error }: Omit<FailedAdd, 'attachment'>): readonly Service[] {
+  const isSilence = error instanceof Failure && (error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED');
+  if (!isSilence) return [];
+  if (progress.reached === 'attaching') return ['podwire-dataplane'];
+  return delegate ? [] : ['podwire-ipam', 'podwire-dataplane'];
 }
 
 function withRest(error: unknown, rest: Failure): Failure {
