@@ -29,6 +29,9 @@ import { serve, startService, type RunningService } from './service.js';
 /** Built by `npm run build`, which `npm test` does first. */
 const MAIN = join(dirname(fileURLToPath(import.meta.url)), 'dist', 'main.js');
 
+/** As the service wants it from the first pod on, so that it is no difference between before and after. */
+const nodeForwards = () => run('sysctl', '-qw', 'net.ipv4.ip_forward=1', 'net.ipv6.conf.all.forwarding=1');
+
 const limits = (timeoutMs = 10_000) => ({ deadlineMs: Date.now() + timeoutMs });
 
 let folder: string;
@@ -91,6 +94,7 @@ describe('on the real kernel', () => {
 
   beforeEach(async () => {
     requireThrowawayNamespace();
+    nodeForwards();
     service = await startService(config(), surroundings());
   });
 
@@ -154,9 +158,15 @@ describe('on the real kernel', () => {
     addPod('a');
     const a = podMessage('a', '10.65.0.7');
     await attach(a);
-    run('ip', 'route', 'delete', '10.65.0.7');
     const difference = { object: `host route 10.65.0.7 dev ${a.hostInterfaceName} proto 87 scope link` };
-    expect((await repair(a)).differences).toEqual([{ ...difference, wanted: 'present', actual: 'missing' }]);
+    const repairAfterMeddling = async () => {
+      run('ip', 'route', 'delete', '10.65.0.7');
+      return (await repair(a)).differences;
+    };
+    // The service's own look at its pods after the start may come first, and mend it.
+    await expect
+      .poll(repairAfterMeddling, { timeout: 30_000 })
+      .toEqual([{ ...difference, wanted: 'present', actual: 'missing' }]);
     expect(await check(a)).toEqual({ differences: [] });
     expect(await repair(a)).toEqual({ differences: [] });
     const before = snapshot('a');
@@ -211,6 +221,19 @@ describe('on the real kernel', () => {
       bgpSessions: [],
       attachmentCount: 1,
     });
+  });
+
+  test('settings that defeat pods are put right, or told with what they break', async () => {
+    addPod('a');
+    await attach({ ...podMessage('a', '10.65.0.7'), sourcePrefixes: ['10.99.0.0/24'] });
+    run('sysctl', '-qw', 'net.ipv4.ip_forward=0', 'net.ipv4.conf.all.rp_filter=1');
+    try {
+      const told = async () => (await nodeStatus()).conditions.map(({ reason }) => reason);
+      await expect.poll(told, { timeout: 30_000 }).toContain('StrictReversePathFilter');
+      await expect.poll(() => run('sysctl', '-n', 'net.ipv4.ip_forward'), { timeout: 30_000 }).toBe('1\n');
+    } finally {
+      run('sysctl', '-qw', 'net.ipv4.conf.all.rp_filter=0');
+    }
   });
 
   test('the socket is its owner’s alone', () => {
@@ -301,7 +324,10 @@ describe('SIGKILL in the middle of twenty attaches, then another start', () => {
     return child.exitCode;
   }
 
-  beforeEach(requireThrowawayNamespace);
+  beforeEach(() => {
+    requireThrowawayNamespace();
+    nodeForwards();
+  });
   afterEach(cleanUp);
 
   test.each([0, 1, 3, 6, 10])(

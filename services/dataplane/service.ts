@@ -1,3 +1,4 @@
+import { metrics } from '@opentelemetry/api';
 import { Peer } from '@podwire/shared/rpc/client';
 import { RpcServer } from '@podwire/shared/rpc/server';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -16,6 +17,7 @@ import { BirdEvents } from './bird/bird-events.js';
 import { birdSettings, readPeerPlan } from './bird/bird-settings.js';
 import { Bird } from './bird/bird.js';
 import type { PeerPlan } from './bird/peers-file.js';
+import { observeConditions } from './condition-gauge.js';
 import type { Config } from './config.js';
 import { Dataplane } from './dataplane.js';
 import { Events } from './events.js';
@@ -31,12 +33,16 @@ import type { NodeKernel } from './kernel/node-kernel.js';
 import type { NodeNetwork } from './kernel/node-network.js';
 import type { NodeOverview } from './node-overview.js';
 import { NodeSide } from './node-side.js';
-import { USUAL_MTU_BYTES } from './plan/desired.js';
+import { familiesOf, USUAL_MTU_BYTES } from './plan/desired.js';
 import { PodEnvironment } from './pod-environment.js';
+import { canWirePods } from './pod-health.js';
 import { RoutePlanner } from './routing/planner.js';
 import { ReconcileEvents } from './routing/reconcile-events.js';
 import { RouteReconciler } from './routing/reconcile.js';
+import { VXLAN_DEVICE, type Condition } from './routing/wanted.js';
 import { dataplaneServices, type ServedParts } from './rpc/index.js';
+import type { SettingsUse } from './sysctls/judge.js';
+import { NodeSysctls, type NodeLook } from './sysctls/node-sysctls.js';
 
 /** What the service takes from the process it runs in. */
 export interface Surroundings {
@@ -106,19 +112,24 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
   const { log, clock } = surroundings;
   const environment = makeEnvironment(options);
   const node = await openNode(kernel, { ...options, environment });
-  const clusterPart = makeClusterPart(options, node, environment);
-  const nodeSide = clusterPart?.nodeSide;
-  const overview = () => overviewOf(config, { node, environment, clusterPart });
+  const onLook = ({ poolFamilies }: NodeLook): void => {
+    if (canWirePods(conditionsOf(parts), poolFamilies)) server.setServing();
+    else server.setNotServing();
+  };
+  const clusterPart = makeClusterPart(options, { kernel, node, environment, onLook });
+  const parts = { node, environment, clusterPart };
+  const unobserve = observeConditions(metrics.getMeter('podwire-dataplane'), () => conditionsOf(parts));
   const server = new RpcServer({
     addresses: config.listen,
     log,
     clock,
     defaultCallTimeoutMs: config.callTimeoutMs,
     drainTimeoutMs: config.drainTimeoutMs,
-    services: (unary) => dataplaneServices({ ...node, overview }, unary),
+    services: (unary) => dataplaneServices({ ...node, overview: () => overviewOf(config, parts) }, unary),
   });
   const stop = async (): Promise<void> => {
-    await Promise.all([server.stop(), node.keeper.stop(), nodeSide?.stop()]);
+    unobserve();
+    await Promise.all([server.stop(), node.keeper.stop(), clusterPart?.nodeSide.stop()]);
     // Calls that were cut off may still be taking back what they did.
     await node.dataplane.idle();
     await environment?.stop();
@@ -132,7 +143,8 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     server.setServing();
     node.keeper.start();
     environment?.onMtuChange(() => node.keeper.checkSoon());
-    nodeSide?.start();
+    clusterPart?.nodeSide.start();
+    clusterPart?.sysctls.start();
     return { addresses, stop };
   } catch (error) {
     await stop();
@@ -152,16 +164,24 @@ interface ClusterPart {
   readonly nodeSide: NodeSide;
   readonly routes: RouteReconciler;
   readonly bird: Bird | undefined;
+  readonly sysctls: NodeSysctls;
+}
+
+interface ClusterPartOptions {
+  readonly kernel: Kernel;
+  readonly node: Node;
+  readonly environment: PodEnvironment | undefined;
+  readonly onLook: (look: NodeLook) => void;
 }
 
 function makeClusterPart(
   { config, surroundings, nodeSide }: ServeOptions,
-  { ipam, keeper }: Node,
-  environment: PodEnvironment | undefined,
+  { kernel: podKernel, node, environment, onLook }: ClusterPartOptions,
 ): ClusterPart | undefined {
   if (!nodeSide) return undefined;
   const { log, clock, random } = surroundings;
-  const { kernel, network, peerPlan } = nodeSide;
+  const { kernel, network, links, peerPlan } = nodeSide;
+  const { ipam, keeper } = node;
   const planner = new RoutePlanner();
   const events = new ReconcileEvents(log);
   const onPodInterface = (name: string): void => keeper.heardOf(name);
@@ -169,8 +189,37 @@ function makeClusterPart(
   const routes = new RouteReconciler({ kernel, planner, routing, clock, random, events, onPodInterface });
   const settings = peerPlan && birdSettings(config, peerPlan);
   const bird = settings && new Bird({ settings, clock, events: new BirdEvents(log) });
-  const keepers = [...(environment?.followers ?? []), routes, ...(bird ? [bird] : [])];
-  return { nodeSide: new NodeSide({ config, surroundings, network, ipam, keepers }), routes, bird };
+  const sysctls = new NodeSysctls({
+    links,
+    use: () => settingsUse({ routes, node, environment }),
+    probe: () => podKernel.probe(),
+    clock,
+    events,
+    onLook: (look) => {
+      if (look.hasRepaired) routes.check();
+      onLook(look);
+    },
+  });
+  const keepers = [...(environment?.followers ?? []), routes, ...(bird ? [bird] : []), sysctls];
+  return { nodeSide: new NodeSide({ config, surroundings, network, ipam, keepers }), routes, bird, sysctls };
+}
+
+/** What pods that there are, and the node's part in the cluster, need of the node's settings. */
+function settingsUse({
+  routes,
+  node,
+  environment,
+}: Omit<OverviewParts, 'clusterPart'> & Pick<ClusterPart, 'routes'>): SettingsUse {
+  const networks = node.records().map(({ network }) => network);
+  return {
+    families: familiesOf(networks.flatMap(({ addresses }) => addresses)),
+    parents: routes.parents,
+    tunnels: routes.tunnels.map(({ name }) => ({ name, family: name === VXLAN_DEVICE[6] ? 6 : 4 })),
+    loose: networks
+      .filter(({ sourcePrefixes }) => sourcePrefixes.some(({ family }) => family === 4))
+      .map(({ hostInterfaceName }) => hostInterfaceName),
+    isGuarded: environment?.conditions().length === 0,
+  };
 }
 
 interface OverviewParts {
@@ -188,8 +237,12 @@ function overviewOf(config: Config, { node, environment, clusterPart }: Overview
     podMtuBytes: environment?.mtuBytes ?? USUAL_MTU_BYTES,
     sessions: clusterPart?.bird?.status().sessions ?? [],
     attachmentCount: node.records().length,
-    conditions: [...(clusterPart?.nodeSide.conditions() ?? []), ...(environment?.conditions() ?? [])],
+    conditions: conditionsOf({ node, environment, clusterPart }),
   };
+}
+
+function conditionsOf({ environment, clusterPart }: OverviewParts): readonly Condition[] {
+  return [...(clusterPart?.nodeSide.conditions() ?? []), ...(environment?.conditions() ?? [])];
 }
 
 /** What serves the pods of this node, and what looks after them. */

@@ -158,6 +158,7 @@ export const ZONES = [
       'services/dataplane/cluster',
       'services/dataplane/mtu',
       'services/dataplane/routing',
+      'services/dataplane/sysctls',
       'services/dataplane/node-overview.ts',
     ],
     packages: ['@opentelemetry/api', 'zod'],
@@ -203,6 +204,13 @@ export const ZONES = [
     packages: ['@opentelemetry/api'],
     // SHA-1, which tunnels' MAC addresses are made of.
     builtins: ['node:crypto'],
+  },
+  // Settings of the node that defeat pods' networks.
+  {
+    path: 'services/dataplane/sysctls',
+    zones: ['services/shared', 'services/dataplane/routing', 'services/dataplane/kernel'],
+    packages: [],
+    ...PURE,
   },
   // The MTU of pods, from the node's interfaces and the pools.
   {

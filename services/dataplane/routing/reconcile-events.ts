@@ -2,8 +2,8 @@ import { metrics } from '@opentelemetry/api';
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import type { NodeObject } from './node-step.js';
-import type { Condition } from './wanted.js';
+import { formatNodeStep, type NodeObject } from './node-step.js';
+import type { Condition, NodeSysctl } from './wanted.js';
 
 /** What came of a full check. */
 export type CheckResult = 'clean' | 'drift' | 'failed';
@@ -26,6 +26,11 @@ export class ReconcileEvents {
     'podwire.dataplane.node.overruns',
     '{overrun}',
     'Times that announcements were lost',
+  );
+  readonly #repairs = this.#counter(
+    'podwire.dataplane.settings.repaired',
+    '{setting}',
+    'Settings of the node that others changed and pods need, put right',
   );
   readonly #checkMs = this.#meter.createHistogram('podwire.dataplane.node.check.duration', {
     unit: 'ms',
@@ -68,6 +73,13 @@ export class ReconcileEvents {
     }
     const messages = conditions.slice(0, MESSAGES_LOGGED_COUNT).map(({ message }) => message);
     this.#log.warn({ reason, messages, count: conditions.length }, first.message);
+  }
+
+  /** Settings that pods need were changed by others, and are as pods need them again. */
+  settingsRepaired(settings: readonly NodeSysctl[]): void {
+    this.#repairs.add(settings.length);
+    const commands = settings.map((setting) => formatNodeStep({ type: 'sysctl-write', ...setting })).join(', ');
+    this.#log.warn(`pods’ packets were not forwarded, as settings of the node had been changed: ${commands}`);
   }
 
   /** The loop itself was cut off; it goes on, from what it then finds. */

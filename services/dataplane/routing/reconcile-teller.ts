@@ -14,11 +14,17 @@ interface Told {
 /** Knows the conditions that hold, and has a line logged for each change of what is to be told of a reason. */
 export class ConditionTeller {
   readonly #clock: Clock;
-  readonly #events: ReconcileEvents;
+  readonly #events: Pick<ReconcileEvents, 'conditionsChanged'>;
   readonly #told = new Map<string, Told>();
   #conditions: readonly Condition[] = [];
 
-  constructor({ clock, events }: { readonly clock: Clock; readonly events: ReconcileEvents }) {
+  constructor({
+    clock,
+    events,
+  }: {
+    readonly clock: Clock;
+    readonly events: Pick<ReconcileEvents, 'conditionsChanged'>;
+  }) {
     this.#clock = clock;
     this.#events = events;
   }

@@ -119,6 +119,15 @@ export class RouteReconciler implements Follower {
     return this.#teller.conditions;
   }
 
+  /** Name of the interface that has the node's address of a family; undefined while that is not known. */
+  get parents(): NodeFacts['parents'] {
+    return this.#facts?.parents ?? { 4: undefined, 6: undefined };
+  }
+
+  get tunnels(): WantedNode['tunnels'] {
+    return this.#wanted?.tunnels ?? [];
+  }
+
   status(): NodeStatus {
     const wanted = this.#wanted;
     const known = this.#known;

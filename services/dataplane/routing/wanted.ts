@@ -77,6 +77,8 @@ export interface Condition {
   readonly reason: string;
   /** With the object and the next step. */
   readonly message: string;
+  /** Families of which no pod that has addresses can be wired meanwhile; left out: none. */
+  readonly defeats?: readonly Family[];
 }
 
 /** All that is wanted of this node's kernel for packets between nodes, in no particular order. */

@@ -56,6 +56,15 @@ describe('by reflection alone, a client', () => {
   });
 });
 
+test('a server that cannot do what it is for is not healthy, and is again', async () => {
+  const { server } = await bench.serve();
+  server.setServing();
+  server.setNotServing();
+  await expect(health('podwire.ipam.v1.PoolService')).resolves.toEqual({ status: 'NOT_SERVING' });
+  server.setServing();
+  await expect(health('podwire.ipam.v1.PoolService')).resolves.toEqual({ status: 'SERVING' });
+});
+
 test('a server is healthy from setServing to stop', async () => {
   const { server } = await bench.serve({ drainTimeoutMs: 3000 });
   await expect(health()).resolves.toEqual({ status: 'NOT_SERVING' });

@@ -8,6 +8,7 @@ import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { prepareSocket, restrictSocket } from './listen.js';
 import { addReflection } from './reflection.js';
+import { RELEASE, releaseInterceptor } from './release.js';
 import { Streams, type Streaming } from './streaming.js';
 import { unaryHandlers, type Unary } from './unary.js';
 
@@ -30,6 +31,8 @@ export interface RpcServerOptions {
   readonly drainTimeoutMs: number;
   /** Streams that may be open at once. Range: 1 and more. Default: 10,000. */
   readonly maxStreamsCount?: number;
+  /** Release that the server is of. Default: {@link RELEASE}. */
+  readonly release?: number;
   /** Makes the services out of the server's ways to make handlers. */
   readonly services: (unary: Unary, streaming: Streaming) => readonly RpcService[];
 }
@@ -47,17 +50,26 @@ const KEEPALIVE = { 'grpc.keepalive_time_ms': 30_000, 'grpc.keepalive_timeout_ms
 /** A gRPC server with health (grpc.health.v1) and reflection. Not serving until {@link RpcServer.setServing}. */
 export class RpcServer {
   readonly #options: RpcServerOptions;
-  readonly #server = new Server({
-    'grpc.max_receive_message_length': MAX_REQUEST_BYTES,
-    ...KEEPALIVE,
-  });
+  readonly #server: Server;
   readonly #health = new HealthImplementation();
   readonly #streams: Streams;
   readonly #services: readonly RpcService[];
+  #isStopping = false;
 
   constructor(options: RpcServerOptions) {
     this.#options = options;
-    const { log, clock, defaultCallTimeoutMs, maxStreamsCount = DEFAULT_MAX_STREAMS_COUNT } = options;
+    const {
+      log,
+      clock,
+      defaultCallTimeoutMs,
+      maxStreamsCount = DEFAULT_MAX_STREAMS_COUNT,
+      release = RELEASE,
+    } = options;
+    this.#server = new Server({
+      'grpc.max_receive_message_length': MAX_REQUEST_BYTES,
+      ...KEEPALIVE,
+      interceptors: [releaseInterceptor(release)],
+    });
     this.#streams = new Streams({ log, clock, maxStreamsCount });
     this.#services = options.services(
       unaryHandlers({ log, clock, defaultTimeoutMs: defaultCallTimeoutMs }),
@@ -86,7 +98,12 @@ export class RpcServer {
 
   /** Tells health checks that the services answer. */
   setServing(): void {
-    this.#setHealth('SERVING');
+    if (!this.#isStopping) this.#setHealth('SERVING');
+  }
+
+  /** Tells health checks that the services cannot do what they are for. They go on to answer. */
+  setNotServing(): void {
+    this.#setHealth('NOT_SERVING');
   }
 
   /** How many streams are open. */
@@ -99,6 +116,7 @@ export class RpcServer {
    * Who watches the health counts as a call.
    */
   async stop(): Promise<void> {
+    this.#isStopping = true;
     this.#setHealth('NOT_SERVING');
     this.#streams.drain();
     const drained = new Promise<void>((resolve) => this.#server.tryShutdown(() => resolve()));

@@ -54,7 +54,7 @@ export class SourceGuard {
     const failure = this.#keeper.failure;
     if (!failure) return [];
     const message = `no pod with IPv6 addresses or source prefixes can be wired, as none could be kept from sending from others’ addresses: ${failure.message}`;
-    return [{ reason: 'SourceGuardUnavailable', message }];
+    return [{ reason: 'SourceGuardUnavailable', message, defeats: [6] }];
   }
 
   /** Leaves the table in force. */

@@ -759,7 +759,7 @@ export const NodeServiceService = {
   /**
    * GetNodeStatus returns this node as its dataplane sees it: what is wanted of its kernel, what of that is there, and what an
    * operator should know. It reads no more than what is known already, and changes nothing. What is wrong with the node is an
-   * answer, not an error; health checks stay SERVING meanwhile, as pods are wired all the same.
+   * answer, not an error; health checks stay SERVING meanwhile, unless no pod can be wired.
    *
    * Errors: none but those of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
    */
@@ -779,7 +779,7 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
   /**
    * GetNodeStatus returns this node as its dataplane sees it: what is wanted of its kernel, what of that is there, and what an
    * operator should know. It reads no more than what is known already, and changes nothing. What is wrong with the node is an
-   * answer, not an error; health checks stay SERVING meanwhile, as pods are wired all the same.
+   * answer, not an error; health checks stay SERVING meanwhile, unless no pod can be wired.
    *
    * Errors: none but those of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
    */
@@ -790,7 +790,7 @@ export interface NodeServiceClient extends Client {
   /**
    * GetNodeStatus returns this node as its dataplane sees it: what is wanted of its kernel, what of that is there, and what an
    * operator should know. It reads no more than what is known already, and changes nothing. What is wrong with the node is an
-   * answer, not an error; health checks stay SERVING meanwhile, as pods are wired all the same.
+   * answer, not an error; health checks stay SERVING meanwhile, unless no pod can be wired.
    *
    * Errors: none but those of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
    */
