@@ -27,6 +27,11 @@ export class Notices {
     this.#once(`pod ${pod} has annotations that have no effect under Podwire: ${annotations.join(', ')}`);
   }
 
+  /** Says that a DEL by a shim of a distant release was carried out. */
+  distantShim(fault: string): void {
+    this.#once(`a DEL is carried out although ${fault}`);
+  }
+
   #once(text: string): void {
     if (this.#given.has(text)) return;
     const [oldest] = this.#given;

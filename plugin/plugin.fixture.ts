@@ -96,6 +96,8 @@ export class Plugin {
   readonly store: MemoryJournalStore;
   readonly #replay: Replay;
   readonly #peers: readonly Peer[];
+  /** Release that the services are of from their next start on; this one's when undefined. */
+  release: number | undefined;
   #servers: RpcServer[] = [];
 
   constructor({
@@ -152,11 +154,11 @@ export class Plugin {
 
   /** @param services - those to start; both when there is none */
   async start(...services: readonly ('ipam' | 'dataplane')[]): Promise<this> {
-    const { script } = this;
+    const { script, release } = this;
     await this.journal.load();
     const log = recordingLog().log;
     for (const service of services.length > 0 ? services : (['ipam', 'dataplane'] as const)) {
-      this.#servers.push(await serve(this.address(service), { fake: this[service], script, log }));
+      this.#servers.push(await serve(this.address(service), { fake: this[service], script, log, release }));
     }
     return this;
   }

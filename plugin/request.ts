@@ -22,6 +22,8 @@ import { shareOf, type Share } from './delegate/share.js';
 export interface CniRequest {
   /** Name that the executable was run as; undefined where the request does not come from the shim. */
   readonly plugin: string | undefined;
+  /** What the shim states of its release; undefined where it states none. */
+  readonly shimRelease?: string | undefined;
   readonly variables: Variables;
   /** The network configuration, JSON in UTF-8. */
   readonly configuration: string;

@@ -16,6 +16,7 @@ import type { CommandTools, Tools } from './commands/tools.js';
 import { version } from './commands/version.js';
 import { readDelRequest, readPodRequest, type AttachmentRequest, type CniRequest } from './request.js';
 import type { Readiness } from './readiness.js';
+import { requireNeighbouringShim } from './shim-release.js';
 import type { Turns } from './turns.js';
 
 /** What the plugin's executable prints on standard output, and how it exits. */
@@ -62,6 +63,7 @@ export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer
 async function dispatch(call: Call): Promise<CniAnswer> {
   const { request } = call;
   const command = readCommand(request.variables);
+  requireNeighbouringShim(command, request, call.tools.notices);
   switch (command) {
     case 'ADD':
       return attend({ command, request: readPodRequest(command, request), work: add }, call);

@@ -87,6 +87,8 @@ describe('POST /cni', () => {
       'CNI-Path': '/opt',
       'CNI-Plugin': 'podwire',
       'CNI-Exec-Time': '1700000000000000000',
+      'Podwire-Release': '7',
+      'Podwire-Later': 'what a later shim may state',
       traceparent: 't',
       tracestate: 's',
       baggage: 'b',
@@ -99,6 +101,7 @@ describe('POST /cni', () => {
     expect(requests).toEqual([
       {
         plugin: 'podwire',
+        shimRelease: '7',
         variables: {
           CNI_COMMAND: 'ADD',
           CNI_CONTAINERID: 'c',

@@ -244,6 +244,7 @@ export class CniServer {
     const { headers } = request;
     const answer = await this.#options.run({
       plugin: textOf(headers, 'cni-plugin'),
+      shimRelease: textOf(headers, 'podwire-release'),
       variables: variablesOf(headers),
       configuration,
       traceContext: {
@@ -295,7 +296,10 @@ function readBody(request: IncomingMessage): Promise<string | Failure> {
           : decode(Buffer.concat(chunks)),
       );
     });
-    request.once('close', () => resolve(new Failure('CANCELLED', 'the connection ended before the request did')));
+    request.once('close', () => {
+      // Every request is closed in the end; the others were answered by then.
+      if (!request.readableEnded) resolve(new Failure('CANCELLED', 'the connection ended before the request did'));
+    });
   });
 }
 

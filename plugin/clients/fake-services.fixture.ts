@@ -52,6 +52,8 @@ export class Script {
   readonly traceIds: (string | undefined)[] = [];
   /** The calls' messages. */
   readonly requests: { readonly method: Method; readonly request: object }[] = [];
+  /** Methods that the services lack, as those of an earlier release. */
+  readonly lacks = new Set<Method>();
   readonly #faults: PlannedFault[] = [];
   readonly #holds = new Map<Method, Promise<void>>();
 
@@ -97,6 +99,7 @@ export class Script {
       cut.catch(() => undefined);
       const hold = this.#holds.get(method);
       if (hold) await Promise.race([hold, cut]);
+      if (this.lacks.has(method)) throw new Failure('UNIMPLEMENTED', `the service does not know ${method}`);
       const fault = this.#take(method);
       if (fault && !fault.afterWork) throw fault.error;
       const response = work(request);
@@ -285,7 +288,13 @@ export class FakeIpam {
   #explain() {
     const isFull = this.#free.length === 0;
     const refusal = isFull ? 'pool 10.65.0.0/26 has no address left' : '';
-    return { alreadyAllocated: false, refusalCode: isFull ? 'POOLS_EXHAUSTED' : '', refusal, families: [] };
+    return {
+      alreadyAllocated: false,
+      refusalCode: isFull ? 'POOLS_EXHAUSTED' : '',
+      refusal,
+      families: [],
+      requests: [],
+    };
   }
 
   /** One endpoint a page, so that readers have to turn it. */
@@ -434,13 +443,19 @@ function checkedPod(pod: PodNetwork | undefined): PodNetwork {
   return pod;
 }
 
+export interface ServedFake {
+  readonly fake: FakeIpam | FakeDataplane;
+  readonly script: Script;
+  readonly log: Logger;
+  /** Release that it is of; this one's when undefined. */
+  readonly release?: number | undefined;
+}
+
 /** Serves one of the two at a gRPC address. */
-export async function serve(
-  address: string,
-  { fake, script, log }: { fake: FakeIpam | FakeDataplane; script: Script; log: Logger },
-): Promise<RpcServer> {
+export async function serve(address: string, { fake, script, log, release }: ServedFake): Promise<RpcServer> {
   const server = new RpcServer({
     addresses: [address],
+    ...(release !== undefined && { release }),
     log,
     clock: systemClock,
     defaultCallTimeoutMs: 5_000,

@@ -3,6 +3,7 @@ import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
 import { EndpointServiceService, type Endpoint as EndpointMessage } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
 
 import type { HeldAddress, Limits } from './clients.js';
 import { isServing } from './health.js';
@@ -23,7 +24,7 @@ export interface NodeEndpoint {
 
 /** Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED, UNIMPLEMENTED or the signal's reason. */
 export interface IpamUpkeep {
-  /** Gives back these addresses of the attachment, and none of a later allocation. Idempotent. */
+  /** Gives back these addresses of the attachment, and none of a later allocation. Idempotent. In the attachment's turn. */
   releaseHeld(attachment: Attachment, held: readonly HeldAddress[], limits: Limits): Promise<void>;
   /** What a node's attachments of a network hold. */
   endpointsOf(of: { readonly nodeName: string; readonly network: string }, limits: Limits): Promise<NodeEndpoint[]>;
@@ -68,6 +69,7 @@ const LEFT_OPEN = {
   namespaceLabels: {},
   addresses: [],
   maxBlocksPerNode: 0,
+  poolChoices: [],
 };
 
 export function ipamUpkeep(options: PeerOptions): IpamUpkeep {
@@ -75,7 +77,13 @@ export function ipamUpkeep(options: PeerOptions): IpamUpkeep {
   return {
     async releaseHeld(attachment, held, limits) {
       const releases = held.map((each) => ({ ...each, handleId: handleId(attachment) }));
-      await peer.call(AddressServiceService.releaseAddresses, { releases }, limits);
+      try {
+        await peer.call(AddressServiceService.releaseAddresses, { releases }, limits);
+      } catch (failure) {
+        // An earlier release of IPAM knows attachments alone; this node's turns keep a later ADD from being meant.
+        if (!(failure instanceof Failure && failure.code === 'UNIMPLEMENTED')) throw failure;
+        await peer.call(AddressServiceService.release, { attachment }, limits);
+      }
     },
 
     async endpointsOf({ nodeName, network }, limits) {

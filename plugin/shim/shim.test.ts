@@ -5,6 +5,7 @@ import { dirname, join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 
 import { OWN_VERSION, SUPPORTED_VERSIONS } from '../cni/version.js';
+import { RELEASE } from '@podwire/shared/rpc/release';
 import {
   buildShim,
   CONNECT_WINDOW_MS,

@@ -148,6 +148,24 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'There is no reservation of that name.',
   },
+  REQUEST_DENIED: {
+    status: status.PERMISSION_DENIED,
+    cni: 109,
+    retryable: false,
+    about: 'A request policy forbids the namespace what its pod asks for.',
+  },
+  REQUEST_POLICY_EXISTS: {
+    status: status.ALREADY_EXISTS,
+    cni: 100,
+    retryable: false,
+    about: 'A request policy of that name exists.',
+  },
+  REQUEST_POLICY_NOT_FOUND: {
+    status: status.NOT_FOUND,
+    cni: 100,
+    retryable: false,
+    about: 'There is no request policy of that name.',
+  },
   CONFIG_CONTRADICTION: {
     status: status.FAILED_PRECONDITION,
     cni: 100,
@@ -271,6 +289,18 @@ export const FAILURE_CODES = {
     cni: 105,
     retryable: false,
     about: 'The other side is of a release that lacks the method.',
+  },
+  RELEASE_MISMATCH: {
+    status: status.FAILED_PRECONDITION,
+    cni: 105,
+    retryable: false,
+    about: 'The other side is of a release too far from this one; the message says which to update.',
+  },
+  UNKNOWN_REASON: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'The other side is of a later release and has a reason of its own, which its message tells.',
   },
   NOT_READY: {
     status: status.UNAVAILABLE,

@@ -146,7 +146,7 @@ describe('a status without a failure of ours', () => {
     expect(failureOfError(peerError(status.FAILED_PRECONDITION, 'busy', cut), PEER).code).toBe('INTERNAL');
   });
 
-  test('a code of another domain, or of a later release, is none of ours', () => {
+  test('a code of another domain is none of ours, and one of a later release is taken for what its status says', () => {
     const replaced = (from: string, to: string) => {
       const [packed] = statusOfError(new Failure('CONFLICT', 'busy')).metadata.get(DETAILS_KEY);
       expect(from).toHaveLength(to.length);
@@ -158,7 +158,19 @@ describe('a status without a failure of ours', () => {
       );
     };
     const other = peerError(status.UNAVAILABLE, 'busy', replaced('podwire.dev', 'example.com'));
-    const later = peerError(status.UNAVAILABLE, 'busy', replaced('CONFLICT', 'CONFLACT'));
-    expect([other, later].map((error) => failureOfError(error, PEER).code)).toEqual(['UNREACHABLE', 'UNREACHABLE']);
+    const later = (code: status) => peerError(code, 'busy', replaced('CONFLICT', 'CONFLACT'));
+    expect(failureOfError(other, PEER)).toMatchObject({ code: 'UNREACHABLE', message: expect.stringContaining(PEER) });
+    const seen = [status.UNAVAILABLE, status.ABORTED, status.INVALID_ARGUMENT, status.NOT_FOUND, status.INTERNAL].map(
+      (code) => failureOfError(later(code), PEER),
+    );
+    expect(seen.map(({ code }) => code)).toEqual([
+      'UNREACHABLE',
+      'CONFLICT',
+      'INVALID_REQUEST',
+      'UNKNOWN_REASON',
+      'UNKNOWN_REASON',
+    ]);
+    // What the other side says is told as it is, and under the name that it has there.
+    for (const failure of seen) expect(failure).toMatchObject({ message: 'busy', details: { reason: 'CONFLACT' } });
   });
 });

@@ -30,6 +30,12 @@ const CODE_OF_STATUS: Partial<Record<grpcStatus, FailureCode>> = {
   [grpcStatus.INVALID_ARGUMENT]: 'INVALID_REQUEST',
 };
 
+/** What a reason that only a later release knows comes to, where its status says more than that it is one. */
+const CODE_OF_UNKNOWN_REASON: Partial<Record<grpcStatus, FailureCode>> = {
+  ...CODE_OF_STATUS,
+  [grpcStatus.ABORTED]: 'CONFLICT',
+};
+
 /**
  * What a server answers for whatever its handler threw. What is no {@link Failure} is a defect: outside it becomes a neutral
  * text, its detail belongs into the log. A message too long for the wire is cut and says so; violations and details that do not
@@ -85,7 +91,7 @@ function fitting<Item>(items: readonly Item[], textOf: (item: Item) => string): 
  * @param peer - what was called, for the message where the channel itself failed: `podwire-ipam at unix:/run/podwire/ipam.sock`
  */
 export function failureOfError(error: ServiceError, peer: string): Failure {
-  const packed = readDetails(error.metadata);
+  const packed = readDetails(error);
   if (packed) {
     const { code, violations, details } = packed;
     return new Failure(code, error.details, { violations, details, cause: error });
@@ -111,26 +117,30 @@ interface Details {
 }
 
 /** @returns undefined where the peer sent no failure of ours, or nothing that can be read */
-function readDetails(metadata: Metadata): Details | undefined {
+function readDetails({ code, metadata }: ServiceError): Details | undefined {
   const [packed] = metadata.get(DETAILS_KEY);
   if (!Buffer.isBuffer(packed)) return undefined;
   try {
-    return unpackDetails(Status.decode(packed));
+    return unpackDetails(Status.decode(packed), code);
   } catch {
     return undefined;
   }
 }
 
-function unpackDetails({ details }: Status): Details | undefined {
+function unpackDetails({ details }: Status, grpc: grpcStatus): Details | undefined {
   const find = (typeUrl: string): Any | undefined => details.find((detail) => detail.typeUrl === typeUrl);
   const packedInfo = find(ERROR_INFO);
   const info = packedInfo && ErrorInfo.decode(packedInfo.value);
-  if (info?.domain !== DOMAIN || !isFailureCode(info.reason)) return undefined;
+  if (info?.domain !== DOMAIN) return undefined;
   const packedViolations = find(BAD_REQUEST);
   const violations = packedViolations ? BadRequest.decode(packedViolations.value).fieldViolations : [];
   return {
-    code: info.reason,
-    details: info.metadata,
+    ...(isFailureCode(info.reason)
+      ? { code: info.reason, details: info.metadata }
+      : {
+          code: CODE_OF_UNKNOWN_REASON[grpc] ?? 'UNKNOWN_REASON',
+          details: { ...info.metadata, reason: info.reason },
+        }),
     violations: violations.map(({ field, description }) => ({ field, reason: description })),
   };
 }

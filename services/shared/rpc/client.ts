@@ -13,6 +13,7 @@ import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
 import { failureOfError } from '../failure/status.js';
 import { markFailed } from '../runtime/span.js';
+import { RELEASE, stateRelease } from './release.js';
 import { injectContext, methodName, rpcAttributes } from './tracing.js';
 
 /** How one call is limited. */
@@ -38,10 +39,13 @@ export class Peer {
   /** For messages: `podwire-ipam at unix:/run/podwire/ipam.sock`. */
   readonly description: string;
   readonly #client: Client;
+  readonly #release: number;
   #closed = false;
 
-  constructor(service: string, address: string) {
+  /** @param release - that this side is of, which the service is told with each call and may refuse */
+  constructor(service: string, address: string, release = RELEASE) {
     this.description = `${service} at ${address}`;
+    this.#release = release;
     this.#client = new Client(address, credentials.createInsecure(), CHANNEL);
   }
 
@@ -56,10 +60,7 @@ export class Peer {
   ): Promise<Response> {
     const options = { kind: SpanKind.CLIENT, attributes: rpcAttributes(method.path) };
     const span = trace.getTracer('podwire').startSpan(methodName(method.path), options);
-    const metadata = new Metadata({ waitForReady: true });
-    context.with(trace.setSpan(context.active(), span), () => {
-      injectContext(metadata);
-    });
+    const metadata = this.#metadata(span);
     return new Promise((resolve, reject) => {
       if (this.#closed) {
         reject(
@@ -70,7 +71,7 @@ export class Peer {
       const answered = (error: ServiceError | null, response?: Response) => {
         limits.signal?.removeEventListener('abort', cancel);
         span.setAttribute('rpc.response.status_code', status[error?.code ?? status.OK]);
-        if (error) reject(this.#failed(span, failureOfError(error, this.description)));
+        if (error) reject(this.#failed(span, this.#failureOf(error)));
         else if (response === undefined) reject(this.#failed(span, this.#noMessage()));
         else {
           span.end();
@@ -110,8 +111,7 @@ export class Peer {
     const { path, requestSerialize, responseDeserialize } = method;
     const options = { kind: SpanKind.CLIENT, attributes: rpcAttributes(path) };
     const span = trace.getTracer('podwire').startSpan(methodName(path), options);
-    const metadata = new Metadata({ waitForReady: true });
-    context.with(trace.setSpan(context.active(), span), () => injectContext(metadata));
+    const metadata = this.#metadata(span);
     const call = this.#client.makeServerStreamRequest(path, requestSerialize, responseDeserialize, request, metadata);
     const cancel = (): void => call.cancel();
     signal.addEventListener('abort', cancel, { once: true });
@@ -119,10 +119,7 @@ export class Peer {
       for await (const response of call) yield response;
       span.end();
     } catch (error) {
-      throw this.#failed(
-        span,
-        isServiceError(error) ? failureOfError(error, this.description) : failureOfSignal(signal),
-      );
+      throw this.#failed(span, isServiceError(error) ? this.#failureOf(error) : failureOfSignal(signal));
     } finally {
       signal.removeEventListener('abort', cancel);
       call.cancel();
@@ -135,8 +132,22 @@ export class Peer {
     this.#client.close();
   }
 
+  #metadata(span: Span): Metadata {
+    const metadata = new Metadata({ waitForReady: true });
+    stateRelease(metadata, this.#release);
+    context.with(trace.setSpan(context.active(), span), () => injectContext(metadata));
+    return metadata;
+  }
+
   #noMessage(): Failure {
     return new Failure('INTERNAL', `${this.description}: answered with success, but without a message`);
+  }
+
+  /** The service's failure. That it is of another release is of no use without which service it is. */
+  #failureOf(error: ServiceError): Failure {
+    const failure = failureOfError(error, this.description);
+    if (failure.code !== 'RELEASE_MISMATCH') return failure;
+    return new Failure(failure.code, `${this.description}: ${failure.message}`, { cause: failure });
   }
 
   #failed(span: Span, failure: Failure): Failure {

@@ -46,6 +46,7 @@ export interface ServerChoice {
   readonly addresses?: readonly string[];
   readonly defaultCallTimeoutMs?: number;
   readonly drainTimeoutMs?: number;
+  readonly release?: number;
 }
 
 /** Real servers in a folder of their own, with clients; all end with {@link Bench.clear}. */
@@ -82,8 +83,8 @@ export class Bench {
     return { server, addresses, lines };
   }
 
-  peer(address = this.address()): Peer {
-    const peer = new Peer('podwire-ipam', address);
+  peer(address = this.address(), release?: number): Peer {
+    const peer = new Peer('podwire-ipam', address, release);
     this.#peers.push(peer);
     return peer;
   }

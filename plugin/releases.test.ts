@@ -1,0 +1,199 @@
+// Shim, plugin and services of other releases than this one, at each border between them.
+import { RELEASE } from '@podwire/shared/rpc/release';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import type { Method } from './clients/fake-services.fixture.js';
+import { Plugin } from './plugin.fixture.js';
+
+const SUCCESS = { exitCode: 0, stdout: '' };
+const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
+const IPAM = { plugin: 'podwire-ipam' };
+const NODE = { cniVersion: '1.1.0' };
+const EMPTY_LIST = { ...NODE, 'cni.dev/valid-attachments': [] };
+
+let plugin: Plugin;
+
+beforeEach(() => {
+  plugin = new Plugin({ timeoutMs: 5_000, delServiceTimeoutMs: 5_000 });
+});
+
+afterEach(() => plugin.end());
+
+const errorOf = (answer: { readonly exitCode: number; readonly stdout: string }) => {
+  expect(answer.exitCode, answer.stdout).toBe(1);
+  return JSON.parse(answer.stdout);
+};
+
+describe('a service of an earlier release', () => {
+  beforeEach(async () => {
+    plugin.release = RELEASE - 1;
+    await plugin.start();
+  });
+
+  const lacking = (...methods: readonly Method[]) => methods.forEach((method) => plugin.script.lacks.add(method));
+
+  test('that lacks nothing that is called works', async () => {
+    expect(await plugin.run('ADD')).toMatchObject({ exitCode: 0 });
+    expect(await plugin.run('DEL')).toEqual(SUCCESS);
+    expect(await plugin.run('STATUS', { config: NODE })).toEqual(SUCCESS);
+  });
+
+  test.each<[Method, string]>([
+    ['Allocate', 'podwire-ipam'],
+    ['AttachPod', 'podwire-dataplane'],
+  ])('without %s: ADD is 105, and nothing is left', async (method, service) => {
+    lacking(method);
+    expect(errorOf(await plugin.run('ADD'))).toMatchObject({ code: 105, msg: expect.stringContaining(method) });
+    expect(plugin.state(), service).toBe('\n--\n');
+    expect(plugin.journal.isIdle).toBe(true);
+  });
+
+  test('without GetPool: an ADD as IPAM plugin is 105, and nothing is left', async () => {
+    lacking('GetPool');
+    expect(errorOf(await plugin.run('ADD', { rest: IPAM }))).toMatchObject({ code: 105 });
+    expect(plugin.state()).toBe('\n--\n');
+  });
+
+  test('without ListPods: the first ADD works, and a repeat is 105 and takes nothing away', async () => {
+    lacking('ListPods');
+    expect(await plugin.run('ADD')).toMatchObject({ exitCode: 0 });
+    const state = plugin.state();
+    expect(errorOf(await plugin.run('ADD'))).toMatchObject({ code: 105 });
+    expect(plugin.state()).toBe(state);
+  });
+
+  test.each<[Method]>([['GetEndpoint'], ['CheckPod']])('without %s: CHECK is 105', async (method) => {
+    const added = await plugin.run('ADD');
+    lacking(method);
+    const config = { prevResult: JSON.parse(added.stdout) };
+    expect(errorOf(await plugin.run('CHECK', { config }))).toMatchObject({ code: 105 });
+  });
+
+  test.each<[Method]>([['DetachPod'], ['Release']])('without %s: DEL succeeds, by the journal', async (method) => {
+    await plugin.run('ADD');
+    lacking(method);
+    expect(await plugin.run('DEL')).toEqual(SUCCESS);
+    expect(plugin.journal.entries()).toMatchObject([{ attachment: ATTACHMENT }]);
+    // The service is updated.
+    plugin.script.lacks.clear();
+    await plugin.replayed();
+    expect(plugin.state()).toBe('\n--\n');
+  });
+
+  test('without ReleaseAddresses: the journal and GC give back by attachment', async () => {
+    await plugin.run('ADD');
+    lacking('ReleaseAddresses', 'DetachPod');
+    expect(await plugin.run('DEL')).toEqual(SUCCESS);
+    plugin.script.lacks.delete('DetachPod');
+    await plugin.replayed();
+    plugin.ipam.put({ ...ATTACHMENT, containerId: 'left' });
+    expect(await plugin.run('GC', { config: EMPTY_LIST })).toEqual(SUCCESS);
+    expect(plugin.state()).toBe('\n--\n');
+  });
+
+  test('without CollectGarbage: GC removes wire by wire', async () => {
+    await plugin.run('ADD');
+    lacking('CollectGarbage');
+    const rest = { startedNs: BigInt(Date.now() + 60_000) * 1_000_000n };
+    expect(await plugin.run('GC', { config: EMPTY_LIST, rest })).toEqual(SUCCESS);
+    expect(plugin.state()).toBe('\n--\n');
+  });
+
+  test('without ListEndpoints: GC is 105, as it cannot know what is held', async () => {
+    lacking('ListEndpoints');
+    expect(errorOf(await plugin.run('GC', { config: EMPTY_LIST }))).toMatchObject({ code: 105 });
+  });
+
+  test('without ExplainAllocation: STATUS goes by the rest', async () => {
+    lacking('ExplainAllocation');
+    expect(await plugin.run('STATUS', { config: NODE })).toEqual(SUCCESS);
+  });
+});
+
+describe('services of the next release', () => {
+  test('work', async () => {
+    plugin.release = RELEASE + 1;
+    await plugin.start();
+    expect(await plugin.run('ADD')).toMatchObject({ exitCode: 0 });
+    expect(await plugin.run('STATUS', { config: NODE })).toEqual(SUCCESS);
+    expect(await plugin.run('GC', { config: NODE })).toEqual(SUCCESS);
+    expect(await plugin.run('DEL')).toEqual(SUCCESS);
+  });
+});
+
+describe('services two releases ahead', () => {
+  const REASON = new RegExp(
+    `podwire-(ipam|dataplane) at unix:.*: this service is of release ${RELEASE + 2} and works with releases .*, while the caller is of release ${RELEASE}; update the older of the two`,
+  );
+
+  test('refuse an ADD, which is 105 and leaves nothing', async () => {
+    plugin.release = RELEASE + 2;
+    await plugin.start();
+    expect(errorOf(await plugin.run('ADD'))).toMatchObject({
+      code: 105,
+      msg: expect.stringMatching(REASON),
+      details: expect.stringMatching(/^RELEASE_MISMATCH/),
+    });
+    expect(plugin.script.calls).toEqual([]);
+  });
+
+  test('make STATUS 50, with both by name', async () => {
+    plugin.release = RELEASE + 2;
+    await plugin.start();
+    const { code, msg } = errorOf(await plugin.run('STATUS', { config: NODE }));
+    expect([code, msg]).toEqual([50, expect.stringMatching(REASON)]);
+    expect(msg).toMatch(/podwire-ipam at .*podwire-dataplane at /);
+  });
+
+  test('do not hold a DEL up: it is done once they are neighbours', async () => {
+    await plugin.start();
+    await plugin.run('ADD');
+    await plugin.stopServices();
+    plugin.release = RELEASE + 2;
+    await plugin.start();
+    expect(await plugin.run('DEL')).toEqual(SUCCESS);
+    expect(plugin.journal.entries()).toMatchObject([{ reason: expect.stringMatching(REASON) }]);
+    await plugin.stopServices();
+    plugin.release = RELEASE + 1;
+    await plugin.start();
+    await plugin.replayed();
+    expect(plugin.state()).toBe('\n--\n');
+  });
+});
+
+describe('a shim', () => {
+  beforeEach(() => plugin.start());
+
+  test.each([undefined, String(RELEASE - 1), String(RELEASE), String(RELEASE + 1)])(
+    'that states release %s is served',
+    async (shimRelease) => {
+      const rest = { shimRelease };
+      expect(await plugin.run('ADD', { rest })).toMatchObject({ exitCode: 0 });
+      expect(await plugin.run('STATUS', { rest, config: NODE })).toEqual(SUCCESS);
+    },
+  );
+
+  test.each([String(RELEASE + 2), '', 'latest'])('that states release %j is refused, with why', async (shimRelease) => {
+    const rest = { shimRelease };
+    for (const command of ['ADD', 'CHECK']) {
+      expect(errorOf(await plugin.run(command, { rest }))).toMatchObject({
+        code: 105,
+        msg: expect.stringMatching(/podwire-plugin is of release .*"podwire install"/),
+      });
+    }
+    expect(errorOf(await plugin.run('GC', { rest, config: EMPTY_LIST }))).toMatchObject({ code: 105 });
+    expect(errorOf(await plugin.run('STATUS', { rest, config: NODE }))).toMatchObject({ code: 50 });
+    expect(plugin.script.calls).toEqual([]);
+    expect(await plugin.run('VERSION', { rest })).toMatchObject({ exitCode: 0 });
+  });
+
+  test('of any release deletes pods, with a warning', async () => {
+    await plugin.run('ADD');
+    for (let count = 0; count < 2; count++) {
+      expect(await plugin.run('DEL', { rest: { shimRelease: String(RELEASE + 9) } })).toEqual(SUCCESS);
+    }
+    expect(plugin.state()).toBe('\n--\n');
+    const warnings = plugin.record.lines().filter(({ level, msg }) => level === 'warn' && String(msg).includes('shim'));
+    expect(warnings).toHaveLength(1);
+  });
+});

@@ -1,0 +1,56 @@
+import { ServerInterceptingCall, ServerListenerBuilder, type Metadata, type ServerInterceptor } from '@grpc/grpc-js';
+
+import { Failure } from '../failure/failure.js';
+import { statusOfError } from '../failure/status.js';
+
+/**
+ * Number of this release, for the processes that it speaks with: shim, plugin, services, podwirectl. It rises by one with every
+ * release whose processes have to be told apart from the one before; the shim states the same (`kRelease`, shim/src/protocol.h).
+ *
+ * Neighbours work together, so that a cluster is updated one process after another: what a neighbour may lack is a method
+ * (UNIMPLEMENTED), a field (its default) and a name of an enumeration or of a failure, which the side that knows more puts up with.
+ * Processes further apart are refused by the side that is called, before it has done anything.
+ */
+export const RELEASE = 1;
+
+/** How far apart releases may be that work together. */
+const NEIGHBOURHOOD = 1;
+
+/** Metadata of a request that states the caller's release. */
+const RELEASE_KEY = 'podwire-release';
+
+/**
+ * Why two processes do not work together; undefined when they do. Who states no release is no Podwire process, or of a release
+ * before there were numbers, and is served.
+ * @param own - release of the side that is called
+ * @param stated - what the caller states, which may be nonsense
+ */
+export function releaseFault(own: number, stated: string | undefined): string | undefined {
+  if (stated === undefined) return undefined;
+  const isNumber = /^\d{1,9}$/.test(stated);
+  if (isNumber && Math.abs(Number(stated) - own) <= NEIGHBOURHOOD) return undefined;
+  const other = isNumber ? `release ${stated}` : 'a release that is no number';
+  const range = `${Math.max(0, own - NEIGHBOURHOOD)} to ${own + NEIGHBOURHOOD}`;
+  return `is of release ${own} and works with releases ${range}, while the caller is of ${other}; update the older of the two, one release at a time`;
+}
+
+/** Writes the caller's release into a request's metadata. */
+export function stateRelease(metadata: Metadata, release: number): void {
+  metadata.set(RELEASE_KEY, String(release));
+}
+
+/** The server's border for releases, once for all its methods, health checks among them. It costs no round trip. */
+export function releaseInterceptor(release: number): ServerInterceptor {
+  return (_, call) =>
+    new ServerInterceptingCall(call, {
+      start: (next) => {
+        const listener = new ServerListenerBuilder().withOnReceiveMetadata((metadata, pass) => {
+          const [stated] = metadata.get(RELEASE_KEY);
+          const fault = releaseFault(release, stated?.toString());
+          if (fault === undefined) pass(metadata);
+          else call.sendStatus(statusOfError(new Failure('RELEASE_MISMATCH', `this service ${fault}`)));
+        });
+        next(listener.build());
+      },
+    });
+}
