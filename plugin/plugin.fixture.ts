@@ -169,6 +169,7 @@ export class Plugin {
   }
 
   async end(): Promise<void> {
+    this.options.readiness.stop();
     await this.#replay.stop();
     for (const peer of this.#peers) peer.close();
     await this.stopServices();

@@ -18,13 +18,39 @@ export interface ReadinessOptions {
 /** Runtimes ask under a lock, and a slow answer makes the node not ready: the services have this long. */
 const PROBE_TIMEOUT_MS = 400;
 
-/** Several runtimes and people may ask at once. */
-const CACHED_MS = 1000;
+/** How long it is believed that a node is ready, in milliseconds from the question to the services: a hang is noticed within it. */
+const READY_FOR_MS = 3000;
 
-/** Whether an ADD could succeed, asked of those who would carry it out, all at the same time. */
+/** How long it is believed that it is not: a service that is back is to be noticed soon. */
+const UNREADY_FOR_MS = 1000;
+
+/** Pause between the questions by which an answer is kept; with their own time it is less than {@link READY_FOR_MS}. */
+const PAUSE_MS = 2000;
+
+/** How long an answer is kept that nobody asks for. Kubelet asks every 5 s. */
+const KEPT_FOR_MS = 60_000;
+
+interface Kept {
+  readonly request: NodeRequest;
+  /** When somebody last wanted to know. */
+  wantedAtMs: number;
+  /** When the services were asked last, and why an ADD would have failed then. */
+  latest?: { readonly askedAtMs: number; readonly reasons: readonly string[] };
+  /** The question under way. */
+  asking?: Promise<readonly string[]> | undefined;
+}
+
+/**
+ * Whether an ADD could succeed, asked of those who would carry it out, all at the same time.
+ *
+ * What a runtime asks for again and again is kept, so that it waits for nobody: Podwire's services are asked every two seconds for
+ * as long as somebody wants to know. The answer is never older than {@link READY_FOR_MS}: else the services are asked there
+ * and then. Other IPAM plugins are programs, and are run only when somebody wants to know.
+ */
 export class Readiness {
   readonly #options: ReadinessOptions;
-  readonly #asked = new Map<string, { readonly atMs: number; readonly reasons: Promise<string[]> }>();
+  readonly #kept = new Map<string, Kept>();
+  readonly #stopped = new AbortController();
 
   constructor(options: ReadinessOptions) {
     this.#options = options;
@@ -33,7 +59,8 @@ export class Readiness {
   /** @throws Failure NOT_READY or PODS_AT_RISK with every reason */
   async require(request: NodeRequest): Promise<void> {
     const { journal } = this.#options;
-    const reasons = await this.#ask(request);
+    const kept = this.#keep(request);
+    const reasons = this.#believed(kept) ?? (await this.#ask(kept));
     const { fault } = journal;
     if (fault !== undefined) {
       const all = [`${fault}; a restart of the node would leak what it holds`, ...reasons];
@@ -42,15 +69,52 @@ export class Readiness {
     if (reasons.length > 0) throw new Failure('NOT_READY', reasons.join('; '));
   }
 
-  /** Why an ADD would fail; asked anew when the last answer is older than a second. */
-  #ask(request: NodeRequest): Promise<string[]> {
+  /** Keeps no answer any more. */
+  stop(): void {
+    this.#stopped.abort();
+  }
+
+  #keep(request: NodeRequest): Kept {
     const nowMs = this.#options.clock.nowMs();
-    for (const [key, { atMs }] of this.#asked) if (nowMs - atMs >= CACHED_MS) this.#asked.delete(key);
     const key = JSON.stringify([request.share, request.network]);
-    const fresh = this.#asked.get(key);
-    if (fresh) return fresh.reasons;
-    const reasons = this.#probe(request);
-    this.#asked.set(key, { atMs: nowMs, reasons });
+    const known = this.#kept.get(key);
+    if (known) {
+      known.wantedAtMs = nowMs;
+      return known;
+    }
+    const kept: Kept = { request, wantedAtMs: nowMs };
+    this.#kept.set(key, kept);
+    void this.#look(kept).finally(() => this.#kept.delete(key));
+    return kept;
+  }
+
+  /** Looks after an answer for as long as somebody wants it. */
+  async #look(kept: Kept): Promise<void> {
+    const { clock } = this.#options;
+    const isOurs = kept.request.share.kind !== 'wire';
+    while ((await clock.sleep(PAUSE_MS, this.#stopped.signal)) === 'elapsed') {
+      if (clock.nowMs() - kept.wantedAtMs >= KEPT_FOR_MS) return;
+      // A defect is told to whoever asks next.
+      if (isOurs) await this.#ask(kept).catch(() => undefined);
+    }
+  }
+
+  #believed({ latest }: Kept): readonly string[] | undefined {
+    if (!latest) return undefined;
+    const ageMs = this.#options.clock.nowMs() - latest.askedAtMs;
+    return ageMs < (latest.reasons.length === 0 ? READY_FOR_MS : UNREADY_FOR_MS) ? latest.reasons : undefined;
+  }
+
+  /** Asks once for all who want to know meanwhile. */
+  #ask(kept: Kept): Promise<readonly string[]> {
+    kept.asking ??= this.#askAnew(kept).finally(() => (kept.asking = undefined));
+    return kept.asking;
+  }
+
+  async #askAnew(kept: Kept): Promise<readonly string[]> {
+    const askedAtMs = this.#options.clock.nowMs();
+    const reasons = await this.#probe(kept.request);
+    kept.latest = { askedAtMs, reasons };
     return reasons;
   }
 

@@ -43,11 +43,12 @@ export async function startPlugin(settings: PluginSettings, surroundings: Surrou
   const turns = new Turns(clock);
   const replay = makeReplay(tools, turns, surroundings);
   const { addTimeoutMs, delTimeoutMs } = settings;
+  const readiness = new Readiness(tools);
   const options: RunOptions = {
     tools,
     turns,
     timeoutMs: { ADD: addTimeoutMs, CHECK: addTimeoutMs, DEL: delTimeoutMs, GC: addTimeoutMs },
-    readiness: new Readiness(tools),
+    readiness,
   };
   const server = new CniServer({
     path: settings.socket,
@@ -65,6 +66,7 @@ export async function startPlugin(settings: PluginSettings, surroundings: Surrou
   return {
     async stop() {
       await server.stop();
+      readiness.stop();
       await replay.stop();
       await tools.journal.settleStore();
       ipam.close();

@@ -135,8 +135,7 @@ export function readAttachConfig(command: 'ADD' | 'CHECK', text: string): Attach
   const { cniVersion, keys } = readKeys(text);
   requireCommand(command, cniVersion);
   const isIncomplete = command === 'CHECK' && (keys.prevResult ?? undefined) === undefined;
-  const schema = ATTACH.extend({ prevResult: resultSchema(cniVersion).optional() });
-  const { config, requested } = check(schema.transform(withRequested), keys, isIncomplete ? [NO_PREV_RESULT] : []);
+  const { config, requested } = check(attachSchema(cniVersion), keys, isIncomplete ? [NO_PREV_RESULT] : []);
   const nodeName = config.nodename || config.hostname;
   return {
     cniVersion,
@@ -156,6 +155,19 @@ export function readAttachConfig(command: 'ADD' | 'CHECK', text: string): Attach
 export function statedVersion(text: string): string | undefined {
   const stated = parseObject(text)?.cniVersion;
   return typeof stated === 'string' && stated !== '' && stated.length <= MAX_STATED_VERSION_BYTES ? stated : undefined;
+}
+
+const ATTACH_SCHEMAS = new Map<CniVersion, ReturnType<typeof makeAttachSchema>>();
+
+/** Kept, as making and compiling a schema takes longer than the rest of an ADD's reading. */
+function attachSchema(cniVersion: CniVersion) {
+  const schema = ATTACH_SCHEMAS.get(cniVersion) ?? makeAttachSchema(cniVersion);
+  ATTACH_SCHEMAS.set(cniVersion, schema);
+  return schema;
+}
+
+function makeAttachSchema(cniVersion: CniVersion) {
+  return ATTACH.extend({ prevResult: resultSchema(cniVersion).optional() }).transform(withRequested);
 }
 
 type Keys = Readonly<Record<string, unknown>>;

@@ -20,13 +20,13 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
   const { dataplane, limits } = tools;
   if (request.share.kind === 'addresses') return addAddresses(request, tools);
   noteWithoutEffect(request, tools);
-  tools.netns.identify(request.netns);
+  const netns = tools.netns.identify(request.netns);
 
   await finishEarlier(attachment, tools);
 
   let progress: Progress = { reached: 'allocating' };
   try {
-    const { endpoint, alreadyAllocated, dns } = await obtainEndpoint(request, tools);
+    const { endpoint, alreadyAllocated, dns } = await obtainEndpoint(request, netns, tools);
     const held = alreadyAllocated && (await dataplane.isAttached(attachment, limits));
 
     progress = { reached: 'attaching', held, allocation: endpoint.held };

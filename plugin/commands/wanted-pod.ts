@@ -4,6 +4,7 @@ import type { Allocation, Endpoint, WantedPod } from '../clients/clients.js';
 import { isIpv6 } from '../cni/address-list.js';
 import { delegatedEndpoint } from '../delegate/delegated-endpoint.js';
 import { delegateOf } from '../delegate/share.js';
+import type { NetnsIdentity } from '../netns.js';
 import type { PodRequest } from '../request.js';
 import type { CommandTools } from './tools.js';
 
@@ -15,8 +16,15 @@ export function endpointWithoutIpam({ attachment, wish }: PodRequest): Endpoint 
   return { addresses, held: [], macAddress: mac, hostInterfaceName };
 }
 
-/** Gets an attachment its addresses: from IPAM, unless it brings its own, which are taken for allocated before. */
-export async function obtainEndpoint(request: PodRequest, tools: CommandTools): Promise<Allocation> {
+/**
+ * Gets an attachment its addresses: from IPAM, unless it brings its own, which are taken for allocated before.
+ * @param netns - of the attachment's namespace
+ */
+export async function obtainEndpoint(
+  request: PodRequest,
+  netns: NetnsIdentity,
+  tools: CommandTools,
+): Promise<Allocation> {
   const own = endpointWithoutIpam(request);
   if (own) return { endpoint: own, alreadyAllocated: true, poolNames: [] };
   const { attachment, config, pod, wish } = request;
@@ -24,7 +32,6 @@ export async function obtainEndpoint(request: PodRequest, tools: CommandTools): 
   if (delegate) return delegatedEndpoint({ attachment, wish, delegate }, tools);
   const { families, pools, addresses } = wish;
   const nodeName = config.nodeName ?? tools.nodeName;
-  const netns = tools.netns.identify(request.netns);
   return tools.ipam.allocate({ attachment, nodeName, pod, netns, families, pools, addresses }, tools.limits);
 }
 

@@ -25,12 +25,12 @@ export async function addAddresses(request: PodRequest, tools: CommandTools): Pr
   const { attachment, config, wish } = request;
   const options = readIpamOptions(request.configuration);
   if (wish.addressesWithoutIpam.length > 0) throw withoutIpam();
-  tools.netns.identify(request.netns);
+  const netns = tools.netns.identify(request.netns);
   await finishEarlier(attachment, tools);
 
   let progress: Progress = { reached: 'addresses', held: false, allocation: undefined };
   try {
-    const allocation = await obtainEndpoint(request, tools);
+    const allocation = await obtainEndpoint(request, netns, tools);
     const { endpoint, alreadyAllocated } = allocation;
     progress = { reached: 'addresses', held: alreadyAllocated, allocation: endpoint.held };
     const ips = await ipsOf({ request, allocation, options }, tools);

@@ -41,7 +41,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/commands/settle-entry.ts': 'plugin/commands/del.test.ts',
   'plugin/commands/valid-attachments.ts': 'plugin/commands/gc.test.ts',
   'plugin/clients/upkeep.ts': 'plugin/commands/gc.test.ts',
-  'plugin/readiness.ts': 'plugin/commands/status.test.ts',
 
   // The installer as a node runs it: its undoing with a disk that fails, the program in a process of its own.
   'plugin/install/changes.ts': 'plugin/install/install.test.ts',

@@ -1,0 +1,141 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+
+import { JournalEvents } from './journal/events.js';
+import { Journal } from './journal/journal.js';
+import { MemoryJournalStore } from './journal/memory-store.js';
+import { recordingLog } from './plugin.fixture.js';
+import { Readiness } from './readiness.js';
+import type { NodeRequest } from './request.js';
+
+const REQUEST: NodeRequest = { network: 'net', share: { kind: 'all' } };
+
+/** Nothing but time passes between two looks at the services. */
+const PAUSE_MS = 2000;
+
+let clock: ManualClock;
+let readiness: Readiness;
+/** How often the dataplane was asked, and what it says. */
+let asked: number;
+let answer: () => Promise<boolean>;
+
+beforeEach(async () => {
+  clock = new ManualClock();
+  asked = 0;
+  answer = () => Promise.resolve(true);
+  const unused = () => Promise.reject(new Error('not for STATUS'));
+  const isServing = () => {
+    asked++;
+    return answer();
+  };
+  const events = new JournalEvents(recordingLog().log);
+  const journal = new Journal({ store: new MemoryJournalStore(), maxEntriesCount: 1, clock, events });
+  await journal.load();
+  readiness = new Readiness({
+    upkeep: {
+      ipam: {
+        releaseHeld: unused,
+        endpointsOf: unused,
+        refusalOf: () => Promise.resolve(undefined),
+        isServing: () => Promise.resolve(true),
+      },
+      dataplane: { collectGarbage: unused, attachmentsOf: unused, isServing },
+    },
+    journal,
+    nodeName: 'node-1',
+    clock,
+  });
+});
+
+afterEach(() => readiness.stop());
+
+/** Lets the answers' keeper come to its next pause. */
+async function paused(): Promise<void> {
+  await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1 });
+}
+
+async function pass(durationMs: number): Promise<void> {
+  await paused();
+  clock.advance(durationMs);
+  await paused();
+}
+
+const silence = () => Promise.reject(new Failure('DEADLINE_EXCEEDED', 'no answer'));
+
+describe('what a runtime asks for again and again', () => {
+  test('is answered without asking anybody', async () => {
+    await readiness.require(REQUEST);
+    expect(asked).toBe(1);
+    for (let times = 0; times < 10; times++) await readiness.require(REQUEST);
+    expect(asked).toBe(1);
+  });
+
+  test('is asked of the services every two seconds meanwhile', async () => {
+    await readiness.require(REQUEST);
+    for (let pauses = 1; pauses <= 3; pauses++) {
+      await pass(PAUSE_MS);
+      expect(asked).toBe(1 + pauses);
+      await readiness.require(REQUEST);
+    }
+    expect(asked).toBe(4);
+  });
+
+  test('turns when a service hangs, without anybody waiting for it', async () => {
+    await readiness.require(REQUEST);
+    answer = silence;
+    await pass(PAUSE_MS);
+    const before = asked;
+    await expect(readiness.require(REQUEST)).rejects.toMatchObject({ code: 'NOT_READY' });
+    expect(asked).toBe(before);
+  });
+
+  test('is not believed for longer than three seconds, though nobody looked', async () => {
+    await readiness.require(REQUEST);
+    let letGo: () => void = () => undefined;
+    answer = () => new Promise((resolve) => (letGo = () => resolve(true)));
+    await paused();
+    clock.advance(PAUSE_MS);
+    await vi.waitFor(() => expect(asked).toBe(2), { interval: 1 });
+    await readiness.require(REQUEST);
+    clock.advance(1000);
+    const told = vi.fn();
+    const waiting = readiness.require(REQUEST).then(told);
+    await Promise.resolve();
+    expect(told).not.toHaveBeenCalled();
+    letGo();
+    await waiting;
+    expect(asked).toBe(2);
+  });
+
+  test('is forgotten when nobody asks for a minute', async () => {
+    await readiness.require(REQUEST);
+    await paused();
+    clock.advance(60_000);
+    await vi.waitFor(() => expect(clock.sleeping).toBe(0), { interval: 1 });
+    expect(asked).toBe(1);
+    await readiness.require(REQUEST);
+    expect(asked).toBe(2);
+  });
+});
+
+test('a service that is back is noticed within a second', async () => {
+  answer = silence;
+  await expect(readiness.require(REQUEST)).rejects.toMatchObject({ code: 'NOT_READY' });
+  answer = () => Promise.resolve(true);
+  await paused();
+  clock.advance(999);
+  await expect(readiness.require(REQUEST)).rejects.toMatchObject({ code: 'NOT_READY' });
+  clock.advance(1);
+  await readiness.require(REQUEST);
+});
+
+test('a defect is told to whoever asks next, and is not kept', async () => {
+  await readiness.require(REQUEST);
+  answer = () => Promise.reject(new TypeError('defect'));
+  await pass(PAUSE_MS);
+  clock.advance(1000);
+  await expect(readiness.require(REQUEST)).rejects.toThrow('defect');
+  answer = () => Promise.resolve(true);
+  await readiness.require(REQUEST);
+});
