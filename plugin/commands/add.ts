@@ -1,6 +1,7 @@
 import type { Interface } from '../clients/clients.js';
 import { addResult } from '../cni/result.js';
 import { addAddresses } from '../delegate/add-addresses.js';
+import { programOf } from '../delegate/ipam-plugin.js';
 import { delegateOf } from '../delegate/share.js';
 import type { PodRequest } from '../request.js';
 import { finishEarlier } from './settle-entry.js';
@@ -23,6 +24,7 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
   const netns = tools.netns.identify(request.netns);
 
   await finishEarlier(attachment, tools);
+  requireDelegate(request, tools);
 
   let progress: Progress = { reached: 'allocating' };
   try {
@@ -44,6 +46,18 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
     });
   } catch (error) {
     throw await undo({ attachment, delegate: delegateOf(request.share), progress, error }, tools);
+  }
+}
+
+/** An IPAM plugin without a program can be asked neither for addresses nor, by the DEL that follows, to take any back. */
+function requireDelegate({ attachment, share }: PodRequest, { knownAllocations }: CommandTools): void {
+  const delegate = delegateOf(share);
+  if (!delegate) return;
+  try {
+    programOf(delegate, 'ADD');
+  } catch (failure) {
+    knownAllocations.rememberNobodyAsked(attachment);
+    throw failure;
   }
 }
 

@@ -15,8 +15,10 @@ export async function del({ attachment, share }: AttachmentRequest, tools: Comma
   const { signal } = new AbortController();
   const limitsOf = () => ({ deadlineMs: Math.min(limits.deadlineMs, clock.nowMs() + delServiceTimeoutMs), signal });
   const held = knownAllocations.of(attachment);
-  // DEL has the configuration of today. Addresses that are known to be IPAM's go back to it, whoever would give them now.
-  const delegate = held && held.length > 0 ? undefined : delegateOf(share);
+  // DEL has the configuration of today. Addresses that are known to be IPAM's go back to it, whoever would give them now; and
+  // nobody takes back what nobody was asked for, or each ADD that names a plugin which is not there would leave a debt for good.
+  const isDelegates = !(held && held.length > 0) && !knownAllocations.wasNobodyAsked(attachment);
+  const delegate = isDelegates ? delegateOf(share) : undefined;
   const todo = share.kind === 'addresses' ? 'release' : 'detach-and-release';
   const unsettled = await settle({ attachment, todo, held: undefined, delegate }, tools, { limitsOf });
   if (unsettled) {

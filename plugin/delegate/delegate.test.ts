@@ -165,6 +165,30 @@ describe('another IPAM plugin that', () => {
     expect(await failed('ADD')).toMatchObject({ code: 108 });
   });
 
+  test('is missing leaves no debt: neither its ADD nor the DEL that follows, and GC succeeds', async () => {
+    for (const time of ['first', 'second']) {
+      const variables = { CNI_CONTAINERID: time };
+      expect(await failed('ADD', { variables })).toMatchObject({ code: 108 });
+      expect(await run('DEL', { variables })).toEqual({ exitCode: 0, stdout: '' });
+    }
+    expect(plugin.journal.entries()).toEqual([]);
+    const config = { cniVersion: '1.1.0', ipam: {}, 'cni.dev/valid-attachments': [] };
+    expect(await plugin.run('GC', { config })).toEqual({ exitCode: 0, stdout: '' });
+  });
+
+  test('is missing for a moment gets back what it gave, also where an ADD failed in between', async () => {
+    install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+    await run('ADD');
+    rmSync(join(folder, 'other-ipam'));
+    expect(await failed('ADD')).toMatchObject({ code: 108 });
+    expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+    expect(plugin.journal.entries()).toMatchObject([{ todo: 'release', delegate: { type: 'other-ipam' } }]);
+    install('exit 0');
+    await plugin.replayed();
+    expect(calls().slice(0, 2)).toEqual(['ADD', 'DEL']);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
   test('is asked for its STATUS and its GC', async () => {
     const config = { cniVersion: '1.1.0' };
     install(`test "$CNI_COMMAND" = STATUS || exit 0; echo '{"code":50,"msg":"no lease left"}'; exit 1`);

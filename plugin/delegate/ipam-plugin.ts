@@ -68,16 +68,8 @@ export async function addByDelegate(delegate: Delegate, tools: DelegateTools): P
  */
 export async function callDelegate(delegate: Delegate, command: Command, tools: DelegateTools): Promise<Outcome> {
   const { clock, limits } = tools;
-  const { type, configuration } = delegate;
-  const cniPath = delegate.variables.CNI_PATH ?? '';
-  const path = findProgram(type, cniPath);
-  if (path === undefined) {
-    throw failed(
-      delegate,
-      command,
-      `is in none of the directories of CNI_PATH (${quoted(cniPath)}) as a program; install it there`,
-    );
-  }
+  const { configuration } = delegate;
+  const path = programOf(delegate, command);
   const variables = { ...delegate.variables, CNI_COMMAND: command };
   const within = { signal: limits.signal, deadlineMs: Math.min(limits.deadlineMs, clock.nowMs() + TIMEOUT_MS) };
   const outcome = await named(delegate, command, () =>
@@ -85,6 +77,15 @@ export async function callDelegate(delegate: Delegate, command: Command, tools: 
   );
   if (outcome.exitCode !== 0) throw errorOf(delegate, command, outcome);
   return outcome;
+}
+
+/** Path of the delegate's program. @throws Failure DELEGATE_FAILED where there is none: nothing has been asked of it then */
+export function programOf(delegate: Delegate, command: Command): string {
+  const cniPath = delegate.variables.CNI_PATH ?? '';
+  const path = findProgram(delegate.type, cniPath);
+  if (path !== undefined) return path;
+  const reason = `is in none of the directories of CNI_PATH (${quoted(cniPath)}) as a program; install it there`;
+  throw failed(delegate, command, reason);
 }
 
 /** Puts the delegate's name before what running it fails with. */

@@ -11,9 +11,22 @@ const MAX_COUNT = 4096;
  */
 export class KnownAllocations {
   /** The oldest first. */
-  readonly #held = new Map<string, readonly HeldAddress[]>();
+  readonly #held = new Map<string, readonly HeldAddress[] | 'nobody asked'>();
 
   remember(attachment: Attachment, held: readonly HeldAddress[]): void {
+    this.#note(attachment, held);
+  }
+
+  /** An ADD failed before it asked anybody for addresses: its DEL has nobody to give any back to, unless an earlier one had got some. */
+  rememberNobodyAsked(attachment: Attachment): void {
+    if (!this.#held.has(formatAttachment(attachment))) this.#note(attachment, 'nobody asked');
+  }
+
+  wasNobodyAsked(attachment: Attachment): boolean {
+    return this.#held.get(formatAttachment(attachment)) === 'nobody asked';
+  }
+
+  #note(attachment: Attachment, held: readonly HeldAddress[] | 'nobody asked'): void {
     const key = formatAttachment(attachment);
     this.#held.delete(key);
     this.#held.set(key, held);
@@ -23,7 +36,8 @@ export class KnownAllocations {
 
   /** @returns undefined when it is not known */
   of(attachment: Attachment): readonly HeldAddress[] | undefined {
-    return this.#held.get(formatAttachment(attachment));
+    const held = this.#held.get(formatAttachment(attachment));
+    return held === 'nobody asked' ? undefined : held;
   }
 
   forget(attachment: Attachment): void {
