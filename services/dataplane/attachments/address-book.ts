@@ -17,6 +17,9 @@ export interface HeldEndpoint {
   readonly createdAtMs: number | undefined;
 }
 
+/** What is to be given back of an endpoint, as it was read. */
+export type ReleasedEndpoint = Pick<HeldEndpoint, 'attachment' | 'addresses' | 'netns'>;
+
 /** What the dataplane wants from podwire-ipam. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED, CANCELLED. */
 export interface AddressBook {
   /** @returns undefined when the attachment holds nothing */
@@ -26,8 +29,9 @@ export interface AddressBook {
   endpointsOf(nodeName: string, signal: AbortSignal): Promise<readonly HeldEndpoint[]>;
 
   /**
-   * Gives back exactly these allocations: an address that the attachment's container holds by a later one stays. Idempotent.
+   * Gives back exactly these allocations, as long as they are recorded for this namespace, where one is told: an address that the
+   * attachment's container holds by a later allocation, or for another namespace since it was added again, stays. Idempotent.
    * @returns the addresses that were given back by this call
    */
-  release(endpoint: Pick<HeldEndpoint, 'attachment' | 'addresses'>, signal: AbortSignal): Promise<readonly string[]>;
+  release(endpoint: ReleasedEndpoint, signal: AbortSignal): Promise<readonly string[]>;
 }

@@ -111,8 +111,10 @@ export class DeadNamespaces {
     // An attach that came meanwhile lives on the addresses.
     if (!isStill()) return;
     if (addresses.length > 0) {
-      const released = await addressBook.release({ attachment, addresses }, signal);
+      const released = await addressBook.release({ attachment, addresses, netns: endpoint?.netns }, signal);
       events.addressesReleased(attachment, released, 'namespace');
+      // Something else holds since it was read: what that is, is asked the next time.
+      if (released.length < addresses.length) return;
     }
     const place = { attachment, hostInterfaceName: hostInterfaceName(attachment) };
     await dataplane.exclusively(place, signal, async () => {

@@ -367,6 +367,21 @@ describe('a namespace that went without a DetachPod', () => {
     expect(addressBook.endpoints.size).toBe(1);
   });
 
+  test('keeps what it has when it is added again just before the release arrives', async () => {
+    const { kernel, wired, node, addressBook, advance } = await scene();
+    const a = await wired('a');
+    kernel.removeNamespace(a.netns);
+    await node.keeper.sweep();
+    await advance(10_000);
+    await node.keeper.sweep();
+    addressBook.beforeRelease = () => void addressBook.allocate(a, { bootId: BOOT.id, inode: 99n });
+    await node.keeper.giveBack();
+    expect([addressBook.released, addressBook.endpoints.size, node.registry.all().length]).toEqual([[], 1, 1]);
+    // Asked once more, IPAM tells of the one that lives, and the dead has nothing left.
+    await node.keeper.giveBack();
+    expect([addressBook.released, addressBook.endpoints.size, node.registry.all()]).toEqual([[], 1, []]);
+  });
+
   test('that a DetachPod comes for after all is nobody’s affair any more', async () => {
     const { kernel, wired, node, addressBook, advance } = await scene();
     const a = await wired('a');

@@ -8,7 +8,7 @@ import { Dataplane } from '../dataplane.js';
 import { Events } from '../events.js';
 import type { Kernel } from '../kernel/kernel.js';
 import type { PodNetwork } from '../plan/pod-network.js';
-import type { AddressBook, HeldEndpoint } from './address-book.js';
+import type { AddressBook, HeldEndpoint, ReleasedEndpoint } from './address-book.js';
 import { AttachmentEvents } from './events.js';
 import { GarbageCollector } from './garbage.js';
 import { AttachmentKeeper } from './keeper.js';
@@ -22,6 +22,8 @@ export class FakeAddressBook implements AddressBook {
   readonly endpoints = new Map<string, HeldEndpoint>();
   readonly released: string[] = [];
   isAway = false;
+  /** Called when a release arrives: where a test lets something else come first. */
+  beforeRelease: () => void = () => undefined;
   #sequenceNumber = 100n;
 
   /** As Allocate does: what is held stays held by the same allocation, for the namespace that asked last. */
@@ -46,10 +48,13 @@ export class FakeAddressBook implements AddressBook {
     return nodeName === NODE_NAME ? [...this.endpoints.values()] : [];
   }
 
-  async release({ attachment, addresses }: Pick<HeldEndpoint, 'attachment' | 'addresses'>): Promise<readonly string[]> {
+  async release({ attachment, addresses, netns }: ReleasedEndpoint): Promise<readonly string[]> {
+    this.beforeRelease();
     await this.#answer();
     const key = formatAttachment(attachment);
-    const held = this.endpoints.get(key)?.addresses ?? [];
+    const endpoint = this.endpoints.get(key);
+    if (netns && (endpoint?.netns?.bootId !== netns.bootId || endpoint.netns.inode !== netns.inode)) return [];
+    const held = endpoint?.addresses ?? [];
     const given = addresses.filter((each) =>
       held.some(({ address, sequenceNumber }) => address === each.address && sequenceNumber === each.sequenceNumber),
     );

@@ -139,6 +139,11 @@ function inOrderOf(stored: readonly EndpointAddress[], addresses: readonly Endpo
   return addresses.toSorted((a, b) => place(a) - place(b));
 }
 
+/** Whether two tell one namespace, or neither tells any. */
+export function sameNetns(a: NetnsIdentity | undefined, b: NetnsIdentity | undefined): boolean {
+  return a?.bootId === b?.bootId && a?.inode === b?.inode;
+}
+
 function sameAttachment(a: Attachment, b: Attachment): boolean {
   return a.network === b.network && a.containerId === b.containerId && a.interfaceName === b.interfaceName;
 }

@@ -65,6 +65,25 @@ describe('an address', () => {
     expect(view.history).toHaveLength(isReleased ? 1 : 0);
   });
 
+  test.each([
+    ['it is recorded for', { bootId: 'one', inode: 7n }, 'released'],
+    ['of another inode', { bootId: 'one', inode: 8n }, 'mismatch'],
+    ['of another boot', { bootId: 'two', inode: 7n }, 'mismatch'],
+  ])('is given back for the namespace %s', (_, netns, state) => {
+    const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+    const wanted = request('c1', { netns: { bootId: 'one', inode: 7n } });
+    view.apply(allocate(view, { request: wanted, nowMs: NOW_MS }));
+    expect(releaseAll(view, [of('10.0.0.0', { netns })]).states).toEqual([state]);
+  });
+
+  test('whose endpoint tells no namespace is not given back for one', () => {
+    const { view } = withOne();
+    expect(releaseAll(view, [of('10.0.0.0', { netns: { bootId: 'one', inode: 7n } })]).states).toEqual(['mismatch']);
+    const held = given(block('10.9.0.0/28', 'n1'), { ordinals: [3], attributes: calico('h') });
+    for (const record of [...claimedBlock(held), handleRecord('h', ['10.9.0.0/28', 1])]) view.put(record);
+    expect(releaseAll(view, [of('10.9.0.3', { netns: { bootId: 'one', inode: 7n } })]).states).toEqual(['mismatch']);
+  });
+
   test('that was released and given to another is not freed by the old sequence number', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/32', { blockSizeBits: 32 })]);
     const { endpoint } = view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS }));

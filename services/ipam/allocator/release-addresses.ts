@@ -1,10 +1,13 @@
 import type { Address } from '@podwire/shared/net/address';
 import { ordinalOf } from '@podwire/shared/net/prefix';
 
+import { attachmentOf, holderOf } from './attributes.js';
 import { attributesAt } from './block.js';
 import { blockOf, unreadableBlockOf } from './block-lists.js';
+import { endpointKey, sameNetns, storedEndpoint } from './endpoint.js';
 import { giveBack, isHeld, nextBatch } from './give-back.js';
 import type { HeldAddress } from './holding.js';
+import type { NetnsIdentity } from './records.js';
 import type { Decision, View } from './view.js';
 
 /** An address to give back, and whose it has to be. */
@@ -14,6 +17,11 @@ export interface AddressRelease {
   readonly handleId: string | undefined;
   /** The sequence number of the allocation that is meant; undefined for whichever there is. */
   readonly sequenceNumber: bigint | undefined;
+  /**
+   * The network namespace that the holder's endpoint has to be recorded for: an attachment that is added again keeps its allocation,
+   * for another namespace. Undefined for any, or none.
+   */
+  readonly netns?: NetnsIdentity | undefined;
 }
 
 /** Who holds an address. */
@@ -88,6 +96,16 @@ function judge(view: View, release: AddressRelease): Judged {
   const holder = holderOfAddress(held);
   const isMeant =
     (release.handleId === undefined || release.handleId === holder.handleId) &&
-    (release.sequenceNumber === undefined || release.sequenceNumber === holder.sequenceNumber);
+    (release.sequenceNumber === undefined || release.sequenceNumber === holder.sequenceNumber) &&
+    (release.netns === undefined || sameNetns(release.netns, netnsOf(view, held)));
   return { held, result: { state: isMeant ? 'released' : 'mismatch', holder } };
+}
+
+/**
+ * What the holder's endpoint tells. A release that rests on it changes the endpoint, so that it loses its comparison against an
+ * allocation that has written another namespace meanwhile.
+ */
+function netnsOf(view: View, { attributes }: HeldAddress): NetnsIdentity | undefined {
+  const attachment = attachmentOf(attributes);
+  return attachment && storedEndpoint(view, endpointKey({ attachment, ...holderOf(attributes) }), attachment)?.netns;
 }

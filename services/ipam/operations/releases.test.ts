@@ -4,7 +4,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { createLogger } from '@podwire/shared/runtime/log';
 import fc from 'fast-check';
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 
 import { disagreements, readAll } from '../agreement.fixture.js';
 import { checkPool } from '../allocator/check-pool.js';
@@ -174,3 +174,59 @@ function expectRefusal(error: unknown): readonly string[] {
   expect(error).toMatchObject({ code: expect.stringMatching(/^(POOLS_EXHAUSTED|CONFLICT)$/) });
   return [];
 }
+
+describe('a release for a namespace, and the attachment added again with another one', () => {
+  const dead = { bootId: 'boot', inode: 7n };
+  const alive = { bootId: 'boot', inode: 8n };
+
+  async function added() {
+    const { store, replicas } = await start('10.0.0.0/26', 26);
+    const asked = request('c1', { netns: dead });
+    const { endpoint } = await replicas[0].addresses.allocate(asked, forever);
+    const meant = endpoint.addresses.map(({ address: each, sequenceNumber }) => ({
+      address: address(formatAddress(each)),
+      handleId: 'net.c1',
+      sequenceNumber,
+      netns: dead,
+    }));
+    const release = async (ipam: Ipam) => {
+      const [result] = await ipam.addresses.releaseEach(meant, forever);
+      return result?.state;
+    };
+    const addAgain = (ipam: Ipam) => ipam.addresses.allocate({ ...asked, netns: alive }, forever);
+    /** Whatever came first, the attachment that was added again has what it was told. */
+    const expectHeld = async ({ endpoint: told }: Awaited<ReturnType<typeof addAgain>>) => {
+      const view = await readAll(store, keys);
+      expect(disagreements(view, NOW_MS)).toEqual([]);
+      const endpoints = view.all('endpoint').map(({ value }) => value);
+      expect(endpoints).toMatchObject([{ netns: alive, addresses: told.addresses }]);
+      expect(told.addresses).toHaveLength(1);
+    };
+    return { replicas, release, addAgain, expectHeld };
+  }
+
+  test('leaves it what it has when that came first', async () => {
+    const { replicas, release, addAgain, expectHeld } = await added();
+    const again = await addAgain(replicas[0]);
+    expect(await release(replicas[1])).toBe('mismatch');
+    await expectHeld(again);
+  });
+
+  test('gives back what the dead had when it came first', async () => {
+    const { replicas, release, addAgain, expectHeld } = await added();
+    expect(await release(replicas[0])).toBe('released');
+    await expectHeld(await addAgain(replicas[1]));
+    expect(await release(replicas[0])).toBe('notAllocated');
+  });
+
+  test.each([
+    [0, 1],
+    [1, 0],
+    [0, 0],
+  ] as const)('at the same time, on replicas %i and %i, are one after the other', async (first, second) => {
+    const { replicas, release, addAgain, expectHeld } = await added();
+    const [state, again] = await Promise.all([release(replicas[first]), addAgain(replicas[second])]);
+    expect(['released', 'mismatch']).toContain(state);
+    await expectHeld(again);
+  });
+});

@@ -11,10 +11,12 @@ import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/a
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
 
+import { sameNetns } from '../allocator/endpoint.js';
 import type { AddressReport } from '../allocator/get-address.js';
 import { handleFault } from '../allocator/handle-name.js';
 import type { AddressHolder, AddressRelease, AddressReleaseResult } from '../allocator/release-addresses.js';
 import type { AttributesChange, OwnerAttributes } from '../allocator/set-attributes.js';
+import { readNetns } from './wire-netns.js';
 
 const MAX_RELEASES_COUNT = 1000;
 const MAX_ATTRIBUTES_COUNT = 64;
@@ -35,14 +37,17 @@ export function readReleaseAddressesRequest({ releases: messages }: ReleaseAddre
     if (messages.length > MAX_RELEASES_COUNT)
       checks.check('releases', `has ${messages.length} entries; at most ${MAX_RELEASES_COUNT} are allowed`);
     const releases = new Map<string, AddressRelease>();
-    messages.slice(0, MAX_RELEASES_COUNT).forEach(({ address: text, handleId, sequenceNumber }, index) => {
+    messages.slice(0, MAX_RELEASES_COUNT).forEach(({ address: text, handleId, sequenceNumber, netns: told }, index) => {
       const field = `releases[${index}]`;
       const address = readAddress(`${field}.address`, text, checks);
       if (handleId !== undefined) checks.check(`${field}.handle_id`, handleFault(handleId));
       const before = releases.get(formatAddress(address));
-      const differs = before && (before.handleId !== handleId || before.sequenceNumber !== sequenceNumber);
+      const netns = told && readNetns(`${field}.netns`, told, checks);
+      const differs =
+        before &&
+        (before.handleId !== handleId || before.sequenceNumber !== sequenceNumber || !sameNetns(before.netns, netns));
       checks.check(field, differs ? 'names an address for the second time, on other conditions' : undefined);
-      releases.set(formatAddress(address), { address, handleId, sequenceNumber });
+      releases.set(formatAddress(address), { address, handleId, sequenceNumber, netns });
     });
     return [...releases.values()];
   });

@@ -40,8 +40,8 @@ export function ipamAddressBook(peer: Peer, clock: Clock): AddressBook {
       return endpoints;
     },
 
-    async release({ attachment, addresses }, signal) {
-      const releases = addresses.map((held) => ({ ...held, handleId: handleId(attachment) }));
+    async release({ attachment, addresses, netns }, signal) {
+      const releases = addresses.map((held) => ({ ...held, handleId: handleId(attachment), netns }));
       const answer = await peer.call(AddressServiceService.releaseAddresses, { releases }, limits(signal));
       return answer.addresses
         .filter(({ result }) => result === AddressReleaseResult.ADDRESS_RELEASE_RESULT_RELEASED)

@@ -366,7 +366,14 @@ export interface AddressRelease {
     | string
     | undefined;
   /** Sequence number of the allocation that is meant; not set means whichever there is. */
-  sequenceNumber?: bigint | undefined;
+  sequenceNumber?:
+    | bigint
+    | undefined;
+  /**
+   * The network namespace that the holder's endpoint has to be recorded for; not set means any, or none. An attachment that is
+   * added again keeps its allocation, for another namespace.
+   */
+  netns?: NetnsIdentity | undefined;
 }
 
 /** ReleasedAddress is an address that was to be given back, and what became of it. */
@@ -2323,7 +2330,7 @@ export const ReleaseAddressesRequest: MessageFns<ReleaseAddressesRequest> = {
 };
 
 function createBaseAddressRelease(): AddressRelease {
-  return { address: "", handleId: undefined, sequenceNumber: undefined };
+  return { address: "", handleId: undefined, sequenceNumber: undefined, netns: undefined };
 }
 
 export const AddressRelease: MessageFns<AddressRelease> = {
@@ -2339,6 +2346,9 @@ export const AddressRelease: MessageFns<AddressRelease> = {
         throw new globalThis.Error("value provided for field message.sequenceNumber of type uint64 too large");
       }
       writer.uint32(24).uint64(message.sequenceNumber);
+    }
+    if (message.netns !== undefined) {
+      NetnsIdentity.encode(message.netns, writer.uint32(34).fork()).join();
     }
     return writer;
   },
@@ -2380,6 +2390,14 @@ export const AddressRelease: MessageFns<AddressRelease> = {
             message.sequenceNumber = reader.uint64() as bigint;
             continue;
           }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.netns = NetnsIdentity.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2401,6 +2419,9 @@ export const AddressRelease: MessageFns<AddressRelease> = {
     message.handleId = object.handleId ?? undefined;
     message.sequenceNumber = (object.sequenceNumber !== undefined && object.sequenceNumber !== null)
       ? BigInt(object.sequenceNumber)
+      : undefined;
+    message.netns = (object.netns !== undefined && object.netns !== null)
+      ? NetnsIdentity.fromPartial(object.netns)
       : undefined;
     return message;
   },
