@@ -18,7 +18,7 @@ import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { FakeIpam, nodeMessage, poolMessage, vxlanPool } from './cluster/fake-ipam.fixture.js';
+import { FakeIpam, nodeMessage, poolMessage, routeMessage, vxlanPool } from './cluster/fake-ipam.fixture.js';
 import { FakeNodeNetwork } from './cluster/node-network.fixture.js';
 import { readConfig } from './config.js';
 import { recordingLog } from './dataplane.fixture.js';
@@ -140,6 +140,50 @@ describe('with a fake IPAM', () => {
     ipam.remove('pool', 'p');
     await poll(() => ipam.node('n1')?.tunnels).toEqual([]);
     expect(ipam.calls.at(-1)).toBe(`ReleaseTunnelAddress ${TUNNEL}`);
+  });
+
+  test('the address of the last pool of its encapsulation goes once the node has nothing else of the pool', async () => {
+    ipam.putPool(vxlanPool('p', '10.65.0.0/16'));
+    await ipam.start();
+    side.start();
+    const address = '10.65.0.92';
+    await poll(() => ipam.node('n1')?.tunnels).toMatchObject([{ kind: TUNNEL, address }]);
+    const looks = () => ipam.calls.filter((call) => call === 'ListBlocks p n1').length;
+    /** A look more than the one that sees the change: that one has come to its end. */
+    const lookedAfter = async (change: () => void) => {
+      for (const again of ['once', 'twice']) {
+        const before = looks();
+        change();
+        ipam.putPool(poolMessage(again, '10.66.0.0/16', { state: PoolState.POOL_STATE_DISABLED }));
+        await poll(() => looks() - before).toBeGreaterThan(1);
+      }
+    };
+    const draining = vxlanPool('p', '10.65.0.0/16', { state: PoolState.POOL_STATE_DRAINING });
+    ipam.held.set('p', ['10.65.0.3', address]);
+    await lookedAfter(() => ipam.putPool(draining));
+    expect(ipam.node('n1')?.tunnels).toHaveLength(1);
+
+    // The pod of its own block has gone, and one has an address of another node's.
+    ipam.put({
+      $case: 'route',
+      value: routeMessage('10.65.1.0/26', 'n2', { borrowed: [{ address: '10.65.1.7', nodeName: 'n1' }] }),
+    });
+    await lookedAfter(() => ipam.held.set('p', [address]));
+    expect(ipam.node('n1')?.tunnels).toHaveLength(1);
+
+    ipam.remove('route', '10.65.1.0/26');
+    ipam.putPool(poolMessage('q', '10.67.0.0/16'));
+    await poll(() => ipam.node('n1')?.tunnels).toEqual([]);
+    expect(ipam.calls.at(-1)).toBe(`ReleaseTunnelAddress ${TUNNEL}`);
+  });
+
+  test('an address goes when the encapsulation of its pool is switched off', async () => {
+    ipam.putPool(vxlanPool('p', '10.65.0.0/16'));
+    await ipam.start();
+    side.start();
+    await poll(() => ipam.node('n1')?.tunnels).toHaveLength(1);
+    ipam.putPool(poolMessage('p', '10.65.0.0/16'));
+    await poll(() => ipam.node('n1')?.tunnels).toEqual([]);
   });
 
   test('an address that the node has is confirmed once after a start, and replaced when its pool serves no more', async () => {

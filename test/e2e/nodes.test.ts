@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, test, vi } from 'vitest';
 
+import { callCni } from '../support/pods.js';
 import { run } from '../support/programs.js';
 import {
   cleanUp,
@@ -82,5 +83,16 @@ describe('a node of a cluster', () => {
     run('ip', '-n', first!.stack.netns, 'link', 'delete', 'vxlan4.podwire');
     await expectAllToReachEachOther(wired);
     expect(routesOf(first!)).toEqual(before);
+
+    // The last pool that is encapsulated ends with its pods, though the nodes' tunnels had addresses of it.
+    made.ipam('PoolService/DeletePool', { name: IPV4_POOL.name });
+    for (const [at, { pod }] of wired.entries()) {
+      const { sockets } = made.nodes[at]!.stack;
+      expect(await callCni({ command: 'DEL', pod, socket: sockets.plugin, config: {} })).toMatchObject({ exitCode: 0 });
+    }
+    await expect.poll(() => made.ipam('PoolService/ListPools'), { timeout: 90_000, interval: 500 }).toEqual({});
+    const tunnels = () => made.nodes.map(({ stack }) => stack.ip('-br', 'link', 'show', 'type', 'vxlan').trim());
+    await expect.poll(tunnels, { timeout: 30_000 }).toEqual(['', '']);
+    expect(made.nodes.map(routesOf)).toEqual([[], []]);
   });
 });

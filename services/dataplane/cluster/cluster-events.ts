@@ -94,7 +94,9 @@ export class ClusterEvents {
   }
 
   tunnelReleased(tunnel: string, addresses: readonly string[]): void {
-    this.#log.info(`the ${tunnel} tunnel gave back ${addresses.join(', ')}: no pool asks for it any more`);
+    this.#log.info(
+      `the ${tunnel} tunnel gave back ${addresses.join(', ')}: no pool of which this node has pods asks for it any more`,
+    );
   }
 
   /** The kernel announces no changes; they are looked for now and then. */

@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { Block, BlockServiceService, type ListBlocksRequest } from '@podwire/proto/podwire/ipam/v1/block';
 import type { TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
 import {
   Node,
@@ -73,6 +74,8 @@ export class FakeIpam {
   cutAfterCount = Infinity;
   /** Sent in place of the next message, once. */
   nonsense: WatchResponse | undefined;
+  /** Addresses of a pool that the node holds, its tunnels' among them. */
+  readonly held = new Map<string, readonly string[]>();
   #objects = new Map<string, WatchedChange>();
   #log: Change[] = [];
   #keptAfter = 0;
@@ -96,6 +99,11 @@ export class FakeIpam {
           implementation: {
             watch: streaming(WatchServiceService.watch, (request, { signal }) => this.#watch(request, signal)),
           },
+        },
+        {
+          name: 'podwire.ipam.v1.BlockService',
+          definition: BlockServiceService,
+          implementation: { listBlocks: unary(BlockServiceService.listBlocks, (request) => this.#listBlocks(request)) },
         },
         {
           name: 'podwire.ipam.v1.NodeService',
@@ -239,6 +247,16 @@ export class FakeIpam {
     const at = this.refusals.findIndex((refusal) => refusal.method === method);
     const [refusal] = at < 0 ? [] : this.refusals.splice(at, 1);
     if (refusal) throw refusal.failure;
+  }
+
+  /** One block of each pool, with what is held of it; in pages of one. */
+  async #listBlocks({ poolName, nodeName, pageToken }: ListBlocksRequest) {
+    await Promise.resolve();
+    this.calls.push(`ListBlocks ${poolName} ${nodeName}`);
+    this.#refuse('ListBlocks');
+    const allocations = (this.held.get(poolName) ?? []).map((address) => ({ address }));
+    const blocks = [Block.fromPartial({ poolName, nodeName, allocations: pageToken === '' ? [] : allocations })];
+    return { blocks, nextPageToken: pageToken === '' ? 'second' : '' };
   }
 
   async #register(request: RegisterNodeRequest) {

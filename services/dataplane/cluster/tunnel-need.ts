@@ -3,7 +3,7 @@ import type { Address, Family } from '@podwire/shared/net/address';
 import { prefixContains } from '@podwire/shared/net/prefix';
 
 import type { ClusterNode } from '../routing/cluster.js';
-import type { KnownPool, KnownView } from './known-cluster.js';
+import type { KnownCluster, KnownPool, KnownView } from './known-cluster.js';
 
 /** The kinds of tunnels that pools ask for. */
 export const TUNNEL_KINDS = [
@@ -37,27 +37,38 @@ export const TUNNELS: Readonly<Record<PoolTunnelKind, TunnelFacts>> = {
   },
 };
 
-/** What is to become of a tunnel's address. `confirm`: it looks right, and IPAM is asked whether it is, once. */
-export type TunnelNeed = 'allocate' | 'confirm' | 'release' | 'nothing';
+/**
+ * What is to become of a tunnel's address. `confirm`: it looks right, and IPAM is asked whether it is, once. `yield`: its pool is to
+ * go, and it is given back as soon as this node has nothing else of the pools that are encapsulated that way.
+ */
+export type TunnelNeed = 'allocate' | 'confirm' | 'release' | 'yield' | 'nothing';
 
 /**
  * Whether this node's end of a kind of tunnels needs an address, or has one that no pool wants any more. A pool that gives none any
  * more (disabled, or being deleted) still has pods whose packets need the tunnel; so an address is given back only once no
- * pool is encapsulated that way.
+ * pool is encapsulated that way, or when the pool that it is of drains and no pod of this node needs others to find the tunnel.
  */
 export function tunnelNeed(kind: PoolTunnelKind, { self, cluster }: KnownView): TunnelNeed {
-  const { family, encapsulation, addressOf } = TUNNELS[kind];
+  const { family, addressOf } = TUNNELS[kind];
   const node = cluster.nodes.get(self);
   if (!node) return 'nothing';
   const address = addressOf(node);
-  const wanting = [...cluster.pools.values()].filter(
-    (pool) => pool.cidr.family === family && isEncapsulated(pool, encapsulation),
-  );
+  const wanting = wantingPools(kind, cluster);
   const giving = wanting.filter(({ givesTunnelAddresses }) => givesTunnelAddresses);
   if (wanting.length === 0) return address ? 'release' : 'nothing';
   const isReachable = (family === 4 ? node.ipv4 : node.ipv6) !== undefined;
+  const isLast =
+    giving.length === 0 &&
+    wanting.some(({ cidr, isDraining }) => isDraining && address && prefixContains(cidr, address));
+  if (isLast) return 'yield';
   if (giving.length === 0 || !isReachable) return 'nothing';
   return address && giving.some(({ cidr }) => prefixContains(cidr, address)) ? 'confirm' : 'allocate';
+}
+
+/** The pools whose pods need the tunnels of a kind, whether or not they give addresses. */
+export function wantingPools(kind: PoolTunnelKind, { pools }: KnownCluster): readonly KnownPool[] {
+  const { family, encapsulation } = TUNNELS[kind];
+  return [...pools.values()].filter((pool) => pool.cidr.family === family && isEncapsulated(pool, encapsulation));
 }
 
 function isEncapsulated({ encapsulation, loadBalancerOnly }: KnownPool, wanted: 'ipip' | 'vxlan'): boolean {

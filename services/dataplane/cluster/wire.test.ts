@@ -49,6 +49,7 @@ describe('a pool', () => {
       encapsulation,
       natOutgoing: true,
       loadBalancerOnly: false,
+      isDraining: false,
       givesTunnelAddresses: true,
     });
   });

@@ -51,6 +51,7 @@ export function readPool(pool: Pool): KnownPool {
       natOutgoing,
       loadBalancerOnly:
         allowedUses.length > 0 && allowedUses.every((use) => use === AddressUse.ADDRESS_USE_LOAD_BALANCER),
+      isDraining: state === PoolState.POOL_STATE_DRAINING,
       givesTunnelAddresses:
         state === PoolState.POOL_STATE_ACTIVE &&
         (allowedUses.length === 0 || allowedUses.includes(AddressUse.ADDRESS_USE_TUNNEL)),

@@ -41,6 +41,8 @@ export interface ClusterPool {
   readonly natOutgoing: boolean;
   /** Whether its addresses are for load balancers alone: such a pool's encapsulation means nothing. */
   readonly loadBalancerOnly: boolean;
+  /** It is being deleted, and goes with the last of its addresses, those of tunnels among them. Left out: it is not. */
+  readonly isDraining?: boolean;
 }
 
 /** An address of a block that another node than the block's owner uses. */

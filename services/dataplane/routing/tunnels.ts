@@ -75,6 +75,8 @@ interface Demand {
   readonly family: Family;
   readonly pools: readonly string[];
   readonly vxlan: readonly string[];
+  /** Of these, those that are not being deleted: a node gives its address back to the last one that is. */
+  readonly lasting: readonly string[];
   readonly ipip: readonly string[];
   /** Those whose packets may have to leave by the node's interface as they are. */
   readonly direct: readonly string[];
@@ -82,12 +84,15 @@ interface Demand {
 
 function demandOf(family: Family, { pools, facts }: TunnelSurroundings): Demand {
   const ours = [...pools.values()].filter(({ cidr }) => cidr.family === family);
+  const draining = new Set(ours.filter(({ isDraining }) => isDraining).map(({ name }) => name));
   const names = (wanted: (mode: ReturnType<typeof modeOf>) => boolean) =>
     ours.filter((pool) => wanted(modeOf(encapsulationOf(pool)))).map(({ name }) => name);
+  const vxlan = names(({ tunnel }) => tunnel === 'vxlan');
   return {
     family,
     pools: names(() => true),
-    vxlan: names(({ tunnel }) => tunnel === 'vxlan'),
+    vxlan,
+    lasting: vxlan.filter((name) => !draining.has(name)),
     ipip: names(({ tunnel }) => tunnel === 'ipip'),
     direct: names(({ tunnel, onlyCrossSubnet }) => (tunnel === 'none' ? facts.routing === 'native' : onlyCrossSubnet)),
   };
@@ -118,8 +123,8 @@ function ownTrouble(demand: Demand, local: Address | undefined, around: TunnelSu
   if (demand.vxlan.length > 0 && !facts.hasVxlan) {
     const message = `the kernel of ${node} has no VXLAN (module vxlan), which pools ${listed(demand.vxlan)} ask for: load it`;
     found.push({ reason: 'VxlanUnsupported', message });
-  } else if (demand.vxlan.length > 0 && !vxlanEndOf(self, family)?.address) {
-    const message = `${node} has no IPv${family} tunnel address, so others cannot tunnel to it: see its dataplane's log, and whether pools ${listed(demand.vxlan)} have addresses left`;
+  } else if (demand.lasting.length > 0 && !vxlanEndOf(self, family)?.address) {
+    const message = `${node} has no IPv${family} tunnel address, so others cannot tunnel to it: see its dataplane's log, and whether pools ${listed(demand.lasting)} have addresses left`;
     found.push({ reason: 'TunnelAddressMissing', message });
   }
   if (demand.ipip.length > 0 && !facts.hasIpip && family === 4) {
