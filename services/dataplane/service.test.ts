@@ -154,6 +154,30 @@ describe('on the real kernel', () => {
     await expect(list(-1)).rejects.toMatchObject({ code: 'INVALID_REQUEST', violations: [{ field: 'page_size' }] });
   });
 
+  test('CheckPod and RepairPod know by themselves what is wanted of an attachment that is recorded', async () => {
+    addPod('a');
+    const a = podMessage('a', '10.65.0.9');
+    const recorded = a.attachment;
+    const checkRecorded = () => peer.call(PodServiceService.checkPod, { pod: undefined, recorded }, limits());
+    const repairRecorded = () => peer.call(PodServiceService.repairPod, { pod: undefined, recorded }, limits());
+    for (const ask of [checkRecorded, repairRecorded])
+      await expect(ask()).rejects.toMatchObject({ code: 'ATTACHMENT_NOT_FOUND' });
+    await attach(a);
+    expect(await checkRecorded()).toEqual({ differences: [] });
+    const object = expect.stringContaining('default');
+    const meddled = async (ask: typeof checkRecorded) => {
+      run('ip', '-n', 'a', 'route', 'delete', 'default');
+      return (await ask()).differences;
+    };
+    // The service's own look at its pods after the start may come first, and mend it.
+    const missing = [expect.objectContaining({ object, wanted: 'present', actual: 'missing' })];
+    await expect.poll(() => meddled(repairRecorded), { timeout: 30_000 }).toEqual(missing);
+    await expect.poll(() => meddled(repairRecorded), { timeout: 30_000 }).toEqual(missing);
+    expect(await checkRecorded()).toEqual({ differences: [] });
+    const both = peer.call(PodServiceService.checkPod, { pod: a, recorded }, limits());
+    await expect(both).rejects.toMatchObject({ code: 'INVALID_REQUEST', message: expect.stringContaining('recorded') });
+  });
+
   test('RepairPod mends what it is told to, tells it, and then has nothing to mend', async () => {
     addPod('a');
     const a = podMessage('a', '10.65.0.7');

@@ -280,5 +280,6 @@ async function openNode(kernel: Kernel, { config, surroundings, environment }: O
   const keeper = new AttachmentKeeper({ ...parts, addressBook, random, nodeName, boot });
   const refused: Node['refused'] = (method, error) => podEvents.cniRefused(method, error);
   const records = () => registry.all();
-  return { dataplane, garbage: new GarbageCollector(parts), keeper, ipam, refused, records };
+  const recorded: Node['recorded'] = (attachment) => registry.get(attachment)?.network;
+  return { dataplane, garbage: new GarbageCollector(parts), keeper, ipam, refused, records, recorded };
 }

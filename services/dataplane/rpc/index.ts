@@ -15,23 +15,25 @@ import { detachPod } from './detach-pod.js';
 import { getNodeStatus } from './get-node-status.js';
 import { listPods } from './list-pods.js';
 import { repairPod } from './repair-pod.js';
+import type { Recorded } from './wanted-network.js';
 
 /** What the methods act on. */
 export interface ServedParts extends CniParts {
   readonly dataplane: Dataplane;
   readonly garbage: GarbageCollector;
   readonly overview: () => NodeOverview;
+  readonly recorded: Recorded;
 }
 
 /** Every method that podwire-dataplane serves. */
 export function dataplaneServices(parts: ServedParts, unary: Unary): readonly RpcService[] {
-  const { dataplane, garbage, overview } = parts;
+  const { dataplane, garbage, overview, recorded } = parts;
   const node: NodeServiceServer = { getNodeStatus: unary(NodeServiceService.getNodeStatus, getNodeStatus(overview)) };
   const pods: PodServiceServer = {
     attachPod: unary(PodServiceService.attachPod, attachPod(dataplane)),
     detachPod: unary(PodServiceService.detachPod, detachPod(dataplane)),
-    checkPod: unary(PodServiceService.checkPod, checkPod(dataplane)),
-    repairPod: unary(PodServiceService.repairPod, repairPod(dataplane)),
+    checkPod: unary(PodServiceService.checkPod, checkPod(dataplane, recorded)),
+    repairPod: unary(PodServiceService.repairPod, repairPod(dataplane, recorded)),
     collectGarbage: unary(PodServiceService.collectGarbage, collectGarbage(garbage)),
     listPods: unary(PodServiceService.listPods, listPods(dataplane)),
   };

@@ -1,13 +1,12 @@
 import type { RepairPodRequest, RepairPodResponse } from '@podwire/proto/podwire/dataplane/v1/pod';
-import { checked } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Dataplane } from '../dataplane.js';
-import { readPodNetwork } from './wire.js';
+import { wantedNetwork, type Recorded } from './wanted-network.js';
 
-export function repairPod(dataplane: Dataplane): Handler<RepairPodRequest, RepairPodResponse> {
-  return async ({ pod }, { signal }) => {
-    const network = checked('RepairPod', (checks) => readPodNetwork(pod, checks));
+export function repairPod(dataplane: Dataplane, recorded: Recorded): Handler<RepairPodRequest, RepairPodResponse> {
+  return async (request, { signal }) => {
+    const network = wantedNetwork('RepairPod', request, recorded);
     return { differences: [...(await dataplane.repair(network, signal))] };
   };
 }

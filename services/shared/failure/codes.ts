@@ -130,6 +130,12 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'The attachment holds no address.',
   },
+  ATTACHMENT_NOT_FOUND: {
+    status: status.NOT_FOUND,
+    cni: 103,
+    retryable: false,
+    about: 'The node knows nothing of the attachment.',
+  },
   NOT_AS_WANTED: {
     status: status.FAILED_PRECONDITION,
     cni: 104,

@@ -108,10 +108,14 @@ export interface DetachPodResponse {
   removed: boolean;
 }
 
-/** CheckPodRequest holds the wanted state to compare with. */
+/** CheckPodRequest holds the wanted state to compare with, or says whose it is. One of the two has to be set. */
 export interface CheckPodRequest {
   /** The wanted state. */
-  pod: PodNetwork | undefined;
+  pod:
+    | PodNetwork
+    | undefined;
+  /** The attachment whose wanted state is the one that the node has recorded: for whoever does not know it. */
+  recorded?: Attachment | undefined;
 }
 
 /** CheckPodResponse lists what differs. */
@@ -130,10 +134,14 @@ export interface Difference {
   actual: string;
 }
 
-/** RepairPodRequest holds the wanted state. */
+/** RepairPodRequest holds the wanted state, or says whose it is. One of the two has to be set. */
 export interface RepairPodRequest {
   /** The wanted state. */
-  pod: PodNetwork | undefined;
+  pod:
+    | PodNetwork
+    | undefined;
+  /** The attachment whose wanted state is the one that the node has recorded. */
+  recorded?: Attachment | undefined;
 }
 
 /** RepairPodResponse lists what was mended. */
@@ -753,13 +761,16 @@ export const DetachPodResponse: MessageFns<DetachPodResponse> = {
 };
 
 function createBaseCheckPodRequest(): CheckPodRequest {
-  return { pod: undefined };
+  return { pod: undefined, recorded: undefined };
 }
 
 export const CheckPodRequest: MessageFns<CheckPodRequest> = {
   encode(message: CheckPodRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.pod !== undefined) {
       PodNetwork.encode(message.pod, writer.uint32(10).fork()).join();
+    }
+    if (message.recorded !== undefined) {
+      Attachment.encode(message.recorded, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -785,6 +796,14 @@ export const CheckPodRequest: MessageFns<CheckPodRequest> = {
             message.pod = PodNetwork.decode(reader, reader.uint32());
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.recorded = Attachment.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -803,6 +822,9 @@ export const CheckPodRequest: MessageFns<CheckPodRequest> = {
   fromPartial(object: DeepPartial<CheckPodRequest>): CheckPodRequest {
     const message = createBaseCheckPodRequest();
     message.pod = (object.pod !== undefined && object.pod !== null) ? PodNetwork.fromPartial(object.pod) : undefined;
+    message.recorded = (object.recorded !== undefined && object.recorded !== null)
+      ? Attachment.fromPartial(object.recorded)
+      : undefined;
     return message;
   },
 };
@@ -942,13 +964,16 @@ export const Difference: MessageFns<Difference> = {
 };
 
 function createBaseRepairPodRequest(): RepairPodRequest {
-  return { pod: undefined };
+  return { pod: undefined, recorded: undefined };
 }
 
 export const RepairPodRequest: MessageFns<RepairPodRequest> = {
   encode(message: RepairPodRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.pod !== undefined) {
       PodNetwork.encode(message.pod, writer.uint32(10).fork()).join();
+    }
+    if (message.recorded !== undefined) {
+      Attachment.encode(message.recorded, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -974,6 +999,14 @@ export const RepairPodRequest: MessageFns<RepairPodRequest> = {
             message.pod = PodNetwork.decode(reader, reader.uint32());
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.recorded = Attachment.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -992,6 +1025,9 @@ export const RepairPodRequest: MessageFns<RepairPodRequest> = {
   fromPartial(object: DeepPartial<RepairPodRequest>): RepairPodRequest {
     const message = createBaseRepairPodRequest();
     message.pod = (object.pod !== undefined && object.pod !== null) ? PodNetwork.fromPartial(object.pod) : undefined;
+    message.recorded = (object.recorded !== undefined && object.recorded !== null)
+      ? Attachment.fromPartial(object.recorded)
+      : undefined;
     return message;
   },
 };
@@ -1596,7 +1632,8 @@ export const PodServiceService = {
   /**
    * CheckPod compares the kernel with the wanted state of one attachment and changes nothing.
    *
-   * Errors: INVALID_ARGUMENT, INTERNAL, DEADLINE_EXCEEDED. A difference is an answer, not an error.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), INTERNAL, DEADLINE_EXCEEDED. A difference is an
+   * answer, not an error.
    */
   checkPod: {
     path: "/podwire.dataplane.v1.PodService/CheckPod" as const,
@@ -1613,7 +1650,7 @@ export const PodServiceService = {
    *
    * Idempotent. On failure every finished step is undone.
    *
-   * Errors: as AttachPod.
+   * Errors: as AttachPod, and NOT_FOUND (the attachment is not recorded).
    */
   repairPod: {
     path: "/podwire.dataplane.v1.PodService/RepairPod" as const,
@@ -1687,7 +1724,8 @@ export interface PodServiceServer extends UntypedServiceImplementation {
   /**
    * CheckPod compares the kernel with the wanted state of one attachment and changes nothing.
    *
-   * Errors: INVALID_ARGUMENT, INTERNAL, DEADLINE_EXCEEDED. A difference is an answer, not an error.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), INTERNAL, DEADLINE_EXCEEDED. A difference is an
+   * answer, not an error.
    */
   checkPod: handleUnaryCall<CheckPodRequest, CheckPodResponse>;
   /**
@@ -1696,7 +1734,7 @@ export interface PodServiceServer extends UntypedServiceImplementation {
    *
    * Idempotent. On failure every finished step is undone.
    *
-   * Errors: as AttachPod.
+   * Errors: as AttachPod, and NOT_FOUND (the attachment is not recorded).
    */
   repairPod: handleUnaryCall<RepairPodRequest, RepairPodResponse>;
   /**
@@ -1772,7 +1810,8 @@ export interface PodServiceClient extends Client {
   /**
    * CheckPod compares the kernel with the wanted state of one attachment and changes nothing.
    *
-   * Errors: INVALID_ARGUMENT, INTERNAL, DEADLINE_EXCEEDED. A difference is an answer, not an error.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), INTERNAL, DEADLINE_EXCEEDED. A difference is an
+   * answer, not an error.
    */
   checkPod(
     request: CheckPodRequest,
@@ -1795,7 +1834,7 @@ export interface PodServiceClient extends Client {
    *
    * Idempotent. On failure every finished step is undone.
    *
-   * Errors: as AttachPod.
+   * Errors: as AttachPod, and NOT_FOUND (the attachment is not recorded).
    */
   repairPod(
     request: RepairPodRequest,
