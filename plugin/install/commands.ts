@@ -1,12 +1,10 @@
-import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import type { Writable } from 'node:stream';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
-import { z } from 'zod';
+import { readOwnPackage } from '@podwire/shared/runtime/own-package';
 
 import { USAGE, type Command } from './command-line.js';
 import { systemDisk, type Disk } from './disk.js';
@@ -153,14 +151,4 @@ function keepEvents(log: Logger): KeepEvents {
   };
 }
 
-const packageSchema = z.object({ name: z.literal('@podwire/plugin'), version: z.string() });
-
-/** The package that this file is a part of: one folder above the source, two above the built file. */
-async function readPackage(): Promise<{ readonly folder: string; readonly version: string }> {
-  for (const path of ['../', '../../']) {
-    const folder = fileURLToPath(new URL(path, import.meta.url));
-    const text = await readFile(`${folder}package.json`, 'utf8').catch(() => undefined);
-    if (text !== undefined) return { folder, version: packageSchema.parse(JSON.parse(text)).version };
-  }
-  throw new Error(`there is no package.json above ${import.meta.url}`);
-}
+const readPackage = () => readOwnPackage(import.meta.url, '@podwire/plugin');

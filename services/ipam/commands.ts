@@ -1,10 +1,9 @@
-import { readFile } from 'node:fs/promises';
 import type { Writable } from 'node:stream';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
-import { z } from 'zod';
+import { readOwnPackage } from '@podwire/shared/runtime/own-package';
 
 import { USAGE, type Command, type ExportCommand, type ImportCommand } from './command-line.js';
 import { readConfig, type Config } from './config.js';
@@ -31,8 +30,6 @@ export interface CommandSurroundings {
   readonly pid: number;
 }
 
-const packageSchema = z.object({ version: z.string() });
-
 /** Bytes of a transaction of an import, which etcd's usual limit of 1.5 MiB has room for. */
 const TRANSACTION_BYTES = 512 * 1024;
 
@@ -50,7 +47,7 @@ export async function runCommand(
       around.process.stdout.write(USAGE);
       return 0;
     case 'version':
-      around.process.stdout.write(`podwire-ipam ${await version()}\n`);
+      around.process.stdout.write(`podwire-ipam ${(await readOwnPackage(import.meta.url, '@podwire/ipam')).version}\n`);
       return 0;
     case 'wrong':
       around.process.stderr.write(`podwire-ipam: ${command.reason}\n\n${USAGE}`);
@@ -59,15 +56,6 @@ export async function runCommand(
     case 'import':
       return transfer(command, around);
   }
-}
-
-/** That of the package, two levels above the built file and one above the source. */
-async function version(): Promise<string> {
-  for (const path of ['./package.json', '../package.json']) {
-    const text = await readFile(new URL(path, import.meta.url), 'utf8').catch(() => undefined);
-    if (text !== undefined) return packageSchema.parse(JSON.parse(text)).version;
-  }
-  throw new Error('there is no package.json beside podwire-ipam');
 }
 
 async function transfer(command: ExportCommand | ImportCommand, around: CommandSurroundings): Promise<number> {
