@@ -33,8 +33,8 @@ describe('a lane', () => {
     lane.isBusy = true;
     expect([lane.isReady, lane.isIdle]).toEqual([false, false]);
     lane.isBusy = false;
-    lane.lost(0);
-    expect(lane.isReady).toBe(false);
+    lane.pause();
+    expect([lane.isReady, lane.isIdle]).toEqual([false, false]);
     lane.resume();
     expect(lane.isReady).toBe(true);
   });
@@ -43,6 +43,15 @@ describe('a lane', () => {
     const lane = new Lane('n');
     expect(lane.isAlone(0)).toBe(false);
     lane.lost(1000);
-    expect([lane.isAlone(1499), lane.isAlone(1500)]).toEqual([true, false]);
+    expect([lane.isReady, lane.isAlone(1499), lane.isAlone(1500)]).toEqual([false, true, false]);
+  });
+
+  it('goes with others again after two transactions without a loss, and knows which came first', () => {
+    const lane = new Lane('n');
+    lane.lost(0);
+    expect([lane.won(), lane.isAlone(0)]).toEqual([true, true]);
+    lane.lost(0);
+    expect([lane.won(), lane.isAlone(0)]).toEqual([true, true]);
+    expect([lane.won(), lane.isAlone(0)]).toEqual([false, false]);
   });
 });

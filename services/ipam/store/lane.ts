@@ -1,7 +1,9 @@
 import type { Request } from './request.js';
 
-/** How long a lane goes alone after one of its transactions was lost, in milliseconds. */
+/** How long a lane goes alone at most after one of its transactions was lost, in milliseconds. */
 const ALONE_MS = 500;
+/** How many of its transactions have to be committed before it goes with others again. */
+const ALONE_WINS = 2;
 
 /** Requests that are decided in the order in which they came, and of which one transaction at most is under way. */
 export class Lane {
@@ -10,6 +12,8 @@ export class Lane {
   isBusy = false;
   #queue: Request[] = [];
   #waits = 0;
+  #hasLost = false;
+  #aloneWins = 0;
   #aloneUntilMs = -Infinity;
 
   constructor(name: string) {
@@ -37,7 +41,7 @@ export class Lane {
 
   /** Whether its requests are not committed together with those of other lanes, who would lose with them. */
   isAlone(nowMs: number): boolean {
-    return nowMs < this.#aloneUntilMs;
+    return this.#aloneWins > 0 && nowMs < this.#aloneUntilMs;
   }
 
   /** The first request whose caller waits. */
@@ -59,9 +63,23 @@ export class Lane {
     this.#queue.unshift(...requests.filter(({ isAnswered }) => !isAnswered));
   }
 
-  /** Others have changed its records: it waits until {@link resume}, and goes alone. */
+  /** Others have changed its records: it goes alone. */
   lost(nowMs: number): void {
     this.#aloneUntilMs = nowMs + ALONE_MS;
+    this.#aloneWins = ALONE_WINS;
+    this.#hasLost = true;
+  }
+
+  /** A transaction of it was committed. @returns whether it is the first after one that was lost */
+  won(): boolean {
+    const hasLost = this.#hasLost;
+    this.#hasLost = false;
+    this.#aloneWins--;
+    return hasLost;
+  }
+
+  /** It is not served until {@link resume}. */
+  pause(): void {
     this.#waits++;
   }
 

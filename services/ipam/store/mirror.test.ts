@@ -73,6 +73,40 @@ describe('the mirror', () => {
     expect(count(mirror)).toBe(5);
   });
 
+  it('takes what a lost comparison has met as the watch would bring it, and is not set back by it', async () => {
+    const never = new Promise<void>(() => undefined);
+    const store = new MemoryStore({ before: (operation) => (operation === 'watch' ? never : Promise.resolve()) });
+    await writeHandle(store, handle('a', 1));
+    await writeHandle(store, handle('gone', 1));
+    const { mirror } = await startReplica(store);
+    const meet = async () => {
+      const comparisons = ['a', 'gone', 'made'].map((id) => {
+        const key = keys.handle(id);
+        return { type: 'record', key, modRevision: mirror.modRevision(key) } as const;
+      });
+      const result = await store.commit({ comparisons, puts: [], deletes: [] }, forever);
+      if (result.committed) throw new Error('the comparison was not lost');
+      return result;
+    };
+    await writeHandle(store, handle('a', 2));
+    await remove(store, keys.handle('gone'));
+    const older = await meet();
+    await writeHandle(store, handle('a', 3));
+    await writeHandle(store, handle('gone', 3));
+    await writeHandle(store, handle('made', 3));
+    const newer = await meet();
+    const shown = () => [count(mirror), count(mirror, 'gone'), count(mirror, 'made')];
+    mirror.applyMet(older, NOT_POOLS);
+    expect(shown()).toEqual([2, undefined, undefined]);
+    for (const met of [newer, older]) {
+      mirror.applyMet(met, NOT_POOLS);
+      expect(shown()).toEqual([3, 3, 3]);
+    }
+    expect(mirror.modRevision(keys.handle('gone'))).toBe(
+      newer.changed.find(({ key }) => key.includes('gone'))?.modRevision,
+    );
+  });
+
   it('is not set back by a read that the watch has overtaken', async () => {
     const store = new MemoryStore();
     await writeHandle(store, handle('a', 1));

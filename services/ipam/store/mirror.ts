@@ -9,7 +9,7 @@ import type { Observed, ObservedRecord } from './observed.js';
 import { listInParts } from './pages.js';
 import { decodeRecord, type DecodedRecord } from './record/record.js';
 import { ReleaseRevisions } from './release-revisions.js';
-import { RevisionCompacted, type RecordChange, type Snapshot, type Store } from './store.js';
+import { RevisionCompacted, type LostComparison, type RecordChange, type Snapshot, type Store } from './store.js';
 import { throwIfAborted, untilAborted } from './transaction.js';
 
 export interface MirrorOptions {
@@ -50,7 +50,7 @@ export interface OwnWrite {
   readonly bytes: number;
 }
 
-/** The part of a transaction that a lost comparison or an unknown outcome puts in question. */
+/** The part of a transaction that an unknown outcome puts in question. */
 export interface Questioned {
   readonly keys: readonly string[];
   readonly pools: boolean;
@@ -59,12 +59,12 @@ export interface Questioned {
 const WATCH_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5_000 };
 
 /**
- * The datastore as this process knows it: listed once, then fed by the watch, by this process's own commits, and by reads of
- * what is in question. What makes it hard:
+ * The datastore as this process knows it: listed once, then fed by the watch, by this process's own commits, by what its lost ones
+ * have met, and by reads of what is in question. What makes it hard:
  *
- * - The three sources overtake each other. An own commit is applied before the watch tells of it, and before the watch tells of
- *   older changes of other replicas; a read may be older or newer than both. So each key keeps the revision of its last
- *   known change, and nothing older is applied. For deleted keys, too, until the watch has passed them.
+ * - The sources overtake each other. An own commit is applied before the watch tells of it, and before the watch tells of
+ *   older changes of other replicas; what was met or read may be older or newer than both. So each key keeps the revision of its
+ *   last known change, and nothing older is applied. For deleted keys, too, until the watch has passed them.
  * - A commit may fail with an unknown outcome. What it might have changed is in doubt until it has been read again, and no
  *   decision is made before ({@link settle}): a release that finds nothing must not be answered from before the allocation.
  * - Records that cannot be read stay known by key, so that nobody writes over them.
@@ -170,18 +170,20 @@ export class Mirror {
   }
 
   /**
-   * Reads again what a lost comparison has put in question, and applies it. The view then shows these records as they are now, and
-   * others maybe as they were before, until the watch has caught up.
-   * @returns the keys whose records were not what was known of them
-   * @throws Failure of the store
+   * Applies what a lost comparison of this process has met, as the watch will bring it. The view then shows these records as they were
+   * then, and others maybe as they were before, until the watch has caught up.
+   * @param poolsCompared - whether it was on the condition that no pool had changed
    */
-  async refresh(questioned: Questioned, signal: AbortSignal): Promise<ReadonlySet<string>> {
-    const before = questioned.keys.map((key) => this.modRevision(key));
-    await this.#read(questioned, signal);
-    return new Set(questioned.keys.filter((key, index) => this.modRevision(key) !== before[index]));
+  applyMet(met: LostComparison, { poolsCompared }: { readonly poolsCompared: boolean }): void {
+    this.#applySnapshot({ records: met.changed, revision: met.revision }, met.missing);
+    if (poolsCompared) this.#poolsPosition = Math.max(this.#poolsPosition, met.revision);
   }
 
-  async #read(questioned: Questioned, signal: AbortSignal): Promise<void> {
+  /**
+   * Reads again what is in question, and applies it.
+   * @throws Failure of the store
+   */
+  async refresh(questioned: Questioned, signal: AbortSignal): Promise<void> {
     const { store, keys } = this.#options;
     const [records, pools] = await Promise.all([
       questioned.keys.length > 0 ? store.read(questioned.keys, signal) : undefined,

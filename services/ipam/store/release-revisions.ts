@@ -11,8 +11,9 @@ export class ReleaseRevisions {
 
   /** The oldest go; whoever misses one loses a comparison, and reads it again. */
   keep(key: string, revision: number): void {
+    const newest = Math.max(revision, this.of(key));
     this.#revisions.delete(key);
-    this.#revisions.set(key, revision);
+    this.#revisions.set(key, newest);
     const [oldest] = this.#revisions.keys();
     if (oldest !== undefined && this.#revisions.size > MAX_COUNT) this.#revisions.delete(oldest);
   }

@@ -30,6 +30,21 @@ async function commit(store: Store, parts: Parameters<typeof transaction>[0]): P
   return result.revision;
 }
 
+/** What a transaction that has to lose is told. */
+async function lose(store: Store, parts: Parameters<typeof transaction>[0]) {
+  const result = await store.commit(transaction(parts), signal);
+  if (result.committed) throw new Error('the comparison was not lost');
+  const { revision, changed, missing } = result;
+  const inOrder = [...changed].sort((a, b) => (a.key < b.key ? -1 : 1));
+  const modRevisions = inOrder.map(({ modRevision }) => modRevision);
+  return {
+    revision,
+    modRevisions,
+    changed: inOrder.map(({ key, value }) => [key, text(value)]),
+    missing: [...missing].sort(),
+  };
+}
+
 async function take(
   changes: AsyncIterable<RevisionChanges>,
   count: number,
@@ -181,7 +196,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
           deletes: ['/b'],
           if: [record('/a', revision), record('/b', revision)],
         };
-        expect(await store.commit(transaction(stale), signal)).toEqual({ committed: false });
+        expect(await lose(store, stale)).toMatchObject({ changed: [['/b', '2']], missing: [] });
         const { records } = await store.list('/', signal);
         expect(records.map(({ key, value }) => [key, text(value)])).toEqual([
           ['/a', '1'],
@@ -212,14 +227,60 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         await commit(store, { puts: { '/q': '1' }, deletes: ['/p/2'] });
         await commit(store, { if: [unchanged] });
         await commit(store, { puts: { '/p/3': '1' } });
-        expect(await store.commit(transaction({ if: [unchanged] }), signal)).toEqual({ committed: false });
+        expect(await lose(store, { if: [unchanged] })).toMatchObject({ changed: [['/p/3', '1']], missing: [] });
       });
 
-      it('lets exactly one of many concurrent transactions win a comparison', async () => {
+      it('lets exactly one of many concurrent transactions win a comparison, and tells the others what it put', async () => {
         const revision = await commit(store, { puts: { '/a': '0' } });
-        const race = { puts: { '/a': '1' }, if: [record('/a', revision)] };
-        const results = await Promise.all(Array.from({ length: 20 }, () => store.commit(transaction(race), signal)));
-        expect(results.filter(({ committed }) => committed)).toHaveLength(1);
+        const race = (index: number) => transaction({ puts: { '/a': `${index}` }, if: [record('/a', revision)] });
+        const results = await Promise.all(Array.from({ length: 20 }, (_, index) => store.commit(race(index), signal)));
+        const won = results.flatMap((result, index) => (result.committed ? [{ ...result, index }] : []));
+        expect(won).toHaveLength(1);
+        for (const result of results) {
+          if (result.committed) continue;
+          const [met] = result.changed;
+          expect([met && text(met.value), met?.modRevision]).toEqual([`${won[0]?.index}`, won[0]?.revision]);
+        }
+      });
+
+      it('tells who loses what each comparison has met, at one moment, and nothing of those that hold', async () => {
+        const first = await commit(store, { puts: { '/made': '1', '/same': '1', '/changed': '1', '/gone': '1' } });
+        const second = await commit(store, { puts: { '/changed': '2', '/p/1': '1', '/pp': '1' }, deletes: ['/gone'] });
+        const third = await commit(store, { puts: { '/p/2': 'two' } });
+        const comparisons: Comparison[] = [
+          record('/made', 0),
+          record('/same', first),
+          record('/changed', first),
+          record('/gone', first),
+          record('/never', 0),
+          { type: 'prefix', prefix: '/p/', notAfterRevision: second },
+        ];
+        expect(await lose(store, { puts: { '/same': '9' }, if: comparisons })).toEqual({
+          revision: third,
+          changed: [
+            ['/changed', '2'],
+            ['/made', '1'],
+            ['/p/2', 'two'],
+          ],
+          modRevisions: [second, first, third],
+          missing: ['/gone'],
+        });
+        expect((await store.list('/same', signal)).records.map(({ value }) => text(value))).toEqual(['1']);
+      });
+
+      it('wins with what it was told, unless somebody else was faster', async () => {
+        await commit(store, { puts: { '/a': '1', '/b': '1' } });
+        const { modRevisions } = await lose(store, { puts: { '/a': '2' }, if: [record('/a', 0), record('/b', 0)] });
+        const again = modRevisions.map((modRevision, index) => record(index === 0 ? '/a' : '/b', modRevision));
+        await commit(store, { puts: { '/a': '2' }, if: again });
+        expect((await lose(store, { puts: { '/a': '3' }, if: again })).changed).toEqual([['/a', '2']]);
+      });
+
+      it('tells what a transaction that only compares has met', async () => {
+        const revision = await commit(store, { puts: { '/a': '1' } });
+        await commit(store, { deletes: ['/a'], puts: { '/b': '1' } });
+        const met = { changed: [['/b', '1']], missing: ['/a'] };
+        expect(await lose(store, { if: [record('/a', revision), record('/b', 0)] })).toMatchObject(met);
       });
 
       it('puts records that it does not compare', async () => {

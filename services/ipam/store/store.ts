@@ -35,8 +35,8 @@ export interface Store {
 
   /**
    * Compares and changes records in one transaction: all of it or nothing.
-   * Result: `committed` is answered only when the change is durable. A lost comparison is an answer, not a failure, and
-   * changes nothing. After a failure the outcome is unknown.
+   * Result: `committed` is answered only when the change is durable. A lost comparison is an answer, not a failure, changes nothing,
+   * and says what the comparison has met, so that the loser need not read it. After a failure the outcome is unknown.
    * No key is both put and deleted, and none twice. The store may keep the values' bytes: they must not change afterwards. Deleting a record that is not there changes nothing.
    * Not idempotent: a repeat compares with revisions that its own first run may have changed.
    */
@@ -93,7 +93,21 @@ export type Comparison =
   /** No record under the prefix was made or changed after this revision. Removals do not count. */
   | { readonly type: 'prefix'; readonly prefix: string; readonly notAfterRevision: number };
 
-export type CommitResult = { readonly committed: true; readonly revision: number } | { readonly committed: false };
+export type CommitResult = { readonly committed: true; readonly revision: number } | LostComparison;
+
+/** What a transaction that lost has met, all of the moment at which it was judged. */
+export interface LostComparison {
+  readonly committed: false;
+  /** The store's revision at that moment. */
+  readonly revision: number;
+  /**
+   * The records that were compared, or lie under a compared prefix, and whose last change is later than the comparison says. None,
+   * and none missing, where a condition of the store's own was lost.
+   */
+  readonly changed: readonly StoredRecord[];
+  /** The keys whose records were to be there, and are not. */
+  readonly missing: readonly string[];
+}
 
 export interface WatchRequest {
   readonly prefix: string;

@@ -1,6 +1,6 @@
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 
-import type { RecordChange, Transaction } from './store.js';
+import type { Comparison, LostComparison, RecordChange, StoredRecord, Transaction } from './store.js';
 
 /** @throws Failure when the signal has fired */
 export function throwIfAborted(signal: AbortSignal): void {
@@ -30,4 +30,38 @@ export function effectiveChanges(
     ...puts.map(({ key, value }) => ({ type: 'put', key, value }) as const),
     ...deletes.filter(exists).map((key) => ({ type: 'delete', key }) as const),
   ];
+}
+
+/** What comparisons are judged by, all of one moment. */
+export interface Judged {
+  readonly revision: number;
+  get(key: string): StoredRecord | undefined;
+  /** The records under a prefix that were made or changed after a revision. */
+  changedUnder(prefix: string, revision: number): Iterable<StoredRecord>;
+}
+
+/** @returns what those that are lost have met; undefined when all hold */
+export function judgeComparisons(comparisons: readonly Comparison[], judged: Judged): LostComparison | undefined {
+  const lost = comparisons.filter((comparison) => !holds(comparison, judged));
+  if (lost.length === 0) return undefined;
+  const changed = new Map<string, StoredRecord>();
+  const missing = new Set<string>();
+  for (const comparison of lost) {
+    if (comparison.type === 'prefix') {
+      const { prefix, notAfterRevision } = comparison;
+      for (const record of judged.changedUnder(prefix, notAfterRevision)) changed.set(record.key, record);
+      continue;
+    }
+    const { key, modRevision } = comparison;
+    const record = judged.get(key);
+    if (!record) missing.add(key);
+    else if (record.modRevision > modRevision) changed.set(key, record);
+  }
+  return { committed: false, revision: judged.revision, changed: [...changed.values()], missing: [...missing] };
+}
+
+function holds(comparison: Comparison, judged: Judged): boolean {
+  if (comparison.type === 'record') return (judged.get(comparison.key)?.modRevision ?? 0) === comparison.modRevision;
+  for (const _ of judged.changedUnder(comparison.prefix, comparison.notAfterRevision)) return false;
+  return true;
 }

@@ -13,7 +13,7 @@ import { Lane } from './lane.js';
 import type { Mirror } from './mirror.js';
 import type { RecordKeys } from './record/keys.js';
 import { makeRequest, type Decide, type Request, type TransactionLimits } from './request.js';
-import type { CommitResult, Store } from './store.js';
+import type { CommitResult, LostComparison, Store } from './store.js';
 
 export type { Decide } from './request.js';
 
@@ -30,7 +30,7 @@ export interface UpdaterOptions {
   readonly maxTransactionBytes?: number;
   /** Transactions that are under way at once at most. Range: 1 and more. Default: 2. */
   readonly maxInFlightCount?: number;
-  /** How often a request is decided at most before it fails with CONFLICT. Range: 1 and more. Default: 20. */
+  /** How often a request is decided at most before it fails with CONFLICT. Range: 1 and more. Default: 40. */
   readonly maxAttemptsCount?: number;
   /** How long a transaction may take before its outcome counts as unknown. Default: 10,000. */
   readonly commitTimeoutMs?: number;
@@ -52,13 +52,17 @@ const DEFAULTS = {
   maxOperationsCount: 128,
   maxTransactionBytes: 2 ** 20,
   maxInFlightCount: 2,
-  maxAttemptsCount: 20,
+  maxAttemptsCount: 40,
   commitTimeoutMs: 10_000,
   marksReleases: false,
   isSoleWriter: false,
   keepsHistory: true,
 } as const;
-const CONFLICT_BACKOFF: BackoffBounds = { baseMs: 2, maxMs: 200 };
+/** Lost attempts of a request that are repeated at once, on what they have met; whoever waits is late for the next turn, too. */
+const PROMPT_ATTEMPTS = 10;
+const CONFLICT_BACKOFF: BackoffBounds = { baseMs: 2, maxMs: 50 };
+/** Longest time for which a lane lets others have a turn, in milliseconds. */
+const MAX_TURN_MS = 50;
 
 export interface UpdateOptions {
   readonly signal: AbortSignal;
@@ -77,6 +81,9 @@ type Group = ReadonlyMap<Lane, readonly Request[]>;
  *   committed together, those of all lanes, while earlier ones are under way. But one lost comparison loses all of them.
  * - Requests of one lane (one node, as a rule) want the same block: while some of them are being committed, the others wait, or
  *   they would lose to them. Lanes do not wait for each other. One that loses to another replica goes alone for a while.
+ * - Replicas that want the same block take turns: a transaction that loses brings back what it has met, and is decided again on that
+ *   at once, in time for the next turn; who wins after a loss leaves that turn to the others. Waiting longer would only lose: what
+ *   is decided before another's transaction is executed is out of date after it.
  * - An answer may rest on a change that is not committed yet: the repeat of an allocation finds the first one's in the draft. It
  *   has nothing to write, but must wait for the transaction, and be decided anew if that loses.
  * - What is found without being compared (nothing to release, no pool with room, a repeat) may be out of date where other replicas
@@ -257,6 +264,8 @@ export class Updater {
     this.#inFlight++;
     for (const lane of group.keys()) lane.isBusy = true;
     let drafted: DraftedTransaction | undefined;
+    const { clock } = this.#options;
+    const beganMs = clock.nowMs();
     try {
       drafted = draft.build();
       const { transaction, writes, questioned } = drafted;
@@ -265,7 +274,8 @@ export class Updater {
       if (result.committed) {
         this.#options.mirror.applyOwn(result.revision, writes, { poolsCompared: questioned.pools });
         for (const request of requests) request.succeed();
-      } else await this.#lost(drafted, group);
+        for (const lane of group.keys()) if (lane.won()) this.#letOthers(lane, clock.nowMs() - beganMs);
+      } else this.#lost(drafted, group, result);
     } catch (error) {
       if (drafted) this.#options.mirror.doubt(drafted.questioned);
       for (const request of requests) request.fail(error);
@@ -291,14 +301,14 @@ export class Updater {
   }
 
   /**
-   * Puts the requests back, to be decided anew on what has changed. Those whose records have changed wait first, for longer with each
-   * attempt, and then go alone.
-   * @throws Failure of the store when it cannot be asked
+   * Puts the requests back, to be decided anew on what the transaction has met. Those whose records have changed go alone from then on;
+   * at once, unless they have lost before.
    */
-  async #lost(drafted: DraftedTransaction, group: Group): Promise<void> {
+  #lost({ questioned }: DraftedTransaction, group: Group, met: LostComparison): void {
     const { mirror, maxAttemptsCount } = this.#options;
     const requests = [...group.values()].flat();
-    const changed = await mirror.refresh(drafted.questioned, this.#stop.signal);
+    mirror.applyMet(met, { poolsCompared: questioned.pools });
+    const changed = new Set([...met.changed.map(({ key }) => key), ...met.missing]);
     const lost = requests.filter(({ keys }) => keys.some((key) => changed.has(key)));
     // Where no record tells who was at fault (a pool was made, the store gave no reason), everybody is.
     const atFault = new Set(lost.length > 0 ? lost : requests);
@@ -315,7 +325,18 @@ export class Updater {
   #backOff(lane: Lane, attempt: number): void {
     const { clock, random } = this.#options;
     lane.lost(clock.nowMs());
-    const delayMs = backoffMs(attempt, CONFLICT_BACKOFF, random());
+    if (attempt < PROMPT_ATTEMPTS) return;
+    this.#pause(lane, backoffMs(attempt - PROMPT_ATTEMPTS, CONFLICT_BACKOFF, random()));
+  }
+
+  /** Those who lost to it repeat at once what it has met; they would lose again if it went on. */
+  #letOthers(lane: Lane, transactionMs: number): void {
+    this.#pause(lane, Math.min(MAX_TURN_MS, transactionMs * (0.5 + this.#options.random())));
+  }
+
+  #pause(lane: Lane, delayMs: number): void {
+    const { clock } = this.#options;
+    lane.pause();
     this.#run(
       clock.sleep(delayMs, this.#stop.signal).then(() => {
         lane.resume();

@@ -62,7 +62,15 @@ describe('the embedded store on disk', () => {
     const first = store.commit({ comparisons, puts, deletes: [] }, signal);
     await new Promise((resolve) => setImmediate(resolve));
     const second = store.commit({ comparisons, puts, deletes: [] }, signal);
-    expect([await first, await second]).toEqual([{ committed: true, revision: 2 }, { committed: false }]);
+    expect([await first, await second]).toEqual([
+      { committed: true, revision: 2 },
+      {
+        committed: false,
+        revision: 2,
+        changed: [{ key: '/0', value: Buffer.from('/0'), modRevision: 2 }],
+        missing: [],
+      },
+    ]);
     await store.close();
   });
 

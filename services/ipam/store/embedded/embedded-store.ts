@@ -8,7 +8,6 @@ import { ChangeLog } from '../change-log.js';
 import {
   RevisionCompacted,
   type CommitResult,
-  type Comparison,
   type Page,
   type RevisionChanges,
   type ScanRequest,
@@ -18,7 +17,7 @@ import {
   type Transaction,
   type WatchRequest,
 } from '../store.js';
-import { effectiveChanges, throwIfAborted } from '../transaction.js';
+import { effectiveChanges, judgeComparisons, throwIfAborted, type Judged } from '../transaction.js';
 import { lockDirectory, type DirectoryLock } from './directory-lock.js';
 
 export interface EmbeddedStoreOptions {
@@ -277,7 +276,7 @@ function fail(batch: readonly Waiting[], error: unknown): void {
 }
 
 /** Transactions that are written together: what the records will be, and whether the comparisons hold against that. */
-class Batch {
+class Batch implements Judged {
   /** The values with their revisions; undefined for what is deleted. */
   readonly writes = new Map<string, Buffer | undefined>();
   readonly published: RevisionChanges[] = [];
@@ -295,8 +294,9 @@ class Batch {
   }
 
   add(transaction: Transaction): CommitResult {
-    if (!transaction.comparisons.every((comparison) => this.#holds(comparison))) return { committed: false };
-    const changes = effectiveChanges(transaction, (key) => this.#modRevision(key) !== 0);
+    const lost = judgeComparisons(transaction.comparisons, this);
+    if (lost) return lost;
+    const changes = effectiveChanges(transaction, (key) => this.get(key) !== undefined);
     if (changes.length === 0) return { committed: true, revision: this.#revision };
     const revision = ++this.#revision;
     for (const change of changes) {
@@ -306,19 +306,20 @@ class Batch {
     return { committed: true, revision };
   }
 
-  #modRevision(key: string): number {
+  get(key: string): StoredRecord | undefined {
     const value = this.writes.has(key) ? this.writes.get(key) : this.#records.get(key);
-    return value ? revisionOf(value) : 0;
+    return value && decodeRecord(key, value);
   }
 
-  #holds(comparison: Comparison): boolean {
-    if (comparison.type === 'record') return this.#modRevision(comparison.key) === comparison.modRevision;
-    const { prefix, notAfterRevision } = comparison;
-    const range = this.#records.getRange({ start: prefix, end: prefix + LAST });
-    for (const { key } of range) if (this.#modRevision(key) > notAfterRevision) return false;
-    for (const key of this.writes.keys())
-      if (key.startsWith(prefix) && this.#modRevision(key) > notAfterRevision) return false;
-    return true;
+  *changedUnder(prefix: string, revision: number): Generator<StoredRecord, void, void> {
+    const stored = this.#records.getRange({ start: prefix, end: prefix + LAST }).map(({ key }) => key);
+    const written = [...this.writes.keys()].filter((key) => key.startsWith(prefix));
+    for (const keys of [stored, written]) {
+      for (const key of keys) {
+        const record = this.get(key);
+        if (record && record.modRevision > revision) yield record;
+      }
+    }
   }
 }
 

@@ -18,7 +18,15 @@ import { throwIfAborted, untilAborted } from '../transaction.js';
 import { EtcdCluster, type ClusterEvent, type ClusterOptions } from './cluster.js';
 import { closedFailure, compactedFailure, NotExecuted, RevisionGone } from './failure.js';
 import { Fence } from './fence.js';
-import { decodeRecord, encodeRead, encodeTransaction, keyAfter, prefixRange, type EtcdLimits } from './request.js';
+import {
+  decodeLost,
+  decodeRecord,
+  encodeRead,
+  encodeTransaction,
+  keyAfter,
+  prefixRange,
+  type EtcdLimits,
+} from './request.js';
 import { watchEtcd } from './watch.js';
 
 export interface EtcdStoreOptions extends EtcdLimits, Omit<ClusterOptions, 'clock' | 'probeKey' | 'report'> {
@@ -183,7 +191,8 @@ export class EtcdStore implements Store {
     const request = encodeTransaction(transaction, { guard, limits: this.#options });
     try {
       const answer = await this.#cluster.send(chosen, ({ kv }, options) => kv.txn(request, options), signal);
-      return answer.succeeded ? { committed: true, revision: Number(answer.header.revision) } : { committed: false };
+      if (!answer.succeeded) return decodeLost(transaction, answer);
+      return { committed: true, revision: Number(answer.header.revision) };
     } catch (error) {
       if (!(error instanceof NotExecuted)) this.#fence.break();
       throw error;

@@ -48,7 +48,7 @@ describe('limits', () => {
   it('let through what just fits', () => {
     const transaction = {
       comparisons: ['a', 'b', 'c'].map(compared),
-      puts: [put('a', 9000)],
+      puts: [put('a', 8900)],
       deletes: ['b', 'c', 'd'],
     };
     const { compare, success } = encodeTransaction(transaction, { guard, limits });
@@ -60,5 +60,22 @@ describe('a transaction that only compares', () => {
   it('reads something, as etcd answers it from what one server knows else', () => {
     const { success } = encodeTransaction({ comparisons: [compared('/a')], puts: [], deletes: [] }, { guard, limits });
     expect(success).toEqual([{ request_range: { key: Buffer.from('/guard'), count_only: true } }]);
+  });
+});
+
+describe('what a transaction is to tell if it loses', () => {
+  it('is asked for once for each comparison: only what is later than the comparison says', () => {
+    const comparisons = [compared('/a'), { type: 'prefix' as const, prefix: '/p/', notAfterRevision: 7 }];
+    const { failure } = encodeTransaction({ comparisons, puts: [put('/a')], deletes: [] }, { guard, limits });
+    expect(failure).toEqual([
+      { request_range: { key: Buffer.from('/a'), min_mod_revision: 2 } },
+      { request_range: { ...prefixRange('/p/'), min_mod_revision: 8 } },
+    ]);
+  });
+
+  it('counts against what etcd lets a request hold', () => {
+    const comparisons = ['a', 'b', 'c'].map((name) => compared(`/${name.repeat(1500)}`));
+    const refuse = () => encodeTransaction({ comparisons, puts: [put('a', 500)], deletes: [] }, { guard, limits });
+    expect(refuse).toThrow(/bytes and etcd allows 10000/);
   });
 });

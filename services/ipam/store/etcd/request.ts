@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import type { ICompare, IKeyValue, IRangeRequest, IRequestOp, ITxnRequest } from 'etcd3';
+import type { ICompare, IKeyValue, IRangeRequest, IRequestOp, ITxnRequest, ITxnResponse } from 'etcd3';
 
-import type { Comparison, StoredRecord, Transaction } from '../store.js';
+import type { Comparison, LostComparison, StoredRecord, Transaction } from '../store.js';
 
 /** What etcd was told to accept at most. */
 export interface EtcdLimits {
@@ -55,8 +55,36 @@ export function encodeTransaction(
   // A transaction without operations is answered by the server alone, perhaps from before the newest change.
   if (success.length === 0 && guard.key) success.push({ request_range: { key: guard.key, count_only: true } });
   const compare = [guard, ...comparisons.map(encodeComparison)];
-  checkLimits({ compare, success }, limits);
-  return { compare, success };
+  const failure = comparisons.map(encodeLookBack);
+  checkLimits({ compare, success, failure }, limits);
+  return { compare, success, failure };
+}
+
+/**
+ * Asks what a comparison has met if it is lost: the records that are later than it says. Those that are not are counted and left out, so
+ * that the answer is as large as what has changed.
+ */
+function encodeLookBack(comparison: Comparison): IRequestOp {
+  if (comparison.type === 'record') {
+    const { key, modRevision } = comparison;
+    return { request_range: { key: Buffer.from(key), min_mod_revision: modRevision + 1 } };
+  }
+  const { prefix, notAfterRevision } = comparison;
+  return { request_range: { ...prefixRange(prefix), min_mod_revision: notAfterRevision + 1 } };
+}
+
+/** What a transaction that lost has met. */
+export function decodeLost({ comparisons }: Transaction, { header, responses }: ITxnResponse): LostComparison {
+  const changed = new Map<string, StoredRecord>();
+  const missing: string[] = [];
+  comparisons.forEach((comparison, index) => {
+    const found = responses[index]?.response_range;
+    if (!found) return;
+    for (const record of found.kvs.map(decodeRecord)) changed.set(record.key, record);
+    const wasThere = comparison.type === 'record' && comparison.modRevision !== 0;
+    if (wasThere && Number(found.count) === 0) missing.push(comparison.key);
+  });
+  return { committed: false, revision: Number(header.revision), changed: [...changed.values()], missing };
 }
 
 function encodeComparison(comparison: Comparison): ICompare {
@@ -71,16 +99,20 @@ function encodeComparison(comparison: Comparison): ICompare {
 interface Encoded {
   readonly compare: readonly ICompare[];
   readonly success: readonly IRequestOp[];
+  readonly failure: readonly IRequestOp[];
 }
 
-function checkLimits({ compare, success }: Encoded, { maxOperationsCount, maxRequestBytes }: EtcdLimits): void {
-  const operationsCount = Math.max(compare.length, success.length);
+function checkLimits(
+  { compare, success, failure }: Encoded,
+  { maxOperationsCount, maxRequestBytes }: EtcdLimits,
+): void {
+  const operationsCount = Math.max(compare.length, success.length, failure.length);
   if (operationsCount > maxOperationsCount)
     throw new Failure(
       'STORE_LIMIT',
       `the transaction has ${operationsCount} operations and etcd allows ${maxOperationsCount}: split the request, or raise etcd's --max-txn-ops and PODWIRE_IPAM_ETCD_MAX_TXN_OPS`,
     );
-  const bytes = REQUEST_BYTES + sum(compare.map(comparisonBytes)) + sum(success.map(operationBytes));
+  const bytes = REQUEST_BYTES + sum(compare.map(comparisonBytes)) + sum([...success, ...failure].map(operationBytes));
   if (bytes > maxRequestBytes)
     throw new Failure(
       'STORE_LIMIT',
@@ -92,8 +124,9 @@ function comparisonBytes({ key, range_end: end }: ICompare): number {
   return OPERATION_BYTES + (key?.length ?? 0) + (end?.length ?? 0);
 }
 
-function operationBytes({ request_put: put, request_delete_range: remove }: IRequestOp): number {
-  return OPERATION_BYTES + (put?.key?.length ?? 0) + (put?.value?.length ?? 0) + (remove?.key?.length ?? 0);
+function operationBytes({ request_put: put, request_delete_range: remove, request_range: range }: IRequestOp): number {
+  const keyBytes = (put ?? remove ?? range)?.key?.length ?? 0;
+  return OPERATION_BYTES + keyBytes + (put?.value?.length ?? 0) + (range?.range_end?.length ?? 0);
 }
 
 function sum(numbers: readonly number[]): number {

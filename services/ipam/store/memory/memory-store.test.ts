@@ -46,7 +46,7 @@ describe('the memory store as a fake', () => {
     const failure = new Failure('STORE_UNAVAILABLE', 'planned');
     store.injectFault('commit', { type: 'losesRace' });
     store.injectFault('commit', { type: 'failsAfterCommit', failure });
-    expect(await store.commit(put, signal)).toEqual({ committed: false });
+    expect(await store.commit(put, signal)).toEqual({ committed: false, revision: 1, changed: [], missing: [] });
     expect(String(store)).toBe('');
     await expect(store.commit(put, signal)).rejects.toBe(failure);
     expect(String(store)).toBe('/a\n1\n');

@@ -5,6 +5,7 @@ import {
   RevisionCompacted,
   type CommitResult,
   type Comparison,
+  type LostComparison,
   type Page,
   type RevisionChanges,
   type ScanRequest,
@@ -14,7 +15,7 @@ import {
   type Transaction,
   type WatchRequest,
 } from '../store.js';
-import { effectiveChanges, throwIfAborted } from '../transaction.js';
+import { effectiveChanges, judgeComparisons, throwIfAborted } from '../transaction.js';
 
 /** What can be made to go wrong with the next operation of a kind. */
 export type Fault =
@@ -22,7 +23,7 @@ export type Fault =
   | { readonly type: 'fails'; readonly failure: Error }
   /** Commits, and then fails, as when the answer is lost. */
   | { readonly type: 'failsAfterCommit'; readonly failure: Error }
-  /** Answers that a comparison was lost, without looking. */
+  /** Answers that a comparison was lost without saying which, as etcd does where its store's own condition was lost. */
   | { readonly type: 'losesRace' };
 
 export type Operation = 'list' | 'read' | 'scan' | 'revision' | 'commit' | 'watch';
@@ -91,8 +92,9 @@ export class MemoryStore implements Store {
 
   async commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
     const fault = await this.#enter('commit', signal);
-    if (fault?.type === 'losesRace' || !transaction.comparisons.every((comparison) => this.#holds(comparison)))
-      return { committed: false };
+    if (fault?.type === 'losesRace') return { committed: false, revision: this.#revision, changed: [], missing: [] };
+    const lost = this.#judge(transaction.comparisons);
+    if (lost) return lost;
     this.#apply(transaction);
     if (fault?.type === 'failsAfterCommit') throw fault.failure;
     return { committed: true, revision: this.#revision };
@@ -140,13 +142,11 @@ export class MemoryStore implements Store {
     if (this.#closed) throw closedFailure();
   }
 
-  #holds(comparison: Comparison): boolean {
-    if (comparison.type === 'record')
-      return (this.#records.get(comparison.key)?.modRevision ?? 0) === comparison.modRevision;
-    const { prefix, notAfterRevision } = comparison;
-    return [...this.#records.values()].every(
-      ({ key, modRevision }) => !key.startsWith(prefix) || modRevision <= notAfterRevision,
-    );
+  #judge(comparisons: readonly Comparison[]): LostComparison | undefined {
+    const under = (prefix: string, revision: number): StoredRecord[] =>
+      [...this.#records.values()].filter(({ key, modRevision }) => key.startsWith(prefix) && modRevision > revision);
+    const get = (key: string): StoredRecord | undefined => this.#records.get(key);
+    return judgeComparisons(comparisons, { revision: this.#revision, get, changedUnder: under });
   }
 
   #apply(transaction: Transaction): void {
