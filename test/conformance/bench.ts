@@ -72,12 +72,9 @@ export class Bench {
     mkdirSync(this.leases);
     const { nodeNetns, uplink } = occasion.subject;
     this.node = nodeNetns === undefined ? this.#namespace('node') : new Namespace(nodeNetns);
-    if (nodeNetns === undefined) this.node.ip('link', 'set', 'lo', 'up');
-    if (uplink !== undefined) {
-      this.node.ip('link', 'add', uplink, 'type', 'veth', 'peer', 'name', `${uplink}-far`);
-      this.node.ip('link', 'set', uplink, 'up');
-      this.node.ip('link', 'set', `${uplink}-far`, 'up');
-    }
+    const links = uplink === undefined ? [] : wireCommands(uplink);
+    const own = nodeNetns === undefined ? ['ip link set lo up'] : [];
+    if (own.length + links.length > 0) this.node.shell(...own, ...links);
   }
 
   /** Makes a container. Where the plugin works on what others made, or `isChained`, those others have been there. */
@@ -88,15 +85,14 @@ export class Bench {
     if (!isChained) return { containerId, namespace };
     const name = this.occasion.subject.kind === 'meta' ? this.occasion.subject.interfaceName : 'before0';
     const address = `192.0.2.${number + 2}/24`;
-    makeInterface(namespace, name, address);
-    namespace.ip('route', 'add', '198.51.100.0/24', 'dev', name);
+    namespace.shell(...interfaceCommands(name, address), `ip route add 198.51.100.0/24 dev ${name}`);
     const mac = namespace.link(name)?.mac ?? '';
     return { containerId, namespace, preceding: { name, mac, address, sandbox: namespace.path } };
   }
 
   /** Makes an interface that no plugin knows of. */
   foreignInterface({ namespace }: Pod, name = this.occasion.subject.interfaceName): void {
-    makeInterface(namespace, name, '203.0.113.7/24');
+    namespace.shell(...interfaceCommands(name, '203.0.113.7/24'));
   }
 
   /** Calls the plugin as a container runtime does. */
@@ -217,7 +213,7 @@ export class Bench {
     const own = ['lo', pod.preceding?.name, pod.preceding && `${pod.preceding.name}-far`];
     const left = pod.namespace.links().filter(({ name }) => !own.includes(name));
     this.require(left.length === 0, `${what} left ${left.map(({ name }) => name).join()} in the container`);
-    const pids = run('ip', 'netns', 'pids', nameOf(pod.namespace)).trim().split('\n').filter(Boolean);
+    const pids = pod.namespace.pids();
     this.require(pids.length === 0, `${what} left processes in the container: ${pids.join()}`);
   }
 
@@ -229,9 +225,8 @@ export class Bench {
 
   /** Notes what the kernel says of a container, as evidence. */
   look({ namespace }: Pod): void {
-    this.#keep(
-      `$ nsenter --net=${namespace.path} ip address; ip route\n${namespace.ip('address')}${namespace.ip('route')}`,
-    );
+    const commands = ['ip address', 'ip route'];
+    this.#keep(`$ nsenter --net=${namespace.path} ${commands.join('; ')}\n${namespace.shell(...commands)}`);
   }
 
   /** DEL of every container that the plugin was called for, in versions as they were asked. */
@@ -244,7 +239,8 @@ export class Bench {
 
   /** Takes everything away that the case made. */
   dispose(): void {
-    for (const name of this.#namespaces) succeeds('ip', 'netns', 'delete', name);
+    // One that is gone keeps none of the others.
+    succeeds('sh', '-c', 'for name; do ip netns delete "$name"; done', 'sh', ...this.#namespaces);
     rmSync(this.#folder, { recursive: true, force: true });
   }
 
@@ -292,9 +288,13 @@ function nameOf({ path }: Namespace): string {
   return path.slice('/run/netns/'.length);
 }
 
-function makeInterface(namespace: Namespace, name: string, address: string): void {
-  namespace.ip('link', 'add', name, 'type', 'veth', 'peer', 'name', `${name}-far`);
-  namespace.ip('address', 'add', address, 'dev', name);
-  namespace.ip('link', 'set', name, 'up');
-  namespace.ip('link', 'set', `${name}-far`, 'up');
+function interfaceCommands(name: string, address: string): readonly string[] {
+  const [make = '', ...rest] = wireCommands(name);
+  return [make, `ip address add ${address} dev ${name}`, ...rest];
+}
+
+/** Both ends of a wire, in one namespace. */
+function wireCommands(name: string): readonly string[] {
+  const far = `${name}-far`;
+  return [`ip link add ${name} type veth peer name ${far}`, `ip link set ${name} up`, `ip link set ${far} up`];
 }

@@ -24,7 +24,7 @@ export async function judgeBroken({
   const folder = mkdtempSync(join(tmpdir(), 'conformance-sound-'));
   const program = join(folder, 'sound');
   const source = join(import.meta.dirname, 'sound-plugin.fixture.py');
-  writeFileSync(program, `#!/bin/sh\nexec python3 '${source}' '${flaw}' ${versions.join(' ')}\n`);
+  writeFileSync(program, `#!/bin/sh\nexec python3 -I -S '${source}' '${flaw}' ${versions.join(' ')}\n`);
   chmodSync(program, 0o755);
   const template = { type: 'sound', leases: '{leases}', ipam: { type: 'own' } };
   const subject = subjectOf({ name: 'sound', kind: 'interface', binDir: folder, program, template });
@@ -33,6 +33,12 @@ export async function judgeBroken({
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
+}
+
+/** Why it was not, for whoever reads a failed test. */
+export function reasonsOf(verdicts: readonly Verdict[]): string {
+  const bad = verdicts.filter(({ status }) => status !== 'pass');
+  return bad.map(({ id, status, reasons }) => `\n${id} (${status}): ${reasons.join('; ')}`).join('');
 }
 
 /** IDs of what was not passed although it applies. */

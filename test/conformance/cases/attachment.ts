@@ -1,5 +1,6 @@
 import type { Bench } from '../bench.js';
 import type { Case, Occasion } from '../case.js';
+import { steadyText } from '../machine/namespace.js';
 import { isObject, parseJson } from '../specification/json.js';
 import { readResult } from '../specification/result.js';
 import { newest } from './newest.js';
@@ -27,9 +28,10 @@ function existingInterface(): Case {
       const version = newest(bench);
       const pod = bench.pod();
       bench.foreignInterface(pod);
-      const before = pod.namespace.ip('address');
+      const before = steadyText(pod.namespace.links());
       bench.expectError('ADD', await bench.call('ADD', { pod, version }));
-      bench.require(pod.namespace.ip('address') === before, "somebody else's interface is no longer what it was");
+      const after = steadyText(pod.namespace.links());
+      bench.require(after === before, `somebody else's interface is no longer what it was: ${after} after ${before}`);
     },
   };
 }

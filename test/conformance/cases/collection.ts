@@ -1,5 +1,6 @@
 import type { Bench, Pod } from '../bench.js';
 import type { Case, Level, Occasion } from '../case.js';
+import { steadyText } from '../machine/namespace.js';
 import { added } from '../machine/residue.js';
 
 const SECTION = '2 GC';
@@ -68,7 +69,7 @@ async function spares(bench: Bench): Promise<void> {
   const pods = [bench.pod(), bench.pod()];
   const values: unknown[] = [];
   for (const pod of pods) values.push((await bench.add({ pod, version: VERSION })).value);
-  const addresses = () => pods.map(({ namespace }) => namespace.ip('-br', 'address')).join();
+  const addresses = () => pods.map(({ namespace }) => steadyText(namespace.links())).join();
   const [before, held] = [addresses(), await bench.holdings()];
   bench.expectSuccess('GC', await gc(bench, pods));
   bench.require(addresses() === before, 'a listed container has not what it had');
@@ -111,9 +112,9 @@ function sparesAll({ id, level, title }: { id: string; level: Level; title: stri
     ask: async (bench) => {
       const pod = bench.pod();
       await bench.add({ pod, version: VERSION });
-      const [before, held] = [pod.namespace.ip('-br', 'address'), await bench.holdings()];
+      const [before, held] = [steadyText(pod.namespace.links()), await bench.holdings()];
       bench.expectSuccess('GC', await gc(bench, undefined));
-      bench.require(pod.namespace.ip('-br', 'address') === before, 'a living container has not what it had');
+      bench.require(steadyText(pod.namespace.links()) === before, 'a living container has not what it had');
       const lost = added(await bench.holdings(), held);
       bench.require(lost.length === 0, `GC took what a living container has: ${lost.join('; ')}`);
     },

@@ -5,7 +5,7 @@ import type { Result, ResultInterface } from '../specification/result.js';
 /** Compares what a result says with what the kernel has. */
 export function expectKernelAgrees(bench: Bench, pod: Pod, result: Result): void {
   bench.look(pod);
-  const inPod = pod.namespace.links();
+  const { links: inPod, routes } = pod.namespace.contents();
   const onNode = bench.node.links();
   result.interfaces.forEach((entry, index) => {
     const isPods = entry.sandbox !== undefined;
@@ -18,7 +18,6 @@ export function expectKernelAgrees(bench: Bench, pod: Pod, result: Result): void
     expectLinkAgrees(bench, { entry, index, link: (isPods ? inPod : onNode).find(({ name }) => name === entry.name) });
   });
   expectAddressesAgree(bench, { result, inPod, onNode });
-  const routes = pod.namespace.routes();
   result.routes.forEach(({ dst, gw }, index) => {
     const found = routes.find((route) => route.dst === dst && (gw === undefined || route.gateway === gw));
     bench.require(found !== undefined, `routes[${index}] (${dst}${gw ? ` via ${gw}` : ''}) is not in the container`);

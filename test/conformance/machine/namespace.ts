@@ -1,3 +1,5 @@
+import { readdirSync, readlinkSync, statSync } from 'node:fs';
+
 import { canonicalCidr } from '../specification/addresses.js';
 import { numberOf, objectsOf, parseJson, textOf, type JsonObject } from '../specification/json.js';
 import { run } from './program.js';
@@ -25,6 +27,36 @@ export interface KernelRoute {
   readonly text: string;
 }
 
+/** What stays as it is as long as nobody changes it: the kernel adds link-local addresses, and says of links that they are up, late. */
+export function steadyText(links: readonly KernelLink[]): string {
+  const lasting = links.map(({ index, name, mac, mtu, addresses }) => {
+    const own = addresses.filter((address) => !address.startsWith('fe80:'));
+    return [index, name, mac, mtu, ...own].join(' ');
+  });
+  return lasting.join('\n');
+}
+
+/** What a namespace holds, read with one start of a process, as everything that is asked looks often. */
+export interface Contents {
+  readonly links: readonly KernelLink[];
+  readonly routes: readonly KernelRoute[];
+  /** One line each, as `ip rule` prints them. */
+  readonly rules: readonly string[];
+  /** Lines of the packet filter; none where there is no `nft`. */
+  readonly packetFilter: readonly string[];
+}
+
+/** Between the parts of what one shell prints. */
+const SEPARATOR = '=== conformance ===';
+
+const CONTENTS = [
+  'ip -j address',
+  'ip -j -4 route show table all',
+  'ip -j -6 route show table all',
+  'ip rule',
+  'if command -v nft >/dev/null; then nft -s list ruleset; fi',
+];
+
 /** A network namespace, looked at with `ip`, which shares no code with any plugin. */
 export class Namespace {
   readonly path: string;
@@ -43,17 +75,24 @@ export class Namespace {
     return this.run('ip', ...args);
   }
 
+  /** Runs commands of a shell, each of which has to succeed. @throws Error with their standard error */
+  shell(...commands: readonly string[]): string {
+    return this.run('sh', '-c', commands.join(' && '));
+  }
+
+  contents(): Contents {
+    const parts = this.shell(CONTENTS.join(` && echo '${SEPARATOR}' && `)).split(SEPARATOR);
+    const [links = '', routes4 = '', routes6 = '', rules = '', packetFilter = ''] = parts;
+    return {
+      links: readLinks(links),
+      routes: [...readRoutes(routes4, 4), ...readRoutes(routes6, 6)],
+      rules: linesOf(rules),
+      packetFilter: linesOf(packetFilter),
+    };
+  }
+
   links(): readonly KernelLink[] {
-    return this.#read('address').map((link) => ({
-      index: numberOf(link.ifindex) ?? 0,
-      name: textOf(link.ifname) ?? '',
-      mac: textOf(link.address) ?? '',
-      mtu: numberOf(link.mtu) ?? 0,
-      isUp: Array.isArray(link.flags) && link.flags.includes('UP'),
-      addresses: objectsOf(link.addr_info).flatMap(
-        ({ local, prefixlen }) => canonicalCidr(`${textOf(local) ?? ''}/${numberOf(prefixlen) ?? -1}`) ?? [],
-      ),
-    }));
+    return readLinks(this.ip('-j', 'address'));
   }
 
   link(name: string): KernelLink | undefined {
@@ -62,15 +101,45 @@ export class Namespace {
 
   /** Of all tables and both families, but for local and multicast ones. */
   routes(): readonly KernelRoute[] {
-    const found = [4, 6].flatMap((family) =>
-      this.#read(`-${family}`, 'route', 'show', 'table', 'all').flatMap((route) => readRoute(route, family) ?? []),
-    );
-    return found.filter(({ dst }) => !/^(fe80|ff00)::/.test(dst));
+    return this.contents().routes;
   }
 
-  #read(...args: readonly string[]): readonly JsonObject[] {
-    return objectsOf(parseJson(this.ip('-j', ...args)));
+  /** Of the processes inside, as far as `/proc` shows them. */
+  pids(): readonly string[] {
+    const own = `net:[${statSync(this.path).ino}]`;
+    return readdirSync('/proc').filter((pid) => /^\d+$/.test(pid) && namespaceOf(pid) === own);
   }
+}
+
+function namespaceOf(pid: string): string | undefined {
+  try {
+    return readlinkSync(`/proc/${pid}/ns/net`);
+  } catch {
+    // It has ended.
+    return undefined;
+  }
+}
+
+function linesOf(text: string): readonly string[] {
+  return text.split('\n').filter((line) => line.trim() !== '');
+}
+
+function readLinks(text: string): readonly KernelLink[] {
+  return objectsOf(parseJson(text)).map((link) => ({
+    index: numberOf(link.ifindex) ?? 0,
+    name: textOf(link.ifname) ?? '',
+    mac: textOf(link.address) ?? '',
+    mtu: numberOf(link.mtu) ?? 0,
+    isUp: Array.isArray(link.flags) && link.flags.includes('UP'),
+    addresses: objectsOf(link.addr_info).flatMap(
+      ({ local, prefixlen }) => canonicalCidr(`${textOf(local) ?? ''}/${numberOf(prefixlen) ?? -1}`) ?? [],
+    ),
+  }));
+}
+
+function readRoutes(text: string, family: number): readonly KernelRoute[] {
+  const found = objectsOf(parseJson(text)).flatMap((route) => readRoute(route, family) ?? []);
+  return found.filter(({ dst }) => !/^(fe80|ff00)::/.test(dst));
 }
 
 const KERNELS_OWN_TYPES = ['local', 'broadcast', 'multicast', 'anycast'];

@@ -2,27 +2,21 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import type { Namespace } from './namespace.js';
-import { succeeds } from './program.js';
 
 /** Files in which host-local remembers where it was: no allocation. */
 const NO_LEASE = /(^|\/)(last_reserved_ip\.\d+|lock)$/;
 
 /** What the kernel holds in a namespace, one line each: links, addresses, routes, rules, packet filter. */
 export function kernelHoldings(namespace: Namespace): readonly string[] {
-  const links = namespace.links().flatMap(({ name, addresses }) => [
+  const contents = namespace.contents();
+  const links = contents.links.flatMap(({ name, addresses }) => [
     `link ${name}`,
     // The kernel makes link-local addresses by itself, some time after a link comes up.
     ...addresses.filter((address) => !address.startsWith('fe80:')).map((address) => `address ${address} dev ${name}`),
   ]);
-  const routes = namespace.routes().map(({ text }) => `route ${text}`);
-  const rules = lines(namespace.ip('rule')).map((rule) => `rule ${rule.replace(/\s+/g, ' ')}`);
-  return [...links, ...routes, ...rules, ...packetFilter(namespace)];
-}
-
-function packetFilter(namespace: Namespace): readonly string[] {
-  if (!succeeds('nft', '--version')) return [];
-  const text = namespace.run('nft', '-s', 'list', 'ruleset');
-  return lines(text).map((line) => `nft ${line.trim()}`);
+  const routes = contents.routes.map(({ text }) => `route ${text}`);
+  const rules = contents.rules.map((rule) => `rule ${rule.replace(/\s+/g, ' ')}`);
+  return [...links, ...routes, ...rules, ...contents.packetFilter.map((line) => `nft ${line.trim()}`)];
 }
 
 /** What an IPAM plugin keeps in a folder, one line for each file. */
@@ -49,8 +43,4 @@ export function added(before: readonly string[], after: readonly string[]): read
     if (index >= 0) rest.splice(index, 1);
     return index < 0;
   });
-}
-
-function lines(text: string): readonly string[] {
-  return text.split('\n').filter((line) => line.trim() !== '');
 }
