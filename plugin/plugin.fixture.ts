@@ -17,6 +17,7 @@ import { ipamClient } from './clients/ipam.js';
 import { dataplaneUpkeep, ipamUpkeep } from './clients/upkeep.js';
 import type { Variables } from './cni/environment.js';
 import type { Tools } from './commands/tools.js';
+import { Givers } from './delegate/givers.js';
 import { JournalEvents } from './journal/events.js';
 import { Journal } from './journal/journal.js';
 import { KnownAllocations } from './journal/known-allocations.js';
@@ -88,12 +89,13 @@ export const CONFIG = { cniVersion: '1.0.0', name: 'net', type: 'podwire', ipam:
 export class Plugin {
   readonly folder = mkdtempSync(join(tmpdir(), 'podwire-plugin-'));
   readonly script = new Script();
-  readonly ipam = new FakeIpam();
-  readonly dataplane = new FakeDataplane();
+  readonly ipam: FakeIpam;
+  readonly dataplane: FakeDataplane;
   readonly record = recordingLog();
   readonly options: RunOptions;
   /** What outlives the process of the plugin. */
   readonly store: MemoryJournalStore;
+  readonly givers: Givers;
   readonly #replay: Replay;
   readonly #peers: readonly Peer[];
   /** Release that the services are of from their next start on; this one's when undefined. */
@@ -106,13 +108,20 @@ export class Plugin {
     delServiceTimeoutMs = 1_000,
     netns = namespaces,
     store = new MemoryJournalStore(),
+    giversPath = '',
+    ipam: fakeIpam = new FakeIpam(),
+    dataplane: fakeDataplane = new FakeDataplane(),
   } = {}) {
+    this.ipam = fakeIpam;
+    this.dataplane = fakeDataplane;
     const ipam = new Peer('podwire-ipam', this.address('ipam'));
     const dataplane = new Peer('podwire-dataplane', this.address('dataplane'));
     this.#peers = [ipam, dataplane];
     const surroundings = { clock: systemClock, random: () => 0.5 };
     const { log } = this.record;
     this.store = store;
+    const path = giversPath === '' ? join(this.folder, 'address-givers') : giversPath;
+    this.givers = new Givers({ path, bootId: BOOT_ID, log });
     const events = new JournalEvents(log);
     const tools: Tools = {
       ipam: ipamClient({ peer: ipam, ...surroundings }),
@@ -123,6 +132,7 @@ export class Plugin {
       },
       journal: new Journal({ store, maxEntriesCount: 100, clock: systemClock, events }),
       knownAllocations: new KnownAllocations(),
+      givers: this.givers,
       netns,
       nodeName: 'node-1',
       clock: systemClock,
@@ -144,7 +154,7 @@ export class Plugin {
 
   /** Does what the journal says, as the resident does while it runs. */
   async replayed(): Promise<void> {
-    this.#replay.hurry();
+    void this.#replay.hurry();
     await vi.waitFor(() => expect(this.journal.isIdle).toBe(true), { interval: 5, timeout: 20_000 });
   }
 
@@ -156,6 +166,7 @@ export class Plugin {
   async start(...services: readonly ('ipam' | 'dataplane')[]): Promise<this> {
     const { script, release } = this;
     await this.journal.load();
+    await this.givers.load();
     const log = recordingLog().log;
     for (const service of services.length > 0 ? services : (['ipam', 'dataplane'] as const)) {
       this.#servers.push(await serve(this.address(service), { fake: this[service], script, log, release }));

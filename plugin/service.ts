@@ -1,3 +1,5 @@
+import { join } from 'node:path';
+
 import { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
@@ -8,6 +10,8 @@ import { ipamClient } from './clients/ipam.js';
 import { dataplaneUpkeep, ipamUpkeep } from './clients/upkeep.js';
 import { settleEntry } from './commands/settle-entry.js';
 import type { Tools } from './commands/tools.js';
+import { Givers } from './delegate/givers.js';
+import { journalDesk } from './journal/desk.js';
 import { DirectoryJournalStore } from './journal/directory-store.js';
 import { JournalEvents } from './journal/events.js';
 import { Journal } from './journal/journal.js';
@@ -24,6 +28,9 @@ import { wallTimeNs, type Stopwatch } from './wall-time.js';
 
 /** The shim has read all of its input before it sends, so that only what is broken takes as long. */
 const REQUEST_TIMEOUT_MS = 10_000;
+
+/** In the state directory, beside the journal's entries. */
+const GIVERS_FILE = 'address-givers';
 
 /** What the plugin takes from the process that it runs in. */
 export interface Surroundings {
@@ -55,12 +62,13 @@ export async function startPlugin(settings: PluginSettings, surroundings: Surrou
     log,
     clock,
     run: (request) => run(request, options),
-    journal: () => tools.journal.entries(),
+    journal: journalDesk(tools.journal, replay),
     nowNs: wallTimeNs(clock, stopwatch),
     requestTimeoutMs: REQUEST_TIMEOUT_MS,
   });
   // The journal is read before the socket is there: an ADD has to know what an earlier DEL left.
   await tools.journal.load();
+  await tools.givers.load();
   await server.listen();
   replay.start();
   return {
@@ -83,6 +91,7 @@ interface Peers {
 function makeTools(settings: PluginSettings, { log, clock, random }: Surroundings, peers: Peers): Tools {
   const ipam = { peer: peers.ipam, clock, random };
   const dataplane = { peer: peers.dataplane, clock, random };
+  const netns = nodeNetnsReader();
   return {
     ipam: ipamClient(ipam),
     dataplane: dataplaneClient(dataplane),
@@ -94,7 +103,8 @@ function makeTools(settings: PluginSettings, { log, clock, random }: Surrounding
       events: new JournalEvents(log),
     }),
     knownAllocations: new KnownAllocations(),
-    netns: nodeNetnsReader(),
+    givers: new Givers({ path: join(settings.stateDirectory, GIVERS_FILE), bootId: netns.boot.id, log }),
+    netns,
     nodeName: settings.nodeName,
     clock,
     log,

@@ -55,6 +55,9 @@ const IPAM_NAME = z
 
 const IPAM_TYPE_ALONE = z.object({ type: IPAM_NAME });
 
+/** IPAM plugins that ask on an interface, which a routed pod has only once its addresses are known, and then on a link of its own. */
+const LINK_BOUND_TYPES: readonly string[] = ['dhcp'];
+
 /** As many as the kernel makes. */
 const MAX_QUEUES_COUNT = 4096;
 
@@ -87,7 +90,9 @@ const ATTACH = NETWORK.extend({
   ipam: z
     .object(
       {
-        type: IPAM_NAME.optional(),
+        type: IPAM_NAME.refine((type) => !LINK_BOUND_TYPES.includes(type), {
+          error: `asks a server on the pod's link, and Podwire's pods are routed; use ${IPAM_TYPE}, host-local or static`,
+        }).optional(),
         ...IPAM_KEYS,
       },
       { error: 'is no object' },

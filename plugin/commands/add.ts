@@ -25,6 +25,7 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
 
   await finishEarlier(attachment, tools);
   requireDelegate(request, tools);
+  await tools.givers.note(attachment.network, delegateOf(request.share));
 
   let progress: Progress = { reached: 'allocating' };
   try {

@@ -20,7 +20,10 @@ export async function del({ attachment, share }: AttachmentRequest, tools: Comma
   const isDelegates = !(held && held.length > 0) && !knownAllocations.wasNobodyAsked(attachment);
   const delegate = isDelegates ? delegateOf(share) : undefined;
   const todo = share.kind === 'addresses' ? 'release' : 'detach-and-release';
-  const unsettled = await settle({ attachment, todo, held: undefined, delegate }, tools, { limitsOf });
+  const unsettled = await settle({ attachment, todo, held: undefined, delegate }, tools, {
+    limitsOf,
+    isGiverKnown: held !== undefined && held.length > 0,
+  });
   if (unsettled) {
     const { todo: left, failure } = unsettled;
     await journal.add({ attachment, todo: left, held, delegate, reason: failure.message });

@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { BOOTED_AT_MS, NOTHING, Plugin } from '../plugin.fixture.js';
 
@@ -117,6 +117,26 @@ describe('GC with a list', () => {
     expect(await adding).toMatchObject({ exitCode: 0 });
     expect(plugin.dataplane.toString()).toContain('10.65.0.1/32');
     expect(plugin.ipam.toString()).toContain('10.65.0.1/32');
+  });
+
+  test('leaves what an ADD has begun with that came while GC waited for the turn', async () => {
+    plugin.ipam.put(attachment('a'));
+    const letGo = plugin.script.hold('GetEndpoint');
+    const variables = { CNI_CONTAINERID: 'a' };
+    const checking = plugin.run('CHECK', { variables, config: { prevResult: { cniVersion: '1.0.0' } } });
+    await plugin.script.untilCalled('GetEndpoint net/a');
+    const take = vi.spyOn(plugin.options.turns, 'take');
+    const collecting = gc({ [VALID]: [] });
+    await vi.waitFor(() =>
+      expect(take).toHaveBeenCalledWith(expect.objectContaining({ command: 'GC' }), expect.anything()),
+    );
+    const adding = add('a');
+    letGo();
+    await checking;
+    expect(await collecting).toEqual(DONE);
+    expect(await adding).toMatchObject({ exitCode: 0 });
+    expect(plugin.script.calls.filter((call) => call.startsWith('Release'))).toEqual([]);
+    expect(plugin.ipam.toString()).toContain(' 10.65.0.0/32 ');
   });
 
   test('detaches one by one where the dataplane is of a release that does not collect', async () => {

@@ -76,25 +76,32 @@ async function collectOfDelegate(
   await attempt(async () => {
     await callDelegate(delegate, 'GC', tools);
   }, collection);
+  // What podwire-ipam gave before the configuration named another.
+  if (listed && tools.givers.wasIpam(collection.network)) {
+    await attempt(() => collectAddresses(() => staying(listed, collection), collection), collection);
+  }
 }
 
 async function collect(listed: readonly Attachment[], collection: Collection): Promise<void> {
-  const { network, share, tools } = collection;
+  const { share } = collection;
   const stays = () => staying(listed, collection);
   // Where another plugin makes the interfaces, they are its to collect, and it has done so.
   const hasWires = share.kind !== 'addresses';
   if (hasWires && !(await attempt(() => collectWires(stays, collection), collection))) return;
-  await attempt(async () => {
-    // The kernel is read last: what it does not hold then, and nobody adds, has no wire that was missed.
-    const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName: tools.nodeName, network }, tools.limits);
-    const wired = hasWires ? await tools.upkeep.dataplane.attachmentsOf(network, tools.limits) : [];
-    const attached = new Set(wired.map(formatAttachment));
-    for (const endpoint of endpoints) {
-      const key = formatAttachment(endpoint.attachment);
-      if (attached.has(key) || stays().has(key) || isGatewayHolder(endpoint.attachment)) continue;
-      await attempt(() => releaseInTurn(endpoint, stays, collection), collection);
-    }
-  }, collection);
+  await attempt(() => collectAddresses(stays, collection), collection);
+}
+
+async function collectAddresses(stays: Staying, collection: Collection): Promise<void> {
+  const { network, share, tools } = collection;
+  // The kernel is read last: what it does not hold then, and nobody adds, has no wire that was missed.
+  const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName: tools.nodeName, network }, tools.limits);
+  const wired = share.kind === 'addresses' ? [] : await tools.upkeep.dataplane.attachmentsOf(network, tools.limits);
+  const attached = new Set(wired.map(formatAttachment));
+  for (const endpoint of endpoints) {
+    const key = formatAttachment(endpoint.attachment);
+    if (attached.has(key) || stays().has(key) || isGatewayHolder(endpoint.attachment)) continue;
+    await attempt(() => releaseInTurn(endpoint, stays, collection), collection);
+  }
 }
 
 function staying(listed: readonly Attachment[], { turns, sinceMs }: Collection): ReadonlyMap<string, Attachment> {

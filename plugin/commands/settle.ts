@@ -23,6 +23,8 @@ export interface SettleOptions {
   readonly limitsOf: (service: Service) => Limits;
   /** Services that are known not to answer. */
   readonly skip?: ReadonlySet<string>;
+  /** Whether it is known that the debt names who gave the addresses. Default: where it names the allocation. */
+  readonly isGiverKnown?: boolean;
 }
 
 /**
@@ -33,7 +35,7 @@ export interface SettleOptions {
 export async function settle(
   { attachment, todo, held, delegate }: Omit<Debt, 'reason'>,
   tools: Tools,
-  { limitsOf, skip = new Set() }: SettleOptions,
+  { limitsOf, skip = new Set(), isGiverKnown = false }: SettleOptions,
 ): Promise<Unsettled | undefined> {
   const { dataplane, ipam, log } = tools;
   const attempt = <Value>(service: Service, work: (limits: Limits) => Promise<Value>): Promise<Outcome<Value>> =>
@@ -57,9 +59,23 @@ export async function settle(
     if (!attached.ok) return { todo, service: 'podwire-dataplane', failure: attached.failure };
     if (attached.value) return undefined;
   }
-  const service: Service = delegate ? `IPAM plugin ${delegate.type}` : 'podwire-ipam';
-  const released = await attempt(service, (limits) => release({ attachment, held, delegate }, tools, limits));
-  return released.ok ? undefined : { todo: next, service, failure: released.failure };
+  for (const giver of giversOf({ attachment, held, delegate, isGiverKnown }, tools)) {
+    const service: Service = giver ? `IPAM plugin ${giver.type}` : 'podwire-ipam';
+    const work = { attachment, held: giver === delegate ? held : undefined, delegate: giver };
+    const released = await attempt(service, (limits) => release(work, tools, limits));
+    if (!released.ok) return { todo: next, service, failure: released.failure };
+  }
+  return undefined;
+}
+
+/** Those to give the addresses back to; undefined stands for podwire-ipam. Who gave them before today's configuration comes last. */
+function giversOf(
+  { attachment, held = [], delegate, isGiverKnown }: Release & Pick<SettleOptions, 'isGiverKnown'>,
+  { givers }: Tools,
+): (Delegate | undefined)[] {
+  if (isGiverKnown || held.length > 0) return [delegate];
+  const former = givers.formerOf(attachment, delegate);
+  return [delegate, ...(former.isIpam ? [undefined] : []), ...former.delegates];
 }
 
 interface Release {

@@ -3,6 +3,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 
 import type { Dataplane, Ipam, Limits } from '../clients/clients.js';
 import type { DataplaneUpkeep, IpamUpkeep } from '../clients/upkeep.js';
+import type { Givers } from '../delegate/givers.js';
 import type { Journal } from '../journal/journal.js';
 import type { KnownAllocations } from '../journal/known-allocations.js';
 import type { NetnsReader } from '../netns.js';
@@ -17,6 +18,8 @@ export interface Tools {
   /** What is still to do for attachments whose DEL has succeeded. */
   readonly journal: Journal;
   readonly knownAllocations: KnownAllocations;
+  /** Who gave addresses on this node, also before this process. */
+  readonly givers: Givers;
   readonly netns: NetnsReader;
   /** Name of the node, where the network configuration names none. */
   readonly nodeName: string;

@@ -1,24 +1,23 @@
 import { createHash } from 'node:crypto';
-import { mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
+import { putDurably, WRITING } from './durable-file.js';
 import { decodeEntry, encodeEntry, type DecodedEntry, type JournalEntry } from './entry.js';
 import type { JournalStore, StoredEntries, UnreadableEntry } from './store.js';
 
 /** `<hash of the attachment>.json` holds an entry; with one of these behind it, it is being written, or cannot be read. */
 const ENTRY = '.json';
-const WRITING = '.writing';
 const UNREADABLE = '.unreadable';
 
 /** Digits of the hash in a file's name: as many as make two attachments with one name a matter of theory. */
 const NAME_DIGITS = 32;
 
-/** The directory is root's alone, and so are its files. */
+/** The directory is root's alone. */
 const DIRECTORY_MODE = 0o700;
-const FILE_MODE = 0o600;
 
 /**
  * One small file per attachment: written beside, synced, renamed, and the directory synced. The directory is made anew where
@@ -53,15 +52,7 @@ export class DirectoryJournalStore implements JournalStore {
     const text = encodeEntry(entry);
     await this.#io('write', async () => {
       await mkdir(this.#directory, { recursive: true, mode: DIRECTORY_MODE });
-      try {
-        await writeSynced(path + WRITING, text);
-        await rename(path + WRITING, path);
-      } catch (error) {
-        // What is half written takes room that a later entry may need.
-        await rm(path + WRITING, { force: true }).catch(() => undefined);
-        throw error;
-      }
-      await syncDirectory(this.#directory);
+      await putDurably(path, text);
     });
   }
 
@@ -105,26 +96,6 @@ export class DirectoryJournalStore implements JournalStore {
         { details: { directory: this.#directory }, cause },
       );
     }
-  }
-}
-
-async function writeSynced(path: string, text: string): Promise<void> {
-  const file = await open(path, 'w', FILE_MODE);
-  try {
-    await file.writeFile(text);
-    await file.sync();
-  } finally {
-    await file.close();
-  }
-}
-
-/** Makes a rename in it durable. */
-async function syncDirectory(directory: string): Promise<void> {
-  const handle = await open(directory, 'r');
-  try {
-    await handle.sync();
-  } finally {
-    await handle.close();
   }
 }
 

@@ -31,6 +31,8 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/commands/wanted-pod.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/undo.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/settle.ts': 'plugin/commands/del.test.ts',
+  'plugin/journal/durable-file.ts': 'plugin/journal/directory-store.test.ts',
+  'plugin/shim-release.ts': 'plugin/releases.test.ts',
   'plugin/delegate/share.ts': 'plugin/delegate/delegate.test.ts',
   'plugin/delegate/program.ts': 'plugin/delegate/delegate.test.ts',
   'plugin/delegate/ipam-plugin.ts': 'plugin/delegate/delegate.test.ts',

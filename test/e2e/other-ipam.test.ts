@@ -67,3 +67,25 @@ test('static: a pod has the addresses of its configuration', async () => {
   }
   expect(node.stack.ip('-br', 'link')).not.toContain('podw');
 });
+
+test('a change of ipam.type across a restart: DEL gives an address back to whom it is of', async () => {
+  const dataDir = join(node.stack.folder, 'former');
+  const leases = () => readdirSync(join(dataDir, 'former')).filter((name) => /^[0-9a-f]/.test(name));
+  const leased = { name: 'former', ipam: { type: 'host-local', dataDir, ranges: [[{ subnet: '192.0.2.0/24' }]] } };
+  const own = { name: 'former', ipam: { type: 'podwire-ipam' } };
+  const [a, b] = [node.pod('former-a'), node.pod('former-b')];
+  await node.add(a, { config: own });
+  await node.add(b, { config: leased });
+  expect([node.holders().length, leases().length]).toEqual([1, 1]);
+  await node.stack.kill('plugin');
+  await node.stack.start('plugin');
+  const changed = [
+    { pod: a, config: leased },
+    { pod: b, config: own },
+  ];
+  for (const { pod, config } of [...changed, ...changed]) {
+    expect(await node.call('DEL', pod, { config })).toMatchObject({ exitCode: 0, stdout: '' });
+  }
+  expect([node.holders(), leases()]).toEqual([[], []]);
+  expect(node.stack.ip('-br', 'link')).not.toContain('podw');
+});
