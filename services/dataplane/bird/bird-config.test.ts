@@ -94,6 +94,40 @@ test('the same demand is the same text, and nothing at all is a configuration to
   expect(complaint(empty)).toBe('');
 });
 
+test('BFD is spoken with the peers that ask for it, on the link or beyond', () => {
+  const peer = {
+    nodes: ['*'],
+    asNumber: 65_001,
+    port: 179,
+    sourceAddress: undefined,
+    password: undefined,
+    passive: false,
+  };
+  const bfd = { intervalMs: 100, multiplier: 5, multihop: false };
+  const peers = [
+    { ...peer, name: 'plain', address: '192.0.2.10', bfd: undefined },
+    { ...peer, name: 'near', address: '192.0.2.11', bfd },
+    { ...peer, name: 'far', address: '198.51.100.1', bfd: { ...bfd, multihop: true } },
+  ];
+  const plan = { ...FULL_MESH, mesh: false };
+  const render = (count: number) => {
+    const sessions = sessionsOf(A!, cluster({ nodes: NODES }), {
+      asNumber: 64_512,
+      plan: { ...plan, peers: peers.slice(0, count) },
+    });
+    return renderBird({ ...DEMAND, sessions });
+  };
+  expect(render(1)).not.toContain('bfd');
+  const text = render(3);
+  expect(text.match(/^protocol bfd .*$/gm)).toEqual(['protocol bfd podwire_bfd { }']);
+  const ways = (address: string) =>
+    part(text, `protocol bgp 'podwire_bgp_${address}'`).filter((line) => /^(direct|multihop|bfd)/.test(line));
+  expect(ways('192.0.2.10')).toEqual(['multihop;']);
+  expect(ways('192.0.2.11')).toEqual(['direct;', 'bfd { interval 100 ms; multiplier 5; };']);
+  expect(ways('198.51.100.1')).toEqual(['multihop;', 'bfd { interval 100 ms; multiplier 5; };']);
+  expect(complaint(text)).toBe('');
+});
+
 test('nodes without IPv4 have identities of their own', () => {
   const identity = (name: string) =>
     /router id (.*);/.exec(renderBird({ ...DEMAND, self: node(name, { ipv6: '2001:db8::1/64' }) }))?.[1];
@@ -121,6 +155,13 @@ test('BIRD takes whatever is rendered', () => {
     sourceAddress: fc.constant(undefined),
     password: optional(fc.constantFrom('hush', '$#;{}\\ä')),
     passive: fc.boolean(),
+    bfd: optional(
+      fc.record({
+        intervalMs: fc.constantFrom(10, 60_000),
+        multiplier: fc.constantFrom(2, 255),
+        multihop: fc.boolean(),
+      }),
+    ),
   });
   const encapsulation = fc.constantFrom<Encapsulation>('none', 'vxlan', 'ipip-cross-subnet');
   const demand = fc.record({

@@ -60,6 +60,8 @@ export function renderBird(demand: BirdDemand): string {
     `graceful restart wait ${RECOVERY_SECONDS};`,
     'protocol device podwire_device { scan time 10; }',
     'protocol direct podwire_direct { ipv4; ipv6; interface -"podw*", -"*.podwire", "*"; }',
+    // Each session says how; without this there are none.
+    ...(demand.sessions.some(({ bfd }) => bfd) ? ['protocol bfd podwire_bfd { }'] : []),
     ...FAMILIES.flatMap((family) => familyPart(family, demand)),
     ...demand.sessions.map(sessionPart),
     '',
@@ -110,13 +112,14 @@ function familyPart(family: Family, { pools, own, orphans, isReflector }: BirdDe
 }
 
 function sessionPart(session: Session): string {
-  const { family, name, about, port, clientOf, password } = session;
+  const { family, name, about, port, clientOf, password, bfd } = session;
   return [
     `protocol bgp '${name}' {`,
     `  description "${plain(about)}";`,
     `  local ${session.local} as ${session.localAs};`,
     `  neighbor ${session.neighbour}${port === BGP_PORT ? '' : ` port ${port}`} as ${session.neighbourAs};`,
-    '  multihop;',
+    bfd && !bfd.multihop ? '  direct;' : '  multihop;',
+    ...(bfd ? [`  bfd { interval ${bfd.intervalMs} ms; multiplier ${bfd.multiplier}; };`] : []),
     `  graceful restart on; graceful restart time ${RESTART_SECONDS};`,
     '  hold time 90; keepalive time 30;',
     '  connect delay time 1; connect retry time 3; error wait time 1, 30;',

@@ -143,7 +143,7 @@ test('a route reflector passes on what its clients tell, and they speak with nob
   });
 });
 
-test('a configured peer with a password and a port hears of this node’s blocks; what it tells beyond the pools stays out', async () => {
+test('a configured peer with a password, a port and BFD hears of this node’s blocks; what it tells beyond the pools stays out', async () => {
   await start({
     names: ['a'],
     plan: {
@@ -159,15 +159,16 @@ test('a configured peer with a password and a port hears of this node’s blocks
           sourceAddress: undefined,
           password: 'hush',
           passive: false,
+          bfd: { intervalMs: 300, multiplier: 10, multihop: false },
         },
       ],
     },
   });
   writeFileSync(
     nodes.b.configPath,
-    `router id 192.0.2.2; protocol device {} protocol kernel { ipv4 { export all; }; }
+    `router id 192.0.2.2; protocol device {} protocol bfd {} protocol kernel { ipv4 { export all; }; }
      protocol static { ipv4; route 10.0.99.0/26 blackhole; route 0.0.0.0/0 blackhole; route 10.0.1.0/26 blackhole; }
-     protocol bgp { local 192.0.2.2 port 1179 as 65001; neighbor 192.0.2.1 as 64512; password "hush"; connect delay time 1;
+     protocol bgp { local 192.0.2.2 port 1179 as 65001; neighbor 192.0.2.1 as 64512; password "hush"; connect delay time 1; direct; bfd { multiplier 10; };
        ipv4 { import all; export where source = RTS_STATIC; }; }`,
   );
   await nodes.b.startDaemon();
@@ -175,6 +176,7 @@ test('a configured peer with a password and a port hears of this node’s blocks
     expect(nodes.a.sessions()).toEqual(['peer tor at 192.0.2.2: established']);
     expect(nodes.a.routes()).toEqual(['10.0.99.0/26 via 192.0.2.2 dev eth0']);
     expect(nodes.b.routes()).toContain('10.0.1.64/26 via 192.0.2.1 dev eth0');
+    expect(run('birdcl', '-s', nodes.a.socketPath, 'show bfd sessions')).toMatch(/^192\.0\.2\.2 .* Up /m);
   });
 });
 
@@ -217,6 +219,7 @@ describe('trouble', () => {
       sourceAddress: undefined,
       password: 'a"b',
       passive: false,
+      bfd: undefined,
     };
     const refused = { reason: 'BirdRefused', message: expect.stringContaining('bird.conf.candidate:') };
     await nodes.a.follow(see('a'), { plan: { ...FULL_MESH, peers: [bad] } });

@@ -25,7 +25,9 @@ peers:
     sourceAddress: 2001:db8::7
     passwordFile: /secret
     passive: true
-  - { name: tor-2, address: 192.0.2.1, asNumber: 4294967295 }
+    bfd: { intervalMs: 50, multiplier: 4, multihop: true }
+  - { name: tor-2, address: 192.0.2.1, asNumber: 4294967295, bfd: {} }
+  - { name: tor-3, address: 192.0.2.3, asNumber: 1 }
 `;
     expect(await read(text, { '/secret': 'hush hush\n' })).toEqual({
       mesh: true,
@@ -40,6 +42,7 @@ peers:
           sourceAddress: '2001:db8::7',
           password: 'hush hush',
           passive: true,
+          bfd: { intervalMs: 50, multiplier: 4, multihop: true },
         },
         {
           name: 'tor-2',
@@ -50,7 +53,9 @@ peers:
           sourceAddress: undefined,
           password: undefined,
           passive: false,
+          bfd: { intervalMs: 300, multiplier: 3, multihop: false },
         },
+        expect.objectContaining({ name: 'tor-3', bfd: undefined }),
       ],
     });
   });
@@ -72,14 +77,17 @@ colour: blue
 mesh: maybe
 routeReflectors: [{ nodes: [], clusterId: "fd00::1" }]
 peers:
-  - { name: "a b", nodes: ["x y"], address: 300.0.0.1, asNumber: 0, port: 70000, passwordFile: secret, passive: 1, bfd: true }
+  - { name: "a b", nodes: ["x y"], address: 300.0.0.1, asNumber: 0, port: 70000, passwordFile: secret, passive: 1, md5: x, bfd: { intervalMs: 9, multiplier: 1.5, multihop: 1 } }
 `;
     const fields = [
       'colour',
       'mesh',
       'peers.0.address',
       'peers.0.asNumber',
-      'peers.0.bfd',
+      'peers.0.bfd.intervalMs',
+      'peers.0.bfd.multihop',
+      'peers.0.bfd.multiplier',
+      'peers.0.md5',
       'peers.0.name',
       'peers.0.nodes.0',
       'peers.0.passive',

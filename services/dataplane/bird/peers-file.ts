@@ -21,6 +21,21 @@ export interface ConfiguredPeer {
   readonly password: string | undefined;
   /** Whether the far end connects and this one waits. */
   readonly passive: boolean;
+  /** Undefined: the session alone tells whether the peer is there. */
+  readonly bfd: Bfd | undefined;
+}
+
+/**
+ * How a peer's absence is noticed within moments (RFC 5880). The session then ends at once and its routes with it, and the
+ * peer's likewise: a restart of BIRD is no graceful one to such a peer.
+ */
+export interface Bfd {
+  /** Between packets, each way. */
+  readonly intervalMs: number;
+  /** So many packets in a row that do not come mean that the peer is gone. */
+  readonly multiplier: number;
+  /** Whether routers may lie between (RFC 5883); without, the peer has to be on the link (RFC 5881). */
+  readonly multihop: boolean;
 }
 
 /** Nodes that pass on to all others what each of them tells, so that not everybody has to speak with everybody (RFC 4456). */
@@ -58,6 +73,12 @@ const nodePattern = z
 const nodePatterns = z.array(nodePattern).min(1, 'names no node');
 const asNumber = z.int('is not a whole number').min(1, 'is below 1').max(MAX_AS_NUMBER, `is above ${MAX_AS_NUMBER}`);
 
+const bfd = z.strictObject({
+  intervalMs: z.int('is not a whole number').min(10, 'is below 10').max(60_000, 'is above 60000').default(300),
+  multiplier: z.int('is not a whole number').min(2, 'is below 2').max(255, 'is above 255').default(3),
+  multihop: z.boolean('is neither true nor false').default(false),
+});
+
 const peer = z.strictObject({
   name: z.string().regex(/^[A-Za-z0-9._-]{1,63}$/, 'is not 1 to 63 letters, digits, dots, dashes and underscores'),
   nodes: nodePatterns.default(['*']),
@@ -67,6 +88,7 @@ const peer = z.strictObject({
   sourceAddress: address.optional(),
   passwordFile: z.string().regex(/^\//, 'is not an absolute path').optional(),
   passive: z.boolean('is neither true nor false').default(false),
+  bfd: bfd.optional(),
 });
 
 const peersFile = z.strictObject({
@@ -97,6 +119,7 @@ const peersFile = z.strictObject({
  *         sourceAddress: 192.0.2.7 # default: the node's own
  *         passwordFile: /etc/podwire/tor-1.password   # TCP MD5; the text without its last line end
  *         passive: false           # wait for the far end to connect
+ *         bfd: { intervalMs: 300, multiplier: 3, multihop: false }   # default: no BFD; {}: these values
  *
  * @param read - gives the text of the file at a path: of the peers file and of password files
  * @throws Failure INVALID_SETTINGS with every fault of the file and the password files at once
@@ -131,6 +154,7 @@ export async function readPeersFile(path: string, read: (path: string) => Promis
       sourceAddress: each.sourceAddress,
       password: passwords[place]?.password,
       passive: each.passive,
+      bfd: each.bfd,
     })),
   };
 }

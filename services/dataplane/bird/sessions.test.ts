@@ -19,6 +19,7 @@ const TOR: ConfiguredPeer = {
   sourceAddress: undefined,
   password: 'hush',
   passive: true,
+  bfd: { intervalMs: 300, multiplier: 3, multihop: false },
 };
 
 function texts(self: typeof A, plan: PeerPlan = FULL_MESH, nodes = ALL): string[] {
@@ -90,6 +91,7 @@ describe('configured peers', () => {
         port: 1179,
         password: 'hush',
         passive: true,
+        bfd: TOR.bfd,
         clientOf: undefined,
       },
     ]);

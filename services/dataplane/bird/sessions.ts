@@ -1,7 +1,7 @@
 import { formatAddress, type Family } from '@podwire/shared/net/address';
 
 import type { Cluster, ClusterNode } from '../routing/cluster.js';
-import { matchesNode, type PeerPlan } from './peers-file.js';
+import { matchesNode, type Bfd, type PeerPlan } from './peers-file.js';
 
 /** One BGP session of this node. Each carries the routes of the family that it runs over. */
 export interface Session {
@@ -17,6 +17,7 @@ export interface Session {
   readonly port: number;
   readonly password: string | undefined;
   readonly passive: boolean;
+  readonly bfd: Bfd | undefined;
   /** The neighbour is a client of this node, a route reflector with this cluster ID. */
   readonly clientOf: string | undefined;
 }
@@ -61,6 +62,7 @@ export function sessionsOf(self: ClusterNode, { nodes }: Cluster, settings: Sess
       port: peer.port,
       password: peer.password,
       passive: peer.passive,
+      bfd: peer.bfd,
       clientOf: undefined,
     });
   }
@@ -104,6 +106,7 @@ function nodeSession(
     port: BGP_PORT,
     password: undefined,
     passive: false,
+    bfd: undefined,
     clientOf: isClient ? clusterId : undefined,
   };
 }

@@ -16,6 +16,7 @@ const session = {
   port: 179,
   password: 'secret',
   passive: false,
+  bfd: undefined,
   clientOf: undefined,
 } as const;
 
