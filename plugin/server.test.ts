@@ -8,8 +8,6 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import type { JournalEntry } from './journal/entry.js';
-import { journalEntry } from './journal/store.contract.js';
 import { recordingLog } from './plugin.fixture.js';
 import type { CniRequest } from './request.js';
 import type { CniAnswer } from './run.js';
@@ -25,21 +23,28 @@ let requests: CniRequest[];
 let answer: (request: CniRequest) => Promise<CniAnswer>;
 let record: ReturnType<typeof recordingLog>;
 let clock: ManualClock;
-let waiting: JournalEntry[];
+let journal: { content: string; retried: number };
 
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'podwire-server-'));
   path = join(folder, 'cni.sock');
   requests = [];
   clock = new ManualClock();
-  waiting = [];
+  journal = { content: 'two', retried: 0 };
   record = recordingLog();
   answer = () => Promise.resolve({ exitCode: 0, stdout: '{}\n' });
   server = new CniServer({
     path,
     log: record.log,
     clock,
-    journal: () => waiting,
+    journal: {
+      text: () => journal.content,
+      retry: async () => {
+        journal.retried++;
+        await Promise.resolve();
+        journal.content = 'one';
+      },
+    },
     nowNs: () => ARRIVED_NS,
     requestTimeoutMs: 300,
     run: (request) => {
@@ -283,7 +288,7 @@ test('a second resident is refused, with what to do about it, and hinders the fi
     path,
     log: record.log,
     clock,
-    journal: () => [],
+    journal: { text: () => '', retry: () => Promise.resolve() },
     nowNs: () => ARRIVED_NS,
     requestTimeoutMs: 300,
     run: () => Promise.resolve({ exitCode: 1, stdout: 'second' }),
@@ -304,11 +309,10 @@ test('connections that were made before the socket was taken away are answered',
   expect(refused.filter((code) => code !== 'ENOENT')).toEqual([]);
 });
 
-test('the journal can be looked at', async () => {
-  const { attachment, todo, reason } = journalEntry('a');
-  waiting = [{ attachment, todo, reason, held: undefined, order: 7, sinceMs: 0 }];
-  const { status, body } = await send('', { method: 'GET', path: '/journal' });
-  expect(status).toBe(200);
-  const since = '1970-01-01T00:00:00.000Z';
-  expect(JSON.parse(body)).toEqual({ entries: [{ attachment: 'net/a/eth0', todo, reason, order: 7, since }] });
+test('the journal can be looked at, and retried', async () => {
+  expect(await send('', { method: 'GET', path: '/journal' })).toMatchObject({ status: 200, body: 'two' });
+  expect(journal.retried).toBe(0);
+  expect(await send('', { method: 'POST', path: '/journal/retry' })).toMatchObject({ status: 200, body: 'one' });
+  expect(journal.retried).toBe(1);
+  expect(await send('', { method: 'GET', path: '/journal/retry' })).toMatchObject({ status: 404 });
 });

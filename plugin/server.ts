@@ -9,7 +9,6 @@ import { dirname, join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import { setImmediate } from 'node:timers/promises';
 
-import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { prepareSocket, restrictSocket } from '@podwire/shared/rpc/listen';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -18,7 +17,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { VARIABLES, type Variable, type Variables } from './cni/environment.js';
 import { cniErrorOf } from './cni/error.js';
 import { OWN_VERSION } from './cni/version.js';
-import type { JournalEntry } from './journal/entry.js';
+import type { JournalDesk } from './journal/desk.js';
 import type { CniRequest } from './request.js';
 import type { CniAnswer } from './run.js';
 import { isSameFile, putInPlace, removeOwn, socketAt, type SocketFile } from './socket-owner.js';
@@ -28,8 +27,7 @@ export interface CniServerOptions {
   readonly path: string;
   readonly log: Logger;
   readonly clock: Clock;
-  /** What waits in the node's journal, oldest first. */
-  readonly journal: () => readonly JournalEntry[];
+  readonly journal: JournalDesk;
   /** Carries out a command; does not throw. */
   readonly run: (request: CniRequest) => Promise<CniAnswer>;
   /** Wall clock in epoch nanoseconds. */
@@ -69,7 +67,8 @@ const HEADER: Readonly<Record<Variable, string>> = {
 /**
  * The resident's side of the protocol with the shim: HTTP/1.1 on a unix socket that is root's alone. `POST /cni` carries the CNI
  * variables as headers and the network configuration as its body. It is answered with 200 and the result, or with another status
- * and a CNI error object. `GET /healthz` is answered with 200 while requests are taken, `GET /journal` with what waits in the journal.
+ * and a CNI error object. `GET /healthz` is answered with 200 while requests are taken, `GET /journal` with what waits in
+ * the journal, and `POST /journal/retry` with what is left of it once all of it was tried.
  *
  * What can go wrong here: the caller dies at any moment, sends garbage, or never ends its request. None of that may end the
  * process or leave a caller without an answer; and what an ADD began for a caller that died has to be undone. Somebody may clean the
@@ -224,14 +223,20 @@ export class CniServer {
       return;
     }
     if (asked === 'GET /journal') {
-      send(response, { status: 200, body: this.#journalText(), type: 'application/json' });
+      this.#sendJournal(response);
+      return;
+    }
+    if (asked === 'POST /journal/retry') {
+      request.resume();
+      await this.#options.journal.retry();
+      this.#sendJournal(response);
       return;
     }
     if (asked !== 'POST /cni') {
       sendError(
         response,
         404,
-        new Failure('INVALID_REQUEST', `${asked}: send POST /cni, GET /healthz or GET /journal`),
+        new Failure('INVALID_REQUEST', `${asked}: send POST /cni, GET /healthz, GET /journal or POST /journal/retry`),
       );
       return;
     }
@@ -259,15 +264,8 @@ export class CniServer {
     send(response, { status: answer.exitCode === 0 ? 200 : 500, body: answer.stdout, type: 'application/json' });
   }
 
-  #journalText(): string {
-    const entries = this.#options.journal().map(({ attachment, todo, order, sinceMs, reason }) => ({
-      attachment: formatAttachment(attachment),
-      todo,
-      order,
-      since: new Date(sinceMs).toISOString(),
-      reason,
-    }));
-    return `${JSON.stringify({ entries })}\n`;
+  #sendJournal(response: ServerResponse): void {
+    send(response, { status: 200, body: this.#options.journal.text(), type: 'application/json' });
   }
 }
 

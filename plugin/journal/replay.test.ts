@@ -69,7 +69,7 @@ test('a service that is away is asked once a round, others go on, and pauses gro
   expect(pauses).toEqual(pauses.toSorted((x, y) => x - y));
   expect(Math.max(...pauses)).toBe(15_000);
   outcomes.clear();
-  replay.hurry();
+  void replay.hurry();
   await idle();
   expect(tried.slice(9)).toEqual(['a', 'b', 'd']);
 });
@@ -78,7 +78,7 @@ test('an entry that is refused holds up no other, and is logged once for each re
   outcomes.set('a', new Failure('KERNEL_REFUSED', 'EBUSY'));
   await add('a', 'b', 'c');
   await resting();
-  replay.hurry();
+  void replay.hurry();
   await vi.waitFor(() => expect(journal.entries()).toHaveLength(1), { interval: 1 });
   for (let round = 0; round < 3; round++) {
     await resting();
@@ -88,8 +88,34 @@ test('an entry that is refused holds up no other, and is logged once for each re
   const lines = () => record.lines().filter(({ msg }) => String(msg).includes('not done yet'));
   expect(lines()).toHaveLength(1);
   outcomes.set('a', new Failure('KERNEL_REFUSED', 'EPERM'));
-  replay.hurry();
+  void replay.hurry();
   await vi.waitFor(() => expect(lines()).toHaveLength(2), { interval: 1 });
+});
+
+test('who hurries it waits for a round of its own, and hears what each entry met', async () => {
+  await replay.hurry();
+  outcomes.set('a', 'podwire-ipam').set('b', new Failure('KERNEL_REFUSED', 'EBUSY'));
+  await add('a', 'b');
+  await replay.hurry();
+  const [a, b] = journal.entries();
+  expect([a, b].map((entry) => entry && replay.faultOf(entry))).toEqual(['podwire-ipam does not answer', 'EBUSY']);
+  tried.length = 0;
+  await replay.hurry();
+  expect(tried).toEqual(['a', 'b']);
+  expect(journal.entries()).toHaveLength(2);
+  outcomes.clear();
+  await replay.hurry();
+  expect(journal.entries()).toEqual([]);
+});
+
+test('what is hurried while it stops is answered too', async () => {
+  outcomes.set('a', 'podwire-ipam');
+  await add('a');
+  await resting();
+  const hurried = replay.hurry();
+  await replay.stop();
+  await hurried;
+  await replay.hurry();
 });
 
 test('what is not done when it stops stays', async () => {

@@ -35,6 +35,10 @@ export class Replay {
   #running: Promise<void> | undefined;
   /** Why entries were refused, by their order, so that the log has each reason once. */
   #refusals = new Map<number, string>();
+  /** What the last attempt of each entry met, by their order. */
+  readonly #faults = new Map<number, string>();
+  /** Who waits for a round that has not begun. */
+  #waiting: (() => void)[] = [];
 
   constructor(options: ReplayOptions) {
     this.#options = options;
@@ -48,13 +52,25 @@ export class Replay {
       this.#running = undefined;
       // What was added while the last round ended.
       this.start();
+      this.#answerWaiting();
     });
   }
 
-  /** Begins, and makes the pause between two rounds end. */
-  hurry(): void {
+  /**
+   * Begins, and makes the pause between two rounds end. Rejects never.
+   * @returns when a round that began after the call is over; at once where nothing waits
+   */
+  hurry(): Promise<void> {
+    const over = new Promise<void>((resolve) => this.#waiting.push(resolve));
     this.#wake.abort();
     this.start();
+    this.#answerWaiting();
+    return over;
+  }
+
+  /** What the last attempt of an entry met; undefined before there was one. */
+  faultOf({ order }: JournalEntry): string | undefined {
+    return this.#faults.get(order);
   }
 
   /** Ends the round under way. What is not done stays in the journal. */
@@ -62,13 +78,22 @@ export class Replay {
     this.#stop.abort();
     this.#wake.abort();
     await this.#running;
+    this.#answerWaiting();
+  }
+
+  /** Where no round is to come, those who wait for one have what they waited for. */
+  #answerWaiting(): void {
+    if (this.#running) return;
+    for (const resolve of this.#waiting.splice(0)) resolve();
   }
 
   async #run(): Promise<void> {
     const { clock, random } = this.#options;
     for (let attempt = 0; !this.#isOver(); attempt++) {
       this.#wake = new AbortController();
+      const waiting = this.#waiting.splice(0);
       const progressed = await this.#round();
+      for (const resolve of waiting) resolve();
       if (progressed) attempt = -1;
       if (progressed || this.#isOver()) continue;
       await clock.sleep(backoffMs(attempt, BACKOFF, random()), this.#wake.signal);
@@ -91,15 +116,22 @@ export class Replay {
       if (signal.aborted) break;
       try {
         const unanswered = await settle(entry, away, signal);
-        if (unanswered === undefined) progressed = true;
-        else away.add(unanswered);
+        if (unanswered === undefined) {
+          progressed = true;
+        } else {
+          away.add(unanswered);
+          this.#faults.set(entry.order, `${unanswered} does not answer`);
+        }
       } catch (error) {
         const reason = error instanceof Error ? error.message : String(error);
         refusals.set(entry.order, reason);
+        this.#faults.set(entry.order, reason);
         if (this.#refusals.get(entry.order) !== reason) events.notDone(entry, error);
       }
     }
     this.#refusals = refusals;
+    const waiting = new Set(journal.entries().map(({ order }) => order));
+    for (const order of this.#faults.keys()) if (!waiting.has(order)) this.#faults.delete(order);
     return progressed;
   }
 }

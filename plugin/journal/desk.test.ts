@@ -1,0 +1,55 @@
+import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { expect, test } from 'vitest';
+
+import { recordingLog } from '../plugin.fixture.js';
+import { journalDesk } from './desk.js';
+import { JournalEvents } from './events.js';
+import { Journal } from './journal.js';
+import { MemoryJournalStore } from './memory-store.js';
+import { Replay } from './replay.js';
+import { journalEntry } from './store.contract.js';
+
+test('tells what waits, what it met and whether it is safe; and has it done at once', async () => {
+  const clock = new ManualClock();
+  const events = new JournalEvents(recordingLog().log);
+  const store = new MemoryJournalStore();
+  const journal = new Journal({ store, maxEntriesCount: 10, clock, events });
+  let away = true;
+  const replay = new Replay({
+    journal,
+    clock,
+    random: () => 0.5,
+    events,
+    settle: async ({ attachment }) => {
+      if (away) return 'podwire-ipam';
+      await journal.done(attachment);
+      return undefined;
+    },
+  });
+  const desk = journalDesk(journal, replay);
+  await journal.load();
+  expect(JSON.parse(desk.text())).toEqual({ entries: [], fault: null });
+  store.broken = 'full';
+  const { todo, reason } = await journal.add(journalEntry('a'));
+  const told = JSON.parse(desk.text());
+  expect(told.entries).toEqual([
+    {
+      attachment: 'net/a/eth0',
+      todo,
+      order: 1,
+      since: new Date(clock.nowMs()).toISOString(),
+      reason,
+      lastFault: null,
+      held: [{ address: '10.65.0.7', sequenceNumber: '9223372036854775808' }],
+    },
+  ]);
+  expect(told.fault).toContain('not stored');
+  store.broken = 'no';
+  await desk.retry();
+  const { entries, fault } = JSON.parse(desk.text());
+  expect([entries[0].lastFault, fault]).toEqual(['podwire-ipam does not answer', null]);
+  away = false;
+  await desk.retry();
+  expect(JSON.parse(desk.text())).toEqual({ entries: [], fault: null });
+  await replay.stop();
+});
