@@ -303,6 +303,53 @@ export const ZONES = [
     ...PURE,
   },
 
+  // An operator's terminal knows the services by their contract only.
+  {
+    path: 'services/ctl',
+    zones: [
+      'services/shared',
+      'proto/gen',
+      'services/ctl/clients',
+      'services/ctl/command-line',
+      'services/ctl/commands',
+      'services/ctl/output',
+    ],
+    packages: ['@bufbuild/protobuf', '@grpc/grpc-js'],
+    builtins: ['node:process', 'node:stream'],
+  },
+  {
+    path: 'services/ctl/commands',
+    zones: [
+      'services/shared',
+      'proto/gen',
+      'services/ctl/clients',
+      'services/ctl/command-line',
+      'services/ctl/context.ts',
+      'services/ctl/exit-codes.ts',
+      'services/ctl/output',
+    ],
+    packages: [],
+    ...PURE,
+  },
+  {
+    path: 'services/ctl/command-line',
+    zones: ['services/shared', 'services/ctl/context.ts', 'services/ctl/exit-codes.ts', 'services/ctl/output'],
+    packages: ['zod'],
+    ...PURE,
+  },
+  {
+    path: 'services/ctl/clients',
+    zones: ['services/shared', 'services/ctl/context.ts'],
+    packages: ['@grpc/grpc-js', 'zod'],
+    ...NODE,
+  },
+  {
+    path: 'services/ctl/output',
+    zones: ['services/ctl/command-line/global-options.ts'],
+    packages: ['@bufbuild/protobuf', '@grpc/grpc-js', 'yaml'],
+    builtins: ['node:fs', 'node:module'],
+  },
+
   // The plugin knows the services by their contract only.
   {
     path: 'plugin',
@@ -372,6 +419,7 @@ export const WORKSPACES = {
   '@podwire/shared': 'services/shared',
   '@podwire/ipam': 'services/ipam',
   '@podwire/dataplane': 'services/dataplane',
+  '@podwire/ctl': 'services/ctl',
   '@podwire/plugin': 'plugin',
   '@podwire/netlink': 'addon/lib',
   '@podwire/conformance': 'test/conformance',

@@ -1,0 +1,133 @@
+import type { Form } from './forms.js';
+import { GLOBAL_FLAGS, GLOBAL_OPTIONS, HELP, VERSION } from './global-options.js';
+import { Input, type Option, type Verb } from './verb.js';
+
+/** What podwirectl was told. */
+export type Command =
+  | { readonly kind: 'help'; /** The words that the help is asked of. */ readonly words: readonly string[] }
+  | { readonly kind: 'version' }
+  | { readonly kind: 'wrong'; readonly reason: string; readonly words: readonly string[] }
+  | { readonly kind: 'run'; readonly verb: Verb; readonly input: Input; readonly globals: Input };
+
+const SHORT: Readonly<Record<string, string>> = { '-o': '--output', '-h': '--help' };
+
+/** What a noun alone means. */
+const USUAL_SECOND = 'list';
+
+/** What was typed, sorted. */
+interface Sorted {
+  readonly words: string[];
+  verb: Verb | undefined;
+  readonly positionals: string[];
+  readonly options: Map<string, string[]>;
+  readonly globals: Map<string, string[]>;
+}
+
+/**
+ * Reads a command line: words that name a verb, then its arguments; options of podwirectl itself anywhere.
+ * @param args - what stands behind the program's name
+ */
+export function parseCommandLine(args: readonly string[], verbs: readonly Verb[]): Command {
+  const sorted: Sorted = { words: [], verb: undefined, positionals: [], options: new Map(), globals: new Map() };
+  const fault = sort([...args], sorted, verbs);
+  const { words, globals, options, positionals } = sorted;
+  if (globals.has(HELP.name)) return { kind: 'help', words };
+  if (fault !== undefined) return { kind: 'wrong', reason: fault, words };
+  if (globals.has(VERSION.name)) return { kind: 'version' };
+  if (words.length === 0) return { kind: 'wrong', reason: 'there is no command', words };
+  const verb = sorted.verb ?? usualVerb(words, verbs);
+  if (!verb) return { kind: 'wrong', reason: `"${words.join(' ')}" is no whole command`, words };
+  const missing = positionalFault(verb, positionals);
+  if (missing !== undefined) return { kind: 'wrong', reason: missing, words: verb.name.split(' ') };
+  return { kind: 'run', verb, input: new Input(verb, options, positionals), globals: new Input(verb, globals, []) };
+}
+
+/** @returns what is wrong; the help that is asked for behind it is still found */
+function sort(args: string[], sorted: Sorted, verbs: readonly Verb[]): string | undefined {
+  let fault: string | undefined;
+  let onlyPositionals = false;
+  for (let arg = args.shift(); arg !== undefined; arg = args.shift()) {
+    if (arg === '--' && !onlyPositionals) onlyPositionals = true;
+    else if (arg.startsWith('-') && arg !== '-' && !onlyPositionals) fault ??= takeOption(arg, args, { sorted, verbs });
+    else fault ??= takeWord(arg, sorted, verbs);
+  }
+  return fault;
+}
+
+function takeWord(word: string, sorted: Sorted, verbs: readonly Verb[]): string | undefined {
+  if (sorted.verb) {
+    sorted.positionals.push(word);
+    return undefined;
+  }
+  sorted.words.push(word);
+  const name = sorted.words.join(' ');
+  sorted.verb = verbs.find((verb) => verb.name === name);
+  const goesOn = verbs.filter((verb) => verb.name.startsWith(`${name} `));
+  if (sorted.verb || goesOn.length > 0) return undefined;
+  sorted.words.pop();
+  const [noun] = sorted.words;
+  if (noun === undefined) return `there is no command "${word}"`;
+  const seconds = verbs
+    .filter((verb) => verb.name.startsWith(`${noun} `))
+    .map((verb) => verb.name.slice(noun.length + 1));
+  return `"${noun}" has no command "${word}"; it has ${seconds.join(', ')}`;
+}
+
+interface Reading {
+  readonly sorted: Sorted;
+  readonly verbs: readonly Verb[];
+}
+
+function takeOption(arg: string, rest: string[], { sorted, verbs }: Reading): string | undefined {
+  const [typed = '', ...values] = arg.split('=');
+  const name = SHORT[typed] ?? typed;
+  const inline = values.length > 0 ? values.join('=') : undefined;
+  if (GLOBAL_FLAGS.some((flag) => flag.name === name)) return takeFlag(name, inline, sorted.globals);
+  const global = GLOBAL_OPTIONS.find((option) => option.name === name);
+  if (global) return takeValue(global, inline ?? rest.shift(), sorted.globals);
+  const verb = (sorted.verb ??= usualVerb(sorted.words, verbs));
+  if (!verb) return `there is no option "${name}" before a command`;
+  if (verb.flags?.some((flag) => flag.name === name)) return takeFlag(name, inline, sorted.options);
+  const option = verb.options?.find((each) => each.name === name);
+  return option ? takeValue(option, inline ?? rest.shift(), sorted.options) : `"${verb.name}" has no option "${name}"`;
+}
+
+function takeFlag(name: string, value: string | undefined, into: Map<string, string[]>): string | undefined {
+  if (value !== undefined) return `${name} takes no value`;
+  into.set(name, []);
+  return undefined;
+}
+
+function takeValue(
+  { name, form, repeated }: Option<unknown>,
+  value: string | undefined,
+  into: Map<string, string[]>,
+): string | undefined {
+  if (value === undefined) return `${name} needs a value: ${name} ${form.placeholder}`;
+  const before = into.get(name) ?? [];
+  if (before.length > 0 && !repeated) return `${name} is given twice`;
+  into.set(name, [...before, value]);
+  return faultOf(name, form, value);
+}
+
+function faultOf(what: string, form: Form<unknown>, given: string): string | undefined {
+  const read = form.read(given);
+  return read.ok ? undefined : `${what} "${given}" ${read.fault}`;
+}
+
+function usualVerb(words: readonly string[], verbs: readonly Verb[]): Verb | undefined {
+  return words.length === 1 ? verbs.find((verb) => verb.name === `${words[0] ?? ''} ${USUAL_SECOND}`) : undefined;
+}
+
+function positionalFault({ name, positionals = [] }: Verb, given: readonly string[]): string | undefined {
+  const endless = positionals.at(-1)?.presence === 'repeated';
+  const [surplus] = endless ? [] : given.slice(positionals.length);
+  if (surplus !== undefined) return `"${name}" does not take "${surplus}"`;
+  for (const [place, { form, presence, about }] of positionals.entries()) {
+    const here = presence === 'repeated' ? given.slice(place) : given.slice(place, place + 1);
+    if (here.length === 0 && presence !== 'optional') return `"${name}" needs ${form.placeholder}: ${about}`;
+    const fault = here.map((each) => faultOf(form.placeholder, form, each)).find((each) => each !== undefined);
+    if (fault !== undefined) return fault;
+  }
+  return undefined;
+}

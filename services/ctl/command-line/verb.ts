@@ -1,0 +1,93 @@
+import type { Context } from '../context.js';
+import type { Report } from '../output/report.js';
+import type { Form } from './forms.js';
+
+/** An option with a value. */
+export interface Option<Value> {
+  /** With its dashes: `--pool`. */
+  readonly name: string;
+  readonly form: Form<Value>;
+  /** Effect, default, and when it has no effect, for the help. */
+  readonly about: string;
+  /** Whether it may be given several times. */
+  readonly repeated?: boolean;
+}
+
+/** An option without a value. */
+export interface Flag {
+  readonly name: string;
+  readonly about: string;
+}
+
+/** What is told by its place. */
+export interface Positional<Value> {
+  readonly form: Form<Value>;
+  readonly about: string;
+  /** Repeated ones come last, and are at least one. */
+  readonly presence: 'required' | 'optional' | 'repeated';
+}
+
+/** What podwirectl can be told to do. The parser and the help both read this, so that neither knows what the other does not. */
+export interface Verb {
+  /** One or two words: `pools list`. */
+  readonly name: string;
+  /** One line. */
+  readonly about: string;
+  readonly positionals?: readonly Positional<unknown>[];
+  readonly options?: readonly Option<unknown>[];
+  readonly flags?: readonly Flag[];
+  /** What the help says besides, in lines of at most 120 characters. */
+  readonly details?: string;
+  /** What is typed behind the program's name. */
+  readonly examples?: readonly string[];
+  /** @throws Failure */
+  readonly run: (input: Input, context: Context) => Promise<Report>;
+}
+
+/** What was typed for a verb, in its form already. */
+export class Input {
+  readonly #verb: Verb;
+  readonly #options: ReadonlyMap<string, readonly string[]>;
+  readonly #positionals: readonly string[];
+
+  /** @param options - texts by the option's name; none for a flag */
+  constructor(verb: Verb, options: ReadonlyMap<string, readonly string[]>, positionals: readonly string[]) {
+    this.#verb = verb;
+    this.#options = options;
+    this.#positionals = positionals;
+  }
+
+  has(flag: Flag): boolean {
+    return this.#options.has(flag.name);
+  }
+
+  /** @returns undefined where the option was not given */
+  get<Value>(option: Option<Value>): Value | undefined {
+    return this.all(option)[0];
+  }
+
+  all<Value>(option: Option<Value>): Value[] {
+    return (this.#options.get(option.name) ?? []).map((given) => valueOf(option.form, given));
+  }
+
+  /** What stands in the place; of one that is repeated the first. */
+  at<Value>(positional: Positional<Value>): Value {
+    const [value] = this.rest(positional);
+    if (value === undefined) throw new Error(`"${this.#verb.name}" was let through without its ${positional.about}`);
+    return value;
+  }
+
+  /** What stands in the place and, where it is repeated, behind it. */
+  rest<Value>(positional: Positional<Value>): Value[] {
+    const place = this.#verb.positionals?.indexOf(positional) ?? -1;
+    if (place < 0) throw new Error(`"${this.#verb.name}" does not list one of its arguments`);
+    const end = positional.presence === 'repeated' ? undefined : place + 1;
+    return this.#positionals.slice(place, end).map((given) => valueOf(positional.form, given));
+  }
+}
+
+function valueOf<Value>(form: Form<Value>, given: string): Value {
+  const read = form.read(given);
+  if (!read.ok) throw new Error(`a ${form.placeholder} was let through that ${read.fault}`);
+  return read.value;
+}

@@ -1,0 +1,147 @@
+import {
+  AuditServiceService,
+  FindingKind,
+  RemedyType,
+  RepairOutcome,
+  Severity,
+  type AuditResponse,
+  type AuditSummary,
+  type Finding,
+  type RepairResponse,
+} from '@podwire/proto/podwire/ipam/v1/maintenance';
+
+import { allPages } from '../clients/pages.js';
+import { DURATION_MS, oneOf, wholeNumber } from '../command-line/forms.js';
+import type { Flag, Input, Option, Verb } from '../command-line/verb.js';
+import type { Context } from '../context.js';
+import { DONE, FOUND_WRONG } from '../exit-codes.js';
+import { sentence, type Report, type Section, type Table } from '../output/report.js';
+import { wordOf } from '../output/words.js';
+import { unconfirmed, YES } from './confirm.js';
+
+const kindWord = (kind: FindingKind): string => wordOf(FindingKind[kind], 'FINDING_KIND_');
+
+const KINDS = Object.values(FindingKind).filter(
+  (kind): kind is FindingKind =>
+    typeof kind === 'number' && kind !== FindingKind.UNRECOGNIZED && kind !== FindingKind.FINDING_KIND_UNSPECIFIED,
+);
+
+const KIND: Option<FindingKind> = {
+  name: '--kind',
+  form: { ...oneOf(Object.fromEntries(KINDS.map((kind) => [kindWord(kind), kind]))), placeholder: 'KIND' },
+  about: 'only findings of this kind, as the table names it (all)',
+  repeated: true,
+};
+const GRACE: Option<number> = {
+  name: '--grace',
+  form: DURATION_MS,
+  about: 'how long ago an unused address has to have been given, 1m to 30d (15m). No effect without --release-unused',
+};
+const LIMIT: Option<number> = {
+  name: '--limit',
+  form: wholeNumber('NUMBER', { min: 1, max: 10_000 }),
+  about: 'most findings to repair (1000). No effect without --repair',
+};
+const INFORMATION: Flag = { name: '--information', about: 'also what is not wrong, and worth knowing' };
+const REPAIR: Flag = { name: '--repair', about: 'repair what can be repaired without anybody losing an address' };
+const DRY_RUN: Flag = { name: '--dry-run', about: 'with --repair: only say what would be done' };
+const RELEASE_UNUSED: Flag = {
+  name: '--release-unused',
+  about:
+    'with --repair: also give back addresses that nothing is known to use. Right only where every container has an endpoint in IPAM',
+};
+
+export const audit: Verb = {
+  name: 'audit',
+  about: 'what is wrong in the datastore, and with --repair, puts it right',
+  details: 'It may be run at any time; nothing needs to be locked. Exit code 4: something is wrong, and left so.',
+  options: [KIND, GRACE, LIMIT],
+  flags: [INFORMATION, REPAIR, DRY_RUN, RELEASE_UNUSED, YES],
+  examples: ['audit', 'audit --repair --dry-run', 'audit --repair --kind handle-counts-wrong'],
+  run: (input, context) => (input.has(REPAIR) ? repair(input, context) : look(input, context)),
+};
+
+async function look(input: Input, { ipam, json }: Context): Promise<Report> {
+  const filter = { kinds: input.all(KIND), includeInformation: input.has(INFORMATION), topNodes: 0 };
+  const pages = await allPages((page) => ipam.call(AuditServiceService.audit, { ...page, ...filter }));
+  const findings = pages.flatMap((page) => page.findings);
+  const answer: AuditResponse = { findings, nextPageToken: '', summary: pages.at(-1)?.summary };
+  const wrong = findings.filter(isWrong);
+  const repairable = wrong.filter(({ remedy }) => remedy !== RemedyType.REMEDY_TYPE_NONE);
+  return {
+    sections: [findingTable(findings), ...(answer.summary ? [summaryOf(answer.summary)] : [])],
+    hints: repairable.length > 0 ? [`${repairable.length} can be repaired: podwirectl audit --repair --dry-run`] : [],
+    data: () => json.of(AuditServiceService.audit, answer),
+    exitCode: wrong.length > 0 ? FOUND_WRONG : DONE,
+  };
+}
+
+const isWrong = ({ severity }: Finding): boolean => severity > Severity.SEVERITY_INFORMATION;
+
+const objectsOf = ({ objects }: Finding): string => objects.map(({ type, name }) => `${type} ${name}`).join(', ');
+
+function findingTable(findings: readonly Finding[]): Table {
+  const remedies = { [RemedyType.REMEDY_TYPE_NONE]: 'none', [RemedyType.REMEDY_TYPE_SAFE]: '--repair' };
+  const withRelease = '--repair --release-unused';
+  return {
+    kind: 'table',
+    columns: ['SEVERITY', 'KIND', 'OBJECT', 'REMEDY', 'WHAT'],
+    rows: findings.map((finding) => {
+      const { severity, kind, remedy, explanation } = finding;
+      const remedyText =
+        remedy === RemedyType.REMEDY_TYPE_NONE || remedy === RemedyType.REMEDY_TYPE_SAFE
+          ? remedies[remedy]
+          : withRelease;
+      const severityWord = wordOf(Severity[severity], 'SEVERITY_');
+      return [severityWord, kindWord(kind), objectsOf(finding), remedyText, explanation];
+    }),
+    none: 'Nothing is wrong.',
+  };
+}
+
+function summaryOf({ findings, blocks, addressesInUse, addressesCooling }: AuditSummary): Section {
+  const counts = findings.map(({ kind, count }) => `${count} × ${kindWord(kind)}`);
+  const found = counts.length > 0 ? `; found in all, information too: ${counts.join(', ')}` : '';
+  return sentence(`Seen: ${blocks} blocks, ${addressesInUse} addresses in use, ${addressesCooling} cooling${found}.`);
+}
+
+async function repair(input: Input, { ipam, json }: Context): Promise<Report> {
+  const releaseUnused = input.has(RELEASE_UNUSED);
+  const isConfirmed = !releaseUnused || input.has(YES);
+  const isDryRun = input.has(DRY_RUN) || !isConfirmed;
+  const graceMs = input.get(GRACE);
+  const answer = await ipam.call(AuditServiceService.repair, {
+    dryRun: isDryRun,
+    kinds: input.all(KIND),
+    releaseUnused,
+    graceSeconds: graceMs === undefined ? undefined : Math.round(graceMs / 1000),
+    limit: input.get(LIMIT) ?? 0,
+  });
+  const report = {
+    sections: [resultTable(answer)],
+    hints: answer.more ? ['there is more than the limit: repeat it, or raise --limit'] : [],
+    data: () => json.of(AuditServiceService.repair, answer),
+  };
+  if (!isConfirmed && !input.has(DRY_RUN)) return unconfirmed(report, 'audit --repair --release-unused --yes');
+  return { ...report, exitCode: answer.more || answer.results.some(isLeft) ? FOUND_WRONG : DONE };
+}
+
+/** Whether something is wrong still, by this result. */
+function isLeft({ finding, outcome }: RepairResponse['results'][number]): boolean {
+  const isSettled = outcome === RepairOutcome.REPAIR_OUTCOME_REPAIRED || outcome === RepairOutcome.REPAIR_OUTCOME_GONE;
+  return !isSettled && finding !== undefined && isWrong(finding);
+}
+
+function resultTable({ results }: RepairResponse): Table {
+  return {
+    kind: 'table',
+    columns: ['OUTCOME', 'KIND', 'OBJECT', 'WHAT'],
+    rows: results.map(({ finding, outcome, explanation }) => [
+      wordOf(RepairOutcome[outcome], 'REPAIR_OUTCOME_'),
+      finding ? kindWord(finding.kind) : '',
+      finding ? objectsOf(finding) : '',
+      explanation,
+    ]),
+    none: 'There is nothing to repair.',
+  };
+}

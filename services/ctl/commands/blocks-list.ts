@@ -1,0 +1,81 @@
+import { AffinityState, BlockServiceService, type Block } from '@podwire/proto/podwire/ipam/v1/block';
+
+import { allPages } from '../clients/pages.js';
+import { text } from '../command-line/forms.js';
+import type { Flag, Option, Verb } from '../command-line/verb.js';
+import type { Service } from '../context.js';
+import type { Table } from '../output/report.js';
+import { age, percent, podOf, wordOf } from '../output/words.js';
+
+export const POOL: Option<string> = { name: '--pool', form: text('NAME'), about: 'only those of this pool (all)' };
+export const NODE: Option<string> = { name: '--node', form: text('NAME'), about: 'only those of this node (all)' };
+
+const ADDRESSES: Flag = { name: '--addresses', about: 'each address in use, and whose it is, instead of each block' };
+
+export const blocksList: Verb = {
+  name: 'blocks list',
+  about: 'the blocks that pools are cut into, whose they are, and how full',
+  options: [POOL, NODE],
+  flags: [ADDRESSES],
+  examples: ['blocks list --node node-1', 'blocks list --pool default-ipv4-ippool --addresses'],
+  run: async (input, { ipam, json, clock }) => {
+    const filter = { poolName: input.get(POOL) ?? '', nodeName: input.get(NODE) ?? '' };
+    const blocks = await listBlocks(ipam, filter);
+    return {
+      sections: [input.has(ADDRESSES) ? addressTable(blocks) : blockTable(blocks, clock.nowMs())],
+      data: () => json.of(BlockServiceService.listBlocks, { blocks, nextPageToken: '' }),
+    };
+  },
+};
+
+export async function listBlocks(
+  ipam: Service,
+  filter: { readonly poolName: string; readonly nodeName: string },
+): Promise<Block[]> {
+  const pages = await allPages((page) => ipam.call(BlockServiceService.listBlocks, { ...page, ...filter }));
+  return pages.flatMap(({ blocks }) => blocks);
+}
+
+/** How many of a block's addresses are used on other nodes than its own. */
+export function borrowedOf({ nodeName, allocations }: Block): number {
+  return allocations.filter(({ attributes }) => attributes.node !== undefined && attributes.node !== nodeName).length;
+}
+
+export function blockTable(blocks: readonly Block[], nowMs: number): Table {
+  return {
+    kind: 'table',
+    columns: [
+      'CIDR',
+      'POOL',
+      'NODE',
+      'AFFINITY',
+      { right: 'SIZE' },
+      { right: 'IN USE' },
+      { right: 'USED' },
+      { right: 'BORROWED' },
+      'CLAIMED',
+    ],
+    rows: blocks.map((block) => {
+      const { cidr, poolName, nodeName, capacity, allocations, affinityState, claimTime } = block;
+      const used = percent(allocations.length, capacity);
+      const affinity = wordOf(AffinityState[affinityState], 'AFFINITY_STATE_');
+      const numbers = [String(capacity), String(allocations.length), used, String(borrowedOf(block))];
+      return [cidr, poolName, nodeName, affinity, ...numbers, age(claimTime, nowMs)];
+    }),
+    none: 'There is no such block.',
+  };
+}
+
+function addressTable(blocks: readonly Block[]): Table {
+  return {
+    kind: 'table',
+    columns: ['ADDRESS', 'POD', 'NODE', 'INTERFACE', 'SINCE', { right: 'SEQUENCE' }, 'HANDLE'],
+    rows: blocks.flatMap(({ allocations }) =>
+      allocations.map(({ address, attributes, handleId, sequenceNumber }) => {
+        const { node = '', interface: interfaceName = '', timestamp = '' } = attributes;
+        return [address, podOf(attributes), node, interfaceName, timestamp, String(sequenceNumber), handleId];
+      }),
+    ),
+    none: 'No such address is in use.',
+  };
+}

@@ -1,0 +1,64 @@
+import type { UpdateConfigRequest } from '@podwire/proto/podwire/ipam/v1/config';
+import { ConfigServiceService } from '@podwire/proto/podwire/ipam/v1/config';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import { DURATION_MS, wholeNumber, YES_OR_NO, type Form } from '../command-line/forms.js';
+import type { Option, Verb } from '../command-line/verb.js';
+import { configFields } from './config-get.js';
+import { RESOURCE_VERSION } from './pool-options.js';
+
+const STRICT: Option<boolean> = {
+  name: '--strict-affinity',
+  form: YES_OR_NO,
+  about: 'whether nodes take addresses from their own blocks alone',
+};
+const AUTO: Option<boolean> = {
+  name: '--auto-allocate-blocks',
+  form: YES_OR_NO,
+  about: 'whether nodes claim blocks when they need them; false requires strict affinity',
+};
+const MAX_BLOCKS: Option<number> = {
+  name: '--max-blocks-per-node',
+  form: wholeNumber('NUMBER', { min: 0, max: 1_000_000 }),
+  about: 'how many blocks a node may have of a family, 0 for any number; above 0 requires strict affinity',
+};
+
+/** Also none at all, which no other time span of a command line may be. */
+const COOLDOWN_FORM: Form<number> = {
+  placeholder: DURATION_MS.placeholder,
+  read: (given) => (/^0s?$/.test(given) ? { ok: true, value: 0 } : DURATION_MS.read(given)),
+};
+
+const COOLDOWN: Option<number> = {
+  name: '--cooldown',
+  form: COOLDOWN_FORM,
+  about: 'how long a released address is kept from reuse, 0s to 20m',
+};
+
+const SECOND_MS = 1000;
+
+export const configSet: Verb = {
+  name: 'config set',
+  about: 'change what applies to all allocations; what is not named stays',
+  details: 'It holds from the next allocation on; blocks and addresses that nodes have stay theirs.',
+  options: [STRICT, AUTO, MAX_BLOCKS, COOLDOWN, RESOURCE_VERSION],
+  examples: ['config set --strict-affinity true --max-blocks-per-node 4', 'config set --cooldown 30s'],
+  run: async (input, { ipam, json }) => {
+    const cooldownMs = input.get(COOLDOWN);
+    const wanted = {
+      strictAffinity: input.get(STRICT),
+      autoAllocateBlocks: input.get(AUTO),
+      maxBlocksPerNode: input.get(MAX_BLOCKS),
+      cooldownSeconds: cooldownMs === undefined ? undefined : Math.ceil(cooldownMs / SECOND_MS),
+    };
+    if (Object.values(wanted).every((value) => value === undefined))
+      throw new Failure('INVALID_REQUEST', 'nothing to change is named; see "config set --help"');
+    const resourceVersion = input.get(RESOURCE_VERSION) ?? '';
+    const request: UpdateConfigRequest = { ...wanted, resourceVersion };
+    const answer = await ipam.call(ConfigServiceService.updateConfig, request);
+    return {
+      sections: answer.config ? [configFields(answer.config)] : [],
+      data: () => json.of(ConfigServiceService.updateConfig, answer),
+    };
+  },
+};

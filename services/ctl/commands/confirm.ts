@@ -1,0 +1,11 @@
+import type { Flag } from '../command-line/verb.js';
+import { NOT_UNDERSTOOD } from '../exit-codes.js';
+import type { Report } from '../output/report.js';
+
+export const YES: Flag = { name: '--yes', about: 'do it; without this, only what would be done is told' };
+
+/** What is told of something that cannot be taken back, and was not confirmed. */
+export function unconfirmed(preview: Omit<Report, 'exitCode'>, again: string): Report {
+  const hints = [...(preview.hints ?? []), `nothing was changed; to do it: podwirectl ${again}`];
+  return { ...preview, hints, exitCode: NOT_UNDERSTOOD };
+}

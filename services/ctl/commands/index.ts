@@ -1,0 +1,69 @@
+import type { Verb } from '../command-line/verb.js';
+import { audit } from './audit.js';
+import { blocksList } from './blocks-list.js';
+import { configGet } from './config-get.js';
+import { configSet } from './config-set.js';
+import { explain } from './explain.js';
+import { gc } from './gc.js';
+import { journalList } from './journal-list.js';
+import { journalRetry } from './journal-retry.js';
+import { journalShow } from './journal-show.js';
+import { nodeStatus } from './node-status.js';
+import { nodesDelete } from './nodes-delete.js';
+import { nodesList } from './nodes-list.js';
+import { nodesShow } from './nodes-show.js';
+import { podsCheck } from './pods-check.js';
+import { podsList } from './pods-list.js';
+import { podsRepair } from './pods-repair.js';
+import { poolsCreate } from './pools-create.js';
+import { poolsDelete } from './pools-delete.js';
+import { poolsDrain } from './pools-drain.js';
+import { poolsList } from './pools-list.js';
+import { poolsShow } from './pools-show.js';
+import { poolsSplit } from './pools-split.js';
+import { poolsUpdate } from './pools-update.js';
+import { releaseAddress } from './release-address.js';
+import { releaseAttachment } from './release-attachment.js';
+import { releaseHandle } from './release-handle.js';
+import { reservationsCreate } from './reservations-create.js';
+import { reservationsDelete } from './reservations-delete.js';
+import { reservationsList } from './reservations-list.js';
+import { reservationsUpdate } from './reservations-update.js';
+import { utilisation } from './utilisation.js';
+import { who } from './who.js';
+
+/** All that podwirectl can be told to do, in the order in which the help has it. */
+export const VERBS: readonly Verb[] = [
+  poolsList,
+  poolsShow,
+  poolsCreate,
+  poolsUpdate,
+  poolsDrain,
+  poolsDelete,
+  poolsSplit,
+  blocksList,
+  utilisation,
+  nodesList,
+  nodesShow,
+  nodesDelete,
+  who,
+  explain,
+  audit,
+  releaseAddress,
+  releaseAttachment,
+  releaseHandle,
+  configGet,
+  configSet,
+  reservationsList,
+  reservationsCreate,
+  reservationsUpdate,
+  reservationsDelete,
+  nodeStatus,
+  podsList,
+  podsCheck,
+  podsRepair,
+  gc,
+  journalList,
+  journalShow,
+  journalRetry,
+];

@@ -1,0 +1,38 @@
+import type { Journal } from '../clients/plugin-socket.js';
+import type { Verb } from '../command-line/verb.js';
+import { DONE, FOUND_WRONG } from '../exit-codes.js';
+import { sentence, type Report } from '../output/report.js';
+import { age } from '../output/words.js';
+
+export const journalList: Verb = {
+  name: 'journal list',
+  about: 'what DELs on this node could not do, and is done as soon as it can be',
+  details: 'Exit code 4: it cannot be kept, and a restart could lose some of it.',
+  run: async (_, { plugin, clock }) => journalReport(await plugin.journal(), clock.nowMs()),
+};
+
+/** The journal, oldest first. */
+export function journalReport(journal: Journal, nowMs: number): Report {
+  const { entries, fault } = journal;
+  return {
+    sections: [
+      {
+        kind: 'table',
+        columns: [{ right: 'ORDER' }, 'AGE', 'TO DO', 'ADDRESSES', 'WHY', 'ATTACHMENT'],
+        rows: entries.map(({ order, since, todo, held, lastFault, reason, attachment }) => [
+          String(order),
+          age(new Date(since), nowMs),
+          todo,
+          held?.map(({ address }) => address).join(', ') ?? 'all it holds',
+          lastFault ?? reason,
+          attachment,
+        ]),
+        none: 'Nothing waits.',
+      },
+      ...(fault === null ? [] : [sentence(`Not safe: ${fault}`)]),
+    ],
+    hints: entries.length > 0 ? ['it is tried again by itself; at once: podwirectl journal retry'] : [],
+    data: () => ({ entries, fault }),
+    exitCode: fault === null ? DONE : FOUND_WRONG,
+  };
+}

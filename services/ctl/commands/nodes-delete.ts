@@ -1,0 +1,40 @@
+import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
+
+import type { Verb } from '../command-line/verb.js';
+import { sentence } from '../output/report.js';
+import { unconfirmed, YES } from './confirm.js';
+import { NODE_NAME, nodeFields } from './nodes-show.js';
+import { RESOURCE_VERSION } from './pool-options.js';
+
+export const nodesDelete: Verb = {
+  name: 'nodes delete',
+  about: 'give back all that a node holds, and forget it; its containers must have ended before',
+  positionals: [NODE_NAME],
+  options: [RESOURCE_VERSION],
+  flags: [YES],
+  run: async (input, { ipam, json, clock }) => {
+    const name = input.at(NODE_NAME);
+    if (!input.has(YES)) {
+      const found = await ipam.call(NodeServiceService.getNode, { name });
+      const sections = [
+        sentence(
+          'This node would give back all its addresses and blocks; pods that still run there would lose theirs:',
+        ),
+        ...(found.node ? [nodeFields(found.node, clock.nowMs())] : []),
+      ];
+      const data = () => json.of(NodeServiceService.getNode, found);
+      return unconfirmed({ sections, data }, `nodes delete ${name} --yes`);
+    }
+    const answer = await ipam.call(NodeServiceService.deleteNode, {
+      name,
+      resourceVersion: input.get(RESOURCE_VERSION) ?? '',
+    });
+    const { releasedAddresses, releasedBlocks } = answer;
+    return {
+      sections: [
+        sentence(`node ${name} is gone: ${releasedAddresses} addresses and ${releasedBlocks} blocks were given back`),
+      ],
+      data: () => json.of(NodeServiceService.deleteNode, answer),
+    };
+  },
+};

@@ -1,0 +1,52 @@
+import { NodeServiceService, TunnelKind, type Node } from '@podwire/proto/podwire/ipam/v1/node';
+
+import { text } from '../command-line/forms.js';
+import type { Positional, Verb } from '../command-line/verb.js';
+import type { Fields } from '../output/report.js';
+import { momentAndAge, percent, wordOf } from '../output/words.js';
+
+export const NODE_NAME: Positional<string> = { form: text('NAME'), about: 'name of the node', presence: 'required' };
+
+export const nodesShow: Verb = {
+  name: 'nodes show',
+  about: 'everything about one node, as IPAM knows it; "node status" is what the node itself says',
+  positionals: [NODE_NAME],
+  run: async (input, { ipam, json, clock }) => {
+    const answer = await ipam.call(NodeServiceService.getNode, { name: input.at(NODE_NAME) });
+    return {
+      sections: answer.node ? [nodeFields(answer.node, clock.nowMs())] : [],
+      data: () => json.of(NodeServiceService.getNode, answer),
+    };
+  },
+};
+
+/** `vxlan-ipv4 10.65.0.1`. */
+export function tunnelsOf({ tunnels }: Node): string {
+  const told = tunnels.map(({ kind, address }) => `${wordOf(TunnelKind[kind], 'TUNNEL_KIND_')} ${address}`.trim());
+  return told.join(', ');
+}
+
+export function nodeFields(node: Node, nowMs: number): Fields {
+  const { blocks = 0n, capacity = 0n, allocated = 0n } = node.utilization ?? {};
+  return {
+    kind: 'fields',
+    fields: [
+      ['Name', node.name],
+      ['IPv4', node.ipv4Address],
+      ['IPv6', node.ipv6Address],
+      ['Registered', momentAndAge(node.createTime, nowMs)],
+      ['Deleted since', momentAndAge(node.deleteTime, nowMs)],
+      ['Blocks', String(blocks)],
+      ['In use', `${allocated} of ${capacity} (${percent(allocated, capacity)}), cooling ones too`],
+      ['Tunnels', tunnelsOf(node)],
+      ['AS number', node.asNumber === undefined ? '' : String(node.asNumber)],
+      [
+        'Labels',
+        Object.entries(node.labels)
+          .map(([key, value]) => `${key}=${value}`)
+          .join(', '),
+      ],
+      ['Version', node.resourceVersion],
+    ],
+  };
+}

@@ -1,0 +1,38 @@
+import { PodServiceService, type AttachedPod } from '@podwire/proto/podwire/dataplane/v1/pod';
+
+import { allPages } from '../clients/pages.js';
+import type { Verb } from '../command-line/verb.js';
+import type { Service } from '../context.js';
+import { attachmentText } from './attachment-of.js';
+
+export const podsList: Verb = {
+  name: 'pods list',
+  about: 'the wires of pods that the kernel of this node holds',
+  details: 'Addresses are those that the node routes to the pod.',
+  run: async (_, { dataplane, json }) => {
+    const pods = await listPods(dataplane);
+    return {
+      sections: [
+        {
+          kind: 'table',
+          columns: ['HOST INTERFACE', 'STATE', 'ADDRESSES', { right: 'MTU' }, 'ATTACHMENT'],
+          rows: pods.map(({ attachment, hostInterface, addresses, up }) => [
+            hostInterface?.name ?? '',
+            up ? 'up' : 'down',
+            addresses.join(', '),
+            String(hostInterface?.mtuBytes ?? ''),
+            attachmentText(attachment),
+          ]),
+          none: 'No pod is wired on this node.',
+        },
+      ],
+      hints: pods.some(({ up }) => !up) ? ['a wire is down: podwirectl pods check'] : [],
+      data: () => json.of(PodServiceService.listPods, { pods, nextPageToken: '' }),
+    };
+  },
+};
+
+export async function listPods(dataplane: Service): Promise<AttachedPod[]> {
+  const pages = await allPages((page) => dataplane.call(PodServiceService.listPods, page));
+  return pages.flatMap(({ pods }) => pods);
+}

@@ -1,0 +1,21 @@
+import { PoolDeletionMode } from '@podwire/proto/podwire/ipam/v1/pool';
+
+import type { Verb } from '../command-line/verb.js';
+import { YES } from './confirm.js';
+import { DELETION_ARGUMENTS, deletePool } from './pool-deletion.js';
+import { POOL_NAME } from './pool-options.js';
+
+export const poolsDrain: Verb = {
+  name: 'pools drain',
+  about: 'delete a pool once its last address is released; it gives none any more from now on',
+  details:
+    'That cannot be taken back. To keep the pool, and have it give no address: pools update NAME --disabled true.',
+  ...DELETION_ARGUMENTS,
+  flags: [YES],
+  run: (input, context) =>
+    deletePool(input, context, {
+      mode: PoolDeletionMode.POOL_DELETION_MODE_DRAIN,
+      warning: 'This pool would give no address any more, and go with its last one; that cannot be taken back:',
+      again: `pools drain ${input.at(POOL_NAME)}`,
+    }),
+};

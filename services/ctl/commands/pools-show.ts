@@ -1,0 +1,47 @@
+import { AddressUse, AssignmentMode, PoolServiceService, type Pool } from '@podwire/proto/podwire/ipam/v1/pool';
+
+import type { Verb } from '../command-line/verb.js';
+import type { Fields } from '../output/report.js';
+import { count, moment, momentAndAge, percent, wordOf } from '../output/words.js';
+import { POOL_NAME } from './pool-options.js';
+import { encapsulationOf, stateOf } from './pools-list.js';
+
+export const poolsShow: Verb = {
+  name: 'pools show',
+  about: 'everything about one pool',
+  positionals: [POOL_NAME],
+  run: async (input, { ipam, json, clock }) => {
+    const answer = await ipam.call(PoolServiceService.getPool, { name: input.at(POOL_NAME) });
+    return {
+      sections: answer.pool ? [poolFields(answer.pool, clock.nowMs())] : [],
+      data: () => json.of(PoolServiceService.getPool, answer),
+    };
+  },
+};
+
+export function poolFields(pool: Pool, nowMs: number): Fields {
+  const { allocated = 0n, capacity = '0', free = '', blocks = 0n } = pool.utilization ?? {};
+  const uses = pool.allowedUses.map((use) => wordOf(AddressUse[use], 'ADDRESS_USE_'));
+  const state = stateOf(pool);
+  return {
+    kind: 'fields',
+    fields: [
+      ['Name', pool.name],
+      ['CIDR', pool.cidr],
+      ['Blocks of', `/${pool.blockSize}`],
+      ['State', pool.stateReason === '' ? state : `${state}: ${pool.stateReason}`],
+      ['Deleted since', momentAndAge(pool.deleteTime, nowMs)],
+      ['In use', `${allocated} of ${count(capacity)} (${percent(allocated, capacity)}), in ${blocks} blocks`],
+      ['Free', count(free)],
+      ['Encapsulation', encapsulationOf(pool)],
+      ['NAT outgoing', pool.natOutgoing ? 'yes' : 'no'],
+      ['BGP export', pool.disableBgpExport ? 'no' : 'yes'],
+      ['Nodes', pool.nodeSelector || 'all()'],
+      ['Namespaces', pool.namespaceSelector || 'all'],
+      ['For', uses.join(', ') || 'workload, tunnel'],
+      ['Assignment', wordOf(AssignmentMode[pool.assignmentMode], 'ASSIGNMENT_MODE_') || 'automatic'],
+      ['Made', moment(pool.createTime)],
+      ['Version', pool.resourceVersion],
+    ],
+  };
+}

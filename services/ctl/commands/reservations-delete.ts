@@ -1,0 +1,24 @@
+import { ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
+
+import type { Verb } from '../command-line/verb.js';
+import { sentence } from '../output/report.js';
+import { RESOURCE_VERSION } from './pool-options.js';
+import { RESERVATION_NAME } from './reservation-arguments.js';
+
+export const reservationsDelete: Verb = {
+  name: 'reservations delete',
+  about: 'end a reservation; its addresses may be given to anybody from then on',
+  positionals: [RESERVATION_NAME],
+  options: [RESOURCE_VERSION],
+  run: async (input, { ipam, json }) => {
+    const name = input.at(RESERVATION_NAME);
+    const answer = await ipam.call(ReservationServiceService.deleteReservation, {
+      name,
+      resourceVersion: input.get(RESOURCE_VERSION) ?? '',
+    });
+    return {
+      sections: [sentence(`reservation ${name} is gone`)],
+      data: () => json.of(ReservationServiceService.deleteReservation, answer),
+    };
+  },
+};

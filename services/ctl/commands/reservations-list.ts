@@ -1,0 +1,18 @@
+import { ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
+
+import { allPages } from '../clients/pages.js';
+import type { Verb } from '../command-line/verb.js';
+import { reservationTable } from './reservation-arguments.js';
+
+export const reservationsList: Verb = {
+  name: 'reservations list',
+  about: 'addresses that are given only to those who ask for them by themselves',
+  run: async (_, { ipam, json, clock }) => {
+    const pages = await allPages((page) => ipam.call(ReservationServiceService.listReservations, page));
+    const reservations = pages.flatMap((page) => page.reservations);
+    return {
+      sections: [reservationTable(reservations, clock.nowMs())],
+      data: () => json.of(ReservationServiceService.listReservations, { reservations, nextPageToken: '' }),
+    };
+  },
+};

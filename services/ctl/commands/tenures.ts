@@ -1,0 +1,44 @@
+import type { Tenure } from '@podwire/proto/podwire/ipam/v1/history';
+
+import type { Table } from '../output/report.js';
+import { lengthOfTime, moment, podOf } from '../output/words.js';
+
+/** What is known of a holder, held or past. */
+export interface Holding {
+  readonly handleId: string;
+  readonly attributes: Readonly<Record<string, string>>;
+  readonly sequenceNumber: bigint;
+}
+
+/** Attributes that have a line of their own. */
+const KNOWN = ['node', 'namespace', 'pod', 'network', 'interface', 'timestamp'];
+
+/** Who holds an address, line by line. */
+export function holderFields({ handleId, attributes, sequenceNumber }: Holding): (readonly [string, string])[] {
+  const { node = '', interface: interfaceName = '', network = '' } = attributes;
+  const others = Object.entries(attributes).filter(([key]) => !KNOWN.includes(key));
+  return [
+    ['Pod', podOf(attributes)],
+    ['Node', node],
+    ['Network', network],
+    ['Interface', interfaceName],
+    ['Handle', handleId],
+    ['Sequence', String(sequenceNumber)],
+    ['Also', others.map(([key, value]) => `${key}=${value}`).join(', ')],
+  ];
+}
+
+/** Who held an address when, newest first. */
+export function tenureTable(tenures: readonly Tenure[], nowMs: number): Table {
+  return {
+    kind: 'table',
+    columns: ['POD', 'NODE', 'FROM', 'UNTIL', 'FOR', { right: 'SEQUENCE' }, 'HANDLE'],
+    rows: tenures.map(({ attributes, allocateTime, releaseTime, sequenceNumber, handleId }) => {
+      const endMs = releaseTime?.getTime() ?? nowMs;
+      const held = allocateTime === undefined ? '' : lengthOfTime(endMs - allocateTime.getTime());
+      const times = [moment(allocateTime), moment(releaseTime), held];
+      return [podOf(attributes), attributes.node ?? '', ...times, String(sequenceNumber), handleId];
+    }),
+    none: 'Nobody.',
+  };
+}

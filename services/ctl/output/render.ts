@@ -1,0 +1,70 @@
+import type { JsonValue } from '@bufbuild/protobuf';
+import { stringify } from 'yaml';
+
+import type { OutputFormat } from '../command-line/global-options.js';
+import type { Column, Fields, Report, Section, Table } from './report.js';
+
+/** What goes where. */
+export interface Rendered {
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+const GAP = '  ';
+
+/** A report as text; hints are for people, and go with tables alone. */
+export function render(report: Report, format: OutputFormat): Rendered {
+  if (format !== 'table') return { stdout: renderData(report.data(), format), stderr: '' };
+  const hints = report.hints?.map((hint) => `hint: ${hint}\n`) ?? [];
+  return { stdout: report.sections.map(renderSection).join('\n'), stderr: hints.join('') };
+}
+
+function renderData(data: JsonValue, format: 'json' | 'yaml'): string {
+  return format === 'json' ? `${JSON.stringify(data, undefined, 2)}\n` : stringify(data);
+}
+
+function renderSection(section: Section): string {
+  switch (section.kind) {
+    case 'table':
+      return titled(section.title, renderTable(section));
+    case 'fields':
+      return titled(section.title, renderFields(section));
+    case 'sentence':
+      return `${printable(section.text)}\n`;
+  }
+}
+
+function titled(title: string | undefined, text: string): string {
+  return title === undefined ? text : `${title}:\n${text}`;
+}
+
+const headOf = (column: Column): string => (typeof column === 'string' ? column : column.right);
+
+function renderTable({ columns, rows, none }: Table): string {
+  if (rows.length === 0) return `${none}\n`;
+  const cells = [columns.map(headOf), ...rows.map((row) => row.map((cell) => printable(cell) || '-'))];
+  const widths = columns.map((_, place) => Math.max(...cells.map((row) => widthOf(row[place] ?? ''))));
+  const line = (row: readonly string[]): string =>
+    row
+      .map((cell, place) => {
+        const padding = ' '.repeat(Math.max(0, (widths[place] ?? 0) - widthOf(cell)));
+        return typeof columns[place] === 'string' ? cell + padding : padding + cell;
+      })
+      .join(GAP)
+      .trimEnd();
+  return `${cells.map(line).join('\n')}\n`;
+}
+
+function renderFields({ fields }: Fields): string {
+  const given = fields.filter(([, value]) => value !== '');
+  const width = Math.max(0, ...given.map(([name]) => name.length));
+  return given.map(([name, value]) => `${name.padEnd(width)}${GAP}${printable(value)}\n`).join('');
+}
+
+/** Columns of a terminal, as far as all characters are of one width. */
+const widthOf = (text: string): number => Array.from(text).length;
+
+/** What services pass on was written by anybody: control characters would move the terminal's cursor. */
+function printable(text: string): string {
+  return text.replaceAll(/\p{Cc}/gu, (character) => (character === '\n' ? ' ' : '\uFFFD'));
+}

@@ -1,0 +1,67 @@
+/** How values are written for people. */
+
+const SECOND_MS = 1000;
+const UNITS = [
+  { suffix: 'd', ms: 86_400 * SECOND_MS },
+  { suffix: 'h', ms: 3600 * SECOND_MS },
+  { suffix: 'm', ms: 60 * SECOND_MS },
+] as const;
+
+/** From twice a unit on it is told in that unit: 90 minutes are more telling than one hour. */
+const FACTOR = 2;
+
+/**
+ * A constant of the contract as a word: `POOL_STATE_NOT_ALLOCATABLE` is `not-allocatable`.
+ * @param name - undefined for one that this release does not know
+ */
+export function wordOf(name: string | undefined, prefix: string): string {
+  if (name === undefined) return 'unknown';
+  const word = name.startsWith(prefix) ? name.slice(prefix.length) : name;
+  return word === 'UNSPECIFIED' ? '' : word.toLowerCase().replaceAll('_', '-');
+}
+
+/** How long something lasted, rounded down: `45s`, `90m`, `3h`, `12d`. */
+export function lengthOfTime(durationMs: number): string {
+  const unit = UNITS.find(({ ms }) => durationMs >= FACTOR * ms);
+  return unit
+    ? `${Math.floor(durationMs / unit.ms)}${unit.suffix}`
+    : `${Math.max(0, Math.floor(durationMs / SECOND_MS))}s`;
+}
+
+/** How long ago a moment was; empty where there is none. */
+export function age(time: Date | undefined, nowMs: number): string {
+  return time === undefined ? '' : lengthOfTime(nowMs - time.getTime());
+}
+
+/** A moment in RFC 3339 with seconds; empty where there is none. */
+export function moment(time: Date | undefined): string {
+  return time === undefined ? '' : time.toISOString().replace(/\.\d+Z$/, 'Z');
+}
+
+/** A moment, and how long ago it was. */
+export function momentAndAge(time: Date | undefined, nowMs: number): string {
+  return time === undefined ? '' : `${moment(time)} (${age(time, nowMs)} ago)`;
+}
+
+/** Part of a whole in percent. Numbers of IPv6 addresses are larger than any that JavaScript counts with exactly. */
+export function percent(part: number | bigint, whole: number | bigint | string): string {
+  const total = Number(whole);
+  if (total === 0) return '-';
+  const value = (100 * Number(part)) / total;
+  return value > 0 && value < 0.1 ? '<0.1%' : `${value.toFixed(1)}%`;
+}
+
+/** A large number so that it can be read: `65536`, `1.2e+24`. */
+export function count(value: string | number | bigint): string {
+  const text = String(value);
+  return text.length <= 12 ? text : Number(text).toExponential(1);
+}
+
+/** The pod that attributes name: `default/web-0`; empty where they name none. */
+export function podOf(attributes: Readonly<Record<string, string>>): string {
+  const { namespace, pod } = attributes;
+  return pod === undefined ? '' : `${namespace ?? '?'}/${pod}`;
+}
+
+/** As much of a container's ID as tools for people show. */
+export const shortId = (id: string): string => (/^[0-9a-f]{64}$/.test(id) ? id.slice(0, 12) : id);

@@ -1,0 +1,89 @@
+import type { Writable } from 'node:stream';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import { readOwnPackage } from '@podwire/shared/runtime/own-package';
+
+import { GrpcService } from './clients/grpc-service.js';
+import { PluginSocket } from './clients/plugin-socket.js';
+import { DATAPLANE, IPAM, OUTPUT, PLUGIN, TIMEOUT, USUAL_TIMEOUT_MS } from './command-line/global-options.js';
+import { helpOf } from './command-line/help.js';
+import { parseCommandLine } from './command-line/parse.js';
+import type { Input, Verb } from './command-line/verb.js';
+import { VERBS } from './commands/index.js';
+import type { Context } from './context.js';
+import { DONE, exitCodeOf, NOT_UNDERSTOOD } from './exit-codes.js';
+import { ContractJson } from './output/contract-json.js';
+import { render } from './output/render.js';
+import { placesOf } from './places.js';
+
+/** What podwirectl takes from the process it runs in. */
+export interface Surroundings {
+  readonly process: {
+    readonly env: Readonly<Record<string, string | undefined>>;
+    readonly stdout: Writable;
+    readonly stderr: Writable;
+  };
+  readonly clock: Clock;
+}
+
+const NAME = 'podwirectl';
+
+/**
+ * Does what the arguments say: results on the standard output, everything else on the standard error.
+ * @param args - what stands behind the program's name
+ * @returns the exit code
+ */
+export async function run(args: readonly string[], around: Surroundings): Promise<number> {
+  const { stdout, stderr } = around.process;
+  const command = parseCommandLine(args, VERBS);
+  switch (command.kind) {
+    case 'help':
+      stdout.write(helpOf(command.words, VERBS));
+      return DONE;
+    case 'version':
+      stdout.write(`${NAME} ${(await readOwnPackage(import.meta.url, '@podwire/ctl')).version}\n`);
+      return DONE;
+    case 'wrong':
+      stderr.write(`${NAME}: ${command.reason}\ntry: ${[NAME, ...command.words, '--help'].join(' ')}\n`);
+      return NOT_UNDERSTOOD;
+    case 'run':
+      return runVerb(command.verb, command, around);
+  }
+}
+
+interface Inputs {
+  readonly input: Input;
+  readonly globals: Input;
+}
+
+async function runVerb(verb: Verb, { input, globals }: Inputs, { process, clock }: Surroundings): Promise<number> {
+  const services: GrpcService[] = [];
+  try {
+    const places = placesOf(globals, process.env);
+    const deadlineMs = clock.nowMs() + (globals.get(TIMEOUT) ?? USUAL_TIMEOUT_MS);
+    const grpc = (name: string, address: string, option: string): GrpcService => {
+      const service = new GrpcService({ name, address, option, clock, deadlineMs });
+      services.push(service);
+      return service;
+    };
+    const context: Context = {
+      ipam: grpc('podwire-ipam', places.ipam, IPAM.name),
+      dataplane: grpc('podwire-dataplane', places.dataplane, DATAPLANE.name),
+      plugin: new PluginSocket({ path: places.plugin, option: PLUGIN.name, clock, deadlineMs }),
+      clock,
+      json: new ContractJson(),
+    };
+    const report = await verb.run(input, context);
+    const text = render(report, globals.get(OUTPUT) ?? 'table');
+    process.stdout.write(text.stdout);
+    process.stderr.write(text.stderr);
+    return report.exitCode ?? DONE;
+  } catch (error) {
+    if (!(error instanceof Failure)) throw error;
+    process.stderr.write(`${NAME}: ${verb.name} failed: ${error.message} (${error.code})\n`);
+    return exitCodeOf(error.code);
+  } finally {
+    for (const service of services) service.close();
+  }
+}

@@ -1,0 +1,101 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+
+import { afterAll, beforeAll, expect, test } from 'vitest';
+
+import { callCni, makePod, removePod, type Pod } from '../support/pods.js';
+import { run } from '../support/programs.js';
+import { ROOT } from '../support/root.js';
+import { Stack } from '../support/stack.js';
+import { until } from '../support/until.js';
+
+const MAIN = join(ROOT, 'services/ctl/dist/main.js');
+
+const stack = new Stack({ env: { PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS: '300' } });
+const pod = makePod('ctl-web');
+
+beforeAll(() => stack.start());
+afterAll(async () => {
+  await stack.destroy();
+  removePod(pod);
+});
+
+interface Answer {
+  readonly exitCode: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** As an operator on the node types it, with the variables that the node's processes have. */
+async function podwirectl(...args: readonly string[]): Promise<Answer> {
+  const env = {
+    PATH: process.env.PATH,
+    PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${stack.sockets.ipam}`,
+    PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${stack.sockets.dataplane}`,
+    PODWIRE_PLUGIN_SOCKET: stack.sockets.plugin,
+  };
+  const child = spawn(process.execPath, [MAIN, '--timeout', '60s', ...args], {
+    env,
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  const texts = { stdout: '', stderr: '' };
+  child.stdout.setEncoding('utf8').on('data', (chunk: string) => (texts.stdout += chunk));
+  child.stderr.setEncoding('utf8').on('data', (chunk: string) => (texts.stderr += chunk));
+  await once(child, 'close');
+  return { exitCode: child.exitCode, ...texts };
+}
+
+const call = (command: string, target: Pod) => callCni({ command, pod: target, socket: stack.sockets.plugin });
+
+async function add(target: Pod): Promise<string> {
+  const answer = await call('ADD', target);
+  expect(answer, answer.stdout).toMatchObject({ exitCode: 0 });
+  return JSON.parse(answer.stdout).ips[0].address.split('/')[0];
+}
+
+test('finds a pod while it is there and in the history, and what the journal owes while IPAM is away', async () => {
+  const address = await add(pod);
+  const now = await podwirectl('who', address);
+  expect(now, now.stderr).toMatchObject({ exitCode: 0 });
+  expect(now.stdout).toMatch(/^Pod +default\/ctl-web$/m);
+  expect(now.stdout).toMatch(/^Node +node-1$/m);
+  expect(now.stdout).toMatch(/^Netns +inode \d+ of boot [0-9a-f-]{36}$/m);
+  expect(now.stdout).toContain(`k8s-pod-network/${pod.containerId}/eth0`);
+
+  expect(await podwirectl('pods', 'check', address)).toMatchObject({ exitCode: 0 });
+  run('ip', '-n', pod.name, 'route', 'delete', 'default');
+  const broken = await podwirectl('pods', 'check', address);
+  expect(broken).toMatchObject({ exitCode: 4, stdout: expect.stringContaining('default') });
+  expect(await podwirectl('pods', 'repair', pod.containerId.slice(0, 12))).toMatchObject({
+    exitCode: 0,
+    stdout: expect.stringContaining('default'),
+  });
+  expect(run('ip', '-n', pod.name, 'route')).toContain('default');
+
+  await stack.kill('ipam');
+  expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
+  const owed = await podwirectl('journal');
+  expect(owed, owed.stderr).toMatchObject({ exitCode: 0, stdout: expect.stringContaining(pod.containerId) });
+  expect(owed.stdout).toContain(address);
+  expect(await podwirectl('pools')).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('--ipam') });
+
+  await stack.start('ipam');
+  await until(
+    async () => (await podwirectl('journal', 'retry')).exitCode === 0,
+    () => stack.log('plugin'),
+  );
+  expect(await podwirectl('journal')).toMatchObject({ exitCode: 0, stdout: 'Nothing waits.\n' });
+  const past = await podwirectl('who', address);
+  expect(past).toMatchObject({ exitCode: 3 });
+  expect(past.stdout).toMatch(/^State +free$/m);
+  expect(past.stdout).toMatch(/^default\/ctl-web +node-1 /m);
+  expect(await podwirectl('audit')).toMatchObject({
+    exitCode: 0,
+    stdout: expect.stringContaining('Nothing is wrong.'),
+  });
+  const pools = await podwirectl('pools', 'list', '--output', 'json');
+  expect(JSON.parse(pools.stdout)).toMatchObject({
+    pools: [{ cidr: '10.65.0.0/16', utilization: { allocated: '0' } }],
+  });
+}, 240_000);
