@@ -169,6 +169,13 @@ export class Events {
     this.#log.info({ 'podwire.pool': name }, text);
   }
 
+  /** A pool that was to be deleted has gone with the last of its addresses. */
+  poolDrained({ name, prefix }: Pool): void {
+    this.#pools.add(1, { event: 'deleted' });
+    const text = `deleted pool "${name}" ${formatPrefix(prefix)} with the release of its last address`;
+    this.#log.info({ 'podwire.pool': name }, text);
+  }
+
   /** Work in the background failed; it is tried again. */
   upkeepFailed(task: string, error: unknown): void {
     this.#upkeepFailures.add(1, { task });

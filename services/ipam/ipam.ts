@@ -4,6 +4,7 @@ import { Affinities } from './operations/affinities.js';
 import { Audits } from './operations/audits.js';
 import { Blocks } from './operations/blocks.js';
 import { Configuration } from './operations/configuration.js';
+import { tellDrainedPools } from './operations/drained-pools.js';
 import { Endpoints } from './operations/endpoints.js';
 import { Handles } from './operations/handles.js';
 import { Nodes } from './operations/nodes.js';
@@ -32,17 +33,18 @@ export class Ipam {
   readonly audits: Audits;
 
   constructor(options: IpamOptions) {
-    this.addresses = new Addresses(options);
-    this.assignments = new Assignments(options);
-    this.handles = new Handles(options);
-    this.affinities = new Affinities(options);
-    this.history = new History(options);
-    this.endpoints = new Endpoints(options);
-    this.nodes = new Nodes(options);
+    const telling = { ...options, updates: tellDrainedPools(options) };
+    this.addresses = new Addresses(telling);
+    this.assignments = new Assignments(telling);
+    this.handles = new Handles(telling);
+    this.affinities = new Affinities(telling);
+    this.history = new History(telling);
+    this.endpoints = new Endpoints(telling);
+    this.nodes = new Nodes(telling);
     this.pools = new Pools(options);
-    this.reservations = new Reservations(options);
-    this.configuration = new Configuration(options);
-    this.blocks = new Blocks(options);
-    this.audits = new Audits(options);
+    this.reservations = new Reservations(telling);
+    this.configuration = new Configuration(telling);
+    this.blocks = new Blocks(telling);
+    this.audits = new Audits(telling);
   }
 }

@@ -1,0 +1,32 @@
+import type { Pool } from '../allocator/records.js';
+import type { Decision } from '../allocator/view.js';
+import type { IpamOptions } from './options.js';
+
+/**
+ * The update loop for all that is no work on pools: a pool that is being deleted goes with the release of its last address, whoever
+ * released it, and that is told once it is durable. What works on pools tells of it by itself.
+ */
+export function tellDrainedPools({ updates, events }: Pick<IpamOptions, 'updates' | 'events'>): IpamOptions['updates'] {
+  return {
+    read: (look, options) => updates.read(look, options),
+    peek: (look) => updates.peek(look),
+    update: async (lane, decide, options) => {
+      const { outcome, drained } = await updates.update(lane, (view) => withDrained(decide(view)), options);
+      for (const pool of drained) events.poolDrained(pool);
+      return outcome;
+    },
+  };
+}
+
+interface Drained<Outcome> {
+  readonly outcome: Outcome;
+  /** Pools that go with the decision. */
+  readonly drained: readonly Pool[];
+}
+
+function withDrained<Outcome>({ changes, outcome }: Decision<Outcome>): Decision<Drained<Outcome>> {
+  const drained = changes.flatMap((change) =>
+    change.type === 'delete' && change.record.kind === 'pool' ? [change.record.value] : [],
+  );
+  return { changes, outcome: { outcome, drained } };
+}
