@@ -1,4 +1,5 @@
-import { comparePrefixes, parsePrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import type { Address } from '@podwire/shared/net/address';
+import { comparePrefixes, formatPrefix, parsePrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
 import {
   equalRoutes,
@@ -67,6 +68,17 @@ export class KnownNode {
   get routed(): readonly Prefix[] {
     this.#widest ??= widest(this.#routed);
     return this.#widest;
+  }
+
+  /** CIDR of the narrowest route of others by which an address is reached through a router, the default one left out. */
+  routedBy(address: Address): string | undefined {
+    return [...this.#routed]
+      .flatMap((destination) => {
+        const found = parsePrefix(destination);
+        return found.ok && found.prefix.length > 0 && prefixContains(found.prefix, address) ? [found.prefix] : [];
+      })
+      .toSorted((a, b) => b.length - a.length)
+      .map(formatPrefix)[0];
   }
 
   addRouted(destination: string): void {

@@ -1,10 +1,12 @@
+import { parseAddress } from '@podwire/shared/net/address';
+
 import type { Attempts } from './reconcile-attempts.js';
 import { listed } from './conditions.js';
 import type { KnownNode } from './known-node.js';
 import { isOwnDevice } from './node-diff.js';
 import { equalRoutes, ownerOf } from './node-observed.js';
 import { formatNodeRoute } from './node-step.js';
-import type { Condition, WantedNode, WantedTunnel } from './wanted.js';
+import { VXLAN_DEVICE, type Condition, type WantedNode, type WantedTunnel } from './wanted.js';
 
 export interface ConditionsContext {
   readonly known: KnownNode;
@@ -20,6 +22,7 @@ export function kernelConditions(wanted: WantedNode, context: ConditionsContext)
     ...takenRoutes(wanted, known),
     ...takenDevices(wanted, known),
     ...waiting(wanted, context),
+    ...(attempts.refusals().length > 0 ? coveredGateways(wanted, known) : []),
     ...attempts.refusals().map(({ example, count, failure }): Condition => {
       const others = count > 1 ? ` (and ${count - 1} more)` : '';
       return { reason: 'KernelRefuses', message: `${example}${others}: ${failure.message}; it is tried again` };
@@ -41,6 +44,29 @@ function takenRoutes({ routes }: WantedNode, { takers, routes: found }: KnownNod
       'program from the pools’ addresses';
     return [{ reason: 'RouteTaken', message }];
   });
+}
+
+/**
+ * IPv6 takes no gateway on a tunnel while a route leads to it by another device (ip6_route_check_nh_onlink), as one of others to all
+ * pods does: it has to go before the first route into the tunnel can be made.
+ */
+function coveredGateways({ routes }: WantedNode, known: KnownNode): Condition[] {
+  const destinations = new Map<string, string[]>();
+  for (const route of routes.values()) {
+    const found = known.routes.get(route.destination);
+    if (route.device !== VXLAN_DEVICE[6] || route.gateway === undefined || (found && equalRoutes(found, route)))
+      continue;
+    const gateway = parseAddress(route.gateway);
+    const covering = gateway && known.routedBy(gateway);
+    if (covering === undefined) continue;
+    destinations.set(covering, [...(destinations.get(covering) ?? []), route.destination]);
+  }
+  return [...destinations].map(([covering, missing]) => ({
+    reason: 'TunnelGatewayCovered',
+    message:
+      `a route of another program to ${covering} leads to other nodes’ tunnel addresses, so that the kernel takes no route to ` +
+      `${listed(missing)} by ${VXLAN_DEVICE[6]}: delete it, or have it leave out the pools`,
+  }));
 }
 
 function takenDevices({ tunnels }: WantedNode, { devices }: KnownNode): Condition[] {

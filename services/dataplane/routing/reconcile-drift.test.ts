@@ -300,6 +300,21 @@ describe('trouble', () => {
     expect(scene.loop.lines()).toEqual([expect.stringMatching(/^ip route add .*ENOMEM/), 'KernelRefuses is over']);
   });
 
+  test('a route of others that leads to an IPv6 tunnel’s far ends is named, and the way is free once it is gone', async () => {
+    scene = new Scene();
+    scene.byHand('ip route add fd65::/48 via fd00::9 dev up0 proto 4');
+    const tunnel = { ...vxlan, name: 'vxlan6.podwire', local: 'fd00::1', mtuBytes: 1430, address: 'fd65:0:0:1::1/128' };
+    const into = unicast('fd65:0:0:2::/122', 'fd65:0:0:2::1', tunnel.name);
+    await scene.want({ ...WANTED, tunnels: [tunnel], routes: routesOf(into), peers: [] });
+    const message = expect.stringMatching(/fd65::\/48 .* fd65:0:0:2::\/122 by vxlan6\.podwire/);
+    expect(status().conditions).toContainEqual({ reason: 'TunnelGatewayCovered', message });
+    scene.byHand('ip route delete fd65::/48');
+    await scene.calm();
+    await scene.pass(100_000);
+    expect(await left()).toEqual([]);
+    expect(status()).toMatchObject({ state: 'as-wanted', conditions: [] });
+  });
+
   test('what is refused again and again is tried less and less often', async () => {
     scene = new Scene();
     for (let count = 0; count < 40; count++) scene.kernel.failNext('route-add', { errno: 'EPERM' });
