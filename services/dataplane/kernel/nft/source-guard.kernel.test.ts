@@ -6,6 +6,7 @@ import { ProgramNft } from './program/program-nft.js';
 import { SourceGuard } from './source-guard.js';
 
 const FAMILIES = [4, 6] as const;
+const BITS = { 4: 32, 6: 128 } as const;
 const NODE = { 4: '192.0.2.1', 6: '2001:db8::1' } as const;
 const OTHERS = { 4: '10.65.0.8', 6: 'fd00:65::8' } as const;
 const OWN = { 4: '10.65.0.7', 6: 'fd00:65::7' } as const;
@@ -15,41 +16,62 @@ const RANGE = { 4: '10.99.0.0/24', 6: 'fd00:99::/64' } as const;
 
 const inside = (namespace: string, ...command: readonly string[]) => run('ip', 'netns', 'exec', namespace, ...command);
 
+/** Many commands of `ip` as one process, in the node's namespace or a pod's. */
+const batch = (lines: readonly string[], pod?: string) =>
+  run('sh', '-c', `ip ${pod === undefined ? '' : `-n ${pod} `}-batch - <<'END'\n${lines.join('\n')}\nEND`);
+
 /** A pod as the dataplane wires it, with its address, others' addresses and one behind it; the node has no rp_filter. */
 function wire(pod: string, device: string, ending: string): void {
   addPod(pod);
-  run('ip', 'link', 'add', device, 'type', 'veth', 'peer', 'name', 'eth0', 'netns', pod);
-  run('ip', 'link', 'set', device, 'address', 'ee:ee:ee:ee:ee:ee', 'up');
-  inside(pod, 'ip', 'link', 'set', 'eth0', 'up');
-  // What the kernel derives from the MAC address; usable at once, as nobody else can have it.
-  run('ip', 'address', 'replace', 'fe80::ecee:eeff:feee:eeee/64', 'dev', device, 'nodad');
+  const own = { 4: OWN[4].replace(/7$/, ending), 6: OWN[6].replace(/7$/, ending) };
+  const gateway = { 4: '169.254.1.1', 6: 'fe80::ecee:eeff:feee:eeee' };
+  batch([
+    `link add ${device} type veth peer name eth0 netns ${pod}`,
+    `link set ${device} address ee:ee:ee:ee:ee:ee up`,
+    // What the kernel derives from the MAC address; usable at once, as nobody else can have it.
+    `address replace ${gateway[6]}/64 dev ${device} nodad`,
+    ...FAMILIES.map((family) => `route add ${own[family]}/${BITS[family]} dev ${device}`),
+  ]);
   run('sysctl', '-qw', `net.ipv4.conf.${device}.rp_filter=0`, `net.ipv4.conf.${device}.proxy_arp=1`);
-  for (const family of FAMILIES) {
-    const bits = family === 4 ? '32' : '128';
-    const nodad = family === 6 ? ['nodad'] : [];
-    const own = OWN[family].replace(/7$/, ending);
-    run('ip', 'route', 'add', `${own}/${bits}`, 'dev', device);
-    for (const address of [own, OWN[family], OTHERS[family], BEHIND[family]]) {
-      inside(pod, 'ip', 'address', 'replace', `${address}/${bits}`, 'dev', 'eth0', ...nodad);
-    }
-    const gateway = family === 4 ? '169.254.1.1' : 'fe80::ecee:eeff:feee:eeee';
-    if (family === 4) inside(pod, 'ip', 'route', 'add', `${gateway}/${bits}`, 'dev', 'eth0');
-    inside(pod, 'ip', `-${family}`, 'route', 'add', 'default', 'via', gateway, 'dev', 'eth0', 'src', own);
-    inside(pod, 'ip', 'neigh', 'replace', gateway, 'dev', 'eth0', 'lladdr', 'ee:ee:ee:ee:ee:ee', 'nud', 'permanent');
-  }
+  const addresses = (family: 4 | 6) =>
+    [own[family], OWN[family], OTHERS[family], BEHIND[family]].map(
+      (address) => `address replace ${address}/${BITS[family]} dev eth0${family === 6 ? ' nodad' : ''}`,
+    );
+  const lines = [
+    'link set eth0 up',
+    ...FAMILIES.flatMap(addresses),
+    `route add ${gateway[4]}/32 dev eth0`,
+    ...FAMILIES.flatMap((family) => [
+      `route add default via ${gateway[family]} dev eth0 src ${own[family]}`,
+      `neigh replace ${gateway[family]} dev eth0 lladdr ee:ee:ee:ee:ee:ee nud permanent`,
+    ]),
+  ];
+  batch(lines, pod);
 }
 
-/** How many pings reach the node that a pod sends once with an address: counted behind the guard, and before the ping is over. */
+/** A packet is on its way for some milliseconds, as each look takes. */
+const MAX_LOOKS_COUNT = 2000;
+
+/**
+ * How many pings reach the node that a pod sends once with an address. Whatever is sent is counted before the guard sees it, and what
+ * gets by in the same breath: nobody has to wait for an answer that does not come.
+ */
 function arrivalsFrom(pod: string, address: string): number {
   const family = address.includes(':') ? 6 : 4;
-  const [protocol, icmp] = family === 4 ? ['ip', 'icmp'] : ['ip6', 'icmpv6'];
+  const counted = family === 4 ? `ip saddr ${address} icmp` : `ip6 saddr ${address} icmpv6`;
+  const chain = (name: string, hook: string) =>
+    `chain ${name} { type filter hook ${hook}; ${counted} type echo-request counter; };`;
   run(
     'nft',
-    `table inet witness { chain in { type filter hook input priority 0; ${protocol} saddr ${address} ${icmp} type echo-request counter; }; }`,
+    `table inet witness { ${chain('sent', 'prerouting priority -400')} ${chain('arrived', 'input priority 0')} }`,
   );
+  const count = (name: string) =>
+    Number(/counter packets (\d+)/.exec(run('nft', 'list', 'chain', 'inet', 'witness', name))?.[1]);
   try {
-    inside(pod, 'sh', '-c', `ping -n -q -c 1 -W 0.3 -I ${address} ${NODE[family]} || true`);
-    return Number(/counter packets (\d+)/.exec(run('nft', 'list', 'table', 'inet', 'witness'))?.[1]);
+    inside(pod, 'sh', '-c', `ping -n -q -c 1 -W 0.01 -I ${address} ${NODE[family]} || true`);
+    for (let looks = 0; count('sent') === 0; looks++)
+      if (looks === MAX_LOOKS_COUNT) throw new Error(`${pod} sends nothing from ${address}`);
+    return count('arrived');
   } finally {
     run('nft', 'delete', 'table', 'inet', 'witness');
   }
@@ -60,7 +82,7 @@ let guard: SourceGuard;
 beforeEach(() => {
   requireThrowawayNamespace();
   run('sysctl', '-qw', 'net.ipv4.conf.all.rp_filter=0', 'net.ipv4.conf.default.rp_filter=0');
-  for (const family of FAMILIES) run('ip', 'address', 'add', `${NODE[family]}/${family === 4 ? 32 : 128}`, 'dev', 'lo');
+  for (const family of FAMILIES) run('ip', 'address', 'add', `${NODE[family]}/${BITS[family]}`, 'dev', 'lo');
   wire('pod-a', 'podwa', '7');
   wire('pod-b', 'podwb', '8');
   guard = new SourceGuard(keeperOptions(new ProgramNft()).options);
@@ -69,7 +91,7 @@ beforeEach(() => {
 afterEach(async () => {
   await guard.stop();
   for (const family of FAMILIES) {
-    run('ip', 'address', 'delete', `${NODE[family]}/${family === 4 ? 32 : 128}`, 'dev', 'lo');
+    run('ip', 'address', 'delete', `${NODE[family]}/${BITS[family]}`, 'dev', 'lo');
   }
   cleanUp();
 });
