@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
+import type { Monitor } from '../lib/index.js';
 import { deletePod, failureOf, ip, link0, makePod, noLink, open, vethPair } from './ip.fixture.js';
 
 const MANY = 50;
@@ -13,6 +14,17 @@ async function manyPairs() {
   const made = await host.batch(names.map((name) => vethPair(name, pod, `p${name}`)));
   expect(made.every(({ ok }) => ok)).toBe(true);
   return { node, host, pod, names };
+}
+
+/** How many deletions the links went with: those by group, and those of links that were in none. */
+async function deletionsHeard(monitor: Monitor, names: readonly string[]): Promise<number> {
+  const groups = new Map<string, number>();
+  for await (const event of monitor) {
+    if (event.object === 'link' && event.deleted) groups.set(event.value.name, event.value.group);
+    if (names.every((name) => groups.has(name))) break;
+  }
+  const alone = [...groups.values()].filter((group) => group === 0).length;
+  return alone + new Set([...groups.values()].filter((group) => group !== 0)).size;
 }
 
 describe('deleteLink', () => {
@@ -49,7 +61,10 @@ describe('deleteLink', () => {
   it('deletes fifty at once, all that were named and no other', async () => {
     const { node, host, names } = await manyPairs();
     const spared = names.pop()!;
+    const monitor = await host.monitor({ groups: ['links'] });
     await Promise.all(names.map((name) => host.deleteLink({ name })));
+    // Four threads take one each at once, and then whatever waits; each link is announced with the group that it was deleted with.
+    expect(await deletionsHeard(monitor, names)).toBeLessThan(names.length / 2);
     const left = ip('-n', node.name, 'link', 'show');
     expect(left.map(({ ifname }) => ifname)).toEqual(['lo', spared]);
     expect(left.map(({ group }) => group)).toEqual(['default', 'default']);
