@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, test, vi } from 'vitest';
 
 import { callCni } from '../support/pods.js';
-import { run } from '../support/programs.js';
+import { rpc, run } from '../support/programs.js';
 import {
   cleanUp,
   expectAddressesSeen,
@@ -77,6 +77,12 @@ describe('a node of a cluster', () => {
     await expectAllToReachEachOther(wired);
     const [first] = made.nodes;
     const before = routesOf(first!);
+    const status = () => rpc(first!.stack.sockets.dataplane, 'podwire.dataplane.v1.NodeService/GetNodeStatus');
+    const there = { tunnels: 1, peers: 1, routes: before.length - 1 };
+    await expect
+      .poll(status, { timeout: 30_000 })
+      .toMatchObject({ routingState: 'ROUTING_STATE_AS_WANTED', wanted: there, present: there, attachmentCount: 1 });
+    expect(status()).not.toHaveProperty('conditions');
 
     run('ip', '-n', first!.stack.netns, 'route', 'flush', 'proto', '87', 'type', 'unicast', 'dev', 'vxlan4.podwire');
     await expect.poll(() => routesOf(first!), { timeout: 30_000 }).toEqual(before);
