@@ -23,10 +23,11 @@ export interface Place {
 
 /**
  * Who holds a node's gateway at IPAM: one for each network and pool. It stays when pods go: a bridge keeps the address, and one that is
- * given anew for each first pod would contradict it.
+ * given anew for each first pod would contradict it. The network is part of the container ID, too: IPAM's endpoints are kept by node and
+ * container ID, as Calico's, and that of one network would take the place of another's.
  */
 export function gatewayHolder({ network, nodeName, poolName }: Place): Attachment {
-  const digest = hash('sha256', `${nodeName} ${poolName}`, 'hex').slice(0, HASH_DIGITS);
+  const digest = hash('sha256', `${network} ${nodeName} ${poolName}`, 'hex').slice(0, HASH_DIGITS);
   return { network, containerId: `${CONTAINER_ID_PREFIX}${digest}`, interfaceName: 'gateway' };
 }
 

@@ -1,9 +1,9 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 
 import { ChainRun, type ChainMember } from '../support/chain.js';
-import { footprint } from '../support/leftovers.js';
+import { attachedPods, footprint } from '../support/leftovers.js';
 import { makePod, removePod, type CniAnswer, type Pod } from '../support/pods.js';
-import { pings, run } from '../support/programs.js';
+import { pings, rpc, run } from '../support/programs.js';
 import { NODE_ADDRESS, Stack } from '../support/stack.js';
 
 /** Podwire in chains with Debian's containernetworking-plugins, which speak CNI up to 1.0.0. */
@@ -25,6 +25,7 @@ const PORTMAP: ChainMember = {
   capabilities: { portMappings: true },
   runtimeConfig: { portMappings: [{ hostPort: 8080, containerPort: 80, protocol: 'tcp' }] },
 };
+const FIREWALL: ChainMember = { type: 'firewall', backend: 'iptables' };
 const BANDWIDTH: ChainMember = {
   type: 'bandwidth',
   ingressRate: 8_000_000,
@@ -92,15 +93,23 @@ describe.each(['0.3.1', '0.4.0', '1.0.0'])('in CNI %s', (cniVersion) => {
   });
 });
 
-test('in CNI 1.0.0 the chain is checked, with what tuning set where podwire had set it', async () => {
-  // Without portmap, whose CHECK misses its rules for IPv6 where a pod has IPv4 alone.
-  const members = [PODWIRE, { ...TUNING, mtu: 0 }, BANDWIDTH];
+test('in CNI 1.0.0 a dual-stack pod in a chain with firewall is checked whole', async () => {
+  rpc(stack.sockets.ipam, 'podwire.ipam.v1.PoolService/CreatePool', { pool: { name: 'six', cidr: 'fd65::/48' } });
+  const ipam = { type: 'podwire-ipam', assign_ipv4: 'true', assign_ipv6: 'true' };
+  // What tuning sets in place of podwire is no difference. Without portmap, whose CHECK looks for IPv4's rules among IPv6's.
+  const members = [{ ...PODWIRE, ipam }, { ...TUNING, mtu: 0 }, FIREWALL, BANDWIDTH];
   const chain = new ChainRun({ stack, cniVersion: '1.0.0', members }, pod('e2e-chain-check'));
   succeeded(await chain.add(), members.length);
   const answers = await chain.check();
   succeeded(answers, members.length);
   expect(answers[0]).toEqual({ exitCode: 0, stdout: '', stderr: '' });
-  succeeded(await chain.del(), members.length);
+  const addresses = resultOf(chain).ips.map(({ address }) => address);
+  expect(addresses).toHaveLength(2);
+  const rules = () => [onNode('iptables-save'), onNode('ip6tables-save')].join('\n');
+  for (const address of addresses) expect(rules()).toMatch(new RegExp(`-A CNI-FORWARD -s ${address} -j ACCEPT`));
+  for (let count = 0; count < 2; count++) succeeded(await chain.del(), members.length);
+  for (const address of addresses) expect(rules()).not.toContain(address);
+  expect(await attachedPods(stack)).toEqual([]);
 });
 
 test('in CNI 1.1.0 podwire keeps what came before, and tells the MTU', async () => {

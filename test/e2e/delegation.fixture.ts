@@ -50,18 +50,26 @@ export class DelegatingNode {
 
   /** The attachments that IPAM holds addresses for, without the node's gateways. */
   holders(): string[] {
-    const { endpoints = [] } = this.#endpoints();
-    return endpoints
-      .filter(({ attachment }) => attachment.interfaceName !== 'gateway')
-      .map(
-        ({ attachment, addresses }) => `${attachment.containerId} ${addresses.map(({ address }) => address).join()}`,
-      );
+    return this.#held().filter((holder) => !holder.startsWith('podwire-gateway-'));
+  }
+
+  /** The gateways that IPAM holds for the node. */
+  gateways(): string[] {
+    return this.#held().filter((holder) => holder.startsWith('podwire-gateway-'));
   }
 
   async destroy(): Promise<void> {
     await this.stack.destroy();
     this.#pods.forEach(removePod);
     rmSync(this.bin, { recursive: true });
+  }
+
+  /** Each as `container addresses`. */
+  #held(): string[] {
+    const { endpoints = [] } = this.#endpoints();
+    return endpoints.map(
+      ({ attachment, addresses }) => `${attachment.containerId} ${addresses.map(({ address }) => address).join()}`,
+    );
   }
 
   #endpoints(): {

@@ -68,6 +68,15 @@ test('static: a pod has the addresses of its configuration', async () => {
   expect(node.stack.ip('-br', 'link')).not.toContain('podw');
 });
 
+test('dhcp is refused: routed pods have no link with a server', async () => {
+  const pod = node.pod('dhcp');
+  const config = { name: 'dhcp', ipam: { type: 'dhcp' } };
+  const answer = await node.call('ADD', pod, { config });
+  expect(answer.exitCode).toBe(1);
+  expect(JSON.parse(answer.stdout)).toMatchObject({ code: 7, msg: expect.stringContaining('ipam.type asks a server') });
+  expect(node.stack.ip('-br', 'link')).not.toContain('podw');
+});
+
 test('a change of ipam.type across a restart: DEL gives an address back to whom it is of', async () => {
   const dataDir = join(node.stack.folder, 'former');
   const leases = () => readdirSync(join(dataDir, 'former')).filter((name) => /^[0-9a-f]/.test(name));

@@ -1,4 +1,6 @@
 // Debian's main plugins with Podwire's addresses.
+import { join } from 'node:path';
+
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
 import { pings, rpc } from '../support/programs.js';
@@ -29,6 +31,49 @@ function configuration(type: string, families: keyof typeof FAMILIES, cniVersion
   const bridge = type === 'bridge' ? { bridge: `br-${families.slice(-2)}`, isGateway: true } : { bridge: undefined };
   return { cniVersion, name, type, ipam, ...bridge };
 }
+
+test('podwire-ipam under macvlan: pods reach each other on the link, in both families, without a gateway', async () => {
+  node.stack.ip('link', 'add', 'uplink', 'type', 'veth', 'peer', 'name', 'switch');
+  for (const name of ['uplink', 'switch']) node.stack.ip('link', 'set', name, 'up');
+  const { ipam, ...keys } = configuration('macvlan', 'dual stack');
+  const config = { ...keys, master: 'uplink', mode: 'bridge', ipam: { ...ipam, gateways: [], routes: [] } };
+  const rest = { program: `${PEERS}/macvlan`, config };
+  const [a, b] = [node.pod('macvlan-a'), node.pod('macvlan-b')];
+  const [toA, toB] = [await node.add(a, rest), await node.add(b, rest)];
+  expect(toA.ips.map(({ gateway }) => gateway)).toEqual([undefined, undefined]);
+  for (const family of [4, 6] as const) {
+    await until(
+      () => pings(addressOf(toB, family), a.netns),
+      () => `a → b, IPv${family}: no answer`,
+    );
+  }
+  const checked = await node.call('CHECK', a, { ...rest, config: { ...config, prevResult: { ...toA } } });
+  expect(checked).toMatchObject({ exitCode: 0, stdout: '' });
+  expect(node.holders()).toHaveLength(2);
+  for (const pod of [a, b, a, b]) expect(await node.call('DEL', pod, rest)).toMatchObject({ exitCode: 0, stdout: '' });
+  expect(node.holders()).toEqual([]);
+  node.stack.ip('link', 'delete', 'uplink');
+});
+
+test('STATUS of podwire-ipam goes by IPAM alone: the dataplane need not run', async () => {
+  const pod = node.pod('status');
+  const config = { cniVersion: '1.1.0', name: 'status', type: 'ptp', ipam: { type: 'podwire-ipam' } };
+  const status = (program?: string) => node.call('STATUS', pod, { config, ...(program !== undefined && { program }) });
+  const ofIpam = () => status(join(node.bin, 'podwire-ipam'));
+  // It gives services less time than a busy machine may need.
+  await expect.poll(ofIpam, { timeout: 30_000 }).toEqual({ exitCode: 0, stdout: '', stderr: '' });
+  const refusal = async (answer: ReturnType<typeof status>) => {
+    const { exitCode, stdout } = await answer;
+    return exitCode === 0 ? undefined : JSON.parse(stdout);
+  };
+  expect(await refusal(status())).toMatchObject({ code: 50, msg: expect.stringMatching(/podwire-dataplane/) });
+  await node.stack.kill('ipam');
+  await expect
+    .poll(() => refusal(ofIpam()), { timeout: 30_000 })
+    .toMatchObject({ code: 50, msg: expect.stringMatching(/^podwire-ipam /) });
+  await node.stack.start('ipam');
+  await expect.poll(ofIpam, { timeout: 30_000 }).toEqual({ exitCode: 0, stdout: '', stderr: '' });
+});
 
 for (const type of ['ptp', 'bridge']) {
   describe(`podwire-ipam under ${type}`, () => {
@@ -68,3 +113,17 @@ for (const type of ['ptp', 'bridge']) {
     });
   });
 }
+
+test('gateways stay when the pods go, and are given back with the node', async () => {
+  const rest = { program: `${PEERS}/ptp`, config: configuration('ptp', 'IPv4') };
+  const pod = node.pod('gateway');
+  const { ips } = await node.add(pod, rest);
+  expect(await node.call('DEL', pod, rest)).toMatchObject({ exitCode: 0, stdout: '' });
+  expect(node.holders()).toEqual([]);
+  expect(node.gateways()).toContainEqual(expect.stringContaining(`${ips[0]?.gateway}/32`));
+  // The next pod finds it where the last one did, as a bridge that is still there would.
+  expect((await node.add(pod, rest)).ips[0]?.gateway).toBe(ips[0]?.gateway);
+  expect(await node.call('DEL', pod, rest)).toMatchObject({ exitCode: 0, stdout: '' });
+  rpc(node.stack.sockets.ipam, 'podwire.ipam.v1.NodeService/DeleteNode', { name: 'node-1' });
+  expect(node.gateways()).toEqual([]);
+});
