@@ -37,6 +37,21 @@ test('the README lists every error code', () => {
   expect(rows('Error codes').map(([code]) => Number(code))).toEqual([...codes].sort((a, b) => a - b));
 });
 
+test('the example has a runtime pass on all that pods are known by, and what is passed on is read', () => {
+  const [member] = JSON.parse(read('conflist/10-podwire.conflist')).plugins;
+  const given = { 'cni.projectcalico.org/ipv4pools': '["a"]' };
+  const capabilities: string[] = Object.keys(member.capabilities);
+  // As libcni does: what is declared true, and was given.
+  const runtimeConfig = Object.fromEntries(capabilities.map((name) => [name, given]));
+  const text = JSON.stringify({ ...member, cniVersion: '1.0.0', name: 'net', runtimeConfig });
+  const { annotations, namespaceAnnotations, namespaceLabels } = readAttachConfig('ADD', text).requested;
+  expect([annotations.ipv4Pools?.value, namespaceAnnotations.ipv4Pools?.value, namespaceLabels]).toEqual([
+    ['a'],
+    ['a'],
+    given,
+  ]);
+});
+
 test('the example is a configuration that ADD accepts', () => {
   const { cniVersion, name, plugins } = JSON.parse(read('conflist/10-podwire.conflist'));
   const config = readAttachConfig('ADD', JSON.stringify({ ...plugins[0], cniVersion, name }));

@@ -3,6 +3,7 @@ import type { Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 
 import type { Pod } from '../cni/args.js';
+import type { Wish } from '../cni/wish.js';
 import type { NetnsIdentity } from '../netns.js';
 
 /** What the plugin wants from Podwire's services, in its own values. Every call is idempotent and repeated while that may help. */
@@ -44,6 +45,22 @@ export interface AllocationRequest {
   readonly pools: readonly string[];
   /** Addresses wanted by themselves, without prefix length. */
   readonly addresses: readonly string[];
+  /** What request policies judge beside pools and addresses; not there for what is no pod's. */
+  readonly asked?: AskedOfPod;
+}
+
+/** What request policies have to know of a pod's wishes. */
+export type AskedOfPod = Pick<
+  Wish,
+  'chosenFamilies' | 'addressesWithoutIpam' | 'macAddress' | 'sourcePrefixes' | 'poolChoices' | 'namespaceLabels'
+>;
+
+/** A pod that is to get what IPAM does not give. */
+export interface AuthorizationRequest {
+  readonly pod: Pod;
+  /** Wanted by themselves from whoever gives them, without prefix length. */
+  readonly addresses: readonly string[];
+  readonly asked: AskedOfPod;
 }
 
 export interface Allocation {
@@ -60,6 +77,8 @@ export interface Allocation {
 export interface Ipam {
   /** After a failure it may have happened or not. */
   allocate(request: AllocationRequest, limits: Limits): Promise<Allocation>;
+  /** Changes nothing. @throws Failure REQUEST_DENIED where a request policy forbids it */
+  authorize(request: AuthorizationRequest, limits: Limits): Promise<void>;
   /** Releasing what is not held succeeds. */
   release(attachment: Attachment, limits: Limits): Promise<void>;
   /** @returns undefined when the attachment holds nothing */

@@ -11,6 +11,7 @@ import {
   type AddressRelease,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { Pool, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
+import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
 import { attachmentFaults, formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
@@ -28,6 +29,7 @@ export type Method =
   | 'Release'
   | 'GetEndpoint'
   | 'GetPool'
+  | 'AuthorizeRequests'
   | 'ReleaseAddresses'
   | 'ExplainAllocation'
   | 'ListEndpoints'
@@ -183,6 +185,16 @@ export class FakeIpam {
         name: 'podwire.ipam.v1.EndpointService',
         definition: EndpointServiceService,
         implementation: { listEndpoints: unary(listEndpoints, list) },
+      },
+      {
+        name: 'podwire.ipam.v1.RequestPolicyService',
+        definition: RequestPolicyServiceService,
+        implementation: {
+          authorizeRequests: unary(
+            RequestPolicyServiceService.authorizeRequests,
+            script.play('AuthorizeRequests', () => ({})),
+          ),
+        },
       },
       {
         name: 'podwire.ipam.v1.PoolService',

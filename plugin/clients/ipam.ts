@@ -1,15 +1,21 @@
-import { AddressServiceService, IpFamily, type AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import {
+  AddressServiceService,
+  IpFamily,
+  type AllocateRequest,
+  type PodRequests,
+} from '@podwire/proto/podwire/ipam/v1/address';
 import type { Endpoint as EndpointMessage, EndpointAddress } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
+import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
 
-import type { Endpoint, HeldAddress, Ipam } from './clients.js';
+import type { AskedOfPod, Endpoint, HeldAddress, Ipam } from './clients.js';
 import { RepeatingPeer, type PeerOptions } from './repeating-peer.js';
 
-/** What the plugin leaves to podwire-ipam: a container runtime tells nothing of namespaces' labels. */
-const LEFT_OPEN = { namespaceLabels: {}, maxBlocksPerNode: 0 };
+/** What the plugin leaves to podwire-ipam. */
+const LEFT_OPEN = { maxBlocksPerNode: 0 };
 
 const FAMILY: Readonly<Record<Family, IpFamily>> = { 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 };
 
@@ -19,18 +25,31 @@ export function ipamClient(options: PeerOptions): Ipam {
   const { allocate, release, getEndpoint } = AddressServiceService;
   return {
     async allocate(request, limits) {
-      const { families, ...rest } = request;
+      const { families, asked, ...rest } = request;
       const message: AllocateRequest = {
         ...rest,
         ...LEFT_OPEN,
         families: families.map((family) => FAMILY[family]),
         pools: [...request.pools],
         addresses: [...request.addresses],
+        poolChoices: (asked?.poolChoices ?? []).map((choice) => ({ ...choice, family: FAMILY[choice.family] })),
+        namespaceLabels: { ...asked?.namespaceLabels },
+        requests: asked && requestsOf(asked),
       };
       const response = await peer.call(allocate, message, limits);
       const endpoint = peer.required(response.endpoint, 'an endpoint');
       const poolNames = endpoint.addresses.map(({ poolName }) => poolName);
       return { endpoint: endpointOf(endpoint), alreadyAllocated: response.alreadyAllocated, poolNames };
+    },
+
+    async authorize({ pod, addresses, asked }, limits) {
+      const message = {
+        pod,
+        namespaceLabels: { ...asked.namespaceLabels },
+        addresses: [...addresses],
+        requests: requestsOf(asked),
+      };
+      await peer.call(RequestPolicyServiceService.authorizeRequests, message, limits);
     },
 
     async release(attachment, limits) {
@@ -51,6 +70,21 @@ export function ipamClient(options: PeerOptions): Ipam {
       const { pool } = await peer.call(PoolServiceService.getPool, { name }, limits);
       return peer.required(pool, 'a pool').cidr;
     },
+  };
+}
+
+function requestsOf({
+  chosenFamilies,
+  addressesWithoutIpam,
+  macAddress = '',
+  sourcePrefixes,
+}: AskedOfPod): PodRequests {
+  return {
+    families: chosenFamilies.map((family) => FAMILY[family]),
+    addressesWithoutIpam: [...addressesWithoutIpam],
+    macAddress,
+    sourcePrefixes: [...sourcePrefixes],
+    floatingIps: [],
   };
 }
 

@@ -18,6 +18,9 @@ export interface Annotations {
   readonly sourcePrefixes: readonly string[];
 }
 
+/** What Calico's annotations of a namespace choose for its pods. */
+export type NamespaceAnnotations = Pick<Annotations, 'ipv4Pools' | 'ipv6Pools' | 'families'>;
+
 /** What the network configuration allows pods to ask for, as `feature_control`. */
 export interface Features {
   readonly ip_addrs_no_ipam: boolean;
@@ -41,13 +44,11 @@ export function readAnnotations(
   features: Features,
   refuse: Refuse,
 ): Annotations {
-  const list = (name: string) => readList(annotations, name, refuse);
   const placeOf = (name: string) => `annotation ${PREFIX}${name}`;
+  const list = (name: string) => readList(placeOf(name), annotations[`${PREFIX}${name}`], refuse);
   refuseGated(annotations, features, refuse);
   return {
-    ipv4Pools: readPools(placeOf('ipv4pools'), { texts: list('ipv4pools'), family: 4 }, refuse),
-    ipv6Pools: readPools(placeOf('ipv6pools'), { texts: list('ipv6pools'), family: 6 }, refuse),
-    families: readFamilies(placeOf('ipFamilies'), list('ipFamilies'), refuse),
+    ...readChoices('annotation', annotations, refuse),
     addresses: readAddresses(placeOf('ipAddrs'), list('ipAddrs'), refuse),
     addressesWithoutIpam: readAddresses(placeOf('ipAddrsNoIpam'), list('ipAddrsNoIpam'), refuse),
     mac: readMac(placeOf('hwAddr'), annotations[`${PREFIX}hwAddr`] ?? '', refuse),
@@ -55,16 +56,38 @@ export function readAnnotations(
   };
 }
 
+/** Reads the annotations of a namespace that are about its pods' addresses. */
+export function readNamespaceAnnotations(
+  annotations: Readonly<Record<string, string>>,
+  refuse: Refuse,
+): NamespaceAnnotations {
+  return readChoices('namespace annotation', annotations, refuse);
+}
+
+/** @param noun - of one such annotation, for its place */
+function readChoices(
+  noun: string,
+  annotations: Readonly<Record<string, string>>,
+  refuse: Refuse,
+): NamespaceAnnotations {
+  const placeOf = (name: string) => `${noun} ${PREFIX}${name}`;
+  const list = (name: string) => readList(placeOf(name), annotations[`${PREFIX}${name}`], refuse);
+  return {
+    ipv4Pools: readPools(placeOf('ipv4pools'), { texts: list('ipv4pools'), family: 4 }, refuse),
+    ipv6Pools: readPools(placeOf('ipv6pools'), { texts: list('ipv6pools'), family: 6 }, refuse),
+    families: readFamilies(placeOf('ipFamilies'), list('ipFamilies'), refuse),
+  };
+}
+
 const LIST = z.array(z.string());
 
 /** An annotation that is a JSON list of texts; empty when there is none, or when it is faulty. */
-function readList(annotations: Readonly<Record<string, string>>, name: string, refuse: Refuse): readonly string[] {
-  const text = annotations[`${PREFIX}${name}`];
+function readList(place: string, text: string | undefined, refuse: Refuse): readonly string[] {
   if (text === undefined || text === '') return [];
   try {
     return LIST.parse(JSON.parse(text));
   } catch {
-    refuse({ field: `annotation ${PREFIX}${name}`, reason: 'is not a JSON list of texts, such as ["a","b"]' });
+    refuse({ field: place, reason: 'is not a JSON list of texts, such as ["a","b"]' });
     return [];
   }
 }

@@ -2,7 +2,13 @@ import type { Family } from '@podwire/shared/net/address';
 import { z } from 'zod';
 
 import { readAddresses, readMac, type Asked, type AskedAddresses, type AskedMac, type Refuse } from './address-list.js';
-import { annotationsWithoutEffect, readAnnotations, type Annotations } from './annotations.js';
+import {
+  annotationsWithoutEffect,
+  readAnnotations,
+  readNamespaceAnnotations,
+  type Annotations,
+  type NamespaceAnnotations,
+} from './annotations.js';
 import { readPools } from './pools.js';
 
 /** What a network configuration asks for its pods, and what the runtime put into it for this one. */
@@ -18,6 +24,10 @@ export interface Requested {
   readonly argsAddresses: AskedAddresses | undefined;
   readonly argsMac: AskedMac | undefined;
   readonly annotations: Annotations;
+  /** Those of the pod's namespace, which come behind the pod's. */
+  readonly namespaceAnnotations: NamespaceAnnotations;
+  /** Labels of the pod's namespace; empty where the runtime does not tell them. */
+  readonly namespaceLabels: Readonly<Record<string, string>>;
   /** Annotations of the pod that are let pass without an effect. */
   readonly annotationsWithoutEffect: readonly string[];
 }
@@ -25,10 +35,21 @@ export interface Requested {
 /** The capability under which containerd passes a pod's annotations on. */
 export const ANNOTATIONS_CAPABILITY = 'io.kubernetes.cri.pod-annotations';
 
+/**
+ * The capabilities under which a runtime, or a plugin above this one, passes on what it knows of the pod's namespace. CNI has no name for
+ * them, so that these are Podwire's own. Annotations of the pod are no place for it: their author would choose what binds him.
+ */
+export const NAMESPACE_LABELS_CAPABILITY = 'podwire.dev/namespace-labels';
+export const NAMESPACE_ANNOTATIONS_CAPABILITY = 'podwire.dev/namespace-annotations';
+
 const TEXTS = z
   .array(z.string({ error: 'is no text' }), { error: 'is no list' })
   .nullish()
   .transform((texts) => texts ?? []);
+const TEXT_MAP = z
+  .record(z.string(), z.string({ error: 'is no text' }), { error: 'is no object' })
+  .nullish()
+  .transform((texts) => texts ?? {});
 const FLAG = z.boolean({ error: 'is neither true nor false' }).default(false);
 /** Calico has it as text. */
 const TEXT_FLAG = z
@@ -53,10 +74,9 @@ export const REQUEST_KEYS = {
   runtimeConfig: z
     .looseObject(
       {
-        [ANNOTATIONS_CAPABILITY]: z
-          .record(z.string(), z.string({ error: 'is no text' }), { error: 'is no object' })
-          .nullish()
-          .transform((annotations) => annotations ?? {}),
+        [ANNOTATIONS_CAPABILITY]: TEXT_MAP,
+        [NAMESPACE_LABELS_CAPABILITY]: TEXT_MAP,
+        [NAMESPACE_ANNOTATIONS_CAPABILITY]: TEXT_MAP,
       },
       { error: 'is no object' },
     )
@@ -95,6 +115,8 @@ export function readRequested({ ipam, feature_control, runtimeConfig, args }: Re
     argsAddresses: readAddresses('args.cni.ips', args?.cni?.ips ?? [], refuse),
     argsMac: readMac('args.cni.mac', args?.cni?.mac ?? '', refuse),
     annotations: readAnnotations(annotations, feature_control, refuse),
+    namespaceAnnotations: readNamespaceAnnotations(runtimeConfig?.[NAMESPACE_ANNOTATIONS_CAPABILITY] ?? {}, refuse),
+    namespaceLabels: runtimeConfig?.[NAMESPACE_LABELS_CAPABILITY] ?? {},
     annotationsWithoutEffect: annotationsWithoutEffect(annotations),
   };
 }

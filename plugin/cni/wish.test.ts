@@ -14,7 +14,13 @@ const NOTHING: Wish = {
   addressesWithoutIpam: [],
   macAddress: undefined,
   sourcePrefixes: [],
+  chosenFamilies: [],
+  poolChoices: [],
+  namespaceLabels: {},
 };
+
+const pool = (name: string, family: 4 | 6 = 4) => ({ pool: name, family, isConfigured: false });
+const configured = (name: string, family: 4 | 6 = 4) => ({ pool: name, family, isConfigured: true });
 
 function wish(keys: Keys, args = ''): Wish {
   const config = readAttachConfig(
@@ -58,25 +64,58 @@ describe('a pod gets', () => {
       'the configuration’s pools of IPv4',
       { ipam: { ipv4_pools: ['a', '10.0.0.0/16'], ipv6_pools: ['fd00::/48'] } },
       '',
-      { pools: ['a', '10.0.0.0/16'] },
+      { pools: ['a', '10.0.0.0/16'], poolChoices: [configured('a'), configured('10.0.0.0/16')] },
     ],
     [
       'the configuration’s pools of both',
       { ipam: { assign_ipv6: 'true', ipv4_pools: ['a'], ipv6_pools: ['fd00::/48'] } },
       '',
-      { families: [4, 6], pools: ['a', 'fd00::/48'] },
+      {
+        families: [4, 6],
+        pools: ['a', 'fd00::/48'],
+        poolChoices: [configured('a'), configured('fd00::/48', 6)],
+      },
     ],
     [
       'its annotation’s pools before the configuration’s',
       annotated({ ipv4pools: ['b'] }, { ipam: { ipv4_pools: ['a'] } }),
       '',
-      { pools: ['b'] },
+      { pools: ['b'], poolChoices: [pool('b')] },
     ],
     [
       'its annotation’s families before the configuration’s',
       annotated({ ipFamilies: ['IPv6', 'IPv4'], ipv6pools: ['b'] }, { ipam: { assign_ipv6: 'false' } }),
       '',
-      { families: [4, 6], pools: ['b'] },
+      { families: [4, 6], chosenFamilies: [4, 6], pools: ['b'], poolChoices: [pool('b', 6)] },
+    ],
+    [
+      'one pool where both families have it, so that IPAM can say of which it is not',
+      annotated({ ipFamilies: ['IPv4', 'IPv6'], ipv4pools: ['b'], ipv6pools: ['b'] }),
+      '',
+      { families: [4, 6], chosenFamilies: [4, 6], pools: ['b'], poolChoices: [pool('b'), pool('b', 6)] },
+    ],
+    [
+      'what its namespace’s annotations choose, before the configuration and behind its own',
+      {
+        ipam: { assign_ipv6: 'true', ipv4_pools: ['a'] },
+        runtimeConfig: {
+          'io.kubernetes.cri.pod-annotations': prefixed({ ipv6pools: ['c'] }),
+          'podwire.dev/namespace-annotations': prefixed({
+            ipv4pools: ['b'],
+            ipv6pools: ['d'],
+            ipFamilies: ['IPv4', 'IPv6'],
+            hwAddr: MAC,
+          }),
+        },
+      },
+      '',
+      { families: [4, 6], chosenFamilies: [4, 6], pools: ['b', 'c'], poolChoices: [pool('b'), pool('c', 6)] },
+    ],
+    [
+      'its namespace’s labels told',
+      { runtimeConfig: { 'podwire.dev/namespace-labels': { tier: 'front' } } },
+      '',
+      { namespaceLabels: { tier: 'front' } },
     ],
     [
       'the addresses of its annotation, and no pools',

@@ -19,6 +19,22 @@ export interface Wish {
   readonly macAddress: Mac | undefined;
   /** What the pod may send from besides its own addresses, as CIDRs. */
   readonly sourcePrefixes: readonly string[];
+  /** The families, where the pod or its namespace chose them. */
+  readonly chosenFamilies: readonly Family[];
+  /** How the pools came to be asked for. */
+  readonly poolChoices: readonly PoolChoice[];
+  /** Labels of the pod's namespace; empty where they are not known. */
+  readonly namespaceLabels: Readonly<Record<string, string>>;
+}
+
+/** How a pool came to be asked for. */
+export interface PoolChoice {
+  /** By name or CIDR. */
+  readonly pool: string;
+  /** The family that it was asked for as. */
+  readonly family: Family;
+  /** Whether the network configuration names it, and neither the pod nor its namespace. */
+  readonly isConfigured: boolean;
 }
 
 /** What CNI_ARGS asks for. */
@@ -28,7 +44,8 @@ export interface AskedInArgs {
 }
 
 /**
- * Decides between all that was asked for. A pod's annotation comes before the network's configuration, as Calico has it, and
+ * Decides between all that was asked for. A pod's annotation comes before its namespace's, and that before the network's configuration, as
+ * Calico has it, and
  * `args.cni` before CNI_ARGS, as the CNI conventions have it. What else differs is a contradiction, as each place is about this pod.
  * @throws Failure INVALID_CONFIG that names both places of every contradiction
  */
@@ -50,16 +67,20 @@ export function wishOf(requested: Requested, args: AskedInArgs): Wish {
   if (violations.length > 0) throw violationsFailure('INVALID_CONFIG', 'request refused', violations);
 
   const withoutIpam = annotations.addressesWithoutIpam !== undefined;
-  const families = annotations.families?.value ?? requested.families;
+  const chosenFamilies = (annotations.families ?? requested.namespaceAnnotations.families)?.value;
+  const families = chosenFamilies ?? requested.families;
   const chosen = {
     macAddress: mac?.value,
     sourcePrefixes: annotations.sourcePrefixes,
+    chosenFamilies: chosenFamilies ?? [],
+    namespaceLabels: requested.namespaceLabels,
     addresses: withoutIpam ? [] : (addresses?.value ?? []),
     addressesWithoutIpam: withoutIpam ? (addresses?.value ?? []) : [],
   };
   // An address that is asked for by itself is in whatever pool it is in.
-  if (addresses) return { ...chosen, families: [], pools: [] };
-  return { ...chosen, families, pools: poolsOf(requested, families.length === 0 ? [4] : families) };
+  if (addresses) return { ...chosen, families: [], pools: [], poolChoices: [] };
+  const poolChoices = choicesOf(requested, families.length === 0 ? [4] : families);
+  return { ...chosen, families, pools: [...new Set(poolChoices.map(({ pool }) => pool))], poolChoices };
 }
 
 /** The first of those that ask for something, when the others ask for the same. */
@@ -90,9 +111,18 @@ function familyFaults(
 }
 
 /** Pools of the families that are wanted; those of others stand by for other pods. */
-function poolsOf({ annotations, ipv4Pools, ipv6Pools }: Requested, families: readonly Family[]): readonly string[] {
-  const byFamily = { 4: annotations.ipv4Pools ?? ipv4Pools, 6: annotations.ipv6Pools ?? ipv6Pools };
-  return families.flatMap((family) => byFamily[family]?.value ?? []);
+function choicesOf(requested: Requested, families: readonly Family[]): readonly PoolChoice[] {
+  const { annotations, namespaceAnnotations, ipv4Pools, ipv6Pools } = requested;
+  const chosen = {
+    4: annotations.ipv4Pools ?? namespaceAnnotations.ipv4Pools,
+    6: annotations.ipv6Pools ?? namespaceAnnotations.ipv6Pools,
+  };
+  const configured = { 4: ipv4Pools, 6: ipv6Pools };
+  return families.flatMap((family) => {
+    const isConfigured = chosen[family] === undefined;
+    const pools = (chosen[family] ?? configured[family])?.value ?? [];
+    return pools.map((pool) => ({ pool, family, isConfigured }));
+  });
 }
 
 function canonical(value: unknown): string {

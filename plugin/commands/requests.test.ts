@@ -1,4 +1,5 @@
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { NOTHING, Plugin, type Command } from '../plugin.fixture.js';
@@ -76,6 +77,65 @@ test('ADD asks the dataplane for MAC address, source prefixes and queues, and CH
   expect((await plugin.run('CHECK', { config: { ...config, prevResult } })).exitCode).toBe(0);
   const pod = expect.objectContaining({ macAddress: MAC, sourcePrefixes: ['8.8.8.0/24'], queueCount: 4 });
   expect([...asked('AttachPod'), ...asked('CheckPod')]).toEqual([{ pod }, { pod }]);
+});
+
+describe('what request policies judge', () => {
+  const annotations = {
+    'cni.projectcalico.org/hwAddr': MAC,
+    'cni.projectcalico.org/ipv4pools': '["b"]',
+    'cni.projectcalico.org/allowedSourcePrefixes': '["8.8.8.0/24"]',
+  };
+  const denial = new Failure('REQUEST_DENIED', 'namespace "default" may not ask for it');
+
+  test('goes along with Allocate, and who chose which pool', async () => {
+    await add({
+      feature_control: { allowed_source_prefixes: true },
+      ipam: { assign_ipv6: 'true', ipv6_pools: ['six'] },
+      runtimeConfig: { [CAPABILITY]: annotations, 'podwire.dev/namespace-labels': { tier: 'front' } },
+    });
+    expect(asked('Allocate')).toEqual([
+      expect.objectContaining({
+        pools: ['b', 'six'],
+        poolChoices: [
+          { pool: 'b', family: 4, isConfigured: false },
+          { pool: 'six', family: 6, isConfigured: true },
+        ],
+        namespaceLabels: { tier: 'front' },
+        requests: {
+          families: [],
+          addressesWithoutIpam: [],
+          macAddress: MAC,
+          sourcePrefixes: ['8.8.8.0/24'],
+          floatingIps: [],
+        },
+      }),
+    ]);
+    expect(asked('AuthorizeRequests')).toEqual([]);
+  });
+
+  test('is asked for by itself where IPAM gives no address, and only then', async () => {
+    const config = {
+      feature_control: { ip_addrs_no_ipam: true },
+      runtimeConfig: { [CAPABILITY]: { 'cni.projectcalico.org/ipAddrsNoIpam': '["192.0.2.7"]' } },
+    };
+    plugin.script.failNext('AuthorizeRequests', denial);
+    const { exitCode, stdout } = await plugin.run('ADD', { config });
+    expect([exitCode, JSON.parse(stdout)]).toMatchObject([1, { code: 109, msg: denial.message }]);
+    expect(plugin.script.calls).toEqual(['AuthorizeRequests']);
+    await add(config);
+    expect(asked('AuthorizeRequests').at(-1)).toMatchObject({
+      pod: { namespace: 'default', name: 'web-0' },
+      requests: { addressesWithoutIpam: ['192.0.2.7'] },
+    });
+  });
+
+  test('is refused, and what the attachment has from before stays', async () => {
+    await add({});
+    const before = plugin.state();
+    plugin.script.failNext('Allocate', denial);
+    expect((await plugin.run('ADD', {})).exitCode).toBe(1);
+    expect(plugin.state()).toBe(before);
+  });
 });
 
 test('a refused request asks for nothing', async () => {

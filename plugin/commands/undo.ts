@@ -41,6 +41,8 @@ const SILENT_SERVICE_MS = 500;
  * @returns what the ADD is to throw: its own error, with what is left where something is
  */
 export async function undo({ attachment, delegate, progress, error }: FailedAdd, tools: Tools): Promise<unknown> {
+  // Nothing was begun, and what the attachment has, it had before: a pod may live on it.
+  if (error instanceof Failure && error.code === 'REQUEST_DENIED') return error;
   const toUndo = workOf({ attachment, progress });
   if (!toUndo) return error;
   const work = { ...toUndo, delegate };

@@ -25,14 +25,27 @@ export async function obtainEndpoint(
   netns: NetnsIdentity,
   tools: CommandTools,
 ): Promise<Allocation> {
-  const own = endpointWithoutIpam(request);
-  if (own) return { endpoint: own, alreadyAllocated: true, poolNames: [] };
   const { attachment, config, pod, wish } = request;
+  const own = endpointWithoutIpam(request);
   const delegate = delegateOf(request.share);
+  if (own || delegate) await authorize(request, tools);
+  if (own) return { endpoint: own, alreadyAllocated: true, poolNames: [] };
   if (delegate) return delegatedEndpoint({ attachment, wish, delegate }, tools);
   const { families, pools, addresses } = wish;
   const nodeName = config.nodeName ?? tools.nodeName;
-  return tools.ipam.allocate({ attachment, nodeName, pod, netns, families, pools, addresses }, tools.limits);
+  const allocation = { attachment, nodeName, pod, netns, families, pools, addresses, asked: wish };
+  return tools.ipam.allocate(allocation, tools.limits);
+}
+
+/**
+ * Asks for what a pod is to get without Allocate, which judges the rest. Where it asks for nothing, IPAM need not be there.
+ * @throws Failure REQUEST_DENIED
+ */
+async function authorize({ pod, wish }: PodRequest, { ipam, limits }: CommandTools): Promise<void> {
+  const { addresses, addressesWithoutIpam, chosenFamilies, macAddress, sourcePrefixes } = wish;
+  const lists = [addresses, addressesWithoutIpam, chosenFamilies, sourcePrefixes];
+  const asksForSomething = macAddress !== undefined || lists.some((list) => list.length > 0);
+  if (pod && asksForSomething) await ipam.authorize({ pod, addresses, asked: wish }, limits);
 }
 
 /** What the kernel is to hold of an attachment. */

@@ -8,6 +8,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import type { Allocation } from './allocator/allocate.js';
 import type { Repaired } from './allocator/audit/repair.js';
 import type { Endpoint, IpamConfig, Node, Pool, Reservation, EndpointAddress } from './allocator/records.js';
+import { RULE_KINDS, type RequestPolicy } from './allocator/request-policy/policy.js';
 import type { ReleasedAffinity } from './allocator/release-affinity.js';
 import type { TunnelEnd } from './allocator/tunnel.js';
 
@@ -61,6 +62,17 @@ export class Events {
     'podwire.ipam.reservations',
     '{reservation}',
     'Reservations by what became of them',
+  );
+
+  readonly #requestPolicies = this.#counter(
+    'podwire.ipam.request_policies',
+    '{policy}',
+    'Request policies by what became of them',
+  );
+  readonly #denials = this.#counter(
+    'podwire.ipam.requests.denied',
+    '{request}',
+    'AuthorizeRequests that a policy denied; of Allocate the result tells it',
   );
 
   constructor(log: Logger) {
@@ -220,6 +232,21 @@ export class Events {
     const facts = { 'podwire.node': nodeName, 'podwire.addresses': [text] };
     trace.getActiveSpan()?.setAttributes(facts);
     this.#log.info(facts, `gave ${text} to the tunnel of node ${nodeName} (${kind})`);
+  }
+
+  requestPolicyChanged(event: 'created' | 'updated' | 'deleted', { name, rules }: RequestPolicy): void {
+    this.#requestPolicies.add(1, { event });
+    const kinds = RULE_KINDS.filter((kind) => rules[kind] !== undefined);
+    this.#log.info(
+      { 'podwire.request_policy': name },
+      `${event} request policy "${name}" with rules for ${kinds.join(', ')}`,
+    );
+  }
+
+  /** A pod may not have what it asks for without Allocate. */
+  requestsDenied(failure: Failure): void {
+    this.#denials.add(1);
+    this.#log.warn({ err: failure }, 'requests of a pod denied');
   }
 
   reservationChanged(event: 'created' | 'updated' | 'deleted', { name, prefixes }: Reservation): void {

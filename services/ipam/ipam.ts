@@ -11,6 +11,7 @@ import { Nodes } from './operations/nodes.js';
 import { History } from './operations/history.js';
 import type { IpamOptions } from './operations/options.js';
 import { Pools } from './operations/pools.js';
+import { RequestPolicyKeeper } from './operations/request-policies.js';
 import { Reservations } from './operations/reservations.js';
 
 /**
@@ -28,6 +29,7 @@ export class Ipam {
   readonly nodes: Nodes;
   readonly pools: Pools;
   readonly reservations: Reservations;
+  readonly requestPolicies: RequestPolicyKeeper;
   readonly configuration: Configuration;
   readonly blocks: Blocks;
   readonly audits: Audits;
@@ -43,6 +45,7 @@ export class Ipam {
     this.nodes = new Nodes(telling);
     this.pools = new Pools(options);
     this.reservations = new Reservations(telling);
+    this.requestPolicies = new RequestPolicyKeeper(telling);
     this.configuration = new Configuration(telling);
     this.blocks = new Blocks(telling);
     this.audits = new Audits(telling);

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 
-import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
 import { Peer } from '@podwire/shared/rpc/client';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
@@ -23,10 +23,13 @@ const holders = async () => (await allocations(stack)).map(({ handleId }) => han
 async function allocate(containerId: string, netns: { readonly bootId: string; readonly inode: bigint } | undefined) {
   const ipam = new Peer('podwire-ipam', `unix:${stack.sockets.ipam}`);
   const attachment = { network: 'net', containerId, interfaceName: 'eth0' };
-  const rest = { pod: undefined, families: [], pools: [], namespaceLabels: {}, addresses: [], maxBlocksPerNode: 0 };
   await ipam.call(
     AddressServiceService.allocate,
-    { attachment, nodeName: containerId.startsWith('other') ? 'node-2' : 'node-1', netns, ...rest },
+    AllocateRequest.fromPartial({
+      attachment,
+      nodeName: containerId.startsWith('other') ? 'node-2' : 'node-1',
+      netns,
+    }),
     limits(),
   );
   ipam.close();

@@ -1,6 +1,6 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 
-import { allocations } from '../support/leftovers.js';
+import { allocations, footprint } from '../support/leftovers.js';
 import { callCni, makePod, removePod, type CniCall, type Pod } from '../support/pods.js';
 import { pings, rpc, run } from '../support/programs.js';
 import { Stack } from '../support/stack.js';
@@ -103,7 +103,94 @@ describe('a pod gets', () => {
   });
 });
 
+describe('by a request policy', () => {
+  const PREFIX = 'cni.projectcalico.org/';
+  const asking = (namespace: string, annotations: Readonly<Record<string, string>>, rest: object = {}) => {
+    const named = Object.fromEntries(Object.entries(annotations).map(([name, value]) => [PREFIX + name, value]));
+    const CNI_ARGS = `IgnoreUnknown=1;K8S_POD_NAMESPACE=${namespace};K8S_POD_NAME=web-0`;
+    return { ...annotated(named, { feature_control: GATES, ...rest }), env: { CNI_ARGS } };
+  };
+  const GATES = { ip_addrs_no_ipam: true, allowed_source_prefixes: true };
+  /** What an ADD changes of the node, and of the pod. */
+  const kernel = async ({ name }: Pod) => ({
+    ...(await footprint(stack)),
+    neighbours: undefined,
+    pod: run('ip', '-n', name, '-o', 'link', 'show'),
+  });
+
+  beforeAll(() => {
+    const policies = [
+      {
+        name: 'closed',
+        pools: {},
+        addresses: {},
+        addresses_without_ipam: {},
+        mac_addresses: {},
+        source_prefixes: {},
+      },
+      {
+        name: 'red',
+        namespaces: ['red'],
+        pools: { names: ['second'] },
+        mac_addresses: { ranges: ['02:00:00:00:00:00/16'] },
+        source_prefixes: { cidrs: ['10.8.0.0/16'] },
+        addresses_without_ipam: { cidrs: ['10.77.0.0/24'] },
+      },
+    ];
+    for (const request_policy of policies)
+      rpc(stack.sockets.ipam, 'podwire.ipam.v1.RequestPolicyService/CreateRequestPolicy', { request_policy });
+  });
+
+  afterAll(() => {
+    for (const name of ['closed', 'red'])
+      rpc(stack.sockets.ipam, 'podwire.ipam.v1.RequestPolicyService/DeleteRequestPolicy', { name });
+  });
+
+  test('a namespace gets what it may have', async () => {
+    const target = pod('e2e-policy-red');
+    const wishes = { ipv4pools: '["second"]', hwAddr: MAC, allowedSourcePrefixes: '["10.8.3.0/24"]' };
+    const result = await add(target, asking('red', wishes));
+    expect(addressesOf(result)).toEqual([expect.stringMatching(/^10\.66\.0\./)]);
+    expect(run('ip', '-n', target.name, '-o', 'link', 'show', 'eth0')).toContain(MAC);
+    expect(addressesOf(await add(pod('e2e-policy-own'), asking('red', { ipAddrsNoIpam: '["10.77.0.9"]' })))).toEqual([
+      '10.77.0.9/32',
+    ]);
+  });
+
+  test.each([
+    ['blue', { ipv4pools: '["second"]' }, 'pool "second"'],
+    ['red', { ipv4pools: '["default"]' }, 'allows it only pools "second"'],
+    ['blue', { ipAddrs: '["10.66.0.9"]' }, 'address 10.66.0.9'],
+    ['red', { hwAddr: '02:01:00:00:00:07' }, 'MAC address 02:01:00:00:00:07'],
+    ['red', { allowedSourcePrefixes: '["10.0.0.0/8"]' }, 'allow it only source prefixes 10.8.0.0/16'],
+    ['red', { ipAddrsNoIpam: '["10.78.0.9"]' }, 'allow it only addresses without IPAM 10.77.0.0/24'],
+  ])('namespace %s is refused %j, and nothing changes', async (namespace, wishes, message) => {
+    const target = pod('e2e-policy-no');
+    const before = await kernel(target);
+    expect(await refusal(target, asking(namespace, wishes))).toMatchObject({
+      code: 109,
+      msg: expect.stringContaining(message),
+    });
+    expect(await kernel(target)).toEqual(before);
+    expect(await allocations(stack)).toEqual([]);
+  });
+
+  test('the network’s configuration is not', async () => {
+    const request = asking('blue', {}, { ipam: { type: 'podwire-ipam', ipv4_pools: ['second'] } });
+    expect(addressesOf(await add(pod('e2e-policy-conf'), request))).toEqual([expect.stringMatching(/^10\.66\.0\./)]);
+  });
+});
+
 describe('a pod is refused, and gets nothing, for', () => {
+  test('a pool of the other family, though its name does not tell', async () => {
+    const pools = {
+      'cni.projectcalico.org/ipv4pools': '["sixth"]',
+      'cni.projectcalico.org/ipFamilies': '["IPv4","IPv6"]',
+    };
+    const { code, msg } = await refusal(pod('e2e-other-family'), annotated(pools));
+    expect([code, msg]).toEqual([7, expect.stringContaining('asked for as one of IPv4')]);
+  });
+
   test('an address that another has', async () => {
     const env = { CNI_ARGS: 'IP=10.66.0.79' };
     await add(pod('e2e-first'), { env });

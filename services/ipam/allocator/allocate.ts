@@ -8,7 +8,7 @@ import { attributesFor } from './attributes.js';
 import { takeOrdinals, touchBlock } from './block.js';
 import { offers } from './choose-block.js';
 import type { Demand } from './demand.js';
-import { describeEndpoint, endpointAddress, endpointKey, makeEndpoint, storedEndpoint } from './endpoint.js';
+import { describeEndpoint, endpointAddress, endpointKey, makeEndpoint, sameNetns, storedEndpoint } from './endpoint.js';
 import { explainRefusal } from './explain.js';
 import { offerOf } from './given.js';
 import { handleChanges, heldBy, requireKnown, type HeldAddress } from './holding.js';
@@ -16,6 +16,9 @@ import { judgeNode, type JudgedNode } from './judge-node.js';
 import { checkAskedPools, judgePools, servingPools } from './judge-pools.js';
 import type { AllocationRequest, Block, Endpoint, EndpointAddress, Ordinal } from './records.js';
 import { givable } from './reserved.js';
+import { knownLabels } from './request-policy/namespace.js';
+import { permit } from './request-policy/judge.js';
+import type { Petition } from './request-policy/petition.js';
 import { beginSearch, type Offer, type Origin } from './search.js';
 import type { Change, Decision, EndpointKey, View } from './view.js';
 
@@ -46,14 +49,34 @@ export interface Allocation {
  * @throws Failure NO_POOL when there is no pool of a family, or one that is asked for is out of use; POOLS_EXHAUSTED when none can serve,
  * with the reason for each; INVALID_REQUEST for pools that do not exist; NODE_NOT_FOUND, NODE_BEING_DELETED; for addresses that are
  * asked for by themselves ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another; STORE_CORRUPT when its
- * handle, or a block that this names, cannot be read
+ * handle, or a block that this names, cannot be read, or the request policies, where something is asked for that they may forbid;
+ * REQUEST_DENIED when they do
  */
 export function allocate(view: View, { request, nowMs }: AllocationInput): Decision<Allocation> {
   const { attachment } = request;
+  const petition = petitionOf(request);
+  const permission = petition ? permit(view, petition) : [];
   requireKnown(view, handleId(attachment));
   const [first, ...rest] = heldBy(view, attachment);
-  if (!first) return allocateFirst(view, { request, nowMs });
-  const held = [first, ...rest] as const;
+  const { changes, outcome } = first
+    ? allocateMissing(view, { request, nowMs, held: [first, ...rest] })
+    : allocateFirst(view, { request, nowMs });
+  // What changes nothing is decided on a view that has all that was acknowledged before.
+  return { changes: changes.length === 0 ? [] : [...changes, ...permission], outcome };
+}
+
+/** What request policies judge of an allocation; nothing where there is no pod, and so no namespace. */
+export function petitionOf({ pod, namespaceLabels, ...asked }: AllocationRequest): Petition | undefined {
+  return pod && { ...asked, namespace: { name: pod.namespace, labels: namespaceLabels } };
+}
+
+interface PartialInput extends AllocationInput {
+  readonly held: readonly [HeldAddress, ...HeldAddress[]];
+}
+
+/** Gives an attachment what it asks for beside what it holds. */
+function allocateMissing(view: View, { request, nowMs, held }: PartialInput): Decision<Allocation> {
+  const { attachment } = request;
   for (const address of request.addresses) requireHeld(held, address, attachment);
   const known = describeEndpoint(view, attachment, held);
   const missing = request.families.filter((family) => !held.some(({ block }) => block.prefix.family === family));
@@ -65,7 +88,11 @@ export function allocate(view: View, { request, nowMs }: AllocationInput): Decis
   return {
     changes: [
       ...allocationChanges(view, attachment, grants),
-      ...refreshEndpoint(view, { endpoint, held, changed: missing.length > 0 || !sameNetns(endpoint, known) }),
+      ...refreshEndpoint(view, {
+        endpoint,
+        held,
+        changed: missing.length > 0 || !sameNetns(endpoint.netns, known.netns),
+      }),
     ],
     outcome: { endpoint, added: missing, ...gainedBy(grants), replaced: undefined },
   };
@@ -107,10 +134,10 @@ interface Grant {
 }
 
 function grantAll(view: View, { request, nowMs }: AllocationInput): Grant[] {
-  const { families, pools, nodeName, unknownNodes } = request;
+  const { families, pools, poolChoices, nodeName, unknownNodes } = request;
   if (families.length === 0) return [];
   const node = judgeNode(view, { nodeName, unknownNodes, nowMs });
-  checkAskedPools(view, pools, families);
+  checkAskedPools(view, { pools, poolChoices, families });
   const demands = families.map((family) => demandOf(family, { request, nowMs, node }));
   const grants = demands.map((demand) => grant(view, demand, { request, nowMs }));
   const refused = demands.filter((_, index) => !grants[index]);
@@ -121,13 +148,13 @@ function grantAll(view: View, { request, nowMs }: AllocationInput): Grant[] {
 
 /** What an allocation wants of a family. */
 export function demandOf(family: Family, { request, nowMs, node }: AllocationInput & { node: JudgedNode }): Demand {
-  const { attachment, nodeName, namespaceLabels, pools, maxBlocksCount } = request;
+  const { attachment, nodeName, pod, namespaceLabels, pools, maxBlocksCount } = request;
   return {
     family,
     use: 'Workload',
     owner: { kind: 'host', name: nodeName },
     nodeLabels: node.labels,
-    namespaceLabels,
+    namespaceLabels: pod ? knownLabels({ name: pod.namespace, labels: namespaceLabels }) : namespaceLabels,
     pools,
     maxBlocksCount,
     seed: `${nodeName}/${formatAttachment(attachment)}`,
@@ -203,10 +230,6 @@ function refreshEndpoint(view: View, { endpoint, held, changed }: Refresh): Chan
 
 function putEndpoint(key: EndpointKey, value: Endpoint): Change {
   return { type: 'put', record: { kind: 'endpoint', key, value } };
-}
-
-function sameNetns({ netns: a }: Endpoint, { netns: b }: Endpoint): boolean {
-  return a?.bootId === b?.bootId && a?.inode === b?.inode;
 }
 
 function gainedBy(grants: readonly Grant[]): Pick<Allocation, 'claimed' | 'reclaimed' | 'borrowed'> {

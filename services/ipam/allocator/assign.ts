@@ -91,7 +91,7 @@ export function assignAddresses(view: View, input: AssignmentInput): Decision<As
   const before = heldByHandle(view, request.handleId);
   const wanted = wantedNow(input, before);
   const families = ([4, 6] as const).filter((family) => wanted[family] > 0);
-  if (!input.left) checkAskedPools(view, request.pools, familiesOf(request.counts));
+  if (!input.left) checkAskedPools(view, { pools: request.pools, families: familiesOf(request.counts) });
   const found = families.map((family) =>
     gatherFamily(view, demandOf(family, input, node), { wanted: wanted[family], handleId: request.handleId }),
   );

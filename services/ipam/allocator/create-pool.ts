@@ -39,7 +39,8 @@ export function createPool(view: View, creation: PoolCreation): Decision<PoolLis
 
 /** The pool's record. */
 export function makePool({ spec, uid, nowMs }: PoolCreation): Pool {
-  return { ...spec, uid, createTimeMs: wholeSeconds(nowMs), deletionTimeMs: undefined, notAllocatable: undefined };
+  const createTimeMs = wholeSeconds(nowMs);
+  return { ...spec, labels: {}, uid, createTimeMs, deletionTimeMs: undefined, notAllocatable: undefined };
 }
 
 function refuseOverlap(view: View, { name, prefix, blockSizeBits }: PoolSpec): void {

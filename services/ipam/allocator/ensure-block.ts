@@ -36,7 +36,7 @@ export interface EnsuredBlock {
 export function ensureBlock(view: View, demanded: BlockDemand): Decision<EnsuredBlock> {
   const { nodeName, family, pools, unknownNodes, nowMs } = demanded;
   const node = judgeNode(view, { nodeName, unknownNodes, nowMs });
-  checkAskedPools(view, pools, [family]);
+  checkAskedPools(view, { pools, families: [family] });
   const owner: BlockOwner = { kind: 'host', name: nodeName };
   const demand: Demand = {
     family,

@@ -2,9 +2,10 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, type Prefix } from '@podwire/shared/net/prefix';
 
-import { allocate, demandOf, type Allocation, type AllocationInput } from './allocate.js';
+import { allocate, demandOf, petitionOf, type Allocation, type AllocationInput } from './allocate.js';
 import { explainDemand, type PoolStory } from './explain.js';
 import type { EndpointAddress } from './records.js';
+import { judge, type Judgement } from './request-policy/judge.js';
 import type { Origin } from './search.js';
 import type { View } from './view.js';
 
@@ -29,6 +30,8 @@ export interface ExplainedAllocation {
   readonly isRepeat: boolean;
   /** Those asked for, in that order. */
   readonly families: readonly ExplainedFamily[];
+  /** What request policies say of all that is asked for, allowed or not; empty where they cannot be read, which is the refusal. */
+  readonly judgements: readonly Judgement[];
 }
 
 export interface ExplainInput extends AllocationInput {
@@ -51,7 +54,14 @@ export function explainAllocation(view: View, input: ExplainInput): ExplainedAll
     refusal: decided instanceof Failure ? decided : undefined,
     isRepeat: allocation?.added.length === 0,
     families,
+    judgements: judgementsOf(view, input),
   };
+}
+
+function judgementsOf(view: View, { request }: AllocationInput): readonly Judgement[] {
+  const petition = petitionOf(request);
+  if (!petition || view.unreadableRecord({ kind: 'requestPolicies' })) return [];
+  return judge(view, petition);
 }
 
 function attempt(view: View, input: AllocationInput): Allocation | Failure {

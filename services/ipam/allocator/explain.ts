@@ -1,8 +1,11 @@
 import type { Family } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import { attributesAt, usedCount } from './block.js';
+import { usedCount } from './block.js';
+import { coolingCount, countBlocks, NO_BLOCKS, type BlockTally } from './block-tally.js';
+import { countOthers, verdictOf, type BlockVerdict } from './block-verdict.js';
 import { blockCount } from './claim.js';
+import { first } from './gather.js';
 import { sameOwner, type Demand } from './demand.js';
 import { judgePools, servingPools, type JudgedPool } from './judge-pools.js';
 import { poolOf } from './pools.js';
@@ -11,21 +14,6 @@ import type { Block, Pool } from './records.js';
 import { hasRoom } from './reserved.js';
 import { beginSearch, blockCap, collect, type Search } from './search.js';
 import type { UnreadableBlock, UnreadableRecord, View } from './view.js';
-
-/** Why a block gave no address. */
-export type BlockVerdict =
-  /** Every address is in use, cools down, or is reserved. */
-  | 'full'
-  /** It has addresses to give. */
-  | 'open'
-  /** It has, and they are another's; affinity is strict, or only load balancers may borrow them. */
-  | 'of other owners'
-  /** It has, nobody owns it, and affinity is strict. */
-  | 'without an owner'
-  /** Every address is reserved. */
-  | 'reserved'
-  /** Its record cannot be read. */
-  | 'unreadable';
 
 /** A block that was looked at. */
 export interface BlockStory {
@@ -42,7 +30,7 @@ export interface PoolStory {
   readonly passedOver: string | undefined;
   /** Its blocks in the order of their addresses, as many as were asked for. */
   readonly blocks: readonly BlockStory[];
-  /** The blocks that are not named, by their verdict. */
+  /** The blocks that are not named, by their verdict. A released address counts as in use until it is free. */
   readonly more: ReadonlyMap<BlockVerdict, number>;
   /** Why no further block can be claimed in it; undefined when one can. */
   readonly noClaim: string | undefined;
@@ -52,8 +40,9 @@ export interface PoolStory {
 /** How much of a pool's blocks is used. */
 interface Usage {
   readonly blocks: number;
+  /** A released address is in use until it is free. */
   readonly used: number;
-  /** Of those in use, how many cool down after their release. */
+  /** Of those in use, how many were released. */
   readonly cooling: number;
   readonly size: number;
 }
@@ -63,42 +52,49 @@ export interface ExplainOptions {
   readonly maxBlocksCount: number;
   /** Blocks of one pool that are named; all of them unless it is given. */
   readonly maxPoolBlocksCount?: number;
+  /** Pools that are told of; all of them unless it is given. */
+  readonly maxPoolsCount?: number;
 }
 
-/** Every pool of a demand, and every block of those that may serve: what was found there. Looks at all of them. */
+/**
+ * The pools of a demand, and the blocks of those that may serve: what was found there. Looks at the blocks that it names, at those that
+ * reservations cut and at the owner's own; the others it counts by sums that the view keeps.
+ */
 export function explainDemand(view: View, demand: Demand, options: ExplainOptions): PoolStory[] {
-  const { maxBlocksCount, maxPoolBlocksCount = maxBlocksCount } = options;
+  const { maxBlocksCount, maxPoolBlocksCount = maxBlocksCount, maxPoolsCount } = options;
   const search = beginSearch(view, demand, servingPools(view, demand));
   let left = maxBlocksCount;
-  return judgePools(view, demand).map((judged) => {
-    const story = poolStory(search, judged, Math.min(left, maxPoolBlocksCount));
-    left -= story.blocks.length;
-    return story;
-  });
+  return judgePools(view, demand)
+    .slice(0, maxPoolsCount)
+    .map((judged) => {
+      const story = poolStory(search, judged, Math.min(left, maxPoolBlocksCount));
+      left -= story.blocks.length;
+      return story;
+    });
 }
 
 function poolStory(search: Search, { pool, passedOver }: JudgedPool, maxBlocksCount: number): PoolStory {
-  const blocks: BlockStory[] = [];
-  const more = new Map<BlockVerdict, number>();
-  const usage = { blocks: 0, used: 0, cooling: 0, size: 0 };
-  if (passedOver !== undefined) return { pool, passedOver, blocks, more, noClaim: undefined, usage };
-  for (const { key, name, reason } of unreadableIn(search.view, pool)) {
-    if (blocks.length < maxBlocksCount)
-      blocks.push({ prefix: name.prefix, verdict: 'unreadable', reason: `cannot be read (record ${key}: ${reason})` });
-    else more.set('unreadable', (more.get('unreadable') ?? 0) + 1);
-  }
-  for (const stored of search.view.blocksIn(pool.prefix)) {
+  const nothing = { blocks: [], more: new Map<BlockVerdict, number>(), usage: usageOf(NO_BLOCKS) };
+  if (passedOver !== undefined) return { pool, passedOver, ...nothing, noClaim: undefined };
+  const unreadable = unreadableIn(search.view, pool);
+  const stories = unreadable.slice(0, maxBlocksCount).map(({ key, name, reason }): BlockStory => {
+    return { prefix: name.prefix, verdict: 'unreadable', reason: `cannot be read (record ${key}: ${reason})` };
+  });
+  const named = first(search.view.blocksIn(pool.prefix), maxBlocksCount - stories.length);
+  for (const stored of named) {
     const block = collect(search, stored);
-    const verdict = verdictOf(search, block);
-    usage.blocks++;
-    usage.used += usedCount(block);
-    usage.cooling += coolingCount(block);
-    usage.size += block.allocations.length;
-    if (blocks.length < maxBlocksCount)
-      blocks.push({ prefix: block.prefix, verdict, reason: blockReason(search, block) });
-    else more.set(verdict, (more.get(verdict) ?? 0) + 1);
+    stories.push({ prefix: block.prefix, verdict: verdictOf(search, block), reason: blockReason(search, block) });
   }
-  return { pool, passedOver, blocks, more, noClaim: noClaim(search, pool, usage), usage };
+  const more = countOthers(search, pool, named);
+  const hiddenCount = unreadable.length - Math.min(unreadable.length, maxBlocksCount);
+  if (hiddenCount > 0) more.set('unreadable', hiddenCount);
+  const usage = usageOf(search.view.tallyBlocks(pool.prefix));
+  return { pool, passedOver, blocks: stories, more, noClaim: noClaim(search, pool, usage), usage };
+}
+
+function usageOf(tally: BlockTally): Usage {
+  const { used, cooling, size } = tally;
+  return { blocks: countBlocks(tally), used, cooling, size };
 }
 
 /** They come first in what is told, as somebody has to do something about them. */
@@ -110,15 +106,6 @@ function unreadableIn(view: View, { prefix }: Pool): UnreadableBlock[] {
 
 function isBlock(record: UnreadableRecord): record is UnreadableBlock {
   return record.name.kind === 'block';
-}
-
-function verdictOf({ reserved, config, demand }: Search, block: Block): BlockVerdict {
-  if (reserved.coversAll(block.prefix)) return 'reserved';
-  if (!hasRoom(block, reserved)) return 'full';
-  if (sameOwner(block.owner, demand.owner)) return 'open';
-  const closed = config.strictAffinity || (block.owner?.kind === 'virtual' && demand.use !== 'LoadBalancer');
-  if (!closed) return 'open';
-  return block.owner ? 'of other owners' : 'without an owner';
 }
 
 function blockReason(search: Search, block: Block): string {
@@ -137,11 +124,6 @@ function blockUsage({ reserved }: Search, block: Block): string {
   const kept = block.unallocated.filter((ordinal) => reserved.has(addressAt(block.prefix, ordinal))).length;
   if (kept > 0) parts.push(`${kept} free ones reserved`);
   return parts.join(', ');
-}
-
-function coolingCount(block: Block): number {
-  if (block.attributes.every(({ releasedAtMs }) => releasedAtMs === undefined)) return 0;
-  return block.allocations.filter((_, ordinal) => attributesAt(block, ordinal)?.releasedAtMs !== undefined).length;
 }
 
 function inUse({ used, cooling, size }: Omit<Usage, 'blocks'>): string {
@@ -178,12 +160,13 @@ const NAMED_BLOCKS = 4;
 
 /** Why no pool could serve a demand, as a text: every pool and why, every block and why. */
 export function explainRefusal(view: View, demand: Demand, subject: string): string {
-  const limits = { maxBlocksCount: NAMED_POOLS * NAMED_BLOCKS, maxPoolBlocksCount: NAMED_BLOCKS };
+  const maxBlocksCount = NAMED_POOLS * NAMED_BLOCKS;
+  const limits = { maxBlocksCount, maxPoolBlocksCount: NAMED_BLOCKS, maxPoolsCount: NAMED_POOLS };
   const stories = explainDemand(view, demand, limits);
   const wish = `no IPv${demand.family} address for ${subject} on ${ownerName(demand)}`;
   if (stories.length === 0) return `${wish}: ${noPoolText(demand.family)}`;
-  const more = stories.length > NAMED_POOLS ? [`and ${stories.length - NAMED_POOLS} more pools`] : [];
-  const texts = [...stories.slice(0, NAMED_POOLS).map(storyText), ...more];
+  const moreCount = judgePools(view, demand).length - stories.length;
+  const texts = [...stories.map(storyText), ...(moreCount > 0 ? [`and ${moreCount} more pools`] : [])];
   const strict = beginSearch(view, demand, []).config.strictAffinity
     ? ' Affinity is strict, so no node takes addresses of blocks that are not its own.'
     : '';

@@ -53,7 +53,8 @@ function isShared(change: Change): boolean {
   return change.type === 'expect' && (change.record.kind === 'pool' || change.record.kind === 'config');
 }
 
-function first<Item>(items: Iterable<Item>, count: number): Item[] {
+/** As many as there are, and no more than so many. */
+export function first<Item>(items: Iterable<Item>, count: number): Item[] {
   const found: Item[] = [];
   for (const item of items) {
     if (found.length >= count) break;

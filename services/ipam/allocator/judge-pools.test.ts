@@ -93,7 +93,9 @@ describe('pools that are asked for', () => {
   });
 
   test('that do not exist, or are of a family that is not wanted, are all named', () => {
-    const failure = failureOf(() => checkAskedPools(view, ['nope', 'c', '10.9.0.0/24', 'six'], [4]));
+    const failure = failureOf(() =>
+      checkAskedPools(view, { pools: ['nope', 'c', '10.9.0.0/24', 'six'], families: [4] }),
+    );
     expect(failure.code).toBe('INVALID_REQUEST');
     expect(failure.violations.map(({ field, reason: why }) => `${field} ${why}`)).toEqual([
       'pools[0] is "nope", and there is no such pool; list the pools for their names',
@@ -103,7 +105,7 @@ describe('pools that are asked for', () => {
   });
 
   test('that are out of use are refused by name', () => {
-    expect(failureOf(() => checkAskedPools(view, ['c', '10.4.0.0/24'], [4]))).toMatchObject({
+    expect(failureOf(() => checkAskedPools(view, { pools: ['c', '10.4.0.0/24'], families: [4] }))).toMatchObject({
       code: 'NO_POOL',
       message: 'pool "off", which is asked for, is disabled; enable it, or ask for another',
     });

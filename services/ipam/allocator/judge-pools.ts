@@ -5,6 +5,7 @@ import { comparePrefixes, formatPrefix, parsePrefix } from '@podwire/shared/net/
 import type { Demand, PoolUse } from './demand.js';
 import { outOfUse } from './pools.js';
 import type { Pool } from './records.js';
+import type { PoolChoice } from './request-policy/policy.js';
 import type { Labels } from './selector/ast.js';
 import { matches } from './selector/selector.js';
 import type { View } from './view.js';
@@ -40,18 +41,26 @@ function askedPools(view: View, { pools, family }: Demand): Pool[] {
 }
 
 /** The pool of a name or of exactly a CIDR. */
-function findPool(view: View, text: string): Pool | undefined {
+export function findPool(view: View, text: string): Pool | undefined {
   const parsed = parsePrefix(text);
   if (!parsed.ok) return view.pool(text);
   return view.pools().find(({ prefix }) => comparePrefixes(prefix, parsed.prefix) === 0);
 }
 
+/** Pools that a request names. */
+export interface AskedPools {
+  readonly pools: readonly string[];
+  readonly families: readonly Family[];
+  /** For which family some of them are asked for. */
+  readonly poolChoices?: readonly PoolChoice[];
+}
+
 /**
  * Checks the pools that a request names, all of them.
- * @throws Failure INVALID_REQUEST that lists those that do not exist, or are of a family that is not wanted; NO_POOL for the first
- * that gives no addresses
+ * @throws Failure INVALID_REQUEST that lists those that do not exist, or are of a family that is not wanted or not the one that they were
+ * asked for as; NO_POOL for the first that gives no addresses
  */
-export function checkAskedPools(view: View, pools: readonly string[], families: readonly Family[]): void {
+export function checkAskedPools(view: View, { pools, families, poolChoices = [] }: AskedPools): void {
   const violations: Violation[] = [];
   pools.forEach((text, index) => {
     const pool = findPool(view, text);
@@ -61,6 +70,12 @@ export function checkAskedPools(view: View, pools: readonly string[], families: 
     else if (!families.includes(pool.prefix.family)) {
       const reason = `is pool "${pool.name}" ${formatPrefix(pool.prefix)}, and no IPv${pool.prefix.family} address is asked for`;
       violations.push({ field, reason });
+    } else {
+      const family = poolChoices.find((choice) => choice.pool === text && isOther(choice.family, pool))?.family;
+      if (family !== undefined) {
+        const reason = `is pool "${pool.name}" ${formatPrefix(pool.prefix)}, and asked for as one of IPv${family}; ask for it as one of IPv${pool.prefix.family}`;
+        violations.push({ field, reason });
+      }
     }
   });
   if (violations.length > 0) throw violationsFailure('INVALID_REQUEST', 'The pools asked for were refused', violations);
@@ -71,6 +86,10 @@ export function checkAskedPools(view: View, pools: readonly string[], families: 
     const message = `pool "${pool?.name}", which is asked for, is ${reason}; enable it, or ask for another`;
     throw new Failure('NO_POOL', message, { details: { pool: pool?.name ?? '' } });
   }
+}
+
+function isOther(family: Family | undefined, { prefix }: Pool): boolean {
+  return family !== undefined && family !== prefix.family;
 }
 
 /** Why a pool does not serve those who ask for none. */

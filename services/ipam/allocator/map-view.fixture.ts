@@ -25,6 +25,8 @@ import type {
   View,
 } from './view.js';
 import { nameText } from './absence.js';
+import { addTallies, NO_BLOCKS, tallyOf, type BlockTally } from './block-tally.js';
+import type { RequestPolicies } from './request-policy/policy.js';
 import { isIdle, isLoose, isSpent, mayGive } from './spent.js';
 
 /** A datastore for tests of pure decisions: a map, and every question answered by looking at all of it. */
@@ -90,6 +92,10 @@ export class MapView implements View {
     return this.blocks().filter((block) => prefixContains(prefix, block.prefix));
   }
 
+  tallyBlocks(prefix: Prefix): BlockTally {
+    return [...this.blocksIn(prefix)].map(tallyOf).reduce(addTallies, NO_BLOCKS);
+  }
+
   roomyBlocksIn(prefix: Prefix): Iterable<Block> {
     return [...this.blocksIn(prefix)].filter(mayGive);
   }
@@ -148,6 +154,10 @@ export class MapView implements View {
 
   reservation(name: string): Reservation | undefined {
     return this.reservations().find((reservation) => reservation.name === name);
+  }
+
+  requestPolicies(): RequestPolicies {
+    return this.all('requestPolicies')[0]?.value ?? [];
   }
 
   nodes(): readonly Node[] {
@@ -223,6 +233,8 @@ export function keyOf(record: RecordValue): string {
       return `endpoint ${record.key.namespace}/${record.key.name}`;
     case 'config':
       return 'config';
+    case 'requestPolicies':
+      return 'requestPolicies';
     case 'reservation':
       return `reservation ${record.value.name}`;
     case 'node':

@@ -15,6 +15,7 @@ import type {
   Node,
   Pool,
 } from './records.js';
+import { NO_REQUESTS } from './request-policy/policy.js';
 import type { RecordValue } from './view.js';
 
 /** Records as tests want them: usual in all that is not said. */
@@ -112,6 +113,8 @@ export function request(containerId: string, rest: Partial<AllocationRequest> = 
     families: [4],
     addresses: [],
     pools: [],
+    poolChoices: [],
+    requests: NO_REQUESTS,
     namespaceLabels: {},
     maxBlocksCount: 0,
     unknownNodes: { policy: 'register', uid: 'uid-node' },

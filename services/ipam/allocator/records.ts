@@ -3,6 +3,8 @@ import type { Address, Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
+import type { PodRequests, PoolChoice } from './request-policy/policy.js';
+
 /**
  * The records of the datastore as values: what Calico's v3 schema holds (reference: Calico's libcalico-go/lib/backend/model),
  * free of its JSON. All are immutable; a change is a new value. `store/record` maps them to and from the stored form, and keeps
@@ -67,6 +69,8 @@ export interface Pool {
   readonly name: string;
   readonly uid: string;
   readonly prefix: Prefix;
+  /** As Calico's tools set them; nothing but rules of request policies looks at them. */
+  readonly labels: Readonly<Record<string, string>>;
   /** Prefix length of the pool's blocks, in bits. */
   readonly blockSizeBits: number;
   /** Switched off by its operator. See `outOfUse` for every reason for which a pool gives no address. */
@@ -237,7 +241,11 @@ export interface AllocationRequest {
   readonly addresses: readonly Address[];
   /** Names or CIDRs of pools to take from, in this order. A family of which there is none here gets one that selectors decide. */
   readonly pools: readonly string[];
-  /** Of the pod's namespace; empty where there is none. */
+  /** More about some of the pools; about the others, that the pod's author chose them. */
+  readonly poolChoices: readonly PoolChoice[];
+  /** What else the pod's author asked for. Only whether it is allowed depends on it. */
+  readonly requests: PodRequests;
+  /** Of the pod's namespace; empty where they are not known. */
   readonly namespaceLabels: Readonly<Record<string, string>>;
   /** Blocks per family that the node may have in the pools that serve; 0 for what the configuration says. */
   readonly maxBlocksCount: number;

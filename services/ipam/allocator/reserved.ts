@@ -1,4 +1,4 @@
-import type { Address, Family } from '@podwire/shared/net/address';
+import { familyBits, type Address, type Family } from '@podwire/shared/net/address';
 import { addressAt, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { Block, Ordinal, Reservation } from './records.js';
@@ -62,6 +62,18 @@ export class ReservedAddresses {
     return count;
   }
 
+  /** What of a prefix is reserved, in as few prefixes as can be. */
+  *partsIn(prefix: Prefix): Generator<Prefix, void, void> {
+    const { first, end } = rangeOf(prefix);
+    const ranges = this.#ranges[prefix.family];
+    for (let index = indexFrom(ranges, first); index < ranges.length; index++) {
+      const range = ranges[index];
+      if (!range || range.first >= end) return;
+      const [from, until] = [range.first > first ? range.first : first, range.end < end ? range.end : end];
+      yield* alignedPrefixes(prefix.family, { first: from, end: until });
+    }
+  }
+
   /** The first range that ends behind the value. */
   #from(family: Family, value: bigint): Range | undefined {
     return this.#ranges[family][indexFrom(this.#ranges[family], value)];
@@ -95,6 +107,17 @@ export function hasRoom(block: Block, reserved: ReservedAddresses): boolean {
 
 function rangeOf(prefix: Prefix): Range {
   return { first: prefix.value, end: prefix.value + prefixSize(prefix) };
+}
+
+/** A range, cut into prefixes, each as large as its place and what is left allow. */
+function* alignedPrefixes(family: Family, { first, end }: Range): Generator<Prefix, void, void> {
+  const bits = familyBits(family);
+  for (let value = first; value < end;) {
+    let length = bits;
+    for (let size = 2n; length > 0 && value % size === 0n && value + size <= end; size *= 2n) length--;
+    yield { family, value, length };
+    value += 1n << BigInt(bits - length);
+  }
 }
 
 function rangesOf(prefixes: readonly Prefix[], family: Family): Range[] {

@@ -1,5 +1,6 @@
 import type { Prefix } from '@podwire/shared/net/prefix';
 
+import type { BlockTally } from './block-tally.js';
 import type {
   Affinity,
   Block,
@@ -13,6 +14,7 @@ import type {
   Pool,
   Reservation,
 } from './records.js';
+import type { RequestPolicies } from './request-policy/policy.js';
 
 /**
  * The state that a decision looks at: one consistent moment of the datastore, with what earlier decisions of the same
@@ -31,6 +33,8 @@ export interface View {
   block(prefix: Prefix): Block | undefined;
   /** The blocks that lie in a prefix, in the order of their addresses. */
   blocksIn(prefix: Prefix): Iterable<Block>;
+  /** Sums over the blocks that lie in a prefix: however many they are, they cost next to nothing. */
+  tallyBlocks(prefix: Prefix): BlockTally;
   /** Those of them that may have something to give ({@link mayGive}), in the same order; others cost nothing. */
   roomyBlocksIn(prefix: Prefix): Iterable<Block>;
   /** Those of them that hosts have and nobody holds an address of ({@link isIdle}), in the same order; others cost nothing. */
@@ -58,6 +62,8 @@ export interface View {
   /** All reservations, in the order of their names. */
   reservations(): readonly Reservation[];
   reservation(name: string): Reservation | undefined;
+  /** All request policies, in the order of their names; none while none are stored. */
+  requestPolicies(): RequestPolicies;
   /** All nodes, in the order of their names. */
   nodes(): readonly Node[];
   node(name: string): Node | undefined;
@@ -118,6 +124,7 @@ export type RecordName =
   | { readonly kind: 'endpoint'; readonly key: EndpointKey }
   | { readonly kind: 'config' }
   | { readonly kind: 'reservation'; readonly name: string }
+  | { readonly kind: 'requestPolicies' }
   | { readonly kind: 'node'; readonly name: string };
 
 /** Where a workload endpoint is stored: Calico's `<namespace>/<name>`. */
@@ -156,6 +163,7 @@ export type RecordValue =
   | { readonly kind: 'endpoint'; readonly key: EndpointKey; readonly value: Endpoint }
   | { readonly kind: 'config'; readonly value: IpamConfig }
   | { readonly kind: 'reservation'; readonly value: Reservation }
+  | { readonly kind: 'requestPolicies'; readonly value: RequestPolicies }
   | { readonly kind: 'node'; readonly value: Node };
 
 /** What a decision comes to: the records to change, all of them or none, and the answer once they are committed. */

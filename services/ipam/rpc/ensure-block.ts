@@ -5,7 +5,8 @@ import type { Handler } from '@podwire/shared/rpc/unary';
 
 import { subdomainFault } from '../allocator/names.js';
 import type { Ipam } from '../ipam.js';
-import { FAMILIES, readPools } from './wire-allocate.js';
+import { readPools } from './wire-allocate.js';
+import { FAMILIES } from './wire-ip.js';
 
 export function ensureBlock(ipam: Ipam): Handler<EnsureBlockRequest, EnsureBlockResponse> {
   return async ({ nodeName, family: message, pools: texts }, { signal }) => {

@@ -12,6 +12,7 @@ import { handleService } from './services/handles.js';
 import { historyService } from './services/history.js';
 import { nodeService } from './services/nodes.js';
 import { poolService } from './services/pools.js';
+import { requestPolicyService } from './services/request-policies.js';
 import { reservationService } from './services/reservations.js';
 
 const SERVICES = [
@@ -25,6 +26,7 @@ const SERVICES = [
   endpointService,
   nodeService,
   reservationService,
+  requestPolicyService,
   configService,
 ];
 

@@ -1,13 +1,17 @@
-import { IpFamily, type AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
-import type { NetnsIdentity as NetnsMessage, PodIdentity as PodMessage } from '@podwire/proto/podwire/ipam/v1/endpoint';
-import { parseAddress, type Address, type Family } from '@podwire/shared/net/address';
+import type { AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import type { PodIdentity as PodMessage } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { parsePrefix } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
 
 import { endpointNameFaults } from '../allocator/endpoint.js';
 import { labelFault, subdomainFault } from '../allocator/names.js';
-import type { AskedAllocation, NetnsIdentity, PodIdentity } from '../allocator/records.js';
+import type { AskedAllocation, PodIdentity } from '../allocator/records.js';
+import { NAME_LABEL } from '../allocator/request-policy/namespace.js';
+import type { Labels } from '../allocator/selector/ast.js';
 import { ATTACHMENT_FIELDS, readAttachment } from './wire-attachment.js';
+import { checkOnePerFamily, readAddresses, readFamilies } from './wire-ip.js';
+import { readPoolChoices, readRequests } from './wire-request.js';
+import { readNetns } from './wire-netns.js';
 
 const MAX_POD_UID_BYTES = 128;
 const MAX_POOLS_COUNT = 64;
@@ -16,7 +20,6 @@ const MAX_LABELS_COUNT = 64;
 const MAX_LABEL_NAME_BYTES = 317;
 const MAX_LABEL_VALUE_BYTES = 63;
 const MAX_BLOCKS_COUNT = 1_000_000;
-const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
 export function readAllocateRequest(message: AllocateRequest): AskedAllocation {
   return checked('Allocate', (checks) => readAllocation(message, checks));
@@ -29,8 +32,8 @@ export function readAllocation(message: AllocateRequest, checks: Checks): AskedA
   const pod = message.pod && readPod(message.pod, checks);
   for (const { field, reason } of endpointNameFaults({ attachment, nodeName: message.nodeName, pod }))
     checks.check(ATTACHMENT_FIELDS[field], reason);
-  const netns = message.netns && readNetns(message.netns, checks);
-  const families = readFamilies(message.families, checks);
+  const netns = message.netns && readNetns('netns', message.netns, checks);
+  const families = readFamilies('families', message.families, checks);
   const addresses = readAddresses(message.addresses, checks);
   checkOnePerFamily(addresses, families, checks);
   const implied = addresses.length > 0 ? [...new Set(addresses.map(({ family }) => family))] : [4 as const];
@@ -42,59 +45,19 @@ export function readAllocation(message: AllocateRequest, checks: Checks): AskedA
     families: families.length === 0 ? implied : families,
     addresses,
     pools: readPools(message.pools, checks),
-    namespaceLabels: readLabels('namespace_labels', message.namespaceLabels, checks),
+    poolChoices: readPoolChoices(message.poolChoices, message.pools, checks),
+    requests: readRequests(message.requests, checks),
+    namespaceLabels: readNamespaceLabels(message.namespaceLabels, pod, checks),
     maxBlocksCount: readBlockCap(message.maxBlocksPerNode, checks),
   };
 }
 
-function readPod({ namespace, name, uid }: PodMessage, checks: Checks): PodIdentity {
+export function readPod({ namespace, name, uid }: PodMessage, checks: Checks): PodIdentity {
   checks.check('pod.namespace', labelFault(namespace));
   checks.check('pod.name', subdomainFault(name));
   const tooLong = Buffer.byteLength(uid) > MAX_POD_UID_BYTES;
   checks.check('pod.uid', tooLong ? `is longer than ${MAX_POD_UID_BYTES} bytes` : undefined);
   return { namespace, name, uid };
-}
-
-function readNetns({ bootId, inode }: NetnsMessage, checks: Checks): NetnsIdentity {
-  checks.check('netns.boot_id', UUID.test(bootId) ? undefined : 'is not a UUID in lower case');
-  checks.check('netns.inode', inode > 0n ? undefined : 'is 0; inodes are numbered from 1');
-  return { bootId, inode };
-}
-
-export const FAMILIES: Partial<Record<IpFamily, Family>> = {
-  [IpFamily.IP_FAMILY_UNSPECIFIED]: 4,
-  [IpFamily.IP_FAMILY_IPV4]: 4,
-  [IpFamily.IP_FAMILY_IPV6]: 6,
-};
-
-function readFamilies(messages: readonly IpFamily[], checks: Checks): Family[] {
-  const families: Family[] = [];
-  messages.forEach((message, index) => {
-    const family = FAMILIES[message];
-    if (!family) checks.check(`families[${index}]`, `is ${message}, which is no family: IPv4 is 4, IPv6 is 6`);
-    else if (families.includes(family)) checks.check(`families[${index}]`, `is IPv${family} a second time`);
-    else families.push(family);
-  });
-  return families;
-}
-
-export function readAddresses(texts: readonly string[], checks: Checks): Address[] {
-  return texts.flatMap((text, index) => {
-    const address = parseAddress(text);
-    checks.check(`addresses[${index}]`, address ? undefined : 'is no IPv4 or IPv6 address without prefix length');
-    return address ?? [];
-  });
-}
-
-/** Each attachment has one address of a family. */
-function checkOnePerFamily(addresses: readonly Address[], families: readonly Family[], checks: Checks): void {
-  addresses.forEach(({ family }, index) => {
-    const repeated = addresses.slice(0, index).some((other) => other.family === family);
-    if (repeated)
-      checks.check(`addresses[${index}]`, `is a second IPv${family} address; an attachment has one of each family`);
-    if (families.length > 0 && !families.includes(family))
-      checks.check(`addresses[${index}]`, `is an IPv${family} address, and families does not have that`);
-  });
 }
 
 export function readPools(texts: readonly string[], checks: Checks): readonly string[] {
@@ -107,6 +70,15 @@ export function readPools(texts: readonly string[], checks: Checks): readonly st
     checks.check(`pools[${index}]`, fault === undefined ? undefined : `${fault}; give the name of a pool, or its CIDR`);
   });
   return texts;
+}
+
+/** Labels of a pod's namespace; none where there is no pod. */
+export function readNamespaceLabels(message: Labels, pod: PodIdentity | undefined, checks: Checks): Labels {
+  const labels = readLabels('namespace_labels', message, checks);
+  const name = Object.hasOwn(labels, NAME_LABEL) ? labels[NAME_LABEL] : undefined;
+  if (pod && name !== undefined && name !== pod.namespace)
+    checks.check(`namespace_labels["${NAME_LABEL}"]`, `is "${name}", and the pod is in namespace "${pod.namespace}"`);
+  return labels;
 }
 
 export function readLabels(

@@ -19,7 +19,8 @@ import type { BlockVerdict, PoolStory } from '../allocator/explain.js';
 import { handleFault } from '../allocator/handle-name.js';
 import { subdomainFault } from '../allocator/names.js';
 import type { BlockOwner, EndpointAddress } from '../allocator/records.js';
-import { readAddresses, readBlockCap, readLabels, readPools } from './wire-allocate.js';
+import { readBlockCap, readLabels, readPools } from './wire-allocate.js';
+import { readAddresses } from './wire-ip.js';
 
 const MAX_COUNT = 4096;
 const MAX_ADDRESSES_COUNT = 32;

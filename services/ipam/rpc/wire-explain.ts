@@ -12,6 +12,7 @@ import type { ExplainedAllocation, ExplainedFamily } from '../allocator/explain-
 import type { AskedAllocation } from '../allocator/records.js';
 import type { Origin } from '../allocator/search.js';
 import { readAllocation } from './wire-allocate.js';
+import { judgementMessage } from './wire-request.js';
 import { explainedPool, FAMILY_MESSAGES } from './wire-assign.js';
 
 const MAX_BLOCKS_COUNT = 10_000;
@@ -35,12 +36,18 @@ export function readExplainAllocationRequest({ request, maxBlocks }: ExplainAllo
   });
 }
 
-export function explanationMessage({ refusal, isRepeat, families }: ExplainedAllocation): ExplainAllocationResponse {
+export function explanationMessage({
+  refusal,
+  isRepeat,
+  families,
+  judgements,
+}: ExplainedAllocation): ExplainAllocationResponse {
   return {
     alreadyAllocated: isRepeat,
     refusalCode: refusal?.code ?? '',
     refusal: refusal?.message ?? '',
     families: families.map(familyMessage),
+    requests: judgements.map(judgementMessage),
   };
 }
 

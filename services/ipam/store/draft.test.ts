@@ -13,6 +13,7 @@ const pool = (name: string): Pool => ({
   name,
   uid: '',
   prefix: prefix('10.0.0.0/16'),
+  labels: {},
   blockSizeBits: 30,
   disabled: false,
   deletionTimeMs: undefined,

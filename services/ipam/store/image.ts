@@ -1,6 +1,7 @@
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
+import type { BlockTally } from '../allocator/block-tally.js';
 import type {
   Affinity,
   Block,
@@ -22,8 +23,10 @@ import type {
   UnreadableRecord,
   View,
 } from '../allocator/view.js';
+import type { RequestPolicies } from '../allocator/request-policy/policy.js';
 import { isIdle, isSpent, mayGive } from '../allocator/spent.js';
 import { BlockIndex } from './block-index.js';
+import { BlockTallies } from './block-tallies.js';
 import type { RecordKeys } from './record/keys.js';
 import { SetAside } from './set-aside.js';
 import { SortedTexts } from './sorted-texts.js';
@@ -39,6 +42,7 @@ export class Image implements View {
   readonly #unspent = new AffinityList();
   readonly #blocks: Readonly<Record<Family, Block[]>> = { 4: [], 6: [] };
   readonly #index = new BlockIndex();
+  readonly #tallies: Readonly<Record<Family, BlockTallies>> = { 4: new BlockTallies(), 6: new BlockTallies() };
   readonly #pools = new NameList<Pool>();
   readonly #reservations = new NameList<Reservation>();
   readonly #nodes = new NameList<Node>();
@@ -135,6 +139,10 @@ export class Image implements View {
     }
   }
 
+  tallyBlocks(prefix: Prefix): BlockTally {
+    return this.#tallies[prefix.family].within(prefix);
+  }
+
   roomyBlocksIn(prefix: Prefix): Iterable<Block> {
     return this.#blocksOf(this.#index.roomyIn(prefix));
   }
@@ -195,6 +203,11 @@ export class Image implements View {
     return record?.kind === 'reservation' ? record.value : undefined;
   }
 
+  requestPolicies(): RequestPolicies {
+    const record = this.get(this.#keys.requestPolicies);
+    return record?.kind === 'requestPolicies' ? record.value : [];
+  }
+
   nodes(): readonly Node[] {
     return this.#nodes.sorted();
   }
@@ -243,6 +256,7 @@ export class Image implements View {
     const blocks = this.#blocks[block.prefix.family];
     blocks.splice(lowerBound(blocks, block.prefix), 0, block);
     this.#index.add(block, this.#affinityTo(block));
+    this.#tallies[block.prefix.family].put(block);
     if (block.owner) this.#judge(block.owner, block.prefix);
   }
 
@@ -251,6 +265,7 @@ export class Image implements View {
     const blocks = this.#blocks[block.prefix.family];
     this.#records.set(key, { kind: 'block', value: block });
     blocks[lowerBound(blocks, block.prefix)] = block;
+    this.#tallies[block.prefix.family].put(block);
     const isSame = sameOwner(before.owner, block.owner) && mayGive(before) === mayGive(block);
     if (!isSame || isIdle(before) !== isIdle(block)) this.#index.judge(block, this.#affinityTo(block));
     if (isSame) return;
@@ -281,6 +296,7 @@ export class Image implements View {
     const blocks = this.#blocks[block.prefix.family];
     blocks.splice(lowerBound(blocks, block.prefix), 1);
     this.#index.delete(block);
+    this.#tallies[block.prefix.family].delete(block.prefix);
     if (block.owner) this.#judge(block.owner, block.prefix);
   }
 }

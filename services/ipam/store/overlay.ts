@@ -1,5 +1,6 @@
 import { comparePrefixes, prefixContains, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
+import { addTallies, subtractTallies, tallyOf, type BlockTally } from '../allocator/block-tally.js';
 import { formatEndpointKey } from '../allocator/endpoint.js';
 import type {
   Affinity,
@@ -22,6 +23,7 @@ import type {
   UnreadableRecord,
   View,
 } from '../allocator/view.js';
+import type { RequestPolicies } from '../allocator/request-policy/policy.js';
 import { isIdle, isLoose, isSpent, mayGive } from '../allocator/spent.js';
 import { sortAffinities, sortByName } from './image.js';
 import type { Mirror } from './mirror.js';
@@ -107,6 +109,13 @@ export class Overlay implements View {
 
   *blocksIn(prefix: Prefix): Generator<Block, void, void> {
     yield* this.#merged(this.mirror.view.blocksIn(prefix), this.#changedIn(prefix));
+  }
+
+  tallyBlocks(prefix: Prefix): BlockTally {
+    let tally = this.mirror.view.tallyBlocks(prefix);
+    for (const block of this.#hiddenBlocks)
+      if (prefixContains(prefix, block.prefix)) tally = subtractTallies(tally, tallyOf(block));
+    return this.#changedIn(prefix).map(tallyOf).reduce(addTallies, tally);
   }
 
   roomyBlocksIn(prefix: Prefix): Iterable<Block> {
@@ -235,6 +244,12 @@ export class Overlay implements View {
     const touched = this.touched.get(this.keys.reservation(name));
     if (!touched) return this.mirror.view.reservation(name);
     return touched.record?.kind === 'reservation' ? touched.record.value : undefined;
+  }
+
+  requestPolicies(): RequestPolicies {
+    const touched = this.touched.get(this.keys.requestPolicies);
+    if (!touched) return this.mirror.view.requestPolicies();
+    return touched.record?.kind === 'requestPolicies' ? touched.record.value : [];
   }
 
   nodes(): readonly Node[] {

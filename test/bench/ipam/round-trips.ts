@@ -3,6 +3,7 @@ import { Writable } from 'node:stream';
 
 import { checkPool } from '@podwire/ipam/allocator/check-pool';
 import type { AskedAllocation } from '@podwire/ipam/allocator/records';
+import { NO_REQUESTS } from '@podwire/ipam/allocator/request-policy/policy';
 import { Events } from '@podwire/ipam/events';
 import { Ipam } from '@podwire/ipam/ipam';
 import { MemoryStore, type Operation } from '@podwire/ipam/store/memory/memory-store';
@@ -74,6 +75,8 @@ function request(containerId: string): AskedAllocation {
     families: [4],
     addresses: [],
     pools: [],
+    poolChoices: [],
+    requests: NO_REQUESTS,
     namespaceLabels: {},
     maxBlocksCount: 0,
   };

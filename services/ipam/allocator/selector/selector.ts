@@ -21,6 +21,12 @@ export function matches(text: string, labels: Labels): Match {
     : { matches: false, fault: describeFault(text, parsed.fault) };
 }
 
+/** A selector, as stored; undefined when the text is none. */
+export function readSelector(text: string): Selector | undefined {
+  const parsed = remembered(text);
+  return parsed.ok ? parsed.selector : undefined;
+}
+
 /** At most so many texts are remembered, each of at most {@link LONGEST_SELECTOR} code units; the oldest is forgotten first. */
 const REMEMBERED_TEXTS = 1024;
 

@@ -21,6 +21,8 @@ export class RecordKeys {
   readonly #nodes: string;
   /** Key of Calico's IPAM configuration. */
   readonly config: string;
+  /** Key of the request policies: below the root, so that the watch brings them, where Calico has nothing. */
+  readonly requestPolicies: string;
   /**
    * Every entry of the history begins with it. Outside the root: what is past is not read at the start, and Calico's tools
    * do not come across it.
@@ -42,6 +44,7 @@ export class RecordKeys {
     this.#nodes = `${prefix}/resources/v3/projectcalico.org/nodes/`;
     this.config = `${prefix}/ipam/v2/config`;
     this.history = `/podwire${prefix}/history/`;
+    this.requestPolicies = `${prefix}/podwire/requestpolicies`;
     this.barrier = `${prefix}/podwire/barrier`;
     this.releases = `/podwire${prefix}/releases/`;
   }
@@ -102,6 +105,8 @@ export class RecordKeys {
         return this.endpoint(record.key);
       case 'config':
         return this.config;
+      case 'requestPolicies':
+        return this.requestPolicies;
       case 'reservation':
         return this.reservation(record.value.name);
       case 'node':
@@ -124,6 +129,8 @@ export class RecordKeys {
         return this.endpoint(name.key);
       case 'config':
         return this.config;
+      case 'requestPolicies':
+        return this.requestPolicies;
       case 'reservation':
         return this.reservation(name.name);
       case 'node':
@@ -136,6 +143,7 @@ export class RecordKeys {
     // The most by far.
     if (key.startsWith(this.#handles)) return parseHandle(key.slice(this.#handles.length));
     if (!key.startsWith(this.root)) return undefined;
+    if (key === this.requestPolicies) return { kind: 'requestPolicies' };
     const [area, version, ...path] = key.slice(this.root.length).split('/');
     if (area === 'ipam' && version === 'v2') return parseIpam(path);
     if (area === 'resources' && version === 'v3' && path[0] === 'projectcalico.org')

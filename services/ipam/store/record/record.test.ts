@@ -163,6 +163,7 @@ describe('records as Calico stores them', () => {
       name: 'default',
       uid: '',
       prefix: prefix('fd80::/48'),
+      labels: {},
       blockSizeBits: 122,
       disabled: false,
       deletionTimeMs: undefined,

@@ -14,6 +14,7 @@ import type { RecordName } from './keys.js';
 import { decodeNode, encodeNode } from './node.js';
 import { decodePool, encodePool } from './pool.js';
 import { PackedEndpoint } from './packed-endpoint.js';
+import { decodeRequestPolicies, encodeRequestPolicies } from './request-policies.js';
 import { decodeReservation, encodeReservation } from './reservation.js';
 
 /** A record with what a rewrite needs of the JSON it was read from, so that it keeps the fields that Podwire does not know. */
@@ -129,6 +130,8 @@ function decodeNamed(raw: JsonObject, name: RecordName): RecordValue | undefined
       return { kind: 'config', value: decodeConfig(raw) };
     case 'reservation':
       return { kind: 'reservation', value: decodeReservation(raw, name) };
+    case 'requestPolicies':
+      return { kind: 'requestPolicies', value: decodeRequestPolicies(raw) };
     case 'node':
       return { kind: 'node', value: decodeNode(raw, name) };
   }
@@ -195,6 +198,8 @@ export function encodeRecord(record: RecordValue, previous: DecodedRecord | unde
       return encodeConfig(record.value, raw);
     case 'reservation':
       return encodeReservation(record.value, stored?.kind === 'reservation' ? { value: stored.value, raw } : undefined);
+    case 'requestPolicies':
+      return encodeRequestPolicies(record.value, raw);
     case 'node':
       return encodeNode(record.value, raw);
   }

@@ -34,6 +34,27 @@ export enum IpFamily {
   UNRECOGNIZED = -1,
 }
 
+/** RequestKind is what an author of a pod may ask for. */
+export enum RequestKind {
+  /** REQUEST_KIND_UNSPECIFIED - Not stated. */
+  REQUEST_KIND_UNSPECIFIED = 0,
+  /** REQUEST_KIND_POOL - A pool to take addresses from. */
+  REQUEST_KIND_POOL = 1,
+  /** REQUEST_KIND_ADDRESS - An address by itself. */
+  REQUEST_KIND_ADDRESS = 2,
+  /** REQUEST_KIND_ADDRESS_WITHOUT_IPAM - An address that IPAM does not know. */
+  REQUEST_KIND_ADDRESS_WITHOUT_IPAM = 3,
+  /** REQUEST_KIND_SOURCE_PREFIX - A prefix to send from. */
+  REQUEST_KIND_SOURCE_PREFIX = 4,
+  /** REQUEST_KIND_FLOATING_IP - A floating IP. */
+  REQUEST_KIND_FLOATING_IP = 5,
+  /** REQUEST_KIND_MAC_ADDRESS - A MAC address. */
+  REQUEST_KIND_MAC_ADDRESS = 6,
+  /** REQUEST_KIND_FAMILY - A family. */
+  REQUEST_KIND_FAMILY = 7,
+  UNRECOGNIZED = -1,
+}
+
 /** BlockOrigin is how the block of an address comes to be one to take from. */
 export enum BlockOrigin {
   /** BLOCK_ORIGIN_UNSPECIFIED - Not stated. */
@@ -127,7 +148,10 @@ export interface AllocateRequest {
    * that selectors choose.
    */
   pools: string[];
-  /** Labels of the pod's namespace, for the pools' namespace selectors; at most 64. */
+  /**
+   * Labels of the pod's namespace, for the namespace selectors of pools and request policies; at most 64. Empty means that they are
+   * not known. `kubernetes.io/metadata.name` need not be among them: it is the pod's namespace, and anything else is refused.
+   */
   namespaceLabels: { [key: string]: string };
   /**
    * Addresses wanted by themselves (`10.65.0.7`, `fd65::7`), at most one of each family. Reservations, selectors, assignment
@@ -139,11 +163,44 @@ export interface AllocateRequest {
    * many, it borrows addresses of others' blocks, unless affinity is strict. At most 1,000,000.
    */
   maxBlocksPerNode: number;
+  /**
+   * What else the pod's author asked for. Request policies judge it, and `addresses` and `pools`, where there is a pod; nothing else of
+   * Allocate depends on it.
+   */
+  requests?:
+    | PodRequests
+    | undefined;
+  /** More about pools of `pools`. One that is not here is asked for by the pod's author, whichever family it is of. */
+  poolChoices: PoolChoice[];
 }
 
 export interface AllocateRequest_NamespaceLabelsEntry {
   key: string;
   value: string;
+}
+
+/** PodRequests is what the author of a pod asked for, and IPAM does not give. */
+export interface PodRequests {
+  /** The families, where the pod and not the network's configuration chose them. */
+  families: IpFamily[];
+  /** Addresses that the pod brings, and IPAM does not know (`10.65.0.7`); at most 32. */
+  addressesWithoutIpam: string[];
+  /** MAC address of the pod's interface (`02:00:00:00:00:07`); empty when none is asked for. */
+  macAddress: string;
+  /** Prefixes that the pod may send from besides its own addresses (`10.65.8.0/24`), without host bits; at most 256. */
+  sourcePrefixes: string[];
+  /** Floating IPs (`192.0.2.7`); at most 32. podwire-plugin refuses them before it asks, as podwire-dataplane makes no NAT for them. */
+  floatingIps: string[];
+}
+
+/** PoolChoice says how a pool came to be asked for. A pool may have several. */
+export interface PoolChoice {
+  /** The pool, as in `pools`. */
+  pool: string;
+  /** The family that it was asked for as; it has to be of that. Not stated means either. */
+  family: IpFamily;
+  /** Whether the network's configuration names it, and the pod's author did not choose it: request policies do not judge it. */
+  isConfigured: boolean;
 }
 
 /** AllocateResponse is the endpoint, new or found. */
@@ -265,6 +322,24 @@ export interface ExplainAllocationResponse {
   refusal: string;
   /** For each family that is asked for, what would be given, and what would be looked at. */
   families: ExplainedFamily[];
+  /** What request policies say of all that is asked for, allowed or not; empty where there is no pod, or nothing is asked for. */
+  requests: JudgedRequest[];
+}
+
+/** JudgedRequest is one thing that is asked for, and what request policies say of it. */
+export interface JudgedRequest {
+  /** What kind of thing it is. */
+  kind: RequestKind;
+  /** What is asked for, as text (`second`, `10.65.0.7`, `02:00:00:00:00:07`, `IPv6`). */
+  value: string;
+  /** Whether it may be had, as far as request policies say. */
+  isAllowed: boolean;
+  /** Names of the request policies that have a rule for it; empty where it is free. */
+  policyNames: string[];
+  /** Name of the first of them that allows it; empty when none does, or it is free. */
+  allowedBy: string;
+  /** Why it may not be had, and what would be allowed; empty when it may. */
+  reason: string;
 }
 
 /** ExplainedFamily is one family's part of an allocation that is not made. */
@@ -489,6 +564,8 @@ function createBaseAllocateRequest(): AllocateRequest {
     namespaceLabels: {},
     addresses: [],
     maxBlocksPerNode: 0,
+    requests: undefined,
+    poolChoices: [],
   };
 }
 
@@ -524,6 +601,12 @@ export const AllocateRequest: MessageFns<AllocateRequest> = {
     }
     if (message.maxBlocksPerNode !== 0) {
       writer.uint32(72).uint32(message.maxBlocksPerNode);
+    }
+    if (message.requests !== undefined) {
+      PodRequests.encode(message.requests, writer.uint32(82).fork()).join();
+    }
+    for (const v of message.poolChoices) {
+      PoolChoice.encode(v!, writer.uint32(90).fork()).join();
     }
     return writer;
   },
@@ -626,6 +709,22 @@ export const AllocateRequest: MessageFns<AllocateRequest> = {
             message.maxBlocksPerNode = reader.uint32();
             continue;
           }
+          case 10: {
+            if (tag !== 82) {
+              break;
+            }
+
+            message.requests = PodRequests.decode(reader, reader.uint32());
+            continue;
+          }
+          case 11: {
+            if (tag !== 90) {
+              break;
+            }
+
+            message.poolChoices.push(PoolChoice.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -664,6 +763,10 @@ export const AllocateRequest: MessageFns<AllocateRequest> = {
     );
     message.addresses = object.addresses?.map((e) => e) || [];
     message.maxBlocksPerNode = object.maxBlocksPerNode ?? 0;
+    message.requests = (object.requests !== undefined && object.requests !== null)
+      ? PodRequests.fromPartial(object.requests)
+      : undefined;
+    message.poolChoices = object.poolChoices?.map((e) => PoolChoice.fromPartial(e)) || [];
     return message;
   },
 };
@@ -731,6 +834,202 @@ export const AllocateRequest_NamespaceLabelsEntry: MessageFns<AllocateRequest_Na
     const message = createBaseAllocateRequest_NamespaceLabelsEntry();
     message.key = object.key ?? "";
     message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBasePodRequests(): PodRequests {
+  return { families: [], addressesWithoutIpam: [], macAddress: "", sourcePrefixes: [], floatingIps: [] };
+}
+
+export const PodRequests: MessageFns<PodRequests> = {
+  encode(message: PodRequests, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.families.length !== 0) {
+      writer.uint32(10).fork();
+      for (const v of message.families) {
+        writer.int32(v);
+      }
+      writer.join();
+    }
+    for (const v of message.addressesWithoutIpam) {
+      writer.uint32(18).string(v!);
+    }
+    if (message.macAddress !== "") {
+      writer.uint32(26).string(message.macAddress);
+    }
+    for (const v of message.sourcePrefixes) {
+      writer.uint32(34).string(v!);
+    }
+    for (const v of message.floatingIps) {
+      writer.uint32(42).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PodRequests {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePodRequests();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag === 8) {
+              message.families.push(reader.int32() as any);
+
+              continue;
+            }
+
+            if (tag === 10) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.families.push(reader.int32() as any);
+              }
+
+              continue;
+            }
+
+            break;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.addressesWithoutIpam.push(reader.string());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.macAddress = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.sourcePrefixes.push(reader.string());
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.floatingIps.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PodRequests>): PodRequests {
+    return PodRequests.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PodRequests>): PodRequests {
+    const message = createBasePodRequests();
+    message.families = object.families?.map((e) => e) || [];
+    message.addressesWithoutIpam = object.addressesWithoutIpam?.map((e) => e) || [];
+    message.macAddress = object.macAddress ?? "";
+    message.sourcePrefixes = object.sourcePrefixes?.map((e) => e) || [];
+    message.floatingIps = object.floatingIps?.map((e) => e) || [];
+    return message;
+  },
+};
+
+function createBasePoolChoice(): PoolChoice {
+  return { pool: "", family: 0, isConfigured: false };
+}
+
+export const PoolChoice: MessageFns<PoolChoice> = {
+  encode(message: PoolChoice, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.pool !== "") {
+      writer.uint32(10).string(message.pool);
+    }
+    if (message.family !== 0) {
+      writer.uint32(16).int32(message.family);
+    }
+    if (message.isConfigured !== false) {
+      writer.uint32(24).bool(message.isConfigured);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PoolChoice {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePoolChoice();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.pool = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.family = reader.int32() as any;
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.isConfigured = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PoolChoice>): PoolChoice {
+    return PoolChoice.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PoolChoice>): PoolChoice {
+    const message = createBasePoolChoice();
+    message.pool = object.pool ?? "";
+    message.family = object.family ?? 0;
+    message.isConfigured = object.isConfigured ?? false;
     return message;
   },
 };
@@ -1513,7 +1812,7 @@ export const ExplainAllocationRequest: MessageFns<ExplainAllocationRequest> = {
 };
 
 function createBaseExplainAllocationResponse(): ExplainAllocationResponse {
-  return { alreadyAllocated: false, refusalCode: "", refusal: "", families: [] };
+  return { alreadyAllocated: false, refusalCode: "", refusal: "", families: [], requests: [] };
 }
 
 export const ExplainAllocationResponse: MessageFns<ExplainAllocationResponse> = {
@@ -1529,6 +1828,9 @@ export const ExplainAllocationResponse: MessageFns<ExplainAllocationResponse> = 
     }
     for (const v of message.families) {
       ExplainedFamily.encode(v!, writer.uint32(34).fork()).join();
+    }
+    for (const v of message.requests) {
+      JudgedRequest.encode(v!, writer.uint32(42).fork()).join();
     }
     return writer;
   },
@@ -1578,6 +1880,14 @@ export const ExplainAllocationResponse: MessageFns<ExplainAllocationResponse> = 
             message.families.push(ExplainedFamily.decode(reader, reader.uint32()));
             continue;
           }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.requests.push(JudgedRequest.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1599,6 +1909,122 @@ export const ExplainAllocationResponse: MessageFns<ExplainAllocationResponse> = 
     message.refusalCode = object.refusalCode ?? "";
     message.refusal = object.refusal ?? "";
     message.families = object.families?.map((e) => ExplainedFamily.fromPartial(e)) || [];
+    message.requests = object.requests?.map((e) => JudgedRequest.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseJudgedRequest(): JudgedRequest {
+  return { kind: 0, value: "", isAllowed: false, policyNames: [], allowedBy: "", reason: "" };
+}
+
+export const JudgedRequest: MessageFns<JudgedRequest> = {
+  encode(message: JudgedRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.kind !== 0) {
+      writer.uint32(8).int32(message.kind);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    if (message.isAllowed !== false) {
+      writer.uint32(24).bool(message.isAllowed);
+    }
+    for (const v of message.policyNames) {
+      writer.uint32(34).string(v!);
+    }
+    if (message.allowedBy !== "") {
+      writer.uint32(42).string(message.allowedBy);
+    }
+    if (message.reason !== "") {
+      writer.uint32(50).string(message.reason);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): JudgedRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseJudgedRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.kind = reader.int32() as any;
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.isAllowed = reader.bool();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.policyNames.push(reader.string());
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.allowedBy = reader.string();
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<JudgedRequest>): JudgedRequest {
+    return JudgedRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<JudgedRequest>): JudgedRequest {
+    const message = createBaseJudgedRequest();
+    message.kind = object.kind ?? 0;
+    message.value = object.value ?? "";
+    message.isAllowed = object.isAllowed ?? false;
+    message.policyNames = object.policyNames?.map((e) => e) || [];
+    message.allowedBy = object.allowedBy ?? "";
+    message.reason = object.reason ?? "";
     return message;
   },
 };
@@ -3246,7 +3672,8 @@ export const AddressServiceService = {
    * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed),
    * RESOURCE_EXHAUSTED (no pool could serve; the message says for each pool and block why), FAILED_PRECONDITION (there is no
    * pool of the family at all, a pool asked for is disabled, an address asked for may not be given or is not the one that the
-   * attachment holds, or the node is being deleted), NOT_FOUND (the node is not registered, and the service does not register
+   * attachment holds, or the node is being deleted), PERMISSION_DENIED (a request policy forbids the pod what is asked for; the
+   * message says which, and what would be allowed), NOT_FOUND (the node is not registered, and the service does not register
    * unknown nodes), ALREADY_EXISTS (an address asked for is held by another, or cools down), ABORTED (lost too many races;
    * repeat), UNAVAILABLE (datastore), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
    * after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
@@ -3402,7 +3829,8 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed),
    * RESOURCE_EXHAUSTED (no pool could serve; the message says for each pool and block why), FAILED_PRECONDITION (there is no
    * pool of the family at all, a pool asked for is disabled, an address asked for may not be given or is not the one that the
-   * attachment holds, or the node is being deleted), NOT_FOUND (the node is not registered, and the service does not register
+   * attachment holds, or the node is being deleted), PERMISSION_DENIED (a request policy forbids the pod what is asked for; the
+   * message says which, and what would be allowed), NOT_FOUND (the node is not registered, and the service does not register
    * unknown nodes), ALREADY_EXISTS (an address asked for is held by another, or cools down), ABORTED (lost too many races;
    * repeat), UNAVAILABLE (datastore), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
    * after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
@@ -3487,7 +3915,8 @@ export interface AddressServiceClient extends Client {
    * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed),
    * RESOURCE_EXHAUSTED (no pool could serve; the message says for each pool and block why), FAILED_PRECONDITION (there is no
    * pool of the family at all, a pool asked for is disabled, an address asked for may not be given or is not the one that the
-   * attachment holds, or the node is being deleted), NOT_FOUND (the node is not registered, and the service does not register
+   * attachment holds, or the node is being deleted), PERMISSION_DENIED (a request policy forbids the pod what is asked for; the
+   * message says which, and what would be allowed), NOT_FOUND (the node is not registered, and the service does not register
    * unknown nodes), ALREADY_EXISTS (an address asked for is held by another, or cools down), ABORTED (lost too many races;
    * repeat), UNAVAILABLE (datastore), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
    * after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
