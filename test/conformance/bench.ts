@@ -46,6 +46,9 @@ const SETTLES_WITHIN_MS = 20_000;
 /** How much evidence a case keeps: the newest. */
 const EVIDENCE_KEPT = 60;
 
+/** The node's ends of what earlier plugins made: the kit's own, and so nothing that is left. */
+const FAR_END = 'cnf-far-';
+
 export const NETWORK = 'conformance-net';
 
 let benches = 0;
@@ -85,14 +88,21 @@ export class Bench {
     if (!isChained) return { containerId, namespace };
     const name = this.occasion.subject.kind === 'meta' ? this.occasion.subject.interfaceName : 'before0';
     const address = `192.0.2.${number + 2}/24`;
-    namespace.shell(...interfaceCommands(name, address), `ip route add 198.51.100.0/24 dev ${name}`);
+    const far = `${FAR_END}${number}`;
+    namespace.shell(
+      `ip link add ${name} type veth peer name ${far} netns ${this.node.path}`,
+      `ip address add ${address} dev ${name}`,
+      `ip link set ${name} up`,
+      `ip route add 198.51.100.0/24 dev ${name}`,
+    );
+    this.node.ip('link', 'set', far, 'up');
     const mac = namespace.link(name)?.mac ?? '';
     return { containerId, namespace, preceding: { name, mac, address, sandbox: namespace.path } };
   }
 
   /** Makes an interface that no plugin knows of. */
   foreignInterface({ namespace }: Pod, name = this.occasion.subject.interfaceName): void {
-    namespace.shell(...interfaceCommands(name, '203.0.113.7/24'));
+    namespace.shell(...wireCommands(name), `ip address add 203.0.113.7/24 dev ${name}`);
   }
 
   /** Calls the plugin as a container runtime does. */
@@ -188,7 +198,7 @@ export class Bench {
     const { holdings, keeps } = this.occasion.subject;
     const own = (await holdings?.()) ?? [];
     const all = [...kernelHoldings(this.node), ...leases(this.leases), ...own];
-    return all.filter((line) => keeps?.test(line) !== true);
+    return all.filter((line) => !line.includes(FAR_END) && keeps?.test(line) !== true);
   }
 
   /**
@@ -210,7 +220,7 @@ export class Bench {
 
   /** Fails where a container has an interface that its loopback and what preceded are not, or a process of the plugin's. */
   expectPodEmpty(what: string, pod: Pod): void {
-    const own = ['lo', pod.preceding?.name, pod.preceding && `${pod.preceding.name}-far`];
+    const own = ['lo', pod.preceding?.name];
     const left = pod.namespace.links().filter(({ name }) => !own.includes(name));
     this.require(left.length === 0, `${what} left ${left.map(({ name }) => name).join()} in the container`);
     const pids = pod.namespace.pids();
@@ -286,11 +296,6 @@ export class Bench {
 
 function nameOf({ path }: Namespace): string {
   return path.slice('/run/netns/'.length);
-}
-
-function interfaceCommands(name: string, address: string): readonly string[] {
-  const [make = '', ...rest] = wireCommands(name);
-  return [make, `ip address add ${address} dev ${name}`, ...rest];
 }
 
 /** Both ends of a wire, in one namespace. */

@@ -1,0 +1,32 @@
+import { judge } from './judge.js';
+import type { TableEntry } from './report/table.js';
+import { PRESETS, subjectOf } from './subject.js';
+
+/** Debian's plugins that this kit has a preset for. */
+export const PEERS = [
+  'ptp',
+  'bridge',
+  'macvlan',
+  'loopback',
+  'host-local',
+  'static',
+  'portmap',
+  'bandwidth',
+  'firewall',
+  'sbr',
+  'tuning',
+] as const;
+
+/** Where Debian installs them. */
+const BIN_DIR = '/usr/lib/cni';
+
+const SEED = 1;
+
+/** Judges one of Debian's plugins by everything. @param pid - of this process */
+export async function judgePeer(name: (typeof PEERS)[number], pid: number): Promise<TableEntry> {
+  const preset = PRESETS[name];
+  if (preset === undefined) throw new Error(`there is no preset ${name}`);
+  const subject = subjectOf({ ...preset, name, binDir: BIN_DIR });
+  const verdicts = await judge({ subject, only: [], pid, seed: SEED, kills: 6, pods: 110, parallel: 16 });
+  return { name, verdicts };
+}
