@@ -47,9 +47,13 @@ function sort(args: string[], sorted: Sorted, verbs: readonly Verb[]): string | 
   let fault: string | undefined;
   let onlyPositionals = false;
   for (let arg = args.shift(); arg !== undefined; arg = args.shift()) {
-    if (arg === '--' && !onlyPositionals) onlyPositionals = true;
-    else if (arg.startsWith('-') && arg !== '-' && !onlyPositionals) fault ??= takeOption(arg, args, { sorted, verbs });
-    else fault ??= takeWord(arg, sorted, verbs);
+    if (arg === '--' && !onlyPositionals) {
+      onlyPositionals = true;
+      continue;
+    }
+    const isOption = arg.startsWith('-') && arg !== '-' && !onlyPositionals;
+    const found = isOption ? takeOption(arg, args, { sorted, verbs }) : takeWord(arg, sorted, verbs);
+    fault ??= found;
   }
   return fault;
 }

@@ -1,5 +1,4 @@
-import type { UpdateConfigRequest } from '@podwire/proto/podwire/ipam/v1/config';
-import { ConfigServiceService } from '@podwire/proto/podwire/ipam/v1/config';
+import { ConfigServiceService, type UpdateConfigRequest } from '@podwire/proto/podwire/ipam/v1/config';
 import { Failure } from '@podwire/shared/failure/failure';
 
 import { DURATION_MS, wholeNumber, YES_OR_NO, type Form } from '../command-line/forms.js';

@@ -1,10 +1,10 @@
-import type { ExplainAllocationRequest } from '@podwire/proto/podwire/ipam/v1/address';
 import {
   AddressServiceService,
   AllocateRequest,
   BlockOrigin,
   BlockVerdict,
   IpFamily,
+  type ExplainAllocationRequest,
   type ExplainAllocationResponse,
   type ExplainedFamily,
   type ExplainedPool,

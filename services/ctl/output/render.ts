@@ -10,6 +10,9 @@ export interface Rendered {
   readonly stderr: string;
 }
 
+/** Also those of YAML 1.1 read as text what is text: times, and words such as `no`. */
+const FOR_ALL_READERS = { compat: 'yaml-1.1', lineWidth: 0 } as const;
+
 const GAP = '  ';
 
 /** A report as text; hints are for people, and go with tables alone. */
@@ -20,7 +23,7 @@ export function render(report: Report, format: OutputFormat): Rendered {
 }
 
 function renderData(data: JsonValue, format: 'json' | 'yaml'): string {
-  return format === 'json' ? `${JSON.stringify(data, undefined, 2)}\n` : stringify(data);
+  return format === 'json' ? `${JSON.stringify(data, undefined, 2)}\n` : stringify(data, FOR_ALL_READERS);
 }
 
 function renderSection(section: Section): string {

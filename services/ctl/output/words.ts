@@ -62,6 +62,3 @@ export function podOf(attributes: Readonly<Record<string, string>>): string {
   const { namespace, pod } = attributes;
   return pod === undefined ? '' : `${namespace ?? '?'}/${pod}`;
 }
-
-/** As much of a container's ID as tools for people show. */
-export const shortId = (id: string): string => (/^[0-9a-f]{64}$/.test(id) ? id.slice(0, 12) : id);

@@ -1,0 +1,127 @@
+// podwirectl in this process, in front of fake services on real sockets in a folder of their own.
+import { createServer, type Server } from 'node:http';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Writable } from 'node:stream';
+
+import type { MethodDefinition, UntypedHandleCall } from '@grpc/grpc-js';
+import { RpcServer, type RpcService } from '@podwire/shared/rpc/server';
+import type { Unary } from '@podwire/shared/rpc/unary';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { createLogger } from '@podwire/shared/runtime/log';
+
+import { run } from './run.js';
+
+/** What a service is to answer to one of its methods. */
+export interface FakeMethod {
+  readonly path: string;
+  readonly definition: RpcService['definition'];
+  readonly handler: (unary: Unary, calls: Call[]) => UntypedHandleCall;
+}
+
+export interface Call {
+  /** Name of the method: `ListPools`. */
+  readonly method: string;
+  readonly request: object;
+}
+
+export function fake<Request extends object, Response>(
+  method: MethodDefinition<Request, Response>,
+  answer: (request: Request) => Response,
+): FakeMethod {
+  const name = method.path.split('/')[2] ?? '';
+  return {
+    path: method.path,
+    definition: { [name]: method },
+    handler: (unary, calls) =>
+      unary(method, async (request) => {
+        calls.push({ method: name, request });
+        await Promise.resolve();
+        return answer(request);
+      }),
+  };
+}
+
+/** Services with the methods that are named, all on one socket; the plugin's is another. */
+export class Fakes {
+  readonly folder = mkdtempSync(join(tmpdir(), 'podwire-ctl-'));
+  readonly calls: Call[] = [];
+  #server: RpcServer | undefined;
+  #plugin: Server | undefined;
+
+  get socket(): string {
+    return join(this.folder, 'services.sock');
+  }
+
+  get pluginSocket(): string {
+    return join(this.folder, 'cni.sock');
+  }
+
+  async serve(...methods: readonly FakeMethod[]): Promise<void> {
+    this.#server = new RpcServer({
+      addresses: [`unix:${this.socket}`],
+      log: createLogger({ service: 'fake', level: 'fatal' }),
+      clock: systemClock,
+      defaultCallTimeoutMs: 10_000,
+      drainTimeoutMs: 1000,
+      services: (unary) => servicesOf(methods, (method) => method.handler(unary, this.calls)),
+    });
+    await this.#server.listen();
+  }
+
+  /** @param answer - the body for `GET /journal` and the like; undefined for 404 */
+  async servePlugin(answer: (asked: string) => string | undefined): Promise<void> {
+    const server = createServer((request, response) => {
+      const body = answer(`${request.method ?? ''} ${request.url ?? ''}`);
+      response.writeHead(body === undefined ? 404 : 200).end(body);
+    });
+    this.#plugin = server;
+    await new Promise<void>((resolve) => server.listen(this.pluginSocket, resolve));
+  }
+
+  /** Runs podwirectl as a shell does. */
+  async podwirectl(...args: readonly string[]) {
+    const texts = { stdout: '', stderr: '' };
+    const stream = (name: keyof typeof texts) =>
+      new Writable({
+        write: (chunk: Buffer, _, done) => {
+          texts[name] += chunk.toString();
+          done();
+        },
+      });
+    const env = {
+      PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${this.socket}`,
+      PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${this.socket}`,
+      PODWIRE_PLUGIN_SOCKET: this.pluginSocket,
+    };
+    const around = { env, stdout: stream('stdout'), stderr: stream('stderr') };
+    const exitCode = await run(args, { process: around, clock: systemClock });
+    return { exitCode, ...texts };
+  }
+
+  async clear(): Promise<void> {
+    await this.#server?.stop();
+    this.#plugin?.close();
+    rmSync(this.folder, { recursive: true });
+  }
+}
+
+function servicesOf(
+  methods: readonly FakeMethod[],
+  handlerOf: (method: FakeMethod) => UntypedHandleCall,
+): readonly RpcService[] {
+  const names = [...new Set(methods.map(({ path }) => path.split('/')[1] ?? ''))];
+  return names.map((name) => {
+    const own = methods.filter(({ path }) => path.split('/')[1] === name);
+    const entries = own.map((method): [string, UntypedHandleCall] => [
+      method.path.split('/')[2] ?? '',
+      handlerOf(method),
+    ]);
+    return {
+      name,
+      definition: Object.assign({}, ...own.map(({ definition }) => definition)),
+      implementation: Object.fromEntries(entries),
+    };
+  });
+}
