@@ -81,7 +81,12 @@ export class Fakes {
   }
 
   /** Runs podwirectl as a shell does. */
-  async podwirectl(...args: readonly string[]) {
+  podwirectl(...args: readonly string[]) {
+    return this.podwirectlWith({}, ...args);
+  }
+
+  /** The same, with further variables. */
+  async podwirectlWith(variables: Readonly<Record<string, string>>, ...args: readonly string[]) {
     const texts = { stdout: '', stderr: '' };
     const stream = (name: keyof typeof texts) =>
       new Writable({
@@ -94,6 +99,7 @@ export class Fakes {
       PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${this.socket}`,
       PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${this.socket}`,
       PODWIRE_PLUGIN_SOCKET: this.pluginSocket,
+      ...variables,
     };
     const around = { env, stdout: stream('stdout'), stderr: stream('stderr') };
     const exitCode = await run(args, { process: around, clock: systemClock });

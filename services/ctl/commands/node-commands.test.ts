@@ -1,0 +1,246 @@
+import { GetNodeStatusResponse, NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
+import {
+  CheckPodResponse,
+  DetachPodResponse,
+  ListPodsResponse,
+  PodServiceService,
+} from '@podwire/proto/podwire/dataplane/v1/pod';
+import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import { EndpointServiceService, ListEndpointsResponse } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { fake, Fakes } from '../ctl.fixture.js';
+
+let fakes: Fakes;
+beforeEach(() => {
+  fakes = new Fakes();
+});
+afterEach(() => fakes.clear());
+
+const asked = (method: string) => fakes.calls.filter((call) => call.method === method).map(({ request }) => request);
+
+const attachmentOf = (containerId: string, network = 'net') => ({ network, containerId, interfaceName: 'eth0' });
+const podOf = (containerId: string, network?: string) => ({
+  attachment: attachmentOf(containerId, network),
+  hostInterface: { name: `podw-${containerId}`, mtuBytes: 1500 },
+  addresses: [`10.65.0.${containerId.length}/32`],
+  up: true,
+});
+const listing = (...pods: ReturnType<typeof podOf>[]) =>
+  fake(PodServiceService.listPods, () => ListPodsResponse.fromPartial({ pods }));
+
+describe('node status', () => {
+  const status = { nodeName: 'node-1', routing: 'native', routingState: 4, podMtuBytes: 1450, attachmentCount: 3 };
+
+  test('of a node that is well', async () => {
+    await fakes.serve(fake(NodeServiceService.getNodeStatus, () => GetNodeStatusResponse.fromPartial(status)));
+    const { exitCode, stdout } = await fakes.podwirectl('node', 'status');
+    expect([exitCode, stdout]).toEqual([0, expect.stringContaining('All is well.')]);
+    expect(stdout).toMatch(/^Routing +native, as-wanted$/m);
+    expect(stdout).not.toContain('TUNNEL');
+  });
+
+  test('of one that is not, with its tunnels and sessions', async () => {
+    const tunnels = [{ name: 'podwire.vxlan4', kind: 'vxlan', mtuBytes: 1450 }];
+    const bgpSessions = [{ neighbour: '192.0.2.8', about: 'node b', state: 'Active' }];
+    const conditions = [{ reason: 'IpamUnreachable', message: 'podwire-ipam does not answer' }];
+    const whole = { ...status, tunnels, bgpSessions, conditions, wanted: { routes: 4, tunnels: 1, peers: 2 } };
+    await fakes.serve(fake(NodeServiceService.getNodeStatus, () => GetNodeStatusResponse.fromPartial(whole)));
+    const { exitCode, stdout } = await fakes.podwirectl('node', 'status');
+    expect(exitCode).toBe(4);
+    expect(stdout).toMatch(/^Wanted +4 routes, 1 tunnels, 2 far ends of tunnels$/m);
+    expect(stdout).toMatch(/^IpamUnreachable +podwire-ipam does not answer$/m);
+    expect(stdout).toMatch(/^192\.0\.2\.8 +node b +Active +0 +0$/m);
+    expect(stdout).toMatch(/^podwire\.vxlan4 +vxlan +- +- +1450$/m);
+  });
+});
+
+describe('pods', () => {
+  const difference = { object: 'pod route default', wanted: 'present', actual: 'missing' };
+
+  test('are listed', async () => {
+    await fakes.serve(listing(podOf('a'), { ...podOf('bb'), up: false }));
+    const { stdout, stderr } = await fakes.podwirectl('pods');
+    expect(stdout).toMatch(/^podw-bb +down +10\.65\.0\.2\/32 +1500 +net\/bb\/eth0$/m);
+    expect(stderr).toContain('pods check');
+  });
+
+  test('are checked and repaired by what the node has recorded; one that fails hinders no other', async () => {
+    const answer = CheckPodResponse.fromPartial({ differences: [difference] });
+    const check = ({ recorded }: { recorded?: { containerId: string } | undefined }) => {
+      if (recorded?.containerId === 'a') throw new Failure('ATTACHMENT_NOT_FOUND', 'not recorded');
+      return recorded?.containerId === 'bb' ? answer : CheckPodResponse.fromPartial({});
+    };
+    await fakes.serve(
+      listing(podOf('a'), podOf('bb'), podOf('ccc')),
+      fake(PodServiceService.checkPod, check),
+      fake(PodServiceService.repairPod, check),
+    );
+    const { exitCode, stdout, stderr } = await fakes.podwirectl('pods', 'check');
+    expect([exitCode, stderr]).toEqual([4, expect.stringContaining('2 of 3 differ')]);
+    expect(stdout).toMatch(/^pod route default +present +missing +net\/bb\/eth0$/m);
+    expect(stdout).toMatch(/^not recorded \(ATTACHMENT_NOT_FOUND\) +- +- +net\/a\/eth0$/m);
+    expect(await fakes.podwirectl('pods', 'check', 'ccc')).toMatchObject({ exitCode: 0 });
+    expect(await fakes.podwirectl('pods', 'repair')).toMatchObject({ exitCode: 1 });
+    const repaired = await fakes.podwirectl('pods', 'repair', 'bb', '-o', 'json');
+    expect(repaired).toMatchObject({ exitCode: 0 });
+    expect(JSON.parse(repaired.stdout)).toEqual({
+      pods: [{ attachment: 'net/bb/eth0', repair: { differences: [difference] }, fault: null }],
+    });
+  });
+
+  test.each(['net/bb/eth0', 'bb', 'podw-bb', '10.65.0.2', '10.65.0.2/32'])('are named by %s', async (choice) => {
+    await fakes.serve(
+      listing(podOf('a'), podOf('bb')),
+      fake(PodServiceService.checkPod, () => CheckPodResponse.fromPartial({})),
+    );
+    expect(await fakes.podwirectl('pods', 'check', choice)).toMatchObject({ exitCode: 0 });
+    expect(asked('CheckPod')).toEqual([{ recorded: attachmentOf('bb') }]);
+  });
+
+  test('that are not there, or not one, are refused', async () => {
+    await fakes.serve(listing(podOf('abc1'), podOf('abc2')));
+    expect(await fakes.podwirectl('pods', 'check', 'x')).toMatchObject({ exitCode: 3 });
+    const several = await fakes.podwirectl('pods', 'repair', 'abc');
+    expect(several).toMatchObject({ exitCode: 2, stderr: expect.stringContaining('is 2 containers') });
+  });
+});
+
+describe('gc', () => {
+  const status = fake(NodeServiceService.getNodeStatus, () =>
+    GetNodeStatusResponse.fromPartial({ nodeName: 'node-1' }),
+  );
+  const detach = fake(PodServiceService.detachPod, () => DetachPodResponse.fromPartial({ removed: true }));
+  /** IPAM, where these hold addresses; of the first alone the list knows. */
+  const ipam = (...containers: string[]) => [
+    fake(EndpointServiceService.listEndpoints, () =>
+      ListEndpointsResponse.fromPartial({
+        endpoints: containers.slice(0, 1).map((containerId) => ({
+          attachment: attachmentOf(containerId),
+          addresses: [{ address: '10.65.0.9/32' }],
+        })),
+      }),
+    ),
+    fake(AddressServiceService.getEndpoint, ({ attachment }) => {
+      if (!containers.includes(attachment?.containerId ?? '')) throw new Failure('ENDPOINT_NOT_FOUND', 'none');
+      return { endpoint: undefined };
+    }),
+  ];
+
+  test('removes wires whose attachment holds nothing, once that is confirmed, and no others', async () => {
+    await fakes.serve(
+      listing(podOf('held'), podOf('late'), podOf('stray'), podOf('x', 'other')),
+      status,
+      detach,
+      ...ipam('held', 'late'),
+    );
+    const told = await fakes.podwirectl('gc');
+    expect(told).toMatchObject({ exitCode: 2, stdout: expect.stringContaining('net/stray/eth0') });
+    expect(told.stdout).not.toMatch(/net\/held|net\/late|other\/x/);
+    expect(asked('DetachPod')).toEqual([]);
+    const done = await fakes.podwirectl('gc', '--yes');
+    expect(done).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/^removed +net\/stray\/eth0$/m) });
+    expect(asked('DetachPod')).toEqual([{ attachment: attachmentOf('stray'), hostInterfaceName: '' }]);
+  });
+
+  test('takes another IPAM plugin’s network only by its name', async () => {
+    await fakes.serve(listing(podOf('x', 'other')), status, detach, ...ipam());
+    expect(await fakes.podwirectl('gc', '--yes')).toMatchObject({ exitCode: 0 });
+    expect(asked('DetachPod')).toEqual([]);
+    await fakes.podwirectl('gc', '--yes', '--network', 'other');
+    expect(asked('DetachPod')).toHaveLength(1);
+  });
+
+  test('tells addresses without a wire, and keeps them', async () => {
+    await fakes.serve(listing(), status, detach, ...ipam('gone'));
+    const { exitCode, stdout, stderr } = await fakes.podwirectl('gc');
+    expect(exitCode).toBe(0);
+    expect(stdout).toMatch(/^10\.65\.0\.9\/32 +- +net\/gone\/eth0$/m);
+    expect(stderr).toContain('podwirectl release attachment net/gone/eth0 --yes');
+  });
+});
+
+describe('journal', () => {
+  const entry = {
+    attachment: 'net/a/eth0',
+    todo: 'release',
+    order: 7,
+    since: '2026-05-04T12:30:00.000Z',
+    reason: 'podwire-ipam does not answer',
+    lastFault: null,
+    held: [{ address: '10.65.0.7', sequenceNumber: '12' }],
+  };
+  const journal = (entries: object[], fault: string | null = null) => JSON.stringify({ entries, fault });
+
+  test('is listed and shown', async () => {
+    await fakes.servePlugin((line) => (line === 'GET /journal' ? journal([entry]) : undefined));
+    const { exitCode, stdout } = await fakes.podwirectl('journal');
+    expect([exitCode, stdout]).toEqual([
+      0,
+      expect.stringMatching(/^ +7 +\d+d +release +10\.65\.0\.7 +podwire-ipam does not answer +net\/a\/eth0$/m),
+    ]);
+    for (const which of ['7', 'a', 'net/a/eth0'])
+      expect((await fakes.podwirectl('journal', 'show', which)).stdout).toMatch(
+        /^Gives back +10\.65\.0\.7 \(sequence 12\)$/m,
+      );
+    expect(await fakes.podwirectl('journal', 'show', '8')).toMatchObject({ exitCode: 3 });
+    expect(JSON.parse((await fakes.podwirectl('journal', '-o', 'json')).stdout)).toEqual({
+      entries: [entry],
+      fault: null,
+    });
+  });
+
+  test('that is not safe is an exit code of its own', async () => {
+    await fakes.servePlugin(() => journal([], 'the disk is full'));
+    expect(await fakes.podwirectl('journal')).toMatchObject({
+      exitCode: 4,
+      stdout: expect.stringContaining('the disk is full'),
+    });
+  });
+
+  test('is retried, and what is left is told', async () => {
+    let after = journal([{ ...entry, lastFault: 'EBUSY' }]);
+    await fakes.servePlugin((line) => (line === 'GET /journal' ? journal([entry, { ...entry, order: 8 }]) : after));
+    const left = await fakes.podwirectl('journal', 'retry');
+    expect(left).toMatchObject({ exitCode: 1, stdout: expect.stringMatching(/^1 of 2 entries are done\.[^]*EBUSY/) });
+    after = journal([]);
+    expect(await fakes.podwirectl('journal', 'retry')).toMatchObject({
+      exitCode: 0,
+      stdout: '2 of 2 entries are done.\n',
+    });
+  });
+
+  test('of a plugin of another release is refused', async () => {
+    await fakes.servePlugin(() => JSON.stringify({ entries: [] }));
+    expect(await fakes.podwirectl('journal')).toMatchObject({
+      exitCode: 1,
+      stderr: expect.stringContaining('(UNIMPLEMENTED)'),
+    });
+  });
+});
+
+describe('a service that is not there', () => {
+  test.each([
+    ['pools', '--ipam'],
+    ['node status', '--dataplane'],
+    ['journal', '--plugin'],
+  ])('%s says so at once, and how to name another', async (line, option) => {
+    const { exitCode, stderr } = await fakes.podwirectl(...line.split(' '));
+    expect([exitCode, stderr]).toEqual([5, expect.stringContaining(`there is no such socket`)]);
+    expect(stderr).toContain(option);
+  });
+
+  test('by host and port, and one that takes its time', async () => {
+    const nobody = await fakes.podwirectl('pools', '--ipam', '127.0.0.1:1');
+    expect(nobody).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('podwire-ipam at 127.0.0.1:1') });
+    await fakes.servePlugin(() => '{}');
+    const silent = await fakes.podwirectl('pools', '--ipam', `unix:${fakes.pluginSocket}`, '--timeout', '300ms');
+    expect(silent).toMatchObject({ exitCode: 5 });
+  });
+
+  test('and a variable that makes no sense is refused by its name', async () => {
+    const { exitCode, stderr } = await fakes.podwirectlWith({ PODWIRE_PLUGIN_SOCKET: 'here' }, 'journal');
+    expect([exitCode, stderr]).toEqual([1, expect.stringContaining('PODWIRE_PLUGIN_SOCKET is "here"')]);
+  });
+});
