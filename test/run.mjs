@@ -68,14 +68,15 @@ function conclude({ status, reports }) {
 }
 
 /**
- * What takes minutes by itself, left out where everything is tested: `npm run test:conformance`, and the addon's soak,
- * `npm test -- addon/test/endurance.test.ts`.
+ * What takes minutes by itself, or needs what nothing else does, left out where everything is tested: `npm run test:conformance`, the
+ * addon's soak, `npm test -- addon/test/endurance.test.ts`, and Go's libcni, `npm run test:libcni`.
  */
 const LONG_TESTS = [
   'addon/test/endurance.test.ts',
   'test/conformance/flaws.test.ts',
   'test/conformance/peers.test.ts',
   'test/e2e/conformance.test.ts',
+  'test/libcni/libcni.test.ts',
 ];
 
 /** Container runtimes need more of root than a user namespace gives; where there is no more, their tests are left out. */

@@ -42,6 +42,9 @@ export const RUNTIME_PROGRAMS = {
   '/usr/lib/cni/portmap': 'containernetworking-plugins',
 };
 
+/** Go's libcni, for `npm run test:libcni` and nothing else. */
+export const LIBCNI_PROGRAMS = { go: 'golang-go golang-github-appc-cni-dev' };
+
 export function hasProgram(program) {
   return spawnSync('sh', ['-c', `command -v ${program}`]).status === 0;
 }
