@@ -159,7 +159,7 @@ describe('by a request policy', () => {
 
   test.each([
     ['blue', { ipv4pools: '["second"]' }, 'pool "second"'],
-    ['red', { ipv4pools: '["default"]' }, 'allows it only pools "second"'],
+    ['red', { ipFamilies: '["IPv6"]', ipv6pools: '["sixth"]' }, 'allow it only pools "second"'],
     ['blue', { ipAddrs: '["10.66.0.9"]' }, 'address 10.66.0.9'],
     ['red', { hwAddr: '02:01:00:00:00:07' }, 'MAC address 02:01:00:00:00:07'],
     ['red', { allowedSourcePrefixes: '["10.0.0.0/8"]' }, 'allow it only source prefixes 10.8.0.0/16'],
