@@ -1,7 +1,9 @@
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
+import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
+import { Writable } from 'node:stream';
 
+import { run as runPodwirectl } from '@podwire/ctl/run';
+import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
 import { callCni, makePod, removePod, type Pod } from '../support/pods.js';
@@ -22,28 +24,32 @@ afterAll(async () => {
 });
 
 interface Answer {
-  readonly exitCode: number | null;
+  readonly exitCode: number;
   readonly stdout: string;
   readonly stderr: string;
 }
 
-/** As an operator on the node types it, with the variables that the node's processes have. */
+/** The variables that the node's processes have. */
+const env = {
+  PATH: process.env.PATH,
+  PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${stack.sockets.ipam}`,
+  PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${stack.sockets.dataplane}`,
+  PODWIRE_PLUGIN_SOCKET: stack.sockets.plugin,
+};
+
+/** As an operator on the node types it, in this process. */
 async function podwirectl(...args: readonly string[]): Promise<Answer> {
-  const env = {
-    PATH: process.env.PATH,
-    PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${stack.sockets.ipam}`,
-    PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${stack.sockets.dataplane}`,
-    PODWIRE_PLUGIN_SOCKET: stack.sockets.plugin,
-  };
-  const child = spawn(process.execPath, [MAIN, '--timeout', '60s', ...args], {
-    env,
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
   const texts = { stdout: '', stderr: '' };
-  child.stdout.setEncoding('utf8').on('data', (chunk: string) => (texts.stdout += chunk));
-  child.stderr.setEncoding('utf8').on('data', (chunk: string) => (texts.stderr += chunk));
-  await once(child, 'close');
-  return { exitCode: child.exitCode, ...texts };
+  const stream = (name: keyof typeof texts) =>
+    new Writable({
+      write: (chunk: Buffer, _, done) => {
+        texts[name] += chunk.toString();
+        done();
+      },
+    });
+  const around = { env, stdout: stream('stdout'), stderr: stream('stderr') };
+  const exitCode = await runPodwirectl(['--timeout', '60s', ...args], { process: around, clock: systemClock });
+  return { exitCode, ...texts };
 }
 
 const call = (command: string, target: Pod) => callCni({ command, pod: target, socket: stack.sockets.plugin });
@@ -94,7 +100,8 @@ test('finds a pod while it is there and in the history, and what the journal owe
     exitCode: 0,
     stdout: expect.stringContaining('Nothing is wrong.'),
   });
-  const pools = await podwirectl('pools', 'list', '--output', 'json');
+  const pools = spawnSync(process.execPath, [MAIN, 'pools', '--output', 'json'], { env, encoding: 'utf8' });
+  expect(pools).toMatchObject({ status: 0, stderr: '' });
   expect(JSON.parse(pools.stdout)).toMatchObject({
     pools: [{ cidr: '10.65.0.0/16', utilization: { allocated: '0' } }],
   });
