@@ -32,7 +32,7 @@ const MAIN = join(dirname(fileURLToPath(import.meta.url)), 'dist', 'main.js');
 /** As the service wants it from the first pod on, so that it is no difference between before and after. */
 const nodeForwards = () => run('sysctl', '-qw', 'net.ipv4.ip_forward=1', 'net.ipv6.conf.all.forwarding=1');
 
-const limits = (timeoutMs = 10_000) => ({ deadlineMs: Date.now() + timeoutMs });
+const limits = (timeoutMs = 30_000) => ({ deadlineMs: Date.now() + timeoutMs });
 
 let folder: string;
 let socket: string;
@@ -375,6 +375,6 @@ describe('SIGKILL in the middle of twenty attaches, then another start', () => {
       expect(snapshot()).toBe(before);
       expect(await end('SIGTERM')).toBe(0);
     },
-    60_000,
+    120_000,
   );
 });

@@ -3,6 +3,7 @@ import {
   AddressServiceService,
   AddressState,
   IpFamily,
+  type AddressRelease,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { AffinityReleaseResult, AffinityServiceService, OwnerKind } from '@podwire/proto/podwire/ipam/v1/affinity';
 import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
@@ -41,7 +42,7 @@ async function wrongFields(call: Promise<unknown>): Promise<string[]> {
   return JSON.parse(JSON.stringify(error)).violations.map(({ field }: { field: string }) => field);
 }
 
-const releaseAddresses = (...releases: { address: string; handleId?: string; sequenceNumber?: bigint }[]) =>
+const releaseAddresses = (...releases: AddressRelease[]) =>
   caller.peer.call(AddressServiceService.releaseAddresses, { releases }, limits());
 const getAddress = (address: string) => caller.peer.call(AddressServiceService.getAddress, { address }, limits());
 
@@ -83,8 +84,12 @@ describe('addresses', () => {
       { address: '10.0.0.1', handleId: 'a/b' },
       { address: '10.0.0.2', handleId: 'a' },
       { address: '10.0.0.2', handleId: 'b' },
+      { address: '10.0.0.3', netns: { bootId: 'x', inode: 0n } },
+      { address: '10.0.0.3' },
     );
-    expect(await wrongFields(call)).toEqual(['releases[0].address', 'releases[1].handle_id', 'releases[3]']);
+    const wrongNetns = ['releases[4].netns.boot_id', 'releases[4].netns.inode', 'releases[5]'];
+    const wrong = ['releases[0].address', 'releases[1].handle_id', 'releases[3]', ...wrongNetns];
+    expect(await wrongFields(call)).toEqual(wrong);
     const many = Array.from({ length: 1001 }, () => ({ address: '10.0.0.1' }));
     expect(await wrongFields(releaseAddresses(...many))).toEqual(['releases']);
     expect(await wrongFields(getAddress('10.0.0.0/32'))).toEqual(['address']);
