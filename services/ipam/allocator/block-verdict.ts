@@ -1,6 +1,15 @@
-import { comparePrefixes, prefixContains, prefixOf, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, prefixContains, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 
-import { addTallies, NO_BLOCKS, standingOf, subtractTallies, tallyOf, type BlockTally, type Standing } from './block-tally.js';
+import {
+  addTallies,
+  countBlocks,
+  NO_BLOCKS,
+  standingOf,
+  subtractTallies,
+  tallyOf,
+  type BlockTally,
+  type Standing,
+} from './block-tally.js';
 import { sameOwner } from './demand.js';
 import type { Block, BlockOwner, Pool } from './records.js';
 import { hasRoom } from './reserved.js';
@@ -21,7 +30,6 @@ export type BlockVerdict =
   /** Its record cannot be read. */
   | 'unreadable';
 
-
 /** @param block - without the addresses that have cooled down */
 export function verdictOf({ reserved, config, demand }: Search, block: Block): BlockVerdict {
   if (reserved.coversAll(block.prefix)) return 'reserved';
@@ -31,7 +39,10 @@ export function verdictOf({ reserved, config, demand }: Search, block: Block): B
 }
 
 /** Of a block with free addresses that is not the demand's owner's. */
-function ofOthers({ config, demand }: Pick<Search, 'config' | 'demand'>, owner: BlockOwner['kind'] | undefined): BlockVerdict {
+function ofOthers(
+  { config, demand }: Pick<Search, 'config' | 'demand'>,
+  owner: BlockOwner['kind'] | undefined,
+): BlockVerdict {
   const closed = config.strictAffinity || (owner === 'virtual' && demand.use !== 'LoadBalancer');
   if (!closed) return 'open';
   return owner ? 'of other owners' : 'without an owner';
@@ -45,12 +56,16 @@ function ofOthers({ config, demand }: Pick<Search, 'config' | 'demand'>, owner: 
 export function countOthers(search: Search, pool: Pool, named: readonly Block[]): Map<BlockVerdict, number> {
   const { view, reserved } = search;
   const counts = new Map<BlockVerdict, number>();
-  const count = (verdict: BlockVerdict, by: number): unknown => by > 0 && counts.set(verdict, (counts.get(verdict) ?? 0) + by);
+  const count = (verdict: BlockVerdict, by: number): unknown =>
+    by > 0 && counts.set(verdict, (counts.get(verdict) ?? 0) + by);
   const isNamed = new Set(named.map(({ prefix }) => formatPrefix(prefix)));
   let left = without(view.tallyBlocks(pool.prefix), named);
   for (const part of reserved.partsIn(pool.prefix)) {
-    const covered = without(view.tallyBlocks(part), named.filter(({ prefix }) => prefixContains(part, prefix)));
-    count('reserved', Object.values(covered.standings).reduce((sum, each) => sum + each, 0));
+    const covered = without(
+      view.tallyBlocks(part),
+      named.filter(({ prefix }) => prefixContains(part, prefix)),
+    );
+    count('reserved', countBlocks(covered));
     left = subtractTallies(left, covered);
   }
   for (const block of judgedAlone(search, pool)) {
@@ -83,7 +98,5 @@ function judgedAlone({ view, reserved, demand }: Search, { prefix: range, blockS
   for (const part of reserved.partsIn(range))
     if (part.length > blockSizeBits) add(prefixOf({ family: part.family, value: part.value }, blockSizeBits));
   for (const { block } of view.unspentAffinitiesOf(demand.owner)) if (prefixContains(range, block)) add(block);
-  return [...found.values()].filter(
-    (block) => standingOf(block) !== 'full' && (sameOwner(block.owner, demand.owner) || comparePrefixes(block.prefix, range) >= 0),
-  );
+  return [...found.values()].filter((block) => standingOf(block) !== 'full');
 }

@@ -15,6 +15,8 @@ import { hasRoom } from './reserved.js';
 import { beginSearch, blockCap, collect, type Search } from './search.js';
 import type { UnreadableBlock, UnreadableRecord, View } from './view.js';
 
+export type { BlockVerdict } from './block-verdict.js';
+
 /** A block that was looked at. */
 export interface BlockStory {
   readonly prefix: Prefix;

@@ -67,7 +67,8 @@ export class Image implements View {
       this.#replaceBlock({ key, before: before.value, block: record.value });
       return;
     }
-    this.delete(key);
+    if (before) this.delete(key);
+    else this.#clear(key);
     this.#records.set(key, record);
     if (record.kind === 'pool') this.#pools.set(key, record.value);
     if (record.kind === 'reservation') this.#reservations.set(key, record.value);
@@ -94,8 +95,7 @@ export class Image implements View {
   }
 
   delete(key: string): void {
-    this.#foreign.delete(key);
-    this.#setAside.delete(key);
+    this.#clear(key);
     const record = this.#records.get(key);
     if (!record) return;
     this.#records.delete(key);
@@ -110,6 +110,12 @@ export class Image implements View {
       this.#unspent.delete(owner, key);
       this.#judgeBlock(record.value.block);
     }
+  }
+
+  /** What is there in place of a record. */
+  #clear(key: string): void {
+    if (this.#foreign.size > 0) this.#foreign.delete(key);
+    if (!this.#setAside.isEmpty) this.#setAside.delete(key);
   }
 
   pools(): readonly Pool[] {

@@ -63,6 +63,7 @@ function shown(view: View): unknown {
     RANGES.map((range) => view.unreadableBlock(range)?.name.prefix),
     NONSENSE.map((cidr) => view.unreadableRecord({ kind: 'block', prefix: prefix(cidr) })?.key),
     OWNERS.map((owner) => view.unspentAffinitiesOf(owner)),
+    RANGES.map((range) => view.tallyBlocks(range)),
     OWNERS.map((owner) => view.affinitiesOf(owner)),
     [...view.blocksIn(prefix('10.0.0.0/24'))].map((block) => block.prefix),
   ];
