@@ -1,5 +1,6 @@
 import { spawn, type ChildProcessByStdio } from 'node:child_process';
 import type { Readable, Writable } from 'node:stream';
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { run } from '../support/programs.js';
@@ -27,10 +28,12 @@ export class ExecTimer {
   #received = Buffer.alloc(0);
   #wake: () => void = () => undefined;
 
-  /** @param folder - where the native program is built */
+  /** @param folder - where the native program is built, unless it is there */
   constructor(folder: string, netnsPath: string) {
     const program = join(folder, 'exec-timer');
-    run('g++', '-O2', '-std=c++17', '-o', program, join(ROOT, 'test', 'bench', 'exec-timer.cc'));
+    if (!existsSync(program)) {
+      run('g++', '-O2', '-std=c++17', '-o', program, join(ROOT, 'test', 'bench', 'exec-timer.cc'));
+    }
     this.#child = spawn('nsenter', [`--net=${netnsPath}`, program], { stdio: ['pipe', 'pipe', 'inherit'] });
     this.#child.stdout.on('data', (chunk: Buffer) => {
       this.#received = Buffer.concat([this.#received, chunk]);

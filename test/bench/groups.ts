@@ -1,15 +1,20 @@
 import type { Figure } from './figure.js';
-import { measureCni } from './groups/cni.js';
+import { measureCni, measureCniAnswers, measureCniOnEtcd, measureCniStorm } from './groups/cni.js';
 import { measureDataplane } from './groups/dataplane.js';
 import { measureIpamScale } from './groups/ipam-scale.js';
 import { measureIpam } from './groups/ipam.js';
+import { measureNode } from './groups/node.js';
 import { measureRuntime } from './groups/runtime.js';
 
 /** What can be measured, each side by side in one run with what it is compared with. */
 export const GROUPS: Readonly<Record<string, (report: (line: string) => void) => Promise<Figure[]>>> = {
   cni: measureCni,
+  'cni-answers': measureCniAnswers,
+  'cni-etcd': measureCniOnEtcd,
+  'cni-storm': measureCniStorm,
   dataplane: measureDataplane,
   ipam: measureIpam,
   'ipam-scale': measureIpamScale,
+  node: measureNode,
   runtime: measureRuntime,
 };

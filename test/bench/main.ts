@@ -4,13 +4,13 @@ import { parseArgs } from 'node:util';
 import { formatFigure, type Figure } from './figure.js';
 import { GROUPS } from './groups.js';
 
-const USAGE = 'usage: npm run bench -- [--only GROUP] [--json FILE]';
+const USAGE = 'usage: npm run bench -- [--only GROUP,…] [--json FILE]';
 
 const say = (line: string) => process.stdout.write(`${line}\n`);
 
 async function main(): Promise<void> {
   const { values } = parseArgs({ options: { only: { type: 'string' }, json: { type: 'string' } } });
-  const names = values.only === undefined ? Object.keys(GROUPS) : [values.only];
+  const names = values.only?.split(',') ?? Object.keys(GROUPS);
   const figures: Figure[] = [];
   for (const name of names) {
     const measure = GROUPS[name];

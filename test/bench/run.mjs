@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 // `npm run bench`: installs and builds what is missing, then measures in namespaces of its own.
-// usage: npm run bench -- [--only GROUP] [--json FILE]
+// usage: npm run bench -- [--only GROUP,…] [--json FILE]
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import process from 'node:process';

@@ -1,68 +1,129 @@
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 
-import { cniConfiguration, cniEnvironment, makePod, removePod, type CniCall, type Pod } from '../../support/pods.js';
 import { run } from '../../support/programs.js';
-import { ROOT, SHIM } from '../../support/root.js';
-import { Stack } from '../../support/stack.js';
+import { ROOT } from '../../support/root.js';
+import { Stack, type StackOptions } from '../../support/stack.js';
+import { until } from '../../support/until.js';
+import { statusCall, versionCall, type Side, type Site } from '../cni/calls.js';
+import { ETCD_URL, NodeEtcd } from '../cni/node-etcd.js';
+import { measurePairs, type PodTimes } from '../cni/pairs.js';
+import { measureStorms } from '../cni/storm.js';
 import { ExecTimer, type Execution } from '../exec-timer.js';
-import { median, type Figure } from '../figure.js';
+import { median, quantile, type Figure } from '../figure.js';
 
-/** Pods before the measured ones, until the just-in-time compilers have settled. */
-const WARM_UP = 150;
 const PAIRS = 300;
+const ETCD_PAIRS = 150;
+const ANSWERS = 500;
 
-/** Kernel-only pods between the measured ones, so that they meet the same noise; their median counts. */
+/** Rounds before the measured ones, until the just-in-time compilers have settled. */
+const WARM_UP_ANSWERS = 200;
+
+/** How many pods are made at a time when a node's pods come all at once. */
+const STORM_CALLERS = 16;
+
+/** Kernel-only pods between the measured ones; their median counts. */
 const FLOOR_BATCH = 3;
 
-/** Debian's package containernetworking-plugins. */
-const PEER_PLUGINS = '/usr/lib/cni';
+type Report = (line: string) => void;
 
-/** What users have on a single machine today: Go's `ptp` with `host-local`. */
-function ptpCall(command: string, { pod, folder }: { readonly pod: Pod; readonly folder: string }): Execution {
-  const ipam = {
-    type: 'host-local',
-    dataDir: join(folder, 'host-local'),
-    ranges: [[{ subnet: '10.201.0.0/16' }]],
-    routes: [{ dst: '0.0.0.0/0' }],
-  };
-  const call: CniCall = { command, pod, socket: '', config: { name: 'ptp', type: 'ptp', socket: undefined, ipam } };
-  const program = join(PEER_PLUGINS, 'ptp');
-  return { program, stdin: cniConfiguration(call), env: cniEnvironment({ ...call, env: { CNI_PATH: PEER_PLUGINS } }) };
-}
-
-function ownCall(command: string, { pod, socket }: { readonly pod: Pod; readonly socket: string }): Execution {
-  const call: CniCall = { command, pod, socket };
-  return { program: SHIM, stdin: cniConfiguration(call), env: cniEnvironment(call) };
-}
-
-type Times = Record<'ownAdd' | 'ownDel' | 'ptpAdd' | 'ptpDel' | 'kernel', number[]>;
+const RATIO = { unit: 'ratio', better: 'lower' } as const;
 
 interface Bench {
   readonly stack: Stack;
+  readonly site: Site;
+  /** Measures one execution at a time. */
   readonly timer: ExecTimer;
-  readonly floor: () => number;
+  /** @returns another, for executions at the same time */
+  readonly anotherTimer: () => ExecTimer;
 }
 
-/** One pod through each, one after the other; every second time in the other order. */
-async function pair({ stack, timer, floor }: Bench, round: number): Promise<Record<keyof Times, number>> {
-  const id = `bench-${round}`;
-  const socket = stack.sockets.plugin;
-  const [ownPod, ptpPod] = [makePod(`${id}-own`), makePod(`${id}-ptp`)];
-  const own = async (command: string) => (await timer.succeed(ownCall(command, { pod: ownPod, socket }))).elapsedMs;
-  const ptp = async (command: string) =>
-    (await timer.succeed(ptpCall(command, { pod: ptpPod, folder: stack.folder }))).elapsedMs;
-  const both = async (command: string): Promise<[number, number]> => {
-    if (round % 2 === 0) return [await own(command), await ptp(command)];
-    const theirs = await ptp(command);
-    return [await own(command), theirs];
+/** Podwire on a node of its own, beside what the measured calls need. */
+async function withStack<Result>(options: StackOptions, measure: (bench: Bench) => Promise<Result>): Promise<Result> {
+  const stack = new Stack(options);
+  const timers: ExecTimer[] = [];
+  const anotherTimer = () => {
+    const timer = new ExecTimer(stack.folder, stack.netnsPath);
+    timers.push(timer);
+    return timer;
   };
-  const [ownAdd, ptpAdd] = await both('ADD');
-  const kernel = floor();
-  const [ownDel, ptpDel] = await both('DEL');
-  removePod(ownPod);
-  removePod(ptpPod);
-  return { ownAdd, ownDel, ptpAdd, ptpDel, kernel };
+  const etcd = options.env?.PODWIRE_IPAM_STORE === 'etcd' ? new NodeEtcd(stack.netnsPath) : undefined;
+  try {
+    mkdirSync(join(stack.folder, 'host-local'));
+    await etcd?.start();
+    await stack.start();
+    const site = { socket: stack.sockets.plugin, folder: stack.folder };
+    return await measure({ stack, site, timer: anotherTimer(), anotherTimer });
+  } finally {
+    for (const timer of timers) timer.close();
+    await stack.destroy();
+    await etcd?.destroy();
+  }
+}
+
+/** ADD and DEL from exec to exit on the embedded datastore, pair by pair with `ptp` + `host-local`. */
+export function measureCni(report: Report): Promise<Figure[]> {
+  return withStack({}, async ({ stack, site, timer }) => {
+    const kernel: number[] = [];
+    const floor = kernelFloor(stack);
+    const between = () => kernel.push(floor());
+    const times = await measurePairs({ timer, site, count: PAIRS, between });
+    reportPods(times, report);
+    report(`kernel alone p50 ${median(kernel).toFixed(2)} ms`);
+    const { add } = times.own;
+    return [
+      ...versusPtp('embedded', times, { add: 0.4, del: 0.2 }),
+      { name: 'cni.add.p99_over_p50', value: quantile(add, 0.99) / median(add), goal: 3, ...RATIO },
+      { name: 'cni.add.vs_kernel', value: median(add) / median(kernel), goal: 5, ...RATIO },
+    ];
+  });
+}
+
+/** The same with the addresses on an etcd beside it. */
+export function measureCniOnEtcd(report: Report): Promise<Figure[]> {
+  const env = { PODWIRE_IPAM_STORE: 'etcd', PODWIRE_IPAM_ETCD_ENDPOINTS: ETCD_URL };
+  return withStack({ env }, async ({ site, timer }) => {
+    const times = await measurePairs({ timer, site, count: ETCD_PAIRS });
+    reportPods(times, report);
+    return versusPtp('etcd', times, { add: 0.5, del: 0.25 });
+  });
+}
+
+/** A node's pods all at once, as after a reboot, and all taken away at once. */
+export function measureCniStorm(report: Report): Promise<Figure[]> {
+  return withStack({}, async ({ site, anotherTimer }) => {
+    const timers = Array.from({ length: STORM_CALLERS }, anotherTimer);
+    const rates = await measureStorms({ timers, site });
+    return (['add', 'del'] as const).map((command): Figure => {
+      const [own, ptp] = [median(rates.own[command]), median(rates.ptp[command])];
+      report(`${command.toUpperCase()}: own ${own.toFixed(0)}/s, ptp ${ptp.toFixed(0)}/s`);
+      return { name: `cni.storm_110.${command}_vs_ptp`, value: own / ptp, unit: 'ratio', better: 'higher', goal: 3 };
+    });
+  });
+}
+
+/** What a runtime asks that is about no pod, beside the cheapest program there is. */
+export function measureCniAnswers(report: Report): Promise<Figure[]> {
+  return withStack({}, async ({ site, timer }) => {
+    const nothing: Execution = { program: '/bin/true', stdin: '', env: {} };
+    const isReady = async () => (await timer.time(statusCall(site.socket))).exitCode === 0;
+    await until(isReady, () => 'STATUS does not succeed');
+    const asked = { status: statusCall(site.socket), version: versionCall(site.socket), nothing };
+    const times: Record<keyof typeof asked, number[]> = { status: [], version: [], nothing: [] };
+    for (let round = -WARM_UP_ANSWERS; round < ANSWERS; round++) {
+      for (const name of ['status', 'version', 'nothing'] as const) {
+        const { elapsedMs } = await timer.succeed(asked[name]);
+        if (round >= 0) times[name].push(elapsedMs);
+      }
+    }
+    const [status, version, floor] = [median(times.status), median(times.version), median(times.nothing)];
+    report(`p50: STATUS ${status.toFixed(2)} ms, VERSION ${version.toFixed(2)} ms, /bin/true ${floor.toFixed(2)} ms`);
+    return [
+      { name: 'cni.status_ms', value: status, unit: 'ms', better: 'lower', goal: 1.5 },
+      { name: 'cni.version_ms', value: version, unit: 'ms', better: 'lower', goal: 1.5 },
+      { name: 'cni.shim.vs_true', value: version / floor, goal: 1.3, ...RATIO },
+    ];
+  });
 }
 
 /** Milliseconds that the kernel's part of one pod takes in a minimal native program. */
@@ -76,50 +137,23 @@ function kernelFloor(stack: Stack): () => number {
   };
 }
 
-async function measurePods(bench: Bench): Promise<Times> {
-  const times: Times = { ownAdd: [], ownDel: [], ptpAdd: [], ptpDel: [], kernel: [] };
-  for (let round = 0; round < WARM_UP + PAIRS; round++) {
-    const measured = await pair(bench, round);
-    if (round < WARM_UP) continue;
-    for (const name of ['ownAdd', 'ownDel', 'ptpAdd', 'ptpDel', 'kernel'] as const) times[name].push(measured[name]);
+function reportPods({ own, ptp }: Record<Side, PodTimes>, report: Report): void {
+  for (const command of ['add', 'del'] as const) {
+    const show = (times: readonly number[]) =>
+      `${median(times).toFixed(2)} ms (p99 ${quantile(times, 0.99).toFixed(2)})`;
+    report(`${command.toUpperCase()} p50: own ${show(own[command])}, ptp ${show(ptp[command])}`);
   }
-  return times;
 }
 
-/** The shim answering VERSION beside the cheapest program there is. */
-async function measureStart(timer: ExecTimer): Promise<number> {
-  const shim: number[] = [];
-  const nothing: number[] = [];
-  for (let i = 0; i < PAIRS; i++) {
-    const env = { CNI_COMMAND: 'VERSION' };
-    shim.push((await timer.succeed({ program: SHIM, stdin: '', env })).elapsedMs);
-    nothing.push((await timer.succeed({ program: '/bin/true', stdin: '', env })).elapsedMs);
-  }
-  return median(shim) / median(nothing);
-}
-
-/** ADD and DEL from exec to exit on the embedded datastore, pair by pair with `ptp` + `host-local`. */
-export async function measureCni(report: (line: string) => void): Promise<Figure[]> {
-  const stack = new Stack();
-  mkdirSync(join(stack.folder, 'host-local'));
-  const timer = new ExecTimer(stack.folder, stack.netnsPath);
-  try {
-    await stack.start();
-    const times = await measurePods({ stack, timer, floor: kernelFloor(stack) });
-    const p50 = (name: keyof Times) => median(times[name]);
-    report(
-      `ADD p50: own ${p50('ownAdd').toFixed(2)} ms, ptp ${p50('ptpAdd').toFixed(2)} ms, kernel alone ${p50('kernel').toFixed(2)} ms`,
-    );
-    report(`DEL p50: own ${p50('ownDel').toFixed(2)} ms, ptp ${p50('ptpDel').toFixed(2)} ms`);
-    const ratio = { unit: 'ratio', better: 'lower' } as const;
-    return [
-      { name: 'cni.add.embedded.vs_ptp', value: p50('ownAdd') / p50('ptpAdd'), goal: 0.4, ...ratio },
-      { name: 'cni.del.embedded.vs_ptp', value: p50('ownDel') / p50('ptpDel'), goal: 0.2, ...ratio },
-      { name: 'cni.add.vs_kernel', value: p50('ownAdd') / p50('kernel'), goal: 5, ...ratio },
-      { name: 'cni.shim.vs_true', value: await measureStart(timer), goal: 1.3, ...ratio },
-    ];
-  } finally {
-    timer.close();
-    await stack.destroy();
-  }
+function versusPtp(
+  store: string,
+  { own, ptp }: Record<Side, PodTimes>,
+  goals: Readonly<Record<keyof PodTimes, number>>,
+): Figure[] {
+  return (['add', 'del'] as const).map((command) => ({
+    name: `cni.${command}.${store}.vs_ptp`,
+    value: median(own[command]) / median(ptp[command]),
+    goal: goals[command],
+    ...RATIO,
+  }));
 }

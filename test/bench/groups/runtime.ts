@@ -1,8 +1,7 @@
-import { join } from 'node:path';
-
 import { Containerd } from '../../runtime/containerd.js';
 import { NETWORK } from '../../support/pods.js';
 import { Stack } from '../../support/stack.js';
+import { ptpNetwork } from '../cni/calls.js';
 import { median, type Figure } from '../figure.js';
 
 /** Pods before the measured ones, until the just-in-time compilers have settled. */
@@ -27,12 +26,8 @@ async function onePod(containerd: Containerd, name: string): Promise<Times> {
   return { runMs: runningMs - startMs, stopMs: stoppedMs - runningMs };
 }
 
-/** What users have on a single machine today: Go's `ptp` with `host-local`. */
 function ptpConflist(folder: string): object {
-  const ranges = [[{ subnet: '10.201.0.0/16' }]];
-  const dataDir = join(folder, 'host-local');
-  const ipam = { type: 'host-local', dataDir, ranges, routes: [{ dst: '0.0.0.0/0' }] };
-  return { cniVersion: '1.0.0', name: 'ptp', plugins: [{ type: 'ptp', ipam }] };
+  return { cniVersion: '1.0.0', name: 'ptp', plugins: [ptpNetwork(folder)] };
 }
 
 function ownConflist(socket: string): object {

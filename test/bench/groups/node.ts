@@ -1,0 +1,43 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { makePod, removePod } from '../../support/pods.js';
+import { Stack } from '../../support/stack.js';
+import { CALLS } from '../cni/calls.js';
+import { memoryOf } from '../cni/memory.js';
+import { ExecTimer } from '../exec-timer.js';
+import type { Figure } from '../figure.js';
+
+/** Pods that came and went before: a process that never worked is small. */
+const PODS = 300;
+
+/** Until a process is idle. */
+const QUIET_MS = 10_000;
+
+/**
+ * What a node gives of its memory, after some work. Resident memory as tools show it, so that Node.js's program, which the two
+ * processes share, is counted twice; what they take together of the machine is less, and reported beside it.
+ */
+export async function measureNode(report: (line: string) => void): Promise<Figure[]> {
+  const stack = new Stack();
+  const timer = new ExecTimer(stack.folder, stack.netnsPath);
+  try {
+    await stack.start();
+    const site = { socket: stack.sockets.plugin, folder: stack.folder };
+    for (let index = 0; index < PODS; index++) {
+      const pod = makePod(`bench-${index}`);
+      for (const command of ['ADD', 'DEL']) await timer.succeed(CALLS.own(command, pod, site));
+      removePod(pod);
+    }
+    await sleep(QUIET_MS);
+    const memories = (['plugin', 'dataplane'] as const).map((name) => {
+      const memory = memoryOf(stack.pid(name));
+      report(`${name}: RSS ${memory.rssMib.toFixed(1)} MiB, PSS ${memory.pssMib.toFixed(1)} MiB`);
+      return memory;
+    });
+    const rssMib = memories.reduce((sum, memory) => sum + memory.rssMib, 0);
+    return [{ name: 'node.rss_mib', value: rssMib, unit: 'MiB', better: 'lower', goal: 170 }];
+  } finally {
+    timer.close();
+    await stack.destroy();
+  }
+}
