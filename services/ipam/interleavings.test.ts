@@ -6,10 +6,12 @@ import { addressAt, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix'
 import { describe, expect, test } from 'vitest';
 
 import { disagreements, readAll } from './agreement.fixture.js';
+import { attributesFor } from './allocator/attributes.js';
 import { checkPool } from './allocator/check-pool.js';
 import type { MapView } from './allocator/map-view.fixture.js';
-import { affinity, attachment, NOW_MS, prefix, request } from './allocator/records.fixture.js';
-import type { AllocationRequest } from './allocator/records.js';
+import { affinity, attachment, block, claimedBlock, NOW_MS, prefix, request } from './allocator/records.fixture.js';
+import type { AllocationRequest, Block } from './allocator/records.js';
+import { tunnelHandleId } from './allocator/tunnel.js';
 import type { RecordValue } from './allocator/view.js';
 import { Events } from './events.js';
 import {
@@ -105,6 +107,40 @@ const claim = (cidr: string, nodeName: string): Operation =>
     return claimed.map(formatPrefix).join(' ');
   });
 
+const note = (id: string, text: string): Operation =>
+  operation(`note "${text}" on the address of ${id}`, async (ipam) => {
+    const { owner } = attributesFor({ attachment: attachment(id), nodeName: 'n1', pod: undefined }, NOW_MS);
+    const now = { sequenceNumber: undefined, expected: owner, attributes: { ...owner, note: text } };
+    const address = addressAt(prefix('10.0.0.0/30'), 1);
+    return JSON.stringify(
+      await ipam.addresses.setAttributes({ address, handleId: `net.${id}`, ...now }, forever),
+      text64,
+    );
+  });
+
+const text64 = (_key: string, value: unknown): unknown => (typeof value === 'bigint' ? undefined : value);
+
+const makeStrict = operation('make affinity strict', async (ipam) => {
+  const { config } = await ipam.configuration.update(
+    { changes: { strictAffinity: true }, resourceVersion: '' },
+    forever,
+  );
+  return String(config.strictAffinity);
+});
+
+const TUNNEL = 'wireguardTunnelAddress';
+
+const tunnel = (nodeName: string): Operation =>
+  operation(`an address for the tunnel of ${nodeName}`, async (ipam) =>
+    formatPrefix((await ipam.nodes.assignTunnel({ nodeName, kind: TUNNEL }, forever)).address),
+  );
+
+const endTunnel = (nodeName: string): Operation =>
+  operation(`no address for the tunnel of ${nodeName}`, async (ipam) => {
+    const { released } = await ipam.nodes.releaseTunnel({ nodeName, kind: TUNNEL }, forever);
+    return released.map(formatPrefix).join(' ');
+  });
+
 const repair: Operation = operation(
   'repair',
   async (ipam) => {
@@ -196,7 +232,9 @@ function meaningOf(view: MapView): string {
       switch (record.kind) {
         case 'block': {
           const { owner, allocations, unallocated, attributes } = record.value;
-          const held = allocations.map((index) => (index === null ? null : attributes[index]?.handleId));
+          const heldBy = (index: number): string =>
+            `${attributes[index]?.handleId} ${attributes[index]?.owner.note ?? ''}`;
+          const held = allocations.map((index) => (index === null ? null : heldBy(index)));
           return [`${key} ${owner?.name} ${held.join()} free ${unallocated.join()}`];
         }
         case 'affinity':
@@ -208,8 +246,10 @@ function meaningOf(view: MapView): string {
         case 'pool':
           return [`${key} ${record.value.disabled} ${record.value.deletionTimeMs !== undefined}`];
         case 'node':
+          return [`${key} ${[...record.value.tunnels.values()].map(({ address }) => formatPrefix(address)).join()}`];
         case 'config':
-        case 'reservation':
+          return [`${key} ${record.value.strictAffinity}`];
+        default:
           return [key];
       }
     })
@@ -299,6 +339,32 @@ function expectOwned(view: MapView, told: string): void {
       ),
     );
   expect(new Set(held).size, told).toBe(held.length);
+  expect(tunnelsIn(view), told).toEqual(tunnelsHeld(view));
+}
+
+/** What the nodes' records say of the addresses of their tunnels. */
+function tunnelsIn(view: MapView): string[] {
+  return view
+    .nodes()
+    .flatMap(({ name, tunnels }) =>
+      [...tunnels].map(([kind, { address }]) => `${formatPrefix(address)} ${tunnelHandleId(name, kind)}`),
+    )
+    .sort();
+}
+
+/** What the blocks say of them. */
+function tunnelsHeld(view: MapView): string[] {
+  const handleOf = ({ allocations, attributes }: Block, ordinal: number): string =>
+    attributes[allocations[ordinal] ?? -1]?.handleId ?? '';
+  return view
+    .blocks()
+    .flatMap((block) =>
+      block.allocations.map(
+        (_, ordinal) => `${formatPrefix(hostPrefix(addressAt(block.prefix, ordinal)))} ${handleOf(block, ordinal)}`,
+      ),
+    )
+    .filter((text) => text.includes('tunnel-addr-'))
+    .sort();
 }
 
 async function exploreScenario(scenario: Scenario, way: Way) {
@@ -316,8 +382,16 @@ const one = allocate('c1', { pod: POD });
 const two = allocate('c2', { pod: POD });
 const both = allocate('c4', { pod: undefined, families: [4, 6] });
 const far = allocate('c3', { nodeName: 'n2' });
-const given = (id: string, nodeName = 'n1'): Operation =>
-  allocate(id, { nodeName, addresses: [addressAt(prefix('10.0.0.0/30'), 1)] });
+const given = (id: string, nodeName = 'n1', ordinal = 1): Operation =>
+  allocate(id, { nodeName, addresses: [addressAt(prefix('10.0.0.0/30'), ordinal)] });
+/** The second block is full. */
+const FULL = [given('c7', 'n2', 2), given('c8', 'n2', 3)];
+/** The first one has an address left, which others can borrow. */
+const LENDING = [...FULL, given('c3', 'n3')];
+/** The first one is empty, and another node's, for so long that it can be had. */
+const IDLE = claimedBlock(block('10.0.0.0/31', 'n9', { claimTimeMs: NOW_MS - 3_600_000 }));
+const owner = allocate('c9', { nodeName: 'n9' });
+const lender = allocate('c5', { nodeName: 'n3' });
 const six = createPool('six', 'fd00::/126');
 
 const STRAY: RecordValue = { kind: 'handle', value: { id: 'net.c1', blocks: new Map([['10.0.0.0/31', 1]]) } };
@@ -388,6 +462,49 @@ const SCENARIOS: readonly Scenario[] = [
   },
   { name: 'a handle that is read before its block', damage: [STRAY], operations: [two, one, release('c1')] },
   { name: 'a repair among others', damage: [STRAY], operations: [repair, one, release('c1')] },
+  { name: 'attributes that are set twice', before: [given('c1')], operations: [note('c1', 'a'), note('c1', 'b')] },
+  { name: 'attributes of an address that goes', before: [given('c1')], operations: [note('c1', 'a'), release('c1')] },
+  { name: 'attributes beside an allocation', before: [given('c1')], operations: [note('c1', 'a'), allocate('c2')] },
+  { name: 'attributes while the node goes', before: [given('c1')], operations: [note('c1', 'a'), deleteNode('n1')] },
+  {
+    name: 'attributes of an address that goes to another',
+    before: [given('c1'), allocate('c0'), ...FULL],
+    operations: [note('c1', 'a'), release('c1'), given('c2')],
+  },
+  {
+    name: 'attributes while the pool goes with its last address',
+    before: [given('c1'), deletePool('drain')],
+    operations: [note('c1', 'a'), release('c1')],
+  },
+  { name: 'an empty block of another node, twice', before: FULL, damage: IDLE, operations: [one, lender] },
+  { name: 'an empty block that its node uses', before: FULL, damage: IDLE, operations: [one, owner] },
+  { name: 'an empty block whose node goes', before: FULL, damage: IDLE, operations: [one, deleteNode('n9')] },
+  { name: 'an empty block whose pool goes', before: FULL, damage: IDLE, operations: [one, deletePool('drain')] },
+  { name: 'an empty block, used and left', before: FULL, damage: IDLE, operations: [one, owner, release('c9')] },
+  { name: 'the last address, borrowed', before: LENDING, operations: [one, lender] },
+  { name: 'an address, borrowed while another comes back', before: LENDING, operations: [one, release('c3')] },
+  { name: 'an address, borrowed while affinity becomes strict', before: LENDING, operations: [one, makeStrict] },
+  { name: 'an address, borrowed while its node goes', before: LENDING, operations: [one, deleteNode('n3')] },
+  { name: 'an address, borrowed while its pool goes', before: LENDING, operations: [one, deletePool('drain')] },
+  {
+    name: 'a borrowed address that comes back, and two who wait',
+    before: [...LENDING, one],
+    operations: [release('c1'), lender, allocate('c6', { nodeName: 'n4' })],
+  },
+  { name: 'a tunnel’s address twice', before: [one], operations: [tunnel('n1'), tunnel('n1')] },
+  {
+    name: 'a tunnel’s address that comes and goes',
+    before: [one, tunnel('n1')],
+    operations: [endTunnel('n1'), tunnel('n1')],
+  },
+  { name: 'a tunnel’s address and a container’s', before: [one, ...FULL], operations: [tunnel('n1'), two] },
+  { name: 'a tunnel’s address while the node goes', before: [one], operations: [tunnel('n1'), deleteNode('n1')] },
+  { name: 'a tunnel’s address while the pool goes', before: [one], operations: [tunnel('n1'), deletePool('drain')] },
+  {
+    name: 'a tunnel’s address that comes and goes, and a container',
+    before: [one, tunnel('n1')],
+    operations: [endTunnel('n1'), tunnel('n1'), two],
+  },
   {
     name: 'a pool, a node and an allocation',
     operations: [createPool('a', '10.1.0.0/31'), claim('10.0.0.2/31', 'n2'), one],

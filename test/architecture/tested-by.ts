@@ -117,6 +117,8 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/attachments/ipam/ipam-address-book.ts': 'test/e2e/dead-pods.test.ts',
 
   // Parts of one decision, which is what the tables and the property are about.
+  'services/ipam/allocator/block-tally.ts': 'services/ipam/allocator/explain.property.test.ts',
+  'services/ipam/allocator/block-verdict.ts': 'services/ipam/allocator/explain.property.test.ts',
   'services/ipam/allocator/attributes.ts': 'services/ipam/allocator/allocate.test.ts',
 
   // Over the wire, with every field.
