@@ -260,10 +260,15 @@ let binding: NativeBinding | undefined;
  * Opens the network namespace at a path (`/run/netns/NAME`, `/proc/PID/ns/net`), or, without one, that of the calling process
  * (`ip -netns NAME …`). Rejects with a NetlinkError (ENOENT: nothing there; EPERM: not allowed to enter) or a
  * {@link NotANetworkNamespaceError}. Entering one needs CAP_SYS_ADMIN; no thread of the process's own changes its namespace.
+ *
+ * A path that the kernel has in its cache, which that of a new pod always is, costs the event loop some microseconds, and no
+ * worker thread; any other is opened by one.
  */
 export async function openNamespace(path?: string): Promise<Namespace> {
   const nativePath = checkNamespacePath(path);
   binding ??= loadBinding();
+  const atOnce = nativePath === null ? null : binding.openNamespaceAtOnce(nativePath);
+  if (atOnce) return new Namespace(nativePath, atOnce);
   const described = { operation: 'namespace.open', object: path ?? 'of this process' };
   return new Namespace(nativePath, await translated(described, binding.openNamespace(nativePath)));
 }
@@ -303,9 +308,10 @@ async function runInParts(
 }
 
 /** The outcome of a step. Only a failure is worth a description: there may be thousands of successes. */
-function toOutcome({ error, link }: NativeOutcome, step: Step | undefined): Outcome {
+function toOutcome({ error, link, previous }: NativeOutcome, step: Step | undefined): Outcome {
   if (error) {
     return { ok: false, error: toError(error, step ? describe(step) : { operation: 'batch', object: 'of requests' }) };
   }
-  return link ? { ok: true, link } : { ok: true };
+  if (link) return { ok: true, link };
+  return previous === null ? { ok: true } : { ok: true, previous };
 }

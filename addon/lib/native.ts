@@ -140,6 +140,7 @@ export interface NativeSysctlWrite extends NativeStepBase {
   /** Below /proc/sys, segments joined by slashes. */
   readonly path: string;
   readonly value: string;
+  readonly readPrevious: boolean;
 }
 
 export type NativeStep =
@@ -155,6 +156,7 @@ export type NativeStep =
 export interface NativeOutcome {
   readonly error: NativeError | null;
   readonly link: Link | null;
+  readonly previous: string | null;
 }
 
 export interface NativeReading {
@@ -218,4 +220,6 @@ export interface NativeNamespace {
 /** Opens a namespace by path, or the calling process's own. */
 export interface NativeBinding {
   openNamespace(path: string | null): Promise<NativeNamespace>;
+  /** Null: it cannot be opened, or not without waiting for the file system or another thread. */
+  openNamespaceAtOnce(path: string): NativeNamespace | null;
 }

@@ -220,6 +220,8 @@ export interface SysctlSetting {
 /** Sets a sysctl: `sysctl -w KEY=VALUE`. Idempotent. ENOENT when there is no such key, EROFS when /proc/sys is read-only. */
 export interface SysctlWrite extends SysctlSetting {
   readonly type: 'sysctl.write';
+  /** The value is read before it is written, and the outcome has it as `previous`; when it cannot be read, nothing is written. */
+  readonly readPrevious?: boolean;
 }
 
 /** One step of `Namespace.sequence`. */
@@ -232,7 +234,13 @@ export type Step = (Request | SysctlWrite) & {
 
 /** What came of one request or step. */
 export type Outcome =
-  | { readonly ok: true; /** The answer to `link.get`, and the near end of a veth. */ readonly link?: Link }
+  | {
+      readonly ok: true;
+      /** The answer to `link.get`, and the near end of a veth. */
+      readonly link?: Link;
+      /** What a sysctl was before, where that was asked for. Without the final line break. */
+      readonly previous?: string;
+    }
   | { readonly ok: false; readonly error: NetlinkError };
 
 /** What came of one key of `Namespace.readSysctls`. `value` is without the final line break. */

@@ -10,7 +10,15 @@ import type {
   NativeSysctlWrite,
   NativeVerb,
 } from './native.js';
-import type { AddressRequest, FdbRequest, NeighbourRequest, RouteRequest, Step, SysctlSetting } from './requests.js';
+import type {
+  AddressRequest,
+  FdbRequest,
+  NeighbourRequest,
+  RouteRequest,
+  Step,
+  SysctlSetting,
+  SysctlWrite,
+} from './requests.js';
 import {
   checkAddress,
   checkAddressLike,
@@ -124,12 +132,15 @@ function toNeighbour(step: NeighbourRequest, { path, base }: Place): NativeNeigh
   };
 }
 
-export function toSysctlWrite(setting: SysctlSetting, { path, base }: Place): NativeSysctlWrite {
+type SysctlOrder = SysctlSetting & Pick<SysctlWrite, 'readPrevious'>;
+
+export function toSysctlWrite({ key, value, readPrevious }: SysctlOrder, { path, base }: Place): NativeSysctlWrite {
   return {
     op: 'sysctl.write',
     ...base,
-    path: checkSysctlKey(`${path}.key`, setting.key),
-    value: checkText(`${path}.value`, setting.value),
+    path: checkSysctlKey(`${path}.key`, key),
+    value: checkText(`${path}.value`, value),
+    readPrevious: checkFlag(`${path}.readPrevious`, readPrevious),
   };
 }
 

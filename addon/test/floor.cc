@@ -144,6 +144,8 @@ void make_pair(int host, int pod_namespace) {
 
 void write_host_sysctls() {
   const std::string name = kHostName;
+  write_sysctl("ipv4/conf/" + name + "/rp_filter", '1');
+  write_sysctl("ipv6/conf/" + name + "/accept_ra", '0');
   write_sysctl("ipv4/conf/" + name + "/route_localnet", '1');
   write_sysctl("ipv4/neigh/" + name + "/proxy_delay", '0');
   write_sysctl("ipv4/conf/" + name + "/proxy_arp", '1');

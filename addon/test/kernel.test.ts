@@ -1,11 +1,25 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { createRequire } from 'node:module';
+import { release, tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { describe, expect, it, onTestFinished } from 'vitest';
 
 import { NotANetworkNamespaceError, openNamespace } from '../lib/index.js';
-import { codes, failureOf, ip, link0, link1, link2, makePod, noLink, open, run, vethPair } from './ip.fixture.js';
+import {
+  ADDON_FOLDER,
+  codes,
+  failureOf,
+  ip,
+  link0,
+  link1,
+  link2,
+  makePod,
+  noLink,
+  open,
+  run,
+  vethPair,
+} from './ip.fixture.js';
 
 describe('openNamespace', () => {
   it('tells the own namespace from another, by identity', async () => {
@@ -50,6 +64,28 @@ describe('openNamespace', () => {
       expect(failure, path).toBeInstanceOf(NotANetworkNamespaceError);
       expect(failure, path).toMatchObject({ code: 'EINVAL', object: path });
     }
+  });
+
+  it('opens without waiting what the kernel has in its cache, as a thread does, and nothing that is no namespace', async () => {
+    const binding = createRequire(import.meta.url)('node-gyp-build')(ADDON_FOLDER);
+    const folder = mkdtempSync(join(tmpdir(), 'podwire-addon-'));
+    onTestFinished(() => rmSync(folder, { recursive: true }));
+    const fifo = join(folder, 'fifo');
+    run('mkfifo', fifo);
+    const pod = makePod();
+    for (const path of [fifo, folder, '/run/netns/none', '/proc/self/ns/mnt', '/dev/null', 'x'.repeat(5000)]) {
+      expect(binding.openNamespaceAtOnce(path), path).toBeNull();
+    }
+    const byThread = await binding.openNamespace(pod.path);
+    // Kernels before 6.18 tell the cookie to those inside alone, which takes a thread.
+    const [major = 0, minor = 0] = release().split('.').map(Number);
+    if (major > 6 || (major === 6 && minor >= 18)) {
+      const atOnce = binding.openNamespaceAtOnce(pod.path);
+      expect([atOnce.device, atOnce.inode, atOnce.cookie]).toEqual([byThread.device, byThread.inode, byThread.cookie]);
+      await atOnce.close();
+    }
+    await byThread.close();
+    expect(() => binding.openNamespaceAtOnce(null)).toThrow(new TypeError('path: must be a string'));
   });
 });
 

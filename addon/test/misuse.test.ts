@@ -239,12 +239,17 @@ describe('the compiled addon', () => {
     ['steps[0].link: must be an object', 'run', [[{ ...get, link: undefined }], options]],
     ['steps[0].link.index: must be a whole number of 32 bits', 'run', [[{ ...get, link: { name: 'lo' } }], options]],
     ['steps[0].link.name: must be a string', 'run', [[{ ...get, link: { index: 1 } }], options]],
+    [
+      'steps[0].readPrevious: must be true or false',
+      'run',
+      [[{ op: 'sysctl.write', optional: false, within: null, path: 'net', value: '' }], options],
+    ],
     ['options: must be an object', 'run', [[get]]],
     [
       'steps: must be netlink in one namespace',
       'run',
       [
-        [{ op: 'sysctl.write', optional: false, within: null, path: 'net', value: '' }],
+        [{ op: 'sysctl.write', optional: false, within: null, path: 'net', value: '', readPrevious: false }],
         { sequential: false, timeoutMs: 1 },
       ],
     ],

@@ -50,7 +50,8 @@ describe('sysctls', () => {
   it('are refused when /proc/sys is read-only', () => {
     // In a mount namespace of its own, as others need theirs writable.
     const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
-      const step = { op: 'sysctl.write', optional: false, within: null, path: 'net/ipv4/ip_default_ttl', value: '60' };
+      const where = { optional: false, within: null, path: 'net/ipv4/ip_default_ttl' };
+      const step = { op: 'sysctl.write', ...where, value: '60', readPrevious: false };
       binding.openNamespace(null)
         .then((own) => own.run([step], { sequential: true, timeoutMs: 1000 }))
         .then(([outcome]) => console.log(outcome.error.errno));`;
@@ -70,5 +71,18 @@ describe('sysctls', () => {
     expect(codes(outcomes)).toEqual(['ok', 'ok', 'ok']);
     expect(sysctlIn(pod.name, 'net.ipv4.ip_default_ttl')).toBe('62');
     expect(run('sysctl', '-n', 'net.ipv4.ip_default_ttl').trim()).toBe('63');
+  });
+
+  it('are told as they were before, where that is asked for, and are not written where that cannot be read', async () => {
+    const inside = await open(makePod().path);
+    const host = await open();
+    const write = { type: 'sysctl.write', key: TTL, within: inside, readPrevious: true } as const;
+    const missing = { ...write, key: ['net', 'ipv4', 'nonsense'], value: '1', optional: true };
+    const plain = { type: 'sysctl.write', key: TTL, value: '63', within: inside } as const;
+    await inside.writeSysctls([{ key: TTL, value: '61' }]);
+    const outcomes = await host.sequence([{ ...write, value: '62' }, missing, plain, { ...write, value: '64' }]);
+    expect(codes(outcomes)).toEqual(['ok', 'ENOENT', 'ok', 'ok']);
+    expect(outcomes.map((outcome) => outcome.ok && outcome.previous)).toEqual(['61', false, undefined, '63']);
+    expect(await inside.readSysctls([TTL])).toEqual([{ ok: true, value: '64' }]);
   });
 });

@@ -101,13 +101,13 @@ function refusingAfterReplacement(steps: number): Kernel {
   let isArmed = true;
   const open = async (netns: string): Promise<PodSession> => {
     const session = await kernel.open(netns);
-    const apply: PodSession['apply'] = (batch) => {
-      const at = batch.steps.findIndex(({ type }) => type === 'route-replace');
+    const apply: PodSession['apply'] = (applied) => {
+      const at = applied.findIndex(({ type }) => type === 'route-replace');
       if (isArmed && at >= 0) {
         isArmed = false;
         kernel.refuseAfter(at + steps);
       }
-      return session.apply(batch);
+      return session.apply(applied);
     };
     return { ...passed(session), apply };
   };
@@ -117,9 +117,8 @@ function refusingAfterReplacement(steps: number): Kernel {
 function passed(session: PodSession): PodSession {
   return {
     identity: session.identity,
-    podSysctls: (keys) => session.podSysctls(keys),
     observe: (wanted) => session.observe(wanted),
-    apply: (batch) => session.apply(batch),
+    apply: (steps) => session.apply(steps),
     close: () => session.close(),
   };
 }

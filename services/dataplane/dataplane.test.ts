@@ -203,7 +203,7 @@ describe('attach', () => {
 
   const breakdowns: readonly (readonly [Operation, string, (kernel: MemoryKernel, network: PodNetwork) => void])[] = [
     ['open', 'of a new pod', () => undefined],
-    ['sysctl-read', 'of a new pod', () => undefined],
+    ['sysctl-write', 'of a new pod', () => undefined],
     [
       'observe',
       'of a pod with a half-made wire',

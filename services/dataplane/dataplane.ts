@@ -16,7 +16,6 @@ import { desired, USUAL_MTU_BYTES, type Wanted } from './plan/desired.js';
 import { corrections, diff, differences, type Difference } from './plan/diff.js';
 import type { Observed, ObservedLink } from './plan/observed.js';
 import type { PodNetwork } from './plan/pod-network.js';
-import { toBatches } from './plan/step.js';
 import { hostInterfaceTaken, isMadeFor, movedAddresses, nothingObserved, obstacleTo, wireState } from './plan/wire.js';
 
 export interface Attached {
@@ -231,7 +230,9 @@ export class Dataplane {
   }
 
   async #wire(session: PodSession, { wanted, signal }: Order): Promise<Attached> {
-    const first = await transact({ session, signal, next: freshPlan(session, wanted) });
+    const fresh = diff(wanted, nothingObserved());
+    const next: Plan = ({ round, links }) => (round === 0 ? fresh : corrections(wanted, links));
+    const first = await transact({ session, signal, next });
     if (first.applied) return this.#finish(first);
     if (first.errno !== 'EEXIST' || !first.undone) throw first.failure;
 
@@ -369,24 +370,6 @@ export class Dataplane {
 }
 
 type Plan = TransactionOptions['next'];
-
-/**
- * The plan for a pod of which nothing is there. The node's end does not depend on anything in the pod's namespace, so the one
- * value that has to be read there is read meanwhile.
- */
-function freshPlan(session: PodSession, wanted: Wanted): Plan {
-  const keys = wanted.pod.sysctls.filter((sysctl) => sysctl.device === undefined).map((sysctl) => sysctl.key);
-  const reading = session.podSysctls(keys);
-  // Awaited in the second round; a failure must not count as unhandled before, or when there is none.
-  reading.catch(() => undefined);
-  const [hostBatch] = toBatches(diff(wanted, nothingObserved(new Map())));
-  const hostSteps = hostBatch?.steps ?? [];
-  return async ({ round, links }) => {
-    if (round === 0) return hostSteps;
-    if (round === 1) return diff(wanted, nothingObserved(await reading)).slice(hostSteps.length);
-    return corrections(wanted, links);
-  };
-}
 
 interface Order {
   readonly wanted: Wanted;

@@ -26,6 +26,7 @@ import type { LinkSource } from './kernel/link-source.js';
 import { NetlinkKernel } from './kernel/netlink/netlink-kernel.js';
 import { NetlinkLinks } from './kernel/netlink/netlink-links.js';
 import { NetlinkNodeNetwork } from './kernel/netlink/netlink-node-network.js';
+import { NodeMonitor } from './kernel/netlink/node-monitor.js';
 import { NodeNetlinkKernel } from './kernel/netlink/node-netlink-kernel.js';
 import type { Nft } from './kernel/nft/nft.js';
 import { ProgramNft } from './kernel/nft/program/program-nft.js';
@@ -74,9 +75,10 @@ export async function startService(config: Config, surroundings: Surroundings): 
   };
   try {
     const kernel = await open(NetlinkKernel.open());
-    const network = await open(NetlinkNodeNetwork.open());
-    const nodeKernel = await open(NodeNetlinkKernel.open());
-    const links = await open(NetlinkLinks.open());
+    const monitor = new NodeMonitor();
+    const network = await open(NetlinkNodeNetwork.open(monitor));
+    const nodeKernel = await open(NodeNetlinkKernel.open(monitor));
+    const links = await open(NetlinkLinks.open(monitor));
     const nodeSide = { network, kernel: nodeKernel, links, nft: new ProgramNft(), peerPlan };
     return await serve(kernel, { config, surroundings, nodeSide });
   } catch (error) {

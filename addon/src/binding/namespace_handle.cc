@@ -20,8 +20,11 @@ Napi::Value to_outcomes(Napi::Env env, Replies& replies) {
   auto array = Napi::Array::New(env, replies.size());
   for (uint32_t position = 0; position < replies.size(); ++position) {
     const Napi::HandleScope scope(env);
-    const auto& [error, link] = replies[position];
-    array.Set(position, assemble(env, Shape::kOutcome, {{"error", to_js_or_null(env, error)}, {"link", to_js_or_null(env, link)}}));
+    const auto& [error, link, previous] = replies[position];
+    array.Set(position, assemble(env, Shape::kOutcome,
+                                 {{"error", to_js_or_null(env, error)},
+                                  {"link", to_js_or_null(env, link)},
+                                  {"previous", text_or_null(env, previous)}}));
   }
   return array;
 }
@@ -93,6 +96,18 @@ Napi::Value NamespaceHandle::open(const Napi::CallbackInfo& info) {
       [](Napi::Env env, Opened& opened) -> Napi::Value {
         return env.GetInstanceData<Environment>()->namespaces.New({Napi::External<Opened>::New(env, &opened)});
       });
+}
+
+Napi::Value NamespaceHandle::open_at_once(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  if (!info[0].IsString()) {
+    Napi::TypeError::New(env, "path: must be a string").ThrowAsJavaScriptException();
+    return {};
+  }
+  auto opened = Namespace::open_at_once(info[0].As<Napi::String>().Utf8Value());
+  if (!opened) return env.Null();
+  using Opened = std::shared_ptr<Namespace>;
+  return env.GetInstanceData<Environment>()->namespaces.New({Napi::External<Opened>::New(env, &opened)});
 }
 
 std::shared_ptr<Namespace> NamespaceHandle::namespace_of(Napi::Value value) {

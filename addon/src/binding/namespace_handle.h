@@ -16,6 +16,7 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   /** Per environment, so that worker threads have their own. */
   static Napi::FunctionReference define(Napi::Env env);
   static Napi::Value open(const Napi::CallbackInfo& info);
+  static Napi::Value open_at_once(const Napi::CallbackInfo& info);
 
   /** The namespace behind a JavaScript value; nothing when it is something else or closed. */
   static std::shared_ptr<Namespace> namespace_of(Napi::Value value);

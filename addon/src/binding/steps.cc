@@ -103,7 +103,9 @@ std::variant<Request, SysctlWrite> read_action(ObjectReader& reader) {
   if (op == "route") return read_route_step(reader);
   if (op == "neighbour") return read_neighbour_step(reader);
   if (op == "fdb") return read_fdb_step(reader);
-  if (op == "sysctl.write") return SysctlWrite{reader.text("path"), reader.text("value")};
+  if (op == "sysctl.write") {
+    return SysctlWrite{reader.text("path"), reader.text("value"), reader.flag("readPrevious")};
+  }
   reader.fail("op", "a known operation");
   return Request{};
 }

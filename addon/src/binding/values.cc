@@ -29,11 +29,6 @@ Napi::Value signed_or_null(Napi::Env env, const std::optional<uint32_t>& value) 
   return Napi::Number::New(env, static_cast<int32_t>(*value));
 }
 
-Napi::Value text_or_null(Napi::Env env, const std::optional<std::string>& value) {
-  if (!value) return env.Null();
-  return Napi::String::New(env, *value);
-}
-
 Napi::Value address_or_null(Napi::Env env, const std::optional<IpAddress>& value) {
   if (!value) return env.Null();
   return Napi::String::New(env, value->text());
@@ -138,6 +133,11 @@ Napi::Object to_js(Napi::Env env, const IpTunnel& tunnel) {
 }
 
 }  // namespace
+
+Napi::Value text_or_null(Napi::Env env, const std::optional<std::string>& value) {
+  if (!value) return env.Null();
+  return Napi::String::New(env, *value);
+}
 
 Napi::Object to_js(Napi::Env env, const Link& link) {
   const std::string kind = link.info ? link.info->kind_name() : std::string();

@@ -21,7 +21,8 @@ Napi::Object to_js(Napi::Env env, const Neighbour& neighbour);
 Napi::Object fdb_to_js(Napi::Env env, const Neighbour& entry);
 Napi::Object to_js(Napi::Env env, const KernelError& error);
 
-/** `null` for nothing. */
+/** Both: `null` for nothing. */
+Napi::Value text_or_null(Napi::Env env, const std::optional<std::string>& value);
 template <typename Value>
 Napi::Value to_js_or_null(Napi::Env env, const std::optional<Value>& value) {
   if (!value) return env.Null();

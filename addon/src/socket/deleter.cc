@@ -106,8 +106,8 @@ Results delete_all(Socket& socket, const Deletions& deletions) {
   for (auto& [index, error] : delete_together(socket, veths)) errors[index] = error;
 
   for (size_t position = 0; position < deletions.size(); ++position) {
-    const auto& [lookup_error, link] = links[position];
-    results.push_back({deletions[position].id, link ? errors[static_cast<uint32_t>(link->index)] : lookup_error});
+    const auto& link = links[position].link;
+    results.push_back({deletions[position].id, link ? errors[static_cast<uint32_t>(link->index)] : links[position].error});
   }
   return results;
 }

@@ -16,6 +16,12 @@ Result<std::shared_ptr<Namespace>> Namespace::open(const std::optional<std::stri
   return std::shared_ptr<Namespace>(new Namespace(std::make_shared<const Netns>(std::move(*netns))));
 }
 
+std::shared_ptr<Namespace> Namespace::open_at_once(const std::string& path) {
+  auto netns = Netns::open_at_once(path);
+  if (!netns) return nullptr;
+  return std::shared_ptr<Namespace>(new Namespace(std::make_shared<const Netns>(std::move(*netns))));
+}
+
 bool Namespace::connected() {
   const std::lock_guard lock(mutex_);
   return socket_.has_value();

@@ -18,6 +18,8 @@ namespace podwire::netlink {
 class Namespace {
  public:
   static Result<std::shared_ptr<Namespace>> open(const std::optional<std::string>& path);
+  /** As Netns::open_at_once: nothing when it fails or would have to wait. */
+  static std::shared_ptr<Namespace> open_at_once(const std::string& path);
 
   /** The replies to all requests, sent in one datagram after the links they name were looked up. */
   std::vector<Reply> exchange(std::vector<Request> requests, Socket::Timeout timeout);

@@ -1,11 +1,16 @@
 #include "socket/netns.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/nsfs.h>
+#include <linux/openat2.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <system_error>
@@ -16,6 +21,12 @@ namespace podwire::netlink {
 namespace {
 
 constexpr const char* kOwnPath = "/proc/self/ns/net";
+
+/** O_NONBLOCK: a path that turns out to be a FIFO must not hold the thread. */
+constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+
+/** RESOLVE_CACHED of linux/openat2.h since 5.12: fails with EAGAIN rather than wait. */
+constexpr uint64_t kResolveCached = 0x20;
 
 /** NS_GET_ID of linux/nsfs.h since 6.18, which headers of older releases lack. */
 constexpr unsigned long kGetId = _IOR(NSIO, 13, uint64_t);
@@ -34,10 +45,33 @@ std::optional<uint64_t> cookie_of_own() {
 }  // namespace
 
 Result<Netns> Netns::open(const std::optional<std::string>& path) {
+  UniqueFd fd(::open(path ? path->c_str() : kOwnPath, kOpenFlags));
+  if (!fd) return KernelError{errno, ""};
+  auto netns = of(std::move(fd));
+  if (netns) netns->cookie_ = netns->read_cookie();
+  return netns;
+}
+
+std::optional<Netns> Netns::open_at_once(const std::string& path) {
+  // O_PATH: nobody's file system is asked to open anything before it is known to be the kernel's own for namespaces.
+  open_how how{};
+  how.flags = O_PATH | O_CLOEXEC;
+  how.resolve = kResolveCached;
+  const UniqueFd place(static_cast<int>(syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof how)));
+  struct statfs system {};
+  if (!place || fstatfs(place.get(), &system) != 0 || system.f_type != NSFS_MAGIC) return std::nullopt;
+  UniqueFd fd(::open(("/proc/self/fd/" + std::to_string(place.get())).c_str(), kOpenFlags));
+  if (!fd) return std::nullopt;
+  auto netns = of(std::move(fd));
+  if (!netns) return std::nullopt;
+  netns->cookie_ = netns->ask_cookie();
+  if (!netns->cookie_) return std::nullopt;
+  return std::move(*netns);
+}
+
+Result<Netns> Netns::of(UniqueFd fd) {
   Netns netns;
-  // O_NONBLOCK: a path that turns out to be a FIFO must not hold the thread.
-  netns.fd_ = UniqueFd(::open(path ? path->c_str() : kOwnPath, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!netns.fd_) return KernelError{errno, ""};
+  netns.fd_ = std::move(fd);
   if (ioctl(netns.fd_.get(), NS_GET_NSTYPE) != CLONE_NEWNET) {
     return KernelError{EINVAL, "the file is not a network namespace"};
   }
@@ -47,13 +81,17 @@ Result<Netns> Netns::open(const std::optional<std::string>& path) {
   netns.device_ = status.st_dev;
   netns.inode_ = status.st_ino;
   netns.own_ = status.st_dev == own.st_dev && status.st_ino == own.st_ino;
-  netns.cookie_ = netns.read_cookie();
   return netns;
 }
 
-std::optional<uint64_t> Netns::read_cookie() const {
+std::optional<uint64_t> Netns::ask_cookie() const {
   uint64_t id = 0;
-  if (ioctl(fd_.get(), kGetId, &id) == 0) return id;
+  if (ioctl(fd_.get(), kGetId, &id) != 0) return std::nullopt;
+  return id;
+}
+
+std::optional<uint64_t> Netns::read_cookie() const {
+  if (const auto id = ask_cookie()) return id;
   // An older kernel tells it to those inside alone. Who may not enter finds out when it matters.
   std::optional<uint64_t> cookie;
   if (run_inside([&] { cookie = cookie_of_own(); })) return std::nullopt;

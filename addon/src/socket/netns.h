@@ -23,6 +23,12 @@ class Netns {
   /** By path, or the process's own. EINVAL: the file is no network namespace. */
   static Result<Netns> open(const std::optional<std::string>& path);
 
+  /**
+   * The same, without ever waiting: for the event loop. Nothing when it fails, whatever for, or when the kernel does not have
+   * the path in its cache, or tells a namespace's cookie only to those inside (before 6.18).
+   */
+  static std::optional<Netns> open_at_once(const std::string& path);
+
   /** Runs `task` inside, and waits for it. Gives the reason when it could not be run. */
   std::optional<KernelError> run_inside(const std::function<void()>& task) const;
 
@@ -38,6 +44,8 @@ class Netns {
   std::optional<uint64_t> cookie() const { return cookie_; }
 
  private:
+  static Result<Netns> of(UniqueFd fd);
+  std::optional<uint64_t> ask_cookie() const;
   std::optional<uint64_t> read_cookie() const;
 
   UniqueFd fd_;

@@ -33,7 +33,9 @@ struct Request {
 /** What the kernel answered to a request. */
 struct Reply {
   std::optional<KernelError> error;
-  std::optional<Link> link;
+  std::optional<Link> link = std::nullopt;
+  /** Of a sysctl that was written, where it was asked for. */
+  std::optional<std::string> previous = std::nullopt;
 };
 
 /** Both select by index, or by name when that is not empty. */

@@ -26,7 +26,7 @@ class Run {
 
   std::vector<Reply> finish() {
     while (!ended_ && replies_.size() < steps_.size()) run_stretch();
-    replies_.resize(steps_.size(), Reply{KernelError{ECANCELED, "an earlier step failed"}, std::nullopt});
+    replies_.resize(steps_.size(), Reply{KernelError{ECANCELED, "an earlier step failed"}});
     return std::move(replies_);
   }
 
@@ -49,7 +49,7 @@ class Run {
       if (!failure) run_until(end);
     });
     if (moved) failure = std::move(moved);
-    if (failure) add(Reply{std::move(failure), std::nullopt});
+    if (failure) add(Reply{std::move(failure)});
   }
 
   void run_until(size_t end) {
@@ -62,9 +62,7 @@ class Run {
   }
 
   Reply run(Step& step) {
-    if (const auto* sysctl = std::get_if<SysctlWrite>(&step.action)) {
-      return {write_sysctl(sysctl->path, sysctl->value), std::nullopt};
-    }
+    if (const auto* sysctl = std::get_if<SysctlWrite>(&step.action)) return write(*sysctl);
     auto& request = std::get<Request>(step.action);
     if (request.lookup) {
       auto index = look_up(*step.within, *request.lookup);
@@ -73,6 +71,17 @@ class Run {
     }
     auto reply = step.within->ask(request, timeout_);
     learn(step, request, reply);
+    return reply;
+  }
+
+  static Reply write(const SysctlWrite& sysctl) {
+    Reply reply;
+    if (sysctl.read_previous) {
+      auto previous = read_sysctl(sysctl.path);
+      if (!previous) return {previous.error()};
+      reply.previous = std::move(*previous);
+    }
+    reply.error = write_sysctl(sysctl.path, sysctl.value);
     return reply;
   }
 

@@ -12,6 +12,8 @@ namespace podwire::netlink {
 struct SysctlWrite {
   std::string path;
   std::string value;
+  /** The reply has the value before; nothing is written when that cannot be read. */
+  bool read_previous = false;
 };
 
 /** One step of a sequence. */

@@ -1,4 +1,5 @@
 import type { BatchOutcome, Kernel, PodSession } from '../kernel/kernel.js';
+import type { Step } from '../plan/step.js';
 
 /** The kernel as a process sees it that is killed after so many changes: from then on nothing is done, and nothing answered. */
 export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kernel; readonly died: Promise<void> } {
@@ -15,14 +16,11 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
   };
   const asking = <Answer>(ask: () => Promise<Answer>): Promise<Answer> => (death.signal.aborted ? never() : ask());
 
-  async function apply(
-    session: PodSession,
-    { side, steps }: Parameters<PodSession['apply']>[0],
-  ): Promise<BatchOutcome> {
+  async function apply(session: PodSession, steps: readonly Step[]): Promise<BatchOutcome> {
     if (death.signal.aborted) return never();
     const reached = steps.slice(0, remaining);
     remaining -= reached.length;
-    const outcome = await session.apply({ side, steps: reached });
+    const outcome = await session.apply(reached);
     return reached.length < steps.length && !outcome.failed ? never() : outcome;
   }
 
@@ -34,9 +32,8 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
         open.add(session);
         return {
           identity: session.identity,
-          podSysctls: (keys) => asking(() => session.podSysctls(keys)),
           observe: (wanted) => asking(() => session.observe(wanted)),
-          apply: (batch) => apply(session, batch),
+          apply: (steps) => apply(session, steps),
           close: () => {
             open.delete(session);
             return asking(() => session.close());

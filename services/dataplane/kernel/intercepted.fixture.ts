@@ -18,12 +18,12 @@ export function intercept(kernel: Kernel): InterceptedKernel {
   let remaining = Number.POSITIVE_INFINITY;
   let refused = false;
 
-  async function apply(session: PodSession, batch: Parameters<PodSession['apply']>[0]): Promise<BatchOutcome> {
-    const outcome = await session.apply({ side: batch.side, steps: batch.steps.slice(0, remaining) });
+  async function apply(session: PodSession, steps: readonly Step[]): Promise<BatchOutcome> {
+    const outcome = await session.apply(steps.slice(0, remaining));
     finished.push(...outcome.finished);
-    const step = batch.steps[remaining];
+    const step = steps[remaining];
     if (outcome.failed || !step) {
-      remaining -= batch.steps.length;
+      remaining -= steps.length;
       return outcome;
     }
     remaining = Number.POSITIVE_INFINITY;
@@ -48,9 +48,8 @@ export function intercept(kernel: Kernel): InterceptedKernel {
       const session = await kernel.open(netns);
       return {
         identity: session.identity,
-        podSysctls: (keys) => session.podSysctls(keys),
         observe: (wanted) => session.observe(wanted),
-        apply: (batch) => apply(session, batch),
+        apply: (steps) => apply(session, steps),
         close: () => session.close(),
       };
     },

@@ -4,8 +4,9 @@ import { desired, type Wanted } from '../plan/desired.js';
 import { diff } from '../plan/diff.js';
 import { GATEWAY, HOST_LINK_LOCAL } from '../plan/gateway.js';
 import { formatStep } from '../plan/notation.js';
+import { keyText } from '../plan/observed.js';
 import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
-import { inverseOf, toBatches, type Route, type Step, type SysctlKey } from '../plan/step.js';
+import { inverseOf, type Route, type Step, type SysctlKey } from '../plan/step.js';
 import { nothingObserved } from '../plan/wire.js';
 import type { KernelFixture } from './kernel.contract.js';
 import type { PodSession } from './kernel.js';
@@ -43,39 +44,43 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
   });
 
   async function applyAll(steps: readonly Step[]): Promise<void> {
-    for (const batch of toBatches(steps)) expect((await session.apply(batch)).failed).toBeUndefined();
+    expect((await session.apply(steps)).failed).toBeUndefined();
   }
 
   async function refusal(step: Step): Promise<string> {
-    const { failed } = await session.apply({ side: step.side, steps: [step] });
+    const { failed } = await session.apply([step]);
     return failed ? `${failed.errno} ${failed.failure.code}` : 'done';
   }
 
-  const freshSteps = async () => diff(wanted, nothingObserved(await session.podSysctls(READ)));
+  const fresh = diff(wanted, nothingObserved());
+  const namespaceSysctls = async () => {
+    const { pod } = await observed();
+    return READ.map((key) => pod.sysctls.get(keyText(key)));
+  };
   const observed = () => session.observe(wanted);
 
   test.each(Object.entries(BY_FAMILY))(
     'a plan for a new pod of %s is carried out; then nothing differs',
     async (_, of) => {
       const own = desired({ ...network, ...of });
-      const fresh = diff(own, nothingObserved(await session.podSysctls(READ)));
-      const batches = toBatches(fresh);
-      expect(batches).toHaveLength(3);
-      for (const batch of batches)
-        expect(await session.apply(batch)).toMatchObject({ failed: undefined, warnings: [] });
+      expect(await session.apply(diff(own, nothingObserved()))).toMatchObject({ failed: undefined, warnings: [] });
       expect(diff(own, await session.observe(own))).toEqual([]);
     },
   );
 
   test('the gateway’s address is on the host’s end before the pod’s end comes up', async () => {
-    const [first] = toBatches(await freshSteps());
-    await session.apply(first!);
+    await session.apply(
+      fresh.slice(
+        0,
+        fresh.findIndex(({ side }) => side === 'pod'),
+      ),
+    );
     const { host, pod } = await observed();
     expect([host.addresses, host.link?.running, pod.link?.up]).toEqual([[HOST_LINK_LOCAL], false, false]);
   });
 
   test('an address that is there is set again, and not added again', async () => {
-    await applyAll(await freshSteps());
+    await applyAll(fresh);
     const at = { side: 'host', device: HOST, address: HOST_LINK_LOCAL } as const;
     expect(await refusal({ ...at, type: 'address-add' })).toBe('EEXIST KERNEL_REFUSED');
     expect(await refusal({ ...at, type: 'address-set' })).toBe('done');
@@ -83,7 +88,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
   });
 
   test('a link that goes down loses its IPv6 addresses too', async () => {
-    await applyAll(await freshSteps());
+    await applyAll(fresh);
     await applyAll([{ type: 'link-set', side: 'pod', name: 'eth0', change: { up: false }, previous: {} }]);
     const { addresses, routes, neighbours } = (await observed()).pod;
     expect({ addresses, routes, neighbours }).toEqual({ addresses: ['10.65.0.7/32'], routes: [], neighbours: [] });
@@ -92,7 +97,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
   });
 
   test('a link that loses its last IPv4 address keeps its IPv6 routes, and the other way round', async () => {
-    await applyAll(await freshSteps());
+    await applyAll(fresh);
     const gone = (text: string): Step => ({ type: 'address-delete', side: 'pod', device: 'eth0', address: text });
     const destinations = async () => (await observed()).pod.routes.map(({ destination }) => destination);
     await applyAll([gone('10.65.0.7/32')]);
@@ -102,7 +107,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
   });
 
   test('a link that gets another MAC address loses its IPv6 neighbours', async () => {
-    await applyAll(await freshSteps());
+    await applyAll(fresh);
     const change = { mac: '02:00:00:00:00:99' };
     await applyAll([{ type: 'link-set', side: 'pod', name: 'eth0', change, previous: {} }]);
     expect((await observed()).pod.neighbours).toEqual([]);
@@ -110,7 +115,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
 
   describe('where IPv6 is switched off on a link', () => {
     beforeEach(async () => {
-      await applyAll(await freshSteps());
+      await applyAll(fresh);
       await applyAll([podSysctl('eth0', 'disable_ipv6', '1')]);
     });
 
@@ -150,18 +155,17 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
 
   test('a namespace in which a runtime has switched IPv6 off is switched on, and exactly back when it is undone', async () => {
     await applyAll([podSysctl('all', 'disable_ipv6', '1'), podSysctl('lo', 'disable_ipv6', '0')]);
-    const before = [...(await session.podSysctls(READ))];
-    expect(before.map(([, value]) => value)).toEqual(['0', '1', '1', '0', '0']);
-    const fresh = await freshSteps();
-    await applyAll(fresh);
+    const before = await namespaceSysctls();
+    expect(before).toEqual(['0', '1', '1', '0', '0']);
+    const { finished } = await session.apply(fresh);
     expect(diff(wanted, await observed())).toEqual([]);
-    const ofNamespace = fresh.filter((step) => step.type === 'sysctl-write' && step.device === undefined);
+    const ofNamespace = finished.filter((step) => step.type === 'sysctl-write' && step.device === undefined);
     await applyAll(ofNamespace.toReversed().flatMap((step) => inverseOf(step) ?? []));
-    expect([...(await session.podSysctls(READ))]).toEqual(before);
+    expect(await namespaceSysctls()).toEqual(before);
   });
 
   describe('routes of one destination', () => {
-    beforeEach(async () => applyAll(await freshSteps()));
+    beforeEach(async () => applyAll(fresh));
 
     const destination = { IPv4: '0.0.0.0/0', IPv6: '::/0' } as const;
     const another = (family: 'IPv4' | 'IPv6', metric: number): Route => {
@@ -190,7 +194,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
   test('a route of IPv6 is taken over from another link, and given back', async () => {
     fixture.addBridge('bridge0', { alias: 'podwire:net/old/eth0' });
     const on = { destination: 'fd65::7/128', gateway: undefined, metric: 1024, scope: 'global', protocol: 87 } as const;
-    await applyAll([...(await freshSteps()).slice(0, -1)]);
+    await applyAll([...fresh.slice(0, -1)]);
     await applyAll([{ type: 'route-add', side: 'host', route: { ...on, device: 'bridge0' } }]);
     const [takeover] = diff(wanted, await observed());
     await applyAll([takeover!]);
@@ -202,7 +206,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
   });
 
   test('every step that can be taken back is: what is observed is as before', async () => {
-    await applyAll(await freshSteps());
+    await applyAll(fresh);
     const other = desired({
       ...network,
       mtuBytes: 1400,
@@ -236,7 +240,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
   });
 
   test('attachments are listed with their addresses of both families', async () => {
-    await applyAll(await freshSteps());
+    await applyAll(fresh);
     const [found] = await fixture.kernel.attached();
     expect([...(found?.addresses ?? [])].sort()).toEqual(['10.65.0.7/32', 'fd65::7/128']);
   });

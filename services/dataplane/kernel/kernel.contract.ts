@@ -2,8 +2,9 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { desired } from '../plan/desired.js';
 import { diff } from '../plan/diff.js';
+import { formatStep } from '../plan/notation.js';
 import { podNetwork } from '../plan/pod-network.fixture.js';
-import { inverseOf, toBatches, type Route, type Side, type Step } from '../plan/step.js';
+import { inverseOf, type Route, type Step, type SysctlWrite } from '../plan/step.js';
 import { nothingObserved } from '../plan/wire.js';
 import type { Kernel, PodSession, StepFailure } from './kernel.js';
 
@@ -31,8 +32,13 @@ export interface KernelFixture {
 const HOST = 'podwcontract';
 const network = podNetwork('contract', { hostInterfaceName: HOST });
 const wanted = desired(network);
-const fresh = diff(wanted, nothingObserved(new Map()));
+const fresh = diff(wanted, nothingObserved());
 const [linkAdd] = fresh;
+
+const podSysctl = (setting: string, value: string, previous?: string): SysctlWrite => {
+  const key = ['net', 'ipv4', setting];
+  return { type: 'sysctl-write', side: 'pod', key, value, previous, device: undefined, optional: false };
+};
 
 const podRoute = (destination: string, gateway: string | undefined): Route => ({
   destination,
@@ -59,14 +65,14 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
   });
 
   async function applyAll(steps: readonly Step[]): Promise<void> {
-    for (const batch of toBatches(steps)) expect((await session.apply(batch)).failed).toBeUndefined();
+    expect((await session.apply(steps)).failed).toBeUndefined();
   }
 
-  const only = (side: Side, ...steps: Step[]) => session.apply({ side, steps });
+  const only = (...steps: Step[]) => session.apply(steps);
 
   /** What a step is refused with, or `done`. */
   async function refusal(step: Step): Promise<string> {
-    const { failed } = await only(step.side, step);
+    const { failed } = await only(step);
     return failed ? `${failed.errno} ${failed.failure.code}` : 'done';
   }
 
@@ -120,19 +126,14 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
   });
 
   describe('a plan for a new pod', () => {
-    test('is carried out, batch by batch, and then nothing differs', async () => {
-      const outcomes = [];
-      for (const batch of toBatches(fresh)) outcomes.push(await session.apply(batch));
-      expect(outcomes.flatMap(({ finished }) => finished)).toEqual(fresh);
-      expect(outcomes.map(({ warnings, failed }) => [warnings, failed])).toEqual([
-        [[], undefined],
-        [[], undefined],
-        [[], undefined],
-      ]);
-      expect(outcomes.map(({ link }) => link && [link.name, link.mac, link.mtuBytes, link.up])).toEqual([
+    test('is carried out, and then nothing differs', async () => {
+      const { finished, warnings, failed, links } = await session.apply(fresh);
+      expect(finished.map(formatStep)).toEqual(fresh.map(formatStep));
+      expect([warnings, failed]).toEqual([[], undefined]);
+      const shown = [links.host, links.pod].map((link) => [link?.name, link?.mac, link?.mtuBytes, link?.running]);
+      expect(shown).toEqual([
         [HOST, 'ee:ee:ee:ee:ee:ee', 1500, true],
         ['eth0', network.mac, 1500, true],
-        undefined,
       ]);
       expect(diff(wanted, await observed())).toEqual([]);
     });
@@ -147,9 +148,9 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
 
     test('is made anew after the deletion of a stale wire in the same batch', async () => {
       await applyAll(fresh);
-      const outcome = await only('host', { type: 'link-delete', side: 'host', name: HOST }, linkAdd!);
+      const outcome = await only({ type: 'link-delete', side: 'host', name: HOST }, linkAdd!);
       expect(outcome.finished).toHaveLength(2);
-      expect(outcome.link).toMatchObject({ name: HOST, up: false, alias: null });
+      expect(outcome.links.host).toMatchObject({ name: HOST, up: false, alias: null });
     });
   });
 
@@ -172,7 +173,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       await applyAll([linkAdd!]);
       const address = (text: string): Step => ({ type: 'address-add', side: 'pod', device: 'eth0', address: text });
       const steps = [address('10.0.0.1/32'), address('10.0.0.1/32'), address('10.0.0.2/32')];
-      const { finished, failed } = await only('pod', ...steps);
+      const { finished, failed } = await only(...steps);
       expect(finished).toEqual([steps[0]]);
       expect(failed).toMatchObject({ step: steps[1], errno: 'EEXIST', failure: { code: 'KERNEL_REFUSED' } });
       expect((await observed()).pod.addresses).toEqual(['10.0.0.1/32']);
@@ -183,7 +184,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       const sysctl = { type: 'sysctl-write', side: 'host', device: HOST, previous: undefined } as const;
       const missing: Step = { ...sysctl, key: ['net', 'ipv4', 'conf', HOST, 'nonsense'], value: '1', optional: true };
       const present: Step = { ...sysctl, key: ['net', 'ipv4', 'conf', HOST, 'proxy_arp'], value: '1', optional: false };
-      const { finished, warnings, failed } = await only('host', missing, present);
+      const { finished, warnings, failed } = await only(missing, present);
       expect({ finished, failed }).toEqual({ finished: [present], failed: undefined });
       expect(warnings).toMatchObject([{ step: missing, errno: 'ENOENT' }] satisfies Partial<StepFailure>[]);
       expect((await observed()).host.sysctls.get(`net/ipv4/conf/${HOST}/proxy_arp`)).toBe('1');
@@ -423,16 +424,22 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
     });
   });
 
-  test('sysctls of the pod are read; one that is not there is null', async () => {
-    await applyAll(fresh);
-    const values = await session.podSysctls([
-      ['net', 'ipv4', 'ip_forward'],
-      ['net', 'ipv4', 'nonsense'],
-    ]);
-    expect([...values]).toEqual([
-      ['net/ipv4/ip_forward', '0'],
-      ['net/ipv4/nonsense', null],
-    ]);
+  describe('a sysctl whose value before is to be read as it is written', () => {
+    const write = { ...podSysctl('ip_forward', '1'), readPrevious: true } as const;
+
+    test('is told with it, and is put back by the inverse', async () => {
+      await applyAll([podSysctl('ip_forward', '0')]);
+      const { finished } = await only(write);
+      expect(finished).toEqual([podSysctl('ip_forward', '1', '0')]);
+      const values = async () => (await observed()).pod.sysctls.get('net/ipv4/ip_forward');
+      expect(await values()).toBe('1');
+      await applyAll(finished.flatMap((step) => inverseOf(step) ?? []));
+      expect(await values()).toBe('0');
+    });
+
+    test('is refused where there is none', async () => {
+      expect(await refusal({ ...podSysctl('nonsense', '1'), readPrevious: true })).toBe('ENOENT KERNEL_UNSUPPORTED');
+    });
   });
 
   test('flows of an address are forgotten, in both directions and families, and no others', async () => {

@@ -3,7 +3,7 @@ import type { Failure } from '@podwire/shared/failure/failure';
 
 import type { Wanted } from '../plan/desired.js';
 import type { Observed, ObservedLink } from '../plan/observed.js';
-import type { Batch, Step, SysctlKey } from '../plan/step.js';
+import type { Side, Step } from '../plan/step.js';
 
 /**
  * The kernel of the node, as far as pods' networks need it. Implementations: netlink, and memory (the fake); both pass
@@ -81,39 +81,37 @@ export interface PodSession {
   readonly identity: NetnsIdentity;
 
   /**
-   * Reads sysctls of the pod's namespace.
-   * Result: by `keyText`, the value, or null when there is no such key; complete, or a failure. Idempotent.
-   */
-  podSysctls(keys: readonly SysctlKey[]): Promise<ReadonlyMap<string, string | null>>;
-
-  /**
    * Reads what is there of a wanted state, and what could stand in its way.
    * Result: complete, or a failure. The parts are read one after another; the caller keeps changes of its own away. Idempotent.
    */
   observe(wanted: Wanted): Promise<Observed>;
 
   /**
-   * Carries out the steps of one namespace in their order, and ends with the first that fails; an optional step that fails is
-   * a warning.
+   * Carries out steps of both namespaces in their order, in one hop to the kernel, and ends with the first that fails; an
+   * optional step that fails is a warning. A deletion of a link takes a hop of its own.
    * Result: never a failure: what was reached, finished steps first to last. A step that failed changed nothing.
    * Errors of steps: as above; an exclusive creation of what exists has the errno EEXIST.
    * Not idempotent: each step says by itself whether it is.
    */
-  apply(batch: Batch): Promise<BatchOutcome>;
+  apply(steps: readonly Step[]): Promise<BatchOutcome>;
 
   /** Lets go of the pod's namespace. Idempotent. */
   close(): Promise<void>;
 }
 
-/** What came of a batch. */
+/** What came of steps. */
 export interface BatchOutcome {
+  /** As they were carried out: with the value that a sysctl had before, where that was to be read. */
   readonly finished: readonly Step[];
   readonly warnings: readonly StepFailure[];
   /** Undefined: all were carried out. */
   readonly failed: StepFailure | undefined;
-  /** The last link that a step of the batch made or set, read back after that step; undefined when none did. */
-  readonly link: ObservedLink | undefined;
+  /** The last link that a step made or set in each namespace, read back after the steps there; none after a failure. */
+  readonly links: Links;
 }
+
+/** The two ends of a wire, as far as they are known. */
+export type Links = Readonly<Partial<Record<Side, ObservedLink>>>;
 
 export interface StepFailure {
   readonly step: Step;

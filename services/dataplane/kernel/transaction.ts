@@ -3,18 +3,15 @@ import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { markFailed, withSpan } from '@podwire/shared/runtime/span';
 
 import { formatStep } from '../plan/notation.js';
-import type { ObservedLink } from '../plan/observed.js';
-import { toBatches, undoOf, type Batch, type Side, type Step } from '../plan/step.js';
-import type { BatchOutcome, PodSession, StepFailure } from './kernel.js';
-
-export type Links = Readonly<Partial<Record<Side, ObservedLink>>>;
+import { undoOf, type Side, type Step } from '../plan/step.js';
+import type { BatchOutcome, Links, PodSession, StepFailure } from './kernel.js';
 
 /** What came of a plan. */
 export type Result = Applied | NotApplied;
 
 export interface Applied {
   readonly applied: true;
-  /** Steps that were carried out. */
+  /** Steps that changed something. */
   readonly changes: number;
   /** Optional steps that failed. */
   readonly warnings: readonly StepFailure[];
@@ -41,17 +38,17 @@ export interface Progress {
 
 export interface TransactionOptions {
   readonly session: PodSession;
-  /** Looked at between batches. Undoing goes on regardless. */
+  /** Looked at before each round, and in the end. Undoing goes on regardless. */
   readonly signal: AbortSignal;
   /** The steps of the next round; none when everything is done. A plan has several rounds where a step depends on an answer. */
-  readonly next: (progress: Progress) => readonly Step[] | Promise<readonly Step[]>;
+  readonly next: (progress: Progress) => readonly Step[];
 }
 
-/** Two for a plan, and two for what it made otherwise than it was told. A kernel that resists for longer does so for ever. */
-const ROUNDS_MAX = 4;
+/** One for a plan, and two for what it made otherwise than it was told. A kernel that resists for longer does so for ever. */
+const ROUNDS_MAX = 3;
 
 /**
- * Carries out a plan, batch by batch. When a step fails, or the signal fires, exactly the finished steps are taken back, last
+ * Carries out a plan, round by round. When a step fails, or the signal fires, exactly the finished steps are taken back, last
  * first. Call it under the lock of the attachment, which covers the undoing too.
  * @throws what is no failure of the kernel's or the caller's, but a defect; it is undone as well
  */
@@ -61,17 +58,16 @@ export async function transact({ session, signal, next }: TransactionOptions): P
   let links: Links = {};
   try {
     for (let round = 0; ; round++) {
-      const steps = await next({ round, links });
-      if (steps.length === 0) return { applied: true, changes: finished.length, warnings, links };
+      // Also when all is done by then: whoever gave up is not to find what was made after all.
+      if (signal.aborted) throw failureOfSignal(signal);
+      const steps = next({ round, links });
+      if (steps.length === 0) return { applied: true, changes: finished.filter(isChange).length, warnings, links };
       if (round === ROUNDS_MAX) return await takeBack(session, { finished, cause: keepsDiffering(steps) });
-      for (const batch of toBatches(steps)) {
-        if (signal.aborted) throw failureOfSignal(signal);
-        const outcome = await traced(session, batch);
-        finished.push(...outcome.finished);
-        warnings.push(...outcome.warnings);
-        if (outcome.failed) return await takeBack(session, { finished, cause: outcome.failed });
-        if (outcome.link) links = { ...links, [batch.side]: outcome.link };
-      }
+      const outcome = await traced(session, steps);
+      finished.push(...outcome.finished);
+      warnings.push(...outcome.warnings);
+      if (outcome.failed) return await takeBack(session, { finished, cause: outcome.failed });
+      links = { ...links, ...outcome.links };
     }
   } catch (error) {
     const failure = error instanceof Failure ? error : new Failure('INTERNAL', String(error));
@@ -79,6 +75,11 @@ export async function transact({ session, signal, next }: TransactionOptions): P
     if (error instanceof Failure) return result;
     throw error;
   }
+}
+
+/** A sysctl whose value was read as it was written may have had it before. */
+function isChange(step: Step): boolean {
+  return step.type !== 'sysctl-write' || step.previous !== step.value;
 }
 
 interface Ending {
@@ -95,9 +96,7 @@ interface Unfinished {
 async function takeBack(session: PodSession, { finished, cause }: Unfinished): Promise<NotApplied> {
   // A link has several attributes, and the kernel may have set some before it refused another.
   const halfDone = cause.step?.type === 'link-set' ? [cause.step] : [];
-  const steps = undoOf([...finished, ...halfDone]);
-  const leftovers: StepFailure[] = [];
-  for (const batch of toBatches(steps)) leftovers.push(...(await undo(session, batch)));
+  const leftovers = await undo(session, undoOf([...finished, ...halfDone]));
   const { failure, errno } = cause;
   if (leftovers.length === 0) return { applied: false, failure, errno, undone: true };
   const list = leftovers.map((left) => `${formatStep(left.step)} (${left.failure.message})`).join('; ');
@@ -106,12 +105,12 @@ async function takeBack(session: PodSession, { finished, cause }: Unfinished): P
   return { applied: false, failure: new Failure(failure.code, message, options), errno, undone: false };
 }
 
-/** Carries out all steps of a batch, whichever fail. @returns those that failed */
-async function undo(session: PodSession, { side, steps }: Batch): Promise<StepFailure[]> {
+/** Carries out all steps, whichever fail. @returns those that failed */
+async function undo(session: PodSession, steps: readonly Step[]): Promise<StepFailure[]> {
   const failures: StepFailure[] = [];
   let rest = steps;
   while (rest.length > 0) {
-    const { failed } = await traced(session, { side, steps: rest });
+    const { failed } = await traced(session, rest);
     if (!failed) break;
     if (!isGoneAnyway(failed)) failures.push(failed);
     rest = rest.slice(rest.indexOf(failed.step) + 1);
@@ -126,10 +125,11 @@ function isGoneAnyway({ step, errno }: StepFailure): boolean {
   return step.type.endsWith('-delete') && NOT_THERE.includes(errno);
 }
 
-function traced(session: PodSession, batch: Batch): Promise<BatchOutcome> {
-  const attributes = { 'podwire.kernel.namespace': batch.side, 'podwire.kernel.requests': batch.steps.length };
+function traced(session: PodSession, steps: readonly Step[]): Promise<BatchOutcome> {
+  const sides = (['host', 'pod'] satisfies Side[]).filter((side) => steps.some((step) => step.side === side));
+  const attributes = { 'podwire.kernel.namespace': sides.join(' '), 'podwire.kernel.requests': steps.length };
   return withSpan('podwire.kernel.batch', attributes, async (span) => {
-    const outcome = await session.apply(batch);
+    const outcome = await session.apply(steps);
     if (outcome.failed) {
       span.setAttribute('podwire.kernel.failed_operation', formatStep(outcome.failed.step));
       markFailed(span, outcome.failed.failure);

@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
 import { NetlinkLinks } from '../kernel/netlink/netlink-links.js';
+import { NodeMonitor } from '../kernel/netlink/node-monitor.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
 import { keepFollowingAdvertisements } from './router-advertisements.js';
 
@@ -46,7 +47,7 @@ afterEach(() => {
 const forward = () => run('sysctl', '-qw', 'net.ipv6.conf.all.forwarding=1');
 
 test('a node that forwards keeps the default route that its router advertised, and follows the next advertisement', async () => {
-  const links = await NetlinkLinks.open();
+  const links = await NetlinkLinks.open(new NodeMonitor());
   expect(await keepFollowingAdvertisements(links, ['eth*'])).toEqual(['eth0']);
   await links.close();
   forward();

@@ -8,7 +8,7 @@ import { desired, familiesOf } from './desired.js';
 import { diff } from './diff.js';
 import { address, podNetwork } from './pod-network.fixture.js';
 import type { PodNetwork } from './pod-network.js';
-import { toBatches, undoOf, type Step } from './step.js';
+import { undoOf, type Step } from './step.js';
 import { obstacleTo } from './wire.js';
 
 /** Fixed, so that every run is the same; change it to look elsewhere. */
@@ -104,7 +104,7 @@ function addOtherInterface(pod: MemoryNamespace): void {
 }
 
 async function applyAll(session: PodSession, steps: readonly Step[]): Promise<void> {
-  for (const batch of toBatches(steps)) expect((await session.apply(batch)).failed).toBeUndefined();
+  expect((await session.apply(steps)).failed).toBeUndefined();
 }
 
 /** A pod wired as `before`, meddled with, and the plan to make it `after`. */

@@ -7,7 +7,6 @@ import { diff } from './diff.js';
 import { GATEWAY } from './gateway.js';
 import { formatStep } from './notation.js';
 import { address, BY_FAMILY, podNetwork } from './pod-network.fixture.js';
-import { toBatches } from './step.js';
 import { nothingObserved } from './wire.js';
 
 const NOTHING = nothingObserved(new Map([['net/ipv4/ip_forward', '1']]));
@@ -69,11 +68,6 @@ describe('a new pod', () => {
     const both = commands('a', { ...rest, ...BY_FAMILY['both families'] });
     const each = [...commands('a', { ...rest, ...BY_FAMILY.IPv4 }), ...commands('a', { ...rest, ...BY_FAMILY.IPv6 })];
     expect([...both].sort()).toEqual([...new Set(each)].sort());
-  });
-
-  test.each(Object.entries(BY_FAMILY))('takes three hops to the kernel: %s', (_, network) => {
-    const batches = toBatches(diff(desired(podNetwork('a', network)), NOTHING));
-    expect(batches.map(({ side }) => side)).toEqual(['host', 'pod', 'host']);
   });
 
   test('of IPv6 leaves alone what runtimes have left on', () => {

@@ -207,11 +207,22 @@ function mendSysctl(side: Side, { sysctl, found, isAlsoSet }: SysctlPair): Mend[
   const { key, value, device, optional } = sysctl;
   const known = found ?? undefined;
   const asGoodAsItGets = found === null && optional;
+  // What is the namespace's own was there before, and is to be given back.
+  const isUnread = found === undefined && device === undefined;
   if ((known === value && !isAlsoSet) || asGoodAsItGets) return [];
   const difference = { object: `${side} sysctl ${formatKey(key)}`, wanted: value, actual: known ?? 'missing' };
   return [
     {
-      step: { type: 'sysctl-write', side, key, value, previous: known, device, optional },
+      step: {
+        type: 'sysctl-write',
+        side,
+        key,
+        value,
+        previous: known,
+        device,
+        optional,
+        ...(isUnread && { readPrevious: true }),
+      },
       differences: known === value ? [] : [difference],
     },
   ];

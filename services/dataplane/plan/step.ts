@@ -57,8 +57,10 @@ export interface SysctlWrite {
   readonly side: Side;
   readonly key: SysctlKey;
   readonly value: string;
-  /** Undefined when it was not read, as the key came into being with a link of the same plan. */
+  /** Undefined when it was not read, as the key came into being with a link of the same plan, or is read as it is written. */
   readonly previous: string | undefined;
+  /** The value before is read as it is written; the step that was carried out has it. */
+  readonly readPrevious?: true;
   /** The link that the key belongs to, and vanishes with; undefined when it is the namespace's own. */
   readonly device: string | undefined;
   /** A failure is reported as a warning. */
@@ -173,21 +175,4 @@ function deviceOf(step: Step): string | undefined {
     case 'neighbour-delete':
       return step.neighbour.device;
   }
-}
-
-/** Steps of one namespace that follow each other: one hop to the kernel. */
-export interface Batch {
-  readonly side: Side;
-  readonly steps: readonly Step[];
-}
-
-/** Cuts a plan into as few batches as its order allows. */
-export function toBatches(steps: readonly Step[]): Batch[] {
-  const batches: { side: Side; steps: Step[] }[] = [];
-  for (const step of steps) {
-    const last = batches.at(-1);
-    if (last?.side === step.side) last.steps.push(step);
-    else batches.push({ side: step.side, steps: [step] });
-  }
-  return batches;
 }

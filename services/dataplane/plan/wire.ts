@@ -184,7 +184,7 @@ export function withBareWire(wanted: Wanted, observed: Observed): Observed {
 }
 
 /** What is there when nothing has been made for the attachment, and nothing stands in its way. */
-export function nothingObserved(podSysctls: ReadonlyMap<string, string | null>): Observed {
+export function nothingObserved(podSysctls: ReadonlyMap<string, string | null> = new Map()): Observed {
   const none = { link: undefined, addresses: [], routes: [], neighbours: [] };
   return { host: { ...none, sysctls: new Map() }, pod: { ...none, sysctls: podSysctls } };
 }

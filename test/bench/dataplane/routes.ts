@@ -1,6 +1,7 @@
 import process from 'node:process';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { NodeMonitor } from '@podwire/dataplane/kernel/netlink/node-monitor';
 import { NodeNetlinkKernel } from '@podwire/dataplane/kernel/netlink/node-netlink-kernel';
 import type { ClusterBlock, ClusterNode, ClusterView } from '@podwire/dataplane/routing/cluster';
 import { RoutePlanner } from '@podwire/dataplane/routing/planner';
@@ -74,7 +75,7 @@ class ToldEvents extends ReconcileEvents {
 }
 
 async function measureRound(view: ClusterView): Promise<Round> {
-  const kernel = await NodeNetlinkKernel.open();
+  const kernel = await NodeNetlinkKernel.open(new NodeMonitor());
   const events = new ToldEvents(createLogger({ service: 'bench', level: 'error' }));
   const parts = { kernel, events, clock: systemClock, random: Math.random };
   const reconciler = new RouteReconciler({ ...parts, planner: new RoutePlanner(), routing: 'native' });

@@ -3,7 +3,6 @@ import { describe, expect, test } from 'vitest';
 import { desired } from '../../plan/desired.js';
 import { diff } from '../../plan/diff.js';
 import { podNetwork } from '../../plan/pod-network.fixture.js';
-import { toBatches } from '../../plan/step.js';
 import { nothingObserved } from '../../plan/wire.js';
 import { ipv6Contract } from '../ipv6.contract.js';
 import { kernelContract, type KernelFixture } from '../kernel.contract.js';
@@ -42,14 +41,14 @@ describe('the fake kernel, with IPv6', () => {
 });
 
 const network = podNetwork('a', { hostInterfaceName: 'podwa', mac: '02:00:00:00:00:07' });
-const steps = diff(desired(network), nothingObserved(new Map()));
+const steps = diff(desired(network), nothingObserved());
 
 describe('what only a fake can do', () => {
   test('it prints itself as `ip` does', async () => {
     const kernel = new MemoryKernel();
     kernel.addNamespace('/run/netns/a');
     const session = await kernel.open('/run/netns/a');
-    for (const batch of toBatches(steps)) await session.apply(batch);
+    await session.apply(steps);
     expect(kernel.print().split('\n')).toEqual([
       '/run/netns/node: link podwa veth address ee:ee:ee:ee:ee:ee mtu 1500 up alias "podwire:net/a/eth0"',
       '/run/netns/node: route 10.65.0.7 dev podwa proto 87 scope link',
@@ -83,7 +82,7 @@ describe('what only a fake can do', () => {
     const kernel = new MemoryKernel();
     kernel.addNamespace('/run/netns/a');
     const session = await kernel.open('/run/netns/a');
-    for (const batch of toBatches(steps)) await session.apply(batch);
+    await session.apply(steps);
     kernel.removeNamespace('/run/netns/a');
     expect(kernel.print()).toBe('/run/netns/node: sysctl net/ipv4/ip_forward=0');
   });

@@ -12,9 +12,9 @@ import {
   type ObservedLink,
   type ObservedRoute,
 } from '../../plan/observed.js';
-import type { Batch, Route, Side, Step, SysctlKey } from '../../plan/step.js';
+import type { Route, Side, Step, SysctlKey } from '../../plan/step.js';
 import { kernelFailure, openFailure, ownNamespace } from '../errno.js';
-import type { AttachedLink, BatchOutcome, Kernel, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
+import type { AttachedLink, BatchOutcome, Kernel, Links, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
 import { Identities } from './identities.js';
 import { checkMtu, Errno, MemoryNamespace, show } from './namespace.js';
 
@@ -24,7 +24,6 @@ export type Operation =
   | 'open'
   | 'identify'
   | 'observe'
-  | 'sysctl-read'
   | 'link-get'
   | 'link-list'
   | 'conntrack-delete'
@@ -196,9 +195,8 @@ export class MemoryKernel implements Kernel {
     let open = true;
     return {
       identity: this.#identities.of(pod),
-      podSysctls: (keys) => this.#ask('sysctl-read', 'sysctl.read', () => readSysctls(pod, keys)),
       observe: (wanted) => this.#ask('observe', 'link.get', () => observe(wanted, { host: this.host, pod })),
-      apply: (batch) => this.#apply(batch, pod),
+      apply: (steps) => this.#apply(steps, pod),
       close: () => {
         if (open) this.openSessions--;
         open = false;
@@ -207,22 +205,24 @@ export class MemoryKernel implements Kernel {
     };
   }
 
-  async #apply({ side, steps }: Batch, pod: MemoryNamespace): Promise<BatchOutcome> {
-    const namespace = side === 'host' ? this.host : pod;
+  async #apply(steps: readonly Step[], pod: MemoryNamespace): Promise<BatchOutcome> {
+    const namespaces = { host: this.host, pod };
     const finished: Step[] = [];
     const warnings: StepFailure[] = [];
     let failed: StepFailure | undefined;
     for (const step of steps) {
       await this.#turn(step.type);
+      const namespace = namespaces[step.side];
+      const done = withPrevious(step, namespace);
       const failure = this.#refusalOf(step, () => carryOut(step, { namespace, pod, kernel: this }));
-      if (!failure) finished.push(step);
+      if (!failure) finished.push(done);
       else if (step.type === 'sysctl-write' && step.optional) warnings.push(failure);
       else {
         failed = failure;
         break;
       }
     }
-    return { finished, warnings, failed, link: failed ? undefined : readBack(finished, namespace) };
+    return { finished, warnings, failed, links: failed ? {} : readBack(finished, namespaces) };
   }
 
   #refusalOf(step: Step, work: () => void): StepFailure | undefined {
@@ -348,10 +348,19 @@ function addVeth({ link, peer }: Extract<Step, { type: 'link-add' }>, { namespac
   end.peer = { link: host, namespace };
 }
 
-function readBack(finished: readonly Step[], namespace: MemoryNamespace): ObservedLink | undefined {
-  const last = finished.findLast((step) => step.type === 'link-set' || step.type === 'link-add');
-  if (last?.type === 'link-set') return show(namespace.find(last.name));
-  return last?.type === 'link-add' ? show(namespace.find(last.link.name)) : undefined;
+function withPrevious(step: Step, namespace: MemoryNamespace): Step {
+  if (step.type !== 'sysctl-write' || !step.readPrevious) return step;
+  const { readPrevious: _, ...write } = step;
+  return { ...write, previous: namespace.sysctls.get(keyText(step.key)) };
+}
+
+function readBack(finished: readonly Step[], namespaces: Readonly<Record<Side, MemoryNamespace>>): Links {
+  const links: Partial<Record<Side, ObservedLink>> = {};
+  for (const step of finished) {
+    if (step.type === 'link-set') links[step.side] = show(namespaces[step.side].find(step.name));
+    if (step.type === 'link-add') links[step.side] = show(namespaces[step.side].find(step.link.name));
+  }
+  return links;
 }
 
 function observe(wanted: Wanted, namespaces: Readonly<Record<Side, MemoryNamespace>>): Observed {

@@ -3,6 +3,7 @@ import { afterEach, beforeEach } from 'vitest';
 import { linkSourceContract, type LinkChanger } from '../link-source.contract.js';
 import { cleanUp, requireThrowawayNamespace, run } from './namespaces.fixture.js';
 import { NetlinkLinks } from './netlink-links.js';
+import { NodeMonitor } from './node-monitor.js';
 
 beforeEach(requireThrowawayNamespace);
 afterEach(cleanUp);
@@ -17,7 +18,7 @@ const changer: LinkChanger = {
 };
 
 linkSourceContract(async () => ({
-  source: await NetlinkLinks.open(),
+  source: await NetlinkLinks.open(new NodeMonitor()),
   changer,
   sysctl: { key: ['net', 'ipv6', 'conf', 'lo', 'accept_ra'], value: '2' },
 }));

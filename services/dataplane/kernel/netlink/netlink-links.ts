@@ -1,21 +1,24 @@
-import { NetlinkError, openNamespace, type Monitor, type Namespace } from '@podwire/netlink';
+import { openNamespace, type Namespace } from '@podwire/netlink';
 
 import type { NodeSysctl } from '../../routing/wanted.js';
 import type { LinkListener, LinkSource, LinkWatch, NodeLink } from '../link-source.js';
+import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
 import { asking, failureOfNetlink, hasErrno } from './refusal.js';
 
 /** The real kernel's links. The node's network namespace is that of this process. */
 export class NetlinkLinks implements LinkSource {
   readonly #node: Namespace;
-  readonly #monitors = new Set<Monitor>();
+  readonly #monitor: NodeMonitor;
+  readonly #watches = new Set<MonitorSubscription>();
 
-  private constructor(node: Namespace) {
+  private constructor(node: Namespace, monitor: NodeMonitor) {
     this.#node = node;
+    this.#monitor = monitor;
   }
 
   /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
-  static async open(): Promise<NetlinkLinks> {
-    return new NetlinkLinks(await asking(() => openNamespace()));
+  static async open(monitor: NodeMonitor): Promise<NetlinkLinks> {
+    return new NetlinkLinks(await asking(() => openNamespace()), monitor);
   }
 
   links(): Promise<readonly NodeLink[]> {
@@ -26,10 +29,17 @@ export class NetlinkLinks implements LinkSource {
   }
 
   async watch(listener: LinkListener): Promise<LinkWatch> {
-    const monitor = await asking(() => this.#node.monitor({ groups: ['links'] }));
-    this.#monitors.add(monitor);
-    void this.#relay(monitor, listener);
-    return { close: () => this.#end(monitor) };
+    const subscription = await asking(() =>
+      this.#monitor.subscribe({
+        heard: (event) => {
+          if (event.object === 'link') listener.changed(event.value.name);
+          if (event.object === 'overrun') listener.changed(undefined);
+        },
+        ended: () => listener.ended(),
+      }),
+    );
+    this.#watches.add(subscription);
+    return { close: () => this.#end(subscription) };
   }
 
   readSysctls(keys: readonly NodeSysctl['key'][]): Promise<readonly (string | null)[]> {
@@ -51,25 +61,12 @@ export class NetlinkLinks implements LinkSource {
   }
 
   async close(): Promise<void> {
-    for (const monitor of [...this.#monitors]) this.#end(monitor);
+    for (const watch of [...this.#watches]) this.#end(watch);
     await this.#node.close();
   }
 
-  #end(monitor: Monitor): void {
-    this.#monitors.delete(monitor);
-    monitor.close();
-  }
-
-  async #relay(monitor: Monitor, listener: LinkListener): Promise<void> {
-    try {
-      for await (const event of monitor) {
-        if (event.object === 'link') listener.changed(event.value.name);
-        if (event.object === 'overrun') listener.changed(undefined);
-      }
-    } catch (error) {
-      if (!(error instanceof NetlinkError)) throw error;
-      this.#monitors.delete(monitor);
-      listener.ended();
-    }
+  #end(watch: MonitorSubscription): void {
+    this.#watches.delete(watch);
+    watch.close();
   }
 }

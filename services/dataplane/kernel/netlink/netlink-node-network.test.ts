@@ -4,6 +4,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { cleanUp, requireThrowawayNamespace, run } from './namespaces.fixture.js';
 import { NetlinkNodeNetwork } from './netlink-node-network.js';
+import { NodeMonitor } from './node-monitor.js';
 
 const ip = (...args: readonly string[]) => run('ip', ...args);
 
@@ -13,7 +14,7 @@ beforeEach(async () => {
   requireThrowawayNamespace();
   ip('link', 'add', 'clt0', 'type', 'veth', 'peer', 'name', 'clt1');
   ip('link', 'set', 'clt0', 'up');
-  network = await NetlinkNodeNetwork.open();
+  network = await NetlinkNodeNetwork.open(new NodeMonitor());
 });
 
 afterEach(async () => {

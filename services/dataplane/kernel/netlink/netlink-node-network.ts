@@ -1,7 +1,7 @@
 import {
   openNamespace,
   type Address as KernelAddress,
-  type Monitor,
+  type MonitorEvent,
   type Namespace,
   type Route,
 } from '@podwire/netlink';
@@ -9,6 +9,7 @@ import { parseAddress } from '@podwire/shared/net/address';
 import { parsePrefix, splitCidr } from '@podwire/shared/net/prefix';
 
 import type { LinkAddress, NetworkRoute, NodeNetwork, NodeNetworkState } from '../node-network.js';
+import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
 import { MAIN_TABLE } from './observe.js';
 import { asking } from './refusal.js';
 
@@ -21,15 +22,17 @@ const IFA_F_TENTATIVE = 0x40;
 /** The real node, through rtnetlink, in the network namespace of this process. */
 export class NetlinkNodeNetwork implements NodeNetwork {
   readonly #node: Namespace;
-  readonly #monitors = new Set<Monitor>();
+  readonly #monitor: NodeMonitor;
+  readonly #watches = new Set<MonitorSubscription>();
 
-  private constructor(node: Namespace) {
+  private constructor(node: Namespace, monitor: NodeMonitor) {
     this.#node = node;
+    this.#monitor = monitor;
   }
 
   /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
-  static async open(): Promise<NetlinkNodeNetwork> {
-    return new NetlinkNodeNetwork(await asking(() => openNamespace()));
+  static async open(monitor: NodeMonitor): Promise<NetlinkNodeNetwork> {
+    return new NetlinkNodeNetwork(await asking(() => openNamespace()), monitor);
   }
 
   read(): Promise<NodeNetworkState> {
@@ -48,30 +51,28 @@ export class NetlinkNodeNetwork implements NodeNetwork {
   }
 
   async watch(listener: () => void): Promise<() => void> {
-    const monitor = await asking(() => this.#node.monitor({ groups: ['addresses'] }));
-    this.#monitors.add(monitor);
-    void follow(monitor, listener);
+    // A subscription that the kernel ends is none any more; its caller reads now and then anyway.
+    const heard = (event: MonitorEvent) => {
+      if (isOfNode(event)) listener();
+    };
+    const subscription = await asking(() => this.#monitor.subscribe({ heard, ended: listener }));
+    this.#watches.add(subscription);
     return () => {
-      this.#monitors.delete(monitor);
-      monitor.close();
+      this.#watches.delete(subscription);
+      subscription.close();
     };
   }
 
   async close(): Promise<void> {
-    for (const monitor of this.#monitors) monitor.close();
-    this.#monitors.clear();
+    for (const watch of this.#watches) watch.close();
+    this.#watches.clear();
     await this.#node.close();
   }
 }
 
-/** A subscription that the kernel ends is none any more; its caller reads now and then anyway. */
-async function follow(monitor: Monitor, listener: () => void): Promise<void> {
-  const events = monitor[Symbol.asyncIterator]();
-  try {
-    while ((await events.next()).done !== true) listener();
-  } catch {
-    listener();
-  }
+/** Whether the node may have another address than before. Every pod's interface has a link-local one, which is none of it. */
+function isOfNode(event: MonitorEvent): boolean {
+  return event.object === 'overrun' || (event.object === 'address' && event.value.scope !== 'link');
 }
 
 function linkAddress({ family, linkIndex, address: text, scope, flags }: KernelAddress): LinkAddress[] {

@@ -1,9 +1,10 @@
-import { NetlinkError, openNamespace, type Monitor, type Namespace, type Outcome } from '@podwire/netlink';
+import { NetlinkError, openNamespace, type MonitorEvent, type Namespace, type Outcome } from '@podwire/netlink';
 
 import type { NodeAbilities, ObservedNode } from '../../routing/node-observed.js';
 import { type NodeStep } from '../../routing/node-step.js';
 import type { NodeKernel, NodeListener, NodeRefusal, NodeScope, NodeWatch } from '../node-kernel.js';
 import { NodeLinks } from './node-links.js';
+import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
 import { observeNode } from './node-observe.js';
 import {
   deviceOf,
@@ -15,7 +16,7 @@ import {
   type SysctlStep,
 } from './node-requests.js';
 import { asking, failureOfNetlink, hasErrno } from './refusal.js';
-import { relay } from './node-watch.js';
+import { toChange } from './node-watch.js';
 
 /** What the addon takes at once. */
 const BATCH_COUNT = 1000;
@@ -43,15 +44,17 @@ type Run =
 export class NodeNetlinkKernel implements NodeKernel {
   readonly #node: Namespace;
   readonly #links = new NodeLinks();
-  readonly #monitors = new Set<Monitor>();
+  readonly #monitor: NodeMonitor;
+  readonly #watches = new Set<MonitorSubscription>();
 
-  private constructor(node: Namespace) {
+  private constructor(node: Namespace, monitor: NodeMonitor) {
     this.#node = node;
+    this.#monitor = monitor;
   }
 
   /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
-  static async open(): Promise<NodeNetlinkKernel> {
-    return new NodeNetlinkKernel(await asking(() => openNamespace()));
+  static async open(monitor: NodeMonitor): Promise<NodeNetlinkKernel> {
+    return new NodeNetlinkKernel(await asking(() => openNamespace()), monitor);
   }
 
   abilities(): Promise<NodeAbilities> {
@@ -83,22 +86,33 @@ export class NodeNetlinkKernel implements NodeKernel {
   }
 
   async watch(listener: NodeListener): Promise<NodeWatch> {
-    const monitor = await asking(() => this.#node.monitor({ groups: ['links', 'addresses', 'routes', 'neighbours'] }));
+    const early: MonitorEvent[] = [];
+    let tell = (event: MonitorEvent): void => void early.push(event);
+    const subscription = await asking(() =>
+      this.#monitor.subscribe({
+        heard: (event) => tell(event),
+        ended: (failure) => listener.failed(failureOfNetlink(failure)),
+      }),
+    );
+    this.#watches.add(subscription);
     // Without the names behind the indexes, the first announcements would be of devices that nobody knows.
     this.#links.reset(await asking(() => this.#node.links()));
-    this.#monitors.add(monitor);
-    void relay(monitor, this.#links, listener);
-    return { close: () => this.#end(monitor) };
+    tell = (event) => {
+      const change = toChange(event, this.#links);
+      if (change) listener.changed(change);
+    };
+    early.forEach(tell);
+    return { close: () => this.#end(subscription) };
   }
 
   async close(): Promise<void> {
-    for (const monitor of this.#monitors) this.#end(monitor);
+    for (const watch of [...this.#watches]) this.#end(watch);
     await this.#node.close();
   }
 
-  #end(monitor: Monitor): void {
-    this.#monitors.delete(monitor);
-    monitor.close();
+  #end(watch: MonitorSubscription): void {
+    this.#watches.delete(watch);
+    watch.close();
   }
 
   async #carryOut(run: Run): Promise<Answers> {

@@ -1,5 +1,6 @@
 import type { NodeKernelFixture } from '../node-kernel.contract.js';
 import { requireThrowawayNamespace, run } from './namespaces.fixture.js';
+import { NodeMonitor } from './node-monitor.js';
 import { NodeNetlinkKernel } from './node-netlink-kernel.js';
 
 /** A command as people write it, on the node that this process is. */
@@ -27,7 +28,7 @@ export function clearNode(): void {
 export async function netlinkNodeFixture(): Promise<NodeKernelFixture> {
   requireThrowawayNamespace();
   clearNode();
-  const kernel = await NodeNetlinkKernel.open();
+  const kernel = await NodeNetlinkKernel.open(new NodeMonitor());
   return {
     kernel,
     byHand,

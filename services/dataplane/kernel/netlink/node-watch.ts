@@ -1,27 +1,12 @@
-import { NetlinkError, type Monitor, type MonitorEvent } from '@podwire/netlink';
+import type { MonitorEvent } from '@podwire/netlink';
 
 import { isPodInterface, TUNNEL_DEVICES, type NodeChange } from '../../routing/node-observed.js';
-import type { NodeListener } from '../node-kernel.js';
 import type { NodeLinks } from './node-links.js';
 import { toForwarding, toNeighbour, toSeenRoute } from './node-observe.js';
 import { MAIN_TABLE } from './observe.js';
-import { failureOfNetlink } from './refusal.js';
 
-/** Hands the kernel's announcements to a listener until the monitor is closed, or fails. Never rejects. */
-export async function relay(monitor: Monitor, links: NodeLinks, listener: NodeListener): Promise<void> {
-  try {
-    for await (const event of monitor) {
-      const change = toChange(event, links);
-      if (change) listener.changed(change);
-    }
-  } catch (error) {
-    if (!(error instanceof NetlinkError)) throw error;
-    listener.failed(failureOfNetlink(error));
-  }
-}
-
-/** @returns undefined for what is none of the listener's business */
-function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | undefined {
+/** What an announcement means to whoever looks after the node. @returns undefined for what is none of the listener's business */
+export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | undefined {
   if (event.object === 'overrun') return event;
   const { deleted } = event;
   switch (event.object) {

@@ -33,7 +33,13 @@ export function toRequest(step: Exclude<Step, { type: 'link-delete' }>, { pod, s
     case 'neighbour-delete':
       return { type: 'neighbour.delete', ...neighbourFields(step.neighbour, select) };
     case 'sysctl-write':
-      return { type: 'sysctl.write', key: step.key, value: step.value, optional: step.optional };
+      return {
+        type: 'sysctl.write',
+        key: step.key,
+        value: step.value,
+        optional: step.optional,
+        ...(step.readPrevious && { readPrevious: true }),
+      };
   }
 }
 

@@ -2,9 +2,9 @@ import { NetlinkError, type LinkSelector, type Namespace, type Outcome, type Ste
 
 import type { Wanted } from '../../plan/desired.js';
 import type { Observed, ObservedLink } from '../../plan/observed.js';
-import type { Batch, Side, Step, SysctlKey } from '../../plan/step.js';
+import type { Side, Step } from '../../plan/step.js';
 import type { BatchOutcome, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
-import { observeEnd, readSysctls, toObservedLink } from './observe.js';
+import { observeEnd, toObservedLink } from './observe.js';
 import { asking, failureOfNetlink } from './refusal.js';
 import { toRequest } from './requests.js';
 
@@ -29,10 +29,6 @@ export class NetlinkSession implements PodSession {
     return this.#namespaces.pod.identity;
   }
 
-  podSysctls(keys: readonly SysctlKey[]): Promise<ReadonlyMap<string, string | null>> {
-    return asking(() => readSysctls(this.#namespaces.pod, keys));
-  }
-
   observe(wanted: Wanted): Promise<Observed> {
     return asking(async () => {
       const [host, pod] = await Promise.all([
@@ -43,15 +39,15 @@ export class NetlinkSession implements PodSession {
     });
   }
 
-  async apply({ side, steps }: Batch): Promise<BatchOutcome> {
-    let reached: BatchOutcome = { finished: [], warnings: [], failed: undefined, link: undefined };
+  async apply(steps: readonly Step[]): Promise<BatchOutcome> {
+    let reached: BatchOutcome = { finished: [], warnings: [], failed: undefined, links: {} };
     for (const part of toParts(steps)) {
-      const outcome = part.type === 'deletion' ? await this.#delete(part.step) : await this.#sequence(side, part.steps);
+      const outcome = part.type === 'deletion' ? await this.#delete(part.step) : await this.#sequence(part.steps);
       reached = {
         finished: [...reached.finished, ...outcome.finished],
         warnings: [...reached.warnings, ...outcome.warnings],
         failed: outcome.failed,
-        link: outcome.link,
+        links: outcome.failed ? {} : { ...reached.links, ...outcome.links },
       };
       if (reached.failed) break;
     }
@@ -62,41 +58,47 @@ export class NetlinkSession implements PodSession {
     return this.#namespaces.pod.close();
   }
 
-  /** One hop: the steps, and a look at the link that they changed. */
-  async #sequence(side: Side, steps: readonly NetlinkStep[]): Promise<BatchOutcome> {
+  /** One hop: the steps, and in each namespace a look at the link that they changed. */
+  async #sequence(steps: readonly NetlinkStep[]): Promise<BatchOutcome> {
     const [first] = steps;
-    if (!first) return { finished: [], warnings: [], failed: undefined, link: undefined };
-    const lastOnLink = steps.findLast((step) => step.type === 'link-add' || step.type === 'link-set');
-    const select = (name: string): LinkSelector => {
-      const index = this.#made[side].get(name);
-      return index === undefined ? { name } : { index };
-    };
-    const requests: Request[] = steps.map((step) => toRequest(step, { pod: this.#namespaces.pod, select }));
-    if (lastOnLink) requests.push({ type: 'link.get', link: select(nameOf(lastOnLink)) });
+    if (!first) return { finished: [], warnings: [], failed: undefined, links: {} };
+    const turns = toTurns(steps);
+    const requests = turns.map((turn): Request => {
+      const select = (name: string): LinkSelector => this.#select(turn.step.side, name);
+      const request: Request =
+        turn.type === 'look'
+          ? { type: 'link.get', link: select(nameOf(turn.step)) }
+          : toRequest(turn.step, { pod: this.#namespaces.pod, select });
+      return turn.step.side === 'host' ? request : { ...request, within: this.#namespaces.pod };
+    });
     try {
-      const outcomes = await this.#namespaces[side].sequence(requests);
-      const outcome = toBatchOutcome(steps, { outcomes, readBackFor: lastOnLink });
-      this.#remember(steps, outcome.link);
+      const outcome = toBatchOutcome(turns, await this.#namespaces.host.sequence(requests));
+      this.#remember(steps, outcome.links.host);
       return outcome;
     } catch (error) {
-      return { finished: [], warnings: [], failed: failureAt(first, error), link: undefined };
+      return { finished: [], warnings: [], failed: failureAt(first, error), links: {} };
     }
   }
 
-  #remember(steps: readonly NetlinkStep[], link: ObservedLink | undefined): void {
+  #select(side: Side, name: string): LinkSelector {
+    const index = this.#made[side].get(name);
+    return index === undefined ? { name } : { index };
+  }
+
+  #remember(steps: readonly NetlinkStep[], host: ObservedLink | undefined): void {
     const creation = steps.find((step) => step.type === 'link-add');
-    if (creation?.type !== 'link-add' || link?.peerIndex === undefined) return;
-    this.#made.host.set(link.name, link.index);
-    this.#made.pod.set(creation.peer.name, link.peerIndex);
+    if (creation?.type !== 'link-add' || host?.peerIndex === undefined) return;
+    this.#made.host.set(host.name, host.index);
+    this.#made.pod.set(creation.peer.name, host.peerIndex);
   }
 
   async #delete(step: Extract<Step, { type: 'link-delete' }>): Promise<BatchOutcome> {
     for (const made of Object.values(this.#made)) made.clear();
     try {
       await this.#namespaces.host.deleteLink({ name: step.name });
-      return { finished: [step], warnings: [], failed: undefined, link: undefined };
+      return { finished: [step], warnings: [], failed: undefined, links: {} };
     } catch (error) {
-      return { finished: [], warnings: [], failed: failureAt(step, error), link: undefined };
+      return { finished: [], warnings: [], failed: failureAt(step, error), links: {} };
     }
   }
 }
@@ -112,36 +114,51 @@ function toParts(steps: readonly Step[]): Part[] {
   return parts;
 }
 
-interface Answers {
-  /** One for each step, and one more for the look at the link. */
-  readonly outcomes: readonly Outcome[];
-  readonly readBackFor: Step | undefined;
+type LinkStep = Extract<Step, { type: 'link-add' | 'link-set' }>;
+
+/** What is asked of the kernel in its turn: a step, or a look at the link that a step made or set. */
+type Turn = { readonly type: 'step'; readonly step: NetlinkStep } | { readonly type: 'look'; readonly step: LinkStep };
+
+/** The steps, and behind the last one in a namespace the look at the last link that was made or set there. */
+function toTurns(steps: readonly NetlinkStep[]): Turn[] {
+  const last = (side: Side) => steps.findLastIndex((step) => step.side === side);
+  const ends: Readonly<Record<Side, number>> = { host: last('host'), pod: last('pod') };
+  const isOnLink = (step: NetlinkStep): step is LinkStep => step.type === 'link-add' || step.type === 'link-set';
+  return steps.flatMap((step, position): Turn[] => {
+    const { side } = step;
+    const changed =
+      position === ends[side] ? steps.filter(isOnLink).findLast((other) => other.side === side) : undefined;
+    const turn: Turn = { type: 'step', step };
+    return changed ? [turn, { type: 'look', step: changed }] : [turn];
+  });
 }
 
-function toBatchOutcome(steps: readonly NetlinkStep[], { outcomes, readBackFor }: Answers): BatchOutcome {
+/** @param outcomes - one for each turn */
+function toBatchOutcome(turns: readonly Turn[], outcomes: readonly Outcome[]): BatchOutcome {
   const finished: Step[] = [];
   const warnings: StepFailure[] = [];
-  let failed: StepFailure | undefined;
-  for (const [position, step] of steps.entries()) {
+  const links: Partial<Record<Side, ObservedLink>> = {};
+  for (const [position, { type, step }] of turns.entries()) {
     const outcome = outcomes[position];
     if (!outcome) throw new Error('the addon answers every step');
-    if (outcome.ok) finished.push(step);
-    else if (step.type === 'sysctl-write' && step.optional) warnings.push(failureAt(step, outcome.error));
-    else {
-      failed = failureAt(step, outcome.error);
-      break;
-    }
+    if (!outcome.ok) {
+      const failed = failureAt(step, outcome.error);
+      if (type === 'look' || step.type !== 'sysctl-write' || !step.optional)
+        return { finished, warnings, failed, links: {} };
+      warnings.push(failed);
+    } else if (type === 'step') finished.push(asCarriedOut(step, outcome));
+    else if (outcome.link) links[step.side] = toObservedLink(outcome.link);
   }
-  const readBack = outcomes[steps.length];
-  if (!failed && readBackFor && readBack?.ok === false) failed = failureAt(readBackFor, readBack.error);
-  return { finished, warnings, failed, link: failed ? undefined : linkOf(readBack) };
+  return { finished, warnings, failed: undefined, links };
 }
 
-function linkOf(outcome: Outcome | undefined): ObservedLink | undefined {
-  return outcome?.ok && outcome.link ? toObservedLink(outcome.link) : undefined;
+function asCarriedOut(step: NetlinkStep, { previous }: Extract<Outcome, { ok: true }>): Step {
+  if (step.type !== 'sysctl-write' || !step.readPrevious) return step;
+  const { readPrevious: _, ...write } = step;
+  return { ...write, previous };
 }
 
-function nameOf(step: Extract<Step, { type: 'link-add' | 'link-set' }>): string {
+function nameOf(step: LinkStep): string {
   return step.type === 'link-add' ? step.link.name : step.name;
 }
 
