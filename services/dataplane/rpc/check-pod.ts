@@ -2,7 +2,7 @@ import type { CheckPodRequest, CheckPodResponse } from '@podwire/proto/podwire/d
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Dataplane } from '../dataplane.js';
-import { wantedNetwork, type Recorded } from './wanted-network.js';
+import { wantedNetwork, type Recorded } from './wire-wanted.js';
 
 export function checkPod(dataplane: Dataplane, recorded: Recorded): Handler<CheckPodRequest, CheckPodResponse> {
   return async (request, { signal }) => {

@@ -15,7 +15,7 @@ import { detachPod } from './detach-pod.js';
 import { getNodeStatus } from './get-node-status.js';
 import { listPods } from './list-pods.js';
 import { repairPod } from './repair-pod.js';
-import type { Recorded } from './wanted-network.js';
+import type { Recorded } from './wire-wanted.js';
 
 /** What the methods act on. */
 export interface ServedParts extends CniParts {

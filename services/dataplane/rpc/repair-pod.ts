@@ -2,7 +2,7 @@ import type { RepairPodRequest, RepairPodResponse } from '@podwire/proto/podwire
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Dataplane } from '../dataplane.js';
-import { wantedNetwork, type Recorded } from './wanted-network.js';
+import { wantedNetwork, type Recorded } from './wire-wanted.js';
 
 export function repairPod(dataplane: Dataplane, recorded: Recorded): Handler<RepairPodRequest, RepairPodResponse> {
   return async (request, { signal }) => {
