@@ -339,18 +339,20 @@ export class Dataplane {
     return withSpan('podwire.kernel.batch', attributes, () => this.#kernel.deleteHostLink(link));
   }
 
-  async #alone<Answer>(place: Place, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
+  #alone<Answer>(place: Place, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
     const { attachment, hostInterfaceName } = place;
     const named = (): Promise<Answer> => this.#nameLock.run(hostInterfaceName, signal, work);
     const call = attachment
       ? withAttachment(attachment, () => this.#lock.run(formatAttachment(attachment), signal, named))
       : named();
-    this.#underWay.add(call);
-    try {
-      return await call;
-    } finally {
-      this.#underWay.delete(call);
-    }
+    this.#track(call);
+    return call;
+  }
+
+  #track(work: Promise<unknown>): void {
+    this.#underWay.add(work);
+    const done = (): void => void this.#underWay.delete(work);
+    work.then(done, done);
   }
 
   /** One call at a time in each pod: settings of the whole namespace that one puts back must not be another's by then. */
@@ -364,7 +366,8 @@ export class Dataplane {
       const { device, inode } = session.identity;
       return await this.#podLock.run(`${device} ${inode}`, signal, () => work(session));
     } finally {
-      await session.close();
+      // Nobody needs to wait for it: it changes nothing, and cannot fail.
+      this.#track(session.close());
     }
   }
 }

@@ -7,7 +7,7 @@ export class KeyedLock {
   readonly #waiting = new Map<string, (() => void)[]>();
   readonly #span: string | null;
 
-  /** @param span - name of the span that the waiting is; null for none */
+  /** @param span - name of the span that the waiting is, where there is any; null for none */
   constructor(span: string | null = 'podwire.dataplane.lock_wait') {
     this.#span = span;
   }
@@ -18,8 +18,10 @@ export class KeyedLock {
    * @throws Failure the signal's, and whatever `work` throws
    */
   async run<Result>(key: string, signal: AbortSignal, work: () => Promise<Result>): Promise<Result> {
-    const acquire = (): Promise<void> => this.#acquire(key, signal);
-    await (this.#span === null ? acquire() : withSpan(this.#span, {}, acquire));
+    if (signal.aborted) throw failureOfSignal(signal);
+    const waiting = this.#waiting.get(key);
+    if (waiting) await this.#traced(() => turnOf(waiting, signal));
+    else this.#waiting.set(key, []);
     try {
       return await work();
     } finally {
@@ -36,25 +38,8 @@ export class KeyedLock {
     return this.#waiting.size;
   }
 
-  async #acquire(key: string, signal: AbortSignal): Promise<void> {
-    if (signal.aborted) throw failureOfSignal(signal);
-    const waiting = this.#waiting.get(key);
-    if (!waiting) {
-      this.#waiting.set(key, []);
-      return;
-    }
-    await new Promise<void>((resolve, reject) => {
-      const myTurn = () => {
-        signal.removeEventListener('abort', giveUp);
-        resolve();
-      };
-      const giveUp = () => {
-        waiting.splice(waiting.indexOf(myTurn), 1);
-        reject(failureOfSignal(signal));
-      };
-      waiting.push(myTurn);
-      signal.addEventListener('abort', giveUp, { once: true });
-    });
+  #traced(wait: () => Promise<void>): Promise<void> {
+    return this.#span === null ? wait() : withSpan(this.#span, {}, wait);
   }
 
   #release(key: string): void {
@@ -62,4 +47,20 @@ export class KeyedLock {
     if (next) next();
     else this.#waiting.delete(key);
   }
+}
+
+/** Resolves when it is the turn of this one, the last of those who wait so far. @throws Failure the signal's */
+function turnOf(waiting: (() => void)[], signal: AbortSignal): Promise<void> {
+  return new Promise<void>((resolve, reject) => {
+    const myTurn = () => {
+      signal.removeEventListener('abort', giveUp);
+      resolve();
+    };
+    const giveUp = () => {
+      waiting.splice(waiting.indexOf(myTurn), 1);
+      reject(failureOfSignal(signal));
+    };
+    waiting.push(myTurn);
+    signal.addEventListener('abort', giveUp, { once: true });
+  });
 }

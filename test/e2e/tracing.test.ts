@@ -56,7 +56,6 @@ describe('one trace from the runtime to the datastore and the kernel', () => {
       [
         'podwire.dataplane.v1.PodService/AttachPod',
         'podwire.dataplane.v1.PodService/DetachPod',
-        'podwire.dataplane.lock_wait',
         'podwire.kernel.batch',
       ],
     ],
