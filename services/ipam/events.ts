@@ -139,9 +139,9 @@ export class Events {
   }
 
   /** Entries of the history were older than it is kept. */
-  historyExpired(hour: Date, entriesCount: number): void {
+  historyExpired(day: Date, entriesCount: number): void {
     this.#expired.add(entriesCount);
-    this.#log.info(`removed ${entriesCount} entries of the history from the hour of ${hour.toISOString()}`);
+    this.#log.info(`removed ${entriesCount} entries of the history from ${day.toISOString().slice(0, 10)}`);
   }
 
   /** The owner of an address says something else of itself. */

@@ -81,17 +81,17 @@ export interface TenureQuery {
 export type HistoryPlace =
   /** Among what is held now: behind this many. */
   | { readonly kind: 'present'; readonly count: number }
-  /** At the begin of an hour. */
-  | { readonly kind: 'hour'; readonly hour: number }
-  /** Within an hour of an address: behind this release. */
+  /** At the begin of a day. */
+  | { readonly kind: 'day'; readonly day: number }
+  /** Within a day of an address: behind this release. */
   | {
       readonly kind: 'release';
-      readonly hour: number;
+      readonly day: number;
       readonly releasedAtMs: number;
       readonly sequenceNumber: bigint;
     }
-  /** Within an hour: behind this key. */
-  | { readonly kind: 'key'; readonly hour: number; readonly key: string };
+  /** Within a day: behind this key. */
+  | { readonly kind: 'key'; readonly day: number; readonly key: string };
 
 /** Whether a tenure shares a moment with the span. One that does not tell its begin may have begun at any time. */
 export function lastedWithin({ allocatedAtMs, releasedAtMs }: Tenure, { fromMs, untilMs }: TimeSpan): boolean {

@@ -1,29 +1,33 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Events } from '../events.js';
-import { HOUR_MS, type HistoryLog } from '../store/history-log.js';
-import { hourOf } from './history.js';
+import type { HistoryLog } from '../store/history-log.js';
+import { dayOf, dayStartMs } from '../store/record/keys.js';
+import { HOUR_MS } from './options.js';
 
 export interface HistoryExpiryOptions {
-  readonly log: Pick<HistoryLog, 'hourAfter' | 'removeHour'>;
+  readonly log: Pick<HistoryLog, 'dayAfter' | 'removeSome'>;
   readonly keptHoursCount: number;
   readonly events: Pick<Events, 'historyExpired'>;
   readonly clock: Clock;
 }
 
 /**
- * Of the history a replica removes one hour in so many runs: with a run each half minute four in an hour, where one falls due.
+ * Of the history a replica removes one day in so many runs: with a run each half minute four in a day, where one falls due.
  * Runs are counted because the clock is what may be wrong.
  */
-const RUNS_PER_REMOVAL = 30;
+const RUNS_PER_REMOVAL = 720;
+
+/** Where nothing is to be removed, it is looked at again each hour. */
+const RUNS_PER_LOOK = 120;
 
 /**
- * Removes what is older than the history is kept, by whole hours, the oldest first. Any number of replicas may do so at once: a removal
+ * Removes what is older than the history is kept, by whole days, the oldest first. Any number of replicas may do so at once: a removal
  * that another has done already removes nothing.
  *
  * A replica whose clock is ahead must not take the whole history with it, so two things hold it back. Nothing is removed that is
- * newer than the newest entry less the time to keep. And as that replica's own releases are entries too, it removes only a
- * few hours in an hour: who is warned by the log has days to act. A clock behind removes too little.
+ * newer than the newest entry's day less the time to keep. And as that replica's own releases are entries too, it removes only a
+ * few days in a day: who is warned by the log has time to act. A clock behind removes too little.
  */
 export class HistoryExpiry {
   readonly #options: HistoryExpiryOptions;
@@ -34,34 +38,39 @@ export class HistoryExpiry {
     this.#options = options;
   }
 
-  /** Removes one hour at most. What is cut off by the signal goes on with the next run. */
+  /** Removes one day at most, a large one in several runs. What is cut off by the signal goes on with the next run. */
   async run(signal: AbortSignal): Promise<void> {
     const { log, events } = this.#options;
     if (this.#pauseRuns > 0) {
       this.#pauseRuns--;
       return;
     }
-    const hour = await log.hourAfter(undefined, signal);
-    if (hour === undefined || hour >= (await this.#limit(signal))) return;
-    const entries = await log.removeHour(hour, signal);
-    this.#pauseRuns = RUNS_PER_REMOVAL - 1;
-    events.historyExpired(new Date(hour * HOUR_MS), entries);
+    const day = await log.dayAfter(undefined, signal);
+    if (day === undefined || day >= (await this.#limit(signal))) {
+      this.#pauseRuns = RUNS_PER_LOOK - 1;
+      return;
+    }
+    const { count, more } = await log.removeSome(day, signal);
+    if (!more) this.#pauseRuns = RUNS_PER_REMOVAL - 1;
+    events.historyExpired(new Date(dayStartMs(day)), count);
   }
 
-  /** The hours before this one are to go. */
+  /** The days before this one are to go: all of each is older than it is kept. */
   async #limit(signal: AbortSignal): Promise<number> {
     const { clock, keptHoursCount } = this.#options;
-    const now = hourOf(clock.nowMs());
     if (keptHoursCount === 0) return Number.POSITIVE_INFINITY;
-    return Math.min(now, await this.#newestUpTo(now, signal)) - keptHoursCount;
+    const nowMs = clock.nowMs();
+    const today = dayOf(nowMs);
+    const newest = await this.#newestUpTo(today, signal);
+    return dayOf((newest === today ? nowMs : dayStartMs(newest)) - keptHoursCount * HOUR_MS);
   }
 
-  /** The newest hour with entries, or one that is not before `now`: halving, as the datastore lists forwards only. */
-  async #newestUpTo(now: number, signal: AbortSignal): Promise<number> {
+  /** The newest day with entries, or one that is not before `today`: halving, as the datastore lists forwards only. */
+  async #newestUpTo(today: number, signal: AbortSignal): Promise<number> {
     let low = -1;
-    for (let high = now; low < high;) {
+    for (let high = today; low < high;) {
       const middle = Math.ceil((low + high) / 2);
-      const behind = await this.#options.log.hourAfter(middle - 1, signal);
+      const behind = await this.#options.log.dayAfter(middle - 1, signal);
       if (behind === undefined) high = middle - 1;
       else low = Math.max(middle, Math.min(behind, high));
     }

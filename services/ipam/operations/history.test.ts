@@ -13,13 +13,15 @@ import type { HistoryEntry } from '../allocator/records.js';
 import type { HistoryPlace, Tenure, TenureSubject } from '../allocator/tenure.js';
 import { Events } from '../events.js';
 import { Ipam } from '../ipam.js';
-import { HistoryLog, HOUR_MS } from '../store/history-log.js';
+import { HistoryLog } from '../store/history-log.js';
 import { MemoryStore, type Operation } from '../store/memory/memory-store.js';
 import { encodeHistoryEntry } from '../store/record/history.js';
 import { serialize } from '../store/record/record.js';
 import { forever, instantClock, keys, startReplica } from '../store/store.fixture.js';
+import { HOUR_MS } from './options.js';
 
 const KEPT_HOURS = 168;
+const DAY_MS = 24 * HOUR_MS;
 const EVER = { fromMs: 0, untilMs: Number.MAX_SAFE_INTEGER };
 
 function address(text: string): Address {
@@ -196,7 +198,7 @@ describe('who held an address', () => {
 });
 
 describe('pages', () => {
-  const releasedAt = fc.integer({ min: NOW_MS - 200 * HOUR_MS, max: NOW_MS + 3 * HOUR_MS });
+  const releasedAt = fc.integer({ min: NOW_MS - 12 * DAY_MS, max: NOW_MS + 3 * DAY_MS });
   const held = fc.record({ host: fc.integer({ min: 0, max: 3 }), releasedAtMs: releasedAt, ofWeb: fc.boolean() });
   const histories = fc.uniqueArray(held, { maxLength: 60, selector: ({ releasedAtMs }) => releasedAtMs });
   const subjects = fc.constantFrom<TenureSubject>(
@@ -246,15 +248,34 @@ describe('pages', () => {
     }
   });
 
-  test('of an address read each hour that is kept once, and no more than 512', async () => {
+  test('of an address read each day that is kept once, and no more than 512', async () => {
     const { ipam, scans } = await start(87_600);
     scans.length = 0;
     const page = await ipam.history.query(
       { subject: ofAddress('10.0.0.1'), span: EVER, limit: 100, after: undefined },
       forever,
     );
-    expect(page).toMatchObject({ tenures: [], next: { kind: 'hour' } });
+    expect(page).toMatchObject({ tenures: [], next: { kind: 'day' } });
     expect(scans.length).toBeLessThanOrEqual(512 + 2);
+  });
+
+  test('of a week take ten reads at most, however many releases it had, and one moment eight', async () => {
+    const { ipam, scans, store } = await start();
+    const releases = Array.from({ length: KEPT_HOURS }, (_, hour) => NOW_MS - hour * HOUR_MS);
+    for (const text of ['10.0.0.1', '10.0.0.2'])
+      await write(
+        store,
+        releases.map((atMs) => entry(text, atMs)),
+      );
+    scans.length = 0;
+    const query = { subject: ofAddress('10.0.0.1'), span: EVER, limit: KEPT_HOURS, after: undefined };
+    const { tenures } = await ipam.history.query(query, forever);
+    expect(tenures).toHaveLength(KEPT_HOURS);
+    expect(scans.length).toBeLessThanOrEqual(10);
+    scans.length = 0;
+    const { tenure } = await ipam.history.at(address('10.0.0.1'), NOW_MS - (KEPT_HOURS - 1) * HOUR_MS - 500, forever);
+    expect(tenure?.releasedAtMs).toBe(NOW_MS - (KEPT_HOURS - 1) * HOUR_MS);
+    expect(scans.length).toBeLessThanOrEqual(8);
   });
 });
 

@@ -13,8 +13,9 @@ import {
   type TenureQuery,
   type TenureSubject,
 } from '../allocator/tenure.js';
-import { HOUR_MS, type HistoryLog } from '../store/history-log.js';
-import { read, type IpamOptions } from './options.js';
+import type { HistoryLog } from '../store/history-log.js';
+import { dayOf } from '../store/record/keys.js';
+import { HOUR_MS, read, type IpamOptions } from './options.js';
 
 /** Who held an address at a moment. */
 export interface HolderAt {
@@ -30,14 +31,14 @@ export interface HistoryPage {
   readonly next: HistoryPlace | undefined;
 }
 
-/** Hours that one page looks at at most. */
-const HOURS_PER_PAGE = 512;
+/** Days that one page looks at at most. */
+const DAYS_PER_PAGE = 512;
 /** Entries that one page of a handle or a pod looks at, give or take one read. */
 const ENTRIES_PER_PAGE = 20_000;
-/** Hours that are asked for at the same time. */
-const HOURS_AT_ONCE = 8;
-/** Hours of clocks that were wrong, before or behind all others, that are looked for. */
-const MAX_STRAY_HOURS = 1000;
+/** Days that are asked for at the same time. */
+const DAYS_AT_ONCE = 8;
+/** Days of clocks that were wrong, before or behind all others, that are looked for. */
+const MAX_STRAY_DAYS = 1000;
 
 /** Who held what when: past allocations from the history, present ones from the blocks. */
 export class History {
@@ -63,7 +64,7 @@ export class History {
     const past = await walk.run(signal);
     const stillHeld = held.filter((tenure) => !past.tenures.some((other) => isSameAllocation(other, tenure)));
     if (stillHeld.length + past.tenures.length <= limit) return { ...past, tenures: [...stillHeld, ...past.tenures] };
-    return { tenures: held, next: { kind: 'hour', hour: Number.MAX_SAFE_INTEGER } };
+    return { tenures: held, next: { kind: 'day', day: Number.MAX_SAFE_INTEGER } };
   }
 
   /** Who held an address at a moment. @throws Failure HISTORY_NOT_KEPT, and INVALID_REQUEST for a moment to come */
@@ -75,7 +76,7 @@ export class History {
       const violation = { field: 'time', reason: 'is in the future, of which nothing is known' };
       throw violationsFailure('INVALID_REQUEST', 'QueryAt refused', [violation]);
     }
-    const isCovered = hourOf(atMs) >= hourOf(nowMs) - history.keptHoursCount;
+    const isCovered = atMs >= nowMs - history.keptHoursCount * HOUR_MS;
     return { tenure: await this.#holderAt(address, atMs, signal), isCovered };
   }
 
@@ -84,10 +85,10 @@ export class History {
     const [present] = await read(this.#options, (view) => presentTenures(view, subject), signal);
     if (present?.allocatedAtMs !== undefined && present.allocatedAtMs <= atMs) return present;
     const { log } = this.#options.history;
-    const nowHour = hourOf(this.#options.clock.nowMs());
-    for (let hour = hourOf(atMs); hour <= nowHour; hour += HOURS_AT_ONCE) {
-      const hours = Array.from({ length: HOURS_AT_ONCE }, (_, index) => hour + index);
-      const entries = await Promise.all(hours.map((each) => log.entriesOf(address, each, signal)));
+    const today = dayOf(this.#options.clock.nowMs());
+    for (let day = dayOf(atMs); day <= today; day += DAYS_AT_ONCE) {
+      const days = Array.from({ length: DAYS_AT_ONCE }, (_, index) => day + index);
+      const entries = await Promise.all(days.map((each) => log.entriesOf(address, each, signal)));
       const behind = entries.flat().filter(({ releasedAtMs }) => releasedAtMs > atMs);
       if (behind.length > 0) return holderAt(behind, present, atMs);
     }
@@ -101,93 +102,94 @@ export class History {
   }
 }
 
-/** One page's way through the hours, newest first. */
+/** One page's way through the days, newest first. */
 class Walk {
   readonly #log: HistoryLog;
   readonly #query: TenureQuery;
-  readonly #nowHour: number;
-  readonly #oldestHour: number;
+  readonly #today: number;
+  readonly #oldestDay: number;
   readonly #found: Tenure[] = [];
 
   constructor({ history, clock }: IpamOptions, query: TenureQuery) {
     this.#log = history.log;
     this.#query = query;
-    this.#nowHour = hourOf(clock.nowMs());
-    this.#oldestHour = this.#nowHour - history.keptHoursCount - 1;
+    const nowMs = clock.nowMs();
+    this.#today = dayOf(nowMs);
+    this.#oldestDay = dayOf(nowMs - history.keptHoursCount * HOUR_MS);
   }
 
   async run(signal: AbortSignal): Promise<HistoryPage> {
-    const hours = await this.#hours(signal);
+    const days = await this.#days(signal);
     const next =
       this.#query.subject.kind === 'address'
-        ? await this.#walkAddress(hours, this.#query.subject.address, signal)
-        : await this.#walkEntries(hours, signal);
+        ? await this.#walkAddress(days, this.#query.subject.address, signal)
+        : await this.#walkEntries(days, signal);
     return { tenures: this.#found, next };
   }
 
   /**
-   * The hours to look at, newest first: those of the kept time one by one, since asking whether one has entries costs as much as
+   * The days to look at, newest first: those of the kept time one by one, since asking whether one has entries costs as much as
    * asking for them; and beyond it those that have entries, of replicas with a wrong clock or not removed yet.
    */
-  async #hours(signal: AbortSignal): Promise<number[]> {
+  async #days(signal: AbortSignal): Promise<number[]> {
     const { span, after } = this.#query;
-    const ahead = await this.#strays(this.#nowHour, Number.POSITIVE_INFINITY, signal);
-    const behind = await this.#strays(undefined, this.#oldestHour, signal);
-    const kept = Array.from({ length: this.#nowHour - this.#oldestHour + 1 }, (_, index) => this.#oldestHour + index);
-    const firstHour = hourOf(span.fromMs);
-    const lastHour = after && 'hour' in after ? after.hour : Number.POSITIVE_INFINITY;
-    return [...behind, ...kept, ...ahead].filter((hour) => hour >= firstHour && hour <= lastHour).reverse();
+    const ahead = await this.#strays(this.#today, Number.POSITIVE_INFINITY, signal);
+    const behind = await this.#strays(undefined, this.#oldestDay, signal);
+    const kept = Array.from({ length: this.#today - this.#oldestDay + 1 }, (_, index) => this.#oldestDay + index);
+    const firstDay = dayOf(span.fromMs);
+    const lastDay = after && 'day' in after ? after.day : Number.POSITIVE_INFINITY;
+    return [...behind, ...kept, ...ahead].filter((day) => day >= firstDay && day <= lastDay).reverse();
   }
 
-  /** The hours with entries between two others. */
+  /** The days with entries between two others. */
   async #strays(after: number | undefined, before: number, signal: AbortSignal): Promise<number[]> {
-    const hours: number[] = [];
-    for (let last = after; hours.length < MAX_STRAY_HOURS;) {
-      last = await this.#log.hourAfter(last, signal);
+    const days: number[] = [];
+    for (let last = after; days.length < MAX_STRAY_DAYS;) {
+      last = await this.#log.dayAfter(last, signal);
       if (last === undefined || last >= before) break;
-      hours.push(last);
+      days.push(last);
     }
-    return hours;
+    return days;
   }
 
   async #walkAddress(
-    hours: readonly number[],
+    days: readonly number[],
     address: Address,
     signal: AbortSignal,
   ): Promise<HistoryPlace | undefined> {
     const { limit } = this.#query;
-    for (let start = 0; start < hours.length; start += HOURS_AT_ONCE) {
-      if (start >= HOURS_PER_PAGE) return hourPlace(hours[start]);
-      const some = hours.slice(start, start + HOURS_AT_ONCE);
-      const entries = await Promise.all(some.map((hour) => this.#log.entriesOf(address, hour, signal)));
-      for (const [index, hour] of some.entries()) {
-        const wanted = this.#wanted(entries[index] ?? [], hour).sort(compareTenures);
+    for (let start = 0; start < days.length; start += DAYS_AT_ONCE) {
+      if (start >= DAYS_PER_PAGE) return dayPlace(days[start]);
+      const some = days.slice(start, start + DAYS_AT_ONCE);
+      const entries = await Promise.all(some.map((day) => this.#log.entriesOf(address, day, signal)));
+      for (const [index, day] of some.entries()) {
+        const wanted = this.#wanted(entries[index] ?? [], day).sort(compareTenures);
         const room = limit - this.#found.length;
         this.#found.push(...wanted.slice(0, room));
         const last = this.#found.at(-1);
-        if (wanted.length > room && last) return releasePlace(hour, last);
-        if (this.#found.length >= limit) return hourPlace(hours[start + index + 1]);
+        if (wanted.length > room && last) return releasePlace(day, last);
+        if (this.#found.length >= limit) return dayPlace(days[start + index + 1]);
       }
     }
     return undefined;
   }
 
-  async #walkEntries(hours: readonly number[], signal: AbortSignal): Promise<HistoryPlace | undefined> {
+  async #walkEntries(days: readonly number[], signal: AbortSignal): Promise<HistoryPlace | undefined> {
     const { limit, after } = this.#query;
     let lookedAt = 0;
-    for (const [index, hour] of hours.entries()) {
-      let key = after?.kind === 'key' && after.hour === hour ? after.key : undefined;
+    for (const [index, day] of days.entries()) {
+      let key = after?.kind === 'key' && after.day === day ? after.key : undefined;
       do {
-        const page = await this.#log.page(hour, key, signal);
+        const page = await this.#log.page(day, key, signal);
         lookedAt += page.lookedAtCount + 1;
         key = page.next;
-        const wanted = this.#wanted(page.entries, hour);
+        const wanted = this.#wanted(page.entries, day);
         const room = limit - this.#found.length;
         this.#found.push(...wanted.slice(0, room));
         const last = wanted[room - 1];
-        if (wanted.length > room && last) return this.#end({ kind: 'key', hour, key: this.#log.keyOf(last) });
-        if (this.#found.length >= limit || lookedAt > ENTRIES_PER_PAGE || index >= HOURS_PER_PAGE)
-          return this.#end(key === undefined ? hourPlace(hours[index + 1]) : { kind: 'key', hour, key });
+        if (wanted.length > room && last) return this.#end({ kind: 'key', day, key: this.#log.keyOf(last) });
+        if (this.#found.length >= limit || lookedAt > ENTRIES_PER_PAGE || index >= DAYS_PER_PAGE)
+          return this.#end(key === undefined ? dayPlace(days[index + 1]) : { kind: 'key', day, key });
       } while (key !== undefined);
     }
     return this.#end(undefined);
@@ -198,29 +200,25 @@ class Walk {
     return place;
   }
 
-  #wanted<Entry extends Tenure>(entries: readonly Entry[], hour: number): Entry[] {
+  #wanted<Entry extends Tenure>(entries: readonly Entry[], day: number): Entry[] {
     const { subject, span, after } = this.#query;
     return entries.filter((tenure) => {
       const isBehind =
-        after?.kind !== 'release' || after.hour !== hour || compareTenures(tenure, placeOf(tenure, after)) > 0;
+        after?.kind !== 'release' || after.day !== day || compareTenures(tenure, placeOf(tenure, after)) > 0;
       return isBehind && isOf(subject, tenure) && lastedWithin(tenure, span);
     });
   }
 }
 
-function hourPlace(hour: number | undefined): HistoryPlace | undefined {
-  return hour === undefined ? undefined : { kind: 'hour', hour };
+function dayPlace(day: number | undefined): HistoryPlace | undefined {
+  return day === undefined ? undefined : { kind: 'day', day };
 }
 
-function releasePlace(hour: number, { releasedAtMs = 0, sequenceNumber }: Tenure): HistoryPlace {
-  return { kind: 'release', hour, releasedAtMs, sequenceNumber };
+function releasePlace(day: number, { releasedAtMs = 0, sequenceNumber }: Tenure): HistoryPlace {
+  return { kind: 'release', day, releasedAtMs, sequenceNumber };
 }
 
 /** A tenure at the place, to compare with. */
 function placeOf(tenure: Tenure, { releasedAtMs, sequenceNumber }: HistoryPlace & { kind: 'release' }): Tenure {
   return { ...tenure, releasedAtMs, sequenceNumber };
-}
-
-export function hourOf(timeMs: number): number {
-  return Math.max(0, Math.floor(timeMs / HOUR_MS));
 }

@@ -6,6 +6,8 @@ import type { Events } from '../events.js';
 import type { HistoryLog } from '../store/history-log.js';
 import type { Updater } from '../store/update.js';
 
+export const HOUR_MS = 3_600_000;
+
 export interface HistoryOptions {
   readonly log: HistoryLog;
   /** For how many hours past allocations are kept; 0 when none is. */

@@ -77,29 +77,29 @@ export function tenureMessage(tenure: Tenure): TenureMessage {
   };
 }
 
-/** `present 3`, `hour 494272`, `release 494272 1779379200000 17793…`, `key 494272 /podwire/…`. */
+/** `present 3`, `day 20594`, `release 20594 1779379200000 17793…`, `key 20594 /podwire/…`. */
 export function formatPlace(place: HistoryPlace): string {
   switch (place.kind) {
     case 'present':
       return `present ${place.count}`;
-    case 'hour':
-      return `hour ${place.hour}`;
+    case 'day':
+      return `day ${place.day}`;
     case 'release':
-      return `release ${place.hour} ${place.releasedAtMs} ${place.sequenceNumber}`;
+      return `release ${place.day} ${place.releasedAtMs} ${place.sequenceNumber}`;
     case 'key':
-      return `key ${place.hour} ${place.key}`;
+      return `key ${place.day} ${place.key}`;
   }
 }
 
-const PLACE = /^(present|hour|release|key) (\d{1,16})(?: (\S+))?(?: (\d{1,20}))?$/;
+const PLACE = /^(present|day|release|key) (\d{1,16})(?: (\S+))?(?: (\d{1,20}))?$/;
 
 /** @returns undefined for the first page */
 function parsePlace(text: string): HistoryPlace | undefined {
   const [, kind, number = '', third = '', fourth = ''] = PLACE.exec(text) ?? [];
   const count = Number(number);
   if (kind === 'present') return { kind, count };
-  if (kind === 'hour') return { kind, hour: count };
-  if (kind === 'key') return { kind, hour: count, key: third };
+  if (kind === 'day') return { kind, day: count };
+  if (kind === 'key') return { kind, day: count, key: third };
   if (kind !== 'release') return undefined;
-  return { kind, hour: count, releasedAtMs: Number(third), sequenceNumber: BigInt(fourth) };
+  return { kind, day: count, releasedAtMs: Number(third), sequenceNumber: BigInt(fourth) };
 }

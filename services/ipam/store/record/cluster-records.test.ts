@@ -182,11 +182,9 @@ describe('the history', () => {
     sequenceNumber: 1755842000123456790n,
   };
 
-  it('lies outside of what is read at the start, by hour and address', () => {
+  it('lies outside of what is read at the start, by day and address', () => {
     const key = keys.historyEntry(entry);
-    expect(key).toBe(
-      '/podwire/calico/history/00496567/10.65.79.2/1755842000123456790'.replace('00496567', hourOf(entry)),
-    );
+    expect(key).toBe('/podwire/calico/history/00020687/10.65.79.2/1755842000123456790');
     expect(key.startsWith(keys.root)).toBe(false);
     expect(key.startsWith(keys.history)).toBe(true);
   });
@@ -202,8 +200,4 @@ describe('the history', () => {
       sequenceNumber: '1755842000123456790',
     });
   });
-
-  function hourOf({ releasedAtMs }: HistoryEntry): string {
-    return `00${Math.floor(releasedAtMs / 3_600_000)}`;
-  }
 });

@@ -82,9 +82,11 @@ export class RecordKeys {
     return this.#nodes + name;
   }
 
-  /** By the hour of the release, so that what is too old is found together; then by address. */
+  /**
+   * By the day of the release, so that what is too old is found together, and what an address was in few reads; then by address.
+   */
   historyEntry({ address, releasedAtMs, sequenceNumber }: HistoryEntry): string {
-    return `${this.history}${historyHour(releasedAtMs)}/${formatAddress(address)}/${sequenceNumber}`;
+    return `${this.history}${historyDay(dayOf(releasedAtMs))}/${formatAddress(address)}/${sequenceNumber}`;
   }
 
   release(handleId: string): string {
@@ -138,10 +140,15 @@ export class RecordKeys {
     }
   }
 
+  isOfHandle(key: string): boolean {
+    return key.startsWith(this.#handles);
+  }
+
   /** What a key names; undefined for the keys of records that Podwire does not read. */
   parse(key: string): RecordName | undefined {
     // The most by far.
-    if (key.startsWith(this.#handles)) return parseHandle(key.slice(this.#handles.length));
+    if (this.isOfHandle(key)) return parseHandle(key.slice(this.#handles.length));
+    if (key.startsWith(this.endpoints)) return parseEndpoint(key.slice(this.endpoints.length));
     if (!key.startsWith(this.root)) return undefined;
     if (key === this.requestPolicies) return { kind: 'requestPolicies' };
     const [area, version, ...path] = key.slice(this.root.length).split('/');
@@ -152,9 +159,21 @@ export class RecordKeys {
   }
 }
 
-/** Hours since 1970, in eight digits, so that their order is that of the texts. */
-export function historyHour(timeMs: number): string {
-  return String(Math.floor(timeMs / 3_600_000)).padStart(8, '0');
+const DAY_MS = 86_400_000;
+
+/** Days from 1970 to a time. */
+export function dayOf(timeMs: number): number {
+  return Math.max(0, Math.floor(timeMs / DAY_MS));
+}
+
+/** When a day begins. */
+export function dayStartMs(day: number): number {
+  return day * DAY_MS;
+}
+
+/** Days since 1970, in eight digits, so that their order is that of the texts. */
+export function historyDay(day: number): string {
+  return String(day).padStart(8, '0');
 }
 
 function blockSegments(prefix: Prefix): string {
@@ -183,12 +202,16 @@ function parseIpam([area, ...path]: readonly string[]): RecordName | undefined {
 
 const RESOURCES_BY_NAME = { ippools: 'pool', ipreservations: 'reservation', nodes: 'node' } as const;
 
-function parseResource([kind, ...path]: readonly string[]): RecordName | undefined {
-  const [first, second, ...rest] = path;
-  if (kind === 'ippools' || kind === 'ipreservations' || kind === 'nodes')
-    return first && second === undefined ? { kind: RESOURCES_BY_NAME[kind], name: first } : undefined;
-  if (kind !== 'workloadendpoints' || !first || !second || rest.length > 0) return undefined;
-  return { kind: 'endpoint', key: { namespace: first, name: second } };
+function parseResource([kind, first, second]: readonly string[]): RecordName | undefined {
+  if (kind !== 'ippools' && kind !== 'ipreservations' && kind !== 'nodes') return undefined;
+  return first && second === undefined ? { kind: RESOURCES_BY_NAME[kind], name: first } : undefined;
+}
+
+/** Reads `<namespace>/<name>`. */
+function parseEndpoint(path: string): RecordName | undefined {
+  const slash = path.indexOf('/');
+  if (slash <= 0 || slash === path.length - 1 || path.includes('/', slash + 1)) return undefined;
+  return { kind: 'endpoint', key: { namespace: path.slice(0, slash), name: path.slice(slash + 1) } };
 }
 
 function parseHandle(id: string): RecordName | undefined {

@@ -753,7 +753,7 @@ export type HistoryServiceService = typeof HistoryServiceService;
 export const HistoryServiceService = {
   /**
    * GetAddressHistory returns who held an address, or what a handle or a pod held, newest first: what is held now, then what
-   * was released, by the hour of the release, and within an hour newest first for an address; for handles and pods as far as
+   * was released, by the day of the release, and within a day newest first for an address; for handles and pods as far as
    * a page goes.
    *
    * What is looked at for one page is bounded, so that a page may be short, or empty, and not be the last.
@@ -791,7 +791,7 @@ export const HistoryServiceService = {
 export interface HistoryServiceServer extends UntypedServiceImplementation {
   /**
    * GetAddressHistory returns who held an address, or what a handle or a pod held, newest first: what is held now, then what
-   * was released, by the hour of the release, and within an hour newest first for an address; for handles and pods as far as
+   * was released, by the day of the release, and within a day newest first for an address; for handles and pods as far as
    * a page goes.
    *
    * What is looked at for one page is bounded, so that a page may be short, or empty, and not be the last.
@@ -811,7 +811,7 @@ export interface HistoryServiceServer extends UntypedServiceImplementation {
 export interface HistoryServiceClient extends Client {
   /**
    * GetAddressHistory returns who held an address, or what a handle or a pod held, newest first: what is held now, then what
-   * was released, by the hour of the release, and within an hour newest first for an address; for handles and pods as far as
+   * was released, by the day of the release, and within a day newest first for an address; for handles and pods as far as
    * a page goes.
    *
    * What is looked at for one page is bounded, so that a page may be short, or empty, and not be the last.
