@@ -45,7 +45,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/clients/upkeep.ts': 'plugin/commands/gc.test.ts',
 
   // Every command as it is typed, in front of fake services; and every command's help.
-  'services/ctl/command-line/help.ts': 'services/ctl/command-line/parse.test.ts',
   'services/ctl/command-line/verb.ts': 'services/ctl/command-line/parse.test.ts',
   'services/ctl/clients/grpc-service.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/clients/plugin-socket.ts': 'services/ctl/commands/node-commands.test.ts',
@@ -56,6 +55,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ctl/commands/pool-options.ts': 'services/ctl/commands/ipam-commands.test.ts',
   'services/ctl/commands/pools-list.ts': 'services/ctl/commands/ipam-commands.test.ts',
   'services/ctl/commands/pools-show.ts': 'services/ctl/commands/ipam-commands.test.ts',
+  'services/ctl/commands/tenures.ts': 'services/ctl/commands/ipam-commands.test.ts',
   'services/ctl/run.ts': 'services/ctl/commands/ipam-commands.test.ts',
 
   // The installer as a node runs it: its undoing with a disk that fails, the program in a process of its own.
@@ -176,6 +176,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/store/record/fields.ts': 'services/ipam/store/record/record.test.ts',
   'services/ipam/store/record/pool.ts': 'services/ipam/store/record/record.test.ts',
   'services/ipam/store/record/reservation.ts': 'services/ipam/store/record/cluster-records.test.ts',
+  'services/ipam/store/record/written-endpoint.ts': 'services/ipam/store/record/packed-endpoint.test.ts',
 
   // Releases, claims and the history: the decisions by their tables, the rest over the wire.
   'services/ipam/operations/addresses.ts': 'services/ipam/operations/releases.test.ts',

@@ -287,8 +287,8 @@ export class Mirror {
       this.#applySnapshot(part, []);
       for (const { key, value, modRevision } of part.records) {
         listed?.add(key);
-        const record = observe && this.#recordAt(key, value, modRevision);
-        if (observe && record?.kind !== 'handle') observed.push({ key, record });
+        if (!observe || keys.isOfHandle(key)) continue;
+        observed.push({ key, record: this.#recordAt(key, value, modRevision) });
       }
     }
     for (const key of listed ? [...this.#entries.keys()] : [])
@@ -322,16 +322,16 @@ export class Mirror {
 
   /** @param covered - keys that the snapshot would show if they existed */
   #applySnapshot({ records, revision }: Snapshot, covered: readonly string[]): void {
-    const present = new Set<string>();
+    const present = covered.length > 0 ? new Set<string>() : undefined;
     for (const { key, value, modRevision } of records) {
-      present.add(key);
+      present?.add(key);
       if (this.#isMark(key)) this.#marks.keep(key, modRevision);
       else this.#applyStored(key, value, modRevision);
     }
     for (const key of covered) {
       if (this.#isMark(key)) {
-        if (!present.has(key)) this.#marks.delete(key);
-      } else if (!present.has(key)) this.#apply(key, { state: 'deleted', revision });
+        if (!present?.has(key)) this.#marks.delete(key);
+      } else if (!present?.has(key)) this.#apply(key, { state: 'deleted', revision });
     }
   }
 
@@ -357,7 +357,7 @@ export class Mirror {
     if (this.#knownUpTo(key) >= entry.revision) return;
     this.#entries.set(key, entry);
     if (entry.state === 'deleted') this.#deleted.add(key);
-    else this.#deleted.delete(key);
+    else if (this.#deleted.size > 0) this.#deleted.delete(key);
     this.#show(key, entry);
   }
 

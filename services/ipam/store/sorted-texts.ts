@@ -5,6 +5,13 @@ export class SortedTexts {
 
   /** Nothing changes when it is there already. */
   add(text: string): void {
+    const lastRun = this.#runs.at(-1);
+    const last = lastRun?.at(-1);
+    // Lists come in order.
+    if (lastRun && last !== undefined && last < text && lastRun.length < LONGEST_RUN) {
+      lastRun.push(text);
+      return;
+    }
     const runIndex = Math.max(0, lastAtMost(this.#runs, text, first));
     const run = this.#runs[runIndex];
     if (!run) {

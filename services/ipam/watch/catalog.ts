@@ -7,12 +7,13 @@ import type { RecordValue } from '../allocator/view.js';
 import { sortByName } from '../store/image.js';
 import type { Observed, ObservedList, ObservedRecord } from '../store/observed.js';
 import type { RecordKeys } from '../store/record/keys.js';
-import { PackedEndpoint } from '../store/record/packed-endpoint.js';
+import { PackedEndpoint, type EndpointOrigin } from '../store/record/packed-endpoint.js';
 import { blockRoute, sameBlockRoute, type BlockRoute } from './block-route.js';
 import { RecentChanges } from './recent.js';
 import {
   isWanted,
   nameOf,
+  nodeNameOf,
   sameScope,
   scopeOf,
   type WatchedKind,
@@ -71,6 +72,8 @@ export class Catalog {
   /** Of the endpoints that are told with other names of pools than they are stored with: as they are stored. */
   readonly #storedEndpoints = new WeakMap<WatchedObject, EndpointRecord>();
   #pools: readonly Pool[] = [];
+  /** Names of the pools that blocks lie in; empty where there is none. */
+  #poolNames = new WeakMap<Prefix, string>();
   #recent: RecentChanges | undefined;
   #revision = 0;
   /** Told of each item that is no longer current. */
@@ -210,6 +213,7 @@ export class Catalog {
     );
     // In the order in which lists look for a block's pool.
     this.#pools = sortByName(pools);
+    this.#poolNames = new WeakMap();
   }
 
   #touchBlocksIn(ranges: readonly Prefix[], blocks: Map<string, Block | undefined>): void {
@@ -223,19 +227,17 @@ export class Catalog {
   #touchEndpointsIn(ranges: readonly Prefix[], endpoints: Map<string, EndpointRecord>): void {
     for (const [key, { object }] of this.#items.endpoint) {
       if (object.kind !== 'endpoint' || endpoints.has(key)) continue;
-      const isIn = object.value.addresses.some(({ block }) => ranges.some((range) => prefixContains(range, block)));
+      const isIn = originsOf(object).some(({ block }) => ranges.some((range) => prefixContains(range, block)));
       if (isIn) endpoints.set(key, this.#storedEndpoints.get(object) ?? object);
     }
   }
 
   #setEndpoint(key: string, stored: EndpointRecord, at: At): void {
-    // Stored ones are unpacked anew each time.
-    const { value: storedValue } = stored;
-    const value = withPoolNames(this.#pools, storedValue);
-    if (value === storedValue) {
+    if (originsOf(stored).every(({ block, poolName }) => this.#poolNameOf(block) === poolName)) {
       this.#set(key, stored, at);
       return;
     }
+    const value = withPoolNames(this.#pools, stored.value);
     const before = this.#items.endpoint.get(key)?.object;
     const renamed = { kind: stored.kind, key: stored.key, value };
     const object = PackedEndpoint.of(renamed) ?? renamed;
@@ -246,6 +248,15 @@ export class Catalog {
     if (same) return;
     this.#storedEndpoints.set(object, stored);
     this.#set(key, object, at);
+  }
+
+  /** Blocks share their prefixes with what names them, so that a pool is looked for once. */
+  #poolNameOf(block: Prefix): string {
+    const known = this.#poolNames.get(block);
+    if (known !== undefined) return known;
+    const name = poolOf(this.#pools, block)?.name ?? '';
+    this.#poolNames.set(block, name);
+    return name;
   }
 
   #setBlock(key: string, block: Block | undefined, at: At): void {
@@ -286,7 +297,7 @@ export class Catalog {
     if (before) this.#forget(before, object);
     items.set(key, item);
     if (isNodeKind(object.kind)) {
-      const { nodeName } = scopeOf(object);
+      const nodeName = nodeNameOf(object);
       const ofNode = this.#ofNode[object.kind].get(nodeName) ?? new Map<string, Item>();
       this.#ofNode[object.kind].set(nodeName, ofNode.set(key, item));
     }
@@ -306,8 +317,8 @@ export class Catalog {
     this.#onReplaced(item);
     const { object, key } = item;
     if (!isNodeKind(object.kind)) return;
-    const { nodeName } = scopeOf(object);
-    if (after && scopeOf(after).nodeName === nodeName) return;
+    const nodeName = nodeNameOf(object);
+    if (after && nodeNameOf(after) === nodeName) return;
     const ofNode = this.#ofNode[object.kind].get(nodeName);
     ofNode?.delete(key);
     if (ofNode?.size === 0) this.#ofNode[object.kind].delete(nodeName);
@@ -317,6 +328,10 @@ export class Catalog {
 /** In place of a key of the datastore, which has none for a route. */
 function routeKey(blockKey: string): string {
   return `route ${blockKey}`;
+}
+
+function originsOf(endpoint: EndpointRecord): readonly EndpointOrigin[] {
+  return endpoint instanceof PackedEndpoint ? endpoint.origins : endpoint.value.addresses;
 }
 
 function isNodeKind(kind: WatchedKind): kind is NodeKind {

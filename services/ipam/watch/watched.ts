@@ -3,6 +3,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { fnv1a64 } from '../allocator/hash.js';
 import type { BlockListing } from '../allocator/listing.js';
 import type { RecordValue } from '../allocator/view.js';
+import { PackedEndpoint } from '../store/record/packed-endpoint.js';
 import type { BlockRoute } from './block-route.js';
 
 /** What can be watched. */
@@ -64,8 +65,8 @@ export function scopeOf(object: WatchedObject): Scope {
       return { nodeName, poolNames: poolName === undefined ? [] : [poolName] };
     }
     case 'endpoint': {
-      const { nodeName, addresses } = object.value;
-      return { nodeName, poolNames: addresses.map(({ poolName }) => poolName) };
+      const origins = object instanceof PackedEndpoint ? object.origins : object.value.addresses;
+      return { nodeName: nodeNameOf(object), poolNames: origins.map(({ poolName }) => poolName) };
     }
     case 'node':
       return { nodeName: object.value.name, poolNames: [] };
@@ -74,6 +75,12 @@ export function scopeOf(object: WatchedObject): Scope {
     case 'reservation':
       return { nodeName: '', poolNames: [] };
   }
+}
+
+/** As {@link scopeOf} has it; most endpoints are unpacked for nobody. */
+export function nodeNameOf(object: WatchedObject): string {
+  if (object.kind !== 'endpoint') return scopeOf(object).nodeName;
+  return object instanceof PackedEndpoint ? object.nodeName : object.value.nodeName;
 }
 
 export function sameScope(a: Scope, b: Scope): boolean {

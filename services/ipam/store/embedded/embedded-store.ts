@@ -331,7 +331,7 @@ function encodeValue(value: Uint8Array, revision: number): Buffer {
 }
 
 function revisionOf(value: Buffer): number {
-  return Number(value.readBigUInt64BE());
+  return value.readUInt32BE(0) * 2 ** 32 + value.readUInt32BE(4);
 }
 
 function decodeRecord(key: string, value: Buffer): StoredRecord {
