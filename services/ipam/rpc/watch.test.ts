@@ -37,15 +37,24 @@ let mirror: Mirror;
 let server: RpcServer;
 let peer: Peer;
 let sent: number;
+let encoded: number;
+let changeMessages: number;
 
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'podwire-watch-'));
   store = new MemoryStore();
-  sent = 0;
+  [sent, encoded, changeMessages] = [0, 0, 0];
   const currentRevision = (signal: AbortSignal): Promise<number> => store.revision(signal);
   hub = new WatchHub({
     keys,
-    codec: { ...watchCodec, message: (message) => (sent++, watchCodec.message(message)) },
+    codec: {
+      change: (change) => (encoded++, watchCodec.change(change)),
+      message: (message) => {
+        sent++;
+        if (message.phase === 'changes') changeMessages++;
+        return watchCodec.message(message);
+      },
+    },
     clock: systemClock,
     datastore: '',
     currentRevision,
@@ -215,6 +224,26 @@ describe('Watch', () => {
     }
     expect(sent).toBeLessThan(600);
     await until(() => hub.streamsCount === 0);
+  });
+
+  test('tells 200 watchers of a change by one message, made of one encoding', async () => {
+    await put(...claimedBlock(block('10.65.0.0/26', 'n1')));
+    const streams = Array.from({ length: 200 }, () => peer.stream(WATCH, request(), forever));
+    const next = async (stream: (typeof streams)[number], phase: WatchPhase) => {
+      for (;;) {
+        const { value } = await stream.next();
+        if (value?.phase === phase) return value.changes.map(({ name }) => name);
+      }
+    };
+    await Promise.all(streams.map((stream) => next(stream, WatchPhase.WATCH_PHASE_SNAPSHOT_COMPLETE)));
+    await until(() => hub.waitersCount === 200);
+    const [encodedBefore, changesBefore] = [encoded, changeMessages];
+    await put({ kind: 'block', value: fullBlock('10.65.0.0/26', 'n1') });
+    const told = await Promise.all(streams.map((stream) => next(stream, WatchPhase.WATCH_PHASE_CHANGES)));
+    expect(told).toEqual(streams.map(() => ['10.65.0.0/26']));
+    expect([encoded - encodedBefore, changeMessages - changesBefore]).toEqual([1, 1]);
+    await Promise.all(streams.map((stream) => stream.return()));
+    await until(() => hub.streamsCount === 0 && server.streamsCount === 0 && hub.waitersCount === 0);
   });
 
   test.each<[string, Partial<WatchRequest>, readonly string[]]>([

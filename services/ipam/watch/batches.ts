@@ -22,7 +22,8 @@ export interface SharedBatch {
 export interface BatchesOptions {
   readonly catalog: Catalog;
   readonly codec: WatchCodec;
-  readonly messageBytes: number;
+  /** Bytes of a message, from which on it is not made longer. */
+  readonly messageBytes: () => number;
   readonly cacheBytes: number;
 }
 
@@ -44,12 +45,13 @@ export class Batches {
   *snapshot(query: WatchQuery, revision: number): Generator<readonly Uint8Array[], void, void> {
     let changes: Uint8Array[] = [];
     let bytes = 0;
+    const enough = this.#options.messageBytes();
     for (const item of this.#options.catalog.wanted(query)) {
       if (item.madeAt > revision) continue;
       const encoded = this.#encode(item);
       changes.push(encoded);
       bytes += encoded.length;
-      if (bytes < this.#options.messageBytes) continue;
+      if (bytes < enough) continue;
       yield changes;
       changes = [];
       bytes = 0;
@@ -61,10 +63,11 @@ export class Batches {
   changes(query: WatchQuery, from: number): Batch {
     const { catalog, messageBytes } = this.#options;
     const { recent } = catalog;
+    const enough = messageBytes();
     const changes: Uint8Array[] = [];
     let bytes = 0;
     let next = from;
-    for (const end = recent?.nextNumber ?? from; next < end && bytes < messageBytes; next++) {
+    for (const end = recent?.nextNumber ?? from; next < end && bytes < enough; next++) {
       const entry = recent?.at(next);
       const encoded = entry && this.#changeFor(query, entry);
       if (!encoded) continue;

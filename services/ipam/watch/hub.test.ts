@@ -367,6 +367,28 @@ describe('many streams', () => {
     await Promise.all(readers.map((reader) => reader.cancel()));
   });
 
+  test('of which nobody reads are kept a bounded number of bytes for', async () => {
+    const waitingBytes = 200_000;
+    await restart({ waitingBytes });
+    await put(...Array.from({ length: 256 }, (_, index) => blockRecord(`10.65.${index}.0/26`, 'n1')));
+    const controller = new AbortController();
+    const streams = Array.from({ length: 100 }, () =>
+      replica.hub.watch({ query: query(), from: undefined }, controller.signal),
+    );
+    const lengths: number[] = [];
+    // Whoever asks for one message and no more.
+    for (const stream of streams) lengths.push((await stream.next()).value?.length ?? 0);
+    expect(lengths[0]).toBeGreaterThan(2 * 4096);
+    expect(lengths.at(-1)).toBeLessThan(1.2 * 4096);
+    const bound = waitingBytes + streams.length * 1.2 * 4096;
+    expect(lengths.reduce((sum, length) => sum + length, 0)).toBeLessThan(bound);
+    controller.abort();
+    await Promise.all(streams.map((stream) => stream.return()));
+    const [again] = [replica.hub.watch({ query: query(), from: undefined }, new AbortController().signal)];
+    expect((await again.next()).value?.length).toBe(lengths[0]);
+    await again.return();
+  });
+
   test('leave nothing encoded behind, some time after the last one', async () => {
     await restart({ cacheIdleMs: 20 });
     await put(POOL);

@@ -21,6 +21,11 @@ export interface HubOptions {
   readonly recentCapacity?: number;
   /** Bytes of a message, from which on it is not made longer. Default: 131,072. */
   readonly messageBytes?: number;
+  /**
+   * Bytes of messages that may wait for all streams together if nobody reads: the more wait, the shorter is the next. But an object is
+   * never cut, and no message meant to be shorter than 4,096. Default: 64 MiB.
+   */
+  readonly waitingBytes?: number;
   /** Bytes of encoded objects that are kept for the next stream. Default: 96 MiB. */
   readonly cacheBytes?: number;
   /** How long encoded objects are kept when the last stream has ended, in milliseconds. Default: 60,000. */
@@ -43,17 +48,22 @@ export interface WatchRequest {
 const DEFAULTS = {
   recentCapacity: 100_000,
   messageBytes: 128 * 1024,
+  waitingBytes: 64 * 2 ** 20,
   cacheBytes: 96 * 2 ** 20,
   cacheIdleMs: 60_000,
   bookmarkAfterMs: 30_000,
 } as const;
+
+const SHORTEST_MESSAGE_BYTES = 4096;
+/** A message takes this part of the room there is for those that wait. */
+const MESSAGES_IN_ROOM = 16;
 
 /**
  * All watchers of this replica, on one catalog. What makes it hard:
  *
  * - Thousands of watchers, some of which do not read. None has a queue: a stream is a number in the recent changes, and is sent
  *   what the objects behind it are now. So one that is slow gets fewer, newer states; one that is too slow for the changes that
- *   are kept gets a snapshot. What waits for a stream is one message.
+ *   are kept gets a snapshot. What waits for a stream is one message, the shorter the more wait for all.
  * - A snapshot takes a while, and the catalog goes on meanwhile. It is therefore taken as it is at each moment, and followed by the
  *   objects that changed since it began; only then it is called complete.
  * - Every object is encoded once for all streams, every message once for all that are at the same place and ask for the same.
@@ -67,12 +77,15 @@ export class WatchHub implements Watches {
   readonly #reaching = new Set<Reaching>();
   readonly #stop = new AbortController();
   #streams = 0;
+  /** Of messages that were given to streams, which have not asked for the next. */
+  #waitingBytes = 0;
   #clearIsDue = false;
 
   constructor(options: HubOptions) {
     this.#options = { ...DEFAULTS, ...options };
-    const { keys, codec, recentCapacity, messageBytes, cacheBytes, clock, bookmarkAfterMs } = this.#options;
+    const { keys, codec, recentCapacity, cacheBytes, clock, bookmarkAfterMs } = this.#options;
     this.#catalog = new Catalog({ keys, recentCapacity, onReplaced: (item) => this.#batches.forget(item) });
+    const messageBytes = (): number => this.#messageBytes();
     this.#batches = new Batches({ catalog: this.#catalog, codec, messageBytes, cacheBytes });
     this.#waiters = new Waiters({ clock, bookmarkAfterMs, catalog: this.#catalog });
   }
@@ -108,7 +121,18 @@ export class WatchHub implements Watches {
   }
 
   /** Whole messages of the contract, until the signal fires. The datastore must have been listed. */
-  async *watch({ query, from }: WatchRequest, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
+  async *watch(request: WatchRequest, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
+    for await (const message of this.#messages(request, signal)) {
+      this.#waitingBytes += message.length;
+      try {
+        yield message;
+      } finally {
+        this.#waitingBytes -= message.length;
+      }
+    }
+  }
+
+  async *#messages({ query, from }: WatchRequest, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
     this.#streams++;
     try {
       const stream = { query, key: queryKey(query) };
@@ -136,6 +160,12 @@ export class WatchHub implements Watches {
       this.#streams--;
       if (this.#streams === 0) this.#clearWhenIdle();
     }
+  }
+
+  #messageBytes(): number {
+    const { messageBytes, waitingBytes } = this.#options;
+    const room = waitingBytes - this.#waitingBytes;
+    return Math.min(messageBytes, Math.max(SHORTEST_MESSAGE_BYTES, room / MESSAGES_IN_ROOM));
   }
 
   #clearWhenIdle(): void {
