@@ -1,6 +1,12 @@
-import { AddressServiceService, GetAddressResponse, GetEndpointResponse } from '@podwire/proto/podwire/ipam/v1/address';
+import {
+  AddressReleaseResult,
+  AddressServiceService,
+  AddressState,
+  GetAddressResponse,
+  GetEndpointResponse,
+} from '@podwire/proto/podwire/ipam/v1/address';
 import { ExplainAllocationResponse, ReleaseAddressesResponse } from '@podwire/proto/podwire/ipam/v1/address';
-import { BlockServiceService, ListBlocksResponse } from '@podwire/proto/podwire/ipam/v1/block';
+import { AffinityState, BlockServiceService, ListBlocksResponse } from '@podwire/proto/podwire/ipam/v1/block';
 import { ConfigServiceService, GetConfigResponse, UpdateConfigResponse } from '@podwire/proto/podwire/ipam/v1/config';
 import { GetHandleResponse, HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
 import {
@@ -8,7 +14,12 @@ import {
   HistoryServiceService,
   QueryAtResponse,
 } from '@podwire/proto/podwire/ipam/v1/history';
-import { AuditResponse, AuditServiceService, RepairResponse } from '@podwire/proto/podwire/ipam/v1/maintenance';
+import {
+  AuditResponse,
+  AuditServiceService,
+  RepairOutcome,
+  RepairResponse,
+} from '@podwire/proto/podwire/ipam/v1/maintenance';
 import {
   DeleteNodeResponse,
   GetNodeResponse,
@@ -18,9 +29,11 @@ import {
 import {
   CreatePoolResponse,
   DeletePoolResponse,
+  EncapsulationMode,
   GetPoolResponse,
   ListPoolsResponse,
   PoolServiceService,
+  PoolState,
   SplitPoolResponse,
   UpdatePoolResponse,
 } from '@podwire/proto/podwire/ipam/v1/pool';
@@ -42,9 +55,9 @@ const pool = {
   name: 'main',
   cidr: '10.65.0.0/16',
   blockSize: 26,
-  vxlanMode: 3,
+  vxlanMode: EncapsulationMode.ENCAPSULATION_MODE_CROSS_SUBNET,
   natOutgoing: true,
-  state: 1,
+  state: PoolState.POOL_STATE_ACTIVE,
   utilization: { capacity: '65536', allocated: 65000n, free: '536', blocks: 1016n },
 };
 const foundPool = fake(PoolServiceService.getPool, () => GetPoolResponse.fromPartial({ pool }));
@@ -55,7 +68,9 @@ describe('pools', () => {
   test('list goes through all pages, and warns of what is nearly full', async () => {
     const pages = [
       ListPoolsResponse.fromPartial({ pools: [pool], nextPageToken: 'x' }),
-      ListPoolsResponse.fromPartial({ pools: [{ ...pool, name: 'second', utilization: undefined, state: 3 }] }),
+      ListPoolsResponse.fromPartial({
+        pools: [{ ...pool, name: 'second', utilization: undefined, state: PoolState.POOL_STATE_DRAINING }],
+      }),
     ];
     const list = fake(PoolServiceService.listPools, ({ pageToken }) => pages[pageToken === 'x' ? 1 : 0]!);
     await fakes.serve(list);
@@ -128,7 +143,7 @@ describe('pools', () => {
     [['delete', '--release-addresses'], 3],
   ])('%j is only told without --yes', async ([verb, ...flags], mode) => {
     const deleted = DeletePoolResponse.fromPartial({
-      state: 3,
+      state: PoolState.POOL_STATE_DRAINING,
       heldAddresses: 2n,
       holders: [{ nodeName: 'node-1', addresses: 2n }],
     });
@@ -171,7 +186,7 @@ test('blocks and utilisation tell whose a block is, and who borrows from it', as
       cidr: '10.65.0.0/26',
       poolName: 'main',
       nodeName: 'node-1',
-      affinityState: 2,
+      affinityState: AffinityState.AFFINITY_STATE_CONFIRMED,
       capacity: 64,
       allocations: [own, borrowed],
     },
@@ -218,7 +233,7 @@ test('nodes are listed, shown, and deleted once that is confirmed', async () => 
 
 describe('who', () => {
   const held = GetAddressResponse.fromPartial({
-    state: 2,
+    state: AddressState.ADDRESS_STATE_ALLOCATED,
     holder,
     poolName: 'main',
     blockCidr: '10.65.0.0/26',
@@ -273,7 +288,7 @@ describe('who', () => {
     const { exitCode, stderr } = await fakes.podwirectl('who', '10.65.0.7');
     expect(exitCode).toBe(0);
     expect(stderr).toMatch(/no endpoint is recorded[^]*PODWIRE_IPAM_HISTORY_HOURS/);
-    answer = GetAddressResponse.fromPartial({ state: 5 });
+    answer = GetAddressResponse.fromPartial({ state: AddressState.ADDRESS_STATE_UNMANAGED });
     expect(await fakes.podwirectl('who', '192.0.2.1')).toMatchObject({
       exitCode: 3,
       stdout: expect.stringMatching(/^State +unmanaged$/m),
@@ -373,7 +388,7 @@ describe('audit', () => {
   });
 
   test('repairs, and gives unused addresses back only once that is confirmed', async () => {
-    const results = [{ finding, outcome: 1, explanation: 'counted anew' }];
+    const results = [{ finding, outcome: RepairOutcome.REPAIR_OUTCOME_REPAIRED, explanation: 'counted anew' }];
     await fakes.serve(fake(AuditServiceService.repair, () => RepairResponse.fromPartial({ results })));
     expect(await fakes.podwirectl('audit', '--repair')).toMatchObject({
       exitCode: 0,
@@ -393,14 +408,20 @@ describe('audit', () => {
 
 describe('release', () => {
   test.each([
-    [1, 0, '10.65.0.7 is given back; it was held by default/web-0, sequence 12'],
-    [2, 3, 'nobody holds 10.65.0.7'],
-    [3, 1, 'is held by another than was meant, and stays'],
-    [4, 1, 'its block cannot be read'],
+    [
+      AddressReleaseResult.ADDRESS_RELEASE_RESULT_RELEASED,
+      0,
+      '10.65.0.7 is given back; it was held by default/web-0, sequence 12',
+    ],
+    [AddressReleaseResult.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED, 3, 'nobody holds 10.65.0.7'],
+    [AddressReleaseResult.ADDRESS_RELEASE_RESULT_MISMATCH, 1, 'is held by another than was meant, and stays'],
+    [AddressReleaseResult.ADDRESS_RELEASE_RESULT_UNREADABLE, 1, 'its block cannot be read'],
   ])('of an address that is answered with %d ends with %d', async (result, code, told) => {
     const addresses = [{ address: '10.65.0.7', result, holder }];
     await fakes.serve(
-      fake(AddressServiceService.getAddress, () => GetAddressResponse.fromPartial({ state: 2, holder })),
+      fake(AddressServiceService.getAddress, () =>
+        GetAddressResponse.fromPartial({ state: AddressState.ADDRESS_STATE_ALLOCATED, holder }),
+      ),
       fake(AddressServiceService.releaseAddresses, () => ReleaseAddressesResponse.fromPartial({ addresses })),
     );
     const preview = await fakes.podwirectl('release', 'address', '10.65.0.7');

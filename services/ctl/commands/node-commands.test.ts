@@ -1,4 +1,4 @@
-import { GetNodeStatusResponse, NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
+import { GetNodeStatusResponse, NodeServiceService, RoutingState } from '@podwire/proto/podwire/dataplane/v1/node';
 import {
   CheckPodResponse,
   DetachPodResponse,
@@ -31,7 +31,13 @@ const listing = (...pods: ReturnType<typeof podOf>[]) =>
   fake(PodServiceService.listPods, () => ListPodsResponse.fromPartial({ pods }));
 
 describe('node status', () => {
-  const status = { nodeName: 'node-1', routing: 'native', routingState: 4, podMtuBytes: 1450, attachmentCount: 3 };
+  const status = {
+    nodeName: 'node-1',
+    routing: 'native',
+    routingState: RoutingState.ROUTING_STATE_AS_WANTED,
+    podMtuBytes: 1450,
+    attachmentCount: 3,
+  };
 
   test('of a node that is well', async () => {
     await fakes.serve(fake(NodeServiceService.getNodeStatus, () => GetNodeStatusResponse.fromPartial(status)));

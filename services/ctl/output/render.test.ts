@@ -1,4 +1,4 @@
-import { ListPoolsResponse, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
+import { ListPoolsResponse, PoolServiceService, PoolState } from '@podwire/proto/podwire/ipam/v1/pool';
 import { describe, expect, test } from 'vitest';
 
 import { ContractJson } from './contract-json.js';
@@ -80,7 +80,9 @@ test('an empty table says so, and control characters never reach the terminal', 
 
 test('messages are in protobuf’s JSON form, with every field', () => {
   const answer = ListPoolsResponse.fromPartial({
-    pools: [{ name: 'a', utilization: { allocated: 2n ** 63n }, createTime: new Date(0), state: 1 }],
+    pools: [
+      { name: 'a', utilization: { allocated: 2n ** 63n }, createTime: new Date(0), state: PoolState.POOL_STATE_ACTIVE },
+    ],
   });
   expect(new ContractJson().of(PoolServiceService.listPools, answer)).toMatchObject({
     pools: [
