@@ -1,4 +1,6 @@
 #!/usr/bin/env node
+import '@podwire/shared/runtime/young-generation';
+
 import { hostname } from 'node:os';
 import { performance } from 'node:perf_hooks';
 import process from 'node:process';
