@@ -340,6 +340,9 @@ function expectOwned(view: MapView, told: string): void {
     );
   expect(new Set(held).size, told).toBe(held.length);
   expect(tunnelsIn(view), told).toEqual(tunnelsHeld(view));
+  // Notes are for c1 alone.
+  const noted = view.blocks().flatMap(({ attributes }) => attributes.filter(({ owner }) => owner.note !== undefined));
+  expect(new Set(['net.c1', ...noted.map(({ handleId }) => handleId)]), told).toEqual(new Set(['net.c1']));
 }
 
 /** What the nodes' records say of the addresses of their tunnels. */

@@ -117,16 +117,12 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/attachments/ipam/ipam-address-book.ts': 'test/e2e/dead-pods.test.ts',
 
   // Parts of one decision, which is what the tables and the property are about.
-  'services/ipam/allocator/block-tally.ts': 'services/ipam/allocator/explain.property.test.ts',
-  'services/ipam/allocator/block-verdict.ts': 'services/ipam/allocator/explain.property.test.ts',
-  'services/ipam/allocator/attributes.ts': 'services/ipam/allocator/allocate.test.ts',
 
   // Over the wire, with every field.
   'services/ipam/rpc/list-blocks.ts': 'services/ipam/service.test.ts',
   'services/ipam/rpc/wire-block.ts': 'services/ipam/service.test.ts',
   'services/ipam/allocator/explain-allocation.ts': 'services/ipam/allocation-service.test.ts',
   'services/ipam/allocator/gather.ts': 'services/ipam/allocator/assign.test.ts',
-  'services/ipam/allocator/search.ts': 'services/ipam/allocator/choose-block.test.ts',
   'services/ipam/allocator/absence.ts': 'services/ipam/interleavings.test.ts',
   'services/ipam/allocator/reclaim.ts': 'services/ipam/allocator/choose-block.test.ts',
   'services/ipam/allocator/stray.ts': 'services/ipam/allocator/choose-block.test.ts',
@@ -170,6 +166,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/store/etcd/endpoint.ts': 'services/ipam/store/etcd/faults.test.ts',
   'services/ipam/store/etcd/watch-responses.ts': 'services/ipam/store/etcd/watch.test.ts',
   'services/ipam/store/set-aside.ts': 'services/ipam/store/mirror.test.ts',
+  'services/ipam/store/transaction.ts': 'services/ipam/store/memory/memory-store.test.ts',
   // Stored forms as Calico writes them, and their round trips.
   'services/ipam/store/record/block.ts': 'services/ipam/store/record/record.test.ts',
   'services/ipam/store/record/endpoint.ts': 'services/ipam/store/record/record.test.ts',
