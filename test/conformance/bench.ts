@@ -206,7 +206,7 @@ export class Bench {
    * @param what - what ought to have left nothing
    */
   async expectNothingLeft(what: string, before: readonly string[]): Promise<void> {
-    const endMs = performance.now() + SETTLES_WITHIN_MS;
+    const endMs = performance.now() + (this.occasion.settlesWithinMs ?? SETTLES_WITHIN_MS);
     for (;;) {
       const left = added(before, await this.holdings());
       if (left.length === 0) return;

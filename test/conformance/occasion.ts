@@ -13,6 +13,8 @@ export interface Occasion {
   readonly parallel: number;
   /** How many times a plugin is killed in ADD, and again in DEL. */
   readonly kills: number;
+  /** How long what a plugin left may take to go away by itself, in milliseconds; 20 s where it is not given. */
+  readonly settlesWithinMs?: number;
 }
 
 /** Ends a case whose question does not arise. */

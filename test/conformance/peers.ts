@@ -11,7 +11,6 @@ export const PEERS = [
   'host-local',
   'static',
   'portmap',
-  'bandwidth',
   'firewall',
   'sbr',
   'tuning',

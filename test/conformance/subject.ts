@@ -88,10 +88,6 @@ export const PRESETS: Readonly<Record<string, Preset>> = {
       runtimeConfig: { portMappings: [{ hostPort: 18080, containerPort: 80, protocol: 'tcp' }] },
     },
   },
-  bandwidth: {
-    kind: 'meta',
-    template: { type: 'bandwidth', ingressRate: 1e6, ingressBurst: 1e6, egressRate: 1e6, egressBurst: 1e6 },
-  },
   firewall: { kind: 'meta', template: { type: 'firewall', backend: 'iptables' } },
   sbr: { kind: 'meta', template: { type: 'sbr' } },
   tuning: { kind: 'meta', template: { type: 'tuning', sysctl: { 'net.core.somaxconn': '500' }, mtu: 1400 } },
