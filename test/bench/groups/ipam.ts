@@ -1,12 +1,10 @@
-import { randomUUID } from 'node:crypto';
 import process from 'node:process';
 
 import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';
-import { EtcdStore } from '@podwire/ipam/store/etcd/etcd-store';
 import type { Store, Transaction } from '@podwire/ipam/store/store';
 
 import { median, type Figure } from '../figure.js';
-import { startEtcd } from '../ipam/etcd.js';
+import { openEtcdStore, startEtcd, type Etcd } from '../ipam/etcd.js';
 import { allocationRate, callRate, IpamCaller, newContainerId, timed, type Load } from '../ipam/load.js';
 import { Place, startIpam } from '../ipam/processes.js';
 import { countRoundTrips } from '../ipam/round-trips.js';
@@ -89,7 +87,7 @@ async function measureEtcd(report: Report): Promise<Figure[]> {
     report(
       `etcd: ${single.toFixed(0)}/s of 64 nodes, ${rate1.toFixed(0)}/s of one, ${several.toFixed(0)}/s by 3 replicas`,
     );
-    const latency = await compareWithBareEtcd(first, etcd.url);
+    const latency = await compareWithBareEtcd(first, etcd);
     report(
       `etcd: allocate p50 ${latency.allocateMs.toFixed(3)} ms, transaction ${latency.bareMs.toFixed(3)} ms, a call that does nothing ${latency.emptyMs.toFixed(3)} ms`,
     );
@@ -116,18 +114,8 @@ async function ratesSideBySide(first: IpamCaller, all: readonly IpamCaller[]): P
   return [median(single), median(several)];
 }
 
-async function compareWithBareEtcd(caller: IpamCaller, url: string): Promise<Latency> {
-  const none = { caFile: undefined, certFile: undefined, keyFile: undefined };
-  const store = await EtcdStore.open({
-    endpoints: [url],
-    credentials: { ...none, username: undefined, passwordFile: undefined },
-    requestTimeoutMs: 5000,
-    dialTimeoutMs: 5000,
-    maxOperationsCount: 128,
-    maxRequestBytes: 1_572_864,
-    keyPrefix: '/bench',
-    uid: randomUUID(),
-  });
+async function compareWithBareEtcd(caller: IpamCaller, etcd: Etcd): Promise<Latency> {
+  const store = await openEtcdStore(etcd, '/bench');
   const latency = await compareLatency(caller, store);
   await store.close();
   return latency;

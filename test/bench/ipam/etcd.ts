@@ -1,4 +1,7 @@
+import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:net';
+
+import { EtcdStore } from '@podwire/ipam/store/etcd/etcd-store';
 
 import { ServingProcess, type Place } from './processes.js';
 
@@ -25,6 +28,21 @@ export async function startEtcd(place: Place): Promise<Etcd> {
     { endpoint: port, logFile: place.path('etcd.log') },
   );
   return { process, url };
+}
+
+/** A store of ours on it. @param keyPrefix - what the datastore's keys begin with */
+export function openEtcdStore({ url }: Etcd, keyPrefix: string): Promise<EtcdStore> {
+  const none = { caFile: undefined, certFile: undefined, keyFile: undefined };
+  return EtcdStore.open({
+    endpoints: [url],
+    credentials: { ...none, username: undefined, passwordFile: undefined },
+    requestTimeoutMs: 5000,
+    dialTimeoutMs: 5000,
+    maxOperationsCount: 128,
+    maxRequestBytes: 1_572_864,
+    keyPrefix,
+    uid: randomUUID(),
+  });
 }
 
 /** A port of the loopback interface that nobody listens at now. */

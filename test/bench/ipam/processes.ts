@@ -13,7 +13,12 @@ const START_TIMEOUT_MS = 120_000;
 
 /** A folder for sockets, stores and logs, gone with {@link Place.remove}. */
 export class Place {
-  readonly folder = mkdtempSync(join(tmpdir(), 'podwire-bench-'));
+  readonly folder: string;
+
+  /** @param parent - where the folder is made. Default: where temporary files are */
+  constructor(parent: string = tmpdir()) {
+    this.folder = mkdtempSync(join(parent, 'podwire-bench-'));
+  }
 
   path(name: string): string {
     return join(this.folder, name);
@@ -64,6 +69,15 @@ export class ServingProcess {
   #memoryMib(name: string): number {
     const status = readFileSync(`/proc/${this.#child.pid}/status`, 'utf8');
     return Number(new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(status)?.[1]) / 1024;
+  }
+
+  /** Processor time that it has taken so far, in milliseconds, to 10 ms. */
+  processorMs(): number {
+    const fields = readFileSync(`/proc/${this.#child.pid}/stat`, 'utf8')
+      .replace(/^.*\) /, '')
+      .split(' ');
+    // Fields 14 and 15 of proc(5): user and system time in ticks of 10 ms, counted here from the third.
+    return (Number(fields[11]) + Number(fields[12])) * 10;
   }
 
   async stop(): Promise<void> {
