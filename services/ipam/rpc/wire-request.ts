@@ -1,4 +1,5 @@
 import {
+  IpFamily,
   RequestKind,
   type JudgedRequest,
   type PodRequests as RequestsMessage,
@@ -41,7 +42,7 @@ export function readPoolChoices(
     if (!pools.includes(pool)) checks.check(`${field}.pool`, `is "${pool}", which is none of pools`);
     const known = FAMILIES[family];
     if (!known) checks.check(`${field}.family`, `is ${family}, which is no family: IPv4 is 4, IPv6 is 6`);
-    return { pool, family: family === 0 ? undefined : known, isConfigured };
+    return { pool, family: family === IpFamily.IP_FAMILY_UNSPECIFIED ? undefined : known, isConfigured };
   });
 }
 
