@@ -137,7 +137,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/operations/reservations.ts': 'services/ipam/reservation-service.test.ts',
   'services/ipam/rpc/wire-request-policy.ts': 'services/ipam/request-policy-service.test.ts',
   'services/ipam/rpc/wire-request.ts': 'services/ipam/request-policy-service.test.ts',
-  'services/ipam/operations/options.ts': 'services/ipam/ipam.test.ts',
   'services/ipam/allocator/names.ts': 'services/ipam/node-service.test.ts',
 
   // Each kind of finding, and what repairs it, from one broken datastore after the other.
