@@ -27,9 +27,6 @@ import type { PodNetwork } from './plan/pod-network.js';
 /** Steps of a new pod, where the kernel has everything. */
 const FRESH_STEPS = 15;
 
-/** Those of the first batch: the pair, the host's end, and its sysctls. */
-const FIRST_BATCH_STEPS = 8;
-
 /** The optional ones among them, which cannot fail a plan. */
 const OPTIONAL = [3, 7];
 
@@ -136,8 +133,8 @@ describe('attach', () => {
     const steps = 9;
     const results: string[] = [];
     for (let position = 0; position < steps; position++) {
-      // The kernel itself refuses the first batch, as the pair exists.
-      kernel.refuseAfter(FIRST_BATCH_STEPS + position);
+      // The kernel itself refuses the plan for a new pod, as the pair exists.
+      kernel.refuseAfter(FRESH_STEPS + position);
       const attaching = dataplane.attach(other, never());
       await expect(attaching, `step ${position}`).rejects.toMatchObject({ message: 'refused by the test' });
       expect(kernel.refused).toBe(true);

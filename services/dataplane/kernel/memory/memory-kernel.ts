@@ -14,20 +14,14 @@ import {
 } from '../../plan/observed.js';
 import type { Route, Side, Step, SysctlKey } from '../../plan/step.js';
 import { kernelFailure, openFailure, ownNamespace } from '../errno.js';
-import type { AttachedLink, BatchOutcome, Kernel, Links, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
+import type { AttachedLink, BatchOutcome, Kernel, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
+import { carryOut, readBack, withPrevious } from './carry-out.js';
 import { Identities } from './identities.js';
-import { checkMtu, Errno, MemoryNamespace, show } from './namespace.js';
+import { Errno, MemoryNamespace, show } from './namespace.js';
 
 /** Everything that can be made to fail: the steps, and the other questions to the kernel. */
 export type Operation =
-  | Step['type']
-  | 'open'
-  | 'identify'
-  | 'observe'
-  | 'link-get'
-  | 'link-list'
-  | 'conntrack-delete'
-  | 'probe';
+  Step['type'] | 'open' | 'identify' | 'observe' | 'link-get' | 'link-list' | 'conntrack-delete' | 'probe';
 
 interface Fault {
   readonly operation: Operation | 'any step';
@@ -214,7 +208,9 @@ export class MemoryKernel implements Kernel {
       await this.#turn(step.type);
       const namespace = namespaces[step.side];
       const done = withPrevious(step, namespace);
-      const failure = this.#refusalOf(step, () => carryOut(step, { namespace, pod, kernel: this }));
+      const failure = this.#refusalOf(step, () =>
+        carryOut(step, { namespace, pod, ignoresMac: this.ignoresMacAtCreation }),
+      );
       if (!failure) finished.push(done);
       else if (step.type === 'sysctl-write' && step.optional) warnings.push(failure);
       else {
@@ -289,79 +285,6 @@ const OPERATION_NAMES: Readonly<Record<Step['type'], string>> = {
   'neighbour-delete': 'neighbour.delete',
   'sysctl-write': 'sysctl.write',
 };
-
-interface Where {
-  readonly namespace: MemoryNamespace;
-  readonly pod: MemoryNamespace;
-  readonly kernel: MemoryKernel;
-}
-
-function carryOut(step: Step, where: Where): void {
-  const { namespace } = where;
-  switch (step.type) {
-    case 'link-add':
-      addVeth(step, where);
-      break;
-    case 'link-delete':
-      namespace.removeLink(namespace.find(step.name));
-      break;
-    case 'link-set':
-      namespace.setLink(namespace.find(step.name), step.change);
-      break;
-    case 'address-add':
-      namespace.addAddress(step.device, step.address);
-      break;
-    case 'address-set':
-      namespace.setAddress(step.device, step.address);
-      break;
-    case 'address-delete':
-      namespace.deleteAddress(step.device, step.address);
-      break;
-    case 'route-add':
-      namespace.addRoute(step.route);
-      break;
-    case 'route-replace':
-      namespace.replaceRoute(step.route);
-      break;
-    case 'route-delete':
-      namespace.deleteRoute(step.route);
-      break;
-    case 'neighbour-set':
-      namespace.setNeighbour(step.neighbour);
-      break;
-    case 'neighbour-delete':
-      namespace.deleteNeighbour(step.neighbour);
-      break;
-    case 'sysctl-write':
-      namespace.writeSysctl(keyText(step.key), step.value);
-      break;
-  }
-}
-
-function addVeth({ link, peer }: Extract<Step, { type: 'link-add' }>, { namespace, pod, kernel }: Where): void {
-  if (namespace.has(link.name) || pod.has(peer.name)) throw new Errno('EEXIST');
-  checkMtu(peer.mtuBytes);
-  const mac = kernel.ignoresMacAtCreation ? '02:00:00:00:00:01' : link.mac;
-  const host = namespace.addLink({ ...link, mac }, 'veth');
-  const end = pod.addLink(peer, 'veth');
-  host.peer = { link: end, namespace: pod };
-  end.peer = { link: host, namespace };
-}
-
-function withPrevious(step: Step, namespace: MemoryNamespace): Step {
-  if (step.type !== 'sysctl-write' || !step.readPrevious) return step;
-  const { readPrevious: _, ...write } = step;
-  return { ...write, previous: namespace.sysctls.get(keyText(step.key)) };
-}
-
-function readBack(finished: readonly Step[], namespaces: Readonly<Record<Side, MemoryNamespace>>): Links {
-  const links: Partial<Record<Side, ObservedLink>> = {};
-  for (const step of finished) {
-    if (step.type === 'link-set') links[step.side] = show(namespaces[step.side].find(step.name));
-    if (step.type === 'link-add') links[step.side] = show(namespaces[step.side].find(step.link.name));
-  }
-  return links;
-}
 
 function observe(wanted: Wanted, namespaces: Readonly<Record<Side, MemoryNamespace>>): Observed {
   return { host: observeEnd(wanted.host, namespaces.host), pod: observeEnd(wanted.pod, namespaces.pod) };
