@@ -1,0 +1,36 @@
+import { beforeEach, expect, test } from 'vitest';
+
+import { KnownAllocations } from './known-allocations.js';
+
+const attachment = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
+const held = [{ address: '10.65.0.7', sequenceNumber: 3n }];
+
+let known: KnownAllocations;
+beforeEach(() => {
+  known = new KnownAllocations();
+});
+
+test('what an ADD got is known until it is forgotten', () => {
+  expect(known.of(attachment)).toBeUndefined();
+  known.remember(attachment, held);
+  expect(known.of(attachment)).toEqual(held);
+  expect(known.of({ ...attachment, interfaceName: 'net1' })).toBeUndefined();
+  known.forget(attachment);
+  expect(known.of(attachment)).toBeUndefined();
+});
+
+test('that nobody was asked is known, unless an earlier ADD got something', () => {
+  known.rememberNobodyAsked(attachment);
+  expect([known.of(attachment), known.wasNobodyAsked(attachment)]).toEqual([undefined, true]);
+  known.remember(attachment, held);
+  known.rememberNobodyAsked(attachment);
+  expect([known.of(attachment), known.wasNobodyAsked(attachment)]).toEqual([held, false]);
+});
+
+test('the oldest is forgotten first, and what is remembered again is young', () => {
+  const at = (count: number) => ({ ...attachment, containerId: `c${count}` });
+  for (let count = 0; count < 4096; count++) known.remember(at(count), held);
+  known.remember(at(0), held);
+  known.remember(at(4096), held);
+  expect([known.of(at(0)), known.of(at(1)), known.of(at(2))]).toEqual([held, undefined, held]);
+});
