@@ -24,6 +24,7 @@ test('there is something to look at', () => {
     '../runtime/log.js',
     './listen.js',
     './reflection.js',
+    './release.js',
     './streaming.js',
     './unary.js',
   ]);
