@@ -249,7 +249,8 @@ function meaningOf(view: MapView): string {
           return [`${key} ${[...record.value.tunnels.values()].map(({ address }) => formatPrefix(address)).join()}`];
         case 'config':
           return [`${key} ${record.value.strictAffinity}`];
-        default:
+        case 'reservation':
+        case 'requestPolicies':
           return [key];
       }
     })
