@@ -83,6 +83,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/kernel/netlink/node-watch.ts': 'services/dataplane/kernel/netlink/node-netlink-kernel.test.ts',
 
   // One loop: what comes of it shows in the kernel, after whatever was wanted and meddled with.
+  'services/dataplane/kernel/memory/carry-out.ts': 'services/dataplane/kernel/memory/memory-kernel.test.ts',
   'services/dataplane/kernel/memory/node-memory-state.ts':
     'services/dataplane/kernel/memory/node-memory-kernel.test.ts',
   'services/dataplane/routing/known-node.ts': 'services/dataplane/routing/reconcile.property.test.ts',
@@ -126,7 +127,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/allocator/reclaim.ts': 'services/ipam/allocator/choose-block.test.ts',
   'services/ipam/allocator/stray.ts': 'services/ipam/allocator/choose-block.test.ts',
   'services/ipam/rpc/wire-allocate.ts': 'services/ipam/allocation-service.test.ts',
-  'services/ipam/rpc/wire-netns.ts': 'services/ipam/release-service.test.ts',
   'services/ipam/rpc/wire-assign.ts': 'services/ipam/allocation-service.test.ts',
   'services/ipam/rpc/wire-explain.ts': 'services/ipam/allocation-service.test.ts',
   'services/ipam/allocator/pool-holders.ts': 'services/ipam/allocator/delete-pool.test.ts',
