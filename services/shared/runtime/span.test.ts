@@ -1,7 +1,7 @@
-import { context, SpanStatusCode, trace } from '@opentelemetry/api';
+import { context, SpanStatusCode, trace, TraceFlags, type Span } from '@opentelemetry/api';
 import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-hooks';
 import { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } from '@opentelemetry/sdk-trace-base';
-import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
 import { withSpan } from './span.js';
@@ -44,6 +44,26 @@ test('a span that the work starts is its child', async () => {
   expect([inner?.name, outer?.name]).toEqual(['inner', 'outer']);
   expect(inner?.parentSpanContext?.spanId).toBe(outer?.spanContext().spanId);
   expect(inner?.spanContext().traceId).toBe(outer?.spanContext().traceId);
+});
+
+describe('below a span of another process', () => {
+  const caller = { traceId: '0af7651916cd43dd8448eb211c80319c', spanId: 'b7ad6b7169203331', isRemote: true };
+  const below = (traceFlags: TraceFlags) => trace.wrapSpanContext({ ...caller, traceFlags });
+  const activeBelow = (parent: Span) =>
+    context.with(trace.setSpan(context.active(), parent), () =>
+      withSpan('inner', {}, (span) => Promise.resolve(span.spanContext())),
+    );
+
+  test('that is recorded a span is made', async () => {
+    const { traceId, spanId } = await activeBelow(below(TraceFlags.SAMPLED));
+    expect(exporter.getFinishedSpans().map((span) => span.spanContext().spanId)).toEqual([spanId]);
+    expect([traceId, spanId === caller.spanId]).toEqual([caller.traceId, false]);
+  });
+
+  test('that nobody records none is made, and the work runs in that one', async () => {
+    expect(await activeBelow(below(TraceFlags.NONE))).toMatchObject({ traceId: caller.traceId, spanId: caller.spanId });
+    expect(exporter.getFinishedSpans()).toEqual([]);
+  });
 });
 
 test.each([

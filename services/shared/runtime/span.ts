@@ -1,4 +1,4 @@
-import { SpanStatusCode, trace, type Attributes, type Span } from '@opentelemetry/api';
+import { SpanStatusCode, trace, TraceFlags, type Attributes, type Span } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
 
@@ -7,12 +7,16 @@ const tracer = trace.getTracer('podwire');
 /**
  * Runs `work` inside a span that ends with it, and is the parent of every span that `work` starts.
  * A throw marks the span as failed, with the failure's code as `error.type`, and goes on.
+ *
+ * Below a span that nobody records none is made: `work` runs in that one.
  */
 export function withSpan<Result>(
   name: string,
   attributes: Attributes,
   work: (span: Span) => Promise<Result>,
 ): Promise<Result> {
+  const parent = trace.getActiveSpan();
+  if (parent && isLost(parent)) return work(parent);
   return tracer.startActiveSpan(name, { attributes }, async (span) => {
     try {
       return await work(span);
@@ -23,6 +27,11 @@ export function withSpan<Result>(
       span.end();
     }
   });
+}
+
+/** Not recorded here, nor by whoever is asked to record what it calls. */
+function isLost(span: Span): boolean {
+  return !span.isRecording() && (span.spanContext().traceFlags & TraceFlags.SAMPLED) === 0;
 }
 
 /** Marks a span as failed by an error, as OpenTelemetry's recording-errors convention asks. */
