@@ -3,6 +3,7 @@ import {
   IpFamily,
   type AllocateRequest,
   type PodRequests,
+  type PoolChoice,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import type { Endpoint as EndpointMessage, EndpointAddress } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
@@ -32,7 +33,7 @@ export function ipamClient(options: PeerOptions): Ipam {
         families: families.map((family) => FAMILY[family]),
         pools: [...request.pools],
         addresses: [...request.addresses],
-        poolChoices: (asked?.poolChoices ?? []).map((choice) => ({ ...choice, family: FAMILY[choice.family] })),
+        poolChoices: (asked?.poolChoices ?? []).map(poolChoiceMessage),
         namespaceLabels: { ...asked?.namespaceLabels },
         requests: asked && requestsOf(asked),
       };
@@ -99,4 +100,8 @@ export function heldAddresses(addresses: readonly EndpointAddress[]): HeldAddres
     const parts = splitCidr(address);
     return parts ? [{ address: formatAddress(parts.address), sequenceNumber }] : [];
   });
+}
+
+function poolChoiceMessage({ pool, family, isConfigured }: AskedOfPod['poolChoices'][number]): PoolChoice {
+  return { pool, family: FAMILY[family], isConfigured };
 }

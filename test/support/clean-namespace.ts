@@ -15,8 +15,10 @@ function links(): readonly string[] {
 }
 
 /** None where there is no `nft` that could have made any. */
-const tables = () =>
-  (spawnSync('nft', ['list', 'tables'], { encoding: 'utf8' }).stdout ?? '').split('\n').filter(Boolean);
+const tables = () => {
+  const { error, stdout } = spawnSync('nft', ['list', 'tables'], { encoding: 'utf8' });
+  return error ? [] : stdout.split('\n').filter(Boolean);
+};
 
 /**
  * After every file of tests (`setupFiles`): files share one network namespace, and what one leaves there would make another

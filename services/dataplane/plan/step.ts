@@ -67,6 +67,12 @@ export interface SysctlWrite {
   readonly optional: boolean;
 }
 
+/** A write whose value before was to be read, with that value. */
+export function withValueBefore(write: SysctlWrite, previous: string | undefined): SysctlWrite {
+  const { type, side, key, value, device, optional } = write;
+  return { type, side, key, value, previous, device, optional };
+}
+
 /** One change of the kernel's state. Names, not indexes, say which link, as a plan may use links that it makes. */
 export type Step =
   | { readonly type: 'link-add'; readonly side: 'host'; readonly link: LinkSpec; readonly peer: LinkSpec }

@@ -1,5 +1,5 @@
 import { keyText, type ObservedLink } from '../../plan/observed.js';
-import type { Side, Step } from '../../plan/step.js';
+import { withValueBefore, type Side, type Step } from '../../plan/step.js';
 import type { Links } from '../kernel.js';
 import { checkMtu, Errno, show, type MemoryNamespace } from './namespace.js';
 
@@ -67,8 +67,7 @@ function addVeth({ link, peer }: Extract<Step, { type: 'link-add' }>, { namespac
 /** The step as it will have been carried out: with the value before, where that is to be read. */
 export function withPrevious(step: Step, namespace: MemoryNamespace): Step {
   if (step.type !== 'sysctl-write' || !step.readPrevious) return step;
-  const { readPrevious: _, ...write } = step;
-  return { ...write, previous: namespace.sysctls.get(keyText(step.key)) };
+  return withValueBefore(step, namespace.sysctls.get(keyText(step.key)));
 }
 
 /** In each namespace the last link that was made or set there. */

@@ -2,7 +2,7 @@ import { NetlinkError, type LinkSelector, type Namespace, type Outcome, type Ste
 
 import type { Wanted } from '../../plan/desired.js';
 import type { Observed, ObservedLink } from '../../plan/observed.js';
-import type { Side, Step } from '../../plan/step.js';
+import { withValueBefore, type Side, type Step } from '../../plan/step.js';
 import type { BatchOutcome, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
 import { observeEnd, toObservedLink } from './observe.js';
 import { asking, failureOfNetlink } from './refusal.js';
@@ -154,8 +154,7 @@ function toBatchOutcome(turns: readonly Turn[], outcomes: readonly Outcome[]): B
 
 function asCarriedOut(step: NetlinkStep, { previous }: Extract<Outcome, { ok: true }>): Step {
   if (step.type !== 'sysctl-write' || !step.readPrevious) return step;
-  const { readPrevious: _, ...write } = step;
-  return { ...write, previous };
+  return withValueBefore(step, previous);
 }
 
 function nameOf(step: LinkStep): string {
