@@ -17,6 +17,7 @@ import { Writable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { systemClock } from '@podwire/shared/runtime/clock';
+import { builtFile } from '@podwire/shared/runtime/program.fixture';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { parseCommandLine, USAGE } from './command-line.js';
@@ -144,16 +145,8 @@ describe('export', () => {
   });
 });
 
-const CONDITIONS = ['podwire:source', 'node', 'import', 'module', 'default'];
-const RUN_TYPESCRIPT = `
-  const { runnerImport } = await import('vite');
-  const conditions = ${JSON.stringify(CONDITIONS)};
-  await runnerImport(process.argv[1], {
-    configFile: false, logLevel: 'error', resolve: { conditions }, ssr: { resolve: { conditions } },
-  });`;
-
 function spawnProgram(args: readonly string[], env: Record<string, string>) {
-  const command = ['--input-type=module', '-e', RUN_TYPESCRIPT, join(import.meta.dirname, 'main.ts'), ...args];
+  const command = [builtFile(join(import.meta.dirname, 'main.ts')), ...args];
   const child = spawn(process.execPath, command, {
     env: { ...process.env, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],

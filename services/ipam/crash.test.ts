@@ -5,22 +5,13 @@ import process from 'node:process';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import type { Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import { builtFile } from '@podwire/shared/runtime/program.fixture';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { countHeld, disagreements, readAll } from './agreement.fixture.js';
 import { Caller, Place } from './service.fixture.js';
 import { EmbeddedStore } from './store/embedded/embedded-store.js';
 import { RecordKeys } from './store/record/keys.js';
-
-const CONDITIONS = ['podwire:source', 'node', 'import', 'module', 'default'];
-
-/** Node cannot run TypeScript before 22; vite, which vitest brings, can. */
-const RUN_TYPESCRIPT = `
-  const { runnerImport } = await import('vite');
-  const conditions = ${JSON.stringify(CONDITIONS)};
-  await runnerImport(process.argv[1], {
-    configFile: false, logLevel: 'error', resolve: { conditions }, ssr: { resolve: { conditions } },
-  });`;
 
 const CALLERS = 100;
 
@@ -40,8 +31,10 @@ afterEach(() => {
 
 /** Starts podwire-ipam as a process of its own. */
 function startProcess(): ChildProcess {
-  const command = ['--input-type=module', '-e', RUN_TYPESCRIPT, join(import.meta.dirname, 'main.ts')];
-  child = spawn(process.execPath, command, { env: { ...process.env, ...place.env() }, stdio: 'ignore' });
+  child = spawn(process.execPath, [builtFile(join(import.meta.dirname, 'main.ts'))], {
+    env: { ...process.env, ...place.env() },
+    stdio: 'ignore',
+  });
   return child;
 }
 

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { EtcdServer } from '@podwire/ipam/store/etcd/etcd-server.fixture';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
-import { bufCurl, rpc } from '../support/programs.js';
+import { bufCurl, rpc, run } from '../support/programs.js';
 import { ROOT } from '../support/root.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'podwire-e2e-etcd-'));
@@ -69,6 +69,8 @@ afterAll(async () => {
     }),
   );
   await etcd.dispose();
+  // The dataplane's tables stay in force without it.
+  run('nft', 'flush', 'ruleset');
   rmSync(folder, { recursive: true, force: true });
 });
 

@@ -22,13 +22,17 @@ const tables = () => {
 
 /**
  * After every file of tests (`setupFiles`): files share one network namespace, and what one leaves there would make another
- * fail that has done nothing wrong. A pod's wires go some time after its namespace, so this waits.
+ * fail that has done nothing wrong. A pod's wires go some time after its namespace, so this waits; the next file begins without tables.
  */
 afterAll(async () => {
   if (!isThrowaway()) return;
   const left = () => [...links(), ...tables()];
-  await until(
-    () => left().length === 0,
-    () => `these tests left ${left().join(', ')} in the namespace that they share with others`,
-  );
+  try {
+    await until(
+      () => left().length === 0,
+      () => `these tests left ${left().join(', ')} in the namespace that they share with others`,
+    );
+  } finally {
+    if (tables().length > 0) spawnSync('nft', ['flush', 'ruleset']);
+  }
 }, 90_000);

@@ -74,6 +74,7 @@ describe('a pool is made', () => {
       namespaceSelector: '',
       allowedUses: ['Workload', 'Tunnel'],
       assignmentMode: 'Automatic',
+      labels: {},
     });
   });
 

@@ -1,8 +1,8 @@
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
+import { existsSync } from 'node:fs';
+import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
-
-const LOADER = new URL('../../../test/support/typescript.mjs', import.meta.url);
 
 export interface Ended {
   readonly exitCode: number | null;
@@ -11,7 +11,17 @@ export interface Ended {
   readonly log: readonly Record<string, unknown>[];
 }
 
-/** A program of this folder in a process of its own, run from its TypeScript source. */
+/**
+ * The JavaScript that a TypeScript source of a workspace was compiled to, by `npm run build`, which `npm test` does first: a process
+ * that had to compile it would take seconds to start.
+ */
+export function builtFile(source: string): string {
+  let workspace = dirname(source);
+  while (!existsSync(join(workspace, 'package.json'))) workspace = dirname(workspace);
+  return join(workspace, 'dist', relative(workspace, source).replace(/\.ts$/, '.js'));
+}
+
+/** A program in a process of its own. @param file - URL of its TypeScript source, from this folder */
 export class Program {
   readonly child: ChildProcess;
   readonly ended: Promise<Ended>;
@@ -19,7 +29,7 @@ export class Program {
   #stderr = '';
 
   constructor(file: string, args: readonly string[], env: NodeJS.ProcessEnv = {}) {
-    const command = ['--import', LOADER.href, fileURLToPath(new URL(file, import.meta.url)), ...args];
+    const command = [builtFile(fileURLToPath(new URL(file, import.meta.url))), ...args];
     const inherited = Object.entries(process.env).filter(([name]) => !/^(OTEL|NODE|VITEST)/.test(name));
     this.child = spawn(process.execPath, command, { env: { ...Object.fromEntries(inherited), ...env } });
     this.child.stdout?.on('data', (chunk: Buffer) => (this.#stdout += chunk.toString()));

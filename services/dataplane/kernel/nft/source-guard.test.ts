@@ -88,7 +88,7 @@ describe('the guard', () => {
     nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft here'));
     await expect(guard.start(new Map())).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
     expect(guard.conditions()).toEqual([
-      { reason: 'SourceGuardUnavailable', message: expect.stringContaining('no nft here') },
+      { reason: 'SourceGuardUnavailable', defeats: [6], message: expect.stringContaining('no nft here') },
     ]);
     nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft here'));
     await expect(guard.ready()).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });

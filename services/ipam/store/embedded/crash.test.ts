@@ -7,12 +7,12 @@ import process from 'node:process';
 import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { builtFile } from '@podwire/shared/runtime/program.fixture';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
 import { EmbeddedStore } from './embedded-store.js';
 
 const signal = new AbortController().signal;
-const conditions = ['podwire:source', 'node', 'import', 'module', 'default'];
 let directory: string;
 beforeEach(() => {
   directory = mkdtempSync(join(tmpdir(), 'podwire-crash-'));
@@ -21,17 +21,8 @@ afterEach(() => rmSync(directory, { recursive: true, force: true }));
 
 const openStore = () => EmbeddedStore.open({ directory, pid: process.pid });
 
-/** Node cannot run TypeScript before 22; vite, which vitest brings, can. */
-const RUN_TYPESCRIPT = `
-  const { runnerImport } = await import('vite');
-  const conditions = ${JSON.stringify(conditions)};
-  await runnerImport(process.argv[1], {
-    configFile: false, logLevel: 'error', resolve: { conditions }, ssr: { resolve: { conditions } },
-  });`;
-
 function committerCommand(): string[] {
-  const module = join(import.meta.dirname, 'committer/main.ts');
-  return [process.execPath, '--input-type=module', '-e', RUN_TYPESCRIPT, module, directory];
+  return [process.execPath, builtFile(join(import.meta.dirname, 'committer/main.ts')), directory];
 }
 
 function start([program = '', ...args]: string[]): ChildProcessByStdio<null, Readable, null> {
