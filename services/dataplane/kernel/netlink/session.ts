@@ -58,7 +58,10 @@ export class NetlinkSession implements PodSession {
     return this.#namespaces.pod.close();
   }
 
-  /** One hop: the steps, and in each namespace a look at the link that they changed. */
+  /**
+   * One hop: the steps, and in each namespace a look at the link that they changed. It is a call of the pod's namespace, as those of the
+   * node's would wait for each other, one pod's for another's.
+   */
   async #sequence(steps: readonly NetlinkStep[]): Promise<BatchOutcome> {
     const [first] = steps;
     if (!first) return { finished: [], warnings: [], failed: undefined, links: {} };
@@ -69,10 +72,10 @@ export class NetlinkSession implements PodSession {
         turn.type === 'look'
           ? { type: 'link.get', link: select(nameOf(turn.step)) }
           : toRequest(turn.step, { pod: this.#namespaces.pod, select });
-      return turn.step.side === 'host' ? request : { ...request, within: this.#namespaces.pod };
+      return turn.step.side === 'pod' ? request : { ...request, within: this.#namespaces.host };
     });
     try {
-      const outcome = toBatchOutcome(turns, await this.#namespaces.host.sequence(requests));
+      const outcome = toBatchOutcome(turns, await this.#namespaces.pod.sequence(requests));
       this.#remember(steps, outcome.links.host);
       return outcome;
     } catch (error) {
