@@ -69,10 +69,11 @@ function conclude({ status, reports }) {
 
 /**
  * What takes minutes by itself, or needs what nothing else does, left out where everything is tested: `npm run test:conformance`, the
- * addon's soak, `npm test -- addon/test/endurance.test.ts`, and Go's libcni, `npm run test:libcni`.
+ * addon's soak and its sockets under sanitizers, `npm test -- addon/test/endurance.test.ts addon/test/sockets.test.ts`, and Go's libcni, `npm run test:libcni`.
  */
 const LONG_TESTS = [
   'addon/test/endurance.test.ts',
+  'addon/test/sockets.test.ts',
   'test/conformance/flaws.test.ts',
   'test/conformance/peers.test.ts',
   'test/e2e/conformance.test.ts',
