@@ -198,7 +198,6 @@ describe('a check', () => {
     ],
     [`host route fd65::7 dev ${host} proto 87 metric 1024`, ['ip', 'route', 'delete', 'fd65::7']],
     ['pod sysctl net.ipv6.conf.lo.disable_ipv6', ['in', ...sysctl('lo.disable_ipv6', '1')]],
-    ['pod sysctl net.ipv6.conf.all.forwarding', ['in', ...sysctl('all.forwarding', '1')]],
     ['pod address fd65::7 dev eth0', ['in', 'ip', 'address', 'delete', 'fd65::7/128', 'dev', 'eth0']],
     [
       'pod neighbour fe80::ecee:eeff:feee:eeee dev eth0 lladdr ee:ee:ee:ee:ee:ee nud permanent',

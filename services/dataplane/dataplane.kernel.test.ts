@@ -149,7 +149,7 @@ describe('attach', () => {
     const before = snapshot('a');
     run('ip', 'route', 'delete', '10.65.0.7');
     run('ip', '-n', 'a', 'route', 'delete', 'default');
-    run('ip', '-n', 'a', 'link', 'set', 'eth0', 'mtu', '1400');
+    run('ip', '-n', 'a', 'link', 'set', 'eth0', 'mtu', '9000');
     run('sysctl', '-q', '-w', `net.ipv4.conf.${a.hostInterfaceName}.rp_filter=0`);
     expect((await dataplane.check(a, never())).map(({ object }) => object)).toEqual([
       `host sysctl net.ipv4.conf.${a.hostInterfaceName}.rp_filter`,

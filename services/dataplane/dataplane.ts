@@ -13,6 +13,7 @@ import type { PodGuard } from './kernel/pod-guard.js';
 import { transact, type Applied, type TransactionOptions } from './kernel/transaction.js';
 import { KeyedLock } from './lock.js';
 import { desired, USUAL_MTU_BYTES, type Wanted } from './plan/desired.js';
+import { withPodsOwn, type MacOwner } from './plan/pods-own.js';
 import { corrections, diff, differences, type Difference } from './plan/diff.js';
 import type { Observed, ObservedLink } from './plan/observed.js';
 import type { PodNetwork } from './plan/pod-network.js';
@@ -148,7 +149,7 @@ export class Dataplane {
   }
 
   /**
-   * Compares the kernel with what is wanted, and changes nothing.
+   * Compares the kernel with what is wanted, but for what is the pod's own ({@link withPodsOwn}), and changes nothing.
    * @throws Failure INVALID_NETNS, KERNEL_REFUSED, or the signal's
    */
   check(network: PodNetwork, signal: AbortSignal): Promise<Difference[]> {
@@ -159,7 +160,7 @@ export class Dataplane {
         const obstacle = obstacleTo(wanted, observed);
         const found = obstacle
           ? [{ object: obstacle.object, wanted: 'this attachment’s', actual: obstacle.actual }]
-          : differences(wanted, observed);
+          : differences(withPodsOwn(wanted, observed, 'network'), observed);
         this.#events.checked(network.attachment, found);
         return found;
       }),
@@ -167,20 +168,23 @@ export class Dataplane {
   }
 
   /**
-   * Makes the kernel match what is wanted, as {@link attach} does, and tells what it mended. Looks first, so that nothing is sent
-   * when everything is as wanted. Idempotent; undone when it fails.
+   * Makes the kernel match what is wanted, as {@link attach} does, but for what is the pod's own ({@link withPodsOwn}), and tells what
+   * it mended. Looks first, so that nothing is sent when everything is as wanted. Idempotent; undone when it fails.
    * @throws Failure as {@link attach}
    */
   repair(network: PodNetwork, signal: AbortSignal): Promise<readonly Difference[]> {
     return this.#alone(network, signal, () =>
       this.#inPod(network.netns, signal, (session) =>
-        this.#recorded(network, session, () => this.#mend(session, { wanted: this.#desired(network), signal })),
+        this.#recorded(network, session, () =>
+          this.#mend(session, { wanted: this.#desired(network), signal }, 'network'),
+        ),
       ),
     );
   }
 
   /**
-   * Mends what differs from an attachment's record, as long as its namespace is the recorded one.
+   * Mends what differs from an attachment's record, but for what is the pod's own, its MAC address included, as long as its namespace
+   * is the recorded one.
    * @throws Failure as {@link attach}, but for INVALID_NETNS
    */
   mendRecorded(attachment: Attachment, signal: AbortSignal): Promise<Mended> {
@@ -268,16 +272,17 @@ export class Dataplane {
     if (sameness === 'unknown' && wireState(await observe(session, wanted)) !== 'paired') {
       return { outcome: 'namespace-gone' };
     }
-    return { outcome: 'as-wanted', differences: await this.#mend(session, { wanted, signal }) };
+    return { outcome: 'as-wanted', differences: await this.#mend(session, { wanted, signal }, 'pod') };
   }
 
-  async #mend(session: PodSession, { wanted, signal }: Order): Promise<readonly Difference[]> {
-    const observed = await observe(session, wanted);
-    const obstacle = obstacleTo(wanted, observed);
+  async #mend(session: PodSession, order: Order, macOwner: MacOwner): Promise<readonly Difference[]> {
+    const observed = await observe(session, order.wanted);
+    const obstacle = obstacleTo(order.wanted, observed);
     if (obstacle) throw obstacle.failure;
+    const wanted = withPodsOwn(order.wanted, observed, macOwner);
     const found = differences(wanted, observed);
     if (found.length === 0) return found;
-    await this.#applyTo(observed, session, { wanted, signal });
+    await this.#applyTo(observed, session, { wanted, signal: order.signal });
     this.#events.mended(wanted.attachment, found);
     return found;
   }

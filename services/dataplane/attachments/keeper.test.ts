@@ -1,3 +1,4 @@
+import { HOST_MAC } from '@podwire/shared/attachment/names';
 import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
 import { describe, expect, test } from 'vitest';
 
@@ -74,6 +75,24 @@ describe('after a restart', () => {
       expect.stringContaining('169.254.1.1'),
       expect.stringContaining('host route 10.65.0.7'),
     ]);
+  });
+
+  test('what is the pod’s own is left to it, as long as it has its wire', async () => {
+    const { kernel, wired, restart } = await scene();
+    const a = await wired('a');
+    const pod = kernel.namespace(a.netns);
+    pod.setLink(pod.find('eth0'), { mtuBytes: 1380, mac: '02:00:00:00:00:99', txQueueLength: 7 });
+    pod.writeSysctl('net/ipv4/ip_forward', '1');
+    // What a link loses with its MAC address is not its own.
+    pod.setNeighbour({ device: 'eth0', address: '169.254.1.1', mac: HOST_MAC });
+    const own = kernel.print();
+    const { keeper } = await restart();
+    await keeper.recover();
+    await keeper.check();
+    expect(kernel.print()).toBe(own);
+    pod.setLink(pod.find('eth0'), { up: false });
+    await keeper.check();
+    expect(pod.find('eth0')).toMatchObject({ up: true, mtuBytes: 1380, mac: '02:00:00:00:00:99' });
   });
 
   test('an attach that was cut off at any step is finished where it is recorded, and undone where it is not', async () => {

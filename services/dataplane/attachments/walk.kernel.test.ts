@@ -27,7 +27,7 @@ function hands(): Hands {
     ({ hostInterfaceName }) => run('ip', 'link', 'set', hostInterfaceName, 'down'),
     ({ hostInterfaceName }) => run('sysctl', '-q', '-w', `net.ipv4.conf.${hostInterfaceName}.rp_filter=0`),
     ({ attachment }) => run('ip', '-n', attachment.containerId, 'route', 'flush', 'table', 'main'),
-    ({ attachment }) => run('ip', '-n', attachment.containerId, 'link', 'set', 'eth0', 'address', '02:00:00:00:00:77'),
+    ({ attachment }) => run('ip', '-n', attachment.containerId, 'link', 'set', 'eth0', 'down'),
   ];
   const exists = (name: string) => run('ip', '-br', 'link').includes(name);
   return {

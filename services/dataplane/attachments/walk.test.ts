@@ -16,7 +16,7 @@ function hands(): Hands {
     ({ hostInterfaceName: name }) => kernel.host.setLink(kernel.host.find(name), { up: false }),
     ({ hostInterfaceName }) => kernel.host.writeSysctl(`net/ipv4/conf/${hostInterfaceName}/rp_filter`, '0'),
     ({ netns }) => kernel.namespace(netns).routes.splice(0),
-    ({ netns }) => kernel.namespace(netns).setLink(kernel.namespace(netns).find('eth0'), { mac: '02:00:00:00:00:77' }),
+    ({ netns }) => kernel.namespace(netns).setLink(kernel.namespace(netns).find('eth0'), { up: false }),
   ];
   return {
     kernel,

@@ -1,0 +1,57 @@
+import { describe, expect, test } from 'vitest';
+
+import { desired } from './desired.js';
+import { differences } from './diff.js';
+import type { Observed, ObservedLink } from './observed.js';
+import { asWanted, changed } from './observed.fixture.js';
+import { podNetwork } from './pod-network.fixture.js';
+import { withPodsOwn, type MacOwner } from './pods-own.js';
+
+const network = podNetwork('a', { hostInterfaceName: 'podwa', mtuBytes: 1400, txQueueLength: 500 });
+const wanted = desired(network);
+const good = asWanted(network);
+
+const inPod = (link: Partial<ObservedLink>, sysctls = good.pod.sysctls): Observed => ({
+  ...good,
+  pod: changed(good.pod, { sysctls }, link),
+});
+const bothMtus = (mtuBytes: number): Observed => ({
+  host: changed(good.host, {}, { mtuBytes }),
+  pod: changed(good.pod, {}, { mtuBytes }),
+});
+const objects = (observed: Observed, macOwner: MacOwner = 'pod') =>
+  differences(withPodsOwn(wanted, observed, macOwner), observed).map(({ object }) => object);
+
+describe('of a pod that has its wire', () => {
+  test.each<readonly [string, Observed]>([
+    ['a lower MTU', inPod({ mtuBytes: 1380 })],
+    ['another queue length', inPod({ txQueueLength: 1 })],
+    ['forwarding', inPod({}, new Map([...good.pod.sysctls, ['net/ipv4/ip_forward', '1']]))],
+    ['another MAC address', inPod({ mac: '02:00:00:00:00:99' })],
+  ])('%s is its own', (_, observed) => {
+    expect(differences(wanted, observed)).not.toEqual([]);
+    expect(objects(observed)).toEqual([]);
+  });
+
+  test('its MAC address is not where the network has it', () => {
+    expect(objects(inPod({ mac: '02:00:00:00:00:99' }), 'network')[0]).toBe('pod link eth0 address');
+  });
+
+  test('an MTU that packets of the pod would not get through with is not', () => {
+    expect(objects(inPod({ mtuBytes: 9000 }))).toEqual(['pod link eth0 mtu']);
+  });
+
+  test.each([1300, 1500])('an MTU that is the node’s (%d) follows what is wanted of both', (mtuBytes) => {
+    expect(objects(bothMtus(mtuBytes))).toEqual(['host link podwa mtu', 'pod link eth0 mtu']);
+  });
+
+  test('the node’s end is never', () => {
+    const observed = { ...good, host: changed(good.host, {}, { mtuBytes: 1300, txQueueLength: 7 }) };
+    expect(objects(observed)).toEqual(['host link podwa mtu', 'host link podwa txqueuelen']);
+  });
+});
+
+test('a pod whose wire is made anew gets all that is wanted', () => {
+  const cut: Observed = { host: { ...good.host, link: undefined }, pod: { ...good.pod, link: undefined } };
+  expect(withPodsOwn(wanted, cut, 'pod')).toBe(wanted);
+});
