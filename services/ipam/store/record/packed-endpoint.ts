@@ -45,9 +45,15 @@ export class PackedEndpoint {
     return packed === undefined ? undefined : new PackedEndpoint(`${key.namespace}/${key.name}`, packed);
   }
 
-  /** The text of a new endpoint, of which {@link of} made this one. */
-  static textOf({ key, value }: StoredEndpoint): string {
-    return writtenText(key, writtenEndpoint(value));
+  /**
+   * A new endpoint with its text, which {@link read} reads.
+   * @returns undefined as {@link of} does
+   */
+  static write({ key, value }: StoredEndpoint): { readonly packed: PackedEndpoint; readonly text: string } | undefined {
+    const written = writtenEndpoint(value);
+    const packed = pack(written);
+    if (packed === undefined) return undefined;
+    return { packed: new PackedEndpoint(`${key.namespace}/${key.name}`, packed), text: writtenText(key, written) };
   }
 
   get key(): EndpointKey {

@@ -158,9 +158,8 @@ export function writeRecord(record: RecordValue, previous: DecodedRecord | undef
   }
   if (previous) return writeJson(record, previous);
   if (record.kind === 'handle') return { text: formatNewHandle(record.value), decoded: plainly(record) };
-  const packed = record.kind === 'endpoint' ? PackedEndpoint.of(record) : undefined;
-  if (!packed || record.kind !== 'endpoint') return writeJson(record, previous);
-  return { text: PackedEndpoint.textOf(record), decoded: plainly(packed) };
+  const written = record.kind === 'endpoint' ? PackedEndpoint.write(record) : undefined;
+  return written ? { text: written.text, decoded: plainly(written.packed) } : writeJson(record, previous);
 }
 
 function writeJson(record: RecordValue, previous: DecodedRecord | undefined): WrittenRecord {

@@ -35,9 +35,15 @@ const KUBERNETES = 'k8s';
 const OUTSIDE_KUBERNETES = 'cni';
 
 export function writtenEndpoint(value: Endpoint): WrittenEndpoint {
-  const { attachment, pod, netns, addresses } = value;
+  const { attachment, pod, netns } = value;
+  const addresses: string[] = [];
+  for (const { address, block, poolName, sequenceNumber } of value.addresses) {
+    addresses.push(formatAddress(address), formatPrefix(block), poolName, String(sequenceNumber));
+  }
   return {
-    ...attachment,
+    network: attachment.network,
+    containerId: attachment.containerId,
+    interfaceName: attachment.interfaceName,
     createTimeMs: value.createTimeMs,
     uid: value.uid,
     orchestrator: pod ? KUBERNETES : OUTSIDE_KUBERNETES,
@@ -46,9 +52,7 @@ export function writtenEndpoint(value: Endpoint): WrittenEndpoint {
     inode: netns ? String(netns.inode) : '',
     nodeName: value.nodeName,
     podName: pod?.name ?? '',
-    addresses: addresses.flatMap(({ address, block, poolName, sequenceNumber }) => {
-      return [formatAddress(address), formatPrefix(block), poolName, String(sequenceNumber)];
-    }),
+    addresses,
     hostInterfaceName: value.hostInterfaceName,
     mac: value.mac,
   };
