@@ -50,6 +50,8 @@ test('a rule that goes is not stored any more; a policy that comes has nothing o
 test.each([
   ['"families":["IPv4","IPv6"]', '"families":["IPv5"]', 'items[0].spec.rules.families[0]'],
   ['"floatingIPs"', '"ports"', 'items[0].spec.rules.ports'],
+  ['"namespaces"', '"serviceAccounts":["x"],"namespaces"', 'items[0].spec.serviceAccounts'],
+  ['"names":["a"]', '"names":["a"],"families":[4]', 'items[0].spec.rules.pools.families'],
   ['"has(lab)"', '"has("', 'items[0].spec.namespaceSelector'],
   ['"has(open)"', '"="', 'items[0].spec.rules.pools.selector'],
   ['"10.0.0.0/28"', '"10.0.0.1/28"', 'items[0].spec.rules.addresses[0]'],

@@ -22,8 +22,8 @@ import {
 import { isArray, isObject, type Json, type JsonObject } from './json.js';
 
 /**
- * Podwire's own record of all request policies, in the form of a Kubernetes list. It is read strictly: a policy of which a part is passed
- * over would forbid less than its author meant. So a rule of a later release makes it unreadable, too.
+ * Podwire's own record of all request policies, in the form of a Kubernetes list. What its policies say is read strictly: a policy of which a part
+ * is passed over would forbid less than its author meant. So a field of a later release makes it unreadable, too.
  */
 
 const RULES = [
@@ -36,6 +36,10 @@ const RULES = [
   'families',
 ] as const;
 
+/** Whatever else there is might narrow what a policy is about, or widen what it allows. */
+const SPEC = ['namespaces', 'namespaceSelector', 'rules'] as const;
+const POOL_RULE = ['names', 'cidrs', 'selector'] as const;
+
 export function decodeRequestPolicies(raw: JsonObject): RequestPolicies {
   const policies = readList(field(raw, 'items')).map(decodePolicy);
   return policies.sort((a, b) => (a.name < b.name ? -1 : 1));
@@ -47,7 +51,7 @@ function decodePolicy(source: Field): RequestPolicy {
   const name = field(readObject(metadata), 'name', metadata.path);
   if (subdomainFault(readText(name)) !== undefined) throw unreadable(name, 'an RFC 1123 subdomain');
   const specField = field(item, 'spec', source.path);
-  const spec = readObject(specField);
+  const spec = readOnly(specField, SPEC);
   const selector = field(spec, 'namespaceSelector', specField.path);
   return {
     name: readText(name),
@@ -60,9 +64,7 @@ function decodePolicy(source: Field): RequestPolicy {
 }
 
 function decodeRules(source: Field): RequestRules {
-  const raw = readObject(source);
-  const unknown = Object.keys(raw).find((name) => !RULES.some((rule) => rule === name));
-  if (unknown !== undefined) throw unreadable(field(raw, unknown, source.path), `a rule of ${RULES.join(', ')}`);
+  const raw = readOnly(source, RULES);
   const rule = <Value>(name: (typeof RULES)[number], read: (source: Field) => Value): Value | undefined => {
     const found = field(raw, name, source.path);
     return isAbsent(found) ? undefined : read(found);
@@ -80,12 +82,20 @@ function decodeRules(source: Field): RequestRules {
 }
 
 function decodePoolRule(source: Field): PoolRule {
-  const raw = readObject(source);
+  const raw = readOnly(source, POOL_RULE);
   return {
     names: readList(field(raw, 'names', source.path)).map(readText),
     prefixes: readList(field(raw, 'cidrs', source.path)).map(readPrefix),
     selector: readSelector(field(raw, 'selector', source.path)),
   };
+}
+
+/** @throws Failure STORE_CORRUPT, also where the object has something else */
+function readOnly(source: Field, names: readonly string[]): JsonObject {
+  const raw = readObject(source);
+  const unknown = Object.keys(raw).find((name) => !names.includes(name));
+  if (unknown === undefined) return raw;
+  throw unreadable(field(raw, unknown, source.path), `one of ${names.join(', ')}`);
 }
 
 function readSelector(source: Field): string {
@@ -132,7 +142,6 @@ function encodePolicy({ name, uid, createTimeMs, ...spec }: RequestPolicy, raw: 
     ...raw,
     metadata: { ...metadata, name, uid, creationTimestamp: keepTime(createTimeMs, metadata.creationTimestamp) },
     spec: {
-      ...objectOf(raw.spec),
       namespaces: spec.namespaces,
       namespaceSelector: spec.namespaceSelector,
       rules: encodeRules(spec.rules),
