@@ -222,6 +222,7 @@ describe('ExplainAllocation', () => {
     const before = await explain({});
     expect(before).toMatchObject({ alreadyAllocated: false, refusalCode: '', families: [{ morePools: 0 }] });
     expect(before.families[0]?.grant?.origin).toBe(BlockOrigin.BLOCK_ORIGIN_CLAIMED);
+    expect(before.families[0]?.pools).toMatchObject([{ passedOverReason: '', blocks: [], noClaimReason: '' }]);
     expect(await caller.allBlocks()).toEqual([]);
     expect(await caller.allocateAddress('c1')).toBe(before.families[0]?.grant?.address);
     const held = await explain({});

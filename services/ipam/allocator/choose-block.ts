@@ -120,20 +120,37 @@ function* newOffers(search: Search, limit: number): Generator<Offer, void, void>
   }
 }
 
+/** How many blocks count against those that the owner may have. */
+export function ownedCount(search: Search): number {
+  const { view, demand, pools } = search;
+  return view.affinitiesOf(demand.owner).filter(({ block: prefix }) => {
+    const pool = poolOf(pools, prefix);
+    const block = pool && view.block(prefix);
+    return block ? sameOwner(block.owner, demand.owner) : pool !== undefined && fits(search, prefix, pool);
+  }).length;
+}
+
+/** Whether a pool has a block that the owner can claim as far as the pool is concerned: one that nobody has, or that a claim left. */
+export function isClaimable(search: Search, pool: Pool): boolean {
+  return !claimsIn(search, pool).next().done;
+}
+
 /** What nobody has in any of the pools comes before what others have, and of that the blocks of nodes that are gone. */
 function* gains(search: Search): Generator<Offer, void, void> {
-  const { view, pools, reserved } = search;
-  for (const pool of pools) {
-    for (const met of walkBlocks(view, { pool, seed: seedOf(search, pool), reserved })) {
-      if (met.kind === 'unclaimed') {
-        if (canConfirm(search, met.prefix)) yield claimOffer(search, { pool, prefix: met.prefix });
-        continue;
-      }
-      const block = collect(search, met.block);
-      if (isOrphan(search, block)) yield adoptOffer(search, { block, pool });
-    }
-  }
+  for (const pool of search.pools) yield* claimsIn(search, pool);
   for (const existing of reclaimOrder(search, reclaimable(search))) yield takeoverOffer(search, existing);
+}
+
+function* claimsIn(search: Search, pool: Pool): Generator<Offer, void, void> {
+  const { view, reserved } = search;
+  for (const met of walkBlocks(view, { pool, seed: seedOf(search, pool), reserved })) {
+    if (met.kind === 'unclaimed') {
+      if (canConfirm(search, met.prefix)) yield claimOffer(search, { pool, prefix: met.prefix });
+      continue;
+    }
+    const block = collect(search, met.block);
+    if (isOrphan(search, block)) yield adoptOffer(search, { block, pool });
+  }
 }
 
 function* reclaimable(search: Search): Generator<Existing, void, void> {

@@ -1,3 +1,4 @@
+import { prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
@@ -85,6 +86,18 @@ function demandOf(use: Demand['use']): Demand {
   };
 }
 
+/** Whether a possible block of the pool is nobody's and has an address to give: by looking at each. */
+function isClaimable(blocks: readonly Block[], reserved: readonly Prefix[]): boolean {
+  const isKept = (value: bigint) => reserved.some((each) => prefixContains(each, addressPrefix(value)));
+  return Array.from({ length: 8 }, (_, index) => prefix('10.0.0.0/32').value + BigInt(4 * index)).some((start) => {
+    const found = blocks.find(({ prefix: { value } }) => value === start);
+    if (found && (found.owner !== undefined || found.unallocated.length < 4)) return false;
+    return [0n, 1n, 2n, 3n].some((ordinal) => !isKept(start + ordinal));
+  });
+}
+
+const addressPrefix = (value: bigint): Prefix => ({ ...prefix('10.0.0.0/32'), value });
+
 test('property: what is told of blocks that are not looked at is what looking at each of them says', () => {
   fc.assert(
     fc.property(scenarios, ({ blocks, reserved, strictAffinity, use, maxBlocksCount }) => {
@@ -115,6 +128,7 @@ test('property: what is told of blocks that are not looked at is what looking at
         all.slice(0, maxBlocksCount).map((each) => verdictOf(search, each)),
       );
       expect(new Map([...story.more].sort())).toEqual(new Map([...more].sort()));
+      expect(story.noClaim === undefined).toBe(all.length === 8 || isClaimable(all, reservation.prefixes));
       expect(story.usage).toEqual({
         blocks: all.length,
         used: all.reduce((sum, { allocations, unallocated }) => sum + allocations.length - unallocated.length, 0),

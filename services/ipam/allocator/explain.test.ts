@@ -1,9 +1,21 @@
 import { describe, expect, test } from 'vitest';
 
 import { allocate } from './allocate.js';
+import { explainAllocation } from './explain-allocation.js';
 import { failureOf } from './failure.fixture.js';
 import { MapView } from './map-view.fixture.js';
-import { block, claimedBlock, config, fullBlock, NOW_MS, poolRecord, prefix, request } from './records.fixture.js';
+import {
+  affinity,
+  block,
+  claimedBlock,
+  config,
+  fullBlock,
+  nodeRecord,
+  NOW_MS,
+  poolRecord,
+  prefix,
+  request,
+} from './records.fixture.js';
 import type { AllocationRequest, Block } from './records.js';
 import type { RecordValue } from './view.js';
 
@@ -97,6 +109,90 @@ describe('a refusal says why there is no further block', () => {
       reserve('10.0.0.5/32'),
     ]);
     expect(refusal(view)).toContain('block 10.0.0.0/26 is full (63 of 64 addresses in use, 1 free ones reserved)');
+  });
+});
+
+describe('what is explained is what then happens', () => {
+  const p = poolRecord('p', '10.0.0.0/24');
+  const foreign = claimedBlock(block('10.0.0.0/26', 'n2'));
+  const fullOwn = claimedBlock(fullBlock('10.0.0.64/26', 'n1'));
+  const CAPPED = config({ strictAffinity: true, maxBlocksPerHostCount: 1 });
+
+  interface Told {
+    readonly passedOver?: string;
+    readonly noClaim?: string;
+    /** How it ends: with where the address comes from, or with the refusal that says the reason. */
+    readonly end: 'claimed' | 'own' | 'borrowed' | 'refused';
+  }
+
+  test.each<[string, readonly RecordValue[], Told]>([
+    ['a pool without blocks', [p], { end: 'claimed' }],
+    ['a pool without blocks, strict', [p, STRICT], { end: 'claimed' }],
+    ['room in the own block', [p, ...claimedBlock(block('10.0.0.64/26', 'n1'))], { end: 'own' }],
+    ['only another node’s block, and more to claim', [p, STRICT, ...foreign], { end: 'claimed' }],
+    [
+      'only another node’s block, strict, and nothing to claim',
+      [poolRecord('p', '10.0.0.0/26'), STRICT, ...foreign],
+      { end: 'refused' },
+    ],
+    [
+      'the cap reached, and affinity strict',
+      [p, CAPPED, ...fullOwn, ...foreign],
+      { noClaim: 'node n1 has 1 blocks in the pools that serve, and may have 1', end: 'refused' },
+    ],
+    [
+      'the cap reached, and another’s block with room',
+      [p, config({ maxBlocksPerHostCount: 1 }), ...fullOwn, ...foreign],
+      { noClaim: 'node n1 has 1 blocks in the pools that serve, and may have 1', end: 'borrowed' },
+    ],
+    [
+      'a cap that a stale claim does not count against',
+      [p, CAPPED, ...foreign, { kind: 'affinity', value: affinity('10.0.0.0/26', 'n1') }],
+      { end: 'claimed' },
+    ],
+    [
+      'claims switched off',
+      [p, config({ strictAffinity: true, autoAllocateBlocks: false })],
+      { noClaim: 'autoAllocateBlocks is off', end: 'refused' },
+    ],
+    [
+      'a disabled pool',
+      [poolRecord('p', '10.0.0.0/24', { disabled: true })],
+      { passedOver: 'disabled', end: 'refused' },
+    ],
+    ['reservations of everything', [p, reserve('10.0.0.0/8')], { noClaim: 'all of it is reserved', end: 'refused' }],
+    [
+      'reservations of everything together',
+      [p, reserve('10.0.0.0/25', '10.0.0.128/25')],
+      { noClaim: 'all of it is reserved', end: 'refused' },
+    ],
+    [
+      'a selector that leaves the node out',
+      [poolRecord('p', '10.0.0.0/24', { nodeSelector: "zone == 'b'" }), nodeRecord('n1', { labels: { zone: 'a' } })],
+      { passedOver: "zone == 'b'", end: 'refused' },
+    ],
+    [
+      'blocks of another size over all of it',
+      [p, { kind: 'block', value: block('10.0.0.0/23', 'n2') }],
+      { noClaim: 'a block of another size, which a former pool left, lies around it', end: 'refused' },
+    ],
+  ])('%s', (_, records, { passedOver, noClaim, end }) => {
+    const view = new MapView(records);
+    const input = { request: request('c1'), nowMs: NOW_MS };
+    const { refusal: refused, families } = explainAllocation(view, { ...input, maxBlocksCount: 9 });
+    const [story] = families[0]?.pools ?? [];
+    expect(story?.passedOver ?? '').toContain(passedOver ?? '');
+    expect(story?.noClaim ?? '').toContain(noClaim ?? '');
+    expect([story?.passedOver === undefined, story?.noClaim === undefined]).toEqual([!passedOver, !noClaim]);
+    if (end === 'refused') {
+      const text = refusal(view);
+      expect(refused?.message).toBe(text);
+      expect(text).toContain(passedOver ?? noClaim ?? 'block 10.0.0.0/26 belongs to node n2');
+    } else {
+      expect(families[0]?.grant?.origin).toBe(end);
+      const { endpoint } = allocate(view, input).outcome;
+      expect(endpoint.addresses[0]).toEqual(families[0]?.grant?.address);
+    }
   });
 });
 

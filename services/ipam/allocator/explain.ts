@@ -4,11 +4,11 @@ import { addressAt, formatPrefix, prefixContains, type Prefix } from '@podwire/s
 import { usedCount } from './block.js';
 import { coolingCount, countBlocks, NO_BLOCKS, type BlockTally } from './block-tally.js';
 import { countOthers, verdictOf, type BlockVerdict } from './block-verdict.js';
+import { ownedCount, isClaimable } from './choose-block.js';
 import { blockCount } from './claim.js';
 import { first } from './gather.js';
 import { sameOwner, type Demand } from './demand.js';
 import { judgePools, servingPools, type JudgedPool } from './judge-pools.js';
-import { poolOf } from './pools.js';
 import { isSpared } from './reclaim.js';
 import type { Block, Pool } from './records.js';
 import { hasRoom } from './reserved.js';
@@ -132,17 +132,18 @@ function inUse({ used, cooling, size }: Omit<Usage, 'blocks'>): string {
   return `${used} of ${size} addresses in use${cooling > 0 ? `, ${cooling} of them cooling down` : ''}`;
 }
 
-/** Why the owner gets no further block of a pool. */
+/** Why the owner gets no further block of a pool; undefined when it can claim one, or every possible one exists. */
 function noClaim(search: Search, pool: Pool, { blocks, size }: Usage): string | undefined {
-  const { view, demand, pools, config, reserved } = search;
+  const { view, demand, config, reserved } = search;
   if (reserved.coversAll(pool.prefix)) return 'all of it is reserved';
   const whole = BigInt(blocks) >= blockCount(pool);
   if (whole) return undefined;
   const cap = blockCap(search);
-  const owned = view.affinitiesOf(demand.owner).filter(({ block }) => poolOf(pools, block)).length;
+  const owned = ownedCount(search);
   if (owned >= cap)
     return `no further block: ${ownerName(demand)} has ${owned} blocks in the pools that serve, and may have ${cap}`;
   if (!config.autoAllocateBlocks) return 'no further block: autoAllocateBlocks is off, so blocks are not claimed';
+  if (isClaimable(search, pool)) return undefined;
   const [unreadable] = unreadableIn(view, pool);
   if (unreadable) return 'no further block: what is left is reserved, taken, or under records that cannot be read';
   if (size === 0) return 'a block of another size, which a former pool left, lies around it';
