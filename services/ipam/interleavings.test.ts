@@ -120,12 +120,14 @@ const note = (id: string, text: string): Operation =>
 
 const text64 = (_key: string, value: unknown): unknown => (typeof value === 'bigint' ? undefined : value);
 
-const makeStrict = operation('make affinity strict', async (ipam) => {
+/** Looks as well: without that, whoever borrows once it is answered would look like one who did so before. */
+const makeStrict = operation('make affinity strict, and look at what there is to borrow', async (ipam) => {
   const { config } = await ipam.configuration.update(
     { changes: { strictAffinity: true }, resourceVersion: '' },
     forever,
   );
-  return String(config.strictAffinity);
+  const { state } = await ipam.addresses.get(addressAt(prefix('10.0.0.0/30'), 0), forever);
+  return `${config.strictAffinity} ${state.kind}`;
 });
 
 const TUNNEL = 'wireguardTunnelAddress';
@@ -487,7 +489,11 @@ const SCENARIOS: readonly Scenario[] = [
   { name: 'an empty block, used and left', before: FULL, damage: IDLE, operations: [one, owner, release('c9')] },
   { name: 'the last address, borrowed', before: LENDING, operations: [one, lender] },
   { name: 'an address, borrowed while another comes back', before: LENDING, operations: [one, release('c3')] },
-  { name: 'an address, borrowed while affinity becomes strict', before: LENDING, operations: [one, makeStrict] },
+  {
+    name: 'nothing is borrowed once affinity is known to be strict',
+    before: LENDING,
+    operations: [one, makeStrict],
+  },
   { name: 'an address, borrowed while its node goes', before: LENDING, operations: [one, deleteNode('n3')] },
   { name: 'an address, borrowed while its pool goes', before: LENDING, operations: [one, deletePool('drain')] },
   {
