@@ -20,7 +20,7 @@ export function sampleRecords(prefix = '/calico', count = 300): Map<string, Buff
     ],
     [`${prefix}/bytes`, Buffer.from([0xff, 0, 0x80, 0x0a])],
     [`${prefix}/empty`, Buffer.alloc(0)],
-    [`/podwire${prefix}/history/00494000/10.65.0.1/7`, Buffer.from('{"address":"10.65.0.1"}')],
+    [`/podwire${prefix}/history/00020687/10.65.0.1/7`, Buffer.from('{"address":"10.65.0.1"}')],
   ]);
   for (let index = 0; index < count; index++)
     records.set(
