@@ -1,9 +1,7 @@
 #!/usr/bin/env node
 // `npm test`: installs and builds what is missing, then runs every test in namespaces of its own.
 // usage: test/run.mjs [VITEST ARGS…]
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { chmodSync, closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
+import { chmodSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
@@ -16,55 +14,48 @@ import {
   RUNTIME_PROGRAMS,
   TEST_PROGRAMS,
 } from '../deploy/local/programs.mjs';
+import { runParts, Running, total } from './parts.mjs';
 
 function fail(message) {
   process.stderr.write(`\nnpm test: ${message}\n`);
   process.exit(1);
 }
 
-/** How many parts everything is tested in, side by side: what waits for the kernel in one leaves the processors to the other. */
-const PARTS_COUNT = 2;
+/**
+ * How many parts everything is tested in. The more there are, the less the last one to end makes the other worker wait; each
+ * costs a start of vitest, some two seconds, as what one has compiled serves the others.
+ */
+const PARTS_COUNT = 20;
+
+/** How many of them run side by side: what waits for the kernel in one leaves the processors to the other. */
+const WORKERS_COUNT = 2;
 
 /** Whatever a test leaves in the folder for temporary files goes with it, also after a test that was killed. */
-async function runVitest(args, { folder, output }) {
+async function runVitest(wanted, { folder, count }) {
   const isolated = join(ROOT, 'test', 'support', 'isolated.mjs');
-  const reporters = ['--reporter=default', '--reporter=json', `--outputFile.json=${reportOf(folder)}`];
-  const command = [isolated, 'vitest', 'run', ...reporters, ...args];
-  const env = { ...process.env, TMPDIR: folder };
-  const child = spawn(process.execPath, command, { cwd: ROOT, env, stdio: ['ignore', output, output] });
-  const [status] = await once(child, 'exit');
-  return status ?? 1;
-}
-
-const reportOf = (folder) => join(folder, 'report.json');
-
-/** Every part in namespaces of its own. The first is seen as it runs, the others once they have ended. */
-async function runParts(args, { folder, count }) {
-  const parts = Array.from({ length: count }, (_, index) => {
-    const own = join(folder, `part-${index + 1}`);
-    mkdirSync(own, { mode: 0o711 });
-    return { own, log: join(own, 'output'), shard: count === 1 ? [] : [`--shard=${index + 1}/${count}`] };
-  });
-  const runs = parts.map(async ({ own, log, shard }, index) => {
-    const output = index === 0 ? 'inherit' : openSync(log, 'w');
-    const status = await runVitest([...args, ...shard], { folder: own, output });
-    if (index > 0) closeSync(output);
-    return status;
-  });
-  const statuses = await Promise.all(runs);
-  for (const { log } of parts.slice(1)) process.stdout.write(readFileSync(log));
-  return { status: Math.max(...statuses), reports: parts.map(({ own }) => reportOf(own)) };
+  const compiled = join(folder, 'compiled');
+  const cache = ['--experimental.fsModuleCache', `--experimental.fsModuleCachePath=${compiled}`];
+  const args = ({ report, selection }) => {
+    const reporters = ['--reporter=default', '--reporter=json', `--outputFile.json=${report}`];
+    return [isolated, 'vitest', 'run', ...reporters, ...cache, ...wanted, ...selection];
+  };
+  const running = new Running();
+  const options = { cwd: ROOT, env: process.env };
+  const parts = await runParts({ running, folder, count, workersCount: WORKERS_COUNT, args, options });
+  return running.stoppedWith ?? conclude(parts);
 }
 
 /** The last line for people and machines, and what no green run may hold: nothing run, or, in CI, anything skipped. */
-function conclude({ status, reports }) {
-  const read = reports.map((report) => JSON.parse(readFileSync(report, 'utf8')));
-  const sum = (name) => read.reduce((total, report) => total + report[name], 0);
-  const [passed, failed, skipped] = [sum('numPassedTests'), sum('numFailedTests'), sum('numPendingTests')];
+function conclude(parts) {
+  const { missing, passed, failed, skipped } = total(parts);
   process.stdout.write(`\n${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ''}\n`);
-  if (passed + failed === 0) fail('no test was run');
-  if (skipped > 0 && process.env.CI === 'true') fail('a skipped test is a failure in CI');
-  return status;
+  const flaws = [
+    ...missing,
+    ...(passed + failed === 0 ? ['no test was run'] : []),
+    ...(skipped > 0 && process.env.CI === 'true' ? ['a skipped test is a failure in CI'] : []),
+  ];
+  for (const flaw of flaws) process.stderr.write(`\nnpm test: ${flaw}\n`);
+  return Math.max(flaws.length > 0 ? 1 : 0, ...parts.map(({ status }) => status));
 }
 
 /**
@@ -103,7 +94,7 @@ async function main(args) {
   try {
     // Some tests alone are not worth a second start.
     const count = args.length === 0 ? PARTS_COUNT : 1;
-    return conclude(await runParts(wanted, { folder, count }));
+    return await runVitest(wanted, { folder, count });
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }

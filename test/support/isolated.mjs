@@ -89,7 +89,9 @@ function main(argv) {
 
   const env = { ...process.env, ISOLATED_CGROUP: `/${CGROUP}` };
   const child = spawn('unshare', [...flags, 'sh', '-c', SET_UP, 'sh', ...commandLine(argv)], { stdio: 'inherit', env });
-  for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => child.kill(signal));
+  // `unshare` does nothing about signals but this. Ctrl-C reaches the command as well, which ends as it likes; this is to remain meanwhile.
+  for (const signal of ['SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill('SIGKILL'));
+  process.on('SIGINT', () => {});
   child.on('exit', (code, signal) => {
     removeControlGroups();
     process.exit(signal ? 1 : (code ?? 1));

@@ -1,0 +1,121 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setImmediate, setTimeout as sleep } from 'node:timers/promises';
+
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { queue, total, type Part } from './parts.mjs';
+import { ROOT } from './support/root.js';
+
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-parts-'));
+});
+afterEach(() => rmSync(folder, { recursive: true }));
+
+describe('queue', () => {
+  test('gives whoever is free the next task, and the results in the order of the tasks', async () => {
+    const begun: number[] = [];
+    const ends: (() => void)[] = [];
+    const tasks = Array.from({ length: 5 }, (_, index) => async () => {
+      begun.push(index);
+      await new Promise<void>((resolve) => (ends[index] = resolve));
+      return index;
+    });
+    const all = queue(tasks, 2);
+    expect(begun).toEqual([0, 1]);
+    for (const index of [1, 2, 3]) {
+      ends[index]!();
+      await setImmediate();
+    }
+    // The first has taken long, and the other worker all others.
+    expect(begun).toEqual([0, 1, 2, 3, 4]);
+    ends[4]!();
+    ends[0]!();
+    expect(await all).toEqual([0, 1, 2, 3, 4]);
+  });
+});
+
+describe('the total', () => {
+  const part = (name: string, report?: string): Part => {
+    const path = join(folder, name);
+    if (report !== undefined) writeFileSync(path, report);
+    return { name, status: report === undefined ? 137 : 0, report: path };
+  };
+  const counts = (passed: number, failed: number, skipped: number) =>
+    JSON.stringify({ numPassedTests: passed, numFailedTests: failed, numPendingTests: skipped });
+
+  test('is the sum of all reports', () => {
+    const parts = [part('a', counts(3, 0, 1)), part('b', counts(4, 2, 0))];
+    expect(total(parts)).toEqual({ missing: [], passed: 7, failed: 2, skipped: 1 });
+  });
+
+  test.each([
+    ['is not there', undefined],
+    ['was cut off', '{"numPassedTests": 9'],
+  ])('counts a part whose report %s as one that failed, and names it', (_, report) => {
+    const { missing, ...sums } = total([part('a', counts(3, 0, 0)), part('b', report)]);
+    expect(sums).toEqual({ passed: 3, failed: 1, skipped: 0 });
+    expect(missing).toEqual([expect.stringMatching(/^b ended with exit code \d+, and left no report/)]);
+  });
+});
+
+/** A run of four parts, each of which does as told, in a process of its own. @param script - has `report` and `selection` */
+function runInProcess(script: string) {
+  const program = `
+    import { runParts, Running, total } from ${JSON.stringify(join(ROOT, 'test', 'parts.mjs'))};
+    const running = new Running();
+    const args = ({ report, selection }) => ${script};
+    const options = { cwd: ${JSON.stringify(ROOT)}, env: process.env };
+    const parts = await runParts({ running, folder: ${JSON.stringify(folder)}, count: 4, workersCount: 2, args, options });
+    console.log(JSON.stringify({ statuses: parts.map(({ status }) => status), total: total(parts) }));
+    process.exit(running.stoppedWith ?? 0);`;
+  const child = spawn(process.execPath, ['--input-type=module', '-e', program], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  let output = '';
+  child.stdout.setEncoding('utf8').on('data', (text: string) => (output += text));
+  const ended = once(child, 'close').then(() => child.exitCode);
+  return { child, ended, output: () => output };
+}
+
+describe('parts', () => {
+  test('write whole, one after the other, and one that is killed is seen', async () => {
+    const script = `['-e', \`
+      const [part] = \${JSON.stringify(selection)};
+      console.log('begin ' + part);
+      if (part === '--shard=3/4') process.kill(process.pid, 'SIGKILL');
+      require('node:fs').writeFileSync(\${JSON.stringify(report)}, JSON.stringify({ numPassedTests: 2, numFailedTests: 0, numPendingTests: 0 }));
+      console.log('end ' + part + ' in ' + require('node:os').tmpdir());\`]`;
+    const { ended, output } = runInProcess(script);
+    expect(await ended).toBe(0);
+    const lines = output().split('\n').filter(Boolean);
+    expect(JSON.parse(lines.at(-1)!)).toMatchObject({
+      statuses: [0, 0, 128 + 9, 0],
+      total: { passed: 6, failed: 1, missing: [expect.stringContaining('part 3 of 4 ended with exit code 137')] },
+    });
+    for (const part of [1, 2, 4]) {
+      const first = lines.indexOf(`── part ${part} of 4`);
+      const [begin, end] = [`begin --shard=${part}/4`, `end --shard=${part}/4 in ${join(folder, `part-${part}`)}`];
+      expect(lines.slice(first + 1, first + 3)).toEqual([begin, end]);
+    }
+  });
+
+  test('end with the run that a signal ends, and all that runs in their namespaces; no other is begun', async () => {
+    const isolated = JSON.stringify(join(ROOT, 'test', 'support', 'isolated.mjs'));
+    const script = `[${isolated}, 'sh', '-c', 'touch "$TMPDIR/begun"; while sleep 0.1; do touch "$TMPDIR/alive"; done']`;
+    const { child, ended } = runInProcess(script);
+    const begun = () => readdirSync(folder).filter((part) => existsSync(join(folder, part, 'begun')));
+    await expect.poll(begun, { timeout: 60_000 }).toHaveLength(2);
+    child.kill('SIGTERM');
+    expect(await ended).toBe(128 + 15);
+    expect(readdirSync(folder)).toEqual(['part-1', 'part-2']);
+    // What goes on would say so, unless it is all gone.
+    for (const part of begun()) rmSync(join(folder, part, 'alive'), { force: true });
+    await sleep(500);
+    for (const part of begun()) expect(readdirSync(join(folder, part))).not.toContain('alive');
+  }, 120_000);
+});
