@@ -30,7 +30,7 @@ const ip = (...args: string[]) => execFileSync('ip', args, { stdio: 'pipe' });
 beforeAll(async () => {
   execFileSync('make', ['-C', SHIM_FOLDER], { stdio: 'pipe' });
   ip('netns', 'add', 'plugin-e2e');
-  await startTelemetry('podwire-plugin', {});
+  await startTelemetry({ service: 'podwire-plugin', env: {}, log: recordingLog().log });
 });
 
 afterAll(() => {

@@ -26,7 +26,7 @@ await runProcess({
   start: async () => {
     const settings = readPluginSettings(process.env, hostname());
     log.level = settings.logLevel;
-    const stopTelemetry = await startTelemetry(NAME, process.env);
+    const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
     const surroundings = { log, clock: systemClock, stopwatch: performance, random: Math.random };
     const plugin = await startPlugin(settings, surroundings);
     const stop = async () => {

@@ -2,7 +2,7 @@ import { trace } from '@opentelemetry/api';
 import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
-import { Plugin } from './plugin.fixture.js';
+import { Plugin, recordingLog } from './plugin.fixture.js';
 import { RecordingTracer } from './recording-tracer.fixture.js';
 
 const TRACE_ID = '0af7651916cd43dd8448eb211c80319c';
@@ -14,7 +14,7 @@ let plugin: Plugin;
 beforeAll(async () => {
   // The first provider stays, and telemetry adds the rest.
   trace.setGlobalTracerProvider({ getTracer: () => tracer });
-  await startTelemetry('podwire-plugin', {});
+  await startTelemetry({ service: 'podwire-plugin', env: {}, log: recordingLog().log });
   plugin = await new Plugin().start();
 });
 

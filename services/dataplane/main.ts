@@ -24,7 +24,7 @@ await runProcess({
   start: async () => {
     const config = readConfig(process.env, hostname());
     log.level = config.logLevel;
-    const stopTelemetry = await startTelemetry(NAME, process.env);
+    const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
     const service = await startService(config, { log, clock: systemClock, random: Math.random, boot: readBoot() });
     const stop = async () => {
       await service.stop();

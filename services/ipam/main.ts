@@ -28,7 +28,7 @@ function serve(): Promise<void> {
     start: async (signal) => {
       const config = readConfig(process.env);
       log.level = config.logLevel;
-      const stopTelemetry = await startTelemetry(NAME, process.env);
+      const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
       const service = await startService(config, { ...own, log, signal });
       return { stop: () => service.stop().then(stopTelemetry) };
     },

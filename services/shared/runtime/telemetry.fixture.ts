@@ -1,7 +1,7 @@
 import process from 'node:process';
 import { setTimeout as pause } from 'node:timers/promises';
 
-import { context, propagation, ROOT_CONTEXT } from '@opentelemetry/api';
+import { context, metrics, propagation, ROOT_CONTEXT } from '@opentelemetry/api';
 
 import { createLogger } from './log.js';
 import { withSpan } from './span.js';
@@ -9,13 +9,15 @@ import { startTelemetry } from './telemetry.js';
 
 /** A program that takes in the trace context of its argument, works under it, and prints what it would send on. */
 
-const stop = await startTelemetry('podwire-fixture', process.env);
+const log = createLogger({ service: 'fixture', level: 'info' });
+const stop = await startTelemetry({ service: 'podwire-fixture', env: process.env, log });
+metrics.getMeter('fixture').createCounter('fixture.works').add(1);
 const incoming = propagation.extract(ROOT_CONTEXT, { traceparent: process.argv[2] ?? '', baggage: 'tenant=a' });
 const outgoing = await context.with(incoming, async () => {
   await pause(1);
   return withSpan('some work', {}, async () => {
     await pause(1);
-    createLogger({ service: 'fixture', level: 'info' }).info('worked');
+    log.info('worked');
     const headers = {};
     propagation.inject(context.active(), headers);
     return headers;

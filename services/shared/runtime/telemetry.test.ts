@@ -9,15 +9,16 @@ import { Program } from './program.fixture.js';
 const TRACE = '0af7651916cd43dd8448eb211c80319c';
 const PARENT = 'b7ad6b7169203331';
 
-/** What arrived at a collector: path and body of each request. */
-const arrived: { path: string; body: Buffer }[] = [];
+/** What arrived at a collector. */
+const arrived: { path: string; authorization: string | undefined; body: Buffer }[] = [];
 
 const collector = createServer((request, response) => {
   const chunks: Buffer[] = [];
   request.on('data', (chunk: Buffer) => chunks.push(chunk));
   request.on('end', () => {
-    arrived.push({ path: request.url ?? '', body: Buffer.concat(chunks) });
-    response.writeHead(200, { 'content-type': 'application/x-protobuf' }).end();
+    const { authorization } = request.headers;
+    arrived.push({ path: request.url ?? '', authorization, body: Buffer.concat(chunks) });
+    response.writeHead(request.url === '/refused' ? 400 : 200, { 'content-type': 'application/x-protobuf' }).end();
   });
 });
 
@@ -98,4 +99,54 @@ describe('with an OTLP endpoint', () => {
     expect(arrived.filter(({ path }) => path === '/v1/traces')).toEqual([]);
     expect(sent).toMatchObject({ traceparent: expect.stringContaining(TRACE) });
   });
+});
+
+describe('with metrics alone', () => {
+  const METRICS = 'OTEL_EXPORTER_OTLP_METRICS_ENDPOINT';
+
+  test('OTEL_METRICS_EXPORTER needs no other variable, and traces are passed on as without', async () => {
+    const env = { OTEL_METRICS_EXPORTER: 'console' };
+    const { exitCode, stdout, log } = await new Program('telemetry.fixture.ts', [`00-${TRACE}-${PARENT}-01`], env)
+      .ended;
+    expect(exitCode, JSON.stringify(log)).toBe(0);
+    expect(stdout).toContain('fixture.works');
+    expect(stdout).toMatch(new RegExp(`00-${TRACE}-[0-9a-f]{16}-01`));
+    // None is sent anywhere, or the log would say that no collector is there.
+    expect(log).toEqual([expect.objectContaining({ msg: 'worked', trace_id: TRACE })]);
+  });
+
+  test('they arrive at an endpoint of their own, with headers and attributes', async () => {
+    const { sent } = await run(
+      {
+        [METRICS]: `${endpoint}/own`,
+        OTEL_EXPORTER_OTLP_HEADERS: 'authorization=Bearer%20word',
+        OTEL_RESOURCE_ATTRIBUTES: 'service.name=renamed,deployment.environment.name=laboratory',
+      },
+      '',
+    );
+    expect(arrived).toEqual([expect.objectContaining({ path: '/own', authorization: 'Bearer word' })]);
+    for (const text of ['fixture.works', 'renamed', 'laboratory'])
+      expect(arrived[0]?.body.includes(text), text).toBe(true);
+    expect(sent).toMatchObject({ traceparent: expect.stringMatching(/^00-[0-9a-f]{32}-[0-9a-f]{16}-00$/) });
+  });
+
+  test('what the SDK complains of is in the log, and stops nothing', async () => {
+    const env = { [METRICS]: `${endpoint}/refused`, OTEL_TRACES_EXPORTER: 'nowhere', OTEL_LOG_LEVEL: 'WARN' };
+    const { exitCode, log } = await new Program('telemetry.fixture.ts', [''], env).ended;
+    expect(exitCode).toBe(0);
+    const warnings = log.filter(({ level }) => level === 'warn').map(({ msg }) => String(msg));
+    expect(warnings).toContainEqual(expect.stringContaining('Unrecognized OTEL_TRACES_EXPORTER value: nowhere'));
+    expect(warnings).toContainEqual(expect.stringContaining('Bad Request'));
+  });
+});
+
+test('OTEL_TRACES_SAMPLER decides what is recorded', async () => {
+  const env = {
+    OTEL_EXPORTER_OTLP_ENDPOINT: endpoint,
+    OTEL_METRICS_EXPORTER: 'none',
+    OTEL_TRACES_SAMPLER: 'always_off',
+  };
+  const { sent } = await run(env, `00-${TRACE}-${PARENT}-01`);
+  expect(sent).toMatchObject({ traceparent: expect.stringMatching(`^00-${TRACE}-[0-9a-f]{16}-00$`) });
+  expect(arrived).toEqual([]);
 });

@@ -1,46 +1,96 @@
-import { context, propagation, trace } from '@opentelemetry/api';
+import { context, diag, DiagLogLevel, propagation, trace } from '@opentelemetry/api';
 import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-hooks';
-import { W3CBaggagePropagator, W3CTraceContextPropagator, CompositePropagator } from '@opentelemetry/core';
+import {
+  CompositePropagator,
+  diagLogLevelFromString,
+  W3CBaggagePropagator,
+  W3CTraceContextPropagator,
+} from '@opentelemetry/core';
 import { AlwaysOffSampler, BasicTracerProvider, ParentBasedSampler } from '@opentelemetry/sdk-trace-base';
+
+import type { Logger } from './log.js';
 
 /** Ends telemetry: sends what is not yet sent, within the SDK's own time limits. */
 export type StopTelemetry = () => Promise<void>;
 
+export interface TelemetrySource {
+  /** The process's name in traces and metrics where neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES gives one. */
+  readonly service: string;
+  /** The process's own, which the SDK reads by itself; OTEL_LOG_LEVEL is taken out of it. */
+  readonly env: NodeJS.ProcessEnv;
+  /** Told what the SDK complains of: an exporter that it does not know, a collector that is away. */
+  readonly log: Logger;
+}
+
 /**
- * Starts OpenTelemetry as the `OTEL_*` variables ask (opentelemetry.io, "Environment Variable Specification"). Called first in
- * `main.ts`; all other code uses the API only.
+ * Starts OpenTelemetry as the `OTEL_*` variables ask (opentelemetry.io, "Environment Variable Specification"; README.md lists them).
+ * Called first in `main.ts`; all other code uses the API only.
  *
- * Where no exporter is configured the SDK, 100 ms and 30 MB of modules, is not loaded: spans go nowhere, but W3C trace context
- * still comes in, goes out, and is in the log, so that one request can be followed through all processes.
- * @param service - the process's name in traces where OTEL_SERVICE_NAME gives none
+ * A signal that nobody asks for is not exported, though the specification's default is a collector on this machine. Where none is, the
+ * SDK, 100 ms and 30 MB of modules, is not loaded. Where spans are not, they go nowhere, but W3C trace context still comes in, goes out,
+ * and is in the log, so that one request can be followed through all processes.
  */
-export async function startTelemetry(service: string, env: NodeJS.ProcessEnv): Promise<StopTelemetry> {
-  if (!exportsTelemetry(env)) {
-    propagateOnly();
+export async function startTelemetry({ service, env, log }: TelemetrySource): Promise<StopTelemetry> {
+  const [traces, metrics] = [isExported('TRACES', env), isExported('METRICS', env)];
+  if (!traces && !metrics) {
+    propagateAlone();
     return () => Promise.resolve();
   }
-  const { NodeSDK } = await import('@opentelemetry/sdk-node');
-  const sdk = new NodeSDK({ serviceName: textOf(env, 'OTEL_SERVICE_NAME') ?? service });
+  const { NodeSDK, resources } = await import('@opentelemetry/sdk-node');
+  reportComplaints(env, log);
+  // Where it finds this, it sets a logger of its own, whose lines are no JSON.
+  env.OTEL_LOG_LEVEL = '';
+  const named = textOf(env, 'OTEL_SERVICE_NAME');
+  const sdk = new NodeSDK({
+    // What the environment says of the process is put over this.
+    resource: resources.defaultResource().merge(resources.resourceFromAttributes({ 'service.name': service })),
+    ...(named !== undefined && { serviceName: named }),
+    ...(!traces && { spanProcessors: [] }),
+    ...(!metrics && { metricReaders: [] }),
+    // The log is lines on standard error, for whoever collects those of every container.
+    logRecordProcessors: [],
+  });
   sdk.start();
+  if (!traces) passTracesOn();
   return () => sdk.shutdown();
 }
 
-function exportsTelemetry(env: NodeJS.ProcessEnv): boolean {
-  if (env.OTEL_SDK_DISABLED?.toLowerCase() === 'true') return false;
-  const askedBy = ['OTEL_EXPORTER_OTLP_ENDPOINT', 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT', 'OTEL_TRACES_EXPORTER'];
-  return askedBy.some((name) => textOf(env, name) !== undefined);
+function isExported(signal: 'TRACES' | 'METRICS', env: NodeJS.ProcessEnv): boolean {
+  if (textOf(env, 'OTEL_SDK_DISABLED')?.toLowerCase() === 'true') return false;
+  const exporters = textOf(env, `OTEL_${signal}_EXPORTER`);
+  if (exporters !== undefined) return !exporters.split(',').some((name) => name.trim() === 'none');
+  const endpoints = ['OTEL_EXPORTER_OTLP_ENDPOINT', `OTEL_EXPORTER_OTLP_${signal}_ENDPOINT`];
+  return endpoints.some((name) => textOf(env, name) !== undefined);
 }
 
 /** A variable's text; the specification has an empty one mean the same as none. */
 function textOf(env: NodeJS.ProcessEnv, name: string): string | undefined {
-  return env[name] === '' ? undefined : env[name];
+  const text = env[name]?.trim();
+  return text === '' ? undefined : text;
 }
 
-function propagateOnly(): void {
+function reportComplaints(env: NodeJS.ProcessEnv, log: Logger): void {
+  const level = textOf(env, 'OTEL_LOG_LEVEL');
+  const logLevel = (level === undefined ? undefined : diagLogLevelFromString(level)) ?? DiagLogLevel.WARN;
+  const at =
+    (write: 'warn' | 'info' | 'debug' | 'trace') =>
+    (message: string, ...rest: readonly unknown[]) =>
+      log[write](`OpenTelemetry: ${[message, ...rest.map(String)].join(' ')}`);
+  // Nothing of Podwire fails with its telemetry, so that the SDK's errors are warnings here.
+  const logger = { error: at('warn'), warn: at('warn'), info: at('info'), debug: at('debug'), verbose: at('trace') };
+  diag.setLogger(logger, { logLevel, suppressOverrideMessage: true });
+}
+
+function propagateAlone(): void {
   context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
   propagation.setGlobalPropagator(
     new CompositePropagator({ propagators: [new W3CTraceContextPropagator(), new W3CBaggagePropagator()] }),
   );
+  passTracesOn();
+}
+
+/** Spans that nobody records. */
+function passTracesOn(): void {
   // A caller that records has to find its sampled flag again behind this process, or the rest of its trace is lost.
   const sampler = new ParentBasedSampler({ root: new AlwaysOffSampler() });
   trace.setGlobalTracerProvider(new BasicTracerProvider({ sampler }));
