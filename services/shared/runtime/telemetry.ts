@@ -40,11 +40,14 @@ export async function startTelemetry({ service, env, log }: TelemetrySource): Pr
   reportComplaints(env, log);
   // Where it finds this, it sets a logger of its own, whose lines are no JSON.
   env.OTEL_LOG_LEVEL = '';
-  const named = textOf(env, 'OTEL_SERVICE_NAME');
+  const { detectResources, envDetector, processDetector, hostDetector } = resources;
+  const detected = detectResources({ detectors: [envDetector, processDetector, hostDetector] });
+  // Left to the SDK, nobody waits for it where Prometheus asks, and each time that is complained of.
+  await detected.waitForAsyncAttributes?.();
+  const own = resources.resourceFromAttributes({ 'service.name': service });
   const sdk = new NodeSDK({
-    // What the environment says of the process is put over this.
-    resource: resources.defaultResource().merge(resources.resourceFromAttributes({ 'service.name': service })),
-    ...(named !== undefined && { serviceName: named }),
+    resource: resources.defaultResource().merge(own).merge(detected),
+    autoDetectResources: false,
     ...(!traces && { spanProcessors: [] }),
     ...(!metrics && { metricReaders: [] }),
     // The log is lines on standard error, for whoever collects those of every container.
