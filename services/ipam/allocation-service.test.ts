@@ -8,73 +8,56 @@ import {
   type AllocateRequest,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { AddressUse, AssignmentMode } from '@podwire/proto/podwire/ipam/v1/pool';
-import { Failure } from '@podwire/shared/failure/failure';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 
-import { attachment, Caller, Place } from './service.fixture.js';
-import type { RunningService } from './service.js';
+import { failureOf, limits, Served, servedForEachTest } from './served.fixture.js';
+import { attachment } from './service.fixture.js';
 
 /** What allocation can do, over gRPC, on a service with one pool 10.65.0.0/24. */
 
-let place: Place;
-let service: RunningService;
-let caller: Caller;
-
-beforeEach(async () => {
-  place = new Place();
-  service = await place.start();
-  caller = new Caller(place.address);
-});
-
-afterEach(async () => {
-  caller.close();
-  await service.stop();
-  place.remove();
-});
-
-const limits = () => ({ deadlineMs: Date.now() + 60_000 });
+const served = servedForEachTest();
 
 const assign = (rest: Partial<AssignAddressesRequest>) => {
   const usual = { handleId: 'vm-1', nodeName: 'node-1', use: AddressUse.ADDRESS_USE_WORKLOAD };
   const message = AssignAddressesRequest.fromPartial({ ...usual, ...rest });
-  return caller.peer.call(AddressServiceService.assignAddresses, message, limits());
+  return served.caller.peer.call(AddressServiceService.assignAddresses, message, limits());
 };
 
 const explain = (request: Partial<AllocateRequest> | undefined, maxBlocks = 0) => {
   const usual = { attachment: attachment('c1'), nodeName: 'node-1' };
   const message = ExplainAllocationRequest.fromPartial({ request: request && { ...usual, ...request }, maxBlocks });
-  return caller.peer.call(AddressServiceService.explainAllocation, message, limits());
+  return served.caller.peer.call(AddressServiceService.explainAllocation, message, limits());
 };
-
-async function failureOf(work: Promise<unknown>): Promise<Failure> {
-  const outcome = await work.then(
-    () => undefined,
-    (error: unknown) => error,
-  );
-  if (outcome instanceof Failure) return outcome;
-  throw new Error('it did not fail', { cause: outcome });
-}
 
 describe('Allocate', () => {
   test('takes from pools that are asked for, by name and by CIDR', async () => {
-    await caller.createPool({ name: 'm', cidr: '10.66.0.0/24', assignmentMode: AssignmentMode.ASSIGNMENT_MODE_MANUAL });
-    expect(await caller.allocateAddress('c1')).toMatch(/^10\.65\./);
-    expect(await caller.allocateAddress('c2', { pools: ['m'] })).toMatch(/^10\.66\./);
-    expect(await caller.allocateAddress('c3', { pools: ['10.66.0.0/24'] })).toMatch(/^10\.66\./);
+    await served.caller.createPool({
+      name: 'm',
+      cidr: '10.66.0.0/24',
+      assignmentMode: AssignmentMode.ASSIGNMENT_MODE_MANUAL,
+    });
+    expect(await served.caller.allocateAddress('c1')).toMatch(/^10\.65\./);
+    expect(await served.caller.allocateAddress('c2', { pools: ['m'] })).toMatch(/^10\.66\./);
+    expect(await served.caller.allocateAddress('c3', { pools: ['10.66.0.0/24'] })).toMatch(/^10\.66\./);
   });
 
   test('heeds the labels of the namespace', async () => {
     const allowedUses = [AddressUse.ADDRESS_USE_WORKLOAD];
-    await caller.createPool({ name: 'blue', cidr: '10.64.0.0/24', namespaceSelector: 'team == "blue"', allowedUses });
-    expect(await caller.allocateAddress('c1', { namespaceLabels: { team: 'blue' } })).toMatch(/^10\.64\./);
-    expect(await caller.allocateAddress('c2', { namespaceLabels: { team: 'red' } })).toMatch(/^10\.65\./);
-    expect(await caller.allocateAddress('c3')).toMatch(/^10\.65\./);
+    await served.caller.createPool({
+      name: 'blue',
+      cidr: '10.64.0.0/24',
+      namespaceSelector: 'team == "blue"',
+      allowedUses,
+    });
+    expect(await served.caller.allocateAddress('c1', { namespaceLabels: { team: 'blue' } })).toMatch(/^10\.64\./);
+    expect(await served.caller.allocateAddress('c2', { namespaceLabels: { team: 'red' } })).toMatch(/^10\.65\./);
+    expect(await served.caller.allocateAddress('c3')).toMatch(/^10\.65\./);
   });
 
   test('gives an address that is asked for, and tells who has it', async () => {
-    expect(await caller.allocateAddress('c1', { addresses: ['10.65.0.77'] })).toBe('10.65.0.77/32');
-    expect(await caller.allocateAddress('c1', { addresses: ['10.65.0.77'] })).toBe('10.65.0.77/32');
-    expect(await failureOf(caller.allocate('c2', { addresses: ['10.65.0.77'] }))).toMatchObject({
+    expect(await served.caller.allocateAddress('c1', { addresses: ['10.65.0.77'] })).toBe('10.65.0.77/32');
+    expect(await served.caller.allocateAddress('c1', { addresses: ['10.65.0.77'] })).toBe('10.65.0.77/32');
+    expect(await failureOf(served.caller.allocate('c2', { addresses: ['10.65.0.77'] }))).toMatchObject({
       code: 'ADDRESS_IN_USE',
       message: expect.stringContaining('10.65.0.77 is held by handle net.c1 on node node-1'),
       details: { address: '10.65.0.77', handle: 'net.c1' },
@@ -82,14 +65,14 @@ describe('Allocate', () => {
   });
 
   test('implies the families of the addresses that are asked for', async () => {
-    await caller.createPool({ name: 'six', cidr: 'fd00::/64' });
-    const { endpoint } = await caller.allocate('c1', { addresses: ['fd00::5'] });
+    await served.caller.createPool({ name: 'six', cidr: 'fd00::/64' });
+    const { endpoint } = await served.caller.allocate('c1', { addresses: ['fd00::5'] });
     expect(endpoint?.addresses.map(({ address }) => address)).toEqual(['fd00::5/128']);
   });
 
   test('refuses what makes no sense, all of it, and changes nothing', async () => {
     const failure = await failureOf(
-      caller.allocate('c1', {
+      served.caller.allocate('c1', {
         families: [IpFamily.IP_FAMILY_IPV6],
         addresses: ['10.65.0.1/32', '10.65.0.1', '10.65.0.2'],
         pools: ['Not_A_Pool', '10.65.0.1/24', 'default'],
@@ -109,36 +92,33 @@ describe('Allocate', () => {
       'namespace_labels["ok"]',
       'max_blocks_per_node',
     ]);
-    expect(await caller.allBlocks()).toEqual([]);
+    expect(await served.caller.allBlocks()).toEqual([]);
   });
 
   test('refuses pools that do not exist, by their place in the request', async () => {
-    const failure = await failureOf(caller.allocate('c1', { pools: ['default', 'nope'] }));
+    const failure = await failureOf(served.caller.allocate('c1', { pools: ['default', 'nope'] }));
     expect(failure.violations.map(({ field }) => field)).toEqual(['pools[1]']);
   });
 });
 
 describe('a node that is not registered', () => {
   test('is refused where the settings say so, with the next step', async () => {
-    const other = new Place();
-    const strict = await other.start({ PODWIRE_IPAM_UNKNOWN_NODES: 'refuse' });
-    const asking = new Caller(other.address);
+    const strict = new Served();
+    await strict.begin({ PODWIRE_IPAM_UNKNOWN_NODES: 'refuse' });
     try {
-      expect(await failureOf(asking.allocate('c1'))).toMatchObject({
+      expect(await failureOf(strict.caller.allocate('c1'))).toMatchObject({
         code: 'NODE_NOT_FOUND',
         message: expect.stringContaining('node "node-1" is not registered; register it'),
       });
     } finally {
-      asking.close();
-      await strict.stop();
-      other.remove();
+      await strict.end();
     }
   });
 });
 
 describe('AssignAddresses', () => {
   test('gives a handle addresses of both families, and a repeat returns them', async () => {
-    await caller.createPool({ name: 'six', cidr: 'fd00::/120' });
+    await served.caller.createPool({ name: 'six', cidr: 'fd00::/120' });
     const asked = { ipv4Count: 70, ipv6Count: 2, maxPerHandle: 70, attributes: { 'vmi-name': 'db' } };
     const first = await assign(asked);
     expect(first.addresses).toHaveLength(72);
@@ -150,7 +130,7 @@ describe('AssignAddresses', () => {
     const again = await assign({ ...asked, ipv6Count: 0 });
     expect(again.addresses).toHaveLength(70);
     expect(again.addresses.every(({ alreadyHeld }) => alreadyHeld)).toBe(true);
-    const [block] = await caller.allBlocks();
+    const [block] = await served.caller.allBlocks();
     expect(block?.allocations[0]).toMatchObject({
       handleId: 'vm-1',
       attributes: { 'vmi-name': 'db', node: 'node-1', timestamp: expect.stringMatching(/ \+0000 UTC$/) },
@@ -174,7 +154,7 @@ describe('AssignAddresses', () => {
   });
 
   test('gives load balancers addresses of their own pools, and no node', async () => {
-    await caller.createPool({
+    await served.caller.createPool({
       name: 'lb',
       cidr: '10.99.0.0/28',
       allowedUses: [AddressUse.ADDRESS_USE_LOAD_BALANCER],
@@ -213,7 +193,7 @@ describe('AssignAddresses', () => {
     ]);
     const nothing = await failureOf(assign({}));
     expect(nothing.violations.map(({ field }) => field)).toEqual(['ipv4_count']);
-    expect(await caller.allBlocks()).toEqual([]);
+    expect(await served.caller.allBlocks()).toEqual([]);
   });
 });
 
@@ -223,8 +203,8 @@ describe('ExplainAllocation', () => {
     expect(before).toMatchObject({ alreadyAllocated: false, refusalCode: '', families: [{ morePools: 0 }] });
     expect(before.families[0]?.grant?.origin).toBe(BlockOrigin.BLOCK_ORIGIN_CLAIMED);
     expect(before.families[0]?.pools).toMatchObject([{ passedOverReason: '', blocks: [], noClaimReason: '' }]);
-    expect(await caller.allBlocks()).toEqual([]);
-    expect(await caller.allocateAddress('c1')).toBe(before.families[0]?.grant?.address);
+    expect(await served.caller.allBlocks()).toEqual([]);
+    expect(await served.caller.allocateAddress('c1')).toBe(before.families[0]?.grant?.address);
     const held = await explain({});
     expect(held.alreadyAllocated).toBe(true);
     expect(held.families[0]?.grant?.origin).toBe(BlockOrigin.BLOCK_ORIGIN_UNSPECIFIED);
@@ -236,7 +216,7 @@ describe('ExplainAllocation', () => {
   });
 
   test('tells a refusal with its code, and every pool and block', async () => {
-    await caller.createPool({ name: 'off', cidr: '10.66.0.0/24', disabled: true });
+    await served.caller.createPool({ name: 'off', cidr: '10.66.0.0/24', disabled: true });
     await assign({ ipv4Count: 256 });
     const { refusalCode, refusal, families } = await explain({}, 3);
     expect(refusalCode).toBe('POOLS_EXHAUSTED');

@@ -1,46 +1,37 @@
 import { EndpointServiceService, ListEndpointsRequest, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
-import { Failure } from '@podwire/shared/failure/failure';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
-import type { RunningService } from './service.js';
-import { attachment, Caller, Place } from './service.fixture.js';
+import { faultsOf, limits, Served } from './served.fixture.js';
+import { attachment } from './service.fixture.js';
 
-let place: Place;
-let service: RunningService;
-let caller: Caller;
+const served = new Served();
 
 /** Three pods each in two namespaces on two nodes, one of them of another pool, and a container without a pod. */
 beforeAll(async () => {
-  place = new Place();
-  service = await place.start();
-  caller = new Caller(place.address);
-  await caller.createPool({ name: 'other', cidr: '10.66.0.0/24' });
+  await served.begin();
+  await served.caller.createPool({ name: 'other', cidr: '10.66.0.0/24' });
   for (const nodeName of ['node-1', 'node'])
     for (const namespace of ['default', 'apps'])
       for (const name of ['web', 'web-0', 'db']) {
         const pools = name === 'db' ? ['other'] : ['default'];
-        await caller.allocate(`${nodeName}-${namespace}-${name}`, {
+        await served.caller.allocate(`${nodeName}-${namespace}-${name}`, {
           nodeName,
           pod: { namespace, name, uid: 'u' },
           pools,
         });
       }
-  await caller.allocate('bare', { nodeName: 'node', pools: ['default'] });
+  await served.caller.allocate('bare', { nodeName: 'node', pools: ['default'] });
 });
 
-afterAll(async () => {
-  caller.close();
-  await service.stop();
-  place.remove();
-});
-
-function limits() {
-  return { deadlineMs: Date.now() + 60_000 };
-}
+afterAll(() => served.end());
 
 function list(filter: Partial<ListEndpointsRequest> = {}) {
-  return caller.peer.call(EndpointServiceService.listEndpoints, ListEndpointsRequest.fromPartial(filter), limits());
+  return served.caller.peer.call(
+    EndpointServiceService.listEndpoints,
+    ListEndpointsRequest.fromPartial(filter),
+    limits(),
+  );
 }
 
 async function all(filter: Partial<ListEndpointsRequest> = {}): Promise<Endpoint[]> {
@@ -57,18 +48,6 @@ function namesOf(endpoints: readonly Endpoint[]): string[] {
   return endpoints.map(({ namespace, name }) => `${namespace}/${name}`);
 }
 
-async function failureOf(call: Promise<unknown>): Promise<Failure> {
-  const [result] = await Promise.allSettled([call]);
-  if (result.status === 'rejected' && result.reason instanceof Failure) return result.reason;
-  throw new Error('it did not fail');
-}
-
-async function faultsOf(call: Promise<unknown>): Promise<string[]> {
-  const { code, violations } = await failureOf(call);
-  expect(code).toBe('INVALID_REQUEST');
-  return violations.map(({ field, reason }) => `${field} ${reason}`);
-}
-
 describe('a list of endpoints', () => {
   test('has all of them, in order, whatever the size of the pages', async () => {
     const names = namesOf(await all());
@@ -78,7 +57,7 @@ describe('a list of endpoints', () => {
   });
 
   test('shows each as Allocate gave it', async () => {
-    const { endpoint } = await caller.getEndpoint('node-1-apps-web-0');
+    const { endpoint } = await served.caller.getEndpoint('node-1-apps-web-0');
     const [listed] = await all({ nodeName: 'node-1', namespace: 'apps', podName: 'web-0' });
     expect(listed).toEqual(endpoint);
     expect(listed).toMatchObject({ namespace: 'apps', name: 'node--1-k8s-web--0-eth0', pod: { uid: 'u' } });
@@ -125,7 +104,7 @@ describe('a list of endpoints', () => {
 describe('an attachment whose parts end with a dash', () => {
   const allocate = (containerId: string, interfaceName: string, rest: Partial<AllocateRequest> = {}) => {
     const message = AllocateRequest.fromPartial({ nodeName: 'node', ...rest });
-    return caller.peer.call(
+    return served.caller.peer.call(
       AddressServiceService.allocate,
       { ...message, attachment: attachment(containerId, interfaceName) },
       limits(),
@@ -146,6 +125,6 @@ describe('an attachment whose parts end with a dash', () => {
   test('may do so where that is not in the name', async () => {
     const pod = { namespace: 'default', name: 'dashed', uid: '' };
     expect((await allocate('a-', 'a-b', { pod })).endpoint?.name).toBe('node-k8s-dashed-a--b');
-    expect(await caller.release('a-', 'a-b')).toMatchObject({ addresses: [expect.any(String)] });
+    expect(await served.caller.release('a-', 'a-b')).toMatchObject({ addresses: [expect.any(String)] });
   });
 });

@@ -8,11 +8,9 @@ import {
   type RegisterNodeRequest as RegisterMessage,
 } from '@podwire/proto/podwire/ipam/v1/node';
 import { EncapsulationMode } from '@podwire/proto/podwire/ipam/v1/pool';
-import { Failure } from '@podwire/shared/failure/failure';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { beforeEach, describe, expect, test } from 'vitest';
 
-import type { RunningService } from './service.js';
-import { Caller, Place } from './service.fixture.js';
+import { failureOf, faultsOf, limits, servedForEachTest } from './served.fixture.js';
 import { EmbeddedStore } from './store/embedded/embedded-store.js';
 import { RecordKeys } from './store/record/keys.js';
 
@@ -25,68 +23,36 @@ const {
 
 const NEVER = new AbortController().signal;
 
-let place: Place;
-let service: RunningService;
-let caller: Caller;
-
-beforeEach(async () => {
-  place = new Place();
-  service = await place.start({ PODWIRE_IPAM_UNKNOWN_NODES: 'refuse' });
-  caller = new Caller(place.address);
-});
-
-afterEach(async () => {
-  caller.close();
-  await service.stop();
-  place.remove();
-});
-
-function limits() {
-  return { deadlineMs: Date.now() + 60_000 };
-}
+const served = servedForEachTest({ PODWIRE_IPAM_UNKNOWN_NODES: 'refuse' });
 
 function register(name: string, rest: Partial<RegisterMessage> = {}) {
   const message = { ...RegisterNodeRequest.fromPartial({}), name, ipv4Address: '192.0.2.7/24', ...rest };
-  return caller.peer.call(NodeServiceService.registerNode, message, limits());
+  return served.caller.peer.call(NodeServiceService.registerNode, message, limits());
 }
 
 async function getNode(name: string): Promise<Node | undefined> {
-  const { node } = await caller.peer.call(NodeServiceService.getNode, { name }, limits());
+  const { node } = await served.caller.peer.call(NodeServiceService.getNode, { name }, limits());
   return node;
 }
 
 function listNodes(pageSize = 0, pageToken = '') {
-  return caller.peer.call(NodeServiceService.listNodes, { pageSize, pageToken }, limits());
+  return served.caller.peer.call(NodeServiceService.listNodes, { pageSize, pageToken }, limits());
 }
 
 function updateNode(name: string, labels: Record<string, string>, resourceVersion = '') {
-  return caller.peer.call(NodeServiceService.updateNode, { name, labels, resourceVersion }, limits());
+  return served.caller.peer.call(NodeServiceService.updateNode, { name, labels, resourceVersion }, limits());
 }
 
 function deleteNode(name: string, resourceVersion = '') {
-  return caller.peer.call(NodeServiceService.deleteNode, { name, resourceVersion }, limits());
+  return served.caller.peer.call(NodeServiceService.deleteNode, { name, resourceVersion }, limits());
 }
 
 function allocateTunnel(nodeName: string, kind: TunnelKind) {
-  return caller.peer.call(NodeServiceService.allocateTunnelAddress, { nodeName, kind }, limits());
+  return served.caller.peer.call(NodeServiceService.allocateTunnelAddress, { nodeName, kind }, limits());
 }
 
 function releaseTunnel(nodeName: string, kind: TunnelKind) {
-  return caller.peer.call(NodeServiceService.releaseTunnelAddress, { nodeName, kind }, limits());
-}
-
-async function failureOf(call: Promise<unknown>): Promise<Failure> {
-  const [result] = await Promise.allSettled([call]);
-  if (result.status === 'rejected' && result.reason instanceof Failure) return result.reason;
-  throw new Error(
-    `no failure but ${JSON.stringify(result, (_, value) => (typeof value === 'bigint' ? `${value}` : value))}`,
-  );
-}
-
-async function faultsOf(call: Promise<unknown>): Promise<string[]> {
-  const { code, violations } = await failureOf(call);
-  expect(code).toBe('INVALID_REQUEST');
-  return violations.map(({ field, reason }) => `${field} ${reason}`);
+  return served.caller.peer.call(NodeServiceService.releaseTunnelAddress, { nodeName, kind }, limits());
 }
 
 describe('a node', () => {
@@ -114,14 +80,14 @@ describe('a node', () => {
       utilization: { blocks: 0n, capacity: 0n, allocated: 0n },
     });
     expect(await register('node-1', told)).toEqual({ node, created: false });
-    await caller.allocate('c1', { nodeName: 'node-1' });
+    await served.caller.allocate('c1', { nodeName: 'node-1' });
     expect(await getNode('node-1')).toEqual({ ...node, utilization: { blocks: 1n, capacity: 64n, allocated: 1n } });
   });
 
   test('has to be registered before it gets addresses', async () => {
-    expect((await failureOf(caller.allocate('c1', { nodeName: 'node-1' }))).code).toBe('NODE_NOT_FOUND');
+    expect((await failureOf(served.caller.allocate('c1', { nodeName: 'node-1' }))).code).toBe('NODE_NOT_FOUND');
     await register('node-1');
-    await caller.allocate('c1', { nodeName: 'node-1' });
+    await served.caller.allocate('c1', { nodeName: 'node-1' });
   });
 
   test('keeps what operators labelled across its registrations', async () => {
@@ -133,10 +99,7 @@ describe('a node', () => {
 
   test('is known after a restart', async () => {
     const { node } = await register('node-1', { labels: { rack: 'r1' } });
-    caller.close();
-    await service.stop();
-    service = await place.start();
-    caller = new Caller(place.address);
+    await served.restart();
     expect(await getNode('node-1')).toEqual(node);
   });
 
@@ -166,7 +129,7 @@ test('nodes are listed in pages', async () => {
 
 describe('a tunnel', () => {
   beforeEach(async () => {
-    await caller.createPool({
+    await served.caller.createPool({
       name: 'overlay',
       cidr: '10.66.0.0/24',
       ipipMode: EncapsulationMode.ENCAPSULATION_MODE_ALWAYS,
@@ -209,37 +172,37 @@ describe('a node that is deleted', () => {
   test('gives back what it held, and may register anew', async () => {
     await register('node-1');
     await register('node-2');
-    const address = await caller.allocateAddress('c1', { nodeName: 'node-1' });
-    await caller.allocate('c2', { nodeName: 'node-1' });
-    await caller.allocate('c3', { nodeName: 'node-2' });
+    const address = await served.caller.allocateAddress('c1', { nodeName: 'node-1' });
+    await served.caller.allocate('c2', { nodeName: 'node-1' });
+    await served.caller.allocate('c3', { nodeName: 'node-2' });
     expect(await deleteNode('node-1')).toEqual({ releasedAddresses: 2n, releasedBlocks: 1n });
-    expect((await failureOf(caller.getEndpoint('c1'))).code).toBe('ENDPOINT_NOT_FOUND');
-    expect((await caller.allBlocks()).map(({ nodeName }) => nodeName)).toEqual(['node-2']);
-    expect(await caller.getEndpoint('c3')).toMatchObject({ endpoint: { nodeName: 'node-2' } });
+    expect((await failureOf(served.caller.getEndpoint('c1'))).code).toBe('ENDPOINT_NOT_FOUND');
+    expect((await served.caller.allBlocks()).map(({ nodeName }) => nodeName)).toEqual(['node-2']);
+    expect(await served.caller.getEndpoint('c3')).toMatchObject({ endpoint: { nodeName: 'node-2' } });
     expect((await failureOf(deleteNode('node-1'))).code).toBe('NODE_NOT_FOUND');
     const { node, created } = await register('node-1');
     expect([created, node?.deleteTime]).toEqual([true, undefined]);
-    expect(await caller.release('c1')).toEqual({ addresses: [] });
+    expect(await served.caller.release('c1')).toEqual({ addresses: [] });
     expect(address).toMatch(/^10\.65/);
   });
 
   test('gets nothing while others allocate on it, and leaves nothing', async () => {
     await register('node-1');
-    const allocations = Array.from({ length: 60 }, (_, i) => caller.allocate(`c${i}`, { nodeName: 'node-1' }));
+    const allocations = Array.from({ length: 60 }, (_, i) => served.caller.allocate(`c${i}`, { nodeName: 'node-1' }));
     const [deleted, ...given] = await Promise.allSettled([deleteNode('node-1'), ...allocations]);
     expect(deleted.status).toBe('fulfilled');
     for (const result of given)
       if (result.status === 'rejected')
         expect(result.reason).toMatchObject({ code: expect.stringMatching(/^NODE_(BEING_DELETED|NOT_FOUND)$/) });
-    expect(await caller.allBlocks()).toEqual([]);
+    expect(await served.caller.allBlocks()).toEqual([]);
     expect((await failureOf(getNode('node-1'))).code).toBe('NODE_NOT_FOUND');
   });
 
   test('of which a former process did not see the end is finished by itself', async () => {
     await register('node-1');
-    await caller.allocate('c1', { nodeName: 'node-1' });
-    await service.stop();
-    const store = await EmbeddedStore.open({ directory: place.storeDirectory, pid: process.pid });
+    await served.caller.allocate('c1', { nodeName: 'node-1' });
+    await served.stop();
+    const store = await EmbeddedStore.open({ directory: served.place.storeDirectory, pid: process.pid });
     const keys = new RecordKeys('/calico');
     const [stored] = (await store.read([keys.node('node-1')], NEVER)).records;
     const node: unknown = JSON.parse(Buffer.from(stored!.value).toString());
@@ -250,11 +213,11 @@ describe('a node that is deleted', () => {
     const puts = [{ key: keys.node('node-1'), value: Buffer.from(marked) }];
     await store.commit({ comparisons: [], puts, deletes: [] }, NEVER);
     await store.close();
-    service = await place.start();
+    await served.start();
     await expect
       .poll(async () => (await listNodes()).nodes.length, { timeout: 10_000, message: 'the node goes' })
       .toBe(0);
-    expect(await caller.allBlocks()).toEqual([]);
+    expect(await served.caller.allBlocks()).toEqual([]);
   });
 });
 

@@ -13,51 +13,31 @@ import {
   RequestPolicyServiceService,
 } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
-import { Failure } from '@podwire/shared/failure/failure';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { beforeEach, describe, expect, test } from 'vitest';
 
-import type { RunningService } from './service.js';
-import { attachment, Caller, Place } from './service.fixture.js';
+import { failureOf, limits, servedForEachTest } from './served.fixture.js';
+import { attachment } from './service.fixture.js';
 
 const { createRequestPolicy, getRequestPolicy, listRequestPolicies, updateRequestPolicy, deleteRequestPolicy } =
   RequestPolicyServiceService;
 
-let place: Place;
-let service: RunningService;
-let caller: Caller;
+const served = servedForEachTest();
 
-beforeEach(async () => {
-  place = new Place();
-  service = await place.start();
-  caller = new Caller(place.address);
-});
-
-afterEach(async () => {
-  caller.close();
-  await service.stop();
-  place.remove();
-});
-
-const limits = () => ({ deadlineMs: Date.now() + 60_000 });
 const pod = (namespace: string) => ({ namespace, name: 'web-0', uid: '' });
 
 async function create(policy: Parameters<typeof RequestPolicy.fromPartial>[0]): Promise<RequestPolicy> {
   const message = { requestPolicy: RequestPolicy.fromPartial(policy) };
-  const { requestPolicy } = await caller.peer.call(createRequestPolicy, message, limits());
+  const { requestPolicy } = await served.caller.peer.call(createRequestPolicy, message, limits());
   return requestPolicy!;
 }
 
-const update = (requestPolicy: RequestPolicy) => caller.peer.call(updateRequestPolicy, { requestPolicy }, limits());
-const get = (name: string) => caller.peer.call(getRequestPolicy, { name }, limits());
-const list = (pageSize = 0, pageToken = '') => caller.peer.call(listRequestPolicies, { pageSize, pageToken }, limits());
+const update = (requestPolicy: RequestPolicy) =>
+  served.caller.peer.call(updateRequestPolicy, { requestPolicy }, limits());
+const get = (name: string) => served.caller.peer.call(getRequestPolicy, { name }, limits());
+const list = (pageSize = 0, pageToken = '') =>
+  served.caller.peer.call(listRequestPolicies, { pageSize, pageToken }, limits());
 const remove = (name: string, resourceVersion = '') =>
-  caller.peer.call(deleteRequestPolicy, { name, resourceVersion }, limits());
-
-async function failureOf(call: Promise<unknown>): Promise<Failure> {
-  const [result] = await Promise.allSettled([call]);
-  if (result.status === 'rejected' && result.reason instanceof Failure) return result.reason;
-  throw new Error('it did not fail');
-}
+  served.caller.peer.call(deleteRequestPolicy, { name, resourceVersion }, limits());
 
 const FULL = {
   name: 'tenants',
@@ -103,13 +83,12 @@ describe('a request policy', () => {
 
   test('is there after a restart, to the last rule, and is obeyed', async () => {
     const made = await create({ ...FULL, namespaceSelector: '' });
-    caller.close();
-    await service.stop();
-    service = await place.start();
-    caller = new Caller(place.address);
+    await served.restart();
     expect(await get('tenants')).toEqual({ requestPolicy: made });
-    expect(await caller.allocateAddress('c1', { pod: pod('red'), addresses: ['10.65.0.7'] })).toBe('10.65.0.7/32');
-    const denied = await failureOf(caller.allocate('c2', { pod: pod('red'), addresses: ['10.65.0.77'] }));
+    expect(await served.caller.allocateAddress('c1', { pod: pod('red'), addresses: ['10.65.0.7'] })).toBe(
+      '10.65.0.7/32',
+    );
+    const denied = await failureOf(served.caller.allocate('c2', { pod: pod('red'), addresses: ['10.65.0.77'] }));
     expect(denied.code).toBe('REQUEST_DENIED');
   });
 
@@ -151,40 +130,40 @@ describe('a request policy', () => {
 
 describe('Allocate', () => {
   beforeEach(async () => {
-    await caller.createPool({ name: 'second', cidr: '10.66.0.0/24' });
+    await served.caller.createPool({ name: 'second', cidr: '10.66.0.0/24' });
     await create({ name: 'closed', pools: {}, addresses: {}, macAddresses: {}, sourcePrefixes: {} });
     await create({ name: 'red', namespaces: ['red'], pools: { names: ['second'] } });
   });
 
   test('gives a namespace what it may have, and another nothing of it', async () => {
-    expect(await caller.allocateAddress('c1', { pod: pod('red'), pools: ['second'] })).toMatch(/^10\.66\.0\./);
-    const failure = await failureOf(caller.allocate('c2', { pod: pod('blue'), pools: ['10.66.0.0/24'] }));
+    expect(await served.caller.allocateAddress('c1', { pod: pod('red'), pools: ['second'] })).toMatch(/^10\.66\.0\./);
+    const failure = await failureOf(served.caller.allocate('c2', { pod: pod('blue'), pools: ['10.66.0.0/24'] }));
     expect(failure).toMatchObject({
       code: 'REQUEST_DENIED',
       message: expect.stringContaining('request policy "closed" allows it no pools'),
       details: { namespace: 'blue', policies: 'closed', requests: 'second' },
     });
-    expect((await caller.allBlocks()).map(({ allocations }) => allocations.length)).toEqual([1]);
+    expect((await served.caller.allBlocks()).map(({ allocations }) => allocations.length)).toEqual([1]);
     // Who asks for nothing is nobody's business, nor what has no namespace, nor what the configuration says.
-    expect(await caller.allocateAddress('c3', { pod: pod('blue') })).toMatch(/^10\.6[56]\./);
-    expect(await caller.allocateAddress('c4', { pools: ['second'] })).toMatch(/^10\.66\./);
+    expect(await served.caller.allocateAddress('c3', { pod: pod('blue') })).toMatch(/^10\.6[56]\./);
+    expect(await served.caller.allocateAddress('c4', { pools: ['second'] })).toMatch(/^10\.66\./);
     const poolChoices = [PoolChoice.fromPartial({ pool: 'second', isConfigured: true })];
     const configured = { pod: pod('blue'), pools: ['second'], poolChoices };
-    expect(await caller.allocateAddress('c5', configured)).toMatch(/^10\.66\./);
+    expect(await served.caller.allocateAddress('c5', configured)).toMatch(/^10\.66\./);
   });
 
   test('refuses what only the dataplane would do before anything changes, also to whom holds an address', async () => {
-    await caller.allocate('c1', { pod: pod('red') });
-    const before = await caller.allBlocks();
+    await served.caller.allocate('c1', { pod: pod('red') });
+    const before = await served.caller.allBlocks();
     const requests = PodRequests.fromPartial({ macAddress: '02:00:00:00:00:07', sourcePrefixes: ['10.8.0.0/24'] });
     for (const id of ['c1', 'c2']) {
-      const failure = await failureOf(caller.allocate(id, { pod: pod('red'), requests }));
+      const failure = await failureOf(served.caller.allocate(id, { pod: pod('red'), requests }));
       expect(failure).toMatchObject({
         code: 'REQUEST_DENIED',
         details: { requests: '10.8.0.0/24, 02:00:00:00:00:07' },
       });
     }
-    expect(await caller.allBlocks()).toEqual(before);
+    expect(await served.caller.allBlocks()).toEqual(before);
   });
 
   test('is explained, allowed or not', async () => {
@@ -197,7 +176,7 @@ describe('Allocate', () => {
         requests: { families: [IpFamily.IP_FAMILY_IPV4] },
       });
       const message = ExplainAllocationRequest.fromPartial({ request });
-      return caller.peer.call(AddressServiceService.explainAllocation, message, limits());
+      return served.caller.peer.call(AddressServiceService.explainAllocation, message, limits());
     };
     const family = {
       kind: RequestKind.REQUEST_KIND_FAMILY,
@@ -220,9 +199,9 @@ describe('Allocate', () => {
   });
 
   test('says which pool is of another family than it was asked for as', async () => {
-    await caller.createPool({ name: 'six', cidr: 'fd66::/64' });
+    await served.caller.createPool({ name: 'six', cidr: 'fd66::/64' });
     const { violations } = await failureOf(
-      caller.allocate('c1', {
+      served.caller.allocate('c1', {
         families: [IpFamily.IP_FAMILY_IPV4, IpFamily.IP_FAMILY_IPV6],
         pools: ['second', 'six'],
         poolChoices: [
@@ -238,7 +217,7 @@ describe('Allocate', () => {
 
   test('checks what comes with it', async () => {
     const { violations } = await failureOf(
-      caller.allocate('c1', {
+      served.caller.allocate('c1', {
         pod: pod('red'),
         pools: ['second'],
         poolChoices: [PoolChoice.fromPartial({ pool: 'third' })],
@@ -267,7 +246,7 @@ test('AuthorizeRequests judges what is given without Allocate, and changes nothi
   const authorize = (namespace: string, address: string) => {
     const requests = PodRequests.fromPartial({ addressesWithoutIpam: [address] });
     const message = { ...AuthorizeRequestsRequest.fromPartial({}), pod: pod(namespace), requests };
-    return caller.peer.call(RequestPolicyServiceService.authorizeRequests, message, limits());
+    return served.caller.peer.call(RequestPolicyServiceService.authorizeRequests, message, limits());
   };
   expect(await authorize('red', '10.9.0.7')).toEqual({});
   expect(await authorize('blue', '10.8.0.7')).toEqual({});
@@ -276,11 +255,11 @@ test('AuthorizeRequests judges what is given without Allocate, and changes nothi
     message: expect.stringContaining('10.9.0.0/24'),
   });
   expect((await failureOf(authorize('', '10.8.0.7'))).code).toBe('INVALID_REQUEST');
-  expect(await caller.allBlocks()).toEqual([]);
+  expect(await served.caller.allBlocks()).toEqual([]);
 });
 
 test('a pool serves a namespace by its name, though nobody tells its labels', async () => {
-  await caller.updatePool(
+  await served.caller.updatePool(
     {
       name: 'default',
       namespaceSelector: "kubernetes.io/metadata.name == 'red'",
@@ -289,6 +268,6 @@ test('a pool serves a namespace by its name, though nobody tells its labels', as
     'namespace_selector',
     'allowed_uses',
   );
-  expect(await caller.allocateAddress('c1', { pod: pod('red') })).toMatch(/^10\.65\./);
-  expect((await failureOf(caller.allocate('c2', { pod: pod('blue') }))).code).toBe('POOLS_EXHAUSTED');
+  expect(await served.caller.allocateAddress('c1', { pod: pod('red') })).toMatch(/^10\.65\./);
+  expect((await failureOf(served.caller.allocate('c2', { pod: pod('blue') }))).code).toBe('POOLS_EXHAUSTED');
 });

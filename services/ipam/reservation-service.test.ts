@@ -1,77 +1,49 @@
 import { ConfigServiceService, UpdateConfigRequest } from '@podwire/proto/podwire/ipam/v1/config';
 import { Reservation, ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
-import { Failure } from '@podwire/shared/failure/failure';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 
-import type { RunningService } from './service.js';
-import { Caller, Place } from './service.fixture.js';
+import { failureOf, faultsOf, limits, servedForEachTest } from './served.fixture.js';
 
-let place: Place;
-let service: RunningService;
-let caller: Caller;
-
-beforeEach(async () => {
-  place = new Place();
-  service = await place.start({
-    PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/30',
-    PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '30',
-  });
-  caller = new Caller(place.address);
+const served = servedForEachTest({
+  PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/30',
+  PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '30',
 });
-
-afterEach(async () => {
-  caller.close();
-  await service.stop();
-  place.remove();
-});
-
-function limits() {
-  return { deadlineMs: Date.now() + 60_000 };
-}
 
 async function create(name: string, ...cidrs: string[]): Promise<Reservation> {
   const message = { reservation: Reservation.fromPartial({ name, cidrs }) };
-  const { reservation } = await caller.peer.call(ReservationServiceService.createReservation, message, limits());
+  const { reservation } = await served.caller.peer.call(ReservationServiceService.createReservation, message, limits());
   return reservation!;
 }
 
 function get(name: string) {
-  return caller.peer.call(ReservationServiceService.getReservation, { name }, limits());
+  return served.caller.peer.call(ReservationServiceService.getReservation, { name }, limits());
 }
 
 function list(pageSize = 0, pageToken = '') {
-  return caller.peer.call(ReservationServiceService.listReservations, { pageSize, pageToken }, limits());
+  return served.caller.peer.call(ReservationServiceService.listReservations, { pageSize, pageToken }, limits());
 }
 
 function update(name: string, cidrs: string[], resourceVersion = '') {
-  return caller.peer.call(ReservationServiceService.updateReservation, { name, cidrs, resourceVersion }, limits());
+  return served.caller.peer.call(
+    ReservationServiceService.updateReservation,
+    { name, cidrs, resourceVersion },
+    limits(),
+  );
 }
 
 function remove(name: string, resourceVersion = '') {
-  return caller.peer.call(ReservationServiceService.deleteReservation, { name, resourceVersion }, limits());
+  return served.caller.peer.call(ReservationServiceService.deleteReservation, { name, resourceVersion }, limits());
 }
 
 async function getConfig() {
-  const { config } = await caller.peer.call(ConfigServiceService.getConfig, {}, limits());
+  const { config } = await served.caller.peer.call(ConfigServiceService.getConfig, {}, limits());
   return config!;
 }
 
 async function updateConfig(change: Partial<UpdateConfigRequest>) {
   const message = UpdateConfigRequest.fromPartial(change);
-  const { config } = await caller.peer.call(ConfigServiceService.updateConfig, message, limits());
+  const { config } = await served.caller.peer.call(ConfigServiceService.updateConfig, message, limits());
   return config!;
-}
-
-async function failureOf(call: Promise<unknown>): Promise<Failure> {
-  const [result] = await Promise.allSettled([call]);
-  if (result.status === 'rejected' && result.reason instanceof Failure) return result.reason;
-  throw new Error('it did not fail');
-}
-
-async function faultsOf(call: Promise<unknown>): Promise<string[]> {
-  const { code, violations } = await failureOf(call);
-  expect(code).toBe('INVALID_REQUEST');
-  return violations.map(({ field, reason }) => `${field} ${reason}`);
 }
 
 describe('a reservation', () => {
@@ -102,18 +74,15 @@ describe('a reservation', () => {
 
   test('keeps its addresses from being given out', async () => {
     await create('most', '10.65.0.0/31', '10.65.0.3');
-    expect(await caller.allocateAddress('c1')).toBe('10.65.0.2/32');
-    expect((await failureOf(caller.allocate('c2'))).code).toBe('POOLS_EXHAUSTED');
+    expect(await served.caller.allocateAddress('c1')).toBe('10.65.0.2/32');
+    expect((await failureOf(served.caller.allocate('c2'))).code).toBe('POOLS_EXHAUSTED');
     await remove('most');
-    expect(await caller.allocateAddress('c2')).toBe('10.65.0.0/32');
+    expect(await served.caller.allocateAddress('c2')).toBe('10.65.0.0/32');
   });
 
   test('is there after a restart', async () => {
     const made = await create('printers', '10.65.0.0/31');
-    caller.close();
-    await service.stop();
-    service = await place.start();
-    caller = new Caller(place.address);
+    await served.restart();
     expect(await get('printers')).toEqual({ reservation: made });
   });
 
@@ -132,7 +101,11 @@ describe('a reservation', () => {
     expect(await faultsOf(create('a', ...many))).toEqual([
       'reservation.cidrs has 1001 entries; at most 1000 are allowed',
     ]);
-    const missing = caller.peer.call(ReservationServiceService.createReservation, { reservation: undefined }, limits());
+    const missing = served.caller.peer.call(
+      ReservationServiceService.createReservation,
+      { reservation: undefined },
+      limits(),
+    );
     expect(await faultsOf(missing)).toEqual(['reservation is missing']);
     expect(await faultsOf(update('A', []))).toEqual([
       expect.stringMatching(/^name is no RFC 1123/),
@@ -197,10 +170,10 @@ describe('the configuration', () => {
   });
 
   test('takes effect with the next allocation', async () => {
-    await caller.allocate('c1', { nodeName: 'node-1' });
+    await served.caller.allocate('c1', { nodeName: 'node-1' });
     await updateConfig({ strictAffinity: true });
-    expect((await failureOf(caller.allocate('c2', { nodeName: 'node-2' }))).code).toBe('POOLS_EXHAUSTED');
+    expect((await failureOf(served.caller.allocate('c2', { nodeName: 'node-2' }))).code).toBe('POOLS_EXHAUSTED');
     await updateConfig({ strictAffinity: false });
-    await caller.allocate('c2', { nodeName: 'node-2' });
+    await served.caller.allocate('c2', { nodeName: 'node-2' });
   });
 });

@@ -5,11 +5,10 @@ import { AddressServiceService, AllocateRequest, IpFamily } from '@podwire/proto
 import { AffinityState } from '@podwire/proto/podwire/ipam/v1/block';
 import { DeletePoolResponse, PoolDeletionMode } from '@podwire/proto/podwire/ipam/v1/pool';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
-import { Failure } from '@podwire/shared/failure/failure';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 
-import type { RunningService } from './service.js';
-import { attachment, Caller, Place } from './service.fixture.js';
+import { failureOf, servedForEachTest } from './served.fixture.js';
+import { attachment } from './service.fixture.js';
 import { EmbeddedStore } from './store/embedded/embedded-store.js';
 
 const { IP_FAMILY_UNSPECIFIED: UNSPECIFIED, IP_FAMILY_IPV4: IPV4, IP_FAMILY_IPV6: IPV6 } = IpFamily;
@@ -22,34 +21,7 @@ const { POOL_DELETION_MODE_REFUSE_IF_IN_USE: REFUSE } = PoolDeletionMode;
 /** The answer to a deletion that found nothing but the pool. */
 const GONE = DeletePoolResponse.fromPartial({});
 
-let place: Place;
-let service: RunningService;
-let caller: Caller;
-
-beforeEach(async () => {
-  place = new Place();
-  service = await place.start();
-  caller = new Caller(place.address);
-});
-
-afterEach(async () => {
-  caller.close();
-  await service.stop();
-  place.remove();
-});
-
-async function restart(rest: Readonly<Record<string, string>> = {}): Promise<void> {
-  caller.close();
-  await service.stop();
-  service = await place.start(rest);
-  caller = new Caller(place.address);
-}
-
-async function failureOf(call: Promise<unknown>): Promise<Failure> {
-  const [result] = await Promise.allSettled([call]);
-  if (result.status === 'rejected' && result.reason instanceof Failure) return result.reason;
-  throw new Error('it did not fail');
-}
+const served = servedForEachTest();
 
 describe('an attachment', () => {
   test('gets an endpoint, gets it again, is found by it, and gives it back', async () => {
@@ -57,7 +29,7 @@ describe('an attachment', () => {
       pod: { namespace: 'default', name: 'web-0', uid: 'f5a1' },
       netns: { bootId: '0f8fad5b-d9cb-469f-a165-70867728950e', inode: 4026532198n },
     };
-    const { endpoint, alreadyAllocated } = await caller.allocate('c1', rest);
+    const { endpoint, alreadyAllocated } = await served.caller.allocate('c1', rest);
     expect(alreadyAllocated).toBe(false);
     const [address] = endpoint!.addresses;
     expect(endpoint).toEqual({
@@ -77,38 +49,40 @@ describe('an attachment', () => {
       blockCidr: expect.stringMatching(/^10\.65\.0\.\d+\/26$/),
       poolName: 'default',
     });
-    expect(await caller.allocate('c1', rest)).toEqual({ endpoint, alreadyAllocated: true });
-    expect(await caller.getEndpoint('c1')).toEqual({ endpoint });
-    expect(await caller.release('c1')).toEqual({ addresses: [address!.address] });
-    expect(await caller.release('c1')).toEqual({ addresses: [] });
-    expect(await failureOf(caller.getEndpoint('c1'))).toMatchObject({ code: 'ENDPOINT_NOT_FOUND' });
+    expect(await served.caller.allocate('c1', rest)).toEqual({ endpoint, alreadyAllocated: true });
+    expect(await served.caller.getEndpoint('c1')).toEqual({ endpoint });
+    expect(await served.caller.release('c1')).toEqual({ addresses: [address!.address] });
+    expect(await served.caller.release('c1')).toEqual({ addresses: [] });
+    expect(await failureOf(served.caller.getEndpoint('c1'))).toMatchObject({ code: 'ENDPOINT_NOT_FOUND' });
   });
 
   test('gets both families, in the order in which it asks', async () => {
-    await caller.createPool({ name: 'six', cidr: 'fd65::/48' });
-    const { endpoint } = await caller.allocate('c1', { families: [IPV6, IPV4] });
+    await served.caller.createPool({ name: 'six', cidr: 'fd65::/48' });
+    const { endpoint } = await served.caller.allocate('c1', { families: [IPV6, IPV4] });
     const families = endpoint!.addresses.map(({ address }) => (address.includes(':') ? 6 : 4));
     expect(families).toEqual([6, 4]);
-    expect((await caller.release('c1')).addresses).toHaveLength(2);
+    expect((await served.caller.release('c1')).addresses).toHaveLength(2);
   });
 
   test('is refused when there is no pool of a family, and when the pools are used up', async () => {
-    expect(await failureOf(caller.allocate('c1', { families: [IPV4, IPV6] }))).toMatchObject({ code: 'NO_POOL' });
-    await Promise.all(Array.from({ length: 256 }, (_, i) => caller.allocate(`c${i}`)));
-    const failure = await failureOf(caller.allocate('one-more'));
+    expect(await failureOf(served.caller.allocate('c1', { families: [IPV4, IPV6] }))).toMatchObject({
+      code: 'NO_POOL',
+    });
+    await Promise.all(Array.from({ length: 256 }, (_, i) => served.caller.allocate(`c${i}`)));
+    const failure = await failureOf(served.caller.allocate('one-more'));
     expect(failure.code).toBe('POOLS_EXHAUSTED');
     expect(failure.message).toContain(
       'pool "default" 10.65.0.0/24: all 4 blocks are full (256 of 256 addresses in use)',
     );
-    await caller.release('c17');
-    expect((await caller.allocate('one-more')).alreadyAllocated).toBe(false);
+    await served.caller.release('c17');
+    expect((await served.caller.allocate('one-more')).alreadyAllocated).toBe(false);
   });
 
   test('whose caller has no time left is not served', async () => {
     const message = AllocateRequest.fromPartial({ attachment: attachment('c1'), nodeName: 'node-1' });
-    const call = caller.peer.call(AddressServiceService.allocate, message, { deadlineMs: Date.now() - 1 });
+    const call = served.caller.peer.call(AddressServiceService.allocate, message, { deadlineMs: Date.now() - 1 });
     expect(await failureOf(call)).toMatchObject({ code: 'DEADLINE_EXCEEDED' });
-    expect(await caller.allBlocks()).toEqual([]);
+    expect(await served.caller.allBlocks()).toEqual([]);
   });
 });
 
@@ -137,115 +111,135 @@ describe('wrong requests are refused, with all that is wrong, and nothing change
   ];
 
   test.each(allocations)('Allocate with %s', async (_, rest, fields) => {
-    const failure = await failureOf(caller.allocate('c1', rest));
+    const failure = await failureOf(served.caller.allocate('c1', rest));
     expect(failure.code).toBe('INVALID_REQUEST');
     expect(failure.violations.map(({ field }) => field)).toEqual(fields);
     for (const field of fields) expect(failure.message).toContain(field);
-    expect(await caller.allBlocks()).toEqual([]);
+    expect(await served.caller.allBlocks()).toEqual([]);
   });
 
   const others: readonly (readonly [string, () => Promise<unknown>, string, readonly string[]])[] = [
     [
       'Release of a bad attachment',
-      () => caller.release('', 'lo'),
+      () => served.caller.release('', 'lo'),
       'INVALID_REQUEST',
       ['attachment.container_id', 'attachment.interface_name'],
     ],
-    ['GetEndpoint of a bad attachment', () => caller.getEndpoint('-'), 'INVALID_REQUEST', ['attachment.container_id']],
-    ['CreatePool without a CIDR or a name', () => caller.createPool({}), 'INVALID_REQUEST', ['pool.name', 'pool.cidr']],
+    [
+      'GetEndpoint of a bad attachment',
+      () => served.caller.getEndpoint('-'),
+      'INVALID_REQUEST',
+      ['attachment.container_id'],
+    ],
+    [
+      'CreatePool without a CIDR or a name',
+      () => served.caller.createPool({}),
+      'INVALID_REQUEST',
+      ['pool.name', 'pool.cidr'],
+    ],
     [
       'CreatePool with host bits',
-      () => caller.createPool({ name: 'a', cidr: '10.0.0.1/16' }),
+      () => served.caller.createPool({ name: 'a', cidr: '10.0.0.1/16' }),
       'INVALID_REQUEST',
       ['pool.cidr'],
     ],
     [
       'CreatePool with blocks of no size',
-      () => caller.createPool({ name: 'a', cidr: '10.0.0.0/16', blockSize: 33 }),
+      () => served.caller.createPool({ name: 'a', cidr: '10.0.0.0/16', blockSize: 33 }),
       'INVALID_REQUEST',
       ['pool.block_size'],
     ],
     [
       'CreatePool in 169.254.0.0/16',
-      () => caller.createPool({ name: 'a', cidr: '169.254.0.0/20' }),
+      () => served.caller.createPool({ name: 'a', cidr: '169.254.0.0/20' }),
       'INVALID_REQUEST',
       ['pool.cidr'],
     ],
     [
       'CreatePool smaller than a block',
-      () => caller.createPool({ name: 'a', cidr: '10.0.0.0/28' }),
+      () => served.caller.createPool({ name: 'a', cidr: '10.0.0.0/28' }),
       'INVALID_REQUEST',
       ['pool.cidr'],
     ],
-    ['CreatePool over another', () => caller.createPool({ name: 'a', cidr: '10.0.0.0/8' }), 'POOL_OVERLAP', []],
+    ['CreatePool over another', () => served.caller.createPool({ name: 'a', cidr: '10.0.0.0/8' }), 'POOL_OVERLAP', []],
     [
       'CreatePool of a name that is taken',
-      () => caller.createPool({ name: 'default', cidr: '10.1.0.0/16' }),
+      () => served.caller.createPool({ name: 'default', cidr: '10.1.0.0/16' }),
       'POOL_EXISTS',
       [],
     ],
-    ['GetPool without a name', () => caller.getPool(''), 'INVALID_REQUEST', ['name']],
-    ['GetPool of an unknown one', () => caller.getPool('unknown'), 'POOL_NOT_FOUND', []],
-    ['DeletePool without a name', () => caller.deletePool(''), 'INVALID_REQUEST', ['name']],
-    ['DeletePool of an unknown one', () => caller.deletePool('unknown'), 'POOL_NOT_FOUND', []],
+    ['GetPool without a name', () => served.caller.getPool(''), 'INVALID_REQUEST', ['name']],
+    ['GetPool of an unknown one', () => served.caller.getPool('unknown'), 'POOL_NOT_FOUND', []],
+    ['DeletePool without a name', () => served.caller.deletePool(''), 'INVALID_REQUEST', ['name']],
+    ['DeletePool of an unknown one', () => served.caller.deletePool('unknown'), 'POOL_NOT_FOUND', []],
     [
       'DeletePool of a stale version',
-      () => caller.deletePool('default', { resourceVersion: '0' }),
+      () => served.caller.deletePool('default', { resourceVersion: '0' }),
       'STALE_VERSION',
       [],
     ],
-    ['ListPools with a bad page', () => caller.listPools(-1, 'x'), 'INVALID_REQUEST', ['page_size', 'page_token']],
+    [
+      'ListPools with a bad page',
+      () => served.caller.listPools(-1, 'x'),
+      'INVALID_REQUEST',
+      ['page_size', 'page_token'],
+    ],
     [
       'ListBlocks with bad filters',
-      () => caller.listBlocks({ poolName: 'A', nodeName: 'B', pageSize: -1 }),
+      () => served.caller.listBlocks({ poolName: 'A', nodeName: 'B', pageSize: -1 }),
       'INVALID_REQUEST',
       ['pool_name', 'node_name', 'page_size'],
     ],
   ];
 
   test.each(others)('%s', async (_, call, code, fields) => {
-    const before = await caller.listPools();
+    const before = await served.caller.listPools();
     const failure = await failureOf(call());
     expect(failure.code).toBe(code);
     expect(failure.violations.map(({ field }) => field)).toEqual(fields);
-    expect(await caller.listPools()).toEqual(before);
+    expect(await served.caller.listPools()).toEqual(before);
   });
 });
 
 describe('pools and blocks', () => {
   test('a pool is made, read, counted and deleted', async () => {
-    const { pool } = await caller.createPool({ name: 'second', cidr: '10.66.0.0/26', blockSize: 28, disabled: true });
+    const { pool } = await served.caller.createPool({
+      name: 'second',
+      cidr: '10.66.0.0/26',
+      blockSize: 28,
+      disabled: true,
+    });
     expect(pool).toMatchObject({ cidr: '10.66.0.0/26', blockSize: 28, disabled: true });
     expect(pool!.utilization).toEqual({ capacity: '64', allocated: 0n, free: '64', blocks: 0n });
     expect(Math.abs(pool!.createTime!.getTime() - Date.now())).toBeLessThan(60_000);
-    expect(await caller.getPool('second')).toEqual({ pool });
-    expect((await caller.listPools()).pools.map(({ name }) => name)).toEqual(['default', 'second']);
-    expect(await caller.deletePool('second', { resourceVersion: pool!.resourceVersion })).toEqual(GONE);
-    expect(await failureOf(caller.getPool('second'))).toMatchObject({ code: 'POOL_NOT_FOUND' });
+    expect(await served.caller.getPool('second')).toEqual({ pool });
+    expect((await served.caller.listPools()).pools.map(({ name }) => name)).toEqual(['default', 'second']);
+    expect(await served.caller.deletePool('second', { resourceVersion: pool!.resourceVersion })).toEqual(GONE);
+    expect(await failureOf(served.caller.getPool('second'))).toMatchObject({ code: 'POOL_NOT_FOUND' });
   });
 
   test('a pool counts what is allocated, is kept while it is, and goes with its blocks after', async () => {
-    await caller.allocate('c1');
-    await caller.allocate('c2');
-    expect((await caller.getPool('default')).pool!.utilization).toEqual({
+    await served.caller.allocate('c1');
+    await served.caller.allocate('c2');
+    expect((await served.caller.getPool('default')).pool!.utilization).toEqual({
       capacity: '256',
       allocated: 2n,
       free: '254',
       blocks: 1n,
     });
-    const failure = await failureOf(caller.deletePool('default', { mode: REFUSE }));
+    const failure = await failureOf(served.caller.deletePool('default', { mode: REFUSE }));
     expect(failure).toMatchObject({ code: 'POOL_IN_USE', message: expect.stringContaining('2 on node node-1') });
-    await caller.release('c1');
-    await caller.release('c2');
-    expect(await caller.deletePool('default', { mode: REFUSE })).toEqual({ ...GONE, deletedBlocks: 1n });
-    expect(await caller.allBlocks()).toEqual([]);
+    await served.caller.release('c1');
+    await served.caller.release('c2');
+    expect(await served.caller.deletePool('default', { mode: REFUSE })).toEqual({ ...GONE, deletedBlocks: 1n });
+    expect(await served.caller.allBlocks()).toEqual([]);
   });
 
   test('blocks show their node, their affinity and who has which address', async () => {
     const before = Date.now();
-    const { endpoint } = await caller.allocate('c1', { pod: { namespace: 'default', name: 'web', uid: '' } });
+    const { endpoint } = await served.caller.allocate('c1', { pod: { namespace: 'default', name: 'web', uid: '' } });
     const [address] = endpoint!.addresses;
-    const [block] = await caller.allBlocks();
+    const [block] = await served.caller.allBlocks();
     expect(block).toMatchObject({
       cidr: address!.blockCidr,
       poolName: 'default',
@@ -273,86 +267,88 @@ describe('pools and blocks', () => {
   });
 
   test('lists go page by page, with tokens that are good for their filters alone', async () => {
-    for (const nodeName of ['node-1', 'node-2', 'node-3']) await caller.allocate(`c-${nodeName}`, { nodeName });
-    const all = await caller.listBlocks();
+    for (const nodeName of ['node-1', 'node-2', 'node-3']) await served.caller.allocate(`c-${nodeName}`, { nodeName });
+    const all = await served.caller.listBlocks();
     expect(all).toMatchObject({ blocks: { length: 3 }, nextPageToken: '' });
-    const first = await caller.listBlocks({ pageSize: 2 });
-    const second = await caller.listBlocks({ pageSize: 2, pageToken: first.nextPageToken });
+    const first = await served.caller.listBlocks({ pageSize: 2 });
+    const second = await served.caller.listBlocks({ pageSize: 2, pageToken: first.nextPageToken });
     expect([...first.blocks, ...second.blocks]).toEqual(all.blocks);
     expect(second.nextPageToken).toBe('');
-    const misused = caller.listBlocks({ pageToken: first.nextPageToken, nodeName: 'node-1' });
+    const misused = served.caller.listBlocks({ pageToken: first.nextPageToken, nodeName: 'node-1' });
     expect((await failureOf(misused)).violations).toMatchObject([{ field: 'page_token' }]);
-    expect((await caller.listBlocks({ nodeName: 'node-2' })).blocks.map(({ nodeName }) => nodeName)).toEqual([
+    expect((await served.caller.listBlocks({ nodeName: 'node-2' })).blocks.map(({ nodeName }) => nodeName)).toEqual([
       'node-2',
     ]);
 
-    await caller.createPool({ name: 'second', cidr: '10.66.0.0/24' });
-    const { pools, nextPageToken } = await caller.listPools(1);
+    await served.caller.createPool({ name: 'second', cidr: '10.66.0.0/24' });
+    const { pools, nextPageToken } = await served.caller.listPools(1);
     expect(pools.map(({ name }) => name)).toEqual(['default']);
-    expect((await caller.listPools(1, nextPageToken)).pools.map(({ name }) => name)).toEqual(['second']);
+    expect((await served.caller.listPools(1, nextPageToken)).pools.map(({ name }) => name)).toEqual(['second']);
   });
 });
 
 describe('the service', () => {
   test('keeps everything over a restart', async () => {
-    await caller.createPool({ name: 'six', cidr: 'fd65::/48' });
+    await served.caller.createPool({ name: 'six', cidr: 'fd65::/48' });
     const endpoints = await Promise.all(
-      ['c1', 'c2', 'c3'].map((id) => caller.allocate(id, { families: [IPV4, IPV6] }).then(({ endpoint }) => endpoint)),
+      ['c1', 'c2', 'c3'].map((id) =>
+        served.caller.allocate(id, { families: [IPV4, IPV6] }).then(({ endpoint }) => endpoint),
+      ),
     );
-    const [blocks, pools] = [await caller.allBlocks(), await caller.listPools()];
-    await restart();
-    expect(await caller.allBlocks()).toEqual(blocks);
-    expect(await caller.listPools()).toEqual(pools);
+    const [blocks, pools] = [await served.caller.allBlocks(), await served.caller.listPools()];
+    await served.restart();
+    expect(await served.caller.allBlocks()).toEqual(blocks);
+    expect(await served.caller.listPools()).toEqual(pools);
     for (const endpoint of endpoints)
-      expect(await caller.getEndpoint(endpoint!.attachment!.containerId)).toEqual({ endpoint });
+      expect(await served.caller.getEndpoint(endpoint!.attachment!.containerId)).toEqual({ endpoint });
   });
 
   test('does not bring back a default pool that was deleted', async () => {
-    await caller.deletePool('default');
-    await restart();
-    expect((await caller.listPools()).pools).toEqual([]);
+    await served.caller.deletePool('default');
+    await served.restart();
+    expect((await served.caller.listPools()).pools).toEqual([]);
   });
 
   test('does not add a default pool that was set later', async () => {
-    await restart({ PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.77.0.0/16', PODWIRE_IPAM_DEFAULT_POOL_NAME: 'late' });
-    expect((await caller.listPools()).pools.map(({ name }) => name)).toEqual(['default']);
+    await served.restart({ PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.77.0.0/16', PODWIRE_IPAM_DEFAULT_POOL_NAME: 'late' });
+    expect((await served.caller.listPools()).pools.map(({ name }) => name)).toEqual(['default']);
   });
 
   test('refuses a datastore that another has open', async () => {
-    const second = place.start({ PODWIRE_IPAM_LISTEN: '127.0.0.1:0' });
+    const second = served.place.start({ PODWIRE_IPAM_LISTEN: '127.0.0.1:0' });
     expect(await failureOf(second)).toMatchObject({ code: 'STORE_IN_USE' });
   });
 
   test('refuses an address where another answers, and lets go of the datastore', async () => {
-    const elsewhere = { PODWIRE_IPAM_STORE_DIRECTORY: `${place.directory}/other` };
-    expect(await failureOf(place.start(elsewhere))).toMatchObject({ code: 'INVALID_SETTINGS' });
-    const third = await place.start({ ...elsewhere, PODWIRE_IPAM_LISTEN: '127.0.0.1:0' });
+    const elsewhere = { PODWIRE_IPAM_STORE_DIRECTORY: `${served.place.directory}/other` };
+    expect(await failureOf(served.place.start(elsewhere))).toMatchObject({ code: 'INVALID_SETTINGS' });
+    const third = await served.place.start({ ...elsewhere, PODWIRE_IPAM_LISTEN: '127.0.0.1:0' });
     expect(third.addresses).toEqual([expect.stringMatching(/^127\.0\.0\.1:[1-9]\d*$/)]);
     await third.stop();
   });
 
   test('says that it serves, and listens for its owner alone', async () => {
-    expect(await caller.health()).toBe(1);
-    expect(lstatSync(place.address.slice('unix:'.length)).mode & 0o777).toBe(0o600);
+    expect(await served.caller.health()).toBe(1);
+    expect(lstatSync(served.place.address.slice('unix:'.length)).mode & 0o777).toBe(0o600);
   });
 
   test('keeps what it has answered when it is stopped in the middle', async () => {
-    await caller.health();
-    const calls = Array.from({ length: 50 }, (_, i) => caller.allocate(`c${i}`));
+    await served.caller.health();
+    const calls = Array.from({ length: 50 }, (_, i) => served.caller.allocate(`c${i}`));
     await Promise.any(calls);
-    await service.stop();
+    await served.stop();
     const results = await Promise.allSettled(calls);
     const given = results.flatMap((result) => (result.status === 'fulfilled' ? [result.value.endpoint!] : []));
     expect(given.length).toBeGreaterThan(0);
-    service = await place.start();
+    await served.start();
     for (const endpoint of given)
-      expect(await caller.getEndpoint(endpoint.attachment!.containerId)).toEqual({ endpoint });
+      expect(await served.caller.getEndpoint(endpoint.attachment!.containerId)).toEqual({ endpoint });
   });
 
   test('writes Calico’s keys', async () => {
-    await caller.allocate('c1');
-    await service.stop();
-    const store = await EmbeddedStore.open({ directory: place.storeDirectory, pid: process.pid });
+    await served.caller.allocate('c1');
+    await served.stop();
+    const store = await EmbeddedStore.open({ directory: served.place.storeDirectory, pid: process.pid });
     const { records } = await store.list('/', new AbortController().signal);
     await store.close();
     expect(records.map(({ key }) => key.replace(/10\.65\.0\.\d+-26$/, 'BLOCK'))).toEqual([
@@ -364,6 +360,6 @@ describe('the service', () => {
       '/calico/resources/v3/projectcalico.org/nodes/node-1',
       '/calico/resources/v3/projectcalico.org/workloadendpoints/default/node--1-cni-c1-eth0',
     ]);
-    service = await place.start();
+    await served.start();
   });
 });
