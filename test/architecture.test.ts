@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs';
 import { basename, dirname, join, normalize } from 'node:path';
 
 import { ESLint } from 'eslint';
+import tseslint from 'typescript-eslint';
 import { beforeAll, describe, expect, test } from 'vitest';
 
 import { faultOf, targetOf, zoneOf } from './architecture/allowed-imports.mjs';
@@ -31,9 +32,10 @@ test('there is something to look at', () => {
 });
 
 describe('a planted violation is red', () => {
-  const eslint = new ESLint({ cwd: ROOT });
+  // Each text would be another program to the rules that go by types. None of these does, and they are most of the time.
+  const eslint = new ESLint({ cwd: ROOT, overrideConfig: [tseslint.configs.disableTypeChecked] });
 
-  /** Lints a text as if it were the content of a file that exists, as type-aware rules need its project. */
+  /** Lints a text as if it were the content of a file. */
   async function faults(file: string, text: string): Promise<string[]> {
     const [result] = await eslint.lintText(text, { filePath: join(ROOT, file) });
     return (result?.messages ?? []).map(({ ruleId, message }) => `${ruleId ?? 'parser'}: ${message}`);

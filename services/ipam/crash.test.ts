@@ -118,11 +118,12 @@ test.each([1, 40, 150])(
 
     const restarted = startProcess();
     const again = new Caller(place.address);
-    for (const [id, endpoint] of held) expect(await again.getEndpoint(id)).toEqual({ endpoint });
-    for (const id of released)
-      await expect(again.getEndpoint(id)).rejects.toMatchObject({ code: 'ENDPOINT_NOT_FOUND' });
+    await Promise.all([
+      ...[...held].map(async ([id, endpoint]) => expect(await again.getEndpoint(id)).toEqual({ endpoint })),
+      ...[...released].map((id) => expect(again.getEndpoint(id)).rejects.toMatchObject({ code: 'ENDPOINT_NOT_FOUND' })),
+    ]);
     // What the runtime does after a failed ADD, and after a DEL without an answer.
-    for (const id of unknown) await again.release(id);
+    await Promise.all([...unknown].map((id) => again.release(id)));
     const kept = [...held.values()].map(({ addresses }) => addresses[0]!.address);
     const all = [...kept, ...(await fill(again)).map((address) => address)];
     expect(new Set(all).size).toBe(ADDRESSES);
