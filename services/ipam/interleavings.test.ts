@@ -110,12 +110,25 @@ const claim = (cidr: string, nodeName: string): Operation =>
 const note = (id: string, text: string): Operation =>
   operation(`note "${text}" on the address of ${id}`, async (ipam) => {
     const { owner } = attributesFor({ attachment: attachment(id), nodeName: 'n1', pod: undefined }, NOW_MS);
-    const now = { sequenceNumber: undefined, expected: owner, attributes: { ...owner, note: text } };
+    const second = { expectedAlternate: undefined, alternate: undefined };
+    const now = { sequenceNumber: undefined, expected: owner, attributes: { ...owner, note: text }, ...second };
     const address = addressAt(prefix('10.0.0.0/30'), 1);
     return JSON.stringify(
       await ipam.addresses.setAttributes({ address, handleId: `net.${id}`, ...now }, forever),
       text64,
     );
+  });
+
+/** Names a second owner, unless there is one. */
+const second = (id: string, pod: string): Operation =>
+  operation(`${pod} as the second owner of the address of ${id}`, async (ipam) => {
+    const first = { sequenceNumber: undefined, expected: undefined, attributes: undefined };
+    const change = { address: addressAt(prefix('10.0.0.0/30'), 1), handleId: `net.${id}`, ...first };
+    const holder = await ipam.addresses.setAttributes(
+      { ...change, expectedAlternate: {}, alternate: { pod } },
+      forever,
+    );
+    return String(holder.alternateOwner?.pod);
   });
 
 const text64 = (_key: string, value: unknown): unknown => (typeof value === 'bigint' ? undefined : value);
@@ -235,7 +248,7 @@ function meaningOf(view: MapView): string {
         case 'block': {
           const { owner, allocations, unallocated, attributes } = record.value;
           const heldBy = (index: number): string =>
-            `${attributes[index]?.handleId} ${attributes[index]?.owner.note ?? ''}`;
+            `${attributes[index]?.handleId} ${attributes[index]?.owner.note ?? ''} ${attributes[index]?.alternateOwner?.pod ?? ''}`;
           const held = allocations.map((index) => (index === null ? null : heldBy(index)));
           return [`${key} ${owner?.name} ${held.join()} free ${unallocated.join()}`];
         }
@@ -469,6 +482,8 @@ const SCENARIOS: readonly Scenario[] = [
   { name: 'a handle that is read before its block', damage: [STRAY], operations: [two, one, release('c1')] },
   { name: 'a repair among others', damage: [STRAY], operations: [repair, one, release('c1')] },
   { name: 'attributes that are set twice', before: [given('c1')], operations: [note('c1', 'a'), note('c1', 'b')] },
+  { name: 'a second owner, twice', before: [given('c1')], operations: [second('c1', 'a'), second('c1', 'b')] },
+  { name: 'a second owner and attributes', before: [given('c1')], operations: [second('c1', 'a'), note('c1', 'b')] },
   { name: 'attributes of an address that goes', before: [given('c1')], operations: [note('c1', 'a'), release('c1')] },
   { name: 'attributes beside an allocation', before: [given('c1')], operations: [note('c1', 'a'), allocate('c2')] },
   { name: 'attributes while the node goes', before: [given('c1')], operations: [note('c1', 'a'), deleteNode('n1')] },

@@ -69,6 +69,26 @@ export function attachmentOf({ handleId: handle, owner }: AllocationAttributes):
   return { network, containerId: handle.slice(network.length + 1), interfaceName };
 }
 
+/** What an owner says of itself: `pod`, `note`, and so on. */
+export type OwnerAttributes = Readonly<Record<string, string>>;
+
+const NO_ATTRIBUTES: OwnerAttributes = {};
+
+export function sameAttributes(a: AllocationAttributes, b: AllocationAttributes): boolean {
+  return (
+    a.handleId === b.handleId &&
+    a.releasedAtMs === b.releasedAtMs &&
+    sameOwnerAttributes(a.owner, b.owner) &&
+    (a.alternateOwner === b.alternateOwner ||
+      sameOwnerAttributes(a.alternateOwner ?? NO_ATTRIBUTES, b.alternateOwner ?? NO_ATTRIBUTES))
+  );
+}
+
+export function sameOwnerAttributes(a: OwnerAttributes, b: OwnerAttributes): boolean {
+  const names = Object.keys(a);
+  return names.length === Object.keys(b).length && names.every((name) => a[name] === b[name]);
+}
+
 /** Whether the attributes name a holder without its interface, as those of Calico's own plugin do. */
 export function isUnattached({ owner }: AllocationAttributes): boolean {
   return owner.network === undefined && owner.interface === undefined;

@@ -1,5 +1,6 @@
 import { prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
+import { sameAttributes } from './attributes.js';
 import type { AllocationAttributes, Block, BlockOwner, Ordinal } from './records.js';
 
 /** What can be done to a block. Each function that changes it makes its sequence number one higher, however much it changes. */
@@ -189,10 +190,4 @@ function renumberAttributes(
     return used.has(index);
   });
   return { allocations: allocations.map((index) => renumbered.get(index) ?? null), attributes: kept };
-}
-
-function sameAttributes(a: AllocationAttributes, b: AllocationAttributes): boolean {
-  if (a.handleId !== b.handleId || a.releasedAtMs !== b.releasedAtMs) return false;
-  const keys = Object.keys(a.owner);
-  return keys.length === Object.keys(b.owner).length && keys.every((key) => a.owner[key] === b.owner[key]);
 }

@@ -26,6 +26,11 @@ export interface AllocationAttributes {
   readonly handleId: string | undefined;
   /** The owner's own description: `node`, `namespace`, `pod`, `interface`, `network`, `timestamp`. Stored as `secondary`. */
   readonly owner: Readonly<Record<string, string>>;
+  /**
+   * The description of a second owner, as of the pod that a virtual machine is moving to: `alternateOwnerAttrs`. Never empty. Nothing is
+   * decided by it: Calico's tools and SetAttributes write it, and it goes with the address.
+   */
+  readonly alternateOwner?: Readonly<Record<string, string>> | undefined;
   /** When the address was released, in epoch milliseconds, while it is cooling down; undefined while it is in use. */
   readonly releasedAtMs: number | undefined;
 }

@@ -29,6 +29,8 @@ export interface AddressHolder {
   /** Undefined when no handle does. */
   readonly handleId: string | undefined;
   readonly owner: Readonly<Record<string, string>>;
+  /** What a second owner says of itself; undefined where there is none. */
+  readonly alternateOwner?: Readonly<Record<string, string>> | undefined;
   readonly sequenceNumber: bigint;
 }
 
@@ -80,8 +82,8 @@ export function allocationOf(view: View, address: Address): HeldAddress | undefi
 }
 
 export function holderOfAddress({ block, ordinal, attributes }: HeldAddress): AddressHolder {
-  const { handleId, owner } = attributes;
-  return { handleId, owner, sequenceNumber: block.sequenceNumbers.get(ordinal) ?? 0n };
+  const { handleId, owner, alternateOwner } = attributes;
+  return { handleId, owner, alternateOwner, sequenceNumber: block.sequenceNumbers.get(ordinal) ?? 0n };
 }
 
 interface Judged {

@@ -9,6 +9,7 @@ import { listHandleAddresses, listHandles } from './handle-listing.js';
 import { MapView } from './map-view.fixture.js';
 import { attachment, block, claimedBlock, config, NOW_MS, poolRecord, prefix, request } from './records.fixture.js';
 import { release } from './release.js';
+import { continueHandleRelease } from './release-handle.js';
 import { address, calico, given, handleRecord } from './release-records.fixture.js';
 import { setAttributes, type AttributesChange } from './set-attributes.js';
 
@@ -30,6 +31,8 @@ const change = (rest: Partial<AttributesChange> = {}): AttributesChange => ({
   sequenceNumber: undefined,
   expected: undefined,
   attributes: {},
+  expectedAlternate: undefined,
+  alternate: undefined,
   ...rest,
 });
 
@@ -68,6 +71,8 @@ describe('the attributes of an address', () => {
     ['it was allocated at another time', { sequenceNumber: 1n }, /with sequence number \d+, not 1/],
     ['they were others before', { expected: { pod: 'y' } }, /has the attributes .*launcher-1/],
     ['there were some before', { expected: {} }, /has the attributes/],
+    ['there is no such second owner', { expectedAlternate: { pod: 'y' } }, /has the attributes {} of a second owner/],
+    ['they would be a container’s with the second owner’s', { alternate: VM, expectedAlternate: VM }, /a second owner/],
     [
       'they would make it a container’s',
       { attributes: { interface: 'eth0', network: 'net' } },
@@ -81,6 +86,42 @@ describe('the attributes of an address', () => {
       expect.objectContaining({ code: 'ALLOCATION_MISMATCH', message: expect.stringMatching(message) }),
     );
     expect(view.snapshot()).toEqual(before);
+  });
+
+  test('of a second owner are set, change places with the first’s, and are taken away, each by itself', () => {
+    const view = start();
+    const target = { node: 'n2', pod: 'launcher-2', namespace: 'vms' };
+    const step = (rest: Partial<AttributesChange>) => {
+      const { owner, alternateOwner } = view.apply(setAttributes(view, change({ attributes: undefined, ...rest })));
+      const { state } = getAddress(view, address('10.0.0.0'), NOW_MS);
+      expect(state).toMatchObject({ holder: { owner, alternateOwner } });
+      expect(validateBlock(view.blocks()[0]!, NOW_MS)).toEqual([]);
+      return [owner, alternateOwner];
+    };
+    expect(step({ alternate: target, expectedAlternate: {} })).toEqual([VM, target]);
+    const swap = { attributes: target, alternate: VM, expected: VM, expectedAlternate: target };
+    expect(step(swap)).toEqual([target, VM]);
+    expect(() => step(swap)).toThrow(expect.objectContaining({ code: 'ALLOCATION_MISMATCH' }));
+    expect(setAttributes(view, change({ ...swap, expected: undefined, expectedAlternate: undefined })).changes).toEqual(
+      [],
+    );
+    expect(step({ attributes: {} })).toEqual([{}, VM]);
+    expect(step({ alternate: {} })).toEqual([{}, undefined]);
+    // The address that shared them has never had a second owner.
+    expect(getAddress(view, address('10.0.0.1'), NOW_MS).state).toMatchObject({
+      holder: { owner: VM, alternateOwner: undefined },
+    });
+  });
+
+  test('of two addresses that differ in the second owner alone stay apart, and go with the release', () => {
+    const view = start();
+    view.apply(setAttributes(view, change({ attributes: undefined, alternate: { pod: 'b' } })));
+    expect(view.blocks()[0]!.attributes).toHaveLength(3);
+    view.apply(setAttributes(view, change({ attributes: undefined, alternate: {} })));
+    expect(view.blocks()[0]!.attributes).toHaveLength(2);
+    view.apply(setAttributes(view, change({ attributes: undefined, alternate: { pod: 'b' } })));
+    view.apply(continueHandleRelease(view, { handleId: 'net.vmi.vms.a', searchesAllBlocks: true, nowMs: NOW_MS }));
+    expect(view.blocks()[0]!.attributes.map(({ alternateOwner }) => alternateOwner)).toEqual([undefined]);
   });
 
   test('that a container’s endpoint does not go by can be changed', () => {

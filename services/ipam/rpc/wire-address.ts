@@ -2,6 +2,7 @@ import {
   AddressReleaseResult as ResultMessage,
   AddressState as StateMessage,
   type AddressHolder as HolderMessage,
+  type Attributes,
   type GetAddressResponse,
   type ReleaseAddressesRequest,
   type ReleasedAddress,
@@ -15,7 +16,8 @@ import { sameNetns } from '../allocator/endpoint.js';
 import type { AddressReport } from '../allocator/get-address.js';
 import { handleFault } from '../allocator/handle-name.js';
 import type { AddressHolder, AddressRelease, AddressReleaseResult } from '../allocator/release-addresses.js';
-import type { AttributesChange, OwnerAttributes } from '../allocator/set-attributes.js';
+import type { OwnerAttributes } from '../allocator/attributes.js';
+import type { AttributesChange } from '../allocator/set-attributes.js';
 import { readNetns } from './wire-netns.js';
 
 const MAX_RELEASES_COUNT = 1000;
@@ -68,8 +70,13 @@ export function releasedAddressMessage({ address }: AddressRelease, result: Addr
   };
 }
 
-export function holderMessage({ handleId, owner, sequenceNumber }: AddressHolder): HolderMessage {
-  return { handleId: handleId ?? '', attributes: { ...owner }, sequenceNumber };
+export function holderMessage({ handleId, owner, alternateOwner, sequenceNumber }: AddressHolder): HolderMessage {
+  return {
+    handleId: handleId ?? '',
+    attributes: { ...owner },
+    sequenceNumber,
+    alternateAttributes: { ...alternateOwner },
+  };
 }
 
 const STATES: Record<AddressReport['state']['kind'], StateMessage> = {
@@ -99,16 +106,20 @@ export function dateOf(timeMs: number | undefined): Date | undefined {
 }
 
 export function readSetAttributesRequest(message: SetAttributesRequest): AttributesChange {
-  const { handleId, sequenceNumber, expected, attributes } = message;
+  const { handleId, sequenceNumber, expected, attributes, expectedAlternate, alternate } = message;
   return checked('SetAttributes', (checks) => {
     if (handleId !== undefined) checks.check('handle_id', handleFault(handleId));
-    if (!attributes) checks.check('attributes', 'is missing; an empty one takes all attributes away');
+    if (!attributes && !alternate)
+      checks.check('attributes', 'is missing, and so is alternate; an empty one takes all attributes away');
+    const read = (field: string, given: Attributes | undefined) => given && readAttributes(field, given.values, checks);
     return {
       address: readAddress('address', message.address, checks),
       handleId,
       sequenceNumber,
-      expected: expected && readAttributes('expected', expected.values, checks),
-      attributes: readAttributes('attributes', attributes?.values ?? {}, checks),
+      expected: read('expected', expected),
+      attributes: read('attributes', attributes),
+      expectedAlternate: read('expected_alternate', expectedAlternate),
+      alternate: read('alternate', alternate),
     };
   });
 }

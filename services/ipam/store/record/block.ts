@@ -1,6 +1,7 @@
 import { familyBits } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 
+import { sameAttributes } from '../../allocator/attributes.js';
 import { cutHandle } from '../../allocator/handle-name.js';
 import type { AllocationAttributes, Block, BlockOwner, Ordinal } from '../../allocator/records.js';
 import {
@@ -19,7 +20,7 @@ import {
   Unreadable,
   type Field,
 } from './fields.js';
-import { formatJson, type JsonObject } from './json.js';
+import { formatJson, isObject, parseJson, type JsonObject } from './json.js';
 import type { Previous } from './previous.js';
 
 /** Calico's AllocationBlock (libcalico-go/lib/backend/model/block.go). */
@@ -82,16 +83,18 @@ function decodeAttributes(source: Field): AllocationAttributes {
   const raw = readObject(source);
   const releasedAt = field(raw, 'releasedAt', path);
   const handleId = readOptionalText(field(raw, 'handle_id', path));
+  const alternateOwner = readTextMap(field(raw, 'alternateOwnerAttrs', path));
   const attributes = {
     handleId: handleId === undefined ? undefined : cutHandle(handleId),
     owner: readTextMap(field(raw, 'secondary', path)),
+    ...(Object.keys(alternateOwner).length > 0 && { alternateOwner }),
     releasedAtMs: isAbsent(releasedAt) ? undefined : readTime(releasedAt),
   };
   if (!isMadeFrom(raw)) attributeForms.set(attributes, raw);
   return attributes;
 }
 
-const ATTRIBUTE_FIELDS = new Set(['handle_id', 'secondary', 'releasedAt']);
+const ATTRIBUTE_FIELDS = new Set(['handle_id', 'secondary', 'alternateOwnerAttrs', 'releasedAt']);
 
 /** Whether the entry can be written again from its values. */
 function isMadeFrom(raw: JsonObject): boolean {
@@ -155,7 +158,7 @@ export function formatBlock(block: Block, previous: Previous<Block> | undefined)
   let text = `{"cidr":"${formatPrefix(block.prefix)}","affinity":${owner ? formatJson(`${owner.kind}:${owner.name}`) : 'null'}`;
   if (claimed !== undefined) text += `,"affinity_claim_time":${formatJson(claimed)}`;
   text += `,"allocations":${JSON.stringify(block.allocations)},"unallocated":${JSON.stringify(block.unallocated)}`;
-  text += `,"attributes":${formatAttributes(block.attributes, previous)},"deleted":${formatJson(raw.deleted ?? false)}`;
+  text += `,"attributes":${formatAttributes(block, previous)},"deleted":${formatJson(raw.deleted ?? false)}`;
   text += `,"sequenceNumber":${block.sequenceNumber},"sequenceNumberForAllocation":${formatNumbers(block.sequenceNumbers)}`;
   for (const name of Object.keys(raw))
     if (!KNOWN.has(name)) text += `,${formatJson(name)}:${formatJson(raw[name] ?? null)}`;
@@ -168,11 +171,11 @@ function formatNumbers(numbers: ReadonlyMap<Ordinal, bigint>): string {
   return text + '}';
 }
 
-function formatAttributes(attributes: readonly AllocationAttributes[], previous: Previous<Block> | undefined): string {
+function formatAttributes(block: Block, previous: Previous<Block> | undefined): string {
   let text = '[';
-  for (const value of attributes) {
+  for (const value of block.attributes) {
     if (text !== '[') text += ',';
-    text += storedForm(value) ?? remember(value, previous);
+    text += storedForm(value) ?? remember(value, block, previous);
   }
   return text + ']';
 }
@@ -186,24 +189,34 @@ function storedForm(value: AllocationAttributes): string | undefined {
 }
 
 /** An entry that was made anew with the content of a stored one gets its unknown fields. */
-function remember(value: AllocationAttributes, previous: Previous<Block> | undefined): string {
+function remember(value: AllocationAttributes, block: Block, previous: Previous<Block> | undefined): string {
   const equal = previous?.value.attributes.find((stored) => sameAttributes(stored, value));
+  const unknown = equal ? undefined : unknownBefore(value, block, previous?.value);
+  const encoded = encodeAttributes(value);
   // JSON.stringify makes one text, where putting pieces together makes a tree that is walked again by each write.
-  const text = (equal && storedForm(equal)) ?? JSON.stringify(encodeAttributes(value));
+  const made = unknown ? formatJson({ ...encoded, ...unknown }) : JSON.stringify(encoded);
+  const text = (equal && storedForm(equal)) ?? made;
   attributeForms.set(value, text);
   return text;
 }
 
-function encodeAttributes({ handleId, owner, releasedAtMs }: AllocationAttributes): JsonObject {
+/** The fields of others that the entry of an allocation had before it was made to say something else. */
+function unknownBefore(value: AllocationAttributes, block: Block, before: Block | undefined): JsonObject | undefined {
+  if (!before || value.releasedAtMs !== undefined) return undefined;
+  const ordinal = block.allocations.indexOf(block.attributes.indexOf(value));
+  const stored = before.attributes[before.allocations[ordinal] ?? -1];
+  const isSame = before.sequenceNumbers.get(ordinal) === block.sequenceNumbers.get(ordinal);
+  if (!stored || !isSame || stored.handleId !== value.handleId) return undefined;
+  const raw = parseJson(storedForm(stored) ?? '{}');
+  const fields = isObject(raw) ? Object.entries(raw).filter(([name]) => !ATTRIBUTE_FIELDS.has(name)) : [];
+  return fields.length > 0 ? Object.fromEntries(fields) : undefined;
+}
+
+function encodeAttributes({ handleId, owner, alternateOwner, releasedAtMs }: AllocationAttributes): JsonObject {
   return {
     ...(handleId === undefined ? {} : { handle_id: handleId }),
     ...(Object.keys(owner).length === 0 ? {} : { secondary: owner }),
+    ...(alternateOwner === undefined ? {} : { alternateOwnerAttrs: alternateOwner }),
     ...(releasedAtMs === undefined ? {} : { releasedAt: keepTime(releasedAtMs, undefined) }),
   };
-}
-
-function sameAttributes(a: AllocationAttributes, b: AllocationAttributes): boolean {
-  if (a.handleId !== b.handleId || a.releasedAtMs !== b.releasedAtMs) return false;
-  const names = Object.keys(a.owner);
-  return names.length === Object.keys(b.owner).length && names.every((name) => a.owner[name] === b.owner[name]);
 }

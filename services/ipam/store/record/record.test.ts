@@ -2,6 +2,7 @@ import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 
+import { replaceAttributes, takeAddress } from '../../allocator/block.js';
 import { endpointKey } from '../../allocator/endpoint.js';
 import { outOfUse } from '../../allocator/pools.js';
 import type { Block, Endpoint, Pool } from '../../allocator/records.js';
@@ -93,6 +94,7 @@ describe('records as Calico stores them', () => {
           {
             handleId: 'k8s-pod-network.9f2c',
             owner: { namespace: 'default', node: 'node-1', pod: 'web-0' },
+            alternateOwner: { 'vmi-name': 'vm' },
             releasedAtMs: undefined,
           },
           { handleId: undefined, owner: {}, releasedAtMs: Date.UTC(2026, 7, 22, 6, 34) },
@@ -130,6 +132,35 @@ describe('records as Calico stores them', () => {
     expect(encodeRecord({ kind: 'block', value: moved }, decoded).attributes).toEqual([
       expect.objectContaining({ alternateOwnerAttrs: { 'vmi-name': 'vm' }, future: 9007199254740993n }),
     ]);
+  });
+
+  it('keeps the unknown fields of an allocation that is made to say something else, and no others get them', () => {
+    const decoded = decode(BLOCK_KEY, BLOCK);
+    if (decoded.record?.kind !== 'block') throw new Error('not a block');
+    const { value } = decoded.record;
+    const [, vm] = value.attributes;
+    expect(vm?.alternateOwner).toEqual({ 'vmi-name': 'vm' });
+    const moved = replaceAttributes(value, 2, { ...vm!, owner: { pod: 'web-1' }, alternateOwner: vm!.owner });
+    const next = takeAddress(moved, { handleId: vm!.handleId, owner: { pod: 'x' }, releasedAtMs: undefined })!;
+    const { attributes } = encodeRecord({ kind: 'block', value: next.block }, decoded);
+    expect(attributes).toEqual([
+      expect.objectContaining({ handle_id: 'ipip-tunnel-addr-node-1' }),
+      { releasedAt: '2026-08-22T06:34:00Z' },
+      {
+        handle_id: 'k8s-pod-network.9f2c',
+        secondary: { pod: 'web-1' },
+        alternateOwnerAttrs: { namespace: 'default', node: 'node-1', pod: 'web-0' },
+        future: 9007199254740993n,
+      },
+      { handle_id: 'k8s-pod-network.9f2c', secondary: { pod: 'x' } },
+    ]);
+    // Two entries that only the second owner tells apart are two.
+    const apart = replaceAttributes(value, 2, { ...vm!, alternateOwner: undefined });
+    expect(encodeRecord({ kind: 'block', value: apart }, decoded).attributes).toContainEqual({
+      handle_id: 'k8s-pod-network.9f2c',
+      secondary: { namespace: 'default', node: 'node-1', pod: 'web-0' },
+      future: 9007199254740993n,
+    });
   });
 
   it('drops the claim time with the owner, and the owner field of old releases', () => {

@@ -189,7 +189,7 @@ export interface PodRequests {
   macAddress: string;
   /** Prefixes that the pod may send from besides its own addresses (`10.65.8.0/24`), without host bits; at most 256. */
   sourcePrefixes: string[];
-  /** Floating IPs (`192.0.2.7`); at most 32. podwire-plugin refuses them before it asks, as podwire-dataplane makes no NAT for them. */
+  /** Floating IPs (`192.0.2.7`); at most 32. podwire-plugin refuses them, whatever the answer, as podwire-dataplane makes no NAT for them. */
   floatingIps: string[];
 }
 
@@ -469,9 +469,16 @@ export interface AddressHolder {
   attributes: { [key: string]: string };
   /** The block's sequence number at the allocation: with the address it names this allocation and no later one. */
   sequenceNumber: bigint;
+  /** What a second owner says of itself, as the pod that a virtual machine moves to; empty where there is none. */
+  alternateAttributes: { [key: string]: string };
 }
 
 export interface AddressHolder_AttributesEntry {
+  key: string;
+  value: string;
+}
+
+export interface AddressHolder_AlternateAttributesEntry {
   key: string;
   value: string;
 }
@@ -543,8 +550,16 @@ export interface SetAttributesRequest {
   expected?:
     | Attributes
     | undefined;
-  /** What they become, all of them. */
-  attributes: Attributes | undefined;
+  /** What they become, all of them. Not set leaves them as they are; then alternate has to be set. */
+  attributes:
+    | Attributes
+    | undefined;
+  /** What those of the second owner have to be before; not set means anything. Set and empty, that there is none. */
+  expectedAlternate?:
+    | Attributes
+    | undefined;
+  /** What those of the second owner become, all of them. Not set leaves them as they are; set and empty takes them away. */
+  alternate?: Attributes | undefined;
 }
 
 /** SetAttributesResponse is the holder as it is now. */
@@ -2935,7 +2950,7 @@ export const ReleasedAddress: MessageFns<ReleasedAddress> = {
 };
 
 function createBaseAddressHolder(): AddressHolder {
-  return { handleId: "", attributes: {}, sequenceNumber: 0n };
+  return { handleId: "", attributes: {}, sequenceNumber: 0n, alternateAttributes: {} };
 }
 
 export const AddressHolder: MessageFns<AddressHolder> = {
@@ -2952,6 +2967,9 @@ export const AddressHolder: MessageFns<AddressHolder> = {
       }
       writer.uint32(24).uint64(message.sequenceNumber);
     }
+    globalThis.Object.entries(message.alternateAttributes).forEach(([key, value]: [string, string]) => {
+      AddressHolder_AlternateAttributesEntry.encode({ key: key as any, value }, writer.uint32(34).fork()).join();
+    });
     return writer;
   },
 
@@ -2995,6 +3013,17 @@ export const AddressHolder: MessageFns<AddressHolder> = {
             message.sequenceNumber = reader.uint64() as bigint;
             continue;
           }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            const entry4 = AddressHolder_AlternateAttributesEntry.decode(reader, reader.uint32());
+            if (entry4.value !== undefined) {
+              message.alternateAttributes[entry4.key] = entry4.value;
+            }
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3025,6 +3054,13 @@ export const AddressHolder: MessageFns<AddressHolder> = {
     message.sequenceNumber = (object.sequenceNumber !== undefined && object.sequenceNumber !== null)
       ? BigInt(object.sequenceNumber)
       : 0n;
+    message.alternateAttributes = (globalThis.Object.entries(object.alternateAttributes ?? {}) as [string, string][])
+      .reduce((acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      }, {});
     return message;
   },
 };
@@ -3090,6 +3126,73 @@ export const AddressHolder_AttributesEntry: MessageFns<AddressHolder_AttributesE
   },
   fromPartial(object: DeepPartial<AddressHolder_AttributesEntry>): AddressHolder_AttributesEntry {
     const message = createBaseAddressHolder_AttributesEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseAddressHolder_AlternateAttributesEntry(): AddressHolder_AlternateAttributesEntry {
+  return { key: "", value: "" };
+}
+
+export const AddressHolder_AlternateAttributesEntry: MessageFns<AddressHolder_AlternateAttributesEntry> = {
+  encode(message: AddressHolder_AlternateAttributesEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AddressHolder_AlternateAttributesEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAddressHolder_AlternateAttributesEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AddressHolder_AlternateAttributesEntry>): AddressHolder_AlternateAttributesEntry {
+    return AddressHolder_AlternateAttributesEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AddressHolder_AlternateAttributesEntry>): AddressHolder_AlternateAttributesEntry {
+    const message = createBaseAddressHolder_AlternateAttributesEntry();
     message.key = object.key ?? "";
     message.value = object.value ?? "";
     return message;
@@ -3490,7 +3593,15 @@ export const Attributes_ValuesEntry: MessageFns<Attributes_ValuesEntry> = {
 };
 
 function createBaseSetAttributesRequest(): SetAttributesRequest {
-  return { address: "", handleId: undefined, sequenceNumber: undefined, expected: undefined, attributes: undefined };
+  return {
+    address: "",
+    handleId: undefined,
+    sequenceNumber: undefined,
+    expected: undefined,
+    attributes: undefined,
+    expectedAlternate: undefined,
+    alternate: undefined,
+  };
 }
 
 export const SetAttributesRequest: MessageFns<SetAttributesRequest> = {
@@ -3512,6 +3623,12 @@ export const SetAttributesRequest: MessageFns<SetAttributesRequest> = {
     }
     if (message.attributes !== undefined) {
       Attributes.encode(message.attributes, writer.uint32(42).fork()).join();
+    }
+    if (message.expectedAlternate !== undefined) {
+      Attributes.encode(message.expectedAlternate, writer.uint32(50).fork()).join();
+    }
+    if (message.alternate !== undefined) {
+      Attributes.encode(message.alternate, writer.uint32(58).fork()).join();
     }
     return writer;
   },
@@ -3569,6 +3686,22 @@ export const SetAttributesRequest: MessageFns<SetAttributesRequest> = {
             message.attributes = Attributes.decode(reader, reader.uint32());
             continue;
           }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.expectedAlternate = Attributes.decode(reader, reader.uint32());
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.alternate = Attributes.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3596,6 +3729,12 @@ export const SetAttributesRequest: MessageFns<SetAttributesRequest> = {
       : undefined;
     message.attributes = (object.attributes !== undefined && object.attributes !== null)
       ? Attributes.fromPartial(object.attributes)
+      : undefined;
+    message.expectedAlternate = (object.expectedAlternate !== undefined && object.expectedAlternate !== null)
+      ? Attributes.fromPartial(object.expectedAlternate)
+      : undefined;
+    message.alternate = (object.alternate !== undefined && object.alternate !== null)
+      ? Attributes.fromPartial(object.alternate)
       : undefined;
     return message;
   },
@@ -3799,8 +3938,9 @@ export const AddressServiceService = {
     responseDeserialize: (value: Buffer): GetAddressResponse => GetAddressResponse.decode(value),
   },
   /**
-   * SetAttributes replaces what the owner of an address says of itself, provided that the holder and the attributes before are
-   * those that are expected. `network` and `interface` are kept as they are, and for containers' addresses `node`,
+   * SetAttributes replaces what the owner of an address says of itself, what a second owner does, or both at once, provided that
+   * the holder and the attributes before are those that are expected. So two owners change places in one call. A second owner is who
+   * is to have the address next, as the pod that a virtual machine moves to; nothing is decided by it here. `network` and `interface` are kept as they are, and for containers' addresses `node`,
    * `namespace`, `pod` and `timestamp` too.
    *
    * Idempotent, unless attributes before are expected.
@@ -3894,8 +4034,9 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    */
   getAddress: handleUnaryCall<GetAddressRequest, GetAddressResponse>;
   /**
-   * SetAttributes replaces what the owner of an address says of itself, provided that the holder and the attributes before are
-   * those that are expected. `network` and `interface` are kept as they are, and for containers' addresses `node`,
+   * SetAttributes replaces what the owner of an address says of itself, what a second owner does, or both at once, provided that
+   * the holder and the attributes before are those that are expected. So two owners change places in one call. A second owner is who
+   * is to have the address next, as the pod that a virtual machine moves to; nothing is decided by it here. `network` and `interface` are kept as they are, and for containers' addresses `node`,
    * `namespace`, `pod` and `timestamp` too.
    *
    * Idempotent, unless attributes before are expected.
@@ -4078,8 +4219,9 @@ export interface AddressServiceClient extends Client {
     callback: (error: ServiceError | null, response: GetAddressResponse) => void,
   ): ClientUnaryCall;
   /**
-   * SetAttributes replaces what the owner of an address says of itself, provided that the holder and the attributes before are
-   * those that are expected. `network` and `interface` are kept as they are, and for containers' addresses `node`,
+   * SetAttributes replaces what the owner of an address says of itself, what a second owner does, or both at once, provided that
+   * the holder and the attributes before are those that are expected. So two owners change places in one call. A second owner is who
+   * is to have the address next, as the pod that a virtual machine moves to; nothing is decided by it here. `network` and `interface` are kept as they are, and for containers' addresses `node`,
    * `namespace`, `pod` and `timestamp` too.
    *
    * Idempotent, unless attributes before are expected.
