@@ -109,11 +109,9 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // A node that is killed, restarted, meddled with and left, on the fake kernel; IPAM's answers over the wire.
   'services/dataplane/pod-environment.ts': 'services/dataplane/service.test.ts',
   'services/dataplane/rpc/index.ts': 'services/dataplane/service.test.ts',
-  'services/dataplane/attachments/dead-namespaces.ts': 'services/dataplane/attachments/keeper.test.ts',
   'services/dataplane/attachments/events.ts': 'services/dataplane/attachments/keeper.test.ts',
-  'services/dataplane/attachments/giving-back.ts': 'services/dataplane/attachments/keeper.test.ts',
-  'services/dataplane/attachments/recovery.ts': 'services/dataplane/attachments/keeper.test.ts',
-  'services/dataplane/attachments/survey.ts': 'services/dataplane/attachments/keeper.test.ts',
+  'services/dataplane/attachments/giving-back.ts': 'services/dataplane/attachments/dead-namespaces.test.ts',
+  'services/dataplane/attachments/survey.ts': 'services/dataplane/attachments/recovery.test.ts',
   'services/dataplane/attachments/ipam/ipam-address-book.ts': 'test/e2e/dead-pods.test.ts',
 
   // Parts of one decision, which is what the tables and the property are about.
