@@ -52,7 +52,13 @@ export interface AllocationRequest {
 /** What request policies have to know of a pod's wishes. */
 export type AskedOfPod = Pick<
   Wish,
-  'chosenFamilies' | 'addressesWithoutIpam' | 'macAddress' | 'sourcePrefixes' | 'poolChoices' | 'namespaceLabels'
+  | 'chosenFamilies'
+  | 'addressesWithoutIpam'
+  | 'macAddress'
+  | 'sourcePrefixes'
+  | 'floatingIps'
+  | 'poolChoices'
+  | 'namespaceLabels'
 >;
 
 /** A pod that is to get what IPAM does not give. */

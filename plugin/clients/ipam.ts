@@ -79,13 +79,14 @@ function requestsOf({
   addressesWithoutIpam,
   macAddress = '',
   sourcePrefixes,
+  floatingIps,
 }: AskedOfPod): PodRequests {
   return {
     families: chosenFamilies.map((family) => FAMILY[family]),
     addressesWithoutIpam: [...addressesWithoutIpam],
     macAddress,
     sourcePrefixes: [...sourcePrefixes],
-    floatingIps: [],
+    floatingIps: [...floatingIps],
   };
 }
 

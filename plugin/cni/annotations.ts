@@ -1,5 +1,5 @@
 import { formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
-import type { Family } from '@podwire/shared/net/address';
+import { formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { z } from 'zod';
 
 import { readAddresses, readMac, type Asked, type AskedAddresses, type AskedMac, type Refuse } from './address-list.js';
@@ -16,6 +16,8 @@ export interface Annotations {
   readonly mac: AskedMac | undefined;
   /** What the pod may send from besides its own addresses, as CIDRs. */
   readonly sourcePrefixes: readonly string[];
+  /** Outside addresses that are to lead to the pod. */
+  readonly floatingIps: readonly string[];
 }
 
 /** What Calico's annotations of a namespace choose for its pods. */
@@ -29,6 +31,9 @@ export interface Features {
 }
 
 const PREFIX = 'cni.projectcalico.org/';
+
+const FLOATING_IPS = 'floatingIPs';
+export const FLOATING_IPS_PLACE = `annotation ${PREFIX}${FLOATING_IPS}`;
 
 /** Prefix of annotations that ask for something that Podwire does not do. */
 const WITHOUT_EFFECT = 'qos.projectcalico.org/';
@@ -53,6 +58,7 @@ export function readAnnotations(
     addressesWithoutIpam: readAddresses(placeOf('ipAddrsNoIpam'), list('ipAddrsNoIpam'), refuse),
     mac: readMac(placeOf('hwAddr'), annotations[`${PREFIX}hwAddr`] ?? '', refuse),
     sourcePrefixes: readPrefixes(placeOf('allowedSourcePrefixes'), list('allowedSourcePrefixes'), refuse),
+    floatingIps: readFloatingIps(FLOATING_IPS_PLACE, list(FLOATING_IPS), refuse),
   };
 }
 
@@ -92,22 +98,23 @@ function readList(place: string, text: string | undefined, refuse: Refuse): read
   }
 }
 
-/** What a pod may ask for only where the network configuration says so, and what Podwire has not. */
+/** What a pod may ask for only where the network configuration says so. */
 function refuseGated(annotations: Readonly<Record<string, string>>, features: Features, refuse: Refuse): void {
   const gates = [
     ['ipAddrsNoIpam', 'ip_addrs_no_ipam'],
     ['allowedSourcePrefixes', 'allowed_source_prefixes'],
-    ['floatingIPs', 'floating_ips'],
+    [FLOATING_IPS, 'floating_ips'],
   ] as const;
   for (const [name, key] of gates) {
     const text = annotations[`${PREFIX}${name}`];
     if (text === undefined || text === '' || text.trim() === '[]') continue;
     const field = `annotation ${PREFIX}${name}`;
-    if (!features[key]) {
-      refuse({ field, reason: `needs feature_control.${key} to be true in the network configuration` });
-    } else if (key === 'floating_ips') {
-      refuse({ field, reason: 'asks for floating IPs, for which podwire-dataplane makes no NAT; remove it' });
-    }
+    if (features[key]) continue;
+    const remedy =
+      name === FLOATING_IPS
+        ? 'asks for floating IPs, which feature_control.floating_ips of the network configuration does not allow, and Podwire does not make; remove it'
+        : `needs feature_control.${key} to be true in the network configuration`;
+    refuse({ field, reason: remedy });
   }
 }
 
@@ -129,6 +136,15 @@ function readPrefixes(place: string, texts: readonly string[], refuse: Refuse): 
     const parsed = parsePrefix(text);
     if (parsed.ok) return [formatPrefix(parsed.prefix)];
     refuse({ field: place, reason: `has ${JSON.stringify(text)}, which ${reasonOf(parsed.fault)}` });
+    return [];
+  });
+}
+
+function readFloatingIps(place: string, texts: readonly string[], refuse: Refuse): string[] {
+  return texts.flatMap((text) => {
+    const address = parseAddress(text);
+    if (address) return [formatAddress(address)];
+    refuse({ field: place, reason: `has ${JSON.stringify(text)}, which is no IP address` });
     return [];
   });
 }

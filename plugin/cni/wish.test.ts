@@ -14,6 +14,7 @@ const NOTHING: Wish = {
   addressesWithoutIpam: [],
   macAddress: undefined,
   sourcePrefixes: [],
+  floatingIps: [],
   chosenFamilies: [],
   poolChoices: [],
   namespaceLabels: {},
@@ -167,6 +168,12 @@ describe('a pod gets', () => {
       { sourcePrefixes: ['8.8.8.0/24', 'fd00::/8'] },
     ],
     [
+      'floating IPs, where they may be asked for',
+      annotated({ floatingIPs: ['1.2.3.4', 'FD00::1', '1.2.3.5'] }, ALLOWED),
+      '',
+      { floatingIps: ['1.2.3.4', 'fd00::1', '1.2.3.5'] },
+    ],
+    [
       'no floating IP where it asks for none',
       annotated({ floatingIPs: '[]', ipAddrsNoIpam: '[ ]'.replace(' ', '') }),
       '',
@@ -265,9 +272,14 @@ describe('a request is refused, with its place, for', () => {
       'floating IPs that are not allowed',
       annotated({ floatingIPs: ['1.2.3.4'] }),
       '',
-      `${PLACE}floatingIPs needs feature_control.floating_ips`,
+      `${PLACE}floatingIPs asks for floating IPs, which feature_control.floating_ips of the network configuration does not allow, and Podwire does not make; remove it`,
     ],
-    ['floating IPs that are', annotated({ floatingIPs: ['1.2.3.4'] }, ALLOWED), '', 'podwire-dataplane makes no NAT'],
+    [
+      'floating IPs that are none',
+      annotated({ floatingIPs: ['1.2.3.4/32'] }, ALLOWED),
+      '',
+      `${PLACE}floatingIPs has "1.2.3.4/32", which is no IP address`,
+    ],
     [
       'a multicast MAC address',
       annotated({ hwAddr: '01:00:5e:00:00:01' }),

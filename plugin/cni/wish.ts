@@ -19,6 +19,8 @@ export interface Wish {
   readonly macAddress: Mac | undefined;
   /** What the pod may send from besides its own addresses, as CIDRs. */
   readonly sourcePrefixes: readonly string[];
+  /** Outside addresses that are to lead to the pod, of which Podwire makes none. */
+  readonly floatingIps: readonly string[];
   /** The families, where the pod or its namespace chose them. */
   readonly chosenFamilies: readonly Family[];
   /** How the pools came to be asked for. */
@@ -72,6 +74,7 @@ export function wishOf(requested: Requested, args: AskedInArgs): Wish {
   const chosen = {
     macAddress: mac?.value,
     sourcePrefixes: annotations.sourcePrefixes,
+    floatingIps: annotations.floatingIps,
     chosenFamilies: chosenFamilies ?? [],
     namespaceLabels: requested.namespaceLabels,
     addresses: withoutIpam ? [] : (addresses?.value ?? []),

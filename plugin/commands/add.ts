@@ -7,7 +7,7 @@ import type { PodRequest } from '../request.js';
 import { finishEarlier } from './settle-entry.js';
 import type { CommandTools } from './tools.js';
 import { undo, type Progress } from './undo.js';
-import { obtainEndpoint, wantedPod } from './wanted-pod.js';
+import { obtainEndpoint, refuseUnsupported, wantedPod } from './wanted-pod.js';
 
 /**
  * ADD: gives a pod its addresses and its wire. What was begun is undone when it fails or is cancelled.
@@ -19,6 +19,7 @@ import { obtainEndpoint, wantedPod } from './wanted-pod.js';
 export async function add(request: PodRequest, tools: CommandTools): Promise<object> {
   const { attachment, config } = request;
   const { dataplane, limits } = tools;
+  await refuseUnsupported(request, tools);
   if (request.share.kind === 'addresses') return addAddresses(request, tools);
   noteWithoutEffect(request, tools);
   const netns = tools.netns.identify(request.netns);

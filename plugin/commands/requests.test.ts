@@ -129,6 +129,27 @@ describe('what request policies judge', () => {
     });
   });
 
+  test('comes before what Podwire does not make, which begins nothing', async () => {
+    const config = {
+      feature_control: { floating_ips: true },
+      runtimeConfig: { [CAPABILITY]: { 'cni.projectcalico.org/floatingIPs': '["192.0.2.7"]' } },
+    };
+    plugin.script.failNext('AuthorizeRequests', denial);
+    for (const [code, text] of [
+      [109, denial.message],
+      [
+        7,
+        'annotation cni.projectcalico.org/floatingIPs asks for floating IPs (192.0.2.7), which Podwire does not make',
+      ],
+    ]) {
+      const { exitCode, stdout } = await plugin.run('ADD', { config });
+      expect([exitCode, JSON.parse(stdout)]).toMatchObject([1, { code, msg: expect.stringContaining(String(text)) }]);
+    }
+    expect(asked('AuthorizeRequests').at(-1)).toMatchObject({ requests: { floatingIps: ['192.0.2.7'] } });
+    expect(plugin.script.calls).toEqual(['AuthorizeRequests', 'AuthorizeRequests']);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
   test('is refused, and what the attachment has from before stays', async () => {
     await add({});
     const before = plugin.state();

@@ -1,7 +1,9 @@
 import { derivedNames } from '@podwire/shared/attachment/names';
+import { violationsFailure } from '@podwire/shared/failure/failure';
 
 import type { Allocation, Endpoint, WantedPod } from '../clients/clients.js';
 import { isIpv6 } from '../cni/address-list.js';
+import { FLOATING_IPS_PLACE } from '../cni/annotations.js';
 import { delegatedEndpoint } from '../delegate/delegated-endpoint.js';
 import { delegateOf } from '../delegate/share.js';
 import type { NetnsIdentity } from '../netns.js';
@@ -14,6 +16,19 @@ export function endpointWithoutIpam({ attachment, wish }: PodRequest): Endpoint 
   const { hostInterfaceName, mac } = derivedNames(attachment);
   const addresses = wish.addressesWithoutIpam.map((address) => `${address}/${isIpv6(address) ? 128 : 32}`);
   return { addresses, held: [], macAddress: mac, hostInterfaceName };
+}
+
+/**
+ * Refuses what Podwire does not do, before anything is begun. Whether the namespace may ask for it at all comes first: who may not is
+ * told that, whatever Podwire can.
+ * @throws Failure REQUEST_DENIED, or INVALID_CONFIG that says what to do instead
+ */
+export async function refuseUnsupported(request: PodRequest, tools: CommandTools): Promise<void> {
+  const { floatingIps } = request.wish;
+  if (floatingIps.length === 0) return;
+  await authorize(request, tools);
+  const reason = `asks for floating IPs (${floatingIps.join(', ')}), which Podwire does not make: podwire-dataplane has no NAT for them; remove it, and publish a port of the pod by portMappings or a Service`;
+  throw violationsFailure('INVALID_CONFIG', 'request refused', [{ field: FLOATING_IPS_PLACE, reason }]);
 }
 
 /**
@@ -42,8 +57,8 @@ export async function obtainEndpoint(
  * @throws Failure REQUEST_DENIED
  */
 async function authorize({ pod, wish }: PodRequest, { ipam, limits }: CommandTools): Promise<void> {
-  const { addresses, addressesWithoutIpam, chosenFamilies, macAddress, sourcePrefixes } = wish;
-  const lists = [addresses, addressesWithoutIpam, chosenFamilies, sourcePrefixes];
+  const { addresses, addressesWithoutIpam, chosenFamilies, macAddress, sourcePrefixes, floatingIps } = wish;
+  const lists = [addresses, addressesWithoutIpam, chosenFamilies, sourcePrefixes, floatingIps];
   const asksForSomething = macAddress !== undefined || lists.some((list) => list.length > 0);
   if (pod && asksForSomething) await ipam.authorize({ pod, addresses, asked: wish }, limits);
 }

@@ -110,7 +110,7 @@ describe('by a request policy', () => {
     const CNI_ARGS = `IgnoreUnknown=1;K8S_POD_NAMESPACE=${namespace};K8S_POD_NAME=web-0`;
     return { ...annotated(named, { feature_control: GATES, ...rest }), env: { CNI_ARGS } };
   };
-  const GATES = { ip_addrs_no_ipam: true, allowed_source_prefixes: true };
+  const GATES = { ip_addrs_no_ipam: true, allowed_source_prefixes: true, floating_ips: true };
   /** What an ADD changes of the node, and of the pod. */
   const kernel = async ({ name }: Pod) => ({
     ...(await footprint(stack)),
@@ -127,6 +127,7 @@ describe('by a request policy', () => {
         addresses_without_ipam: {},
         mac_addresses: {},
         source_prefixes: {},
+        floating_ips: {},
       },
       {
         name: 'red',
@@ -135,6 +136,7 @@ describe('by a request policy', () => {
         mac_addresses: { ranges: ['02:00:00:00:00:00/16'] },
         source_prefixes: { cidrs: ['10.8.0.0/16'] },
         addresses_without_ipam: { cidrs: ['10.77.0.0/24'] },
+        floating_ips: { cidrs: ['192.0.2.0/24'] },
       },
     ];
     for (const request_policy of policies)
@@ -158,6 +160,7 @@ describe('by a request policy', () => {
   });
 
   test.each([
+    ['blue', { floatingIPs: '["192.0.2.7"]' }, 'floating IP 192.0.2.7'],
     ['blue', { ipv4pools: '["second"]' }, 'pool "second"'],
     ['red', { ipFamilies: '["IPv6"]', ipv6pools: '["sixth"]' }, 'allow it only pools "second"'],
     ['blue', { ipAddrs: '["10.66.0.9"]' }, 'address 10.66.0.9'],
@@ -173,6 +176,18 @@ describe('by a request policy', () => {
     });
     expect(await kernel(target)).toEqual(before);
     expect(await allocations(stack)).toEqual([]);
+  });
+
+  test('what it may ask for, and Podwire does not make, is refused all the same', async () => {
+    const target = pod('e2e-policy-nat');
+    const before = await kernel(target);
+    expect(await refusal(target, asking('red', { floatingIPs: '["192.0.2.7"]' }))).toMatchObject({
+      code: 7,
+      msg: expect.stringMatching(
+        /floatingIPs asks for floating IPs \(192\.0\.2\.7\), which Podwire does not make.*remove it/,
+      ),
+    });
+    expect(await kernel(target)).toEqual(before);
   });
 
   test('the network’s configuration is not', async () => {
