@@ -237,9 +237,8 @@ void deletions() {
   fill_with_links(within, 60);
   exchange(*within, {add_vxlan("vx", 1)}, "vxlan");
   Deleter deleter(within->netns());
-  for (uint64_t id = 0; id < 60; ++id) deleter.submit({id, 0, "near" + std::to_string(id)});
-  deleter.submit({60, 0, "vx"});
-  deleter.submit({61, 0, "none"});
+  for (uint64_t id = 0; id < 60; ++id) deleter.submit({{id, 0, "near" + std::to_string(id)}});
+  deleter.submit({{60, 0, "vx"}, {61, 0, "none"}});
   const auto results = collect(deleter, 62);
   check(results.size() == 62, "a result for each deletion");
   for (const auto& [id, error] : results) check(error == (id == 61 ? ENODEV : 0), "deletion " + std::to_string(id));
@@ -252,7 +251,7 @@ void vanishing() {
   auto pod = make_namespace();
   exchange(*host, {add_veth("kept", "eth0", pod->netns()), add_veth("deleted", "eth1", pod->netns())}, "veth pairs");
   auto deleter = std::make_unique<Deleter>(pod->netns());
-  deleter->submit({1, 0, "eth1"});
+  deleter->submit({{1, 0, "eth1"}});
   deleter.reset();
   auto subscription = subscribe(*pod->netns(), {{RTNLGRP_IPV4_ROUTE}, std::nullopt});
   std::atomic<int> made{0};

@@ -36,17 +36,22 @@ DeletionDesk::DeletionDesk(Napi::Env env, std::shared_ptr<const Netns> netns) : 
 
 DeletionDesk::~DeletionDesk() { napi_remove_env_cleanup_hook(env_, on_environment_end, this); }
 
-void DeletionDesk::on_environment_end(void* desk) { static_cast<DeletionDesk*>(desk)->forget_all(); }
+void DeletionDesk::on_environment_end(void* desk) {
+  auto& self = *static_cast<DeletionDesk*>(desk);
+  if (self.deleter_) self.submit_gathered();
+  self.forget_all();
+}
 
 Napi::Promise DeletionDesk::add(uint32_t index, std::string name) {
   const Napi::Promise::Deferred promise(env_);
   const bool first = pending_.empty();
-  const Deletion deletion{next_id_++, index, std::move(name)};
-  pending_.emplace(deletion.id, Pending{deletion, promise});
+  const uint64_t id = next_id_++;
+  pending_.emplace(id, Pending{{id, index, std::move(name)}, promise});
+  gathered_.push_back(id);
   if (first) self_ = shared_from_this();
   if (deleter_) {
     results_poll_->hold(true);
-    deleter_->submit(deletion);
+    go_on();
   } else if (first) {
     subscribe();
   }
@@ -72,7 +77,27 @@ void DeletionDesk::start(Subscription subscription) {
   notifications_poll_ = std::make_unique<LoopPoll>(env_, subscription_->fd(), [this] { on_notifications(); });
   results_poll_ = std::make_unique<LoopPoll>(env_, deleter_->event_fd(), [this] { on_results(); });
   results_poll_->hold(true);
-  for (const auto& [id, pending] : pending_) deleter_->submit(pending.deletion);
+  go_on();
+}
+
+void DeletionDesk::go_on() {
+  if (unsettled_.empty()) submit_gathered();
+}
+
+void DeletionDesk::submit_gathered() {
+  if (gathered_.empty()) return;
+  std::vector<Deletion> deletions;
+  for (const uint64_t id : std::exchange(gathered_, {})) {
+    const auto pending = pending_.find(id);
+    if (pending->second.promise) {
+      deletions.push_back(pending->second.deletion);
+      unsettled_.insert(id);
+    } else {
+      // Announced meanwhile. A link of that name that is there by now is another one.
+      pending_.erase(pending);
+    }
+  }
+  if (!deletions.empty()) deleter_->submit(std::move(deletions));
 }
 
 void DeletionDesk::on_notifications() {
@@ -85,6 +110,7 @@ void DeletionDesk::on_notifications() {
       if (matches(pending.deletion, *link)) settle(pending, std::nullopt);
     }
   });
+  go_on();
 }
 
 void DeletionDesk::on_results() {
@@ -95,12 +121,14 @@ void DeletionDesk::on_results() {
     settle(found->second, result.error);
     pending_.erase(found);
   }
+  go_on();
   if (pending_.empty()) forget_all();
 }
 
 void DeletionDesk::settle(Pending& pending, const std::optional<KernelError>& error) {
   const auto promise = std::exchange(pending.promise, std::nullopt);
   if (!promise) return;
+  unsettled_.erase(pending.deletion.id);
   if (error) {
     promise->Reject(to_js(env_, *error));
   } else {

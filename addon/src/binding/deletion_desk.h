@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "binding/loop_poll.h"
@@ -18,6 +19,9 @@ namespace podwire::netlink {
 /**
  * Promises of deletions. Each is settled by what comes first: the kernel's notification that the link is gone, or the answer
  * to the request. An overrun of the notifications costs time, nothing else: the answer comes anyhow.
+ *
+ * What is asked for while earlier deletions are neither announced nor answered is gathered, and handed on together. A deletion
+ * that is alone is handed on at once.
  *
  * Lives as long as a deletion is under way, also when the namespace's handle is gone. For the environment's thread only.
  */
@@ -43,6 +47,9 @@ class DeletionDesk : public std::enable_shared_from_this<DeletionDesk> {
   void start(Subscription subscription);
   void on_notifications();
   void on_results();
+  /** Hands on what was gathered, unless what was handed on before is still on its way. */
+  void go_on();
+  void submit_gathered();
   void settle(Pending& pending, const std::optional<KernelError>& error);
   void forget_all();
 
@@ -50,6 +57,10 @@ class DeletionDesk : public std::enable_shared_from_this<DeletionDesk> {
   std::shared_ptr<const Netns> netns_;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Pending> pending_;
+  /** Pending, and not handed on yet; in their order. */
+  std::vector<uint64_t> gathered_;
+  /** Pending, handed on, and neither announced nor answered. */
+  std::set<uint64_t> unsettled_;
   /** Set while there is something pending. */
   std::shared_ptr<DeletionDesk> self_;
 

@@ -180,11 +180,12 @@ Deleter::~Deleter() {
 
 int Deleter::event_fd() const { return shared_->event.get(); }
 
-void Deleter::submit(Deletion deletion) {
+void Deleter::submit(std::vector<Deletion> deletions) {
   {
     const std::lock_guard lock(shared_->mutex);
-    shared_->waiting.push_back(std::move(deletion));
-    const bool enough = shared_->idle >= shared_->waiting.size() || shared_->threads == kThreadsMax;
+    auto& waiting = shared_->waiting;
+    waiting.insert(waiting.end(), std::make_move_iterator(deletions.begin()), std::make_move_iterator(deletions.end()));
+    const bool enough = shared_->idle > 0 || shared_->threads == kThreadsMax;
     shared_->changed.notify_one();
     if (enough) return;
     ++shared_->threads;

@@ -46,7 +46,8 @@ class Deleter {
   Deleter(const Deleter&) = delete;
   Deleter& operator=(const Deleter&) = delete;
 
-  void submit(Deletion deletion);
+  /** The thread that takes them deletes them together. */
+  void submit(std::vector<Deletion> deletions);
 
   /** Readable when there are results. */
   int event_fd() const;
