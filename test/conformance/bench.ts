@@ -96,8 +96,10 @@ export class Bench {
       `ip route add 198.51.100.0/24 dev ${name}`,
     );
     this.node.ip('link', 'set', far, 'up');
-    const mac = namespace.link(name)?.mac ?? '';
-    return { containerId, namespace, preceding: { name, mac, address, sandbox: namespace.path } };
+    const macOf = (where: Namespace, link: string) => where.link(link)?.mac ?? '';
+    const preceding = { name, mac: macOf(namespace, name), address, sandbox: namespace.path };
+    const node = { name: far, mac: macOf(this.node, far) };
+    return { containerId, namespace, preceding: { ...preceding, far: node } };
   }
 
   /** Makes an interface that no plugin knows of. */

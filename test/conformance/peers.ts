@@ -14,6 +14,7 @@ export const PEERS = [
   'firewall',
   'sbr',
   'tuning',
+  'bandwidth',
 ] as const;
 
 /** Where Debian installs them. */

@@ -91,6 +91,15 @@ export const PRESETS: Readonly<Record<string, Preset>> = {
   firewall: { kind: 'meta', template: { type: 'firewall', backend: 'iptables' } },
   sbr: { kind: 'meta', template: { type: 'sbr' } },
   tuning: { kind: 'meta', template: { type: 'tuning', sysctl: { 'net.core.somaxconn': '500' }, mtu: 1400 } },
+  bandwidth: {
+    kind: 'meta',
+    template: {
+      type: 'bandwidth',
+      runtimeConfig: {
+        bandwidth: { ingressRate: 8_000_000, ingressBurst: 8_000_000, egressRate: 8_000_000, egressBurst: 8_000_000 },
+      },
+    },
+  },
   podwire: {
     kind: 'interface',
     isResident: true,
