@@ -13,6 +13,7 @@ import { MemoryKernel } from './kernel/memory/memory-kernel.js';
 import {
   addPod,
   cleanUp,
+  nodeForwards,
   pings,
   removePod,
   requireThrowawayNamespace,
@@ -129,21 +130,17 @@ function annotation(mac: string): Fields {
 
 const NODE = ['192.0.2.1/32', '2001:db8::1/128'];
 
-/** What a node that has pods is given at some time, and keeps. */
-const FORWARDING = ['net.ipv4.ip_forward', 'net.ipv6.conf.all.forwarding'];
-const forward = (value: string) => run('sysctl', '-q', '-w', ...FORWARDING.map((key) => `${key}=${value}`));
-
 describe('on the real kernel', () => {
   beforeEach(async () => {
     requireThrowawayNamespace();
     for (const address of NODE) run('ip', 'address', 'add', address, 'dev', 'lo');
-    forward('1');
+    nodeForwards();
     service = await startService(options().config, options().surroundings);
   });
 
   afterEach(() => {
     for (const address of NODE) run('ip', 'address', 'delete', address, 'dev', 'lo');
-    forward('0');
+    nodeForwards('off');
     cleanUp();
   });
 

@@ -19,6 +19,7 @@ import { MemoryKernel } from './kernel/memory/memory-kernel.js';
 import {
   addPod,
   cleanUp,
+  nodeForwards,
   pings,
   requireThrowawayNamespace,
   run,
@@ -28,9 +29,6 @@ import { serve, startService, type RunningService } from './service.js';
 
 /** Built by `npm run build`, which `npm test` does first. */
 const MAIN = join(dirname(fileURLToPath(import.meta.url)), 'dist', 'main.js');
-
-/** As the service wants it from the first pod on, so that it is no difference between before and after. */
-const nodeForwards = () => run('sysctl', '-qw', 'net.ipv4.ip_forward=1', 'net.ipv6.conf.all.forwarding=1');
 
 const limits = (timeoutMs = 30_000) => ({ deadlineMs: Date.now() + timeoutMs });
 

@@ -76,6 +76,13 @@ export function snapshot(...pods: readonly string[]): string {
   return [...objects, run('sysctl', '-a', '-r', SETTINGS), ...switches].join('\n');
 }
 
+const FORWARDING = ['net.ipv4.ip_forward', 'net.ipv6.conf.all.forwarding'];
+
+/** What a service gives its node at some time after the first pod, and does not take back. */
+export function nodeForwards(state: 'on' | 'off' = 'on'): void {
+  run('sysctl', '-qw', ...FORWARDING.map((key) => `${key}=${state === 'on' ? '1' : '0'}`));
+}
+
 /** Whether one ping is answered within two seconds; from the node, or from a pod. */
 export function pings(address: string, pod?: string): boolean {
   const enter = pod === undefined ? [] : ['ip', 'netns', 'exec', pod];
