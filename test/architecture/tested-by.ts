@@ -48,6 +48,8 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ctl/clients/grpc-service.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/clients/plugin-socket.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/clients/reach.ts': 'services/ctl/commands/node-commands.test.ts',
+  'services/ctl/commands/attributes-change.ts': 'services/ctl/commands/policy-commands.test.ts',
+  'services/ctl/commands/policy-arguments.ts': 'services/ctl/commands/policy-commands.test.ts',
   'services/ctl/commands/blocks-list.ts': 'services/ctl/commands/ipam-commands.test.ts',
   'services/ctl/commands/nodes-show.ts': 'services/ctl/commands/ipam-commands.test.ts',
   'services/ctl/commands/pool-deletion.ts': 'services/ctl/commands/ipam-commands.test.ts',
@@ -119,7 +121,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // Over the wire, with every field.
   'services/ipam/rpc/list-blocks.ts': 'services/ipam/service.test.ts',
   'services/ipam/rpc/wire-block.ts': 'services/ipam/service.test.ts',
-  'services/ipam/allocator/explain-allocation.ts': 'services/ipam/allocation-service.test.ts',
   'services/ipam/allocator/gather.ts': 'services/ipam/allocator/assign.test.ts',
   'services/ipam/allocator/absence.ts': 'services/ipam/interleavings.test.ts',
   'services/ipam/allocator/reclaim.ts': 'services/ipam/allocator/choose-block.test.ts',

@@ -1,4 +1,6 @@
 import type { Verb } from '../command-line/verb.js';
+import { attributesSet } from './attributes-set.js';
+import { attributesSwap } from './attributes-swap.js';
 import { audit } from './audit.js';
 import { blocksList } from './blocks-list.js';
 import { configGet } from './config-get.js';
@@ -15,6 +17,10 @@ import { nodesShow } from './nodes-show.js';
 import { podsCheck } from './pods-check.js';
 import { podsList } from './pods-list.js';
 import { podsRepair } from './pods-repair.js';
+import { policiesDelete } from './policies-delete.js';
+import { policiesList } from './policies-list.js';
+import { policiesSet } from './policies-set.js';
+import { policiesShow } from './policies-show.js';
 import { poolsCreate } from './pools-create.js';
 import { poolsDelete } from './pools-delete.js';
 import { poolsDrain } from './pools-drain.js';
@@ -28,6 +34,7 @@ import { releaseHandle } from './release-handle.js';
 import { reservationsCreate } from './reservations-create.js';
 import { reservationsDelete } from './reservations-delete.js';
 import { reservationsList } from './reservations-list.js';
+import { reservationsShow } from './reservations-show.js';
 import { reservationsUpdate } from './reservations-update.js';
 import { utilisation } from './utilisation.js';
 import { who } from './who.js';
@@ -52,12 +59,19 @@ export const VERBS: readonly Verb[] = [
   releaseAddress,
   releaseAttachment,
   releaseHandle,
+  attributesSet,
+  attributesSwap,
   configGet,
   configSet,
   reservationsList,
+  reservationsShow,
   reservationsCreate,
   reservationsUpdate,
   reservationsDelete,
+  policiesList,
+  policiesShow,
+  policiesSet,
+  policiesDelete,
   nodeStatus,
   podsList,
   podsCheck,

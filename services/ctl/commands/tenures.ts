@@ -8,13 +8,20 @@ export interface Holding {
   readonly handleId: string;
   readonly attributes: Readonly<Record<string, string>>;
   readonly sequenceNumber: bigint;
+  /** What a second owner says of itself; of those that hold an address. */
+  readonly alternateAttributes?: Readonly<Record<string, string>>;
 }
 
 /** Attributes that have a line of their own. */
 const KNOWN = ['node', 'namespace', 'pod', 'network', 'interface', 'timestamp'];
 
 /** Who holds an address, line by line. */
-export function holderFields({ handleId, attributes, sequenceNumber }: Holding): (readonly [string, string])[] {
+export function holderFields({
+  handleId,
+  attributes,
+  alternateAttributes = {},
+  sequenceNumber,
+}: Holding): (readonly [string, string])[] {
   const { node = '', interface: interfaceName = '', network = '' } = attributes;
   const others = Object.entries(attributes).filter(([key]) => !KNOWN.includes(key));
   return [
@@ -24,8 +31,13 @@ export function holderFields({ handleId, attributes, sequenceNumber }: Holding):
     ['Interface', interfaceName],
     ['Handle', handleId],
     ['Sequence', String(sequenceNumber)],
-    ['Also', others.map(([key, value]) => `${key}=${value}`).join(', ')],
+    ['Also', pairs(others)],
+    ['Second owner', pairs(Object.entries(alternateAttributes))],
   ];
+}
+
+function pairs(entries: readonly (readonly [string, string])[]): string {
+  return entries.map(([key, value]) => `${key}=${value}`).join(', ');
 }
 
 /** Who held an address when, newest first. */
