@@ -48,15 +48,17 @@ describe.each<ProcessName>(['ipam', 'dataplane', 'plugin'])(
       for (const { exitCode, stdout } of answers) if (exitCode !== 0) expect(JSON.parse(stdout)).toHaveProperty('code');
 
       expect(new Set(answered.map(({ address }) => address)).size).toBe(answered.length);
+      const allocated = await allocations(stack);
       for (const { pod, address } of answered) {
-        expect(await allocations(stack)).toContainEqual(
+        expect(allocated).toContainEqual(
           expect.objectContaining({ address, handleId: `${NETWORK}.${pod.containerId}` }),
         );
         expect(pings(address, stack.netnsPath), `${pod.name} at ${address}`).toBe(true);
       }
 
       // What the runtime does after a failed ADD.
-      for (const pod of refused) expect((await call('DEL', pod)).exitCode).toBe(0);
+      const deleted = await Promise.all(refused.map((pod) => call('DEL', pod)));
+      expect(deleted.filter(({ exitCode }) => exitCode !== 0)).toEqual([]);
       const held = (handles: readonly { handleId: string }[]) => handles.map(({ handleId }) => handleId).sort();
       const living = answered.map(({ pod }) => `${NETWORK}.${pod.containerId}`).sort();
       expect(held(await allocations(stack))).toEqual(living);
@@ -74,7 +76,7 @@ describe.each<ProcessName>(['ipam', 'dataplane', 'plugin'])(
 describe('a process that stays away', () => {
   const stack = new Stack({ env: { ...POOL, ...SHORT_DEADLINES } });
   const pod = makePod('away');
-  const call = (command: string) => callCni({ command, pod, socket: stack.sockets.plugin });
+  const call = (command: string, config = {}) => callCni({ command, pod, config, socket: stack.sockets.plugin });
 
   beforeAll(() => stack.start());
 
@@ -101,14 +103,6 @@ describe('a process that stays away', () => {
     expect(await call('DEL')).toMatchObject({ exitCode: 0 });
   }, 60_000);
 
-  test('ADD waits for a dataplane that comes back within the deadline', async () => {
-    await stack.kill('dataplane');
-    const adding = call('ADD');
-    await stack.start('dataplane');
-    expect(await adding).toMatchObject({ exitCode: 0 });
-    expect(await call('DEL')).toMatchObject({ exitCode: 0 });
-  });
-
   test('ADD without IPAM fails with "try again later" and wires nothing', async () => {
     await stack.kill('ipam');
     const answer = await call('ADD');
@@ -118,4 +112,38 @@ describe('a process that stays away', () => {
     await stack.start('ipam');
     expect(await allocations(stack)).toEqual([]);
   }, 60_000);
+
+  test.each(['ipam', 'dataplane'] as const)(
+    'STATUS does not wait for podwire-%s that hangs, and names it',
+    async (name) => {
+      const status = () => call('STATUS', { name: `hangs-${name}`, cniVersion: '1.1.0' });
+      const pid = stack.pid(name);
+      process.kill(pid, 'SIGSTOP');
+      try {
+        const answer = await status();
+        expect(answer.exitCode).toBe(1);
+        expect(JSON.parse(answer.stdout)).toMatchObject({
+          code: 50,
+          msg: expect.stringContaining(`podwire-${name} does not answer`),
+        });
+      } finally {
+        process.kill(pid, 'SIGCONT');
+      }
+      await expect.poll(status, { timeout: 30_000 }).toMatchObject({ exitCode: 0, stdout: '' });
+    },
+  );
 });
+
+test('ADD waits for a dataplane that comes back within the deadline', async () => {
+  const stack = new Stack({ env: POOL });
+  const pod = makePod('waits');
+  const call = (command: string) => callCni({ command, pod, socket: stack.sockets.plugin });
+  await stack.start();
+  await stack.kill('dataplane');
+  const adding = call('ADD');
+  await stack.start('dataplane');
+  expect(await adding).toMatchObject({ exitCode: 0 });
+  expect(await call('DEL')).toMatchObject({ exitCode: 0 });
+  await stack.destroy();
+  removePod(pod);
+}, 60_000);

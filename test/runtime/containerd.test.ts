@@ -1,6 +1,6 @@
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 
-import { readTcp } from '../support/programs.js';
+import { readTcp, run } from '../support/programs.js';
 import { NODE_ADDRESS } from '../support/stack.js';
 import { until } from '../support/until.js';
 import { conflist } from './holdings.js';
@@ -20,8 +20,10 @@ afterEach(() => node.expectNothingLeft(), 120_000);
 afterAll(() => node.destroy());
 
 test('pods of containerd reach each other and the node, and leave nothing, however often they are stopped', async () => {
-  const annotations = { 'cni.projectcalico.org/example': '["ignored"]', 'example.com/team': 'a' };
+  const mac = '02:00:00:00:00:07';
+  const annotations = { 'cni.projectcalico.org/hwAddr': mac, 'example.com/team': 'a' };
   const pods = [await node.run('a', { annotations }), await node.run('b'), await node.run('c')];
+  expect(run('nsenter', `--net=${pods[0]!.netns}`, 'ip', '-o', 'link', 'show', 'eth0')).toContain(mac);
   node.expectReachable(pods);
   await node.expectHolding(pods);
   const { cri } = node.containerd;
