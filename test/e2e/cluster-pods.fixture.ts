@@ -1,4 +1,4 @@
-import { expect } from 'vitest';
+import { expect, vi } from 'vitest';
 
 import { AddressServer, seenAddress } from '../support/address-server.js';
 import { Cluster, type ClusterOptions, type Node } from '../support/cluster.js';
@@ -45,16 +45,14 @@ export async function wire({ name, stack }: Node, families = 1): Promise<Wired> 
   const both = { ipam: { type: 'podwire-ipam', assign_ipv4: 'true', assign_ipv6: 'true' } };
   const config = families > 1 ? both : {};
   const add = () => callCni({ command: 'ADD', pod, socket: stack.sockets.plugin, config });
-  let answer = await add();
-  await expect
-    .poll(
-      async () => {
-        if (answer.exitCode !== 0) answer = await add();
-        return { ...answer, stdout: answer.exitCode === 0 ? '' : answer.stdout };
-      },
-      { timeout: 60_000, interval: 500 },
-    )
-    .toEqual({ exitCode: 0, stdout: '', stderr: '' });
+  const answer = await vi.waitFor(
+    async () => {
+      const given = await add();
+      expect(given, given.stdout).toMatchObject({ exitCode: 0, stderr: '' });
+      return given;
+    },
+    { timeout: 60_000, interval: 500 },
+  );
   const { ips }: CniResult = JSON.parse(answer.stdout);
   return { name, pod, addresses: ips.map(({ address }) => address.split('/')[0]!) };
 }
@@ -74,7 +72,7 @@ export function silentPairs(wired: readonly Wired[]): string[] {
 
 /** Routes come once every node knows of every block. */
 export async function expectAllToReachEachOther(wired: readonly Wired[]): Promise<void> {
-  await expect.poll(() => silentPairs(wired), { timeout: 90_000, interval: 500 }).toEqual([]);
+  await vi.waitFor(() => expect(silentPairs(wired)).toEqual([]), { timeout: 90_000, interval: 500 });
 }
 
 /** Outside nobody sees a pod's address, between pods everybody does. */
@@ -83,18 +81,19 @@ export async function expectAddressesSeen(
   wired: readonly Wired[],
 ): Promise<void> {
   const [first, ...others] = wired;
-  for (const netns of [outsideNetns, first!.pod.netns]) {
-    const server = await AddressServer.start(netns);
-    cleanups.push(() => server.stop());
-  }
-  const outsideAddresses = [outside.ipv4, outside.ipv6].slice(0, first!.addresses.length);
-  for (const [index, { pod }] of wired.entries()) {
-    const { ipv4, ipv6 } = nodes[index]!;
-    const seen = outsideAddresses.map((address) => seenAddress(address, pod.netns));
-    expect(seen).toEqual([ipv4, ipv6].slice(0, seen.length));
-  }
-  for (const { pod, addresses } of others) {
-    expect(first!.addresses.map((address) => seenAddress(address, pod.netns))).toEqual(addresses);
+  const servers = await Promise.all([outsideNetns, first!.pod.netns].map((netns) => AddressServer.start(netns)));
+  try {
+    const outsideAddresses = [outside.ipv4, outside.ipv6].slice(0, first!.addresses.length);
+    for (const [index, { pod }] of wired.entries()) {
+      const { ipv4, ipv6 } = nodes[index]!;
+      const seen = outsideAddresses.map((address) => seenAddress(address, pod.netns));
+      expect(seen).toEqual([ipv4, ipv6].slice(0, seen.length));
+    }
+    for (const { pod, addresses } of others) {
+      expect(first!.addresses.map((address) => seenAddress(address, pod.netns))).toEqual(addresses);
+    }
+  } finally {
+    await Promise.all(servers.map((server) => server.stop()));
   }
 }
 
