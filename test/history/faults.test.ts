@@ -20,7 +20,8 @@ import { Replica } from './replica.js';
 
 const REPLICAS = 3;
 const CALLERS = 200;
-const ROUNDS = 2;
+/** How often everything is broken, in an order of its own each time: more with `HISTORY_ROUNDS=20`. */
+const ROUNDS = Number(process.env.HISTORY_ROUNDS ?? 1);
 /** Allocations that have to succeed for a run to say something. */
 const ALLOCATIONS = 600;
 const START_TIMEOUT_MS = 60_000;
