@@ -95,7 +95,8 @@ describe('many addresses for one handle', () => {
   test('with strict affinity, from the pool that is asked for alone, and the text says so', () => {
     const view = new MapView([
       config({ strictAffinity: true }),
-      poolRecord('a', '10.0.0.0/26'),
+      poolRecord('a', '10.0.0.0/25'),
+      ...claimedBlock(block('10.0.0.64/26', 'n2')),
       poolRecord('b', '10.1.0.0/26'),
     ]);
     const { given, short } = assign(view, assignment('h', { counts: count(256), pools: ['a'] }));

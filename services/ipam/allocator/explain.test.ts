@@ -188,6 +188,8 @@ describe('what is explained is what then happens', () => {
       const text = refusal(view);
       expect(refused?.message).toBe(text);
       expect(text).toContain(passedOver ?? noClaim ?? 'block 10.0.0.0/26 belongs to node n2');
+      // It is a reason only where others have something.
+      expect(text.includes('Affinity is strict')).toBe(records.includes(foreign[0]!));
     } else {
       expect(families[0]?.grant?.origin).toBe(end);
       const { endpoint } = allocate(view, input).outcome;

@@ -170,10 +170,18 @@ export function explainRefusal(view: View, demand: Demand, subject: string): str
   if (stories.length === 0) return `${wish}: ${noPoolText(demand.family)}`;
   const moreCount = judgePools(view, demand).length - stories.length;
   const texts = [...stories.map(storyText), ...(moreCount > 0 ? [`and ${moreCount} more pools`] : [])];
-  const strict = beginSearch(view, demand, []).config.strictAffinity
-    ? ' Affinity is strict, so no node takes addresses of blocks that are not its own.'
-    : '';
+  const { strictAffinity } = beginSearch(view, demand, []).config;
+  const strict =
+    strictAffinity && stories.some(keepsFromOthers)
+      ? ' Affinity is strict, so no node takes addresses of blocks that are not its own.'
+      : '';
   return `${wish}: ${texts.join('; ')}.${strict} Create or enable a pool, or release addresses`;
+}
+
+/** Whether a pool has addresses that only other owners, or none, could be given. */
+function keepsFromOthers({ blocks, more }: PoolStory): boolean {
+  const met = new Set([...blocks.map(({ verdict }) => verdict), ...more.keys()]);
+  return met.has('of other owners') || met.has('without an owner');
 }
 
 export function noPoolText(family: Family): string {
