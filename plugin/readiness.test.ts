@@ -2,6 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
+import type { Limits } from './clients/clients.js';
 import { JournalEvents } from './journal/events.js';
 import { Journal } from './journal/journal.js';
 import { MemoryJournalStore } from './journal/memory-store.js';
@@ -16,17 +17,22 @@ const PAUSE_MS = 2000;
 
 let clock: ManualClock;
 let readiness: Readiness;
-/** How often the dataplane was asked, and what it says. */
+/** How often the dataplane was asked, how long it had for the latest answer, and what it says. */
 let asked: number;
+let givenMs: number;
 let answer: () => Promise<boolean>;
+/** What podwire-ipam says. */
+let ipamServes: boolean;
 
 beforeEach(async () => {
   clock = new ManualClock();
   asked = 0;
   answer = () => Promise.resolve(true);
+  ipamServes = true;
   const unused = () => Promise.reject(new Error('not for STATUS'));
-  const isServing = () => {
+  const isServing = ({ deadlineMs }: Limits) => {
     asked++;
+    givenMs = deadlineMs - clock.nowMs();
     return answer();
   };
   const events = new JournalEvents(recordingLog().log);
@@ -38,7 +44,7 @@ beforeEach(async () => {
         releaseHeld: unused,
         endpointsOf: unused,
         refusalOf: () => Promise.resolve(undefined),
-        isServing: () => Promise.resolve(true),
+        isServing: () => Promise.resolve(ipamServes),
       },
       dataplane: { collectGarbage: unused, attachmentsOf: unused, isServing },
     },
@@ -117,6 +123,22 @@ describe('what a runtime asks for again and again', () => {
     await readiness.require(REQUEST);
     expect(asked).toBe(2);
   });
+});
+
+test('services that have not restored what they hold are not waited for, and are named', async () => {
+  ipamServes = false;
+  answer = () => Promise.resolve(false);
+  const words = 'does not serve yet, or not any more: look at its log';
+  await expect(readiness.require(REQUEST)).rejects.toMatchObject({
+    code: 'NOT_READY',
+    message: `podwire-ipam ${words}; podwire-dataplane ${words}`,
+  });
+});
+
+test('services have less than half a second to answer', async () => {
+  await readiness.require(REQUEST);
+  expect(givenMs).toBeGreaterThan(0);
+  expect(givenMs).toBeLessThan(500);
 });
 
 test('a service that is back is noticed within a second', async () => {
