@@ -12,7 +12,10 @@ import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 import { expect, vi } from 'vitest';
 
 import { dataplaneClient } from './clients/dataplane.js';
-import { FakeDataplane, FakeIpam, Script, serve } from './clients/fake-services.fixture.js';
+import { FakeDataplane } from './clients/fake-dataplane.fixture.js';
+import { FakeIpam } from './clients/fake-ipam.fixture.js';
+import { serve } from './clients/fake-services.fixture.js';
+import { Script } from './clients/script.fixture.js';
 import { ipamClient } from './clients/ipam.js';
 import { dataplaneUpkeep, ipamUpkeep } from './clients/upkeep.js';
 import type { Variables } from './cni/environment.js';

@@ -2,7 +2,7 @@
 import { RELEASE } from '@podwire/shared/rpc/release';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import type { Method } from './clients/fake-services.fixture.js';
+import type { Method } from './clients/script.fixture.js';
 import { Plugin } from './plugin.fixture.js';
 
 const SUCCESS = { exitCode: 0, stdout: '' };

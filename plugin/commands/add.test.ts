@@ -3,7 +3,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import type { Dataplane } from '../clients/clients.js';
-import { FakeDataplane } from '../clients/fake-services.fixture.js';
+import { FakeDataplane } from '../clients/fake-dataplane.fixture.js';
 import { readAttachConfig } from '../cni/config.js';
 import { wishOf } from '../cni/wish.js';
 import { CONFIG, ENVIRONMENT, NOTHING, Plugin } from '../plugin.fixture.js';

@@ -50,13 +50,13 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ctl/clients/reach.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/commands/attributes-change.ts': 'services/ctl/commands/policy-commands.test.ts',
   'services/ctl/commands/policy-arguments.ts': 'services/ctl/commands/policy-commands.test.ts',
-  'services/ctl/commands/blocks-list.ts': 'services/ctl/commands/ipam-commands.test.ts',
+  'services/ctl/commands/blocks-list.ts': 'services/ctl/commands/pool-commands.test.ts',
   'services/ctl/commands/nodes-show.ts': 'services/ctl/commands/ipam-commands.test.ts',
-  'services/ctl/commands/pool-deletion.ts': 'services/ctl/commands/ipam-commands.test.ts',
-  'services/ctl/commands/pool-options.ts': 'services/ctl/commands/ipam-commands.test.ts',
-  'services/ctl/commands/pools-list.ts': 'services/ctl/commands/ipam-commands.test.ts',
-  'services/ctl/commands/pools-show.ts': 'services/ctl/commands/ipam-commands.test.ts',
-  'services/ctl/commands/tenures.ts': 'services/ctl/commands/ipam-commands.test.ts',
+  'services/ctl/commands/pool-deletion.ts': 'services/ctl/commands/pool-commands.test.ts',
+  'services/ctl/commands/pool-options.ts': 'services/ctl/commands/pool-commands.test.ts',
+  'services/ctl/commands/pools-list.ts': 'services/ctl/commands/pool-commands.test.ts',
+  'services/ctl/commands/pools-show.ts': 'services/ctl/commands/pool-commands.test.ts',
+  'services/ctl/commands/tenures.ts': 'services/ctl/commands/address-commands.test.ts',
   'services/ctl/run.ts': 'services/ctl/commands/ipam-commands.test.ts',
 
   // The installer as a node runs it: its undoing with a disk that fails, the program in a process of its own.
@@ -89,7 +89,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/kernel/memory/node-memory-state.ts':
     'services/dataplane/kernel/memory/node-memory-kernel.test.ts',
   'services/dataplane/routing/known-node.ts': 'services/dataplane/routing/reconcile.property.test.ts',
-  'services/dataplane/routing/node-diff.ts': 'services/dataplane/routing/reconcile.test.ts',
   'services/dataplane/routing/node-facts.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
   'services/dataplane/routing/reconcile-attempts.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
   'services/dataplane/routing/reconcile-conditions.ts': 'services/dataplane/routing/reconcile.test.ts',

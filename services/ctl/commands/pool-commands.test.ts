@@ -1,0 +1,165 @@
+import { AffinityState, BlockServiceService, ListBlocksResponse } from '@podwire/proto/podwire/ipam/v1/block';
+import {
+  CreatePoolResponse,
+  DeletePoolResponse,
+  ListPoolsResponse,
+  PoolServiceService,
+  PoolState,
+  SplitPoolResponse,
+  UpdatePoolResponse,
+} from '@podwire/proto/podwire/ipam/v1/pool';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { fake, Fakes } from '../ctl.fixture.js';
+import { foundPool, holder, pool } from './ipam-values.fixture.js';
+
+let fakes: Fakes;
+beforeEach(() => {
+  fakes = new Fakes();
+});
+afterEach(() => fakes.clear());
+
+const asked = (method: string) => fakes.calls.filter((call) => call.method === method).map(({ request }) => request);
+
+describe('pools', () => {
+  test('list goes through all pages, and warns of what is nearly full', async () => {
+    const pages = [
+      ListPoolsResponse.fromPartial({ pools: [pool], nextPageToken: 'x' }),
+      ListPoolsResponse.fromPartial({
+        pools: [{ ...pool, name: 'second', utilization: undefined, state: PoolState.POOL_STATE_DRAINING }],
+      }),
+    ];
+    const list = fake(PoolServiceService.listPools, ({ pageToken }) => pages[pageToken === 'x' ? 1 : 0]!);
+    await fakes.serve(list);
+    const { exitCode, stdout, stderr } = await fakes.podwirectl('pools');
+    expect(exitCode).toBe(0);
+    expect(stdout.split('\n')).toEqual([
+      'NAME    CIDR          BLOCKS OF  ENCAPSULATION       NAT  IN USE  FREE   USED  STATE',
+      'main    10.65.0.0/16        /26  vxlan cross-subnet  yes   65000   536  99.2%  active',
+      'second  10.65.0.0/16        /26  vxlan cross-subnet  yes       0     -      -  draining',
+      '',
+    ]);
+    expect(stderr).toBe('hint: main is nearly full: make another pool before it is\n');
+    const json = await fakes.podwirectl('pools', '-o', 'json');
+    expect(
+      JSON.parse(json.stdout).pools.map(({ name, state }: { name: string; state: string }) => [name, state]),
+    ).toEqual([
+      ['main', 'POOL_STATE_ACTIVE'],
+      ['second', 'POOL_STATE_DRAINING'],
+    ]);
+  });
+
+  test('create and update say what was typed, and no more', async () => {
+    await fakes.serve(
+      fake(PoolServiceService.createPool, (request) => CreatePoolResponse.fromPartial(request)),
+      fake(PoolServiceService.updatePool, ({ pool: changed }) => UpdatePoolResponse.fromPartial({ pool: changed })),
+    );
+    const made = await fakes.podwirectl(
+      'pools',
+      'create',
+      'a',
+      'fd65::/48',
+      '--block-size',
+      '120',
+      '--use',
+      'tunnel',
+      '--use',
+      'workload',
+    );
+    expect(made).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('pool a is made') });
+    expect(asked('CreatePool')).toMatchObject([
+      { pool: { name: 'a', cidr: 'fd65::/48', blockSize: 120, allowedUses: [2, 1], disabled: false } },
+    ]);
+    const changed = await fakes.podwirectl(
+      'pools',
+      'update',
+      'a',
+      '--disabled',
+      'false',
+      '--node-selector',
+      'has(zone)',
+      '--resource-version',
+      '7',
+    );
+    expect(changed).toMatchObject({ exitCode: 0 });
+    expect(asked('UpdatePool')).toMatchObject([
+      {
+        pool: { name: 'a', nodeSelector: 'has(zone)', resourceVersion: '7' },
+        updateMask: ['disabled', 'node_selector'],
+      },
+    ]);
+    expect(await fakes.podwirectl('pools', 'update', 'a')).toMatchObject({
+      exitCode: 2,
+      stderr: expect.stringContaining('nothing to change'),
+    });
+  });
+
+  test.each([
+    [['drain'], 1],
+    [['delete'], 2],
+    [['delete', '--release-addresses'], 3],
+  ])('%j is only told without --yes', async ([verb, ...flags], mode) => {
+    const deleted = DeletePoolResponse.fromPartial({
+      state: PoolState.POOL_STATE_DRAINING,
+      heldAddresses: 2n,
+      holders: [{ nodeName: 'node-1', addresses: 2n }],
+    });
+    await fakes.serve(
+      foundPool,
+      fake(PoolServiceService.deletePool, () => deleted),
+    );
+    const told = await fakes.podwirectl('pools', verb!, 'main', ...flags);
+    const again = ['pools', verb!, 'main', ...flags, '--yes'];
+    expect(told).toMatchObject({
+      exitCode: 2,
+      stderr: `hint: nothing was changed; to do it: podwirectl ${again.join(' ')}\n`,
+    });
+    expect(asked('DeletePool')).toEqual([]);
+    const done = await fakes.podwirectl(...again);
+    expect(done).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/draining[^]*node-1 +2/) });
+    expect(asked('DeletePool')).toEqual([{ name: 'main', resourceVersion: '', mode }]);
+  });
+
+  test('show and split', async () => {
+    await fakes.serve(
+      foundPool,
+      fake(PoolServiceService.splitPool, () => SplitPoolResponse.fromPartial({ pools: [{ name: 'split-main-0' }] })),
+    );
+    expect((await fakes.podwirectl('pools', 'show', 'main')).stdout).toMatch(
+      /^In use +65000 of 65536 \(99.2%\), in 1016 blocks$/m,
+    );
+    expect(await fakes.podwirectl('pools', 'split', 'main', '2')).toMatchObject({ exitCode: 2 });
+    const split = await fakes.podwirectl('pools', 'split', 'main', '2', '--yes');
+    expect(split).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('split-main-0') });
+    expect(asked('SplitPool')).toEqual([{ pool: { $case: 'name', value: 'main' }, number: 2, resourceVersion: '' }]);
+  });
+});
+
+test('blocks and utilisation tell whose a block is, and who borrows from it', async () => {
+  const borrowed = { address: '10.65.0.2', handleId: 'h', attributes: { node: 'node-2' }, sequenceNumber: 3n };
+  const own = { address: '10.65.0.1', ...holder };
+  const blocks = [
+    {
+      cidr: '10.65.0.0/26',
+      poolName: 'main',
+      nodeName: 'node-1',
+      affinityState: AffinityState.AFFINITY_STATE_CONFIRMED,
+      capacity: 64,
+      allocations: [own, borrowed],
+    },
+    { cidr: '10.65.0.64/26', capacity: 64 },
+  ];
+  await fakes.serve(
+    fake(BlockServiceService.listBlocks, () => ListBlocksResponse.fromPartial({ blocks })),
+    fake(PoolServiceService.listPools, () => ListPoolsResponse.fromPartial({ pools: [pool] })),
+  );
+  const { stdout } = await fakes.podwirectl('blocks', '--node', 'node-1', '--pool', 'main');
+  expect(stdout).toMatch(/^10\.65\.0\.0\/26 +main +node-1 +confirmed +64 +2 +3\.1% +1 +-$/m);
+  expect(asked('ListBlocks')).toEqual([{ pageSize: 1000, pageToken: '', nodeName: 'node-1', poolName: 'main' }]);
+  expect((await fakes.podwirectl('blocks', '--addresses')).stdout).toMatch(
+    /^10\.65\.0\.1 +default\/web-0 +node-1 +eth0 +- +12 +net\.c0ffee$/m,
+  );
+  const use = await fakes.podwirectl('utilisation');
+  expect(use.stdout).toMatch(/^node-1 +1 +64 +2 +3\.1% +1$/m);
+  expect(use.stdout).toMatch(/^\(no owner\) +1 +64 +0 +0\.0% +0$/m);
+});
