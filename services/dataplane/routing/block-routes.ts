@@ -114,34 +114,24 @@ function routeTo(nodeName: string, destination: Destination, around: BlockSurrou
     case 'device': {
       const { device, gateway, isTunnelled } = path;
       if (isTunnelled && prefixContains(prefix, path.nodeAddress)) return complaint('NodeAddressInBlock');
-      return {
-        route: {
-          ...UNICAST,
-          destination: cidr,
-          device,
-          gateway,
-          onlink: true,
-          ...onTunnel(peer, destination, around.facts),
-        },
-      };
+      const type = 'unicast';
+      const source = undefined;
+      if (isOnTunnel(peer, destination, around.facts)) {
+        const tunnel = VXLAN_DEVICE[prefix.family];
+        return { route: { destination: cidr, type, device: tunnel, gateway: undefined, onlink: false, source } };
+      }
+      return { route: { destination: cidr, type, device, gateway, onlink: true, source } };
     }
   }
 }
-
-const UNICAST = { type: 'unicast', source: undefined } as const;
 
 /**
  * The far end's tunnel address, where its own block does not lead there, is on the tunnel device itself: as the gateway of its
  * own route it would have to be resolved by that very route.
  */
-function onTunnel(
-  peer: ClusterNode,
-  { prefix, encapsulation }: Destination,
-  { hasVxlan }: NodeFacts,
-): Partial<Pick<NodeRoute, 'device' | 'gateway' | 'onlink'>> {
-  const isTunnelAddress =
-    hasVxlan && modeOf(encapsulation).tunnel === 'vxlan' && isAddress(prefix, vxlanEndOf(peer, prefix.family)?.address);
-  return isTunnelAddress ? { device: VXLAN_DEVICE[prefix.family], gateway: undefined, onlink: false } : {};
+function isOnTunnel(peer: ClusterNode, { prefix, encapsulation }: Destination, { hasVxlan }: NodeFacts): boolean {
+  if (!hasVxlan || modeOf(encapsulation).tunnel !== 'vxlan') return false;
+  return isAddress(prefix, vxlanEndOf(peer, prefix.family)?.address);
 }
 
 function isAddress(prefix: Prefix, address: Address | undefined): boolean {

@@ -85,7 +85,23 @@ export function diffRoutes(destinations: Iterable<string>, wanted: WantedNode, k
       steps.set.push({ type: 'route-add', route });
     } else steps.set.push({ type: found ? 'route-replace' : 'route-add', route });
   }
-  return steps;
+  return { ...steps, set: byGateway(steps.set) };
+}
+
+/**
+ * Routes by the same gateway behind each other. Linux keeps what IPv4 routes share in a hash table that does not tell gateways of one
+ * device apart (fib_info_hashfn, net/ipv4/fib_semantics.c), so it walks a list of all of them for each route, the latest first:
+ * with 10,000 routes by 5,000 gateways the half of a processor second.
+ */
+function byGateway(steps: readonly NodeStep[]): NodeStep[] {
+  const groups = new Map<string, NodeStep[]>();
+  for (const step of steps) {
+    const gateway = ('route' in step ? step.route.gateway : undefined) ?? '';
+    const group = groups.get(gateway);
+    if (group) group.push(step);
+    else groups.set(gateway, [step]);
+  }
+  return [...groups.values()].flat();
 }
 
 /**
