@@ -19,19 +19,18 @@ const { createRequestPolicy, listRequestPolicies, updateRequestPolicy } = Reques
 const cleanups: (() => Promise<void> | void)[] = [];
 let etcd: Store;
 let first: Caller;
-let second: Caller;
+let startReplica: () => Promise<Caller>;
 
 beforeEach(async () => {
   const server = await EtcdServer.start();
   cleanups.push(() => server.dispose());
-  const start = () =>
+  startReplica = () =>
     serve(new Place(), {
       PODWIRE_IPAM_STORE: 'etcd',
       PODWIRE_IPAM_ETCD_ENDPOINTS: server.url,
       PODWIRE_IPAM_UNKNOWN_NODES: 'register',
     });
-  first = await start();
-  second = await start();
+  first = await startReplica();
   const store = await openEtcdStore([server]);
   cleanups.push(() => store.close());
   etcd = store;
@@ -73,6 +72,7 @@ const askPool = (caller: Caller, id: string, namespace: string) =>
   caller.allocateAddress(id, { pod: { namespace, name: 'web-0', uid: '' }, pools: ['default'] });
 
 test('what one replica on etcd is told, the other one obeys at once, and what others add to the record stays', async () => {
+  const second = await startReplica();
   const made = await create({ name: 'red-only', namespaces: ['blue', 'red'], pools: {} });
   await create({ name: 'red', namespaces: ['red'], pools: { names: ['default'] } });
   await expect(askPool(second, 'c1', 'blue')).rejects.toMatchObject({ code: 'REQUEST_DENIED' });
@@ -112,21 +112,23 @@ test('they are exported from etcd and imported into an embedded datastore to the
   expect(await list(caller)).toEqual(await list(first));
   await expect(askPool(caller, 'c1', 'blue')).rejects.toMatchObject({ code: 'REQUEST_DENIED' });
   expect(await askPool(caller, 'c2', 'red')).toMatch(/^10\.65\.0\./);
-});
 
-test('malformed ones are moved as they are, named by the audit, and forbid what they may be about', async () => {
-  await create({ name: 'red', namespaces: ['red'], pools: { names: ['default'] } });
+  // Malformed ones are moved as they are, named by the audit, and forbid what they may be about.
   const text = (await stored(etcd)).replace('"namespaces"', '"serviceAccounts":["x"],"namespaces"');
   await write(etcd, text);
-  const { caller, lines } = await moved(await exported(etcd));
-  expect(lines).toContain(JSON.stringify(text).slice(1, -1));
-  await expect(askPool(caller, 'c1', 'red')).rejects.toMatchObject({
+  const spoiled = await moved(await exported(etcd));
+  expect(spoiled.lines).toContain(JSON.stringify(text).slice(1, -1));
+  await expect(askPool(spoiled.caller, 'c1', 'red')).rejects.toMatchObject({
     code: 'STORE_CORRUPT',
     message: expect.stringContaining(KEY),
   });
-  await expect(list(caller)).rejects.toMatchObject({ code: 'STORE_CORRUPT' });
-  expect(await caller.allocateAddress('c2')).toMatch(/^10\.65\.0\./);
+  await expect(list(spoiled.caller)).rejects.toMatchObject({ code: 'STORE_CORRUPT' });
+  expect(await spoiled.caller.allocateAddress('c2')).toMatch(/^10\.65\.0\./);
   const kinds = [FindingKind.FINDING_KIND_RECORD_UNREADABLE];
-  const { findings } = await caller.peer.call(AuditServiceService.audit, AuditRequest.fromPartial({ kinds }), limits());
+  const { findings } = await spoiled.caller.peer.call(
+    AuditServiceService.audit,
+    AuditRequest.fromPartial({ kinds }),
+    limits(),
+  );
   expect(findings.map(({ objects: [object] }) => object?.name)).toEqual([KEY]);
 });
