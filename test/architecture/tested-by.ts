@@ -120,6 +120,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // Over the wire, with every field.
   'services/ipam/rpc/list-blocks.ts': 'services/ipam/service.test.ts',
   'services/ipam/rpc/wire-block.ts': 'services/ipam/service.test.ts',
+  'services/ipam/allocator/attributes.ts': 'services/ipam/allocator/set-attributes.test.ts',
   'services/ipam/allocator/gather.ts': 'services/ipam/allocator/assign.test.ts',
   'services/ipam/allocator/absence.ts': 'services/ipam/interleavings.test.ts',
   'services/ipam/allocator/reclaim.ts': 'services/ipam/allocator/choose-block.test.ts',
