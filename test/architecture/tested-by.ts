@@ -88,7 +88,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/kernel/memory/carry-out.ts': 'services/dataplane/kernel/memory/memory-kernel.test.ts',
   'services/dataplane/kernel/memory/node-memory-state.ts':
     'services/dataplane/kernel/memory/node-memory-kernel.test.ts',
-  'services/dataplane/routing/known-node.ts': 'services/dataplane/routing/reconcile.property.test.ts',
   'services/dataplane/routing/node-facts.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
   'services/dataplane/routing/reconcile-attempts.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
   'services/dataplane/routing/reconcile-conditions.ts': 'services/dataplane/routing/reconcile.test.ts',

@@ -35,7 +35,7 @@ export async function changeAttributes(
 ): Promise<Report> {
   const { holder } = await ipam.call(AddressServiceService.getAddress, { address });
   if (!holder) {
-    const text = `address ${address} is not allocated, so it has no attributes`;
+    const text = `address ${address} is not allocated, so it has no attributes; "who" says what it is`;
     throw new Failure('ADDRESS_NOT_ALLOCATED', text, { details: { address } });
   }
   const answer = await ipam.call(
