@@ -56,6 +56,7 @@ beforeEach(async () => {
 });
 
 afterEach(async () => {
+  run('sysctl', '-q', '-w', 'net.ipv6.conf.all.disable_ipv6=0');
   await kernel.close();
   cleanUp();
 });
@@ -189,6 +190,8 @@ describe('a check', () => {
     [`host link ${host}`, ['ip', 'link', 'set', host, 'down']],
     [`host link ${host} mtu`, ['ip', 'link', 'set', host, 'mtu', '1400']],
     [`host link ${host} txqueuelen`, ['ip', 'link', 'set', host, 'txqueuelen', '10']],
+    // Its address and the route to the pod go with it.
+    [`host sysctl net.ipv6.conf.${host}.disable_ipv6`, sysctl('all.disable_ipv6', '1')],
     [`host sysctl net.ipv6.conf.${host}.proxy_ndp`, sysctl(`${host}.proxy_ndp`, '0')],
     [`host sysctl net.ipv6.conf.${host}.forwarding`, sysctl(`${host}.forwarding`, '0')],
     [`host sysctl net.ipv6.conf.${host}.accept_dad`, sysctl(`${host}.accept_dad`, '1')],
