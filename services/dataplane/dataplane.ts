@@ -233,17 +233,23 @@ export class Dataplane {
     return desired(network, { mtuBytes: this.#mtu() });
   }
 
-  async #wire(session: PodSession, { wanted, signal }: Order): Promise<Attached> {
+  async #wire(session: PodSession, order: Order, tries = WIRE_TRIES): Promise<Attached> {
+    const { wanted, signal } = order;
     const fresh = diff(wanted, nothingObserved());
     const next: Plan = ({ round, links }) => (round === 0 ? fresh : corrections(wanted, links));
     const first = await transact({ session, signal, next });
     if (first.applied) return this.#finish(first);
     if (first.errno !== 'EEXIST' || !first.undone) throw first.failure;
-
-    const observed = await observe(session, wanted);
-    const obstacle = obstacleTo(wanted, observed);
-    if (obstacle) throw obstacle.failure;
-    return this.#applyTo(observed, session, { wanted, signal });
+    try {
+      const observed = await observe(session, wanted);
+      const obstacle = obstacleTo(wanted, observed);
+      if (obstacle) throw obstacle.failure;
+      return await this.#applyTo(observed, session, order);
+    } catch (error) {
+      // What was there went meanwhile, as an earlier wire does with its namespace: the pod may be new after all.
+      if (tries <= 1 || !isOfMissingLink(error)) throw error;
+      return this.#wire(session, order, tries - 1);
+    }
   }
 
   async #applyTo(observed: Observed, session: PodSession, { wanted, signal }: Order): Promise<Attached> {
@@ -378,10 +384,15 @@ export class Dataplane {
 }
 
 type Plan = TransactionOptions['next'];
-
 interface Order {
   readonly wanted: Wanted;
   readonly signal: AbortSignal;
+}
+
+/** Each time something else that was in the way has gone while it was looked at. */
+const WIRE_TRIES = 3;
+function isOfMissingLink(error: unknown): boolean {
+  return error instanceof Failure && ['ENODEV', 'ENOENT'].some((errno) => error.details.errno === errno);
 }
 
 function observe(session: PodSession, wanted: Wanted): Promise<Observed> {
