@@ -12,12 +12,13 @@ import type { AttachedLink, Kernel, PodSession } from './kernel/kernel.js';
 import type { PodGuard } from './kernel/pod-guard.js';
 import { transact, type Applied, type TransactionOptions } from './kernel/transaction.js';
 import { KeyedLock } from './lock.js';
+import { forgetMovedFlows } from './moved-flows.js';
 import { desired, USUAL_MTU_BYTES, type Wanted } from './plan/desired.js';
-import { withPodsOwn, type MacOwner } from './plan/pods-own.js';
 import { corrections, diff, differences, type Difference } from './plan/diff.js';
 import type { Observed, ObservedLink } from './plan/observed.js';
 import type { PodNetwork } from './plan/pod-network.js';
-import { hostInterfaceTaken, isMadeFor, movedAddresses, nothingObserved, obstacleTo, wireState } from './plan/wire.js';
+import { withPodsOwn, type MacOwner } from './plan/pods-own.js';
+import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo, wireState } from './plan/wire.js';
 
 export interface Attached {
   readonly host: ObservedLink;
@@ -257,7 +258,7 @@ export class Dataplane {
     const next: Plan = ({ round, links }) => (round === 0 ? steps : corrections(wanted, links));
     const applied = await transact({ session, signal, next });
     if (!applied.applied) throw applied.failure;
-    await this.#settleMoves(wanted, observed);
+    await forgetMovedFlows({ wanted, observed }, { kernel: this.#kernel, events: this.#events });
     return this.#finish(applied, observed);
   }
 
@@ -331,20 +332,6 @@ export class Dataplane {
     return links.flatMap((link) => link ?? []);
   }
 
-  /** Flows that were another's are forgotten, or their packets would go on as was right for that one. */
-  async #settleMoves(wanted: Wanted, observed: Observed): Promise<void> {
-    const forgetting = movedAddresses(wanted, observed).map(async ({ destination, device }) => {
-      if (device !== wanted.host.link.name) this.#events.routeTakenOver(destination, device);
-      try {
-        await this.#kernel.forgetFlows(destination.replace(/\/.*/, ''));
-      } catch (error) {
-        if (!(error instanceof Failure)) throw error;
-        this.#events.flowsNotForgotten(destination, error);
-      }
-    });
-    await Promise.all(forgetting);
-  }
-
   #delete(link: ObservedLink): Promise<boolean> {
     const attributes = { 'podwire.kernel.namespace': 'host', 'podwire.kernel.requests': 1 };
     return withSpan('podwire.kernel.batch', attributes, () => this.#kernel.deleteHostLink(link));
@@ -384,6 +371,7 @@ export class Dataplane {
 }
 
 type Plan = TransactionOptions['next'];
+
 interface Order {
   readonly wanted: Wanted;
   readonly signal: AbortSignal;
@@ -391,6 +379,7 @@ interface Order {
 
 /** Each time something else that was in the way has gone while it was looked at. */
 const WIRE_TRIES = 3;
+
 function isOfMissingLink(error: unknown): boolean {
   return error instanceof Failure && ['ENODEV', 'ENOENT'].some((errno) => error.details.errno === errno);
 }
