@@ -10,9 +10,6 @@ import { runProcess } from '@podwire/shared/runtime/lifecycle';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 
-import { startPlugin } from './service.js';
-import { readPluginSettings } from './settings.js';
-
 const NAME = 'podwire-plugin';
 
 /** More than the longest command and its undoing that can be set: stopping waits for them. */
@@ -24,6 +21,11 @@ await runProcess({
   log,
   stopTimeoutMs: STOP_TIMEOUT_MS,
   start: async () => {
+    // Loaded once the young generation is kept small: by then it would have grown.
+    const [{ startPlugin }, { readPluginSettings }] = await Promise.all([
+      import('./service.js'),
+      import('./settings.js'),
+    ]);
     const settings = readPluginSettings(process.env, hostname());
     log.level = settings.logLevel;
     const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });

@@ -1,4 +1,6 @@
 #!/usr/bin/env node
+import '@podwire/shared/runtime/young-generation';
+
 import { hostname } from 'node:os';
 import process from 'node:process';
 
@@ -8,8 +10,6 @@ import { createLogger } from '@podwire/shared/runtime/log';
 import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 
 import { readBoot } from './attachments/boot.js';
-import { readConfig } from './config.js';
-import { startService } from './service.js';
 
 const NAME = 'podwire-dataplane';
 
@@ -22,6 +22,8 @@ await runProcess({
   log,
   stopTimeoutMs: STOP_TIMEOUT_MS,
   start: async () => {
+    // Loaded once the young generation is kept small: by then it would have grown.
+    const [{ startService }, { readConfig }] = await Promise.all([import('./service.js'), import('./config.js')]);
     const config = readConfig(process.env, hostname());
     log.level = config.logLevel;
     const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });

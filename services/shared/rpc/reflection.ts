@@ -1,7 +1,14 @@
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 
-import type { Server } from '@grpc/grpc-js';
+import type {
+  MethodDefinition,
+  Server,
+  ServerDuplexStream,
+  ServiceDefinition,
+  UntypedHandleCall,
+  UntypedServiceImplementation,
+} from '@grpc/grpc-js';
 import { ReflectionService } from '@grpc/reflection';
 import { BinaryReader } from '@bufbuild/protobuf/wire';
 
@@ -10,12 +17,50 @@ const FILE_FIELD = 1;
 
 const HEALTH_SERVICE = 'grpc.health.v1.Health';
 
+const REFLECTION_SERVICES = ['grpc.reflection.v1.ServerReflection', 'grpc.reflection.v1alpha.ServerReflection'];
+
+/** The only method of each of them. */
+const METHOD = 'ServerReflectionInfo';
+
+/** A method of `@grpc/reflection`. */
+interface Served {
+  readonly definition: MethodDefinition<unknown, unknown>;
+  readonly handler: UntypedHandleCall;
+}
+
 /**
  * Serves the contract to clients that have no files of it (grpcurl, `buf curl`): server reflection v1 and v1alpha over the
- * descriptors that `buf build` made.
+ * descriptors that `buf build` made. They are read when somebody asks for the first time, as they take 12 MiB.
  * @param services - full names of the services that this server offers
  */
 export function addReflection(server: Server, services: readonly string[]): void {
+  let methods: ReadonlyMap<string, Served> | undefined;
+  for (const service of REFLECTION_SERVICES) {
+    const path = `/${service}/${METHOD}`;
+    const served = (): Served => {
+      methods ??= reflectionOf(services);
+      const method = methods.get(path);
+      if (!method) throw new Error(`@grpc/reflection does not serve ${path}`);
+      return method;
+    };
+    const definition: MethodDefinition<unknown, unknown> = {
+      path,
+      requestStream: true,
+      responseStream: true,
+      requestSerialize: (message) => served().definition.requestSerialize(message),
+      requestDeserialize: (bytes) => served().definition.requestDeserialize(bytes),
+      responseSerialize: (message) => served().definition.responseSerialize(message),
+      responseDeserialize: (bytes) => served().definition.responseDeserialize(bytes),
+    };
+    const handler = (stream: ServerDuplexStream<unknown, unknown>): void => {
+      Reflect.apply(served().handler, undefined, [stream]);
+    };
+    server.addService({ [METHOD]: definition }, { [METHOD]: handler });
+  }
+}
+
+/** What `@grpc/reflection` would add to a server, by the paths of its methods. */
+function reflectionOf(services: readonly string[]): ReadonlyMap<string, Served> {
   // The service wants what proto-loader would have loaded, and reads from it nothing but the descriptors. Those of
   // proto-loader lack their imports, so that no client can resolve a message with a Timestamp in it; buf's have them.
   const definitions = {
@@ -25,7 +70,15 @@ export function addReflection(server: Server, services: readonly string[]): void
       fileDescriptorProtos: readDescriptors(),
     },
   };
-  new ReflectionService(definitions, { services: [...services, HEALTH_SERVICE] }).addToServer(server);
+  const methods = new Map<string, Served>();
+  const addService = (definitionOf: ServiceDefinition, implementation: UntypedServiceImplementation): void => {
+    for (const [name, definition] of Object.entries(definitionOf)) {
+      const handler = implementation[name];
+      if (handler) methods.set(definition.path, { definition, handler });
+    }
+  };
+  new ReflectionService(definitions, { services: [...services, HEALTH_SERVICE] }).addToServer({ addService });
+  return methods;
 }
 
 function readDescriptors(): Buffer[] {
