@@ -9,7 +9,7 @@ import type { Kernel, PodSession } from './kernel/kernel.js';
 import { addPod, cleanUp, pings, run, snapshot } from './kernel/netlink/namespaces.fixture.js';
 import { NetlinkKernel } from './kernel/netlink/netlink-kernel.js';
 import { netlinkNodeFixture } from './kernel/netlink/node-netlink.fixture.js';
-import { unicast, vxlan, type NodeKernelFixture } from './kernel/node-kernel.contract.js';
+import { unicast, vxlan, type NodeKernelFixture } from './kernel/node-kernel.fixture.js';
 import { BY_FAMILY, podNetwork } from './plan/pod-network.fixture.js';
 import { routesOf, startLoop, type Loop } from './routing/reconcile.fixture.js';
 import type { WantedNode } from './routing/wanted.js';

@@ -69,9 +69,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/routing/difference.ts': 'services/dataplane/routing/planner.test.ts',
   'services/dataplane/routing/paths.ts': 'services/dataplane/routing/routes.test.ts',
 
-  // An address that moves to another wire, with its tracked connections.
-  'services/dataplane/moved-flows.ts': 'services/dataplane/dataplane.test.ts',
-
   // Real BIRDs on real nodes, started, killed, refusing and away.
   'services/dataplane/bird/bird-events.ts': 'services/dataplane/bird/bird.kernel.test.ts',
   'services/dataplane/bird/bird-process.ts': 'services/dataplane/bird/bird.kernel.test.ts',

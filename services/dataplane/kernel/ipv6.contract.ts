@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { beforeEach, describe, expect, test } from 'vitest';
 
 import { desired, type Wanted } from '../plan/desired.js';
 import { diff } from '../plan/diff.js';
@@ -8,8 +8,7 @@ import { keyText } from '../plan/observed.js';
 import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
 import { inverseOf, type Route, type Step, type SysctlKey } from '../plan/step.js';
 import { nothingObserved } from '../plan/wire.js';
-import type { KernelFixture } from './kernel.contract.js';
-import type { PodSession } from './kernel.js';
+import { KernelUnderTest, type KernelFixture } from './kernel.fixture.js';
 
 const HOST = 'podwcontract';
 const network = podNetwork('contract', { ...BY_FAMILY['both families'], hostInterfaceName: HOST });
@@ -30,46 +29,31 @@ const viaGateway = (destination: string, rest: Partial<Route> = {}): Route => {
 
 /** What every kernel has to do with IPv6, and with routes of several metrics. */
 export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
-  let fixture: KernelFixture;
-  let session: PodSession;
-
-  beforeEach(async () => {
-    fixture = await setUp();
-    session = await fixture.kernel.open(fixture.addPod('contract'));
-  });
-
-  afterEach(async () => {
-    await session.close();
-    await fixture.destroy();
-  });
-
-  async function applyAll(steps: readonly Step[]): Promise<void> {
-    expect((await session.apply(steps)).failed).toBeUndefined();
-  }
-
-  async function refusal(step: Step): Promise<string> {
-    const { failed } = await session.apply([step]);
-    return failed ? `${failed.errno} ${failed.failure.code}` : 'done';
-  }
+  const under = new KernelUnderTest(setUp);
+  const applyAll = (steps: readonly Step[]) => under.applyAll(steps);
+  const refusal = (step: Step) => under.refusal(step);
 
   const fresh = diff(wanted, nothingObserved());
   const namespaceSysctls = async () => {
     const { pod } = await observed();
     return READ.map((key) => pod.sysctls.get(keyText(key)));
   };
-  const observed = () => session.observe(wanted);
+  const observed = () => under.session.observe(wanted);
 
   test.each(Object.entries(BY_FAMILY))(
     'a plan for a new pod of %s is carried out; then nothing differs',
     async (_, of) => {
       const own = desired({ ...network, ...of });
-      expect(await session.apply(diff(own, nothingObserved()))).toMatchObject({ failed: undefined, warnings: [] });
-      expect(diff(own, await session.observe(own))).toEqual([]);
+      expect(await under.session.apply(diff(own, nothingObserved()))).toMatchObject({
+        failed: undefined,
+        warnings: [],
+      });
+      expect(diff(own, await under.session.observe(own))).toEqual([]);
     },
   );
 
   test('the gateway’s address is on the host’s end before the pod’s end comes up', async () => {
-    await session.apply(
+    await under.session.apply(
       fresh.slice(
         0,
         fresh.findIndex(({ side }) => side === 'pod'),
@@ -157,7 +141,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
     await applyAll([podSysctl('all', 'disable_ipv6', '1'), podSysctl('lo', 'disable_ipv6', '0')]);
     const before = await namespaceSysctls();
     expect(before).toEqual(['0', '1', '1', '0', '0']);
-    const { finished } = await session.apply(fresh);
+    const { finished } = await under.session.apply(fresh);
     expect(diff(wanted, await observed())).toEqual([]);
     const ofNamespace = finished.filter((step) => step.type === 'sysctl-write' && step.device === undefined);
     await applyAll(ofNamespace.toReversed().flatMap((step) => inverseOf(step) ?? []));
@@ -192,7 +176,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
   });
 
   test('a route of IPv6 is taken over from another link, and given back', async () => {
-    fixture.addBridge('bridge0', { alias: 'podwire:net/old/eth0' });
+    under.fixture.addBridge('bridge0', { alias: 'podwire:net/old/eth0' });
     const on = { destination: 'fd65::7/128', gateway: undefined, metric: 1024, scope: 'global', protocol: 87 } as const;
     await applyAll([...fresh.slice(0, -1)]);
     await applyAll([{ type: 'route-add', side: 'host', route: { ...on, device: 'bridge0' } }]);
@@ -216,11 +200,11 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
       routes: [{ ...address('fd00::'), length: 8 }],
     });
     const commands = async (aim: Wanted) =>
-      diff(aim, await session.observe(aim))
+      diff(aim, await under.session.observe(aim))
         .map(formatStep)
         .sort();
     const before = await commands(other);
-    const steps = diff(other, await session.observe(other));
+    const steps = diff(other, await under.session.observe(other));
     expect(new Set(steps.map((step) => step.type))).toEqual(
       new Set([
         'link-set',
@@ -234,14 +218,14 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
       ]),
     );
     await applyAll(steps);
-    expect(diff(other, await session.observe(other))).toEqual([]);
+    expect(diff(other, await under.session.observe(other))).toEqual([]);
     await applyAll(steps.toReversed().flatMap((step) => inverseOf(step) ?? []));
     expect({ own: await commands(wanted), other: await commands(other) }).toEqual({ own: [], other: before });
   });
 
   test('attachments are listed with their addresses of both families', async () => {
     await applyAll(fresh);
-    const [found] = await fixture.kernel.attached();
+    const [found] = await under.fixture.kernel.attached();
     expect([...(found?.addresses ?? [])].sort()).toEqual(['10.65.0.7/32', 'fd65::7/128']);
   });
 }

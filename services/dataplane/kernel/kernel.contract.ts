@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 
 import { desired } from '../plan/desired.js';
 import { diff } from '../plan/diff.js';
@@ -6,28 +6,8 @@ import { formatStep } from '../plan/notation.js';
 import { podNetwork } from '../plan/pod-network.fixture.js';
 import { inverseOf, type Route, type Step, type SysctlWrite } from '../plan/step.js';
 import { nothingObserved } from '../plan/wire.js';
-import type { Kernel, PodSession, StepFailure } from './kernel.js';
-
-/** A kernel to test, and what people and other programs do to it. */
-export interface KernelFixture {
-  readonly kernel: Kernel;
-  /** Path of the node's own network namespace. */
-  readonly nodePath: string;
-  /** Path of a file that is no namespace. */
-  readonly filePath: string;
-  /** Makes the network namespace of a pod. @returns its path */
-  addPod(name: string): string;
-  /** The namespace is destroyed, with everything in it. */
-  removePod(name: string): void;
-  /** A bridge, up, with an alias or none, on the node or in a pod. */
-  addBridge(name: string, where: { readonly pod?: string; readonly alias?: string }): void;
-  /** Makes the node remember a flow. */
-  addFlow(flow: { readonly source: string; readonly destination: string }): void;
-  /** Number of flows that the node remembers. */
-  flowCount(): number;
-  /** Takes everything away. */
-  destroy(): Promise<void>;
-}
+import { KernelUnderTest, type KernelFixture } from './kernel.fixture.js';
+import type { StepFailure } from './kernel.js';
 
 const HOST = 'podwcontract';
 const network = podNetwork('contract', { hostInterfaceName: HOST });
@@ -51,49 +31,29 @@ const podRoute = (destination: string, gateway: string | undefined): Route => ({
 
 /** What every kernel has to do. */
 export function kernelContract(setUp: () => Promise<KernelFixture>): void {
-  let fixture: KernelFixture;
-  let session: PodSession;
+  const under = new KernelUnderTest(setUp);
+  const applyAll = (steps: readonly Step[]) => under.applyAll(steps);
+  const refusal = (step: Step) => under.refusal(step);
+  const only = (...steps: Step[]) => under.session.apply(steps);
 
-  beforeEach(async () => {
-    fixture = await setUp();
-    session = await fixture.kernel.open(fixture.addPod('contract'));
-  });
-
-  afterEach(async () => {
-    await session.close();
-    await fixture.destroy();
-  });
-
-  async function applyAll(steps: readonly Step[]): Promise<void> {
-    expect((await session.apply(steps)).failed).toBeUndefined();
-  }
-
-  const only = (...steps: Step[]) => session.apply(steps);
-
-  /** What a step is refused with, or `done`. */
-  async function refusal(step: Step): Promise<string> {
-    const { failed } = await only(step);
-    return failed ? `${failed.errno} ${failed.failure.code}` : 'done';
-  }
-
-  const observed = () => session.observe(wanted);
+  const observed = () => under.session.observe(wanted);
 
   describe('probe', () => {
     test('finds what is needed, changes nothing, may be repeated', async () => {
-      await fixture.kernel.probe();
-      await fixture.kernel.probe();
-      expect(await fixture.kernel.hostLink('podwprobe')).toBeUndefined();
+      await under.fixture.kernel.probe();
+      await under.fixture.kernel.probe();
+      expect(await under.fixture.kernel.hostLink('podwprobe')).toBeUndefined();
     });
   });
 
   describe('open', () => {
     test.each<readonly [string, () => string, RegExp]>([
       ['nothing at the path', () => '/run/netns/nowhere', /does not exist/],
-      ['a path through a file', () => `${fixture.filePath}/x`, /does not exist/],
-      ['a file', () => fixture.filePath, /is not a network namespace/],
-      ['the node’s own namespace', () => fixture.nodePath, /node’s own/],
+      ['a path through a file', () => `${under.fixture.filePath}/x`, /does not exist/],
+      ['a file', () => under.fixture.filePath, /is not a network namespace/],
+      ['the node’s own namespace', () => under.fixture.nodePath, /node’s own/],
     ])('refuses %s', async (_, path, message) => {
-      await expect(fixture.kernel.open(path())).rejects.toMatchObject({
+      await expect(under.fixture.kernel.open(path())).rejects.toMatchObject({
         code: 'INVALID_NETNS',
         message: expect.stringMatching(message),
         violations: [{ field: 'pod.netns' }],
@@ -103,31 +63,31 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
 
   describe('the identity of a namespace', () => {
     test('is the same wherever it is asked for, and nobody else’s', async () => {
-      const other = fixture.addPod('other');
-      const identity = await fixture.kernel.identify(network.netns);
-      expect(identity).toEqual(session.identity);
-      expect(await fixture.kernel.identify(other)).not.toEqual(identity);
-      expect(await fixture.kernel.identify(fixture.nodePath)).not.toEqual(identity);
+      const other = under.fixture.addPod('other');
+      const identity = await under.fixture.kernel.identify(network.netns);
+      expect(identity).toEqual(under.session.identity);
+      expect(await under.fixture.kernel.identify(other)).not.toEqual(identity);
+      expect(await under.fixture.kernel.identify(under.fixture.nodePath)).not.toEqual(identity);
     });
 
     test('is another once a namespace was replaced, also where it has the same inode', async () => {
       const identities = [];
       for (let round = 0; round < 5; round++) {
-        identities.push(await fixture.kernel.identify(fixture.addPod('again')));
-        fixture.removePod('again');
+        identities.push(await under.fixture.kernel.identify(under.fixture.addPod('again')));
+        under.fixture.removePod('again');
       }
       expect(new Set(identities.map((each) => each?.cookie)).size).toBe(5);
     });
 
     test('is none where there is no network namespace', async () => {
-      expect(await fixture.kernel.identify('/run/netns/nowhere')).toBeUndefined();
-      expect(await fixture.kernel.identify(fixture.filePath)).toBeUndefined();
+      expect(await under.fixture.kernel.identify('/run/netns/nowhere')).toBeUndefined();
+      expect(await under.fixture.kernel.identify(under.fixture.filePath)).toBeUndefined();
     });
   });
 
   describe('a plan for a new pod', () => {
     test('is carried out, and then nothing differs', async () => {
-      const { finished, warnings, failed, links } = await session.apply(fresh);
+      const { finished, warnings, failed, links } = await under.session.apply(fresh);
       expect(finished.map(formatStep)).toEqual(fresh.map(formatStep));
       expect([warnings, failed]).toEqual([[], undefined]);
       const shown = [links.host, links.pod].map((link) => [link?.name, link?.mac, link?.mtuBytes, link?.running]);
@@ -156,15 +116,15 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
 
   describe('exclusive creation', () => {
     test('is refused when the host’s name is taken, and makes no peer', async () => {
-      fixture.addBridge(HOST, {});
+      under.fixture.addBridge(HOST, {});
       expect(await refusal(linkAdd!)).toBe('EEXIST INTERFACE_EXISTS');
       expect((await observed()).pod.link).toBeUndefined();
     });
 
     test('is refused when the pod’s name is taken, and makes no host end', async () => {
-      fixture.addBridge('eth0', { pod: 'contract' });
+      under.fixture.addBridge('eth0', { pod: 'contract' });
       expect(await refusal(linkAdd!)).toBe('EEXIST INTERFACE_EXISTS');
-      expect(await fixture.kernel.hostLink(HOST)).toBeUndefined();
+      expect(await under.fixture.kernel.hostLink(HOST)).toBeUndefined();
     });
   });
 
@@ -335,7 +295,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
     });
 
     test('a route is taken over from another link, and given back', async () => {
-      fixture.addBridge('bridge0', { alias: 'podwire:net/old/eth0' });
+      under.fixture.addBridge('bridge0', { alias: 'podwire:net/old/eth0' });
       const old: Route = {
         destination: '10.65.0.7/32',
         device: 'bridge0',
@@ -366,7 +326,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       addresses: [{ family: 4, value: 0x0a41_0009n }],
     });
     const before = await observed();
-    const steps = diff(other, await session.observe(other));
+    const steps = diff(other, await under.session.observe(other));
     expect(steps.map((step) => step.type)).toEqual([
       'link-set',
       'neighbour-delete',
@@ -379,16 +339,16 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       'route-delete',
     ]);
     await applyAll(steps);
-    expect(diff(other, await session.observe(other))).toEqual([]);
+    expect(diff(other, await under.session.observe(other))).toEqual([]);
     await applyAll(steps.toReversed().flatMap((step) => inverseOf(step) ?? []));
     expect(await observed()).toEqual(before);
   });
 
   describe('host links', () => {
     test('are found by name', async () => {
-      expect(await fixture.kernel.hostLink(HOST)).toBeUndefined();
+      expect(await under.fixture.kernel.hostLink(HOST)).toBeUndefined();
       await applyAll(fresh);
-      expect(await fixture.kernel.hostLink(HOST)).toMatchObject({
+      expect(await under.fixture.kernel.hostLink(HOST)).toMatchObject({
         name: HOST,
         kind: 'veth',
         alias: 'podwire:net/contract/eth0',
@@ -397,26 +357,26 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
 
     test('are deleted with their peers; a second time there is nothing to delete', async () => {
       await applyAll(fresh);
-      const link = (await fixture.kernel.hostLink(HOST))!;
-      expect(await fixture.kernel.deleteHostLink(link)).toBe(true);
+      const link = (await under.fixture.kernel.hostLink(HOST))!;
+      expect(await under.fixture.kernel.deleteHostLink(link)).toBe(true);
       const { host, pod } = await observed();
       expect([host.link, host.routes, pod.link]).toEqual([undefined, [], undefined]);
-      expect(await fixture.kernel.deleteHostLink(link)).toBe(false);
+      expect(await under.fixture.kernel.deleteHostLink(link)).toBe(false);
     });
 
     test('of kind veth are listed, whoever made them, and no others', async () => {
       await applyAll([linkAdd!]);
-      fixture.addBridge('podwbridge', {});
-      const bare = await fixture.kernel.hostLink(HOST);
-      expect(await fixture.kernel.veths()).toEqual([bare]);
+      under.fixture.addBridge('podwbridge', {});
+      const bare = await under.fixture.kernel.hostLink(HOST);
+      expect(await under.fixture.kernel.veths()).toEqual([bare]);
       expect(bare).toMatchObject({ alias: null, up: false, mac: 'ee:ee:ee:ee:ee:ee', peerIndex: 2 });
     });
 
     test('that record attachments are listed by name, with their addresses, and no others', async () => {
       await applyAll(fresh);
-      fixture.addBridge('a-bridge', { alias: 'podwire:net/other/eth0' });
-      fixture.addBridge('br-foreign', { alias: 'podwire:no-attachment' });
-      const all = await fixture.kernel.attached();
+      under.fixture.addBridge('a-bridge', { alias: 'podwire:net/other/eth0' });
+      under.fixture.addBridge('br-foreign', { alias: 'podwire:no-attachment' });
+      const all = await under.fixture.kernel.attached();
       expect(all.map(({ link, attachment, addresses }) => [link.name, attachment.containerId, addresses])).toEqual([
         ['a-bridge', 'other', []],
         [HOST, 'contract', ['10.65.0.7/32']],
@@ -449,18 +409,18 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       ['10.65.0.8', '10.65.0.9'],
       ['fd65::7', 'fd65::8'],
     ] as const) {
-      fixture.addFlow({ source, destination });
+      under.fixture.addFlow({ source, destination });
     }
-    expect(await fixture.kernel.forgetFlows('10.65.0.7')).toBe(2);
-    expect(await fixture.kernel.forgetFlows('10.65.0.7')).toBe(0);
-    expect(fixture.flowCount()).toBe(2);
-    expect(await fixture.kernel.forgetFlows('fd65::8')).toBe(1);
-    expect(fixture.flowCount()).toBe(1);
+    expect(await under.fixture.kernel.forgetFlows('10.65.0.7')).toBe(2);
+    expect(await under.fixture.kernel.forgetFlows('10.65.0.7')).toBe(0);
+    expect(under.fixture.flowCount()).toBe(2);
+    expect(await under.fixture.kernel.forgetFlows('fd65::8')).toBe(1);
+    expect(under.fixture.flowCount()).toBe(1);
   });
 
   test('after close calls fail instead of waiting', async () => {
-    await fixture.kernel.close();
-    await fixture.kernel.close();
-    await expect(fixture.kernel.hostLink(HOST)).rejects.toThrow('closed');
+    await under.fixture.kernel.close();
+    await under.fixture.kernel.close();
+    await expect(under.fixture.kernel.hostLink(HOST)).rejects.toThrow('closed');
   });
 }

@@ -3,30 +3,8 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { isDefaultMetric, ownerOf, type NodeChange, type ObservedNode } from '../routing/node-observed.js';
 import { formatNodeStep, type NodeStep } from '../routing/node-step.js';
 import type { NodeRoute, WantedVxlan } from '../routing/wanted.js';
+import { blackhole, unicast, vxlan, type NodeKernelFixture } from './node-kernel.fixture.js';
 import type { NodeKernel } from './node-kernel.js';
-
-/** A node's kernel to test, and what people and other programs do to it. */
-export interface NodeKernelFixture {
-  readonly kernel: NodeKernel;
-  /** Carries out a command of `ip`, `bridge` or `sysctl` on the node. */
-  readonly byHand: (command: string) => void;
-  /** An interface, up, with an MTU of 1500 bytes and addresses. */
-  readonly addParent: (name: string, ...addresses: readonly string[]) => void;
-  /** Takes everything away. */
-  readonly destroy: () => Promise<void>;
-}
-
-export const vxlan: WantedVxlan = {
-  kind: 'vxlan',
-  name: 'vxlan4.podwire',
-  vni: 4096,
-  port: 4789,
-  local: '10.0.0.1',
-  parent: 'up0',
-  mac: '66:00:00:00:00:01',
-  mtuBytes: 1450,
-  address: '10.65.0.1/32',
-};
 
 const vxlan6: WantedVxlan = {
   ...vxlan,
@@ -38,21 +16,6 @@ const vxlan6: WantedVxlan = {
 
 const device = vxlan.name;
 const peer = { device, mac: '66:00:00:00:00:02' };
-
-export const unicast = (destination: string, gateway: string | undefined, by = device): NodeRoute => ({
-  destination,
-  type: 'unicast',
-  device: by,
-  gateway,
-  onlink: gateway !== undefined,
-  source: undefined,
-});
-
-export const blackhole = (destination: string): NodeRoute => ({
-  ...unicast(destination, undefined),
-  type: 'blackhole',
-  device: undefined,
-});
 
 const make = (tunnel: WantedVxlan): NodeStep[] => [
   { type: 'device-add', tunnel },

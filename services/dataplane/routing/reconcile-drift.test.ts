@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, test } from 'vitest';
 
-import { blackhole, unicast, vxlan } from '../kernel/node-kernel.contract.js';
+import { blackhole, unicast, vxlan } from '../kernel/node-kernel.fixture.js';
 import { differences } from './reconcile-oracle.fixture.js';
 import { routesOf, Scene, VIEW } from './reconcile.fixture.js';
 import { NO_CHANGE, RoutePlanner } from './planner.js';

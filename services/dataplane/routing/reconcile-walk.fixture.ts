@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 
-import { blackhole, unicast, vxlan } from '../kernel/node-kernel.contract.js';
+import { blackhole, unicast, vxlan } from '../kernel/node-kernel.fixture.js';
 import { routesOf } from './reconcile.fixture.js';
 import type { NodeRoute, VxlanPeer, WantedNode, WantedVxlan } from './wanted.js';
 

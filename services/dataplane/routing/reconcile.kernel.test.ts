@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { pings, run } from '../kernel/netlink/namespaces.fixture.js';
 import { byHand, clearNode, netlinkNodeFixture } from '../kernel/netlink/node-netlink.fixture.js';
-import { blackhole, unicast, vxlan, type NodeKernelFixture } from '../kernel/node-kernel.contract.js';
+import { blackhole, unicast, vxlan, type NodeKernelFixture } from '../kernel/node-kernel.fixture.js';
 import type { NodeKernel } from '../kernel/node-kernel.js';
 import type { NodeStep } from './node-step.js';
 import { differences } from './reconcile-oracle.fixture.js';

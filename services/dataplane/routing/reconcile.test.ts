@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, test } from 'vitest';
 
-import { blackhole, unicast, vxlan } from '../kernel/node-kernel.contract.js';
+import { blackhole, unicast, vxlan } from '../kernel/node-kernel.fixture.js';
 import { differences } from './reconcile-oracle.fixture.js';
 import { NOTHING, routesOf, Scene } from './reconcile.fixture.js';
 import type { WantedNode } from './wanted.js';

@@ -1,7 +1,7 @@
 import { GetNodeStatusResponse, RoutingState } from '@podwire/proto/podwire/dataplane/v1/node';
 import { expect, test } from 'vitest';
 
-import { vxlan } from '../kernel/node-kernel.contract.js';
+import { vxlan } from '../kernel/node-kernel.fixture.js';
 import type { NodeOverview } from '../node-overview.js';
 import { statusMessage } from './get-node-status.js';
 

@@ -5,7 +5,8 @@ import { diff } from '../../plan/diff.js';
 import { podNetwork } from '../../plan/pod-network.fixture.js';
 import { nothingObserved } from '../../plan/wire.js';
 import { ipv6Contract } from '../ipv6.contract.js';
-import { kernelContract, type KernelFixture } from '../kernel.contract.js';
+import { kernelContract } from '../kernel.contract.js';
+import type { KernelFixture } from '../kernel.fixture.js';
 import { MemoryKernel } from './memory-kernel.js';
 
 function memoryFixture(): Promise<KernelFixture> {

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
-import { blackhole, nodeKernelContract, vxlan, type NodeKernelFixture } from '../node-kernel.contract.js';
+import { nodeKernelContract } from '../node-kernel.contract.js';
+import { blackhole, vxlan, type NodeKernelFixture } from '../node-kernel.fixture.js';
 import { doByHand } from './node-memory-hands.fixture.js';
 import { MemoryNodeKernel } from './node-memory-kernel.js';
 

@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import { describe } from 'vitest';
 
 import { ipv6Contract } from '../ipv6.contract.js';
-import { kernelContract, type KernelFixture } from '../kernel.contract.js';
+import { kernelContract } from '../kernel.contract.js';
+import type { KernelFixture } from '../kernel.fixture.js';
 import { addPod, cleanUp, removePod, requireThrowawayNamespace, run } from './namespaces.fixture.js';
 import { NetlinkKernel } from './netlink-kernel.js';
 

@@ -1,4 +1,4 @@
-import type { NodeKernelFixture } from '../node-kernel.contract.js';
+import type { NodeKernelFixture } from '../node-kernel.fixture.js';
 import { requireThrowawayNamespace, run } from './namespaces.fixture.js';
 import { NodeMonitor } from './node-monitor.js';
 import { NodeNetlinkKernel } from './node-netlink-kernel.js';
