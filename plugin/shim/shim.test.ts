@@ -2,24 +2,12 @@ import { execFileSync } from 'node:child_process';
 import { chmodSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import type { Socket } from 'node:net';
 import { dirname, join } from 'node:path';
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 
 import { OWN_VERSION, SUPPORTED_VERSIONS } from '../cni/version.js';
 import { RELEASE } from '@podwire/shared/rpc/release';
-import {
-  buildShim,
-  CONNECT_WINDOW_MS,
-  make,
-  OVERALL_DEADLINE_MS,
-  removeBuild,
-  run,
-  startRawPeer,
-  startResident,
-  type Build,
-  type Listening,
-  type Outcome,
-  type Run,
-} from './shim.fixture.js';
+import { CONNECT_WINDOW_MS, make, OVERALL_DEADLINE_MS, run, type Run } from './shim.fixture.js';
+import { CONFIGURATION, errorOf, ShimUnderTest } from './shim-under-test.fixture.js';
 
 const ADD = {
   CNI_COMMAND: 'ADD',
@@ -29,52 +17,13 @@ const ADD = {
   CNI_ARGS: 'IgnoreUnknown=1;K8S_POD_NAME=web-0',
   CNI_PATH: '/opt/cni/bin:/usr/lib/cni',
 };
-const CONFIGURATION = '{"cniVersion":"0.4.0","name":"net","type":"podwire"}';
 // The resident plugin says the same: a runtime must not see a difference.
 const VERSIONS = `${JSON.stringify({ cniVersion: OWN_VERSION, supportedVersions: SUPPORTED_VERSIONS })}\n`;
 
-let build: Build;
-const listening: Listening[] = [];
-
-beforeAll(() => {
-  build = buildShim();
-});
-afterAll(() => removeBuild(build));
-afterEach(async () => {
-  await Promise.all(listening.splice(0).map((server) => server.close()));
-});
-
-async function resident(...[answer, path = build.defaultSocket]: [Parameters<typeof startResident>[1], string?]) {
-  const started = await startResident(path, answer);
-  listening.push(started);
-  return started;
-}
-
-async function rawPeer(speak: (connection: Socket) => void) {
-  listening.push(await startRawPeer(build.defaultSocket, speak));
-}
+const shim = new ShimUnderTest();
 
 const add = (options: Partial<Run> = {}) =>
-  run({ program: build.shim, environment: ADD, stdin: CONFIGURATION, ...options });
-
-/** The CNI error document on stdout, after checking what holds for every one of them. */
-function errorOf(outcome: Outcome): Record<string, unknown> {
-  expect({ exitCode: outcome.exitCode, signal: outcome.signal, stderr: outcome.stderr }).toEqual({
-    exitCode: 1,
-    signal: null,
-    stderr: '',
-  });
-  const document: unknown = JSON.parse(outcome.stdout);
-  expect(document).toEqual({
-    cniVersion: expect.any(String),
-    code: expect.any(Number),
-    msg: expect.stringMatching(/./),
-    details: expect.stringMatching(/./),
-  });
-  // containerd takes a DEL whose error says one of these for done.
-  expect(outcome.stdout).not.toMatch(/not found|no such file or directory/i);
-  return Object.fromEntries(Object.entries(document ?? {}));
-}
+  run({ program: shim.build.shim, environment: ADD, stdin: CONFIGURATION, ...options });
 
 describe('what the shim answers by itself', () => {
   it.each<[NonNullable<Run['stdin']>, string]>([
@@ -88,21 +37,21 @@ describe('what the shim answers by itself', () => {
     ['{"cniVersion":""}', OWN_VERSION],
     [`{"cniVersion":"${'1'.repeat(65)}"}`, OWN_VERSION],
   ])('asked for its versions with %j, it answers with the version %j', async (stdin, cniVersion) => {
-    const outcome = await run({ program: build.shim, environment: { CNI_COMMAND: 'VERSION' }, stdin });
+    const outcome = await run({ program: shim.build.shim, environment: { CNI_COMMAND: 'VERSION' }, stdin });
     expect(outcome).toMatchObject({ exitCode: 0, signal: null, stderr: '' });
     expect(JSON.parse(outcome.stdout)).toEqual({ cniVersion, supportedVersions: SUPPORTED_VERSIONS });
   });
 
   it('tells its versions also where stdin does not end, and without connecting', async () => {
     const environment = { CNI_COMMAND: 'VERSION', CNI_NETNS: 'dummy', CNI_ARGS: 'hostile\r\nX: y' };
-    const outcome = await run({ program: build.shim, environment, stdin: { kind: 'open' } });
+    const outcome = await run({ program: shim.build.shim, environment, stdin: { kind: 'open' } });
     expect(outcome).toEqual({ exitCode: 0, signal: null, stdout: VERSIONS, stderr: '' });
   });
 
   it.each([{}, { CNI_COMMAND: '' }])(
     'introduces itself on stderr when there is no command: %o',
     async (environment) => {
-      const outcome = await run({ program: build.shim, environment, stdin: { kind: 'open' } });
+      const outcome = await run({ program: shim.build.shim, environment, stdin: { kind: 'open' } });
       expect(outcome).toMatchObject({ exitCode: 0, stdout: '' });
       expect(outcome.stderr).toBe(
         `podwire: CNI plugin; hands each call to the resident podwire-plugin\nCNI versions: ${SUPPORTED_VERSIONS.join(' ')}\n`,
@@ -118,7 +67,7 @@ describe('what the shim answers by itself', () => {
 
 describe('handing over', () => {
   it('sends the environment as headers and stdin as the body', async () => {
-    const { requests } = await resident((response) => response.end('{}'));
+    const { requests } = await shim.resident((response) => response.end('{}'));
     const before = BigInt(Date.now()) * 1_000_000n;
     const environment = {
       ...ADD,
@@ -157,7 +106,7 @@ describe('handing over', () => {
   });
 
   it('sends empty variables as absent ones', async () => {
-    const { requests } = await resident((response) => response.end());
+    const { requests } = await shim.resident((response) => response.end());
     await add({ environment: { CNI_COMMAND: 'DEL', CNI_NETNS: '', CNI_ARGS: '', TRACEPARENT: '' } });
     const sent = requests[0]!.rawHeaders.filter((_, index) => index % 2 === 0);
     expect(sent.filter((name) => /^(cni|trace|baggage)/i.test(name))).toEqual([
@@ -168,23 +117,23 @@ describe('handing over', () => {
   });
 
   it.each(['ADD', 'DEL', 'CHECK', 'GC', 'STATUS'])('hands %s over', async (command) => {
-    const { requests } = await resident((response) => response.end());
+    const { requests } = await shim.resident((response) => response.end());
     const outcome = await add({ environment: { ...ADD, CNI_COMMAND: command } });
     expect(outcome).toEqual({ exitCode: 0, signal: null, stdout: '', stderr: '' });
     expect(requests[0]!.headers['cni-command']).toBe(command);
   });
 
   it('says by which name it was run', async () => {
-    const { requests } = await resident((response) => response.end());
-    const link = join(build.folder, 'my-ipam');
-    symlinkSync(build.shim, link);
-    await add({ program: join(build.folder, 'podwire-ipam') });
+    const { requests } = await shim.resident((response) => response.end());
+    const link = join(shim.build.folder, 'my-ipam');
+    symlinkSync(shim.build.shim, link);
+    await add({ program: join(shim.build.folder, 'podwire-ipam') });
     await add({ program: link });
     expect(requests.map(({ headers }) => headers['cni-plugin'])).toEqual(['podwire-ipam', 'my-ipam']);
   });
 
   it('hands over configurations of up to 4 MiB, byte for byte', async () => {
-    const { requests } = await resident((response) => response.end());
+    const { requests } = await shim.resident((response) => response.end());
     const frame = '{"pad":""}';
     for (const bytes of [1 << 20, 4 << 20]) {
       const stdin = `{"pad":"${'x'.repeat(bytes - frame.length)}"}`;
@@ -194,13 +143,13 @@ describe('handing over', () => {
   });
 
   it('refuses a larger configuration', async () => {
-    const { requests } = await resident((response) => response.end());
+    const { requests } = await shim.resident((response) => response.end());
     expect(errorOf(await add({ stdin: Buffer.alloc((4 << 20) + 1, ' ') }))).toMatchObject({ code: 7 });
     expect(requests).toEqual([]);
   });
 
   it.each([{ kind: 'closed' } as const, ''])('hands over an empty body for the stdin %o', async (stdin) => {
-    const { requests } = await resident((response) => response.end('{}'));
+    const { requests } = await shim.resident((response) => response.end('{}'));
     expect(await add({ stdin })).toMatchObject({ exitCode: 0, stdout: '{}' });
     expect(requests[0]!.body).toHaveLength(0);
   });
@@ -213,42 +162,10 @@ describe('handing over', () => {
   });
 });
 
-describe('hostile environments', () => {
-  const variables = ['CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IFNAME', 'CNI_ARGS', 'CNI_PATH'];
-
-  it.each(variables)('lets no line break in %s become a header', async (name) => {
-    const { requests } = await resident((response) => response.end());
-    for (const value of ['a\r\nCNI-Command: DEL', 'a\nb', 'a\rb', 'a\u007fb', '\tb']) {
-      const error = errorOf(await add({ environment: { ...ADD, [name]: value } }));
-      expect(error).toMatchObject({ code: 4, cniVersion: '0.4.0', msg: expect.stringContaining(name) });
-    }
-    expect(requests).toEqual([]);
-  });
-
-  it.each(['TRACEPARENT', 'TRACESTATE', 'BAGGAGE'])('leaves a %s out that cannot be sent', async (name) => {
-    const { requests } = await resident((response) => response.end());
-    for (const value of ['a\r\nCNI-Command: DEL', '\tb', ' x', 'x'.repeat(100_000)]) {
-      expect(await add({ environment: { ...ADD, [name]: value } })).toMatchObject({ exitCode: 0 });
-      expect(requests.pop()!.headers).not.toHaveProperty(name.toLowerCase());
-    }
-  });
-
-  it('names the longest variable when they do not fit', async () => {
-    const error = errorOf(await add({ environment: { ...ADD, CNI_ARGS: 'x'.repeat(100_000) } }));
-    expect(error).toMatchObject({ code: 4, msg: expect.stringContaining('CNI_ARGS has 100000 bytes') });
-  });
-
-  it('takes headers as large as it allows to a Node.js server with default settings', async () => {
-    const { requests } = await resident((response) => response.end());
-    expect(await add({ environment: { ...ADD, CNI_ARGS: 'x'.repeat(14 << 10) } })).toMatchObject({ exitCode: 0 });
-    expect(requests[0]!.headers['cni-args']).toHaveLength(14 << 10);
-  });
-});
-
 describe('choosing the socket', () => {
   it('takes the path from the configuration', async () => {
-    const path = join(build.folder, 'other.sock');
-    const { requests } = await resident((response) => response.end(), path);
+    const path = join(shim.build.folder, 'other.sock');
+    const { requests } = await shim.resident((response) => response.end(), path);
     const escaped = path.replaceAll('/', '\\/');
     await add({ stdin: `{"ipam":{"socket":"/wrong"},"socket":"/wrong","\\u0073ocket":"${escaped}","x":"socket"}` });
     expect(requests).toHaveLength(1);
@@ -266,7 +183,7 @@ describe('choosing the socket', () => {
   });
 
   it.each(['{"socket":"/nowhere",', '[{"socket":"/nowhere"}]'])('leaves %j to the resident plugin', async (stdin) => {
-    const { requests } = await resident((response) => response.writeHead(400).end('{"code":6}'));
+    const { requests } = await shim.resident((response) => response.writeHead(400).end('{"code":6}'));
     const outcome = await add({ stdin });
     expect(outcome).toMatchObject({ exitCode: 1, stdout: '{"code":6}' });
     expect(requests).toHaveLength(1);
@@ -276,7 +193,7 @@ describe('choosing the socket', () => {
 describe('answers', () => {
   it('prints the body of a 200, however it is encoded and delivered', async () => {
     const result = JSON.stringify({ cniVersion: '0.4.0', text: 'é'.repeat(100_000) });
-    await resident((response, { headers }) => {
+    await shim.resident((response, { headers }) => {
       if (headers['cni-ifname'] === 'length') response.end(result);
       else [result.slice(0, 1), result.slice(1, 70_000), result.slice(70_000)].forEach((part) => response.write(part));
       response.end();
@@ -289,17 +206,17 @@ describe('answers', () => {
 
   it.each([201, 400, 404, 500, 503])('prints the CNI error of a %i and fails', async (status) => {
     const body = '{"cniVersion":"1.0.0","code":11,"msg":"no address","details":""}';
-    await resident((response) => response.writeHead(status).end(body));
+    await shim.resident((response) => response.writeHead(status).end(body));
     expect(await add()).toEqual({ exitCode: 1, signal: null, stdout: body, stderr: '' });
   });
 
   it.each(['', 'Not Found', '[]', '"text"', '{"code":', '<html>not found</html>'])(
     'explains an error answer whose body is %j',
     async (body) => {
-      await resident((response) => response.writeHead(404).end(body));
+      await shim.resident((response) => response.writeHead(404).end(body));
       const error = errorOf(await add());
       expect(error).toMatchObject({ cniVersion: '0.4.0', code: 5, msg: expect.stringContaining('404') });
-      expect(error.details).toContain(`curl -i --unix-socket ${build.defaultSocket}`);
+      expect(error.details).toContain(`curl -i --unix-socket ${shim.build.defaultSocket}`);
     },
   );
 
@@ -313,7 +230,7 @@ describe('answers', () => {
     ['does not say where its body ends', 'HTTP/1.1 200 OK\r\n\r\n{}'],
     ['larger than 4 MiB', 'HTTP/1.1 200 OK\r\nContent-Length: 4194305\r\n\r\n'],
   ])('prints nothing of a broken answer: %s', async (fault, bytes) => {
-    await rawPeer((connection) => connection.end(bytes, 'latin1'));
+    await shim.rawPeer((connection) => connection.end(bytes, 'latin1'));
     const error = errorOf(await add());
     expect(error).toMatchObject({ code: 5, msg: expect.stringContaining(fault) });
     expect(error.details).toContain('curl -i --unix-socket');
@@ -321,7 +238,7 @@ describe('answers', () => {
 
   it('waits for an answer that comes a byte at a time', async () => {
     const answer = 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n';
-    await rawPeer((connection) => {
+    await shim.rawPeer((connection) => {
       connection.setNoDelay(true);
       let sent = 0;
       const timer = setInterval(() => {
@@ -339,7 +256,7 @@ describe('answers', () => {
       (connection: Socket): void => void connection.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{'),
     ],
   ])('stops waiting at its deadline: %s', async (_, speak) => {
-    await rawPeer(speak);
+    await shim.rawPeer(speak);
     const started = performance.now();
     const error = errorOf(await add());
     expect(performance.now() - started).toBeGreaterThanOrEqual(OVERALL_DEADLINE_MS - 50);
@@ -348,7 +265,7 @@ describe('answers', () => {
 
   it('reads the answer of a resident that refuses a large body unread', async () => {
     const body = '{"code":7,"msg":"too large","details":""}';
-    await rawPeer((connection) => {
+    await shim.rawPeer((connection) => {
       connection.end(`HTTP/1.1 413 x\r\nContent-Length: ${body.length}\r\n\r\n${body}`);
       connection.pause();
     });
@@ -360,7 +277,7 @@ describe('a resident plugin that is not there', () => {
   it('waits for a socket that appears late', async () => {
     const pending = add();
     await new Promise((resolve) => setTimeout(resolve, CONNECT_WINDOW_MS / 4));
-    const { requests } = await resident((response) => response.end('{}'));
+    const { requests } = await shim.resident((response) => response.end('{}'));
     expect(await pending).toMatchObject({ exitCode: 0, stdout: '{}' });
     expect(requests).toHaveLength(1);
   });
@@ -370,12 +287,12 @@ describe('a resident plugin that is not there', () => {
     const error = errorOf(await add());
     expect(performance.now() - started).toBeGreaterThanOrEqual(CONNECT_WINDOW_MS - 50);
     expect(error).toMatchObject({ cniVersion: '0.4.0', code: 11 });
-    expect(error.msg).toContain(`${build.defaultSocket}: the socket does not exist`);
+    expect(error.msg).toContain(`${shim.build.defaultSocket}: the socket does not exist`);
     expect(error.details).toContain('check that podwire-plugin runs');
   });
 
   it('asks to try again later when nobody listens', async () => {
-    const path = join(build.folder, 'dead.sock');
+    const path = join(shim.build.folder, 'dead.sock');
     // A process that is killed leaves its socket's file behind.
     const bind = `require('net').createServer().listen(${JSON.stringify(path)}, () => process.kill(process.pid, 'SIGKILL'))`;
     await run({
@@ -398,43 +315,22 @@ describe('a resident plugin that is not there', () => {
   );
 
   it('says who may use a socket that refuses it', async () => {
-    await resident((response) => response.end());
-    chmodSync(build.defaultSocket, 0o000);
+    await shim.resident((response) => response.end());
+    chmodSync(shim.build.defaultSocket, 0o000);
     // Root without this capability is refused like anybody else, also in a user namespace that has only root.
-    const script = join(build.folder, 'unprivileged');
+    const script = join(shim.build.folder, 'unprivileged');
     const caps = '-dac_override,-dac_read_search';
-    writeFileSync(script, `#!/bin/sh\nexec setpriv --bounding-set ${caps} "${build.shim}"\n`, { mode: 0o755 });
+    writeFileSync(script, `#!/bin/sh\nexec setpriv --bounding-set ${caps} "${shim.build.shim}"\n`, { mode: 0o755 });
     const error = errorOf(await add({ program: script }));
     expect(error).toMatchObject({ code: 5, details: expect.stringContaining('only root may use it') });
   });
 
   it('fails at once where waiting cannot help', async () => {
-    const file = join(build.folder, 'file');
+    const file = join(shim.build.folder, 'file');
     writeFileSync(file, '');
     const error = errorOf(await add({ stdin: JSON.stringify({ socket: `${file}/cni.sock` }) }));
     expect(error).toMatchObject({ code: 5, msg: expect.stringContaining('Not a directory') });
   });
-});
-
-describe('standard streams', () => {
-  it.each(['>&-', '<&- >&- 2>&-'])('fails, and answers nobody, with %s', async (redirection) => {
-    const { requests } = await resident((response) => response.end('{}'));
-    const script = `"${build.shim}" ${redirection}; echo "exit $?" >&3`;
-    const output = execShell(`exec 3>&1; ${script}`);
-    expect(await output).toBe('exit 1\n');
-    expect(requests).toHaveLength(1);
-  });
-
-  it('fails when the reader of its answer has gone', async () => {
-    await resident((response) => response.end('{}'.padEnd(1 << 20)));
-    expect(await execShell(`{ "${build.shim}"; echo "exit $?" >&3; } 3>&1 >/dev/full`)).toBe('exit 1\n');
-  });
-
-  async function execShell(script: string): Promise<string> {
-    const file = join(build.folder, 'script');
-    writeFileSync(file, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
-    return (await run({ program: file, environment: ADD, stdin: '' })).stdout;
-  }
 });
 
 describe('the shipped build', () => {
