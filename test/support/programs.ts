@@ -9,11 +9,17 @@ export function run(program: string, ...args: readonly string[]): string {
   return execFileSync(program, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
 }
 
-/** Whether one ping from a network namespace (the caller's own when undefined) is answered within two seconds. */
+/**
+ * Whether one ping from a network namespace (the caller's own when undefined) is answered within two seconds.
+ *
+ * @throws Error where there is no program to ask with
+ */
 export function pings(address: string, netns?: string): boolean {
   const enter = netns === undefined ? [] : ['nsenter', `--net=${netns}`];
   const ping = ['ping', '-n', '-q', '-c', '1', '-W', '2', address];
-  return spawnSync('env', [...enter, ...ping]).status === 0;
+  const { status, stderr } = spawnSync('env', [...enter, ...ping], { encoding: 'utf8' });
+  if (status === 127) throw new Error(stderr);
+  return status === 0;
 }
 
 /**
