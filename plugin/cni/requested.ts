@@ -9,6 +9,7 @@ import {
   type Annotations,
   type NamespaceAnnotations,
 } from './annotations.js';
+import { askedDns, DNS, readCapabilityDns, type Dns } from './dns.js';
 import { readPools } from './pools.js';
 
 /** What a network configuration asks for its pods, and what the runtime put into it for this one. */
@@ -30,6 +31,8 @@ export interface Requested {
   readonly namespaceLabels: Readonly<Record<string, string>>;
   /** Annotations of the pod that are let pass without an effect. */
   readonly annotationsWithoutEffect: readonly string[];
+  /** DNS settings for the result: the runtime's for this pod, or the configuration's; undefined where there are none. */
+  readonly dns: Dns | undefined;
 }
 
 /** The capability under which containerd passes a pod's annotations on. */
@@ -68,6 +71,7 @@ export const IPAM_KEYS = {
 
 /** Keys of the configuration that ask for something, or allow to. */
 export const REQUEST_KEYS = {
+  dns: DNS.nullish(),
   feature_control: z
     .object({ ip_addrs_no_ipam: FLAG, floating_ips: FLAG, allowed_source_prefixes: FLAG }, { error: 'is no object' })
     .prefault({}),
@@ -99,7 +103,8 @@ export interface RequestKeys extends z.infer<z.ZodObject<typeof REQUEST_KEYS>> {
 }
 
 /** Reads what is asked for. Every fault is noted under its place. */
-export function readRequested({ ipam, feature_control, runtimeConfig, args }: RequestKeys, refuse: Refuse): Requested {
+export function readRequested(keys: RequestKeys, refuse: Refuse): Requested {
+  const { ipam, feature_control, runtimeConfig, args, dns } = keys;
   const annotations = runtimeConfig?.[ANNOTATIONS_CAPABILITY] ?? {};
   const capabilities = Object.entries(runtimeConfig ?? {});
   return {
@@ -118,6 +123,11 @@ export function readRequested({ ipam, feature_control, runtimeConfig, args }: Re
     namespaceAnnotations: readNamespaceAnnotations(runtimeConfig?.[NAMESPACE_ANNOTATIONS_CAPABILITY] ?? {}, refuse),
     namespaceLabels: runtimeConfig?.[NAMESPACE_LABELS_CAPABILITY] ?? {},
     annotationsWithoutEffect: annotationsWithoutEffect(annotations),
+    dns:
+      capabilities
+        .filter(([key]) => key.toLowerCase() === 'dns')
+        .flatMap(([key, value]) => present(readCapabilityDns(`runtimeConfig.${key}`, value, refuse)))[0] ??
+      askedDns(dns),
   };
 }
 

@@ -44,7 +44,7 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
       hostInterface: describe(wire.hostInterface),
       podInterface: { ...describe(wire.podInterface), sandbox: request.netns },
       addresses: endpoint.addresses,
-      dns,
+      dns: config.requested.dns ?? dns,
     });
   } catch (error) {
     throw await undo({ attachment, delegate: delegateOf(request.share), progress, error }, tools);

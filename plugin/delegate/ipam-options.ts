@@ -3,6 +3,7 @@ import { formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
 import { z } from 'zod';
 
+import { DNS, type Dns } from '../cni/dns.js';
 import type { ResultRoute } from '../cni/result-form.js';
 
 /** What a configuration says about the answer of `podwire-ipam` to the plugin above it. */
@@ -12,7 +13,7 @@ export interface IpamOptions {
   /** Routes to pass on. */
   readonly routes: readonly ResultRoute[];
   /** DNS settings to pass on; undefined where there are none. */
-  readonly dns: Readonly<Record<string, unknown>> | undefined;
+  readonly dns: Dns | undefined;
 }
 
 const GATEWAYS = z.array(
@@ -33,13 +34,6 @@ const ROUTE = z.looseObject(
       .refine((gateway) => parseAddress(gateway) !== undefined, { error: 'is no IP address' })
       .optional(),
   },
-  { error: 'is no object' },
-);
-
-const TEXTS = z.array(z.string({ error: 'is no text' }), { error: 'is no list' }).optional();
-
-const DNS = z.looseObject(
-  { nameservers: TEXTS, domain: z.string({ error: 'is no text' }).optional(), search: TEXTS, options: TEXTS },
   { error: 'is no object' },
 );
 

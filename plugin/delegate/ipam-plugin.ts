@@ -6,6 +6,7 @@ import { splitCidr } from '@podwire/shared/net/prefix';
 import { z } from 'zod';
 
 import type { Limits } from '../clients/clients.js';
+import { askedDns, DNS, type Dns } from '../cni/dns.js';
 import type { Command } from '../cni/environment.js';
 import { resultSchema, type Result } from '../cni/result-form.js';
 import { readVersion, type CniVersion } from '../cni/version.js';
@@ -16,8 +17,8 @@ import type { Delegate } from './share.js';
 export interface DelegatedAddresses {
   /** As CIDRs of full length, at least one. */
   readonly addresses: readonly string[];
-  /** DNS settings to pass on. */
-  readonly dns: unknown;
+  /** DNS settings to pass on; undefined where there are none. */
+  readonly dns: Dns | undefined;
 }
 
 /** Most time for a call, in milliseconds: an ADD has to have some left for the wire. */
@@ -58,7 +59,7 @@ export async function addByDelegate(delegate: Delegate, tools: DelegateTools): P
     return `${formatAddress(parts.address)}/${familyBits(parts.address.family)}`;
   });
   if (addresses.length === 0) throw failed(delegate, 'ADD', 'gave no address');
-  return { addresses, dns: rest.dns };
+  return { addresses, dns: askedDns(DNS.safeParse(rest.dns).data) };
 }
 
 /**
