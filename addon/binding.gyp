@@ -26,6 +26,7 @@
         "src/object/link.cc",
         "src/object/neighbour.cc",
         "src/object/route.cc",
+        "src/object/rule.cc",
         "src/object/vxlan.cc",
         "src/socket/conntrack.cc",
         "src/socket/deleter.cc",

@@ -13,7 +13,7 @@ import {
   checkText,
   INDEX,
   optional,
-  UINT32,
+  TABLE,
   UINT8,
 } from './scalars.js';
 import type { NativeOf } from './link-steps.js';
@@ -87,7 +87,7 @@ export function checkDumpFilter(filter: DumpFilter): NativeDumpFilter {
   return {
     family: optional(filter.family, (family) => checkFamily('filter.family', family)) ?? 0,
     index: optional(filter.index, (index) => checkInteger('filter.index', index, INDEX)) ?? 0,
-    table: optional(filter.table, (table) => checkInteger('filter.table', table, { ...UINT32, min: 1 })) ?? 0,
+    table: optional(filter.table, (table) => checkInteger('filter.table', table, TABLE)) ?? 0,
     protocol:
       optional(filter.protocol, (protocol) => checkInteger('filter.protocol', protocol, { ...UINT8, min: 1 })) ?? 0,
     proxy: checkFlag('filter.proxy', filter.proxy),

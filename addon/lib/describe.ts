@@ -34,6 +34,9 @@ function describeObject(step: Step): string {
     case 'route.replace':
     case 'route.delete':
       return `${step.destination}${step.gateway === undefined ? '' : ` via ${step.gateway}`}${on(step.output)}`;
+    case 'rule.add':
+    case 'rule.delete':
+      return `from ${step.source} lookup ${step.table}`;
     case 'neighbour.add':
     case 'neighbour.replace':
     case 'neighbour.delete':

@@ -1,12 +1,20 @@
 /**
- * Raw rtnetlink for Node.js: links, addresses, routes, neighbours, forwarding entries and sysctls of any network namespace.
+ * Raw rtnetlink for Node.js: links, addresses, routes, rules, neighbours, forwarding entries and sysctls of any network namespace.
  *
  * No call blocks the event loop; every method that touches the kernel returns a promise. Nothing here knows of pods.
  */
 export { ArgumentError, NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
 export type { Monitor, MonitorEvent, MonitorGroup } from './monitor.js';
 export { openNamespace } from './namespace.js';
-export type { AddressFilter, FdbFilter, Namespace, NeighbourFilter, RouteFilter, RunOptions } from './namespace.js';
+export type {
+  AddressFilter,
+  FdbFilter,
+  Namespace,
+  NeighbourFilter,
+  RouteFilter,
+  RuleFilter,
+  RunOptions,
+} from './namespace.js';
 export type {
   Address,
   AddressGeneration,
@@ -18,6 +26,8 @@ export type {
   OperState,
   Route,
   RouteType,
+  Rule,
+  RuleAction,
   Scope,
   VxlanSettings,
 } from './objects.js';
@@ -37,6 +47,7 @@ export type {
   Outcome,
   Request,
   RouteRequest,
+  RuleRequest,
   Step,
   SysctlKey,
   SysctlReading,

@@ -20,7 +20,7 @@ import type {
   NativeRunOptions,
   NativeStep,
 } from './native.js';
-import type { Address, Family, FdbEntry, Link, Neighbour, Route } from './objects.js';
+import type { Address, Family, FdbEntry, Link, Neighbour, Route, Rule } from './objects.js';
 import type {
   LinkSelector,
   NamespaceIdentity,
@@ -59,6 +59,10 @@ export interface RouteFilter {
    * thread, and the event loop nothing.
    */
   readonly destination?: string;
+}
+
+export interface RuleFilter {
+  readonly family?: Family;
 }
 
 export interface FdbFilter {
@@ -149,6 +153,11 @@ export class Namespace implements OpenNamespace {
   /** Routes: `ip route show table TABLE|all [dev …] [protocol …] [exact CIDR]`. */
   async routes(filter: RouteFilter = {}): Promise<Route[]> {
     return this.#ask('route.list', this.#open().dumpRoutes(checkDumpFilter(filter)));
+  }
+
+  /** Rules that choose a table, in the order of their priorities within a family: `ip rule show`. */
+  async rules(filter: RuleFilter = {}): Promise<Rule[]> {
+    return this.#ask('rule.list', this.#open().dumpRules(checkDumpFilter(filter)));
   }
 
   /** Neighbours, or proxy entries: `ip neighbour show [proxy] [dev …]`. */

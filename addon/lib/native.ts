@@ -4,7 +4,7 @@
  * Every property is always present. Absent is `null`; `undefined` is refused with a TypeError that names the path. Promises
  * reject with a {@link NativeError}.
  */
-import type { Address, FdbEntry, Link, Neighbour, Route } from './objects.js';
+import type { Address, FdbEntry, Link, Neighbour, Route, Rule } from './objects.js';
 
 /** A failure: a positive errno value and the kernel's extended-ack text, or the addon's own. */
 export interface NativeError {
@@ -118,6 +118,16 @@ export interface NativeRouteStep extends NativeStepBase {
   readonly onlink: boolean;
 }
 
+export interface NativeRuleStep extends NativeStepBase {
+  readonly op: 'rule';
+  readonly verb: NativeVerb;
+  readonly source: string;
+  readonly sourceLengthBits: number;
+  readonly table: number;
+  readonly priority: number | null;
+  readonly protocol: number | null;
+}
+
 export interface NativeNeighbourStep extends NativeStepBase {
   readonly op: 'neighbour';
   readonly verb: NativeVerb;
@@ -149,6 +159,7 @@ export type NativeStep =
   | NativeLinkDeleteOrGet
   | NativeAddressStep
   | NativeRouteStep
+  | NativeRuleStep
   | NativeNeighbourStep
   | NativeFdbStep
   | NativeSysctlWrite;
@@ -206,6 +217,7 @@ export interface NativeNamespace {
   dumpLinks(filter: NativeDumpFilter): Promise<Link[]>;
   dumpAddresses(filter: NativeDumpFilter): Promise<Address[]>;
   dumpRoutes(filter: NativeDumpFilter): Promise<Route[]>;
+  dumpRules(filter: NativeDumpFilter): Promise<Rule[]>;
   dumpNeighbours(filter: NativeDumpFilter): Promise<Neighbour[]>;
   dumpFdb(filter: NativeDumpFilter): Promise<FdbEntry[]>;
   readSysctls(paths: readonly string[]): Promise<NativeReading[]>;

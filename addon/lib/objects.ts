@@ -127,6 +127,29 @@ export interface Route {
   readonly flags: number;
 }
 
+/** What a rule does with a packet; a number where it has no name here. */
+export type RuleAction = 'lookup' | 'blackhole' | 'unreachable' | 'prohibit' | number;
+
+/**
+ * A rule that chooses a routing table (`ip rule`). Of what a rule can match only the two prefixes are told; `flags` has
+ * FIB_RULE_INVERT where they are what must not match.
+ */
+export interface Rule {
+  readonly family: Family;
+  /** `0.0.0.0/0` or `::/0` where it is for all sources; the same for the destination. */
+  readonly source: string;
+  readonly destination: string;
+  readonly action: RuleAction;
+  /** 0 where the action is no lookup. */
+  readonly table: number;
+  /** Rules are asked in its order, the lowest first. */
+  readonly priority: number;
+  /** Who made the rule, as with routes; 0 where the kernel does not tell (before 4.17). */
+  readonly protocol: number;
+  /** FIB_RULE_* bits of linux/fib_rules.h. */
+  readonly flags: number;
+}
+
 /** A neighbour or proxy entry (`ip neighbour`). */
 export interface Neighbour {
   readonly family: Family;

@@ -176,6 +176,22 @@ export interface RouteRequest {
 }
 
 /**
+ * `ip rule add|delete from SOURCE lookup TABLE priority PRIORITY protocol PROTOCOL`: packets from these addresses are routed by that
+ * table. `add` fails with EEXIST when the same rule is there, `delete` with ENOENT when none matches all that is given.
+ */
+export interface RuleRequest {
+  readonly type: 'rule.add' | 'rule.delete';
+  /** `10.65.0.2/32`; `0.0.0.0/0` and `::/0` are all of a family. */
+  readonly source: string;
+  /** 1 to 4294967295. It need not exist: a table without routes leaves the packet to the next rule. */
+  readonly table: number;
+  /** When left out, before all rules but the first; any for `rule.delete`. */
+  readonly priority?: number;
+  /** 4 (`static`) when left out; any for `rule.delete`. */
+  readonly protocol?: number;
+}
+
+/**
  * `ip neighbour add|replace|delete [proxy] ADDRESS dev LINK lladdr MAC nud permanent`. Entries are permanent. `add` fails with
  * EEXIST when one is there, `delete` with ENOENT when none is.
  */
@@ -204,7 +220,15 @@ export interface FdbRequest {
 
 /** One change or question to the kernel. */
 export type Request =
-  LinkAdd | LinkSet | LinkDelete | LinkGet | AddressRequest | RouteRequest | NeighbourRequest | FdbRequest;
+  | LinkAdd
+  | LinkSet
+  | LinkDelete
+  | LinkGet
+  | AddressRequest
+  | RouteRequest
+  | RuleRequest
+  | NeighbourRequest
+  | FdbRequest;
 
 /**
  * The path of a file below /proc/sys, by segments, as interface names may hold dots:

@@ -74,6 +74,8 @@ export interface Range {
 
 export const UINT8: Range = { min: 0, max: 255 };
 export const UINT32: Range = { min: 0, max: 2 ** 32 - 1 };
+/** Of a routing table; 0 is none. */
+export const TABLE: Range = { min: 1, max: 2 ** 32 - 1 };
 export const INDEX: Range = { min: 1, max: INDEX_MAX };
 /** The kernel's own limits per kind of link are narrower; it says so itself. */
 export const MTU: Range = { min: 1, max: INDEX_MAX };

@@ -6,6 +6,7 @@ import type {
   NativeFdbStep,
   NativeNeighbourStep,
   NativeRouteStep,
+  NativeRuleStep,
   NativeStep,
   NativeSysctlWrite,
   NativeVerb,
@@ -15,6 +16,7 @@ import type {
   FdbRequest,
   NeighbourRequest,
   RouteRequest,
+  RuleRequest,
   Step,
   SysctlSetting,
   SysctlWrite,
@@ -33,6 +35,7 @@ import {
   checkSysctlKey,
   checkText,
   optional,
+  TABLE,
   UINT32,
   UINT8,
 } from './scalars.js';
@@ -46,13 +49,17 @@ const TABLE_MAIN = 254;
 const ROUTE_TYPE_UNICAST = 1;
 const ROUTE_TYPE_ANY = 0;
 
-const VERBS: Readonly<Record<(AddressRequest | RouteRequest | NeighbourRequest | FdbRequest)['type'], NativeVerb>> = {
+const VERBS: Readonly<
+  Record<(AddressRequest | RouteRequest | RuleRequest | NeighbourRequest | FdbRequest)['type'], NativeVerb>
+> = {
   'address.add': 'add',
   'address.replace': 'replace',
   'address.delete': 'delete',
   'route.add': 'add',
   'route.replace': 'replace',
   'route.delete': 'delete',
+  'rule.add': 'add',
+  'rule.delete': 'delete',
   'neighbour.add': 'add',
   'neighbour.replace': 'replace',
   'neighbour.delete': 'delete',
@@ -114,6 +121,22 @@ function toRoute(step: RouteRequest, { path, base }: Place): NativeRouteStep {
   };
 }
 
+function toRule(step: RuleRequest, { path, base }: Place): NativeRuleStep {
+  const verb = VERBS[step.type];
+  const { address: source, prefixLengthBits: sourceLengthBits } = checkPrefix(`${path}.source`, step.source);
+  const protocol = step.protocol ?? (verb === 'delete' ? undefined : PROTOCOL_STATIC);
+  return {
+    op: 'rule',
+    verb,
+    ...base,
+    source,
+    sourceLengthBits,
+    table: checkInteger(`${path}.table`, step.table, TABLE),
+    priority: optional(step.priority, (priority) => checkInteger(`${path}.priority`, priority, UINT32)),
+    protocol: optional(protocol, (number) => checkInteger(`${path}.protocol`, number, UINT8)),
+  };
+}
+
 function toNeighbour(step: NeighbourRequest, { path, base }: Place): NativeNeighbourStep {
   const verb = VERBS[step.type];
   const proxy = checkFlag(`${path}.proxy`, step.proxy);
@@ -166,6 +189,9 @@ export function toNativeStep(step: Step, path: string, nativeOf: NativeOf): Nati
     case 'route.replace':
     case 'route.delete':
       return toRoute(step, place);
+    case 'rule.add':
+    case 'rule.delete':
+      return toRule(step, place);
     case 'neighbour.add':
     case 'neighbour.replace':
     case 'neighbour.delete':

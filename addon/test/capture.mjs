@@ -53,12 +53,17 @@ const LATER_REQUESTS = {
     'ip link add name vx6 type vxlan id 7 local fd00::1 dev podw0 learning udp6zerocsumtx udp6zerocsumrx dstport 8472',
   'link-add-ipip': 'ip link add name ipip0 type ipip local 10.65.0.1 remote 10.65.0.9 ttl 9 tos 1 pmtudisc',
   'neighbour-append-fdb-ipv4': 'bridge fdb append 66:0a:0b:0c:0d:0e dev vx4 dst 10.65.0.9 self permanent',
+  'rule-add-ipv4': 'ip rule add from 10.65.0.1 priority 30087 lookup 1000 protocol 87',
+  'rule-add-ipv6': 'ip -6 rule add from fd00::1 priority 30087 lookup 100 protocol 87',
+  'rule-add-unknown': 'ip rule add not to 10.66.0.0/16 from 10.65.0.0/24 lookup 1000 fwmark 7 iif podw0',
   'neighbour-replace-fdb-ipv6': 'bridge fdb replace 66:0a:0b:0c:0d:0e dev vx6 dst fd00::9 self permanent',
 };
 
 const LATER_REPLIES = {
   'link-list-vxlan': 'ip -details link show type vxlan',
   'neighbour-list-fdb': 'bridge fdb show dev vx4',
+  'rule-list-ipv4': 'ip -4 rule show',
+  'rule-list-ipv6': 'ip -6 rule show',
 };
 
 /** The kernel that the captures were taken with has no IPIP: the request is refused, and as good a capture as any. */
@@ -82,7 +87,10 @@ const FLOW_LISTS = {
   'conntrack-list-ipv6': 'conntrack -L -f ipv6',
 };
 
-const LAST = { 'link-delete': 'ip link delete dev podw0' };
+const LAST = {
+  'rule-delete-ipv4': 'ip rule delete from 10.65.0.1 priority 30087 lookup 1000 protocol 87',
+  'link-delete': 'ip link delete dev podw0',
+};
 
 /** The datagrams of one system call in a trace with dumps. */
 function datagrams(trace, call) {
@@ -115,6 +123,7 @@ const TYPES = {
   address: 20,
   route: 24,
   neighbour: 28,
+  rule: 32,
   acknowledgement: 2,
   conntrack: NFNL_SUBSYS_CTNETLINK << 8,
 };

@@ -68,9 +68,9 @@ std::vector<Bytes> parts(const Bytes& message, size_t header_size) {
   return attributes;
 }
 
-/** ifinfomsg, ifaddrmsg, rtmsg, ndmsg by message type: four types to each object, from 16 on. */
+/** ifinfomsg, ifaddrmsg, rtmsg, ndmsg, fib_rule_hdr by message type: four types to each object, from 16 on. */
 size_t header_size(uint16_t type) {
-  constexpr size_t sizes[] = {16, 8, 12, 12};
+  constexpr size_t sizes[] = {16, 8, 12, 12, 12};
   return sizes[(type - 16) / 4];
 }
 
@@ -87,7 +87,7 @@ bool is_part(const Bytes& written, const Bytes& sent) {
 }
 
 /** Objects of rtnetlink keep everything. */
-bool is_kept_whole(const Message& message) { return message.type >= RTM_BASE && message.type <= RTM_GETNEIGH; }
+bool is_kept_whole(const Message& message) { return message.type >= RTM_BASE && message.type <= RTM_GETRULE; }
 
 /** A request of `ip` comes back byte for byte; of the kernel's answer every attribute does. */
 void check_message(const Capture& capture, const Message& message, const Bytes& original, size_t position) {

@@ -15,6 +15,7 @@
 #include "object/link.h"
 #include "object/neighbour.h"
 #include "object/route.h"
+#include "object/rule.h"
 #include "object/vxlan.h"
 
 namespace podwire::netlink::test {
@@ -142,6 +143,21 @@ std::string describe(const Route& route) {
   return fields.text();
 }
 
+std::string describe(const Rule& rule) {
+  Fields fields;
+  fields.add("family", rule.family);
+  fields.add("action", rule.action);
+  fields.add("flags", rule.flags);
+  fields.add("sourcelength", rule.source_length);
+  fields.add("source", rule.source);
+  fields.add("destinationlength", rule.destination_length);
+  fields.add("destination", rule.destination);
+  fields.add("priority", rule.priority);
+  fields.add("table", rule.table.value_or(rule.header_table));
+  if (rule.protocol) fields.add("protocol", *rule.protocol);
+  return fields.text();
+}
+
 std::string describe(const Neighbour& neighbour) {
   Fields fields;
   fields.add("family", neighbour.family);
@@ -203,6 +219,10 @@ std::optional<Decoded> decode_any(const Message& message) {
     case RTM_DELROUTE:
     case RTM_GETROUTE:
       return there_and_back(message, decode_route(message.payload));
+    case RTM_NEWRULE:
+    case RTM_DELRULE:
+    case RTM_GETRULE:
+      return there_and_back(message, decode_rule(message.payload));
     case RTM_NEWNEIGH:
     case RTM_DELNEIGH:
     case RTM_GETNEIGH:

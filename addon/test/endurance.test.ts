@@ -61,7 +61,7 @@ describe('memory, files and threads stay what they are', () => {
     const script = `binding.openNamespace(null).then((own) => compare(async () => {
       for (let round = 0; round < 100; round++) {
         await run(own, 100);
-        await Promise.all([own.dumpLinks(FILTER), own.dumpRoutes(FILTER), own.dumpAddresses(FILTER), own.dumpNeighbours(FILTER), own.dumpFdb(FILTER)]);
+        await Promise.all([own.dumpLinks(FILTER), own.dumpRoutes(FILTER), own.dumpRules(FILTER), own.dumpAddresses(FILTER), own.dumpNeighbours(FILTER), own.dumpFdb(FILTER)]);
       }
     }));`;
     expectFlat(measure(script));

@@ -291,6 +291,67 @@ describe('addresses, routes and neighbours', () => {
   });
 });
 
+describe('rules', () => {
+  const FROM = [
+    { family: 4, source: '10.65.0.2/32', table: 100, flag: '-4', src: '10.65.0.2' },
+    { family: 6, source: 'fd00::2/128', table: 70_000, flag: '-6', src: 'fd00::2' },
+  ] as const;
+
+  it.each(FROM)(
+    'of IPv$family are added, listed and deleted, each once',
+    async ({ family, source, table, flag, src }) => {
+      const pod = makePod();
+      const inside = await open(pod.path);
+      const rule = { source, table, priority: 30_087, protocol: 87 };
+      const before = await inside.rules();
+      expect(codes(await inside.batch([{ type: 'rule.add', ...rule }]))).toEqual(['ok']);
+      expect(codes(await inside.batch([{ type: 'rule.add', ...rule }]))).toEqual(['EEXIST']);
+      expect(ip('-n', pod.name, flag, 'rule', 'show')).toContainEqual(
+        expect.objectContaining({ priority: 30_087, src, table: String(table), protocol: '87' }),
+      );
+      const rules = await inside.rules({ family });
+      expect(rules.map(({ priority }) => priority)).toEqual(
+        rules.map(({ priority }) => priority).toSorted((a, b) => a - b),
+      );
+      const destination = family === 4 ? '0.0.0.0/0' : '::/0';
+      expect(rules.filter(({ protocol }) => protocol === 87)).toEqual([
+        { family, ...rule, destination, action: 'lookup', flags: 0 },
+      ]);
+      // Another rule than this one stays.
+      const other = { ...rule, type: 'rule.delete', table: 101 } as const;
+      expect(codes(await inside.batch([other]))).toEqual(['ENOENT']);
+      expect(codes(await inside.batch([{ type: 'rule.delete', source, table }]))).toEqual(['ok']);
+      expect(await inside.rules()).toEqual(before);
+    },
+  );
+
+  it('send packets by the table that they name', async () => {
+    const [host, pod] = [await open(), makePod()];
+    const inside = await open(pod.path);
+    const link = { name: 'eth0' };
+    const outcomes = await inside.sequence([
+      { ...vethPair(link0, inside), within: host },
+      { type: 'link.set', link: { name: link0 }, up: true, within: host },
+      { type: 'link.set', link, up: true },
+      { type: 'address.add', link, address: '10.65.0.2/32' },
+      { type: 'address.add', link, address: '10.65.0.3/32' },
+      {
+        type: 'route.add',
+        destination: '0.0.0.0/0',
+        gateway: '169.254.1.1',
+        output: link,
+        onlink: true,
+        table: 70_000,
+      },
+      { type: 'rule.add', source: '10.65.0.3/32', table: 70_000 },
+    ]);
+    expect(codes(outcomes)).toEqual(outcomes.map(() => 'ok'));
+    const way = (source: string) => run('ip', '-n', pod.name, 'route', 'get', '192.0.2.1', 'from', source);
+    expect(way('10.65.0.3')).toContain('via 169.254.1.1 dev eth0 table 70000');
+    expect(() => way('10.65.0.2')).toThrow(/unreachable/);
+  });
+});
+
 describe('failures', () => {
   it('carry operation, object, errno name and the text of the kernel', async () => {
     const host = await open();

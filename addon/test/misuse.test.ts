@@ -28,6 +28,7 @@ const METHODS: Readonly<Record<string, (namespace: Namespace) => Promise<unknown
   links: async (namespace) => (await namespace.links()).map(({ name }) => name),
   addresses: async (namespace) => namespace.addresses(),
   routes: async (namespace) => namespace.routes(),
+  rules: async (namespace) => (await namespace.rules({ family: 4 })).map(({ table }) => table),
   neighbours: async (namespace) => namespace.neighbours(),
   fdbEntries: async (namespace) => namespace.fdbEntries(),
   readSysctls: async (namespace) => namespace.readSysctls([['net', 'ipv4', 'ip_default_ttl']]),
@@ -45,6 +46,7 @@ const EXPECTED: Readonly<Record<keyof typeof METHODS, unknown>> = {
   links: ['lo'],
   addresses: [],
   routes: [],
+  rules: [255, 254, 253],
   neighbours: [],
   fdbEntries: [],
   readSysctls: [{ ok: true, value: '64' }],
@@ -120,6 +122,7 @@ describe('arguments', () => {
   const peer = { name: 'eth0', namespace: undefined };
   const vxlan = { type: 'link.add', kind: 'vxlan', name: 'vx', vni: 1, local: '10.0.0.1' };
   const ipip = { type: 'link.add', kind: 'ipip', name: 'ipip0' };
+  const rule = { type: 'rule.add', source: '10.0.0.1/32', table: 100 };
   const fdb = { type: 'fdb.append', link, mac: 'ee:ee:ee:ee:ee:ee', destination: '10.0.0.1' };
   const WRONG: readonly (readonly [string, unknown])[] = [
     ['requests[0]', null],
@@ -144,6 +147,13 @@ describe('arguments', () => {
     ['requests[0].gateway', { type: 'route.add', destination: '10.0.0.0/8', gateway: 'fe80::1' }],
     ['requests[0].table', { type: 'route.add', destination: '10.0.0.0/8', table: -1 }],
     ['requests[0].scope', { type: 'route.add', destination: '10.0.0.0/8', scope: 'galaxy' }],
+    ['requests[0].source', { ...rule, source: undefined }],
+    ['requests[0].source', { ...rule, source: '10.0.0.1' }],
+    ['requests[0].table', { ...rule, table: undefined }],
+    ['requests[0].table', { ...rule, table: 0 }],
+    ['requests[0].priority', { ...rule, priority: 2 ** 32 }],
+    ['requests[0].protocol', { ...rule, protocol: 256 }],
+    ['requests[0].type', { ...rule, type: 'rule.replace' }],
     ['requests[0].mac', { type: 'neighbour.add', link, address: '10.0.0.1' }],
     ['requests[0].vni', { ...vxlan, vni: 2 ** 24 }],
     ['requests[0].vni', { ...vxlan, vni: undefined }],
@@ -199,6 +209,7 @@ describe('arguments', () => {
     expect(await call('routes', { family: 5 })).toMatchObject({ path: 'filter.family' });
     expect(await call('routes', { protocol: 256 })).toMatchObject({ path: 'filter.protocol' });
     expect(await call('routes', { destination: '10.65.0.1' })).toMatchObject({ path: 'filter.destination' });
+    expect(await call('rules', { family: '4' })).toMatchObject({ path: 'filter.family' });
     expect(await call('fdbEntries', { index: 0 })).toMatchObject({ path: 'filter.index' });
     expect(await call('neighbours', { proxy: 'yes' })).toMatchObject({ path: 'filter.proxy' });
     expect(await call('readSysctls', [['net', '..', 'kernel']])).toMatchObject({ path: 'keys[0][1]' });
@@ -228,6 +239,8 @@ describe('the compiled addon', () => {
   });
 
   const options = { sequential: true, timeoutMs: 1000 };
+  const ruleFields = { source: '10.0.0.1', sourceLengthBits: 32, table: 100, priority: null, protocol: null };
+  const rule = { op: 'rule', verb: 'add', optional: false, within: null, ...ruleFields };
   const get = { op: 'link.get', optional: false, within: null, link: { index: 1, name: null } };
   const WRONG: readonly (readonly [string, string, unknown[]])[] = [
     ['steps: must be an array', 'run', [null, options]],
@@ -255,6 +268,10 @@ describe('the compiled addon', () => {
     ],
     ['filter: must be an object', 'dumpLinks', []],
     ['filter.family: must be a whole number of 32 bits', 'dumpRoutes', [{}]],
+    ['filter.family: must be a whole number of 32 bits', 'dumpRules', [{}]],
+    ['steps[0].verb: must be add, replace, append or delete', 'run', [[{ ...rule, verb: 'move' }], options]],
+    ['steps[0].source: must be an IP address', 'run', [[{ ...rule, source: 'pod' }], options]],
+    ['steps[0].priority: must be a whole number of 32 bits', 'run', [[{ ...rule, priority: undefined }], options]],
     ['paths[1]: must be a string', 'readSysctls', [['net', 7]]],
     ['link.index: must be a whole number of 32 bits', 'deleteLink', [{}]],
     ['address: must be an IP address', 'deleteConntrack', ['pod']],

@@ -41,6 +41,7 @@ const CALLS: Readonly<Record<string, { call: (inside: Namespace) => Promise<unkn
     answer: ['lo', 'vx'],
   },
   'a list of routes': { call: (inside) => inside.routes(), answer: [] },
+  'a list of rules': { call: async (inside) => (await inside.rules()).length, answer: 5 },
   'a list of forwarding entries': { call: (inside) => inside.fdbEntries(), answer: [] },
   'sysctls read': {
     call: (inside) => inside.readSysctls([['net', 'ipv4', 'ip_default_ttl']]),

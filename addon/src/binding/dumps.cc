@@ -46,6 +46,7 @@ bool is_ip(uint8_t family) { return family == AF_INET || family == AF_INET6; }
 bool wanted(const Link&) { return true; }
 bool wanted(const Address& address) { return is_ip(address.family); }
 bool wanted(const Route& route) { return is_ip(route.family); }
+bool wanted(const Rule& rule) { return is_ip(rule.family); }
 bool wanted(const Neighbour& neighbour) { return is_ip(neighbour.family); }
 /** Whether a route is to exactly the destination of a filter, where that has one. */
 bool is_to(const Route& route, const Filter& filter) {
@@ -137,6 +138,15 @@ Napi::Value dump_routes(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::
     return routes;
   };
   return queue.promise<std::vector<Route>>(value.Env(), work, to_array<Route>);
+}
+
+Napi::Value dump_rules(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
+  const auto filter = read_filter(value);
+  if (!filter) return {};
+  Rule rule;
+  rule.family = filter->family;
+  return queue.promise<std::vector<Rule>>(
+      value.Env(), [from, rule] { return collect<Rule>(*from, {RTM_GETRULE, rule}, decode_rule); }, to_array<Rule>);
 }
 
 Napi::Value dump_fdb(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {

@@ -13,6 +13,7 @@ namespace podwire::netlink {
 Napi::Value dump_links(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
 Napi::Value dump_addresses(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
 Napi::Value dump_routes(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
+Napi::Value dump_rules(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
 Napi::Value dump_fdb(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
 Napi::Value dump_neighbours(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value filter);
 

@@ -72,6 +72,7 @@ Napi::FunctionReference NamespaceHandle::define(Napi::Env env) {
                                           InstanceMethod<&NamespaceHandle::dump_links>("dumpLinks"),
                                           InstanceMethod<&NamespaceHandle::dump_addresses>("dumpAddresses"),
                                           InstanceMethod<&NamespaceHandle::dump_routes>("dumpRoutes"),
+                                          InstanceMethod<&NamespaceHandle::dump_rules>("dumpRules"),
                                           InstanceMethod<&NamespaceHandle::dump_fdb>("dumpFdb"),
                                           InstanceMethod<&NamespaceHandle::dump_neighbours>("dumpNeighbours"),
                                           InstanceMethod<&NamespaceHandle::read_sysctls>("readSysctls"),
@@ -187,6 +188,10 @@ Napi::Value NamespaceHandle::dump_addresses(const Napi::CallbackInfo& info) {
 
 Napi::Value NamespaceHandle::dump_routes(const Napi::CallbackInfo& info) {
   return check_open(info) ? netlink::dump_routes(*queue_, namespace_, info[0]) : Napi::Value();
+}
+
+Napi::Value NamespaceHandle::dump_rules(const Napi::CallbackInfo& info) {
+  return check_open(info) ? netlink::dump_rules(*queue_, namespace_, info[0]) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::dump_fdb(const Napi::CallbackInfo& info) {

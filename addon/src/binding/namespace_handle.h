@@ -31,6 +31,7 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   Napi::Value dump_links(const Napi::CallbackInfo& info);
   Napi::Value dump_addresses(const Napi::CallbackInfo& info);
   Napi::Value dump_routes(const Napi::CallbackInfo& info);
+  Napi::Value dump_rules(const Napi::CallbackInfo& info);
   Napi::Value dump_fdb(const Napi::CallbackInfo& info);
   Napi::Value dump_neighbours(const Napi::CallbackInfo& info);
   Napi::Value read_sysctls(const Napi::CallbackInfo& info);

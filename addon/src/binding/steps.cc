@@ -1,5 +1,6 @@
 #include "binding/steps.h"
 
+#include <linux/fib_rules.h>
 #include <linux/rtnetlink.h>
 #include <sys/socket.h>
 
@@ -66,6 +67,26 @@ Request read_route_step(ObjectReader& reader) {
   return request;
 }
 
+Request read_rule_step(ObjectReader& reader) {
+  Request request = read_verb(reader, RTM_NEWRULE, RTM_DELRULE);
+  Rule rule;
+  const auto source = read_address(reader, "source");
+  rule.family = source ? source->family : AF_UNSPEC;
+  rule.source_length = static_cast<uint8_t>(reader.number("sourceLengthBits"));
+  if (rule.source_length > 0) rule.source = source;
+  rule.action = FR_ACT_TO_TBL;
+  rule.priority = reader.optional_number("priority");
+  if (const auto protocol = reader.optional_number("protocol")) rule.protocol = static_cast<uint8_t>(*protocol);
+  const uint32_t table = reader.number("table");
+  if (table <= UINT8_MAX) {
+    rule.header_table = static_cast<uint8_t>(table);
+  } else {
+    rule.table = table;
+  }
+  request.object = std::move(rule);
+  return request;
+}
+
 Request read_neighbour_step(ObjectReader& reader) {
   Request request = read_verb(reader, RTM_NEWNEIGH, RTM_DELNEIGH);
   Neighbour neighbour;
@@ -101,6 +122,7 @@ std::variant<Request, SysctlWrite> read_action(ObjectReader& reader) {
   if (op == "link.get") return read_link_get(reader);
   if (op == "address") return read_address_step(reader);
   if (op == "route") return read_route_step(reader);
+  if (op == "rule") return read_rule_step(reader);
   if (op == "neighbour") return read_neighbour_step(reader);
   if (op == "fdb") return read_fdb_step(reader);
   if (op == "sysctl.write") {

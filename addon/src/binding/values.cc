@@ -1,5 +1,6 @@
 #include "binding/values.h"
 
+#include <linux/fib_rules.h>
 #include <linux/if.h>
 #include <linux/rtnetlink.h>
 #include <sys/socket.h>
@@ -84,6 +85,21 @@ Napi::Value route_type(Napi::Env env, uint8_t type) {
       return Napi::String::New(env, "prohibit");
     default:
       return Napi::Number::New(env, type);
+  }
+}
+
+Napi::Value rule_action(Napi::Env env, uint8_t action) {
+  switch (action) {
+    case FR_ACT_TO_TBL:
+      return Napi::String::New(env, "lookup");
+    case FR_ACT_BLACKHOLE:
+      return Napi::String::New(env, "blackhole");
+    case FR_ACT_UNREACHABLE:
+      return Napi::String::New(env, "unreachable");
+    case FR_ACT_PROHIBIT:
+      return Napi::String::New(env, "prohibit");
+    default:
+      return Napi::Number::New(env, action);
   }
 }
 
@@ -199,6 +215,21 @@ Napi::Object to_js(Napi::Env env, const Route& route) {
                       {"routeType", route_type(env, route.type)},
                       {"onlink", Napi::Boolean::New(env, (route.flags & RTNH_F_ONLINK) != 0)},
                       {"flags", Napi::Number::New(env, route.flags)},
+                  });
+}
+
+Napi::Object to_js(Napi::Env env, const Rule& rule) {
+  const IpAddress any{rule.family, {}};
+  return assemble(env, Shape::kRule,
+                  {
+                      {"family", family(env, rule.family)},
+                      {"source", prefix(env, rule.source.value_or(any), rule.source_length)},
+                      {"destination", prefix(env, rule.destination.value_or(any), rule.destination_length)},
+                      {"action", rule_action(env, rule.action)},
+                      {"table", Napi::Number::New(env, rule.table.value_or(rule.header_table))},
+                      {"priority", Napi::Number::New(env, rule.priority.value_or(0))},
+                      {"protocol", Napi::Number::New(env, rule.protocol.value_or(0))},
+                      {"flags", Napi::Number::New(env, rule.flags)},
                   });
 }
 

@@ -8,6 +8,7 @@
 #include "object/link.h"
 #include "object/neighbour.h"
 #include "object/route.h"
+#include "object/rule.h"
 #include "socket/result.h"
 
 namespace podwire::netlink {
@@ -16,6 +17,7 @@ namespace podwire::netlink {
 Napi::Object to_js(Napi::Env env, const Link& link);
 Napi::Object to_js(Napi::Env env, const Address& address);
 Napi::Object to_js(Napi::Env env, const Route& route);
+Napi::Object to_js(Napi::Env env, const Rule& rule);
 Napi::Object to_js(Napi::Env env, const Neighbour& neighbour);
 /** A neighbour of the family AF_BRIDGE. */
 Napi::Object fdb_to_js(Napi::Env env, const Neighbour& entry);

@@ -11,6 +11,7 @@
 #include "object/link.h"
 #include "object/neighbour.h"
 #include "object/route.h"
+#include "object/rule.h"
 #include "socket/netns.h"
 #include "socket/result.h"
 
@@ -21,7 +22,7 @@ struct Request {
   /** RTM_* and NLM_F_*, without NLM_F_REQUEST and NLM_F_ACK. */
   uint16_t type = 0;
   uint16_t flags = 0;
-  std::variant<Link, Address, Route, Neighbour, ConntrackEntry> object;
+  std::variant<Link, Address, Route, Rule, Neighbour, ConntrackEntry> object;
   /** A link whose index must be put into `object` before it is sent; of a new link, the device below its tunnel. */
   std::optional<std::string> lookup;
   /** Keeps open what `object` names by file descriptor. */

@@ -22,7 +22,7 @@ namespace podwire::netlink {
 struct DumpRequest {
   /** RTM_GET*. */
   uint16_t type = 0;
-  std::variant<Link, Address, Route, Neighbour, ConntrackFilter> filter;
+  std::variant<Link, Address, Route, Rule, Neighbour, ConntrackFilter> filter;
 };
 
 /** Takes the messages of a list; `restart` when those taken so far turned out to be inconsistent. */
