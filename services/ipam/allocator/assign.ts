@@ -8,7 +8,7 @@ import { blockOf } from './block-lists.js';
 import type { Demand, PoolUse } from './demand.js';
 import { endpointAddress } from './endpoint.js';
 import { explainDemand, explainRefusal, type PoolStory } from './explain.js';
-import { gather, type Gathered } from './gather.js';
+import { gather, type Gathered, type Want } from './gather.js';
 import { heldIn } from './give-back.js';
 import { offerOf, type GivenPlace } from './given.js';
 import { blocksOf, handleChanges, requireKnown, type HeldAddress } from './holding.js';
@@ -92,9 +92,12 @@ export function assignAddresses(view: View, input: AssignmentInput): Decision<As
   const wanted = wantedNow(input, before);
   const families = ([4, 6] as const).filter((family) => wanted[family] > 0);
   if (!input.left) checkAskedPools(view, { pools: request.pools, families: familiesOf(request.counts) });
-  const found = families.map((family) =>
-    gatherFamily(view, demandOf(family, input, node), { wanted: wanted[family], handleId: request.handleId }),
-  );
+  const found: FamilyPart[] = [];
+  for (const family of families) {
+    const bytesTaken = found.reduce((bytes, { gathered }) => bytes + gathered.bytes, 0);
+    const wish = { count: wanted[family], bytesTaken, handleId: request.handleId };
+    found.push(gatherFamily(view, demandOf(family, input, node), wish));
+  }
   const gathered = found.flatMap(({ gathered: { grants } }) => grants);
   if (request.allOrNothing) requireAll(view, found, request);
   const shortages = new Map(
@@ -166,20 +169,20 @@ interface FamilyPart {
   readonly shortage: Shortage | undefined;
 }
 
-interface Wish {
-  readonly wanted: number;
+interface Wish extends Want {
   readonly handleId: string;
 }
 
-function gatherFamily(view: View, demand: Demand, { wanted, handleId }: Wish): FamilyPart {
+function gatherFamily(view: View, demand: Demand, { handleId, ...want }: Wish): FamilyPart {
   const pools = servingPools(view, demand);
   const shortage = (): Shortage => ({
     text: explainRefusal(view, demand, `handle ${handleId}`),
     pools: explainDemand(view, demand, { maxBlocksCount: NAMED_BLOCKS }),
   });
   if (pools.length === 0) throw new Failure('NO_POOL', shortage().text, { details: { use: demand.use } });
-  const gathered = gather(beginSearch(view, demand, pools), wanted);
-  return { demand, wanted, gathered, shortage: gathered.count === 0 ? shortage() : undefined };
+  const gathered = gather(beginSearch(view, demand, pools), want);
+  const isShort = gathered.count === 0 && gathered.isExhausted;
+  return { demand, wanted: want.count, gathered, shortage: isShort ? shortage() : undefined };
 }
 
 /** What is worth another step: a family of which this one found something, and not all. */

@@ -40,6 +40,8 @@ export interface AffinityClaimStep {
 
 /** Each takes two operations: the block and its affinity. */
 const BLOCKS_PER_STEP = 50;
+/** Addresses of the blocks that are made in one step: each takes about ten bytes, and etcd takes 1.5 MiB. */
+const ADDRESSES_PER_STEP = 65_536;
 
 /** So many blocks may be claimed at once: as many as a /20 has of single addresses. */
 const MAX_BLOCKS = 4096n;
@@ -95,9 +97,10 @@ function blocksBehind({ cidr, after, blockSizeBits }: BlockRun): { step: Prefix[
   const bits = familyBits(cidr.family);
   const size = 1n << BigInt(bits - blockSizeBits);
   const end = cidr.value + (1n << BigInt(bits - cidr.length));
+  const count = Math.min(BLOCKS_PER_STEP, ADDRESSES_PER_STEP / Number(size));
   const step: Prefix[] = [];
   let value = after ? after.value + size : cidr.value;
-  for (; value < end && step.length < BLOCKS_PER_STEP; value += size)
+  for (; value < end && step.length < count; value += size)
     step.push({ family: cidr.family, value, length: blockSizeBits });
   return { step, isLast: value >= end };
 }

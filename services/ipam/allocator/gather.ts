@@ -1,3 +1,4 @@
+import { BLOCK_BYTES_PER_STEP, blockBytes } from './block-bytes.js';
 import { offers } from './choose-block.js';
 import type { Ordinal } from './records.js';
 import { givable } from './reserved.js';
@@ -17,35 +18,45 @@ export interface Gathered {
   readonly count: number;
   /** Whether there is no more; otherwise it is the transaction that is full. */
   readonly isExhausted: boolean;
+  /** What the blocks take in the transaction, about. */
+  readonly bytes: number;
+}
+
+export interface Want {
+  readonly count: number;
+  /** What the blocks of another family take in the same transaction already; 0 where there is none. */
+  readonly bytesTaken: number;
 }
 
 /** Records that one family's part of a transaction may name; etcd allows 128 operations for all of it, and the handle takes some. */
 const MAX_RECORDS = 44;
-/** Addresses in all blocks that are written: a block of 4096 may be 1.2 MB, and etcd takes 1.5. */
-const MAX_BLOCK_ADDRESSES = 4096;
-
-/** Takes addresses from the best blocks, each block's in the order in which they have been free, until there are enough. */
-export function gather(search: Search, wanted: number): Gathered {
+/**
+ * Takes addresses from the best blocks, each block's in the order in which they have been free, until there are enough. One block is
+ * always taken where the transaction has nothing else.
+ */
+export function gather(search: Search, { count: wanted, bytesTaken }: Want): Gathered {
   const grants: Grant[] = [];
   let count = 0;
   let records = 0;
   const pools = new Set<string>();
-  let size = 0;
+  let bytes = 0;
   let isExhausted = true;
   for (const offer of offers(search)) {
     pools.add(offer.pool.name);
     records += 1 + offer.changes.filter((change) => !isShared(change)).length;
-    size += offer.block.allocations.length;
-    if (grants.length > 0 && (records + pools.size > MAX_RECORDS || size > MAX_BLOCK_ADDRESSES)) {
+    const next = blockBytes(offer.block);
+    const isOver = records + pools.size > MAX_RECORDS || bytesTaken + bytes + next > BLOCK_BYTES_PER_STEP;
+    if (isOver && (grants.length > 0 || bytesTaken > 0)) {
       isExhausted = false;
       break;
     }
+    bytes += next;
     const ordinals = first(givable(offer.block, search.reserved), wanted - count);
     grants.push({ offer, ordinals });
     count += ordinals.length;
     if (count >= wanted) break;
   }
-  return { grants, count, isExhausted };
+  return { grants, count, isExhausted, bytes };
 }
 
 /** What the offers of a pool have in common. */

@@ -4,6 +4,7 @@ import { addressAt, formatPrefix, hostPrefix, type Prefix } from '@podwire/share
 import { cannotRead, expectNoAffinity } from './absence.js';
 import { attachmentOf, holderOf } from './attributes.js';
 import { attributesAt, collectCold, coolAddresses, ordinalsWhere, releaseAddresses } from './block.js';
+import { BLOCK_BYTES_PER_STEP, blockBytes } from './block-bytes.js';
 import { DEFAULT_CONFIG } from './demand.js';
 import { endpointKey, makeEndpoint, storedEndpoint } from './endpoint.js';
 import { poolsEmptiedBy, removePool } from './drain-pool.js';
@@ -206,15 +207,19 @@ const OPERATIONS_PER_ADDRESS = 2;
 export function nextBatch(view: View, candidates: Iterable<HeldAddress>): HeldAddress[] {
   const batch: HeldAddress[] = [];
   const seen = new Set<string>();
-  let operations = 0;
+  let [operations, bytes] = [0, 0];
   for (const address of candidates) {
     const { block, attributes } = address;
     const cidr = `block ${formatPrefix(block.prefix)}`;
     const handle = `handle ${attributes.handleId}`;
-    if (!seen.has(cidr)) operations += OPERATIONS_PER_BLOCK;
+    if (!seen.has(cidr)) {
+      operations += OPERATIONS_PER_BLOCK;
+      bytes += blockBytes(block);
+    }
     if (!seen.has(handle)) operations += handleOperations(view.handle(attributes.handleId ?? ''));
     operations += OPERATIONS_PER_ADDRESS;
-    if (batch.length > 0 && operations > OPERATIONS_PER_STEP) break;
+    const isOver = operations > OPERATIONS_PER_STEP || bytes > BLOCK_BYTES_PER_STEP;
+    if (batch.length > 0 && isOver) break;
     batch.push(address);
     seen.add(cidr).add(handle);
   }

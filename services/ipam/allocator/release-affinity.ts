@@ -8,6 +8,7 @@ import {
 } from '@podwire/shared/net/prefix';
 
 import { abandonBlock, OPERATIONS_TO_ABANDON, type Abandoned } from './abandon-block.js';
+import { firstWritable } from './block-bytes.js';
 import { allBlocks } from './block-lists.js';
 import { OPERATIONS_PER_STEP } from './give-back.js';
 import { requirePool } from './pools.js';
@@ -64,7 +65,7 @@ export function continueAffinityRelease(view: View, release: AffinityRelease): D
   const behind = claimsIn(view, scope)
     .sort(compareClaims)
     .filter((claim) => !after || compareClaims(claim, after) > 0);
-  const step = behind.slice(0, CLAIMS_PER_STEP);
+  const step = firstWritable(behind.slice(0, CLAIMS_PER_STEP), ({ block }) => view.block(block));
   const ended = step.map(({ owner, block }) => abandonBlock(view, { owner, prefix: block, mustBeEmpty, nowMs }));
   if (scope.kind === 'block' && ended.some(({ result }) => result === 'notEmpty')) throw inUseFailure(scope.block);
   return {

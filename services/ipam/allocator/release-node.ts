@@ -1,6 +1,7 @@
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import { abandonBlock, OPERATIONS_TO_ABANDON } from './abandon-block.js';
+import { firstWritable } from './block-bytes.js';
 import { allBlocks } from './block-lists.js';
 import { sameOwner } from './demand.js';
 import { addressOf, giveBack, heldIn, nextBatch, OPERATIONS_PER_STEP } from './give-back.js';
@@ -33,7 +34,7 @@ export function continueNodeRelease(view: View, { nodeName, nowMs }: NodeRelease
   const batch = nextBatch(view, heldByNode(view, nodeName));
   if (batch.length > 0) return releaseStep(batch, giveBack(view, batch, nowMs));
   const owner: BlockOwner = { kind: 'host', name: nodeName };
-  const claims = claimsOf(view, owner).slice(0, BLOCKS_PER_STEP);
+  const claims = firstWritable(claimsOf(view, owner).slice(0, BLOCKS_PER_STEP), (prefix) => view.block(prefix));
   const changes = claims.flatMap((prefix) => [
     ...abandonBlock(view, { owner, prefix, mustBeEmpty: false, nowMs }).changes,
   ]);

@@ -1,0 +1,156 @@
+import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
+import { describe, expect, test } from 'vitest';
+
+import { disagreements, readAll } from '../agreement.fixture.js';
+import { assignment } from '../allocator/assign.fixture.js';
+import { affinity, block, config, host, nodeRecord, NOW_MS, poolRecord, prefix } from '../allocator/records.fixture.js';
+import type { AllocationAttributes, Block } from '../allocator/records.js';
+import type { RecordValue } from '../allocator/view.js';
+import { startIpam } from '../ipam.fixture.js';
+import { absent, encodeTransaction } from '../store/etcd/request.js';
+import { MemoryStore } from '../store/memory/memory-store.js';
+import { encodeRecord, serialize } from '../store/record/record.js';
+import type { CommitResult, Transaction } from '../store/store.js';
+import { forever, keys } from '../store/store.fixture.js';
+
+/** A block is written whole: a full one of /22 or /118 is 400 KB, and etcd takes 1.5 MiB in one request. */
+
+const LIMITS = { maxOperationsCount: 128, maxRequestBytes: 1.5 * 2 ** 20 };
+const BLOCKS = Array.from({ length: 8 }, (_, index) => index);
+const ADDRESSES = 1024;
+const cidrOf = (index: number): string => `10.0.${index * 4}.0/22`;
+const sixOf = (index: number): string => `fd00::${(index * ADDRESSES).toString(16)}/118`;
+
+/** Refuses what etcd would. */
+class LimitedStore extends MemoryStore {
+  override commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
+    encodeTransaction(transaction, { guard: absent('/guard'), limits: LIMITS });
+    return super.commit(transaction, signal);
+  }
+
+  /** In transactions of one record each. */
+  async fill(records: readonly RecordValue[]): Promise<void> {
+    for (const record of records) {
+      const puts = [{ key: keys.of(record), value: serialize(encodeRecord(record, undefined)) }];
+      await super.commit({ comparisons: [], puts, deletes: [] }, forever);
+    }
+  }
+}
+
+/** What Calico's plugin says of a container, with names of a usual length. */
+function pod(serial: string, nodeName: string): AllocationAttributes {
+  const owner = {
+    namespace: 'production',
+    node: `${nodeName}.eu-central-1.compute.internal`,
+    pod: `web-frontend-7d9f8b6c5d-${serial}`,
+    timestamp: '2026-08-22 06:33:25.1 +0000 UTC',
+  };
+  return { handleId: `k8s-pod-network.${serial.padStart(64, '0')}`, owner, releasedAtMs: undefined };
+}
+
+interface Filling {
+  readonly freeCount: number;
+  /** Who has the first address instead of a pod. */
+  readonly first: AllocationAttributes | undefined;
+  readonly isOwned: boolean;
+}
+
+function filled(cidr: string, nodeName: string, { freeCount, first, isOwned }: Filling): Block {
+  const empty = block(cidr, nodeName);
+  const count = empty.allocations.length - freeCount;
+  const pods = Array.from({ length: count }, (_, ordinal) => pod(`${cidr.replaceAll(/\W/g, '')}${ordinal}`, nodeName));
+  return {
+    ...empty,
+    ...(isOwned ? {} : { owner: undefined, claimTimeMs: undefined }),
+    allocations: empty.allocations.map((_, ordinal) => (ordinal < count ? ordinal : null)),
+    unallocated: empty.unallocated.slice(count),
+    attributes: first ? [first, ...pods.slice(1)] : pods,
+    sequenceNumber: empty.sequenceNumber + 1n,
+    sequenceNumbers: new Map(pods.map((_, ordinal) => [ordinal, empty.sequenceNumber])),
+  };
+}
+
+function handlesOf(blocks: readonly Block[]): RecordValue[] {
+  const handles = new Map<string, Map<string, number>>();
+  for (const { prefix: range, attributes } of blocks)
+    for (const { handleId = '' } of attributes)
+      handles.set(handleId, (handles.get(handleId) ?? new Map<string, number>()).set(formatPrefix(range), 1));
+  return [...handles].map(([id, counts]) => ({ kind: 'handle', value: { id, blocks: counts } }));
+}
+
+/** IPAM on pools whose blocks are full, each of a node of its own. */
+async function start(rest: Partial<Filling> = {}, cidrs = BLOCKS.map(cidrOf)) {
+  const filling = { freeCount: 0, first: undefined, isOwned: true, ...rest };
+  const blocks = cidrs.map((cidr, index) => filled(cidr, `n${index}`, filling));
+  const store = new LimitedStore();
+  await store.fill([
+    poolRecord('four', '10.0.0.0/16', { blockSizeBits: 22 }),
+    poolRecord('six', 'fd00::/112', { blockSizeBits: 118 }),
+    nodeRecord('gone'),
+    ...blocks.map((value): RecordValue => ({ kind: 'block', value })),
+    ...blocks.flatMap(({ owner, prefix: range }): RecordValue[] =>
+      owner ? [{ kind: 'affinity', value: affinity(formatPrefix(range), owner.name) }] : [],
+    ),
+    ...handlesOf(blocks),
+  ]);
+  const { ipam } = await startIpam(store);
+  return { ipam, store, faults: async () => disagreements(await readAll(store, keys), NOW_MS) };
+}
+
+const shared: AllocationAttributes = { handleId: 'shared', owner: { node: 'gone' }, releasedAtMs: undefined };
+
+describe('what concerns many large blocks takes as many transactions as etcd wants', () => {
+  test('releases by address', async () => {
+    const { ipam, faults } = await start({ isOwned: false });
+    const releases = BLOCKS.map((index) => ({
+      address: addressAt(prefix(cidrOf(index)), 1),
+      ...{ handleId: undefined, sequenceNumber: undefined },
+    }));
+    const results = await ipam.addresses.releaseEach(releases, forever);
+    expect(results.map(({ state }) => state)).toEqual(BLOCKS.map(() => 'released'));
+    expect(await faults()).toEqual([]);
+  });
+
+  test('releases by handle', async () => {
+    const { ipam, faults } = await start({ first: shared });
+    const released = await ipam.handles.release({ handleId: 'shared', searchesAllBlocks: false }, forever);
+    expect(released).toHaveLength(BLOCKS.length);
+    expect(await faults()).toEqual([]);
+  });
+
+  test('the deletion of a node that has borrowed', async () => {
+    const { ipam, faults } = await start({ first: shared });
+    const deleted = await ipam.nodes.delete({ name: 'gone', resourceVersion: '' }, forever);
+    expect(deleted).toMatchObject({ addressesCount: BLOCKS.length });
+    expect(await faults()).toEqual([]);
+  });
+
+  test('the end of all claims of a pool', async () => {
+    const { ipam, faults } = await start();
+    const scope = { kind: 'pool', poolName: 'four' } as const;
+    const results = await ipam.affinities.release({ scope, mustBeEmpty: false }, forever);
+    expect(results.map(({ result }) => result)).toEqual(BLOCKS.map(() => 'disowned'));
+    expect(await faults()).toEqual([]);
+  });
+
+  test('a claim of many', async () => {
+    const store = new LimitedStore();
+    await store.fill([poolRecord('p', '10.0.0.0/8', { blockSizeBits: 20 })]);
+    const { ipam } = await startIpam(store);
+    const { claimed } = await ipam.affinities.claim({ cidr: prefix('10.0.0.0/14'), nodeName: 'n1' }, forever);
+    expect(claimed.map(formatPrefix)).toEqual(
+      Array.from({ length: 64 }, (_, index) => `10.${index >> 4}.${(index & 15) * 16}.0/20`),
+    );
+  });
+
+  test('an assignment of both families', async () => {
+    const cidrs = BLOCKS.slice(0, 3).flatMap((index) => [cidrOf(index), sixOf(index)]);
+    const { ipam, store, faults } = await start({ freeCount: 20 }, cidrs);
+    await store.fill([config({ autoAllocateBlocks: false })]);
+    const asked = { owner: host('n0'), counts: { 4: 50, 6: 60 } };
+    const { given, shortages } = await ipam.assignments.assign(assignment('h', asked), forever);
+    expect(shortages.size).toBe(0);
+    expect(given).toHaveLength(110);
+    expect(await faults()).toEqual([]);
+  });
+});
