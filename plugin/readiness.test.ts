@@ -135,10 +135,42 @@ test('services that have not restored what they hold are not waited for, and are
   });
 });
 
-test('services have less than half a second to answer', async () => {
-  await readiness.require(REQUEST);
-  expect(givenMs).toBeGreaterThan(0);
-  expect(givenMs).toBeLessThan(500);
+describe('a service that is slow', () => {
+  let letGo: () => void = () => undefined;
+  const hold = () => {
+    answer = () => new Promise((resolve) => (letGo = () => resolve(true)));
+  };
+
+  test('is waited for 0.3 s, though it has longer, and what it answers then is kept', async () => {
+    hold();
+    const refused = expect(readiness.require(REQUEST)).rejects.toMatchObject({
+      code: 'NOT_READY',
+      message: 'podwire-dataplane does not answer within 300 ms',
+    });
+    await vi.waitFor(() => expect(clock.sleeping).toBe(2), { interval: 1 });
+    clock.advance(300);
+    await refused;
+    await expect(readiness.require(REQUEST)).rejects.toMatchObject({ code: 'NOT_READY' });
+    expect([asked, givenMs]).toEqual([1, 800]);
+    letGo();
+    await vi.waitFor(() => readiness.require(REQUEST), { interval: 1 });
+    expect(asked).toBe(1);
+  });
+
+  test('keeps a node ready that was, where nobody waits for it', async () => {
+    await readiness.require(REQUEST);
+    hold();
+    await paused();
+    clock.advance(PAUSE_MS);
+    await vi.waitFor(() => expect(asked).toBe(2), { interval: 1 });
+    clock.advance(700);
+    await readiness.require(REQUEST);
+    letGo();
+    await paused();
+    clock.advance(1000);
+    await readiness.require(REQUEST);
+    expect(asked).toBe(2);
+  });
 });
 
 test('a service that is back is noticed within a second', async () => {

@@ -15,13 +15,19 @@ export interface ReadinessOptions {
   readonly clock: Clock;
 }
 
-/** Runtimes ask under a lock, and a slow answer makes the node not ready: the services have this long. */
-const PROBE_TIMEOUT_MS = 400;
+/**
+ * Runtimes ask under a lock, and a slow answer makes the node not ready: nobody waits longer for the services. It leaves a machine under
+ * load 0.2 s of the half second for what is around it.
+ */
+const WAIT_MS = 300;
+
+/** Time that the services have. One that is slow, but alive, is not to make the node not ready, where nobody waits for it. */
+const PROBE_TIMEOUT_MS = 800;
 
 /** How long it is believed that a node is ready, in milliseconds from the question to the services: a hang is noticed within it. */
 const READY_FOR_MS = 3000;
 
-/** How long it is believed that it is not: a service that is back is to be noticed soon. */
+/** How long it is believed that it is not, from the answer: a service that is back is to be noticed soon. */
 const UNREADY_FOR_MS = 1000;
 
 /** Pause between the questions by which an answer is kept; with their own time it is less than {@link READY_FOR_MS}. */
@@ -34,10 +40,17 @@ interface Kept {
   readonly request: NodeRequest;
   /** When somebody last wanted to know. */
   wantedAtMs: number;
-  /** When the services were asked last, and why an ADD would have failed then. */
-  latest?: { readonly askedAtMs: number; readonly reasons: readonly string[] };
+  /** Why an ADD would have failed when the services were asked last, and until when that is believed. */
+  latest?: { readonly reasons: readonly string[]; readonly untilMs: number };
   /** The question under way. */
-  asking?: Promise<readonly string[]> | undefined;
+  asking?: Question | undefined;
+}
+
+/** A question to all services at once. */
+interface Question {
+  readonly answer: Promise<readonly string[]>;
+  /** Why an ADD would fail as far as is known yet: services that have not answered are reasons. */
+  readonly soFar: () => readonly string[];
 }
 
 /**
@@ -60,7 +73,7 @@ export class Readiness {
   async require(request: NodeRequest): Promise<void> {
     const { journal } = this.#options;
     const kept = this.#keep(request);
-    const reasons = this.#believed(kept) ?? (await this.#ask(kept));
+    const reasons = this.#believed(kept) ?? (await this.#waitFor(kept));
     const { fault } = journal;
     if (fault !== undefined) {
       const all = [`${fault}; a restart of the node would leak what it holds`, ...reasons];
@@ -95,55 +108,99 @@ export class Readiness {
     while ((await clock.sleep(PAUSE_MS, this.#stopped.signal)) === 'elapsed') {
       if (clock.nowMs() - kept.wantedAtMs >= KEPT_FOR_MS) return;
       // A defect is told to whoever asks next.
-      if (isOurs) await this.#ask(kept).catch(() => undefined);
+      if (isOurs) await this.#ask(kept).answer.catch(() => undefined);
     }
   }
 
   #believed({ latest }: Kept): readonly string[] | undefined {
-    if (!latest) return undefined;
-    const ageMs = this.#options.clock.nowMs() - latest.askedAtMs;
-    return ageMs < (latest.reasons.length === 0 ? READY_FOR_MS : UNREADY_FOR_MS) ? latest.reasons : undefined;
+    return latest && this.#options.clock.nowMs() < latest.untilMs ? latest.reasons : undefined;
   }
 
-  /** Asks once for all who want to know meanwhile. */
-  #ask(kept: Kept): Promise<readonly string[]> {
-    kept.asking ??= this.#askAnew(kept).finally(() => (kept.asking = undefined));
-    return kept.asking;
-  }
-
-  async #askAnew(kept: Kept): Promise<readonly string[]> {
-    const askedAtMs = this.#options.clock.nowMs();
-    const reasons = await this.#probe(kept.request);
-    kept.latest = { askedAtMs, reasons };
+  /** The answer, or what is known of it when it has taken too long. It comes all the same, and is kept for who asks next. */
+  async #waitFor(kept: Kept): Promise<readonly string[]> {
+    const { clock } = this.#options;
+    const question = this.#ask(kept);
+    const over = new AbortController();
+    const waited = clock.sleep(WAIT_MS, over.signal).then(() => undefined);
+    try {
+      const answer = await Promise.race([question.answer, waited]);
+      if (answer) return answer;
+    } finally {
+      over.abort();
+    }
+    const reasons = question.soFar();
+    kept.latest = { reasons, untilMs: clock.nowMs() + UNREADY_FOR_MS };
     return reasons;
   }
 
+  /** Asks once for all who want to know meanwhile. */
+  #ask(kept: Kept): Question {
+    kept.asking ??= this.#askAnew(kept);
+    return kept.asking;
+  }
+
+  #askAnew(kept: Kept): Question {
+    const { clock } = this.#options;
+    const askedAtMs = clock.nowMs();
+    const question = this.#probe(kept.request);
+    const answer = question.answer
+      .then((reasons) => {
+        const untilMs = reasons.length === 0 ? askedAtMs + READY_FOR_MS : clock.nowMs() + UNREADY_FOR_MS;
+        kept.latest = { reasons, untilMs };
+        return reasons;
+      })
+      .finally(() => (kept.asking = undefined));
+    // Whoever waits for it may have gone by then.
+    answer.catch(() => undefined);
+    return { ...question, answer };
+  }
+
   /** Only those are asked whose work it would be. */
-  async #probe({ network, share }: NodeRequest): Promise<string[]> {
+  #probe({ network, share }: NodeRequest): Question {
     const { upkeep, nodeName, clock } = this.#options;
     const limits: Limits = { deadlineMs: clock.nowMs() + PROBE_TIMEOUT_MS, signal: new AbortController().signal };
+    const found = new Findings();
     const askIpam = () => [
-      reasonOf('podwire-ipam', async () => servingReason('podwire-ipam', await upkeep.ipam.isServing(limits))),
-      reasonOf('podwire-ipam', async () => {
+      found.of('podwire-ipam', async () => servingReason('podwire-ipam', await upkeep.ipam.isServing(limits))),
+      found.of('podwire-ipam', async () => {
         const refusal = await upkeep.ipam.refusalOf({ nodeName, network }, limits);
         return refusal === undefined ? undefined : `podwire-ipam has no address for a pod: ${refusal}`;
       }),
     ];
     const askDelegate = (delegate: Delegate) =>
-      reasonOf(`IPAM plugin ${delegate.type}`, async () => {
+      found.of(`IPAM plugin ${delegate.type}`, async () => {
         await callDelegate(delegate, 'STATUS', { clock, limits });
         return undefined;
       });
     const askDataplane = () =>
-      reasonOf('podwire-dataplane', async () =>
+      found.of('podwire-dataplane', async () =>
         servingReason('podwire-dataplane', await upkeep.dataplane.isServing(limits)),
       );
-    const found = await Promise.all([
+    const asked = [
       ...(share.kind === 'wire' ? [askDelegate(share.delegate)] : askIpam()),
       ...(share.kind === 'addresses' ? [] : [askDataplane()]),
-    ]);
-    return [...new Set(found.flatMap((reason) => reason ?? []))];
+    ];
+    return { answer: Promise.all(asked).then(() => found.reasons()), soFar: () => found.reasons() };
   }
+}
+
+/** Why an ADD would fail, by what services have answered so far, in the order of the questions. Silence is a reason. */
+class Findings {
+  readonly #reasons: (string | undefined)[] = [];
+
+  /** @param ask - gives the reason; undefined for none. @throws what it throws that is no Failure */
+  async of(service: string, ask: () => Promise<string | undefined>): Promise<void> {
+    const place = this.#reasons.push(silenceOf(service, WAIT_MS)) - 1;
+    this.#reasons[place] = await reasonOf(service, ask);
+  }
+
+  reasons(): readonly string[] {
+    return [...new Set(this.#reasons.flatMap((reason) => reason ?? []))];
+  }
+}
+
+function silenceOf(service: string, waitedMs: number): string {
+  return `${service} does not answer within ${waitedMs} ms`;
 }
 
 function servingReason(service: string, isServing: boolean): string | undefined {
@@ -158,6 +215,6 @@ async function reasonOf(service: string, ask: () => Promise<string | undefined>)
     if (!(error instanceof Failure)) throw error;
     if (error.code === 'UNIMPLEMENTED') return undefined;
     const isSilent = error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED';
-    return isSilent ? `${service} does not answer within ${PROBE_TIMEOUT_MS} ms` : `${service}: ${error.message}`;
+    return isSilent ? silenceOf(service, PROBE_TIMEOUT_MS) : `${service}: ${error.message}`;
   }
 }

@@ -116,20 +116,28 @@ describe('a process that stays away', () => {
   test.each(['ipam', 'dataplane'] as const)(
     'STATUS does not wait for podwire-%s that hangs, and names it',
     async (name) => {
-      const status = () => call('STATUS', { name: `hangs-${name}`, cniVersion: '1.1.0' });
+      const status = (network = 0) => call('STATUS', { name: `hangs-${name}-${network}`, cniVersion: '1.1.0' });
       const pid = stack.pid(name);
       process.kill(pid, 'SIGSTOP');
       try {
-        const answer = await status();
-        expect(answer.exitCode).toBe(1);
-        expect(JSON.parse(answer.stdout)).toMatchObject({
-          code: 50,
-          msg: expect.stringContaining(`podwire-${name} does not answer`),
-        });
+        const tookMs: number[] = [];
+        // What is known of one network is no answer for another.
+        for (let network = 0; network < 3; network++) {
+          const startMs = performance.now();
+          const answer = await status(network);
+          tookMs.push(performance.now() - startMs);
+          expect(answer.exitCode).toBe(1);
+          expect(JSON.parse(answer.stdout)).toMatchObject({
+            code: 50,
+            msg: expect.stringContaining(`podwire-${name} does not answer`),
+          });
+        }
+        // The best of them, as other tests may have the processors.
+        expect(Math.min(...tookMs)).toBeLessThan(500);
       } finally {
         process.kill(pid, 'SIGCONT');
       }
-      await expect.poll(status, { timeout: 30_000 }).toMatchObject({ exitCode: 0, stdout: '' });
+      await expect.poll(() => status(), { timeout: 30_000 }).toMatchObject({ exitCode: 0, stdout: '' });
     },
   );
 });
