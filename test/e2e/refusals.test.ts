@@ -56,6 +56,12 @@ describe('the plugin refuses with an error object, and nothing changes', () => {
     ['a netns path that is no namespace', 4, () => ({ env: { CNI_NETNS: file() } }), /no-namespace/],
     ['the node’s own namespace', 4, () => ({ env: { CNI_NETNS: stack.netnsPath } }), /own/],
     [
+      'the node’s own namespace, though it is to be let pass',
+      4,
+      () => ({ env: { CNI_NETNS: stack.netnsPath, CNI_NETNS_OVERRIDE: '1' } }),
+      /own/,
+    ],
+    [
       'missing variables, all at once',
       4,
       () => ({ env: { CNI_IFNAME: undefined, CNI_NETNS: undefined } }),
