@@ -47,6 +47,9 @@ const SETTLE_MS = 5;
 /** A check that was asked for by changes waits for this many times what the last one took: a tenth of the time at most. */
 const CHECK_PAUSE_FACTOR = 9;
 
+/** Why a rest ends early. */
+const WOKEN = 'woken';
+
 /** While the kernel cannot be read, or changes cannot be heard. */
 const SILENT_BACKOFF = { baseMs: 250, maxMs: 15_000 };
 
@@ -184,7 +187,8 @@ export class RouteReconciler implements Follower {
   }
 
   #wake(): void {
-    this.#sleep.abort();
+    // A reason of its own saves the making of an error, with its stack.
+    this.#sleep.abort(WOKEN);
   }
 
   #dueMs(): number {
