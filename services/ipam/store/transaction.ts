@@ -36,6 +36,8 @@ export function effectiveChanges(
 export interface Judged {
   readonly revision: number;
   get(key: string): StoredRecord | undefined;
+  /** Of the record with this key; 0 where there is none. */
+  modRevision(key: string): number;
   /** The records under a prefix that were made or changed after a revision. */
   changedUnder(prefix: string, revision: number): Iterable<StoredRecord>;
 }
@@ -61,7 +63,7 @@ export function judgeComparisons(comparisons: readonly Comparison[], judged: Jud
 }
 
 function holds(comparison: Comparison, judged: Judged): boolean {
-  if (comparison.type === 'record') return (judged.get(comparison.key)?.modRevision ?? 0) === comparison.modRevision;
+  if (comparison.type === 'record') return judged.modRevision(comparison.key) === comparison.modRevision;
   for (const _ of judged.changedUnder(comparison.prefix, comparison.notAfterRevision)) return false;
   return true;
 }

@@ -296,7 +296,7 @@ class Batch implements Judged {
   add(transaction: Transaction): CommitResult {
     const lost = judgeComparisons(transaction.comparisons, this);
     if (lost) return lost;
-    const changes = effectiveChanges(transaction, (key) => this.get(key) !== undefined);
+    const changes = effectiveChanges(transaction, (key) => this.modRevision(key) !== 0);
     if (changes.length === 0) return { committed: true, revision: this.#revision };
     const revision = ++this.#revision;
     for (const change of changes) {
@@ -309,6 +309,12 @@ class Batch implements Judged {
   get(key: string): StoredRecord | undefined {
     const value = this.writes.has(key) ? this.writes.get(key) : this.#records.get(key);
     return value && decodeRecord(key, value);
+  }
+
+  modRevision(key: string): number {
+    // The buffer is lmdb's own until the next read: no copy of a block for its first bytes.
+    const value = this.writes.has(key) ? this.writes.get(key) : this.#records.getBinaryFast(key);
+    return value ? revisionOf(value) : 0;
   }
 
   *changedUnder(prefix: string, revision: number): Generator<StoredRecord, void, void> {

@@ -146,7 +146,8 @@ export class MemoryStore implements Store {
     const under = (prefix: string, revision: number): StoredRecord[] =>
       [...this.#records.values()].filter(({ key, modRevision }) => key.startsWith(prefix) && modRevision > revision);
     const get = (key: string): StoredRecord | undefined => this.#records.get(key);
-    return judgeComparisons(comparisons, { revision: this.#revision, get, changedUnder: under });
+    const modRevision = (key: string): number => get(key)?.modRevision ?? 0;
+    return judgeComparisons(comparisons, { revision: this.#revision, get, modRevision, changedUnder: under });
   }
 
   #apply(transaction: Transaction): void {
