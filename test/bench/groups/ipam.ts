@@ -71,29 +71,31 @@ async function measureEtcd(report: Report): Promise<Figure[]> {
   try {
     const etcd = await startEtcd(place);
     stops.push(() => etcd.process.stop());
-    const callers: IpamCaller[] = [];
-    for (let replica = 0; replica < REPLICAS; replica++) {
+    const startReplica = async (): Promise<IpamCaller> => {
       const env = { PODWIRE_IPAM_STORE: 'etcd', PODWIRE_IPAM_ETCD_ENDPOINTS: etcd.url };
       const ipam = await startIpam(place, env);
       const caller = new IpamCaller(ipam.socket);
-      callers.push(caller);
-      stops.push(() => ipam.process.stop());
-      if (replica === 0) await caller.allocate(newContainerId(), 'node-0');
-    }
-    const [first] = callers;
-    if (!first) throw new Error('there is no replica');
+      stops.push(async () => {
+        caller.close();
+        await ipam.process.stop();
+      });
+      return caller;
+    };
+    const first = await startReplica();
+    await first.allocate(newContainerId(), 'node-0');
+    const rate64 = await medianRate([first], { ...LOAD, nodes: CALLERS });
     const rate1 = await medianRate([first], { ...LOAD, nodes: 1 });
-    const [single, several] = await ratesSideBySide(first, callers);
-    report(
-      `etcd: ${single.toFixed(0)}/s of 64 nodes, ${rate1.toFixed(0)}/s of one, ${several.toFixed(0)}/s by 3 replicas`,
-    );
+    report(`etcd: ${rate64.toFixed(0)}/s of 64 nodes, ${rate1.toFixed(0)}/s of one`);
     const latency = await compareWithBareEtcd(first, etcd);
     report(
       `etcd: allocate p50 ${latency.allocateMs.toFixed(3)} ms, transaction ${latency.bareMs.toFixed(3)} ms, a call that does nothing ${latency.emptyMs.toFixed(3)} ms`,
     );
-    for (const caller of callers) caller.close();
+    const callers = [first];
+    while (callers.length < REPLICAS) callers.push(await startReplica());
+    const [single, several] = await ratesSideBySide(first, callers);
+    report(`etcd: ${single.toFixed(0)}/s by one of ${REPLICAS} replicas, ${several.toFixed(0)}/s by all`);
     return [
-      { name: 'ipam.etcd.rate.64_nodes', value: single, unit: '1/s', better: 'higher', goal: 3000 },
+      { name: 'ipam.etcd.rate.64_nodes', value: rate64, unit: '1/s', better: 'higher', goal: 3000 },
       { name: 'ipam.etcd.rate.1_node', value: rate1, unit: '1/s', better: 'higher', goal: 2500 },
       { name: 'ipam.etcd.rate.3_replicas_vs_1', value: several / single, unit: 'ratio', better: 'higher', goal: 0.9 },
       { name: 'ipam.etcd.allocate.vs_txn', value: latency.ratio, unit: 'ratio', better: 'lower', goal: 1.6 },
