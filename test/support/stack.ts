@@ -39,16 +39,19 @@ export class Stack {
   /** Name of the node's network namespace, for `ip -n` and `ip netns exec`. */
   readonly netns = `node-${process.pid}-${stacks++}`;
   readonly folder = mkdtempSync(join(tmpdir(), 'podwire-stack-'));
+  readonly #run = join(this.folder, 'run');
   readonly sockets: Record<ProcessName, string> = {
-    ipam: join(this.folder, 'run', 'ipam.sock'),
-    dataplane: join(this.folder, 'run', 'dataplane.sock'),
-    plugin: join(this.folder, 'run', 'cni.sock'),
+    ipam: join(this.#run, 'ipam.sock'),
+    dataplane: join(this.#run, 'dataplane.sock'),
+    plugin: join(this.#run, 'cni.sock'),
   };
   readonly #env: NodeJS.ProcessEnv;
   readonly #processes = new Map<ProcessName, ChildProcess>();
 
   constructor({ env = {} }: StackOptions = {}) {
-    mkdirSync(join(this.folder, 'run'), { mode: 0o700 });
+    // In memory, as /run is.
+    mkdirSync(this.#run);
+    run('mount', '-t', 'tmpfs', '-o', 'mode=700', 'tmpfs', this.#run);
     this.#makeNode();
     this.#env = {
       ...Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^(PODWIRE|OTEL)_/.test(name))),
@@ -60,9 +63,9 @@ export class Stack {
       PODWIRE_DATAPLANE_NODE_NAME: 'node-1',
       // On the loopback, which no choice of its own would take.
       PODWIRE_DATAPLANE_NODE_IPV4: `${NODE_ADDRESS}/32`,
-      PODWIRE_DATAPLANE_STATE_DIRECTORY: join(this.folder, 'run', 'attachments'),
-      PODWIRE_BIRD_CONFIG_FILE: join(this.folder, 'run', 'bird.conf'),
-      PODWIRE_BIRD_CONTROL_SOCKET: join(this.folder, 'run', 'bird.ctl'),
+      PODWIRE_DATAPLANE_STATE_DIRECTORY: join(this.#run, 'attachments'),
+      PODWIRE_BIRD_CONFIG_FILE: join(this.#run, 'bird.conf'),
+      PODWIRE_BIRD_CONTROL_SOCKET: join(this.#run, 'bird.ctl'),
       PODWIRE_PLUGIN_SOCKET: this.sockets.plugin,
       PODWIRE_PLUGIN_STATE_DIRECTORY: join(this.folder, 'journal'),
       PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${this.sockets.ipam}`,
@@ -123,6 +126,7 @@ export class Stack {
   /** Ends everything and removes the folder and the node. */
   async destroy(): Promise<void> {
     for (const name of [...this.#processes.keys()].reverse()) await this.stop(name);
+    run('umount', '--lazy', this.#run);
     rmSync(this.folder, { recursive: true, force: true });
     run('ip', 'netns', 'delete', this.netns);
   }
