@@ -1,0 +1,92 @@
+import { describe, expect, test } from 'vitest';
+
+import { readAttachConfig } from './config.js';
+
+/** Every key of Calico's reference, with a value that asks for something. */
+const READ = {
+  cniVersion: '1.0.0',
+  name: 'k8s-pod-network',
+  type: 'calico',
+  ipam: { type: 'calico-ipam', assign_ipv4: 'true', assign_ipv6: 'true', ipv4_pools: ['a'], ipv6_pools: ['b'] },
+  mtu: 1440,
+  num_queues: 2,
+  device_type: 'veth',
+  nodename: 'node-1',
+  hostname: 'node-1',
+  feature_control: { ip_addrs_no_ipam: true, floating_ips: true, allowed_source_prefixes: true },
+  container_settings: { allow_ip_forwarding: true },
+};
+
+const WITHOUT_MEANING = {
+  mode: 'vxlan',
+  vxlan_mac_prefix: '0E-2A',
+  vxlan_vni: 4096,
+  ipam_lock_file: '/var/run/calico/ipam.lock',
+  nodename_file: '/var/lib/calico/nodename',
+  nodename_file_optional: true,
+  datastore_type: 'kubernetes',
+  etcd_endpoints: 'http://127.0.0.1:2379',
+  etcd_discovery_srv: 'example.org',
+  etcd_key_file: '/key',
+  etcd_cert_file: '/cert',
+  etcd_ca_cert_file: '/ca',
+  etcd_scheme: 'http',
+  etcd_authority: '127.0.0.1:2379',
+  log_level: 'debug',
+  log_file_path: '/var/log/calico/cni/cni.log',
+  log_file_max_size: 100,
+  log_file_max_age: 30,
+  log_file_max_count: 10,
+  policy: { type: 'k8s', k8s_api_root: 'https://10.0.0.1', k8s_auth_token: 't' },
+  kubernetes: { kubeconfig: '/etc/cni/net.d/calico-kubeconfig' },
+  include_default_routes: true,
+  dataplane_options: { type: 'grpc', socket: '/run/x.sock' },
+  readiness_gates: ['http://127.0.0.1:9099/readiness'],
+  policy_setup_timeout_seconds: 10,
+  endpoint_status_dir: '/var/run/calico/endpoint-status',
+  require_mtu_file: true,
+  qps: 100,
+  burst: 200,
+  calico_api_group: 'projectcalico.org/v3',
+  windows_use_single_network: true,
+  windows_disable_default_deny_all_policy: true,
+  windows_loopback_DSR: true,
+  windows_pod_deletion_timestamp_timeout: 600,
+};
+
+const read = (keys: object) => readAttachConfig('ADD', JSON.stringify({ ...READ, ...keys }));
+const named = (keys: object) => [...read(keys).keysWithoutMeaning].sort();
+
+describe('a configuration that was written for Calico', () => {
+  test('has every key read, or named as one without an effect', () => {
+    expect(named(WITHOUT_MEANING)).toEqual(Object.keys(WITHOUT_MEANING).sort());
+    expect(read({})).toMatchObject({
+      name: 'k8s-pod-network',
+      otherIpam: undefined,
+      mtuBytes: 1440,
+      nodeName: 'node-1',
+      ipForwarding: true,
+      queueCount: 2,
+      requested: { families: [4, 6], ipv4Pools: { value: ['a'] }, ipv6Pools: { value: ['b'] } },
+    });
+    expect(named({})).toEqual([]);
+  });
+
+  test('has no key named that is as good as absent', () => {
+    const empty = Object.entries(WITHOUT_MEANING).map(([key, value]) => {
+      if (Array.isArray(value)) return [key, []];
+      if (typeof value === 'object') return [key, {}];
+      return [key, typeof value === 'string' ? '' : typeof value === 'number' ? 0 : false];
+    });
+    expect(named(Object.fromEntries(empty))).toEqual([]);
+    expect(named(Object.fromEntries(Object.keys(WITHOUT_MEANING).map((key) => [key, null])))).toEqual([]);
+  });
+
+  test('has another kind of device named, as there is one alone', () => {
+    expect(named({ device_type: 'netkit' })).toEqual(['device_type']);
+  });
+
+  test('has keys pass that are nobody’s', () => {
+    expect(named({ args: { 'org.apache.mesos': {} }, capabilities: { dns: true }, later: 1 })).toEqual([]);
+  });
+});

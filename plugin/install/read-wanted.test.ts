@@ -1,0 +1,131 @@
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { readWanted } from './read-wanted.js';
+import { readInstallSettings } from './settings.js';
+import { scriptShim, Site } from './site.fixture.js';
+
+let site: Site;
+beforeEach(() => {
+  site = new Site();
+  site.write('shim', scriptShim());
+});
+afterEach(() => site.remove());
+
+const packageFolder = join(import.meta.dirname, '..');
+
+/** What an environment has installed; the shim is the test's where it names none. */
+function wantedOf(variables: Readonly<Record<string, string>>) {
+  const env = { PODWIRE_INSTALL_SHIM: join(site.folder, 'shim'), ...variables };
+  return readWanted({ settings: readInstallSettings(env), env, packageFolder, log: site.log });
+}
+
+const list = (name: string, keys = '') => `{"name":"${name}","plugins":[{"type":"podwire"${keys}}]}`;
+
+describe('what is installed', () => {
+  test('is all of the shipped, where nothing is set', async () => {
+    expect(await wantedOf({})).toMatchObject({
+      binaryDirectory: '/opt/cni/bin',
+      configDirectory: '/etc/cni/net.d',
+      runtimeBinaryDirectory: '/opt/cni/bin',
+      binaries: ['podwire', 'podwire-ipam'],
+      updatesBinaries: true,
+      conflistName: '10-podwire.conflist',
+      conflistMode: 0o600,
+      oldConfName: undefined,
+      shim: scriptShim(),
+    });
+    expect(site.messages).toEqual([]);
+  });
+
+  test('is what each variable says', async () => {
+    const wanted = await wantedOf({
+      PODWIRE_INSTALL_ROOT: '/host',
+      CNI_BIN_DIR: '/srv/bin',
+      CNI_NET_DIR: '/srv/net.d',
+      CNI_CONF_NAME: '10-calico.conflist',
+      CNI_OLD_CONF_NAME: '10-old.conf',
+      SKIP_CNI_BINARIES: 'podwire-ipam',
+      UPDATE_CNI_BINARIES: 'false',
+      PODWIRE_INSTALL_CONFLIST_MODE: '0644',
+    });
+    expect(wanted).toMatchObject({
+      binaryDirectory: '/host/srv/bin',
+      configDirectory: '/host/srv/net.d',
+      // As container runtimes have it, which see the node's own files.
+      runtimeBinaryDirectory: '/srv/bin',
+      binaries: ['podwire'],
+      updatesBinaries: false,
+      conflistName: '10-calico.conflist',
+      conflistMode: 0o644,
+      oldConfName: '10-old.conf',
+    });
+  });
+
+  test('is put under the name of CNI_CONF_NAME', async () => {
+    const variables = { PODWIRE_INSTALL_ROOT: site.folder, CNI_BIN_DIR: '/bin', CNI_NET_DIR: '/net.d' };
+    await site.install(await wantedOf({ ...variables, CNI_CONF_NAME: '05-first.conflist' }));
+    expect(Object.keys(site.state())).toEqual(['bin/podwire', 'bin/podwire-ipam', 'net.d/05-first.conflist']);
+  });
+
+  test('says that Calico’s own programs are none of Podwire’s', async () => {
+    await wantedOf({ SKIP_CNI_BINARIES: 'calico,bandwidth' });
+    expect(site.messages).toEqual([
+      'SKIP_CNI_BINARIES has no effect on calico, bandwidth: Podwire installs no such program',
+    ]);
+  });
+
+  test('is never another program under the shim’s name', async () => {
+    site.write('shim', '#!/bin/sh\n');
+    await expect(wantedOf({})).rejects.toMatchObject({ code: 'INSTALL_REFUSED' });
+    await expect(wantedOf({ PODWIRE_INSTALL_SHIM: '/nowhere' })).rejects.toMatchObject({ code: 'INSTALL_IO' });
+  });
+});
+
+describe('the network configuration', () => {
+  test('that is shipped has the MTU and the node’s name', async () => {
+    const { conflist } = await wantedOf({ CNI_MTU: '1440', KUBERNETES_NODE_NAME: 'node-1' });
+    expect(conflist.plugins[0]).toMatchObject({ type: 'podwire', mtu: 1440, nodename: 'node-1' });
+  });
+
+  test('of a file goes before that of CNI_NETWORK_CONFIG, which is told', async () => {
+    site.write('template', list('of-file', ',"mtu":__CNI_MTU__,"nodename":"__KUBERNETES_NODE_NAME__"'));
+    const variables = { CNI_NETWORK_CONFIG_FILE: join(site.folder, 'template'), CNI_MTU: '1440' };
+    const named = { ...variables, KUBERNETES_NODE_NAME: 'node-1' };
+    const plugin = { type: 'podwire', mtu: 1440, nodename: 'node-1' };
+    expect((await wantedOf(named)).conflist).toMatchObject({ name: 'of-file', plugins: [plugin] });
+    expect(site.messages).toEqual([]);
+    const both = await wantedOf({ ...named, CNI_NETWORK_CONFIG: list('of-text') });
+    expect(both.conflist.name).toBe('of-file');
+    expect(site.messages).toEqual(['CNI_NETWORK_CONFIG has no effect beside CNI_NETWORK_CONFIG_FILE']);
+  });
+
+  test('of CNI_NETWORK_CONFIG gets the values of its placeholders, and those without one are told', async () => {
+    const text = list('of-text', ',"mtu":__CNI_MTU__,"etcd_endpoints":"__ETCD_ENDPOINTS__"');
+    const { conflist } = await wantedOf({ CNI_NETWORK_CONFIG: text, CNI_MTU: '9000' });
+    expect(conflist.plugins).toEqual([{ type: 'podwire', mtu: 9000, etcd_endpoints: '' }]);
+    expect(site.messages).toEqual([
+      'CNI_NETWORK_CONFIG has placeholders that mean nothing to Podwire, and get no value: ETCD_ENDPOINTS',
+    ]);
+  });
+
+  test('that cannot be read, or is none, is refused by its source', async () => {
+    const file = join(site.folder, 'template');
+    const refusal = (text: string) => expect.objectContaining({ message: expect.stringContaining(text) });
+    await expect(wantedOf({ CNI_NETWORK_CONFIG_FILE: file })).rejects.toEqual(
+      refusal('correct CNI_NETWORK_CONFIG_FILE'),
+    );
+    site.write('template', '{"name":');
+    await expect(wantedOf({ CNI_NETWORK_CONFIG_FILE: file })).rejects.toEqual(
+      refusal(`CNI_NETWORK_CONFIG_FILE (${file})`),
+    );
+    mkdirSync(join(site.folder, 'folder'));
+    await expect(wantedOf({ CNI_NETWORK_CONFIG_FILE: join(site.folder, 'folder') })).rejects.toMatchObject({
+      code: 'INSTALL_IO',
+    });
+    const calico = '{"name":"n","plugins":[{"type":"calico"}]}';
+    await expect(wantedOf({ CNI_NETWORK_CONFIG: calico })).rejects.toEqual(refusal('has 0 plugins of type podwire'));
+  });
+});
