@@ -10,6 +10,9 @@ const wish = (rest: Partial<PoolWish>): PoolWish => ({
   ...rest,
 });
 
+/** One that the key language allows has at most 512 characters. */
+const selectorOf = (length: number): string => `has(${'a'.repeat(500)}) || has(${'b'.repeat(length - 514)})`;
+
 describe('a pool is refused', () => {
   const cases: readonly (readonly [string, Partial<PoolWish>, readonly (readonly [string, RegExp])[]])[] = [
     ['without a name', { name: '' }, [['name', /is empty/]]],
@@ -20,6 +23,31 @@ describe('a pool is refused', () => {
     ['with IPv4 blocks too large', { blockSizeBits: 19 }, [['blockSizeBits', /is 19; .* from 20 to 32/]]],
     ['with IPv4 blocks of no size', { blockSizeBits: 33 }, [['blockSizeBits', /is 33/]]],
     ['with a negative block size', { blockSizeBits: -1 }, [['blockSizeBits', /is -1/]]],
+    ['with IPv6 blocks of no size', { cidr: 'fd00::/64', blockSizeBits: 129 }, [['blockSizeBits', /from 116 to 128/]]],
+    ['with a selector just too long', { nodeSelector: selectorOf(1025) }, [['nodeSelector', /1025 characters long/]]],
+    [
+      'with a namespace selector too long',
+      { namespaceSelector: selectorOf(1025), allowedUses: ['Workload'] },
+      [['namespaceSelector', /1025 characters long/]],
+    ],
+    [
+      'with a namespace selector for policies',
+      { namespaceSelector: 'global()', allowedUses: ['Workload'] },
+      [['namespaceSelector', /global\(\)/]],
+    ],
+    [
+      'with both encapsulations for IPv6',
+      { cidr: 'fd00::/64', ipipMode: 'Always', vxlanMode: 'Always' },
+      [
+        ['ipipMode', /carries no IPv6/],
+        ['ipipMode', /has to be Never/],
+      ],
+    ],
+    [
+      'with blanks for a namespace selector, and tunnels',
+      { namespaceSelector: ' all() ' },
+      [['namespaceSelector', /leave Tunnel out/]],
+    ],
     ['with IPv6 blocks too large', { cidr: 'fd00::/64', blockSizeBits: 115 }, [['blockSizeBits', /from 116 to 128/]]],
     ['smaller than a block', { cidr: '10.0.0.0/27' }, [['cidr', /smaller than one block of \/26/]]],
     ['with a CIDR of 49 characters', { cidr: `${'0'.repeat(41)}1.0.0.0/8` }, [['cidr', /longer than 48 characters/]]],
@@ -35,11 +63,6 @@ describe('a pool is refused', () => {
       [['nodeSelector', /is no selector: at character 6: "=" found, == expected/]],
     ],
     ['with a selector for policies', { nodeSelector: 'has(a) || global()' }, [['nodeSelector', /global\(\)/]]],
-    [
-      'with a selector too long',
-      { nodeSelector: `has(${'a'.repeat(1020)})` },
-      [['nodeSelector', /1025 characters long/]],
-    ],
     [
       'with a namespace selector and tunnels',
       { namespaceSelector: 'has(a)' },
@@ -111,6 +134,30 @@ describe('a pool is refused', () => {
 
 describe('a pool may', () => {
   test.each<[string, Partial<PoolWish>, object]>([
+    ['have the largest IPv4 blocks', { blockSizeBits: 20 }, { blockSizeBits: 20 }],
+    ['have the smallest IPv4 blocks', { blockSizeBits: 32 }, { blockSizeBits: 32 }],
+    ['have the largest IPv6 blocks', { cidr: 'fd00::/64', blockSizeBits: 116 }, { blockSizeBits: 116 }],
+    ['have the smallest IPv6 blocks', { cidr: 'fd00::/64', blockSizeBits: 128 }, { blockSizeBits: 128 }],
+    ['be one block, of the default size', { cidr: 'fd00::/122' }, { blockSizeBits: 122 }],
+    ['lie beside the link-local ranges', { cidr: '169.252.0.0/15' }, {}],
+    ['lie behind the IPv4 link-local range', { cidr: '169.255.0.0/16' }, {}],
+    ['lie behind the IPv6 link-local range', { cidr: 'fec0::/10' }, {}],
+    [
+      'have selectors of 1024 characters',
+      { nodeSelector: selectorOf(1024), namespaceSelector: selectorOf(1024), allowedUses: ['Workload'] },
+      {},
+    ],
+    ['name ten uses', { allowedUses: Array(10).fill('Workload') }, { allowedUses: ['Workload'] }],
+    [
+      'have no namespace selector but blanks, and tunnels',
+      { namespaceSelector: ' ' },
+      { allowedUses: ['Workload', 'Tunnel'] },
+    ],
+    [
+      'be for load balancers on all nodes',
+      { allowedUses: ['LoadBalancer'], nodeSelector: ' all()', natOutgoing: true },
+      {},
+    ],
     ['have nothing but a range', {}, { blockSizeBits: 26, nodeSelector: 'all()', allowedUses: ['Workload', 'Tunnel'] }],
     ['be smaller than a block while it is disabled', { cidr: '10.0.0.0/27', disabled: true }, { blockSizeBits: 26 }],
     ['be one block of one address', { cidr: '10.0.0.0/32', blockSizeBits: 32 }, { blockSizeBits: 32 }],
