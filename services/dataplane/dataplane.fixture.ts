@@ -1,3 +1,4 @@
+import type { Clock } from '@podwire/shared/runtime/clock';
 import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 
@@ -18,7 +19,7 @@ export const BOOT = { id: '0f8fad5b-d9cb-469f-a165-70867728950e', startedAtMs: 5
 /** A registry over a store that does not refuse, unless the test says otherwise. */
 export function testRegistry(
   store: RecordStore = new MemoryRecordStore(),
-  clock = new FakeClock(),
+  clock: Clock = new FakeClock(),
 ): AttachmentRegistry {
   const onRefused = (_: unknown, failure: unknown): never => {
     throw failure;

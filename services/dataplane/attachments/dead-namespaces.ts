@@ -45,15 +45,19 @@ export class DeadNamespaces {
 
   /**
    * Looks at every recorded attachment, and takes away what is left of those whose death is certain.
+   * @returns how many those were
    * @throws Failure KERNEL_REFUSED when the kernel cannot be asked
    */
-  async sweep(signal: AbortSignal): Promise<void> {
+  async sweep(signal: AbortSignal): Promise<number> {
     const { kernel, registry } = this.#options;
     const links = new Map((await kernel.veths()).map((link) => [link.name, link]));
+    let buried = 0;
     for (const record of registry.all()) {
-      if (signal.aborted) return;
-      if (record.state === 'attached') await this.#look(record, links.get(record.network.hostInterfaceName), signal);
+      if (signal.aborted) break;
+      if (record.state !== 'attached') continue;
+      if (await this.#look(record, links.get(record.network.hostInterfaceName), signal)) buried++;
     }
+    return buried;
   }
 
   /** Gives the addresses of the dead back. Never rejects: what IPAM does not answer is to be repeated. */
@@ -70,15 +74,19 @@ export class DeadNamespaces {
     }
   }
 
-  async #look(record: AttachmentRecord, link: ObservedLink | undefined, signal: AbortSignal): Promise<void> {
+  /** @returns whether it was buried */
+  async #look(record: AttachmentRecord, link: ObservedLink | undefined, signal: AbortSignal): Promise<boolean> {
     const { dataplane, clock } = this.#options;
-    if (dataplane.isBusy(record.network.attachment) || !(await this.#isDead(record, link))) {
+    // What a call makes is another record. One that only looks, as the full check does, is no sign of life.
+    if (dataplane.isBusy(record.network.attachment)) return false;
+    if (!(await this.#isDead(record, link))) {
       this.#suspectedAtMs.delete(record);
-      return;
+      return false;
     }
     const suspectedAtMs = this.#suspectedAtMs.get(record);
     if (suspectedAtMs === undefined) this.#suspectedAtMs.set(record, clock.nowMs());
-    else if (clock.nowMs() - suspectedAtMs >= CONFIRMATION_MS) await this.#bury(record, signal);
+    else if (clock.nowMs() - suspectedAtMs >= CONFIRMATION_MS) return this.#bury(record, signal);
+    return false;
   }
 
   async #isDead({ network, identity }: AttachmentRecord, link: ObservedLink | undefined): Promise<boolean> {
@@ -89,16 +97,17 @@ export class DeadNamespaces {
   }
 
   /** Takes away what is left on the node, under the attachment's lock, where nobody has replaced it meanwhile. */
-  async #bury(record: AttachmentRecord, signal: AbortSignal): Promise<void> {
+  async #bury(record: AttachmentRecord, signal: AbortSignal): Promise<boolean> {
     const { kernel, dataplane, registry, events } = this.#options;
     const { attachment, hostInterfaceName: name, netns } = record.network;
-    await dataplane.exclusively({ attachment, hostInterfaceName: name }, signal, async () => {
-      if (registry.get(attachment) !== record) return;
+    return dataplane.exclusively({ attachment, hostInterfaceName: name }, signal, async () => {
+      if (registry.get(attachment) !== record) return false;
       const link = await kernel.hostLink(name);
-      if (!(await this.#isDead(record, link))) return;
+      if (!(await this.#isDead(record, link))) return false;
       if (link && isMadeFor(link, attachment)) await kernel.deleteHostLink(link);
       await registry.mark(attachment, 'dead');
       events.died(attachment, netns);
+      return true;
     });
   }
 

@@ -50,6 +50,8 @@ export class AttachmentKeeper {
   /** Attachments whose repair was asked for, and has not begun. */
   readonly #waiting = new Set<string>();
   #earlierBootsDone = false;
+  /** Ends the pause before addresses are next given back. */
+  #hurry = new AbortController();
 
   constructor(options: KeeperOptions) {
     this.#options = options;
@@ -66,7 +68,11 @@ export class AttachmentKeeper {
     // By itself, as IPAM may take its time to answer, or not to.
     this.#spawn(async () => {
       await this.giveBack();
-      await this.#repeat(SWEEP_INTERVAL_MS, () => this.giveBack());
+      await this.#repeat(
+        SWEEP_INTERVAL_MS,
+        () => this.giveBack(),
+        () => this.#hurry.signal,
+      );
     });
   }
 
@@ -125,13 +131,14 @@ export class AttachmentKeeper {
     this.#spawn(() => this.#attempt('check of all pods', () => this.check()));
   }
 
-  /** Looks for the dead. @throws Failure KERNEL_REFUSED */
+  /** Looks for the dead; those that are found give back what they had at once. @throws Failure KERNEL_REFUSED */
   async sweep(): Promise<void> {
-    await this.#dead.sweep(this.#stopped.signal);
+    if ((await this.#dead.sweep(this.#stopped.signal)) > 0) this.#hurry.abort();
   }
 
   /** Gives back to IPAM what the dead had, and the pods of earlier boots. What it does not take is given again. */
   async giveBack(): Promise<void> {
+    this.#hurry = new AbortController();
     await this.#releaseEarlierBoots();
     await this.#dead.giveBack(this.#stopped.signal);
   }
@@ -153,13 +160,19 @@ export class AttachmentKeeper {
     );
   }
 
-  async #repeat(intervalMs: number, work: () => Promise<void>): Promise<void> {
+  /** @param hurry - ends the pause that is under way, where there is something to be done sooner */
+  async #repeat(intervalMs: number, work: () => Promise<void>, hurry?: () => AbortSignal): Promise<void> {
     const { clock, random } = this.#options;
-    for (;;) {
+    const { signal: stopped } = this.#stopped;
+    while (!this.#isStopped()) {
       const durationMs = intervalMs * (1 + JITTER * (2 * random() - 1));
-      if ((await clock.sleep(durationMs, this.#stopped.signal)) === 'aborted') return;
-      await this.#attempt('looking after attachments', work);
+      await clock.sleep(durationMs, hurry ? AbortSignal.any([stopped, hurry()]) : stopped);
+      if (!this.#isStopped()) await this.#attempt('looking after attachments', work);
     }
+  }
+
+  #isStopped(): boolean {
+    return this.#stopped.signal.aborted;
   }
 
   /** What fails is told and comes again. */

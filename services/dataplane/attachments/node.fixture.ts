@@ -1,6 +1,7 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
+import type { Clock } from '@podwire/shared/runtime/clock';
 import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
 
 import { BOOT, recordingLog, testRegistry } from '../dataplane.fixture.js';
@@ -74,7 +75,9 @@ export interface Lasting {
   readonly kernel: Kernel;
   readonly store?: RecordStore;
   readonly addressBook?: FakeAddressBook;
-  readonly clock?: FakeClock;
+  readonly clock?: Clock;
+  /** What chance gives each time, from 0 (included) to 1 (excluded); default: the mean. */
+  readonly chance?: number;
 }
 
 /** The dataplane's process, without its socket: everything that is gone when it is killed. */
@@ -84,6 +87,7 @@ export async function startNode(lasting: Lasting) {
     store = new MemoryRecordStore(),
     addressBook = new FakeAddressBook(),
     clock = new FakeClock(),
+    chance = 0.5,
   } = lasting;
   const { log, lines } = recordingLog();
   const events = new AttachmentEvents(log);
@@ -91,6 +95,6 @@ export async function startNode(lasting: Lasting) {
   const loaded = await registry.load();
   const dataplane = new Dataplane({ kernel, registry, events: new Events(log) });
   const parts = { kernel, dataplane, registry, events, clock };
-  const keeper = new AttachmentKeeper({ ...parts, addressBook, random: () => 0.5, nodeName: NODE_NAME, boot: BOOT });
+  const keeper = new AttachmentKeeper({ ...parts, addressBook, random: () => chance, nodeName: NODE_NAME, boot: BOOT });
   return { ...parts, keeper, garbage: new GarbageCollector(parts), addressBook, loaded, lines };
 }

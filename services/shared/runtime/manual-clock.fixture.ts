@@ -33,11 +33,13 @@ export class ManualClock implements Clock {
       }
       const leave = (how: 'elapsed' | 'aborted'): void => {
         this.#sleepers = this.#sleepers.filter((other) => other !== sleeper);
+        signal.removeEventListener('abort', cut);
         resolve(how);
       };
+      const cut = (): void => leave('aborted');
       const sleeper = { wakesAtMs: this.#nowMs + Math.max(0, durationMs), wake: () => leave('elapsed') };
       this.#sleepers.push(sleeper);
-      signal.addEventListener('abort', () => leave('aborted'), { once: true });
+      signal.addEventListener('abort', cut, { once: true });
     });
   }
 

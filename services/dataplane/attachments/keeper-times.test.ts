@@ -1,0 +1,97 @@
+import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { BOOT } from '../dataplane.fixture.js';
+import { MemoryKernel } from '../kernel/memory/memory-kernel.js';
+import { podNetwork } from '../plan/pod-network.fixture.js';
+import { FakeAddressBook, startNode } from './node.fixture.js';
+import { never } from './scene.fixture.js';
+
+/** What the keeper does by itself, and when: each time as long as chance may make it. */
+
+const LONGEST = 0.999_999;
+
+let kernel: MemoryKernel;
+let clock: ManualClock;
+let addressBook: FakeAddressBook;
+let node: Awaited<ReturnType<typeof startNode>>;
+
+beforeEach(async () => {
+  kernel = new MemoryKernel();
+  clock = new ManualClock();
+  addressBook = new FakeAddressBook();
+  node = await startNode({ kernel, clock, addressBook, chance: LONGEST });
+});
+
+afterEach(async () => {
+  await node.keeper.stop();
+});
+
+/** Whatever is awaited of the fakes has come by then. */
+async function settle(): Promise<void> {
+  for (let turn = 0; turn < 20; turn++) await new Promise((resolve) => setImmediate(resolve));
+}
+
+/** @returns after how many seconds it is so; undefined when it is not within those that are given */
+async function secondsUntil(isSo: () => boolean, limit: number): Promise<number | undefined> {
+  for (let second = 0; second <= limit; second++) {
+    await settle();
+    if (isSo()) return second;
+    clock.advance(1000);
+  }
+  return undefined;
+}
+
+async function wire(name: string) {
+  const network = podNetwork(name);
+  kernel.addNamespace(network.netns);
+  const identity = await kernel.identify(network.netns);
+  addressBook.allocate(network, { bootId: BOOT.id, inode: identity!.inode });
+  await node.dataplane.attach(network, never());
+  return network;
+}
+
+describe('by itself, from its start on', () => {
+  test('a pod whose namespace goes without a DEL has given its address back within a minute, whenever it goes', async () => {
+    node.keeper.start();
+    for (let at = 0; at < 40; at++) {
+      const { netns } = await wire(`pod-${at}`);
+      // Each goes at another moment between two looks, some as the full check of all pods is under way.
+      await secondsUntil(() => false, at);
+      kernel.removeNamespace(netns);
+      const before = addressBook.released.length;
+      const seconds = await secondsUntil(() => addressBook.released.length > before, 60);
+      expect(seconds, `of pod ${at}`).toBeDefined();
+      // Two looks with ten seconds between them.
+      expect(seconds).toBeGreaterThanOrEqual(10);
+    }
+  });
+
+  test('drift that the kernel told nobody of is mended about every 90 seconds, again and again', async () => {
+    await wire('a');
+    const wired = kernel.print();
+    node.keeper.start();
+    await settle();
+    for (let time = 0; time < 3; time++) {
+      kernel.host.routes.splice(0);
+      const seconds = await secondsUntil(() => kernel.print() === wired, 90 * 1.2 + 1);
+      expect(seconds).toBeGreaterThan(60);
+    }
+  });
+
+  test('what the node’s pods of earlier boots held is given back at the start, and not only after a while', async () => {
+    const earlier = '11111111-1111-4111-8111-111111111111';
+    addressBook.allocate(podNetwork('died'), { bootId: earlier, inode: 1n });
+    node.keeper.start();
+    expect(await secondsUntil(() => addressBook.released.length === 1, 0)).toBe(0);
+  });
+
+  test('nothing is done any more once it has stopped', async () => {
+    const { netns } = await wire('a');
+    node.keeper.start();
+    await settle();
+    await node.keeper.stop();
+    kernel.removeNamespace(netns);
+    expect(await secondsUntil(() => addressBook.released.length > 0, 300)).toBeUndefined();
+  });
+});
