@@ -86,6 +86,17 @@ describe('a configuration that was written for Calico', () => {
     expect(named({ device_type: 'netkit' })).toEqual(['device_type']);
   });
 
+  test.each([{ subnet: 'usePodCidr' }, { ranges: [[{ subnet: 'usepodcidr' }], [{ subnet: 'usePodCidrIPv6' }]] }])(
+    'is refused where it leaves %j to an API server',
+    (keys) => {
+      expect(() => read({ ipam: { type: 'host-local', ...keys } })).toThrow(/ipam asks for the node's podCIDR/);
+      const ranges = [[{ subnet: '10.0.0.0/24' }]];
+      expect(read({ ipam: { type: 'host-local', ranges } }).otherIpam).toBe('host-local');
+      // Nobody reads it there.
+      expect(read({ ipam: { type: 'calico-ipam', ...keys } }).otherIpam).toBeUndefined();
+    },
+  );
+
   test('has keys pass that are nobody’s', () => {
     expect(named({ args: { 'org.apache.mesos': {} }, capabilities: { dns: true }, later: 1 })).toEqual([]);
   });

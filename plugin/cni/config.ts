@@ -58,6 +58,11 @@ const IPAM_TYPE_ALONE = z.object({ type: IPAM_NAME });
 /** IPAM plugins that ask on an interface, which a routed pod has only once its addresses are known, and then on a link of its own. */
 const LINK_BOUND_TYPES: readonly string[] = ['dhcp'];
 
+/**
+ * What Calico's plugin puts the node's podCIDR in place of, before it runs host-local: `usePodCidr` and `usePodCidrIPv6`. Podwire asks no
+ * API server.
+ */
+const POD_CIDR = /"usePodCidr(IPv6)?"/i;
 /** As many as the kernel makes. */
 const MAX_QUEUES_COUNT = 4096;
 
@@ -140,7 +145,8 @@ export function readAttachConfig(command: 'ADD' | 'CHECK', text: string): Attach
   const { cniVersion, keys } = readKeys(text);
   requireCommand(command, cniVersion);
   const isIncomplete = command === 'CHECK' && (keys.prevResult ?? undefined) === undefined;
-  const { config, requested } = check(attachSchema(cniVersion), keys, isIncomplete ? [NO_PREV_RESULT] : []);
+  const found = [...(isIncomplete ? [NO_PREV_RESULT] : []), ...podCidrFaults(keys)];
+  const { config, requested } = check(attachSchema(cniVersion), keys, found);
   const nodeName = config.nodename || config.hostname;
   return {
     cniVersion,
@@ -210,6 +216,12 @@ function parseObject(text: string): Keys | undefined {
   } catch {
     return undefined;
   }
+}
+
+function podCidrFaults(keys: Keys): Violation[] {
+  if (otherIpamOf(keys) === undefined || !POD_CIDR.test(JSON.stringify(keys.ipam))) return [];
+  const reason = `asks for the node's podCIDR, which Podwire does not look up; write the CIDR itself, or use ${IPAM_TYPE}`;
+  return [{ field: 'ipam', reason }];
 }
 
 const NO_PREV_RESULT: Violation = { field: 'prevResult', reason: 'is missing; CHECK needs the result of ADD' };
