@@ -1,5 +1,6 @@
 import { Failure, type Violation } from '@podwire/shared/failure/failure';
 
+import { requireReadable } from './absence.js';
 import { DEFAULT_CONFIG } from './demand.js';
 import type { IpamConfig } from './records.js';
 import { versionOf } from './version.js';
@@ -12,8 +13,9 @@ export interface ConfigListing {
   readonly isStored: boolean;
 }
 
-/** Reads without storing the defaults. */
+/** Reads without storing the defaults. @throws Failure STORE_CORRUPT */
 export function getConfig(view: View): ConfigListing {
+  requireReadable(view, { kind: 'config' });
   const stored = view.config();
   return { config: stored ?? DEFAULT_CONFIG, isStored: stored !== undefined };
 }
@@ -58,7 +60,7 @@ function rangeFault(field: keyof IpamConfig, value: number | undefined, largest:
 /**
  * Changes the configuration. Idempotent where no version is given. A stored one that contradicts itself, as another writer may have
  * left it, is refused until the change resolves that too.
- * @throws Failure STALE_VERSION, CONFIG_CONTRADICTION
+ * @throws Failure STALE_VERSION, CONFIG_CONTRADICTION, STORE_CORRUPT
  */
 export function updateConfig(view: View, { changes, resourceVersion }: ConfigUpdate): Decision<UpdatedConfig> {
   const before = getConfig(view);

@@ -1,6 +1,7 @@
 import type { Address } from '@podwire/shared/net/address';
 import { ordinalOf, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
+import { requireReadable } from './absence.js';
 import { allocatedAtMs } from './attributes.js';
 import { attributesAt, collectCold } from './block.js';
 import { blockOf } from './block-lists.js';
@@ -30,9 +31,15 @@ export interface AddressReport {
   readonly poolName: string | undefined;
 }
 
-/** What is known of an address, without changing anything. */
+/**
+ * What is known of an address, without changing anything.
+ * @throws Failure STORE_CORRUPT when its block cannot be read, or it was released and the configuration, which says for how long
+ * it cools down, cannot be read
+ */
 export function getAddress(view: View, address: Address, nowMs: number): AddressReport {
   const stored = blockOf(view, address);
+  if (stored && attributesAt(stored, ordinalOf(stored.prefix, address))?.releasedAtMs !== undefined)
+    requireReadable(view, { kind: 'config' });
   const { cooldownSeconds } = view.config() ?? DEFAULT_CONFIG;
   const block = stored && collectCold(stored, nowMs, cooldownSeconds);
   const pool = view.pools().find(({ prefix }) => prefixContains(prefix, address));

@@ -4,7 +4,7 @@ import { compareAddresses } from '@podwire/shared/net/address';
 import { addressAt } from '@podwire/shared/net/prefix';
 
 import { heldByHandle } from './release-handle.js';
-import type { HeldAddress } from './holding.js';
+import { requireKnown, type HeldAddress } from './holding.js';
 import type { Page } from './listing.js';
 import type { Handle } from './records.js';
 import { smallest } from './smallest.js';
@@ -35,10 +35,11 @@ function* handlesBehind(view: View, after: string): Generator<Handle, void, void
 
 /**
  * A page of the addresses of a handle, in the order of the addresses, as the blocks tell them.
- * @throws Failure HANDLE_NOT_FOUND when it has none
+ * @throws Failure HANDLE_NOT_FOUND when it has none; STORE_CORRUPT when it, or a block that it names, cannot be read
  */
 export function listHandleAddresses(view: View, query: HandleAddressQuery): Page<HeldAddress> {
   const { handleId, after, limit } = query;
+  requireKnown(view, handleId);
   const held = heldByHandle(view, { handleId, searchesAllBlocks: false });
   if (held.length === 0) {
     const text = `handle ${handleId} holds no address; it was released, or never allocated for`;

@@ -1,11 +1,12 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { handleId } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, defaultRoute, type Prefix } from '@podwire/shared/net/prefix';
 
 import { usedCount } from './block.js';
 import { describeEndpoint } from './endpoint.js';
-import { heldBy } from './holding.js';
+import { heldBy, requireKnown } from './holding.js';
 import { poolOf, poolUtilization, requirePool, type PoolListing } from './pools.js';
 import type { AffinityState, Block, Endpoint } from './records.js';
 import type { View } from './view.js';
@@ -44,8 +45,12 @@ export interface BlockQuery {
   readonly nodeName: string;
 }
 
-/** The endpoint of an attachment. @throws Failure ENDPOINT_NOT_FOUND when it holds no address */
+/**
+ * The endpoint of an attachment.
+ * @throws Failure ENDPOINT_NOT_FOUND when it holds no address; STORE_CORRUPT when its handle, or a block that this names, cannot be read
+ */
 export function getEndpoint(view: View, attachment: Attachment): Endpoint {
+  requireKnown(view, handleId(attachment));
   const [first, ...rest] = heldBy(view, attachment);
   if (first) return describeEndpoint(view, attachment, [first, ...rest]);
   const name = formatAttachment(attachment);

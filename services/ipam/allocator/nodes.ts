@@ -1,5 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
+import { requireReadable } from './absence.js';
 import { usedCount, wholeSeconds } from './block.js';
 import type { Page } from './listing.js';
 import type { Node } from './records.js';
@@ -51,7 +52,7 @@ export function makeNode({ name, uid, nowMs }: NewNode): Node {
   };
 }
 
-/** @throws Failure NODE_NOT_FOUND */
+/** @throws Failure NODE_NOT_FOUND, STORE_CORRUPT */
 export function getNode(view: View, name: string): NodeListing {
   return describeNode(view, requireNode(view, name));
 }
@@ -76,10 +77,11 @@ export function describeNode(view: View, node: Node): NodeListing {
   return { node, utilization: { blocks, capacity, allocated } };
 }
 
-/** @throws Failure NODE_NOT_FOUND */
+/** @throws Failure NODE_NOT_FOUND, STORE_CORRUPT */
 export function requireNode(view: View, name: string): Node {
   const node = view.node(name);
   if (node) return node;
+  requireReadable(view, { kind: 'node', name });
   const text = `there is no node "${name}"; list the nodes for their names`;
   throw new Failure('NODE_NOT_FOUND', text, { details: { node: name } });
 }

@@ -2,6 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { familyBits } from '@podwire/shared/net/address';
 import { prefixContains, prefixOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
+import { requireReadable } from './absence.js';
 import { usedCount } from './block.js';
 import type { Block, Pool } from './records.js';
 import { versionOf } from './version.js';
@@ -87,10 +88,11 @@ export function staleFailure({ name }: Pool, resourceVersion: string): Failure {
   return new Failure('STALE_VERSION', text, { details: { pool: name } });
 }
 
-/** @throws Failure POOL_NOT_FOUND */
+/** @throws Failure POOL_NOT_FOUND, STORE_CORRUPT */
 export function requirePool(view: View, name: string): Pool {
   const pool = view.pool(name);
   if (pool) return pool;
+  requireReadable(view, { kind: 'pool', name });
   const text = `there is no pool "${name}"; list the pools for their names`;
   throw new Failure('POOL_NOT_FOUND', text, { details: { pool: name } });
 }

@@ -1,6 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
+import { requireReadable } from './absence.js';
 import { wholeSeconds } from './block.js';
 import type { Page } from './listing.js';
 import type { Reservation } from './records.js';
@@ -32,10 +33,11 @@ export function createReservation(view: View, { spec, uid, nowMs }: ReservationC
   return { changes: [{ type: 'put', record: { kind: 'reservation', value } }], outcome: value };
 }
 
-/** @throws Failure RESERVATION_NOT_FOUND */
+/** @throws Failure RESERVATION_NOT_FOUND, STORE_CORRUPT */
 export function getReservation(view: View, name: string): Reservation {
   const reservation = view.reservation(name);
   if (reservation) return reservation;
+  requireReadable(view, { kind: 'reservation', name });
   const text = `there is no reservation "${name}"; list the reservations for their names`;
   throw new Failure('RESERVATION_NOT_FOUND', text, { details: { reservation: name } });
 }

@@ -2,6 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { addressAt, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
+import { requireReadable } from './absence.js';
 import { takeOrdinals } from './block.js';
 import { offers } from './choose-block.js';
 import type { Demand } from './demand.js';
@@ -114,8 +115,12 @@ export interface TunnelRelease {
   readonly released: readonly Prefix[];
 }
 
-/** Gives back the address of a node's tunnel and clears it from the node's record. Idempotent; the node may be gone. */
+/**
+ * Gives back the address of a node's tunnel and clears it from the node's record. Idempotent; the node may be gone.
+ * @throws Failure STORE_CORRUPT when the record cannot be read, and so cannot be cleared
+ */
 export function releaseTunnel(view: View, request: TunnelRequest): Decision<TunnelRelease> {
+  requireReadable(view, { kind: 'node', name: request.nodeName });
   const held = heldByTunnel(view, request);
   const node = view.node(request.nodeName);
   const recorded = node?.tunnels.has(request.kind) === true;
