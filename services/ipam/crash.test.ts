@@ -87,8 +87,12 @@ async function fill(caller: Caller): Promise<string[]> {
   for (const nodeName of NODES) {
     for (let i = 0; ; i++) {
       const [result] = await Promise.allSettled([caller.allocateAddress(`fill-${nodeName}-${i}`, { nodeName })]);
-      if (result.status === 'rejected') break;
-      given.push(result.value);
+      if (result.status === 'fulfilled') {
+        given.push(result.value);
+        continue;
+      }
+      expect(result.reason).toMatchObject({ code: 'POOLS_EXHAUSTED' });
+      break;
     }
   }
   return given;
