@@ -22,11 +22,14 @@ const BIN_DIR = '/usr/lib/cni';
 
 const SEED = 1;
 
-/** Judges one of Debian's plugins by everything. @param pid - of this process */
+/** What a plugin that is killed leaves depends on the moment, and that on the machine's speed: no table can tell. */
+const isOfChance = (id: string) => id.startsWith('kill.');
+
+/** Judges one of Debian's plugins by everything that comes out the same each time. @param pid - of this process */
 export async function judgePeer(name: (typeof PEERS)[number], pid: number): Promise<TableEntry> {
   const preset = PRESETS[name];
   if (preset === undefined) throw new Error(`there is no preset ${name}`);
   const subject = subjectOf({ ...preset, name, binDir: BIN_DIR });
-  const verdicts = await judge({ subject, only: [], pid, seed: SEED, kills: 6, pods: 110, parallel: 16 });
-  return { name, verdicts };
+  const verdicts = await judge({ subject, only: [], pid, seed: SEED, kills: 0, pods: 110, parallel: 16 });
+  return { name, verdicts: verdicts.filter(({ id }) => !isOfChance(id)) };
 }
