@@ -70,7 +70,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/routing/paths.ts': 'services/dataplane/routing/routes.test.ts',
 
   // Real BIRDs on real nodes, started, killed, refusing and away.
-  'services/dataplane/bird/bird-events.ts': 'services/dataplane/bird/bird.kernel.test.ts',
   'services/dataplane/bird/bird-process.ts': 'services/dataplane/bird/bird.kernel.test.ts',
   'services/dataplane/bird/bird.ts': 'services/dataplane/bird/bird.kernel.test.ts',
   'services/dataplane/bird/config-file.ts': 'services/dataplane/bird/bird.kernel.test.ts',
@@ -92,7 +91,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/routing/reconcile-attempts.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
   'services/dataplane/routing/reconcile-conditions.ts': 'services/dataplane/routing/reconcile.test.ts',
   'services/dataplane/routing/reconcile-convergence.ts': 'services/dataplane/routing/reconcile.test.ts',
-  'services/dataplane/routing/reconcile-events.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
   'services/dataplane/routing/reconcile-hearing.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
   'services/dataplane/routing/reconcile-inbox.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
   'services/dataplane/routing/reconcile-status.ts': 'services/dataplane/routing/reconcile.test.ts',
@@ -109,7 +107,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // A node that is killed, restarted, meddled with and left, on the fake kernel; IPAM's answers over the wire.
   'services/dataplane/pod-environment.ts': 'services/dataplane/service.test.ts',
   'services/dataplane/rpc/index.ts': 'services/dataplane/service.test.ts',
-  'services/dataplane/attachments/events.ts': 'services/dataplane/attachments/keeper.test.ts',
   'services/dataplane/attachments/giving-back.ts': 'services/dataplane/attachments/dead-namespaces.test.ts',
   'services/dataplane/attachments/survey.ts': 'services/dataplane/attachments/recovery.test.ts',
   'services/dataplane/attachments/ipam/ipam-address-book.ts': 'test/e2e/dead-pods.test.ts',
