@@ -39,7 +39,7 @@ export function settleEntry(
 }
 
 /**
- * Does what an earlier DEL of the attachment left, so that an ADD begins with nothing. In the ADD's turn.
+ * Does what an earlier ADD that failed, or DEL, of the attachment left, so that an ADD begins with nothing. In the ADD's turn.
  * @throws Failure why it cannot be done; nothing is allocated then
  */
 export async function finishEarlier(attachment: Attachment, tools: CommandTools): Promise<void> {
@@ -48,7 +48,7 @@ export async function finishEarlier(attachment: Attachment, tools: CommandTools)
   const unsettled = await settle(entry, tools, { limitsOf: () => tools.limits });
   if (!unsettled) return tools.journal.done(attachment);
   const { code, message, details } = unsettled.failure;
-  throw new Failure(code, `what an earlier DEL of this attachment left is still to be done: ${message}`, {
+  throw new Failure(code, `what an earlier ADD or DEL of this attachment left is still to be done: ${message}`, {
     details,
     cause: unsettled.failure,
   });
