@@ -118,6 +118,7 @@ function passed(session: PodSession): PodSession {
   return {
     identity: session.identity,
     observe: (wanted) => session.observe(wanted),
+    rules: (table) => session.rules(table),
     apply: (steps) => session.apply(steps),
     close: () => session.close(),
   };

@@ -4,11 +4,12 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { withAttachment } from '@podwire/shared/runtime/log';
 import { withSpan } from '@podwire/shared/runtime/span';
 
+import { pageOf, type AttachedPage, type Page } from './attachments/attached-page.js';
 import { compareIdentities } from './attachments/identity.js';
 import type { AttachmentRecord } from './attachments/record.js';
 import type { AttachmentRegistry } from './attachments/registry.js';
 import type { Events } from './events.js';
-import type { AttachedLink, Kernel, PodSession } from './kernel/kernel.js';
+import type { Kernel, PodSession } from './kernel/kernel.js';
 import type { PodGuard } from './kernel/pod-guard.js';
 import { transact, type Applied, type TransactionOptions } from './kernel/transaction.js';
 import { KeyedLock } from './lock.js';
@@ -18,7 +19,9 @@ import { corrections, diff, differences, type Difference } from './plan/diff.js'
 import type { Observed, ObservedLink } from './plan/observed.js';
 import type { PodNetwork } from './plan/pod-network.js';
 import { withPodsOwn, type MacOwner } from './plan/pods-own.js';
+import { amongOthers } from './plan/source-routing.js';
 import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo, wireState } from './plan/wire.js';
+import { removeSourceRules, type InPod } from './source-rules.js';
 
 export interface Attached {
   readonly host: ObservedLink;
@@ -56,18 +59,6 @@ export interface Place {
   /** Undefined: nobody's yet. */
   readonly attachment: Attachment | undefined;
   readonly hostInterfaceName: string;
-}
-
-export interface Page {
-  readonly limit: number;
-  /** Only links whose names come after this one; empty for the first page. */
-  readonly after: string;
-}
-
-export interface AttachedPage {
-  readonly links: readonly AttachedLink[];
-  /** Name of the last link when others follow. */
-  readonly last: string | undefined;
 }
 
 /**
@@ -138,6 +129,7 @@ export class Dataplane {
         await this.#registry.restore(attachment, before);
         throw hostInterfaceTaken(foreign);
       }
+      await this.#removeRules(before, signal);
       const removals = await Promise.all(own.map((link) => this.#delete(link)));
       // Also where the wire went with its namespace.
       const guarded = new Set([...own.map(({ name }) => name), ...(before ? [before.network.hostInterfaceName] : [])]);
@@ -157,7 +149,7 @@ export class Dataplane {
     return this.#alone(network, signal, () =>
       this.#inPod(network.netns, signal, async (session) => {
         const wanted = this.#desired(network);
-        const observed = await observe(session, wanted);
+        const observed = await this.#observe(session, wanted);
         const obstacle = obstacleTo(wanted, observed);
         const found = obstacle
           ? [{ object: obstacle.object, wanted: 'this attachment’s', actual: obstacle.actual }]
@@ -218,11 +210,8 @@ export class Dataplane {
   }
 
   /** The attachments that the kernel holds, in the order of their host interfaces' names. */
-  async list({ limit, after }: Page): Promise<AttachedPage> {
-    const all = await this.#kernel.attached();
-    const following = all.filter(({ link }) => link.name > after);
-    const links = following.slice(0, limit);
-    return { links, last: following.length > limit ? links.at(-1)?.link.name : undefined };
+  async list(page: Page): Promise<AttachedPage> {
+    return pageOf(await this.#kernel.attached(), page);
   }
 
   /** Resolves when no call is under way any more, undoing included: the kernel can be let go. */
@@ -235,14 +224,13 @@ export class Dataplane {
   }
 
   async #wire(session: PodSession, order: Order, tries = WIRE_TRIES): Promise<Attached> {
-    const { wanted, signal } = order;
-    const fresh = diff(wanted, nothingObserved());
-    const next: Plan = ({ round, links }) => (round === 0 ? fresh : corrections(wanted, links));
-    const first = await transact({ session, signal, next });
-    if (first.applied) return this.#finish(first);
-    if (first.errno !== 'EEXIST' || !first.undone) throw first.failure;
+    const { wanted } = order;
+    // Beside another interface of the pod a creation that expects nothing there is bound to fail, or misses what that one has.
+    const isAlone = !this.#registry.hasBeside(wanted.attachment, session.identity);
+    const first = isAlone ? await this.#create(session, order) : undefined;
+    if (first) return first;
     try {
-      const observed = await observe(session, wanted);
+      const observed = await this.#observe(session, wanted);
       const obstacle = obstacleTo(wanted, observed);
       if (obstacle) throw obstacle.failure;
       return await this.#applyTo(observed, session, order);
@@ -251,6 +239,32 @@ export class Dataplane {
       if (tries <= 1 || !isOfMissingLink(error)) throw error;
       return this.#wire(session, order, tries - 1);
     }
+  }
+
+  /** @returns undefined where something is there already, and nothing was changed */
+  async #create(session: PodSession, { wanted, signal }: Order): Promise<Attached | undefined> {
+    const fresh = diff(wanted, nothingObserved());
+    const next: Plan = ({ round, links }) => (round === 0 ? fresh : corrections(wanted, links));
+    const created = await transact({ session, signal, next });
+    if (!created.applied && (created.errno !== 'EEXIST' || !created.undone)) throw created.failure;
+    if (!created.applied) return undefined;
+    this.#registry.noteRules(wanted.attachment, false);
+    return this.#finish(created);
+  }
+
+  /** Reads what is there, and notes whether it has, or will have, source routing. */
+  async #observe(session: PodSession, wanted: Wanted): Promise<Observed> {
+    const observed = await withSpan('podwire.kernel.observe', {}, () => session.observe(wanted));
+    const { rules } = amongOthers(wanted, observed.pod).pod;
+    this.#registry.noteRules(wanted.attachment, rules.length > 0);
+    return observed;
+  }
+
+  /** Before the wire goes: the rules speak of what is on it. Nothing is asked of a pod that is known to have none. */
+  async #removeRules(record: AttachmentRecord | undefined, signal: AbortSignal): Promise<void> {
+    if (!record || !this.#registry.mayHaveRules(record.network.attachment)) return;
+    const inPod: InPod = (work) => this.#inPod(record.network.netns, signal, work);
+    await removeSourceRules(record, { inPod, events: this.#events });
   }
 
   async #applyTo(observed: Observed, session: PodSession, { wanted, signal }: Order): Promise<Attached> {
@@ -276,14 +290,14 @@ export class Dataplane {
     if (sameness === 'other') return { outcome: 'namespace-gone' };
     const wanted = this.#desired(record.network);
     // Its own wire proves that the namespace is the pod's where the kernel tells too little to know otherwise.
-    if (sameness === 'unknown' && wireState(await observe(session, wanted)) !== 'paired') {
+    if (sameness === 'unknown' && wireState(await this.#observe(session, wanted)) !== 'paired') {
       return { outcome: 'namespace-gone' };
     }
     return { outcome: 'as-wanted', differences: await this.#mend(session, { wanted, signal }, 'pod') };
   }
 
   async #mend(session: PodSession, order: Order, macOwner: MacOwner): Promise<readonly Difference[]> {
-    const observed = await observe(session, order.wanted);
+    const observed = await this.#observe(session, order.wanted);
     const obstacle = obstacleTo(order.wanted, observed);
     if (obstacle) throw obstacle.failure;
     const wanted = withPodsOwn(order.wanted, observed, macOwner);
@@ -382,8 +396,4 @@ const WIRE_TRIES = 3;
 
 function isOfMissingLink(error: unknown): boolean {
   return error instanceof Failure && ['ENODEV', 'ENOENT'].some((errno) => error.details.errno === errno);
-}
-
-function observe(session: PodSession, wanted: Wanted): Promise<Observed> {
-  return withSpan('podwire.kernel.observe', {}, () => session.observe(wanted));
 }

@@ -70,6 +70,14 @@ export class Events {
     );
   }
 
+  /** Rules that choose a routing table stay in a pod whose interface has gone. */
+  rulesLeft(attachment: Attachment, failure: Failure): void {
+    this.#log.warn(
+      { err: failure, 'podwire.attachment': formatAttachment(attachment) },
+      `rules of interface ${attachment.interfaceName} could not be taken out of the pod`,
+    );
+  }
+
   /** Connections of the pod that had the address before are still tracked, and may go wrong until they time out. */
   flowsNotForgotten(destination: string, failure: Failure): void {
     this.#log.warn(

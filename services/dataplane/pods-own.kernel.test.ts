@@ -72,7 +72,7 @@ test('what tuning set stays through looks and restarts, and an MTU that nobody t
   expect([pings('10.65.0.8', 'plain'), pings('10.65.0.7', 'tuned')]).toEqual([true, true]);
 });
 
-test('a pod answers by its second interface once it has a rule for that address, which no check takes for a difference', async () => {
+test('rules of the workload’s own stay, go before those of a second interface, and are no difference', async () => {
   const dataplane = await start();
   addPod('a');
   const first = podNetwork('a');
@@ -81,8 +81,19 @@ test('a pod answers by its second interface once it has a rule for that address,
   addPod('b');
   const other = podNetwork('b', { addresses: [address('10.65.0.9')] });
   for (const network of [first, second, other]) await dataplane.attach(network, never());
-  run('ip', '-n', 'a', 'rule', 'add', 'from', '10.65.0.8', 'table', '100');
-  run('ip', '-n', 'a', 'route', 'add', 'default', 'via', '169.254.1.1', 'dev', 'net1', 'onlink', 'table', '100');
-  expect([pings('10.65.0.7', 'b'), pings('10.65.0.8', 'b')]).toEqual([true, true]);
+  const own = ['from', '10.65.0.8', 'lookup', '100', 'priority', '1000'];
+  run('ip', '-n', 'a', 'rule', 'add', ...own);
+  run('ip', '-n', 'a', 'route', 'add', 'blackhole', 'default', 'table', '100');
+  expect([pings('10.65.0.7', 'b'), pings('10.65.0.8', 'b')]).toEqual([true, false]);
   for (const network of [first, second]) expect(await dataplane.check(network, never())).toEqual([]);
+  run('ip', '-n', 'a', 'rule', 'delete', ...own);
+  expect(pings('10.65.0.8', 'b')).toBe(true);
+  run('ip', '-n', 'a', 'rule', 'add', ...own);
+  const { attachment: key, hostInterfaceName } = second;
+  await dataplane.detach({ attachment: key, hostInterfaceName }, never());
+  expect(
+    run('ip', '-n', 'a', 'rule')
+      .split('\n')
+      .filter((line) => line.includes('10.65.0.8')),
+  ).toEqual([expect.stringContaining('lookup 100')]);
 });

@@ -151,6 +151,7 @@ export const DATAPLANE_ZONES = [
       'services/dataplane/events.ts',
       'services/dataplane/lock.ts',
       'services/dataplane/moved-flows.ts',
+      'services/dataplane/source-rules.ts',
     ],
     packages: ['@opentelemetry/api'],
     ...PURE,
@@ -158,6 +159,18 @@ export const DATAPLANE_ZONES = [
   {
     path: 'services/dataplane/moved-flows.ts',
     zones: ['services/shared', 'services/dataplane/plan', 'services/dataplane/kernel', 'services/dataplane/events.ts'],
+    packages: [],
+    ...PURE,
+  },
+  {
+    path: 'services/dataplane/source-rules.ts',
+    zones: [
+      'services/shared',
+      'services/dataplane/plan',
+      'services/dataplane/kernel',
+      'services/dataplane/attachments',
+      'services/dataplane/events.ts',
+    ],
     packages: [],
     ...PURE,
   },

@@ -33,6 +33,7 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
         return {
           identity: session.identity,
           observe: (wanted) => asking(() => session.observe(wanted)),
+          rules: (table) => asking(() => session.rules(table)),
           apply: (steps) => apply(session, steps),
           close: () => {
             open.delete(session);

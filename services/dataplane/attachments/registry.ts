@@ -34,6 +34,8 @@ export class AttachmentRegistry {
   readonly #records = new Map<string, AttachmentRecord>();
   /** By name of the host interface. */
   readonly #keysByHostInterface = new Map<string, string>();
+  /** By attachment: whether this process has seen, or made, rules of its source routing in the pod. Absent: it has not looked. */
+  readonly #hasRules = new Map<string, boolean>();
   /** Attachments whose stored record is not what is remembered. */
   readonly #unstored = new Map<string, Attachment>();
 
@@ -62,6 +64,26 @@ export class AttachmentRegistry {
 
   all(): AttachmentRecord[] {
     return [...this.#records.values()];
+  }
+
+  /** Whether another attachment has an interface in the same namespace. */
+  hasBeside(attachment: Attachment, identity: NetnsIdentity): boolean {
+    const key = formatAttachment(attachment);
+    return [...this.#records].some(
+      ([other, record]) =>
+        other !== key && record.state === 'attached' && compareIdentities(record.identity, identity) === 'same',
+    );
+  }
+
+  /** Remembers, for this process, whether a pod was seen with rules of an attachment. Those that were seen may be there again. */
+  noteRules(attachment: Attachment, isSeen: boolean): void {
+    const key = formatAttachment(attachment);
+    this.#hasRules.set(key, isSeen || this.#hasRules.get(key) === true);
+  }
+
+  /** Whether a pod may have rules of an attachment: they were seen, or nobody has looked since the start. */
+  mayHaveRules(attachment: Attachment): boolean {
+    return this.#hasRules.get(formatAttachment(attachment)) ?? true;
   }
 
   /** Records that a pod is wired in a namespace. Stores nothing when that is recorded already. Never rejects. */
@@ -102,6 +124,7 @@ export class AttachmentRegistry {
   async remove(attachment: Attachment): Promise<void> {
     const key = formatAttachment(attachment);
     this.#forget(key);
+    this.#hasRules.delete(key);
     await this.#store(attachment);
   }
 

@@ -49,6 +49,7 @@ export function intercept(kernel: Kernel): InterceptedKernel {
       return {
         identity: session.identity,
         observe: (wanted) => session.observe(wanted),
+        rules: (table) => session.rules(table),
         apply: (steps) => apply(session, steps),
         close: () => session.close(),
       };

@@ -3,7 +3,7 @@ import type { Failure } from '@podwire/shared/failure/failure';
 
 import type { Wanted } from '../plan/desired.js';
 import type { Observed, ObservedLink } from '../plan/observed.js';
-import type { Side, Step } from '../plan/step.js';
+import type { Rule, Side, Step } from '../plan/step.js';
 
 /**
  * The kernel of the node, as far as pods' networks need it. Implementations: netlink, and memory (the fake); both pass
@@ -85,6 +85,11 @@ export interface PodSession {
    * Result: complete, or a failure. The parts are read one after another; the caller keeps changes of its own away. Idempotent.
    */
   observe(wanted: Wanted): Promise<Observed>;
+
+  /**
+   * Result: the pod's rules that Podwire made and that lead to a table, of both families; complete, or a failure. Idempotent.
+   */
+  rules(table: number): Promise<readonly Rule[]>;
 
   /**
    * Carries out steps of both namespaces in their order, in one hop to the kernel, and ends with the first that fails; an

@@ -246,6 +246,7 @@ describe('a plan that fails', () => {
     const broken: PodSession = {
       identity: session.identity,
       observe: (all) => session.observe(all),
+      rules: (table) => session.rules(table),
       apply: (steps) => (calls++ === 1 ? Promise.reject(new TypeError('defect')) : session.apply(steps)),
       close: () => session.close(),
     };

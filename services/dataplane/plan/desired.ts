@@ -5,7 +5,7 @@ import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import { GATEWAY, HOST_LINK_LOCAL } from './gateway.js';
 import type { NodeDefaults, PodNetwork } from './pod-network.js';
-import type { LinkSpec, Neighbour, Route, SysctlKey } from './step.js';
+import type { LinkSpec, Neighbour, Route, Rule, SysctlKey } from './step.js';
 
 /**
  * Marks the routes that Podwire made, on the node and in pods ("W"). Not among those of linux/rtnetlink.h and iproute2's
@@ -47,6 +47,8 @@ export interface WantedEnd {
   readonly addresses: readonly string[];
   /** In the order in which the kernel takes them: a next hop's own route first. */
   readonly routes: readonly Route[];
+  /** None as long as nothing is known of the pod's other interfaces (`source-routing.ts`). */
+  readonly rules: readonly Rule[];
   readonly neighbours: readonly Neighbour[];
   readonly sysctls: readonly WantedSysctl[];
 }
@@ -89,6 +91,7 @@ function hostEnd({ attachment, addresses, sourcePrefixes }: PodNetwork, link: Li
     // The kernel makes it too, but only when both ends are up, and not where `addr_gen_mode` is another.
     addresses: families.includes(6) ? [HOST_LINK_LOCAL] : [],
     routes: addresses.map((address) => onLink(formatPrefix(hostPrefix(address)), address.family, name)),
+    rules: [],
     neighbours: [],
     sysctls: [
       ...(families.includes(4) ? hostSysctls4(name) : []),
@@ -142,6 +145,7 @@ function podEnd({ addresses, routes, ipForwarding }: PodNetwork, link: LinkSpec)
     addresses: addresses.map((address) => formatPrefix(hostPrefix(address))),
     // A link-local next hop needs no route of its own.
     routes: [...(families.includes(4) ? [onLink(`${GATEWAY[4]}/32`, 4, name)] : []), ...viaGateway],
+    rules: [],
     neighbours: families.map((family) => ({ device: name, address: GATEWAY[family], mac: HOST_MAC })),
     sysctls: [
       ...(families.includes(6) ? podSysctls6(name) : []),

@@ -1,8 +1,8 @@
 import { ROUTE_PROTOCOL, type Wanted, type WantedEnd, type WantedSysctl } from './desired.js';
-import { formatDestination, formatKey, formatNeighbour, formatRoute } from './notation.js';
-import { withFreeMetrics } from './metric.js';
+import { formatDestination, formatKey, formatNeighbour, formatRoute, formatRule } from './notation.js';
 import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from './observed.js';
-import type { LinkChange, Neighbour, Route, Side, Step, SysctlKey } from './step.js';
+import { amongOthers } from './source-routing.js';
+import type { LinkChange, Neighbour, Route, Rule, Side, Step, SysctlKey } from './step.js';
 import { wireState, withBareWire } from './wire.js';
 
 /** One thing that is not as wanted, in the notation of `ip` and `sysctl`. */
@@ -58,7 +58,7 @@ interface End {
 }
 
 function mends(asked: Wanted, found: Observed): Mend[] {
-  const wanted = withFreeMetrics(asked, found.pod.routes);
+  const wanted = amongOthers(asked, found.pod);
   const wiring = mendWire(wanted, found);
   const observed = wireState(found) === 'paired' ? found : withBareWire(wanted, found);
   const host: End = { side: 'host', wanted: wanted.host, observed: observed.host };
@@ -76,9 +76,12 @@ function mends(asked: Wanted, found: Observed): Mend[] {
     ...addAddresses(pod),
     ...mendNeighbours(pod),
     ...mendRoutes(pod),
+    // Behind the routes that they lead to; taken away before them.
+    ...addRules(pod),
     ...mendSysctls(pod, ({ early }) => !early),
     // Last, so that nothing is sent to a pod that is not ready.
     ...mendRoutes(host),
+    ...deleteRules(pod),
     ...deleteRoutes(pod),
     ...deleteAddresses(pod, staleAddresses(host)),
     ...deleteRoutes(host),
@@ -291,6 +294,30 @@ function mendRoutes({ side, wanted, observed }: End): Mend[] {
   });
 }
 
+function addRules({ wanted, observed }: End): Mend[] {
+  return wanted.rules
+    .filter((rule) => !observed.rules.some(isSameRule(rule)))
+    .map((rule) => mendRule('rule-add', rule));
+}
+
+function deleteRules({ wanted, observed }: End): Mend[] {
+  return observed.rules
+    .filter((rule) => !wanted.rules.some(isSameRule(rule)))
+    .map((rule) => mendRule('rule-delete', rule));
+}
+
+function mendRule(type: 'rule-add' | 'rule-delete', rule: Rule): Mend {
+  const [wanted, actual] = type === 'rule-add' ? ['present', 'missing'] : ['absent', 'present'];
+  return {
+    step: { type, side: 'pod', rule },
+    differences: [{ object: `pod rule ${formatRule(rule)}`, wanted, actual }],
+  };
+}
+
+function isSameRule(rule: Rule): (other: Rule) => boolean {
+  return (other) => formatRule(other) === formatRule(rule);
+}
+
 /** Routes by this link that Podwire made and nobody wants any longer. */
 function unwantedRoutes({ wanted, observed }: End): Route[] {
   const isUnwanted = (route: ObservedRoute) =>
@@ -332,9 +359,9 @@ function deleteAddresses({ side, wanted, observed }: End, stale: readonly string
     });
 }
 
-/** The kernel has one route to a destination for each metric. */
-function isInPlaceOf({ destination, metric }: Route): (found: ObservedRoute) => boolean {
-  return (found) => found.destination === destination && found.metric === metric;
+/** A table has one route to a destination for each metric. */
+function isInPlaceOf({ destination, metric, table }: Route): (found: ObservedRoute) => boolean {
+  return (found) => found.destination === destination && found.metric === metric && found.table === table;
 }
 
 function isSameRoute(found: ObservedRoute, route: Route): boolean {
@@ -350,6 +377,7 @@ function isSameRoute(found: ObservedRoute, route: Route): boolean {
 /** What a step could put back; undefined for routes that Podwire never makes. */
 function asRoute({ device, scope, unicast, ...rest }: ObservedRoute): Route | undefined {
   if (!unicast || device === null || (scope !== 'link' && scope !== 'global')) return undefined;
-  const { destination, gateway, metric, protocol, onlink } = rest;
-  return { destination, device, gateway, metric, scope, protocol, ...(onlink && { onlink }) };
+  const { destination, gateway, metric, protocol, onlink, table } = rest;
+  const options = { ...(onlink && { onlink }), ...(table !== undefined && { table }) };
+  return { destination, device, gateway, metric, scope, protocol, ...options };
 }

@@ -1,11 +1,10 @@
 import { describe, expect, test } from 'vitest';
 
 import { desired } from './desired.js';
-import { diff, differences } from './diff.js';
 import { withFreeMetrics } from './metric.js';
-import { formatRoute, formatStep } from './notation.js';
-import type { Observed, ObservedRoute } from './observed.js';
-import { asWanted, changed } from './observed.fixture.js';
+import { formatRoute } from './notation.js';
+import type { ObservedRoute } from './observed.js';
+import { asWanted } from './observed.fixture.js';
 import { BY_FAMILY, podNetwork } from './pod-network.fixture.js';
 
 const dual = podNetwork('a', BY_FAMILY['both families']);
@@ -51,37 +50,5 @@ describe('the routes of an interface', () => {
 
   test('do not stay where no attachment would put them', () => {
     expect(routesWith(routesOf('net1', 64))[1]).toBe('default via 169.254.1.1 dev net1 proto 87');
-  });
-});
-
-describe('the second interface of a pod', () => {
-  const whole = asWanted(second);
-  const beside = (above: number): Observed => ({
-    ...whole,
-    pod: changed(whole.pod, { routes: [...routesOf('eth0'), ...routesOf('net1', above)] }),
-  });
-
-  test('is as wanted with its own metrics', () => {
-    expect(diff(wanted, beside(1))).toEqual([]);
-  });
-
-  test('is told to have none of its routes while it has none, whatever the first one has', () => {
-    const found = { ...whole, pod: changed(whole.pod, { routes: routesOf('eth0') }) };
-    expect(differences(wanted, found).map(({ object, actual }) => `${object}: ${actual}`)).toEqual([
-      'pod route 169.254.1.1 dev net1 proto 87 scope link metric 1: missing',
-      'pod route default via 169.254.1.1 dev net1 proto 87 metric 1: missing',
-      'pod route default via fe80::ecee:eeff:feee:eeee dev net1 proto 87 metric 1025: missing',
-    ]);
-  });
-
-  test('gets back what was given another metric by hand', () => {
-    expect(diff(wanted, beside(200)).map(formatStep)).toEqual([
-      'ip -n pod route add 169.254.1.1 dev net1 proto 87 scope link metric 1',
-      'ip -n pod route add default via 169.254.1.1 dev net1 proto 87 metric 1',
-      'ip -n pod route add default via fe80::ecee:eeff:feee:eeee dev net1 proto 87 metric 1025',
-      'ip -n pod route delete default via 169.254.1.1 dev net1 proto 87 metric 200',
-      'ip -n pod route delete default via fe80::ecee:eeff:feee:eeee dev net1 proto 87 metric 1224',
-      'ip -n pod route delete 169.254.1.1 dev net1 proto 87 scope link metric 200',
-    ]);
   });
 });

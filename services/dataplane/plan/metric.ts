@@ -1,4 +1,4 @@
-import type { Wanted } from './desired.js';
+import type { Wanted, WantedEnd } from './desired.js';
 import type { ObservedRoute } from './observed.js';
 import type { Route } from './step.js';
 
@@ -11,12 +11,16 @@ const INTERFACES_MAX = 64;
  * also when the others have gone, so that a pod's routes do not change under it.
  */
 export function withFreeMetrics(wanted: Wanted, podRoutes: readonly ObservedRoute[]): Wanted {
-  const routes = wanted.pod.routes.map((route) => ({ ...route, metric: metricOf(route, podRoutes) }));
-  return { ...wanted, pod: { ...wanted.pod, routes } };
+  return { ...wanted, pod: endWithFreeMetrics(wanted.pod, podRoutes) };
+}
+
+/** {@link withFreeMetrics} of the pod's end alone. */
+export function endWithFreeMetrics(pod: WantedEnd, podRoutes: readonly ObservedRoute[]): WantedEnd {
+  return { ...pod, routes: pod.routes.map((route) => ({ ...route, metric: metricOf(route, podRoutes) })) };
 }
 
 function metricOf({ destination, device, metric: best }: Route, podRoutes: readonly ObservedRoute[]): number {
-  const there = podRoutes.filter((route) => route.destination === destination);
+  const there = podRoutes.filter((route) => route.destination === destination && route.table === undefined);
   const own = there.filter((route) => route.device === device).map(({ metric }) => metric);
   const taken = there.filter((route) => route.device !== device).map(({ metric }) => metric);
   const free = Array.from({ length: INTERFACES_MAX }, (_, at) => best + at).filter((metric) => !taken.includes(metric));

@@ -1,4 +1,4 @@
-import type { LinkChange, LinkSpec, Neighbour, Route, Side, Step, SysctlKey } from './step.js';
+import type { LinkChange, LinkSpec, Neighbour, Route, Rule, Side, Step, SysctlKey } from './step.js';
 
 /** Plans in the notation of `ip` and `sysctl`, for messages, logs and tests. The pod's namespace is written as `pod`. */
 
@@ -23,6 +23,10 @@ export function formatStep(step: Step): string {
       return ip(step, `route replace ${formatRoute(step.route)}`);
     case 'route-delete':
       return ip(step, `route delete ${formatRoute(step.route)}`);
+    case 'rule-add':
+      return ip(step, `rule add ${formatRule(step.rule)}`);
+    case 'rule-delete':
+      return ip(step, `rule delete ${formatRule(step.rule)}`);
     case 'neighbour-set':
       return ip(step, `neighbour replace ${formatNeighbour(step.neighbour)}`);
     case 'neighbour-delete':
@@ -33,7 +37,7 @@ export function formatStep(step: Step): string {
 }
 
 /** `default via 169.254.1.1 dev eth0 proto 87`, as `ip route` prints it. */
-export function formatRoute({ destination, gateway, device, protocol, scope, metric, onlink }: Route): string {
+export function formatRoute({ destination, gateway, device, protocol, scope, metric, table, onlink }: Route): string {
   return [
     formatDestination(destination),
     gateway === undefined ? '' : ` via ${gateway}`,
@@ -41,7 +45,13 @@ export function formatRoute({ destination, gateway, device, protocol, scope, met
     scope === 'link' ? ' scope link' : '',
     metric === 0 ? '' : ` metric ${metric}`,
     onlink ? ' onlink' : '',
+    table === undefined ? '' : ` table ${table}`,
   ].join('');
+}
+
+/** `from 10.65.0.7 lookup 1459617793 priority 30087 protocol 87`. */
+export function formatRule({ source, table, priority, protocol }: Rule): string {
+  return `from ${formatDestination(source)} lookup ${table} priority ${priority} protocol ${protocol}`;
 }
 
 /** Duplicate address detection would keep an address from being used for a second. */

@@ -20,6 +20,8 @@ function endAsWanted(wanted: WantedEnd, indexes: Pick<ObservedLink, 'index' | 'p
     routes: wanted.routes.map((route): ObservedRoute => {
       return { ...route, deviceAlias: wanted.alias ?? null, unicast: true };
     }),
+    rules: wanted.rules,
+    isLater: false,
     neighbours: wanted.neighbours.map(({ address, mac }) => ({ address, mac, permanent: true })),
     sysctls: new Map(wanted.sysctls.map(({ key, value }) => [keyText(key), value])),
   };

@@ -1,5 +1,6 @@
 import { ROUTE_PROTOCOL, type WantedEnd } from './desired.js';
-import type { SysctlKey } from './step.js';
+import { tableOf } from './source-table.js';
+import type { Rule, SysctlKey } from './step.js';
 
 /** A link as the kernel shows it. */
 export interface ObservedLink {
@@ -23,7 +24,7 @@ export interface ObservedLink {
   readonly peerIndex: number | undefined;
 }
 
-/** A route of the main table. */
+/** A route. */
 export interface ObservedRoute {
   readonly destination: string;
   /** Name of its link, and the link's alias; null for routes without a link, or with several. */
@@ -36,6 +37,8 @@ export interface ObservedRoute {
   readonly scope: string;
   readonly protocol: number;
   readonly unicast: boolean;
+  /** Number of its table; undefined: the main one. */
+  readonly table?: number;
 }
 
 export interface ObservedNeighbour {
@@ -50,10 +53,14 @@ export interface ObservedEnd {
   /** CIDRs on the link; of the link-local ones only those that are wanted, as the kernel makes others when it likes. */
   readonly addresses: readonly string[];
   /**
-   * Podwire's routes by the link, and routes by any link to a wanted destination, whatever their metric; on the node, those of
-   * others may be absent where none can go before the link's own.
+   * Of the main table Podwire's routes by the link, and routes by any link to a wanted destination, whatever their metric; on the
+   * node, those of others may be absent where none can go before the link's own. In the pod, all of the table that is the link's own.
    */
   readonly routes: readonly ObservedRoute[];
+  /** In the pod: Podwire's that lead to the link's own table; read only where the link is not the pod's first. */
+  readonly rules: readonly Rule[];
+  /** In the pod: Podwire has routes by a link that was there before this one, or while this one is not there. */
+  readonly isLater: boolean;
   /** Entries on the link: permanent ones, and those of wanted addresses. */
   readonly neighbours: readonly ObservedNeighbour[];
   /** By {@link keyText}: the value, or null when there is no such key. A key that was not read is absent. */
@@ -81,10 +88,16 @@ export function isAddressOf({ addresses }: WantedEnd, cidr: string): boolean {
 /** Whether a route of the namespace belongs to {@link ObservedEnd.routes}. */
 export function isRouteOf(
   { link, routes }: WantedEnd,
-  route: Pick<ObservedRoute, 'destination' | 'device' | 'protocol'>,
-) {
+  route: Pick<ObservedRoute, 'destination' | 'device' | 'protocol' | 'table'>,
+): boolean {
+  if (route.table !== undefined) return route.table === tableOf(link.name);
   const isOwn = route.device === link.name && route.protocol === ROUTE_PROTOCOL;
   return isOwn || routes.some(({ destination }) => destination === route.destination);
+}
+
+/** Whether a rule of the namespace belongs to {@link ObservedEnd.rules} of the link that has the table. */
+export function isRuleOf(table: number, rule: Pick<Rule, 'table' | 'protocol'>): boolean {
+  return rule.table === table && rule.protocol === ROUTE_PROTOCOL;
 }
 
 /** Whether an entry on the link belongs to {@link ObservedEnd.neighbours}. */

@@ -24,7 +24,7 @@ export interface LinkChange {
   readonly txQueueLength?: number;
 }
 
-/** A unicast route in the main table. */
+/** A unicast route. */
 export interface Route {
   /** CIDR: `10.65.0.7/32`, `0.0.0.0/0`, `::/0`. */
   readonly destination: string;
@@ -39,6 +39,19 @@ export interface Route {
   /** Always `global` for IPv6, which has no scopes. */
   readonly scope: 'link' | 'global';
   /** Who made the route: a number of linux/rtnetlink.h, or {@link ROUTE_PROTOCOL}. */
+  readonly protocol: number;
+  /** Number of its table; undefined: the main one. */
+  readonly table?: number;
+}
+
+/** A rule that has packets of one source routed by a table of their own. */
+export interface Rule {
+  /** CIDR. */
+  readonly source: string;
+  readonly table: number;
+  /** Rules are asked in its order, the lowest first; the main table's is 32766. */
+  readonly priority: number;
+  /** As a route's. */
   readonly protocol: number;
 }
 
@@ -95,6 +108,7 @@ export type Step =
     }
   | { readonly type: 'route-add' | 'route-delete'; readonly side: Side; readonly route: Route }
   | { readonly type: 'route-replace'; readonly side: Side; readonly route: Route; readonly previous: Route }
+  | { readonly type: 'rule-add' | 'rule-delete'; readonly side: 'pod'; readonly rule: Rule }
   | {
       readonly type: 'neighbour-set';
       readonly side: Side;
@@ -129,6 +143,10 @@ export function inverseOf(step: Step): Step | undefined {
       return { ...step, type: 'route-add' };
     case 'route-replace':
       return { ...step, route: step.previous, previous: step.route };
+    case 'rule-add':
+      return { ...step, type: 'rule-delete' };
+    case 'rule-delete':
+      return { ...step, type: 'rule-add' };
     case 'neighbour-set':
       return step.previous
         ? { ...step, neighbour: step.previous, previous: step.neighbour }
@@ -165,6 +183,8 @@ function deviceOf(step: Step): string | undefined {
   switch (step.type) {
     case 'link-add':
     case 'link-delete':
+    case 'rule-add':
+    case 'rule-delete':
       return undefined;
     case 'link-set':
       return step.name;

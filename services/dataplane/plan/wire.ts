@@ -185,7 +185,7 @@ export function withBareWire(wanted: Wanted, observed: Observed): Observed {
 
 /** What is there when nothing has been made for the attachment, and nothing stands in its way. */
 export function nothingObserved(podSysctls: ReadonlyMap<string, string | null> = new Map()): Observed {
-  const none = { link: undefined, addresses: [], routes: [], neighbours: [] };
+  const none = { link: undefined, addresses: [], routes: [], rules: [], isLater: false, neighbours: [] };
   return { host: { ...none, sysctls: new Map() }, pod: { ...none, sysctls: podSysctls } };
 }
 
@@ -202,6 +202,8 @@ function bareEnd(wanted: WantedEnd, observed: ObservedEnd): ObservedEnd {
     link: { name, mac, mtuBytes, txQueueLength, queueCount, kind: 'veth', ...state },
     addresses: [],
     routes: observed.routes.filter((route) => route.device !== name),
+    rules: observed.rules,
+    isLater: observed.isLater,
     neighbours: [],
     sysctls: new Map(kept),
   };

@@ -3,7 +3,8 @@ import { checked } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { AttachedPage, Dataplane, Page } from '../dataplane.js';
+import type { AttachedPage, Page } from '../attachments/attached-page.js';
+import type { Dataplane } from '../dataplane.js';
 import { interfaceMessage } from './wire.js';
 
 const SCOPE: ListScope = ['pods'];

@@ -42,6 +42,12 @@ export function carryOut(step: Step, where: Where): void {
     case 'route-delete':
       namespace.deleteRoute(step.route);
       break;
+    case 'rule-add':
+      namespace.addRule(step.rule);
+      break;
+    case 'rule-delete':
+      namespace.deleteRule(step.rule);
+      break;
     case 'neighbour-set':
       namespace.setNeighbour(step.neighbour);
       break;

@@ -7,6 +7,7 @@ import { nothingObserved } from '../../plan/wire.js';
 import { ipv6Contract } from '../ipv6.contract.js';
 import { kernelContract } from '../kernel.contract.js';
 import type { KernelFixture } from '../kernel.fixture.js';
+import { rulesContract } from '../rules.contract.js';
 import { MemoryKernel } from './memory-kernel.js';
 
 function memoryFixture(): Promise<KernelFixture> {
@@ -39,6 +40,10 @@ describe('the fake kernel', () => {
 
 describe('the fake kernel, with IPv6', () => {
   ipv6Contract(memoryFixture);
+});
+
+describe('the fake kernel, with rules', () => {
+  rulesContract(memoryFixture);
 });
 
 const network = podNetwork('a', { hostInterfaceName: 'podwa', mac: '02:00:00:00:00:07' });

@@ -6,13 +6,16 @@ import {
   isAddressOf,
   isNeighbourOf,
   isRouteOf,
+  isRuleOf,
   keyText,
   type Observed,
   type ObservedEnd,
   type ObservedLink,
   type ObservedRoute,
 } from '../../plan/observed.js';
-import type { Route, Side, Step, SysctlKey } from '../../plan/step.js';
+import { isBehindAnother } from '../../plan/source-routing.js';
+import { tableOf } from '../../plan/source-table.js';
+import type { Route, Rule, Side, Step, SysctlKey } from '../../plan/step.js';
 import { kernelFailure, openFailure, ownNamespace } from '../errno.js';
 import type { AttachedLink, BatchOutcome, Kernel, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
 import { carryOut, readBack, withPrevious } from './carry-out.js';
@@ -21,7 +24,15 @@ import { Errno, MemoryNamespace, show } from './namespace.js';
 
 /** Everything that can be made to fail: the steps, and the other questions to the kernel. */
 export type Operation =
-  Step['type'] | 'open' | 'identify' | 'observe' | 'link-get' | 'link-list' | 'conntrack-delete' | 'probe';
+  | Step['type']
+  | 'open'
+  | 'identify'
+  | 'observe'
+  | 'link-get'
+  | 'link-list'
+  | 'rule-list'
+  | 'conntrack-delete'
+  | 'probe';
 
 interface Fault {
   readonly operation: Operation | 'any step';
@@ -190,6 +201,7 @@ export class MemoryKernel implements Kernel {
     return {
       identity: this.#identities.of(pod),
       observe: (wanted) => this.#ask('observe', 'link.get', () => observe(wanted, { host: this.host, pod })),
+      rules: (table) => this.#ask('rule-list', 'rule.list', () => rulesOf(table, pod)),
       apply: (steps) => this.#apply(steps, pod),
       close: () => {
         if (open) this.openSessions--;
@@ -281,13 +293,31 @@ const OPERATION_NAMES: Readonly<Record<Step['type'], string>> = {
   'route-add': 'route.add',
   'route-replace': 'route.replace',
   'route-delete': 'route.delete',
+  'rule-add': 'rule.add',
+  'rule-delete': 'rule.delete',
   'neighbour-set': 'neighbour.replace',
   'neighbour-delete': 'neighbour.delete',
   'sysctl-write': 'sysctl.write',
 };
 
 function observe(wanted: Wanted, namespaces: Readonly<Record<Side, MemoryNamespace>>): Observed {
-  return { host: observeEnd(wanted.host, namespaces.host), pod: observeEnd(wanted.pod, namespaces.pod) };
+  return { host: observeEnd(wanted.host, namespaces.host), pod: observePod(wanted.pod, namespaces.pod) };
+}
+
+function observePod(wanted: WantedEnd, namespace: MemoryNamespace): ObservedEnd {
+  const end = observeEnd(wanted, namespace);
+  const { name } = wanted.link;
+  const ownIndex = end.link?.index ?? Number.POSITIVE_INFINITY;
+  const isLater = namespace.routes.some(
+    ({ device, protocol, table }) =>
+      table === undefined && protocol === ROUTE_PROTOCOL && namespace.find(device).index < ownIndex,
+  );
+  const around = { ...end, isLater };
+  return { ...around, rules: isBehindAnother(wanted, around) ? rulesOf(tableOf(name), namespace) : [] };
+}
+
+function rulesOf(table: number, namespace: MemoryNamespace): readonly Rule[] {
+  return namespace.rules.filter((rule) => isRuleOf(table, rule));
 }
 
 function observeEnd(wanted: WantedEnd, namespace: MemoryNamespace): ObservedEnd {
@@ -299,6 +329,8 @@ function observeEnd(wanted: WantedEnd, namespace: MemoryNamespace): ObservedEnd 
     link: namespace.has(name) ? show(namespace.find(name)) : undefined,
     addresses: addresses.filter((address) => isAddressOf(wanted, address)),
     routes: namespace.routes.filter((route) => isRouteOf(wanted, route)).map((route) => showRoute(route, namespace)),
+    rules: [],
+    isLater: false,
     neighbours: neighbours.filter((neighbour) => isNeighbourOf(wanted, neighbour)),
     sysctls: readSysctls(
       namespace,

@@ -1,8 +1,8 @@
 import type { Mac } from '@podwire/shared/net/mac';
 
-import { formatDestination, formatNeighbour, formatRoute } from '../../plan/notation.js';
+import { formatDestination, formatNeighbour, formatRoute, formatRule } from '../../plan/notation.js';
 import type { ObservedLink } from '../../plan/observed.js';
-import type { LinkChange, LinkSpec, Neighbour, Route } from '../../plan/step.js';
+import type { LinkChange, LinkSpec, Neighbour, Route, Rule } from '../../plan/step.js';
 
 /** What the fake throws where the kernel answers with an errno. */
 export class Errno extends Error {
@@ -82,6 +82,8 @@ export class MemoryNamespace {
   readonly links: MemoryLink[] = [];
   readonly addresses: { readonly device: string; readonly address: string }[] = [];
   readonly routes: Route[] = [];
+  /** Besides those of every namespace. */
+  readonly rules: Rule[] = [];
   readonly neighbours: Neighbour[] = [];
   readonly sysctls = new Map<string, string>([['net/ipv4/ip_forward', '0']]);
   readonly #linkSysctls: Sysctls;
@@ -187,6 +189,17 @@ export class MemoryNamespace {
     if (removeWhere(this.routes, (candidate) => formatRoute(candidate) === text) === 0) throw new Errno('ESRCH');
   }
 
+  /** Rules are on no link, and outlive all of them. */
+  addRule(rule: Rule): void {
+    if (isIpv6(rule.source) && !this.#hasIpv6) throw new Errno('EAFNOSUPPORT');
+    if (this.rules.some(isSameRule(rule))) throw new Errno('EEXIST');
+    this.rules.push(rule);
+  }
+
+  deleteRule(rule: Rule): void {
+    if (removeWhere(this.rules, isSameRule(rule)) === 0) throw new Errno('ENOENT');
+  }
+
   setNeighbour(neighbour: Neighbour): void {
     const { up } = this.find(neighbour.device);
     if (isIpv6(neighbour.address)) this.#requireIpv6(neighbour.device, 'EINVAL');
@@ -237,6 +250,7 @@ export class MemoryNamespace {
       ...links,
       ...this.addresses.map(({ address, device }) => `address ${formatDestination(address)} dev ${device}`).sort(),
       ...this.routes.map((route) => `route ${formatRoute(route)}`).sort(),
+      ...this.rules.map((rule) => `rule ${formatRule(rule)}`).sort(),
       ...this.neighbours.map((neighbour) => `neighbour ${formatNeighbour(neighbour)}`).sort(),
       ...changed.map(([key, value]) => `sysctl ${key}=${value}`).sort(),
     ];
@@ -280,9 +294,13 @@ function isIpv6(text: string): boolean {
   return text.includes(':');
 }
 
-/** The kernel has one route to a destination for each metric. */
-function isInPlaceOf({ destination, metric }: Route): (other: Route) => boolean {
-  return (other) => other.destination === destination && other.metric === metric;
+/** A table has one route to a destination for each metric. */
+function isInPlaceOf({ destination, metric, table }: Route): (other: Route) => boolean {
+  return (other) => other.destination === destination && other.metric === metric && other.table === table;
+}
+
+function isSameRule(rule: Rule): (other: Rule) => boolean {
+  return (other) => formatRule(other) === formatRule(rule);
 }
 
 /** A link as the kernel shows it. */

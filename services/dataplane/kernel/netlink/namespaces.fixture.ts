@@ -56,7 +56,7 @@ const OBJECTS: readonly (readonly string[])[] = [
   ['-4', 'route', 'show', 'table', 'all'],
   ['-4', 'neigh', 'show', 'nud', 'permanent'],
   ['-6', 'address', 'show', 'scope', 'global'],
-  ['-6', 'route', 'show', 'table', 'main', 'proto', '87'],
+  ['-6', 'route', 'show', 'table', 'all', 'proto', '87'],
   ['-6', 'neigh', 'show', 'nud', 'permanent'],
 ];
 

@@ -7,6 +7,7 @@ import { describe } from 'vitest';
 import { ipv6Contract } from '../ipv6.contract.js';
 import { kernelContract } from '../kernel.contract.js';
 import type { KernelFixture } from '../kernel.fixture.js';
+import { rulesContract } from '../rules.contract.js';
 import { addPod, cleanUp, removePod, requireThrowawayNamespace, run } from './namespaces.fixture.js';
 import { NetlinkKernel } from './netlink-kernel.js';
 
@@ -47,4 +48,8 @@ describe('the real kernel', () => {
 
 describe('the real kernel, with IPv6', () => {
   ipv6Contract(netlinkFixture);
+});
+
+describe('the real kernel, with rules', () => {
+  rulesContract(netlinkFixture);
 });

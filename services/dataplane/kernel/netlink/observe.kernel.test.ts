@@ -5,11 +5,11 @@ import { recordingLog, testRegistry } from '../../dataplane.fixture.js';
 import { Dataplane } from '../../dataplane.js';
 import { Events } from '../../events.js';
 import { desired } from '../../plan/desired.js';
-import { BY_FAMILY, podNetwork } from '../../plan/pod-network.fixture.js';
+import { address, BY_FAMILY, podNetwork } from '../../plan/pod-network.fixture.js';
 import type { PodNetwork } from '../../plan/pod-network.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from './namespaces.fixture.js';
 import { NetlinkKernel } from './netlink-kernel.js';
-import { observeEnd, type Listing } from './observe.js';
+import { observeHost, observePod, type Listing, type PodListing } from './observe.js';
 
 /** What reading a pod costs on a node that has routes to a large cluster. */
 
@@ -59,7 +59,7 @@ async function read(network: PodNetwork) {
       return routes;
     },
   };
-  const { routes } = await observeEnd(counting, desired(network).host, 'host');
+  const { routes } = await observeHost(counting, desired(network).host);
   return { count, routes: routes.map(({ destination, device }) => `${destination} ${device ?? ''}`).sort() };
 }
 
@@ -95,4 +95,38 @@ test('what is in the way of a pod’s routes, or goes before them, is seen', asy
   run('ip', 'route', 'add', 'blackhole', '10.65.0.7');
   expect((await read(dual)).routes).toEqual(['10.65.0.7/32 ', 'fd65::7/128 up0']);
   run('ip', 'route', 'delete', 'blackhole', '10.65.0.7');
+});
+
+test('a pod with one interface is not asked for its rules, and one with two once', async () => {
+  const first = podNetwork('a', BY_FAMILY['both families']);
+  const second = podNetwork('a', {
+    addresses: [address('10.66.0.7')],
+    attachment: { ...first.attachment, interfaceName: 'net1' },
+    hostInterfaceName: 'podwsecond',
+  });
+  await dataplane.attach(first, never());
+  const pod = await openNamespace('/run/netns/a');
+  const readPod = async (network: PodNetwork) => {
+    const asked: string[] = [];
+    const noting = <Args extends readonly unknown[], Answer>(name: string, call: (...args: Args) => Answer) => {
+      return (...args: Args): Answer => {
+        asked.push(name);
+        return call(...args);
+      };
+    };
+    const listing: PodListing = {
+      addresses: noting('addresses', (filter) => pod.addresses(filter)),
+      neighbours: noting('neighbours', (filter) => pod.neighbours(filter)),
+      routes: noting('routes', (filter) => pod.routes(filter)),
+      rules: noting('rules', (filter) => pod.rules(filter)),
+      readSysctls: noting('sysctls', (keys) => pod.readSysctls(keys)),
+      sequence: noting('sequence', (steps) => pod.sequence(steps)),
+    };
+    await observePod(listing, desired(network).pod);
+    return asked.filter((name) => name === 'routes' || name === 'rules');
+  };
+  expect(await readPod(first)).toEqual(['routes']);
+  await dataplane.attach(second, never());
+  expect([await readPod(first), await readPod(second)]).toEqual([['routes'], ['routes', 'rules']]);
+  await pod.close();
 });

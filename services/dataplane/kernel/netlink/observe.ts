@@ -1,16 +1,19 @@
 import type { Link, Namespace, Route, SysctlReading } from '@podwire/netlink';
 
-import type { WantedEnd } from '../../plan/desired.js';
+import { ROUTE_PROTOCOL, type WantedEnd } from '../../plan/desired.js';
 import {
   isAddressOf,
   isNeighbourOf,
   isRouteOf,
+  isRuleOf,
   keyText,
   type ObservedEnd,
   type ObservedLink,
   type ObservedRoute,
 } from '../../plan/observed.js';
-import type { Side, SysctlKey } from '../../plan/step.js';
+import { isBehindAnother } from '../../plan/source-routing.js';
+import { tableOf } from '../../plan/source-table.js';
+import type { Rule, SysctlKey } from '../../plan/step.js';
 import { failureOfNetlink, hasErrno } from './refusal.js';
 
 /** Routing table `main` (RT_TABLE_MAIN, linux/rtnetlink.h). */
@@ -50,14 +53,54 @@ export function toObservedLink(link: Link): ObservedLink {
 /** What is asked of a namespace to read it. */
 export type Listing = Pick<Namespace, 'addresses' | 'neighbours' | 'routes' | 'readSysctls' | 'sequence'>;
 
-/** Reads one end of the wire and what is around it. */
-export async function observeEnd(namespace: Listing, wanted: WantedEnd, side: Side): Promise<ObservedEnd> {
+/** The same of a pod's. */
+export type PodListing = Listing & Pick<Namespace, 'rules'>;
+
+/** Reads the node's end of the wire and what is around it. */
+export async function observeHost(namespace: Listing, wanted: WantedEnd): Promise<ObservedEnd> {
   const link = await getLink(namespace, { name: wanted.link.name });
+  const listed = listAround(namespace, wanted, link?.index);
+  return { ...(await observeEnd(namespace, { wanted, link, listed })), rules: [], isLater: false };
+}
+
+/** Reads the pod's end of the wire and what is around it. Its rules are asked for only where the link is not the pod's first. */
+export async function observePod(namespace: PodListing, wanted: WantedEnd): Promise<ObservedEnd> {
+  const { name } = wanted.link;
+  const link = await getLink(namespace, { name });
+  // Of all tables, as there are few.
+  const listed = namespace.routes();
+  const end = await observeEnd(namespace, { wanted, link, listed });
+  const around = { ...end, isLater: (await listed).some((route) => isByEarlierLink(route, link)) };
+  return { ...around, rules: isBehindAnother(wanted, around) ? await listRules(namespace, tableOf(name)) : [] };
+}
+
+/** Podwire's own of one table. */
+export async function listRules(namespace: Pick<Namespace, 'rules'>, table: number): Promise<Rule[]> {
+  const rules = await namespace.rules();
+  return rules
+    .filter((rule) => isRuleOf(table, rule))
+    .map(({ source, priority, protocol }) => ({ source, table, priority, protocol }));
+}
+
+function isByEarlierLink({ outputIndex, protocol, table }: Route, own: Link | undefined): boolean {
+  const isEarlier = outputIndex !== null && outputIndex < (own?.index ?? Number.POSITIVE_INFINITY);
+  return isEarlier && protocol === ROUTE_PROTOCOL && table === MAIN_TABLE;
+}
+
+interface EndOf {
+  readonly wanted: WantedEnd;
+  /** The attachment's link; undefined when there is none. */
+  readonly link: Link | undefined;
+  /** The routes among which those are that matter. */
+  readonly listed: Promise<readonly Route[]>;
+}
+
+async function observeEnd(namespace: Listing, { wanted, link, listed }: EndOf) {
   const onLink = { index: link?.index ?? 0 };
   const [addresses, neighbours, routes, sysctls] = await Promise.all([
     link ? namespace.addresses(onLink) : [],
     link ? namespace.neighbours(onLink) : [],
-    observeRoutes(namespace, { wanted, ownIndex: link?.index, side }),
+    listed.then((all) => toObservedRoutes(namespace, { wanted, ownIndex: link?.index, listed: all })),
     readSysctls(
       namespace,
       wanted.sysctls.map((sysctl) => sysctl.key),
@@ -95,18 +138,15 @@ interface RoutesOf {
   readonly wanted: WantedEnd;
   /** Index of the attachment's link; undefined when there is none. */
   readonly ownIndex: number | undefined;
-  readonly side: Side;
+  readonly listed: readonly Route[];
 }
 
-async function observeRoutes(namespace: Listing, { wanted, ownIndex, side }: RoutesOf): Promise<ObservedRoute[]> {
+async function toObservedRoutes(namespace: Listing, { wanted, ownIndex, listed }: RoutesOf): Promise<ObservedRoute[]> {
   const ofLink = ({ outputIndex }: Route) => ownIndex !== undefined && outputIndex === ownIndex;
-  const listed =
-    side === 'pod'
-      ? await namespace.routes({ table: MAIN_TABLE })
-      : await listAround(namespace, { wanted, ownIndex, side });
   const matter = listed.filter((route) => {
     const { destination, protocol } = route;
-    return isRouteOf(wanted, { destination, protocol, device: ofLink(route) ? wanted.link.name : null });
+    const device = ofLink(route) ? wanted.link.name : null;
+    return isRouteOf(wanted, { destination, protocol, device, ...tableFor(route) });
   });
   const devices = await linksOf(namespace, matter);
   return matter.map((route) => {
@@ -121,15 +161,21 @@ async function observeRoutes(namespace: Listing, { wanted, ownIndex, side }: Rou
       scope: String(route.scope),
       protocol: route.protocol,
       unicast: route.routeType === 'unicast',
+      ...tableFor(route),
     };
   });
+}
+
+/** The main table goes without saying. */
+function tableFor({ table }: Route): { readonly table?: number } {
+  return table === MAIN_TABLE ? {} : { table };
 }
 
 /**
  * A node has a route for each block of the cluster. So the kernel is asked for those by the link, and for others only where they
  * could matter: where the link's own route is missing, or is not of the best metric that there is, so that another could go before.
  */
-async function listAround(namespace: Listing, { wanted, ownIndex }: RoutesOf): Promise<Route[]> {
+async function listAround(namespace: Listing, wanted: WantedEnd, ownIndex: number | undefined): Promise<Route[]> {
   const own = ownIndex === undefined ? [] : await namespace.routes({ table: MAIN_TABLE, index: ownIndex });
   const isSettled = (destination: string) =>
     own.some((route) => route.destination === destination && route.family === 4 && route.metric === 0);

@@ -28,6 +28,10 @@ export function toRequest(step: Exclude<Step, { type: 'link-delete' }>, { pod, s
       return { type: 'route.replace', ...routeFields(step.route, select) };
     case 'route-delete':
       return { type: 'route.delete', ...routeFields(step.route, select) };
+    case 'rule-add':
+      return { type: 'rule.add', ...step.rule };
+    case 'rule-delete':
+      return { type: 'rule.delete', ...step.rule };
     case 'neighbour-set':
       return { type: 'neighbour.replace', ...neighbourFields(step.neighbour, select) };
     case 'neighbour-delete':
@@ -60,7 +64,7 @@ function addressFields({ device, address }: { readonly device: string; readonly 
   return { link: select(device), address, ...(isIpv6 ? { noDad: true } : {}) };
 }
 
-function routeFields({ destination, device, gateway, metric, scope, protocol, onlink }: Route, select: Select) {
+function routeFields({ destination, device, gateway, metric, scope, protocol, onlink, table }: Route, select: Select) {
   return {
     destination,
     output: select(device),
@@ -69,6 +73,7 @@ function routeFields({ destination, device, gateway, metric, scope, protocol, on
     ...(gateway === undefined ? {} : { gateway }),
     ...(metric === 0 ? {} : { metric }),
     ...(onlink && { onlink }),
+    ...(table === undefined ? {} : { table }),
   };
 }
 

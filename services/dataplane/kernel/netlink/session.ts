@@ -2,9 +2,9 @@ import { NetlinkError, type LinkSelector, type Namespace, type Outcome, type Ste
 
 import type { Wanted } from '../../plan/desired.js';
 import type { Observed, ObservedLink } from '../../plan/observed.js';
-import { withValueBefore, type Side, type Step } from '../../plan/step.js';
+import { withValueBefore, type Rule, type Side, type Step } from '../../plan/step.js';
 import type { BatchOutcome, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
-import { observeEnd, toObservedLink } from './observe.js';
+import { listRules, observeHost, observePod, toObservedLink } from './observe.js';
 import { asking, failureOfNetlink } from './refusal.js';
 import { toRequest } from './requests.js';
 
@@ -32,11 +32,15 @@ export class NetlinkSession implements PodSession {
   observe(wanted: Wanted): Promise<Observed> {
     return asking(async () => {
       const [host, pod] = await Promise.all([
-        observeEnd(this.#namespaces.host, wanted.host, 'host'),
-        observeEnd(this.#namespaces.pod, wanted.pod, 'pod'),
+        observeHost(this.#namespaces.host, wanted.host),
+        observePod(this.#namespaces.pod, wanted.pod),
       ]);
       return { host, pod };
     });
+  }
+
+  rules(table: number): Promise<readonly Rule[]> {
+    return asking(() => listRules(this.#namespaces.pod, table));
   }
 
   async apply(steps: readonly Step[]): Promise<BatchOutcome> {

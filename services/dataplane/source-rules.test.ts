@@ -1,0 +1,230 @@
+import { afterEach, describe, expect, test } from 'vitest';
+
+import { MemoryRecordStore } from './attachments/memory-record-store.js';
+import type { RecordStore } from './attachments/record-store.js';
+import { recordingLog, testRegistry } from './dataplane.fixture.js';
+import { Dataplane } from './dataplane.js';
+import { Events } from './events.js';
+import { MemoryKernel } from './kernel/memory/memory-kernel.js';
+import { address, BY_FAMILY, podNetwork } from './plan/pod-network.fixture.js';
+import type { PodNetwork } from './plan/pod-network.js';
+import { tableOf } from './plan/source-table.js';
+
+/** The rules by which a pod answers by the interface that it was asked on, from attach to detach. */
+
+const BOTH = BY_FAMILY['both families'];
+const NETNS = '/run/netns/a';
+const first = podNetwork('a', BOTH);
+const second = podNetwork('a', {
+  ...BOTH,
+  addresses: [address('10.66.0.7'), address('fd66::7')],
+  attachment: { ...first.attachment, interfaceName: 'net1' },
+  hostInterfaceName: 'podwsecond',
+  mac: '02:00:00:00:01:01',
+});
+const RULES = ['10.66.0.7', 'fd66::7'].map(
+  (source) => `${NETNS}: rule from ${source} lookup ${tableOf('net1')} priority 30087 protocol 87`,
+);
+
+const never = () => new AbortController().signal;
+
+let kernels: MemoryKernel[] = [];
+
+afterEach(() => {
+  expect(kernels.map(({ openSessions, unusedFaults }) => [openSessions, unusedFaults])).toEqual(
+    kernels.map(() => [0, 0]),
+  );
+  kernels = [];
+});
+
+/** A node with the pod's namespace, and a service on it; `restarted` is the next one. */
+async function node(store: RecordStore = new MemoryRecordStore()) {
+  const kernel = new MemoryKernel();
+  kernels.push(kernel);
+  kernel.addNamespace(NETNS);
+  const { log, lines } = recordingLog();
+  const start = async () => {
+    const registry = testRegistry(store);
+    await registry.load();
+    return new Dataplane({ kernel, registry, events: new Events(log) });
+  };
+  const rules = () =>
+    kernel
+      .print()
+      .split('\n')
+      .filter((line) => line.includes(': rule'));
+  const commands = async (work: () => Promise<unknown>): Promise<string[]> => {
+    const before = kernel.commands.length;
+    await work();
+    return kernel.commands.slice(before);
+  };
+  return { kernel, dataplane: await start(), restarted: start, rules, commands, lines };
+}
+
+const attach = (dataplane: Dataplane, ...networks: readonly PodNetwork[]) =>
+  networks.reduce(async (done, network) => {
+    await done;
+    await dataplane.attach(network, never());
+  }, Promise.resolve());
+const check = async (dataplane: Dataplane, network: PodNetwork) =>
+  (await dataplane.check(network, never())).map(({ object, actual }) => `${object}: ${actual}`);
+
+describe('attach', () => {
+  test('gives a pod’s first interface no rules, and each later one a rule for each of its addresses', async () => {
+    const { dataplane, rules } = await node();
+    await attach(dataplane, first);
+    expect(rules()).toEqual([]);
+    await attach(dataplane, second);
+    expect(rules()).toEqual(RULES);
+    expect([await check(dataplane, first), await check(dataplane, second)]).toEqual([[], []]);
+  });
+
+  test('goes straight to what a further interface needs where the first is known, and a second time changes nothing', async () => {
+    const { dataplane, commands } = await node();
+    await attach(dataplane, first);
+    const made = await commands(() => attach(dataplane, second));
+    expect(made.filter((command) => command.includes('->'))).toEqual([]);
+    expect(await commands(() => attach(dataplane, second))).toEqual([]);
+  });
+
+  test.each(['IPv4', 'IPv6'] as const)('also where the interfaces of %s lead to different networks', async (family) => {
+    const { dataplane, rules } = await node();
+    const destination = family === 'IPv4' ? address('10.66.0.0') : address('fd66::');
+    const length = family === 'IPv4' ? 16 : 64;
+    const own = second.addresses.filter((each) => each.family === destination.family);
+    const apart = { ...second, addresses: own, routes: [{ ...destination, length }] };
+    await attach(dataplane, { ...first, ...BY_FAMILY[family] }, apart);
+    expect(rules()).toEqual(RULES.filter((rule) => rule.includes(' fd') === (family === 'IPv6')));
+    expect(await check(dataplane, apart)).toEqual([]);
+  });
+
+  test('finds the first interface where no record tells of it', async () => {
+    const { kernel, dataplane, rules } = await node();
+    await attach(dataplane, first);
+    const { log } = recordingLog();
+    const forgetful = new Dataplane({ kernel, registry: testRegistry(), events: new Events(log) });
+    await attach(forgetful, second);
+    expect(rules()).toEqual(RULES);
+  });
+
+  test('leaves rules that are the workload’s own', async () => {
+    const { kernel, dataplane } = await node();
+    const own = { source: '10.66.0.7/32', table: 100, priority: 32_765, protocol: 3 };
+    kernel.namespace(NETNS).addRule(own);
+    await attach(dataplane, first, second);
+    await dataplane.detach(second, never());
+    expect(kernel.namespace(NETNS).rules).toEqual([own]);
+  });
+
+  test('that fails at any step leaves no rule, nor anything else', async () => {
+    const { kernel, dataplane, commands } = await node();
+    await attach(dataplane, first);
+    const before = kernel.print();
+    const steps = await commands(() => attach(dataplane, second));
+    await dataplane.detach(second, never());
+    expect(kernel.print()).toBe(before);
+    const results: string[] = [];
+    for (let after = 0; after < steps.length; after++) {
+      kernel.failNext('any step', { after });
+      const optional = steps[after]?.includes('sysctl') ?? false;
+      const failed = await dataplane.attach(second, never()).then(
+        () => false,
+        () => true,
+      );
+      if (!failed) await dataplane.detach(second, never());
+      expect(failed || optional, steps[after]).toBe(true);
+      results.push(kernel.print());
+    }
+    expect(steps.filter((step) => step.includes('rule add'))).toHaveLength(2);
+    expect(results).toEqual(steps.map(() => before));
+  });
+});
+
+describe('a rule that somebody deletes', () => {
+  test('is named by a check, comes back by a repair, and by the node’s own look', async () => {
+    const { kernel, dataplane, rules } = await node();
+    await attach(dataplane, first, second);
+    const [rule] = kernel.namespace(NETNS).rules;
+    const looks = [
+      () => dataplane.repair(second, never()),
+      () => dataplane.mendRecorded(second.attachment, never()),
+      () => dataplane.attach(second, never()),
+    ];
+    for (const look of looks) {
+      kernel.namespace(NETNS).deleteRule(rule!);
+      expect(await check(dataplane, second)).toEqual([
+        `pod rule from 10.66.0.7 lookup ${tableOf('net1')} priority 30087 protocol 87: missing`,
+      ]);
+      await look();
+      expect(rules()).toEqual(RULES);
+    }
+  });
+
+  test('follows the addresses', async () => {
+    const { dataplane, rules } = await node();
+    await attach(dataplane, first, second);
+    await attach(dataplane, { ...second, addresses: [address('10.66.0.9')] });
+    expect(rules()).toEqual([RULES[0]?.replace('0.7', '0.9')]);
+  });
+});
+
+describe('detach', () => {
+  test.each([
+    ['while the first interface stays', [second]],
+    ['behind the first interface', [first, second]],
+  ])('takes the rules out of a pod that lives on, %s', async (_, detached) => {
+    const { kernel, dataplane } = await node();
+    const before = kernel.print();
+    await attach(dataplane, first, second);
+    for (const network of detached) await dataplane.detach(network, never());
+    if (!detached.includes(first)) await dataplane.detach(first, never());
+    expect(kernel.print()).toBe(before);
+  });
+
+  test('takes them out after a restart, before anybody has looked', async () => {
+    const { dataplane, restarted, rules } = await node();
+    await attach(dataplane, first, second);
+    await (await restarted()).detach(second, never());
+    expect(rules()).toEqual([]);
+  });
+
+  test('asks nothing of a pod that had one interface', async () => {
+    const { kernel, dataplane } = await node();
+    await attach(dataplane, first);
+    kernel.failNext('open');
+    kernel.failNext('rule-list');
+    expect(await dataplane.detach(first, never())).toBe(true);
+    // Nobody has asked; what follows does.
+    expect(kernel.unusedFaults).toBe(2);
+    await expect(kernel.open(NETNS)).rejects.toThrow();
+    const session = await kernel.open(NETNS);
+    await expect(session.rules(tableOf('eth0'))).rejects.toThrow();
+    await session.close();
+  });
+
+  test('works without the namespace, and in one that took its place touches nothing', async () => {
+    const { kernel, dataplane } = await node();
+    await attach(dataplane, first, second);
+    kernel.removeNamespace(NETNS);
+    expect(await dataplane.detach(first, never())).toBe(false);
+    const others = { source: '10.66.0.7/32', table: tableOf('net1'), priority: 30_087, protocol: 87 };
+    kernel.addNamespace(NETNS).addRule(others);
+    expect(await dataplane.detach(second, never())).toBe(false);
+    expect(kernel.namespace(NETNS).rules).toEqual([others]);
+  });
+
+  test.each(['rule-list', 'rule-delete'] as const)(
+    'goes on where the kernel refuses (%s), and says what is left',
+    async (operation) => {
+      const { kernel, dataplane, rules, lines } = await node();
+      await attach(dataplane, first, second);
+      kernel.failNext(operation);
+      expect(await dataplane.detach(second, never())).toBe(true);
+      expect(rules()).toEqual(RULES);
+      expect(lines.map(({ msg }) => msg)).toContain('rules of interface net1 could not be taken out of the pod');
+      // The next interface of that name takes them over, or away.
+      await attach(dataplane, { ...second, addresses: [address('10.66.0.9')] });
+      expect(rules()).toEqual([RULES[0]?.replace('0.7', '0.9')]);
+    },
+  );
+});
