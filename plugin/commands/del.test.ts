@@ -217,7 +217,7 @@ test('an ADD is refused while what an earlier DEL left cannot be done, and alloc
   expect(await deleting).toEqual(DONE);
   const { exitCode, stdout } = await adding;
   expect(exitCode).toBe(1);
-  expect(JSON.parse(stdout)).toMatchObject({ code: 101, msg: expect.stringContaining('an earlier DEL') });
+  expect(JSON.parse(stdout)).toMatchObject({ code: 101, msg: expect.stringContaining('an earlier ADD or DEL') });
   await plugin.replayed();
   expect(plugin.state()).toBe(NOTHING);
 });
