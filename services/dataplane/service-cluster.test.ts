@@ -1,4 +1,4 @@
-import { spawn, type ChildProcess } from 'node:child_process';
+import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -6,6 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService, type PodNetwork } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { EncapsulationMode } from '@podwire/proto/podwire/ipam/v1/pool';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
@@ -57,6 +58,7 @@ afterEach(async () => {
   await ipam.dispose();
   // Its far end and a tunnel over it go along.
   run('ip', 'link', 'delete', 'eth0');
+  if (run('ip', '-br', 'link').includes('ipip.podwire')) run('ip', 'link', 'delete', 'ipip.podwire');
   cleanUp();
   run('ip', 'route', 'flush', 'proto', '87');
   rmSync(folder, { recursive: true });
@@ -127,6 +129,30 @@ test('what somebody does to a pod’s wire is mended at once: its route, its end
   await expect.poll(() => run('ip', '-br', 'link', 'show'), AT_ONCE).toContain(pod.hostInterfaceName);
   await expect.poll(route, AT_ONCE).toBe(wired);
   await expect.poll(reached, AT_ONCE).not.toBe('');
+});
+
+/** Asks the kernel itself, in a namespace that goes with the question. */
+function kernelHasIpip(): boolean {
+  const command = ['ip', 'link', 'add', 'dev', 'probe', 'type', 'ipip', 'remote', '192.0.2.1'];
+  return spawnSync('unshare', ['--net', ...command]).status === 0;
+}
+
+test('a pool of IPIP has its tunnel; where the kernel has no IPIP a condition says so, and other pools go on', async () => {
+  const hasIpip = kernelHasIpip();
+  ipam.putNode(nodeMessage('node-2', '198.51.100.8/24'));
+  ipam.putPool(poolMessage('p', '10.65.0.0/16', { ipipMode: EncapsulationMode.ENCAPSULATION_MODE_ALWAYS }));
+  ipam.putRoute(routeMessage('10.65.1.0/26', 'node-2'));
+  ipam.putPool(poolMessage('plain', '10.66.0.0/16'));
+  ipam.putNode(nodeMessage('node-3', '192.0.2.9/24'));
+  ipam.putRoute(routeMessage('10.66.1.0/26', 'node-3', { poolName: 'plain' }));
+  const routes = () => run('ip', 'route', 'show', 'proto', '87').trim().split('\n').sort();
+  const tunnelled = ['10.65.1.0/26 via 198.51.100.8 dev ipip.podwire onlink'];
+  const plain = '10.66.1.0/26 via 192.0.2.9 dev eth0 onlink';
+  await expect.poll(routes, AT_ONCE).toEqual([...(hasIpip ? tunnelled : []), plain]);
+  const told = async () => (await status()).conditions.filter(({ reason }) => reason === 'IpipUnsupported');
+  const message =
+    'the kernel of node node-1 has no IPIP (module ipip), which pools p ask for: load it, or use VXLAN for the pools';
+  await expect.poll(told, AT_ONCE).toEqual(hasIpip ? [] : [{ reason: 'IpipUnsupported', message }]);
 });
 
 /** What `ip monitor` tells of Podwire's routes. */
