@@ -104,6 +104,42 @@ describe('a claim of a range', () => {
     expect(view.snapshot()).toEqual(before);
   });
 
+  test('is of one block at least, and of 4096 at most', () => {
+    const view = small();
+    expect(claim(view, '10.0.0.4/30').claimed).toEqual(['10.0.0.4/30']);
+    view.put(poolRecord('large', '10.16.0.0/16', { blockSizeBits: 29 }));
+    const asked = { nodeName: 'n1', unknownNodes: REGISTERED, nowMs: NOW_MS, after: undefined };
+    const decide = (cidr: string) => continueAffinityClaim(view, { ...asked, cidr: prefix(cidr) });
+    expect(decide('10.16.0.0/17').outcome.next).toEqual(prefix('10.16.1.136/29'));
+    expect(() => decide('10.16.0.0/16')).toThrow(/it has 8192 blocks, and 4096 may be claimed at once/);
+  });
+
+  test('tells which blocks were not the node’s before, and writes nothing where all were', () => {
+    const view = small();
+    for (const record of claimedBlock(block('10.0.0.0/30', 'n1'))) view.put(record);
+    const decide = () =>
+      continueAffinityClaim(view, {
+        ...{ cidr: prefix('10.0.0.0/29'), nodeName: 'n1', nowMs: NOW_MS, after: undefined },
+        unknownNodes: REGISTERED,
+      });
+    const { gained, claimed } = view.apply(decide());
+    expect([gained.map(formatPrefix), claimed.length]).toEqual([['10.0.0.4/30'], 2]);
+    const again = decide();
+    expect([again.changes, again.outcome.gained, again.outcome.claimed.length]).toEqual([[], [], 2]);
+  });
+
+  test('passes over what cannot be read, and says so', () => {
+    const view = small();
+    const [unread, ownerless] = [prefix('10.0.0.0/30'), prefix('10.0.0.4/30')];
+    view.setAside.push({ key: '/b', name: { kind: 'block', prefix: unread }, reason: 'it is not JSON' });
+    const name = { kind: 'affinity', owner: host('n1'), block: ownerless } as const;
+    view.setAside.push({ key: '/a', name, reason: 'it is not JSON' });
+    expect(claim(view, '10.0.0.0/28')).toEqual({
+      claimed: ['10.0.0.8/30', '10.0.0.12/30'],
+      refused: ['10.0.0.0/30: record /b cannot be read', '10.0.0.4/30: the record of its affinity cannot be read'],
+    });
+  });
+
   test('is refused for a node that is being deleted, or that has to be registered and is not', () => {
     const view = small();
     view.put(nodeRecord('n1', { deletionTimeMs: NOW_MS }));

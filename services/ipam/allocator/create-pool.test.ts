@@ -15,6 +15,12 @@ function create(view: MapView, rest: Partial<PoolWish>) {
   return createPool(view, { spec: checked.spec, uid: 'uid', nowMs: NOW_MS });
 }
 
+function unreadableBlock(cidr: string): MapView {
+  const view = new MapView();
+  view.setAside.push({ key: cidr, name: { kind: 'block', prefix: prefix(cidr) }, reason: 'it is not JSON' });
+  return view;
+}
+
 describe('a pool is refused', () => {
   test.each([
     ['identical', '10.0.0.0/16'],
@@ -48,9 +54,30 @@ describe('a pool is refused', () => {
     expect(failure.code).toBe('POOL_OVERLAP');
     expect(failure.message).toContain(`overlaps the block ${cidr}`);
   });
+
+  test.each([
+    ['10.0.0.0/28', '10.0.0.0/16'],
+    ['10.0.16.0/20', '10.0.17.0/24'],
+  ])('over the block %s, of another size, that cannot be read, with %s', (cidr, range) => {
+    const failure = failureOf(() => create(unreadableBlock(cidr), { cidr: range }));
+    expect(failure).toMatchObject({ code: 'POOL_OVERLAP', details: { block: cidr } });
+    expect(failure.message).toMatch(/or which cannot be read/);
+  });
+
+  test('while the range of another cannot be read', () => {
+    const view = new MapView();
+    view.setAside.push({ key: '/pools/q', name: { kind: 'pool', name: 'q' }, reason: 'it is not JSON' });
+    const failure = failureOf(() => create(view, {}));
+    expect(failure).toMatchObject({ code: 'STORE_CORRUPT', details: { key: '/pools/q' } });
+  });
 });
 
 describe('a pool is made', () => {
+  test('over blocks of its own size, and beside others, that cannot be read', () => {
+    for (const cidr of ['10.0.0.64/26', '10.9.0.0/28', '10.1.0.0/20'])
+      expect(create(unreadableBlock(cidr), { cidr: '10.0.0.0/16' }).outcome.pool.name).toBe('p');
+  });
+
   test('with Calico’s defaults, provided that no other was', () => {
     const decision = create(new MapView(), {});
     expect(decision.changes).toEqual([

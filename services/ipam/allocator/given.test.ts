@@ -83,6 +83,52 @@ describe('an address that is asked for by itself is given', () => {
     });
   });
 
+  test('from the node’s own block, also under strict affinity, whose claim another writer has not ended', () => {
+    for (const records of [
+      claimedBlock(block('10.0.0.128/26', 'n1')),
+      claimedBlock(block('10.0.0.128/26', 'n1'), 'pending'),
+      [{ kind: 'block', value: block('10.0.0.128/26', 'n1') }] as const,
+    ]) {
+      const view = start(...records, config({ strictAffinity: true }));
+      const given = run(view, wanting(['10.0.0.130']));
+      expect(addressesOf(given)).toEqual(['10.0.0.130/32']);
+      expect([given.claimed, given.borrowed], 'it was the node’s').toEqual([[], []]);
+      expect(view.affinity(host('n1'), prefix('10.0.0.128/26'))?.state).toBe('confirmed');
+    }
+  });
+
+  test('from an empty block of nobody’s, which becomes the node’s, also under strict affinity', () => {
+    const value = block('10.0.0.128/26', 'n1', { owner: undefined });
+    for (const strictAffinity of [false, true]) {
+      const view = start({ kind: 'block', value }, config({ strictAffinity }));
+      expect(run(view, wanting(['10.0.0.130'])).claimed.map(formatPrefix)).toEqual(['10.0.0.128/26']);
+      expect(view.block(value.prefix)?.owner).toEqual(host('n1'));
+    }
+  });
+
+  test('out of a block of nobody’s in which others hold addresses, unless affinity is strict', () => {
+    const held = start();
+    run(held, wanting(['10.0.0.129'], 'c0', { nodeName: 'n2' }));
+    const disowned = { ...held.block(prefix('10.0.0.128/26'))!, owner: undefined, claimTimeMs: undefined };
+    const records = held.snapshot().flatMap(([, record]) => (record.kind === 'affinity' ? [] : [record]));
+    const view = new MapView([...records, { kind: 'block', value: disowned }]);
+    const strict = new MapView([...view.snapshot().map(([, record]) => record), config({ strictAffinity: true })]);
+    expect(refusal(strict, wanting(['10.0.0.130'])).message).toMatch(/which has no owner, and affinity is strict/);
+    expect(run(view, wanting(['10.0.0.130'])).borrowed.map(formatPrefix)).toEqual(['10.0.0.128/26']);
+  });
+
+  test('as the configuration says it, where a cool-down of its block is over', () => {
+    const view = start(config({ cooldownSeconds: 30 }));
+    run(view, wanting(['10.0.0.130']));
+    view.apply(release(view, attachment('c1'), NOW_MS));
+    const decide = (text: string) =>
+      allocate(view, { request: wanting([text], 'c2'), nowMs: NOW_MS + 60_000 }).changes.filter(
+        (change) => change.type === 'expect' && change.record.kind === 'config',
+      );
+    expect(decide('10.0.0.130')).toHaveLength(1);
+    expect(decide('10.0.0.131')).toHaveLength(1);
+  });
+
   test('from a block of another size that a former pool left around it', () => {
     const view = new MapView([four(), ...claimedBlock(block('10.0.0.128/25', 'n1'))]);
     const decision = allocate(view, { request: wanting(['10.0.0.130']), nowMs: NOW_MS });
