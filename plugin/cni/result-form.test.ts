@@ -84,6 +84,23 @@ describe('a result that is converted', () => {
     );
   });
 
+  test('keeps of a route its destination and gateway in 0.1.0 and 0.2.0', () => {
+    const [route, other] = [{ dst: '10.0.0.0/8', gw: '10.65.0.1' }, { dst: '192.0.2.0/24' }];
+    const later = { mtu: 1400, advmss: 1360, priority: 5, table: 100, scope: 253 };
+    const ips = [{ address: '10.65.0.2/24', interface: 0, gateway: '10.65.0.1' }];
+    const newest = {
+      cniVersion: '1.1.0',
+      ips,
+      routes: [{ ...route, ...later }, { ...other, ...later }, { dst: '::/0' }],
+    };
+    for (const version of OLDER) {
+      expect(convert(newest, version)).toEqual({
+        cniVersion: version,
+        ip4: { ip: '10.65.0.2/24', gateway: '10.65.0.1', routes: [route, other] },
+      });
+    }
+  });
+
   test('comes back from any version as it was in 0.2.0', () => {
     check(
       fc.property(document, fc.constantFrom(...SUPPORTED_VERSIONS), (original, version) => {
