@@ -119,6 +119,14 @@ describe('addresses of another IPAM plugin', () => {
   });
 });
 
+test('addresses that podwire-ipam gave go back to it, whoever the configuration names by then', async () => {
+  install('exit 0');
+  expect(await run('ADD', { config: { ipam: {} } })).toMatchObject({ exitCode: 0 });
+  expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+  expect(calls()).toEqual([]);
+  expect(plugin.state()).toBe(NOTHING);
+});
+
 describe('another IPAM plugin that', () => {
   test.each([
     ['prints garbage', 'echo hello', 108, /no CNI result .*hello/],

@@ -64,22 +64,33 @@ describe('a journal in a directory', () => {
   });
 });
 
-describe('of a process that is killed while it writes', () => {
-  /** Writes entries for ever, and prints each when it is stored. */
+describe('of a process', () => {
+  /** Writes entries, for ever or as many as it is told, and prints each when it is stored. */
   const WRITER = `
     const { DirectoryJournalStore } = await import(process.argv[1]);
     const store = new DirectoryJournalStore(process.argv[2]);
-    for (let i = 0; ; i++) {
+    for (let i = 0; i !== Number(process.argv[3]); i++) {
       const attachment = { network: 'net', containerId: 'c' + i, interfaceName: 'eth0' };
       await store.put({ attachment, todo: 'release', held: undefined, reason: 'r', order: i, sinceMs: 1 });
       console.log('c' + i);
     }`;
 
-  test.each([3, 8, 21])('all that was answered is there, whole, after %i entries', async (count) => {
+  /** Arguments of Node.js for it. */
+  function writer(...rest: readonly string[]): readonly string[] {
     const module = join(import.meta.dirname, '..', 'dist', 'journal', 'directory-store.js');
     expect(existsSync(module), 'compile first: tsc -b plugin').toBe(true);
-    const args = ['--input-type=module', '-e', WRITER, module, directory()];
-    const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+    return ['--input-type=module', '-e', WRITER, module, directory(), ...rest];
+  }
+
+  test('an entry is on the disk, under its name, before it is answered', () => {
+    const trace = join(folder, 'trace');
+    const calls = 'trace=fsync,fdatasync,rename,renameat,renameat2,write';
+    execFileSync('strace', ['-f', '-y', '-o', trace, '-e', calls, process.execPath, ...writer('5')]);
+    expect(storyOf(readFileSync(trace, 'utf8'))).toBe('FRDA'.repeat(5));
+  });
+
+  test.each([3, 8, 21])('that is killed, all that was answered is there, whole, after %i entries', async (count) => {
+    const child = spawn(process.execPath, writer(), { stdio: ['ignore', 'pipe', 'inherit'] });
     let text = '';
     child.stdout.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
     const ended = new Promise((resolve) => child.once('close', resolve));
@@ -95,6 +106,29 @@ describe('of a process that is killed while it writes', () => {
     expect(files().filter((name) => !name.endsWith('.json'))).toEqual([]);
   });
 });
+
+/** What strace saw, a letter for each call that ended well: F file synced, R renamed, D directory synced, A answered. */
+function storyOf(trace: string): string {
+  const begun = new Map<string, string>();
+  const letters = trace.split('\n').map((line) => {
+    const [thread = ''] = line.split(' ', 1);
+    // Another thread came in between. An answer counts from when it began.
+    if (line.endsWith('<unfinished ...>') && !line.includes('write(1<')) {
+      begun.set(thread, line);
+      return '';
+    }
+    return letterOf(line.includes(' resumed>') ? `${begun.get(thread) ?? ''}${line}` : line);
+  });
+  return letters.join('');
+}
+
+function letterOf(line: string): string {
+  if (line.includes('write(1<')) return 'A';
+  if (!line.endsWith(' = 0')) return '';
+  if (line.includes('rename')) return 'R';
+  if (!/f(data)?sync\(/.test(line)) return '';
+  return line.includes('.writing>') ? 'F' : 'D';
+}
 
 describe('on a full disk', () => {
   const disk = () => join(folder, 'disk');
