@@ -88,6 +88,14 @@ async function attach(name: string, address: string): Promise<PodNetwork> {
   return pod;
 }
 
+/** Podwire's of the node, one a line of `ip route`. */
+const routes = (): string[] => {
+  const lines = run('ip', 'route', 'show', 'proto', '87')
+    .split('\n')
+    .map((line) => line.trim());
+  return lines.filter((line) => line !== '').sort();
+};
+
 const mtuOf = (text: string): number => Number(/ mtu (\d+) /.exec(text)?.[1]);
 
 /** Of both ends of a pod's wire. */
@@ -145,7 +153,6 @@ test('a pool of IPIP has its tunnel; where the kernel has no IPIP a condition sa
   ipam.putPool(poolMessage('plain', '10.66.0.0/16'));
   ipam.putNode(nodeMessage('node-3', '192.0.2.9/24'));
   ipam.putRoute(routeMessage('10.66.1.0/26', 'node-3', { poolName: 'plain' }));
-  const routes = () => run('ip', 'route', 'show', 'proto', '87').trim().split('\n').sort();
   const tunnelled = ['10.65.1.0/26 via 198.51.100.8 dev ipip.podwire onlink'];
   const plain = '10.66.1.0/26 via 192.0.2.9 dev eth0 onlink';
   await expect.poll(routes, AT_ONCE).toEqual([...(hasIpip ? tunnelled : []), plain]);
@@ -193,7 +200,6 @@ test('while podwire-ipam is away the node keeps its routes, and on its return th
   const blocks = Array.from({ length: 30 }, (_, at) => `10.65.${at + 1}.0/26`);
   for (const cidr of blocks) ipam.putRoute(routeMessage(cidr, 'node-2'));
   ipam.putRoute(routeMessage('10.65.200.0/26', SELF));
-  const routes = () => run('ip', 'route', 'show', 'proto', '87').trim().split('\n').sort();
   await expect.poll(() => routes().length, AT_ONCE).toBe(31);
   const before = routes();
 
