@@ -23,7 +23,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/cni/environment.ts': 'plugin/run.test.ts',
   'plugin/cni/address-list.ts': 'plugin/cni/wish.test.ts',
   'plugin/cni/annotations.ts': 'plugin/cni/wish.test.ts',
-  'plugin/cni/calico-keys.ts': 'plugin/commands/requests.test.ts',
   'plugin/cni/requested.ts': 'plugin/cni/wish.test.ts',
   'plugin/clients/ipam.ts': 'plugin/commands/requests.test.ts',
   'plugin/clients/dataplane.ts': 'plugin/commands/add.test.ts',
@@ -61,7 +60,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // The installer as a node runs it: its undoing with a disk that fails, the program in a process of its own.
   'plugin/install/changes.ts': 'plugin/install/install.test.ts',
-  'plugin/install/read-wanted.ts': 'plugin/install/commands.test.ts',
   'plugin/install/shim-runner.ts': 'plugin/install/install.test.ts',
 
   // One table of routes, and an oracle that decides address by address.
