@@ -113,6 +113,17 @@ describe('a pod gets', () => {
       { families: [4, 6], chosenFamilies: [4, 6], pools: ['b', 'c'], poolChoices: [pool('b'), pool('c', 6)] },
     ],
     [
+      'the families of its annotation before its namespace’s',
+      {
+        runtimeConfig: {
+          'io.kubernetes.cri.pod-annotations': prefixed({ ipFamilies: ['IPv6'] }),
+          'podwire.dev/namespace-annotations': prefixed({ ipFamilies: ['IPv4'] }),
+        },
+      },
+      '',
+      { families: [6], chosenFamilies: [6] },
+    ],
+    [
       'its namespace’s labels told',
       { runtimeConfig: { 'podwire.dev/namespace-labels': { tier: 'front' } } },
       '',
