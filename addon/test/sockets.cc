@@ -300,6 +300,7 @@ void everything_listed() {
   check(list(*within, list_of_links()).messages == 2, "links");
   check(list(*within, {RTM_GETADDR, Address{}}).messages >= 4, "addresses");
   check(list(*within, {RTM_GETROUTE, Route{}}).messages >= 4, "routes");
+  check(list(*within, {RTM_GETRULE, Rule{}}).messages >= 5, "rules");
   check(list(*within, {RTM_GETNEIGH, Neighbour{}}).messages >= 2, "neighbours");
   check(list(*within, {RTM_GETNEIGH, entry}).messages >= 1, "forwarding entries");
   Route elsewhere;
