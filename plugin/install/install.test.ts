@@ -151,14 +151,23 @@ describe('readiness', () => {
   test('a program that does not answer VERSION is never seen under its name', async () => {
     site.write('bin/podwire', scriptShim('0'), 0o755);
     const before = site.state();
+    const commit = vi.fn();
+    const disk = { ...systemDisk(randomUUID), commit };
     for (const shim of [
       Buffer.from('#!/bin/sh\nexit 3\n'),
       Buffer.from('\x7fELF'),
       Buffer.from('#!/bin/sh\necho {}'),
     ]) {
-      await expect(site.install({ shim })).rejects.toEqual(refusal('does not answer VERSION'));
+      await expect(site.install({ shim }, { disk })).rejects.toEqual(refusal('does not answer VERSION'));
       expect(site.state()).toEqual(before);
     }
+    expect(commit).not.toHaveBeenCalled();
+  });
+
+  test('cannot be asked for without the program, which is said', async () => {
+    const refused = refusal('bin/podwire is missing, and is needed to ask for STATUS: do not skip it');
+    await expect(site.install({ binaries: ['podwire-ipam'] }, { waitMs: 0 })).rejects.toEqual(refused);
+    expect(site.state()).toEqual({});
   });
 });
 
