@@ -21,15 +21,12 @@ import { toChange } from './node-watch.js';
 /** What the addon takes at once. */
 const BATCH_COUNT = 1000;
 
-/** An MTU that the kernel refuses with EINVAL where it knows the kind of device, and with EOPNOTSUPP where it does not. */
-const IMPOSSIBLE_MTU_BYTES = 1;
-
-const PROBE = {
-  name: 'probe.podwire',
-  local: '192.0.2.1',
-  mtuBytes: IMPOSSIBLE_MTU_BYTES,
-  address: undefined,
-} as const;
+/**
+ * A device that the kernel refuses with EINVAL where it knows the kind, and with EOPNOTSUPP where it does not: a `%` in a name stands
+ * for a number, and this one is followed by none (`__dev_alloc_name`). An MTU alone would not do: IPIP takes any that is too small, and
+ * corrects it.
+ */
+const PROBE = { name: 'probe%.podwire', local: '192.0.2.1', mtuBytes: 1, address: undefined } as const;
 
 type Answers = readonly (NodeRefusal | undefined)[];
 
@@ -195,9 +192,10 @@ function toRuns(steps: readonly NodeStep[]): Run[] {
 }
 
 function isKnown(outcome: Outcome | undefined): boolean {
-  if (outcome?.ok !== false) throw new Error(`the kernel made a device of MTU ${IMPOSSIBLE_MTU_BYTES}`);
+  if (outcome?.ok !== false) throw new Error(`the kernel made a device of the name ${PROBE.name}`);
   if (hasErrno(outcome.error, 'EOPNOTSUPP')) return false;
-  if (hasErrno(outcome.error, 'EINVAL')) return true;
+  // EEXIST: somebody's device has the same VNI or addresses, which some kernels look at first.
+  if (hasErrno(outcome.error, 'EINVAL') || hasErrno(outcome.error, 'EEXIST')) return true;
   throw outcome.error;
 }
 
