@@ -75,11 +75,17 @@ export class ReconcileEvents {
     this.#log.warn({ reason, messages, count: conditions.length }, first.message);
   }
 
+  /** Settings were made as pods need them, for the first time. */
+  settingsMade(settings: readonly NodeSysctl[]): void {
+    this.#log.info(`the node’s settings are made as pods need them: ${commandsOf(settings)}`);
+  }
+
   /** Settings that pods need were changed by others, and are as pods need them again. */
   settingsRepaired(settings: readonly NodeSysctl[]): void {
     this.#repairs.add(settings.length);
-    const commands = settings.map((setting) => formatNodeStep({ type: 'sysctl-write', ...setting })).join(', ');
-    this.#log.warn(`pods’ packets were not forwarded, as settings of the node had been changed: ${commands}`);
+    this.#log.warn(
+      `pods’ packets were not forwarded, as settings of the node had been changed: ${commandsOf(settings)}`,
+    );
   }
 
   /** The loop itself was cut off; it goes on, from what it then finds. */
@@ -99,4 +105,8 @@ export class ReconcileEvents {
   #counter(name: string, unit: string, description: string) {
     return this.#meter.createCounter(name, { unit, description });
   }
+}
+
+function commandsOf(settings: readonly NodeSysctl[]): string {
+  return settings.map((setting) => formatNodeStep({ type: 'sysctl-write', ...setting })).join(', ');
 }

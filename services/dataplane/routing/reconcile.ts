@@ -73,6 +73,10 @@ export class RouteReconciler implements Follower {
   #sleep = new AbortController();
   #watch: NodeWatch | undefined;
   #abilities: NodeAbilities | undefined;
+  /** When the kernel is asked again for what it lacks: a module may have been loaded. */
+  #abilitiesAtMs = 0;
+  /** Why the last turn failed; undefined when it did not. */
+  #fault: Condition | undefined;
   #view: ClusterView | undefined;
   /** This node as IPAM knows it, or last knew it. */
   #self: ClusterNode | undefined;
@@ -119,7 +123,7 @@ export class RouteReconciler implements Follower {
 
   /** What of the cluster's state cannot be had on this node, and why. */
   conditions(): readonly Condition[] {
-    return this.#teller.conditions;
+    return [...(this.#fault ? [this.#fault] : []), ...this.#teller.conditions];
   }
 
   /** Name of the interface that has the node's address of a family; undefined while that is not known. */
@@ -134,13 +138,14 @@ export class RouteReconciler implements Follower {
   status(): NodeStatus {
     const wanted = this.#wanted;
     const known = this.#known;
-    const state = !wanted ? 'waiting' : !known ? 'silent' : this.#isComplete ? 'as-wanted' : 'reconciling';
+    const isSilent = this.#fault !== undefined || (wanted && !known);
+    const state = isSilent ? 'silent' : !wanted ? 'waiting' : this.#isComplete ? 'as-wanted' : 'reconciling';
     return {
       state,
       tunnels: wanted?.tunnels ?? [],
       wanted: wanted && countWanted(wanted),
       present: wanted && known && countPresent(wanted, known),
-      conditions: this.#teller.conditions,
+      conditions: this.conditions(),
       checkedAtMs: this.#checkedAtMs,
       driftCount: this.#driftCount,
     };
@@ -154,6 +159,7 @@ export class RouteReconciler implements Follower {
         await this.#turn();
         if (this.#silentTurns > 0) this.#options.events.kernelSpeaks();
         this.#silentTurns = 0;
+        this.#fault = undefined;
       } catch (error) {
         this.#turnFailed(error);
       }
@@ -173,6 +179,7 @@ export class RouteReconciler implements Follower {
     if (!(error instanceof Failure)) events.turnFailed(error);
     else if (this.#silentTurns === 0) events.kernelSilent(error);
     this.#silentTurns++;
+    this.#fault = turnFault(error);
   }
 
   /** Sleeps until there is something to do. */
@@ -206,7 +213,7 @@ export class RouteReconciler implements Follower {
 
   async #turn(): Promise<void> {
     const { kernel, clock } = this.#options;
-    this.#abilities ??= await kernel.abilities();
+    const abilities = await this.#readAbilities();
     this.#watch ??= await this.#openWatch();
     const before = this.#known;
     const isCheck = !before || clock.nowMs() >= this.#checkAtMs;
@@ -214,7 +221,7 @@ export class RouteReconciler implements Follower {
     // What was announced before the reading is in it.
     const heard = isCheck ? undefined : this.#hear(known);
     const due = this.#attempts.takeDue();
-    const planned = this.#plan(known);
+    const planned = this.#plan(known, abilities);
     const { wanted } = planned;
     const destinations = due.flatMap((key) => destinationOfKey(key) ?? []);
     const isAll = isCheck || planned.isFirst;
@@ -307,11 +314,18 @@ export class RouteReconciler implements Follower {
     this.#attempts.release();
   }
 
-  #plan(known: KnownNode): Planned {
+  async #readAbilities(): Promise<NodeAbilities> {
+    const { clock, kernel, checkIntervalMs = CHECK_INTERVAL_MS } = this.#options;
+    const known = this.#abilities;
+    if (known && ((known.hasVxlan && known.hasIpip) || clock.nowMs() < this.#abilitiesAtMs)) return known;
+    this.#abilitiesAtMs = clock.nowMs() + checkIntervalMs;
+    return (this.#abilities = await kernel.abilities());
+  }
+
+  #plan(known: KnownNode, abilities: NodeAbilities): Planned {
     const { planner, routing } = this.#options;
     const view = this.#view;
-    const abilities = this.#abilities;
-    if (!view || !abilities) throw new Error('a turn begins with a view and the kernel’s abilities');
+    if (!view) throw new Error('a turn begins with a view');
     const facts = factsOf({ known, self: this.#self, abilities, routing });
     const before = this.#wanted;
     const isSame = this.#facts !== undefined && equalFacts(this.#facts, facts);
@@ -344,6 +358,13 @@ export class RouteReconciler implements Follower {
     this.#isComplete = conditions.length === 0 && this.#attempts.nextDueMs() === undefined;
     this.#teller.tell([...wanted.conditions, ...conditions]);
   }
+}
+
+/** What an operator is told of a turn that was cut off. */
+function turnFault(error: unknown): Condition {
+  const reason = error instanceof Failure ? error.message : 'internal error: see the log of podwire-dataplane';
+  const message = `routes between nodes are not looked after (${reason}): what is there stays; it is tried again`;
+  return { reason: 'KernelSilent', message };
 }
 
 interface Planned {

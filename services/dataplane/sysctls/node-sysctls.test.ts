@@ -30,6 +30,8 @@ beforeEach(() => {
     clock,
     events: {
       conditionsChanged: (reason, { length }) => void told.push(`${reason} ${length}`),
+      settingsMade: (settings) =>
+        void told.push(...settings.map(({ key, value }) => `first ${key.join('.')}=${value}`)),
       settingsRepaired: (settings) => void told.push(...settings.map(({ key, value }) => `${key.join('.')}=${value}`)),
     },
     onLook: (look) => void looks.push(look),
@@ -71,7 +73,7 @@ test('forwarding is switched on for the families of pools once they are known, a
   links.sysctls.set('net/ipv4/ip_forward', '0');
   await lookAgain();
   expect(links.sysctls.get('net/ipv4/ip_forward')).toBe('1');
-  expect(told).toEqual(['net.ipv4.ip_forward=1', 'net.ipv4.ip_forward=1']);
+  expect(told).toEqual(['first net.ipv4.ip_forward=1', 'net.ipv4.ip_forward=1']);
 });
 
 test('pods that there are need their family before the pools are known', async () => {

@@ -17,7 +17,7 @@ export interface NodeSysctlsOptions {
   /** Makes sure that the kernel can wire pods. @throws Failure that says why it cannot */
   readonly probe: () => Promise<void>;
   readonly clock: Clock;
-  readonly events: Pick<ReconcileEvents, 'conditionsChanged' | 'settingsRepaired'>;
+  readonly events: Pick<ReconcileEvents, 'conditionsChanged' | 'settingsMade' | 'settingsRepaired'>;
   /** Told after each look what is known then. Must not throw. */
   readonly onLook: (look: NodeLook) => void;
 }
@@ -26,8 +26,16 @@ export interface NodeSysctlsOptions {
 export interface NodeLook {
   /** Families of the pools; undefined while they are not known. */
   readonly poolFamilies: readonly Family[] | undefined;
-  /** Whether settings were put right, so that what depends on them may be tried again. */
+  /** Whether settings were made or put right, so that what depends on them may be tried again. */
   readonly hasRepaired: boolean;
+}
+
+interface Settled {
+  readonly conditions: readonly Condition[];
+  /** Settings that pods need for the first time. */
+  readonly made: readonly NodeSysctl[];
+  /** Settings that others have changed since. */
+  readonly repaired: readonly NodeSysctl[];
 }
 
 /** The kernel announces no change of a setting. Milliseconds. */
@@ -42,6 +50,8 @@ export class NodeSysctls implements Follower {
   readonly #stopping = new AbortController();
   #wake = new AbortController();
   #poolFamilies: readonly Family[] | undefined;
+  /** Settings that were as pods need them at an earlier look. */
+  #settled: ReadonlySet<string> = new Set();
   #running: Promise<void> | undefined;
 
   constructor(options: NodeSysctlsOptions) {
@@ -84,11 +94,12 @@ export class NodeSysctls implements Follower {
 
   async #look(): Promise<void> {
     const unusable = await this.#probed();
-    const { conditions, repaired } = await this.#settled();
+    const { conditions, made, repaired } = await this.#settle();
     if (this.#stopping.signal.aborted) return;
     this.#teller.tell([...unusable, ...conditions]);
+    if (made.length > 0) this.#options.events.settingsMade(made);
     if (repaired.length > 0) this.#options.events.settingsRepaired(repaired);
-    this.#options.onLook({ poolFamilies: this.#poolFamilies, hasRepaired: repaired.length > 0 });
+    this.#options.onLook({ poolFamilies: this.#poolFamilies, hasRepaired: made.length + repaired.length > 0 });
   }
 
   async #probed(): Promise<readonly Condition[]> {
@@ -101,7 +112,7 @@ export class NodeSysctls implements Follower {
     }
   }
 
-  async #settled(): Promise<{ readonly conditions: readonly Condition[]; readonly repaired: readonly NodeSysctl[] }> {
+  async #settle(): Promise<Settled> {
     const { links } = this.#options;
     const use = this.#use();
     try {
@@ -110,10 +121,14 @@ export class NodeSysctls implements Follower {
       const found = new Map(keys.map((key, place) => [textOf(key), values[place] ?? null]));
       const { conditions, repairs } = judgeSettings(use, (key) => found.get(textOf(key)) ?? null);
       const refused = await this.#repair(repairs);
-      return { conditions: [...conditions, ...refused], repaired: refused.length > 0 ? [] : repairs };
+      if (refused.length > 0) return { conditions: [...conditions, ...refused], made: [], repaired: [] };
+      const repaired = repairs.filter(({ key }) => this.#settled.has(textOf(key)));
+      const made = repairs.filter((repair) => !repaired.includes(repair));
+      this.#settled = new Set(keys.map(textOf));
+      return { conditions, made, repaired };
     } catch (error) {
       const message = `the node’s settings cannot be read: ${reasonOf(error)}`;
-      return { conditions: [{ reason: 'SettingsUnknown', message }], repaired: [] };
+      return { conditions: [{ reason: 'SettingsUnknown', message }], made: [], repaired: [] };
     }
   }
 
