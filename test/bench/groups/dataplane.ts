@@ -15,8 +15,11 @@ import { median, type Figure } from '../figure.js';
 import { LightClient } from '../ipam/light-client.js';
 import { timed } from '../ipam/load.js';
 
-/** Pods before the measured ones, until the just-in-time compilers have settled. */
-const WARM_UP = 200;
+/** Pods by themselves before the others, until the just-in-time compilers have settled: as many as for ADDs (`cni/pairs.ts`). */
+const OWN_WARM_UP = 2000;
+
+/** Pods with all that is measured beside them, before the measured ones. */
+const WARM_UP = 20;
 const MEASURED = 200;
 
 /** Kernel-only pods between the measured ones, so that they meet the same noise; their median counts. */
@@ -103,6 +106,13 @@ async function measureSingly(stack: Stack, caller: DataplaneCaller, report: Repo
   const floor = kernelFloor(stack);
   const node = await openNamespace(stack.netnsPath);
   const times: Times = { attach: [], detach: [], kernel: [], acknowledged: [] };
+  const first = makePod('bench-warm-up');
+  for (let count = 0; count < OWN_WARM_UP; count++) {
+    const wanted = caller.wanted(first);
+    await caller.attach(wanted);
+    await caller.detach(wanted);
+  }
+  removePod(first);
   for (let round = 0; round < WARM_UP + MEASURED; round++) {
     const pod = makePod(`bench-${round}`);
     const wanted = caller.wanted(pod);
