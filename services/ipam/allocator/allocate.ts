@@ -4,9 +4,9 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
+import { requireReadable } from './absence.js';
 import { attributesFor } from './attributes.js';
 import { takeOrdinals, touchBlock } from './block.js';
-import { offers } from './choose-block.js';
 import type { Demand } from './demand.js';
 import { describeEndpoint, endpointAddress, endpointKey, makeEndpoint, sameNetns, storedEndpoint } from './endpoint.js';
 import { explainRefusal } from './explain.js';
@@ -14,12 +14,12 @@ import { offerOf } from './given.js';
 import { handleChanges, heldBy, requireKnown, type HeldAddress } from './holding.js';
 import { judgeNode, type JudgedNode } from './judge-node.js';
 import { checkAskedPools, judgePools, servingPools } from './judge-pools.js';
-import type { AllocationRequest, Block, Endpoint, EndpointAddress, Ordinal } from './records.js';
-import { givable } from './reserved.js';
+import { choosePlaces, placesOf, type Place, type Places } from './place.js';
+import type { AllocationRequest, Block, Endpoint, EndpointAddress } from './records.js';
 import { knownLabels } from './request-policy/namespace.js';
 import { permit } from './request-policy/judge.js';
 import type { Petition } from './request-policy/petition.js';
-import { beginSearch, type Offer, type Origin } from './search.js';
+import { beginSearch, type Origin } from './search.js';
 import type { Change, Decision, EndpointKey, View } from './view.js';
 
 export interface AllocationInput {
@@ -49,8 +49,8 @@ export interface Allocation {
  * @throws Failure NO_POOL when there is no pool of a family, or one that is asked for is out of use; POOLS_EXHAUSTED when none can serve,
  * with the reason for each; INVALID_REQUEST for pools that do not exist; NODE_NOT_FOUND, NODE_BEING_DELETED; for addresses that are
  * asked for by themselves ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another; STORE_CORRUPT when its
- * handle, or a block that this names, cannot be read, or the request policies, where something is asked for that they may forbid;
- * REQUEST_DENIED when they do
+ * handle, or a block that this names, cannot be read, or the configuration, where nothing else can be had, or the request policies, where
+ * something is asked for that they may forbid; REQUEST_DENIED when they do
  */
 export function allocate(view: View, { request, nowMs }: AllocationInput): Decision<Allocation> {
   const { attachment } = request;
@@ -82,7 +82,8 @@ function allocateMissing(view: View, { request, nowMs, held }: PartialInput): De
   const missing = request.families.filter((family) => !held.some(({ block }) => block.prefix.family === family));
   // The container lives where its first address was given; its other family belongs there too.
   const subject = { ...request, nodeName: known.nodeName, pod: known.pod };
-  const grants = grantAll(view, { request: { ...subject, families: missing }, nowMs });
+  const written = [...new Set(held.map(({ block }) => block))];
+  const grants = grantAll(view, { request: { ...subject, families: missing }, nowMs }, written);
   const netns = request.netns ?? known.netns;
   const endpoint = { ...known, netns, addresses: [...known.addresses, ...grants.map(({ address }) => address)] };
   return {
@@ -133,16 +134,20 @@ interface Grant {
   readonly origin: Origin;
 }
 
-function grantAll(view: View, { request, nowMs }: AllocationInput): Grant[] {
+/** @param written - the blocks that come into the same transaction besides */
+function grantAll(view: View, { request, nowMs }: AllocationInput, written: readonly Block[] = []): Grant[] {
   const { families, pools, poolChoices, nodeName, unknownNodes } = request;
   if (families.length === 0) return [];
   const node = judgeNode(view, { nodeName, unknownNodes, nowMs });
   checkAskedPools(view, { pools, poolChoices, families });
   const demands = families.map((family) => demandOf(family, { request, nowMs, node }));
-  const grants = demands.map((demand) => grant(view, demand, { request, nowMs }));
-  const refused = demands.filter((_, index) => !grants[index]);
+  const places = choosePlaces(
+    demands.map((demand) => placesFor(view, demand, request)),
+    written,
+  );
+  const refused = demands.filter((_, index) => !places[index]);
   if (refused.length > 0) throw refusal(view, refused, request);
-  const [first, ...rest] = grants.flatMap((granted) => granted ?? []);
+  const [first, ...rest] = places.flatMap((place) => (place ? grant(view, place, { request, nowMs }) : []));
   return first ? [{ ...first, changes: [...node.changes, ...first.changes] }, ...rest] : [];
 }
 
@@ -162,11 +167,13 @@ export function demandOf(family: Family, { request, nowMs, node }: AllocationInp
   };
 }
 
-function grant(view: View, demand: Demand, { request, nowMs }: AllocationInput): Grant | undefined {
-  const wanted = request.addresses.find(({ family }) => family === demand.family);
-  const place = wanted ? offerOf(view, demand, wanted) : firstPlace(view, demand);
-  if (!place) return undefined;
-  const { offer, ordinal } = place;
+/** The address that is asked for by itself, or the best one of each block. */
+function placesFor(view: View, demand: Demand, { addresses }: AllocationRequest): Places {
+  const wanted = addresses.find(({ family }) => family === demand.family);
+  return wanted ? [offerOf(view, demand, wanted)] : placesOf(beginSearch(view, demand, servingPools(view, demand)));
+}
+
+function grant(view: View, { offer, ordinal }: Place, { request, nowMs }: AllocationInput): Grant {
   const block = takeOrdinals(offer.block, [ordinal], attributesFor(request, nowMs));
   return {
     block,
@@ -176,21 +183,10 @@ function grant(view: View, demand: Demand, { request, nowMs }: AllocationInput):
   };
 }
 
-interface Place {
-  readonly offer: Offer;
-  readonly ordinal: Ordinal;
-}
-
-/** The address of the best block that has been free for longest. */
-function firstPlace(view: View, demand: Demand): Place | undefined {
-  const search = beginSearch(view, demand, servingPools(view, demand));
-  for (const offer of offers(search))
-    for (const ordinal of givable(offer.block, search.reserved)) return { offer, ordinal };
-  return undefined;
-}
-
 function refusal(view: View, demands: readonly Demand[], { attachment, nodeName }: AllocationRequest): Failure {
   const noPool = demands.filter((demand) => judgePools(view, demand).length === 0);
+  // Of what cools down nobody knows then whether it is free.
+  if (noPool.length === 0) requireReadable(view, { kind: 'config' });
   const text = demands.map((demand) => explainRefusal(view, demand, formatAttachment(attachment))).join('. ');
   return new Failure(noPool.length > 0 ? 'NO_POOL' : 'POOLS_EXHAUSTED', text, { details: { node: nodeName } });
 }

@@ -10,7 +10,7 @@ import { endpointAddress } from './endpoint.js';
 import { explainDemand, explainRefusal, type PoolStory } from './explain.js';
 import { gather, type Gathered, type Want } from './gather.js';
 import { heldIn } from './give-back.js';
-import { offerOf, type GivenPlace } from './given.js';
+import { offerOf } from './given.js';
 import { blocksOf, handleChanges, requireKnown, type HeldAddress } from './holding.js';
 import { judgeNode, type JudgedNode } from './judge-node.js';
 import { checkAskedPools, servingPools } from './judge-pools.js';
@@ -218,7 +218,7 @@ function assignGiven(view: View, { request, nowMs }: AssignmentInput, node: Judg
       held.push(endpointAddress(view, own));
       continue;
     }
-    const { offer, ordinal }: GivenPlace = offerOf(view, demandOf(address.family, input, node), address);
+    const { offer, ordinal } = offerOf(view, demandOf(address.family, input, node), address);
     const cidr = formatPrefix(offer.block.prefix);
     const place = places.get(cidr);
     if (place) place.ordinals.push(ordinal);

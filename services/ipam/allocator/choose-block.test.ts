@@ -1,3 +1,4 @@
+import { parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
@@ -245,6 +246,35 @@ describe('the cool-down', () => {
     expect(addressOf(run(view, request('b')))).toBe('10.0.0.1/32');
     expect(refusal(view, request('c')).message).toContain('1 of them cooling down');
     expect(addressOf(run(view, request('c'), NOW_MS + 30_000))).toBe('10.0.0.0/32');
+  });
+
+  test('ends for no address while the configuration cannot be read, and the others of the node’s own block are given', () => {
+    const stored = new MapView([poolRecord('p', '10.0.0.0/24'), config({ cooldownSeconds: 600 })]);
+    run(stored, request('c0'));
+    stored.apply(release(stored, attachment('c0'), NOW_MS));
+    const records = stored.snapshot().flatMap(([, record]) => (record.kind === 'config' ? [] : [record]));
+    const view = new MapView(records);
+    view.setAside.push({ key: '/config', name: { kind: 'config' }, reason: 'it is not JSON' });
+    const later = NOW_MS + 601_000;
+    const { changes, outcome } = allocate(view, { request: request('c1'), nowMs: later });
+    expect(addressOf(outcome)).toBe('10.0.0.1/32');
+    expect(changes.filter((change) => 'record' in change && change.record.kind === 'config')).toEqual([]);
+    const cooling = request('c2', { addresses: [parseAddress('10.0.0.0')!] });
+    expect(failureOf(() => allocate(view, { request: cooling, nowMs: later }))).toMatchObject({
+      code: 'STORE_CORRUPT',
+    });
+  });
+
+  test('is not said to be why there is no address while the configuration cannot be read', () => {
+    const stored = new MapView([
+      poolRecord('p', '10.0.0.0/32', { blockSizeBits: 32 }),
+      config({ cooldownSeconds: 600 }),
+    ]);
+    run(stored, request('c0'));
+    stored.apply(release(stored, attachment('c0'), NOW_MS));
+    expect(refusal(stored, request('c1'))).toMatchObject({ code: 'POOLS_EXHAUSTED' });
+    stored.setAside.push({ key: '/config', name: { kind: 'config' }, reason: 'it is not JSON' });
+    expect(refusal(stored, request('c1'))).toMatchObject({ code: 'STORE_CORRUPT' });
   });
 
   test('reuses first what was released first, once both have cooled down', () => {

@@ -2,12 +2,13 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, ordinalOf, prefixContains, prefixOf } from '@podwire/shared/net/prefix';
 
-import { corruptFailure } from './absence.js';
+import { corruptFailure, requireReadable } from './absence.js';
 import { attributesAt, usedCount } from './block.js';
 import { sameOwner, type Demand } from './demand.js';
 import { wrongUse } from './judge-pools.js';
+import type { Place } from './place.js';
 import { outOfUse, overlappingBlock, takenAcross } from './pools.js';
-import type { AllocationAttributes, Block, Ordinal, Pool } from './records.js';
+import type { AllocationAttributes, Block, Pool } from './records.js';
 import {
   beginSearch,
   claimOffer,
@@ -26,17 +27,11 @@ import type { View } from './view.js';
  * blocks do not stand in its way; its pool being out of use, the pool's uses and strict affinity do.
  */
 
-/** An address to take, and the block to take it from. */
-export interface GivenPlace {
-  readonly offer: Offer;
-  readonly ordinal: Ordinal;
-}
-
 /**
  * @param demand - its pools are not looked at
- * @throws Failure ADDRESS_REFUSED, ADDRESS_IN_USE; STORE_CORRUPT when its block cannot be read
+ * @throws Failure ADDRESS_REFUSED, ADDRESS_IN_USE; STORE_CORRUPT when its block cannot be read, or the configuration, while it cools down
  */
-export function offerOf(view: View, demand: Demand, address: Address): GivenPlace {
+export function offerOf(view: View, demand: Demand, address: Address): Place {
   const pool = requirePoolFor(view, demand, address);
   const search = beginSearch(view, demand, [pool]);
   const stored = overlappingBlock(view, hostPrefix(address));
@@ -66,6 +61,8 @@ function existingOffer(search: Search, { stored, pool, address }: Stored): Offer
   const { view, demand, config } = search;
   const block = collect(search, stored);
   const attributes = attributesAt(block, ordinalOf(block.prefix, address));
+  // Whether it still cools down, and until when, the configuration tells.
+  if (attributes?.releasedAtMs !== undefined) requireReadable(view, { kind: 'config' });
   if (attributes) throw inUse(address, attributes, config.cooldownSeconds);
   if (sameOwner(block.owner, demand.owner)) {
     const isConfirmed = view.affinity(demand.owner, block.prefix)?.state === 'confirmed';

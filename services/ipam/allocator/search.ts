@@ -14,12 +14,17 @@ export interface Search {
   readonly demand: Demand;
   /** The pools that may serve, in the order in which they are tried. */
   readonly pools: readonly Pool[];
+  /** The defaults, where the stored one cannot be read: what rests on it is not committed then. */
   readonly config: IpamConfig;
+  /** Infinite where the configuration cannot be read: then nobody knows that a cool-down is over. */
+  readonly cooldownSeconds: number;
   readonly reserved: ReservedAddresses;
 }
 
 export function beginSearch(view: View, demand: Demand, pools: readonly Pool[]): Search {
-  return { view, demand, pools, config: view.config() ?? DEFAULT_CONFIG, reserved: reservedIn(view) };
+  const config = view.config() ?? DEFAULT_CONFIG;
+  const cooldownSeconds = cannotRead(view, { kind: 'config' }) ? Number.POSITIVE_INFINITY : config.cooldownSeconds;
+  return { view, demand, pools, config, cooldownSeconds, reserved: reservedIn(view) };
 }
 
 /** How many blocks the owner may have in the pools of a search: the smaller of what is configured and what is asked. */
@@ -50,8 +55,8 @@ export interface Offer {
 }
 
 /** The block with the addresses free whose cool-down is over. */
-export function collect({ demand, config }: Search, block: Block): Block {
-  return collectCold(block, demand.nowMs, config.cooldownSeconds);
+export function collect({ demand, cooldownSeconds }: Search, block: Block): Block {
+  return collectCold(block, demand.nowMs, cooldownSeconds);
 }
 
 export function confirm(owner: BlockOwner, block: Prefix): Change {

@@ -4,16 +4,15 @@ import { addressAt, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import { requireReadable } from './absence.js';
 import { takeOrdinals } from './block.js';
-import { offers } from './choose-block.js';
 import type { Demand } from './demand.js';
 import { explainRefusal } from './explain.js';
 import { addressOf, giveBack, heldIn } from './give-back.js';
 import { blocksOf, handleChanges, requireKnown, type HeldAddress } from './holding.js';
 import { judgeNode, nodeNotFound } from './judge-node.js';
 import { servingPools, wrongUse } from './judge-pools.js';
+import { choosePlaces, placesOf } from './place.js';
 import { outOfUse, poolOf } from './pools.js';
 import type { AllocationAttributes, Block, Node, Pool, Tunnel, TunnelKind } from './records.js';
-import { givable } from './reserved.js';
 import { beginSearch } from './search.js';
 import type { Change, Decision, View } from './view.js';
 
@@ -79,7 +78,8 @@ export interface TunnelAssignment {
  * Sees to it that a node's tunnel has an address of an enabled pool that is encapsulated in the same way and allows tunnels. What it
  * has is kept if it is such a one, and is held under the tunnel's handle for this node; anything else is replaced. Selectors do
  * not count, as with Calico. Idempotent.
- * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED; NO_POOL when no pool is for such tunnels, POOLS_EXHAUSTED when they have no address
+ * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED; NO_POOL when no pool is for such tunnels, POOLS_EXHAUSTED when they have no address,
+ * STORE_CORRUPT in place of it when the configuration cannot be read
  */
 export function assignTunnel(view: View, request: TunnelRequest): Decision<TunnelAssignment> {
   const { nodeName, kind, nowMs } = request;
@@ -191,14 +191,14 @@ function take(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools: reado
     seed: tunnelHandleId(nodeName, kind),
     nowMs,
   };
-  const search = beginSearch(view, demand, servingPools(view, demand));
-  for (const { block, changes } of offers(search)) {
-    const [ordinal] = givable(block, search.reserved);
-    if (ordinal === undefined) continue;
-    const next = takeOrdinals(block, [ordinal], attributesOf(nodeName, kind));
-    const put: Change = { type: 'put', record: { kind: 'block', value: next } };
-    return { address: hostPrefix(addressAt(block.prefix, ordinal)), block: next, changes: [...changes, put] };
+  const [place] = choosePlaces([placesOf(beginSearch(view, demand, servingPools(view, demand)))]);
+  if (place) {
+    const { ordinal, offer } = place;
+    const block = takeOrdinals(offer.block, [ordinal], attributesOf(nodeName, kind));
+    const put: Change = { type: 'put', record: { kind: 'block', value: block } };
+    return { address: hostPrefix(addressAt(block.prefix, ordinal)), block, changes: [...offer.changes, put] };
   }
+  requireReadable(view, { kind: 'config' });
   throw new Failure('POOLS_EXHAUSTED', explainRefusal(view, demand, `the ${encapsulation} tunnel`), {
     details: { node: nodeName },
   });

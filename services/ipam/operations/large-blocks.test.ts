@@ -3,7 +3,17 @@ import { describe, expect, test } from 'vitest';
 
 import { disagreements, readAll } from '../agreement.fixture.js';
 import { assignment } from '../allocator/assign.fixture.js';
-import { affinity, block, config, host, nodeRecord, NOW_MS, poolRecord, prefix } from '../allocator/records.fixture.js';
+import {
+  affinity,
+  block,
+  config,
+  host,
+  nodeRecord,
+  NOW_MS,
+  poolRecord,
+  prefix,
+  request,
+} from '../allocator/records.fixture.js';
 import type { AllocationAttributes, Block } from '../allocator/records.js';
 import type { RecordValue } from '../allocator/view.js';
 import { startIpam } from '../ipam.fixture.js';
@@ -79,13 +89,18 @@ function handlesOf(blocks: readonly Block[]): RecordValue[] {
 }
 
 /** IPAM on pools whose blocks are full, each of a node of its own. */
-async function start(rest: Partial<Filling> = {}, cidrs = BLOCKS.map(cidrOf)) {
+function start(rest: Partial<Filling> = {}, cidrs = BLOCKS.map(cidrOf)) {
   const filling = { freeCount: 0, first: undefined, isOwned: true, ...rest };
-  const blocks = cidrs.map((cidr, index) => filled(cidr, `n${index}`, filling));
+  return startOn(cidrs.map((cidr, index) => filled(cidr, `n${index}`, filling)));
+}
+
+/** IPAM on pools of 2^16 addresses, IPv4 and IPv6, whose blocks all have the size of these. */
+async function startOn(blocks: readonly Block[]) {
+  const hostBits = Math.log2(blocks[0]!.allocations.length);
   const store = new LimitedStore();
   await store.fill([
-    poolRecord('four', '10.0.0.0/16', { blockSizeBits: 22 }),
-    poolRecord('six', 'fd00::/112', { blockSizeBits: 118 }),
+    poolRecord('four', '10.0.0.0/16', { blockSizeBits: 32 - hostBits }),
+    poolRecord('six', 'fd00::/112', { blockSizeBits: 128 - hostBits }),
     nodeRecord('gone'),
     ...blocks.map((value): RecordValue => ({ kind: 'block', value })),
     ...blocks.flatMap(({ owner, prefix: range }): RecordValue[] =>
@@ -151,6 +166,56 @@ describe('what concerns many large blocks takes as many transactions as etcd wan
     const { given, shortages } = await ipam.assignments.assign(assignment('h', asked), forever);
     expect(shortages.size).toBe(0);
     expect(given).toHaveLength(110);
+    expect(await faults()).toEqual([]);
+  });
+});
+
+describe('a pod of both families writes two blocks at once, and takes what etcd takes together', () => {
+  const [four, six] = ['10.0.0.0/20', 'fd00::/116'];
+  const both = (id: string) => request(id, { nodeName: 'n0', families: [4, 6] });
+  const startHalfFull = (freeCount: number) =>
+    startOn([four, six].map((cidr) => filled(cidr, 'n0', { freeCount, first: undefined, isOwned: true })));
+
+  test.each([
+    { freeCount: 1800, sixth: six },
+    { freeCount: 1300, sixth: 'another' },
+    { freeCount: 20, sixth: 'another' },
+  ])('with $freeCount of 4096 addresses free in both of the node’s blocks', async ({ freeCount, sixth }) => {
+    const { ipam, faults } = await startHalfFull(freeCount);
+    const { endpoint, claimed } = await ipam.addresses.allocate(both('c1'), forever);
+    const blocks = endpoint.addresses.map(({ block: given }) => formatPrefix(given));
+    expect(blocks).toEqual([four, sixth === six ? six : formatPrefix(claimed[0]!)]);
+    expect(claimed).toHaveLength(sixth === six ? 0 : 1);
+    expect(await faults()).toEqual([]);
+  });
+
+  test('when it has one of a large block already', async () => {
+    const { ipam, faults } = await startHalfFull(1300);
+    await ipam.addresses.allocate(request('c1', { nodeName: 'n0' }), forever);
+    const { endpoint, claimed } = await ipam.addresses.allocate(both('c1'), forever);
+    expect(endpoint.addresses.map(({ block: given }) => formatPrefix(given))).toEqual([
+      four,
+      ...claimed.map(formatPrefix),
+    ]);
+    expect(claimed).toHaveLength(1);
+    expect(await faults()).toEqual([]);
+  });
+
+  test('when the one of the later family is asked for by itself', async () => {
+    const { ipam, faults } = await startHalfFull(1300);
+    const addresses = [addressAt(prefix(six), 4000)];
+    const { endpoint, claimed } = await ipam.addresses.allocate({ ...both('c1'), addresses }, forever);
+    expect(endpoint.addresses.map(({ block: given }) => formatPrefix(given))).toEqual([
+      ...claimed.map(formatPrefix),
+      six,
+    ]);
+    expect(await faults()).toEqual([]);
+  });
+
+  test('and is refused where there are no others', async () => {
+    const { ipam, store, faults } = await startHalfFull(1300);
+    await store.fill([config({ autoAllocateBlocks: false })]);
+    await expect(ipam.addresses.allocate(both('c1'), forever)).rejects.toMatchObject({ code: 'STORE_LIMIT' });
     expect(await faults()).toEqual([]);
   });
 });

@@ -36,7 +36,7 @@ test.each<[string, Block]>([
 ])('a block that is %s takes about what is estimated, and no more', (_, value) => {
   const real = storedBytes(value);
   expect(blockBytes(value)).toBeGreaterThanOrEqual(real);
-  expect(blockBytes(value)).toBeLessThan(1000 + real * 5);
+  expect(blockBytes(value)).toBeLessThan(1000 + real * 1.6);
 });
 
 test('as many blocks are written at once as a request has room for, and one however large it is', () => {
