@@ -3890,7 +3890,7 @@ export const AddressServiceService = {
   /**
    * GetEndpoint returns what was recorded for an attachment, as Allocate returned it.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment holds nothing).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment holds nothing), DATA_LOSS (its handle, or a block that this names, cannot be read).
    */
   getEndpoint: {
     path: "/podwire.ipam.v1.AddressService/GetEndpoint" as const,
@@ -3926,7 +3926,7 @@ export const AddressServiceService = {
   /**
    * GetAddress says what an address is at the moment: held, and by whom; cooling down after its release; reserved; free.
    *
-   * Errors: INVALID_ARGUMENT.
+   * Errors: INVALID_ARGUMENT, DATA_LOSS (its block cannot be read, or the configuration, where a cool-down rests on it).
    */
   getAddress: {
     path: "/podwire.ipam.v1.AddressService/GetAddress" as const,
@@ -4012,7 +4012,7 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
   /**
    * GetEndpoint returns what was recorded for an attachment, as Allocate returned it.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment holds nothing).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment holds nothing), DATA_LOSS (its handle, or a block that this names, cannot be read).
    */
   getEndpoint: handleUnaryCall<GetEndpointRequest, GetEndpointResponse>;
   /**
@@ -4030,7 +4030,7 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
   /**
    * GetAddress says what an address is at the moment: held, and by whom; cooling down after its release; reserved; free.
    *
-   * Errors: INVALID_ARGUMENT.
+   * Errors: INVALID_ARGUMENT, DATA_LOSS (its block cannot be read, or the configuration, where a cool-down rests on it).
    */
   getAddress: handleUnaryCall<GetAddressRequest, GetAddressResponse>;
   /**
@@ -4155,7 +4155,7 @@ export interface AddressServiceClient extends Client {
   /**
    * GetEndpoint returns what was recorded for an attachment, as Allocate returned it.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment holds nothing).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment holds nothing), DATA_LOSS (its handle, or a block that this names, cannot be read).
    */
   getEndpoint(
     request: GetEndpointRequest,
@@ -4201,7 +4201,7 @@ export interface AddressServiceClient extends Client {
   /**
    * GetAddress says what an address is at the moment: held, and by whom; cooling down after its release; reserved; free.
    *
-   * Errors: INVALID_ARGUMENT.
+   * Errors: INVALID_ARGUMENT, DATA_LOSS (its block cannot be read, or the configuration, where a cool-down rests on it).
    */
   getAddress(
     request: GetAddressRequest,

@@ -833,7 +833,7 @@ export const HandleServiceService = {
   /**
    * GetHandle returns the addresses that a handle holds, as the blocks tell them, in the order of the addresses.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (it holds none).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (it holds none), DATA_LOSS (the handle, or a block that it names, cannot be read).
    */
   getHandle: {
     path: "/podwire.ipam.v1.HandleService/GetHandle" as const,
@@ -876,7 +876,7 @@ export interface HandleServiceServer extends UntypedServiceImplementation {
   /**
    * GetHandle returns the addresses that a handle holds, as the blocks tell them, in the order of the addresses.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (it holds none).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (it holds none), DATA_LOSS (the handle, or a block that it names, cannot be read).
    */
   getHandle: handleUnaryCall<GetHandleRequest, GetHandleResponse>;
   /**
@@ -916,7 +916,7 @@ export interface HandleServiceClient extends Client {
   /**
    * GetHandle returns the addresses that a handle holds, as the blocks tell them, in the order of the addresses.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (it holds none).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (it holds none), DATA_LOSS (the handle, or a block that it names, cannot be read).
    */
   getHandle(
     request: GetHandleRequest,

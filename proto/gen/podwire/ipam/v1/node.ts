@@ -1988,7 +1988,7 @@ export const NodeServiceService = {
   /**
    * GetNode returns one node with its utilization.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS (the stored node cannot be read).
    */
   getNode: {
     path: "/podwire.ipam.v1.NodeService/GetNode" as const,
@@ -2108,7 +2108,7 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
   /**
    * GetNode returns one node with its utilization.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS (the stored node cannot be read).
    */
   getNode: handleUnaryCall<GetNodeRequest, GetNodeResponse>;
   /**
@@ -2190,7 +2190,7 @@ export interface NodeServiceClient extends Client {
   /**
    * GetNode returns one node with its utilization.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS (the stored node cannot be read).
    */
   getNode(
     request: GetNodeRequest,

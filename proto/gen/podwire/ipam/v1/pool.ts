@@ -1629,7 +1629,7 @@ export const PoolServiceService = {
   /**
    * GetPool returns one pool with its utilization.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS (the stored pool cannot be read).
    */
   getPool: {
     path: "/podwire.ipam.v1.PoolService/GetPool" as const,
@@ -1727,7 +1727,7 @@ export interface PoolServiceServer extends UntypedServiceImplementation {
   /**
    * GetPool returns one pool with its utilization.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS (the stored pool cannot be read).
    */
   getPool: handleUnaryCall<GetPoolRequest, GetPoolResponse>;
   /**
@@ -1799,7 +1799,7 @@ export interface PoolServiceClient extends Client {
   /**
    * GetPool returns one pool with its utilization.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS (the stored pool cannot be read).
    */
   getPool(
     request: GetPoolRequest,

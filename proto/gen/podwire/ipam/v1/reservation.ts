@@ -830,7 +830,7 @@ export const ReservationServiceService = {
   /**
    * GetReservation returns one reservation.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS (the stored reservation cannot be read).
    */
   getReservation: {
     path: "/podwire.ipam.v1.ReservationService/GetReservation" as const,
@@ -910,7 +910,7 @@ export interface ReservationServiceServer extends UntypedServiceImplementation {
   /**
    * GetReservation returns one reservation.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS (the stored reservation cannot be read).
    */
   getReservation: handleUnaryCall<GetReservationRequest, GetReservationResponse>;
   /**
@@ -964,7 +964,7 @@ export interface ReservationServiceClient extends Client {
   /**
    * GetReservation returns one reservation.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS (the stored reservation cannot be read).
    */
   getReservation(
     request: GetReservationRequest,
