@@ -23,7 +23,7 @@ let requests: CniRequest[];
 let answer: (request: CniRequest) => Promise<CniAnswer>;
 let record: ReturnType<typeof recordingLog>;
 let clock: ManualClock;
-let journal: { content: string; retried: number };
+let journal: { content: string; retried: number; refusal?: Error };
 
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'podwire-server-'));
@@ -43,6 +43,11 @@ beforeEach(async () => {
         journal.retried++;
         await Promise.resolve();
         journal.content = 'one';
+      },
+      discard: async (asked) => {
+        await Promise.resolve();
+        if (journal.refusal) throw journal.refusal;
+        return `discarded ${asked}`;
       },
     },
     nowNs: () => ARRIVED_NS,
@@ -288,7 +293,7 @@ test('a second resident is refused, with what to do about it, and hinders the fi
     path,
     log: record.log,
     clock,
-    journal: { text: () => '', retry: () => Promise.resolve() },
+    journal: { text: () => '', retry: () => Promise.resolve(), discard: () => Promise.resolve('') },
     nowNs: () => ARRIVED_NS,
     requestTimeoutMs: 300,
     run: () => Promise.resolve({ exitCode: 1, stdout: 'second' }),
@@ -315,4 +320,22 @@ test('the journal can be looked at, and retried', async () => {
   expect(await send('', { method: 'POST', path: '/journal/retry' })).toMatchObject({ status: 200, body: 'one' });
   expect(journal.retried).toBe(1);
   expect(await send('', { method: 'GET', path: '/journal/retry' })).toMatchObject({ status: 404 });
+});
+
+test('an entry of the journal can be discarded, and who asks is told why not', async () => {
+  const discard = (body: Buffer | string) => send(body, { method: 'POST', path: '/journal/discard' });
+  expect(await discard('{"a":"ä"}')).toMatchObject({ status: 200, body: 'discarded {"a":"ä"}' });
+  expect(await discard(Buffer.from([0xff]))).toMatchObject({ status: 200, body: 'discarded ' });
+  const refusals = [
+    [new Failure('ATTACHMENT_NOT_FOUND', 'no such entry'), 410, { code: 103, msg: 'no such entry' }],
+    [new Failure('INVALID_REQUEST', 'send another'), 400, { code: 7, msg: 'send another' }],
+    [new Failure('STATE_IO', 'it cannot be read'), 503, { code: 100, msg: 'it cannot be read' }],
+    [new TypeError('secret'), 500, { msg: expect.not.stringContaining('secret') }],
+  ] as const;
+  for (const [refusal, status, told] of refusals) {
+    journal.refusal = refusal;
+    const refused = await discard('{}');
+    expect([refused.status, JSON.parse(refused.body)]).toEqual([status, expect.objectContaining(told)]);
+  }
+  expect(await send('', { method: 'GET', path: '/journal/discard' })).toMatchObject({ status: 404 });
 });

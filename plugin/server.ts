@@ -9,6 +9,7 @@ import { dirname, join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import { setImmediate } from 'node:timers/promises';
 
+import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { prepareSocket, restrictSocket } from '@podwire/shared/rpc/listen';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -51,6 +52,9 @@ const ACCEPT_ROUNDS = 4;
 /** How long a connection may take to send the head of its request when the server closes, in milliseconds. */
 const SILENCE_MS = 500;
 
+/** 404 is for what an earlier release does not know. */
+const STATUS_OF_DISCARD: Partial<Record<FailureCode, number>> = { ATTACHMENT_NOT_FOUND: 410, STATE_IO: 503 };
+
 /** How often in a request's time it is looked after. */
 const CHECKS_PER_TIMEOUT = 10;
 
@@ -68,7 +72,8 @@ const HEADER: Readonly<Record<Variable, string>> = {
  * The resident's side of the protocol with the shim: HTTP/1.1 on a unix socket that is root's alone. `POST /cni` carries the CNI
  * variables as headers and the network configuration as its body. It is answered with 200 and the result, or with another status
  * and a CNI error object. `GET /healthz` is answered with 200 while requests are taken, `GET /journal` with what waits in
- * the journal, and `POST /journal/retry` with what is left of it once all of it was tried.
+ * the journal, `POST /journal/retry` with what is left of it once all of it was tried, and `POST /journal/discard` with the entry that
+ * is given up, or with 410 where there is none.
  *
  * What can go wrong here: the caller dies at any moment, sends garbage, or never ends its request. None of that may end the
  * process or leave a caller without an answer; and what an ADD began for a caller that died has to be undone. Somebody may clean the
@@ -232,11 +237,18 @@ export class CniServer {
       this.#sendJournal(response);
       return;
     }
+    if (asked === 'POST /journal/discard') {
+      await this.#discard({ request, response, cancel });
+      return;
+    }
     if (asked !== 'POST /cni') {
       sendError(
         response,
         404,
-        new Failure('INVALID_REQUEST', `${asked}: send POST /cni, GET /healthz, GET /journal or POST /journal/retry`),
+        new Failure(
+          'INVALID_REQUEST',
+          `${asked}: send POST /cni, GET /healthz, GET /journal, POST /journal/retry or POST /journal/discard`,
+        ),
       );
       return;
     }
@@ -262,6 +274,17 @@ export class CniServer {
       cancel,
     });
     send(response, { status: answer.exitCode === 0 ? 200 : 500, body: answer.stdout, type: 'application/json' });
+  }
+
+  async #discard({ request, response, cancel }: Exchange): Promise<void> {
+    try {
+      const asked = await readBody(request);
+      const body = await this.#options.journal.discard(asked instanceof Failure ? '' : asked, cancel);
+      send(response, { status: 200, body, type: 'application/json' });
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      sendError(response, STATUS_OF_DISCARD[error.code] ?? 400, error);
+    }
   }
 
   #sendJournal(response: ServerResponse): void {

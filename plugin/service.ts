@@ -8,7 +8,9 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { dataplaneClient } from './clients/dataplane.js';
 import { ipamClient } from './clients/ipam.js';
 import { dataplaneUpkeep, ipamUpkeep } from './clients/upkeep.js';
+import { discardEntry } from './commands/discard.js';
 import { settleEntry } from './commands/settle-entry.js';
+import { giverNamesOf } from './commands/settle.js';
 import type { Tools } from './commands/tools.js';
 import { Givers } from './delegate/givers.js';
 import { journalDesk } from './journal/desk.js';
@@ -62,7 +64,12 @@ export async function startPlugin(settings: PluginSettings, surroundings: Surrou
     log,
     clock,
     run: (request) => run(request, options),
-    journal: journalDesk(tools.journal, replay),
+    journal: journalDesk({
+      journal: tools.journal,
+      replay,
+      giversOf: (entry) => giverNamesOf(entry, tools),
+      discard: (attachment, cancel) => discardEntry(attachment, tools, { turns, cancel }),
+    }),
     nowNs: wallTimeNs(clock, stopwatch),
     requestTimeoutMs: REQUEST_TIMEOUT_MS,
   });

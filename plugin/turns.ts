@@ -5,7 +5,7 @@ import { withSpan } from '@podwire/shared/runtime/span';
 
 /** A command that wants its turn. */
 export interface Turn {
-  readonly command: 'ADD' | 'DEL' | 'CHECK' | 'GC' | 'REPLAY';
+  readonly command: 'ADD' | 'DEL' | 'CHECK' | 'GC' | 'REPLAY' | 'DISCARD';
   readonly attachment: Attachment;
   /** When the runtime started the command, in epoch nanoseconds, where it is known. */
   readonly startedNs: bigint | undefined;
@@ -111,6 +111,7 @@ export class Turns {
       case 'CHECK':
       case 'GC':
       case 'REPLAY':
+      case 'DISCARD':
         break;
     }
   }

@@ -71,11 +71,17 @@ export async function settle(
 /** Those to give the addresses back to; undefined stands for podwire-ipam. Who gave them before today's configuration comes last. */
 function giversOf(
   { attachment, held = [], delegate, isGiverKnown }: Release & Pick<SettleOptions, 'isGiverKnown'>,
-  { givers }: Tools,
+  { givers }: Pick<Tools, 'givers'>,
 ): (Delegate | undefined)[] {
   if (isGiverKnown || held.length > 0) return [delegate];
   const former = givers.formerOf(attachment, delegate);
   return [delegate, ...(former.isIpam ? [undefined] : []), ...former.delegates];
+}
+
+/** Names of the IPAM plugins that are to take the addresses of a debt back, `podwire-ipam` for Podwire's own. */
+export function giverNamesOf({ attachment, held, delegate }: Debt, tools: Pick<Tools, 'givers'>): readonly string[] {
+  const names = giversOf({ attachment, held, delegate }, tools).map((giver) => giver?.type ?? 'podwire-ipam');
+  return [...new Set(names)];
 }
 
 interface Release {

@@ -9,7 +9,7 @@ import { MemoryJournalStore } from './memory-store.js';
 import { Replay } from './replay.js';
 import { journalEntry } from './store.contract.js';
 
-test('tells what waits, what it met and whether it is safe; and has it done at once', async () => {
+test('tells what waits, what it met and whether it is safe; has it done at once, and gives one up', async () => {
   const clock = new ManualClock();
   const events = new JournalEvents(recordingLog().log);
   const store = new MemoryJournalStore();
@@ -26,7 +26,16 @@ test('tells what waits, what it met and whether it is safe; and has it done at o
       return undefined;
     },
   });
-  const desk = journalDesk(journal, replay);
+  const desk = journalDesk({
+    journal,
+    replay,
+    giversOf: () => ['host-local'],
+    discard: async (attachment) => {
+      const entry = journal.get(attachment);
+      if (entry) await journal.discard(entry, []);
+      return entry;
+    },
+  });
   await journal.load();
   expect(JSON.parse(desk.text())).toEqual({ entries: [], fault: null });
   store.broken = 'full';
@@ -40,6 +49,7 @@ test('tells what waits, what it met and whether it is safe; and has it done at o
       since: new Date(clock.nowMs()).toISOString(),
       reason,
       lastFault: null,
+      givers: ['host-local'],
       held: [{ address: '10.65.0.7', sequenceNumber: '9223372036854775808' }],
     },
   ]);
@@ -48,6 +58,17 @@ test('tells what waits, what it met and whether it is safe; and has it done at o
   await desk.retry();
   const { entries, fault } = JSON.parse(desk.text());
   expect([entries[0].lastFault, fault]).toEqual(['podwire-ipam does not answer', null]);
+  await journal.add(journalEntry('b'));
+  const given = JSON.parse(await desk.discard('{"attachment":"net/b/eth0"}', new AbortController()));
+  expect(given).toMatchObject({ discarded: { attachment: 'net/b/eth0', givers: ['host-local'] }, fault: null });
+  for (const [request, code] of [
+    ['{"attachment":"net/b/eth0"}', 'ATTACHMENT_NOT_FOUND'],
+    ['{"attachment":"net/b"}', 'INVALID_REQUEST'],
+    ['{"attachment":"net/a/eth0","order":1}', 'INVALID_REQUEST'],
+    ['net/a/eth0', 'INVALID_REQUEST'],
+  ] as const)
+    await expect(desk.discard(request, new AbortController())).rejects.toMatchObject({ code });
+  expect(journal.entries()).toHaveLength(1);
   away = false;
   await desk.retry();
   expect(JSON.parse(desk.text())).toEqual({ entries: [], fault: null });

@@ -70,6 +70,7 @@ const attachment = (name: string) => journalEntry(name).attachment;
 
 test('metrics tell what waits, how long, and what a restart would lose', async () => {
   const journal = open();
+  await journal.load();
   expect(await read.read()).toEqual({ entries: 0, volatile_entries: 0, oldest_age: 0 });
   await journal.add(journalEntry('a'));
   clock.advance(1_500);
@@ -86,11 +87,13 @@ test('metrics tell what waits, how long, and what a restart would lose', async (
   expect(await read.read()).toMatchObject({ entries: 3, volatile_entries: 1, 'faults write': 1 });
   await journal.done(attachment('a'));
   await journal.done(attachment('a'));
+  await journal.discard(journal.get(attachment('c'))!, ['host-local']);
   await journal.settleStore();
   expect(await read.read()).toMatchObject({
-    entries: 2,
+    entries: 1,
     volatile_entries: 0,
     oldest_age: 0.5,
+    [`discarded ${journalEntry('c').todo}`]: 1,
     [`done ${journalEntry('a').todo}`]: 1,
   });
 });

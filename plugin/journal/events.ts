@@ -23,6 +23,7 @@ export class JournalEvents {
   readonly #meter: Meter;
   readonly #written;
   readonly #done;
+  readonly #discarded;
   readonly #faults;
 
   constructor(log: Logger) {
@@ -35,6 +36,10 @@ export class JournalEvents {
     this.#done = meter.createCounter('podwire.plugin.journal.done', {
       unit: '{entry}',
       description: 'Debts of DEL that are done',
+    });
+    this.#discarded = meter.createCounter('podwire.plugin.journal.discarded', {
+      unit: '{entry}',
+      description: 'Debts of DEL that an operator gave up, by what was to do',
     });
     this.#faults = meter.createCounter('podwire.plugin.journal.faults', {
       unit: '{fault}',
@@ -70,6 +75,20 @@ export class JournalEvents {
     this.#log.info({ todo, order, waited_ms: nowMs - sinceMs }, `journal: ${formatAttachment(attachment)} is done`);
   }
 
+  /**
+   * An operator gave an entry up.
+   * @param givers - names of the IPAM plugins whose addresses may stay held
+   */
+  discarded({ attachment, todo, order, sinceMs, held }: JournalEntry, givers: readonly string[], nowMs: number): void {
+    this.#discarded.add(1, { todo });
+    const wire = todo === 'detach-and-release' ? 'its wire is not taken away, and ' : '';
+    const addresses = held?.map(({ address }) => address);
+    this.#log.warn(
+      { todo, order, waited_ms: nowMs - sinceMs, givers, addresses },
+      `journal: ${formatAttachment(attachment)} is discarded: ${wire}what ${givers.join(' and ')} gave it may stay held`,
+    );
+  }
+
   /** The entries of earlier processes were read. */
   loaded(count: number): void {
     if (count > 0) this.#log.warn({ entries: count }, `journal: ${count} entries of an earlier process are to be done`);
@@ -89,7 +108,7 @@ export class JournalEvents {
     this.#faults.add(1, { operation: 'remove' });
     this.#log.error(
       { err: failure },
-      `journal: the entry of ${name} is done and cannot be removed: ${failure.message}`,
+      `journal: the entry of ${name} is over and cannot be removed: ${failure.message}`,
     );
   }
 

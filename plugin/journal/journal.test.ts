@@ -50,6 +50,37 @@ describe('entries', () => {
     expect(names(await open())).toEqual(['b']);
   });
 
+  test('that are discarded are gone, from the store too', async () => {
+    await add('a', 'b');
+    const entry = journal.get(attachment('a'))!;
+    await journal.discard(entry, ['host-local', 'podwire-ipam']);
+    await journal.discard(entry, ['host-local']);
+    expect([names(), names(await open())]).toEqual([['b'], ['b']]);
+  });
+
+  test('that took the place of one which is discarded stay', async () => {
+    await add('a');
+    const before = journal.get(attachment('a'))!;
+    await add('a');
+    await journal.discard(before, []);
+    expect(names()).toEqual(['a']);
+  });
+
+  test('that are discarded are logged once, with what is given up', async () => {
+    await add('a');
+    const [entry] = journal.entries();
+    await journal.discard(entry!, ['host-local', 'podwire-ipam']);
+    await journal.discard(entry!, ['host-local']);
+    expect(record.lines().slice(1)).toEqual([
+      expect.objectContaining({
+        level: 'warn',
+        msg: 'journal: net/a/eth0 is discarded: its wire is not taken away, and what host-local and podwire-ipam gave it may stay held',
+        addresses: ['10.65.0.7'],
+        givers: ['host-local', 'podwire-ipam'],
+      }),
+    ]);
+  });
+
   test('have an age', async () => {
     expect(journal.level()).toEqual({ entries: 0, volatileEntries: 0, oldestAgeMs: 0 });
     await add('a');
@@ -108,6 +139,30 @@ describe('a store', () => {
     expect(names().sort()).toEqual(['a', 'b']);
     expect(journal.get(attachment('a'))?.reason).toBe('later');
     expect(JSON.parse(store.texts.get('net/a/eth0')!)).toMatchObject({ reason: 'later' });
+  });
+
+  test('that does not remove a discarded entry is asked again', async () => {
+    await add('a');
+    store.broken = 'gone';
+    await journal.discard(journal.get(attachment('a'))!, []);
+    expect([names(), journal.isIdle, journal.fault]).toEqual([[], false, expect.stringContaining('cannot be removed')]);
+    store.broken = 'no';
+    await journal.settleStore();
+    expect([names(), store.texts.size, journal.isIdle]).toEqual([[], 0, true]);
+  });
+
+  test('that cannot be read has nothing discarded, as it would come back', async () => {
+    await add('a');
+    store.broken = 'gone';
+    journal = await open();
+    await add('a');
+    const entry = journal.get(attachment('a'))!;
+    await expect(journal.discard(entry, [])).rejects.toMatchObject({ code: 'STATE_IO' });
+    expect(names()).toEqual(['a']);
+    store.broken = 'no';
+    await journal.settleStore();
+    await journal.discard(entry, []);
+    expect([names(), names(await open())]).toEqual([[], []]);
   });
 
   test('with unreadable entries is not emptied by them', async () => {

@@ -34,7 +34,7 @@ export class Journal {
   readonly #files = new Set<string>();
   /** The storage's work under way, by key: one at a time for each. */
   readonly #underWay = new Map<string, Promise<unknown>>();
-  /** Entries that are done, and still stored. */
+  /** Entries that are struck out, and still stored. */
   readonly #unremoved = new Map<string, Attachment>();
   /** Why the store could not be read; undefined once it was. */
   #loadFault: string | undefined = 'it has not been read yet';
@@ -61,7 +61,7 @@ export class Journal {
     return this.#entries.get(formatAttachment(attachment));
   }
 
-  /** Whether everything is done, stored and removed. */
+  /** Whether nothing waits, to be done, stored or removed. */
   get isIdle(): boolean {
     return this.#entries.size === 0 && this.#unremoved.size === 0 && this.#loadFault === undefined;
   }
@@ -75,7 +75,7 @@ export class Journal {
     };
   }
 
-  /** Why a restart of the process, or of the node, could lose something; undefined when it could not. */
+  /** Why a restart of the process, or of the node, could lose something, or bring something back; undefined when it could not. */
   get fault(): string | undefined {
     if (this.#loadFault !== undefined) return `the journal cannot be read: ${this.#loadFault}`;
     const { volatileEntries } = this.level();
@@ -123,14 +123,27 @@ export class Journal {
   /** Strikes an entry out. Idempotent. */
   async done(attachment: Attachment): Promise<void> {
     const { events, clock } = this.#options;
-    const key = formatAttachment(attachment);
-    const entry = this.#entries.get(key);
+    const entry = this.get(attachment);
     if (!entry) return;
-    this.#entries.delete(key);
     events.done(entry, clock.nowMs());
-    this.#stored.delete(key);
-    this.#refused.delete(key);
-    if (this.#files.has(key)) await this.#remove(key, attachment);
+    await this.#strike(entry);
+  }
+
+  /**
+   * Strikes an entry out that is not done, for somebody who gives it up. Nothing where it is not the attachment's any more.
+   * @param givers - names of the IPAM plugins whose addresses may stay held
+   * @throws Failure STATE_IO while the store cannot be read: what it has of the attachment would come back
+   */
+  async discard(entry: JournalEntry, givers: readonly string[]): Promise<void> {
+    const { events, clock } = this.#options;
+    if (this.get(entry.attachment) !== entry) return;
+    if (this.#loadFault !== undefined)
+      throw new Failure(
+        'STATE_IO',
+        `${formatAttachment(entry.attachment)} stays in the journal, as that cannot be read: ${this.#loadFault}`,
+      );
+    events.discarded(entry, givers, clock.nowMs());
+    await this.#strike(entry);
   }
 
   /** Tries again what the storage refused. */
@@ -143,6 +156,14 @@ export class Journal {
       if ((await this.#store(key, entry)) !== undefined) return;
       this.#options.events.stored(entry);
     }
+  }
+
+  async #strike({ attachment }: JournalEntry): Promise<void> {
+    const key = formatAttachment(attachment);
+    this.#entries.delete(key);
+    this.#stored.delete(key);
+    this.#refused.delete(key);
+    if (this.#files.has(key)) await this.#remove(key, attachment);
   }
 
   /** What is in memory is later than what is stored. */

@@ -20,6 +20,8 @@ export interface FakeMethod {
   readonly handler: (unary: Unary, calls: Call[]) => UntypedHandleCall;
 }
 
+export type PluginAnswer = string | readonly [status: number, body: string] | undefined;
+
 export interface Call {
   /** Name of the method: `ListPools`. */
   readonly method: string;
@@ -70,11 +72,19 @@ export class Fakes {
     await this.#server.listen();
   }
 
-  /** @param answer - the body for `GET /journal` and the like; undefined for 404 */
-  async servePlugin(answer: (asked: string) => string | undefined): Promise<void> {
+  /**
+   * @param answer - the body for `GET /journal` and the like, by the request's first line and what it sends; undefined for 404, and a
+   *   number before the body is another status than 200
+   */
+  async servePlugin(answer: (asked: string, sent: string) => PluginAnswer): Promise<void> {
     const server = createServer((request, response) => {
-      const body = answer(`${request.method ?? ''} ${request.url ?? ''}`);
-      response.writeHead(body === undefined ? 404 : 200).end(body);
+      let sent = '';
+      request.setEncoding('utf8').on('data', (chunk: string) => (sent += chunk));
+      request.once('end', () => {
+        const told = answer(`${request.method ?? ''} ${request.url ?? ''}`, sent) ?? [404, ''];
+        const [status, body] = typeof told === 'string' ? [200, told] : told;
+        response.writeHead(status).end(body);
+      });
     });
     this.#plugin = server;
     await new Promise<void>((resolve) => server.listen(this.pluginSocket, resolve));

@@ -106,3 +106,22 @@ test('finds a pod while it is there and in the history, and what the journal owe
     pools: [{ cidr: '10.65.0.0/16', utilization: { allocated: '0' } }],
   });
 }, 240_000);
+
+test('gives up what host-local can never do, and GC succeeds', async () => {
+  // Without a range host-local refuses every DEL.
+  const config = { cniVersion: '1.1.0', name: 'refused', ipam: { type: 'host-local' } };
+  const settled = (command: string) => callCni({ command, pod, config, socket: stack.sockets.plugin });
+  expect(await settled('DEL')).toMatchObject({ exitCode: 0 });
+  const attachment = `refused/${pod.containerId}/eth0`;
+  const told = await podwirectl('journal', 'discard', pod.containerId);
+  expect([told.exitCode, told.stdout]).toEqual([
+    2,
+    expect.stringContaining(`${attachment} would be given up: its addresses of host-local`),
+  ]);
+  expect((await settled('GC')).exitCode).toBe(1);
+  expect(await podwirectl('journal', 'discard', attachment, '--yes')).toMatchObject({ exitCode: 0 });
+  expect(await podwirectl('journal')).toMatchObject({ exitCode: 0, stdout: 'Nothing waits.\n' });
+  expect(stack.log('plugin')).toContain(`journal: ${attachment} is discarded`);
+  const again = await podwirectl('journal', 'discard', attachment, '--yes');
+  expect(again).toMatchObject({ exitCode: 3, stderr: expect.stringContaining('no entry') });
+});

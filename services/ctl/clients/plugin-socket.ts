@@ -14,16 +14,24 @@ const ENTRY = z.object({
   reason: z.string(),
   /** What the last attempt met; null before there was one. */
   lastFault: z.string().nullable(),
+  /** Names of the IPAM plugins that the addresses go back to; null where a plugin of an earlier release does not tell. */
+  givers: z.array(z.string()).nullable().default(null),
   /** The allocation that is meant; null where it is not known. */
   held: z.array(z.object({ address: z.string(), sequenceNumber: z.string() })).nullable(),
 });
 
 const JOURNAL = z.object({
   entries: z.array(ENTRY),
-  /** Why a restart could lose something; null when it could not. */
+  /** Why a restart could lose something, or bring something back; null when it could not. */
   fault: z.string().nullable(),
 });
 
+const DISCARDED = z.object({ discarded: ENTRY, fault: JOURNAL.shape.fault });
+
+/** The CNI error object with which the plugin refuses. */
+const REFUSAL = z.object({ msg: z.string() });
+
+export type Discarded = z.infer<typeof DISCARDED>;
 export type Journal = z.infer<typeof JOURNAL>;
 export type JournalEntry = z.infer<typeof ENTRY>;
 
@@ -40,6 +48,7 @@ export interface PluginSocketOptions {
 const NAME = 'podwire-plugin';
 const OK = 200;
 const NOT_FOUND = 404;
+const GONE = 410;
 
 /** The resident plugin, which speaks HTTP on its unix socket. Methods throw Failure UNREACHABLE, DEADLINE_EXCEEDED, UNIMPLEMENTED. */
 export class PluginSocket {
@@ -51,20 +60,29 @@ export class PluginSocket {
 
   /** What waits to be done on the node. */
   journal(): Promise<Journal> {
-    return this.#ask('GET', '/journal');
+    return this.#ask({ method: 'GET', path: '/journal' }, JOURNAL);
   }
 
   /** Has it done at once, and waits for a round over all entries. @returns what waits then */
   retryJournal(): Promise<Journal> {
-    return this.#ask('POST', '/journal/retry');
+    return this.#ask({ method: 'POST', path: '/journal/retry' }, JOURNAL);
   }
 
-  async #ask(method: string, path: string): Promise<Journal> {
+  /**
+   * Gives the entry of an attachment up, once an attempt under way is over.
+   * @throws Failure ATTACHMENT_NOT_FOUND where there is none (any more)
+   */
+  discardEntry(attachment: string): Promise<Discarded> {
+    const body = JSON.stringify({ attachment });
+    return this.#ask({ method: 'POST', path: '/journal/discard', body }, DISCARDED);
+  }
+
+  async #ask<Answer>({ method, path, body: asked }: Asking, answer: z.ZodType<Answer>): Promise<Answer> {
     const { path: socketPath, option, clock, deadlineMs } = this.#options;
     const timeoutMs = Math.max(1, deadlineMs - clock.nowMs());
     await assertReachable(NAME, { address: `unix:${socketPath}`, option }, timeoutMs);
-    const { status, body } = await send({ method, path, socketPath, timeoutMs });
-    const parsed = status === OK ? JOURNAL.safeParse(parseJson(body)) : undefined;
+    const { status, body } = await send({ method, path, body: asked, socketPath, timeoutMs });
+    const parsed = status === OK ? answer.safeParse(parseJson(body)) : undefined;
     if (parsed?.success) return parsed.data;
     const subject = `${NAME} at ${socketPath}: ${method} ${path}`;
     if (status === OK || status === NOT_FOUND)
@@ -72,18 +90,30 @@ export class PluginSocket {
         'UNIMPLEMENTED',
         `${subject}: its release is another one than that of podwirectl; use them of one`,
       );
+    const refusal = REFUSAL.safeParse(parseJson(body));
+    if (status === GONE && refusal.success) throw new Failure('ATTACHMENT_NOT_FOUND', refusal.data.msg);
     throw new Failure('INTERNAL', `${subject}: answered ${status}: ${body.trim()}`);
   }
 }
 
-interface Sending {
+interface Asking {
   readonly method: string;
   readonly path: string;
+  readonly body?: string | undefined;
+}
+
+interface Sending extends Asking {
   readonly socketPath: string;
   readonly timeoutMs: number;
 }
 
-function send({ method, path, socketPath, timeoutMs }: Sending): Promise<{ status: number; body: string }> {
+function send({
+  method,
+  path,
+  body: asked,
+  socketPath,
+  timeoutMs,
+}: Sending): Promise<{ status: number; body: string }> {
   return new Promise((resolve, reject) => {
     const fail = (cause: unknown): void => {
       const timedOut = cause instanceof Error && cause.name === 'TimeoutError';
@@ -103,7 +133,7 @@ function send({ method, path, socketPath, timeoutMs }: Sending): Promise<{ statu
       response.setEncoding('utf8').on('data', (chunk: string) => (body += chunk));
       response.once('end', () => resolve({ status: response.statusCode ?? 0, body })).once('error', fail);
     });
-    call.once('error', (error) => fail(signal.aborted ? signal.reason : error)).end();
+    call.once('error', (error) => fail(signal.aborted ? signal.reason : error)).end(asked);
   });
 }
 

@@ -25,6 +25,7 @@ describe('a command line', () => {
     ['release address 10.65.0.7 --yes', 'release address'],
     ['release handle -- --odd--', 'release handle'],
     ['journal retry', 'journal retry'],
+    ['journal discard 7 --yes', 'journal discard'],
   ])('"%s" is %s', (line, name) => {
     expect(ran(line).verb.name).toBe(name);
   });

@@ -7,6 +7,7 @@ import { configGet } from './config-get.js';
 import { configSet } from './config-set.js';
 import { explain } from './explain.js';
 import { gc } from './gc.js';
+import { journalDiscard } from './journal-discard.js';
 import { journalList } from './journal-list.js';
 import { journalRetry } from './journal-retry.js';
 import { journalShow } from './journal-show.js';
@@ -80,4 +81,5 @@ export const VERBS: readonly Verb[] = [
   journalList,
   journalShow,
   journalRetry,
+  journalDiscard,
 ];

@@ -31,7 +31,12 @@ export function journalReport(journal: Journal, nowMs: number): Report {
       },
       ...(fault === null ? [] : [sentence(`Not safe: ${fault}`)]),
     ],
-    hints: entries.length > 0 ? ['it is tried again by itself; at once: podwirectl journal retry'] : [],
+    hints:
+      entries.length > 0
+        ? [
+            'it is tried again by itself; at once: podwirectl journal retry; what can never be done: podwirectl journal discard',
+          ]
+        : [],
     data: () => ({ entries, fault }),
     exitCode: fault === null ? DONE : FOUND_WRONG,
   };
