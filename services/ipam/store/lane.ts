@@ -34,11 +34,6 @@ export class Lane {
     return !this.isBusy && this.#waits === 0 && this.#queue.length > 0;
   }
 
-  /** How many requests may be served now. */
-  get readyCount(): number {
-    return this.isReady ? this.#queue.length : 0;
-  }
-
   /** Whether there is nothing to serve. */
   get isIdle(): boolean {
     return !this.isBusy && this.#waits === 0 && this.#queue.length === 0;

@@ -69,41 +69,6 @@ describe('folding', () => {
     expect((await store.list('', forever)).revision).toBe(2);
   });
 
-  it('decides half of many lanes while the other half is being committed', async () => {
-    const { store, letGo, held } = heldStore();
-    const { updater } = await startReplica(store);
-    const decided: string[] = [];
-    const updates = Array.from({ length: 40 }, (_, number) => {
-      const id = `h${number}`;
-      const decide: Decide<number> = (view) => {
-        decided.push(id);
-        return increment(id)(view);
-      };
-      return updater.update(`node ${number}`, decide, always);
-    });
-    await new Promise((resolve) => setImmediate(resolve));
-    expect([held(), decided.length]).toEqual([1, 20]);
-    await settleEvents();
-    expect([held(), decided.length]).toEqual([2, 40]);
-    letGo();
-    letGo();
-    expect(await Promise.all(updates)).toEqual(Array.from({ length: 40 }, () => 1));
-    expect((await store.list('', forever)).revision).toBe(3);
-  });
-
-  it('keeps those of one lane together, however many', async () => {
-    const { store, letGo, held } = heldStore();
-    const { updater } = await startReplica(store, { maxOperationsCount: 128 });
-    const many = Array.from({ length: 40 }, () => updater.update('n', increment('a'), always));
-    const one = updater.update('m', increment('b'), always);
-    await settleEvents();
-    expect(held()).toBe(2);
-    letGo();
-    letGo();
-    expect(await Promise.all([...many, one])).toEqual([...Array.from({ length: 40 }, (_, index) => index + 1), 1]);
-    expect((await store.list('', forever)).revision).toBe(3);
-  });
-
   it('has no more transactions under way than it may, and none with a lane twice', async () => {
     const { store, letGo, held } = heldStore();
     const { updater } = await startReplica(store, { maxInFlightCount: 2 });

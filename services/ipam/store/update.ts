@@ -61,8 +61,6 @@ const DEFAULTS = {
 /** Lost attempts of a request that are repeated at once, on what they have met; whoever waits is late for the next turn, too. */
 const PROMPT_ATTEMPTS = 10;
 const CONFLICT_BACKOFF: BackoffBounds = { baseMs: 2, maxMs: 50 };
-/** Requests from which on they are worth two transactions. */
-const MIN_SHARED_COUNT = 16;
 /** Longest time for which a lane lets others have a turn, in milliseconds. */
 const MAX_TURN_MS = 50;
 
@@ -191,25 +189,12 @@ export class Updater {
       if (!this.#isSettling) this.#run(this.#settle());
       return;
     }
-    if (this.#inFlight >= this.#options.maxInFlightCount) return;
-    const draft = new Draft(this.#options.mirror, this.#options.keys, this.#options);
-    const group = this.#fold(draft);
-    if (group.size === 0) return;
-    this.#run(this.#commitGroup(draft, group));
-    // In a turn of its own, when this one is on its way to the store.
-    this.#schedule();
-  }
-
-  /**
-   * How many requests fill a transaction. Where none is under way and many wait, half of them: the others are decided while it is
-   * being written. If all went at once, so would their callers' next requests, and decisions and the store would wait for each other.
-   */
-  #share(): number {
-    const { maxInFlightCount } = this.#options;
-    if (this.#inFlight > 0 || maxInFlightCount === 1) return Number.POSITIVE_INFINITY;
-    let ready = 0;
-    for (const lane of this.#lanes.values()) ready += lane.readyCount;
-    return ready < MIN_SHARED_COUNT ? ready : Math.ceil(ready / 2);
+    while (this.#inFlight < this.#options.maxInFlightCount) {
+      const draft = new Draft(this.#options.mirror, this.#options.keys, this.#options);
+      const group = this.#fold(draft);
+      if (group.size === 0) return;
+      this.#run(this.#commitGroup(draft, group));
+    }
   }
 
   /** Keeps a promise, which does not reject, for {@link close} to wait for. */
@@ -234,20 +219,16 @@ export class Updater {
     for (const lane of this.#lanes.values()) for (const request of lane.takeAll()) request.fail(error);
   }
 
-  /** Takes requests off their lanes for as long as the transaction has room, those of one lane together. */
+  /** Takes requests off their lanes for as long as the transaction has room. */
   #fold(draft: Draft): Group {
     const group = new Map<Lane, Request[]>();
     const nowMs = this.#options.clock.nowMs();
-    const share = this.#share();
-    let count = 0;
     for (const lane of this.#lanes.values()) {
-      if (count >= share) break;
       const isAlone = lane.isAlone(nowMs);
       if (lane.isIdle && !isAlone) this.#lanes.delete(lane.name);
       if (!lane.isReady || (isAlone && group.size > 0)) continue;
       const { requests, isFull } = this.#foldLane(draft, lane);
       if (requests.length > 0) group.set(lane, requests);
-      count += requests.length;
       if (isFull || (isAlone && group.size > 0)) break;
     }
     return group;
