@@ -279,6 +279,7 @@ export class CniServer {
   async #discard({ request, response, cancel }: Exchange): Promise<void> {
     try {
       const asked = await readBody(request);
+      // What cannot be read is refused as what it is not: a request.
       const body = await this.#options.journal.discard(asked instanceof Failure ? '' : asked, cancel);
       send(response, { status: 200, body, type: 'application/json' });
     } catch (error) {

@@ -1,5 +1,6 @@
 import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
+import { parseJson } from '@podwire/shared/json/parse';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { familyBits, formatAddress } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
@@ -144,12 +145,4 @@ function failed({ type }: Delegate, command: Command, reason: string): Failure {
 function quoted(text: string): string {
   const isLong = text.length > MAX_QUOTED_CHARACTERS;
   return JSON.stringify(isLong ? `${text.slice(0, MAX_QUOTED_CHARACTERS)}…` : text);
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }

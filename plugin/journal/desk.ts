@@ -1,5 +1,6 @@
 import { formatAttachment, parseAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
+import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
 import type { JournalEntry } from './entry.js';
@@ -70,14 +71,6 @@ function attachmentIn(request: string): Attachment {
     'INVALID_REQUEST',
     'send {"attachment": "<network>/<container ID>/<interface>"}, as GET /journal has it',
   );
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }
 
 function told(entry: JournalEntry, { replay, giversOf }: JournalDeskOptions): object {

@@ -1,5 +1,6 @@
 import { attachmentFaults, type Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
+import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
 import type { HeldAddress } from '../clients/clients.js';
@@ -88,12 +89,4 @@ export function decodeEntry(text: string): DecodedEntry {
     ok: true,
     entry: { order, sinceMs, attachment, todo, held: held ?? undefined, ...(delegate && { delegate }), reason },
   };
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }

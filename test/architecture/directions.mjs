@@ -26,6 +26,7 @@ export const ZONES = [
   { path: 'proto/gen', zones: [], packages: ['@bufbuild/protobuf', '@grpc/grpc-js'], ...PURE },
 
   // Values that every other part stands on.
+  { path: 'services/shared/json', zones: [], packages: [], ...PURE },
   { path: 'services/shared/net', zones: [], packages: ['ipaddr.js'], ...PURE },
   { path: 'services/shared/attachment', zones: ['services/shared/net'], packages: [], builtins: ['node:crypto'] },
   { path: 'services/shared/failure', zones: [], packages: ['@grpc/grpc-js'], ...PURE },
@@ -213,7 +214,12 @@ export const ZONES = [
     packages: ['zod'],
     ...NODE,
   },
-  { path: 'plugin/install/wanted', zones: ['services/shared/failure'], packages: ['zod'], ...PURE },
+  {
+    path: 'plugin/install/wanted',
+    zones: ['services/shared/failure', 'services/shared/json'],
+    packages: ['zod'],
+    ...PURE,
+  },
   { path: 'plugin/cni', zones: ['services/shared'], packages: ['zod'], ...PURE },
   {
     path: 'plugin/clients',

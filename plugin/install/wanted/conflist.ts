@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
 /** One member of a chain: its type, and whatever else it has. */
@@ -102,11 +103,3 @@ export function statusRequest(conflist: Conflist): string {
 
 /** The version of the specification that brought STATUS. */
 const STATUS_VERSION = '1.1.0';
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
-}

@@ -1,6 +1,7 @@
 import { request } from 'node:http';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { parseJson } from '@podwire/shared/json/parse';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { z } from 'zod';
 
@@ -92,7 +93,8 @@ export class PluginSocket {
       );
     const refusal = REFUSAL.safeParse(parseJson(body));
     if (status === GONE && refusal.success) throw new Failure('ATTACHMENT_NOT_FOUND', refusal.data.msg);
-    throw new Failure('INTERNAL', `${subject}: answered ${status}: ${body.trim()}`);
+    const text = refusal.success ? refusal.data.msg : body.trim();
+    throw new Failure('INTERNAL', `${subject}: answered ${status}: ${text}`);
   }
 }
 
@@ -135,12 +137,4 @@ function send({
     });
     call.once('error', (error) => fail(signal.aborted ? signal.reason : error)).end(asked);
   });
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }

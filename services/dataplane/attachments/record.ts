@@ -1,4 +1,5 @@
 import { attachmentFaults, interfaceNameFault } from '@podwire/shared/attachment/attachment';
+import { parseJson } from '@podwire/shared/json/parse';
 import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
 import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
@@ -66,14 +67,6 @@ export function decodeRecord(text: string): DecodedRecord {
   const [issue] = parsed.error.issues;
   const at = issue?.path.map(String).join('.') ?? '';
   return { ok: false, fault: `is no record of this release: ${at} ${issue?.message ?? 'is wrong'}` };
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }
 
 function read<Value>(parse: (text: string) => Value | undefined, what: string) {

@@ -69,10 +69,12 @@ export class AttachmentRegistry {
   /** Whether another attachment has an interface in the same namespace. */
   hasBeside(attachment: Attachment, identity: NetnsIdentity): boolean {
     const key = formatAttachment(attachment);
-    return [...this.#records].some(
-      ([other, record]) =>
-        other !== key && record.state === 'attached' && compareIdentities(record.identity, identity) === 'same',
-    );
+    // Asked by every ADD: no copy of what a whole node has.
+    for (const [other, record] of this.#records) {
+      if (record.state === 'attached' && compareIdentities(record.identity, identity) === 'same' && other !== key)
+        return true;
+    }
+    return false;
   }
 
   /** Remembers, for this process, whether a pod was seen with rules of an attachment. Those that were seen may be there again. */

@@ -6,7 +6,10 @@ import type { Condition, WantedNode, WantedTunnel } from './wanted.js';
 
 /** How far the node's kernel is what is wanted of it. */
 export interface NodeStatus {
-  /** `waiting`: no complete view yet; `silent`: the kernel cannot be read, or the loop is cut off by a defect; `reconciling`: something is not as wanted. */
+  /**
+   * `waiting`: no complete view yet; `silent`: the kernel cannot be read, or the loop is cut off by a defect; `reconciling`: something
+   * is not as wanted.
+   */
   readonly state: 'waiting' | 'silent' | 'reconciling' | 'as-wanted';
   /** What is wanted of them; none before the first complete view. */
   readonly tunnels: readonly WantedTunnel[];

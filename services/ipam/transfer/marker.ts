@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
 import type { Store } from '../store/store.js';
@@ -62,12 +63,4 @@ export async function requireWhole(store: Store, prefix: string, signal: AbortSi
     `an import into the datastore has not come to its end: it has ${stored.mark.records} records so far; wait for it, or run "podwire-ipam import" with the same file again`,
     { details: { sha256: stored.mark.sha256 } },
   );
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }

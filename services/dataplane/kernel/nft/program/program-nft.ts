@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
 import type { Nft } from '../nft.js';
@@ -111,14 +112,6 @@ async function namelessFile(text: string): Promise<FileHandle> {
 
 function textOf(parts: readonly Buffer[]): string {
   return Buffer.concat(parts).toString();
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }
 
 /** One line, cut to a length that a log and a status bear. */
