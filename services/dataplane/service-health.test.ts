@@ -11,6 +11,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { FakeNodeNetwork } from './cluster/node-network.fixture.js';
 import { readConfig } from './config.js';
 import { BOOT, recordingLog } from './dataplane.fixture.js';
+import { HEALTH } from './health.fixture.js';
 import { MemoryKernel } from './kernel/memory/memory-kernel.js';
 import { MemoryLinks } from './kernel/memory/memory-links.js';
 import { MemoryNodeKernel } from './kernel/memory/node-memory-kernel.js';
@@ -18,17 +19,6 @@ import { MemoryNft } from './kernel/nft/memory/memory-nft.js';
 import { serve, type RunningService } from './service.js';
 
 /** What the whole service says of how it is, in front of kernels that fail. */
-
-const HEALTH = {
-  path: '/grpc.health.v1.Health/Check',
-  requestStream: false,
-  responseStream: false,
-  requestSerialize: () => Buffer.alloc(0),
-  requestDeserialize: () => null,
-  responseSerialize: () => Buffer.alloc(0),
-  // The status is the message's only field: 1 serving, 2 not serving.
-  responseDeserialize: (bytes: Buffer) => bytes.at(1),
-} as const;
 
 const AT_ONCE = { timeout: 20_000, interval: 20 };
 

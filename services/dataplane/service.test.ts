@@ -15,6 +15,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { readConfig } from './config.js';
 import { BOOT, recordingLog } from './dataplane.fixture.js';
+import { HEALTH } from './health.fixture.js';
 import { MemoryKernel } from './kernel/memory/memory-kernel.js';
 import {
   addPod,
@@ -268,17 +269,7 @@ describe('on the real kernel', () => {
 });
 
 describe('life and death', () => {
-  const health = {
-    path: '/grpc.health.v1.Health/Check',
-    requestStream: false,
-    responseStream: false,
-    requestSerialize: () => Buffer.alloc(0),
-    requestDeserialize: () => null,
-    responseSerialize: () => Buffer.alloc(0),
-    // The status is the message's only field: 1 serving, 2 not serving.
-    responseDeserialize: (bytes: Buffer) => bytes.at(1),
-  } as const;
-  const status = () => peer.call(health, null, limits());
+  const status = () => peer.call(HEALTH, null, limits());
 
   test('it is healthy only once the kernel is known to have what pods need', async () => {
     const kernel = new MemoryKernel();

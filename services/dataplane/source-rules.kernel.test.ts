@@ -18,7 +18,7 @@ import {
   snapshot,
 } from './kernel/netlink/namespaces.fixture.js';
 import { NetlinkKernel } from './kernel/netlink/netlink-kernel.js';
-import { address, BY_FAMILY, podNetwork } from './plan/pod-network.fixture.js';
+import { address, BY_FAMILY, podNetwork, secondInterface } from './plan/pod-network.fixture.js';
 import type { PodNetwork } from './plan/pod-network.js';
 import { tableOf } from './plan/source-table.js';
 
@@ -26,13 +26,7 @@ import { tableOf } from './plan/source-table.js';
 
 const BOTH = BY_FAMILY['both families'];
 const first = podNetwork('a', BOTH);
-const second = podNetwork('a', {
-  ...BOTH,
-  addresses: [address('10.66.0.7'), address('fd66::7')],
-  attachment: { ...first.attachment, interfaceName: 'net1' },
-  hostInterfaceName: 'podwsecond',
-  mac: '02:00:00:00:01:01',
-});
+const second = secondInterface('a');
 const peer = podNetwork('peer', { ...BOTH, addresses: [address('10.65.0.9'), address('fd65::9')] });
 const RULE = `lookup ${tableOf('net1')} priority 30087 protocol 87`;
 

@@ -6,7 +6,7 @@ import { recordingLog, testRegistry } from './dataplane.fixture.js';
 import { Dataplane } from './dataplane.js';
 import { Events } from './events.js';
 import { MemoryKernel } from './kernel/memory/memory-kernel.js';
-import { address, BY_FAMILY, podNetwork } from './plan/pod-network.fixture.js';
+import { address, BY_FAMILY, podNetwork, secondInterface } from './plan/pod-network.fixture.js';
 import type { PodNetwork } from './plan/pod-network.js';
 import { tableOf } from './plan/source-table.js';
 
@@ -15,13 +15,7 @@ import { tableOf } from './plan/source-table.js';
 const BOTH = BY_FAMILY['both families'];
 const NETNS = '/run/netns/a';
 const first = podNetwork('a', BOTH);
-const second = podNetwork('a', {
-  ...BOTH,
-  addresses: [address('10.66.0.7'), address('fd66::7')],
-  attachment: { ...first.attachment, interfaceName: 'net1' },
-  hostInterfaceName: 'podwsecond',
-  mac: '02:00:00:00:01:01',
-});
+const second = secondInterface('a');
 const RULES = ['10.66.0.7', 'fd66::7'].map(
   (source) => `${NETNS}: rule from ${source} lookup ${tableOf('net1')} priority 30087 protocol 87`,
 );

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 
 import { MemoryKernel } from '../kernel/memory/memory-kernel.js';
-import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
+import { BY_FAMILY, podNetwork, secondInterface } from '../plan/pod-network.fixture.js';
 import { MemoryRecordStore } from './memory-record-store.js';
 import { mortal } from './mortal.fixture.js';
 import { startNode } from './node.fixture.js';
@@ -10,13 +10,7 @@ import { startNode } from './node.fixture.js';
 
 const NETNS = '/run/netns/a';
 const first = podNetwork('a', BY_FAMILY['both families']);
-const second = podNetwork('a', {
-  ...BY_FAMILY['both families'],
-  addresses: [address('10.66.0.7'), address('fd66::7')],
-  attachment: { ...first.attachment, interfaceName: 'net1' },
-  hostInterfaceName: 'podwsecond',
-  mac: '02:00:00:00:01:01',
-});
+const second = secondInterface('a');
 const STEPS_MAX = 60;
 
 const never = () => new AbortController().signal;

@@ -2,20 +2,14 @@ import { describe, expect, test } from 'vitest';
 
 import { desired, type Wanted } from '../plan/desired.js';
 import { diff } from '../plan/diff.js';
-import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
+import { BY_FAMILY, podNetwork, secondInterface } from '../plan/pod-network.fixture.js';
 import { tableOf } from '../plan/source-table.js';
 import { undoOf, type Route, type Rule, type Step } from '../plan/step.js';
 import { nothingObserved } from '../plan/wire.js';
 import { KernelUnderTest, type KernelFixture } from './kernel.fixture.js';
 
 const first = podNetwork('contract', { ...BY_FAMILY['both families'], hostInterfaceName: 'podwcontract' });
-const second = podNetwork('contract', {
-  ...BY_FAMILY['both families'],
-  addresses: [address('10.66.0.7'), address('fd66::7')],
-  attachment: { ...first.attachment, interfaceName: 'net1' },
-  hostInterfaceName: 'podwsecond',
-  mac: '02:00:00:00:01:01',
-});
+const second = secondInterface('contract');
 const TABLE = tableOf('net1');
 
 const rule = (source: string, rest: Partial<Rule> = {}): Rule => {

@@ -40,3 +40,14 @@ export function podNetwork(containerId: string, rest: Partial<PodNetwork> = {}):
     ...rest,
   };
 }
+
+/** Another interface of a pod, `net1`, on another network, of both families. */
+export function secondInterface(pod: string): PodNetwork {
+  return podNetwork(pod, {
+    ...BY_FAMILY['both families'],
+    addresses: [address('10.66.0.7'), address('fd66::7')],
+    attachment: { ...podNetwork(pod).attachment, interfaceName: 'net1' },
+    hostInterfaceName: 'podwsecond',
+    mac: '02:00:00:00:01:01',
+  });
+}
