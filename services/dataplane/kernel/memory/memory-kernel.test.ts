@@ -7,6 +7,7 @@ import { nothingObserved } from '../../plan/wire.js';
 import { ipv6Contract } from '../ipv6.contract.js';
 import { kernelContract } from '../kernel.contract.js';
 import type { KernelFixture } from '../kernel.fixture.js';
+import { podSessionContract } from '../pod-session.contract.js';
 import { rulesContract } from '../rules.contract.js';
 import { MemoryKernel } from './memory-kernel.js';
 
@@ -36,6 +37,10 @@ function memoryFixture(): Promise<KernelFixture> {
 
 describe('the fake kernel', () => {
   kernelContract(memoryFixture);
+});
+
+describe('the fake kernel, in a pod', () => {
+  podSessionContract(memoryFixture);
 });
 
 describe('the fake kernel, with IPv6', () => {

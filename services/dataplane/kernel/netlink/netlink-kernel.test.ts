@@ -7,6 +7,7 @@ import { describe } from 'vitest';
 import { ipv6Contract } from '../ipv6.contract.js';
 import { kernelContract } from '../kernel.contract.js';
 import type { KernelFixture } from '../kernel.fixture.js';
+import { podSessionContract } from '../pod-session.contract.js';
 import { rulesContract } from '../rules.contract.js';
 import { addPod, cleanUp, removePod, requireThrowawayNamespace, run } from './namespaces.fixture.js';
 import { NetlinkKernel } from './netlink-kernel.js';
@@ -44,6 +45,10 @@ async function netlinkFixture(): Promise<KernelFixture> {
 
 describe('the real kernel', () => {
   kernelContract(netlinkFixture);
+});
+
+describe('the real kernel, in a pod', () => {
+  podSessionContract(netlinkFixture);
 });
 
 describe('the real kernel, with IPv6', () => {
