@@ -150,6 +150,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/transfer/import.ts': 'services/ipam/transfer/transfer.test.ts',
 
   // The store's contract, run on every store, and the mirror that is fed by it.
+  'services/ipam/store/written-blocks.ts': 'services/ipam/store/overlay.test.ts',
   'services/ipam/store/change-log.ts': 'services/ipam/store/memory/memory-store.test.ts',
   'services/ipam/store/embedded/directory-lock.ts': 'services/ipam/store/embedded/embedded-store.test.ts',
   // On real servers: chosen, lost, with users, TLS and limits; every setting, alone and with the others.

@@ -67,9 +67,11 @@ function isShared(change: Change): boolean {
 /** As many as there are, and no more than so many. */
 export function first<Item>(items: Iterable<Item>, count: number): Item[] {
   const found: Item[] = [];
+  if (count <= 0) return found;
   for (const item of items) {
-    if (found.length >= count) break;
     found.push(item);
+    // Before the next is asked for: it may be a walk over a pool away.
+    if (found.length >= count) break;
   }
   return found;
 }

@@ -61,3 +61,14 @@ test('blocks without end that are all too large are not all looked at', () => {
   };
   expect(chosen([endless], [blockOf(900)])).toEqual([900]);
 });
+
+test('no further place is asked for than the one that is taken: the next may be a walk over a pool away', () => {
+  const [place] = placesOf(100);
+  const one = {
+    *[Symbol.iterator]() {
+      yield place!;
+      throw new Error('asked for another');
+    },
+  };
+  expect(chosen([one])).toEqual([100]);
+});

@@ -1,7 +1,10 @@
+import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, it } from 'vitest';
 
+import { endpointKey, makeEndpoint } from '../allocator/endpoint.js';
+import { nodeRecord } from '../allocator/records.fixture.js';
 import type { Affinity, HistoryEntry, Pool } from '../allocator/records.js';
-import type { Change, RecordValue } from '../allocator/view.js';
+import type { Change, RecordValue, View } from '../allocator/view.js';
 import { Draft } from './draft.js';
 import { emptyBlock, forever, handle, keys, prefix, put, settleEvents, startReplica } from './store.fixture.js';
 import { MemoryStore } from './memory/memory-store.js';
@@ -39,6 +42,16 @@ async function draftOver(records: readonly RecordValue[]): Promise<Draft> {
   return new Draft(mirror, keys, { marksReleases: false });
 }
 
+function endpoint(containerId: string): RecordValue {
+  const attachment = { network: 'podwire', containerId, interfaceName: 'eth0' };
+  const parts = { attachment, nodeName: 'node-1', pod: undefined };
+  return {
+    kind: 'endpoint',
+    key: endpointKey(parts),
+    value: makeEndpoint({ ...parts, netns: undefined, createdAtMs: 0 }, []),
+  };
+}
+
 const change = (type: 'put' | 'delete' | 'expect', record: RecordValue): Change => ({ type, record });
 
 describe('a draft', () => {
@@ -66,6 +79,35 @@ describe('a draft', () => {
     const expecting = new Draft(mirror, keys, { marksReleases: false });
     expecting.fold([change('expect', record)]);
     expect(expecting.showsAllBefore({ kind: 'pool', value: pool('p') })).toBe(true);
+  });
+
+  it('lists what is only compared as it is stored, beside what is written', async () => {
+    const recordsOf = (name: string, cidr: string): RecordValue[] => [
+      { kind: 'pool', value: pool(name) },
+      { kind: 'handle', value: handle(name, 1) },
+      { kind: 'affinity', value: affinity(cidr) },
+      { kind: 'reservation', value: { name, uid: '', createTimeMs: 0, prefixes: [] } },
+      nodeRecord(name),
+      endpoint(name),
+    ];
+    const [compared, others] = [recordsOf('a', '10.0.0.0/30'), recordsOf('b', '10.0.0.8/30')];
+    const listed = (view: View): string[] =>
+      [
+        ...view.pools(),
+        ...view.reservations(),
+        ...view.nodes(),
+        ...[...view.handles()].map(({ id }) => ({ name: id })),
+        ...[...view.affinities(), ...view.affinitiesOf(owner)].map(({ block }) => ({ name: formatPrefix(block) })),
+        ...[...view.endpoints(), ...view.endpointsBehind('')].map(({ key }) => key),
+      ]
+        .map(({ name }) => name)
+        .sort();
+    const draft = await draftOver([...compared, ...others]);
+    const before = listed(draft);
+    draft.fold(compared.map((record) => change('expect', record)));
+    draft.fold(others.map((record) => change('put', record)));
+    expect(listed(draft)).toEqual(before);
+    expect(before).toHaveLength(16);
   });
 
   it('shows the mirror with the changes folded so far', async () => {

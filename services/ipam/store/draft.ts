@@ -180,8 +180,7 @@ export class Draft extends Overlay {
     this.#released.set(mark, change.nowMs);
     // Who finds nothing to release has found no handle, and that must be so.
     const handle = this.keys.handle(change.handleId);
-    if (!this.touched.has(handle))
-      this.touch(handle, 'handle', { record: this.mirror.stored(handle)?.record, written: false });
+    if (!this.touched.has(handle)) this.compare(handle);
   }
 
   #storedLike(key: string | undefined): DecodedRecord | undefined {
@@ -198,14 +197,13 @@ export class Draft extends Overlay {
     const { type, record } = change;
     const before = this.touched.get(key);
     if (type === 'expect') {
-      if (!before) this.touch(key, record.kind, { record: this.mirror.stored(key)?.record, written: false });
+      if (!before) this.compare(key);
       return;
     }
     if (!before?.written) this.#writtenCount++;
     const likeKey = type === 'put' && change.like ? this.#originOf(change.like) : before?.likeKey;
-    this.touch(key, record.kind, {
+    this.write(key, record, {
       record: type === 'put' ? record : undefined,
-      written: true,
       ...(likeKey === undefined ? {} : { likeKey }),
     });
   }

@@ -28,6 +28,7 @@ import { isIdle, isLoose, isSpent, mayGive } from '../allocator/spent.js';
 import { sortAffinities, sortByName } from './image.js';
 import type { Mirror } from './mirror.js';
 import type { RecordKeys } from './record/keys.js';
+import { WrittenBlocks } from './written-blocks.js';
 
 /** A record that the folded decisions name: what they have made of it, and whether they write it. */
 export interface Touched {
@@ -45,12 +46,14 @@ export class Overlay implements View {
   protected readonly mirror: Mirror;
   protected readonly keys: RecordKeys;
   readonly #touched = new Map<string, Touched>();
-  /** The keys of each kind. */
-  readonly #keysOf = new Map<Kind, Set<string>>();
+  /** The keys of what is written, of each kind. What is only touched is as the mirror has it. */
+  readonly #written = new Map<Kind, Set<string>>();
   /** The blocks that name an owner, or did before, by the owner and their keys. */
   readonly #blocksOf = new Map<string, Map<string, Prefix>>();
-  /** Blocks of the mirror that are named here, so that they are listed from here. */
-  readonly #hiddenBlocks = new Set<Block>();
+  readonly #writtenBlocks = new WrittenBlocks({
+    blockAt: (prefix) => this.block(prefix),
+    isLoose: (block) => isLoose(block, block.owner && this.affinity(block.owner, block.prefix)),
+  });
 
   constructor(mirror: Mirror, keys: RecordKeys) {
     this.mirror = mirror;
@@ -68,24 +71,35 @@ export class Overlay implements View {
     return this.#touched;
   }
 
-  /** Shows the record in place of what the mirror has under the key. */
-  protected touch(key: string, kind: Kind, touched: Touched): void {
-    const stored = this.#touched.has(key) ? undefined : this.mirror.stored(key)?.record;
-    if (stored?.kind === 'block') {
-      this.#hiddenBlocks.add(stored.value);
-      this.#note(key, stored.value);
+  /** Names a record that is as the mirror has it. */
+  protected compare(key: string): void {
+    this.#touched.set(key, { record: this.mirror.stored(key)?.record, written: false });
+  }
+
+  /**
+   * Shows a record in place of what the mirror has under the key.
+   * @param named - the record, or the one that is deleted
+   */
+  protected write(key: string, named: RecordValue, touched: Omit<Touched, 'written'>): void {
+    const isFirst = !this.#isWritten(key);
+    this.#touched.set(key, { ...touched, written: true });
+    const keys = this.#written.get(named.kind) ?? new Set();
+    this.#written.set(named.kind, keys.add(key));
+    if (named.kind === 'affinity') {
+      const { block } = named.value;
+      this.#writtenBlocks.noteAffinity(this.keys.block(block), block);
     }
-    if (touched.record?.kind === 'block') this.#note(key, touched.record.value);
-    this.#touched.set(key, touched);
-    const keys = this.#keysOf.get(kind) ?? new Set();
-    this.#keysOf.set(kind, keys.add(key));
+    if (named.kind !== 'block') return;
+    const stored = isFirst ? this.mirror.stored(key)?.record : undefined;
+    for (const record of [stored, touched.record]) if (record?.kind === 'block') this.#note(key, record.value);
+    this.#writtenBlocks.note(key, named.value.prefix, stored?.kind === 'block' ? stored.value : undefined);
   }
 
   pools(): readonly Pool[] {
     return this.#listed({
       kind: 'pool',
       stored: this.mirror.view.pools(),
-      changed: this.#touchedOf('pool'),
+      changed: this.#writtenOf('pool'),
       keyOf: (name) => this.keys.pool(name),
     });
   }
@@ -98,7 +112,7 @@ export class Overlay implements View {
 
   /** Of a pool that is written here nothing is known before the commit. */
   showsAllBefore(record: RecordValue): boolean {
-    return !this.touched.get(this.keys.of(record))?.written && this.mirror.view.showsAllBefore(record);
+    return !this.#isWritten(this.keys.of(record)) && this.mirror.view.showsAllBefore(record);
   }
 
   block(prefix: Prefix): Block | undefined {
@@ -108,66 +122,45 @@ export class Overlay implements View {
   }
 
   *blocksIn(prefix: Prefix): Generator<Block, void, void> {
-    yield* this.#merged(this.mirror.view.blocksIn(prefix), this.#changedIn(prefix));
+    yield* this.#merged(this.mirror.view.blocksIn(prefix), this.#writtenBlocks.within(prefix));
   }
 
   tallyBlocks(prefix: Prefix): BlockTally {
     let tally = this.mirror.view.tallyBlocks(prefix);
-    for (const block of this.#hiddenBlocks)
+    for (const block of this.#writtenBlocks.replaced)
       if (prefixContains(prefix, block.prefix)) tally = subtractTallies(tally, tallyOf(block));
-    return this.#changedIn(prefix).map(tallyOf).reduce(addTallies, tally);
+    return this.#writtenBlocks.within(prefix).map(tallyOf).reduce(addTallies, tally);
   }
 
   roomyBlocksIn(prefix: Prefix): Iterable<Block> {
-    return this.#merged(this.mirror.view.roomyBlocksIn(prefix), this.#changedIn(prefix).filter(mayGive));
+    return this.#merged(this.mirror.view.roomyBlocksIn(prefix), this.#writtenBlocks.within(prefix).filter(mayGive));
   }
 
   idleBlocksIn(prefix: Prefix): Iterable<Block> {
-    return this.#merged(this.mirror.view.idleBlocksIn(prefix), this.#changedIn(prefix).filter(isIdle));
+    return this.#merged(this.mirror.view.idleBlocksIn(prefix), this.#writtenBlocks.within(prefix).filter(isIdle));
   }
 
   looseBlocksIn(prefix: Prefix): Iterable<Block> {
-    const judged = new Set(this.#changedIn(prefix));
-    for (const key of this.#keysOf.get('affinity') ?? []) {
-      const name = this.keys.parse(key);
-      const block =
-        name?.kind === 'affinity' && prefixContains(prefix, name.block) ? this.block(name.block) : undefined;
-      if (block) judged.add(block);
-    }
-    const isLooseHere = (block: Block): boolean =>
-      isLoose(block, block.owner && this.affinity(block.owner, block.prefix));
-    const kept = without(this.mirror.view.looseBlocksIn(prefix), judged);
-    return this.#merged(kept, [...judged].filter(isLooseHere).sort(byPrefix));
+    const isJudged = (block: Block): boolean => this.#writtenBlocks.judges(this.keys.block(block.prefix));
+    const kept = without(this.mirror.view.looseBlocksIn(prefix), isJudged);
+    return this.#merged(kept, this.#writtenBlocks.looseWithin(prefix));
   }
 
   consecutiveBlocks(first: Prefix): number {
     const { view } = this.mirror;
-    if (!this.#keysOf.has('block')) return view.consecutiveBlocks(first);
+    if (!this.#written.has('block')) return view.consecutiveBlocks(first);
     const size = prefixSize(first);
-    const deleted = [...this.#hiddenBlocks]
-      .filter(({ prefix }) => prefix.family === first.family && prefix.length === first.length && !this.block(prefix))
-      .map(({ prefix }) => prefix.value);
     for (let count = 0; ;) {
       const next = { ...first, value: first.value + BigInt(count) * size };
       if (!this.block(next)) return count;
-      const end = next.value + BigInt(Math.max(1, view.consecutiveBlocks(next))) * size;
-      const until = deleted.reduce((least, value) => (next.value < value && value < least ? value : least), end);
-      count += Number((until - next.value) / size);
+      count += this.#writtenBlocks.undeletedFrom(next, Math.max(1, view.consecutiveBlocks(next)));
     }
-  }
-
-  /** The blocks that are named here, in order. */
-  #changedIn(prefix: Prefix): Block[] {
-    return [...this.#touchedOf('block')]
-      .map(({ value }) => value)
-      .filter((block) => prefixContains(prefix, block.prefix))
-      .sort(byPrefix);
   }
 
   /** Both in order. */
   *#merged(stored: Iterable<Block>, changed: Block[]): Generator<Block, void, void> {
     for (const block of stored) {
-      if (this.#hiddenBlocks.has(block)) continue;
+      if (this.#writtenBlocks.replaces(block)) continue;
       for (let [next] = changed; next && byPrefix(next, block) < 0; [next] = changed) {
         changed.shift();
         yield next;
@@ -179,8 +172,9 @@ export class Overlay implements View {
 
   affinitiesOf(owner: BlockOwner): readonly Affinity[] {
     const stored = this.mirror.view.affinitiesOf(owner);
-    const kept = stored.filter(({ block }) => !this.touched.has(this.keys.affinity(owner, block)));
-    const changed = [...this.#touchedOf('affinity')]
+    if (!this.#written.has('affinity')) return stored;
+    const kept = stored.filter(({ block }) => !this.#isWritten(this.keys.affinity(owner, block)));
+    const changed = [...this.#writtenOf('affinity')]
       .map(({ value }) => value)
       .filter((affinity) => affinity.owner.kind === owner.kind && affinity.owner.name === owner.name);
     return sortAffinities([...kept, ...changed]);
@@ -188,7 +182,7 @@ export class Overlay implements View {
 
   unspentAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
     const stored = this.mirror.view.unspentAffinitiesOf(owner);
-    const affinities = this.#keysOf.get('affinity');
+    const affinities = this.#written.get('affinity');
     const blocks = this.#blocksOf.get(ownerText(owner));
     if (!affinities && !blocks) return stored;
     const kept = stored.filter(({ block }) => {
@@ -196,7 +190,7 @@ export class Overlay implements View {
       return !isChanged && !blocks?.has(this.keys.block(block));
     });
     const changed = new Map<string, Affinity>();
-    for (const { value } of this.#touchedOf('affinity'))
+    for (const { value } of this.#writtenOf('affinity'))
       if (value.owner.kind === owner.kind && value.owner.name === owner.name)
         changed.set(this.keys.affinity(owner, value.block), value);
     for (const prefix of blocks?.values() ?? []) {
@@ -235,7 +229,7 @@ export class Overlay implements View {
     return this.#listed({
       kind: 'reservation',
       stored: this.mirror.view.reservations(),
-      changed: this.#touchedOf('reservation'),
+      changed: this.#writtenOf('reservation'),
       keyOf: (name) => this.keys.reservation(name),
     });
   }
@@ -256,7 +250,7 @@ export class Overlay implements View {
     return this.#listed({
       kind: 'node',
       stored: this.mirror.view.nodes(),
-      changed: this.#touchedOf('node'),
+      changed: this.#writtenOf('node'),
       keyOf: (name) => this.keys.node(name),
     });
   }
@@ -268,28 +262,28 @@ export class Overlay implements View {
   }
 
   *handles(): Generator<Handle, void, void> {
-    for (const handle of this.mirror.view.handles()) if (!this.touched.has(this.keys.handle(handle.id))) yield handle;
-    for (const { value } of this.#touchedOf('handle')) yield value;
+    for (const handle of this.mirror.view.handles()) if (!this.#isWritten(this.keys.handle(handle.id))) yield handle;
+    for (const { value } of this.#writtenOf('handle')) yield value;
   }
 
   *affinities(): Generator<Affinity, void, void> {
     for (const affinity of this.mirror.view.affinities())
-      if (!this.touched.has(this.keys.affinity(affinity.owner, affinity.block))) yield affinity;
-    for (const { value } of this.#touchedOf('affinity')) yield value;
+      if (!this.#isWritten(this.keys.affinity(affinity.owner, affinity.block))) yield affinity;
+    for (const { value } of this.#writtenOf('affinity')) yield value;
   }
 
   *endpoints(): Generator<StoredEndpoint, void, void> {
     for (const endpoint of this.mirror.view.endpoints())
-      if (!this.touched.has(this.keys.endpoint(endpoint.key))) yield endpoint;
-    yield* this.#touchedOf('endpoint');
+      if (!this.#isWritten(this.keys.endpoint(endpoint.key))) yield endpoint;
+    yield* this.#writtenOf('endpoint');
   }
 
   *endpointsBehind(after: string): Generator<StoredEndpoint, void, void> {
-    const changed = [...this.#touchedOf('endpoint')]
+    const changed = [...this.#writtenOf('endpoint')]
       .filter(({ key }) => formatEndpointKey(key) > after)
       .sort((a, b) => (formatEndpointKey(a.key) < formatEndpointKey(b.key) ? -1 : 1));
     for (const endpoint of this.mirror.view.endpointsBehind(after)) {
-      if (this.touched.has(this.keys.endpoint(endpoint.key))) continue;
+      if (this.#isWritten(this.keys.endpoint(endpoint.key))) continue;
       const text = formatEndpointKey(endpoint.key);
       for (let [next] = changed; next && formatEndpointKey(next.key) < text; [next] = changed) {
         changed.shift();
@@ -302,7 +296,7 @@ export class Overlay implements View {
 
   *foreignEndpoints(): Generator<StoredForeignEndpoint, void, void> {
     for (const endpoint of this.mirror.view.foreignEndpoints())
-      if (!this.touched.get(this.keys.endpoint(endpoint.key))?.written) yield endpoint;
+      if (!this.#isWritten(this.keys.endpoint(endpoint.key))) yield endpoint;
   }
 
   unreadable(): Iterable<UnreadableRecord> {
@@ -318,15 +312,19 @@ export class Overlay implements View {
     return this.mirror.view.unreadableBlock(prefix);
   }
 
-  /** The records of one kind in the order of their names, those of the draft in place of the stored ones. */
+  #isWritten(key: string): boolean {
+    return this.#touched.get(key)?.written ?? false;
+  }
+
+  /** The records of one kind in the order of their names, those that are written in place of the stored ones. */
   #listed<Named extends { readonly name: string }>({ kind, stored, changed, keyOf }: Listing<Named>): readonly Named[] {
-    if (!this.#keysOf.has(kind)) return stored;
-    const kept = stored.filter(({ name }) => !this.#touched.has(keyOf(name)));
+    if (!this.#written.has(kind)) return stored;
+    const kept = stored.filter(({ name }) => !this.#isWritten(keyOf(name)));
     return sortByName([...kept, ...[...changed].map(({ value }) => value)]);
   }
 
-  *#touchedOf<Wanted extends Kind>(kind: Wanted): Generator<Extract<RecordValue, { kind: Wanted }>> {
-    for (const key of this.#keysOf.get(kind) ?? []) {
+  *#writtenOf<Wanted extends Kind>(kind: Wanted): Generator<Extract<RecordValue, { kind: Wanted }>> {
+    for (const key of this.#written.get(kind) ?? []) {
       const record = this.#touched.get(key)?.record;
       if (record && isKind(record, kind)) yield record;
     }
@@ -341,8 +339,8 @@ function byPrefix(a: Block, b: Block): number {
   return comparePrefixes(a.prefix, b.prefix);
 }
 
-function* without(blocks: Iterable<Block>, left: ReadonlySet<Block>): Generator<Block, void, void> {
-  for (const block of blocks) if (!left.has(block)) yield block;
+function* without(blocks: Iterable<Block>, isLeft: (block: Block) => boolean): Generator<Block, void, void> {
+  for (const block of blocks) if (!isLeft(block)) yield block;
 }
 
 interface Listing<Named> {

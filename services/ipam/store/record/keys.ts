@@ -1,5 +1,5 @@
 import { formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
-import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import { formatEndpointKey } from '../../allocator/endpoint.js';
 import type { BlockOwner, HistoryEntry } from '../../allocator/records.js';
@@ -177,7 +177,7 @@ export function historyDay(day: number): string {
 }
 
 function blockSegments(prefix: Prefix): string {
-  return `ipv${prefix.family}/block/${formatPrefix(prefix).replace('/', '-')}`;
+  return `ipv${prefix.family}/block/${formatAddress(prefix)}-${prefix.length}`;
 }
 
 function parseIpam([area, ...path]: readonly string[]): RecordName | undefined {
