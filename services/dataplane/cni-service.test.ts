@@ -2,6 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { PodNetwork, PodServiceService } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -100,6 +101,27 @@ describe('on the fake kernel', () => {
       successful: false,
       errorMessage: expect.stringContaining('INVALID_REQUEST'),
     });
+    expect(lines).toContainEqual(expect.objectContaining({ rpc: 'cni.CniDataplane/Del', level: 'info' }));
+  });
+
+  test('a route that is asked for twice is one', async () => {
+    const request = addRequest('a', '10.65.0.7', { 6: ['0.0.0.0/0', '10.9.0.0/16', '0.0.0.0/0', '10.9.0.0/16'] });
+    expect((await plugin.add(request)).errorMessage).toBe('');
+    const routes = kernel.namespace('/run/netns/a').routes.map(({ destination }) => destination);
+    expect(routes).toEqual(['169.254.1.1/32', '0.0.0.0/0', '10.9.0.0/16']);
+  });
+
+  test('the host name of a pod of Podwire’s own plugin is not taken over', async () => {
+    const attachment = { network: 'net', containerId: 'own', interfaceName: 'eth0' };
+    const names = { netns: '/run/netns/b', hostInterfaceName: 'shared', macAddress: '02:00:00:00:00:07' };
+    const pod = PodNetwork.fromPartial({ attachment, ...names, addresses: ['10.65.0.8/32'] });
+    await peer.call(PodServiceService.attachPod, { pod }, { deadlineMs: Date.now() + 5000 });
+    const before = kernel.print();
+    expect(await plugin.add(addRequest('a', '10.65.0.7', { 3: 'shared' }))).toMatchObject({
+      successful: false,
+      errorMessage: expect.stringMatching(/^HOST_INTERFACE_TAKEN: /),
+    });
+    expect(kernel.print()).toBe(before);
   });
 
   test('what the kernel refuses is told, and undone', async () => {
@@ -176,6 +198,8 @@ describe('on the real kernel', () => {
     expect(reply).toMatchObject({ successful: true, containerMac: '02:00:00:00:00:07' });
     expect(reply.hostInterfaceName).toMatch(/^podw[0-9a-f]{11}$/);
     expect(pings('2001:db8::1', 'a')).toBe(true);
+    const forwarding = ['sysctl', '-n', 'net.ipv6.conf.all.forwarding'];
+    expect(run('ip', 'netns', 'exec', 'a', ...forwarding)).toBe('0\n');
     expect(await plugin.del(delRequest('a', { 1: 'net1' }))).toEqual(GONE);
   });
 
