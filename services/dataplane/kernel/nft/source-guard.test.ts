@@ -4,9 +4,10 @@ import { describe, expect, test } from 'vitest';
 import { formOf } from './form.js';
 import { GUARD_TABLE, guardTable } from './guard-table.js';
 import { MemoryNft } from './memory/memory-nft.js';
-import { keeperOptions, prefix } from './nft.fixture.js';
+import { keeperOptions, prefix, until } from './nft.fixture.js';
 import { SourceGuard } from './source-guard.js';
-import { objectsOf } from './table.js';
+import { CHECK_INTERVAL_MS } from './table-keeper.js';
+import { objectsOf, removal, type NftCommand } from './table.js';
 
 function start() {
   const { options, ...rest } = keeperOptions(new MemoryNft());
@@ -17,6 +18,53 @@ const shown = async (nft: MemoryNft) => formOf((await nft.read(GUARD_TABLE))!);
 const wanted = (prefixes: Readonly<Record<string, readonly string[]>>) => wantedOf(new Map(Object.entries(prefixes)));
 const wantedOf = (prefixes: ReadonlyMap<string, readonly string[]>) =>
   formOf(objectsOf(guardTable(new Map([...prefixes].map(([name, list]) => [name, list.map(prefix)])))));
+
+/** Carries out a transaction once it is let. */
+class SlowNft extends MemoryNft {
+  isSlow = false;
+  /** Transactions that wait. */
+  readonly waiting: (() => void)[] = [];
+
+  override async apply(commands: readonly NftCommand[]): Promise<void> {
+    if (this.isSlow) await new Promise<void>((resolve) => this.waiting.push(resolve));
+    await super.apply(commands);
+  }
+}
+
+const isDone = (work: Promise<void>) =>
+  Promise.race([work.then(() => true), new Promise<false>((resolve) => setTimeout(() => resolve(false), 20))]);
+
+describe('one pod and another', () => {
+  test('a pod with IPv6 addresses does not wait for the prefixes of another', async () => {
+    const { options, nft } = keeperOptions(new SlowNft());
+    const guard = new SourceGuard(options);
+    await guard.start(new Map());
+    nft.isSlow = true;
+    const setting = guard.setSourcePrefixes('podwa', [prefix('fd01::/64')]);
+    await until(() => nft.waiting.length === 1);
+    expect(await isDone(guard.ready())).toBe(true);
+    expect(await isDone(setting)).toBe(false);
+    for (const go of nft.waiting) go();
+    await setting;
+    await guard.stop();
+  });
+
+  test('a pod with IPv6 addresses waits where the table was found to be gone', async () => {
+    const { options, nft, clock } = keeperOptions(new SlowNft());
+    const guard = new SourceGuard(options);
+    await guard.start(new Map());
+    await nft.apply(removal(GUARD_TABLE));
+    nft.isSlow = true;
+    clock.advance(CHECK_INTERVAL_MS);
+    await until(() => nft.waiting.length === 1);
+    const ready = guard.ready();
+    expect(await isDone(ready)).toBe(false);
+    for (const go of nft.waiting) go();
+    await ready;
+    expect(await shown(nft)).toEqual(wanted({}));
+    await guard.stop();
+  });
+});
 
 describe('the guard', () => {
   test('is in force before any pod is there, with what pods had before the start', async () => {

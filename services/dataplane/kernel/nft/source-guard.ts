@@ -27,11 +27,12 @@ export class SourceGuard {
   }
 
   /**
-   * Resolves when the table is in force, as it is before a pod with IPv6 addresses is wired.
+   * Resolves when the table is in force, as it is before a pod with IPv6 addresses is wired. Where it is, nobody waits for what
+   * other pods have asked for.
    * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED
    */
   ready(): Promise<void> {
-    return this.#keeper.want(guardTable(this.#prefixes));
+    return this.#keeper.isInForce ? Promise.resolve() : this.#keeper.want(guardTable(this.#prefixes));
   }
 
   /**

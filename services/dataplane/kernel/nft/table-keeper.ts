@@ -82,6 +82,11 @@ export class TableKeeper {
     return this.#failure;
   }
 
+  /** Whether a table that was wanted is there, as far as is known: the one wanted now, or the one before it. */
+  get isInForce(): boolean {
+    return this.#inForce;
+  }
+
   /**
    * Wants this table, or none, from here on.
    * @param delta - commands that make the table wanted before into this one; without them the whole table is replaced
@@ -169,9 +174,10 @@ export class TableKeeper {
     const wanted = this.#wanted;
     if (wanted === undefined) return;
     this.#delta = [];
-    const isRight = await this.#isInForce(wanted);
-    if (!isRight) await this.#write(wanted, this.#inForce ? reason : 'found');
-    this.#inForce = true;
+    const isRight = await this.#isAsWanted(wanted);
+    const wasInForce = this.#inForce;
+    this.#inForce = isRight;
+    if (!isRight) await this.#write(wanted, wasInForce ? reason : 'found');
   }
 
   async #write(wanted: Wanted, reason: TableReason): Promise<void> {
@@ -194,7 +200,7 @@ export class TableKeeper {
     this.#shownAs = { wanted: told.structure, shown: seen.structure };
   }
 
-  async #isInForce(wanted: Wanted): Promise<boolean> {
+  async #isAsWanted(wanted: Wanted): Promise<boolean> {
     const shown = await this.#options.nft.read(this.#options.table);
     if (wanted === 'absent' || !shown) return wanted === 'absent' && !shown;
     const [told, seen] = [formOf(objectsOf(wanted)), formOf(shown)];
