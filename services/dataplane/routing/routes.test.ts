@@ -213,6 +213,15 @@ describe('a remote block', () => {
       },
     ],
     [
+      'whose pool was deleted and that nobody owns: told as long as an address of it is in use',
+      {
+        pools: [],
+        blocks: [block('10.0.9.0/26', { pool: 'p', borrowed: { '10.0.9.5': 'near' } })],
+        routes: ['10.0.9.5 via 192.0.2.9 dev eth0 onlink'],
+        conditions: ['PoolMissing'],
+      },
+    ],
+    [
       'that nobody owns, and from which nobody has an address: nothing',
       { blocks: [block('10.0.5.0/26', { pool: 'p' }), block('10.5.0.0/26', {})], routes: [] },
     ],
