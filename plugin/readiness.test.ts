@@ -56,6 +56,9 @@ beforeEach(async () => {
 
 afterEach(() => readiness.stop());
 
+/** @param beforeMs - for how long the runtime's process has been running */
+const ready = (beforeMs = 0) => readiness.require(REQUEST, clock.nowMs() - beforeMs);
+
 /** Lets the answers' keeper come to its next pause. */
 async function paused(): Promise<void> {
   await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1 });
@@ -71,42 +74,42 @@ const silence = () => Promise.reject(new Failure('DEADLINE_EXCEEDED', 'no answer
 
 describe('what a runtime asks for again and again', () => {
   test('is answered without asking anybody', async () => {
-    await readiness.require(REQUEST);
+    await ready();
     expect(asked).toBe(1);
-    for (let times = 0; times < 10; times++) await readiness.require(REQUEST);
+    for (let times = 0; times < 10; times++) await ready();
     expect(asked).toBe(1);
   });
 
   test('is asked of the services every two seconds meanwhile', async () => {
-    await readiness.require(REQUEST);
+    await ready();
     for (let pauses = 1; pauses <= 3; pauses++) {
       await pass(PAUSE_MS);
       expect(asked).toBe(1 + pauses);
-      await readiness.require(REQUEST);
+      await ready();
     }
     expect(asked).toBe(4);
   });
 
   test('turns when a service hangs, without anybody waiting for it', async () => {
-    await readiness.require(REQUEST);
+    await ready();
     answer = silence;
     await pass(PAUSE_MS);
     const before = asked;
-    await expect(readiness.require(REQUEST)).rejects.toMatchObject({ code: 'NOT_READY' });
+    await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
     expect(asked).toBe(before);
   });
 
   test('is not believed for longer than three seconds, though nobody looked', async () => {
-    await readiness.require(REQUEST);
+    await ready();
     let letGo: () => void = () => undefined;
     answer = () => new Promise((resolve) => (letGo = () => resolve(true)));
     await paused();
     clock.advance(PAUSE_MS);
     await vi.waitFor(() => expect(asked).toBe(2), { interval: 1 });
-    await readiness.require(REQUEST);
+    await ready();
     clock.advance(1000);
     const told = vi.fn();
-    const waiting = readiness.require(REQUEST).then(told);
+    const waiting = ready().then(told);
     await Promise.resolve();
     expect(told).not.toHaveBeenCalled();
     letGo();
@@ -115,12 +118,12 @@ describe('what a runtime asks for again and again', () => {
   });
 
   test('is forgotten when nobody asks for a minute', async () => {
-    await readiness.require(REQUEST);
+    await ready();
     await paused();
     clock.advance(60_000);
     await vi.waitFor(() => expect(clock.sleeping).toBe(0), { interval: 1 });
     expect(asked).toBe(1);
-    await readiness.require(REQUEST);
+    await ready();
     expect(asked).toBe(2);
   });
 });
@@ -129,7 +132,7 @@ test('services that have not restored what they hold are not waited for, and are
   ipamServes = false;
   answer = () => Promise.resolve(false);
   const words = 'does not serve yet, or not any more: look at its log';
-  await expect(readiness.require(REQUEST)).rejects.toMatchObject({
+  await expect(ready()).rejects.toMatchObject({
     code: 'NOT_READY',
     message: `podwire-ipam ${words}; podwire-dataplane ${words}`,
   });
@@ -143,53 +146,71 @@ describe('a service that is slow', () => {
 
   test('is waited for 0.3 s, though it has longer, and what it answers then is kept', async () => {
     hold();
-    const refused = expect(readiness.require(REQUEST)).rejects.toMatchObject({
+    const refused = expect(ready()).rejects.toMatchObject({
       code: 'NOT_READY',
       message: 'podwire-dataplane does not answer within 300 ms',
     });
     await vi.waitFor(() => expect(clock.sleeping).toBe(2), { interval: 1 });
     clock.advance(300);
     await refused;
-    await expect(readiness.require(REQUEST)).rejects.toMatchObject({ code: 'NOT_READY' });
+    await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
     expect([asked, givenMs]).toEqual([1, 800]);
     letGo();
-    await vi.waitFor(() => readiness.require(REQUEST), { interval: 1 });
+    await vi.waitFor(() => ready(), { interval: 1 });
     expect(asked).toBe(1);
   });
 
+  test.each([
+    ['what has not gone by of 300 ms since the runtime began', { runningMs: 120, upMs: 1000 }, 180],
+    ['100 ms at least', { runningMs: 260, upMs: 1000 }, 100],
+    ['what has not gone by since this process came, for which the runtime waited', { runningMs: 4000, upMs: 40 }, 260],
+    ['300 ms at most, whatever clocks say', { runningMs: -5000, upMs: 1000 }, 300],
+  ])('has %s', async (_, { runningMs, upMs }, waitedMs) => {
+    hold();
+    clock.advance(upMs);
+    const refused = expect(ready(runningMs)).rejects.toMatchObject({
+      message: `podwire-dataplane does not answer within ${waitedMs} ms`,
+    });
+    await vi.waitFor(() => expect(clock.sleeping).toBe(2), { interval: 1 });
+    expect(clock.nextMs).toBe(waitedMs);
+    clock.advance(waitedMs);
+    await refused;
+    letGo();
+  });
+
   test('keeps a node ready that was, where nobody waits for it', async () => {
-    await readiness.require(REQUEST);
+    await ready();
     hold();
     await paused();
     clock.advance(PAUSE_MS);
     await vi.waitFor(() => expect(asked).toBe(2), { interval: 1 });
     clock.advance(700);
-    await readiness.require(REQUEST);
+    await ready();
     letGo();
     await paused();
     clock.advance(1000);
-    await readiness.require(REQUEST);
+    await ready();
     expect(asked).toBe(2);
   });
 });
 
 test('a service that is back is noticed within a second', async () => {
   answer = silence;
-  await expect(readiness.require(REQUEST)).rejects.toMatchObject({ code: 'NOT_READY' });
+  await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
   answer = () => Promise.resolve(true);
   await paused();
   clock.advance(999);
-  await expect(readiness.require(REQUEST)).rejects.toMatchObject({ code: 'NOT_READY' });
+  await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
   clock.advance(1);
-  await readiness.require(REQUEST);
+  await ready();
 });
 
 test('a defect is told to whoever asks next, and is not kept', async () => {
-  await readiness.require(REQUEST);
+  await ready();
   answer = () => Promise.reject(new TypeError('defect'));
   await pass(PAUSE_MS);
   clock.advance(1000);
-  await expect(readiness.require(REQUEST)).rejects.toThrow('defect');
+  await expect(ready()).rejects.toThrow('defect');
   answer = () => Promise.resolve(true);
-  await readiness.require(REQUEST);
+  await ready();
 });

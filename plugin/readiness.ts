@@ -16,10 +16,13 @@ export interface ReadinessOptions {
 }
 
 /**
- * Runtimes ask under a lock, and a slow answer makes the node not ready: nobody waits longer for the services. It leaves a machine under
- * load 0.2 s of the half second for what is around it.
+ * Runtimes ask under a lock, and a slow answer makes the node not ready: nobody waits longer, from the start of the runtime's process on. It
+ * leaves a machine under load 0.2 s of the half second for what comes after it.
  */
 const WAIT_MS = 300;
+
+/** What services have of it at least, when getting to the question took long: the first one of a process runs code that is cold. */
+const MIN_WAIT_MS = 100;
 
 /** Time that the services have. One that is slow, but alive, is not to make the node not ready, where nobody waits for it. */
 const PROBE_TIMEOUT_MS = 800;
@@ -49,8 +52,8 @@ interface Kept {
 /** A question to all services at once. */
 interface Question {
   readonly answer: Promise<readonly string[]>;
-  /** Why an ADD would fail as far as is known yet: services that have not answered are reasons. */
-  readonly soFar: () => readonly string[];
+  /** Why an ADD would fail as far as is known after that time: services that have not answered are reasons. */
+  readonly soFar: (waitedMs: number) => readonly string[];
 }
 
 /**
@@ -64,16 +67,22 @@ export class Readiness {
   readonly #options: ReadinessOptions;
   readonly #kept = new Map<string, Kept>();
   readonly #stopped = new AbortController();
+  /** Who began before it waited for the process to come, which is not part of anybody's wait for the services. */
+  readonly #madeAtMs: number;
 
   constructor(options: ReadinessOptions) {
     this.#options = options;
+    this.#madeAtMs = options.clock.nowMs();
   }
 
-  /** @throws Failure NOT_READY or PODS_AT_RISK with every reason */
-  async require(request: NodeRequest): Promise<void> {
+  /**
+   * @param begunAtMs - when the runtime began to ask, in epoch milliseconds
+   * @throws Failure NOT_READY or PODS_AT_RISK with every reason
+   */
+  async require(request: NodeRequest, begunAtMs: number): Promise<void> {
     const { journal } = this.#options;
     const kept = this.#keep(request);
-    const reasons = this.#believed(kept) ?? (await this.#waitFor(kept));
+    const reasons = this.#believed(kept) ?? (await this.#waitFor(kept, Math.max(begunAtMs, this.#madeAtMs)));
     const { fault } = journal;
     if (fault !== undefined) {
       const all = [`${fault}; a restart of the node would leak what it holds`, ...reasons];
@@ -117,18 +126,20 @@ export class Readiness {
   }
 
   /** The answer, or what is known of it when it has taken too long. It comes all the same, and is kept for who asks next. */
-  async #waitFor(kept: Kept): Promise<readonly string[]> {
+  async #waitFor(kept: Kept, sinceMs: number): Promise<readonly string[]> {
     const { clock } = this.#options;
     const question = this.#ask(kept);
     const over = new AbortController();
-    const waited = clock.sleep(WAIT_MS, over.signal).then(() => undefined);
+    // However the clock was set meanwhile.
+    const waitMs = Math.min(WAIT_MS, Math.max(MIN_WAIT_MS, sinceMs + WAIT_MS - clock.nowMs()));
+    const waited = clock.sleep(waitMs, over.signal).then(() => undefined);
     try {
       const answer = await Promise.race([question.answer, waited]);
       if (answer) return answer;
     } finally {
       over.abort();
     }
-    const reasons = question.soFar();
+    const reasons = question.soFar(waitMs);
     kept.latest = { reasons, untilMs: clock.nowMs() + UNREADY_FOR_MS };
     return reasons;
   }
@@ -180,22 +191,27 @@ export class Readiness {
       ...(share.kind === 'wire' ? [askDelegate(share.delegate)] : askIpam()),
       ...(share.kind === 'addresses' ? [] : [askDataplane()]),
     ];
-    return { answer: Promise.all(asked).then(() => found.reasons()), soFar: () => found.reasons() };
+    return {
+      answer: Promise.all(asked).then(() => found.reasons(0)),
+      soFar: (waitedMs) => found.reasons(waitedMs),
+    };
   }
 }
 
 /** Why an ADD would fail, by what services have answered so far, in the order of the questions. Silence is a reason. */
 class Findings {
-  readonly #reasons: (string | undefined)[] = [];
+  readonly #reasons: ((waitedMs: number) => string | undefined)[] = [];
 
   /** @param ask - gives the reason; undefined for none. @throws what it throws that is no Failure */
   async of(service: string, ask: () => Promise<string | undefined>): Promise<void> {
-    const place = this.#reasons.push(silenceOf(service, WAIT_MS)) - 1;
-    this.#reasons[place] = await reasonOf(service, ask);
+    const place = this.#reasons.push((waitedMs) => silenceOf(service, waitedMs)) - 1;
+    const reason = await reasonOf(service, ask);
+    this.#reasons[place] = () => reason;
   }
 
-  reasons(): readonly string[] {
-    return [...new Set(this.#reasons.flatMap((reason) => reason ?? []))];
+  /** @param waitedMs - time that services had which have not answered */
+  reasons(waitedMs: number): readonly string[] {
+    return [...new Set(this.#reasons.flatMap((reason) => reason(waitedMs) ?? []))];
   }
 }
 

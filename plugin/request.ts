@@ -37,6 +37,13 @@ export interface CniRequest {
   readonly cancel: AbortController;
 }
 
+const NS_PER_MS = 1_000_000n;
+
+/** When the runtime began the command, in epoch milliseconds; when its request arrived, where that is not known. */
+export function begunAtMs({ startedNs, arrivedNs }: Pick<CniRequest, 'startedNs' | 'arrivedNs'>): number {
+  return Number((startedNs ?? arrivedNs) / NS_PER_MS);
+}
+
 /** What a command is about. */
 export interface AttachmentRequest<Config extends NetworkConfig = NetworkConfig> {
   readonly attachment: Attachment;

@@ -52,6 +52,9 @@ export async function startPlugin(settings: PluginSettings, surroundings: Surrou
   const turns = new Turns(clock);
   const replay = makeReplay(tools, turns, surroundings);
   const { addTimeoutMs, delTimeoutMs } = settings;
+  // The journal is read before the socket is there: an ADD has to know what an earlier DEL left.
+  await tools.journal.load();
+  await tools.givers.load();
   const readiness = new Readiness(tools);
   const options: RunOptions = {
     tools,
@@ -73,9 +76,6 @@ export async function startPlugin(settings: PluginSettings, surroundings: Surrou
     nowNs: wallTimeNs(clock, stopwatch),
     requestTimeoutMs: REQUEST_TIMEOUT_MS,
   });
-  // The journal is read before the socket is there: an ADD has to know what an earlier DEL left.
-  await tools.journal.load();
-  await tools.givers.load();
   await server.listen();
   replay.start();
   return {

@@ -5,7 +5,7 @@ import type { NodeEndpoint } from '../clients/upkeep.js';
 import { isGatewayHolder } from '../delegate/gateway.js';
 import { callDelegate } from '../delegate/ipam-plugin.js';
 import type { Delegate, Share } from '../delegate/share.js';
-import { readNodeRequest, type CniRequest } from '../request.js';
+import { begunAtMs, readNodeRequest, type CniRequest } from '../request.js';
 import type { Turns } from '../turns.js';
 import { settleEntry } from './settle-entry.js';
 import { failureOf } from './settle.js';
@@ -24,8 +24,6 @@ interface Collection {
   readonly failures: Failure[];
 }
 
-const NS_PER_MS = 1_000_000n;
-
 /**
  * GC: removes the wires and gives back the addresses of this network on this node that the runtime does not list. Without a list it
  * does only what is proven: the node's journal, and what an earlier boot left.
@@ -37,8 +35,7 @@ const NS_PER_MS = 1_000_000n;
 export async function gc(request: CniRequest, tools: CommandTools, turns: Turns): Promise<undefined> {
   const { network, share } = readNodeRequest('GC', request);
   const valid = readValidAttachments(request.configuration, network);
-  const sinceMs = Number((request.startedNs ?? request.arrivedNs) / NS_PER_MS);
-  const collection: Collection = { network, share, tools, turns, sinceMs, failures: [] };
+  const collection: Collection = { network, share, tools, turns, sinceMs: begunAtMs(request), failures: [] };
 
   await settleJournal(collection);
   if (share.kind === 'wire') await collectOfDelegate(share.delegate, valid, collection);

@@ -1,3 +1,5 @@
+import { setTimeout } from 'node:timers/promises';
+
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
@@ -51,6 +53,18 @@ describe('STATUS', () => {
     expect(await error()).toMatchObject({ code: 50, msg: expect.stringContaining('podwire-ipam does not answer') });
     letGo();
     expect(await status()).toEqual(READY);
+  });
+
+  test('waits from the start of the runtime’s process on, not from when its question came', async () => {
+    await plugin.start();
+    const letGo = plugin.script.hold('ExplainAllocation');
+    await setTimeout(250);
+    const answer = await plugin.run('STATUS', {
+      config: { cniVersion: '1.1.0' },
+      rest: { startedNs: BigInt(Date.now() - 5000) * 1_000_000n },
+    });
+    expect(JSON.parse(answer.stdout).msg).toBe('podwire-ipam does not answer within 100 ms');
+    letGo();
   });
 
   test('is 50 when there is no address, with the reason', async () => {
