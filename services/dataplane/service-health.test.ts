@@ -8,17 +8,20 @@ import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
+import { FakeIpam, nodeMessage, poolMessage, routeMessage } from './cluster/fake-ipam.fixture.js';
 import { FakeNodeNetwork } from './cluster/node-network.fixture.js';
 import { readConfig } from './config.js';
 import { BOOT, recordingLog } from './dataplane.fixture.js';
 import { HEALTH } from './health.fixture.js';
 import { MemoryKernel } from './kernel/memory/memory-kernel.js';
 import { MemoryLinks } from './kernel/memory/memory-links.js';
+import { doByHand } from './kernel/memory/node-memory-hands.fixture.js';
 import { MemoryNodeKernel } from './kernel/memory/node-memory-kernel.js';
 import { MemoryNft } from './kernel/nft/memory/memory-nft.js';
 import { serve, type RunningService } from './service.js';
+import { LOOK_INTERVAL_MS } from './sysctls/node-sysctls.js';
 
-/** What the whole service says of how it is, in front of kernels that fail. */
+/** What the whole service says of how it is, and does about it, in front of kernels that fail. */
 
 const AT_ONCE = { timeout: 20_000, interval: 20 };
 
@@ -28,34 +31,50 @@ const impatientClock: Clock = {
   sleep: (durationMs, signal) => systemClock.sleep(Math.min(durationMs, 200), signal),
 };
 
+/** Time as it is, but for the pauses between two looks at the node's settings. */
+const clockOfLooks: Clock = {
+  nowMs: () => systemClock.nowMs(),
+  sleep: (durationMs, signal) => systemClock.sleep(durationMs === LOOK_INTERVAL_MS ? 50 : durationMs, signal),
+};
+
 let folder: string;
 let peer: Peer;
 let kernel: MemoryKernel;
+let nodeKernel: MemoryNodeKernel;
+let links: MemoryLinks;
 let nft: MemoryNft;
 let service: RunningService | undefined;
+let ipam: FakeIpam | undefined;
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'podwire-service-health-'));
   peer = new Peer('podwire-dataplane', `unix:${join(folder, 'dataplane.sock')}`);
   kernel = new MemoryKernel();
+  nodeKernel = new MemoryNodeKernel();
+  links = new MemoryLinks();
   nft = new MemoryNft();
 });
 
 afterEach(async () => {
   await service?.stop();
+  await ipam?.dispose();
+  ipam = undefined;
   peer.close();
   rmSync(folder, { recursive: true });
 });
 
-async function start(): Promise<void> {
+async function start({
+  clock = impatientClock,
+  ipamAddress = `unix:${join(folder, 'no-ipam.sock')}`,
+} = {}): Promise<void> {
   const env = {
     PODWIRE_DATAPLANE_LISTEN: `unix:${join(folder, 'dataplane.sock')}`,
     PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
-    PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${join(folder, 'no-ipam.sock')}`,
+    PODWIRE_DATAPLANE_IPAM_ADDRESS: ipamAddress,
   };
   const network = new FakeNodeNetwork({ eth0: ['192.0.2.7/24'] });
-  const nodeSide = { network, kernel: new MemoryNodeKernel(), links: new MemoryLinks(), nft, peerPlan: undefined };
-  const surroundings = { log: recordingLog().log, clock: impatientClock, random: Math.random, boot: BOOT };
+  const nodeSide = { network, kernel: nodeKernel, links, nft, peerPlan: undefined };
+  const surroundings = { log: recordingLog().log, clock, random: Math.random, boot: BOOT };
   service = await serve(kernel, { config: readConfig(env, 'node-1'), surroundings, nodeSide });
 }
 
@@ -86,4 +105,24 @@ test('a guard that cannot be had is told as long as that is so; pods of IPv4 are
   expect(await health()).toBe(1);
   await expect.poll(reasons, AT_ONCE).not.toContain('SourceGuardUnavailable');
   expect(nft.unusedFaults).toBe(0);
+});
+
+test('a setting that was put right has the node’s routes read anew: they may have gone with it without a word', async () => {
+  for (const command of ['link add eth0 type veth', 'link set eth0 up', 'address add 192.0.2.7/24 dev eth0'])
+    doByHand(nodeKernel.node, `ip ${command}`);
+  links.sysctls.set('net/ipv4/conf/all/rp_filter', '0');
+  links.sysctls.set('net/ipv4/ip_forward', '1');
+  ipam = new FakeIpam();
+  ipam.putPool(poolMessage('p', '10.65.0.0/16'));
+  ipam.putNode(nodeMessage('node-2', '192.0.2.8/24'));
+  ipam.putRoute(routeMessage('10.65.1.0/26', 'node-2'));
+  await ipam.start();
+  await start({ clock: clockOfLooks, ipamAddress: ipam.address });
+  const routes = () => nodeKernel.node.routes.map(({ destination }) => destination);
+  await expect.poll(routes, AT_ONCE).toContain('10.65.1.0/26');
+  nodeKernel.silentlyLost = 1;
+  doByHand(nodeKernel.node, 'ip route delete 10.65.1.0/26');
+  links.sysctls.set('net/ipv4/ip_forward', '0');
+  // By itself it would be read after 90 seconds.
+  await expect.poll(routes, AT_ONCE).toContain('10.65.1.0/26');
 });

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 
 import { BOOT } from '../dataplane.fixture.js';
 import { detachment, never, scene } from './scene.fixture.js';
@@ -92,6 +92,18 @@ describe('a namespace that went without a DetachPod', () => {
     expect([addressBook.released, next.registry.all()]).toEqual([['10.65.0.7'], []]);
   });
 
+  test('is not forgotten as garbage as long as IPAM has not had its addresses back', async () => {
+    const { kernel, wired, node, addressBook, lookForTheDead } = await scene();
+    const a = await wired('a');
+    kernel.removeNamespace(a.netns);
+    addressBook.isAway = true;
+    await lookForTheDead();
+    expect(await node.garbage.collect({ valid: [], network: undefined }, never())).toEqual({ removed: [], failed: [] });
+    addressBook.isAway = false;
+    await node.keeper.giveBack();
+    expect([addressBook.released, node.registry.all()]).toEqual([['10.65.0.7'], []]);
+  });
+
   test('gives nothing back that was allocated again since', async () => {
     const { kernel, wired, node, addressBook, lookForTheDead } = await scene();
     const a = await wired('a');
@@ -130,4 +142,145 @@ describe('a namespace that went without a DetachPod', () => {
     await node.keeper.giveBack();
     expect([addressBook.released, node.registry.all()]).toEqual([[], []]);
   });
+});
+
+/** Podwire's own link of a pod that died, as it is when its peer has gone and it has not. */
+async function dead() {
+  const stage = await scene();
+  const a = await stage.wired('a');
+  const namespace = stage.kernel.namespace(a.netns);
+  const tells = (text: string) => stage.node.lines.filter(({ msg }) => String(msg).includes(text)).length;
+  return { ...stage, a, namespace, state: () => stage.node.registry.get(a.attachment)?.state, tells };
+}
+
+describe('what is left on the node of one that died', () => {
+  test('goes: a link of the attachment’s that has no other end any more', async () => {
+    const { kernel, a, lookForTheDead } = await dead();
+    kernel.unmount(a.netns);
+    kernel.host.find(a.hostInterfaceName).peer = undefined;
+    await lookForTheDead();
+    expect(kernel.host.links).toEqual([]);
+  });
+
+  test('is no stranger’s link of that name, which proves no life and stays', async () => {
+    const { kernel, a, state, lookForTheDead } = await dead();
+    kernel.removeNamespace(a.netns);
+    const other = { mac: '02:00:00:00:00:01', mtuBytes: 1500 } as const;
+    const link = kernel.host.addLink({ ...other, name: a.hostInterfaceName }, 'veth');
+    const peer = kernel.host.addLink({ ...other, name: 'peer' }, 'veth');
+    link.peer = { link: peer, namespace: kernel.host };
+    const before = kernel.print();
+    await lookForTheDead();
+    expect([state(), kernel.print()]).toEqual(['dead', before]);
+  });
+
+  test('is looked for once: the dead are told once, however long IPAM is away', async () => {
+    const { kernel, node, a, addressBook, lookForTheDead, tells } = await dead();
+    kernel.removeNamespace(a.netns);
+    addressBook.isAway = true;
+    for (let round = 0; round < 3; round++) {
+      await lookForTheDead();
+      await node.keeper.giveBack();
+    }
+    expect(tells('is dead: ')).toBe(1);
+  });
+});
+
+describe('what comes between two looks', () => {
+  test('a sign of life ends the suspicion: the ten seconds begin anew', async () => {
+    const { kernel, node, a, namespace, advance, state } = await dead();
+    const isThere = (there: boolean) => (there ? kernel.mount(a.netns, namespace) : kernel.unmount(a.netns));
+    kernel.host.removeLink(kernel.host.find(a.hostInterfaceName));
+    for (const there of [false, true, false]) {
+      isThere(there);
+      await node.keeper.sweep();
+      await advance(5000);
+    }
+    await node.keeper.sweep();
+    expect(state()).toBe('attached');
+    await advance(5000);
+    await node.keeper.sweep();
+    expect(state()).toBe('dead');
+  });
+
+  test('one that is there again at the last moment is not buried', async () => {
+    const { kernel, node, a, namespace, advance, state } = await dead();
+    kernel.host.removeLink(kernel.host.find(a.hostInterfaceName));
+    kernel.unmount(a.netns);
+    await node.keeper.sweep();
+    await advance(10_000);
+    const burial = kernel.pauseBefore('link-get');
+    const sweeping = node.keeper.sweep();
+    await burial.reached;
+    kernel.mount(a.netns, namespace);
+    burial.release();
+    await sweeping;
+    expect(state()).toBe('attached');
+  });
+
+  test('one that was attached anew while it was looked at has its own ten seconds', async () => {
+    const { kernel, node, a, advance, state } = await dead();
+    kernel.removeNamespace(a.netns);
+    await node.keeper.sweep();
+    await advance(10_000);
+    const looking = kernel.pauseBefore('identify');
+    const sweeping = node.keeper.sweep();
+    await looking.reached;
+    kernel.addNamespace(a.netns);
+    await node.dataplane.attach(a, never());
+    kernel.removeNamespace(a.netns);
+    looking.release();
+    await sweeping;
+    expect(state()).toBe('attached');
+    await node.keeper.sweep();
+    await advance(10_000);
+    await node.keeper.sweep();
+    expect(state()).toBe('dead');
+  });
+
+  test('a call that is under way holds up no look at the others', async () => {
+    const { kernel, node, a, wired, advance, state } = await dead();
+    const b = await wired('b', 8);
+    for (const { netns } of [a, b]) kernel.removeNamespace(netns);
+    await node.keeper.sweep();
+    await advance(10_000);
+    const pause = kernel.pauseBefore('open');
+    const checking = node.dataplane.check(a, never()).catch(() => undefined);
+    await pause.reached;
+    await node.keeper.sweep();
+    expect([state(), node.registry.get(b.attachment)?.state]).toEqual(['attached', 'dead']);
+    pause.release();
+    await checking;
+  });
+});
+
+describe('an attach that comes while addresses are given back', () => {
+  test.each(['endpoint', 'release'] as const)('keeps its record, and what %s has not taken', async (method) => {
+    const { kernel, node, a, addressBook, state, lookForTheDead } = await dead();
+    kernel.removeNamespace(a.netns);
+    await lookForTheDead();
+    const attach = async () => {
+      kernel.addNamespace(a.netns);
+      await node.dataplane.attach(a, never());
+    };
+    if (method === 'endpoint') {
+      const endpoint = addressBook.endpoints.get('net/a/eth0');
+      vi.spyOn(addressBook, 'endpoint').mockImplementationOnce(() => attach().then(() => endpoint));
+    } else vi.spyOn(addressBook, 'release').mockImplementationOnce(() => attach().then(() => ['10.65.0.7']));
+    await node.keeper.giveBack();
+    expect([state(), addressBook.released]).toEqual(['attached', []]);
+  });
+});
+
+test('where the kernel tells no cookies, another namespace at the path with the inode proves no death; none there does', async () => {
+  const { kernel, wired, node, lookForTheDead } = await scene();
+  kernel.tellsCookies = false;
+  const a = await wired('a');
+  kernel.removeNamespace(a.netns);
+  kernel.addNamespace(a.netns);
+  await lookForTheDead();
+  expect(node.registry.get(a.attachment)?.state).toBe('attached');
+  kernel.removeNamespace(a.netns);
+  await lookForTheDead();
+  expect(node.registry.get(a.attachment)?.state).toBe('dead');
 });

@@ -59,6 +59,15 @@ describe('garbage', () => {
     expect([names(), registry.all()]).toEqual([[], []]);
   });
 
+  test('goes by the name that its link has, whatever is recorded', async () => {
+    const { kernel, wired, garbage, registry, names } = await scene();
+    const a = await wired('a', { host: 1 });
+    const identity = await kernel.identify(a.netns);
+    await registry.record({ ...a, hostInterfaceName: 'podwrecorded' }, identity!);
+    expect((await garbage.collect({ valid: [], network: undefined }, never())).removed).toEqual([a.attachment]);
+    expect([names(), registry.all()]).toEqual([[], []]);
+  });
+
   test('that cannot be removed is told, and does not keep the rest', async () => {
     const { kernel, wired, garbage, names } = await scene();
     for (const [at, name] of ['a', 'b', 'c'].entries()) await wired(name, { host: at + 1 });

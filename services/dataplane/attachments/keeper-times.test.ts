@@ -79,6 +79,15 @@ describe('by itself, from its start on', () => {
     }
   });
 
+  test('what was half done is finished or undone at the start, and not only after a while', async () => {
+    await wire('a');
+    const wired = kernel.print();
+    const bare = { name: 'podwbare', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 } as const;
+    kernel.host.addLink(bare, 'veth');
+    node.keeper.start();
+    expect(await secondsUntil(() => kernel.print() === wired, 0)).toBe(0);
+  });
+
   test('what the node’s pods of earlier boots held is given back at the start, and not only after a while', async () => {
     const earlier = '11111111-1111-4111-8111-111111111111';
     addressBook.allocate(podNetwork('died'), { bootId: earlier, inode: 1n });

@@ -1,6 +1,6 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 
-import { scene } from './scene.fixture.js';
+import { never, scene } from './scene.fixture.js';
 
 describe('drift later', () => {
   test('is mended by the full check, also a wire that was cut', async () => {
@@ -23,6 +23,21 @@ describe('drift later', () => {
     await expect.poll(() => kernel.print()).toBe(before);
     await node.keeper.stop();
     expect([opened, kernel.openSessions]).toEqual([0, 0]);
+  });
+
+  test('that a call makes, which is under way, is left to the call', async () => {
+    const { kernel, wired, node } = await scene();
+    const a = await wired('a');
+    const opening = vi.spyOn(kernel, 'open');
+    const pause = kernel.pauseBefore('open');
+    const attaching = node.dataplane.attach(a, never());
+    await pause.reached;
+    node.keeper.repairByHostInterface(a.hostInterfaceName);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    pause.release();
+    await attaching;
+    await node.keeper.stop();
+    expect(opening).toHaveBeenCalledTimes(1);
   });
 
   test('is mended when the kernel is heard of it, but not for what is told of its own wiring', async () => {
@@ -66,4 +81,28 @@ describe('drift later', () => {
     await node.keeper.check();
     expect(kernel.namespace(a.netns).links).toEqual([]);
   });
+
+  test('where the kernel tells no cookies is mended as long as the wire proves the namespace', async () => {
+    const { kernel, wired, node } = await scene();
+    kernel.tellsCookies = false;
+    const a = await wired('a');
+    const before = kernel.print();
+    kernel.host.routes.splice(0);
+    await node.keeper.check();
+    expect(kernel.print()).toBe(before);
+    kernel.host.removeLink(kernel.host.find(a.hostInterfaceName));
+    await node.keeper.check();
+    expect(kernel.host.links).toEqual([]);
+  });
+});
+
+test('the full check stores what the store has refused before', async () => {
+  const { store, wired, node, restart } = await scene();
+  store.isFull = true;
+  const a = await wired('a');
+  await node.keeper.check();
+  expect(store.texts.size).toBe(0);
+  store.isFull = false;
+  await node.keeper.check();
+  expect((await restart()).registry.get(a.attachment)).toMatchObject({ state: 'attached', network: a });
 });

@@ -4,7 +4,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
 
-import { BOOT, recordingLog, testRegistry } from '../dataplane.fixture.js';
+import { BOOT, recordingLog } from '../dataplane.fixture.js';
 import { Dataplane } from '../dataplane.js';
 import { Events } from '../events.js';
 import type { Kernel } from '../kernel/kernel.js';
@@ -15,6 +15,7 @@ import { GarbageCollector } from './garbage.js';
 import { AttachmentKeeper } from './keeper.js';
 import { MemoryRecordStore } from './memory-record-store.js';
 import type { RecordStore } from './record-store.js';
+import { AttachmentRegistry } from './registry.js';
 
 export const NODE_NAME = 'node-1';
 
@@ -91,7 +92,12 @@ export async function startNode(lasting: Lasting) {
   } = lasting;
   const { log, lines } = recordingLog();
   const events = new AttachmentEvents(log);
-  const registry = testRegistry(store, clock);
+  const registry = new AttachmentRegistry({
+    store,
+    bootId: BOOT.id,
+    clock,
+    onRefused: (attachment, failure) => events.recordRefused(attachment, failure),
+  });
   const loaded = await registry.load();
   const dataplane = new Dataplane({ kernel, registry, events: new Events(log) });
   const parts = { kernel, dataplane, registry, events, clock };

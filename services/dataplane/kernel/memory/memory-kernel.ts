@@ -62,6 +62,8 @@ export class MemoryKernel implements Kernel {
   openSessions = 0;
   /** Some kernels take no notice of the MAC address in the creating message. */
   ignoresMacAtCreation = false;
+  /** Kernels before 5.14 tell no cookies of namespaces. */
+  tellsCookies = true;
 
   /** @param options - `hasIpv6`: false for a kernel that was started without IPv6 */
   constructor({ hasIpv6 = true }: { readonly hasIpv6?: boolean } = {}) {
@@ -79,6 +81,11 @@ export class MemoryKernel implements Kernel {
   /** The path is gone, and the namespace lives on: a process is in it. */
   unmount(path: string): void {
     this.#paths.delete(path);
+  }
+
+  /** A namespace that lives is at the path. */
+  mount(path: string, namespace: MemoryNamespace): void {
+    this.#paths.set(path, namespace);
   }
 
   /** The namespace that {@link addNamespace} made. */
@@ -137,7 +144,7 @@ export class MemoryKernel implements Kernel {
   identify(netns: string): Promise<NetnsIdentity | undefined> {
     return this.#ask('identify', 'namespace.open', () => {
       const found = this.#paths.get(netns);
-      return found instanceof MemoryNamespace ? this.#identities.of(found) : undefined;
+      return found instanceof MemoryNamespace ? this.#identityOf(found) : undefined;
     });
   }
 
@@ -195,11 +202,16 @@ export class MemoryKernel implements Kernel {
     return namespaces.join('\n');
   }
 
+  #identityOf(namespace: MemoryNamespace): NetnsIdentity {
+    const identity = this.#identities.of(namespace);
+    return this.tellsCookies ? identity : { ...identity, cookie: null };
+  }
+
   #session(pod: MemoryNamespace): PodSession {
     this.openSessions++;
     let open = true;
     return {
-      identity: this.#identities.of(pod),
+      identity: this.#identityOf(pod),
       observe: (wanted) => this.#ask('observe', 'link.get', () => observe(wanted, { host: this.host, pod })),
       rules: (table) => this.#ask('rule-list', 'rule.list', () => rulesOf(table, pod)),
       apply: (steps) => this.#apply(steps, pod),
