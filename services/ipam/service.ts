@@ -62,11 +62,7 @@ export async function startService(config: Config, surroundings: Surroundings): 
   const loading = untilAvailable(() => loadDatastore(opened, { config, surroundings, events }), patience);
   // Awaited below; a failure must not count as unhandled before.
   loading.catch(() => undefined);
-  const updates: IpamOptions['updates'] = {
-    update: async (lane, decide, options) => (await loading).updater.update(lane, decide, options),
-    read: async (look, options) => (await loading).updater.read(look, options),
-    peek: async (look) => (await loading).updater.peek(look),
-  };
+  const updates = updatesOf(loading.then(({ updater }) => updater));
   const history = historyOptions(store, config);
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes: config.unknownNodes });
   const server = new RpcServer({
@@ -99,6 +95,21 @@ export async function startService(config: Config, surroundings: Surroundings): 
     await stop();
     throw error;
   }
+}
+
+/** The update loop, which is waited for until it is there. */
+function updatesOf(loading: Promise<Updater>): IpamOptions['updates'] {
+  let loaded: Updater | undefined;
+  void loading.then(
+    (updater) => (loaded = updater),
+    () => undefined,
+  );
+  return {
+    update: (lane, decide, options) =>
+      loaded ? loaded.update(lane, decide, options) : loading.then((updater) => updater.update(lane, decide, options)),
+    read: async (look, options) => (loaded ?? (await loading)).read(look, options),
+    peek: async (look) => (loaded ?? (await loading)).peek(look),
+  };
 }
 
 const NEVER = new AbortController().signal;

@@ -10,11 +10,13 @@ export function tellDrainedPools({ updates, events }: Pick<IpamOptions, 'updates
   return {
     read: (look, options) => updates.read(look, options),
     peek: (look) => updates.peek(look),
-    update: async (lane, decide, options) => {
-      const { outcome, drained } = await updates.update(lane, (view) => withDrained(decide(view)), options);
-      for (const pool of drained) events.poolDrained(pool);
-      return outcome;
-    },
+    update: (lane, decide, options) =>
+      updates
+        .update(lane, (view) => withDrained(decide(view)), options)
+        .then(({ outcome, drained }) => {
+          for (const pool of drained) events.poolDrained(pool);
+          return outcome;
+        }),
   };
 }
 

@@ -189,12 +189,17 @@ export class Updater {
       if (!this.#isSettling) this.#run(this.#settle());
       return;
     }
-    while (this.#inFlight < this.#options.maxInFlightCount) {
+    while (this.#inFlight < this.#options.maxInFlightCount && this.#hasReadyLane()) {
       const draft = new Draft(this.#options.mirror, this.#options.keys, this.#options);
       const group = this.#fold(draft);
       if (group.size === 0) return;
       this.#run(this.#commitGroup(draft, group));
     }
+  }
+
+  #hasReadyLane(): boolean {
+    for (const lane of this.#lanes.values()) if (lane.isReady) return true;
+    return false;
   }
 
   /** Keeps a promise, which does not reject, for {@link close} to wait for. */

@@ -98,6 +98,10 @@ export class Waiters {
   /** There may be new changes: whoever wants them is woken soon. */
   notify(): void {
     if (this.#roundIsDue || this.#options.catalog.recent?.nextNumber === this.#seen) return;
+    if (this.#all.size === 0 && this.#pauseMs === 0) {
+      this.#round();
+      return;
+    }
     this.#roundIsDue = true;
     void this.#options.clock.sleep(this.#pauseMs, this.#stop.signal).then(() => {
       this.#roundIsDue = false;

@@ -1,7 +1,6 @@
-import { AsyncLocalStorage } from 'node:async_hooks';
 import { inspect } from 'node:util';
 
-import { isSpanContextValid, trace } from '@opentelemetry/api';
+import { context, createContextKey, isSpanContextValid, trace } from '@opentelemetry/api';
 import { pino, type DestinationStream, type Logger } from 'pino';
 
 import { formatAttachment, type Attachment } from '../attachment/attachment.js';
@@ -20,20 +19,25 @@ export interface LogOptions {
   readonly destination?: DestinationStream;
 }
 
-const attachments = new AsyncLocalStorage<Attachment>();
+/** In the context that goes with the trace: a storage of its own would be carried from promise to promise beside it. */
+const SCOPE = createContextKey('podwire.attachment');
+
+class Scope {
+  readonly attachment: Attachment;
+
+  constructor(attachment: Attachment) {
+    this.attachment = attachment;
+  }
+}
 
 /** The attachment that an error was thrown under: the border that logs it is outside of `withAttachment`. */
 const attachmentOfError = new WeakMap<object, Attachment>();
 
 /** Runs `work`; every line logged meanwhile, at whatever depth, carries the attachment, and so does one that logs what it throws. */
 export function withAttachment<Result>(attachment: Attachment, work: () => Promise<Result>): Promise<Result> {
-  return attachments.run(attachment, async () => {
-    try {
-      return await work();
-    } catch (error) {
-      if (error instanceof Error && !attachmentOfError.has(error)) attachmentOfError.set(error, attachment);
-      throw error;
-    }
+  return context.with(context.active().setValue(SCOPE, new Scope(attachment)), work).catch((error: unknown) => {
+    if (error instanceof Error && !attachmentOfError.has(error)) attachmentOfError.set(error, attachment);
+    throw error;
   });
 }
 
@@ -55,11 +59,16 @@ export function createLogger({ service, level, destination }: LogOptions): Logge
 function scope(line: object): Record<string, string> {
   const span = trace.getActiveSpan()?.spanContext();
   const error = 'err' in line && line.err instanceof Error ? line.err : undefined;
-  const attachment = attachments.getStore() ?? (error && attachmentOfError.get(error));
+  const attachment = currentAttachment() ?? (error && attachmentOfError.get(error));
   return {
     ...(span && isSpanContextValid(span) ? { trace_id: span.traceId, span_id: span.spanId } : {}),
     ...(attachment ? { attachment: formatAttachment(attachment) } : {}),
   };
+}
+
+function currentAttachment(): Attachment | undefined {
+  const scope = context.active().getValue(SCOPE);
+  return scope instanceof Scope ? scope.attachment : undefined;
 }
 
 /** How many causes of causes are logged; an error that is its own cause has no last one. */

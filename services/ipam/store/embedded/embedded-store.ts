@@ -153,9 +153,8 @@ export class EmbeddedStore implements Store {
     });
   }
 
-  async *watch(watch: WatchRequest, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
-    this.#check(signal);
-    yield* this.#log.watch(watch, signal);
+  watch(watch: WatchRequest, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
+    return this.#log.watch(watch, signal);
   }
 
   close(): Promise<void> {
