@@ -20,9 +20,15 @@ export function endWithFreeMetrics(pod: WantedEnd, podRoutes: readonly ObservedR
 }
 
 function metricOf({ destination, device, metric: best }: Route, podRoutes: readonly ObservedRoute[]): number {
-  const there = podRoutes.filter((route) => route.destination === destination && route.table === undefined);
-  const own = there.filter((route) => route.device === device).map(({ metric }) => metric);
-  const taken = there.filter((route) => route.device !== device).map(({ metric }) => metric);
-  const free = Array.from({ length: INTERFACES_MAX }, (_, at) => best + at).filter((metric) => !taken.includes(metric));
-  return free.find((metric) => own.includes(metric)) ?? free[0] ?? best;
+  const [own, taken] = [new Set<number>(), new Set<number>()];
+  for (const route of podRoutes)
+    if (route.destination === destination && route.table === undefined)
+      (route.device === device ? own : taken).add(route.metric);
+  let free: number | undefined;
+  for (let metric = best; metric < best + INTERFACES_MAX; metric++) {
+    if (taken.has(metric)) continue;
+    if (own.size === 0 || own.has(metric)) return metric;
+    free ??= metric;
+  }
+  return free ?? best;
 }
