@@ -1,7 +1,8 @@
+import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
 import { SUPPORTED_VERSIONS } from './cni/version.js';
-import { NOTHING, Plugin, type Command } from './plugin.fixture.js';
+import { NOTHING, Plugin, recordingLog, type Command } from './plugin.fixture.js';
 
 let plugin: Plugin;
 
@@ -202,6 +203,8 @@ test('ipam may be left out, or be empty', async () => {
 });
 
 test('every end is logged with its attachment, a refusal without one', async () => {
+  // Log lines take the attachment from the context that goes with the trace.
+  const stopTelemetry = await startTelemetry({ service: 'podwire-plugin', env: {}, log: recordingLog().log });
   const own = await new Plugin().start();
   await own.run('ADD');
   await own.run('ADD', { variables: { CNI_IFNAME: '' } });
@@ -217,6 +220,7 @@ test('every end is logged with its attachment, a refusal without one', async () 
   ]);
   expect(own.record.lines()[1]).not.toHaveProperty('attachment');
   await own.end();
+  await stopTelemetry();
 });
 
 test('a defect becomes code 999 with a neutral text, and is logged whole', async () => {
