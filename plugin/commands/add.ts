@@ -26,6 +26,7 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
 
   await finishEarlier(attachment, tools);
   requireDelegate(request, tools);
+  tools.knownAllocations.rememberAsked(attachment);
   await tools.givers.note(attachment.network, delegateOf(request.share));
 
   let progress: Progress = { reached: 'allocating' };

@@ -2,6 +2,7 @@ import { delegateOf } from '../delegate/share.js';
 import type { AttachmentRequest } from '../request.js';
 import { settle } from './settle.js';
 import type { CommandTools } from './tools.js';
+import { writeDown } from './write-down.js';
 
 /**
  * DEL: takes a pod's wire away and gives its addresses back.
@@ -26,7 +27,7 @@ export async function del({ attachment, share }: AttachmentRequest, tools: Comma
   });
   if (unsettled) {
     const { todo: left, failure } = unsettled;
-    await journal.add({ attachment, todo: left, held, delegate, reason: failure.message });
+    await writeDown({ attachment, todo: left, held, delegate, reason: failure.message }, tools);
   } else {
     await journal.done(attachment);
   }

@@ -60,12 +60,17 @@ export async function settle(
     if (attached.value) return undefined;
   }
   for (const giver of giversOf({ attachment, held, delegate, isGiverKnown }, tools)) {
-    const service: Service = giver ? `IPAM plugin ${giver.type}` : 'podwire-ipam';
+    const service = serviceOf(giver);
     const work = { attachment, held: giver === delegate ? held : undefined, delegate: giver };
     const released = await attempt(service, (limits) => release(work, tools, limits));
     if (!released.ok) return { todo: next, service, failure: released.failure };
   }
   return undefined;
+}
+
+/** @param giver - undefined for podwire-ipam */
+export function serviceOf(giver: Delegate | undefined): Service {
+  return giver ? `IPAM plugin ${giver.type}` : 'podwire-ipam';
 }
 
 /** Those to give the addresses back to; undefined stands for podwire-ipam. Who gave them before today's configuration comes last. */

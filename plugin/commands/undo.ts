@@ -2,10 +2,12 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { HeldAddress } from '../clients/clients.js';
+import { isRefusal } from '../delegate/ipam-plugin.js';
 import type { Delegate } from '../delegate/share.js';
 import type { Debt } from '../journal/entry.js';
-import { settle, type Service } from './settle.js';
+import { serviceOf, settle, type Service } from './settle.js';
 import type { Tools } from './tools.js';
+import { writeDown } from './write-down.js';
 
 /**
  * How far an ADD came, and with it what it may take away again.
@@ -56,8 +58,10 @@ export async function undo({ attachment, delegate, progress, error }: FailedAdd,
   });
   const unsettled = await settle(work, tools, { limitsOf });
   if (!unsettled) return error;
-  const { todo, failure } = unsettled;
-  await tools.journal.add({ ...work, todo, reason: failure.message });
+  const { todo, service, failure } = unsettled;
+  // Its wire was looked for before.
+  if (isRefusal(error, delegate) && service === serviceOf(delegate)) tools.knownAllocations.rememberRefused(attachment);
+  await writeDown({ ...work, todo, reason: failure.message }, tools);
   return withRest(error, failure);
 }
 

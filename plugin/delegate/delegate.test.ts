@@ -185,6 +185,43 @@ describe('another IPAM plugin that', () => {
     expect(await plugin.run('GC', { config })).toEqual({ exitCode: 0, stdout: '' });
   });
 
+  test('is missing leaves no debt, however often DEL comes', async () => {
+    expect(await failed('ADD')).toMatchObject({ code: 108 });
+    for (let time = 0; time < 2; time++) expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+    expect(plugin.journal.entries()).toEqual([]);
+  });
+
+  describe('refuses ADD and DEL for ever', () => {
+    const refuse = `echo '{"code":7,"msg":"no subnet"}'; exit 1`;
+    const names = () => plugin.journal.entries().map(({ attachment }) => attachment.containerId);
+    const start = async (containerId: string, dels = 2) => {
+      const variables = { CNI_CONTAINERID: containerId };
+      await failed('ADD', { variables });
+      for (let time = 0; time < dels; time++) expect(await run('DEL', { variables })).toMatchObject({ exitCode: 0 });
+    };
+    const attempts = Array.from({ length: 18 }, (_, index) => `c${index}`);
+
+    test('leaves the debts of the latest pods that it refused, and of all that it gave an address', async () => {
+      install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+      await run('ADD');
+      install(refuse);
+      expect(await run('DEL')).toMatchObject({ exitCode: 0 });
+      for (const containerId of attempts) await start(containerId);
+      expect(names()).toEqual(['c0ffee', ...attempts.slice(-16)]);
+      // What was given up is not taken up again.
+      expect(await run('DEL', { variables: { CNI_CONTAINERID: 'c0' } })).toMatchObject({ exitCode: 0 });
+      expect(names()).toEqual(['c0ffee', ...attempts.slice(-15), 'c0']);
+    });
+
+    test('leaves the debt of an ADD that it did not answer', async () => {
+      install(`test "$CNI_COMMAND" = ADD && kill -KILL $$\n${refuse}`);
+      await start('unanswered');
+      install(refuse);
+      for (const containerId of attempts) await start(containerId, 0);
+      expect(names()).toEqual(['unanswered', ...attempts.slice(-16)]);
+    });
+  });
+
   test('is missing for a moment gets back what it gave, also where an ADD failed in between', async () => {
     install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
     await run('ADD');
@@ -207,6 +244,26 @@ describe('another IPAM plugin that', () => {
     });
     expect(await run('GC', { config: { ...config, 'cni.dev/valid-attachments': [] } })).toMatchObject({ exitCode: 0 });
     expect(calls()).toEqual(['STATUS', 'GC']);
+  });
+
+  test('is not asked for its GC while wires may lead to its addresses', async () => {
+    install('exit 0');
+    plugin.script.failNext('CollectGarbage', new Failure('KERNEL_REFUSED', 'dump: EPERM'));
+    const config = { cniVersion: '1.1.0', 'cni.dev/valid-attachments': [] };
+    expect(await failed('GC', { config })).toMatchObject({ code: 101 });
+    expect(calls()).toEqual([]);
+  });
+
+  test('is asked for its GC also without a list', async () => {
+    install('exit 0');
+    expect(await run('GC', { config: { cniVersion: '1.1.0' } })).toMatchObject({ exitCode: 0 });
+    expect(calls()).toEqual(['GC']);
+  });
+
+  test('fails its GC when it refuses that', async () => {
+    install(`echo '{"code":11,"msg":"later"}'; exit 1`);
+    const config = { cniVersion: '1.1.0', 'cni.dev/valid-attachments': [] };
+    expect(await failed('GC', { config })).toMatchObject({ code: 11, msg: expect.stringContaining('GC: later') });
   });
 });
 

@@ -124,6 +124,11 @@ function errorOf(delegate: Delegate, command: Command, outcome: Outcome): Failur
   );
 }
 
+/** Whether a failure is the delegate's own answer, and not that it did not answer, or answered nonsense. */
+export function isRefusal(error: unknown, delegate: Delegate | undefined): boolean {
+  return error instanceof Failure && delegate !== undefined && error.details.delegate === delegate.type;
+}
+
 function readResult(delegate: Delegate, stdout: string): Result {
   const read = resultSchema(versionOf(delegate)).safeParse(parseJson(stdout));
   if (read.success && read.data) return read.data;

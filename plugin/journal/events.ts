@@ -39,7 +39,7 @@ export class JournalEvents {
     });
     this.#discarded = meter.createCounter('podwire.plugin.journal.discarded', {
       unit: '{entry}',
-      description: 'Debts of DEL that an operator gave up, by what was to do',
+      description: 'Debts of DEL that were given up, by what was to do',
     });
     this.#faults = meter.createCounter('podwire.plugin.journal.faults', {
       unit: '{fault}',
@@ -76,7 +76,7 @@ export class JournalEvents {
   }
 
   /**
-   * An operator gave an entry up.
+   * An operator gave an entry up, or it was one too many of those that are not expected to hold anything.
    * @param givers - names of the IPAM plugins whose addresses may stay held
    */
   discarded({ attachment, todo, order, sinceMs, held }: JournalEntry, givers: readonly string[], nowMs: number): void {

@@ -130,7 +130,7 @@ export class Journal {
   }
 
   /**
-   * Strikes an entry out that is not done, for somebody who gives it up. Nothing where it is not the attachment's any more.
+   * Strikes an entry out that is not done, for whoever gives it up. Nothing where it is not the attachment's any more.
    * @param givers - names of the IPAM plugins whose addresses may stay held
    * @throws Failure STATE_IO while the store cannot be read: what it has of the attachment would come back
    */

@@ -27,6 +27,19 @@ test('that nobody was asked is known, unless an earlier ADD got something', () =
   expect([known.of(attachment), known.wasNobodyAsked(attachment)]).toEqual([held, false]);
 });
 
+test('that an ADD was refused is known, also over a DEL, until another asks', () => {
+  known.rememberNobodyAsked(attachment);
+  known.rememberRefused(attachment);
+  known.forget(attachment);
+  expect([known.of(attachment), known.wasRefused(attachment)]).toEqual([undefined, true]);
+  known.rememberAsked(attachment);
+  expect(known.wasRefused(attachment)).toBe(false);
+  known.remember(attachment, []);
+  known.rememberAsked(attachment);
+  known.rememberRefused(attachment);
+  expect([known.of(attachment), known.wasRefused(attachment)]).toEqual([[], false]);
+});
+
 test('the oldest is forgotten first, and what is remembered again is young', () => {
   const at = (count: number) => ({ ...attachment, containerId: `c${count}` });
   for (let count = 0; count < 4096; count++) known.remember(at(count), held);

@@ -5,16 +5,24 @@ import type { HeldAddress } from '../clients/clients.js';
 /** More than nodes have pods. */
 const MAX_COUNT = 4096;
 
+/** What is known of an attachment: its addresses, or why there are none. */
+type Known = readonly HeldAddress[] | 'nobody asked' | 'refused';
+
 /**
  * Which allocation the ADDs of this process got, so that a DEL that reaches IPAM late gives back that one and no later one. In
  * memory alone: what is not known costs a proof, and writing it down would cost every ADD.
  */
 export class KnownAllocations {
   /** The oldest first. */
-  readonly #held = new Map<string, readonly HeldAddress[] | 'nobody asked'>();
+  readonly #held = new Map<string, Known>();
 
   remember(attachment: Attachment, held: readonly HeldAddress[]): void {
     this.#note(attachment, held);
+  }
+
+  /** An ADD is about to ask for addresses: that an earlier one came to none tells nothing any more. */
+  rememberAsked(attachment: Attachment): void {
+    if (!this.of(attachment)) this.#held.delete(formatAttachment(attachment));
   }
 
   /** An ADD failed before it asked anybody for addresses: its DEL has nobody to give any back to, unless an earlier one had got some. */
@@ -26,7 +34,16 @@ export class KnownAllocations {
     return this.#held.get(formatAttachment(attachment)) === 'nobody asked';
   }
 
-  #note(attachment: Attachment, held: readonly HeldAddress[] | 'nobody asked'): void {
+  /** Another IPAM plugin answered an ADD with an error, and there is no wire: by CNI it holds nothing, though it need not be true. */
+  rememberRefused(attachment: Attachment): void {
+    if (!this.of(attachment)) this.#note(attachment, 'refused');
+  }
+
+  wasRefused(attachment: Attachment): boolean {
+    return this.#held.get(formatAttachment(attachment)) === 'refused';
+  }
+
+  #note(attachment: Attachment, held: Known): void {
     const key = formatAttachment(attachment);
     this.#held.delete(key);
     this.#held.set(key, held);
@@ -37,10 +54,11 @@ export class KnownAllocations {
   /** @returns undefined when it is not known */
   of(attachment: Attachment): readonly HeldAddress[] | undefined {
     const held = this.#held.get(formatAttachment(attachment));
-    return held === 'nobody asked' ? undefined : held;
+    return typeof held === 'string' ? undefined : held;
   }
 
+  /** A DEL is done. That there was nothing to give back stays known: it may come again. */
   forget(attachment: Attachment): void {
-    this.#held.delete(formatAttachment(attachment));
+    if (this.of(attachment)) this.#held.delete(formatAttachment(attachment));
   }
 }
