@@ -57,6 +57,10 @@ describe('GC with a list', () => {
     for (const id of ['a', 'b']) await add(id);
     expect(await gc({ 'cni.dev/attachments': listed('a') })).toEqual(DONE);
     expect(holders()).toEqual(['net.a']);
+    // libcni writes both: today's name counts.
+    await add('c');
+    expect(await gc({ 'cni.dev/attachments': listed('c'), [VALID]: listed('a') })).toEqual(DONE);
+    expect(holders()).toEqual(['net.a']);
   });
 
   test('does not give back the address of a wire that stays, and says which', async () => {
@@ -76,11 +80,30 @@ describe('GC with a list', () => {
     expect(holders()).toEqual(['net.a']);
   });
 
+  test('goes on past what DELs left and is refused again, and names all of it', async () => {
+    for (const id of ['a', 'left']) await add(id);
+    plugin.script.lacks.add('Release').add('ReleaseAddresses');
+    expect(await plugin.run('DEL', { variables: { CNI_CONTAINERID: 'left' } })).toEqual(DONE);
+    plugin.dataplane.makeStubborn(attachment('a'));
+    const { msg } = await error({ [VALID]: [] });
+    expect(msg).toMatch(/^GC is not done: .*does not know Release.*; net\/a\/eth0 stays: .*EBUSY.*; repeat it$/);
+  });
+
+  test('leaves what DELs of other networks left to others', async () => {
+    await add('left', { name: 'net2' });
+    plugin.script.lacks.add('Release').add('ReleaseAddresses');
+    const variables = { CNI_CONTAINERID: 'left' };
+    expect(await plugin.run('DEL', { variables, config: { name: 'net2' } })).toEqual(DONE);
+    expect(await gc({ [VALID]: [] })).toEqual(DONE);
+    expect(plugin.journal.entries()).toHaveLength(1);
+  });
+
   test('releases nothing while the kernel cannot be asked', async () => {
     await add('a');
+    plugin.ipam.put(attachment('unwired'));
     plugin.script.failNext('CollectGarbage', new Failure('KERNEL_REFUSED', 'dump: EPERM'));
     expect(await error({ [VALID]: [] })).toMatchObject({ code: 101 });
-    expect(holders()).toEqual(['net.a']);
+    expect(holders()).toEqual(['net.a', 'net.unwired']);
   });
 
   test('is refused as a whole where the list is malformed', async () => {
@@ -163,8 +186,9 @@ describe('GC without a list', () => {
     plugin.ipam.put(attachment('rebooted'), { ...earlier, createTime: new Date(BOOTED_AT_MS - 1) });
     plugin.ipam.put(attachment('twin'), { ...earlier, createTime: new Date(BOOTED_AT_MS) });
     plugin.ipam.put(attachment('untold'));
+    plugin.ipam.put(attachment('boot-untold'), { createTime: new Date(BOOTED_AT_MS - 1) });
     expect(await gc({})).toEqual(DONE);
-    expect(holders()).toEqual(['net.lives', 'net.twin', 'net.untold']);
+    expect(holders()).toEqual(['net.lives', 'net.twin', 'net.untold', 'net.boot-untold']);
     expect(plugin.dataplane.toString().split('\n')).toHaveLength(1);
     expect(plugin.script.calls.join('\n')).not.toContain('CollectGarbage');
   });

@@ -1,3 +1,4 @@
+import { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -139,6 +140,49 @@ describe('what request policies judge', () => {
       pod: { namespace: 'default', name: 'web-0' },
       requests: { addressesWithoutIpam: ['192.0.2.7'] },
     });
+  });
+
+  test.each([
+    ['an address', { ipAddrs: '["192.0.2.7"]' }, { addresses: ['192.0.2.7'] }],
+    [
+      'an address without IPAM',
+      { ipAddrsNoIpam: '["192.0.2.7"]' },
+      { requests: { addressesWithoutIpam: ['192.0.2.7'] } },
+    ],
+    ['a MAC address', { hwAddr: MAC }, { requests: { macAddress: MAC } }],
+    [
+      'source prefixes',
+      { allowedSourcePrefixes: '["8.8.8.0/24"]' },
+      { requests: { sourcePrefixes: ['8.8.8.0/24'], macAddress: '', families: [] } },
+    ],
+    ['families', { ipFamilies: '["IPv6"]' }, { requests: { families: [IpFamily.IP_FAMILY_IPV6] } }],
+  ])('is asked for %s alone before another IPAM plugin is run', async (_, annotations, message) => {
+    const named = Object.entries(annotations).map(([name, value]) => [`cni.projectcalico.org/${name}`, value]);
+    const config = {
+      ipam: { type: 'false' },
+      feature_control: { ip_addrs_no_ipam: true, allowed_source_prefixes: true },
+      runtimeConfig: {
+        [CAPABILITY]: Object.fromEntries(named),
+        'podwire.dev/namespace-labels': { tier: 'front' },
+      },
+    };
+    const variables = { CNI_PATH: '/bin' };
+    plugin.script.failNext('AuthorizeRequests', denial);
+    const { stdout } = await plugin.run('ADD', { config, variables });
+    expect(JSON.parse(stdout)).toMatchObject({ code: 109, msg: denial.message });
+    expect(asked('AuthorizeRequests')).toMatchObject([
+      { pod: { namespace: 'default', name: 'web-0' }, namespaceLabels: { tier: 'front' }, ...message },
+    ]);
+    expect(plugin.script.calls).toEqual(['AuthorizeRequests']);
+  });
+
+  test('is asked nothing by a pod that asks for nothing of another IPAM plugin', async () => {
+    const { stdout } = await plugin.run('ADD', {
+      config: { ipam: { type: 'false' } },
+      variables: { CNI_PATH: '/bin' },
+    });
+    expect(JSON.parse(stdout)).toMatchObject({ code: 108 });
+    expect(asked('AuthorizeRequests')).toEqual([]);
   });
 
   test('comes before what Podwire does not make, which begins nothing', async () => {
