@@ -86,6 +86,14 @@ describe('a configuration that was written for Calico', () => {
     expect(named({ device_type: 'netkit' })).toEqual(['device_type']);
   });
 
+  test('has keys inside others named, where nobody reads them', () => {
+    const subnet = { subnet: '10.65.0.0/24' };
+    expect(named({ ipam: { type: 'calico-ipam', ...subnet } })).toEqual(['ipam.subnet']);
+    expect(named({ ipam: { type: 'host-local', ...subnet } })).toEqual([]);
+    const labels = { network_info: { labels: [{ key: 'a', value: 'b' }] } };
+    expect(named({ args: { 'org.apache.mesos': labels, cni: {} } })).toEqual(['args.org.apache.mesos']);
+  });
+
   test.each([{ subnet: 'usePodCidr' }, { ranges: [[{ subnet: 'usepodcidr' }], [{ subnet: 'usePodCidrIPv6' }]] }])(
     'is refused where it leaves %j to an API server',
     (keys) => {

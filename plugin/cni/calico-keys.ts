@@ -40,9 +40,25 @@ const WITHOUT_MEANING = [
   'windows_pod_deletion_timestamp_timeout',
 ] as const;
 
-/** Keys of Calico's configuration that ask for something that Podwire does not look at, in the order of Calico's reference. */
-export function keysWithoutMeaning(keys: Readonly<Record<string, unknown>>): string[] {
-  return WITHOUT_MEANING.filter((key) => asksForSomething(key, keys[key]));
+type Keys = Readonly<Record<string, unknown>>;
+
+/**
+ * Keys of Calico's configuration that ask for something that Podwire does not look at, in the order of Calico's reference.
+ * @param otherIpam - the IPAM plugin that reads `ipam`, where it is not Podwire's own
+ */
+export function keysWithoutMeaning(keys: Keys, otherIpam: string | undefined): string[] {
+  const subnet = otherIpam === undefined ? within(keys.ipam, 'subnet') : undefined;
+  const inside: Keys = { 'ipam.subnet': subnet, 'args.org.apache.mesos': within(keys.args, 'org.apache.mesos') };
+  return [
+    ...WITHOUT_MEANING.filter((key) => asksForSomething(key, keys[key])),
+    ...Object.keys(inside).filter((key) => asksForSomething(key, inside[key])),
+  ];
+}
+
+function within(value: unknown, key: string): unknown {
+  return typeof value === 'object' && value !== null
+    ? Object.entries(value).find(([name]) => name === key)?.[1]
+    : undefined;
 }
 
 /** What is as good as absent asks for nothing, and neither does the only kind of device that there is. */

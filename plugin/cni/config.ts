@@ -148,15 +148,16 @@ export function readAttachConfig(command: 'ADD' | 'CHECK', text: string): Attach
   const found = [...(isIncomplete ? [NO_PREV_RESULT] : []), ...podCidrFaults(keys)];
   const { config, requested } = check(attachSchema(cniVersion), keys, found);
   const nodeName = config.nodename || config.hostname;
+  const otherIpam = otherIpamOf(keys);
   return {
     cniVersion,
     name: config.name,
-    otherIpam: otherIpamOf(keys),
+    otherIpam,
     mtuBytes: config.mtu,
     nodeName: nodeName === '' ? undefined : nodeName,
     queueCount: config.num_queues,
     requested,
-    keysWithoutMeaning: keysWithoutMeaning(keys),
+    keysWithoutMeaning: keysWithoutMeaning(keys, otherIpam),
     ipForwarding: config.container_settings?.allow_ip_forwarding ?? false,
     prevResult: config.prevResult,
   };
