@@ -66,12 +66,22 @@ describe('commands of one attachment', () => {
     expect(await turns.take(turn(), () => Promise.resolve('y'))).toBe('y');
   });
 
-  test('do not wait for those of another', async () => {
-    start('a');
-    start('b', { attachment: OTHER });
-    await settled();
-    expect(events).toEqual(['a begins', 'b begins']);
-  });
+  test.each([OTHER, { ...ATTACHMENT, network: 'net2' }, { ...ATTACHMENT, containerId: 'b' }])(
+    'have nothing to do with those of %j',
+    async (attachment) => {
+      start('a', { startedNs: 5n });
+      const other = start('b', { attachment, command: 'DEL', startedNs: 9n });
+      await settled();
+      expect(events).toEqual(['a begins', 'b begins']);
+      other.finish();
+      await other.ended;
+      expect(await turns.take(turn({ command: 'CHECK', attachment }), () => Promise.resolve('y'))).toBe('y');
+      const { cancel } = turn();
+      start('late', { startedNs: 6n, cancel });
+      expect(cancel.signal.aborted).toBe(false);
+      expect(events).toEqual(['a begins', 'b begins', 'b ends']);
+    },
+  );
 
   test('do nothing when their time went by while they waited', async () => {
     const first = start('a');

@@ -162,6 +162,15 @@ describe('DEL succeeds, and what is left is done later', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
+  test('and is struck out by a second DEL that did it', async () => {
+    plugin.script.lacks.add('Release');
+    expect(await plugin.run('DEL')).toEqual(DONE);
+    expect(waiting()).toEqual([`release ${SUBJECT}`]);
+    plugin.script.lacks.clear();
+    expect(await plugin.run('DEL')).toEqual(DONE);
+    expect([waiting(), stored()]).toEqual([[], []]);
+  });
+
   test('by the next ADD of the attachment, which then gets an allocation of its own', async () => {
     await plugin.stopServices();
     await plugin.run('DEL');

@@ -260,9 +260,19 @@ describe('a configuration that was written for Calico', () => {
   });
 
   test('has annotations without an effect named', async () => {
-    await add({ runtimeConfig: { [CAPABILITY]: { 'qos.projectcalico.org/ingressBandwidth': '1M' } } });
+    // Calico writes the others itself, for its own use.
+    const annotations = {
+      'qos.projectcalico.org/ingressBandwidth': '1M',
+      'qos.projectcalico.org/egressMaxConnections': '10',
+      'qos.projectcalico.org/dscp': 'AF11',
+      'cni.projectcalico.org/podIP': '10.65.0.0/32',
+      'cni.projectcalico.org/podIPs': '10.65.0.0/32',
+      'cni.projectcalico.org/containerID': 'c0ffee',
+      'example.org/of-somebody-else': '',
+    };
+    await add({ runtimeConfig: { [CAPABILITY]: annotations } });
     expect(warnings().map(({ msg }) => msg)).toEqual([
-      'pod default/web-0 has annotations that have no effect under Podwire: qos.projectcalico.org/ingressBandwidth',
+      'pod default/web-0 has annotations that have no effect under Podwire: qos.projectcalico.org/ingressBandwidth, qos.projectcalico.org/egressMaxConnections, qos.projectcalico.org/dscp',
     ]);
   });
 

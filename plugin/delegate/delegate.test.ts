@@ -313,6 +313,14 @@ describe('podwire-ipam under another plugin', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
+  test('leaves a living pod its address when a second ADD fails', async () => {
+    await plugin.run('ADD', { rest });
+    const before = plugin.state();
+    plugin.script.failNext('GetPool', new Failure('POOL_NOT_FOUND', 'there is no pool default'));
+    expect(await plugin.run('ADD', { rest })).toMatchObject({ exitCode: 1 });
+    expect(plugin.state()).toBe(before);
+  });
+
   test('CHECK compares the record with the result', async () => {
     const added = JSON.parse((await plugin.run('ADD', { rest })).stdout);
     expect(await plugin.run('CHECK', { rest, config: { prevResult: added } })).toEqual({ exitCode: 0, stdout: '' });
