@@ -3,12 +3,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
+import { PodNetwork, PodServiceService } from '@podwire/proto/podwire/dataplane/v1/pod';
+import type { Pool } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { FakeIpam, nodeMessage, poolMessage, routeMessage } from './cluster/fake-ipam.fixture.js';
+import { FakeIpam, nodeMessage, poolMessage, routeMessage, vxlanPool } from './cluster/fake-ipam.fixture.js';
 import { FakeNodeNetwork } from './cluster/node-network.fixture.js';
 import { readConfig } from './config.js';
 import { BOOT, recordingLog } from './dataplane.fixture.js';
@@ -85,6 +87,28 @@ const reasons = async () => {
   return conditions.map(({ reason }) => reason);
 };
 
+/** As a node of a cluster of two, in which the other one has a block of the pool. */
+async function startInCluster(pool: Pool): Promise<void> {
+  for (const command of ['link add eth0 type veth', 'link set eth0 up', 'address add 192.0.2.7/24 dev eth0'])
+    doByHand(nodeKernel.node, `ip ${command}`);
+  links.sysctls.set('net/ipv4/conf/all/rp_filter', '0');
+  links.sysctls.set('net/ipv4/ip_forward', '1');
+  ipam = new FakeIpam();
+  ipam.putPool(pool);
+  ipam.putNode(nodeMessage('node-2', '192.0.2.8/24'));
+  ipam.putRoute(routeMessage('10.65.1.0/26', 'node-2'));
+  await ipam.start();
+  await start({ clock: clockOfLooks, ipamAddress: ipam.address });
+}
+
+async function attach(name: string, rest: Partial<PodNetwork>): Promise<void> {
+  const netns = `/run/netns/${name}`;
+  kernel.addNamespace(netns);
+  const attachment = { network: 'net', containerId: name, interfaceName: 'eth0' };
+  const names = { attachment, netns, hostInterfaceName: `podw${name}`, macAddress: '02:00:00:00:00:07' };
+  await peer.call(PodServiceService.attachPod, { pod: PodNetwork.fromPartial({ ...names, ...rest }) }, limits());
+}
+
 test('a kernel that can wire no pod any more is told, and health with it, until it can again', async () => {
   // The first is that of the start.
   for (let look = 0; look < 8; look++) kernel.failNext('probe', { errno: 'EMFILE', after: look === 0 ? 1 : 0 });
@@ -107,17 +131,38 @@ test('a guard that cannot be had is told as long as that is so; pods of IPv4 are
   expect(nft.unusedFaults).toBe(0);
 });
 
+test('what a pod may send from besides its addresses is in force again from the start of the next process on', async () => {
+  await start();
+  await attach('a', { addresses: ['10.65.0.7/32'], sourcePrefixes: ['10.99.0.0/24'] });
+  const before = nft.print();
+  expect(before).toContain('10.99.0.0');
+  await service?.stop();
+  // The next one finds nothing of all that, and knows of the pod by its record alone.
+  nft = new MemoryNft();
+  nodeKernel = new MemoryNodeKernel();
+  links = new MemoryLinks();
+  kernel = new MemoryKernel();
+  await start();
+  await expect.poll(() => nft.print(), AT_ONCE).toBe(before);
+});
+
+test('the node’s settings are judged by the pods, the interface and the tunnels that it has', async () => {
+  await startInCluster(vxlanPool('p', '10.65.0.0/16'));
+  links.sysctls.set('net/ipv4/conf/all/rp_filter', '1');
+  links.sysctls.set('net/ipv4/conf/eth0/forwarding', '0');
+  links.sysctls.set('net/ipv4/conf/vxlan4.podwire/forwarding', '0');
+  links.sysctls.set('net/ipv6/conf/all/disable_ipv6', '0');
+  links.sysctls.set('net/ipv6/conf/all/forwarding', '1');
+  await attach('a', { addresses: ['fd65::7/128'], sourcePrefixes: ['fd99::/64'] });
+  await expect.poll(reasons, AT_ONCE).toContain('InterfaceNotForwarding');
+  await expect.poll(() => links.sysctls.get('net/ipv4/conf/vxlan4.podwire/forwarding'), AT_ONCE).toBe('1');
+  expect(await reasons()).not.toContain('StrictReversePathFilter');
+  await attach('b', { addresses: ['10.65.0.8/32'], sourcePrefixes: ['10.99.0.0/24'] });
+  await expect.poll(reasons, AT_ONCE).toContain('StrictReversePathFilter');
+});
+
 test('a setting that was put right has the node’s routes read anew: they may have gone with it without a word', async () => {
-  for (const command of ['link add eth0 type veth', 'link set eth0 up', 'address add 192.0.2.7/24 dev eth0'])
-    doByHand(nodeKernel.node, `ip ${command}`);
-  links.sysctls.set('net/ipv4/conf/all/rp_filter', '0');
-  links.sysctls.set('net/ipv4/ip_forward', '1');
-  ipam = new FakeIpam();
-  ipam.putPool(poolMessage('p', '10.65.0.0/16'));
-  ipam.putNode(nodeMessage('node-2', '192.0.2.8/24'));
-  ipam.putRoute(routeMessage('10.65.1.0/26', 'node-2'));
-  await ipam.start();
-  await start({ clock: clockOfLooks, ipamAddress: ipam.address });
+  await startInCluster(poolMessage('p', '10.65.0.0/16'));
   const routes = () => nodeKernel.node.routes.map(({ destination }) => destination);
   await expect.poll(routes, AT_ONCE).toContain('10.65.1.0/26');
   nodeKernel.silentlyLost = 1;

@@ -193,7 +193,7 @@ function makeClusterPart(
   const bird = settings && new Bird({ settings, clock, events: new BirdEvents(log) });
   const sysctls = new NodeSysctls({
     links,
-    use: () => settingsUse({ routes, node, environment }),
+    use: () => settingsUse({ routes, node }),
     probe: () => podKernel.probe(),
     clock,
     events,
@@ -207,11 +207,7 @@ function makeClusterPart(
 }
 
 /** What pods that there are, and the node's part in the cluster, need of the node's settings. */
-function settingsUse({
-  routes,
-  node,
-  environment,
-}: Omit<OverviewParts, 'clusterPart'> & Pick<ClusterPart, 'routes'>): SettingsUse {
+function settingsUse({ routes, node }: Pick<OverviewParts, 'node'> & Pick<ClusterPart, 'routes'>): SettingsUse {
   const networks = node.records().map(({ network }) => network);
   return {
     families: familiesOf(networks.flatMap(({ addresses }) => addresses)),
@@ -220,7 +216,6 @@ function settingsUse({
     loose: networks
       .filter(({ sourcePrefixes }) => sourcePrefixes.some(({ family }) => family === 4))
       .map(({ hostInterfaceName }) => hostInterfaceName),
-    isGuarded: environment?.conditions().length === 0,
   };
 }
 

@@ -36,6 +36,19 @@ describe('a new pod', () => {
     ]);
   });
 
+  test.each([
+    ['none', [], '1'],
+    ['some of IPv4', [{ family: 4, value: 0x0a63_0000n, length: 16 }], '0'],
+    ['some of IPv6 alone', [{ family: 6, value: 0xfd99n << 112n, length: 64 }], '1'],
+  ] as const)(
+    'with %s of further source prefixes has an interface with this reverse-path filter',
+    (_, prefixes, value) => {
+      const given = { hostInterfaceName: 'podwtest', ...BY_FAMILY['both families'], sourcePrefixes: prefixes };
+      const filters = commands('a', given).filter((command) => command.includes('rp_filter'));
+      expect(filters).toEqual([`sysctl -w net.ipv4.conf.podwtest.rp_filter=${value}`]);
+    },
+  );
+
   test('of IPv6 is wired by these', () => {
     const rest = { hostInterfaceName: 'podwtest', mac: '02:00:00:00:00:07', ipForwarding: true };
     expect(commands('a', { ...rest, ...BY_FAMILY.IPv6 })).toEqual([

@@ -13,8 +13,6 @@ export interface SettingsUse {
   readonly tunnels: readonly { readonly name: string; readonly family: Family }[];
   /** Host interfaces of the pods that may send from IPv4 prefixes besides their addresses. */
   readonly loose: readonly string[];
-  /** Whether the guard of `kernel/nft` keeps pods from sending from others' addresses. */
-  readonly isGuarded: boolean;
 }
 
 /** The value of a setting; null when the kernel has no such key. */
@@ -60,19 +58,15 @@ export function judgeSettings(use: SettingsUse, value: SettingValue): Judgement 
   };
 }
 
-/** The larger of `all` and the interface's own counts: 0 none, 1 strict, 2 loose. */
-function reversePaths({ families, loose, isGuarded }: SettingsUse, value: SettingValue): Condition[] {
+/**
+ * The larger of `all` and the interface's own counts: 0 none, 1 strict, 2 loose. Pods' interfaces have no IPv4 address, and on such
+ * ones loose is as strict as strict: it takes nothing from further prefixes, and opens nothing.
+ */
+function reversePaths({ loose }: SettingsUse, value: SettingValue): Condition[] {
   const set = value(RP_FILTER);
-  const own = 'set it to 0, interfaces keep their own';
-  if (set === '1' && loose.length > 0) {
-    const message = `net.ipv4.conf.all.rp_filter is 1, so packets that pods behind ${listed(loose)} send from their allowed IPv4 prefixes may be dropped: ${own}`;
-    return [{ reason: 'StrictReversePathFilter', message }];
-  }
-  if (set === '2' && !isGuarded && families.includes(4)) {
-    const message = `net.ipv4.conf.all.rp_filter is 2 and the guard of nftables is not in force, so pods can send from others’ IPv4 addresses: ${own}, or see why the guard is not`;
-    return [{ reason: 'LooseReversePathFilter', message }];
-  }
-  return [];
+  if ((set !== '1' && set !== '2') || loose.length === 0) return [];
+  const message = `net.ipv4.conf.all.rp_filter is ${set}, so packets that pods behind ${listed(loose)} send from their allowed IPv4 prefixes are dropped: set it to 0, interfaces keep their own`;
+  return [{ reason: 'StrictReversePathFilter', message }];
 }
 
 function missingIpv6({ families, parents }: SettingsUse, value: SettingValue): Condition[] {

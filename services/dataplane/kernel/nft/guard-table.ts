@@ -38,8 +38,8 @@ const WAY_BACK: Json = { fib: { result: 'oif', flags: ['saddr', 'iif'] } };
  * The table that lets pods send only from addresses that the node routes to them, or that they are allowed besides. Link-local
  * and unspecified IPv6 sources pass, as neighbour discovery needs them; the kernel forwards neither.
  *
- * IPv6 has no rp_filter. IPv4's is the larger of the interface's and of `all`, and 2, which is loose, is larger than 1, which
- * is strict: a node whose distribution sets `all` to 2 has no strict filter anywhere. So both families are looked at here.
+ * IPv6 has no rp_filter. IPv4's knows no prefixes: it is off on the interfaces of pods that have some, and would be loose, where
+ * `all` is, on one that somebody gives an IPv4 address. So both families are looked at here.
  */
 export function guardTable(prefixes: SourcePrefixes): NftTable {
   const jump = { jump: { target: CHECK } };

@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../netlink/namespaces.fixture.js';
+import { arrivalsFrom, inside } from './arrivals.fixture.js';
 import { keeperOptions, prefix } from './nft.fixture.js';
 import { ProgramNft } from './program/program-nft.js';
 import { SourceGuard } from './source-guard.js';
@@ -13,8 +14,6 @@ const OWN = { 4: '10.65.0.7', 6: 'fd00:65::7' } as const;
 /** Behind the pod; the node has no route to it. */
 const BEHIND = { 4: '10.99.0.1', 6: 'fd00:99::1' } as const;
 const RANGE = { 4: '10.99.0.0/24', 6: 'fd00:99::/64' } as const;
-
-const inside = (namespace: string, ...command: readonly string[]) => run('ip', 'netns', 'exec', namespace, ...command);
 
 /** Many commands of `ip` as one process, in the node's namespace or a pod's. */
 const batch = (lines: readonly string[], pod?: string) =>
@@ -49,33 +48,7 @@ function wire(pod: string, device: string, ending: string): void {
   batch(lines, pod);
 }
 
-/** A packet is on its way for some milliseconds, as each look takes. */
-const MAX_LOOKS_COUNT = 2000;
-
-/**
- * How many pings reach the node that a pod sends once with an address. Whatever is sent is counted before the guard sees it, and what
- * gets by in the same breath: nobody has to wait for an answer that does not come.
- */
-function arrivalsFrom(pod: string, address: string): number {
-  const family = address.includes(':') ? 6 : 4;
-  const counted = family === 4 ? `ip saddr ${address} icmp` : `ip6 saddr ${address} icmpv6`;
-  const chain = (name: string, hook: string) =>
-    `chain ${name} { type filter hook ${hook}; ${counted} type echo-request counter; };`;
-  run(
-    'nft',
-    `table inet witness { ${chain('sent', 'prerouting priority -400')} ${chain('arrived', 'input priority 0')} }`,
-  );
-  const count = (name: string) =>
-    Number(/counter packets (\d+)/.exec(run('nft', 'list', 'chain', 'inet', 'witness', name))?.[1]);
-  try {
-    inside(pod, 'sh', '-c', `ping -n -q -c 1 -W 0.01 -I ${address} ${NODE[family]} || true`);
-    for (let looks = 0; count('sent') === 0; looks++)
-      if (looks === MAX_LOOKS_COUNT) throw new Error(`${pod} sends nothing from ${address}`);
-    return count('arrived');
-  } finally {
-    run('nft', 'delete', 'table', 'inet', 'witness');
-  }
-}
+const arrivals = (pod: string, address: string) => arrivalsFrom(pod, address, NODE[address.includes(':') ? 6 : 4]);
 
 let guard: SourceGuard;
 
@@ -98,7 +71,7 @@ afterEach(async () => {
 
 describe.each(FAMILIES)('IPv%i: a pod', (family) => {
   test('without the guard sends from anything, and with it from its own address alone', async () => {
-    const seen = () => [OWN, OTHERS, BEHIND].map((addresses) => arrivalsFrom('pod-a', addresses[family]));
+    const seen = () => [OWN, OTHERS, BEHIND].map((addresses) => arrivals('pod-a', addresses[family]));
     expect(seen()).toEqual([1, 1, 1]);
     await guard.start(new Map());
     expect(seen()).toEqual([1, 0, 0]);
@@ -107,9 +80,9 @@ describe.each(FAMILIES)('IPv%i: a pod', (family) => {
   test('may send from a range that it is allowed, as long as it is, and no other pod may', async () => {
     await guard.start(new Map());
     await guard.setSourcePrefixes('podwa', [prefix(RANGE[family])]);
-    const seen = () => ['pod-a', 'pod-b'].map((pod) => arrivalsFrom(pod, BEHIND[family]));
+    const seen = () => ['pod-a', 'pod-b'].map((pod) => arrivals(pod, BEHIND[family]));
     expect(seen()).toEqual([1, 0]);
-    expect(arrivalsFrom('pod-a', OTHERS[family])).toBe(0);
+    expect(arrivals('pod-a', OTHERS[family])).toBe(0);
     await guard.setSourcePrefixes('podwb', [prefix(RANGE[family])]);
     await guard.setSourcePrefixes('podwa', []);
     expect(seen()).toEqual([0, 1]);
@@ -120,14 +93,14 @@ describe.each(FAMILIES)('IPv%i: a pod', (family) => {
   test('with an interface of another name is guarded once that is known', async () => {
     wire('pod-c', 'cali1', '9');
     await guard.start(new Map());
-    expect(arrivalsFrom('pod-c', OTHERS[family])).toBe(1);
+    expect(arrivals('pod-c', OTHERS[family])).toBe(1);
     await guard.setSourcePrefixes('cali1', []);
-    expect(arrivalsFrom('pod-c', OTHERS[family])).toBe(0);
-    expect(arrivalsFrom('pod-c', OWN[family].replace(/7$/, '9'))).toBe(1);
+    expect(arrivals('pod-c', OTHERS[family])).toBe(0);
+    expect(arrivals('pod-c', OWN[family].replace(/7$/, '9'))).toBe(1);
     await guard.setSourcePrefixes('cali1', [prefix(RANGE[family])]);
-    expect(arrivalsFrom('pod-c', BEHIND[family])).toBe(1);
+    expect(arrivals('pod-c', BEHIND[family])).toBe(1);
     await guard.forget('cali1');
-    expect(arrivalsFrom('pod-c', OTHERS[family])).toBe(1);
+    expect(arrivals('pod-c', OTHERS[family])).toBe(1);
   });
 });
 
