@@ -1,7 +1,8 @@
 import type { HistoryEntry } from '../allocator/records.js';
 import type { Change, RecordChange, RecordValue } from '../allocator/view.js';
-import type { Mirror, OwnWrite, Questioned } from './mirror.js';
+import type { Mirror, Questioned } from './mirror.js';
 import { Overlay } from './overlay.js';
+import type { OwnWrite } from './own-writes.js';
 import type { RecordKeys } from './record/keys.js';
 import { encodeHistoryEntry } from './record/history.js';
 import { serialize, writeRecord, type DecodedRecord } from './record/record.js';
@@ -142,7 +143,7 @@ export class Draft extends Overlay {
       const value = made && Buffer.from(made.text);
       if (value) puts.push({ key, value });
       else if (modRevision !== 0) deletes.push(key);
-      writes.push({ key, decoded: made?.decoded, bytes: value?.length ?? 0 });
+      writes.push({ key, decoded: made?.decoded, value });
     }
     for (const entry of this.#history)
       puts.push({ key: this.keys.historyEntry(entry), value: serialize(encodeHistoryEntry(entry)) });

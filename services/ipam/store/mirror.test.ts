@@ -7,6 +7,7 @@ import {
   emptyBlock,
   forever,
   handle,
+  instantClock,
   keys,
   prefix,
   settleEvents,
@@ -14,7 +15,8 @@ import {
   writeHandle,
 } from './store.fixture.js';
 import { MemoryStore } from './memory/memory-store.js';
-import type { Mirror } from './mirror.js';
+import { Mirror } from './mirror.js';
+import type { Observed } from './observed.js';
 import { decodeRecord, encodeRecord, serialize } from './record/record.js';
 
 const KEY = keys.handle('a');
@@ -25,7 +27,8 @@ function count(mirror: Mirror, id = 'a'): number | undefined {
 
 function own(id: string, value: number) {
   const record = { kind: 'handle', value: handle(id, value) } as const;
-  return { key: keys.handle(id), decoded: { record, raw: encodeRecord(record, undefined) }, bytes: 1 };
+  const raw = encodeRecord(record, undefined);
+  return { key: keys.handle(id), decoded: { record, raw }, value: serialize(raw) };
 }
 
 async function putText(store: MemoryStore, key: string, text: string): Promise<void> {
@@ -55,7 +58,7 @@ describe('the mirror', () => {
   it('is not set back by older changes that the watch brings after an own commit', async () => {
     const store = new MemoryStore();
     const { mirror } = await startReplica(store);
-    mirror.applyOwn(9, [own('a', 9), { key: keys.handle('b'), decoded: undefined, bytes: 0 }], NOT_POOLS);
+    mirror.applyOwn(9, [own('a', 9), { key: keys.handle('b'), decoded: undefined, value: undefined }], NOT_POOLS);
     await writeHandle(store, handle('a', 1));
     await writeHandle(store, handle('b', 1));
     await settleEvents();
@@ -66,7 +69,7 @@ describe('the mirror', () => {
     const store = new MemoryStore();
     await writeHandle(store, handle('a', 1));
     const { mirror } = await startReplica(store);
-    mirror.applyOwn(3, [{ key: KEY, decoded: undefined, bytes: 0 }], NOT_POOLS);
+    mirror.applyOwn(3, [{ key: KEY, decoded: undefined, value: undefined }], NOT_POOLS);
     await remove(store, KEY);
     await writeHandle(store, handle('a', 5));
     await settleEvents();
@@ -204,25 +207,69 @@ describe('the mirror', () => {
     expect(mirror.inDoubt).toBe(false);
   });
 
+  it('takes what the watch tells of an own transaction before its answer for what was sent, and only that', async () => {
+    const store = new MemoryStore();
+    const { mirror } = await startReplica(store);
+    const sent = [own('a', 1), own('b', 1), own('c', 1)];
+    mirror.own.sent(sent);
+    await writeHandle(store, handle('a', 1));
+    await writeHandle(store, handle('b', 2));
+    await settleEvents();
+    expect(mirror.stored(KEY)).toBe(sent[0]?.decoded);
+    expect(count(mirror, 'b')).toBe(2);
+    mirror.own.answered(sent);
+    await writeHandle(store, handle('c', 1));
+    await settleEvents();
+    expect(count(mirror, 'c')).toBe(1);
+    expect(mirror.stored(keys.handle('c'))).not.toBe(sent[2]?.decoded);
+  });
+
+  it('tells observers of an own commit as it was, also when the watch brings it after the next one', async () => {
+    let goOn = (): void => undefined;
+    const held = new Promise<void>((resolve) => (goOn = resolve));
+    const store = new MemoryStore({ before: (operation) => (operation === 'watch' ? held : Promise.resolve()) });
+    const observed: Observed[] = [];
+    const observe = (each: Observed): undefined => void observed.push(each);
+    const options = { store, keys, clock: instantClock, random: () => 0.5, report: () => undefined, observe };
+    const mirror = await Mirror.start(options, forever);
+    const writes = [own('a', 1), own('a', 2)];
+    for (const write of writes) {
+      const result = await store.commit({ comparisons: [], puts: [write], deletes: [] }, forever);
+      mirror.applyOwn(result.revision, [write], NOT_POOLS);
+    }
+    await writeHandle(store, handle('a', 3));
+    goOn();
+    await settleEvents();
+    const records = observed
+      .flatMap((each) => (each.type === 'changed' ? each.changes : []))
+      .map(({ record }) => record);
+    expect(records.map((record) => record?.value)).toEqual([1, 2, 3].map((value) => handle('a', value)));
+    expect(records.slice(0, 2)).toEqual(writes.map(({ decoded }) => decoded.record));
+    expect(records[0]).toBe(writes[0]?.decoded.record);
+    await mirror.close();
+  });
+
   it('shows, after any changes, what a fresh list would', async () => {
     const command = fc.record({
       id: fc.constantFrom('a', 'b', 'c'),
       count: fc.option(fc.nat(9)),
       settle: fc.boolean(),
       own: fc.boolean(),
+      sent: fc.option(fc.nat(9), { nil: undefined }),
     });
     await fc.assert(
       fc.asyncProperty(fc.array(command, { maxLength: 20 }), async (commands) => {
         const store = new MemoryStore();
         const { mirror } = await startReplica(store);
-        for (const { id, count: value, settle, own: isOwn } of commands) {
+        for (const { id, count: value, settle, own: isOwn, sent } of commands) {
+          if (sent !== undefined) mirror.own.sent([own(id, sent)]);
           if (value === null) await remove(store, keys.handle(id));
           else await writeHandle(store, handle(id, value));
           const { revision, records } = await store.read([keys.handle(id)], forever);
           const write =
             records.length > 0 && value !== null
               ? own(id, value)
-              : { key: keys.handle(id), decoded: undefined, bytes: 0 };
+              : { key: keys.handle(id), decoded: undefined, value: undefined };
           if (isOwn) mirror.applyOwn(revision, [write], NOT_POOLS);
           if (settle) await settleEvents();
         }

@@ -6,6 +6,7 @@ import type { RecordValue, View } from '../allocator/view.js';
 import { Image } from './image.js';
 import type { RecordKeys } from './record/keys.js';
 import type { Observed, ObservedRecord } from './observed.js';
+import { OwnWrites, type OwnWrite } from './own-writes.js';
 import { listInParts } from './pages.js';
 import { decodeRecord, type DecodedRecord } from './record/record.js';
 import { ReleaseRevisions } from './release-revisions.js';
@@ -41,15 +42,6 @@ type Entry =
   | { readonly state: 'unreadable'; readonly revision: number; readonly failure: Failure }
   | { readonly state: 'deleted'; readonly revision: number };
 
-/** A record that this process wrote, with what it already knows of it. */
-export interface OwnWrite {
-  readonly key: string;
-  /** Undefined when the record was deleted. */
-  readonly decoded: DecodedRecord | undefined;
-  /** Size of the stored value. */
-  readonly bytes: number;
-}
-
 /** The part of a transaction that an unknown outcome puts in question. */
 export interface Questioned {
   readonly keys: readonly string[];
@@ -71,6 +63,8 @@ const WATCH_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5_000 };
  */
 export class Mirror {
   readonly view: View;
+  /** Who commits says here what, from before it is sent until its outcome is known. */
+  readonly own = new OwnWrites();
   readonly #image: Image;
   readonly #options: MirrorOptions;
   readonly #entries = new Map<string, Entry>();
@@ -163,9 +157,11 @@ export class Mirror {
     writes: readonly OwnWrite[],
     { poolsCompared }: { readonly poolsCompared: boolean },
   ): void {
-    for (const { key, decoded, bytes } of writes) {
-      this.#apply(key, decoded ? { state: 'present', revision, decoded, bytes } : { state: 'deleted', revision });
+    for (const { key, decoded, value } of writes) {
+      const state = { state: 'present', revision, bytes: value?.length ?? 0 } as const;
+      this.#apply(key, decoded ? { ...state, decoded } : { state: 'deleted', revision });
     }
+    if (this.#options.observe && revision > this.#position) this.own.committed(revision, writes);
     if (poolsCompared) this.#poolsPosition = Math.max(this.#poolsPosition, revision);
   }
 
@@ -266,6 +262,7 @@ export class Mirror {
         }
         this.#advance(revision);
         this.#observeChanges(revision, changes);
+        this.own.passed(revision);
         onProgress();
       }
     } catch (error) {
@@ -294,6 +291,7 @@ export class Mirror {
     for (const key of listed ? [...this.#entries.keys()] : [])
       if (!listed?.has(key)) this.#apply(key, { state: 'deleted', revision });
     this.#advance(revision);
+    this.own.passed(revision);
     await observe?.({ type: 'listed', revision, records: observed });
   }
 
@@ -306,10 +304,12 @@ export class Mirror {
     void this.#options.observe({ type: 'changed', revision, changes: observed });
   }
 
-  /** What was stored at the revision; decoded again only where the mirror knows a later state. */
+  /** What was stored at the revision; decoded again only where the mirror knows a later state, and another replica wrote it. */
   #recordAt(key: string, value: Uint8Array, revision: number): RecordValue | undefined {
     const entry = this.#entries.get(key);
     if (entry?.revision === revision) return entry.state === 'present' ? entry.decoded.record : undefined;
+    const own = this.own.at(revision, key);
+    if (own) return own.record;
     const name = this.#options.keys.parse(key);
     if (!name) return undefined;
     try {
@@ -344,7 +344,7 @@ export class Mirror {
     const name = this.#options.keys.parse(key);
     if (!name) return;
     try {
-      const decoded = decodeRecord(key, name, value);
+      const decoded = this.own.decoded(key, value) ?? decodeRecord(key, name, value);
       this.#apply(key, { state: 'present', revision, decoded, bytes: value.length });
     } catch (error) {
       if (!(error instanceof Failure)) throw error;

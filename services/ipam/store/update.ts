@@ -269,22 +269,24 @@ export class Updater {
     this.#inFlight++;
     for (const lane of group.keys()) lane.isBusy = true;
     let drafted: DraftedTransaction | undefined;
-    const { clock } = this.#options;
+    const { mirror, clock } = this.#options;
     const beganMs = clock.nowMs();
     try {
       drafted = draft.build();
       const { transaction, writes, questioned } = drafted;
+      mirror.own.sent(writes);
       const contexts = requests.map(({ context }) => context);
       const result = await withCommitSpan(transaction, contexts, () => this.#commitInTime(transaction));
       if (result.committed) {
-        this.#options.mirror.applyOwn(result.revision, writes, { poolsCompared: questioned.pools });
+        mirror.applyOwn(result.revision, writes, { poolsCompared: questioned.pools });
         for (const request of requests) request.succeed();
         for (const lane of group.keys()) if (lane.won()) this.#letOthers(lane, clock.nowMs() - beganMs);
       } else this.#lost(drafted, group, result);
     } catch (error) {
-      if (drafted) this.#options.mirror.doubt(drafted.questioned);
+      if (drafted) mirror.doubt(drafted.questioned);
       for (const request of requests) request.fail(error);
     } finally {
+      if (drafted) mirror.own.answered(drafted.writes);
       for (const lane of group.keys()) lane.isBusy = false;
       this.#inFlight--;
       this.#schedule();
