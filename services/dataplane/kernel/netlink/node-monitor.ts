@@ -1,4 +1,4 @@
-import { NetlinkError, openNamespace, type Monitor, type MonitorEvent } from '@podwire/netlink';
+import { NetlinkError, openNamespace, type Monitor, type MonitorEvent, type Namespace } from '@podwire/netlink';
 
 /** Told one announcement after the other. Neither function may throw. */
 export interface MonitorListener {
@@ -18,8 +18,13 @@ export interface MonitorSubscription {
  * The node's network namespace is that of this process.
  */
 export class NodeMonitor {
+  readonly #openNode: () => Promise<Pick<Namespace, 'monitor' | 'close'>>;
   readonly #listeners = new Set<MonitorListener>();
   #monitor: Promise<Monitor> | undefined;
+
+  constructor(openNode: () => Promise<Pick<Namespace, 'monitor' | 'close'>> = openNamespace) {
+    this.#openNode = openNode;
+  }
 
   /**
    * Tells a listener what is announced from the moment when the promise resolves, and maybe some of what was before.
@@ -38,7 +43,7 @@ export class NodeMonitor {
 
   async #open(): Promise<Monitor> {
     try {
-      const node = await openNamespace();
+      const node = await this.#openNode();
       const monitor = await node.monitor({ groups: ['links', 'addresses', 'routes', 'neighbours'] });
       await node.close();
       void this.#relay(monitor);
