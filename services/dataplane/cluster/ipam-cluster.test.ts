@@ -1,7 +1,7 @@
 import { WatchPhase } from '@podwire/proto/podwire/ipam/v1/watch';
 import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
-import { systemClock } from '@podwire/shared/runtime/clock';
+import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { recordingLog } from '../dataplane.fixture.js';
@@ -99,6 +99,32 @@ describe('a stream that is cut', () => {
     ipam.putPool(poolMessage('p', '10.65.0.0/16'));
     ipam.putPool(poolMessage('q', '10.66.0.0/16'));
     await ipam.start();
+  });
+
+  test('is made anew later each time, and soon again once IPAM has told something whole', async () => {
+    const pausesMs: number[] = [];
+    // Longer ones are how long the stream may be silent.
+    const sleep: Clock['sleep'] = (durationMs, signal) => {
+      if (durationMs >= 10_000) return systemClock.sleep(durationMs, signal);
+      pausesMs.push(durationMs);
+      return systemClock.sleep(1, signal);
+    };
+    await cluster.stop();
+    cluster = make({ clock: { ...systemClock, sleep }, random: () => 0.5 });
+    ipam.cutAfterCount = 1;
+    cluster.start();
+    await poll(() => pausesMs.length).toBeGreaterThanOrEqual(3);
+    const [first = 0, second = 0, third = 0] = pausesMs;
+    expect([first < second, second < third, follower.told.length]).toEqual([true, true, 0]);
+    ipam.cutAfterCount = Infinity;
+    await poll(() => follower.told.length).toBe(1);
+    for (let times = 1; times <= 3; times++) {
+      pausesMs.length = 0;
+      ipam.cut();
+      ipam.putRoute(routeMessage(`10.65.0.${times * 64}/26`, 'n1'));
+      await poll(() => follower.told.length).toBe(times + 1);
+      expect(pausesMs).toEqual([first]);
+    }
   });
 
   test('goes on where it was, without telling what is known already', async () => {

@@ -101,6 +101,11 @@ describe('changes', () => {
     expect(watched.apply(response(CHANGES, changes))).toEqual({ blocks: new Set(blocks), others });
   });
 
+  test('bring the token to go on from', () => {
+    watched.apply(response(CHANGES, [route('10.65.0.64/26')], { resumeToken: 'next' }));
+    expect(watched.resumeToken).toBe('next');
+  });
+
   test('of none are none, and so is a bookmark, which brings its token', () => {
     expect(watched.apply(response(CHANGES, []))).toBeUndefined();
     expect(watched.apply(response(BOOKMARK, [], { resumeToken: 'later' }))).toBeUndefined();

@@ -57,6 +57,17 @@ describe('a detected MTU', () => {
     await mtu.stop();
   });
 
+  test('is told once, however often it is found', async () => {
+    const { mtu, links, told } = await start();
+    mtu.follow(view('vxlan'), ALL);
+    await until(() => expect(told).toEqual([1450]));
+    const { lists } = links;
+    links.put({ name: 'eth0', mtuBytes: 1500, up: true });
+    await until(() => expect(links.lists).toBe(lists + 1));
+    await mtu.stop();
+    expect(told).toEqual([1450]);
+  });
+
   test('follows the interfaces: one that changes, comes, goes down, goes', async () => {
     const { mtu, links, told } = await start();
     mtu.follow(view('vxlan'), ALL);
