@@ -77,6 +77,7 @@ describe('ADD is refused before anything is asked of a service', () => {
       /ipam\.type is no name of an IPAM plugin/,
     ],
     ['itself as IPAM plugin', 7, { config: { ipam: { type: 'podwire' } } }, /ipam\.type is no IPAM plugin/],
+    ['itself under Calico’s name', 7, { config: { ipam: { type: 'calico' } } }, /ipam\.type is no IPAM plugin/],
     ['an IPAM that is no object', 7, { config: { ipam: 'podwire-ipam' } }, /ipam is no object/],
     [
       'a flag that is text',
@@ -119,6 +120,7 @@ describe('other commands are refused the same way', () => {
     ['DEL', 'without a name', 7, { config: { name: undefined } }, /name/],
     ['DEL', 'in an unknown version', 1, { config: { cniVersion: '2.0.0' } }, /2\.0\.0/],
     ['CHECK', 'without a prevResult', 7, {}, /prevResult is missing/],
+    ['CHECK', 'with none for a prevResult', 7, { config: { prevResult: null } }, /prevResult is missing/],
     [
       'CHECK',
       'before 0.4.0',

@@ -1,6 +1,6 @@
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { NOTHING, Plugin, type Command } from '../plugin.fixture.js';
 
@@ -163,8 +163,10 @@ describe('DEL succeeds, and what is left is done later', () => {
   });
 
   test('and is struck out by a second DEL that did it', async () => {
-    plugin.script.lacks.add('Release');
+    plugin.script.lacks.add('Release').add('ReleaseAddresses');
     expect(await plugin.run('DEL')).toEqual(DONE);
+    const releases = () => plugin.script.calls.filter((call) => call.startsWith('Release '));
+    await vi.waitFor(() => expect(releases()).toHaveLength(2), { interval: 1 });
     expect(waiting()).toEqual([`release ${SUBJECT}`]);
     plugin.script.lacks.clear();
     expect(await plugin.run('DEL')).toEqual(DONE);

@@ -82,10 +82,10 @@ test('ADD asks the dataplane for MAC address, source prefixes and queues, and CH
 
 test('ADD answers with the DNS settings that it was asked for, in place of those of plugins before it', async () => {
   const dns = { nameservers: ['10.0.0.53'], search: ['cluster.local'] };
-  const prevResult = { ips: [], dns: { nameservers: ['192.0.2.53'] } };
-  expect(await add({ prevResult })).toMatchObject({ dns: prevResult.dns });
+  const prevResult = { ips: [], dns: { nameservers: ['192.0.2.53'] }, unknown: 1 };
+  expect(await add({ prevResult })).toMatchObject({ dns: prevResult.dns, unknown: 1 });
   for (const cniVersion of ['0.2.0', '0.4.0', '1.1.0']) {
-    expect(await add({ cniVersion, prevResult: { ...prevResult, ip4: null }, dns })).toMatchObject({ dns });
+    expect(await add({ cniVersion, prevResult: { ...prevResult, ip4: null }, dns })).toMatchObject({ dns, unknown: 1 });
   }
   const runtimeConfig = { dns: { Servers: ['10.1.0.53'], Searches: [], Options: null } };
   expect(await add({ dns, runtimeConfig })).toMatchObject({ dns: { nameservers: ['10.1.0.53'] } });

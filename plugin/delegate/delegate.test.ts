@@ -53,9 +53,13 @@ describe('addresses of another IPAM plugin', () => {
     expect(plugin.dataplane.toString()).toContain(' 192.0.2.7/32 ');
     expect(plugin.ipam.toString()).toBe('');
     expect(await run('CHECK', { config: { prevResult: result } })).toEqual({ exitCode: 0, stdout: '' });
+    const others = { ...result, ips: [...result.ips, { address: '198.51.100.7/24', interface: 0 }] };
+    expect(await run('CHECK', { config: { prevResult: others } })).toEqual({ exitCode: 0, stdout: '' });
+    const checked = plugin.script.requests.filter(({ method }) => method === 'CheckPod');
+    expect(checked).toMatchObject(Array(2).fill({ request: { pod: { addresses: ['192.0.2.7/32'] } } }));
     expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
     expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
-    expect(calls()).toEqual(['ADD', 'CHECK', 'DEL', 'DEL']);
+    expect(calls()).toEqual(['ADD', 'CHECK', 'CHECK', 'DEL', 'DEL']);
     expect(plugin.script.calls.filter((call) => /Allocate|Release|GetEndpoint/.test(call))).toEqual([]);
     expect(plugin.state()).toBe(NOTHING);
   });
@@ -146,6 +150,31 @@ describe('another IPAM plugin that', () => {
     expect(plugin.journal.isIdle).toBe(true);
   });
 
+  test.each([
+    [1, 1],
+    [2, 7],
+    [4, 4],
+    [6, 6],
+    [7, 7],
+    [11, 11],
+    [50, 50],
+    [51, 51],
+    // The delegate's own, which mean something else here.
+    [3, 108],
+    [5, 108],
+    [100, 108],
+    [999, 108],
+  ])('answers with code %i is passed on as %i', async (own, code) => {
+    install(`echo '{"code":${own},"msg":"why","details":"more"}'; exit 1`);
+    const prevResult = { interfaces: [], ips: [] };
+    const details = expect.stringMatching(new RegExp(`delegate: other-ipam; code: ${own}; said: more`));
+    expect(await failed('CHECK', { config: { prevResult } })).toMatchObject({
+      code,
+      msg: 'IPAM plugin other-ipam: CHECK: why',
+      details,
+    });
+  });
+
   test('hangs is killed with all that it started', async () => {
     const own = await new Plugin({ timeoutMs: 1_500, delServiceTimeoutMs: 1_500 }).start();
     install(`test "$CNI_COMMAND" = DEL && exit 0\nsleep 1000 & echo $! > ${folder}/child; sleep 1000`);
@@ -214,7 +243,10 @@ describe('another IPAM plugin that', () => {
     });
 
     test('leaves the debt of an ADD that it did not answer', async () => {
-      install(`test "$CNI_COMMAND" = ADD && kill -KILL $$\n${refuse}`);
+      install(refuse);
+      await start('unanswered', 0);
+      const [asked, isAdd] = [`${folder}/asked`, 'test "$CNI_COMMAND" = ADD'];
+      install(`${isAdd} && touch ${asked} && kill -KILL $$\ntest -e ${asked} || exit 0\n${refuse}`);
       await start('unanswered');
       install(refuse);
       for (const containerId of attempts) await start(containerId, 0);
@@ -284,7 +316,10 @@ describe('podwire-ipam under another plugin', () => {
     ['1.1.0', { ips: [{ address: '10.65.0.0/26', gateway: '10.65.0.1' }], routes: [{ dst: '0.0.0.0/0' }] }],
   ])('answers in the form of version %s, the same again, and gives back', async (cniVersion, wanted) => {
     const dns = { nameservers: ['10.65.0.53'] };
-    const config = { cniVersion, type: 'ptp', ipam: { type: 'podwire-ipam', routes: [{ dst: '0.0.0.0/0' }], dns } };
+    const ipam = { type: 'podwire-ipam', routes: [{ dst: '0.0.0.0/0' }], dns };
+    // The plugin above adds to what was before it.
+    const prevResult = { interfaces: [{ name: 'eth9' }], ips: [{ address: '192.0.2.9/24', interface: 0 }], x: 1 };
+    const config = { cniVersion, type: 'ptp', ipam, prevResult };
     for (let time = 0; time < 2; time++) {
       const { stdout } = await plugin.run('ADD', { config, rest });
       expect(JSON.parse(stdout)).toEqual({ cniVersion, ...wanted, dns });
@@ -294,6 +329,12 @@ describe('podwire-ipam under another plugin', () => {
     }
     // The node's gateway stays.
     expect(plugin.ipam.toString()).toMatch(/^net\.podwire-gateway-[0-9a-f]{32} 10\.65\.0\.1\/32 [^\n]*$/);
+    expect(plugin.script.calls.filter((call) => call.includes('Pod'))).toEqual([]);
+  });
+
+  test('is the same under the name of Calico’s', async () => {
+    const own = await plugin.run('ADD', { rest });
+    expect(await plugin.run('ADD', { rest: { plugin: 'calico-ipam' } })).toEqual(own);
     expect(plugin.script.calls.filter((call) => call.includes('Pod'))).toEqual([]);
   });
 

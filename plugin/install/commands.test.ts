@@ -102,6 +102,17 @@ describe('podwire install', () => {
         stdout: expect.stringContaining('10-podwire.conflist has other keys'),
       });
 
+      site.write('net.d/05-other.conf', '{"name":"k","type":"ptp"}');
+      const [all, programs] = await Promise.all([
+        run('check-install', { CNI_MTU: '1440' }),
+        run('check-install --binaries-only', { CNI_MTU: '9000' }),
+      ]);
+      expect(all.stdout).toMatch(
+        /^warning: 05-other\.conf comes before 10-podwire\.conflist.*\neverything is in place\n$/,
+      );
+      expect(programs).toMatchObject({ exitCode: 0, stdout: 'everything is in place\n' });
+      rmSync(join(site.folder, 'net.d/05-other.conf'));
+
       expect(await run('uninstall')).toMatchObject({ exitCode: 0 });
       expect(site.state()).toEqual({});
       expect(messages(await run('uninstall'))).toContain('there was nothing of Podwire’s to remove');

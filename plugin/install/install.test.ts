@@ -2,13 +2,17 @@ import { randomUUID } from 'node:crypto';
 import { mkdirSync, readlinkSync, rmSync, symlinkSync, utimesSync } from 'node:fs';
 import { join } from 'node:path';
 
+import { Failure } from '@podwire/shared/failure/failure';
+import { systemClock } from '@podwire/shared/runtime/clock';
 import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { systemDisk } from './disk.js';
 import { inspect } from './inspect.js';
+import { systemShimRunner, type ShimRunner } from './shim-runner.js';
 import { scriptShim, Site, watchedDisk } from './site.fixture.js';
 import { uninstall } from './uninstall.js';
+import { statusRequest } from './wanted/conflist.js';
 
 let site: Site;
 beforeEach(() => void (site = new Site()));
@@ -75,8 +79,12 @@ describe('an installation', () => {
   });
 
   test('touches the programs alone when told so', async () => {
-    await site.install({}, { scope: 'binaries' });
-    expect(Object.keys(site.state())).toEqual(['bin/podwire', 'bin/podwire-ipam']);
+    const rival = 'net.d/10-calico.conflist';
+    site.write(rival, '{"name":"k","plugins":[{"type":"calico"}]}');
+    await site.install({ oldConfName: '10-calico.conflist' }, { scope: 'binaries' });
+    expect(Object.keys(site.state())).toEqual(['bin/podwire', 'bin/podwire-ipam', rival]);
+    // What is beside the configuration is told by who writes that.
+    expect(site.messages.join('\n')).not.toContain('calico');
   });
 
   test('takes away what an installer left that died long ago, and nothing younger', async () => {
@@ -120,6 +128,27 @@ describe('what is not Podwire’s', () => {
 });
 
 describe('readiness', () => {
+  test('is asked for as the runtime does, which knows the programs by another path', async () => {
+    const status = vi.fn<ShimRunner['status']>(() => Promise.resolve(undefined));
+    const runner = { ...systemShimRunner(systemClock), status };
+    await site.install({ runtimeBinaryDirectory: '/opt/cni/bin' }, { runner, waitMs: 0 });
+    expect(status.mock.calls).toMatchObject([
+      [
+        {
+          path: join(site.bin, 'podwire'),
+          binaryDirectory: '/opt/cni/bin',
+          configuration: statusRequest(site.wanted().conflist),
+        },
+      ],
+    ]);
+  });
+
+  test('is not asked for where a program that stays does not run', async () => {
+    site.write('bin/podwire', scriptShim().toString().replace('VERSION)', 'NOTHING)'), 0o755);
+    await expect(site.install({ updatesBinaries: false })).rejects.toThrow('does not answer VERSION');
+    expect(Object.keys(site.state())).toEqual(['bin/podwire']);
+  });
+
   test('the configuration is written only once the plugin is ready', async () => {
     const pending = site.install({}, { waitMs: 60_000 });
     await vi.waitFor(() => expect(site.messages.join('\n')).toContain('not ready: IPAM is away (CNI code 50)'), 30_000);
@@ -189,6 +218,22 @@ describe('undoing', () => {
     await expect(site.install({ oldConfName: 'old.conf' }, { disk: failing })).rejects.toThrow('late');
     expect(site.state()).toEqual(before);
     expect(readlinkSync(join(site.bin, 'podwire'))).toBe('../elsewhere');
+  });
+
+  test('begins with the configuration, and goes on past what cannot be undone', async () => {
+    site.write('net.d/old.conf', '{"type":"podwire"}');
+    const before = site.state();
+    const disk = systemDisk(randomUUID);
+    const removed: string[] = [];
+    const remove = async (path: string) => {
+      removed.push(path.slice(site.folder.length + 1));
+      if (!/old\.conf|podwire-ipam/.test(path)) return disk.remove(path);
+      throw new Failure('INSTALL_IO', `cannot remove ${path}`);
+    };
+    await expect(site.install({ oldConfName: 'old.conf' }, { disk: { ...disk, remove } })).rejects.toThrow('old.conf');
+    expect(removed).toEqual(['net.d/old.conf', 'net.d/10-podwire.conflist', 'bin/podwire-ipam', 'bin/podwire']);
+    expect(Object.keys(site.state())).toEqual(['bin/podwire-ipam', ...Object.keys(before)]);
+    expect(site.messages.join('\n')).toMatch(/not undone: cannot remove .*podwire-ipam/);
   });
 
   test('leaves to others what they changed meanwhile', async () => {

@@ -60,6 +60,14 @@ test('puts back what is damaged, and leaves what somebody meant, which is told o
   await ended;
 });
 
+test('puts back what is broken and what is another’s, with what is missing', async () => {
+  const broken: Finding = { path: '/bin/podwire-ipam', difference: 'broken', text: 'is damaged' };
+  const foreign: Finding = { path: '/net.d/10-podwire.conflist', difference: 'foreign', text: 'is not Podwire’s' };
+  const { look, stop } = keeper([[broken, foreign, newer]]);
+  expect((await look()).at(-1)).toBe('repair /bin/podwire-ipam /net.d/10-podwire.conflist');
+  stop();
+});
+
 test('does not fight: two repairs in a while, told once, and then again', async () => {
   const { look, stop } = keeper([[missing]]);
   const repaired = ['repairing /bin/podwire is missing', 'repair /bin/podwire'];
