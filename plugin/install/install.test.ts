@@ -236,6 +236,16 @@ describe('undoing', () => {
     expect(site.messages.join('\n')).toMatch(/not undone: cannot remove .*podwire-ipam/);
   });
 
+  test('takes away what is in place and failed to reach the disk', async () => {
+    const disk = systemDisk(randomUUID);
+    const commit = async (staged: string, path: string) => {
+      await disk.commit(staged, path);
+      if (path.endsWith('.conflist')) throw new Error('fsync: EIO');
+    };
+    await expect(site.install({}, { disk: { ...disk, commit } })).rejects.toThrow('EIO');
+    expect(site.state()).toEqual({});
+  });
+
   test('leaves to others what they changed meanwhile', async () => {
     const other = scriptShim('of another installer');
     const disk = systemDisk(randomUUID);
@@ -331,6 +341,9 @@ describe('a comparison', () => {
     site.write('bin/podwire', scriptShim('2'));
     expect(await found()).toEqual(['bin/podwire different']);
     expect(await found({ updatesBinaries: false })).toEqual([]);
+    expect(await found({ updatesBinaries: false, conflistMode: 0o644 })).toEqual([
+      'net.d/10-podwire.conflist different',
+    ]);
     site.write('bin/podwire', scriptShim().subarray(0, 120));
     site.write('bin/podwire-ipam', '#!/bin/sh\necho \'{"supportedVersions":["1.0.0"]}\'\n');
     site.write('net.d/10-podwire.conflist', '{"name":');
