@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
-import { MemoryStore } from './memory/memory-store.js';
+import { MemoryStore, type Operation } from './memory/memory-store.js';
 import { listInParts } from './pages.js';
 import { forever } from './store.fixture.js';
 
@@ -9,8 +9,12 @@ const put = (store: MemoryStore, key: string, bytes = 10) =>
 
 const keyOf = (index: number): string => `/a/${String(index).padStart(5, '0')}`;
 
-async function filled(count: number, bytes = 10): Promise<MemoryStore> {
-  const store = new MemoryStore();
+async function filled(
+  count: number,
+  bytes = 10,
+  before: (operation: Operation) => Promise<void> = () => Promise.resolve(),
+): Promise<MemoryStore> {
+  const store = new MemoryStore({ before });
   const puts = Array.from({ length: count }, (_, index) => ({ key: keyOf(index), value: Buffer.alloc(bytes) }));
   await store.commit({ comparisons: [], puts, deletes: [] }, forever);
   return store;
@@ -35,11 +39,24 @@ describe('a list in parts', () => {
     const store = await filled(150, 100_000);
     const sizes: number[] = [];
     for await (const { records } of listInParts(store, '/a/', forever)) sizes.push(records.length);
-    expect(sizes.slice(0, 3)).toEqual([100, 10, 10]);
+    expect(sizes).toEqual(Array.from({ length: 15 }, () => 10));
+  });
+
+  it('asks for few pages, each while the one before is worked on', async () => {
+    const scans: number[] = [];
+    let given = 0;
+    const count = (operation: Operation): Promise<void> => {
+      if (operation === 'scan') scans.push(given);
+      return Promise.resolve();
+    };
+    const store = await filled(50_000, 10, count);
+    for await (const { records } of listInParts(store, '/a/', forever)) given += records.length;
+    expect(given).toBe(50_000);
+    expect(scans).toEqual([0, 0, 100, 20_100]);
   });
 
   it('begins anew, at once, where the store no longer has the moment', async () => {
-    const store = await filled(3000);
+    const store = await filled(300, 100_000);
     const listed = new Set<string>();
     const firsts: boolean[] = [];
     for await (const part of listInParts(store, '/a/', forever)) {
@@ -48,7 +65,21 @@ describe('a list in parts', () => {
       for (const { key } of part.records) listed.add(key);
       if (firsts.length === 1) await put(store, '/a/99999');
     }
-    expect(firsts).toEqual([true, true]);
-    expect(listed.size).toBe(3001);
+    expect(firsts.filter(Boolean)).toHaveLength(2);
+    expect(firsts.at(-1)).toBe(true);
+    expect(listed.size).toBe(301);
+  });
+
+  it('leaves no failure behind that nobody waits for', async () => {
+    let scans = 0;
+    const store = await filled(3000, 10, (operation) =>
+      operation === 'scan' && ++scans === 2 ? Promise.reject(new Error('lost')) : Promise.resolve(),
+    );
+    for await (const { isFirst } of listInParts(store, '/a/', forever)) {
+      expect(isFirst).toBe(true);
+      break;
+    }
+    expect(scans).toBe(2);
+    await new Promise((resolve) => setImmediate(resolve));
   });
 });
