@@ -1,7 +1,9 @@
+import { spawnSync } from 'node:child_process';
+
 import { describe, expect, it } from 'vitest';
 
 import type { Monitor } from '../lib/index.js';
-import { deletePod, failureOf, ip, link0, makePod, noLink, open, vethPair } from './ip.fixture.js';
+import { ADDON_FOLDER, deletePod, failureOf, ip, link0, makePod, noLink, open, vethPair } from './ip.fixture.js';
 
 const MANY = 50;
 
@@ -90,6 +92,28 @@ describe('deleteLink', () => {
       ['gone', 'ENODEV'],
     ]);
     expect(ip('-n', node.name, 'link', 'show').map(({ ifname }) => ifname)).toEqual(['lo']);
+  });
+
+  it('resolves by the kernel’s answers where announcements are lost, also of what was gathered meanwhile', async () => {
+    const { node, names } = await manyPairs();
+    const select = (name: string) => JSON.stringify({ index: 0, name });
+    const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
+      binding.openNamespace(${JSON.stringify(node.path)}).then(async (host) => {
+        // The first one is announced long before it is answered, so that the others are asked for in between.
+        const first = host.deleteLink(${select(names[0]!)});
+        setTimeout(() => process.exit(4), 10_000);
+        setTimeout(async () => {
+          await Promise.all([first, host.deleteLink(${select(names[1]!)}), host.deleteLink(${select(names[2]!)})]);
+          process.exit(3);
+        }, 10);
+      });`;
+    // The process's own thread hears what is announced, and nothing else; others ask and are answered.
+    const deaf = ['-qq', '-o', '/dev/null', '-e', 'trace=recvfrom', '-e', 'inject=recvfrom:error=ENOBUFS'];
+    const command = [...deaf, process.execPath, '-e', script];
+    const { status } = spawnSync('strace', command, { stdio: 'ignore', timeout: 20_000, killSignal: 'SIGKILL' });
+    expect(status).toBe(3);
+    const left = ip('-n', node.name, 'link', 'show').map(({ ifname }) => ifname);
+    expect(left).toEqual(['lo', ...names.slice(3)]);
   });
 
   it('does not wait for batches, nor keep them waiting', async () => {
