@@ -114,7 +114,7 @@ function foldWithin(
   if (isOver)
     throw new Failure(
       'INTERNAL',
-      `the request needs ${operations} operations in one transaction and the datastore allows ${operationsCount}: split the request, or raise the limit there and here`,
+      `the request needs ${operations} operations in one transaction and the datastore allows ${operationsCount}: raise the limit there and here, or ask for fewer addresses at once`,
     );
   return draft.fold(changes);
 }
