@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { allocate } from './allocate.js';
 import { assign, assignment } from './assign.fixture.js';
 import { assignAddresses, type AssignmentRequest } from './assign.js';
-import { attributesAt } from './block.js';
+import { attributesAt, takeOrdinals } from './block.js';
 import { failureOf } from './failure.fixture.js';
 import { MapView } from './map-view.fixture.js';
 import {
@@ -23,6 +23,7 @@ import { release } from './release.js';
 
 const ONE_OF_EACH = { 4: 1, 6: 1 };
 const count = (four: number, six = 0) => ({ 4: four, 6: six });
+const handleOf = (id: string, cidr: string) => ({ id, blocks: new Map([[cidr, 1]]) });
 const address = (text: string) => parseAddress(text)!;
 
 const refused = (view: MapView, asked: AssignmentRequest) => {
@@ -64,6 +65,25 @@ describe('many addresses for one handle', () => {
     expect(none.given).toEqual([]);
     expect(none.short[4]).toMatch(/pool "four" 192\.168\.1\.0\/24: all \d+ blocks are full \(256 of 256/);
     expect(none.short[6]).toMatch(/pool "six" fd80::\/120: all/);
+  });
+
+  test('from a block that is too large for a request only when no other has any', () => {
+    const pools = [poolRecord('four', '10.0.0.0/21', { blockSizeBits: 22 }), poolRecord('six', 'fd80::/120')];
+    const large = takeOrdinals(block('10.0.0.0/22', 'n1'), [0], {
+      handleId: 'other',
+      owner: { note: 'x'.repeat(1.6e6) },
+      releasedAtMs: undefined,
+    });
+    const view = new MapView([
+      ...pools,
+      ...claimedBlock(large),
+      { kind: 'handle', value: handleOf('other', '10.0.0.0/22') },
+    ]);
+    expect(assign(view, assignment('a', { counts: count(2) })).blocks).toEqual(['10.0.4.0/22']);
+    const rest = assign(view, assignment('b', { counts: count(1030, 1) }));
+    expect(rest.given).toHaveLength(1031);
+    expect(rest.blocks.map((cidr) => cidr.split(':')[0])).toEqual(['10.0.4.0/22', 'fd80', '10.0.0.0/22']);
+    expect(rest.steps).toBe(2);
   });
 
   test('257 of 256: all there are, and why there are no more', () => {

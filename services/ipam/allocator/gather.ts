@@ -1,4 +1,4 @@
-import { BLOCK_BYTES_PER_STEP, blockBytes } from './block-bytes.js';
+import { BLOCK_BYTES_PER_STEP, blockBytes, fitOneRequest } from './block-bytes.js';
 import { offers } from './choose-block.js';
 import type { Ordinal } from './records.js';
 import { givable } from './reserved.js';
@@ -30,9 +30,10 @@ export interface Want {
 
 /** Records that one family's part of a transaction may name; etcd allows 128 operations for all of it, and the handle takes some. */
 const MAX_RECORDS = 44;
+
 /**
- * Takes addresses from the best blocks, each block's in the order in which they have been free, until there are enough. One block is
- * always taken where the transaction has nothing else.
+ * Takes addresses from the best blocks, each block's in the order in which they have been free, until there are enough. Blocks that are
+ * too large for a request by themselves come last, and alone: etcd may take more than is known here.
  */
 export function gather(search: Search, { count: wanted, bytesTaken }: Want): Gathered {
   const grants: Grant[] = [];
@@ -41,20 +42,32 @@ export function gather(search: Search, { count: wanted, bytesTaken }: Want): Gat
   const pools = new Set<string>();
   let bytes = 0;
   let isExhausted = true;
+  let tooLarge: Offer | undefined;
+  const take = (offer: Offer): void => {
+    bytes += blockBytes(offer.block);
+    const ordinals = first(givable(offer.block, search.reserved), wanted - count);
+    grants.push({ offer, ordinals });
+    count += ordinals.length;
+  };
   for (const offer of offers(search)) {
+    if (!fitOneRequest([offer.block])) {
+      tooLarge ??= offer;
+      continue;
+    }
     pools.add(offer.pool.name);
     records += 1 + offer.changes.filter((change) => !isShared(change)).length;
-    const next = blockBytes(offer.block);
-    const isOver = records + pools.size > MAX_RECORDS || bytesTaken + bytes + next > BLOCK_BYTES_PER_STEP;
+    const isOver =
+      records + pools.size > MAX_RECORDS || bytesTaken + bytes + blockBytes(offer.block) > BLOCK_BYTES_PER_STEP;
     if (isOver && (grants.length > 0 || bytesTaken > 0)) {
       isExhausted = false;
       break;
     }
-    bytes += next;
-    const ordinals = first(givable(offer.block, search.reserved), wanted - count);
-    grants.push({ offer, ordinals });
-    count += ordinals.length;
+    take(offer);
     if (count >= wanted) break;
+  }
+  if (tooLarge && count < wanted) {
+    if (grants.length === 0 && bytesTaken === 0) take(tooLarge);
+    else isExhausted = false;
   }
   return { grants, count, isExhausted, bytes };
 }
