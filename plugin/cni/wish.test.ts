@@ -113,6 +113,17 @@ describe('a pod gets', () => {
       { families: [4, 6], chosenFamilies: [4, 6], pools: ['b', 'c'], poolChoices: [pool('b'), pool('c', 6)] },
     ],
     [
+      'its own pools before its namespace’s, family by family',
+      {
+        runtimeConfig: {
+          'io.kubernetes.cri.pod-annotations': prefixed({ ipv4pools: ['a'], ipFamilies: ['IPv4', 'IPv6'] }),
+          'podwire.dev/namespace-annotations': prefixed({ ipv4pools: ['b'], ipv6pools: ['d'] }),
+        },
+      },
+      '',
+      { families: [4, 6], chosenFamilies: [4, 6], pools: ['a', 'd'], poolChoices: [pool('a'), pool('d', 6)] },
+    ],
+    [
       'the families of its annotation before its namespace’s',
       {
         runtimeConfig: {

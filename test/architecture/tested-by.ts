@@ -62,7 +62,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // The installer as a node runs it: its undoing with a disk that fails, the program in a process of its own.
   'plugin/install/changes.ts': 'plugin/install/install.test.ts',
-  'plugin/install/shim-runner.ts': 'plugin/install/install.test.ts',
 
   // One table of routes, and an oracle that decides address by address.
   'services/dataplane/routing/block-routes.ts': 'services/dataplane/routing/routes.test.ts',
