@@ -1,5 +1,7 @@
+import { context } from '@opentelemetry/api';
+import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-hooks';
 import { Failure } from '@podwire/shared/failure/failure';
-import { describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
 import { recordingLog, testRegistry } from './dataplane.fixture.js';
 import { Dataplane } from './dataplane.js';
@@ -7,6 +9,10 @@ import { Events } from './events.js';
 import { MemoryKernel, type Operation } from './kernel/memory/memory-kernel.js';
 import { address, BY_FAMILY, podNetwork } from './plan/pod-network.fixture.js';
 import type { PodNetwork } from './plan/pod-network.js';
+
+// Log lines tell the attachment by it.
+beforeAll(() => void context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable()));
+afterAll(() => context.disable());
 
 /** A signal that does not fire. Each call has its own. */
 const never = () => new AbortController().signal;
