@@ -1,9 +1,11 @@
+import { hostPrefix } from '@podwire/shared/net/prefix';
 import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { BOOT } from '../dataplane.fixture.js';
 import { MemoryKernel } from '../kernel/memory/memory-kernel.js';
-import { podNetwork } from '../plan/pod-network.fixture.js';
+import { address, podNetwork } from '../plan/pod-network.fixture.js';
+import type { PodNetwork } from '../plan/pod-network.js';
 import { FakeAddressBook, startNode } from './node.fixture.js';
 import { never } from './scene.fixture.js';
 
@@ -42,8 +44,8 @@ async function secondsUntil(isSo: () => boolean, limit: number): Promise<number 
   return undefined;
 }
 
-async function wire(name: string) {
-  const network = podNetwork(name);
+async function wire(name: string, others: Partial<PodNetwork> = {}) {
+  const network = podNetwork(name, others);
   kernel.addNamespace(network.netns);
   const identity = await kernel.identify(network.netns);
   addressBook.allocate(network, { bootId: BOOT.id, inode: identity!.inode });
@@ -77,6 +79,19 @@ describe('by itself, from its start on', () => {
       const seconds = await secondsUntil(() => kernel.print() === wired, 90 * 1.2 + 1);
       expect(seconds).toBeGreaterThan(60);
     }
+  });
+
+  test('what systemd does to the interface of a pod with further IPv4 prefixes is mended within two seconds', async () => {
+    const opening = vi.spyOn(kernel, 'open');
+    const [four, six] = ['192.0.2.1', '2001:db8::1'].map((text) => hostPrefix(address(text)));
+    const { hostInterfaceName } = await wire('a', { sourcePrefixes: [four!] });
+    await wire('b', { addresses: [address('10.65.0.8')], hostInterfaceName: 'podwb', sourcePrefixes: [six!] });
+    const wired = kernel.print();
+    kernel.host.sysctls.set(`net/ipv4/conf/${hostInterfaceName}/rp_filter`, '2');
+    opening.mockClear();
+    for (let told = 0; told < 3; told++) for (const name of [hostInterfaceName, 'podwb']) node.keeper.heardOf(name);
+    expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(2);
+    expect(await secondsUntil(() => opening.mock.calls.length > 1, 10), 'once, and no other pod').toBeUndefined();
   });
 
   test('what was half done is finished or undone at the start, and not only after a while', async () => {

@@ -49,6 +49,8 @@ export class AttachmentKeeper {
   readonly #work = new Set<Promise<void>>();
   /** Attachments whose repair was asked for, and has not begun. */
   readonly #waiting = new Set<string>();
+  /** Host interfaces that are looked at once more when their wiring is over. */
+  readonly #watched = new Set<string>();
   #earlierBootsDone = false;
   /** Ends the pause before addresses are next given back. */
   #hurry = new AbortController();
@@ -108,7 +110,24 @@ export class AttachmentKeeper {
   heardOf(name: string): void {
     const { registry, clock } = this.#options;
     const record = registry.byHostInterface(name);
-    if (record && clock.nowMs() - record.updatedAtMs >= WIRING_TOLD_MS) this.repairByHostInterface(name);
+    if (!record) return;
+    const leftMs = record.updatedAtMs + WIRING_TOLD_MS - clock.nowMs();
+    if (leftMs <= 0) this.repairByHostInterface(name);
+    else if (record.network.sourcePrefixes.some(({ family }) => family === 4)) this.#lookLater(name, leftMs);
+  }
+
+  /**
+   * Where systemd runs, it sets `rp_filter` of each interface that appears to 2 (its 50-default.conf), which the kernel tells nobody
+   * of, and a pod that may send from further IPv4 prefixes is then cut off from them.
+   */
+  #lookLater(name: string, afterMs: number): void {
+    if (this.#watched.has(name) || this.#stopped.signal.aborted) return;
+    this.#watched.add(name);
+    this.#spawn(async () => {
+      await this.#options.clock.sleep(afterMs, this.#stopped.signal);
+      this.#watched.delete(name);
+      this.repairByHostInterface(name);
+    });
   }
 
   /** Once after the start. @throws Failure KERNEL_REFUSED when the kernel cannot be asked */
