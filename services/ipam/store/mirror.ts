@@ -4,11 +4,11 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { RecordValue, View } from '../allocator/view.js';
 import { Image } from './image.js';
-import type { RecordKeys } from './record/keys.js';
+import type { RecordKeys, RecordName } from './record/keys.js';
 import type { Observed, ObservedRecord } from './observed.js';
 import { OwnWrites, type OwnWrite } from './own-writes.js';
 import { listInParts } from './pages.js';
-import { decodeRecord, type DecodedRecord } from './record/record.js';
+import { decodeAgain, decodeRecord, type DecodedRecord } from './record/record.js';
 import { ReleaseRevisions } from './release-revisions.js';
 import { RevisionCompacted, type LostComparison, type RecordChange, type Snapshot, type Store } from './store.js';
 import { throwIfAborted, untilAborted } from './transaction.js';
@@ -140,6 +140,13 @@ export class Mirror {
     const entry = this.#entries.get(key);
     if (entry?.state === 'unreadable') throw entry.failure;
     return entry?.state === 'present' ? entry.decoded : undefined;
+  }
+
+  /** @throws Failure STORE_CORRUPT */
+  #decode(key: string, name: RecordName, value: Uint8Array): DecodedRecord {
+    const entry = this.#entries.get(key);
+    const again = entry?.state === 'present' ? decodeAgain(value, entry.decoded) : undefined;
+    return again ?? decodeRecord(key, name, value);
   }
 
   /** Size of the value that is stored under the key; 0 when there is none. */
@@ -313,7 +320,7 @@ export class Mirror {
     const name = this.#options.keys.parse(key);
     if (!name) return undefined;
     try {
-      return decodeRecord(key, name, value).record;
+      return this.#decode(key, name, value).record;
     } catch (error) {
       if (error instanceof Failure) return undefined;
       throw error;
@@ -344,7 +351,7 @@ export class Mirror {
     const name = this.#options.keys.parse(key);
     if (!name) return;
     try {
-      const decoded = this.own.decoded(key, value) ?? decodeRecord(key, name, value);
+      const decoded = this.own.decoded(key, value) ?? this.#decode(key, name, value);
       this.#apply(key, { state: 'present', revision, decoded, bytes: value.length });
     } catch (error) {
       if (!(error instanceof Failure)) throw error;

@@ -20,8 +20,9 @@ import {
   Unreadable,
   type Field,
 } from './fields.js';
-import { formatJson, isObject, parseJson, type JsonObject } from './json.js';
+import { formatJson, isObject, parseJson, type Json, type JsonObject } from './json.js';
 import type { Previous } from './previous.js';
+import { readRewritten, type BlockForms } from './rewritten-block.js';
 
 /** Calico's AllocationBlock (libcalico-go/lib/backend/model/block.go). */
 
@@ -153,16 +154,70 @@ const LOOKED_AT = new Set(['affinity_claim_time', 'deleted']);
  */
 export function formatBlock(block: Block, previous: Previous<Block> | undefined): string {
   const raw = previous?.raw ?? {};
-  const { owner, claimTimeMs } = block;
-  const claimed = claimTimeMs === undefined ? undefined : keepTime(claimTimeMs, raw.affinity_claim_time);
-  let text = `{"cidr":"${formatPrefix(block.prefix)}","affinity":${owner ? formatJson(`${owner.kind}:${owner.name}`) : 'null'}`;
-  if (claimed !== undefined) text += `,"affinity_claim_time":${formatJson(claimed)}`;
+  let text = formatHead(block, raw);
   text += `,"allocations":${JSON.stringify(block.allocations)},"unallocated":${JSON.stringify(block.unallocated)}`;
-  text += `,"attributes":${formatAttributes(block, previous)},"deleted":${formatJson(raw.deleted ?? false)}`;
-  text += `,"sequenceNumber":${block.sequenceNumber},"sequenceNumberForAllocation":${formatNumbers(block.sequenceNumbers)}`;
+  text += `,"attributes":${formatAttributes(block, previous)}${formatMiddle(raw)}`;
+  text += `${block.sequenceNumber},"sequenceNumberForAllocation":${formatNumbers(block.sequenceNumbers)}`;
   for (const name of Object.keys(raw))
     if (!KNOWN.has(name)) text += `,${formatJson(name)}:${formatJson(raw[name] ?? null)}`;
   return text + '}';
+}
+
+function formatHead({ prefix, owner, claimTimeMs }: Block, raw: JsonObject): string {
+  const affinity = owner ? formatJson(`${owner.kind}:${owner.name}`) : 'null';
+  const head = `{"cidr":"${formatPrefix(prefix)}","affinity":${affinity}`;
+  if (claimTimeMs === undefined) return head;
+  return `${head},"affinity_claim_time":${formatJson(keepTime(claimTimeMs, raw.affinity_claim_time))}`;
+}
+
+function formatMiddle({ deleted }: JsonObject): string {
+  return `,"deleted":${formatJson(deleted ?? false)},"sequenceNumber":`;
+}
+
+/**
+ * Reads a text that differs from the one before in what allocations and releases change.
+ * @returns undefined for all others, which go the way over their JSON
+ */
+export function readRewrittenBlock(text: string, previous: Previous<Block>): Block | undefined {
+  try {
+    const block = readRewritten(text, previous, FORMS);
+    if (!block || formatBlock(block, previous) !== text) return undefined;
+    checkTakenApart(block);
+    return block;
+  } catch {
+    // What is wrong with it is told by who reads its JSON.
+    return undefined;
+  }
+}
+
+function formOf(value: AllocationAttributes): string {
+  const known = storedForm(value);
+  if (known !== undefined) return known;
+  const text = JSON.stringify(encodeAttributes(value));
+  attributeForms.set(value, text);
+  return text;
+}
+
+const FORMS: BlockForms = {
+  head: formatHead,
+  middle: formatMiddle,
+  formOf,
+  readAttributes: (text) => decodeAttributes({ path: '', value: parseJson(text) }),
+};
+
+/** @throws Unreadable where reading its JSON would */
+function checkTakenApart(block: Block): void {
+  const size = block.allocations.length;
+  const source = (value: Json): Field => ({ path: '', value });
+  for (const index of block.allocations) if (index !== null) readCount(source(index), block.attributes.length - 1);
+  for (const ordinal of block.unallocated) readCount(source(ordinal), size - 1);
+  if (size !== 2 ** (familyBits(block.prefix.family) - block.prefix.length)) throw new Unreadable('allocations');
+  readUint64(source(block.sequenceNumber));
+  for (const [ordinal, number] of block.sequenceNumbers) {
+    readCount(source(ordinal), size - 1);
+    readUint64(source(number));
+  }
+  checkPartition(block);
 }
 
 function formatNumbers(numbers: ReadonlyMap<Ordinal, bigint>): string {

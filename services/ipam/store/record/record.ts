@@ -4,7 +4,7 @@ import { comparePrefixes } from '@podwire/shared/net/prefix';
 import type { Handle } from '../../allocator/records.js';
 import type { RecordValue, StoredForeignEndpoint } from '../../allocator/view.js';
 import { decodeAffinity, encodeAffinity } from './affinity.js';
-import { decodeBlock, formatBlock, unknownFields } from './block.js';
+import { decodeBlock, formatBlock, readRewrittenBlock, unknownFields } from './block.js';
 import { decodeConfig, encodeConfig } from './config.js';
 import { decodeEndpoint, decodeForeignEndpoint, encodeEndpoint } from './endpoint.js';
 import { Unreadable } from './fields.js';
@@ -27,6 +27,18 @@ export interface DecodedRecord {
 }
 
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
+/**
+ * Reads a record that was written again, where that costs less by what was there before.
+ * @returns undefined where it does not: for {@link decodeRecord}, which says the same of a text that can be read
+ */
+export function decodeAgain(value: Uint8Array, { record, raw }: DecodedRecord): DecodedRecord | undefined {
+  if (record?.kind !== 'block') return undefined;
+  const { value: before } = record;
+  const text = readableText(value);
+  const block = text === undefined ? undefined : readRewrittenBlock(text, { value: before, raw });
+  return block && { record: { kind: 'block', value: block }, raw };
+}
 
 /**
  * Reads a stored record.
@@ -76,6 +88,14 @@ function decodePlain(
   if (name.kind !== 'handle') return undefined;
   const blocks = knownHandles.get(text);
   return blocks && { kind: 'handle', value: { id: name.id, blocks } };
+}
+
+function readableText(value: Uint8Array): string | undefined {
+  try {
+    return utf8.decode(value);
+  } catch {
+    return undefined;
+  }
 }
 
 function decodeText(value: Uint8Array, name: RecordName): string {
