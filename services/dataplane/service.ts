@@ -213,7 +213,7 @@ function settingsUse({ routes, node }: Pick<OverviewParts, 'node'> & Pick<Cluste
     families: familiesOf(networks.flatMap(({ addresses }) => addresses)),
     parents: routes.parents,
     tunnels: routes.tunnels.map(({ name }) => ({ name, family: name === VXLAN_DEVICE[6] ? 6 : 4 })),
-    loose: networks
+    unfiltered: networks
       .filter(({ sourcePrefixes }) => sourcePrefixes.some(({ family }) => family === 4))
       .map(({ hostInterfaceName }) => hostInterfaceName),
   };

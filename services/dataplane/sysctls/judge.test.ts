@@ -9,7 +9,7 @@ const USE: SettingsUse = {
     { name: 'vxlan4.podwire', family: 4 },
     { name: 'vxlan6.podwire', family: 6 },
   ],
-  loose: [],
+  unfiltered: [],
 };
 
 const ALL_WELL: Readonly<Record<string, string>> = {
@@ -45,8 +45,8 @@ describe('net.ipv4.conf.all.rp_filter', () => {
 
   test.each(['1', '2'])('of %s breaks the pods that may send from further prefixes, and no others', (value) => {
     expect(set(value)).toEqual([]);
-    expect(set(value, { loose: ['podw1'] })).toEqual(['StrictReversePathFilter']);
-    expect(set('0', { loose: ['podw1'] })).toEqual([]);
+    expect(set(value, { unfiltered: ['podw1'] })).toEqual(['StrictReversePathFilter']);
+    expect(set('0', { unfiltered: ['podw1'] })).toEqual([]);
   });
 });
 

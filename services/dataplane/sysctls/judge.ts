@@ -12,7 +12,7 @@ export interface SettingsUse {
   /** Podwire's tunnel devices, by the family that they carry. */
   readonly tunnels: readonly { readonly name: string; readonly family: Family }[];
   /** Host interfaces of the pods that may send from IPv4 prefixes besides their addresses. */
-  readonly loose: readonly string[];
+  readonly unfiltered: readonly string[];
 }
 
 /** The value of a setting; null when the kernel has no such key. */
@@ -62,10 +62,10 @@ export function judgeSettings(use: SettingsUse, value: SettingValue): Judgement 
  * The larger of `all` and the interface's own counts: 0 none, 1 strict, 2 loose. Pods' interfaces have no IPv4 address, and on such
  * ones loose is as strict as strict: it takes nothing from further prefixes, and opens nothing.
  */
-function reversePaths({ loose }: SettingsUse, value: SettingValue): Condition[] {
+function reversePaths({ unfiltered }: SettingsUse, value: SettingValue): Condition[] {
   const set = value(RP_FILTER);
-  if ((set !== '1' && set !== '2') || loose.length === 0) return [];
-  const message = `net.ipv4.conf.all.rp_filter is ${set}, so packets that pods behind ${listed(loose)} send from their allowed IPv4 prefixes are dropped: set it to 0, interfaces keep their own`;
+  if ((set !== '1' && set !== '2') || unfiltered.length === 0) return [];
+  const message = `net.ipv4.conf.all.rp_filter is ${set}, so packets that pods behind ${listed(unfiltered)} send from their allowed IPv4 prefixes are dropped: set it to 0, interfaces keep their own`;
   return [{ reason: 'StrictReversePathFilter', message }];
 }
 

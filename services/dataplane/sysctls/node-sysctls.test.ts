@@ -21,7 +21,7 @@ beforeEach(() => {
   links.sysctls.set('net/ipv4/ip_forward', '0');
   clock = new ManualClock();
   [looks, told] = [[], []];
-  use = { families: [], parents: { 4: undefined, 6: undefined }, tunnels: [], loose: [] };
+  use = { families: [], parents: { 4: undefined, 6: undefined }, tunnels: [], unfiltered: [] };
   probe = () => Promise.resolve();
   sysctls = new NodeSysctls({
     links,

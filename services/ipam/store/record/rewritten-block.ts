@@ -37,22 +37,22 @@ export function readRewritten(
   const reader = new Reader(text, head.length);
   const allocations = reader.list(',"allocations":');
   const unallocated = reader.list(',"unallocated":');
-  const attributes = reader.skip(',"attributes":[') ? readAttributes(reader, before.attributes, forms) : undefined;
-  if (!allocations || !unallocated || !attributes || !reader.skip(forms.middle(raw))) return undefined;
+  const attributes = reader.accept(',"attributes":[') ? readAttributes(reader, before.attributes, forms) : undefined;
+  if (!allocations || !unallocated || !attributes || !reader.accept(forms.middle(raw))) return undefined;
   const sequenceNumber = reader.integer();
-  const sequenceNumbers = reader.skip(',"sequenceNumberForAllocation":{') ? readNumbers(reader) : undefined;
-  if (sequenceNumber === undefined || !sequenceNumbers || !reader.skip('}') || !reader.isAtEnd) return undefined;
+  const sequenceNumbers = reader.accept(',"sequenceNumberForAllocation":{') ? readNumbers(reader) : undefined;
+  if (sequenceNumber === undefined || !sequenceNumbers || !reader.accept('}') || !reader.isAtEnd) return undefined;
   return {
     ...before,
     allocations: allocations.map((index) => (typeof index === 'number' ? index : null)),
-    unallocated: allocationsOf(unallocated),
+    unallocated: numbersIn(unallocated),
     attributes,
     sequenceNumber,
     sequenceNumbers,
   };
 }
 
-function allocationsOf(list: readonly unknown[]): number[] {
+function numbersIn(list: readonly unknown[]): number[] {
   return list.filter((ordinal) => typeof ordinal === 'number');
 }
 
@@ -63,8 +63,8 @@ function readAttributes(
   { formOf, readAttributes: read }: BlockForms,
 ): AllocationAttributes[] | undefined {
   const found: AllocationAttributes[] = [];
-  for (let next = 0; !reader.skip(']');) {
-    if (found.length > 0 && !reader.skip(',')) return undefined;
+  for (let next = 0; !reader.accept(']');) {
+    if (found.length > 0 && !reader.accept(',')) return undefined;
     const known = indexOfNext(reader, before, { from: next, formOf });
     const value = before[known];
     if (value) {
@@ -88,7 +88,7 @@ function indexOfNext(
   const end = Math.min(from + 1 + MAX_GONE_COUNT, attributes.length);
   for (let index = from; index < end; index++) {
     const value = attributes[index];
-    if (value && reader.skip(formOf(value))) return index;
+    if (value && reader.accept(formOf(value))) return index;
   }
   return -1;
 }
@@ -96,10 +96,10 @@ function indexOfNext(
 /** Up to the brace behind them. */
 function readNumbers(reader: Reader): Map<Ordinal, bigint> | undefined {
   const numbers = new Map<Ordinal, bigint>();
-  while (!reader.skip('}')) {
-    if (numbers.size > 0 && !reader.skip(',')) return undefined;
-    const ordinal = reader.skip('"') ? reader.integer() : undefined;
-    const number = reader.skip('":') ? reader.integer() : undefined;
+  while (!reader.accept('}')) {
+    if (numbers.size > 0 && !reader.accept(',')) return undefined;
+    const ordinal = reader.accept('"') ? reader.integer() : undefined;
+    const number = reader.accept('":') ? reader.integer() : undefined;
     if (ordinal === undefined || number === undefined) return undefined;
     numbers.set(Number(ordinal), number);
   }
@@ -120,7 +120,7 @@ class Reader {
   }
 
   /** Goes behind a text that is next. @returns whether it is */
-  skip(wanted: string): boolean {
+  accept(wanted: string): boolean {
     // Not startsWith, which in Node.js 20 goes letter by letter.
     const end = this.#at + wanted.length;
     if (this.#text.slice(this.#at, end) !== wanted) return false;
@@ -130,7 +130,7 @@ class Reader {
 
   /** A list of values that are no lists, behind its label. */
   list(label: string): readonly unknown[] | undefined {
-    const end = this.skip(label) ? this.#text.indexOf(']', this.#at) + 1 : 0;
+    const end = this.accept(label) ? this.#text.indexOf(']', this.#at) + 1 : 0;
     if (end === 0) return undefined;
     const list: unknown = JSON.parse(this.#text.slice(this.#at, end));
     this.#at = end;
