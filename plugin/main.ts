@@ -20,6 +20,7 @@ const log = createLogger({ service: NAME, level: 'info' });
 await runProcess({
   log,
   stopTimeoutMs: STOP_TIMEOUT_MS,
+  usage: async () => (await import('./settings.js')).pluginUsage(hostname()),
   start: async () => {
     // Loaded once the young generation is kept small: by then it would have grown.
     const [{ startPlugin }, { readPluginSettings }] = await Promise.all([
@@ -31,10 +32,6 @@ await runProcess({
     const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
     const surroundings = { log, clock: systemClock, stopwatch: performance, random: Math.random };
     const plugin = await startPlugin(settings, surroundings);
-    const stop = async () => {
-      await plugin.stop();
-      await stopTelemetry();
-    };
-    return { stop };
+    return { stop: () => plugin.stop().then(stopTelemetry) };
   },
 });

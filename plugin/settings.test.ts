@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { pluginSettings, readPluginSettings } from './settings.js';
+import { pluginSettings, pluginUsage, readPluginSettings } from './settings.js';
 
 describe('settings', () => {
   test('have defaults that need no configuration', () => {
@@ -45,4 +45,10 @@ describe('settings', () => {
     expect(() => readPluginSettings({}, '(none)')).toThrow(/PODWIRE_PLUGIN_NODE_NAME/);
     expect(readPluginSettings({ PODWIRE_PLUGIN_NODE_NAME: 'a' }, '(none)').nodeName).toBe('a');
   });
+});
+
+test('the usage tells every setting, its default and what it does', () => {
+  const text = pluginUsage('node-1').replace(/\s+/g, ' ');
+  for (const { variable, default: usual, about } of Object.values(pluginSettings('node-1')))
+    expect(text).toContain(`${variable} (${usual}) ${about}`);
 });

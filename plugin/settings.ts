@@ -1,6 +1,7 @@
 import { readSettings, type SettingValues } from '@podwire/shared/runtime/config-reader';
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import { absolutePath, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
+import { serverUsage } from '@podwire/shared/runtime/usage';
 
 import { isSubdomain } from './cni/kubernetes-names.js';
 
@@ -105,4 +106,11 @@ export function pluginSettings(hostName: string) {
       about: 'The least important lines that are logged to standard error.',
     },
   } as const;
+}
+
+/** What `podwire-plugin --help` says. */
+export function pluginUsage(hostName: string): string {
+  const about =
+    'Serves the CNI calls of this node, which the program "podwire" hands on over a unix socket. As root, beside podwire-ipam and podwire-dataplane.';
+  return serverUsage('podwire-plugin', about, pluginSettings(hostName));
 }

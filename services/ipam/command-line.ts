@@ -31,7 +31,7 @@ export const USAGE = `usage: podwire-ipam [COMMAND]
       --rewrite-prefix  also when the file's keys begin with another prefix than the datastore's
   --help, --version
 
-The datastore is the one that the PODWIRE_IPAM_… variables name. The embedded one can be exported and imported while no
+The datastore is the one that the PODWIRE_IPAM_STORE… and PODWIRE_IPAM_ETCD_… variables name. The embedded one can be exported and imported while no
 podwire-ipam serves it; etcd can be exported at any time, and imported while no replica serves it.
 
 exit codes: 0 done, 1 failed (the reason is on the standard error), 2 not understood

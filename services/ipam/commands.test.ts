@@ -22,6 +22,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { parseCommandLine, USAGE } from './command-line.js';
 import { runCommand } from './commands.js';
+import { SETTINGS } from './config.js';
 import { EmbeddedStore } from './store/embedded/embedded-store.js';
 import { readMark } from './transfer/marker.js';
 import { contentOf, fill, forever, sampleRecords } from './transfer/transfer.fixture.js';
@@ -95,7 +96,12 @@ describe('the command line', () => {
   });
 
   test('help and version are answered on the standard output', async () => {
-    expect(await run(['--help'])).toEqual({ exitCode: 0, stdout: USAGE, stderr: '' });
+    const help = await run(['--help']);
+    expect(help).toEqual({ exitCode: 0, stdout: expect.stringContaining(USAGE), stderr: '' });
+    for (const { variable, about } of Object.values(SETTINGS)) {
+      expect(help.stdout).toContain(variable);
+      expect(help.stdout.replace(/\s+/g, ' ')).toContain(about);
+    }
     expect(await run(['--version'])).toMatchObject({ exitCode: 0, stdout: 'podwire-ipam 0.1.0\n' });
   });
 });

@@ -23,6 +23,7 @@ function serve(): Promise<void> {
   const log = createLogger({ service: NAME, level: 'info' });
   return runProcess({
     log,
+    args: [],
     // More than the longest time for calls to end that can be set.
     stopTimeoutMs: 75_000,
     start: async (signal) => {

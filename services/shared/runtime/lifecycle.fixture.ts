@@ -25,6 +25,7 @@ const pause = (durationMs: number) => new Promise<void>((resolve) => setTimeout(
 
 const LIVES: Record<string, (signal: AbortSignal) => Promise<Running>> = {
   serves: () => running(() => pause(200)),
+  'takes no arguments': () => running(() => pause(0)),
   'hangs at the stop': () => running(() => never),
   'fails at the stop': () => running(() => Promise.reject(new Failure('STORE_UNAVAILABLE', 'the store is gone'))),
   'starts slowly': async () => {
@@ -66,6 +67,9 @@ const LIVES: Record<string, (signal: AbortSignal) => Promise<Running>> = {
   },
 };
 
-const start = LIVES[process.argv[2] ?? ''];
-if (!start) throw new Error(`no such life: ${process.argv[2]}`);
-await runProcess({ log: createLogger({ service: 'fixture', level: 'info' }), start, stopTimeoutMs: 600 });
+const [life = '', ...rest] = process.argv.slice(2);
+const start = LIVES[life];
+if (!start) throw new Error(`no such life: ${life}`);
+const args = life === 'takes no arguments' ? rest : [];
+const usage = () => Promise.resolve('usage: fixture\n');
+await runProcess({ log: createLogger({ service: 'fixture', level: 'info' }), start, stopTimeoutMs: 600, args, usage });

@@ -1,10 +1,12 @@
+import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 
 import { describe, expect, test } from 'vitest';
 
-import { Program, type Ended } from './program.fixture.js';
+import { builtFile, Program, type Ended } from './program.fixture.js';
 
 interface Signalled {
   /** What the program says before it is sent the signals. */
@@ -105,4 +107,30 @@ test('files are their owner’s alone', async () => {
   } finally {
     rmSync(folder, { recursive: true });
   }
+});
+
+describe('arguments start nothing', () => {
+  const program = builtFile(fileURLToPath(new URL('lifecycle.fixture.ts', import.meta.url)));
+  const asked = (...args: readonly string[]) => {
+    const command = [program, 'takes no arguments', ...args];
+    const { status, stdout, stderr } = spawnSync(process.execPath, command, { encoding: 'utf8', timeout: 20_000 });
+    return { status, stdout, stderr };
+  };
+
+  test.each([['--help'], ['-h'], ['serve', '--help']])('%s tells the usage', (...args) => {
+    expect(asked(...args)).toEqual({ status: 0, stdout: 'usage: fixture\n', stderr: '' });
+  });
+
+  test('--version tells the release', () => {
+    expect(asked('--version')).toEqual({
+      status: 0,
+      stdout: expect.stringMatching(/^fixture \d+\.\d+\.\d+\n$/),
+      stderr: '',
+    });
+  });
+
+  test('anything else is refused, and names the help', () => {
+    const stderr = 'fixture: takes no arguments, and was given serve --now\ntry: fixture --help\n';
+    expect(asked('serve', '--now')).toEqual({ status: 2, stdout: '', stderr });
+  });
 });

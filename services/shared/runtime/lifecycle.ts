@@ -2,6 +2,7 @@ import process from 'node:process';
 
 import { Failure } from '../failure/failure.js';
 import type { Logger } from './log.js';
+import { readOwnPackage } from './own-package.js';
 
 /** Something that runs until it is stopped. */
 export interface Running {
@@ -18,7 +19,16 @@ export interface ProcessOptions {
   readonly start: (signal: AbortSignal) => Promise<Running>;
   /** How long a signal may wait for the process to end, in milliseconds; then it ends all the same, with exit code 1. */
   readonly stopTimeoutMs: number;
+  /**
+   * What stands behind the program's name, without what the program has read of it. Default: all of it. Something that is
+   * left is answered or refused, and the process does not start.
+   */
+  readonly args?: readonly string[];
+  /** The text of `--help`. Default: that there are no arguments. */
+  readonly usage?: () => Promise<string>;
 }
+
+const NOT_UNDERSTOOD = 2;
 
 /** Sockets, stores and logs of Podwire are root's alone from the moment they exist. */
 const OWNER_ONLY = 0o077;
@@ -27,8 +37,13 @@ const OWNER_ONLY = 0o077;
  * Runs a process from start to the first SIGTERM or SIGINT, and ends it: exit code 0 after a clean stop, 1 otherwise. A signal
  * that comes while the process starts is obeyed as soon as it has started, or has given up for that; what nobody catches ends the
  * process.
+ *
+ * Settings are environment variables, so that arguments start nothing: `--help` and `--version` are answered, all else is
+ * refused with exit code 2.
  */
-export async function runProcess({ log, start, stopTimeoutMs }: ProcessOptions): Promise<void> {
+export async function runProcess(options: ProcessOptions): Promise<void> {
+  const { log, start, stopTimeoutMs, args = process.argv.slice(2) } = options;
+  if (args.length > 0) return answer(args, options);
   process.umask(OWNER_ONLY);
   const end = (error: unknown, message: string): never => {
     log.fatal({ err: error }, error instanceof Failure ? error.message : message);
@@ -56,6 +71,20 @@ export async function runProcess({ log, start, stopTimeoutMs }: ProcessOptions):
     if (phase === 'stop' || !stopped.signal.aborted) end(error, `could not ${phase}`);
   }
   log.info('stopped');
+  process.exit(0);
+}
+
+async function answer(args: readonly string[], { log, usage }: ProcessOptions): Promise<never> {
+  const name = String(log.bindings().service);
+  if (args.some((arg) => arg === '--help' || arg === '-h')) {
+    process.stdout.write((await usage?.()) ?? `usage: ${name}\n\nSettings are environment variables.\n`);
+  } else if (args.length === 1 && args[0] === '--version') {
+    // Podwire's packages have one version.
+    process.stdout.write(`${name} ${(await readOwnPackage(import.meta.url, '@podwire/shared')).version}\n`);
+  } else {
+    process.stderr.write(`${name}: takes no arguments, and was given ${args.join(' ')}\ntry: ${name} --help\n`);
+    process.exit(NOT_UNDERSTOOD);
+  }
   process.exit(0);
 }
 

@@ -1,0 +1,35 @@
+import type { Settings } from './config-reader.js';
+
+/** Widest line of a usage text. */
+const MAX_WIDTH = 110;
+const INDENT = '      ';
+
+/**
+ * The settings of a process, for its `--help`: each variable with its default, and below it what it does.
+ * @returns lines, the last one ended
+ */
+export function settingsUsage(settings: Settings): string {
+  const entries = Object.values(settings).map(
+    ({ variable, default: usual, about }) => `  ${variable}${usual === '' ? '' : ` (${usual})`}\n${wrapped(about)}`,
+  );
+  const others = `  OTEL_…\n${wrapped('What telemetry is exported, and where to: services/shared/runtime/README.md names them.')}`;
+  return `settings, which are environment variables, each with its default:\n\n${[...entries, others].join('')}`;
+}
+
+/** The usage of a process that does one thing, and is told how by its settings alone. */
+export function serverUsage(name: string, about: string, settings: Settings): string {
+  return `usage: ${name}\n\n${wrapped(about, '')}\n  --help, --version\n\n${settingsUsage(settings)}`;
+}
+
+function wrapped(text: string, indent = INDENT): string {
+  const lines: string[] = [];
+  let line = '';
+  for (const word of text.split(' ')) {
+    if (line !== '' && indent.length + line.length + 1 + word.length > MAX_WIDTH) {
+      lines.push(line);
+      line = '';
+    }
+    line += line === '' ? word : ` ${word}`;
+  }
+  return [...lines, line].map((each) => `${indent}${each}\n`).join('');
+}
