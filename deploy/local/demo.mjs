@@ -1,7 +1,6 @@
 // The demonstration, inside the node's own namespaces: starts Podwire's three processes, gives two pods a network through
 // the real CNI binary, shows that they reach each other, and takes everything away again.
 // usage (by start.mjs): demo.mjs FOLDER [--once]
-import { Socket } from 'node:net';
 import process from 'node:process';
 
 import { runShim, makePod } from './cni.mjs';
@@ -9,17 +8,15 @@ import { NODE_ADDRESS, setUpNode, takeDownNode } from './node.mjs';
 import { pinger } from './ping.mjs';
 import { Processes } from './processes.mjs';
 import { SpanReceiver } from './spans.mjs';
+import { Starter } from './starter.mjs';
 import { ADD_SPANS, whereTimeWent } from './time.mjs';
 import { ms, table } from './table.mjs';
-import { startPodwire } from './podwire.mjs';
+import { NODE_NAME, startPodwire } from './podwire.mjs';
 
 const PODS = ['web-0', 'web-1'];
 
 /** Cycles after the demonstration's first, cold ones: enough for the just-in-time compilers to settle. */
 const WARM_CYCLES = 60;
-
-/** File descriptor of the pipe to start.mjs. */
-const STARTER_PIPE = 3;
 
 const say = (text) => process.stdout.write(`${text}\n`);
 
@@ -98,31 +95,41 @@ async function showPools(podwire) {
   say(`\n${table(['pool', 'CIDR', 'addresses', 'in use', 'free', 'blocks', 'utilisation'], rows)}`);
 }
 
-function showCommands(podwire, pods) {
-  const node = `sudo nsenter -t ${podwire.outerPid()} -n -m`;
-  const buf = 'node_modules/.bin/buf curl --protocol grpc --http2-prior-knowledge';
+function showCommands({ sockets, logFolder }, pods, namespacesPid) {
+  const node = `sudo nsenter -t ${namespacesPid} -n -m`;
+  const [{ name, netns, address }] = pods;
   say(`
 try, in another terminal in this folder:
+  export PODWIRE_PLUGIN_IPAM_ADDRESS=unix:${sockets.ipam}
+  export PODWIRE_PLUGIN_DATAPLANE_ADDRESS=unix:${sockets.dataplane} PODWIRE_PLUGIN_SOCKET=${sockets.cni}
+  npx podwirectl who ${address}
+  npx podwirectl explain ${NODE_NAME}
+  npx podwirectl audit
+  npx podwirectl node status
+  npx podwirectl pods check
+  npx podwirectl journal
+  npx buf curl --protocol grpc --http2-prior-knowledge --unix-socket ${sockets.ipam} --list-methods http://localhost
+  grpcurl -plaintext -unix ${sockets.ipam} podwire.ipam.v1.PoolService/ListPools
+  grpcurl -plaintext -unix -d '{"kinds":["WATCH_KIND_BLOCKS"]}' ${sockets.ipam} podwire.ipam.v1.WatchService/Watch
+  curl --unix-socket ${sockets.cni} http://localhost/healthz
+the node's routes, and what ${name} sees:
   ${node} ip route
-  ${node} nsenter --net=${pods[0].netns} ip addr
-  ${buf} --unix-socket ${podwire.sockets.ipam} --list-methods http://localhost
-  ${buf} --unix-socket ${podwire.sockets.ipam} -d '{}' http://localhost/podwire.ipam.v1.BlockService/ListBlocks
-  ${buf} --unix-socket ${podwire.sockets.dataplane} -d '{}' http://localhost/podwire.dataplane.v1.PodService/ListPods
-  grpcurl -plaintext -unix ${podwire.sockets.ipam} podwire.ipam.v1.PoolService/ListPools
-logs: ${podwire.logFolder}`);
+  ${node} nsenter --net=${netns} ip addr
+logs: ${logFolder}`);
 }
 
 /** Ctrl-C reaches this process, too; whatever else ends start.mjs ends the pipe between them. */
-function untilStopped() {
-  return new Promise((resolve) => {
+function untilStopped(starter) {
+  const signalled = new Promise((resolve) => {
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.once(signal, resolve);
-    new Socket({ fd: STARTER_PIPE }).once('close', resolve).resume();
   });
+  return Promise.race([signalled, starter.gone]);
 }
 
 async function main([folder, ...flags]) {
   const once = flags.includes('--once');
-  const stopped = untilStopped();
+  const starter = new Starter();
+  const stopped = untilStopped(starter);
   const processes = new Processes();
   const spans = new SpanReceiver();
   let ok = false;
@@ -134,7 +141,7 @@ async function main([folder, ...flags]) {
     await measureWarm({ folder, podwire });
     await showPools(podwire);
     if (!once) {
-      showCommands(podwire, pods);
+      showCommands(podwire, pods, await starter.namespacesPid);
       say('\nrunning; Ctrl-C takes everything away');
       await Promise.race([stopped, processes.unexpectedEnd()]);
     }

@@ -1,6 +1,5 @@
 // Podwire's three processes on the embedded datastore, and a way to call them.
 import { spawnSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import process from 'node:process';
@@ -15,6 +14,8 @@ const START_TIMEOUT_MS = 30_000;
 /** Spans go out often, so that the demonstration need not wait for the SDK's usual five seconds. */
 const SPAN_DELAY_MS = '100';
 
+export const NODE_NAME = 'demo-node';
+
 function settings(sockets, folder) {
   return {
     ipam: {
@@ -25,7 +26,7 @@ function settings(sockets, folder) {
     dataplane: {
       PODWIRE_DATAPLANE_LISTEN: `unix:${sockets.dataplane}`,
       PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${sockets.ipam}`,
-      PODWIRE_DATAPLANE_NODE_NAME: 'demo-node',
+      PODWIRE_DATAPLANE_NODE_NAME: NODE_NAME,
       PODWIRE_DATAPLANE_NODE_IPV4: `${NODE_ADDRESS}/32`,
       PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
     },
@@ -34,7 +35,7 @@ function settings(sockets, folder) {
       PODWIRE_PLUGIN_STATE_DIRECTORY: join(folder, 'journal'),
       PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${sockets.ipam}`,
       PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${sockets.dataplane}`,
-      PODWIRE_PLUGIN_NODE_NAME: 'demo-node',
+      PODWIRE_PLUGIN_NODE_NAME: NODE_NAME,
     },
   };
 }
@@ -73,12 +74,6 @@ function rpc(socket, method) {
   return JSON.parse(stdout);
 }
 
-/** This process's number outside its process namespace, for nsenter from another terminal. */
-function outerPid() {
-  const status = readFileSync('/proc/self/status', 'utf8');
-  return /^NSpid:\s+(\d+)/m.exec(status)?.[1] ?? String(process.pid);
-}
-
 /** Starts the three processes and waits until they answer. */
 export async function startPodwire({ folder, processes, spansUrl }) {
   const startMs = Date.now();
@@ -108,7 +103,6 @@ export async function startPodwire({ folder, processes, spansUrl }) {
     shim: join(ROOT, 'plugin', 'shim', 'build', 'podwire'),
     sockets,
     logFolder,
-    outerPid,
     rpc: (service, method) => Promise.resolve(rpc(sockets[service], method)),
   };
 }

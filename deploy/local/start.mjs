@@ -62,6 +62,8 @@ function runDemonstration(flags, { once }) {
   const args = [...flags, process.execPath, script, folder, ...(once ? ['--once'] : [])];
   // unshare passes no signals on. The end of this pipe is the word to stop, and comes also when this process is killed.
   const child = spawn('unshare', args, { stdio: ['inherit', 'inherit', 'inherit', 'pipe'] });
+  // unshare itself is in the namespaces for network and mounts, and waits there for its child.
+  child.stdio[3].on('error', () => undefined).write(`${child.pid}\n`);
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.stdio[3].end());
   child.on('exit', (code) => {
     rmSync(folder, { recursive: true, force: true });

@@ -61,6 +61,25 @@ describe('npm start', () => {
     expect(run('sh', '-c', 'ps ax -o args | grep -c "[d]ist/main.js" || true').trim()).toBe('0');
   }, 120_000);
 
+  test('what it proposes to try works from outside, on the node of the demonstration', async () => {
+    const first = await running();
+    const proposed = first.output().split('try, in another terminal in this folder:\n')[1]!.split('logs: ')[0]!;
+    const lines = proposed.split('\n').filter((line) => line.startsWith('  '));
+    // What CI may lack, and the one that does not end; npm links the programs only where it has installed.
+    const runnable = lines.filter((line) => !line.includes('grpcurl')).map((line) => line.trim().replace(/^sudo /, ''));
+    const script = runnable
+      .map((line) => line.replace('npx podwirectl', 'services/ctl/bin/podwirectl.mjs'))
+      .join(' &&\n');
+    const { status, stdout, stderr } = spawnSync('sh', ['-c', script], { cwd: ROOT, encoding: 'utf8' });
+    process.kill(-first.child.pid!, 'SIGINT');
+    expect(await first.ended).toBe(0);
+    expect(status, stdout + stderr).toBe(0);
+    expect(stdout).toMatch(/^Pod +demo\/web-0$/m);
+    expect(stdout).toContain('podwire.ipam.v1.PoolService/ListPools');
+    expect(stdout).toMatch(/^10\.65\.\d+\.\d+ dev podw[0-9a-f]{11} /m);
+    expect(stdout).toMatch(/inet 10\.65\.\d+\.\d+\/32 .*eth0/);
+  }, 120_000);
+
   test('takes everything away also when it is killed', async () => {
     const first = await running();
     const folder = /logs: (\S+)\/log/.exec(first.output())![1]!;
