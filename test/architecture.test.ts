@@ -7,6 +7,7 @@ import { beforeAll, describe, expect, test } from 'vitest';
 
 import { faultOf, targetOf, zoneOf } from './architecture/allowed-imports.mjs';
 import { WORKSPACES, ZONES } from './architecture/directions.mjs';
+import { missingOf, quotedTests } from './architecture/quoted-tests.js';
 import { TESTED_BY } from './architecture/tested-by.js';
 import { FILES, importsOf, isGenerated, isTest, lineCount, read, SOURCES, workspaceOf } from './architecture/tree.js';
 import { ROOT } from './support/root.js';
@@ -357,6 +358,18 @@ describe('documents', () => {
     const local = links.filter((link) => link !== '' && !/^[a-z]+:/.test(link));
     const missing = local.filter((link) => !existsSync(join(ROOT, normalize(join(dirname(file), link)))));
     expect(missing).toEqual([]);
+  });
+
+  test.each(documents)('the tests that %s names are there', (file) => {
+    expect(quotedTests(read(file)).flatMap(missingOf)).toEqual([]);
+  });
+
+  test('a test that is not there is seen', () => {
+    const text = 'by `net/prefix.test.ts`, `net/gone.test.ts` "a", and `mac.test.ts` "of … that\nis gone", "a unicast … zero"';
+    const [prefix, gone, mac] = quotedTests(text);
+    expect(prefix).toEqual({ file: 'net/prefix.test.ts', titles: [] });
+    expect(mac!.titles).toEqual(['of … that is gone', 'a unicast … zero']);
+    expect([prefix!, gone!, mac!].flatMap(missingOf)).toEqual(['net/gone.test.ts', 'mac.test.ts "of … that is gone"']);
   });
 });
 
