@@ -365,7 +365,8 @@ describe('documents', () => {
   });
 
   test('a test that is not there is seen', () => {
-    const text = 'by `net/prefix.test.ts`, `net/gone.test.ts` "a", and `mac.test.ts` "of … that\nis gone", "a unicast … zero"';
+    const text =
+      'by `net/prefix.test.ts`, `net/gone.test.ts` "a", and `mac.test.ts` "of … that\nis gone", "a unicast … zero"';
     const [prefix, gone, mac] = quotedTests(text);
     expect(prefix).toEqual({ file: 'net/prefix.test.ts', titles: [] });
     expect(mac!.titles).toEqual(['of … that is gone', 'a unicast … zero']);
