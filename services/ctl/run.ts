@@ -15,6 +15,7 @@ import type { Context } from './context.js';
 import { DONE, exitCodeOf, NOT_UNDERSTOOD } from './exit-codes.js';
 import { ContractJson } from './output/contract-json.js';
 import { render } from './output/render.js';
+import type { Report } from './output/report.js';
 import { placesOf } from './places.js';
 
 /** What podwirectl takes from the process it runs in. */
@@ -75,7 +76,7 @@ async function runVerb(verb: Verb, { input, globals }: Inputs, { process, clock 
       json: new ContractJson(),
     };
     const report = await verb.run(input, context);
-    const text = render(report, globals.get(OUTPUT) ?? 'table');
+    const text = render(inReach(report, globals), globals.get(OUTPUT) ?? 'table');
     process.stdout.write(text.stdout);
     process.stderr.write(text.stderr);
     return report.exitCode ?? DONE;
@@ -86,4 +87,15 @@ async function runVerb(verb: Verb, { input, globals }: Inputs, { process, clock 
   } finally {
     for (const service of services) service.close();
   }
+}
+
+/** A command that is proposed reaches the services where this one did. */
+function inReach(report: Report, globals: Input): Report {
+  const typed = [IPAM, DATAPLANE, PLUGIN].flatMap((place) => {
+    const given = globals.get(place);
+    return given === undefined ? [] : [`${place.name} ${given}`];
+  });
+  if (typed.length === 0 || !report.hints) return report;
+  const command = `${NAME} ${typed.join(' ')} `;
+  return { ...report, hints: report.hints.map((hint) => hint.replaceAll(`${NAME} `, command)) };
 }

@@ -82,7 +82,7 @@ export class PluginSocket {
     const { path: socketPath, option, clock, deadlineMs } = this.#options;
     const timeoutMs = Math.max(1, deadlineMs - clock.nowMs());
     await assertReachable(NAME, { address: `unix:${socketPath}`, option }, timeoutMs);
-    const { status, body } = await send({ method, path, body: asked, socketPath, timeoutMs });
+    const { status, body } = await send({ method, path, body: asked, socketPath, option, timeoutMs });
     const parsed = status === OK ? answer.safeParse(parseJson(body)) : undefined;
     if (parsed?.success) return parsed.data;
     const subject = `${NAME} at ${socketPath}: ${method} ${path}`;
@@ -106,6 +106,7 @@ interface Asking {
 
 interface Sending extends Asking {
   readonly socketPath: string;
+  readonly option: string;
   readonly timeoutMs: number;
 }
 
@@ -114,20 +115,17 @@ function send({
   path,
   body: asked,
   socketPath,
+  option,
   timeoutMs,
 }: Sending): Promise<{ status: number; body: string }> {
   return new Promise((resolve, reject) => {
     const fail = (cause: unknown): void => {
       const timedOut = cause instanceof Error && cause.name === 'TimeoutError';
-      const reason = timedOut ? `no answer within ${timeoutMs} ms; give more with --timeout` : String(cause);
-      const failure = new Failure(
-        timedOut ? 'DEADLINE_EXCEEDED' : 'UNREACHABLE',
-        `${NAME} at ${socketPath}: ${reason}`,
-        {
-          cause,
-        },
-      );
-      reject(failure);
+      const reason = timedOut
+        ? `no answer within ${timeoutMs} ms; give more with --timeout`
+        : `its answer cannot be read: it ended meanwhile, or is another program; see its log, or name another socket with ${option} (${String(cause)})`;
+      const code = timedOut ? 'DEADLINE_EXCEEDED' : 'UNREACHABLE';
+      reject(new Failure(code, `${NAME} at ${socketPath}: ${reason}`, { cause }));
     };
     const signal = AbortSignal.timeout(timeoutMs);
     const call = request({ socketPath, path, method, signal, headers: { host: NAME } }, (response) => {

@@ -11,8 +11,8 @@ export type Command =
 
 const SHORT: Readonly<Record<string, string>> = { '-o': '--output', '-h': '--help' };
 
-/** What a noun alone means. */
-const USUAL_SECOND = 'list';
+/** What a noun alone means: the first of them that it has. */
+const USUAL_SECONDS = ['list', 'get', 'status'];
 
 /** What was typed, sorted. */
 interface Sorted {
@@ -36,7 +36,8 @@ export function parseCommandLine(args: readonly string[], verbs: readonly Verb[]
   if (globals.has(VERSION.name)) return { kind: 'version' };
   if (words.length === 0) return { kind: 'wrong', reason: 'there is no command', words };
   const verb = sorted.verb ?? usualVerb(words, verbs);
-  if (!verb) return { kind: 'wrong', reason: `"${words.join(' ')}" is no whole command`, words };
+  if (!verb)
+    return { kind: 'wrong', reason: `"${words.join(' ')}" is no whole command; ${itsCommands(words, verbs)}`, words };
   const missing = positionalFault(verb, positionals);
   if (missing !== undefined) return { kind: 'wrong', reason: missing, words: verb.name.split(' ') };
   return { kind: 'run', verb, input: new Input(verb, options, positionals), globals: new Input(verb, globals, []) };
@@ -71,10 +72,13 @@ function takeWord(word: string, sorted: Sorted, verbs: readonly Verb[]): string 
   sorted.words.pop();
   const [noun] = sorted.words;
   if (noun === undefined) return `there is no command "${word}"`;
-  const seconds = verbs
-    .filter((verb) => verb.name.startsWith(`${noun} `))
-    .map((verb) => verb.name.slice(noun.length + 1));
-  return `"${noun}" has no command "${word}"; it has ${seconds.join(', ')}`;
+  return `"${noun}" has no command "${word}"; ${itsCommands([noun], verbs)}`;
+}
+
+function itsCommands(words: readonly string[], verbs: readonly Verb[]): string {
+  const beginning = `${words.join(' ')} `;
+  const ends = verbs.filter(({ name }) => name.startsWith(beginning)).map(({ name }) => name.slice(beginning.length));
+  return `it has ${ends.join(', ')}`;
 }
 
 interface Reading {
@@ -120,7 +124,10 @@ function faultOf(what: string, form: Form<unknown>, given: string): string | und
 }
 
 function usualVerb(words: readonly string[], verbs: readonly Verb[]): Verb | undefined {
-  return words.length === 1 ? verbs.find((verb) => verb.name === `${words[0] ?? ''} ${USUAL_SECOND}`) : undefined;
+  const [noun, ...others] = words;
+  if (noun === undefined || others.length > 0) return undefined;
+  const names = USUAL_SECONDS.map((second) => `${noun} ${second}`);
+  return verbs.find(({ name }) => names.includes(name));
 }
 
 function positionalFault({ name, positionals = [] }: Verb, given: readonly string[]): string | undefined {

@@ -324,6 +324,14 @@ describe('a service that is not there', () => {
     expect(silent).toMatchObject({ exitCode: 5 });
   });
 
+  test('of another program than the one that is meant', async () => {
+    await fakes.serve();
+    const journal = await fakes.podwirectl('journal', '--plugin', fakes.socket);
+    expect([journal.exitCode, journal.stderr]).toEqual([5, expect.stringMatching(/another program.*--plugin/)]);
+    const pools = await fakes.podwirectl('pools');
+    expect([pools.exitCode, pools.stderr]).toEqual([1, expect.stringContaining('another service')]);
+  });
+
   test('and a variable that makes no sense is refused by its name', async () => {
     const { exitCode, stderr } = await fakes.podwirectlWith({ PODWIRE_PLUGIN_SOCKET: 'here' }, 'journal');
     expect([exitCode, stderr]).toEqual([1, expect.stringContaining('PODWIRE_PLUGIN_SOCKET is "here"')]);

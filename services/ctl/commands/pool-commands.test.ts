@@ -114,6 +114,9 @@ describe('pools', () => {
       exitCode: 2,
       stderr: `hint: nothing was changed; to do it: podwirectl ${again.join(' ')}\n`,
     });
+    const elsewhere = ['--ipam', `unix:${fakes.socket}`];
+    const toldThere = await fakes.podwirectl(...elsewhere, 'pools', verb!, 'main', ...flags);
+    expect(toldThere.stderr).toContain(`to do it: podwirectl ${[...elsewhere, ...again].join(' ')}\n`);
     expect(asked('DeletePool')).toEqual([]);
     const done = await fakes.podwirectl(...again);
     expect(done).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/draining[^]*node-1 +2/) });

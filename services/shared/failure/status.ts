@@ -104,7 +104,7 @@ function explain(code: FailureCode, error: ServiceError): string {
   const next: Partial<Record<FailureCode, string>> = {
     UNREACHABLE: 'does not answer; check that it runs and look at its log',
     DEADLINE_EXCEEDED: 'did not answer in time; look at its log under this trace',
-    UNIMPLEMENTED: 'does not know the method; check that its release is not older',
+    UNIMPLEMENTED: 'does not know the method: it is another service, or of an older release; check address and release',
   };
   const text = next[code];
   return text === undefined ? error.details : `${text} (${error.details})`;
