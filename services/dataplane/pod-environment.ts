@@ -65,7 +65,8 @@ export class PodEnvironment {
     const prefixes = records.map(({ network }) => [network.hostInterfaceName, network.sourcePrefixes] as const);
     // The guard tells of its failures; pods that need it wait for it.
     this.#guard.start(new Map(prefixes)).catch(() => undefined);
-    await this.#mtu.start();
+    const follow = records.filter(({ network }) => network.mtuBytes === undefined);
+    await this.#mtu.start(follow.map(({ network }) => network.hostInterfaceName));
     try {
       // Nothing of the service has switched forwarding on yet.
       events.advertisementsKept(await keepFollowingAdvertisements(links, config.mtuInterfaces));

@@ -31,6 +31,7 @@ let folder: string;
 let ipam: FakeIpam;
 let service: RunningService;
 let peer: Peer;
+let startAgain: () => Promise<RunningService>;
 
 beforeEach(async () => {
   requireThrowawayNamespace();
@@ -49,7 +50,8 @@ beforeEach(async () => {
     PODWIRE_DATAPLANE_IPAM_ADDRESS: ipam.address,
   };
   const surroundings = { log: recordingLog().log, clock: systemClock, random: Math.random, boot: BOOT };
-  service = await startService(readConfig(env, SELF), surroundings);
+  startAgain = () => startService(readConfig(env, SELF), surroundings);
+  service = await startAgain();
 });
 
 afterEach(async () => {
@@ -117,6 +119,20 @@ test('pods that run get another MTU as soon as the node’s network or the pools
 
   run('ip', 'link', 'set', 'eth0', 'mtu', '1500');
   await expect.poll(() => mtusOf(pod), AT_ONCE).toEqual([1450, 1450]);
+});
+
+test('pods keep their MTU over a restart while podwire-ipam, which knows of the encapsulation, is away', async () => {
+  const pod = await attach('a', '10.65.0.7');
+  ipam.putPool(vxlanPool('p', '10.65.0.0/16'));
+  await expect.poll(() => mtusOf(pod), AT_ONCE).toEqual([1450, 1450]);
+  await service.stop();
+  await ipam.stop();
+  service = await startAgain();
+
+  expect((await status()).podMtuBytes).toBe(1450);
+  expect(await peer.call(PodServiceService.checkPod, { pod }, limits())).toEqual({ differences: [] });
+  expect(await peer.call(PodServiceService.repairPod, { pod }, limits())).toMatchObject({ differences: [] });
+  expect(mtusOf(pod)).toEqual([1450, 1450]);
 });
 
 test('what somebody does to a pod’s wire is mended at once: its route, its end on the node, the wire itself', async () => {

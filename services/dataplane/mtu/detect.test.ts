@@ -2,7 +2,7 @@ import { parsePrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
 import type { ClusterPool, Encapsulation } from '../routing/cluster.js';
-import { detectMtu, isNodeInterface } from './detect.js';
+import { commonMtu, detectMtu, isNodeInterface, mostOverhead } from './detect.js';
 
 const PATTERNS = ['en*', 'eth*'];
 
@@ -33,7 +33,7 @@ describe('the MTU of pods', () => {
       1430,
     ],
   ])('with %s on Ethernet', (_, pools, mtuBytes) => {
-    expect(detectMtu(ETH0, PATTERNS, pools).mtuBytes).toBe(mtuBytes);
+    expect(detectMtu(ETH0, PATTERNS, mostOverhead(pools)).mtuBytes).toBe(mtuBytes);
   });
 
   // Calico's felix/fv/mtu_test.go, but for what is assumed when no interface fits.
@@ -46,9 +46,19 @@ describe('the MTU of pods', () => {
     ['none', [], 1450, undefined],
     ['one that is too small for any tunnel', [link('eth0', 100)], 68, 'eth0'],
   ])('with VXLAN and %s', (_, links, mtuBytes, interfaceName) => {
-    const pools = [pool('10.0.0.0/16', 'vxlan')];
-    expect(detectMtu(links, PATTERNS, pools)).toEqual({ mtuBytes, interfaceName, overheadBytes: 50 });
+    expect(detectMtu(links, PATTERNS, 50)).toEqual({ mtuBytes, interfaceName, overheadBytes: 50 });
   });
+});
+
+test.each<readonly [string, readonly number[], number | undefined]>([
+  ['none of them', [], undefined],
+  ['one', [1450], 1450],
+  ['some of which one was changed by hand', [1450, 1290, 1450], 1450],
+  ['two that differ', [1450, 1400], 1400],
+])('the MTU that most of some links have, of %s', (_, mtus, expected) => {
+  const wires = mtus.map((mtuBytes, at) => link(`podw${at}`, mtuBytes));
+  const names = new Set(['gone', ...wires.map(({ name }) => name)]);
+  expect(commonMtu([...ETH0, ...wires, link('podwother', 1280)], names)).toBe(expected);
 });
 
 test.each([

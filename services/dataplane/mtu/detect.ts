@@ -23,16 +23,12 @@ export interface DetectedMtu {
 }
 
 /**
- * The MTU of pods on this node: the smallest of the node's interfaces, minus the most that a pool's encapsulation adds. An
- * interface counts when it is up and its name fits; Podwire's own devices and pods' interfaces never do.
+ * The MTU of pods on this node: the smallest of the node's interfaces, minus what encapsulation adds. An interface counts when it is
+ * up and its name fits; Podwire's own devices and pods' interfaces never do.
  * @param patterns - names, or their beginnings with a `*`
+ * @param overheadBytes - the {@link mostOverhead} of the pools
  */
-export function detectMtu(
-  links: readonly NodeLink[],
-  patterns: readonly string[],
-  pools: readonly ClusterPool[],
-): DetectedMtu {
-  const overheadBytes = Math.max(0, ...pools.map(overheadOf));
+export function detectMtu(links: readonly NodeLink[], patterns: readonly string[], overheadBytes: number): DetectedMtu {
   const counting = links.filter(({ name, up }) => up && isNodeInterface(name, patterns));
   const smallest = counting.toSorted((a, b) => a.mtuBytes - b.mtuBytes)[0];
   return {
@@ -42,10 +38,22 @@ export function detectMtu(
   };
 }
 
+/** What most of some links have, in bytes: the lower where two are as many. Undefined where none of them is there. */
+export function commonMtu(links: readonly NodeLink[], names: ReadonlySet<string>): number | undefined {
+  const counts = new Map<number, number>();
+  for (const { name, mtuBytes } of links) if (names.has(name)) counts.set(mtuBytes, (counts.get(mtuBytes) ?? 0) + 1);
+  return [...counts].toSorted(([a, ofA], [b, ofB]) => ofB - ofA || a - b)[0]?.[0];
+}
+
 /** Whether a link, by its name, is one of those that the node has to the network. */
 export function isNodeInterface(name: string, patterns: readonly string[]): boolean {
   if (name === 'lo' || TUNNEL_DEVICES.includes(name) || isPodInterface({ name, alias: null })) return false;
   return patterns.some((pattern) => (pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern));
+}
+
+/** The most that a pool's encapsulation takes of each packet, in bytes. */
+export function mostOverhead(pools: readonly ClusterPool[]): number {
+  return Math.max(0, ...pools.map(overheadOf));
 }
 
 /** What a pool's encapsulation takes of each packet, in bytes. Of IPv6 in IPIP there is none: such pools have no tunnel. */

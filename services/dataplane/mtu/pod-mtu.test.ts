@@ -21,7 +21,7 @@ function view(...encapsulations: readonly Encapsulation[]): ClusterView {
   return { self: 'a', cluster: { nodes: new Map(), pools: new Map(pools), blocks: new Map() } };
 }
 
-async function start(fixedBytes = 0, links = new MemoryLinks()) {
+async function start(fixedBytes = 0, links = new MemoryLinks(), wires: readonly string[] = []) {
   const clock = new ManualClock();
   const lines: string[] = [];
   const events = {
@@ -33,7 +33,7 @@ async function start(fixedBytes = 0, links = new MemoryLinks()) {
   const told: number[] = [];
   mtu.onChange((bytes) => told.push(bytes));
   links.put({ name: 'eth0', mtuBytes: 1500, up: true });
-  await mtu.start();
+  await mtu.start(wires);
   return { mtu, links, clock, lines, told };
 }
 
@@ -43,6 +43,26 @@ describe('a detected MTU', () => {
   test('is the node’s before the pools are known, and nobody is told', async () => {
     const { mtu, lines, told } = await start();
     expect([mtu.mtuBytes, lines, told]).toEqual([1500, ['1500 by eth0'], []]);
+    await mtu.stop();
+  });
+
+  test('is what pods have that are there, before the pools are known, and follows the interfaces meanwhile', async () => {
+    const links = new MemoryLinks();
+    for (const wire of ['podw1', 'podw2']) links.put({ name: wire, mtuBytes: 1450, up: true });
+    const { mtu, lines, told } = await start(0, links, ['podw1', 'podw2']);
+    expect([mtu.mtuBytes, lines, told]).toEqual([1450, ['1450 by eth0'], []]);
+    links.put({ name: 'eth0', mtuBytes: 1400, up: true });
+    await until(() => expect(mtu.mtuBytes).toBe(1350));
+    mtu.follow(view('ipip'), ALL);
+    await until(() => expect(told).toEqual([1380]));
+    await mtu.stop();
+  });
+
+  test('is the node’s before the pools are known where pods have more, as of an interface that was larger', async () => {
+    const links = new MemoryLinks();
+    links.put({ name: 'podw1', mtuBytes: 8950, up: true });
+    const { mtu } = await start(0, links, ['podw1']);
+    expect(mtu.mtuBytes).toBe(1500);
     await mtu.stop();
   });
 

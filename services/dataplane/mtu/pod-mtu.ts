@@ -1,10 +1,10 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { LinkSource, LinkWatch } from '../kernel/link-source.js';
+import type { LinkSource, LinkWatch, NodeLink } from '../kernel/link-source.js';
 import type { ClusterChange, ClusterPool, ClusterView, Follower } from '../routing/cluster.js';
 import type { Condition } from '../routing/wanted.js';
-import { ASSUMED_MTU_BYTES, detectMtu, isNodeInterface, type DetectedMtu } from './detect.js';
+import { ASSUMED_MTU_BYTES, commonMtu, detectMtu, isNodeInterface, mostOverhead, type DetectedMtu } from './detect.js';
 
 export interface MtuEvents {
   /** Pods get another MTU from here on. */
@@ -40,6 +40,10 @@ export class PodMtu implements Follower {
   readonly #listeners: MtuListener[] = [];
   readonly #stopping = new AbortController();
   #pools: readonly ClusterPool[] | undefined;
+  /** Host interfaces of the pods that were there at the start and ask for no MTU. */
+  #wires: ReadonlySet<string> = new Set();
+  /** What encapsulation takes as long as the pools are not known, in bytes; undefined before the first look. */
+  #assumedOverheadBytes: number | undefined;
   #detected: DetectedMtu | undefined;
   /** What listeners were told last. */
   #told: number | undefined;
@@ -53,8 +57,12 @@ export class PodMtu implements Follower {
     this.#options = options;
   }
 
-  /** Looks at the node's interfaces, and keeps an eye on them. Resolves after the first look, whatever came of it. */
-  async start(): Promise<void> {
+  /**
+   * Looks at the node's interfaces, and keeps an eye on them. Resolves after the first look, whatever came of it.
+   * @param wires - host interfaces of the pods that are there and ask for no MTU
+   */
+  async start(wires: readonly string[] = []): Promise<void> {
+    this.#wires = new Set(wires);
     if (this.#options.fixedBytes > 0) {
       this.#detected = { mtuBytes: this.#options.fixedBytes, interfaceName: undefined, overheadBytes: 0 };
       this.#options.events.mtuSet(this.#options.fixedBytes);
@@ -66,8 +74,9 @@ export class PodMtu implements Follower {
   }
 
   /**
-   * What a pod gets that is wired at this moment, in bytes. Before the pools are known nothing is taken off for their encapsulation:
-   * that is corrected as soon as they are, before the pod's packets have gone far.
+   * What a pod gets that is wired at this moment, in bytes. Before the pools are known as much is taken off for their encapsulation as
+   * is of the pods that are there, so that these keep what they have, however long IPAM is away. Without any nothing is: that is
+   * corrected as soon as the pools are known, before the pod's packets have gone far.
    */
   get mtuBytes(): number {
     return this.#detected?.mtuBytes ?? ASSUMED_MTU_BYTES;
@@ -114,7 +123,9 @@ export class PodMtu implements Follower {
     try {
       if (!this.#watch && !this.#stopping.signal.aborted) this.#watch = await this.#open();
       const before = this.#detected;
-      const detected = detectMtu(await links.links(), patterns, this.#pools ?? []);
+      const found = await links.links();
+      const overheadBytes = this.#pools ? mostOverhead(this.#pools) : this.#assumedOverhead(found);
+      const detected = detectMtu(found, patterns, overheadBytes);
       this.#detected = detected;
       this.#failure = undefined;
       if (!before || !isSame(before, detected)) events.mtuDetected(detected);
@@ -124,6 +135,15 @@ export class PodMtu implements Follower {
       if (error.message !== this.#failure) events.mtuUnknown(error);
       this.#failure = error.message;
     }
+  }
+
+  /** What the process before has taken off, by the pods that it wired. */
+  #assumedOverhead(links: readonly NodeLink[]): number {
+    if (this.#assumedOverheadBytes === undefined) {
+      const { mtuBytes } = detectMtu(links, this.#options.patterns, 0);
+      this.#assumedOverheadBytes = Math.max(0, mtuBytes - (commonMtu(links, this.#wires) ?? mtuBytes));
+    }
+    return this.#assumedOverheadBytes;
   }
 
   async #open(): Promise<LinkWatch> {
