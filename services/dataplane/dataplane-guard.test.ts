@@ -101,3 +101,38 @@ test('a pod that could not be wired anew keeps what it was allowed before', asyn
   await expect(dataplane.attach(second, never())).rejects.toMatchObject({ code: 'KERNEL_REFUSED' });
   expect(guard.notes.map((note) => note.split(' ')[2])).toEqual(['10.99.0.0/24', '10.98.0.0/24', '10.99.0.0/24']);
 });
+
+/** Calico's names are the same for each sandbox of a pod. */
+const SANDBOX = { hostInterfaceName: 'cali0123456789a', addresses: BY_FAMILY.IPv6.addresses, routes: [] };
+
+/** The interfaces that are guarded, with what is allowed on each, by all that the guard was told. */
+function guarded(notes: readonly string[]): Record<string, string> {
+  const allowed = new Map<string, string>();
+  for (const [what = '', name = '', ...prefixes] of notes.map((note) => note.replace(/ \(.*/, '').split(' '))) {
+    if (what === 'allow') allowed.set(name, prefixes.join(' '));
+    if (what === 'forget') allowed.delete(name);
+  }
+  return Object.fromEntries(allowed);
+}
+
+test('a sandbox stays guarded when the earlier one of its name, whose wire went with its namespace, is let go late', async () => {
+  const { kernel, guard, dataplane, pod } = guardedNode();
+  const [first, second] = [pod('first', SANDBOX), pod('second', { ...SANDBOX, sourcePrefixes: [prefix('fd99::/64')] })];
+  await dataplane.attach(first, never());
+  kernel.removeNamespace(first.netns);
+  await dataplane.attach(second, never());
+  await dataplane.detach({ attachment: first.attachment, hostInterfaceName: 'podw0123456789a' }, never());
+  expect(guarded(guard.notes)).toEqual({ [SANDBOX.hostInterfaceName]: 'fd99::/64' });
+  await dataplane.detach(second, never());
+  expect(guarded(guard.notes)).toEqual({});
+});
+
+test('a pod stays guarded as it was when another one asks for its interface, and is refused', async () => {
+  const { guard, dataplane, pod } = guardedNode();
+  const first = pod('first', { ...SANDBOX, sourcePrefixes: [prefix('fd99::/64')] });
+  await dataplane.attach(first, never());
+  await expect(dataplane.attach(pod('second', SANDBOX), never())).rejects.toMatchObject({
+    code: 'HOST_INTERFACE_TAKEN',
+  });
+  expect(guarded(guard.notes)).toEqual({ [SANDBOX.hostInterfaceName]: 'fd99::/64' });
+});

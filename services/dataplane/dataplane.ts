@@ -133,7 +133,7 @@ export class Dataplane {
       const removals = await Promise.all(own.map((link) => this.#delete(link)));
       // Also where the wire went with its namespace.
       const guarded = new Set([...own.map(({ name }) => name), ...(before ? [before.network.hostInterfaceName] : [])]);
-      await Promise.all([...guarded].map((name) => this.#unguard(name)));
+      await Promise.all([...guarded].map((name) => this.reguard(name)));
       await this.#registry.remove(attachment);
       const removed = removals.includes(true);
       this.#events.detached(detachment.hostInterfaceName, removed);
@@ -202,6 +202,13 @@ export class Dataplane {
    */
   exclusively<Answer>(place: Place, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
     return this.#alone(place, signal, work);
+  }
+
+  /** Guards an interface as the attachment that has it by now wants it, and lets one go that none has. Never rejects. */
+  async reguard(hostInterfaceName: string): Promise<void> {
+    const holder = this.#registry.byHostInterface(hostInterfaceName);
+    // What fails is in force later, with the guard's next write.
+    await (holder ? this.#guarded(holder.network) : this.#guard?.forget(hostInterfaceName))?.catch(() => undefined);
   }
 
   /** Whether a call for the attachment is under way, or waits. */
@@ -319,9 +326,7 @@ export class Dataplane {
     } catch (error) {
       await recording;
       await this.#registry.restore(network.attachment, before);
-      if (before) await this.#guarded(before.network).catch(() => undefined);
-      if (before?.network.hostInterfaceName !== network.hostInterfaceName)
-        await this.#unguard(network.hostInterfaceName);
+      await this.reguard(network.hostInterfaceName);
       throw error;
     }
   }
@@ -331,11 +336,6 @@ export class Dataplane {
     if (!this.#guard) return;
     if (addresses.some(({ family }) => family === 6)) await this.#guard.ready();
     await this.#guard.setSourcePrefixes(hostInterfaceName, sourcePrefixes);
-  }
-
-  /** What is left of it concerns no link that exists, and goes with the guard's next write. */
-  async #unguard(hostInterfaceName: string): Promise<void> {
-    await this.#guard?.forget(hostInterfaceName).catch(() => undefined);
   }
 
   /** The links of the names that an attachment's host end can have. */

@@ -58,14 +58,16 @@ export class PodEnvironment {
 
   /**
    * Begins, before pods are wired: looks at the node's links, and guards the pods that are there. What fails is told and tried again.
-   * @param records - of the pods that are there
+   * @param records - of the pods that are there, and of the dead
    */
   async start(records: readonly AttachmentRecord[]): Promise<void> {
     const { events, links, config } = this.#options;
-    const prefixes = records.map(({ network }) => [network.hostInterfaceName, network.sourcePrefixes] as const);
+    // Of two with one interface, the one that was wired last has it.
+    const alive = records.filter(({ state }) => state !== 'dead').toSorted((a, b) => a.createdAtMs - b.createdAtMs);
+    const prefixes = alive.map(({ network }) => [network.hostInterfaceName, network.sourcePrefixes] as const);
     // The guard tells of its failures; pods that need it wait for it.
     this.#guard.start(new Map(prefixes)).catch(() => undefined);
-    const follow = records.filter(({ network }) => network.mtuBytes === undefined);
+    const follow = alive.filter(({ network }) => network.mtuBytes === undefined);
     await this.#mtu.start(follow.map(({ network }) => network.hostInterfaceName));
     try {
       // Nothing of the service has switched forwarding on yet.

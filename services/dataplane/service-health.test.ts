@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -144,6 +144,30 @@ test('what a pod may send from besides its addresses is in force again from the 
   kernel = new MemoryKernel();
   await start();
   await expect.poll(() => nft.print(), AT_ONCE).toBe(before);
+});
+
+test('what the dead could send from is not in force from the next start on, nor what earlier pods of an interface could', async () => {
+  await start();
+  const sandboxes = ['a', 'b', 'c', 'd'];
+  for (const [at, name] of sandboxes.entries()) {
+    const sourcePrefixes = [`10.99.${at}.0/24`];
+    await attach(name, { hostInterfaceName: 'cali1', addresses: ['10.65.0.7/32'], sourcePrefixes });
+    if (name !== 'd') kernel.removeNamespace(`/run/netns/${name}`);
+  }
+  await attach('dead', { addresses: ['10.65.0.8/32'], sourcePrefixes: ['10.98.0.0/24'] });
+  await service?.stop();
+  const records = join(folder, 'attachments');
+  for (const path of readdirSync(records).map((name) => join(records, name))) {
+    const text = readFileSync(path, 'utf8');
+    if (text.includes('"dead"')) writeFileSync(path, text.replace('"state":"attached"', '"state":"dead"'));
+  }
+  kernel = new MemoryKernel();
+  nodeKernel = new MemoryNodeKernel();
+  links = new MemoryLinks();
+  nft = new MemoryNft();
+  await start();
+  await expect.poll(() => nft.print(), AT_ONCE).toContain('10.99.3.0');
+  expect(nft.print()).not.toMatch(/10\.99\.[012]\.|10\.98\./);
 });
 
 test('the node’s settings are judged by the pods, the interface and the tunnels that it has', async () => {

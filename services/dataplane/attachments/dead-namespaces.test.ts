@@ -1,6 +1,8 @@
 import { describe, expect, test, vi } from 'vitest';
 
 import { BOOT } from '../dataplane.fixture.js';
+import { DEFAULT_ROUTE, podNetwork } from '../plan/pod-network.fixture.js';
+import { startNode } from './node.fixture.js';
 import { detachment, never, scene } from './scene.fixture.js';
 
 describe('a namespace that went without a DetachPod', () => {
@@ -172,6 +174,22 @@ describe('what is left on the node of one that died', () => {
     const before = kernel.print();
     await lookForTheDead();
     expect([state(), kernel.print()]).toEqual(['dead', before]);
+  });
+
+  test('is nothing of what it could send from', async () => {
+    const { lasting } = await scene();
+    const guard = { ready: vi.fn(), setSourcePrefixes: vi.fn(), forget: vi.fn() };
+    for (const method of Object.values(guard)) method.mockResolvedValue(undefined);
+    const node = await startNode({ ...lasting, guard });
+    const network = podNetwork('a', { sourcePrefixes: [DEFAULT_ROUTE] });
+    lasting.kernel.addNamespace(network.netns);
+    await node.dataplane.attach(network, never());
+    lasting.kernel.removeNamespace(network.netns);
+    for (const waitMs of [10_000, 0]) {
+      await node.keeper.sweep();
+      await lasting.clock.sleep(waitMs, never());
+    }
+    expect(guard.forget.mock.calls).toEqual([[network.hostInterfaceName]]);
   });
 
   test('is looked for once: the dead are told once, however long IPAM is away', async () => {

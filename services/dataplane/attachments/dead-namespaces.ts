@@ -106,6 +106,7 @@ export class DeadNamespaces {
       if (!(await this.#isDead(record, link))) return false;
       if (link && isMadeFor(link, attachment)) await kernel.deleteHostLink(link);
       await registry.mark(attachment, 'dead');
+      await dataplane.reguard(name);
       events.died(attachment, netns);
       return true;
     });

@@ -8,6 +8,7 @@ import { BOOT, recordingLog } from '../dataplane.fixture.js';
 import { Dataplane } from '../dataplane.js';
 import { Events } from '../events.js';
 import type { Kernel } from '../kernel/kernel.js';
+import type { PodGuard } from '../kernel/pod-guard.js';
 import type { PodNetwork } from '../plan/pod-network.js';
 import type { AddressBook, HeldEndpoint, ReleasedEndpoint } from './address-book.js';
 import { AttachmentEvents } from './events.js';
@@ -79,6 +80,7 @@ export interface Lasting {
   readonly clock?: Clock;
   /** What chance gives each time, from 0 (included) to 1 (excluded); default: the mean. */
   readonly chance?: number;
+  readonly guard?: PodGuard;
 }
 
 /** The dataplane's process, without its socket: everything that is gone when it is killed. */
@@ -89,6 +91,7 @@ export async function startNode(lasting: Lasting) {
     addressBook = new FakeAddressBook(),
     clock = new FakeClock(),
     chance = 0.5,
+    guard,
   } = lasting;
   const { log, lines } = recordingLog();
   const events = new AttachmentEvents(log);
@@ -99,7 +102,7 @@ export async function startNode(lasting: Lasting) {
     onRefused: (attachment, failure) => events.recordRefused(attachment, failure),
   });
   const loaded = await registry.load();
-  const dataplane = new Dataplane({ kernel, registry, events: new Events(log) });
+  const dataplane = new Dataplane({ kernel, registry, events: new Events(log), ...(guard && { guard }) });
   const parts = { kernel, dataplane, registry, events, clock };
   const keeper = new AttachmentKeeper({ ...parts, addressBook, random: () => chance, nodeName: NODE_NAME, boot: BOOT });
   return { ...parts, keeper, garbage: new GarbageCollector(parts), addressBook, loaded, lines };

@@ -41,6 +41,27 @@ test('what is recorded is known by its attachment and its host interface, also t
   }
 });
 
+test('a host interface is that of the attachment that was wired last with it, whatever becomes of the others', async () => {
+  const { registry, clock, restart } = scene();
+  const b = { ...podNetwork('b'), hostInterfaceName: a.hostInterfaceName };
+  const holder = (of = registry) => of.byHostInterface(a.hostInterfaceName)?.network.attachment.containerId;
+  await registry.record(a, IDENTITY);
+  await clock.sleep(1000, new AbortController().signal);
+  await registry.record(b, { ...IDENTITY, cookie: 8n });
+  // Neither what is written of the earlier one nor the order of the files makes it the last one.
+  await registry.record({ ...a, mtuBytes: 1400 }, IDENTITY);
+  const next = restart();
+  await next.load();
+  expect([holder(), holder(next)]).toEqual(['b', 'b']);
+  await registry.mark(b.attachment, 'detaching');
+  expect(holder()).toBe('a');
+  await registry.mark(a.attachment, 'dead');
+  expect(holder()).toBeUndefined();
+  await registry.remove(a.attachment);
+  await registry.restore(b.attachment, next.get(b.attachment));
+  expect(holder()).toBe('b');
+});
+
 test('what is recorded already is not stored again', async () => {
   const { registry, store, clock } = scene();
   await registry.record(a, IDENTITY);

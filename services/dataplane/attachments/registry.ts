@@ -32,8 +32,8 @@ export interface Loaded {
 export class AttachmentRegistry {
   readonly #options: RegistryOptions;
   readonly #records = new Map<string, AttachmentRecord>();
-  /** By name of the host interface. */
-  readonly #keysByHostInterface = new Map<string, string>();
+  /** Of those that are attached, by name of the host interface, the one that was wired last at the end. */
+  readonly #keysByHostInterface = new Map<string, readonly string[]>();
   /** By attachment: whether this process has seen, or made, rules of its source routing in the pod. Absent: it has not looked. */
   readonly #hasRules = new Map<string, boolean>();
   /** Attachments whose stored record is not what is remembered. */
@@ -57,8 +57,9 @@ export class AttachmentRegistry {
     return this.#records.get(formatAttachment(attachment));
   }
 
+  /** Of the attached with a host interface of the name the one that was wired last: the others' wires are gone. */
   byHostInterface(name: string): AttachmentRecord | undefined {
-    const key = this.#keysByHostInterface.get(name);
+    const key = this.#keysByHostInterface.get(name)?.at(-1);
     return key === undefined ? undefined : this.#records.get(key);
   }
 
@@ -154,15 +155,25 @@ export class AttachmentRegistry {
 
   #remember(record: AttachmentRecord): void {
     const key = formatAttachment(record.network.attachment);
+    const { hostInterfaceName: name } = record.network;
     this.#forget(key);
     this.#records.set(key, record);
-    this.#keysByHostInterface.set(record.network.hostInterfaceName, key);
+    if (record.state !== 'attached') return;
+    const wiredAtMs = (each: string): number => this.#records.get(each)?.createdAtMs ?? 0;
+    const keys = [...(this.#keysByHostInterface.get(name) ?? []), key];
+    this.#keysByHostInterface.set(
+      name,
+      keys.toSorted((a, b) => wiredAtMs(a) - wiredAtMs(b)),
+    );
   }
 
   #forget(key: string): void {
     const name = this.#records.get(key)?.network.hostInterfaceName;
-    if (name !== undefined && this.#keysByHostInterface.get(name) === key) this.#keysByHostInterface.delete(name);
     this.#records.delete(key);
+    if (name === undefined) return;
+    const others = this.#keysByHostInterface.get(name)?.filter((each) => each !== key) ?? [];
+    if (others.length > 0) this.#keysByHostInterface.set(name, others);
+    else this.#keysByHostInterface.delete(name);
   }
 }
 
