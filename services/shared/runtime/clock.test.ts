@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest';
+import { expect, onTestFinished, test, vi } from 'vitest';
 
 import { MAX_TIMER_MS, systemClock } from './clock.js';
 
@@ -18,9 +18,16 @@ test('a sleep ends after its time, and not before', async () => {
   expect(performance.now() - before).toBeGreaterThan(28);
 });
 
-test.each([0, -1])('a sleep of %i ms ends', async (durationMs) => {
-  await expect(systemClock.sleep(durationMs, never)).resolves.toBe('elapsed');
-});
+test.each([0, -1])(
+  'a sleep of %i ms is a timer of 0, as Node.js 24 warns of negative ones, and ends',
+  async (durationMs) => {
+    const timers = vi.spyOn(globalThis, 'setTimeout');
+    onTestFinished(() => timers.mockRestore());
+    const slept = systemClock.sleep(durationMs, never);
+    expect(timers).toHaveBeenCalledExactlyOnceWith(expect.any(Function), 0);
+    await expect(slept).resolves.toBe('elapsed');
+  },
+);
 
 test.each([1000, MAX_TIMER_MS, MAX_TIMER_MS + 1, Number.MAX_VALUE, Infinity])(
   'a sleep of %d ms ends early with the signal alone',

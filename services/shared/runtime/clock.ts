@@ -30,7 +30,7 @@ export const systemClock: Clock = {
           signal.removeEventListener('abort', wake);
           resolve('elapsed');
         },
-        Math.min(durationMs, MAX_TIMER_MS),
+        Math.max(0, Math.min(durationMs, MAX_TIMER_MS)),
       );
       signal.addEventListener('abort', wake, { once: true });
     }),
