@@ -69,6 +69,14 @@ describe('records in a directory', () => {
     expect(files()).toEqual(['README']);
   });
 
+  test('are stored also where somebody has removed the directory', async () => {
+    const store = new DirectoryRecordStore(directory());
+    rmSync(join(folder, 'run'), { recursive: true });
+    await store.put(storedRecord('a'));
+    expect((await store.load()).records).toEqual([storedRecord('a')]);
+    expect((statSync(directory()).mode & 0o777).toString(8)).toBe('700');
+  });
+
   test('cannot be where a file is', () => {
     writeFileSync(join(folder, 'file'), '');
     expect(() => new DirectoryRecordStore(join(folder, 'file'))).toThrow(

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { mkdirSync, readdirSync, readFileSync, renameSync, unlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, unlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
@@ -34,7 +34,7 @@ export class DirectoryRecordStore implements RecordStore {
   /** @throws Failure STATE_IO when the directory cannot be made */
   constructor(directory: string) {
     this.#directory = directory;
-    this.#io('make the directory', () => mkdirSync(directory, { recursive: true, mode: DIRECTORY_MODE }));
+    this.#io('make the directory', () => this.#makeDirectory());
   }
 
   load(): Promise<StoredRecords> {
@@ -53,14 +53,31 @@ export class DirectoryRecordStore implements RecordStore {
   async put(record: AttachmentRecord): Promise<void> {
     await new Promise((resolve) => setImmediate(resolve));
     const path = this.#path(record.network.attachment);
-    this.#io('write', () => {
+    const write = (): void => {
       writeFileSync(path + WRITING, encodeRecord(record), { mode: FILE_MODE });
       renameSync(path + WRITING, path);
+    };
+    this.#io('write', () => {
+      try {
+        write();
+      } catch (error) {
+        if (!isMissing(error)) throw error;
+        this.#makeDirectory();
+        write();
+      }
     });
+  }
+
+  has(attachment: Attachment): Promise<boolean> {
+    return Promise.resolve(existsSync(this.#path(attachment)));
   }
 
   remove(attachment: Attachment): Promise<void> {
     return Promise.resolve().then(() => this.#unlink(fileName(attachment)));
+  }
+
+  #makeDirectory(): void {
+    mkdirSync(this.#directory, { recursive: true, mode: DIRECTORY_MODE });
   }
 
   #path(attachment: Attachment): string {

@@ -32,6 +32,10 @@ export class MemoryRecordStore implements RecordStore {
     this.texts.set(formatAttachment(record.network.attachment), encodeRecord(record));
   }
 
+  has(attachment: Attachment): Promise<boolean> {
+    return Promise.resolve(this.texts.has(formatAttachment(attachment)));
+  }
+
   async remove(attachment: Attachment): Promise<void> {
     await Promise.resolve();
     this.#write();

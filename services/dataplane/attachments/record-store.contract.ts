@@ -69,6 +69,16 @@ export function recordStoreContract(setUp: () => RecordStoreFixture): void {
     expect(await names(store)).toHaveLength(attachments.length);
   });
 
+  test('tells of each attachment whether it has a record, readable or not', async () => {
+    const { attachment } = podNetwork('a');
+    expect(await store.has(attachment)).toBe(false);
+    await store.put(storedRecord('a'));
+    fixture.spoil('{');
+    expect([await store.has(attachment), await store.has(podNetwork('b').attachment)]).toEqual([true, false]);
+    await store.remove(attachment);
+    expect(await store.has(attachment)).toBe(false);
+  });
+
   test('removes one, and what is not there as well', async () => {
     await store.put(storedRecord('a'));
     await store.put(storedRecord('b'));

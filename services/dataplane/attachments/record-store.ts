@@ -27,10 +27,14 @@ export interface RecordStore {
   load(): Promise<StoredRecords>;
 
   /**
-   * Stores a record in place of the attachment's earlier one: whoever is killed in the middle leaves one of the two, whole.
+   * Stores a record in place of the attachment's earlier one: whoever is killed in the middle leaves one of the two, whole. What
+   * somebody removed of the store is made anew.
    * Lets other work of the caller begin first. Idempotent.
    */
   put(record: AttachmentRecord): Promise<void>;
+
+  /** Result: whether the attachment has a record, readable or not. */
+  has(attachment: Attachment): Promise<boolean>;
 
   /** Removes the attachment's record. Idempotent: where there is none, that is success. */
   remove(attachment: Attachment): Promise<void>;

@@ -1,5 +1,5 @@
 import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 
 import { BOOT } from '../dataplane.fixture.js';
 import { podNetwork } from '../plan/pod-network.fixture.js';
@@ -105,6 +105,28 @@ test('what the store refuses is remembered, told, and stored later', async () =>
   await next.load();
   expect(next.all().map(({ network }) => network)).toEqual([a]);
   expect(store.writes).toBe(3);
+});
+
+test('what somebody removed from the store is stored again, but for what is removed at that moment', async () => {
+  const { registry, store } = scene();
+  const b = podNetwork('b');
+  for (const network of [a, b]) await registry.record(network, IDENTITY);
+  const stored = new Map(store.texts);
+  await registry.flush();
+  expect(store.writes).toBe(2);
+  store.texts.clear();
+  await registry.flush();
+  expect(store.texts).toEqual(stored);
+
+  store.texts.clear();
+  // The removal does not wait for the store, which has begun to write.
+  const put = vi.spyOn(store, 'put').mockImplementation(async (record) => {
+    put.mockRestore();
+    await registry.remove(a.attachment);
+    await store.put(record);
+  });
+  await registry.flush();
+  expect([...store.texts.keys()]).toEqual(['net/b/eth0']);
 });
 
 test('a change that is taken back leaves what was there before', async () => {

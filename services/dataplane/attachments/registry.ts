@@ -131,9 +131,13 @@ export class AttachmentRegistry {
     await this.#store(attachment);
   }
 
-  /** Stores what the store has refused before. Never rejects. */
+  /** Stores what the store has refused before, and what somebody has removed from it. Never rejects. */
   async flush(): Promise<void> {
     for (const attachment of [...this.#unstored.values()]) await this.#store(attachment);
+    for (const [key, { network }] of [...this.#records]) {
+      if (this.#unstored.has(key) || (await this.#options.store.has(network.attachment))) continue;
+      await this.#store(network.attachment);
+    }
   }
 
   async #put(record: AttachmentRecord): Promise<void> {
@@ -143,9 +147,13 @@ export class AttachmentRegistry {
 
   async #store(attachment: Attachment): Promise<void> {
     const key = formatAttachment(attachment);
-    const record = this.#records.get(key);
+    let record: AttachmentRecord | undefined;
     try {
-      await (record ? this.#options.store.put(record) : this.#options.store.remove(attachment));
+      do {
+        record = this.#records.get(key);
+        await (record ? this.#options.store.put(record) : this.#options.store.remove(attachment));
+        // What was overtaken meanwhile must not be what is stored last.
+      } while (this.#records.get(key) !== record);
       this.#unstored.delete(key);
     } catch (failure) {
       this.#unstored.set(key, attachment);
