@@ -200,6 +200,19 @@ describe('a plan that fails', () => {
     expect(kernel.unusedFaults).toBe(0);
   });
 
+  test('is undone when the link that was to be set back has vanished by itself', async () => {
+    const { kernel, session } = await node();
+    await apply(session);
+    kernel.host.removeLink(kernel.host.find(network.hostInterfaceName));
+    const [change, previous] = [{ up: true }, { up: false }];
+    const name = network.hostInterfaceName;
+    const result = notApplied(
+      await apply(session, { steps: [{ type: 'link-set', side: 'host', name, change, previous }] }),
+    );
+    expect(result).toMatchObject({ errno: 'ENODEV', undone: true });
+    expect(result.failure.message).not.toContain('by hand');
+  });
+
   test('takes back a link’s attributes that were set before the one that was refused', async () => {
     const { kernel, session } = await node();
     await apply(session);

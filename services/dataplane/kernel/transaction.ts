@@ -119,10 +119,11 @@ async function undo(session: PodSession, steps: readonly Step[]): Promise<StepFa
 }
 
 /** What the kernel answers to a deletion of what is not there. */
-const NOT_THERE = ['ENODEV', 'ESRCH', 'ENOENT', 'EADDRNOTAVAIL'];
+const NOT_THERE = ['ESRCH', 'ENOENT', 'EADDRNOTAVAIL'];
 
+/** With a link goes all that was on it, and all that was to be put back there. */
 function isGoneAnyway({ step, errno }: StepFailure): boolean {
-  return step.type.endsWith('-delete') && NOT_THERE.includes(errno);
+  return errno === 'ENODEV' || (step.type.endsWith('-delete') && NOT_THERE.includes(errno));
 }
 
 function traced(session: PodSession, steps: readonly Step[]): Promise<BatchOutcome> {
