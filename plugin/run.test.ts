@@ -1,3 +1,4 @@
+import { Failure } from '@podwire/shared/failure/failure';
 import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
@@ -29,6 +30,12 @@ async function refusal(command: string, what: Command) {
     details: expect.stringMatching(/./),
   });
   return error;
+}
+
+function aborted(): AbortController {
+  const controller = new AbortController();
+  controller.abort(new Failure('CANCELLED', 'the caller is gone'));
+  return controller;
 }
 
 type Refusal = readonly [string, number, Command, RegExp];
@@ -223,6 +230,28 @@ test('every end is logged with its attachment, a refusal without one', async () 
   expect(own.record.lines()[1]).not.toHaveProperty('attachment');
   await own.end();
   await stopTelemetry();
+});
+
+test('an ADD tells which pod it was for and where its time went, whether it succeeds or not', async () => {
+  const own = await new Plugin().start();
+  const arrivedNs = 1_700_000_000_000_000_000n;
+  const rest = { startedNs: arrivedNs - 40_900_000n, arrivedNs };
+  const variables = { CNI_ARGS: 'K8S_POD_NAMESPACE=red;K8S_POD_NAME=web-0' };
+  await own.run('ADD', { variables, rest });
+  await own.run('ADD', { variables, config: { ipam: { ipv4_pools: ['nowhere'] } }, rest: { cancel: aborted() } });
+  const ms = expect.any(Number);
+  expect(own.record.lines()).toEqual([
+    expect.objectContaining({
+      msg: 'ADD done',
+      pod: 'red/web-0',
+      elapsed_ms: ms,
+      shim_ms: 40,
+      waited_ms: ms,
+      services_ms: { Allocate: ms, AttachPod: ms },
+    }),
+    expect.objectContaining({ msg: 'ADD failed', pod: 'red/web-0', elapsed_ms: ms, waited_ms: ms }),
+  ]);
+  await own.end();
 });
 
 test('a defect becomes code 999 with a neutral text, and is logged whole', async () => {

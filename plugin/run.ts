@@ -16,6 +16,7 @@ import type { CommandTools, Tools } from './commands/tools.js';
 import { version } from './commands/version.js';
 import { readDelRequest, readPodRequest, type AttachmentRequest, type CniRequest } from './request.js';
 import type { Readiness } from './readiness.js';
+import { Duration } from './duration.js';
 import { requireNeighbouringShim } from './shim-release.js';
 import type { Turns } from './turns.js';
 
@@ -102,17 +103,20 @@ function attend<Request extends AttachmentRequest>(job: Job<Request>, call: Call
   const { cancel, startedNs } = call.request;
   const { attachment } = request;
   describe(span, request);
-  const arrivedMs = tools.clock.nowMs();
-  const deadlineMs = arrivedMs + timeoutMs[command];
-  const limits = { deadlineMs, signal: cancel.signal };
+  const deadlineMs = tools.clock.nowMs() + timeoutMs[command];
+  const duration = new Duration(call.request, request.pod, tools.clock);
+  const limits = { deadlineMs, signal: cancel.signal, noteDuration: duration.noteService };
   return withAttachment(attachment, async () => {
     try {
       const turn = { command, attachment, startedNs, deadlineMs, cancel };
-      const result = await turns.take(turn, () => work(request, { ...tools, limits }));
-      tools.log.info({ elapsed_ms: tools.clock.nowMs() - arrivedMs }, `${command} done`);
+      const result = await turns.take(turn, () => {
+        duration.noteTurn();
+        return work(request, { ...tools, limits });
+      });
+      tools.log.info(duration.fields(), `${command} done`);
       return success(result);
     } catch (error) {
-      return refuse(error, call);
+      return refuse(error, call, duration.fields());
     }
   });
 }
@@ -121,10 +125,13 @@ function success(result: object | undefined): CniAnswer {
   return { exitCode: 0, stdout: result === undefined ? '' : `${JSON.stringify(result)}\n` };
 }
 
-function refuse(error: unknown, { request, span, tools }: Call): CniAnswer {
+function refuse(error: unknown, { request, span, tools }: Call, fields: object = {}): CniAnswer {
   markFailed(span, error);
   const isDefect = !(error instanceof Failure) || error.code === 'INTERNAL';
-  tools.log[isDefect ? 'error' : 'warn']({ err: error }, `${request.variables.CNI_COMMAND ?? 'command'} failed`);
+  tools.log[isDefect ? 'error' : 'warn'](
+    { ...fields, err: error },
+    `${request.variables.CNI_COMMAND ?? 'command'} failed`,
+  );
   const { traceId } = span.spanContext();
   const document = cniErrorOf(error, {
     cniVersion: statedVersion(request.configuration) ?? OWN_VERSION,

@@ -14,6 +14,8 @@ export interface Limits {
   readonly deadlineMs: number;
   /** Ends it early; with a Failure as its reason, which the call then throws. */
   readonly signal: AbortSignal;
+  /** Told how long a method took, repetitions and the pauses between them included; for whoever wants to know. */
+  readonly noteDuration?: (method: string, durationMs: number) => void;
 }
 
 /** One address of an allocation: with its sequence number it names this allocation, and no later one of the same address. */

@@ -33,6 +33,7 @@ export class RepeatingPeer {
     limits: Limits,
   ): Promise<Response> {
     const { peer, clock, random } = this.#options;
+    const begunMs = clock.nowMs();
     const inTime = () => clock.nowMs() < limits.deadlineMs;
     try {
       return await retry(() => peer.call(method, request, limits), {
@@ -46,6 +47,8 @@ export class RepeatingPeer {
     } catch (failure) {
       limits.signal.throwIfAborted();
       throw failure;
+    } finally {
+      limits.noteDuration?.(method.path.split('/').at(-1) ?? '', clock.nowMs() - begunMs);
     }
   }
 
