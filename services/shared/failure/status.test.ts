@@ -129,6 +129,14 @@ describe('a status without a failure of ours', () => {
     expect(failure.message).toMatch(message);
   });
 
+  test('a deadline that came before there was a connection does not lead to a log without the request', () => {
+    const details = 'Deadline exceeded after 2.000s,name resolution: 0.001s,wait_for_ready,Waiting for LB pick';
+    const { code, message } = failureOfError(peerError(status.DEADLINE_EXCEEDED, details), PEER);
+    expect(code).toBe('DEADLINE_EXCEEDED');
+    expect(message).toMatch(/^podwire-ipam at .*: there was no connection in time; check that it runs/);
+    expect(message).not.toContain('trace');
+  });
+
   test('details that cannot be read are passed over, whatever their bytes', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 60 }), (bytes) => {

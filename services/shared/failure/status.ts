@@ -100,10 +100,16 @@ export function failureOfError(error: ServiceError, peer: string): Failure {
   return new Failure(code, `${peer}: ${explain(code, error)}`, { cause: error });
 }
 
+/** How grpc-js tells of a deadline that came before there was a connection to send the request on. */
+const NEVER_SENT = /waiting for LB pick/i;
+
 function explain(code: FailureCode, error: ServiceError): string {
+  const isSent = !NEVER_SENT.test(error.details);
   const next: Partial<Record<FailureCode, string>> = {
     UNREACHABLE: 'does not answer; check that it runs and look at its log',
-    DEADLINE_EXCEEDED: 'did not answer in time; look at its log under this trace',
+    DEADLINE_EXCEEDED: isSent
+      ? 'did not answer in time; look at its log under this trace'
+      : 'there was no connection in time; check that it runs and listens there',
     UNIMPLEMENTED: 'does not know the method: it is another service, or of an older release; check address and release',
   };
   const text = next[code];
