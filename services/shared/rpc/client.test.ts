@@ -1,7 +1,8 @@
+import { Server, ServerCredentials, ServerInterceptingCall, status, type StatusObject } from '@grpc/grpc-js';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
-import { Bench, Gate, GET_POOL, soon } from './server.fixture.js';
+import { Bench, Gate, GET_POOL, pool, soon } from './server.fixture.js';
 
 let bench: Bench;
 
@@ -98,5 +99,66 @@ describe('a call', () => {
     peer.close();
     peer.close();
     await expect(call(peer)).rejects.toMatchObject({ name: 'Failure', code: 'CANCELLED' });
+  });
+});
+
+describe('an answer', () => {
+  /** Serves GetPool: the message at once, the status when `gate` opens, and other than success where one is given. */
+  const serveWith = async (gate: Gate, other?: Partial<StatusObject>): Promise<string> => {
+    const server = new Server({
+      interceptors: [
+        (_, next) =>
+          new ServerInterceptingCall(next, {
+            sendStatus: (told, send) => void gate.opened.then(() => send({ ...told, ...other })),
+          }),
+      ],
+    });
+    server.addService(
+      { getPool: GET_POOL },
+      { getPool: (_: unknown, reply: Reply) => reply(null, { pool: pool('a') }) },
+    );
+    const address = `unix:${bench.folder}/late.sock`;
+    await new Promise((resolve) => server.bindAsync(address, ServerCredentials.createInsecure(), resolve));
+    ends.push(() => server.forceShutdown());
+    return address;
+  };
+  type Reply = (error: null, value: { readonly pool: ReturnType<typeof pool> }) => void;
+  const ends: (() => void)[] = [];
+
+  afterEach(() => ends.splice(0).forEach((end) => end()));
+
+  test('counts from when its message is there, and whoever gives up after that does not harm it', async () => {
+    const gate = new Gate();
+    const peer = bench.peer(await serveWith(gate));
+    const given = new AbortController();
+    const limits = { ...soon(), signal: given.signal };
+    await expect(peer.call(GET_POOL, { name: 'a' }, limits)).resolves.toMatchObject({ pool: { name: 'a' } });
+    given.abort();
+    gate.open();
+    await expect(peer.call(GET_POOL, { name: 'a' }, soon())).resolves.toMatchObject({ pool: { name: 'a' } });
+  });
+
+  test('stands, whatever its status says afterwards', async () => {
+    const gate = new Gate();
+    const peer = bench.peer(await serveWith(gate, { code: status.INTERNAL, details: 'late' }));
+    await expect(call(peer)).resolves.toMatchObject({ pool: { name: 'a' } });
+    gate.open();
+    // Over the same channel, so it comes after that status.
+    await expect(call(peer)).resolves.toMatchObject({ pool: { name: 'a' } });
+  });
+
+  test('that cannot be read is a failure', async () => {
+    const gate = new Gate();
+    const peer = bench.peer(await serveWith(gate));
+    const unreadable = {
+      ...GET_POOL,
+      responseDeserialize: () => {
+        throw new Error('not a pool');
+      },
+    };
+    const failed = peer.call(unreadable, { name: 'a' }, soon());
+    gate.open();
+    await expect(failed).rejects.toMatchObject({ name: 'Failure' });
+    await expect(failed).rejects.toThrow('not a pool');
   });
 });
