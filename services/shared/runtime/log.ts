@@ -5,6 +5,7 @@ import { pino, type DestinationStream, type Logger } from 'pino';
 
 import { formatAttachment, type Attachment } from '../attachment/attachment.js';
 import { Failure } from '../failure/failure.js';
+import { LateLines } from './late-lines.js';
 
 export type { Logger } from 'pino';
 
@@ -15,7 +16,7 @@ export interface LogOptions {
   /** Name of the process, on every line. */
   readonly service: string;
   readonly level: (typeof LOG_LEVELS)[number];
-  /** Where the lines go; standard error when undefined, as a CNI plugin's standard output is its answer. */
+  /** Where the lines go, at once. Default: standard error, as a CNI plugin's standard output is its answer, with {@link LateLines}. */
   readonly destination?: DestinationStream;
 }
 
@@ -41,8 +42,11 @@ export function withAttachment<Result>(attachment: Attachment, work: () => Promi
   });
 }
 
+let standardError: LateLines | undefined;
+
 /** A logger of JSON lines, each with the trace and the attachment that it belongs to. */
 export function createLogger({ service, level, destination }: LogOptions): Logger {
+  const late = destination ? undefined : (standardError ??= new LateLines(pino.destination({ dest: 2, sync: true })));
   return pino(
     {
       level,
@@ -51,8 +55,9 @@ export function createLogger({ service, level, destination }: LogOptions): Logge
       formatters: { level: (label) => ({ level: label }) },
       serializers: { err: (error: unknown) => describeError(error) },
       mixin: scope,
+      ...late?.options(),
     },
-    destination ?? pino.destination({ dest: 2, sync: true }),
+    late ?? destination,
   );
 }
 
