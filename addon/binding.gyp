@@ -10,6 +10,7 @@
         "src/binding/job.cc",
         "src/binding/link_steps.cc",
         "src/binding/loop_poll.cc",
+        "src/binding/loop_timer.cc",
         "src/binding/monitor.cc",
         "src/binding/namespace_handle.cc",
         "src/binding/object_reader.cc",

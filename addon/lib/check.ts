@@ -1,6 +1,6 @@
 /** Checks of whole arguments of the API's methods. */
 import { ArgumentError } from './errors.js';
-import { GROUP_NUMBERS, type MonitorGroup } from './monitor.js';
+import { GROUP_NUMBERS, type MonitorGroup, type MonitorOptions } from './monitor.js';
 import type { NativeDumpFilter, NativeStep, NativeSysctlWrite } from './native.js';
 import type { Step, SysctlKey, SysctlSetting } from './requests.js';
 import {
@@ -100,8 +100,15 @@ function isMonitorGroup(value: unknown): value is MonitorGroup {
   return typeof value === 'string' && Object.hasOwn(GROUP_NUMBERS, value);
 }
 
-/** The kernel's numbers of the groups. */
-export function checkMonitorGroups(groups: readonly unknown[]): number[] {
+/** With the kernel's numbers of the groups. */
+export function checkMonitorOptions(options: MonitorOptions): { readonly groups: number[]; readonly gatherMs: number } {
+  const gatherMs = optional(options.gatherMs, (value) => checkInteger('options.gatherMs', value, GATHER_MS)) ?? 0;
+  return { groups: checkMonitorGroups(options.groups), gatherMs };
+}
+
+const GATHER_MS = { min: 0, max: 1000 };
+
+function checkMonitorGroups(groups: readonly unknown[]): number[] {
   checkArray('options.groups', groups);
   if (groups.length === 0) throw new ArgumentError('options.groups', 'must have at least one element');
   return groups.flatMap((group, position) => {

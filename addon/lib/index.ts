@@ -4,7 +4,7 @@
  * No call blocks the event loop; every method that touches the kernel returns a promise. Nothing here knows of pods.
  */
 export { ArgumentError, NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
-export type { Monitor, MonitorEvent, MonitorGroup } from './monitor.js';
+export type { Monitor, MonitorEvent, MonitorGroup, MonitorOptions } from './monitor.js';
 export { openNamespace } from './namespace.js';
 export type {
   AddressFilter,

@@ -5,6 +5,16 @@ import type { Address, FdbEntry, Link, Neighbour, Route } from './objects.js';
 /** What to be told of; IPv4 and IPv6 alike. `neighbours` has the forwarding entries too (`fdb`), of the same kernel group. */
 export type MonitorGroup = 'links' | 'addresses' | 'routes' | 'neighbours';
 
+export interface MonitorOptions {
+  /** At least one. */
+  readonly groups: readonly MonitorGroup[];
+  /**
+   * How long what is announced waits for what follows it, to be read together, in milliseconds: for listeners whom that is early enough, in
+   * a process that has more urgent work just then. Range: 0 to 1000. Default: 0.
+   */
+  readonly gatherMs?: number;
+}
+
 /**
  * A change as the kernel announced it. `overrun` says that some were lost, because they came faster than they were taken: read
  * everything anew.

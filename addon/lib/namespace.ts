@@ -1,7 +1,7 @@
 import {
   checkBatch,
   checkDumpFilter,
-  checkMonitorGroups,
+  checkMonitorOptions,
   checkNamespacePath,
   checkSequence,
   checkSysctlKeys,
@@ -11,7 +11,7 @@ import {
 import { describe, describeSelector, describeSysctl, type Described } from './describe.js';
 import { NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
 import { loadBinding } from './load.js';
-import { EventQueue, type Monitor, type MonitorGroup } from './monitor.js';
+import { EventQueue, type Monitor, type MonitorOptions } from './monitor.js';
 import type {
   NativeBinding,
   NativeError,
@@ -221,13 +221,13 @@ export class Namespace implements OpenNamespace {
   }
 
   /** Subscribes to changes: `ip monitor link address route neigh`. Resolves when every later change will be seen. */
-  async monitor(options: { readonly groups: readonly MonitorGroup[] }): Promise<Monitor> {
+  async monitor(options: MonitorOptions): Promise<Monitor> {
     const native = this.#open();
-    const groups = checkMonitorGroups(options.groups);
+    const { groups, gatherMs } = checkMonitorOptions(options);
     const events = new EventQueue(this.#describe());
     const subscription = await this.#ask(
       'monitor',
-      native.monitor(groups, (received) => events.push(received)),
+      native.monitor(groups, gatherMs, (received) => events.push(received)),
     );
     events.onClose(() => subscription.close());
     return events;

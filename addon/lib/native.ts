@@ -224,7 +224,11 @@ export interface NativeNamespace {
   deleteLink(link: NativeSelector): Promise<void>;
   deleteConntrack(address: string): Promise<number>;
   /** `groups` are RTNLGRP_* numbers; `onEvents` is called on the thread of the environment. */
-  monitor(groups: readonly number[], onEvents: (events: NativeEvent[]) => void): Promise<NativeMonitor>;
+  monitor(
+    groups: readonly number[],
+    gatherMs: number,
+    onEvents: (events: NativeEvent[]) => void,
+  ): Promise<NativeMonitor>;
   /** What is under way is finished first. Idempotent. */
   close(): Promise<void>;
 }

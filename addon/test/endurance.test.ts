@@ -77,7 +77,7 @@ describe('memory, files and threads stay what they are', () => {
       };
       const use = async (name, position) => {
         const pod = await binding.openNamespace('/run/netns/' + name);
-        const monitor = await pod.monitor([1], () => {});
+        const monitor = await pod.monitor([1], 0, () => {});
         await run(pod, 2);
         await pod.dumpLinks(FILTER);
         await pod.deleteLink({ index: 7777, name: null }).catch(() => {});

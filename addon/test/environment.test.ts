@@ -36,7 +36,8 @@ describe('worker threads', () => {
   it('may be ended while everything is under way', () => {
     const { path } = makePod();
     const work = `binding.openNamespace(${JSON.stringify(path)}).then(async (pod) => {
-        await pod.monitor([1], () => {});
+        await pod.monitor([1], 0, () => {});
+        await pod.monitor([1], 1, () => {});
         for (let i = 0; i < 50; i++) { pod.dumpLinks(${FILTER}); pod.deleteLink({ index: 7777 + i, name: null }).catch(() => {}); }
         require('node:worker_threads').parentPort.postMessage('busy');
       });`;
@@ -57,7 +58,8 @@ describe('a handle that is dropped', () => {
   it('does not keep the process alive, whatever it was used for', () => {
     const { path } = makePod();
     const script = `binding.openNamespace(${JSON.stringify(path)}).then(async (pod) => {
-        await pod.monitor([1], () => {});
+        await pod.monitor([1], 0, () => {});
+        await pod.monitor([1], 1, () => {});
         await pod.dumpLinks(${FILTER});
         await pod.deleteLink({ index: 7777, name: null }).catch(({ errno }) => console.log(errno));
       });`;

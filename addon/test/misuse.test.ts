@@ -221,6 +221,9 @@ describe('arguments', () => {
     expect(await call('deleteConntrack', { address: '10.0.0.0/8' })).toMatchObject({ path: 'address' });
     expect(await call('deleteConntrack', {})).toMatchObject({ path: 'address' });
     expect(await call('monitor', { groups: ['rumours'] })).toMatchObject({ path: 'options.groups[0]' });
+    for (const gatherMs of [-1, 1001, 0.5, '5']) {
+      expect(await call('monitor', { groups: ['links'], gatherMs })).toMatchObject({ path: 'options.gatherMs' });
+    }
     expect(await failureOf(Reflect.apply(openNamespace, undefined, [7]))).toMatchObject({ path: 'path' });
   });
 
@@ -242,6 +245,7 @@ describe('the compiled addon', () => {
   const ruleFields = { source: '10.0.0.1', sourceLengthBits: 32, table: 100, priority: null, protocol: null };
   const rule = { op: 'rule', verb: 'add', optional: false, within: null, ...ruleFields };
   const get = { op: 'link.get', optional: false, within: null, link: { index: 1, name: null } };
+  const MONITOR_ARGUMENTS = 'groups, gatherMs, onEvents: must be an array of numbers, a number, and a function';
   const WRONG: readonly (readonly [string, string, unknown[]])[] = [
     ['steps: must be an array', 'run', [null, options]],
     ['steps[0]: must be an object', 'run', [[7], options]],
@@ -275,7 +279,8 @@ describe('the compiled addon', () => {
     ['paths[1]: must be a string', 'readSysctls', [['net', 7]]],
     ['link.index: must be a whole number of 32 bits', 'deleteLink', [{}]],
     ['address: must be an IP address', 'deleteConntrack', ['pod']],
-    ['groups, onEvents: must be an array of numbers, and a function', 'monitor', [[1]]],
+    [MONITOR_ARGUMENTS, 'monitor', [[1], 0]],
+    [MONITOR_ARGUMENTS, 'monitor', [[1], 'soon', () => undefined]],
   ];
 
   it.each(WRONG)('throws “%s” from %s', (message, method, args) => {

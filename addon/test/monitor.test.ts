@@ -81,30 +81,20 @@ describe('monitor', () => {
   it('leaves the event loop its turns in a storm, a bounded number of events to each', async () => {
     const inside = await open(makePod().path);
     const monitor = await inside.monitor({ groups: ['routes'] });
-    const storm = Array.from({ length: 10_000 }, (_, n) => ({
-      type: 'route.add' as const,
-      destination: `10.${n >> 10}.${(n >> 2) & 255}.${(n & 3) << 6}/26`,
-      routeType: 'blackhole' as const,
-    }));
+    const storm = routesTo(10_000);
+    const turns = new Turns();
     const done = inside.batch(storm);
-    let [events, inThisTurn, most, turns] = [0, 0, 0, 0];
-    const count = () => {
-      inThisTurn = 0;
-      turns += 1;
-      turn = setImmediate(count);
-    };
-    let turn = setImmediate(count);
+    const heardIn = new Map<number, number>();
+    let events = 0;
     for await (const event of monitor) {
       if (event.object !== 'route') continue;
-      events += 1;
-      inThisTurn += 1;
-      most = Math.max(most, inThisTurn);
-      if (events === storm.length) break;
+      heardIn.set(turns.count, (heardIn.get(turns.count) ?? 0) + 1);
+      if (++events === storm.length) break;
     }
-    clearImmediate(turn);
+    turns.end();
     await done;
-    expect(most).toBeLessThanOrEqual(DATAGRAMS_PER_TURN);
-    expect(turns).toBeGreaterThanOrEqual(Math.floor(storm.length / DATAGRAMS_PER_TURN));
+    expect(Math.max(...heardIn.values())).toBeLessThanOrEqual(DATAGRAMS_PER_TURN);
+    expect(turns.count).toBeGreaterThanOrEqual(Math.floor(storm.length / DATAGRAMS_PER_TURN));
   });
 
   it('tells the same of an object as a list of them does', async () => {
@@ -149,6 +139,58 @@ describe('monitor', () => {
     expect(told('route')).toEqual(expect.arrayContaining(metric5));
   });
 
+  it('reads together what is announced within the time that it lets gather, a bounded number to each turn', async () => {
+    const inside = await open(makePod().path);
+    const monitor = await inside.monitor({ groups: ['routes'], gatherMs: 500 });
+    const storm = routesTo(4 * DATAGRAMS_PER_TURN);
+    const turns = new Turns();
+    // One after the other, so that each would be heard in a turn of its own.
+    for (const route of storm) await inside.batch([route]);
+    const before = turns.count;
+    const heardIn: number[] = [];
+    for await (const event of monitor) {
+      if (event.object !== 'route') continue;
+      heardIn.push(turns.count);
+      if (heardIn.length === storm.length) break;
+    }
+    turns.end();
+    expect(before).toBeGreaterThanOrEqual(storm.length);
+    expect(new Set(heardIn).size).toBeLessThan(storm.length / 4);
+    expect(new Set(heardIn).size).toBeGreaterThanOrEqual(4);
+    // To wait again for what is left would take thousands.
+    expect(heardIn.at(-1)! - heardIn[0]!).toBeLessThan(50);
+  });
+
+  it('lets gather anew once it has read everything', async () => {
+    const inside = await open(makePod().path);
+    const monitor = await inside.monitor({ groups: ['routes'], gatherMs: 1 });
+    const heard = monitor[Symbol.asyncIterator]();
+    for (const route of routesTo(3)) {
+      await inside.batch([route]);
+      expect(await heard.next()).toMatchObject({ value: { value: { destination: route.destination } } });
+    }
+    monitor.close();
+  });
+
+  it('that lets gather is closed while it waits, or by who hears of it', async () => {
+    const inside = await open(makePod().path);
+    const waiting = await inside.monitor({ groups: ['routes'], gatherMs: 1000 });
+    const heard = await inside.monitor({ groups: ['routes'], gatherMs: 1 });
+    await inside.batch(routesTo(3));
+    expect(await until(heard, () => true)).toHaveLength(1);
+    waiting.close();
+    expect(await until(waiting, () => false)).toEqual([]);
+  });
+
+  it('reports an overrun while it lets gather', async () => {
+    const pod = makePod();
+    const inside = await open(pod.path);
+    const monitor = await inside.monitor({ groups: ['routes'], gatherMs: 5 });
+    execIpBatch(pod.name, blackholes(40_000));
+    const events = await until(monitor, ({ object }) => object === 'overrun');
+    expect(events.length).toBeGreaterThan(1);
+  });
+
   it('ends for its reader when it is closed', async () => {
     const inside = await open(makePod().path);
     const monitor = await inside.monitor({ groups: ['links'] });
@@ -168,6 +210,30 @@ describe('monitor', () => {
     expect(events).toMatchObject([{ object: 'link', value: { name: 'lo' } }]);
   });
 });
+
+/** Requests for that many routes. */
+function routesTo(count: number) {
+  return Array.from({ length: count }, (_, n) => ({
+    type: 'route.add' as const,
+    destination: `10.${n >> 10}.${(n >> 2) & 255}.${(n & 3) << 6}/26`,
+    routeType: 'blackhole' as const,
+  }));
+}
+
+/** Counts the turns of the event loop. */
+class Turns {
+  count = 0;
+  #turn = setImmediate(() => this.#next());
+
+  end(): void {
+    clearImmediate(this.#turn);
+  }
+
+  #next(): void {
+    this.count += 1;
+    this.#turn = setImmediate(() => this.#next());
+  }
+}
 
 /** Routes to make, for `ip -batch`. */
 function blackholes(count: number): Buffer {

@@ -75,4 +75,13 @@ void LoopPoll::hold(bool held) {
   }
 }
 
+void LoopPoll::listen(bool listens) {
+  if (!handle_) return;
+  if (listens) {
+    handle_->start();
+  } else {
+    uv_poll_stop(&handle_->poll);
+  }
+}
+
 }  // namespace podwire::netlink

@@ -22,6 +22,9 @@ class LoopPoll {
   /** Whether the process stays alive for it. */
   void hold(bool held);
 
+  /** Whether it calls back, as it does from the start. */
+  void listen(bool listens);
+
  private:
   struct Handle;
   static void close(Handle* handle);

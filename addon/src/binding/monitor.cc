@@ -4,11 +4,13 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <chrono>
 #include <optional>
 #include <vector>
 
 #include "binding/job.h"
 #include "binding/loop_poll.h"
+#include "binding/loop_timer.h"
 #include "binding/shape.h"
 #include "binding/values.h"
 #include "socket/subscription.h"
@@ -91,40 +93,66 @@ class Events {
   uint32_t length_ = 0;
 };
 
+/** Who hears of a subscription, and how long what is announced may gather before it is read. */
+struct Listener {
+  std::shared_ptr<Napi::FunctionReference> on_events;
+  std::chrono::milliseconds gather;
+};
+
 /**
  * A subscription, and the function that hears of it. Freed with the function that closes it; the socket, which keeps the
  * namespace, goes at once when it is closed.
  */
 class Monitor {
  public:
-  Monitor(Napi::Env env, Subscription subscription, std::shared_ptr<Napi::FunctionReference> on_events)
+  Monitor(Napi::Env env, Subscription subscription, Listener listener)
       : subscription_(std::move(subscription)),
-        on_events_(std::move(on_events)),
+        listener_(std::move(listener)),
+        timer_(std::make_unique<LoopTimer>(env, [this, env] { on_gathered(env); })),
         poll_(std::make_unique<LoopPoll>(env, subscription_->fd(), [this, env] { on_readable(env); })) {}
 
   void close() {
     poll_.reset();
+    timer_.reset();
     subscription_.reset();
-    on_events_.reset();
+    listener_.on_events.reset();
   }
 
  private:
   void on_readable(Napi::Env env) {
+    const bool waits = !emptying_ && listener_.gather.count() > 0 && timer_->start(listener_.gather);
+    if (waits) {
+      poll_->listen(false);
+    } else {
+      read(env);
+    }
+  }
+
+  void on_gathered(Napi::Env env) {
+    poll_->listen(true);
+    read(env);
+  }
+
+  void read(Napi::Env env) {
     Events events(env);
     auto overrun = subscription_->read([&](const Message& message) { events.add(message); });
+    emptying_ = !subscription_->drained();
     if (!overrun) {
       events.add_failure(overrun.error());
     } else if (*overrun) {
       events.add_overrun();
     }
-    const auto listener = on_events_;
+    const auto listener = listener_.on_events;
     if (!overrun) close();
     if (events.array().Length() > 0) listener->Call({events.array()});
   }
 
   /** Nothing once it is closed. Goes after the poll of it. */
   std::optional<Subscription> subscription_;
-  std::shared_ptr<Napi::FunctionReference> on_events_;
+  Listener listener_;
+  /** Whether the last reading has left something, which does not wait again. */
+  bool emptying_ = false;
+  std::unique_ptr<LoopTimer> timer_;
   std::unique_ptr<LoopPoll> poll_;
 };
 
@@ -142,14 +170,17 @@ std::optional<std::vector<uint32_t>> read_groups(Napi::Value value) {
 
 }  // namespace
 
-Napi::Value open_monitor(std::shared_ptr<const Netns> netns, Napi::Value groups_value, Napi::Value on_events) {
-  const Napi::Env env = groups_value.Env();
-  const auto groups = read_groups(groups_value);
-  if (!groups || !on_events.IsFunction()) {
-    Napi::TypeError::New(env, "groups, onEvents: must be an array of numbers, and a function").ThrowAsJavaScriptException();
+Napi::Value open_monitor(std::shared_ptr<const Netns> netns, const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  const auto groups = read_groups(info[0]);
+  if (!groups || !info[1].IsNumber() || !info[2].IsFunction()) {
+    Napi::TypeError::New(env, "groups, gatherMs, onEvents: must be an array of numbers, a number, and a function")
+        .ThrowAsJavaScriptException();
     return {};
   }
-  const auto listener = std::make_shared<Napi::FunctionReference>(Napi::Persistent(on_events.As<Napi::Function>()));
+  const Listener listener{
+      std::make_shared<Napi::FunctionReference>(Napi::Persistent(info[2].As<Napi::Function>())),
+      std::chrono::milliseconds(info[1].As<Napi::Number>().Uint32Value())};
   const auto work = [netns, groups]() -> Result<Subscription> {
     std::optional<Result<Subscription>> subscription;
     const SubscriptionOptions options{*groups, std::nullopt};

@@ -235,7 +235,7 @@ Napi::Value NamespaceHandle::delete_conntrack(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NamespaceHandle::monitor(const Napi::CallbackInfo& info) {
-  return check_open(info) ? open_monitor(namespace_->netns(), info[0], info[1]) : Napi::Value();
+  return check_open(info) ? open_monitor(namespace_->netns(), info) : Napi::Value();
 }
 
 Napi::Value NamespaceHandle::close(const Napi::CallbackInfo& info) {

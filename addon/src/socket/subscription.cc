@@ -61,9 +61,13 @@ Result<Subscription> Subscription::open(const SubscriptionOptions& options) {
 
 Result<bool> Subscription::read(const std::function<void(const Message&)>& take) {
   buffer_.resize(kReceiveBufferBytes);
-  for (int count = 0; count < kDatagramsPerRead; ++count) {
+  drained_ = false;
+  for (int count = 0; count < kDatagramsPerRead && !drained_; ++count) {
     const ssize_t size = recv(fd_.get(), buffer_.data(), buffer_.size(), MSG_TRUNC);
-    if (size < 0 && errno == EAGAIN) break;
+    if (size < 0 && errno == EAGAIN) {
+      drained_ = true;
+      continue;
+    }
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && errno != ENOBUFS) return KernelError{errno, "cannot receive notifications"};
     // A datagram that does not fit is lost like one that the kernel dropped.

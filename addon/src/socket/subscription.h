@@ -31,6 +31,9 @@ class Subscription {
    */
   Result<bool> read(const std::function<void(const Message&)>& take);
 
+  /** Whether the last `read` has left nothing. */
+  bool drained() const { return drained_; }
+
   int fd() const { return fd_.get(); }
 
  private:
@@ -39,6 +42,7 @@ class Subscription {
   UniqueFd fd_;
   std::vector<uint8_t> buffer_;
   bool overrun_ = false;
+  bool drained_ = false;
 };
 
 }  // namespace podwire::netlink

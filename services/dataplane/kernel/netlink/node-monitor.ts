@@ -13,6 +13,12 @@ export interface MonitorSubscription {
 }
 
 /**
+ * How long announcements gather. A pod's wire is a dozen of them within a millisecond, and to read one by one costs the time in which its
+ * AttachPod or DetachPod could be answered; who mends drift comes early enough.
+ */
+const GATHER_MS = 5;
+
+/**
  * What the kernel announces of the node's links, addresses, routes and neighbours, for all who want to hear of it: a pod's wire is
  * a dozen announcements, and each is received and decoded once. The subscription is there as long as somebody listens.
  * The node's network namespace is that of this process.
@@ -44,7 +50,7 @@ export class NodeMonitor {
   async #open(): Promise<Monitor> {
     try {
       const node = await this.#openNode();
-      const monitor = await node.monitor({ groups: ['links', 'addresses', 'routes', 'neighbours'] });
+      const monitor = await node.monitor({ groups: ['links', 'addresses', 'routes', 'neighbours'], gatherMs: GATHER_MS });
       await node.close();
       void this.#relay(monitor);
       return monitor;
