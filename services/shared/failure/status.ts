@@ -109,7 +109,7 @@ function explain(code: FailureCode, error: ServiceError): string {
     UNREACHABLE: 'does not answer; check that it runs and look at its log',
     DEADLINE_EXCEEDED: isSent
       ? 'did not answer in time; look at its log under this trace'
-      : 'there was no connection in time; check that it runs and listens there',
+      : 'did not answer in time, as it could not be connected to; check that it runs and listens there',
     UNIMPLEMENTED: 'does not know the method: it is another service, or of an older release; check address and release',
   };
   const text = next[code];
