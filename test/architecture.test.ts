@@ -360,6 +360,15 @@ describe('documents', () => {
     expect(missing).toEqual([]);
   });
 
+  test.each(documents)('the headings that %s links to are there', (file) => {
+    const links = [...read(file).matchAll(/\]\(([\w./-]*)#([^)\s]+)\)/g)];
+    const targets = links.map(([, path, heading]) => ({
+      heading: heading!,
+      target: path === '' ? file : normalize(join(dirname(file), path!)),
+    }));
+    expect(targets.filter(({ heading, target }) => !anchorsOf(target).includes(heading))).toEqual([]);
+  });
+
   test.each(documents)('the tests that %s names are there', (file) => {
     expect(quotedTests(read(file)).flatMap(missingOf)).toEqual([]);
   });
@@ -373,6 +382,12 @@ describe('documents', () => {
     expect([prefix!, gone!, mac!].flatMap(missingOf)).toEqual(['net/gone.test.ts', 'mac.test.ts "of … that is gone"']);
   });
 });
+
+/** What the headings of a document are linked by. */
+function anchorsOf(file: string): string[] {
+  const headings = [...read(file).matchAll(/^#+ (.+)$/gm)].map(([, text]) => text!.toLowerCase());
+  return headings.map((text) => text.replace(/[^\p{L}\p{N}\s_-]/gu, '').replaceAll(' ', '-'));
+}
 
 function isOf(specifier: string, name: string): boolean {
   return specifier === name || specifier.startsWith(`${name}/`);

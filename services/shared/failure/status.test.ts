@@ -133,7 +133,9 @@ describe('a status without a failure of ours', () => {
     const details = 'Deadline exceeded after 2.000s,name resolution: 0.001s,wait_for_ready,Waiting for LB pick';
     const { code, message } = failureOfError(peerError(status.DEADLINE_EXCEEDED, details), PEER);
     expect(code).toBe('DEADLINE_EXCEEDED');
-    expect(message).toMatch(/^podwire-ipam at .*: did not answer in time, as it could not be connected to; check that it runs/);
+    expect(message).toMatch(
+      /^podwire-ipam at .*: did not answer in time, as it could not be connected to; check that it runs/,
+    );
     expect(message).not.toContain('trace');
   });
 
