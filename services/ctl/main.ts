@@ -2,7 +2,9 @@
 import process from 'node:process';
 
 import { systemClock } from '@podwire/shared/runtime/clock';
+import { outliveReader } from '@podwire/shared/runtime/reader-gone';
 
 import { run } from './run.js';
 
+outliveReader('podwirectl');
 process.exitCode = await run(process.argv.slice(2), { process, clock: systemClock });

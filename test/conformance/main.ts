@@ -3,6 +3,8 @@ import process from 'node:process';
 
 import { runCommandLine } from './command-line.js';
 
+// Whoever reads what is printed, such as head, may have seen enough.
+process.stdout.on('error', () => undefined);
 process.exitCode = await runCommandLine({
   args: process.argv.slice(2),
   self: [process.execPath, ...process.execArgv, ...process.argv.slice(1, 2)],

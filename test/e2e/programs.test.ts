@@ -47,6 +47,12 @@ describe.each(PROGRAMS)('%s', (name, path) => {
     expect(stdout).toContain(`usage: ${name}`);
   });
 
+  test('ends well where nobody reads what it prints any more', () => {
+    const script = '{ "$0" --help; echo "exit code $?" >&2; } | true';
+    const { stderr } = spawnSync('sh', ['-c', script, join(ROOT, path)], { encoding: 'utf8', timeout: 30_000 });
+    expect(stderr).toBe('exit code 0\n');
+  });
+
   test('refuses what it does not know, and says where to look', () => {
     const { status, stdout, stderr } = asked(path, '--nonsense');
     expect({ isRefused: status === 2 || status === 254, stdout }).toEqual({ isRefused: true, stdout: '' });
