@@ -68,8 +68,6 @@ export class RpcServer {
     this.#server = new Server({
       'grpc.max_receive_message_length': MAX_REQUEST_BYTES,
       ...KEEPALIVE,
-      // Nobody asks for what it counts with each call.
-      'grpc.enable_channelz': 0,
       interceptors: [releaseInterceptor(release)],
     });
     this.#streams = new Streams({ log, clock, maxStreamsCount });
