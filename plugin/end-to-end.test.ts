@@ -1,5 +1,5 @@
 import { execFileSync, spawn } from 'node:child_process';
-import { statSync, writeFileSync } from 'node:fs';
+import { existsSync, statSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { performance } from 'node:perf_hooks';
@@ -182,7 +182,11 @@ describe('the resident', () => {
           random: Math.random,
         },
       );
+    // The journal is that of the one that runs: nothing of it is put aside, nor what is just being written removed.
+    const entries = ['spoilt.json', 'new.json.writing'].map((name) => join(journal, name));
+    for (const entry of entries) writeFileSync(entry, '{');
     await expect(start(socket)).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
+    expect(entries.filter((entry) => !existsSync(entry))).toEqual([]);
     const file = join(services.folder, 'file');
     writeFileSync(file, '');
     await expect(start(file)).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });

@@ -1,6 +1,7 @@
 import { join } from 'node:path';
 
 import { Peer } from '@podwire/shared/rpc/client';
+import { prepareSocket } from '@podwire/shared/rpc/listen';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -52,7 +53,8 @@ export async function startPlugin(settings: PluginSettings, surroundings: Surrou
   const turns = new Turns(clock);
   const replay = makeReplay(tools, turns, surroundings);
   const { addTimeoutMs, delTimeoutMs } = settings;
-  // The journal is read before the socket is there: an ADD has to know what an earlier DEL left.
+  // The journal is read before the socket is there: an ADD has to know what an earlier DEL left. That of a plugin that runs is its own.
+  await prepareSocket(settings.socket);
   await tools.journal.load();
   await tools.givers.load();
   const readiness = new Readiness(tools);

@@ -1,6 +1,6 @@
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, rmSync, statSync } from 'node:fs';
+import { existsSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -100,6 +100,16 @@ describe('on the real kernel', () => {
   afterEach(async () => {
     await service.stop();
     cleanUp();
+  });
+
+  test('a second one on its socket is refused before it has touched what is the first one’s', async () => {
+    const record = join(folder, 'attachments', 'spoilt.json');
+    writeFileSync(record, '{');
+    await expect(startService(config(), surroundings())).rejects.toMatchObject({
+      code: 'INVALID_SETTINGS',
+      message: expect.stringContaining('another process listens there'),
+    });
+    expect(existsSync(record)).toBe(true);
   });
 
   test('every method answers over the socket', async () => {

@@ -1,5 +1,6 @@
 import { metrics } from '@opentelemetry/api';
 import { Peer } from '@podwire/shared/rpc/client';
+import { prepareAddresses } from '@podwire/shared/rpc/listen';
 import { RpcServer } from '@podwire/shared/rpc/server';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
@@ -67,6 +68,8 @@ export interface RunningService extends Running {
  */
 export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
   const peerPlan = await readPeerPlan(config);
+  // Records and nftables are worked on before pods are served: those of a dataplane that runs are its own.
+  await prepareAddresses(config.listen);
   const opened: { close(): Promise<void> }[] = [];
   const open = async <Part extends { close(): Promise<void> }>(opening: Promise<Part>): Promise<Part> => {
     const part = await opening;

@@ -39,6 +39,19 @@ export async function prepareSocket(path: string): Promise<void> {
   rmSync(path, { force: true });
 }
 
+/** What an address of a unix socket begins with. */
+export const UNIX = 'unix:';
+
+/**
+ * Makes way for the unix sockets among some addresses, as {@link prepareSocket} does. Whoever works on files or the kernel before he
+ * listens asks this first: a second process that is started by mistake is to be refused before it has changed anything.
+ * @param addresses - `unix:/absolute/path` or `host:port`
+ * @throws Failure as {@link prepareSocket}
+ */
+export async function prepareAddresses(addresses: readonly string[]): Promise<void> {
+  for (const address of addresses) if (address.startsWith(UNIX)) await prepareSocket(address.slice(UNIX.length));
+}
+
 /** Why a directory is no place for a socket that clients trust: whoever may write there can put another in its place. */
 function directoryFault(directory: string): string | undefined {
   const { uid, mode } = statSync(directory);

@@ -6,7 +6,7 @@ import { HealthImplementation } from 'grpc-health-check';
 import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
-import { prepareSocket, restrictSocket } from './listen.js';
+import { prepareSocket, restrictSocket, UNIX } from './listen.js';
 import { addReflection } from './reflection.js';
 import { RELEASE, releaseInterceptor } from './release.js';
 import { Streams, type Streaming } from './streaming.js';
@@ -36,8 +36,6 @@ export interface RpcServerOptions {
   /** Makes the services out of the server's ways to make handlers. */
   readonly services: (unary: Unary, streaming: Streaming) => readonly RpcService[];
 }
-
-const UNIX = 'unix:';
 
 /** Largest request taken, in bytes. The largest of the contract, an AttachPod with many routes, is far below. */
 const MAX_REQUEST_BYTES = 1024 * 1024;
