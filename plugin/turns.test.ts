@@ -204,6 +204,18 @@ describe('an ADD that was started before a DEL that came first', () => {
     expect(await add(undefined)).toBe('done');
   });
 
+  test('is told from one that was started when the clock had been set back', async () => {
+    nowMs = 3_601_000;
+    await turns.take(turn({ command: 'DEL', startedNs: 3_600_999_000_000n, deadlineMs: nowMs + 1 }), () =>
+      Promise.resolve(),
+    );
+    nowMs = 1_000;
+    expect(await add(999_000_000n)).toBe('done');
+    nowMs = 3_601_000;
+    const late = turn({ startedNs: 3_600_998_000_000n, deadlineMs: nowMs + 1 });
+    await expect(turns.take(late, () => Promise.resolve())).rejects.toMatchObject({ code: 'CANCELLED' });
+  });
+
   test('is not remembered longer than a shim can wait', async () => {
     await del(200n);
     nowMs += 120_000;

@@ -27,6 +27,8 @@ interface Queue {
 /** Nobody waits longer for a command than the shim does (kOverallDeadlineMs, shim/src/protocol.h). */
 const REMEMBERED_MS = 120_000;
 
+const NS_PER_MS = 1_000_000n;
+
 /**
  * One command at a time for each attachment, in the order in which they arrive.
  *
@@ -105,7 +107,7 @@ export class Turns {
         if (startedNs !== undefined) this.#rememberDel(key, startedNs);
         break;
       case 'ADD':
-        if (startedNs !== undefined && startedNs < (this.#deleted.get(key)?.startedNs ?? 0n)) cancel.abort(overtaken());
+        if (startedNs !== undefined && this.#isOvertaken(key, startedNs)) cancel.abort(overtaken());
         else queue.adds.add(cancel);
         break;
       case 'CHECK':
@@ -114,6 +116,12 @@ export class Turns {
       case 'DISCARD':
         break;
     }
+  }
+
+  /** Whether a DEL of the attachment was started later, and by now: one that is yet to come tells of a clock that was set back. */
+  #isOvertaken(key: string, startedNs: bigint): boolean {
+    const deletedNs = this.#deleted.get(key)?.startedNs ?? 0n;
+    return startedNs < deletedNs && deletedNs < BigInt(this.#clock.nowMs() + 1) * NS_PER_MS;
   }
 
   #rememberAdd(key: string, attachment: Attachment): void {
