@@ -9,12 +9,12 @@ export const COMMANDS = ['ADD', 'DEL', 'CHECK', 'GC', 'STATUS', 'VERSION'] as co
 
 export type Command = (typeof COMMANDS)[number];
 
-/** The environment variables of the specification that a command is told by. */
+/** The environment variables in which a runtime passes a command (the same section). */
 export const VARIABLES = ['CNI_COMMAND', 'CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IFNAME', 'CNI_ARGS', 'CNI_PATH'] as const;
 
 export type Variable = (typeof VARIABLES)[number];
 
-/** The variables as the runtime set them. One that is empty counts as absent: libcni sends those that do not apply so. */
+/** The variables as the runtime set them. An empty one counts as absent: so libcni sends those that do not apply. */
 export type Variables = Readonly<Partial<Record<Variable, string>>>;
 
 /** One interface of one container. */

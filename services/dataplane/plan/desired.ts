@@ -41,7 +41,7 @@ export interface WantedSysctl {
 /** The wanted state of one end of the wire and of what is around it in its namespace. */
 export interface WantedEnd {
   readonly link: LinkSpec;
-  /** Undefined: whatever it is. */
+  /** Undefined: any will do. */
   readonly alias: string | undefined;
   /** CIDRs. Those on the node's end are addresses that the kernel may give it by itself as well. */
   readonly addresses: readonly string[];

@@ -34,13 +34,13 @@ export function differences(wanted: Wanted, observed: Observed): Difference[] {
 }
 
 /**
- * The steps that put right what the kernel made otherwise than it was told: some take no notice of a MAC address at creation.
+ * The steps that put right what the kernel did not make as asked: some kernels ignore the MAC address given at creation.
  * Empty when both links are as wanted.
  */
 export function corrections(wanted: Wanted, links: Readonly<Partial<Record<Side, ObservedLink>>>): Step[] {
   const of = (side: Side): Step[] => {
     const steps = mendLink({ side, wanted: wanted[side], link: links[side] }).map(({ step }) => step);
-    // With its MAC address a link loses its neighbour entries.
+    // A link that gets another MAC address loses its neighbour entries.
     const isMacSet = steps.some((step) => step.type === 'link-set' && step.change.mac !== undefined);
     const lost = isMacSet ? wanted[side].neighbours : [];
     return [

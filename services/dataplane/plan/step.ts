@@ -10,7 +10,7 @@ export interface LinkSpec {
   readonly mtuBytes: number;
   /** Packets that may wait to be sent; undefined: the kernel's default. */
   readonly txQueueLength: number | undefined;
-  /** Of transmit queues and of receive queues; undefined: the kernel's default. Not to be changed later. */
+  /** How many transmit queues, and as many receive queues; undefined: the kernel's default. Cannot be changed later. */
   readonly queueCount: number | undefined;
 }
 
@@ -34,7 +34,7 @@ export interface Route {
   readonly gateway: string | undefined;
   /** The next hop is on the link, whatever other routes say. */
   readonly onlink?: true;
-  /** Of routes to one destination the one with the lowest counts. 0 is the best of IPv4, and IPv6 has none below 1. */
+  /** Of several routes to one destination the kernel uses the one with the lowest metric: from 0 for IPv4, from 1 for IPv6. */
   readonly metric: number;
   /** Always `global` for IPv6, which has no scopes. */
   readonly scope: 'link' | 'global';
@@ -49,7 +49,7 @@ export interface Rule {
   /** CIDR. */
   readonly source: string;
   readonly table: number;
-  /** Rules are asked in its order, the lowest first; the main table's is 32766. */
+  /** The kernel goes through rules in this order, the lowest first; that of the main table has 32766. */
   readonly priority: number;
   /** As a route's. */
   readonly protocol: number;
@@ -70,7 +70,7 @@ export interface SysctlWrite {
   readonly side: Side;
   readonly key: SysctlKey;
   readonly value: string;
-  /** Undefined when it was not read, as the key came into being with a link of the same plan, or is read as it is written. */
+  /** Undefined when it was not read: the key came into being with a link of the same plan, or is read as it is written. */
   readonly previous: string | undefined;
   /** The value before is read as it is written; the step that was carried out has it. */
   readonly readPrevious?: true;

@@ -64,9 +64,10 @@ export class Addresses {
     await Promise.all(
       [...lanes].map(async ([lane, wanted]) => {
         const given = await this.#releaseInLane(lane, wanted, signal);
-        given.forEach((result, index) =>
-          wanted.slice(index, index + 1).forEach((release) => results.set(release, result)),
-        );
+        for (const [index, release] of wanted.entries()) {
+          const result = given[index];
+          if (result) results.set(release, result);
+        }
       }),
     );
     return releases.flatMap((release) => results.get(release) ?? []);
@@ -102,7 +103,7 @@ export class Addresses {
     while (results.length < wanted.length) {
       const releases = wanted.slice(results.length);
       const step = { releases, nowMs: clock.nowMs() };
-      // That some are nobody's must not be told from before somebody got them; what is not released is not compared.
+      // An address that turns out to be nobody's is not compared at the commit: only a fresh view tells that nobody got it since.
       const isFresh = releases.length > 1;
       const given = await updates.update(lane, (view) => continueAddressRelease(view, step), { signal, isFresh });
       const released = releases.filter((_, index) => given.results[index]?.state === 'released');
