@@ -18,6 +18,16 @@ export interface Limits {
   readonly noteDuration?: (method: string, durationMs: number) => void;
 }
 
+/**
+ * A call that is opened while what it is about is still awaited, so that less is left to do then. It is closed in any case; one that was
+ * opened and not made has done nothing.
+ */
+export interface CallToCome<Subject, Answer> {
+  make(subject: Subject, limits: Limits): Promise<Answer>;
+  /** Idempotent. */
+  close(): void;
+}
+
 /** One address of an allocation: with its sequence number it names this allocation, and no later one of the same address. */
 export interface HeldAddress {
   /** Without prefix length (`10.65.0.7`). */
@@ -89,6 +99,8 @@ export interface Ipam {
   authorize(request: AuthorizationRequest, limits: Limits): Promise<void>;
   /** Releasing what is not held succeeds. */
   release(attachment: Attachment, limits: Limits): Promise<void>;
+  /** For a {@link release}. */
+  openRelease(limits: Limits): CallToCome<Attachment, void>;
   /** @returns undefined when the attachment holds nothing */
   getEndpoint(attachment: Attachment, limits: Limits): Promise<Endpoint | undefined>;
   /** The range of a pool, as CIDR. */
@@ -131,7 +143,7 @@ export interface Difference {
 /** podwire-dataplane. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED or the signal's reason. */
 export interface Dataplane {
   /** On a failure of its own the service has undone all of it; after a lost answer it may have happened or not. */
-  attachPod(pod: WantedPod, limits: Limits): Promise<Wire>;
+  openAttachPod(limits: Limits): CallToCome<WantedPod, Wire>;
   /** Detaching what is not attached succeeds. */
   detachPod(attachment: Attachment, limits: Limits): Promise<void>;
   /** @returns the first difference in the order in which they would be mended, or undefined */

@@ -1,5 +1,6 @@
 import {
   PodServiceService,
+  type AttachPodResponse,
   type Interface as InterfaceMessage,
   type PodNetwork,
 } from '@podwire/proto/podwire/dataplane/v1/pod';
@@ -7,7 +8,7 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { hostInterfaceName } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { Dataplane, Interface, Limits, WantedPod } from './clients.js';
+import type { Dataplane, Interface, Limits, WantedPod, Wire } from './clients.js';
 import { RepeatingPeer, type PeerOptions } from './repeating-peer.js';
 
 /** The most that the contract gives in one page. */
@@ -17,13 +18,14 @@ const PAGE_SIZE = 1000;
 export function dataplaneClient(options: PeerOptions): Dataplane {
   const peer = new RepeatingPeer(options);
   const { attachPod, detachPod, checkPod } = PodServiceService;
+  const wireOf = ({ hostInterface, podInterface }: AttachPodResponse): Wire => ({
+    hostInterface: interfaceOf(peer.required(hostInterface, 'a host interface')),
+    podInterface: interfaceOf(peer.required(podInterface, 'a pod interface')),
+  });
   return {
-    async attachPod(pod, limits) {
-      const { hostInterface, podInterface } = await peer.call(attachPod, { pod: messageOf(pod) }, limits);
-      return {
-        hostInterface: interfaceOf(peer.required(hostInterface, 'a host interface')),
-        podInterface: interfaceOf(peer.required(podInterface, 'a pod interface')),
-      };
+    openAttachPod(limits) {
+      const { send, close } = peer.open(attachPod, limits);
+      return { make: async (pod, within) => wireOf(await send({ pod: messageOf(pod) }, within)), close };
     },
 
     async detachPod(attachment, limits) {

@@ -57,6 +57,11 @@ export function ipamClient(options: PeerOptions): Ipam {
       await peer.call(release, { attachment }, limits);
     },
 
+    openRelease(limits) {
+      const { send, close } = peer.open(release, limits);
+      return { make: (attachment, within) => send({ attachment }, within).then(() => undefined), close };
+    },
+
     async getEndpoint(attachment, limits) {
       try {
         const response = await peer.call(getEndpoint, { attachment }, limits);

@@ -16,6 +16,12 @@ export interface PeerOptions {
   readonly random: () => number;
 }
 
+/** A call whose request is still to come. */
+export interface OpenedCall<Request, Response> {
+  readonly send: (request: Request, limits: Limits) => Promise<Response>;
+  readonly close: () => void;
+}
+
 type Method<Request, Response> = Parameters<typeof Peer.prototype.call<Request, Response>>[0];
 
 /** A service whose methods are idempotent, so that what may pass by itself is repeated until the deadline. */
@@ -27,16 +33,29 @@ export class RepeatingPeer {
   }
 
   /** @throws Failure of the last attempt, or the reason of the signal that ended it */
-  async call<Request, Response>(
-    method: Method<Request, Response>,
-    request: Request,
+  call<Request, Response>(method: Method<Request, Response>, request: Request, limits: Limits): Promise<Response> {
+    return this.#repeat(method, limits, () => this.#options.peer.call(method, request, limits));
+  }
+
+  /** Opens a call whose request is still to come, as {@link Peer.open} does. */
+  open<Request, Response>(method: Method<Request, Response>, limits: Limits): OpenedCall<Request, Response> {
+    const opened = this.#options.peer.open(method, limits);
+    return {
+      send: (request, within) => this.#repeat(method, within, () => opened.send(request, within)),
+      close: () => opened.close(),
+    };
+  }
+
+  async #repeat<Request, Response>(
+    { path }: Method<Request, Response>,
     limits: Limits,
+    attempt: () => Promise<Response>,
   ): Promise<Response> {
-    const { peer, clock, random } = this.#options;
+    const { clock, random } = this.#options;
     const begunMs = clock.nowMs();
     const inTime = () => clock.nowMs() < limits.deadlineMs;
     try {
-      return await retry(() => peer.call(method, request, limits), {
+      return await retry(attempt, {
         attempts: Number.POSITIVE_INFINITY,
         backoff: BACKOFF,
         clock,
@@ -48,7 +67,7 @@ export class RepeatingPeer {
       limits.signal.throwIfAborted();
       throw failure;
     } finally {
-      limits.noteDuration?.(method.path.split('/').at(-1) ?? '', clock.nowMs() - begunMs);
+      limits.noteDuration?.(path.split('/').at(-1) ?? '', clock.nowMs() - begunMs);
     }
   }
 

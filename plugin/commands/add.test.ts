@@ -162,10 +162,14 @@ describe('ADD that fails leaves nothing', () => {
     const limits = { deadlineMs: tools.clock.nowMs() + timeoutMs.ADD, signal: cancel.signal };
     const dataplane: Dataplane = {
       ...tools.dataplane,
-      async attachPod(pod, within) {
-        const wire = await tools.dataplane.attachPod(pod, within);
-        cancel.abort(new Failure('CANCELLED', 'the caller went away'));
-        return wire;
+      openAttachPod(opening) {
+        const call = tools.dataplane.openAttachPod(opening);
+        const make: typeof call.make = async (pod, within) => {
+          const wire = await call.make(pod, within);
+          cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+          return wire;
+        };
+        return { ...call, make };
       },
     };
     const configuration = JSON.stringify(CONFIG);

@@ -30,12 +30,13 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
   await tools.givers.note(attachment.network, delegateOf(request.share));
 
   let progress: Progress = { reached: 'allocating' };
+  const attaching = dataplane.openAttachPod(limits);
   try {
     const { endpoint, alreadyAllocated, dns } = await obtainEndpoint(request, netns, tools);
     const held = alreadyAllocated && (await dataplane.isAttached(attachment, limits));
 
     progress = { reached: 'attaching', held, allocation: endpoint.held };
-    const wire = await dataplane.attachPod(wantedPod(request, endpoint), limits);
+    const wire = await attaching.make(wantedPod(request, endpoint), limits);
     limits.signal.throwIfAborted();
     tools.knownAllocations.remember(attachment, endpoint.held);
 
@@ -49,6 +50,8 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
     });
   } catch (error) {
     throw await undo({ attachment, delegate: delegateOf(request.share), progress, error }, tools);
+  } finally {
+    attaching.close();
   }
 }
 

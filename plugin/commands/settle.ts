@@ -2,7 +2,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import type { HeldAddress, Limits } from '../clients/clients.js';
+import type { CallToCome, HeldAddress, Limits } from '../clients/clients.js';
 import { callDelegate } from '../delegate/ipam-plugin.js';
 import type { Delegate } from '../delegate/share.js';
 import type { Debt, Todo } from '../journal/entry.js';
@@ -33,9 +33,30 @@ export interface SettleOptions {
  * @returns what is left, or undefined
  */
 export async function settle(
+  debt: Omit<Debt, 'reason'>,
+  tools: Tools,
+  options: SettleOptions,
+): Promise<Unsettled | undefined> {
+  const releases = debt.todo === 'detach-and-release' && !debt.delegate && !options.skip?.has('podwire-ipam');
+  const releasing = releases ? tools.ipam.openRelease(options.limitsOf('podwire-ipam')) : undefined;
+  try {
+    return await settleInOrder(debt, tools, { ...options, releasing });
+  } finally {
+    releasing?.close();
+  }
+}
+
+interface InOrder extends SettleOptions {
+  /** Opened while the wire is taken away. */
+  readonly releasing: Releasing | undefined;
+}
+
+type Releasing = CallToCome<Attachment, void>;
+
+async function settleInOrder(
   { attachment, todo, held, delegate }: Omit<Debt, 'reason'>,
   tools: Tools,
-  { limitsOf, skip = new Set(), isGiverKnown = false }: SettleOptions,
+  { limitsOf, skip = new Set(), isGiverKnown = false, releasing }: InOrder,
 ): Promise<Unsettled | undefined> {
   const { dataplane, ipam, log } = tools;
   const attempt = <Value>(service: Service, work: (limits: Limits) => Promise<Value>): Promise<Outcome<Value>> =>
@@ -61,7 +82,7 @@ export async function settle(
   }
   for (const giver of giversOf({ attachment, held, delegate, isGiverKnown }, tools)) {
     const service = serviceOf(giver);
-    const work = { attachment, held: giver === delegate ? held : undefined, delegate: giver };
+    const work = { attachment, held: giver === delegate ? held : undefined, delegate: giver, releasing };
     const released = await attempt(service, (limits) => release(work, tools, limits));
     if (!released.ok) return { todo: next, service, failure: released.failure };
   }
@@ -95,13 +116,18 @@ interface Release {
   readonly delegate: Delegate | undefined;
 }
 
-async function release({ attachment, held, delegate }: Release, tools: Tools, limits: Limits): Promise<void> {
+async function release(
+  { attachment, held, delegate, releasing }: Release & Pick<InOrder, 'releasing'>,
+  tools: Tools,
+  limits: Limits,
+): Promise<void> {
   const { ipam, upkeep, clock } = tools;
   if (delegate) {
     await callDelegate(delegate, 'DEL', { clock, limits });
     return;
   }
-  if (!held || held.length === 0) return ipam.release(attachment, limits);
+  if (!held || held.length === 0)
+    return releasing ? releasing.make(attachment, limits) : ipam.release(attachment, limits);
   await upkeep.ipam.releaseHeld(attachment, held, limits);
 }
 

@@ -7,12 +7,13 @@ import {
   type MethodDefinition,
   type ServiceError,
 } from '@grpc/grpc-js';
-import { SpanKind, trace, context, type Span } from '@opentelemetry/api';
+import { SpanKind, trace, context, type Context, type Span } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
 import { failureOfError } from '../failure/status.js';
 import { markFailed } from '../runtime/span.js';
+import { CallAhead } from './call-ahead.js';
 import { RELEASE, stateRelease } from './release.js';
 import { injectContext, methodName, rpcAttributes } from './tracing.js';
 
@@ -21,6 +22,21 @@ export interface CallLimits {
   /** When the caller no longer wants the answer, in epoch milliseconds. The server sees it too. */
   readonly deadlineMs: number;
   readonly signal?: AbortSignal;
+}
+
+/** A call whose request is still to come. */
+export interface OpenedCall<Request, Response> {
+  /** Calls as {@link Peer.call} does: the first time over what was opened, unless it has failed or grown old meanwhile. */
+  send(request: Request, limits: CallLimits): Promise<Response>;
+  /** Gives up what was opened and not used. Idempotent. */
+  close(): void;
+}
+
+interface Exchange<Request, Response> {
+  readonly method: MethodDefinition<Request, Response>;
+  readonly request: Request;
+  readonly limits: CallLimits;
+  readonly opened?: CallAhead<Request, Response> | undefined;
 }
 
 /**
@@ -63,9 +79,29 @@ export class Peer {
     request: Request,
     limits: CallLimits,
   ): Promise<Response> {
+    return this.#exchange({ method, request, limits });
+  }
+
+  /**
+   * Opens a call whose request comes later: what a call costs before its request is known, at both ends, is done while its caller waits
+   * for something else.
+   *
+   * A trace that is recorded shows calls as long as they take; there nothing is opened, and the call is made with its request.
+   */
+  open<Request, Response>(
+    method: MethodDefinition<Request, Response>,
+    { deadlineMs }: Pick<CallLimits, 'deadlineMs'>,
+  ): OpenedCall<Request, Response> {
+    const opened = this.#closed || trace.getActiveSpan()?.isRecording() ? undefined : this.#open(method, deadlineMs);
+    return {
+      send: (request, limits) => this.#exchange({ method, request, limits, opened }),
+      close: () => opened?.close(),
+    };
+  }
+
+  #exchange<Request, Response>({ method, request, limits, opened }: Exchange<Request, Response>): Promise<Response> {
     const options = { kind: SpanKind.CLIENT, attributes: rpcAttributes(method.path) };
     const span = trace.getTracer('podwire').startSpan(methodName(method.path), options);
-    const metadata = this.#metadata(span);
     return new Promise((resolve, reject) => {
       if (this.#closed) {
         reject(
@@ -91,12 +127,14 @@ export class Peer {
         answered(error?.code ?? status.OK);
         reject(this.#failed(span, error ? this.#failureOf(error) : this.#noMessage()));
       };
-      const { path, requestSerialize } = method;
-      const options = { deadline: limits.deadlineMs };
-      const call = this.#client.makeUnaryRequest(path, requestSerialize, receive, request, metadata, options, ended);
-      const cancel = () => {
-        call.cancel();
+      const begin = (): (() => void) => {
+        const { path, requestSerialize } = method;
+        const metadata = this.#metadata(trace.setSpan(context.active(), span));
+        const options = { deadline: limits.deadlineMs };
+        const call = this.#client.makeUnaryRequest(path, requestSerialize, receive, request, metadata, options, ended);
+        return () => call.cancel();
       };
+      const cancel = opened?.send(request, { receive, ended }) ?? begin();
       limits.signal?.addEventListener('abort', cancel, { once: true });
       if (limits.signal?.aborted) cancel();
     });
@@ -116,7 +154,7 @@ export class Peer {
     const { path, requestSerialize, responseDeserialize } = method;
     const options = { kind: SpanKind.CLIENT, attributes: rpcAttributes(path) };
     const span = trace.getTracer('podwire').startSpan(methodName(path), options);
-    const metadata = this.#metadata(span);
+    const metadata = this.#metadata(trace.setSpan(context.active(), span));
     const call = this.#client.makeServerStreamRequest(path, requestSerialize, responseDeserialize, request, metadata);
     const cancel = (): void => call.cancel();
     signal.addEventListener('abort', cancel, { once: true });
@@ -137,10 +175,24 @@ export class Peer {
     this.#client.close();
   }
 
-  #metadata(span: Span): Metadata {
+  #open<Request, Response>(
+    { path, requestSerialize }: MethodDefinition<Request, Response>,
+    deadlineMs: number,
+  ): CallAhead<Request, Response> {
+    const options = { deadline: deadlineMs };
+    return new CallAhead(({ receive, ended }) => {
+      const metadata = this.#metadata(context.active());
+      const stream = this.#client.makeClientStreamRequest(path, requestSerialize, receive, metadata, options, ended);
+      // Its end is told by `ended`.
+      return stream.on('error', () => undefined);
+    });
+  }
+
+  /** @param from - whose trace the call belongs to */
+  #metadata(from: Context): Metadata {
     const metadata = new Metadata({ waitForReady: true });
     stateRelease(metadata, this.#release);
-    context.with(trace.setSpan(context.active(), span), () => injectContext(metadata));
+    injectContext(from, metadata);
     return metadata;
   }
 

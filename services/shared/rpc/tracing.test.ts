@@ -1,7 +1,7 @@
 import { Metadata } from '@grpc/grpc-js';
-import { context, propagation, SpanKind, SpanStatusCode, trace } from '@opentelemetry/api';
+import { context, propagation, ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, TraceFlags } from '@opentelemetry/api';
 import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-hooks';
-import { W3CTraceContextPropagator } from '@opentelemetry/core';
+import { hrTimeToMicroseconds, W3CTraceContextPropagator } from '@opentelemetry/core';
 import { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } from '@opentelemetry/sdk-trace-base';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 
@@ -51,6 +51,35 @@ test('caller, client, server and handler are one trace, each the parent of the n
     'rpc.method': METHOD,
     'rpc.response.status_code': 'OK',
   });
+});
+
+test('a call opened before its request begins with its request where it is recorded', async () => {
+  await bench.serve();
+  await withSpan('ADD', {}, async () => {
+    const opened = bench.peer().open(GET_POOL, soon());
+    await withSpan('meanwhile', {}, () => new Promise((resolve) => setTimeout(resolve, 20)));
+    await opened.send({ name: 'a' }, soon());
+  });
+  const [meanwhile, client, server] = [spanNamed('meanwhile'), spanOf(SpanKind.CLIENT), spanOf(SpanKind.SERVER)];
+  expect(hrTimeToMicroseconds(client!.startTime)).toBeGreaterThanOrEqual(hrTimeToMicroseconds(meanwhile!.endTime));
+  expect(server?.parentSpanContext?.spanId).toBe(client?.spanContext().spanId);
+});
+
+test('a call opened before its request belongs to its caller’s trace', async () => {
+  const traceIds: (string | undefined)[] = [];
+  const getPool: typeof answerPool = (request, call) => {
+    traceIds.push(trace.getActiveSpan()?.spanContext().traceId);
+    return answerPool(request, call);
+  };
+  await bench.serve({ getPool });
+  const traceId = '0af7651916cd43dd8448eb211c80319c';
+  const caller = { traceId, spanId: 'b7ad6b7169203331', traceFlags: TraceFlags.SAMPLED };
+  await context.with(trace.setSpanContext(ROOT_CONTEXT, caller), async () => {
+    const opened = bench.peer().open(GET_POOL, soon());
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    await opened.send({ name: 'a' }, soon());
+  });
+  expect(traceIds).toEqual([traceId]);
 });
 
 test('a call without a trace has no parent, whatever is active where it comes in', async () => {

@@ -1,11 +1,4 @@
-import {
-  context,
-  propagation,
-  ROOT_CONTEXT,
-  type Context,
-  type TextMapGetter,
-  type TextMapSetter,
-} from '@opentelemetry/api';
+import { propagation, ROOT_CONTEXT, type Context, type TextMapGetter, type TextMapSetter } from '@opentelemetry/api';
 import type { Metadata } from '@grpc/grpc-js';
 
 /** W3C trace context in gRPC metadata, in and out. */
@@ -24,9 +17,9 @@ export function contextOf(metadata: Metadata): Context {
   return propagation.extract(ROOT_CONTEXT, metadata, getter);
 }
 
-/** Writes the active trace context into the metadata of a call. */
-export function injectContext(metadata: Metadata): void {
-  propagation.inject(context.active(), metadata, setter);
+/** Writes a trace context into the metadata of a call. */
+export function injectContext(from: Context, metadata: Metadata): void {
+  propagation.inject(from, metadata, setter);
 }
 
 /** Attributes of a call's span (OpenTelemetry semantic conventions 1.44, RPC). `path` is `/package.Service/Method`. */

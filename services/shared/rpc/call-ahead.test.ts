@@ -1,0 +1,118 @@
+import { Server, ServerCredentials, ServerInterceptingCall } from '@grpc/grpc-js';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+
+import { Failure } from '../failure/failure.js';
+import { Bench, GET_POOL, pool, soon } from './server.fixture.js';
+
+let bench: Bench;
+
+beforeEach(() => {
+  bench = new Bench();
+});
+
+/** A server that notes the calls that reach it, those that ask, and those that are over, in whatever way. */
+const serveNoting = async () => {
+  const asked: string[] = [];
+  const noted = { opened: 0, ended: 0, asked };
+  const server = new Server({
+    interceptors: [
+      (_, next) =>
+        new ServerInterceptingCall(next, {
+          start: (started) => {
+            noted.opened += 1;
+            started({ onCancel: () => void (noted.ended += 1) });
+          },
+        }),
+    ],
+  });
+  const answer = ({ request }: { readonly request: { readonly name: string } }, reply: Reply) => {
+    asked.push(request.name);
+    reply(null, { pool: pool(request.name) });
+  };
+  server.addService({ getPool: GET_POOL }, { getPool: answer });
+  const address = `unix:${bench.folder}/noting.sock`;
+  await new Promise((resolve) => server.bindAsync(address, ServerCredentials.createInsecure(), resolve));
+  ends.push(() => server.forceShutdown());
+  return { noted, address, server };
+};
+type Reply = (error: null, value: { readonly pool: ReturnType<typeof pool> }) => void;
+const ends: (() => void)[] = [];
+
+afterEach(async () => {
+  vi.restoreAllMocks();
+  ends.splice(0).forEach((end) => end());
+  await bench.clear();
+});
+
+test('a call that is opened reaches the server, which answers when it is asked', async () => {
+  const { noted, address } = await serveNoting();
+  const opened = bench.peer(address).open(GET_POOL, soon());
+  await vi.waitFor(() => expect(noted).toEqual({ opened: 1, ended: 0, asked: [] }));
+  await expect(opened.send({ name: 'a' }, soon())).resolves.toMatchObject({ pool: { name: 'a' } });
+  opened.close();
+  expect(noted).toMatchObject({ opened: 1, asked: ['a'] });
+});
+
+test('it is made with its request where that comes at once, and each later time', async () => {
+  const { noted, address } = await serveNoting();
+  const opened = bench.peer(address).open(GET_POOL, soon());
+  await Promise.all(['a', 'b'].map((name) => opened.send({ name }, soon())));
+  await opened.send({ name: 'c' }, soon());
+  expect(noted).toMatchObject({ opened: 3, asked: ['a', 'b', 'c'] });
+});
+
+test('one that is closed has asked nothing', async () => {
+  const { noted, address } = await serveNoting();
+  const opened = bench.peer(address).open(GET_POOL, soon());
+  await vi.waitFor(() => expect(noted.opened).toBe(1));
+  opened.close();
+  opened.close();
+  await vi.waitFor(() => expect(noted.ended).toBe(1));
+  const unopened = bench.peer(address).open(GET_POOL, soon());
+  unopened.close();
+  await new Promise((resolve) => setImmediate(resolve));
+  expect(noted).toEqual({ opened: 1, ended: 1, asked: [] });
+});
+
+test('one that has grown old is given up for another', async () => {
+  const { noted, address } = await serveNoting();
+  const opened = bench.peer(address).open(GET_POOL, soon());
+  await vi.waitFor(() => expect(noted.opened).toBe(1));
+  const now = performance.now.bind(performance);
+  vi.spyOn(performance, 'now').mockImplementation(() => now() + 251);
+  await expect(opened.send({ name: 'a' }, soon())).resolves.toBeDefined();
+  await vi.waitFor(() => expect(noted).toEqual({ opened: 2, ended: 2, asked: ['a'] }));
+});
+
+test('one that has failed meanwhile is made anew', async () => {
+  const { noted, address, server } = await serveNoting();
+  const peer = bench.peer(address);
+  const opened = peer.open(GET_POOL, soon());
+  await vi.waitFor(() => expect(noted.opened).toBe(1));
+  server.forceShutdown();
+  await vi.waitFor(() => expect(noted.ended).toBe(1));
+  const again = await serveNoting();
+  await expect(opened.send({ name: 'a' }, soon())).resolves.toMatchObject({ pool: { name: 'a' } });
+  expect(again.noted.asked).toEqual(['a']);
+});
+
+test('it fails as every call does', async () => {
+  await bench.serve({ getPool: () => Promise.reject(new Failure('POOL_NOT_FOUND', 'no such pool')) });
+  const peer = bench.peer();
+  const opened = peer.open(GET_POOL, soon());
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  await expect(opened.send({ name: 'a' }, soon())).rejects.toMatchObject({ code: 'POOL_NOT_FOUND' });
+  const late = peer.open(GET_POOL, soon());
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  peer.close();
+  await expect(late.send({ name: 'a' }, soon())).rejects.toMatchObject({ code: 'CANCELLED' });
+  await expect(peer.open(GET_POOL, soon()).send({ name: 'a' }, soon())).rejects.toMatchObject({ code: 'CANCELLED' });
+});
+
+test('it ends when its caller gives up', async () => {
+  await bench.serve({ getPool: () => new Promise(() => undefined) });
+  const opened = bench.peer().open(GET_POOL, soon());
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  const limits = { ...soon(), signal: AbortSignal.timeout(50) };
+  await expect(opened.send({ name: 'a' }, limits)).rejects.toMatchObject({ code: 'CANCELLED' });
+});

@@ -1,0 +1,81 @@
+import type { ServiceError } from '@grpc/grpc-js';
+
+/** What an exchange hears of its call. */
+export interface Answering<Response> {
+  /** Takes the answer's message. @throws what reading it throws */
+  readonly receive: (message: Buffer) => Response;
+  /** Hears the call's end, whatever came before. */
+  readonly ended: (error: ServiceError | null) => void;
+}
+
+/** A call under way, as gRPC has it. */
+export interface Underway<Request> {
+  write(request: Request): unknown;
+  end(): unknown;
+  cancel(): void;
+}
+
+/**
+ * How long a call may have been open when its request comes: the time that gRPC gives it counts from its opening, and what takes longer
+ * has nothing to win by it.
+ */
+const MAX_OPEN_MS = 250;
+
+/** A call that is opened before its request is known. */
+export class CallAhead<Request, Response> {
+  readonly #begin: (answering: Answering<Response>) => Underway<Request>;
+  readonly #opening: NodeJS.Immediate;
+  #call: Underway<Request> | undefined;
+  #openedMs = 0;
+  #answering: Answering<Response> | undefined;
+
+  /** @param begin - opens the call; not run in this turn of the event loop, so that what its caller sends now goes first */
+  constructor(begin: (answering: Answering<Response>) => Underway<Request>) {
+    this.#begin = begin;
+    this.#opening = setImmediate(() => this.#open());
+  }
+
+  /**
+   * Sends the request; once.
+   * @returns how to cancel it; undefined when the call cannot be used (any more), and nothing was sent
+   */
+  send(request: Request, answering: Answering<Response>): (() => void) | undefined {
+    const call = this.#take();
+    if (!call) return undefined;
+    if (performance.now() - this.#openedMs > MAX_OPEN_MS) {
+      call.cancel();
+      return undefined;
+    }
+    this.#answering = answering;
+    call.write(request);
+    call.end();
+    return () => call.cancel();
+  }
+
+  /** Gives up a call whose request was not sent. Idempotent. */
+  close(): void {
+    this.#take()?.cancel();
+  }
+
+  #take(): Underway<Request> | undefined {
+    clearImmediate(this.#opening);
+    const call = this.#call;
+    this.#call = undefined;
+    return call;
+  }
+
+  #open(): void {
+    this.#openedMs = performance.now();
+    this.#call = this.#begin({
+      receive: (message) => {
+        if (!this.#answering) throw new Error('an answer came before its request');
+        return this.#answering.receive(message);
+      },
+      ended: (error) => {
+        // Before the request: its sender calls anew, and hears the reason then.
+        this.#call = undefined;
+        this.#answering?.ended(error);
+      },
+    });
+  }
+}
