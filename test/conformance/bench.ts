@@ -53,6 +53,9 @@ export const NETWORK = 'conformance-net';
 
 let benches = 0;
 
+/** Counted over all cases: on a node that they share, the kernel may still be at removing those of the one before. */
+let farEnds = 0;
+
 /** Where one case is asked: a node and containers of its own, and what has been seen. */
 export class Bench {
   readonly occasion: Occasion;
@@ -88,7 +91,7 @@ export class Bench {
     if (!isChained) return { containerId, namespace };
     const name = this.occasion.subject.kind === 'meta' ? this.occasion.subject.interfaceName : 'before0';
     const address = `192.0.2.${number + 2}/24`;
-    const far = `${FAR_END}${number}`;
+    const far = `${FAR_END}${farEnds++}`;
     namespace.shell(
       `ip link add ${name} type veth peer name ${far} netns ${this.node.path}`,
       `ip address add ${address} dev ${name}`,
