@@ -16,8 +16,8 @@ export interface Underway<Request> {
 }
 
 /**
- * How long a call may have been open when its request comes: the time that gRPC gives it counts from its opening, and what takes longer
- * has nothing to win by it.
+ * How long a call stays open for its request: the time that gRPC gives it counts from its opening, a server that is to stop waits for it,
+ * and who waits longer has nothing to win by it.
  */
 const MAX_OPEN_MS = 250;
 
@@ -25,8 +25,8 @@ const MAX_OPEN_MS = 250;
 export class CallAhead<Request, Response> {
   readonly #begin: (answering: Answering<Response>) => Underway<Request>;
   readonly #opening: NodeJS.Immediate;
+  #ageing: NodeJS.Timeout | undefined;
   #call: Underway<Request> | undefined;
-  #openedMs = 0;
   #answering: Answering<Response> | undefined;
 
   /** @param begin - opens the call; not run in this turn of the event loop, so that what its caller sends now goes first */
@@ -42,10 +42,6 @@ export class CallAhead<Request, Response> {
   send(request: Request, answering: Answering<Response>): (() => void) | undefined {
     const call = this.#take();
     if (!call) return undefined;
-    if (performance.now() - this.#openedMs > MAX_OPEN_MS) {
-      call.cancel();
-      return undefined;
-    }
     this.#answering = answering;
     call.write(request);
     call.end();
@@ -59,13 +55,14 @@ export class CallAhead<Request, Response> {
 
   #take(): Underway<Request> | undefined {
     clearImmediate(this.#opening);
+    clearTimeout(this.#ageing);
     const call = this.#call;
     this.#call = undefined;
     return call;
   }
 
   #open(): void {
-    this.#openedMs = performance.now();
+    this.#ageing = setTimeout(() => this.close(), MAX_OPEN_MS).unref();
     this.#call = this.#begin({
       receive: (message) => {
         if (!this.#answering) throw new Error('an answer came before its request');
