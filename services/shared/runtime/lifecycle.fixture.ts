@@ -61,6 +61,10 @@ const LIVES: Record<string, (signal: AbortSignal) => Promise<Running>> = {
     setTimeout(() => void Promise.reject(new TypeError('x is not a function')), 20);
     return running(() => Promise.resolve());
   },
+  'is warned': () => {
+    process.emitWarning('that is out of use', 'DeprecationWarning', 'DEP0000');
+    return running(() => pause(0));
+  },
   'makes a file': () => {
     writeFileSync(process.argv[3] ?? '', '', { mode: 0o666 });
     return running(() => Promise.resolve());

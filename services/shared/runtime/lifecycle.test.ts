@@ -96,6 +96,17 @@ describe.concurrent('a failure', () => {
   });
 });
 
+test('a warning of Node.js is a line of log, and the only word of it', async () => {
+  const program = new Program('lifecycle.fixture.ts', ['is warned']);
+  await program.said('started');
+  program.child.kill('SIGTERM');
+  const { exitCode, log } = await program.ended;
+  expect(exitCode).toBe(0);
+  expect(log.filter(({ level }) => level !== 'info')).toMatchObject([
+    { level: 'warn', msg: 'Node.js warns: that is out of use', err: { type: 'DeprecationWarning' } },
+  ]);
+});
+
 test('files are their owner’s alone', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'podwire-umask-'));
   try {

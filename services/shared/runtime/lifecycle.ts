@@ -36,7 +36,7 @@ const OWNER_ONLY = 0o077;
 /**
  * Runs a process from start to the first SIGTERM or SIGINT, and ends it: exit code 0 after a clean stop, 1 otherwise. A signal
  * that comes while the process starts is obeyed as soon as it has started, or has given up for that; what nobody catches ends the
- * process.
+ * process. Warnings of Node.js become lines of log.
  *
  * Settings are environment variables, so that arguments start nothing: `--help` and `--version` are answered, all else is
  * refused with exit code 2.
@@ -52,6 +52,9 @@ export async function runProcess(options: ProcessOptions): Promise<void> {
   for (const event of ['uncaughtException', 'unhandledRejection'] as const) {
     process.on(event, (error: unknown) => end(error, 'ended by a defect: please report it with this line'));
   }
+  // Node.js's own listener writes plain text between the lines of log.
+  process.removeAllListeners('warning');
+  process.on('warning', (warning) => log.warn({ err: warning }, `Node.js warns: ${warning.message}`));
   const stopped = new AbortController();
   const stopSignal = firstSignal().then((signal) => {
     log.info(`stopping: ${signal} received`);
