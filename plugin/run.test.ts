@@ -232,13 +232,14 @@ test('every end is logged with its attachment, a refusal without one', async () 
   await stopTelemetry();
 });
 
-test('an ADD tells which pod it was for and where its time went, whether it succeeds or not', async () => {
+test('a command tells which pod it was for and where its time went, whether it succeeds or not', async () => {
   const own = await new Plugin().start();
   const arrivedNs = 1_700_000_000_000_000_000n;
   const rest = { startedNs: arrivedNs - 40_900_000n, arrivedNs };
   const variables = { CNI_ARGS: 'K8S_POD_NAMESPACE=red;K8S_POD_NAME=web-0' };
   await own.run('ADD', { variables, rest });
   await own.run('ADD', { variables, config: { ipam: { ipv4_pools: ['nowhere'] } }, rest: { cancel: aborted() } });
+  await own.run('DEL', { variables });
   const ms = expect.any(Number);
   expect(own.record.lines()).toEqual([
     expect.objectContaining({
@@ -250,6 +251,7 @@ test('an ADD tells which pod it was for and where its time went, whether it succ
       services_ms: { Allocate: ms, AttachPod: ms },
     }),
     expect.objectContaining({ msg: 'ADD failed', pod: 'red/web-0', elapsed_ms: ms, waited_ms: ms }),
+    expect.objectContaining({ msg: 'DEL done', services_ms: { DetachPod: ms, Release: ms } }),
   ]);
   await own.end();
 });

@@ -14,7 +14,10 @@ import { writeDown } from './write-down.js';
 export async function del({ attachment, share }: AttachmentRequest, tools: CommandTools): Promise<undefined> {
   const { journal, knownAllocations, clock, limits, delServiceTimeoutMs } = tools;
   const { signal } = new AbortController();
-  const limitsOf = () => ({ deadlineMs: Math.min(limits.deadlineMs, clock.nowMs() + delServiceTimeoutMs), signal });
+  const limitsOf = () => {
+    const deadlineMs = Math.min(limits.deadlineMs, clock.nowMs() + delServiceTimeoutMs);
+    return { ...limits, deadlineMs, signal };
+  };
   const held = knownAllocations.of(attachment);
   // DEL has the configuration of today. Addresses that are known to be IPAM's go back to it, whoever would give them now; and
   // nobody takes back what nobody was asked for, or each ADD that names a plugin which is not there would leave a debt for good.

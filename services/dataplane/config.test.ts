@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { dataplaneSettings, readConfig } from './config.js';
+import { dataplaneSettings, dataplaneUsage, readConfig } from './config.js';
 
 describe('the settings', () => {
   test('have the defaults that they document', () => {
@@ -99,4 +99,12 @@ describe('the settings', () => {
       }),
     );
   });
+});
+
+test('the usage tells every setting, its default and what it does', () => {
+  const text = dataplaneUsage('node-1').replace(/\s+/g, ' ');
+  for (const { variable, about } of Object.values(dataplaneSettings('node-1'))) {
+    expect(text).toContain(variable);
+    expect(text).toContain(about);
+  }
 });

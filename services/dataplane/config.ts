@@ -1,6 +1,7 @@
 import { readSettings, type SettingValues } from '@podwire/shared/runtime/config-reader';
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import { absolutePath, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
+import { serverUsage } from '@podwire/shared/runtime/usage';
 
 import { BIRD_SETTINGS } from './bird/bird-settings.js';
 import { NAT_EXCLUSIONS } from './routing/masquerade.js';
@@ -150,4 +151,11 @@ export function readConfig(env: Readonly<Record<string, string | undefined>>, ho
     furtherPrefixes: ROUTING_PREFIXES,
     env,
   });
+}
+
+/** What `podwire-dataplane --help` says. */
+export function dataplaneUsage(hostName: string): string {
+  const about =
+    'Programs this node’s interfaces, routes, tunnels and NAT for podwire-plugin, and registers the node with podwire-ipam. As root, in the node’s own network namespace.';
+  return serverUsage('podwire-dataplane', about, { ...dataplaneSettings(hostName), ...BIRD_SETTINGS });
 }

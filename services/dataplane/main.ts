@@ -21,6 +21,7 @@ const log = createLogger({ service: NAME, level: 'info' });
 await runProcess({
   log,
   stopTimeoutMs: STOP_TIMEOUT_MS,
+  usage: async () => (await import('./config.js')).dataplaneUsage(hostname()),
   start: async () => {
     // Loaded once the young generation is kept small: by then it would have grown.
     const [{ startService }, { readConfig }] = await Promise.all([import('./service.js'), import('./config.js')]);

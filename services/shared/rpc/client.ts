@@ -48,6 +48,8 @@ const CHANNEL: ChannelOptions = {
   'grpc.min_reconnect_backoff_ms': 50,
   'grpc.max_reconnect_backoff_ms': 500,
   'grpc.service_config_disable_resolution': 1,
+  // Pods must not wait for a proxy that the environment names for other purposes.
+  'grpc.enable_http_proxy': 0,
   // Nobody asks for what it counts with each call.
   'grpc.enable_channelz': 0,
 };

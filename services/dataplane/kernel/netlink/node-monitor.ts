@@ -50,7 +50,10 @@ export class NodeMonitor {
   async #open(): Promise<Monitor> {
     try {
       const node = await this.#openNode();
-      const monitor = await node.monitor({ groups: ['links', 'addresses', 'routes', 'neighbours'], gatherMs: GATHER_MS });
+      const monitor = await node.monitor({
+        groups: ['links', 'addresses', 'routes', 'neighbours'],
+        gatherMs: GATHER_MS,
+      });
       await node.close();
       void this.#relay(monitor);
       return monitor;
