@@ -1,4 +1,7 @@
-import { spawnSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 
 import { context, createContextKey } from '@opentelemetry/api';
 import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-hooks';
@@ -83,17 +86,51 @@ test('a fatal line is written at once, with all before it', () => {
   expect(lines().map(({ msg }) => msg)).toEqual(['first', 'second']);
 });
 
+/** A program with two loggers to standard error, `log` and `other`. */
+function program(body: string): string {
+  const module = new URL('./log.js', import.meta.url).href.replace('/runtime/', '/dist/runtime/');
+  return `
+    const { createLogger } = await import(${JSON.stringify(module)});
+    const [log, other] = [1, 2].map(() => createLogger({ service: 'test', level: 'info' }));
+    ${body}`;
+}
+
+const linesOf = (text: string): unknown[] =>
+  text
+    .split('\n')
+    .filter((line) => line.startsWith('{"level"'))
+    .map((line) => JSON.parse(line).msg);
+
 test.each([
   ['ends by itself', ''],
   ['exits', 'process.exit(3);'],
   ['throws', "throw new Error('a defect');"],
 ])('a process that %s has written its lines to standard error', (_, end) => {
-  const script = `
-    const { createLogger } = await import(${JSON.stringify(new URL('./log.js', import.meta.url).href.replace('/runtime/', '/dist/runtime/'))});
-    createLogger({ service: 'test', level: 'info' }).info('first');
-    createLogger({ service: 'test', level: 'info' }).info('second');
-    ${end}`;
+  const script = program(`log.info('first'); other.info('second'); ${end}`);
   const { stderr } = spawnSync(process.execPath, ['--input-type=module', '--eval', script], { encoding: 'utf8' });
-  const made = stderr.split('\n').filter((line) => line.startsWith('{"level"'));
-  expect(made.map((line) => JSON.parse(line).msg)).toEqual(['first', 'second']);
+  expect(linesOf(stderr)).toEqual(['first', 'second']);
+});
+
+test('a log that cannot be written ends no process, and is written once it can be', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'podwire-log-'));
+  execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', folder]);
+  try {
+    const [filler, file] = [join(folder, 'filler'), join(folder, 'log')];
+    const script = program(`
+      const { rmSync } = await import('node:fs');
+      log.info('first');
+      setTimeout(() => {
+        rmSync(${JSON.stringify(filler)});
+        log.info('second');
+      }, 50);`);
+    writeFileSync(filler, Buffer.alloc(64 * 1024));
+    const args = ['--input-type=module', '--eval', script];
+    const stderr = openSync(file, 'a');
+    const { status } = spawnSync(process.execPath, args, { stdio: ['ignore', 'ignore', stderr] });
+    closeSync(stderr);
+    expect({ status, lines: linesOf(readFileSync(file, 'utf8')) }).toEqual({ status: 0, lines: ['first', 'second'] });
+  } finally {
+    execFileSync('umount', [folder]);
+    rmSync(folder, { recursive: true });
+  }
 });

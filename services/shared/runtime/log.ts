@@ -44,9 +44,18 @@ export function withAttachment<Result>(attachment: Attachment, work: () => Promi
 
 let standardError: LateLines | undefined;
 
+/** Lines that wait for a disk with room, in bytes; what comes on top is lost. */
+const MAX_UNWRITTEN_BYTES = 1024 * 1024;
+
+function openStandardError(): DestinationStream {
+  const stream = pino.destination({ dest: 2, sync: true, maxLength: MAX_UNWRITTEN_BYTES });
+  // Who serves pods does not end because nobody can be told of it: the next line tries again with those before it.
+  return stream.on('error', () => undefined);
+}
+
 /** A logger of JSON lines, each with the trace and the attachment that it belongs to. */
 export function createLogger({ service, level, destination }: LogOptions): Logger {
-  const late = destination ? undefined : (standardError ??= new LateLines(pino.destination({ dest: 2, sync: true })));
+  const late = destination ? undefined : (standardError ??= new LateLines(openStandardError()));
   return pino(
     {
       level,
