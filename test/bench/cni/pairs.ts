@@ -1,12 +1,7 @@
 import { makePod, removePod } from '../../support/pods.js';
 import type { ExecTimer } from '../exec-timer.js';
 import { CALLS, SIDES, type Side, type Site } from './calls.js';
-
-/**
- * Pods of Podwire's alone before the others, until the just-in-time compilers have settled: a first Allocate takes 8 ms, the 500th
- * 4.3, the 2,000th 3.3. A node has had so many in days.
- */
-const OWN_WARM_UP = 2000;
+import { warmUp } from './warm-up.js';
 
 /** Pods of both sides before the measured ones. */
 const WARM_UP = 20;
@@ -28,11 +23,7 @@ export interface Pairs {
 
 /** One pod at a time through Podwire and through `ptp` + `host-local`, in turns; every second time in the other order. */
 export async function measurePairs({ timer, site, count, between }: Pairs): Promise<Record<Side, PodTimes>> {
-  for (let count = 0; count < OWN_WARM_UP; count++) {
-    const pod = makePod(`bench-warm-up-${count}`);
-    for (const command of ['ADD', 'DEL'] as const) await timer.succeed(CALLS.own(command, pod, site));
-    removePod(pod);
-  }
+  await warmUp(timer, site);
   const times: Record<Side, PodTimes> = { own: { add: [], del: [] }, ptp: { add: [], del: [] } };
   for (let round = 0; round < WARM_UP + count; round++) {
     const isMeasured = round >= WARM_UP;

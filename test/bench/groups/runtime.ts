@@ -2,9 +2,11 @@ import { Containerd } from '../../runtime/containerd.js';
 import { NETWORK } from '../../support/pods.js';
 import { Stack } from '../../support/stack.js';
 import { ptpNetwork } from '../cni/calls.js';
+import { warmUp } from '../cni/warm-up.js';
+import { ExecTimer } from '../exec-timer.js';
 import { median, type Figure } from '../figure.js';
 
-/** Pods before the measured ones, until the just-in-time compilers have settled. */
+/** Pods of both sides before the measured ones. */
 const WARM_UP = 30;
 const PAIRS = 60;
 
@@ -51,6 +53,15 @@ async function measurePairs(ownSide: Containerd, ptpSide: Containerd): Promise<R
   return times;
 }
 
+async function warmUpStack({ folder, netnsPath, sockets }: Stack): Promise<void> {
+  const timer = new ExecTimer(folder, netnsPath);
+  try {
+    await warmUp(timer, { folder, socket: sockets.plugin });
+  } finally {
+    timer.close();
+  }
+}
+
 /** What kubelet waits for, containerd's and runc's own share included, pair by pair with `ptp` + `host-local`. */
 export async function measureRuntime(report: (line: string) => void): Promise<Figure[]> {
   const stack = new Stack();
@@ -63,6 +74,7 @@ export async function measureRuntime(report: (line: string) => void): Promise<Fi
   };
   try {
     await stack.start();
+    await warmUpStack(stack);
     const ownSide = await containerd(ownConflist(stack.sockets.plugin));
     const { own, ptp } = await measurePairs(ownSide, await containerd(ptpConflist(stack.folder)));
     const p50 = (times: readonly Times[], key: keyof Times) => median(times.map((each) => each[key]));
