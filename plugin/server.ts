@@ -5,13 +5,13 @@ import {
   type Server,
   type ServerResponse,
 } from 'node:http';
-import { dirname, join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import { setImmediate } from 'node:timers/promises';
 
 import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
-import { prepareSocket, restrictSocket } from '@podwire/shared/rpc/listen';
+import { bindSocket } from '@podwire/shared/rpc/listen';
+import { keepSocket, removeOwn, type SocketFile } from '@podwire/shared/rpc/socket-owner';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
@@ -21,7 +21,6 @@ import { OWN_VERSION } from './cni/version.js';
 import type { JournalDesk } from './journal/desk.js';
 import type { CniRequest } from './request.js';
 import type { CniAnswer } from './run.js';
-import { isSameFile, putInPlace, removeOwn, socketAt, type SocketFile } from './socket-owner.js';
 
 export interface CniServerOptions {
   /** Absolute path of the unix socket. */
@@ -39,12 +38,6 @@ export interface CniServerOptions {
 
 /** As much as the shim sends (kMaxConfigurationBytes, shim/src/protocol.h). */
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
-
-/** How soon a socket that somebody removed is there again, in milliseconds: well within what the shim waits. */
-const SOCKET_CHECK_MS = 1000;
-
-/** Name beside the socket under which it is bound: closing removes that name, and not what is in place by then. */
-const BOUND_NAME = '.listening';
 
 /** Rounds of the event loop in which connections are accepted that were made before the socket was taken away. */
 const ACCEPT_ROUNDS = 4;
@@ -97,7 +90,10 @@ export class CniServer {
   /** @throws Failure INVALID_SETTINGS when the socket is taken or cannot be made */
   async listen(): Promise<void> {
     await this.#open();
-    void this.#keepSocket();
+    const { path, log, clock } = this.#options;
+    log.info({ path }, `listening at ${path}`);
+    const open = () => this.#open();
+    void keepSocket({ path, log, clock, own: () => this.#own, open, stopped: this.#stopped.signal });
   }
 
   /**
@@ -116,29 +112,17 @@ export class CniServer {
 
   async #open(): Promise<void> {
     const { path, log } = this.#options;
-    const boundPath = join(dirname(path), BOUND_NAME);
-    await prepareSocket(path);
-    await prepareSocket(boundPath);
     const server = this.#makeServer();
-    await new Promise<void>((resolve, reject) => {
-      const refuse = (cause: unknown) =>
-        reject(new Failure('INVALID_SETTINGS', `cannot listen at ${path}: ${String(cause)}`, { cause }));
-      server.once('error', refuse).listen(boundPath, () => {
-        server.off('error', refuse).on('error', (error) => log.error({ err: error }, 'the socket failed'));
-        try {
-          restrictSocket(boundPath);
-          this.#own = putInPlace(boundPath, path);
-          resolve();
-        } catch (cause) {
-          server.close();
-          refuse(cause);
-        }
-      });
-    });
+    this.#own = await bindSocket(server, path);
+    if (this.#stopped.signal.aborted) {
+      removeOwn(path, this.#own);
+      server.close();
+      return;
+    }
+    server.on('error', (error) => log.error({ err: error }, 'the socket failed'));
     const earlier = [...this.#servers];
     this.#servers.add(server);
     for (const each of earlier) void this.#close(each).then(() => this.#servers.delete(each));
-    log.info({ path }, `listening at ${path}`);
   }
 
   #makeServer(): Server {
@@ -183,24 +167,6 @@ export class CniServer {
     this.#silent.delete(socket);
     if (this.#silent.size > 0) return;
     for (const resolve of this.#waiting.splice(0)) resolve();
-  }
-
-  /** Looks after the path, as callers find the socket by it alone. */
-  async #keepSocket(): Promise<void> {
-    const { path, log, clock } = this.#options;
-    let told: string | undefined;
-    while ((await clock.sleep(SOCKET_CHECK_MS, this.#stopped.signal)) === 'elapsed') {
-      if (isSameFile(this.#own, socketAt(path))) continue;
-      try {
-        if (told === undefined) log.warn({ path }, `the socket ${path} is gone: it is made anew`);
-        await this.#open();
-        told = undefined;
-      } catch (error) {
-        const reason = error instanceof Error ? error.message : String(error);
-        if (told !== reason) log.error({ err: error, path }, `no call reaches this process: ${reason}`);
-        told = reason;
-      }
-    }
   }
 
   #take(request: IncomingMessage, response: ServerResponse): void {

@@ -29,6 +29,7 @@ test('there is something to look at', () => {
     './release.js',
     './streaming.js',
     './unary.js',
+    './unix-listener.js',
   ]);
 });
 

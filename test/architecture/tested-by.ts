@@ -6,6 +6,10 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // Seen through a real client that has no files of the contract.
   'services/shared/rpc/reflection.ts': 'services/shared/rpc/server.test.ts',
 
+  // Through a server whose socket somebody removes.
+  'services/shared/rpc/socket-owner.ts': 'services/shared/rpc/server.test.ts',
+  'services/shared/rpc/unix-listener.ts': 'services/shared/rpc/server.test.ts',
+
   // The border of all calls, by both kinds of them.
   'services/shared/rpc/border.ts': 'services/shared/rpc/unary.test.ts',
 
@@ -151,7 +155,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // The store's contract, run on every store, and the mirror that is fed by it.
   'services/ipam/store/written-blocks.ts': 'services/ipam/store/overlay.test.ts',
   'services/ipam/store/change-log.ts': 'services/ipam/store/memory/memory-store.test.ts',
-  'services/ipam/store/embedded/directory-lock.ts': 'services/ipam/store/embedded/embedded-store.test.ts',
   // On real servers: chosen, lost, with users, TLS and limits; every setting, alone and with the others.
   'services/ipam/etcd-settings.ts': 'services/ipam/config.test.ts',
   'services/ipam/store/etcd/cluster.ts': 'services/ipam/store/etcd/faults.test.ts',

@@ -4,6 +4,7 @@ import {
   chmodSync,
   chownSync,
   existsSync,
+  linkSync,
   mkdirSync,
   mkdtempSync,
   readFileSync,
@@ -12,13 +13,14 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { createServer, type Server } from 'node:net';
+import { connect, createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
+import { setImmediate } from 'node:timers/promises';
 
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { prepareSocket, restrictSocket } from './listen.js';
+import { bindSocket, prepareSocket } from './listen.js';
 
 let folder: string;
 let path: string;
@@ -77,10 +79,9 @@ describe('way is made for a socket', () => {
   });
 
   test('which is then its owner’s alone', async () => {
-    await prepareSocket(path);
-    await listenAt(path);
-    chmodSync(path, 0o777);
-    restrictSocket(path);
+    const server = createServer();
+    servers.push(server);
+    await bindSocket(server, path);
     expect(mode(path)).toBe('600');
   });
 });
@@ -115,10 +116,55 @@ describe('refused, and left as it is, is', () => {
   });
 
   test('a path too long for the kernel', async () => {
-    path = join(folder, 'a'.repeat(107 - folder.length));
-    await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/longer than 107 bytes; shorten it/));
-    await prepareSocket(path.slice(0, 107));
-    await listenAt(path.slice(0, 107));
+    path = join(folder, 'a'.repeat(106 - folder.length));
+    await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/longer than 106 bytes; shorten it/));
+    const server = createServer();
+    servers.push(server);
+    await bindSocket(server, path.slice(0, 106));
+    expect(statSync(path.slice(0, 106)).isSocket()).toBe(true);
+  });
+});
+
+describe('at the same moment', () => {
+  /** A server that begins to listen some rounds of the event loop later. */
+  async function begin(at: string, rounds: number): Promise<Server> {
+    for (let round = 0; round < rounds; round++) await setImmediate();
+    const server = createServer((socket) => socket.end());
+    await bindSocket(server, at);
+    servers.push(server);
+    return server;
+  }
+
+  /** As {@link leaveStaleSocket}, without a process. */
+  async function linkStaleSocket(): Promise<void> {
+    rmSync(path, { force: true });
+    const dead = await listenAt(join(folder, 'dead'));
+    linkSync(join(folder, 'dead'), path);
+    dead.close();
+  }
+
+  test.each([0, 1, 2, 3, 4, 6, 8])(
+    'of servers that find a dead process’s socket, %i rounds apart, one listens, and it is heard',
+    async (apart) => {
+      await prepareSocket(path);
+      await linkStaleSocket();
+      const outcomes = await Promise.allSettled([0, 1, 2].map((index) => begin(path, index * apart)));
+      const listening = outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? [outcome.value] : []));
+      expect(listening).toHaveLength(1);
+      expect(outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []))).toEqual([
+        expect.objectContaining(refusal(/another process listens there/)),
+        expect.objectContaining(refusal(/another process listens there/)),
+      ]);
+      const heard = once(listening[0]!, 'connection');
+      connect(path);
+      await heard;
+    },
+  );
+
+  test('servers with sockets of their own in one directory all listen', async () => {
+    const paths = ['a.sock', 'b.sock', 'c.sock'].map((name) => join(dirname(path), name));
+    await Promise.all(paths.map((each) => begin(each, 0)));
+    expect(paths.map((each) => statSync(each).isSocket())).toEqual([true, true, true]);
   });
 });
 

@@ -1,17 +1,33 @@
-import { chmodSync, lstatSync, mkdirSync, rmSync, statSync } from 'node:fs';
-import { connect } from 'node:net';
+import { chmodSync, lstatSync, mkdirSync, renameSync, rmSync, statSync } from 'node:fs';
+import { connect, type Server } from 'node:net';
 import { dirname } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import { Failure } from '../failure/failure.js';
+import { tryLockDirectory, type DirectoryLock } from '../runtime/directory-lock.js';
 import { currentUserId } from '../runtime/user.js';
+import { socketAt, type SocketFile } from './socket-owner.js';
 
 const OWNER_ONLY_DIRECTORY = 0o700;
 const OWNER_ONLY_SOCKET = 0o600;
 const WRITABLE_BY_OTHERS = 0o022;
 const ROOT = 0;
 
-/** Longest path of a unix socket, in bytes (sun_path of linux/un.h, with its NUL). */
-const MAX_PATH_BYTES = 107;
+/**
+ * What the path ends with under which a socket is bound, before it is put in place: closing removes what is at that path, and not what
+ * is in place by then. Short, and beside the path itself, as tools that list sockets show this one.
+ */
+const BOUND_SUFFIX = '~';
+
+/** Longest path of a unix socket, in bytes (sun_path of linux/un.h, without its NUL). */
+const MAX_PATH_BYTES = 107 - BOUND_SUFFIX.length;
+
+/** Name of the lock under which sockets are put into a directory and taken out of it. */
+const LOCK_NAME = '.socket-lock';
+
+/** How often, and how far apart in milliseconds, the lock is asked for that another process has while it begins to listen. */
+const LOCK_TRIES_COUNT = 100;
+const LOCK_PAUSE_MS = 50;
 
 /**
  * Makes way for a unix socket that only its owner (root) can reach: the directory is made with mode 0700 where it is missing, and
@@ -20,23 +36,96 @@ const MAX_PATH_BYTES = 107;
  *   his own there, something that is no socket is at the path, or a living process listens there
  */
 export async function prepareSocket(path: string): Promise<void> {
-  const refuse = (reason: string, cause?: unknown): never => {
-    throw new Failure('INVALID_SETTINGS', `cannot listen at ${path}: ${reason}`, { cause });
-  };
-  if (Buffer.byteLength(path) > MAX_PATH_BYTES) refuse(`the path is longer than ${MAX_PATH_BYTES} bytes; shorten it`);
+  prepareDirectory(path);
+  await alone(path, () => makeWay(path));
+}
+
+/**
+ * Makes way as {@link prepareSocket} does, and lets a server listen at the path, which is its owner's alone. Of several processes
+ * that do it at the same moment one listens; the others are refused.
+ * @returns the socket's file, which is the server's to remove
+ * @throws Failure as {@link prepareSocket}, and when the socket cannot be made; the server does not listen then
+ */
+export async function bindSocket(server: Server, path: string): Promise<SocketFile | undefined> {
+  prepareDirectory(path);
+  const boundPath = `${path}${BOUND_SUFFIX}`;
+  return alone(path, async () => {
+    await makeWay(path);
+    await makeWay(boundPath);
+    try {
+      await bind(server, boundPath);
+      // Until now the umask that `runProcess` sets keeps others out.
+      chmodSync(boundPath, OWNER_ONLY_SOCKET);
+      renameSync(boundPath, path);
+      return socketAt(path);
+    } catch (error) {
+      server.close();
+      return refuse(path, String(error), error);
+    }
+  });
+}
+
+function refuse(path: string, reason: string, cause?: unknown): never {
+  throw new Failure('INVALID_SETTINGS', `cannot listen at ${path}: ${reason}`, { cause });
+}
+
+function prepareDirectory(path: string): void {
+  if (Buffer.byteLength(path) > MAX_PATH_BYTES) {
+    refuse(path, `the path is longer than ${MAX_PATH_BYTES} bytes; shorten it`);
+  }
   const directory = dirname(path);
   try {
     mkdirSync(directory, { recursive: true, mode: OWNER_ONLY_DIRECTORY });
   } catch (error) {
-    refuse(`cannot make ${directory}: ${String(error)}`, error);
+    refuse(path, `cannot make ${directory}: ${String(error)}`, error);
   }
   const fault = directoryFault(directory);
-  if (fault !== undefined) refuse(fault);
+  if (fault !== undefined) refuse(path, fault);
+}
+
+/**
+ * Does something while no other process puts sockets into the directory: between the look at a dead socket and its removal, another
+ * process could put its own there.
+ */
+async function alone<T>(path: string, work: () => Promise<T>): Promise<T> {
+  const lock = await lockDirectoryOf(path);
+  try {
+    return await work();
+  } finally {
+    lock.release();
+  }
+}
+
+async function lockDirectoryOf(path: string): Promise<DirectoryLock> {
+  const request = { directory: dirname(path), name: LOCK_NAME, owner: path };
+  for (let count = 0; count < LOCK_TRIES_COUNT; count++) {
+    const outcome = await tryLockDirectory(request).catch((error: unknown) =>
+      refuse(path, `cannot lock ${request.directory}: ${String(error)}`, error),
+    );
+    if ('lock' in outcome) return outcome.lock;
+    await sleep(LOCK_PAUSE_MS);
+  }
+  return refuse(
+    path,
+    `another process begins to listen in ${request.directory} and does not come to an end; stop it first`,
+  );
+}
+
+async function makeWay(path: string): Promise<void> {
   const found = lstatSync(path, { throwIfNoEntry: false });
   if (!found) return;
-  if (!found.isSocket()) refuse('a file that is no socket is there; remove it');
-  if (await isListening(path)) refuse('another process listens there; stop it first');
+  if (!found.isSocket()) refuse(path, 'a file that is no socket is there; remove it');
+  if (await isListening(path)) refuse(path, 'another process listens there; stop it first');
   rmSync(path, { force: true });
+}
+
+function bind(server: Server, path: string): Promise<void> {
+  return new Promise((resolve, reject) => {
+    server.once('error', reject).listen(path, () => {
+      server.off('error', reject);
+      resolve();
+    });
+  });
 }
 
 /** What an address of a unix socket begins with. */
@@ -61,11 +150,6 @@ function directoryFault(directory: string): string | undefined {
   return (mode & WRITABLE_BY_OTHERS) === 0
     ? undefined
     : `others may write in ${directory}; take that away with chmod go-w or name another directory`;
-}
-
-/** Leaves the socket to its owner alone. Until then the umask that `runProcess` sets keeps others out. */
-export function restrictSocket(path: string): void {
-  chmodSync(path, OWNER_ONLY_SOCKET);
 }
 
 /** Whether a process listens. A refused connection proves that none does; a busy one's full queue (EAGAIN) does not. */

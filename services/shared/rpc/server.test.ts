@@ -1,10 +1,12 @@
 import { spawn } from 'node:child_process';
-import { readFileSync, statSync } from 'node:fs';
+import { existsSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { createRequire } from 'node:module';
 import { once } from 'node:events';
+import { dirname } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 
-import { Client, credentials } from '@grpc/grpc-js';
+import { Client, connectivityState, credentials } from '@grpc/grpc-js';
 import { service as healthService } from 'grpc-health-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
@@ -112,6 +114,77 @@ describe('listening', () => {
     await bench.serve();
     await expect(bench.serve()).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
     await expect(bench.peer().call(GET_POOL, { name: 'a' }, soon())).resolves.toHaveProperty('pool.name', 'a');
+  });
+});
+
+describe('a unix socket that somebody removes', () => {
+  const socket = () => bench.address().slice('unix:'.length);
+  const isAnew = () => expect.poll(() => existsSync(socket()), { timeout: 5000 }).toBe(true);
+
+  test('is made anew, as often as it happens, and is said to be', async () => {
+    const { lines } = await bench.serve();
+    for (const remove of [() => rmSync(socket()), () => rmSync(dirname(socket()), { recursive: true })]) {
+      remove();
+      await isAnew();
+      expect(statSync(socket()).mode & 0o777).toBe(0o600);
+      const answer = bench.peer().call(GET_POOL, { name: 'a' }, soon());
+      await expect(answer).resolves.toHaveProperty('pool.name', 'a');
+    }
+    const told = [`the socket ${socket()} is gone: it is made anew`, `the socket ${socket()} is there again`];
+    expect(lines.map(({ msg }) => msg)).toEqual([`listening at ${bench.address()}`, ...told, ...told]);
+  });
+
+  test('is missed neither by a call under way nor by the connection that it came by', async () => {
+    const held = new Gate();
+    const begun = new Gate();
+    await bench.serve({
+      getPool: async (request, call) => {
+        begun.open();
+        if (request.name === 'slow') await held.opened;
+        return answerPool(request, call);
+      },
+    });
+    const client = new Client(bench.address(), credentials.createInsecure());
+    const peer = bench.peer();
+    const slow = peer.call(GET_POOL, { name: 'slow' }, soon());
+    await begun.opened;
+    const states: number[] = [];
+    await new Promise<void>((resolve) => client.waitForReady(Infinity, () => resolve()));
+    rmSync(socket());
+    await isAnew();
+    states.push(client.getChannel().getConnectivityState(false));
+    held.open();
+    await expect(slow).resolves.toHaveProperty('pool.name', 'slow');
+    rmSync(socket());
+    await expect(peer.call(GET_POOL, { name: 'next' }, soon())).resolves.toHaveProperty('pool.name', 'next');
+    states.push(client.getChannel().getConnectivityState(false));
+    expect(states).toEqual([connectivityState.READY, connectivityState.READY]);
+    client.close();
+  });
+
+  test('is left to another process that has put its own there, which is said once', async () => {
+    const { server, lines } = await bench.serve();
+    rmSync(socket());
+    const other = createServer().listen(socket());
+    await once(other, 'listening');
+    const { ino } = statSync(socket());
+    await sleep(3300);
+    expect(lines.slice(1).map(({ msg }) => msg)).toEqual([
+      `the socket ${socket()} is gone: it is made anew`,
+      expect.stringMatching(/^no call reaches this process: .*another process listens there/),
+    ]);
+    await server.stop();
+    expect(statSync(socket()).ino).toBe(ino);
+    other.close();
+  });
+
+  test('is not made anew by a server that is stopped', async () => {
+    const { server, lines } = await bench.serve();
+    rmSync(socket());
+    await server.stop();
+    await sleep(1500);
+    expect(existsSync(socket())).toBe(false);
+    expect(lines).toHaveLength(1);
   });
 });
 

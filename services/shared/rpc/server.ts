@@ -6,11 +6,12 @@ import { HealthImplementation } from 'grpc-health-check';
 import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
-import { prepareSocket, restrictSocket, UNIX } from './listen.js';
+import { UNIX } from './listen.js';
 import { addReflection } from './reflection.js';
 import { RELEASE, releaseInterceptor } from './release.js';
 import { Streams, type Streaming } from './streaming.js';
 import { unaryHandlers, type Unary } from './unary.js';
+import { UnixListener } from './unix-listener.js';
 
 /** A gRPC service and what answers its methods. */
 export interface RpcService {
@@ -45,13 +46,17 @@ const DEFAULT_MAX_STREAMS_COUNT = 10_000;
 /** A connection whose other side is gone without a word, as a node that lost its power, ends within their sum. */
 const KEEPALIVE = { 'grpc.keepalive_time_ms': 30_000, 'grpc.keepalive_timeout_ms': 10_000 } as const;
 
-/** A gRPC server with health (grpc.health.v1) and reflection. Not serving until {@link RpcServer.setServing}. */
+/**
+ * A gRPC server with health (grpc.health.v1) and reflection. Not serving until {@link RpcServer.setServing}. A unix socket that somebody
+ * removes is made anew; connections and calls go on meanwhile.
+ */
 export class RpcServer {
   readonly #options: RpcServerOptions;
   readonly #server: Server;
   readonly #health = new HealthImplementation();
   readonly #streams: Streams;
   readonly #services: readonly RpcService[];
+  readonly #unixListeners: UnixListener[] = [];
   #isStopping = false;
 
   constructor(options: RpcServerOptions) {
@@ -117,6 +122,7 @@ export class RpcServer {
     this.#isStopping = true;
     this.#setHealth('NOT_SERVING');
     this.#streams.drain();
+    for (const listener of this.#unixListeners) listener.close();
     const drained = new Promise<void>((resolve) => this.#server.tryShutdown(() => resolve()));
     const overdue = new AbortController();
     const timeout = sleep(this.#options.drainTimeoutMs, 'overdue', { signal: overdue.signal }).catch(() => undefined);
@@ -126,10 +132,16 @@ export class RpcServer {
 
   async #listenAt(address: string): Promise<string> {
     if (!address.startsWith(UNIX)) return address.replace(/\d+$/, String(await this.#bind(address)));
-    const path = address.slice(UNIX.length);
-    await prepareSocket(path);
-    await this.#bind(address);
-    restrictSocket(path);
+    const { log, clock } = this.#options;
+    const injector = this.#server.createConnectionInjector(ServerCredentials.createInsecure());
+    const listener = new UnixListener({
+      path: address.slice(UNIX.length),
+      log,
+      clock,
+      take: (connection) => injector.injectConnection(connection),
+    });
+    this.#unixListeners.push(listener);
+    await listener.listen();
     return address;
   }
 

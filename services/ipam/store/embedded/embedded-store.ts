@@ -2,6 +2,7 @@ import { chmodSync, mkdirSync } from 'node:fs';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
+import type { DirectoryLock } from '@podwire/shared/runtime/directory-lock';
 import { open, type Database, type RootDatabase } from 'lmdb';
 
 import { ChangeLog } from '../change-log.js';
@@ -18,7 +19,7 @@ import {
   type WatchRequest,
 } from '../store.js';
 import { effectiveChanges, judgeComparisons, throwIfAborted, type Judged } from '../transaction.js';
-import { lockDirectory, type DirectoryLock } from './directory-lock.js';
+import { lockDirectory } from './directory-lock.js';
 
 export interface EmbeddedStoreOptions {
   /** Where the files are; made when it is missing, readable for its owner alone. */

@@ -1,0 +1,60 @@
+import { createServer, type Server, type Socket } from 'node:net';
+
+import type { Clock } from '../runtime/clock.js';
+import type { Logger } from '../runtime/log.js';
+import { bindSocket } from './listen.js';
+import { keepSocket, removeOwn, type SocketFile } from './socket-owner.js';
+
+export interface UnixListenerOptions {
+  /** Absolute path of the unix socket. */
+  readonly path: string;
+  readonly log: Logger;
+  readonly clock: Clock;
+  readonly take: (connection: Socket) => void;
+}
+
+/**
+ * Takes connections at a unix socket, and makes the socket anew when somebody removes it. gRPC's own way to bind an address anew ends
+ * the connections that were made at it; connections that were taken here know nothing of it.
+ */
+export class UnixListener {
+  readonly #options: UnixListenerOptions;
+  readonly #stopped = new AbortController();
+  #server: Server | undefined;
+  #own: SocketFile | undefined;
+
+  constructor(options: UnixListenerOptions) {
+    this.#options = options;
+  }
+
+  /** @throws Failure INVALID_SETTINGS when the socket is taken or cannot be made */
+  async listen(): Promise<void> {
+    await this.#open();
+    const { path, log, clock } = this.#options;
+    const open = () => this.#open();
+    void keepSocket({ path, log, clock, own: () => this.#own, open, stopped: this.#stopped.signal });
+  }
+
+  /** Takes no more connections, and removes the socket where it is still its own. */
+  close(): void {
+    this.#stopped.abort();
+    removeOwn(this.#options.path, this.#own);
+    // Once it is closed, another's socket may be given the same inode.
+    this.#own = undefined;
+    this.#server?.close();
+  }
+
+  async #open(): Promise<void> {
+    const { path, log, take } = this.#options;
+    const server = createServer((connection) => {
+      if (this.#stopped.signal.aborted) connection.destroy();
+      else take(connection);
+    });
+    const own = await bindSocket(server, path);
+    server.on('error', (error) => log.error({ err: error, path }, 'the socket failed'));
+    this.#server?.close();
+    this.#server = server;
+    this.#own = own;
+    if (this.#stopped.signal.aborted) this.close();
+  }
+}

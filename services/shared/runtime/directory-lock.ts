@@ -1,0 +1,118 @@
+import { randomUUID } from 'node:crypto';
+import { closeSync, linkSync, openSync, readdirSync, rmSync } from 'node:fs';
+import { connect, createServer, type Server } from 'node:net';
+
+/**
+ * Keeps a directory to one process, until it lets go or dies and not a moment longer.
+ *
+ * Node has no flock; a file with a process ID cannot tell a dead owner from one in another PID namespace, and an abstract
+ * socket is not seen from another network namespace. A unix socket in the directory itself is seen by all who see the
+ * directory, and the kernel refuses connections to it from the moment its process has died, SIGKILL included.
+ *
+ * What is left is to replace a dead owner's socket without a race. Sockets are numbered, `<name>.<n>`, and the directory belongs to
+ * the highest number. To take over from a dead `n` is to make `n+1`, by link(2), which only one can do, from a socket that
+ * listens already: so a socket under such a name is alive, or dead for ever. The highest number is never removed, not
+ * even when it is given up, so whoever linked a number below it, because lower ones had been cleared away, sees that and starts over.
+ */
+export interface DirectoryLock {
+  release(): void;
+}
+
+/** How long to wait for the owner's own word on who it is, in milliseconds. It may be busy. */
+const OWNER_ANSWER_MS = 1000;
+
+export interface LockRequest {
+  readonly directory: string;
+  /** What the lock's files are called; locks of other names in the directory are others. */
+  readonly name: string;
+  /** What those are told that it keeps out. */
+  readonly owner: string;
+}
+
+/** @returns the lock, or who has it */
+export async function tryLockDirectory(
+  request: LockRequest,
+): Promise<{ readonly lock: DirectoryLock } | { readonly holder: string }> {
+  const { directory, name } = request;
+  // Socket paths end at 107 bytes; through the descriptor, the directory's own path may have any length.
+  const descriptor = openSync(directory, 'r');
+  const path = (file: string): string => `/proc/self/fd/${descriptor}/${file}`;
+  try {
+    for (;;) {
+      const highest = highestNumber(request);
+      const holder = highest === 0 ? undefined : await probe(path(`${name}.${highest}`));
+      if (holder !== undefined) return { holder };
+      const server = await take(path, `${name}.${highest + 1}`, request.owner);
+      if (!server) continue;
+      if (highestNumber(request) === highest + 1) {
+        clearBelow(request, highest + 1);
+        return { lock: { release: () => server.close() } };
+      }
+      server.close();
+      rmSync(path(`${name}.${highest + 1}`), { force: true });
+    }
+  } finally {
+    closeSync(descriptor);
+  }
+}
+
+function highestNumber(request: LockRequest): number {
+  return Math.max(0, ...numbers(request));
+}
+
+function numbers({ directory, name }: LockRequest): number[] {
+  return readdirSync(directory)
+    .filter((file) => file.startsWith(`${name}.`))
+    .map((file) => file.slice(name.length + 1))
+    .filter((rest) => /^\d+$/.test(rest))
+    .map(Number);
+}
+
+/** @returns undefined when another process was faster */
+async function take(path: (file: string) => string, name: string, owner: string): Promise<Server | undefined> {
+  const server = createServer((socket) => {
+    socket.on('error', () => undefined);
+    socket.end(`${owner}\n`);
+  });
+  server.unref();
+  // Not named by the owner: processes of two PID namespaces may have the same PID.
+  const fresh = path(`fresh.${randomUUID()}`);
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject);
+    server.listen(fresh, resolve);
+  });
+  try {
+    linkSync(fresh, path(name));
+    return server;
+  } catch (error) {
+    server.close();
+    if (isErrno(error, 'EEXIST')) return undefined;
+    throw error;
+  } finally {
+    rmSync(fresh, { force: true });
+  }
+}
+
+function clearBelow(request: LockRequest, number: number): void {
+  const { directory, name } = request;
+  for (const lower of numbers(request)) if (lower < number) rmSync(`${directory}/${name}.${lower}`, { force: true });
+}
+
+/** @returns who listens, or undefined when the socket is dead */
+function probe(path: string): Promise<string | undefined> {
+  return new Promise((resolve) => {
+    let answer = '';
+    const socket = connect(path);
+    socket.setTimeout(OWNER_ANSWER_MS, () => socket.destroy());
+    socket.setEncoding('utf8').on('data', (text: string) => (answer += text));
+    // A full backlog is a sign of life; only these two say that nobody listens.
+    socket.on('error', (error) => {
+      if (isErrno(error, 'ECONNREFUSED') || isErrno(error, 'ENOENT')) resolve(undefined);
+    });
+    socket.on('close', () => resolve(answer.trim() || 'unknown'));
+  });
+}
+
+function isErrno(error: unknown, code: string): boolean {
+  return error instanceof Error && 'code' in error && error.code === code;
+}
