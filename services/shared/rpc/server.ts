@@ -123,7 +123,9 @@ export class RpcServer {
     this.#setHealth('NOT_SERVING');
     this.#streams.drain();
     for (const listener of this.#unixListeners) listener.close();
-    const drained = new Promise<void>((resolve) => this.#server.tryShutdown(() => resolve()));
+    const shutDown = new Promise<void>((resolve) => this.#server.tryShutdown(() => resolve()));
+    // From Node.js 24 on gRPC waits for nothing at connections that it was handed.
+    const drained = Promise.all([shutDown, ...this.#unixListeners.map((listener) => listener.ended())]);
     const overdue = new AbortController();
     const timeout = sleep(this.#options.drainTimeoutMs, 'overdue', { signal: overdue.signal }).catch(() => undefined);
     if ((await Promise.race([drained, timeout])) === 'overdue') this.#server.forceShutdown();

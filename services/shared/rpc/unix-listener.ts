@@ -20,6 +20,8 @@ export interface UnixListenerOptions {
 export class UnixListener {
   readonly #options: UnixListenerOptions;
   readonly #stopped = new AbortController();
+  /** Those that were taken and have not ended, each with its end. */
+  readonly #connections = new Map<Socket, Promise<void>>();
   #server: Server | undefined;
   #own: SocketFile | undefined;
 
@@ -44,12 +46,25 @@ export class UnixListener {
     this.#server?.close();
   }
 
+  /** Resolves when every connection that was taken has ended. After {@link close}. */
+  async ended(): Promise<void> {
+    await Promise.all(this.#connections.values());
+  }
+
+  #take(connection: Socket): void {
+    if (this.#stopped.signal.aborted) {
+      connection.destroy();
+      return;
+    }
+    const ended = new Promise<void>((resolve) => connection.once('close', () => resolve()));
+    this.#connections.set(connection, ended);
+    void ended.then(() => this.#connections.delete(connection));
+    this.#options.take(connection);
+  }
+
   async #open(): Promise<void> {
-    const { path, log, take } = this.#options;
-    const server = createServer((connection) => {
-      if (this.#stopped.signal.aborted) connection.destroy();
-      else take(connection);
-    });
+    const { path, log } = this.#options;
+    const server = createServer((connection) => this.#take(connection));
     const own = await bindSocket(server, path);
     server.on('error', (error) => log.error({ err: error, path }, 'the socket failed'));
     this.#server?.close();
