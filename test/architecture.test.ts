@@ -1,5 +1,5 @@
 import { existsSync } from 'node:fs';
-import { basename, dirname, join, normalize } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 
 import { ESLint } from 'eslint';
 import tseslint from 'typescript-eslint';
@@ -7,7 +7,6 @@ import { beforeAll, describe, expect, test } from 'vitest';
 
 import { faultOf, targetOf, zoneOf } from './architecture/allowed-imports.mjs';
 import { WORKSPACES, ZONES } from './architecture/directions.mjs';
-import { missingOf, quotedTests } from './architecture/quoted-tests.js';
 import { TESTED_BY } from './architecture/tested-by.js';
 import { FILES, importsOf, isGenerated, isTest, lineCount, read, SOURCES, workspaceOf } from './architecture/tree.js';
 import { ROOT } from './support/root.js';
@@ -350,45 +349,6 @@ describe('one RPC is one file', () => {
     expect(methods.filter((method) => !listed.includes(method))).toEqual([]);
   });
 });
-
-describe('documents', () => {
-  const documents = FILES.filter((file) => file.endsWith('.md'));
-
-  test.each(documents)('the links of %s lead somewhere', (file) => {
-    const links = [...read(file).matchAll(/\]\(([^)\s]+)\)/g)].map(([, link]) => link!.replace(/#.*$/, ''));
-    const local = links.filter((link) => link !== '' && !/^[a-z]+:/.test(link));
-    const missing = local.filter((link) => !existsSync(join(ROOT, normalize(join(dirname(file), link)))));
-    expect(missing).toEqual([]);
-  });
-
-  test.each(documents)('the headings that %s links to are there', (file) => {
-    const links = [...read(file).matchAll(/\]\(([\w./-]*)#([^)\s]+)\)/g)];
-    const targets = links.map(([, path, heading]) => ({
-      heading: heading!,
-      target: path === '' ? file : normalize(join(dirname(file), path!)),
-    }));
-    expect(targets.filter(({ heading, target }) => !anchorsOf(target).includes(heading))).toEqual([]);
-  });
-
-  test.each(documents)('the tests that %s names are there', (file) => {
-    expect(quotedTests(read(file)).flatMap(missingOf)).toEqual([]);
-  });
-
-  test('a test that is not there is seen', () => {
-    const text =
-      'by `net/prefix.test.ts`, `net/gone.test.ts` "a", and `mac.test.ts` "of … that\nis gone", "a unicast … zero"';
-    const [prefix, gone, mac] = quotedTests(text);
-    expect(prefix).toEqual({ file: 'net/prefix.test.ts', titles: [] });
-    expect(mac!.titles).toEqual(['of … that is gone', 'a unicast … zero']);
-    expect([prefix!, gone!, mac!].flatMap(missingOf)).toEqual(['net/gone.test.ts', 'mac.test.ts "of … that is gone"']);
-  });
-});
-
-/** What the headings of a document are linked by. */
-function anchorsOf(file: string): string[] {
-  const headings = [...read(file).matchAll(/^#+ (.+)$/gm)].map(([, text]) => text!.toLowerCase());
-  return headings.map((text) => text.replace(/[^\p{L}\p{N}\s_-]/gu, '').replaceAll(' ', '-'));
-}
 
 function isOf(specifier: string, name: string): boolean {
   return specifier === name || specifier.startsWith(`${name}/`);

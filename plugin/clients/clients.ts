@@ -23,9 +23,9 @@ export interface Limits {
  * opened and not made has done nothing.
  */
 export interface CallToCome<Subject, Answer> {
-  make(subject: Subject, limits: Limits): Promise<Answer>;
+  readonly make: (subject: Subject, limits: Limits) => Promise<Answer>;
   /** Idempotent. */
-  close(): void;
+  readonly close: () => void;
 }
 
 /** One address of an allocation: with its sequence number it names this allocation, and no later one of the same address. */
@@ -142,7 +142,7 @@ export interface Difference {
 
 /** podwire-dataplane. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED or the signal's reason. */
 export interface Dataplane {
-  /** On a failure of its own the service has undone all of it; after a lost answer it may have happened or not. */
+  /** For an AttachPod. On a failure of its own the service has undone all of it; after a lost answer it may have happened or not. */
   openAttachPod(limits: Limits): CallToCome<WantedPod, Wire>;
   /** Detaching what is not attached succeeds. */
   detachPod(attachment: Attachment, limits: Limits): Promise<void>;

@@ -24,8 +24,8 @@ export function dataplaneClient(options: PeerOptions): Dataplane {
   });
   return {
     openAttachPod(limits) {
-      const { send, close } = peer.open(attachPod, limits);
-      return { make: async (pod, within) => wireOf(await send({ pod: messageOf(pod) }, within)), close };
+      const { make, close } = peer.open(attachPod, limits);
+      return { make: async (pod, within) => wireOf(await make({ pod: messageOf(pod) }, within)), close };
     },
 
     async detachPod(attachment, limits) {

@@ -58,8 +58,8 @@ export function ipamClient(options: PeerOptions): Ipam {
     },
 
     openRelease(limits) {
-      const { send, close } = peer.open(release, limits);
-      return { make: (attachment, within) => send({ attachment }, within).then(() => undefined), close };
+      const { make, close } = peer.open(release, limits);
+      return { make: (attachment, within) => make({ attachment }, within).then(() => undefined), close };
     },
 
     async getEndpoint(attachment, limits) {

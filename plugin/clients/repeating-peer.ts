@@ -4,7 +4,7 @@ import type { BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Limits } from './clients.js';
+import type { CallToCome, Limits } from './clients.js';
 
 /** Short against a pod's start, long against a service's request. */
 const BACKOFF: BackoffBounds = { baseMs: 20, maxMs: 500 };
@@ -14,12 +14,6 @@ export interface PeerOptions {
   readonly clock: Clock;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
-}
-
-/** A call whose request is still to come. */
-export interface OpenedCall<Request, Response> {
-  readonly send: (request: Request, limits: Limits) => Promise<Response>;
-  readonly close: () => void;
 }
 
 type Method<Request, Response> = Parameters<typeof Peer.prototype.call<Request, Response>>[0];
@@ -38,10 +32,10 @@ export class RepeatingPeer {
   }
 
   /** Opens a call whose request is still to come, as {@link Peer.open} does. */
-  open<Request, Response>(method: Method<Request, Response>, limits: Limits): OpenedCall<Request, Response> {
+  open<Request, Response>(method: Method<Request, Response>, limits: Limits): CallToCome<Request, Response> {
     const opened = this.#options.peer.open(method, limits);
     return {
-      send: (request, within) => this.#repeat(method, within, () => opened.send(request, within)),
+      make: (request, within) => this.#repeat(method, within, () => opened.send(request, within)),
       close: () => opened.close(),
     };
   }
