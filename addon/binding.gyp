@@ -29,6 +29,7 @@
         "src/object/route.cc",
         "src/object/rule.cc",
         "src/object/vxlan.cc",
+        "src/socket/announcement.cc",
         "src/socket/conntrack.cc",
         "src/socket/deleter.cc",
         "src/socket/namespace.cc",

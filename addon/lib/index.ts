@@ -8,6 +8,7 @@ export type { Monitor, MonitorEvent, MonitorGroup, MonitorOptions } from './moni
 export { openNamespace } from './namespace.js';
 export type {
   AddressFilter,
+  Announcement,
   FdbFilter,
   Namespace,
   NeighbourFilter,

@@ -60,7 +60,7 @@ function toVeth({ kind, peer }: VethAdd, path: string, nativeOf: NativeOf): Nati
   checkRecord(`${path}.peer`, peer);
   const namespace = nativeOf(peer.namespace);
   if (!namespace) throw new ArgumentError(`${path}.peer.namespace`, 'must be an open Namespace');
-  return { kind, peer: { ...toNewLink(peer, `${path}.peer`), namespace } };
+  return { kind, peer: { namespace, ...toNewLink(peer, `${path}.peer`) } };
 }
 
 function toVxlan(step: VxlanAdd, path: string): NativeVxlan {

@@ -32,7 +32,7 @@ import type {
   SysctlReading,
   SysctlSetting,
 } from './requests.js';
-import { checkAddress, checkSelector } from './scalars.js';
+import { checkAddress, checkFlag, checkInteger, checkSelector, INDEX } from './scalars.js';
 import type { NativeOf } from './link-steps.js';
 
 export interface RunOptions {
@@ -75,6 +75,15 @@ export interface NeighbourFilter {
   readonly index?: number;
   /** Proxy entries instead of neighbours: the kernel keeps the two apart. */
   readonly proxy?: boolean;
+}
+
+export interface Announcement {
+  /** Of the link that has the address. */
+  readonly index: number;
+  /** IPv4 or IPv6, without prefix length. */
+  readonly address: string;
+  /** IPv6: the node forwards by this link. False when left out. */
+  readonly router?: boolean;
 }
 
 /** Requests of a batch that are handed over in one piece: so many keep the event loop for some milliseconds. */
@@ -218,6 +227,26 @@ export class Namespace implements OpenNamespace {
     const native = this.#open();
     const checked = checkAddress('address', address);
     return translated({ operation: 'conntrack.delete', object: checked }, native.deleteConntrack(checked));
+  }
+
+  /**
+   * Tells all neighbours of an Ethernet link the MAC address at which an address of the link is found, so that those who knew
+   * another one need not find out: `arping -U -c 1 -I LINK ADDRESS`, and for IPv6 an unsolicited neighbour advertisement. Resolves
+   * when it is sent; nobody answers. Rejects with ENODEV, with ENETDOWN for a link that is down, EOPNOTSUPP for what is no Ethernet,
+   * and for IPv6 with EADDRNOTAVAIL while the link has no such address, or is still checking it for duplicates.
+   */
+  async announceAddress({ index, address, router }: Announcement): Promise<void> {
+    const native = this.#open();
+    const announcement = {
+      index: checkInteger('announcement.index', index, INDEX),
+      address: checkAddress('announcement.address', address),
+      router: checkFlag('announcement.router', router),
+    };
+    const described = {
+      operation: 'address.announce',
+      object: `${announcement.address} dev ${describeSelector({ index })}`,
+    };
+    await translated(described, native.announceAddress(announcement));
   }
 
   /** Subscribes to changes: `ip monitor link address route neigh`. Resolves when every later change will be seen. */

@@ -188,6 +188,13 @@ export interface NativeDumpFilter {
   readonly prefixLengthBits: number;
 }
 
+/** An address of a link, which its neighbours are told of. */
+export interface NativeAnnouncement {
+  readonly index: number;
+  readonly address: string;
+  readonly router: boolean;
+}
+
 export interface NativeRunOptions {
   /** True: one after the other, ended by the first failure. False: all in one send. */
   readonly sequential: boolean;
@@ -223,6 +230,7 @@ export interface NativeNamespace {
   readSysctls(paths: readonly string[]): Promise<NativeReading[]>;
   deleteLink(link: NativeSelector): Promise<void>;
   deleteConntrack(address: string): Promise<number>;
+  announceAddress(announcement: NativeAnnouncement): Promise<void>;
   /** `groups` are RTNLGRP_* numbers; `onEvents` is called on the thread of the environment. */
   monitor(
     groups: readonly number[],

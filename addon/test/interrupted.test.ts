@@ -15,7 +15,7 @@ const STABLE = 150;
 type Line = 'begun' | { names?: string[]; error?: { errno: number; text: string } };
 
 /** Lists links until one list is refused; each datagram of a list arrives late, so that there is time for changes. */
-function listSlowly(path: string): ChildProcessWithoutNullStreams {
+function listSlowly(path: string, datagramMs: number): ChildProcessWithoutNullStreams {
   const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
     binding.openNamespace(${JSON.stringify(path)}).then(async (pod) => {
       for (;;) {
@@ -24,7 +24,8 @@ function listSlowly(path: string): ChildProcessWithoutNullStreams {
         console.log(JSON.stringify({ names }));
       }
     }).catch((error) => console.log(JSON.stringify({ error })));`;
-  const slowly = ['-f', '-qq', '-o', '/dev/null', '-e', 'trace=recvfrom', '-e', 'inject=recvfrom:delay_exit=30000'];
+  const late = `inject=recvfrom:delay_exit=${datagramMs * 1000}`;
+  const slowly = ['-f', '-qq', '-o', '/dev/null', '-e', 'trace=recvfrom', '-e', late];
   return spawn('strace', [...slowly, process.execPath, '-e', script]);
 }
 
@@ -46,7 +47,8 @@ async function change(within: Namespace, number: number): Promise<void> {
 
 it('a list of links that changes once while it is read is read again, and has nothing twice', async () => {
   const { pod, beside, stable } = await manyLinks();
-  const child = listSlowly(pod.path);
+  // The change is to come before the list ends, also where this process waits for its turn.
+  const child = listSlowly(pod.path, 100);
   try {
     const lists: (readonly string[])[] = [];
     let made = 0;
@@ -70,7 +72,7 @@ it('a list of links that changes once while it is read is read again, and has no
 
 it('a list of links in a storm of changes is complete, or refused with EINTR after the addon tried again', async () => {
   const { pod, inside, beside, stable } = await manyLinks();
-  const child = listSlowly(pod.path);
+  const child = listSlowly(pod.path, 30);
   try {
     let made = 0;
     const state = { over: false };

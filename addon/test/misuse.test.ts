@@ -36,6 +36,8 @@ const METHODS: Readonly<Record<string, (namespace: Namespace) => Promise<unknown
     codes(await namespace.writeSysctls([{ key: ['net', 'ipv4', 'ip_default_ttl'], value: '64' }])),
   // An error keeps who threw it for its stack.
   deleteLink: async (namespace) => codeOf(await failureOf(namespace.deleteLink({ name: noLink }))),
+  announceAddress: async (namespace) =>
+    codeOf(await failureOf(namespace.announceAddress({ index: 2 ** 31 - 1, address: '192.0.2.1' }))),
   deleteConntrack: async (namespace) => namespace.deleteConntrack({ address: '192.0.2.1' }),
   monitor: async (namespace) => (await namespace.monitor({ groups: ['links'] })).close(),
 };
@@ -52,6 +54,7 @@ const EXPECTED: Readonly<Record<keyof typeof METHODS, unknown>> = {
   readSysctls: [{ ok: true, value: '64' }],
   writeSysctls: ['ok'],
   deleteLink: 'ENODEV',
+  announceAddress: 'ENODEV',
   deleteConntrack: 0,
   monitor: undefined,
 };
@@ -91,8 +94,13 @@ describe.each(Object.entries(METHODS))('%s', (name, call) => {
     const namespace = await openNamespace(makePod().path);
     await namespace.close();
     await namespace.close();
+    // Those whose answer is a failure tell nothing of who is to blame.
     const failure =
-      name === 'deleteLink' ? failureOf(namespace.deleteLink({ name: 'lo' })) : failureOf(call(namespace));
+      name === 'deleteLink'
+        ? failureOf(namespace.deleteLink({ name: 'lo' }))
+        : name === 'announceAddress'
+          ? failureOf(namespace.announceAddress({ index: 1, address: '::1' }))
+          : failureOf(call(namespace));
     expect(await failure).toBeInstanceOf(NamespaceClosedError);
   });
 });
@@ -220,6 +228,15 @@ describe('arguments', () => {
     expect(await call('deleteLink', {})).toMatchObject({ path: 'link' });
     expect(await call('deleteConntrack', { address: '10.0.0.0/8' })).toMatchObject({ path: 'address' });
     expect(await call('deleteConntrack', {})).toMatchObject({ path: 'address' });
+    expect(await call('announceAddress', { index: 0, address: '192.0.2.1' })).toMatchObject({
+      path: 'announcement.index',
+    });
+    expect(await call('announceAddress', { index: 1, address: 'fe80::1%lo' })).toMatchObject({
+      path: 'announcement.address',
+    });
+    expect(await call('announceAddress', { index: 1, address: '::1', router: 1 })).toMatchObject({
+      path: 'announcement.router',
+    });
     expect(await call('monitor', { groups: ['rumours'] })).toMatchObject({ path: 'options.groups[0]' });
     for (const gatherMs of [-1, 1001, 0.5, '5']) {
       expect(await call('monitor', { groups: ['links'], gatherMs })).toMatchObject({ path: 'options.gatherMs' });
@@ -279,6 +296,9 @@ describe('the compiled addon', () => {
     ['paths[1]: must be a string', 'readSysctls', [['net', 7]]],
     ['link.index: must be a whole number of 32 bits', 'deleteLink', [{}]],
     ['address: must be an IP address', 'deleteConntrack', ['pod']],
+    ['announcement: must be an object', 'announceAddress', ['::1']],
+    ['announcement.address: must be an IP address', 'announceAddress', [{ index: 1, address: 'lo', router: false }]],
+    ['announcement.router: must be true or false', 'announceAddress', [{ index: 1, address: '::1' }]],
     [MONITOR_ARGUMENTS, 'monitor', [[1], 0]],
     [MONITOR_ARGUMENTS, 'monitor', [[1], 'soon', () => undefined]],
   ];

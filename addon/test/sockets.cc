@@ -1,5 +1,5 @@
 // The layers below the binding against the real kernel, in network namespaces of their own: lists that change while they are
-// read, notifications that are lost, links that are deleted, flows that are forgotten. Run under AddressSanitizer by the tests,
+// read, notifications that are lost, links that are deleted, flows that are forgotten, addresses that are announced. Run under AddressSanitizer by the tests,
 // and under valgrind by leak.mjs; whatever it opens and starts must be gone at its end.
 //
 // usage: sockets   as root; prints one line per check that failed; exit code 1 when there is any
@@ -20,6 +20,7 @@
 #include "checks.h"
 #include "object/link.h"
 #include "objects.h"
+#include "socket/announcement.h"
 #include "socket/conntrack.h"
 #include "socket/deleter.h"
 #include "socket/sequence.h"
@@ -349,6 +350,26 @@ void flows() {
   }
 }
 
+void announcements() {
+  const auto within = make_namespace();
+  exchange(*within, {set_up(kLoopback)}, "lo");
+  const char* command =
+      "ip link add node type veth peer name far && ip address add 192.0.2.1/24 dev node && ip link set far up && "
+      "ip address add 2001:db8::1/64 dev node nodad && ip link set node up";
+  int status = -1;
+  check(!within->netns()->run_inside([&] { status = std::system(command); }), "a thread inside");
+  check(status == 0, "a link with neighbours");
+  const uint32_t node = index_of(*within, "node");
+  const auto announce = [&](uint32_t index, const char* address) {
+    return number(announce_address(*within->netns(), {index, *IpAddress::parse(address), true}));
+  };
+  check(announce(node, "192.0.2.1") == 0, "IPv4 announced");
+  check(announce(node, "2001:db8::1") == 0, "IPv6 announced");
+  check(announce(node, "2001:db8::2") == EADDRNOTAVAIL, "an address that the link has not");
+  check(announce(kLoopback, "192.0.2.1") == EOPNOTSUPP, "no Ethernet");
+  check(announce(node + 100, "192.0.2.1") == ENODEV, "no link");
+}
+
 size_t entries(const char* folder) {
   const auto begin = std::filesystem::directory_iterator(folder);
   return static_cast<size_t>(std::distance(begin, std::filesystem::directory_iterator()));
@@ -366,6 +387,7 @@ int main() {
   deletions();
   vanishing();
   flows();
+  announcements();
   // Threads that delete are on their way out by themselves, and have what they need until then.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (entries("/proc/self/task") > 1 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();

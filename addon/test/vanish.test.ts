@@ -48,6 +48,10 @@ const CALLS: Readonly<Record<string, { call: (inside: Namespace) => Promise<unkn
     answer: [{ ok: true, value: '64' }],
   },
   'the deletion of a link': { call: (inside) => inside.deleteLink({ name: 'vx' }), answer: undefined },
+  'an announcement': {
+    call: async (inside) => failureOf(inside.announceAddress({ index: 1, address: '192.0.2.1' })),
+    answer: expect.objectContaining({ code: 'EOPNOTSUPP' }),
+  },
   'the deletion of flows': { call: (inside) => inside.deleteConntrack({ address: '192.0.2.1' }), answer: 0 },
 };
 

@@ -5,6 +5,7 @@
 #include "binding/monitor.h"
 #include "binding/object_reader.h"
 #include "binding/steps.h"
+#include "socket/announcement.h"
 #include "socket/conntrack.h"
 
 namespace podwire::netlink {
@@ -78,6 +79,7 @@ Napi::FunctionReference NamespaceHandle::define(Napi::Env env) {
                                           InstanceMethod<&NamespaceHandle::read_sysctls>("readSysctls"),
                                           InstanceMethod<&NamespaceHandle::delete_link>("deleteLink"),
                                           InstanceMethod<&NamespaceHandle::delete_conntrack>("deleteConntrack"),
+                                          InstanceMethod<&NamespaceHandle::announce_address>("announceAddress"),
                                           InstanceMethod<&NamespaceHandle::monitor>("monitor"),
                                           InstanceMethod<&NamespaceHandle::close>("close"),
                                       }));
@@ -232,6 +234,23 @@ Napi::Value NamespaceHandle::delete_conntrack(const Napi::CallbackInfo& info) {
   const auto work = [netns = namespace_->netns(), address = *address] { return netlink::delete_conntrack(*netns, address); };
   return queue_->promise<uint32_t>(
       env, work, [](Napi::Env env, uint32_t& count) -> Napi::Value { return Napi::Number::New(env, count); });
+}
+
+Napi::Value NamespaceHandle::announce_address(const Napi::CallbackInfo& info) {
+  if (!check_open(info)) return {};
+  ObjectReader reader(info[0], "announcement");
+  const uint32_t index = reader.number("index");
+  const auto address = IpAddress::parse(reader.text("address"));
+  const bool router = reader.flag("router");
+  if (!address) reader.fail("address", "an IP address");
+  if (reader.failed()) return {};
+  const Announcement announcement{index, *address, router};
+  const auto work = [netns = namespace_->netns(), announcement]() -> Result<std::monostate> {
+    if (auto failure = netlink::announce_address(*netns, announcement)) return *failure;
+    return std::monostate();
+  };
+  return queue_->promise<std::monostate>(
+      info.Env(), work, [](Napi::Env env, std::monostate&) -> Napi::Value { return env.Undefined(); });
 }
 
 Napi::Value NamespaceHandle::monitor(const Napi::CallbackInfo& info) {

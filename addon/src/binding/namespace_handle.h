@@ -37,6 +37,7 @@ class NamespaceHandle : public Napi::ObjectWrap<NamespaceHandle> {
   Napi::Value read_sysctls(const Napi::CallbackInfo& info);
   Napi::Value delete_link(const Napi::CallbackInfo& info);
   Napi::Value delete_conntrack(const Napi::CallbackInfo& info);
+  Napi::Value announce_address(const Napi::CallbackInfo& info);
   Napi::Value monitor(const Napi::CallbackInfo& info);
   Napi::Value close(const Napi::CallbackInfo& info);
 
