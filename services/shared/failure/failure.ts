@@ -13,6 +13,8 @@ export interface FailureOptions {
   /** Facts for machines: names and numbers only, as they cross every border. */
   readonly details?: Readonly<Record<string, string>>;
   readonly cause?: unknown;
+  /** Trace of the call that brought it, as 32 hexadecimal digits: the one that the other side's log has it under. */
+  readonly traceId?: string | undefined;
 }
 
 /**
@@ -24,12 +26,14 @@ export class Failure extends Error {
   readonly code: FailureCode;
   readonly violations: readonly Violation[];
   readonly details: Readonly<Record<string, string>>;
+  readonly traceId: string | undefined;
 
   constructor(code: FailureCode, message: string, options: FailureOptions = {}) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
     this.code = code;
     this.violations = options.violations ?? [];
     this.details = options.details ?? {};
+    this.traceId = options.traceId;
   }
 
   get retryable(): boolean {

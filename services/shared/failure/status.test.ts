@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 
 import { FAILURE_CODES, isFailureCode } from './codes.js';
 import { Failure } from './failure.js';
-import { failureOfError, statusOfError } from './status.js';
+import { failureOfError, statusOfError, tracedMessage } from './status.js';
 
 const PEER = 'podwire-ipam at unix:/run/podwire/ipam.sock';
 const DETAILS_KEY = 'grpc-status-details-bin';
@@ -107,6 +107,18 @@ describe('what is no failure', () => {
     expect(failureOfError(errorOf(sent), PEER)).toMatchObject({ code: 'INTERNAL', details: {}, violations: [] });
   });
 
+  test('and is told with the trace that it refers to, where there is one', () => {
+    const trace = '0af7651916cd43dd8448eb211c80319c';
+    const told = (thrown: unknown, traceId?: string) =>
+      tracedMessage(failureOfError(errorOf(statusOfError(thrown)), PEER, traceId));
+    expect(told(new Error('x'), trace)).toBe(`internal error: see the service’s log under trace ${trace}`);
+    expect(told(new Error('x'))).toBe('internal error: see the service’s log under this trace');
+    expect(told(new Failure('CONFLICT', 'x'.repeat(10_000)), trace)).toMatch(
+      new RegExp(`has the whole under trace ${trace}\\)$`),
+    );
+    expect(told(new Failure('CONFLICT', 'busy'), trace)).toBe('busy');
+  });
+
   test('the cause of a failure stays inside', () => {
     const sent = statusOfError(new Failure('STORE_UNAVAILABLE', 'gone', { cause: new Error('hunter2') }));
     const bytes = Buffer.concat(sent.metadata.get(DETAILS_KEY).map((value) => Buffer.from(value)));
@@ -134,7 +146,7 @@ describe('a status without a failure of ours', () => {
     const { code, message } = failureOfError(peerError(status.DEADLINE_EXCEEDED, details), PEER);
     expect(code).toBe('DEADLINE_EXCEEDED');
     expect(message).toMatch(
-      /^podwire-ipam at .*: did not answer in time, as it could not be connected to; check that it runs/,
+      /^podwire-ipam at .*: did not answer in time, as there was no connection to it; check that it runs/,
     );
     expect(message).not.toContain('trace');
   });

@@ -21,6 +21,14 @@ const BAD_REQUEST = 'type.googleapis.com/google.rpc.BadRequest';
 const MAX_MESSAGE_BYTES = 2048;
 const MAX_LIST_BYTES = 2048;
 
+/** How a message refers to the trace of the call that it is about. */
+const UNDER_TRACE = 'under this trace';
+
+/** A failure's message for whoever does not see its trace beside it: with the trace ID where it refers to one. */
+export function tracedMessage({ message, traceId }: Failure): string {
+  return traceId === undefined ? message : message.replaceAll(UNDER_TRACE, `under trace ${traceId}`);
+}
+
 /** Statuses that a peer or the channel gives without a failure of ours behind them. */
 const CODE_OF_STATUS: Partial<Record<grpcStatus, FailureCode>> = {
   [grpcStatus.UNAVAILABLE]: 'UNREACHABLE',
@@ -43,9 +51,7 @@ const CODE_OF_UNKNOWN_REASON: Partial<Record<grpcStatus, FailureCode>> = {
  */
 export function statusOfError(error: unknown): StatusObject {
   const failure =
-    error instanceof Failure
-      ? error
-      : new Failure('INTERNAL', 'internal error: see the service’s log under this trace');
+    error instanceof Failure ? error : new Failure('INTERNAL', `internal error: see the service’s log ${UNDER_TRACE}`);
   const { status: code } = FAILURE_CODES[failure.code];
   const message = fittingMessage(failure.message);
   const metadata = new Metadata();
@@ -74,7 +80,7 @@ function packDetails(failure: Failure): Any[] {
 function fittingMessage(message: string): string {
   const bytes = Buffer.from(message);
   if (bytes.length <= MAX_MESSAGE_BYTES) return bytes.toString();
-  return `${bytes.toString('utf8', 0, MAX_MESSAGE_BYTES)}… (cut; the service’s log has the whole under this trace)`;
+  return `${bytes.toString('utf8', 0, MAX_MESSAGE_BYTES)}… (cut; the service’s log has the whole ${UNDER_TRACE})`;
 }
 
 /** What the encoding adds to the texts of one item at most, in bytes. */
@@ -89,16 +95,25 @@ function fitting<Item>(items: readonly Item[], textOf: (item: Item) => string): 
 /**
  * The failure behind the error of a client's call.
  * @param peer - what was called, for the message where the channel itself failed: `podwire-ipam at unix:/run/podwire/ipam.sock`
+ * @param traceId - of the call, where it has one
  */
-export function failureOfError(error: ServiceError, peer: string): Failure {
+export function failureOfError(error: ServiceError, peer: string, traceId?: string): Failure {
   const packed = readDetails(error);
   if (packed) {
     const { code, violations, details } = packed;
-    return new Failure(code, error.details, { violations, details, cause: error });
+    return new Failure(code, error.details, { violations, details, cause: error, traceId });
+  }
+  const largest = error.code === grpcStatus.RESOURCE_EXHAUSTED ? TOO_LARGE.exec(error.details)?.[1] : undefined;
+  if (largest !== undefined) {
+    const text = `${peer}: takes no request of more than ${largest} bytes, and this one has more; ask for less`;
+    return new Failure('INVALID_REQUEST', text, { cause: error, traceId });
   }
   const code = CODE_OF_STATUS[error.code] ?? 'INTERNAL';
-  return new Failure(code, `${peer}: ${explain(code, error)}`, { cause: error });
+  return new Failure(code, `${peer}: ${explain(code, error)}`, { cause: error, traceId });
 }
+
+/** How grpc-js tells of a request that is larger than its limit, which it does not send. */
+const TOO_LARGE = /^Attempted to send message with a size larger than (\d+)$/;
 
 /** How grpc-js tells of a deadline that came before there was a connection to send the request on. */
 const NEVER_SENT = /waiting for LB pick/i;
@@ -106,10 +121,10 @@ const NEVER_SENT = /waiting for LB pick/i;
 function explain(code: FailureCode, error: ServiceError): string {
   const isSent = !NEVER_SENT.test(error.details);
   const next: Partial<Record<FailureCode, string>> = {
-    UNREACHABLE: 'does not answer; check that it runs and look at its log',
+    UNREACHABLE: 'does not answer; check that it runs, and see its log',
     DEADLINE_EXCEEDED: isSent
-      ? 'did not answer in time; look at its log under this trace'
-      : 'did not answer in time, as it could not be connected to; check that it runs and listens there',
+      ? `did not answer in time; see its log ${UNDER_TRACE}`
+      : 'did not answer in time, as there was no connection to it; check that it runs and listens there',
     UNIMPLEMENTED: 'does not know the method: it is another service, or of an older release; check address and release',
   };
   const text = next[code];

@@ -80,7 +80,7 @@ export function openCall(call: IncomingCall, { log, clock, path, defaultTimeoutM
     return answer;
   };
   const limit = limitCall(call, { clock, defaultTimeoutMs });
-  return { ...limit, context: trace.setSpan(caller, span), succeed: () => finish(status.OK), fail };
+  return { context: trace.setSpan(caller, span), succeed: () => finish(status.OK), fail, ...limit };
 }
 
 /** gRPC ends a call at its deadline by a timer of its own, which may be this much ahead of ours, in milliseconds. */

@@ -46,7 +46,7 @@ afterEach(async () => {
 test('a call that is opened reaches the server, which answers when it is asked', async () => {
   const { noted, address } = await serveNoting();
   const opened = bench.peer(address).open(GET_POOL, soon());
-  await vi.waitFor(() => expect(noted).toEqual({ opened: 1, ended: 0, asked: [] }));
+  await vi.waitFor(() => expect(noted).toEqual({ opened: 1, ended: 0, asked: [] }), { timeout: 20_000 });
   await expect(opened.send({ name: 'a' }, soon())).resolves.toMatchObject({ pool: { name: 'a' } });
   opened.close();
   expect(noted).toMatchObject({ opened: 1, asked: ['a'] });
@@ -63,10 +63,10 @@ test('it is made with its request where that comes at once, and each later time'
 test('one that is closed has asked nothing', async () => {
   const { noted, address } = await serveNoting();
   const opened = bench.peer(address).open(GET_POOL, soon());
-  await vi.waitFor(() => expect(noted.opened).toBe(1));
+  await vi.waitFor(() => expect(noted.opened).toBe(1), { timeout: 20_000 });
   opened.close();
   opened.close();
-  await vi.waitFor(() => expect(noted.ended).toBe(1));
+  await vi.waitFor(() => expect(noted.ended).toBe(1), { timeout: 20_000 });
   const unopened = bench.peer(address).open(GET_POOL, soon());
   unopened.close();
   await new Promise((resolve) => setImmediate(resolve));
@@ -78,16 +78,16 @@ test('one that grows old is closed, and its request is a call of its own', async
   const opened = bench.peer(address).open(GET_POOL, soon());
   await vi.waitFor(() => expect(noted).toEqual({ opened: 1, ended: 1, asked: [] }), 5000);
   await expect(opened.send({ name: 'a' }, soon())).resolves.toBeDefined();
-  await vi.waitFor(() => expect(noted).toEqual({ opened: 2, ended: 2, asked: ['a'] }));
+  await vi.waitFor(() => expect(noted).toEqual({ opened: 2, ended: 2, asked: ['a'] }), { timeout: 20_000 });
 });
 
 test('one that has failed meanwhile is made anew', async () => {
   const { noted, address, server } = await serveNoting();
   const peer = bench.peer(address);
   const opened = peer.open(GET_POOL, soon());
-  await vi.waitFor(() => expect(noted.opened).toBe(1));
+  await vi.waitFor(() => expect(noted.opened).toBe(1), { timeout: 20_000 });
   server.forceShutdown();
-  await vi.waitFor(() => expect(noted.ended).toBe(1));
+  await vi.waitFor(() => expect(noted.ended).toBe(1), { timeout: 20_000 });
   const again = await serveNoting();
   await expect(opened.send({ name: 'a' }, soon())).resolves.toMatchObject({ pool: { name: 'a' } });
   expect(again.noted.asked).toEqual(['a']);
@@ -104,6 +104,17 @@ test('it fails as every call does', async () => {
   peer.close();
   await expect(late.send({ name: 'a' }, soon())).rejects.toMatchObject({ code: 'CANCELLED' });
   await expect(peer.open(GET_POOL, soon()).send({ name: 'a' }, soon())).rejects.toMatchObject({ code: 'CANCELLED' });
+});
+
+test('its opening fails nothing where the channel is closed before it', async () => {
+  const { noted, address } = await serveNoting();
+  const peer = bench.peer(address);
+  const opened = peer.open(GET_POOL, soon());
+  peer.close();
+  // An error thrown there would have no caller, and end the process.
+  await new Promise((resolve) => setImmediate(resolve));
+  await expect(opened.send({ name: 'a' }, soon())).rejects.toMatchObject({ code: 'CANCELLED' });
+  expect(noted.opened).toBe(0);
 });
 
 test('it ends when its caller gives up', async () => {

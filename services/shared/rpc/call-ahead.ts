@@ -23,14 +23,17 @@ const MAX_OPEN_MS = 250;
 
 /** A call that is opened before its request is known. */
 export class CallAhead<Request, Response> {
-  readonly #begin: (answering: Answering<Response>) => Underway<Request>;
+  readonly #begin: (answering: Answering<Response>) => Underway<Request> | undefined;
   readonly #opening: NodeJS.Immediate;
   #ageing: NodeJS.Timeout | undefined;
   #call: Underway<Request> | undefined;
   #answering: Answering<Response> | undefined;
 
-  /** @param begin - opens the call; not run in this turn of the event loop, so that what its caller sends now goes first */
-  constructor(begin: (answering: Answering<Response>) => Underway<Request>) {
+  /**
+   * @param begin - opens the call, or gives undefined where that cannot be done any more; not run in this turn of the event loop, so that
+   * what its caller sends now goes first
+   */
+  constructor(begin: (answering: Answering<Response>) => Underway<Request> | undefined) {
     this.#begin = begin;
     this.#opening = setImmediate(() => this.#open());
   }

@@ -1,3 +1,5 @@
+import { createServer } from 'node:http2';
+
 import { Server, ServerCredentials, ServerInterceptingCall, status, type StatusObject } from '@grpc/grpc-js';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
@@ -94,6 +96,20 @@ describe('a call', () => {
     expect(listening.size).toBe(0);
   });
 
+  test.each(['call', 'open'] as const)('whose request is too large is not made, and says why (%s)', async (way) => {
+    let calls = 0;
+    await bench.serve({ getPool: () => Promise.reject(new Failure('INTERNAL', `call ${++calls}`)) });
+    const [peer, request] = [bench.peer(), { name: 'a'.repeat(1024 * 1024) }];
+    const opened = peer.open(GET_POOL, soon());
+    const failed = way === 'call' ? peer.call(GET_POOL, request, soon()) : opened.send(request, soon());
+    await expect(failed).rejects.toMatchObject({
+      code: 'INVALID_REQUEST',
+      message: `podwire-ipam at ${bench.address()}: takes no request of more than 1048576 bytes, and this one has more; ask for less`,
+    });
+    opened.close();
+    expect(calls).toBe(0);
+  });
+
   test('over a closed channel fails as every call does', async () => {
     const peer = bench.peer();
     peer.close();
@@ -145,6 +161,20 @@ describe('an answer', () => {
     gate.open();
     // Over the same channel, so it comes after that status.
     await expect(call(peer)).resolves.toMatchObject({ pool: { name: 'a' } });
+  });
+
+  test('that is success without a message is a defect of the service, and no method that it lacks', async () => {
+    const server = createServer();
+    server.on('stream', (stream) => {
+      stream.respond({ ':status': 200, 'content-type': 'application/grpc' }, { waitForTrailers: true });
+      stream.on('wantTrailers', () => stream.sendTrailers({ 'grpc-status': '0' })).end();
+    });
+    const path = `${bench.folder}/empty.sock`;
+    await new Promise<void>((resolve) => server.listen(path, resolve));
+    ends.push(() => server.close());
+    const peer = bench.peer(`unix:${path}`);
+    await expect(call(peer)).rejects.toMatchObject({ code: 'INTERNAL', message: expect.stringContaining('message') });
+    peer.close();
   });
 
   test('that cannot be read is a failure', async () => {

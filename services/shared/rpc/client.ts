@@ -1,19 +1,12 @@
-import {
-  Client,
-  credentials,
-  Metadata,
-  status,
-  type ChannelOptions,
-  type MethodDefinition,
-  type ServiceError,
-} from '@grpc/grpc-js';
-import { SpanKind, trace, context, type Context, type Span } from '@opentelemetry/api';
+import { Metadata, status, type MethodDefinition, type ServiceError } from '@grpc/grpc-js';
+import { SpanKind, trace, context, isSpanContextValid, type Context, type Span } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
 import { failureOfError } from '../failure/status.js';
 import { markFailed } from '../runtime/span.js';
 import { CallAhead } from './call-ahead.js';
+import { Connection } from './connection.js';
 import { RELEASE, stateRelease } from './release.js';
 import { injectContext, methodName, rpcAttributes } from './tracing.js';
 
@@ -39,26 +32,11 @@ interface Exchange<Request, Response> {
   readonly opened?: CallAhead<Request, Response> | undefined;
 }
 
-/**
- * A service restarts within a second or two; a channel that backs off for longer, as is gRPC's default, would
- * keep pods waiting for a service that is there.
- */
-const CHANNEL: ChannelOptions = {
-  'grpc.initial_reconnect_backoff_ms': 50,
-  'grpc.min_reconnect_backoff_ms': 50,
-  'grpc.max_reconnect_backoff_ms': 500,
-  'grpc.service_config_disable_resolution': 1,
-  // Pods must not wait for a proxy that the environment names for other purposes.
-  'grpc.enable_http_proxy': 0,
-  // Nobody asks for what it counts with each call.
-  'grpc.enable_channelz': 0,
-};
-
 /** The way to one service: a channel that connects by itself, and again whenever it must. */
 export class Peer {
   /** For messages: `podwire-ipam at unix:/run/podwire/ipam.sock`. */
   readonly description: string;
-  readonly #client: Client;
+  readonly #connection: Connection;
   readonly #release: number;
   #closed = false;
 
@@ -66,7 +44,7 @@ export class Peer {
   constructor(service: string, address: string, release = RELEASE) {
     this.description = `${service} at ${address}`;
     this.#release = release;
-    this.#client = new Client(address, credentials.createInsecure(), CHANNEL);
+    this.#connection = new Connection(address);
   }
 
   /**
@@ -127,13 +105,23 @@ export class Peer {
       const ended = (error: ServiceError | null): void => {
         if (isAnswered) return;
         answered(error?.code ?? status.OK);
-        reject(this.#failed(span, error ? this.#failureOf(error) : this.#noMessage()));
+        reject(
+          this.#failed(span, error && !isWithoutMessage(error) ? this.#failureOf(error, span) : this.#noMessage()),
+        );
       };
       const begin = (): (() => void) => {
         const { path, requestSerialize } = method;
         const metadata = this.#metadata(trace.setSpan(context.active(), span));
         const options = { deadline: limits.deadlineMs };
-        const call = this.#client.makeUnaryRequest(path, requestSerialize, receive, request, metadata, options, ended);
+        const call = this.#connection.client.makeUnaryRequest(
+          path,
+          requestSerialize,
+          receive,
+          request,
+          metadata,
+          options,
+          ended,
+        );
         return () => call.cancel();
       };
       const cancel = opened?.send(request, { receive, ended }) ?? begin();
@@ -157,14 +145,20 @@ export class Peer {
     const options = { kind: SpanKind.CLIENT, attributes: rpcAttributes(path) };
     const span = trace.getTracer('podwire').startSpan(methodName(path), options);
     const metadata = this.#metadata(trace.setSpan(context.active(), span));
-    const call = this.#client.makeServerStreamRequest(path, requestSerialize, responseDeserialize, request, metadata);
+    const call = this.#connection.client.makeServerStreamRequest(
+      path,
+      requestSerialize,
+      responseDeserialize,
+      request,
+      metadata,
+    );
     const cancel = (): void => call.cancel();
     signal.addEventListener('abort', cancel, { once: true });
     try {
       for await (const response of call) yield response;
       span.end();
     } catch (error) {
-      throw this.#failed(span, isServiceError(error) ? this.#failureOf(error) : failureOfSignal(signal));
+      throw this.#failed(span, isServiceError(error) ? this.#failureOf(error, span) : failureOfSignal(signal));
     } finally {
       signal.removeEventListener('abort', cancel);
       call.cancel();
@@ -174,7 +168,7 @@ export class Peer {
   /** Ends the channel; calls under way fail. Idempotent. */
   close(): void {
     this.#closed = true;
-    this.#client.close();
+    this.#connection.close();
   }
 
   #open<Request, Response>(
@@ -183,8 +177,17 @@ export class Peer {
   ): CallAhead<Request, Response> {
     const options = { deadline: deadlineMs };
     return new CallAhead(({ receive, ended }) => {
+      // Meanwhile: gRPC throws then, and nobody would catch it.
+      if (this.#closed) return undefined;
       const metadata = this.#metadata(context.active());
-      const stream = this.#client.makeClientStreamRequest(path, requestSerialize, receive, metadata, options, ended);
+      const stream = this.#connection.client.makeClientStreamRequest(
+        path,
+        requestSerialize,
+        receive,
+        metadata,
+        options,
+        ended,
+      );
       // Its end is told by `ended`.
       return stream.on('error', () => undefined);
     });
@@ -203,8 +206,13 @@ export class Peer {
   }
 
   /** The service's failure. That it is of another release is of no use without which service it is. */
-  #failureOf(error: ServiceError): Failure {
-    const failure = failureOfError(error, this.description);
+  #failureOf(error: ServiceError, span: Span): Failure {
+    const { traceId } = span.spanContext();
+    const failure = failureOfError(
+      error,
+      this.description,
+      isSpanContextValid(span.spanContext()) ? traceId : undefined,
+    );
     if (failure.code !== 'RELEASE_MISMATCH') return failure;
     return new Failure(failure.code, `${this.description}: ${failure.message}`, { cause: failure });
   }
@@ -214,6 +222,11 @@ export class Peer {
     span.end();
     return failure;
   }
+}
+
+/** How grpc-js tells of a success without a message: by a status of its own that means something else here. */
+function isWithoutMessage({ code, details }: ServiceError): boolean {
+  return code === status.UNIMPLEMENTED && details === 'No message received';
 }
 
 function isServiceError(error: unknown): error is ServiceError {

@@ -7,6 +7,7 @@ import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { UNIX } from './listen.js';
+import { MAX_REQUEST_BYTES } from './message-size.js';
 import { addReflection } from './reflection.js';
 import { RELEASE, releaseInterceptor } from './release.js';
 import { Streams, type Streaming } from './streaming.js';
@@ -37,9 +38,6 @@ export interface RpcServerOptions {
   /** Makes the services out of the server's ways to make handlers. */
   readonly services: (unary: Unary, streaming: Streaming) => readonly RpcService[];
 }
-
-/** Largest request taken, in bytes. The largest of the contract, an AttachPod with many routes, is far below. */
-const MAX_REQUEST_BYTES = 1024 * 1024;
 
 const DEFAULT_MAX_STREAMS_COUNT = 10_000;
 

@@ -46,7 +46,7 @@ export class Streams {
   }
 
   readonly handlers: Streaming = (method, handler) => (call) => {
-    const served = openCall(call, { ...this.#options, path: method.path, defaultTimeoutMs: undefined });
+    const served = openCall(call, { path: method.path, defaultTimeoutMs: undefined, ...this.#options });
     void context.with(served.context, async () => {
       try {
         this.#admit(served);

@@ -23,7 +23,7 @@ export type Unary = <Request, Response>(
 /** Methods with one request and one answer, behind the server's border. */
 export function unaryHandlers(options: UnaryOptions): Unary {
   return (method, handler) => (call, reply) => {
-    const served = openCall(call, { ...options, path: method.path });
+    const served = openCall(call, { path: method.path, ...options });
     void context.with(served.context, async () => {
       try {
         const response = await handler(call.request, { signal: served.signal });

@@ -22,4 +22,9 @@ export class FakeClock implements Clock {
     this.#nowMs += durationMs;
     return Promise.resolve('elapsed');
   }
+
+  /** Never acts: no time passes while nobody sleeps. */
+  after(): () => void {
+    return () => undefined;
+  }
 }

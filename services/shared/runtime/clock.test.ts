@@ -44,3 +44,26 @@ test.each([1000, MAX_TIMER_MS, MAX_TIMER_MS + 1, Number.MAX_VALUE, Infinity])(
 test('a sleep under a signal that has fired does not begin', async () => {
   await expect(systemClock.sleep(60_000, AbortSignal.abort())).resolves.toBe('aborted');
 });
+
+test('what is to be done after a time is done then, once', async () => {
+  const before = performance.now();
+  let acts = 0;
+  await new Promise<void>((resolve) => {
+    systemClock.after(30, () => {
+      acts++;
+      resolve();
+    });
+  });
+  expect(performance.now() - before).toBeGreaterThan(28);
+  await systemClock.sleep(50, never);
+  expect(acts).toBe(1);
+});
+
+test.each([20, Infinity])('what was to be done after %d ms is not done once it is called off', async (durationMs) => {
+  let acts = 0;
+  const callOff = systemClock.after(durationMs, () => acts++);
+  callOff();
+  callOff();
+  await systemClock.sleep(50, never);
+  expect(acts).toBe(0);
+});

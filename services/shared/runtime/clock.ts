@@ -7,6 +7,12 @@ export interface Clock {
    * fires; never rejects.
    */
   sleep(durationMs: number, signal: AbortSignal): Promise<'elapsed' | 'aborted'>;
+  /**
+   * Acts once a time is over; durations as {@link sleep}. For time limits, nearly all of which are called off, which costs less than a
+   * sleep that is cut short.
+   * @returns what calls it off; idempotent
+   */
+  after(durationMs: number, act: () => void): () => void;
 }
 
 /** Longest time that Node's timers know, almost 25 days, in milliseconds: they take a longer one for 1 ms. */
@@ -25,13 +31,18 @@ export const systemClock: Clock = {
         clearTimeout(timer);
         resolve('aborted');
       };
-      const timer = setTimeout(
-        () => {
-          signal.removeEventListener('abort', wake);
-          resolve('elapsed');
-        },
-        Math.max(0, Math.min(durationMs, MAX_TIMER_MS)),
-      );
+      const timer = setTimeout(() => {
+        signal.removeEventListener('abort', wake);
+        resolve('elapsed');
+      }, timerMs(durationMs));
       signal.addEventListener('abort', wake, { once: true });
     }),
+  after: (durationMs, act) => {
+    const timer = setTimeout(act, timerMs(durationMs));
+    return () => clearTimeout(timer);
+  },
 };
+
+function timerMs(durationMs: number): number {
+  return Math.max(0, Math.min(durationMs, MAX_TIMER_MS));
+}

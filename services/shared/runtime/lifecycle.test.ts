@@ -124,7 +124,7 @@ describe('arguments start nothing', () => {
   const program = builtFile(fileURLToPath(new URL('lifecycle.fixture.ts', import.meta.url)));
   const asked = (...args: readonly string[]) => {
     const command = [program, 'takes no arguments', ...args];
-    const { status, stdout, stderr } = spawnSync(process.execPath, command, { encoding: 'utf8', timeout: 20_000 });
+    const { status, stdout, stderr } = spawnSync(process.execPath, command, { encoding: 'utf8', timeout: 50_000 });
     return { status, stdout, stderr };
   };
 

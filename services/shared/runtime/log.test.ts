@@ -104,6 +104,11 @@ describe('an error', () => {
     });
   });
 
+  test('of a call is told with the trace of the call, which need not be that of the line', () => {
+    const failure = new Failure('CONFLICT', 'busy', { traceId: '0af7651916cd43dd8448eb211c80319c' });
+    expect(logged(failure)).toMatchObject({ trace_id: '0af7651916cd43dd8448eb211c80319c' });
+  });
+
   test('that is a defect has its stack', () => {
     expect(logged(new TypeError('x'))).toEqual({ type: 'TypeError', message: 'x', stack: expect.any(String) });
     expect(logged(new Failure('INTERNAL', 'x'))).toHaveProperty('stack');

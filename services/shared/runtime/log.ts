@@ -6,6 +6,7 @@ import { pino, type DestinationStream, type Logger } from 'pino';
 import { formatAttachment, type Attachment } from '../attachment/attachment.js';
 import { Failure } from '../failure/failure.js';
 import { LateLines } from './late-lines.js';
+import { openStandardError } from './standard-error.js';
 
 export type { Logger } from 'pino';
 
@@ -44,19 +45,10 @@ export function withAttachment<Result>(attachment: Attachment, work: () => Promi
 
 let standardError: LateLines | undefined;
 
-/** Lines that wait for a disk with room, in bytes; what comes on top is lost. */
-const MAX_UNWRITTEN_BYTES = 1024 * 1024;
-
-function openStandardError(): DestinationStream {
-  const stream = pino.destination({ dest: 2, sync: true, maxLength: MAX_UNWRITTEN_BYTES });
-  // Who serves pods does not end because nobody can be told of it: the next line tries again with those before it.
-  return stream.on('error', () => undefined);
-}
-
 /** A logger of JSON lines, each with the trace and the attachment that it belongs to. */
 export function createLogger({ service, level, destination }: LogOptions): Logger {
-  const late = destination ? undefined : (standardError ??= new LateLines(openStandardError()));
-  return pino(
+  const late = destination ? undefined : (standardError ??= new LateLines(openStandardError((lines) => tell(lines))));
+  const log = pino(
     {
       level,
       base: { service },
@@ -68,16 +60,21 @@ export function createLogger({ service, level, destination }: LogOptions): Logge
     },
     late ?? destination,
   );
+  const tell = (lines: number): void => log.warn({ lines }, 'lines of log were lost, as standard error took none');
+  return log;
 }
 
 function scope(line: object): Record<string, string> {
   const span = trace.getActiveSpan()?.spanContext();
   const error = 'err' in line && line.err instanceof Error ? line.err : undefined;
   const attachment = currentAttachment() ?? (error && attachmentOfError.get(error));
-  return {
-    ...(span && isSpanContextValid(span) ? { trace_id: span.traceId, span_id: span.spanId } : {}),
-    ...(attachment ? { attachment: formatAttachment(attachment) } : {}),
-  };
+  const fields: Record<string, string> = {};
+  if (span && isSpanContextValid(span)) {
+    fields.trace_id = span.traceId;
+    fields.span_id = span.spanId;
+  }
+  if (attachment) fields.attachment = formatAttachment(attachment);
+  return fields;
 }
 
 function currentAttachment(): Attachment | undefined {
@@ -98,6 +95,8 @@ function describeError(error: unknown, depth = 0): Record<string, unknown> {
     type: error.name,
     message: error.message,
     ...(error instanceof Failure ? { code: error.code, details: error.details } : {}),
+    // Not that of the line where the call was nobody's part.
+    ...(error instanceof Failure && error.traceId !== undefined ? { trace_id: error.traceId } : {}),
     ...(foreseen ? {} : { stack: error.stack }),
     ...(error.cause !== undefined && deeper ? { cause: inner(error.cause) } : {}),
     ...(error instanceof AggregateError && deeper ? { errors: error.errors.map(inner) } : {}),

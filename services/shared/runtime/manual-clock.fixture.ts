@@ -43,6 +43,19 @@ export class ManualClock implements Clock {
     });
   }
 
+  after(durationMs: number, act: () => void): () => void {
+    const leave = (): void => {
+      this.#sleepers = this.#sleepers.filter((other) => other !== sleeper);
+    };
+    const wake = (): void => {
+      leave();
+      act();
+    };
+    const sleeper = { wakesAtMs: this.#nowMs + Math.max(0, durationMs), wake };
+    this.#sleepers.push(sleeper);
+    return leave;
+  }
+
   /** Moves time on; those whose time is over wake. */
   advance(durationMs: number): void {
     this.#nowMs += durationMs;

@@ -33,7 +33,7 @@ export interface TelemetrySource {
 export async function startTelemetry({ service, env, log }: TelemetrySource): Promise<StopTelemetry> {
   const [traces, metrics] = [isExported('TRACES', env), isExported('METRICS', env)];
   if (!traces && !metrics) {
-    propagateAlone();
+    propagateTraces();
     return () => Promise.resolve();
   }
   const { NodeSDK, resources } = await import('@opentelemetry/sdk-node');
@@ -84,7 +84,11 @@ function reportComplaints(env: NodeJS.ProcessEnv, log: Logger): void {
   diag.setLogger(logger, { logLevel, suppressOverrideMessage: true });
 }
 
-function propagateAlone(): void {
+/**
+ * Gives each call a trace, which services log it under, and exports nothing: for programs that end with their work, and what is not
+ * exported of the others.
+ */
+export function propagateTraces(): void {
   context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
   propagation.setGlobalPropagator(
     new CompositePropagator({ propagators: [new W3CTraceContextPropagator(), new W3CBaggagePropagator()] }),

@@ -1,0 +1,115 @@
+import { Metadata, status, type Client } from '@grpc/grpc-js';
+import type { GetPoolResponse } from '@podwire/proto/podwire/ipam/v1/pool';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { Connection } from './connection.js';
+import { Bench, GET_POOL } from './server.fixture.js';
+import { SilentProxy } from './silent-proxy.fixture.js';
+
+/** Longer than any test. */
+const NEVER_MS = 600_000;
+
+let bench: Bench;
+let proxy: SilentProxy;
+let connections: Connection[];
+
+beforeEach(async () => {
+  bench = new Bench();
+  connections = [];
+  await bench.serve();
+  proxy = await SilentProxy.start(bench.address().slice('unix:'.length));
+});
+
+afterEach(async () => {
+  for (const connection of connections) connection.close();
+  await proxy.close();
+  await bench.clear();
+});
+
+function connected(patience: ConstructorParameters<typeof Connection>[1], address = proxy.address): Connection {
+  const connection = new Connection(address, patience);
+  connections.push(connection);
+  return connection;
+}
+
+/** Waits for the service as long as it takes. @throws the error that gRPC tells */
+function call(client: Client): Promise<string | undefined> {
+  const { path, requestSerialize, responseDeserialize } = GET_POOL;
+  const metadata = new Metadata({ waitForReady: true });
+  return new Promise((resolve, reject) => {
+    const answered = (error: Error | null, response?: GetPoolResponse): void => {
+      if (error) reject(error);
+      else resolve(response?.pool?.name);
+    };
+    client.makeUnaryRequest(path, requestSerialize, responseDeserialize, { name: 'a' }, metadata, answered);
+  });
+}
+
+describe('a connection on which the other side has fallen silent', () => {
+  const patience = { askMs: 50, answerMs: 2000, connectMs: NEVER_MS };
+
+  test('is given up with the call under way, and the next one goes over another', async () => {
+    const connection = connected(patience);
+    expect(await call(connection.client)).toBe('a');
+    proxy.fallSilent();
+    const lost = call(connection.client);
+    proxy.recover();
+    await expect(lost).rejects.toMatchObject({ code: status.UNAVAILABLE });
+    expect(await call(connection.client)).toBe('a');
+  });
+
+  test('is given up without a call, so that the next one does not find out', async () => {
+    const connection = connected(patience);
+    expect(await call(connection.client)).toBe('a');
+    proxy.fallSilent();
+    await expect.poll(() => proxy.connections).toBe(0);
+    proxy.recover();
+    expect(await call(connection.client)).toBe('a');
+  });
+});
+
+describe('a connection that does not come about', () => {
+  const patience = { askMs: NEVER_MS, answerMs: NEVER_MS, connectMs: 200 };
+
+  test('is given up, as often as it takes, and what waited for it fails', async () => {
+    proxy.fallSilent();
+    const connection = connected(patience);
+    for (const round of [1, 2, 3]) {
+      await expect(call(connection.client), `round ${round}`).rejects.toMatchObject({ code: status.UNAVAILABLE });
+    }
+    proxy.recover();
+    await expect.poll(() => call(connection.client).catch(String)).toBe('a');
+  });
+
+  test('of a closed client is not made again', async () => {
+    proxy.fallSilent();
+    const connection = connected(patience);
+    const lost = call(connection.client);
+    await expect.poll(() => proxy.connections).toBeGreaterThan(0);
+    connection.close();
+    await expect(lost).rejects.toMatchObject({ code: status.UNAVAILABLE });
+    const made = proxy.connections;
+    await new Promise((resolve) => setTimeout(resolve, 7 * patience.connectMs));
+    expect(proxy.connections).toBe(made);
+  });
+});
+
+test('a connection in use is kept, however seldom', async () => {
+  const connection = connected({ askMs: 20, answerMs: NEVER_MS, connectMs: 2000 });
+  const { client } = connection;
+  for (const pauseMs of [0, 2500]) {
+    await new Promise((resolve) => setTimeout(resolve, pauseMs));
+    expect(await call(connection.client)).toBe('a');
+  }
+  expect([connection.client === client, proxy.connections]).toEqual([true, 1]);
+});
+
+test('a service of this machine is neither asked nor given up', async () => {
+  const connection = connected({ askMs: 1, answerMs: 1, connectMs: 1 }, bench.address('later'));
+  const { client } = connection;
+  const answer = call(client);
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  await bench.serve({ addresses: [bench.address('later')] });
+  expect(await answer).toBe('a');
+  expect(connection.client).toBe(client);
+});

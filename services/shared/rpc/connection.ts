@@ -1,0 +1,111 @@
+import { Client, connectivityState, credentials, type ChannelOptions } from '@grpc/grpc-js';
+
+import { MAX_REQUEST_BYTES } from './message-size.js';
+
+/** How long the other side of a TCP connection may say nothing. */
+export interface Patience {
+  /** Between two questions whether it is there, in milliseconds; they are asked also where no call is under way. */
+  readonly askMs: number;
+  /** For its answer, in milliseconds. */
+  readonly answerMs: number;
+  /** For a connection to come about, gRPC's greeting included, in milliseconds; the next one has twice that, up to six times. */
+  readonly connectMs: number;
+}
+
+const MAX_CONNECT_FACTOR = 6;
+
+/** Less in all than the 15 s that an ADD has, so that what it asked for on a dead connection is asked for again on another in time. */
+const PATIENCE: Patience = { askMs: 7000, answerMs: 5000, connectMs: 5000 };
+
+/**
+ * A service restarts within a second or two; a channel that backs off for longer, as is gRPC's default, would
+ * keep pods waiting for a service that is there.
+ */
+const CHANNEL: ChannelOptions = {
+  'grpc.initial_reconnect_backoff_ms': 50,
+  'grpc.min_reconnect_backoff_ms': 50,
+  'grpc.max_reconnect_backoff_ms': 500,
+  'grpc.service_config_disable_resolution': 1,
+  // Pods must not wait for a proxy that the environment names for other purposes.
+  'grpc.enable_http_proxy': 0,
+  // Nobody asks for what it counts with each call.
+  'grpc.enable_channelz': 0,
+  // A service would refuse it without telling a request that is too large from other causes.
+  'grpc.max_send_message_length': MAX_REQUEST_BYTES,
+};
+
+/**
+ * The gRPC client of one address, which connects by itself, and again whenever it must.
+ *
+ * A machine that loses its power, and a network that is cut, end no TCP connection: what is sent is sent again for a quarter of an hour, and a
+ * connection that is being made is waited for two minutes, while the address may lead to another replica by then. So the other side is
+ * asked whether it is there, and a client whose connecting hangs, which gRPC sets no limit to, is made anew. Calls under way fail then with
+ * UNAVAILABLE. The end of a process on this machine, behind a unix socket, is always told.
+ *
+ * gRPC lets go of a connection that is being made only when the kernel does (tcp(7), `tcp_syn_retries`), or the process that accepted it
+ * and says nothing; so the more of them there are, the longer the next one has.
+ */
+export class Connection {
+  readonly #address: string;
+  readonly #patience: Patience | undefined;
+  #client: Client;
+  #isClosed = false;
+  #giveUp: NodeJS.Timeout | undefined;
+  #connectFactor = 1;
+
+  constructor(address: string, patience = PATIENCE) {
+    this.#address = address;
+    this.#patience = address.startsWith('unix:') ? undefined : patience;
+    this.#client = this.#open();
+  }
+
+  /** To be asked for with each call. */
+  get client(): Client {
+    return this.#client;
+  }
+
+  /** Calls under way fail. Idempotent. */
+  close(): void {
+    this.#isClosed = true;
+    clearTimeout(this.#giveUp);
+    this.#client.close();
+  }
+
+  #open(): Client {
+    const patience = this.#patience;
+    if (!patience) return new Client(this.#address, credentials.createInsecure(), CHANNEL);
+    const client = new Client(this.#address, credentials.createInsecure(), {
+      'grpc.keepalive_time_ms': patience.askMs,
+      'grpc.keepalive_timeout_ms': patience.answerMs,
+      'grpc.keepalive_permit_without_calls': 1,
+      // One that another client is still making would be taken over.
+      'grpc.use_local_subchannel_pool': 1,
+      ...CHANNEL,
+    });
+    this.#limitConnecting(client, patience.connectMs);
+    return client;
+  }
+
+  #limitConnecting(client: Client, connectMs: number): void {
+    const channel = client.getChannel();
+    const watch = (): void => {
+      if (this.#isClosed || client !== this.#client) return;
+      const state = channel.getConnectivityState(false);
+      clearTimeout(this.#giveUp);
+      if (state === connectivityState.READY) this.#connectFactor = 1;
+      if (state === connectivityState.CONNECTING) {
+        this.#giveUp = setTimeout(() => this.#renew(), connectMs * this.#connectFactor).unref();
+      }
+      channel.watchConnectivityState(state, Infinity, watch);
+    };
+    // Once it is the one in use.
+    queueMicrotask(watch);
+  }
+
+  #renew(): void {
+    this.#connectFactor = Math.min(2 * this.#connectFactor, MAX_CONNECT_FACTOR);
+    const hanging = this.#client;
+    this.#client = this.#open();
+    hanging.close();
+  }
+}

@@ -1,0 +1,101 @@
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import type { Failure } from '../failure/failure.js';
+import { FakeClock } from '../runtime/clock.fixture.js';
+import { takeAlone } from './sole.js';
+
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-sole-'));
+});
+afterEach(() => rmSync(folder, { recursive: true }));
+
+interface Choice {
+  readonly state?: string;
+  readonly socket?: string;
+  readonly clock?: FakeClock;
+  readonly owner?: string;
+  readonly onUnlockable?: (failure: Failure) => void;
+}
+
+const take = ({
+  state = 'state',
+  socket = 'run/dataplane.sock',
+  clock = new FakeClock(),
+  owner = '1',
+  ...rest
+}: Choice = {}) =>
+  takeAlone({
+    program: 'podwire-dataplane',
+    settings: 'PODWIRE_DATAPLANE_LISTEN and PODWIRE_DATAPLANE_STATE_DIRECTORY',
+    ...rest,
+    stateDirectory: join(folder, state),
+    addresses: [`unix:${join(folder, socket)}`, '127.0.0.1:0'],
+    owner,
+    clock,
+  });
+
+test('records and socket are one process’s until it lets go', async () => {
+  const first = await take({ owner: '4711' });
+  const clock = new FakeClock(0);
+  await expect(take({ clock })).rejects.toMatchObject({
+    code: 'INVALID_SETTINGS',
+    message: expect.stringMatching(
+      /another podwire-dataplane \(process 4711\) has .*state: stop it first, or set PODWIRE_DATAPLANE_LISTEN and /,
+    ),
+  });
+  expect(clock.nowMs()).toBe(10_000);
+  first.release();
+  const second = await take();
+  second.release();
+});
+
+test('neither the records of another socket nor another’s socket are taken, and what was taken before is let go', async () => {
+  const first = await take();
+  await expect(take({ socket: 'run/other.sock' })).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
+  await expect(take({ state: 'other' })).rejects.toMatchObject({
+    message: expect.stringContaining(`has ${join(folder, 'run')}: `),
+  });
+  const beside = await take({ state: 'other', socket: 'run/other.sock' });
+  beside.release();
+  first.release();
+});
+
+test('who waits is let in once the other has ended, and refused at once when it listens', async () => {
+  const first = await take();
+  const clock = new FakeClock();
+  clock.beforeSleep = () => first.release();
+  const second = await take({ clock });
+  expect(clock.sleptMs).toEqual([100]);
+
+  const server = createServer();
+  const listening = new FakeClock();
+  await new Promise<void>((resolve) => server.listen(join(folder, 'run/dataplane.sock'), resolve));
+  await expect(take({ clock: listening })).rejects.toMatchObject({
+    message: expect.stringContaining('another process listens there'),
+  });
+  expect(listening.sleptMs).toEqual([]);
+  await new Promise((resolve) => server.close(resolve));
+  second.release();
+});
+
+test('directories that cannot be made are told', async () => {
+  await expect(take({ state: '\0' })).rejects.toMatchObject({ code: 'STATE_IO' });
+  expect(existsSync(join(folder, 'state'))).toBe(false);
+});
+
+test('a state directory that cannot be locked is no reason not to start where that is so; the socket still is one process’s', async () => {
+  writeFileSync(join(folder, 'file'), '');
+  const told: string[] = [];
+  const onUnlockable = ({ code, message }: Failure) => void told.push(`${code} ${message}`);
+  const first = await take({ state: 'file', onUnlockable });
+  expect(told).toEqual([expect.stringMatching(/^STATE_IO cannot lock .*file: /)]);
+  await expect(take({ state: 'file', onUnlockable })).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
+  first.release();
+  await expect(take({ socket: 'file/no.sock', onUnlockable })).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
+});

@@ -1,0 +1,101 @@
+import { mkdirSync } from 'node:fs';
+import { basename, dirname } from 'node:path';
+
+import { Failure } from '../failure/failure.js';
+import type { Clock } from '../runtime/clock.js';
+import { tryLockDirectory, type DirectoryLock, type LockRequest } from '../runtime/directory-lock.js';
+import { prepareAddresses, UNIX } from './listen.js';
+
+export interface SoleOptions {
+  /** What is kept to one process, for messages: `podwire-dataplane`. */
+  readonly program: string;
+  /** The settings that name its places, for messages. */
+  readonly settings: string;
+  readonly stateDirectory: string;
+  /** Where it will listen: `unix:/absolute/path` or `host:port`. */
+  readonly addresses: readonly string[];
+  /** What others are told who has it. */
+  readonly owner: string;
+  readonly clock: Clock;
+  /** Told why the state directory cannot be locked, where that is no reason not to start: its sockets alone are, then. Must not throw. */
+  readonly onUnlockable?: (failure: Failure) => void;
+}
+
+/** One that ends may have calls under way, and one that starts may be refused: so long is waited for it, in milliseconds. */
+const WAIT_MS = 10_000;
+const PAUSE_MS = 100;
+
+/** Paths of the lock's own sockets are short. */
+const NAME_LENGTH_MAX = 64;
+
+const DIRECTORY_MODE = 0o700;
+
+/**
+ * Takes a program's records and sockets for this process alone, until it lets go or dies. That nobody listens yet does not say that nobody
+ * is about to: of two processes that start at the same moment one waits here, before it has read a record, and is refused once the other
+ * listens.
+ * @throws Failure INVALID_SETTINGS when another process listens at one of the addresses, or has the records for longer than one takes
+ *   to end; STATE_IO when they cannot be locked, but for {@link SoleOptions.onUnlockable}
+ */
+export async function takeAlone(options: SoleOptions): Promise<DirectoryLock> {
+  const { addresses, clock, program, settings } = options;
+  const endMs = clock.nowMs() + WAIT_MS;
+  for (;;) {
+    await prepareAddresses(addresses);
+    const taken = await tryAll(options);
+    if ('lock' in taken) return taken.lock;
+    if (clock.nowMs() >= endMs) {
+      throw new Failure(
+        'INVALID_SETTINGS',
+        `another ${program} (process ${taken.holder}) has ${taken.directory}: stop it first, or set ${settings} to places of its own`,
+      );
+    }
+    await clock.sleep(PAUSE_MS, NEVER);
+  }
+}
+
+const NEVER = new AbortController().signal;
+
+async function tryAll(options: SoleOptions) {
+  const locks: DirectoryLock[] = [];
+  const release = (): void => locks.forEach((lock) => lock.release());
+  for (const request of requestsOf(options)) {
+    const outcome = await tryLock(request).catch((error: unknown) => refusal(error, request, options));
+    if (!outcome) continue;
+    if ('holder' in outcome) {
+      release();
+      return { holder: outcome.holder, directory: request.directory };
+    }
+    locks.push(outcome.lock);
+  }
+  return { lock: { release } };
+}
+
+function requestsOf({ stateDirectory, addresses, owner }: SoleOptions): LockRequest[] {
+  const sockets = addresses.filter((address) => address.startsWith(UNIX)).map((address) => address.slice(UNIX.length));
+  return [
+    { directory: stateDirectory, name: 'lock', owner },
+    ...sockets.map((path) => ({
+      directory: dirname(path),
+      name: `.${basename(path)}`.slice(0, NAME_LENGTH_MAX),
+      owner,
+    })),
+  ];
+}
+
+/** @returns undefined where it is no reason not to start. @throws the failure else */
+function refusal(error: unknown, { directory }: LockRequest, { stateDirectory, onUnlockable }: SoleOptions): undefined {
+  if (!(error instanceof Failure) || !onUnlockable || directory !== stateDirectory) throw error;
+  onUnlockable(error);
+}
+
+async function tryLock(request: LockRequest) {
+  const { directory } = request;
+  try {
+    mkdirSync(directory, { recursive: true, mode: DIRECTORY_MODE });
+    return await tryLockDirectory(request);
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new Failure('STATE_IO', `cannot lock ${directory}: ${reason}`, { details: { directory }, cause });
+  }
+}

@@ -1,0 +1,146 @@
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-log-'));
+});
+afterEach(() => rmSync(folder, { recursive: true }));
+
+/** Arguments of Node.js for a program with a logger to standard error, `log`. */
+function program(body: string): string[] {
+  const module = new URL('./log.js', import.meta.url).href.replace('/runtime/', '/dist/runtime/');
+  const script = `
+    const { writeFileSync, rmSync } = await import('node:fs');
+    const { setImmediate: turn, setTimeout: sleep } = await import('node:timers/promises');
+    const { once } = await import('node:events');
+    const mayEnd = () => once(process.stdin.resume(), 'end');
+    const { createLogger } = await import(${JSON.stringify(module)});
+    const log = createLogger({ service: 'test', level: 'info' });
+    /** More than a pipe takes. */
+    const filler = 'x'.repeat(1000);
+    const write = async (count) => {
+      for (let line = 0; line < count; line++) {
+        log.info({ filler }, 'line ' + line);
+        await turn();
+      }
+    };
+    ${body}`;
+  return ['--input-type=module', '--eval', script];
+}
+
+interface Reader {
+  readonly through?: 'pipe' | 'socket';
+  /** It reads once this file exists. */
+  readonly file: string;
+}
+
+/** Runs it with a reader of its standard error, which has read so much so far. */
+async function runWith({ through = 'pipe', file }: Reader, args: readonly string[]) {
+  // Node.js itself makes sockets for its children.
+  const pipe = '"$@" 2>&1 >"$OUT" 3>&- | { while ! [ -e "$FILE" ]; do sleep 0.05; done; cat >&3; }';
+  const script = through === 'pipe' ? pipe : '"$@" 2>&3 3>&-';
+  const env = { ...process.env, OUT: join(folder, 'out'), FILE: file };
+  const command = ['-c', script, 'sh', process.execPath, ...args];
+  const child = spawn('sh', command, { env, stdio: ['pipe', 'ignore', 'inherit', 'pipe'] });
+  const ended = once(child, 'close');
+  const standardError = child.stdio[3];
+  if (!(standardError instanceof Readable)) throw new Error('spawned with a pipe to read from');
+  if (through === 'socket') await expect.poll(() => existsSync(file), { timeout: 20_000 }).toBe(true);
+  let read = '';
+  standardError.setEncoding('utf8').on('data', (text: string) => (read += text));
+  return {
+    read: () => read,
+    /** Lets the program go on from `mayEnd()`. @returns all that it wrote */
+    end: async () => {
+      child.stdin?.end();
+      await ended;
+      return read;
+    },
+  };
+}
+
+const linesOf = (read: string) =>
+  read
+    .trimEnd()
+    .split('\n')
+    .map((line): { readonly msg: string; readonly lines?: number } => JSON.parse(line));
+const messages = (read: string) => linesOf(read).map(({ msg }) => msg);
+
+const numbered = (count: number) => Array.from({ length: count }, (_, line) => `line ${line}`);
+
+test.each(['pipe', 'socket'] as const)(
+  'a %s that nobody reads keeps nobody from work, and has all lines later',
+  async (through) => {
+    const file = join(folder, 'written');
+    const args = program(`
+    await write(500);
+    writeFileSync(${JSON.stringify(file)}, '');
+    await mayEnd();`);
+    const { read, end } = await runWith({ through, file }, args);
+    await expect.poll(() => read().split('\n').length - 1, { timeout: 20_000 }).toBe(500);
+    expect(messages(await end())).toEqual(numbered(500));
+  },
+);
+
+test('what was too much to be kept is told', async () => {
+  const file = join(folder, 'written');
+  const args = program(`
+    await write(2000);
+    writeFileSync(${JSON.stringify(file)}, '');
+    await mayEnd();
+    log.info('later');`);
+  const { read, end } = await runWith({ file }, args);
+  await expect.poll(read, { timeout: 20_000 }).toContain('lines of log were lost');
+  const lines = linesOf(await end());
+  const told = lines.find(({ msg }) => msg.startsWith('lines of log were lost'));
+  const kept = lines.filter(({ msg }) => msg.startsWith('line ')).map(({ msg }) => msg);
+  expect(kept.length).toBeGreaterThan(900);
+  expect(kept).toEqual(numbered(kept.length));
+  expect(told?.lines).toBe(2000 - kept.length);
+  expect(lines.at(-1)?.msg).toBe('later');
+});
+
+test('a process that exits waits for its reader', async () => {
+  const args = program(`for (let line = 0; line < 500; line++) log.info({ filler }, 'line ' + line);`);
+  const { end } = await runWith({ file: folder }, args);
+  expect(messages(await end())).toEqual(numbered(500));
+});
+
+test('a process that exits does not wait for ever', async () => {
+  const file = join(folder, 'exited');
+  const args = program(`process.on('exit', () => writeFileSync(${JSON.stringify(file)}, '')); await write(200);`);
+  const { end } = await runWith({ file }, args);
+  // The last line that found room may be cut.
+  const whole = messages((await end()).split('\n').slice(0, -1).join('\n'));
+  expect(whole.length).toBeGreaterThan(0);
+  expect(whole).toEqual(numbered(whole.length));
+});
+
+test('a disk without room ends no process, and has the lines once there is some', () => {
+  execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', folder]);
+  try {
+    const [filler, file] = [join(folder, 'filler'), join(folder, 'log')];
+    const args = program(`
+      log.info('first');
+      await turn();
+      rmSync(${JSON.stringify(filler)});
+      await sleep(500);`);
+    writeFileSync(filler, Buffer.alloc(64 * 1024));
+    const stderr = openSync(file, 'a');
+    const { status } = spawnSync(process.execPath, args, { stdio: ['ignore', 'ignore', stderr] });
+    closeSync(stderr);
+    expect({ status, log: readFileSync(file, 'utf8') }).toEqual({
+      status: 0,
+      log: expect.stringMatching(/^\{.*"msg":"first"\}\n$/),
+    });
+  } finally {
+    execFileSync('umount', [folder]);
+  }
+});
