@@ -221,6 +221,12 @@ export class Events {
     this.#log.info({ 'podwire.node': name }, text);
   }
 
+  /** The deletion of a pool that nobody waits for any more failed; it is taken up again later. */
+  poolDeletionFailed({ name }: Pool, error: unknown): void {
+    this.#upkeepFailures.add(1, { task: 'finish pool deletions' });
+    this.#log.warn({ err: error, 'podwire.pool': name }, `failed to delete pool "${name}"; trying again later`);
+  }
+
   /** The deletion of a node that nobody waits for any more failed; it is taken up again later. */
   nodeDeletionFailed({ name }: Node, error: unknown): void {
     this.#upkeepFailures.add(1, { task: 'finish node deletions' });

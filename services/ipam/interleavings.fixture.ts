@@ -83,6 +83,7 @@ export class Controller {
           if (durationMs >= 20) this.#waits.push(() => resolve('elapsed'));
           else this.#waitShortly(() => resolve('elapsed'));
         }),
+      after: () => () => undefined,
     };
   }
 

@@ -19,6 +19,7 @@ function patience(signal = new AbortController().signal): Patience & { readonly 
   const clock = {
     nowMs: () => 0,
     sleep: () => Promise.resolve(signal.aborted ? ('aborted' as const) : ('elapsed' as const)),
+    after: () => () => undefined,
   };
   return { clock, random: () => 0.5, signal, reported, report: (failure) => reported.push(failure) };
 }

@@ -24,6 +24,10 @@ class ManualClock {
     });
   }
 
+  after(): () => void {
+    return () => undefined;
+  }
+
   /** Ends the wait of this length. */
   async elapse(durationMs: number): Promise<void> {
     const sleep = this.sleeps.find((each) => each.durationMs === durationMs);

@@ -67,7 +67,7 @@ export function allocate(view: View, { request, nowMs }: AllocationInput): Decis
 
 /** What request policies judge of an allocation; nothing where there is no pod, and so no namespace. */
 export function petitionOf({ pod, namespaceLabels, ...asked }: AllocationRequest): Petition | undefined {
-  return pod && { ...asked, namespace: { name: pod.namespace, labels: namespaceLabels } };
+  return pod && { namespace: { name: pod.namespace, labels: namespaceLabels }, ...asked };
 }
 
 interface PartialInput extends AllocationInput {

@@ -71,8 +71,11 @@ export function takeOrdinals(block: Block, ordinals: readonly Ordinal[], attribu
     allocations[ordinal] = index;
     sequenceNumbers.set(ordinal, block.sequenceNumber);
   }
+  const { prefix, owner, claimTimeMs } = block;
   return {
-    ...block,
+    prefix,
+    owner,
+    claimTimeMs,
     allocations,
     unallocated: without(block.unallocated, ordinals),
     attributes: known < 0 ? [...block.attributes, attributes] : block.attributes,
@@ -95,10 +98,15 @@ function without(queue: readonly Ordinal[], taken: readonly Ordinal[]): Ordinal[
 export function releaseAddresses(block: Block, ordinals: readonly Ordinal[]): Block {
   const freed = new Set(ordinals);
   const allocations = block.allocations.map((index, ordinal) => (freed.has(ordinal) ? null : index));
+  const renumbered = renumberAttributes(allocations, block.attributes);
+  const { prefix, owner, claimTimeMs } = block;
   return {
-    ...block,
-    ...renumberAttributes(allocations, block.attributes),
+    prefix,
+    owner,
+    claimTimeMs,
+    allocations: renumbered.allocations,
     unallocated: [...block.unallocated, ...ordinals],
+    attributes: renumbered.attributes,
     sequenceNumber: block.sequenceNumber + 1n,
     sequenceNumbers: new Map([...block.sequenceNumbers].filter(([ordinal]) => !freed.has(ordinal))),
   };

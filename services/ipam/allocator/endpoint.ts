@@ -73,12 +73,14 @@ export function makeEndpoint(
   addresses: readonly EndpointAddress[],
 ): Endpoint {
   const { attachment } = identity;
+  const { hostInterfaceName, mac } = derivedNames(attachment);
   return {
-    ...identity,
     uid: createdAtMs === undefined ? '' : endpointUid(attachment, createdAtMs),
     createTimeMs: createdAtMs === undefined ? undefined : wholeSeconds(createdAtMs),
     addresses,
-    ...derivedNames(attachment),
+    hostInterfaceName,
+    mac,
+    ...identity,
   };
 }
 

@@ -24,14 +24,14 @@ const MAX_WEIGHED_BLOCKS = 64;
 
 /** Of each block that has something to give the address that has been free for longest, the best block first. */
 export function placesOf(search: Search): Places {
-  return {
-    *[Symbol.iterator]() {
-      for (const offer of offers(search)) {
-        const [ordinal] = givable(offer.block, search.reserved);
-        if (ordinal !== undefined) yield { offer, ordinal };
-      }
-    },
-  };
+  return { [Symbol.iterator]: () => placesIn(search) };
+}
+
+function* placesIn(search: Search): Generator<Place, void, void> {
+  for (const offer of offers(search)) {
+    const [ordinal] = givable(offer.block, search.reserved);
+    if (ordinal !== undefined) yield { offer, ordinal };
+  }
 }
 
 /**

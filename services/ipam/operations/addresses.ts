@@ -30,7 +30,7 @@ export class Addresses {
   async allocate(asked: AskedAllocation, signal: AbortSignal): Promise<Allocation> {
     const { updates, events, clock } = this.#options;
     const nowMs = clock.nowMs();
-    const request = { ...asked, unknownNodes: unknownNodes(this.#options) };
+    const request = { unknownNodes: unknownNodes(this.#options), ...asked };
     try {
       const lane = nodeLane(request.nodeName);
       const allocation = await updates.update(lane, (view) => allocate(view, { request, nowMs }), { signal });

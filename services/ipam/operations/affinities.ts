@@ -39,7 +39,7 @@ export class Affinities {
     const claimed: Prefix[] = [];
     const refused: RefusedClaim[] = [];
     for (let after: Prefix | undefined; ;) {
-      const claim = { ...asked, after, nowMs: clock.nowMs(), unknownNodes: unknownNodes(this.#options) };
+      const claim = { after, nowMs: clock.nowMs(), unknownNodes: unknownNodes(this.#options), ...asked };
       const lane = nodeLane(asked.nodeName);
       const step = await updates.update(lane, (view) => continueAffinityClaim(view, claim), { signal });
       events.blocksClaimed(step.gained, asked.nodeName);
@@ -56,7 +56,7 @@ export class Affinities {
     const lane = await this.#laneOf(asked.scope);
     const results: ReleasedAffinity[] = [];
     for (let after: AffinityRelease['after']; ;) {
-      const release = { ...asked, after, nowMs: clock.nowMs() };
+      const release = { after, nowMs: clock.nowMs(), ...asked };
       const step = await updates.update(lane, (view) => continueAffinityRelease(view, release), { signal });
       events.affinitiesReleased(step.results);
       results.push(...step.results);
@@ -68,7 +68,7 @@ export class Affinities {
   /** Idempotent. @throws Failure NO_POOL, POOLS_EXHAUSTED, INVALID_REQUEST, NODE_NOT_FOUND, NODE_BEING_DELETED */
   async ensureBlock(asked: Asked<BlockDemand>, signal: AbortSignal): Promise<EnsuredBlock> {
     const { updates, events, clock } = this.#options;
-    const demand = { ...asked, nowMs: clock.nowMs(), unknownNodes: unknownNodes(this.#options) };
+    const demand = { nowMs: clock.nowMs(), unknownNodes: unknownNodes(this.#options), ...asked };
     const ensured = await updates.update(nodeLane(asked.nodeName), (view) => ensureBlock(view, demand), { signal });
     if (ensured.isNew) events.blocksClaimed([ensured.block], asked.nodeName);
     return ensured;

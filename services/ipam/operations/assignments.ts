@@ -31,7 +31,7 @@ export class Assignments {
    */
   async assign(asked: AskedAssignment, signal: AbortSignal): Promise<Assignment> {
     const { updates, events, clock } = this.#options;
-    const request = { ...asked, unknownNodes: unknownNodes(this.#options) };
+    const request = { unknownNodes: unknownNodes(this.#options), ...asked };
     const nowMs = clock.nowMs();
     const lane = asked.owner.kind === 'host' ? nodeLane(asked.owner.name) : `virtual/${asked.owner.name}`;
     const given: EndpointAddress[] = [];
@@ -60,7 +60,7 @@ export class Assignments {
     { maxBlocksCount }: ExplainLimits,
     signal: AbortSignal,
   ): Promise<ExplainedAllocation> {
-    const request = { ...asked, unknownNodes: unknownNodes(this.#options) };
+    const request = { unknownNodes: unknownNodes(this.#options), ...asked };
     const nowMs = this.#options.clock.nowMs();
     return read(this.#options, (view) => explainAllocation(view, { request, nowMs, maxBlocksCount }), signal);
   }

@@ -34,7 +34,7 @@ export class Handles {
     const { updates, events, clock } = this.#options;
     const addresses: Prefix[] = [];
     for (let state = 'more'; state === 'more';) {
-      const release = { ...asked, nowMs: clock.nowMs() };
+      const release = { nowMs: clock.nowMs(), ...asked };
       const lane = await updates.peek((view) => blockLane(heldByHandle(view, release)[0]?.block));
       const step = await updates.update(lane, (view) => continueHandleRelease(view, release), { signal });
       events.addressesReleased(step.addresses);

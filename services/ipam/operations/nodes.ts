@@ -69,7 +69,7 @@ export class Nodes {
     signal: AbortSignal,
   ): Promise<NodeDeleted> {
     const { updates, clock, newUid } = this.#options;
-    const begin = { ...deletion, uid: newUid(), nowMs: clock.nowMs() };
+    const begin = { uid: newUid(), nowMs: clock.nowMs(), ...deletion };
     const lane = nodeLane(deletion.name);
     const node = await updates.update(lane, (view) => beginNodeDeletion(view, begin), { signal });
     return this.#runSteps(node, signal);
@@ -97,7 +97,7 @@ export class Nodes {
    */
   async assignTunnel(end: TunnelEnd, signal: AbortSignal): Promise<TunnelAssignment> {
     const { updates, events, clock } = this.#options;
-    const request = { ...end, nowMs: clock.nowMs() };
+    const request = { nowMs: clock.nowMs(), ...end };
     const assigned = await updates.update(nodeLane(end.nodeName), (view) => assignTunnel(view, request), { signal });
     if (assigned.released.length > 0) events.addressesReleased(assigned.released);
     if (!assigned.isKept) events.tunnelAssigned(end, assigned.address);
@@ -107,7 +107,7 @@ export class Nodes {
   /** Takes back the address of a node's tunnel. Idempotent. */
   async releaseTunnel(end: TunnelEnd, signal: AbortSignal): Promise<TunnelRelease> {
     const { updates, events, clock } = this.#options;
-    const request = { ...end, nowMs: clock.nowMs() };
+    const request = { nowMs: clock.nowMs(), ...end };
     const released = await updates.update(nodeLane(end.nodeName), (view) => releaseTunnel(view, request), { signal });
     events.addressesReleased(released.released);
     return released;

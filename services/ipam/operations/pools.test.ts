@@ -1,3 +1,4 @@
+import { Failure } from '@podwire/shared/failure/failure';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
@@ -176,6 +177,33 @@ describe('deleting a pool', () => {
       expect(await leftOf(store)).toEqual([]);
       expect(messages(other.lines)).toContainEqual(expect.stringMatching(/^deleted pool "p"/));
     }
+  });
+
+  test('that fails in the background does not hold up the others', async () => {
+    const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is away');
+    let left = Infinity;
+    const before = (operation: string): Promise<void> =>
+      operation === 'commit' && left-- <= 0 ? Promise.reject(failure) : Promise.resolve();
+    const { ipam, store, lines } = await start({ before });
+    for (const [name, cidr] of [
+      ['p', '10.0.0.0/24'],
+      ['q', '10.0.1.0/24'],
+    ] as const) {
+      await ipam.pools.create(spec(name, cidr), forever);
+      await ipam.addresses.allocate(request(name, { pools: [name] }), forever);
+      await ipam.addresses.release(attachment(name), forever);
+      left = 1;
+      await expect(ipam.pools.delete({ ...DRAIN, name }, forever)).rejects.toBe(failure);
+      left = Infinity;
+    }
+    expect(await listed(ipam)).toEqual(['p', 'q']);
+    store.injectFault('commit', { type: 'fails', failure: new Failure('STORE_CORRUPT', 'a record of p is damaged') });
+    await ipam.pools.finishDeletions(forever);
+    expect(await listed(ipam)).toEqual(['p']);
+    expect(messages(lines).join('\n')).toContain('failed to delete pool "p"');
+    await expect(ipam.pools.finishDeletions(AbortSignal.abort())).rejects.toThrow();
+    await ipam.pools.finishDeletions(forever);
+    expect(await leftOf(store)).toEqual([]);
   });
 
   test('in the background leaves pools that nobody deletes, and addresses in use', async () => {

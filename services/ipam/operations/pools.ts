@@ -77,7 +77,7 @@ export class Pools {
   async delete({ whenInUse, ...deletion }: PoolDeletionRequest, signal: AbortSignal): Promise<PoolDeleted> {
     const { updates, events, clock } = this.#options;
     const mode = whenInUse === 'refuse' ? 'refuse' : 'drain';
-    const begin = { ...deletion, whenInUse: mode, nowMs: clock.nowMs() } as const;
+    const begin = { whenInUse: mode, nowMs: clock.nowMs(), ...deletion } as const;
     const original = await updates.update(POOLS_LANE, (view) => beginPoolDeletion(view, begin), { signal });
     const releasedAddresses = whenInUse === 'release' ? await this.#releaseAll(original, signal) : 0;
     const end = await this.#runSteps({ original, whenInUse: mode }, signal);
@@ -90,12 +90,18 @@ export class Pools {
 
   /**
    * Goes on with every deletion that has begun: for what releases leave, and for replicas that ended in the middle of one. Any
-   * number of replicas may do so at the same time.
+   * number of replicas may do so at the same time. One that fails does not hold up the others.
    */
   async finishDeletions(signal: AbortSignal): Promise<void> {
     const pools = await read(this.#options, (view) => view.pools(), signal);
-    for (const original of pools)
-      if (original.deletionTimeMs !== undefined) await this.#runSteps({ original, whenInUse: 'drain' }, signal);
+    for (const original of pools.filter(({ deletionTimeMs }) => deletionTimeMs !== undefined)) {
+      try {
+        await this.#runSteps({ original, whenInUse: 'drain' }, signal);
+      } catch (error) {
+        if (signal.aborted) throw error;
+        this.#options.events.poolDeletionFailed(original, error);
+      }
+    }
   }
 
   async #releaseAll({ name }: Pool, signal: AbortSignal): Promise<number> {
@@ -115,7 +121,7 @@ export class Pools {
     const { updates, events, clock } = this.#options;
     let removedBlocks = 0;
     for (let looks = 1; ;) {
-      const now = { ...progress, nowMs: clock.nowMs() };
+      const now = { nowMs: clock.nowMs(), ...progress };
       const decide = (view: View) => continuePoolDeletion(view, now);
       const step = await updates.update(POOLS_LANE, decide, { signal, isFresh: true });
       if (step.state === 'refused') return step;

@@ -208,9 +208,11 @@ describe('Watch', () => {
     await stalled.next();
     // What HTTP/2 and the client take without being asked.
     let stalledAt = -1;
-    while (stalledAt !== sent) {
+    for (let still = 0; still < 4; still++) {
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      if (stalledAt === sent) continue;
       stalledAt = sent;
-      await new Promise((resolve) => setTimeout(resolve, 300));
+      still = 0;
     }
     for (let index = 1n; index <= 10n; index++) await put(...round(10n ** 15n + index));
     await new Promise((resolve) => setTimeout(resolve, 200));

@@ -1,7 +1,7 @@
 import { RevisionCompacted, type RevisionChanges, type WatchRequest } from './store.js';
 
 /** The values that are kept, at most. */
-const MAX_BYTES = 32 * 2 ** 20;
+const MAX_BYTES = 8 * 2 ** 20;
 
 /** The recent changes of a store that lives in this process, and those who watch them. */
 export class ChangeLog {

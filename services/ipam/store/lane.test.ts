@@ -9,7 +9,7 @@ const nothing = (): void => undefined;
 
 function request(isAnswered = false): Request {
   const told = { succeed: nothing, fail: nothing, started: nothing };
-  const known = { isAnswered, isFresh: true, attempts: 0, keys: [], signal: forever };
+  const known = { isAnswered, isFresh: true, hasWaited: false, attempts: 0, keys: [], signal: forever };
   return { decide: () => 'folded', ...told, ...known, context: context.active() };
 }
 

@@ -165,8 +165,8 @@ export class Mirror {
     { poolsCompared }: { readonly poolsCompared: boolean },
   ): void {
     for (const { key, decoded, value } of writes) {
-      const state = { state: 'present', revision, bytes: value?.length ?? 0 } as const;
-      this.#apply(key, decoded ? { ...state, decoded } : { state: 'deleted', revision });
+      const bytes = value?.length ?? 0;
+      this.#apply(key, decoded ? { state: 'present', revision, decoded, bytes } : { state: 'deleted', revision });
     }
     if (this.#options.observe && revision > this.#position) this.own.committed(revision, writes);
     if (poolsCompared) this.#poolsPosition = Math.max(this.#poolsPosition, revision);

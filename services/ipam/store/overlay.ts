@@ -82,7 +82,7 @@ export class Overlay implements View {
    */
   protected write(key: string, named: RecordValue, touched: Omit<Touched, 'written'>): void {
     const isFirst = !this.#isWritten(key);
-    this.#touched.set(key, { ...touched, written: true });
+    this.#touched.set(key, { written: true, ...touched });
     const keys = this.#written.get(named.kind) ?? new Set();
     this.#written.set(named.kind, keys.add(key));
     if (named.kind === 'affinity') {

@@ -53,7 +53,7 @@ export async function* listInParts(
   } catch (error) {
     if (!(error instanceof RevisionCompacted)) throw error;
   }
-  yield { ...(await store.list(prefix, signal)), isFirst: true };
+  yield { isFirst: true, ...(await store.list(prefix, signal)) };
 }
 
 /** How many records are within the bounds, going by the size of those that are known. */

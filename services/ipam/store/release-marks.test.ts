@@ -56,7 +56,12 @@ describe('marks of releases', () => {
 
   it('are not looked at more often than every five minutes', async () => {
     const store = await storeWith([mark('c1', 0)]);
-    const clock = { timeMs: nowMs, nowMs: () => clock.timeMs, sleep: () => Promise.resolve('elapsed' as const) };
+    const clock = {
+      after: () => () => undefined,
+      timeMs: nowMs,
+      nowMs: () => clock.timeMs,
+      sleep: () => Promise.resolve('elapsed' as const),
+    };
     const run = markExpiry({ store, keys, clock });
     await run(forever);
     await store.commit({ comparisons: [], puts: [mark('c2', 0)], deletes: [] }, forever);

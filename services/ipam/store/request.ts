@@ -41,6 +41,8 @@ export interface Request {
   isAnswered: boolean;
   /** Whether the mirror has all that was acknowledged before the request came. */
   isFresh: boolean;
+  /** Whether it was decided after the transactions that callers had left behind when it was decided first. */
+  hasWaited: boolean;
   attempts: number;
   /** Keys that its newest decision named. */
   keys: readonly string[];
@@ -74,6 +76,7 @@ export function makeRequest<Outcome>(caller: Caller<Outcome>): Request {
   const request: Request = {
     isAnswered: false,
     isFresh: caller.isFresh,
+    hasWaited: false,
     attempts: 0,
     keys: [],
     signal,
@@ -90,7 +93,7 @@ export function makeRequest<Outcome>(caller: Caller<Outcome>): Request {
         if (!keys) return 'full';
         request.keys = keys;
         answer = () => caller.resolve(outcome);
-        return changes.length > 0 ? 'folded' : 'unchanged';
+        return isCompared ? 'folded' : 'unchanged';
       } catch (error) {
         if (!request.isFresh && error instanceof Failure) return 'unsure';
         fail(error);

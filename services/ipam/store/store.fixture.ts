@@ -1,10 +1,11 @@
 import { setMaxListeners } from 'node:events';
 
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Block, Handle } from '../allocator/records.js';
 import type { Change } from '../allocator/view.js';
-import type { MemoryStore } from './memory/memory-store.js';
+import { MemoryStore } from './memory/memory-store.js';
 import { Mirror, type MirrorEvent } from './mirror.js';
 import { RecordKeys } from './record/keys.js';
 import { encodeRecord, serialize } from './record/record.js';
@@ -20,15 +21,26 @@ export const BLOCK = '10.0.0.0/26';
 export const forever: AbortSignal = new AbortController().signal;
 setMaxListeners(0, forever);
 
-/** Waits end in the next turn of the event loop, but for the time limit of a commit, which never comes. */
-export const instantClock = {
+/** Waits end in the next turn of the event loop, and time limits never come. */
+export const instantClock: Clock = {
   nowMs: () => 0,
-  sleep: (durationMs: number, signal: AbortSignal): Promise<'elapsed' | 'aborted'> =>
+  sleep: (_, signal) =>
     new Promise((resolve) => {
       signal.addEventListener('abort', () => resolve('aborted'));
-      if (durationMs < 10_000) setImmediate(() => resolve('elapsed'));
+      setImmediate(() => resolve('elapsed'));
     }),
+  after: () => () => undefined,
 };
+
+/** A store that holds every commit back until it is let go. */
+export function heldStore(): { readonly store: MemoryStore; readonly letGo: () => void; readonly held: () => number } {
+  const waiting: (() => void)[] = [];
+  const store = new MemoryStore({
+    before: (operation) =>
+      operation === 'commit' ? new Promise((resolve) => waiting.push(resolve)) : Promise.resolve(),
+  });
+  return { store, letGo: () => waiting.shift()?.(), held: () => waiting.length };
+}
 
 export function prefix(text: string): Prefix {
   const parsed = parsePrefix(text);

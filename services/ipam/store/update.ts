@@ -88,6 +88,8 @@ type Group = ReadonlyMap<Lane, readonly Request[]>;
  *   has nothing to write, but must wait for the transaction, and be decided anew if that loses.
  * - What is found without being compared (nothing to release, no pool with room, a repeat) may be out of date where other replicas
  *   write. It is decided again on a view that has all they have acknowledged before it is answered.
+ * - Nor is what a transaction under way may bring whose caller has given up, as a killed ADD does before its DEL: who finds nothing to
+ *   change while there is one waits for it, and is decided again.
  * - A decision that fails must leave nothing in the draft that others are folded on: its changes are taken over at once or not
  *   at all, after all that can fail has been tried.
  * - A caller may give up at any moment. Before its transaction is sent, it leaves no trace; after that the outcome stands, even
@@ -103,6 +105,8 @@ export class Updater {
   readonly #fresh: FreshView;
   /** What is under way: transactions, and waits for fresh views and for back-offs. */
   readonly #running = new Set<Promise<void>>();
+  /** Transactions under way, with their requests. */
+  readonly #committing = new Map<Promise<void>, readonly Request[]>();
   #inFlight = 0;
   #isScheduled = false;
   #isSettling = false;
@@ -127,8 +131,16 @@ export class Updater {
     if (this.#stop.signal.aborted) return Promise.reject(closedFailure());
     return new Promise((resolve, reject) => {
       const waits = this.#lanes.get(lane)?.isOccupied ?? false;
-      const caller = { decide, resolve, reject, signal, waits, isFresh: this.#options.isSoleWriter };
-      const request = makeRequest({ ...caller, limits: this.#limits });
+      const limits = this.#limits;
+      const request = makeRequest({
+        decide,
+        resolve,
+        reject,
+        signal,
+        waits,
+        isFresh: this.#options.isSoleWriter,
+        limits,
+      });
       if (isFresh && !request.isFresh) this.#run(this.#freshen(lane, request));
       else this.#enqueue(lane, request);
     });
@@ -193,7 +205,10 @@ export class Updater {
       const draft = new Draft(this.#options.mirror, this.#options.keys, this.#options);
       const group = this.#fold(draft);
       if (group.size === 0) return;
-      this.#run(this.#commitGroup(draft, group));
+      const requests = [...group.values()].flat();
+      const committing = this.#commitGroup(draft, group, requests).then(() => void this.#committing.delete(committing));
+      this.#committing.set(committing, requests);
+      this.#run(committing);
     }
   }
 
@@ -248,6 +263,7 @@ export class Updater {
       request.started();
       if (folded === 'unsure') this.#run(this.#freshen(lane.name, request));
       else if (folded === 'failed') continue;
+      else if (folded === 'unchanged' && this.#waitsForLeft(lane.name, request)) continue;
       else if (draft.isEmpty) request.succeed();
       else requests.push(request);
     }
@@ -264,8 +280,18 @@ export class Updater {
     }
   }
 
-  async #commitGroup(draft: Draft, group: Group): Promise<void> {
-    const requests = [...group.values()].flat();
+  /** Has a request decided again behind the transactions whose callers have given up. @returns false where there is none */
+  #waitsForLeft(lane: string, request: Request): boolean {
+    const left = [...this.#committing].flatMap(([committing, requests]) =>
+      requests.some(({ isAnswered }) => isAnswered) ? [committing] : [],
+    );
+    if (request.hasWaited || left.length === 0) return false;
+    request.hasWaited = true;
+    this.#run(Promise.all(left).then(() => this.#enqueue(lane, request)));
+    return true;
+  }
+
+  async #commitGroup(draft: Draft, group: Group, requests: readonly Request[]): Promise<void> {
     this.#inFlight++;
     for (const lane of group.keys()) lane.isBusy = true;
     let drafted: DraftedTransaction | undefined;
@@ -296,14 +322,11 @@ export class Updater {
   async #commitInTime(transaction: DraftedTransaction['transaction']): Promise<CommitResult> {
     const { store, clock, commitTimeoutMs } = this.#options;
     const timeout = new AbortController();
-    const answered = new AbortController();
-    void clock.sleep(commitTimeoutMs, answered.signal).then((end) => {
-      if (end === 'elapsed') timeout.abort(timeoutFailure(commitTimeoutMs));
-    });
+    const callOff = clock.after(commitTimeoutMs, () => timeout.abort(timeoutFailure(commitTimeoutMs)));
     try {
       return await store.commit(transaction, timeout.signal);
     } finally {
-      answered.abort(null);
+      callOff();
     }
   }
 

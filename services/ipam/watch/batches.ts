@@ -103,12 +103,12 @@ export class Batches {
     this.#cachedBytes = 0;
   }
 
-  #changeFor(query: WatchQuery, { key, kind, removedName, formerScopes }: Recent): Uint8Array | undefined {
+  #changeFor(query: WatchQuery, { key, kind, formerScopes }: Recent): Uint8Array | undefined {
     const { catalog, codec } = this.#options;
     const item = catalog.get(kind, key);
     if (item && isWanted(query, kind, scopeOf(item.object))) return this.#encode(item);
     if (!formerScopes.some((scope) => isWanted(query, kind, scope))) return undefined;
-    const name = item ? nameOf(item.object) : removedName;
+    const name = item ? nameOf(item.object) : catalog.removedName(kind, key);
     return name === undefined ? undefined : codec.change({ type: 'delete', kind, name });
   }
 

@@ -12,8 +12,8 @@ import { blockRoute, sameBlockRoute, type BlockRoute } from './block-route.js';
 import { RecentChanges } from './recent.js';
 import {
   isWanted,
-  nameOf,
   nodeNameOf,
+  removedNameOf,
   sameScope,
   scopeOf,
   type WatchedKind,
@@ -103,6 +103,12 @@ export class Catalog {
     return this.#items[kind].get(key);
   }
 
+  /** Name of what there was under a key; undefined for a key that is none of the kind's. */
+  removedName(kind: WatchedKind, key: string): string | undefined {
+    const name = this.#keys.parse(kind === 'route' ? key.slice(ROUTE.length) : key);
+    return name && removedNameOf(name);
+  }
+
   *all(): Generator<Item, void, void> {
     for (const kind of KINDS) yield* this.#items[kind].values();
   }
@@ -161,11 +167,12 @@ export class Catalog {
     const blocks = new Map<string, Block | undefined>();
     const endpoints = new Map<string, EndpointRecord>();
     const ranges: Prefix[] = [];
+    const atRanges = { ranges, ...at };
     for (const { key, record } of changes) {
       if (record?.kind === 'block' || (!record && this.#items.block.has(key))) blocks.set(key, record?.value);
       else if (record?.kind === 'affinity' || this.#affinities.has(key)) this.#setAffinity(key, record, blocks);
       else if (record?.kind === 'endpoint') endpoints.set(key, record);
-      else this.#setRecord(key, record, { ...at, ranges });
+      else this.#setRecord(key, record, atRanges);
     }
     if (ranges.length > 0) {
       this.#touchBlocksIn(ranges, blocks);
@@ -301,7 +308,7 @@ export class Catalog {
       const ofNode = this.#ofNode[object.kind].get(nodeName) ?? new Map<string, Item>();
       this.#ofNode[object.kind].set(nodeName, ofNode.set(key, item));
     }
-    recent?.append({ key, revision, before: before?.object, after: object, removedName: undefined });
+    recent?.append({ key, revision, before: before?.object, after: object });
   }
 
   #remove(kind: WatchedKind, key: string, { revision, recent }: At): void {
@@ -309,7 +316,7 @@ export class Catalog {
     if (!before) return;
     this.#forget(before, undefined);
     this.#items[kind].delete(key);
-    recent?.append({ key, revision, before: before.object, after: undefined, removedName: nameOf(before.object) });
+    recent?.append({ key, revision, before: before.object, after: undefined });
   }
 
   /** Keeps its place in the order of its node's objects where it stays on that node. */
@@ -325,9 +332,11 @@ export class Catalog {
   }
 }
 
+const ROUTE = 'route ';
+
 /** In place of a key of the datastore, which has none for a route. */
 function routeKey(blockKey: string): string {
-  return `route ${blockKey}`;
+  return ROUTE + blockKey;
 }
 
 function originsOf(endpoint: EndpointRecord): readonly EndpointOrigin[] {

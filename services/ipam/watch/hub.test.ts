@@ -1,3 +1,4 @@
+import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { affinity, block, claimedBlock, pool, poolRecord } from '../allocator/records.fixture.js';
@@ -390,7 +391,8 @@ describe('many streams', () => {
   });
 
   test('leave nothing encoded behind, some time after the last one', async () => {
-    await restart({ cacheIdleMs: 20 });
+    const clock = new ManualClock();
+    await restart({ cacheIdleMs: 20, clock });
     await put(POOL);
     const encodedBy = async (): Promise<number> => {
       const reader = await new Reader().whole();
@@ -398,8 +400,8 @@ describe('many streams', () => {
       return replica.codec.encoded;
     };
     expect([await encodedBy(), await encodedBy()]).toEqual([1, 1]);
-    await new Promise((resolve) => setTimeout(resolve, 60));
-    expect(await encodedBy()).toBe(2);
+    clock.advance(20);
+    await expect.poll(encodedBy).toBe(2);
   });
 
   test('beyond the room for encoded objects are served all the same', async () => {

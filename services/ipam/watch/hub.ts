@@ -17,7 +17,7 @@ export interface HubOptions {
   readonly datastore: string;
   /** The store's revision, not older than the call. */
   readonly currentRevision: (signal: AbortSignal) => Promise<number>;
-  /** Changes that are kept at least, for those who resume or read slowly. Default: 100,000. */
+  /** Changes that are kept at least, for those who resume or read slowly. Default: 64,000. */
   readonly recentCapacity?: number;
   /** Bytes of a message, from which on it is not made longer. Default: 131,072. */
   readonly messageBytes?: number;
@@ -46,7 +46,7 @@ export interface WatchRequest {
 }
 
 const DEFAULTS = {
-  recentCapacity: 100_000,
+  recentCapacity: 64_000,
   messageBytes: 128 * 1024,
   waitingBytes: 64 * 2 ** 20,
   cacheBytes: 96 * 2 ** 20,
@@ -152,7 +152,7 @@ export class WatchHub implements Watches {
         }
         if (cursor.number < (this.#catalog.recent?.nextNumber ?? 0)) continue;
         if (bookmarkIsDue) yield this.#bookmark(stream);
-        const woken = await this.#waiters.wait({ ...stream, number: cursor.number }, signal);
+        const woken = await this.#waiters.wait({ number: cursor.number, ...stream }, signal);
         cursor.number = woken.number;
         bookmarkIsDue = woken.reason === 'bookmark';
       }

@@ -2,7 +2,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 
 import { fnv1a64 } from '../allocator/hash.js';
 import type { BlockListing } from '../allocator/listing.js';
-import type { RecordValue } from '../allocator/view.js';
+import type { RecordName, RecordValue } from '../allocator/view.js';
 import { PackedEndpoint } from '../store/record/packed-endpoint.js';
 import type { BlockRoute } from './block-route.js';
 
@@ -50,6 +50,25 @@ export function nameOf(object: WatchedObject): string {
     case 'node':
     case 'reservation':
       return object.value.name;
+  }
+}
+
+/** As {@link nameOf} has it, of what is there no more; undefined for what cannot be watched. */
+export function removedNameOf(name: RecordName): string | undefined {
+  switch (name.kind) {
+    case 'block':
+      return formatPrefix(name.prefix);
+    case 'endpoint':
+      return `${name.key.namespace}/${name.key.name}`;
+    case 'pool':
+    case 'node':
+    case 'reservation':
+      return name.name;
+    case 'affinity':
+    case 'handle':
+    case 'config':
+    case 'requestPolicies':
+      return undefined;
   }
 }
 

@@ -99,7 +99,7 @@ function inOnePiece(lines: readonly string[]): readonly string[] {
       return beginning + line.slice(line.indexOf('resumed>') + 'resumed>'.length);
     }
     if (!line.includes('<unfinished ...>') || line.includes('write(1<')) return line;
-    begun.set(thread, line.slice(0, line.indexOf('<unfinished ...>')));
+    begun.set(thread, line.slice(0, line.indexOf('<unfinished ...>')).trimEnd());
     return [];
   });
 }
@@ -119,8 +119,12 @@ describe('the embedded store on a full disk', () => {
       const store = await EmbeddedStore.open({ directory: mount, pid: process.pid });
       const put = (key: string, bytes: number) =>
         store.commit({ comparisons: [], puts: [{ key, value: Buffer.alloc(bytes) }], deletes: [] }, signal);
-      await put('/small', 100);
-      await expect(put('/large', 4 * 2 ** 20)).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
+      const { revision } = await put('/small', 100);
+      for (const key of ['/large', '/small']) {
+        await expect(put(key, 4 * 2 ** 20)).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
+      }
+      const comparisons = [{ type: 'record', key: '/small', modRevision: revision } as const];
+      expect((await store.commit({ comparisons, puts: [], deletes: [] }, signal)).committed).toBe(true);
       expect((await store.list('/', signal)).records.map(({ key }) => key)).toEqual(['/small']);
       expect((await put('/other', 100)).committed).toBe(true);
       await store.close();

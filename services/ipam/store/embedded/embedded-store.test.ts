@@ -74,6 +74,26 @@ describe('the embedded store on disk', () => {
     await store.close();
   });
 
+  it('judges by what is stored, whether it was written lately, long ago or deleted', async () => {
+    const store = await openStore();
+    const keys = Array.from({ length: 1500 }, (_, at) => `/${at}`);
+    const value = Buffer.from('value');
+    await store.commit({ comparisons: [], puts: keys.map((key) => ({ key, value })), deletes: [] }, signal);
+    const again = keys.filter((_, at) => at % 7 === 0).map((key) => ({ key, value }));
+    await store.commit({ comparisons: [], puts: again, deletes: keys.filter((_, at) => at % 7 === 1) }, signal);
+
+    const { records } = await store.list('/', signal);
+    const stored = new Map(records.map(({ key, modRevision }) => [key, modRevision]));
+    for (const key of keys.slice(0, 60).concat(keys.slice(-60))) {
+      for (const modRevision of [0, 2, 3]) {
+        const comparisons = [{ type: 'record', key, modRevision } as const];
+        const { committed } = await store.commit({ comparisons, puts: [], deletes: [] }, signal);
+        expect([key, modRevision, committed]).toEqual([key, modRevision, modRevision === (stored.get(key) ?? 0)]);
+      }
+    }
+    await store.close();
+  });
+
   it('keeps its directory to its owner', async () => {
     const store = await openStore();
     expect(statSync(directory).mode & 0o777).toBe(0o700);

@@ -20,13 +20,14 @@ import {
 } from '../store.js';
 import { effectiveChanges, judgeComparisons, throwIfAborted, type Judged } from '../transaction.js';
 import { lockDirectory } from './directory-lock.js';
+import { RecentRevisions } from './recent-revisions.js';
 
 export interface EmbeddedStoreOptions {
   /** Where the files are; made when it is missing, readable for its owner alone. */
   readonly directory: string;
   /** This process, as the message of those it keeps out names it. */
   readonly pid: number;
-  /** How many revisions a watch can go back at least, unless their values are larger than 32 MiB. Default: 10,000. */
+  /** How many revisions a watch can go back at least, unless their values are larger than 8 MiB. Default: 10,000. */
   readonly watchHistoryCount?: number;
   /** Address space that is set aside for the file at first, in bytes; it grows by itself. Default: 64 MiB. */
   readonly initialMapBytes?: number;
@@ -69,6 +70,7 @@ export class EmbeddedStore implements Store {
   readonly #meta: Database<number, string>;
   readonly #lock: DirectoryLock;
   readonly #log: ChangeLog;
+  readonly #recent = new RecentRevisions();
   #waiting: Waiting[] = [];
   /** What is being written; one batch at a time, so that each is judged by what the ones before have left. */
   #writing: Promise<void> | undefined;
@@ -205,7 +207,7 @@ export class EmbeddedStore implements Store {
     // Closing has served them already.
     if (batch.length === 0) return;
     this.#root.resetReadTxn();
-    const judged = new Batch(this.#records, this.#revision());
+    const judged = new Batch(this.#records, this.#recent, this.#revision());
     const results = batch.map(({ transaction, signal }) => (signal.aborted ? undefined : judged.add(transaction)));
     const answer = (): void => this.#answer(batch, results, judged.published);
     const isSmall = batch.length === 1 && judged.writes.size <= SMALL_WRITES_COUNT;
@@ -214,7 +216,11 @@ export class EmbeddedStore implements Store {
     else this.#writing = this.#writeOnThread(judged, { batch, answer });
   }
 
+  /** Once it is written. */
   #answer(batch: readonly Waiting[], results: readonly Result[], published: readonly RevisionChanges[]): void {
+    for (const { revision, changes } of published) {
+      for (const { key, type } of changes) this.#recent.set(key, type === 'put' ? revision : 0);
+    }
     batch.forEach(({ resolve, reject, signal }, index) => {
       const result = results[index];
       if (result) resolve(result);
@@ -281,10 +287,12 @@ class Batch implements Judged {
   readonly writes = new Map<string, Buffer | undefined>();
   readonly published: RevisionChanges[] = [];
   readonly #records: Database<Buffer, string>;
+  readonly #recent: RecentRevisions;
   #revision: number;
 
-  constructor(records: Database<Buffer, string>, revision: number) {
+  constructor(records: Database<Buffer, string>, recent: RecentRevisions, revision: number) {
     this.#records = records;
+    this.#recent = recent;
     this.#revision = revision;
   }
 
@@ -312,9 +320,14 @@ class Batch implements Judged {
   }
 
   modRevision(key: string): number {
+    const written = this.writes.get(key);
+    if (written) return revisionOf(written);
+    if (this.writes.has(key)) return 0;
+    const recent = this.#recent.get(key);
+    if (recent !== undefined) return recent;
     // The buffer is lmdb's own until the next read: no copy of a block for its first bytes.
-    const value = this.writes.has(key) ? this.writes.get(key) : this.#records.getBinaryFast(key);
-    return value ? revisionOf(value) : 0;
+    const stored = this.#records.getBinaryFast(key);
+    return stored ? revisionOf(stored) : 0;
   }
 
   *changedUnder(prefix: string, revision: number): Generator<StoredRecord, void, void> {

@@ -129,6 +129,12 @@ function connect(url: string, { tls, user }: Credentials): Etcd3 {
   });
 }
 
+/**
+ * What gRPC is to say of a call that was given up, which nobody hears but etcd3: at CANCELLED it takes the server for faulty and closes
+ * the channel, with all requests that wait for a connection.
+ */
+const GIVEN_UP = status.FAILED_PRECONDITION;
+
 /** etcd3 gives no handle on a call, so it is caught on its way to gRPC. */
 class CancellableCall {
   #call: InterceptingCall | undefined;
@@ -137,14 +143,14 @@ class CancellableCall {
   readonly interceptor: Interceptor = (options, nextCall) => {
     const call = new InterceptingCall(nextCall(options));
     // Given up while etcd3 was still waiting for its token: it must not be sent any more.
-    if (this.#isCancelled) call.cancelWithStatus(status.CANCELLED, 'given up before it was sent');
+    if (this.#isCancelled) call.cancelWithStatus(GIVEN_UP, 'given up before it was sent');
     this.#call = call;
     return call;
   };
 
   cancel(): void {
     this.#isCancelled = true;
-    this.#call?.cancelWithStatus(status.CANCELLED, 'given up');
+    this.#call?.cancelWithStatus(GIVEN_UP, 'given up');
   }
 }
 

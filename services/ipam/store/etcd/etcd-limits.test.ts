@@ -130,7 +130,11 @@ describe('a datastore that is full', () => {
     const server = await scene.start({ flags: ['--quota-backend-bytes=8000000'] });
     const store = await scene.open([server]);
     const fill = async (): Promise<void> => {
-      for (let count = 0; count < 40; count++) await commit(store, put(`/f/${count % 4}`, 'x'.repeat(500_000)));
+      for (let count = 0; count < 200; count++) {
+        await commit(store, put(`/f/${count % 4}`, 'x'.repeat(500_000)));
+        // etcd looks at its size every 100 ms (`--backend-batch-interval`).
+        await sleep(20);
+      }
     };
     const full = fails('STORE_FULL', /--quota-backend-bytes/);
     await expect(fill()).rejects.toMatchObject({ ...full, retryable: false });

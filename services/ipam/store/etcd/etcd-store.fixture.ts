@@ -11,7 +11,7 @@ const NO_CREDENTIALS = {
   passwordFile: undefined,
 };
 
-/** A store on servers of a test, with etcd's own limits and short time-outs. */
+/** A store on servers of a test, with etcd's own limits, and time for a disk that others write to. */
 export function openEtcdStore(
   servers: readonly Pick<EtcdServer, 'url'>[],
   options: Partial<EtcdStoreOptions> = {},
@@ -19,8 +19,8 @@ export function openEtcdStore(
   return EtcdStore.open({
     endpoints: servers.map(({ url }) => url),
     credentials: NO_CREDENTIALS,
-    requestTimeoutMs: 2000,
-    dialTimeoutMs: 2000,
+    requestTimeoutMs: 20_000,
+    dialTimeoutMs: 20_000,
     maxOperationsCount: 128,
     maxRequestBytes: 1_572_864,
     keyPrefix: '/calico',

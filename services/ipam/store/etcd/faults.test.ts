@@ -1,10 +1,15 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
+import { EtcdEndpoint } from './endpoint.js';
 import { commit, never, put, Scene, UNAVAILABLE, untilAnswered } from './etcd-faults.fixture.js';
 
 /** Servers that end, stand still, or are cut off, while they are used. */
+
+/** What gives a server up that stands still, before a test is over. */
+const HASTY = { requestTimeoutMs: 300, dialTimeoutMs: 300 };
 
 let scene: Scene;
 beforeEach(() => {
@@ -27,6 +32,7 @@ describe('a server that is killed and started again', () => {
       }
     };
     const writing = Promise.all(Array.from({ length: 8 }, (_, writer) => write(writer)));
+    await expect.poll(() => acknowledged.size, { interval: 5 }).toBeGreaterThan(100);
     for (let kill = 0; kill < 3; kill++) {
       await sleep(150);
       await server.kill();
@@ -41,7 +47,7 @@ describe('a server that is killed and started again', () => {
       expect(stored).toContain(key.endsWith('a') ? `${key.slice(0, -1)}b` : `${key.slice(0, -1)}a`);
     expect(acknowledged.size).toBeGreaterThan(100);
     expect(acknowledged.size).toBeLessThan(8 * 200 * 2);
-  });
+  }, 120_000);
 
   it('does not make a watch miss or repeat a change', async () => {
     const server = await scene.start();
@@ -83,14 +89,17 @@ describe('a server that is killed and started again', () => {
 describe('a server that stands still', () => {
   it('fails requests when their time is over, and serves when it goes on', async () => {
     const server = await scene.start();
-    const store = await scene.open([server], { requestTimeoutMs: 300, dialTimeoutMs: 300 });
-    const revision = await commit(store, put('/a', 'before'));
+    const store = await scene.open([server], HASTY);
+    const patient = await scene.open([server]);
+    const revision = await commit(patient, put('/a', 'before'));
     server.pause();
-    const startMs = performance.now();
+    let isWaiting = true;
+    const waited = patient.revision(never).finally(() => (isWaiting = false));
     await expect(store.commit(put('/a', 'during', revision), never)).rejects.toMatchObject(UNAVAILABLE);
     await expect(store.list('/', never)).rejects.toMatchObject(UNAVAILABLE);
-    expect(performance.now() - startMs).toBeLessThan(3000);
+    expect(isWaiting).toBe(true);
     server.resume();
+    expect(await waited).toBeGreaterThanOrEqual(revision);
     const { records } = await untilAnswered(() => store.read(['/a'], never));
     expect(['before', 'during']).toContain(Buffer.from(records[0]!.value).toString());
     await untilAnswered(() => commit(store, put('/b')));
@@ -98,28 +107,27 @@ describe('a server that stands still', () => {
 
   it('makes a watch go on where it was', async () => {
     const server = await scene.start();
-    const store = await scene.open([server], { requestTimeoutMs: 300, dialTimeoutMs: 300 });
-    const watching = scene.watch(store, '/w/', await store.revision(never));
-    const first = await commit(store, put('/w/1'));
+    const store = await scene.open([server], HASTY);
+    const patient = await scene.open([server]);
+    const watching = scene.watch(store, '/w/', await patient.revision(never));
+    const first = await commit(patient, put('/w/1'));
     await watching.reaches(first);
     server.pause();
     await expect(store.revision(never)).rejects.toMatchObject(UNAVAILABLE);
     await sleep(500);
     server.resume();
-    const second = await untilAnswered(() => commit(store, put('/w/2')));
+    const second = await commit(patient, put('/w/2'));
     await watching.reaches(second);
     expect(watching.seen.map(([, key]) => key)).toEqual(['/w/1', '/w/2']);
   });
 
   it('heeds a caller that gives up sooner', async () => {
     const server = await scene.start();
-    const store = await scene.open([server]);
+    const store = await scene.open([server], { requestTimeoutMs: 600_000 });
     server.pause();
-    const startMs = performance.now();
     await expect(store.revision(AbortSignal.timeout(100))).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
     const failure = store.commit(put('/a'), AbortSignal.timeout(100));
     await expect(failure).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
-    expect(performance.now() - startMs).toBeLessThan(1500);
     server.resume();
   });
 });
@@ -129,9 +137,9 @@ describe('a cluster', () => {
     const servers = await scene.startCluster(3);
     const dead = { url: 'http://127.0.0.1:1' };
     const store = await scene.open([dead, ...servers], { requestTimeoutMs: 1000, dialTimeoutMs: 5000 });
-    const watching = scene.watch(store, '/w/', await store.revision(never));
+    const watching = scene.watch(store, '/w/', await untilAnswered(() => store.revision(never)));
     const inUse = () => servers.find(({ url }) => url === scene.events.at(-1)?.endpoint)!;
-    const revisions = [await commit(store, put('/w/0'))];
+    const revisions = [await untilAnswered(() => commit(store, put('/w/0')))];
     await watching.reaches(revisions[0]!);
 
     const killed = inUse();
@@ -147,13 +155,15 @@ describe('a cluster', () => {
     await watching.reaches(revisions[2]!);
     expect(inUse()).not.toBe(paused);
     paused.resume();
-    expect(watching.seen.map(([, key]) => key)).toEqual(['/w/0', '/w/1', '/w/2']);
+    // A repeated put of a lost answer is another revision of the same key.
+    expect([...new Set(watching.seen.map(([, key]) => key))]).toEqual(['/w/0', '/w/1', '/w/2']);
+    expect(new Set(watching.seen.map(([revision]) => revision)).size).toBe(watching.seen.length);
   }, 60_000);
 
   it('without a majority answers nothing, and everything once it has one', async () => {
     const servers = await scene.startCluster(3);
     const store = await scene.open(servers, { requestTimeoutMs: 1000, dialTimeoutMs: 1000 });
-    await commit(store, put('/a'));
+    await untilAnswered(() => commit(store, put('/a')));
     await Promise.all(servers.slice(1).map((server) => server.kill()));
     await expect(store.read(['/a'], never)).rejects.toMatchObject(UNAVAILABLE);
     await expect(store.commit(put('/b'), never)).rejects.toMatchObject(UNAVAILABLE);
@@ -182,6 +192,28 @@ describe('a datastore that is not the one that was read', () => {
 });
 
 describe('requests that have nothing to do with a fault', () => {
+  it('are not disturbed by another that is given up before there is a connection', async () => {
+    const server = await scene.start();
+    const endpoint = new EtcdEndpoint(server.url, {
+      credentials: { tls: undefined, user: undefined },
+      clock: systemClock,
+    });
+    scene.onEnd(() => endpoint.close());
+    const ask = (signal: AbortSignal) =>
+      endpoint.call(({ kv }, options) => kv.range({ key: Buffer.from('/a'), count_only: true }, options), {
+        signal,
+        timeoutMs: 20_000,
+      });
+    server.pause();
+    const waiting = ask(never);
+    waiting.catch(() => undefined);
+    await expect(ask(AbortSignal.timeout(50))).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
+    // etcd3 gave a connection that is not there yet one second more.
+    await sleep(1500);
+    server.resume();
+    await expect(waiting).resolves.toHaveProperty('header.revision');
+  });
+
   it('are not disturbed by others that are given up, nor by watches that end', async () => {
     const server = await scene.start();
     const store = await scene.open([server]);

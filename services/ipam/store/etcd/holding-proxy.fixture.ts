@@ -34,6 +34,11 @@ export class HoldingProxy {
     this.#state = 'holding';
   }
 
+  /** Whether it is among what is held, byte for byte. */
+  holds(text: string): boolean {
+    return Buffer.concat(this.#held.map(({ bytes }) => bytes)).includes(text);
+  }
+
   /** From now on, what clients send is lost, their farewells too. */
   freeze(): void {
     this.#state = 'frozen';

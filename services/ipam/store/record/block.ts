@@ -268,10 +268,10 @@ function unknownBefore(value: AllocationAttributes, block: Block, before: Block 
 }
 
 function encodeAttributes({ handleId, owner, alternateOwner, releasedAtMs }: AllocationAttributes): JsonObject {
-  return {
-    ...(handleId === undefined ? {} : { handle_id: handleId }),
-    ...(Object.keys(owner).length === 0 ? {} : { secondary: owner }),
-    ...(alternateOwner === undefined ? {} : { alternateOwnerAttrs: alternateOwner }),
-    ...(releasedAtMs === undefined ? {} : { releasedAt: keepTime(releasedAtMs, undefined) }),
-  };
+  const encoded: Record<string, Json> = {};
+  if (handleId !== undefined) encoded.handle_id = handleId;
+  if (Object.keys(owner).length > 0) encoded.secondary = owner;
+  if (alternateOwner !== undefined) encoded.alternateOwnerAttrs = alternateOwner;
+  if (releasedAtMs !== undefined) encoded.releasedAt = keepTime(releasedAtMs, undefined);
+  return encoded;
 }

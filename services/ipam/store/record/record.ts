@@ -177,9 +177,16 @@ export function writeRecord(record: RecordValue, previous: DecodedRecord | undef
     return { text, decoded: { record, raw } };
   }
   if (previous) return writeJson(record, previous);
-  if (record.kind === 'handle') return { text: formatNewHandle(record.value), decoded: plainly(record) };
+  if (record.kind === 'handle') return writeNewHandle(record.value);
   const written = record.kind === 'endpoint' ? PackedEndpoint.write(record) : undefined;
   return written ? { text: written.text, decoded: plainly(written.packed) } : writeJson(record, previous);
+}
+
+function writeNewHandle(value: Handle): WrittenRecord {
+  const text = formatNewHandle(value);
+  const blocks = knownHandles.get(text);
+  if (!blocks) remember(text, value);
+  return { text, decoded: plainly({ kind: 'handle', value: blocks ? { id: value.id, blocks } : value }) };
 }
 
 function writeJson(record: RecordValue, previous: DecodedRecord | undefined): WrittenRecord {

@@ -42,8 +42,11 @@ export function readRewritten(
   const sequenceNumber = reader.integer();
   const sequenceNumbers = reader.accept(',"sequenceNumberForAllocation":{') ? readNumbers(reader) : undefined;
   if (sequenceNumber === undefined || !sequenceNumbers || !reader.accept('}') || !reader.isAtEnd) return undefined;
+  const { prefix, owner, claimTimeMs } = before;
   return {
-    ...before,
+    prefix,
+    owner,
+    claimTimeMs,
     allocations: allocations.map((index) => (typeof index === 'number' ? index : null)),
     unallocated: numbersIn(unallocated),
     attributes,

@@ -1,0 +1,86 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+
+import { poolRecord } from '../allocator/records.fixture.js';
+import { RecentChanges, type RecentChange } from './recent.js';
+import type { WatchedObject } from './watched.js';
+
+const SEED = Date.now() & 0x7fffffff;
+const FIRST_REVISION = 10;
+
+/** Pools are in a scope of their own name, so that a change of name is one of scope. */
+function pool(name: string): WatchedObject {
+  const record = poolRecord(name, '10.65.0.0/16');
+  if (record.kind !== 'pool') throw new Error('a pool is expected');
+  return record;
+}
+
+function nameOfPool(object: WatchedObject | undefined): string | undefined {
+  return object?.kind === 'pool' ? object.value.name : undefined;
+}
+
+/** Each key's object is in one of two scopes, or missing. */
+const step = fc.record({ key: fc.constantFrom('a', 'b', 'c'), after: fc.constantFrom('x', 'y', undefined) });
+
+function changesOf(steps: readonly { readonly key: string; readonly after: string | undefined }[]): RecentChange[] {
+  const now = new Map<string, WatchedObject | undefined>();
+  return steps.map(({ key, after }, index) => {
+    const before = now.get(key);
+    const object = after === undefined ? undefined : pool(after);
+    now.set(key, object);
+    return { key, revision: FIRST_REVISION + 1 + Math.floor(index / 2), before, after: object };
+  });
+}
+
+describe('recent changes', () => {
+  test(`are what a list of all changes says of those that are kept (seed ${SEED})`, () => {
+    fc.assert(
+      fc.property(fc.array(step, { maxLength: 80 }), fc.constantFrom(4, 16, 1000), (steps, capacity) => {
+        const all = changesOf(steps).filter(({ before, after }) => before ?? after);
+        const recent = new RecentChanges(FIRST_REVISION, capacity);
+        for (const change of all) recent.append(change);
+        expect(recent.nextNumber).toBe(all.length);
+        const first = recent.firstNumber;
+        expect(all.length - first).toBeGreaterThanOrEqual(Math.min(capacity, all.length));
+        expect(all.length - first).toBeLessThanOrEqual(capacity + capacity / 8);
+        all.forEach(({ key, revision, after }, number) => {
+          if (number < first) return;
+          expect(recent.revisionAt(number)).toBe(revision);
+          const isLast = all.findLastIndex((other) => other.key === key) === number;
+          const entry = recent.at(number);
+          expect(entry?.key).toBe(isLast ? key : undefined);
+          if (entry) {
+            const former = entry.formerScopes.flatMap(({ poolNames }) => poolNames);
+            expect(former).not.toContain(nameOfPool(after));
+            expect(new Set(former).size).toBe(former.length);
+            // At least every scope that it was in since the first change that is kept.
+            const before = (changes: readonly RecentChange[]): (string | undefined)[] =>
+              changes.filter((other) => other.key === key && other.before).map((other) => nameOfPool(other.before));
+            const wanted = before(all.slice(first)).filter((name) => name !== nameOfPool(after));
+            expect(former).toEqual(expect.arrayContaining(wanted));
+            expect(before(all)).toEqual(expect.arrayContaining(former));
+          }
+        });
+        for (let revision = FIRST_REVISION; revision <= FIRST_REVISION + all.length; revision++) {
+          const expected = all.findIndex((change) => change.revision > revision);
+          const number = recent.numberAfter(revision);
+          if (number === undefined) expect(first).toBeGreaterThan(0);
+          else expect(number).toBe(expected < 0 ? all.length : expected);
+        }
+        if (all.length > 0) expect(recent.numberAfter(all.at(-1)?.revision ?? 0)).toBe(all.length);
+      }),
+      { seed: SEED },
+    );
+  });
+
+  test('share what removed objects were in, and hold nothing of what changed again but its place', () => {
+    const recent = new RecentChanges(FIRST_REVISION, 100);
+    for (const key of ['a', 'b']) {
+      recent.append({ key, revision: 11, before: undefined, after: pool('x') });
+      recent.append({ key, revision: 12, before: pool('x'), after: undefined });
+    }
+    expect(recent.at(0)).toBeUndefined();
+    expect(recent.at(1)?.formerScopes).toEqual([{ nodeName: '', poolNames: ['x'] }]);
+    expect(recent.at(3)?.formerScopes).toBe(recent.at(1)?.formerScopes);
+  });
+});
