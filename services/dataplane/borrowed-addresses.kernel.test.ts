@@ -119,6 +119,7 @@ function passed(session: PodSession): PodSession {
     identity: session.identity,
     observe: (wanted) => session.observe(wanted),
     rules: (table) => session.rules(table),
+    strayRules: () => session.strayRules(),
     apply: (steps) => session.apply(steps),
     close: () => session.close(),
   };

@@ -51,7 +51,7 @@ function options() {
   };
   return {
     config: readConfig(env, 'node-1'),
-    surroundings: { log, clock: systemClock, random: Math.random, boot: BOOT },
+    surroundings: { log, clock: systemClock, random: Math.random, boot: BOOT, pid: process.pid },
   };
 }
 

@@ -1,7 +1,6 @@
-import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
-import { withAttachment } from '@podwire/shared/runtime/log';
 import { withSpan } from '@podwire/shared/runtime/span';
 
 import { pageOf, type AttachedPage, type Page } from './attachments/attached-page.js';
@@ -9,10 +8,11 @@ import { compareIdentities } from './attachments/identity.js';
 import type { AttachmentRecord } from './attachments/record.js';
 import type { AttachmentRegistry } from './attachments/registry.js';
 import type { Events } from './events.js';
+import { isOfMissingLink } from './kernel/errno.js';
+import { differenceOfName, differencesFrom, hostEndsOf, renamedHostEnd } from './kernel/host-end.js';
 import type { Kernel, PodSession } from './kernel/kernel.js';
 import type { PodGuard } from './kernel/pod-guard.js';
 import { transact, type Applied, type TransactionOptions } from './kernel/transaction.js';
-import { KeyedLock } from './lock.js';
 import { forgetMovedFlows } from './moved-flows.js';
 import { desired, USUAL_MTU_BYTES, type Wanted } from './plan/desired.js';
 import { corrections, diff, differences, type Difference } from './plan/diff.js';
@@ -21,7 +21,8 @@ import type { PodNetwork } from './plan/pod-network.js';
 import { withPodsOwn, type MacOwner } from './plan/pods-own.js';
 import { amongOthers } from './plan/source-routing.js';
 import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo, wireState } from './plan/wire.js';
-import { removeSourceRules, type InPod } from './source-rules.js';
+import { removeSourceRules, removeStrayRules, type InPod } from './source-rules.js';
+import { UnderWay, type Place } from './under-way.js';
 
 export interface Attached {
   readonly host: ObservedLink;
@@ -54,13 +55,6 @@ export interface DataplaneOptions {
   readonly guard?: PodGuard;
 }
 
-/** What is locked for a piece of work. */
-export interface Place {
-  /** Undefined: nobody's yet. */
-  readonly attachment: Attachment | undefined;
-  readonly hostInterfaceName: string;
-}
-
 /**
  * Makes the kernel match what is wanted for pods: observe, plan, apply.
  *
@@ -79,12 +73,7 @@ export class Dataplane {
   readonly #events: Events;
   readonly #mtu: () => number;
   readonly #guard: PodGuard | undefined;
-  readonly #lock = new KeyedLock();
-  /** By name of the host interface, within the attachment's lock: a link that is not noted yet is known by its name alone. */
-  readonly #nameLock = new KeyedLock(null);
-  /** By the pod's namespace, within the other two. */
-  readonly #podLock = new KeyedLock(null);
-  readonly #underWay = new Set<Promise<unknown>>();
+  readonly #underWay = new UnderWay();
 
   constructor({ kernel, registry, events, mtu = () => USUAL_MTU_BYTES, guard }: DataplaneOptions) {
     this.#kernel = kernel;
@@ -100,7 +89,7 @@ export class Dataplane {
    *   the signal's
    */
   attach(network: PodNetwork, signal: AbortSignal): Promise<Attached> {
-    return this.#alone(network, signal, () =>
+    return this.#underWay.wiring(network, signal, () =>
       this.#inPod(network.netns, signal, async (session) => {
         const order = { wanted: this.#desired(network), signal };
         const attached = await this.#recorded(network, session, () => this.#wire(session, order));
@@ -112,32 +101,29 @@ export class Dataplane {
 
   /**
    * Removes an attachment's wire, found by its host end, so that it works when the pod's namespace is gone or replaced. The end is
-   * looked for by the name that the caller gives, the recorded one, and the one that is derived from the attachment. Its record
-   * goes last, and says until then that the wire is not to be mended. Idempotent.
+   * looked for by the caller's name, the recorded and the derived one, then by its alias. Its record goes last, and says until
+   * then that the wire is not to be mended. Idempotent.
    * @returns whether there was one
    * @throws Failure HOST_INTERFACE_TAKEN when the interface of the caller's name was not made for the attachment, and no other
-   *   was; KERNEL_REFUSED, or the signal's
+   *   was: there is no wire, and the record is gone; KERNEL_REFUSED, or the signal's
    */
   detach(detachment: Detachment, signal: AbortSignal): Promise<boolean> {
-    return this.#alone(detachment, signal, async () => {
-      const { attachment } = detachment;
-      const before = this.#registry.get(attachment);
-      const [links] = await Promise.all([this.#hostEnds(detachment), this.#registry.mark(attachment, 'detaching')]);
-      const foreign = links.find((link) => !isMadeFor(link, attachment));
-      const own = links.filter((link) => isMadeFor(link, attachment));
-      if (own.length === 0 && foreign?.name === detachment.hostInterfaceName) {
-        await this.#registry.restore(attachment, before);
-        throw hostInterfaceTaken(foreign);
-      }
-      await this.#removeRules(before, signal);
-      const removals = await Promise.all(own.map((link) => this.#delete(link)));
-      // Also where the wire went with its namespace.
-      const guarded = new Set([...own.map(({ name }) => name), ...(before ? [before.network.hostInterfaceName] : [])]);
-      await Promise.all([...guarded].map((name) => this.reguard(name)));
-      await this.#registry.remove(attachment);
-      const removed = removals.includes(true);
-      this.#events.detached(detachment.hostInterfaceName, removed);
-      return removed;
+    return this.#underWay.alone(detachment, signal, () => this.#unwire(detachment, signal));
+  }
+
+  /**
+   * Finishes a detach that has begun, and was cut off or failed: nothing where the attachment was attached anew by the time of its turn.
+   * @returns whether it was to be finished
+   * @throws Failure as {@link detach}
+   */
+  finishDetach(attachment: Attachment, signal: AbortSignal): Promise<boolean> {
+    const known = this.#registry.get(attachment);
+    if (known?.state !== 'detaching') return Promise.resolve(false);
+    const detachment = { attachment, hostInterfaceName: known.network.hostInterfaceName };
+    return this.#underWay.alone(detachment, signal, async () => {
+      if (this.#registry.get(attachment)?.state !== 'detaching') return false;
+      await this.#unwire(detachment, signal);
+      return true;
     });
   }
 
@@ -146,14 +132,11 @@ export class Dataplane {
    * @throws Failure INVALID_NETNS, KERNEL_REFUSED, or the signal's
    */
   check(network: PodNetwork, signal: AbortSignal): Promise<Difference[]> {
-    return this.#alone(network, signal, () =>
+    return this.#underWay.alone(network, signal, () =>
       this.#inPod(network.netns, signal, async (session) => {
         const wanted = this.#desired(network);
         const observed = await this.#observe(session, wanted);
-        const obstacle = obstacleTo(wanted, observed);
-        const found = obstacle
-          ? [{ object: obstacle.object, wanted: 'this attachment’s', actual: obstacle.actual }]
-          : differences(withPodsOwn(wanted, observed, 'network'), observed);
+        const found = await differencesFrom(this.#kernel, wanted, observed);
         this.#events.checked(network.attachment, found);
         return found;
       }),
@@ -166,7 +149,7 @@ export class Dataplane {
    * @throws Failure as {@link attach}
    */
   repair(network: PodNetwork, signal: AbortSignal): Promise<readonly Difference[]> {
-    return this.#alone(network, signal, () =>
+    return this.#underWay.wiring(network, signal, () =>
       this.#inPod(network.netns, signal, (session) =>
         this.#recorded(network, session, () =>
           this.#mend(session, { wanted: this.#desired(network), signal }, 'network'),
@@ -184,7 +167,7 @@ export class Dataplane {
     const known = this.#registry.get(attachment);
     if (!known) return Promise.resolve({ outcome: 'not-attached' });
     const { hostInterfaceName } = known.network;
-    return this.#alone({ attachment, hostInterfaceName }, signal, async () => {
+    return this.#underWay.alone({ attachment, hostInterfaceName }, signal, async () => {
       const record = this.#registry.get(attachment);
       if (record?.state !== 'attached') return { outcome: 'not-attached' };
       try {
@@ -201,7 +184,7 @@ export class Dataplane {
    * @throws Failure the signal's, and whatever `work` throws
    */
   exclusively<Answer>(place: Place, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
-    return this.#alone(place, signal, work);
+    return this.#underWay.alone(place, signal, work);
   }
 
   /** Guards an interface as the attachment that has it by now wants it, and lets one go that none has. Never rejects. */
@@ -211,9 +194,19 @@ export class Dataplane {
     await (holder ? this.#guarded(holder.network) : this.#guard?.forget(hostInterfaceName))?.catch(() => undefined);
   }
 
-  /** Whether a call for the attachment is under way, or waits. */
+  /** Whether anything for the attachment is under way, or waits: a call, or upkeep. */
   isBusy(attachment: Attachment): boolean {
-    return this.#lock.isHeld(formatAttachment(attachment));
+    return this.#underWay.isBusy(attachment);
+  }
+
+  /** The attachments, formatted, that calls are wiring, or wait to wire, at the moment. */
+  wirings(): ReadonlySet<string> {
+    return this.#underWay.wirings();
+  }
+
+  /** Whether a call that wires the attachment is under way, or waits. */
+  isWiring(attachment: Attachment): boolean {
+    return this.#underWay.isWiring(attachment);
   }
 
   /** The attachments that the kernel holds, in the order of their host interfaces' names. */
@@ -222,8 +215,8 @@ export class Dataplane {
   }
 
   /** Resolves when no call is under way any more, undoing included: the kernel can be let go. */
-  async idle(): Promise<void> {
-    while (this.#underWay.size > 0) await Promise.allSettled(this.#underWay);
+  idle(): Promise<void> {
+    return this.#underWay.idle();
   }
 
   #desired(network: PodNetwork): Wanted {
@@ -237,7 +230,7 @@ export class Dataplane {
     const first = isAlone ? await this.#create(session, order) : undefined;
     if (first) return first;
     try {
-      const observed = await this.#observe(session, wanted);
+      const { observed } = await this.#observeNamed(session, wanted);
       const obstacle = obstacleTo(wanted, observed);
       if (obstacle) throw obstacle.failure;
       return await this.#applyTo(observed, session, order);
@@ -265,6 +258,35 @@ export class Dataplane {
     const { rules } = amongOthers(wanted, observed.pod).pod;
     this.#registry.noteRules(wanted.attachment, rules.length > 0);
     return observed;
+  }
+
+  /** The same, once the node's end of the wire has its name again, where it was given another; with that as a difference. */
+  async #observeNamed(session: PodSession, wanted: Wanted) {
+    const observed = await this.#observe(session, wanted);
+    const link = await renamedHostEnd(this.#kernel, wanted, observed);
+    if (!link) return { observed, renamed: [] };
+    await this.#kernel.renameHostLink(link, wanted.host.link.name);
+    return { observed: await this.#observe(session, wanted), renamed: [differenceOfName(wanted, link)] };
+  }
+
+  async #unwire({ attachment, hostInterfaceName: name }: Detachment, signal: AbortSignal): Promise<boolean> {
+    const before = this.#registry.get(attachment);
+    const names = [name, before?.network.hostInterfaceName ?? name, derivedName(attachment)];
+    const ends = hostEndsOf(this.#kernel, attachment, names);
+    const [links] = await Promise.all([ends, this.#registry.mark(attachment, 'detaching')]);
+    const foreign = links.find((link) => !isMadeFor(link, attachment));
+    const own = links.filter((link) => isMadeFor(link, attachment));
+    await this.#removeRules(before, signal);
+    const removals = await Promise.all(own.map((link) => this.#delete(link)));
+    // Also where the wire went with its namespace.
+    const guarded = new Set([...own.map(({ name }) => name), ...(before ? [before.network.hostInterfaceName] : [])]);
+    await Promise.all([...guarded].map((name) => this.reguard(name)));
+    await this.#registry.remove(attachment);
+    // What is told here is no reason to give it a wire once more: it has none, and its caller may give its addresses to others.
+    if (own.length === 0 && foreign?.name === name) throw hostInterfaceTaken(foreign);
+    const removed = removals.includes(true);
+    this.#events.detached(name, removed);
+    return removed;
   }
 
   /** Before the wire goes: the rules speak of what is on it. Nothing is asked of a pod that is known to have none. */
@@ -300,15 +322,17 @@ export class Dataplane {
     if (sameness === 'unknown' && wireState(await this.#observe(session, wanted)) !== 'paired') {
       return { outcome: 'namespace-gone' };
     }
-    return { outcome: 'as-wanted', differences: await this.#mend(session, { wanted, signal }, 'pod') };
+    const mended = await this.#mend(session, { wanted, signal }, 'pod');
+    await removeStrayRules(session, { record, registry: this.#registry, events: this.#events });
+    return { outcome: 'as-wanted', differences: mended };
   }
 
   async #mend(session: PodSession, order: Order, macOwner: MacOwner): Promise<readonly Difference[]> {
-    const observed = await this.#observe(session, order.wanted);
+    const { observed, renamed } = await this.#observeNamed(session, order.wanted);
     const obstacle = obstacleTo(order.wanted, observed);
     if (obstacle) throw obstacle.failure;
     const wanted = withPodsOwn(order.wanted, observed, macOwner);
-    const found = differences(wanted, observed);
+    const found = [...renamed, ...differences(wanted, observed)];
     if (found.length === 0) return found;
     await this.#applyTo(observed, session, { wanted, signal: order.signal });
     this.#events.mended(wanted.attachment, found);
@@ -338,36 +362,11 @@ export class Dataplane {
     await this.#guard.setSourcePrefixes(hostInterfaceName, sourcePrefixes);
   }
 
-  /** The links of the names that an attachment's host end can have. */
-  async #hostEnds({ attachment, hostInterfaceName }: Detachment): Promise<ObservedLink[]> {
-    const recorded = this.#registry.get(attachment)?.network.hostInterfaceName ?? hostInterfaceName;
-    const names = new Set([hostInterfaceName, recorded, derivedName(attachment)]);
-    const links = await Promise.all([...names].map((name) => this.#kernel.hostLink(name)));
-    return links.flatMap((link) => link ?? []);
-  }
-
   #delete(link: ObservedLink): Promise<boolean> {
     const attributes = { 'podwire.kernel.namespace': 'host', 'podwire.kernel.requests': 1 };
     return withSpan('podwire.kernel.batch', attributes, () => this.#kernel.deleteHostLink(link));
   }
 
-  #alone<Answer>(place: Place, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
-    const { attachment, hostInterfaceName } = place;
-    const named = (): Promise<Answer> => this.#nameLock.run(hostInterfaceName, signal, work);
-    const call = attachment
-      ? withAttachment(attachment, () => this.#lock.run(formatAttachment(attachment), signal, named))
-      : named();
-    this.#track(call);
-    return call;
-  }
-
-  #track(work: Promise<unknown>): void {
-    this.#underWay.add(work);
-    const done = (): void => void this.#underWay.delete(work);
-    work.then(done, done);
-  }
-
-  /** One call at a time in each pod: settings of the whole namespace that one puts back must not be another's by then. */
   async #inPod<Answer>(
     netns: string,
     signal: AbortSignal,
@@ -375,11 +374,10 @@ export class Dataplane {
   ): Promise<Answer> {
     const session = await withSpan('podwire.kernel.open', {}, () => this.#kernel.open(netns));
     try {
-      const { device, inode } = session.identity;
-      return await this.#podLock.run(`${device} ${inode}`, signal, () => work(session));
+      return await this.#underWay.inPod(session.identity, signal, () => work(session));
     } finally {
       // Nobody needs to wait for it: it changes nothing, and cannot fail.
-      this.#track(session.close());
+      this.#underWay.track(session.close());
     }
   }
 }
@@ -393,7 +391,3 @@ interface Order {
 
 /** Each time something else that was in the way has gone while it was looked at. */
 const WIRE_TRIES = 3;
-
-function isOfMissingLink(error: unknown): boolean {
-  return error instanceof Failure && ['ENODEV', 'ENOENT'].some((errno) => error.details.errno === errno);
-}

@@ -78,6 +78,22 @@ export class Events {
     );
   }
 
+  /** Rules of an interface that nobody knew of any more were taken out of its pod, on the look at another one. */
+  strayRulesRemoved(attachment: Attachment, rules: readonly string[]): void {
+    this.#log.info(
+      { 'podwire.attachment': formatAttachment(attachment), rules },
+      `${rules.length} rules of an interface that is gone were taken out of the pod`,
+    );
+  }
+
+  /** They are looked for again. */
+  strayRulesLeft(attachment: Attachment, failure: Failure): void {
+    this.#log.warn(
+      { err: failure, 'podwire.attachment': formatAttachment(attachment) },
+      'rules of an interface that is gone could not be taken out of the pod; that is tried again',
+    );
+  }
+
   /** Connections of the pod that had the address before are still tracked, and may go wrong until they time out. */
   flowsNotForgotten(destination: string, failure: Failure): void {
     this.#log.warn(

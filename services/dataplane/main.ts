@@ -28,7 +28,8 @@ await runProcess({
     const config = readConfig(process.env, hostname());
     log.level = config.logLevel;
     const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
-    const service = await startService(config, { log, clock: systemClock, random: Math.random, boot: readBoot() });
+    const own = { clock: systemClock, random: Math.random, boot: readBoot(), pid: process.pid };
+    const service = await startService(config, { log, ...own });
     const stop = async () => {
       await service.stop();
       await stopTelemetry();

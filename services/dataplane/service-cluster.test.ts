@@ -49,7 +49,13 @@ beforeEach(async () => {
     PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
     PODWIRE_DATAPLANE_IPAM_ADDRESS: ipam.address,
   };
-  const surroundings = { log: recordingLog().log, clock: systemClock, random: Math.random, boot: BOOT };
+  const surroundings = {
+    log: recordingLog().log,
+    clock: systemClock,
+    random: Math.random,
+    boot: BOOT,
+    pid: process.pid,
+  };
   startAgain = () => startService(readConfig(env, SELF), surroundings);
   service = await startAgain();
 });

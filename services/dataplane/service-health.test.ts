@@ -29,13 +29,13 @@ const AT_ONCE = { timeout: 20_000, interval: 20 };
 
 /** Time as it is, but for pauses, of which a test has no patience. */
 const impatientClock: Clock = {
-  nowMs: () => systemClock.nowMs(),
+  ...systemClock,
   sleep: (durationMs, signal) => systemClock.sleep(Math.min(durationMs, 200), signal),
 };
 
 /** Time as it is, but for the pauses between two looks at the node's settings. */
 const clockOfLooks: Clock = {
-  nowMs: () => systemClock.nowMs(),
+  ...systemClock,
   sleep: (durationMs, signal) => systemClock.sleep(durationMs === LOOK_INTERVAL_MS ? 50 : durationMs, signal),
 };
 
@@ -76,7 +76,7 @@ async function start({
   };
   const network = new FakeNodeNetwork({ eth0: ['192.0.2.7/24'] });
   const nodeSide = { network, kernel: nodeKernel, links, nft, peerPlan: undefined };
-  const surroundings = { log: recordingLog().log, clock, random: Math.random, boot: BOOT };
+  const surroundings = { log: recordingLog().log, clock, random: Math.random, boot: BOOT, pid: process.pid };
   service = await serve(kernel, { config: readConfig(env, 'node-1'), surroundings, nodeSide });
 }
 

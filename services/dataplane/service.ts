@@ -1,7 +1,7 @@
 import { metrics } from '@opentelemetry/api';
 import { Peer } from '@podwire/shared/rpc/client';
-import { prepareAddresses } from '@podwire/shared/rpc/listen';
 import { RpcServer } from '@podwire/shared/rpc/server';
+import { takeAlone } from '@podwire/shared/rpc/sole';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -54,6 +54,8 @@ export interface Surroundings {
   readonly random: () => number;
   /** Of the machine. */
   readonly boot: Boot;
+  /** Of this process; others are told that are kept from its records. */
+  readonly pid: number;
 }
 
 /** A service that answers. */
@@ -64,12 +66,20 @@ export interface RunningService extends Running {
 
 /**
  * Starts podwire-dataplane on this machine's kernel.
- * @throws Failure as {@link serve}, INVALID_SETTINGS for the peers file, or KERNEL_REFUSED when the kernel cannot be asked
+ * @throws Failure as {@link serve} and {@link takeAlone}, INVALID_SETTINGS for the peers file, or KERNEL_REFUSED when the kernel cannot be
+ *   asked
  */
 export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
   const peerPlan = await readPeerPlan(config);
-  // Records and nftables are worked on before pods are served: those of a dataplane that runs are its own.
-  await prepareAddresses(config.listen);
+  const { clock, pid } = surroundings;
+  const { listen: addresses, stateDirectory } = config;
+  // Records and nftables are worked on before pods are served: those of a dataplane that runs, or just starts, are its own.
+  const places = {
+    addresses,
+    stateDirectory,
+    settings: 'PODWIRE_DATAPLANE_LISTEN and PODWIRE_DATAPLANE_STATE_DIRECTORY',
+  };
+  const alone = await takeAlone({ program: 'podwire-dataplane', ...places, owner: String(pid), clock });
   const opened: { close(): Promise<void> }[] = [];
   const open = async <Part extends { close(): Promise<void> }>(opening: Promise<Part>): Promise<Part> => {
     const part = await opening;
@@ -83,9 +93,11 @@ export async function startService(config: Config, surroundings: Surroundings): 
     const nodeKernel = await open(NodeNetlinkKernel.open(monitor));
     const links = await open(NetlinkLinks.open(monitor));
     const nodeSide = { network, kernel: nodeKernel, links, nft: new ProgramNft(), peerPlan };
-    return await serve(kernel, { config, surroundings, nodeSide });
+    const service = await serve(kernel, { config, surroundings, nodeSide });
+    return { ...service, stop: () => service.stop().finally(() => alone.release()) };
   } catch (error) {
     await Promise.all(opened.map((part) => part.close()));
+    alone.release();
     throw error;
   }
 }

@@ -165,3 +165,19 @@ test('a failure at any step of the second interface leaves what was there', asyn
     expect(state(), step.type).toEqual(before);
   }
 });
+
+test('rules of an interface whose record was lost are taken out once it is gone, and nothing else', async () => {
+  await attach(first);
+  const before = state();
+  await attach(second);
+  // As a start that finds no record of it: the namespace that its detach would need is not known.
+  const registry = testRegistry();
+  await registry.record(first, (await kernel.identify(first.netns))!);
+  const later = new Dataplane({ kernel, registry, events: new Events(recordingLog().log) });
+  await later.mendRecorded(first.attachment, never());
+  expect([rulesOf('a'), await check(second)]).toEqual([OWN_RULES, []]);
+  await later.detach(second, never());
+  expect(rulesOf('a')).toEqual(OWN_RULES);
+  await later.mendRecorded(first.attachment, never());
+  expect([rulesOf('a'), state()]).toEqual([[], before]);
+});

@@ -52,7 +52,9 @@ async function node(store: RecordStore = new MemoryRecordStore()) {
     await work();
     return kernel.commands.slice(before);
   };
-  return { kernel, dataplane: await start(), restarted: start, rules, commands, lines };
+  /** The attachment's record is lost, and nothing else. */
+  const lose = (network: PodNetwork) => store.remove(network.attachment);
+  return { kernel, dataplane: await start(), restarted: start, lose, rules, commands, lines };
 }
 
 const attach = (dataplane: Dataplane, ...networks: readonly PodNetwork[]) =>
@@ -219,6 +221,77 @@ describe('detach', () => {
       // The next interface of that name takes them over, or away.
       await attach(dataplane, { ...second, addresses: [address('10.66.0.9')] });
       expect(rules()).toEqual([RULES[0]?.replace('0.7', '0.9')]);
+    },
+  );
+});
+
+describe('rules of an interface whose record was lost', () => {
+  const look = (dataplane: Dataplane) => dataplane.mendRecorded(first.attachment, never());
+
+  async function lost() {
+    const made = await node();
+    await attach(made.dataplane, first);
+    const before = made.kernel.print();
+    await attach(made.dataplane, second);
+    await made.lose(second);
+    return { ...made, before, later: await made.restarted() };
+  }
+
+  test('stay as long as the interface does, and are taken out by the next look at another one once it is gone', async () => {
+    const { kernel, later, rules, before, commands, lines } = await lost();
+    expect(await commands(() => look(later))).toEqual([]);
+    await later.detach(second, never());
+    expect(rules()).toEqual(RULES);
+    expect(await look(later)).toEqual({ outcome: 'as-wanted', differences: [] });
+    expect(kernel.print()).toBe(before);
+    expect(lines.at(-1)).toMatchObject({
+      msg: '2 rules of an interface that is gone were taken out of the pod',
+      rules: RULES.map((rule) => rule.replace(`${NETNS}: rule `, '')),
+    });
+    expect(await commands(() => look(later))).toEqual([]);
+  });
+
+  test('stay where somebody routes by their table, and those of the workload in any case', async () => {
+    const { kernel, later, rules } = await lost();
+    await later.detach(second, never());
+    const pod = kernel.namespace(NETNS);
+    const table = tableOf('net1');
+    const others = [
+      { source: '10.66.0.7/32', table: tableOf('net2'), priority: 30_088, protocol: 87 },
+      { source: '10.66.0.7/32', table: tableOf('net3'), priority: 30_087, protocol: 3 },
+      { source: '10.66.0.7/32', table: 100, priority: 30_087, protocol: 87 },
+    ];
+    for (const rule of others) pod.addRule(rule);
+    const way = { destination: '0.0.0.0/0', device: 'eth0', gateway: undefined, metric: 0, scope: 'link' } as const;
+    pod.addRoute({ ...way, protocol: 3, table });
+    await look(later);
+    expect(rules()).toEqual(expect.arrayContaining(RULES));
+    expect(pod.rules).toHaveLength(5);
+    pod.deleteRoute({ ...way, protocol: 3, table });
+    await look(later);
+    expect(pod.rules).toEqual(others);
+  });
+
+  test('are none while the interface is recorded, though its wire was cut: they are its own repair’s', async () => {
+    const { kernel, dataplane, rules, commands } = await node();
+    await attach(dataplane, first, second);
+    kernel.host.removeLink(kernel.host.find(second.hostInterfaceName));
+    expect(await commands(() => look(dataplane))).toEqual([]);
+    expect(rules()).toEqual(RULES);
+  });
+
+  test.each(['stray-list', 'rule-delete'] as const)(
+    'that the kernel does not give up (%s) are told, and keep nothing from being mended',
+    async (operation) => {
+      const { kernel, later, rules, before, lines } = await lost();
+      await later.detach(second, never());
+      kernel.host.routes.splice(0, 1);
+      kernel.failNext(operation);
+      expect(await look(later)).toMatchObject({ outcome: 'as-wanted', differences: [{ actual: 'missing' }] });
+      expect(rules()).toEqual(RULES);
+      expect(lines.map(({ msg }) => msg)).toContainEqual(expect.stringContaining('that is tried again'));
+      await look(later);
+      expect(kernel.print()).toBe(before);
     },
   );
 });

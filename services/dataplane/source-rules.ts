@@ -2,8 +2,10 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import { compareIdentities } from './attachments/identity.js';
 import type { AttachmentRecord } from './attachments/record.js';
+import type { AttachmentRegistry } from './attachments/registry.js';
 import type { Events } from './events.js';
 import type { PodSession } from './kernel/kernel.js';
+import { formatRule } from './plan/notation.js';
 import { tableOf } from './plan/source-table.js';
 
 /** Runs work in the pod's namespace, as the only one there. @throws Failure INVALID_NETNS where it is gone, or the call's own */
@@ -32,6 +34,39 @@ export async function removeSourceRules(
     if (error.code === 'INVALID_NETNS') return;
     if (!KERNELS.includes(error.code)) throw error;
     events.rulesLeft(attachment, error);
+  }
+}
+
+export interface StrayRulesOptions {
+  /** Of one of the pod's interfaces. */
+  readonly record: AttachmentRecord;
+  readonly registry: Pick<AttachmentRegistry, 'all'>;
+  readonly events: Events;
+}
+
+/**
+ * Takes rules out of a pod whose interface is gone, and with it whoever knew of them: its record was lost, so that its detach did not
+ * know the namespace. They lead to a table without routes, so that nothing is routed otherwise without them. Those of an interface that
+ * is recorded are its own repair's. What the kernel refuses is logged, and comes again. As the only one in the pod.
+ */
+export async function removeStrayRules(
+  session: PodSession,
+  { record, registry, events }: StrayRulesOptions,
+): Promise<void> {
+  const { attachment } = record.network;
+  try {
+    const found = await session.strayRules();
+    if (found.length === 0) return;
+    const recorded = registry.all().filter(({ identity }) => compareIdentities(identity, session.identity) !== 'other');
+    const kept = new Set(recorded.map(({ network }) => tableOf(network.attachment.interfaceName)));
+    const stray = found.filter(({ table }) => !kept.has(table));
+    if (stray.length === 0) return;
+    const { failed } = await session.apply(stray.map((rule) => ({ type: 'rule-delete', side: 'pod', rule })));
+    if (failed) throw failed.failure;
+    events.strayRulesRemoved(attachment, stray.map(formatRule));
+  } catch (error) {
+    if (!(error instanceof Failure) || !KERNELS.includes(error.code)) throw error;
+    events.strayRulesLeft(attachment, error);
   }
 }
 

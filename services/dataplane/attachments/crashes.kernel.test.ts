@@ -16,6 +16,9 @@ import { addPod, cleanUp, requireThrowawayNamespace, run } from '../kernel/netli
 /** The process itself, killed and started again. Built by `npm run build`, which `npm test` does first. */
 const MAIN = join(dirname(fileURLToPath(import.meta.url)), '..', 'dist', 'main.js');
 
+/** Threads that delete links, but for the first: each with a socket, made when all others are at work (`addon/src/socket/deleter.cc`). */
+const OTHER_DELETERS = 3;
+
 /** Fixed, so that every run is the same; change it to look elsewhere. */
 const SEED = 20_261_121;
 
@@ -142,7 +145,7 @@ describe('five hundred pods that came and went', () => {
       links: veths().length,
       routes: run('ip', 'route', 'show', 'table', 'all', 'proto', '87'),
       neighbours: run('ip', 'neigh', 'show', 'nud', 'permanent'),
-      records: readdirSync(join(folder, 'attachments')).length,
+      records: readdirSync(join(folder, 'attachments')).filter((name) => name.endsWith('.json')).length,
     });
     const open = () => ({
       descriptors: readdirSync(`/proc/${child.pid}/fd`).length,
@@ -158,7 +161,9 @@ describe('five hundred pods that came and went', () => {
     for (let at = 0; at < all.length; at += 50) await together(all.slice(at, at + 50));
     expect(left()).toEqual(before);
     expect(before).toEqual({ links: 0, routes: '', neighbours: '', records: 0 });
-    await expect.poll(open, { timeout: 20_000 }).toEqual(held);
+    // A further thread that deletes, with its socket, may have been needed only now, and stays.
+    await expect.poll(() => open().threads).toBeLessThanOrEqual(held.threads + OTHER_DELETERS);
+    await expect.poll(() => open().descriptors - open().threads).toBe(held.descriptors - held.threads);
     expect(await end('SIGTERM')).toBe(0);
   }, 300_000);
 });

@@ -46,6 +46,17 @@ describe('a namespace that went without a DetachPod', () => {
     expect([addressBook.released, kernel.host.links.length]).toEqual([[], 1]);
   });
 
+  test('lives as long as its wire does, though that was renamed by hand and its path is gone', async () => {
+    const { kernel, wired, node, lookForTheDead } = await scene();
+    const a = await wired('a');
+    const living = kernel.namespace(a.netns);
+    kernel.host.renameLink(kernel.host.find(a.hostInterfaceName), 'foo');
+    kernel.unmount(a.netns);
+    await lookForTheDead();
+    expect(node.registry.get(a.attachment)?.state).toBe('attached');
+    expect(living.has('eth0')).toBe(true);
+  });
+
   test('is not dead as long as the namespace is at its path, though the wire was cut', async () => {
     const { kernel, wired, node, addressBook, advance } = await scene();
     const a = await wired('a');
@@ -92,6 +103,26 @@ describe('a namespace that went without a DetachPod', () => {
     addressBook.isAway = false;
     await next.keeper.giveBack();
     expect([addressBook.released, next.registry.all()]).toEqual([['10.65.0.7'], []]);
+  });
+
+  test('is taken away and given back though the kernel or IPAM refuses another one’s', async () => {
+    const { kernel, wired, node, addressBook, advance } = await scene();
+    const pods = [await wired('a', 1), await wired('b', 2)];
+    for (const { netns } of pods) kernel.removeNamespace(netns);
+    await node.keeper.sweep();
+    await advance(10_000);
+    kernel.failNext('identify', { errno: 'EACCES' });
+    await node.keeper.sweep();
+    expect(kernel.unusedFaults).toBe(0);
+    expect(node.registry.all().map(({ state }) => state)).toEqual(['attached', 'dead']);
+    await node.keeper.sweep();
+    addressBook.refused.add('net/a/eth0');
+    await node.keeper.giveBack();
+    await node.keeper.giveBack();
+    expect(addressBook.released).toEqual(['10.65.0.2']);
+    addressBook.refused.clear();
+    await node.keeper.giveBack();
+    expect([addressBook.released, node.registry.all()]).toEqual([['10.65.0.2', '10.65.0.1'], []]);
   });
 
   test('is not forgotten as garbage as long as IPAM has not had its addresses back', async () => {

@@ -1,7 +1,9 @@
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { hostInterfaceName } from '@podwire/shared/attachment/names';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Dataplane } from '../dataplane.js';
+import { hostEndsOf } from '../kernel/host-end.js';
 import type { Kernel } from '../kernel/kernel.js';
 import type { ObservedLink } from '../plan/observed.js';
 import { isMadeFor } from '../plan/wire.js';
@@ -11,6 +13,7 @@ import { addressesOfDead } from './giving-back.js';
 import { compareIdentities } from './identity.js';
 import type { AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
+import { releaseEach } from './release-each.js';
 
 /** Time between the two looks that prove a death, at least, in milliseconds. */
 const CONFIRMATION_MS = 10_000;
@@ -44,34 +47,34 @@ export class DeadNamespaces {
   }
 
   /**
-   * Looks at every recorded attachment, and takes away what is left of those whose death is certain.
+   * Looks at every recorded attachment, and takes away what is left of those whose death is certain. One that the kernel refuses is told,
+   * and holds up no other.
    * @returns how many those were
-   * @throws Failure KERNEL_REFUSED when the kernel cannot be asked
+   * @throws Failure KERNEL_REFUSED when the kernel cannot be asked for its links
    */
   async sweep(signal: AbortSignal): Promise<number> {
-    const { kernel, registry } = this.#options;
+    const { kernel, registry, events } = this.#options;
     const links = new Map((await kernel.veths()).map((link) => [link.name, link]));
     let buried = 0;
     for (const record of registry.all()) {
       if (signal.aborted) break;
       if (record.state !== 'attached') continue;
-      if (await this.#look(record, links.get(record.network.hostInterfaceName), signal)) buried++;
+      const { attachment, hostInterfaceName: name } = record.network;
+      try {
+        if (await this.#look(record, links.get(name), signal)) buried++;
+      } catch (error) {
+        if (!isOver(signal)) events.failed(`look whether ${formatAttachment(attachment)} lives`, error);
+      }
     }
     return buried;
   }
 
-  /** Gives the addresses of the dead back. Never rejects: what IPAM does not answer is to be repeated. */
+  /** Gives the addresses of the dead back. Never rejects: what IPAM does not answer, or refuses, is to be repeated. */
   async giveBack(signal: AbortSignal): Promise<void> {
     const { registry, events } = this.#options;
     const dead = registry.all().filter(({ state }) => state === 'dead');
-    for (const [position, record] of dead.entries()) {
-      try {
-        await this.#release(record, signal);
-      } catch (failure) {
-        if (!signal.aborted) events.releasesDelayed(dead.length - position, failure);
-        return;
-      }
-    }
+    const left = await releaseEach(dead, (record) => this.#release(record, signal));
+    if (left && !signal.aborted) events.releasesDelayed(left.count, left.failure);
   }
 
   /** @returns whether it was buried */
@@ -102,7 +105,9 @@ export class DeadNamespaces {
     const { attachment, hostInterfaceName: name, netns } = record.network;
     return dataplane.exclusively({ attachment, hostInterfaceName: name }, signal, async () => {
       if (registry.get(attachment) !== record) return false;
-      const link = await kernel.hostLink(name);
+      // Whatever name it was given by hand, its other end lives as long as the pod.
+      const ends = await hostEndsOf(kernel, attachment, [name]);
+      const link = ends.find((end) => isMadeFor(end, attachment)) ?? ends[0];
       if (!(await this.#isDead(record, link))) return false;
       if (link && isMadeFor(link, attachment)) await kernel.deleteHostLink(link);
       await registry.mark(attachment, 'dead');
@@ -131,4 +136,8 @@ export class DeadNamespaces {
       if (isStill()) await registry.remove(attachment);
     });
   }
+}
+
+function isOver(signal: AbortSignal): boolean {
+  return signal.aborted;
 }

@@ -28,6 +28,8 @@ async function scene() {
   return { ...node, kernel, wired, names };
 }
 
+type Node = Awaited<ReturnType<typeof scene>>;
+
 describe('garbage', () => {
   test('is what is not valid, of one network or of all', async () => {
     const { wired, garbage, names, registry } = await scene();
@@ -79,21 +81,47 @@ describe('garbage', () => {
     expect((await garbage.collect({ valid: [], network: undefined }, never())).removed).toHaveLength(1);
   });
 
-  test('is not what has a call under way, or came since', async () => {
+  test.each(['attach', 'repair'] as const)('is not what a call is wiring (%s), or has wired since', async (call) => {
     const { kernel, wired, garbage, dataplane, names } = await scene();
-    const busy = await wired('busy', { host: 1 });
-    const pause = kernel.pauseBefore('observe');
-    const checking = dataplane.check(busy, never());
-    await pause.reached;
+    const [first, last] = [await wired('first', { host: 1 }), await wired('last', { host: 2 })];
+    const opening = kernel.pauseBefore('open');
+    const wiringFirst = dataplane[call](first, never());
+    await opening.reached;
     const listing = kernel.pauseBefore('link-list');
     const collecting = garbage.collect({ valid: [], network: undefined }, never());
     await listing.reached;
-    await wired('since', { host: 2 });
+    // One call ends, another begins, and a pod is new, before the kernel has told what there is.
+    opening.release();
+    await wiringFirst;
+    const reopening = kernel.pauseBefore('open');
+    const wiringLast = dataplane[call](last, never());
+    await reopening.reached;
+    await wired('since', { host: 3 });
     listing.release();
     expect(await collecting).toEqual({ removed: [], failed: [] });
-    pause.release();
-    await checking;
-    expect(names()).toEqual(['podwnetbusy', 'podwnetsince']);
+    reopening.release();
+    await wiringLast;
+    expect(names()).toEqual(['podwnetfirst', 'podwnetlast', 'podwnetsince']);
+  });
+
+  test.each([
+    ['that looks', (node: Node, pod: PodNetwork) => node.dataplane.check(pod, never())],
+    ['of upkeep', (node: Node, pod: PodNetwork) => node.dataplane.mendRecorded(pod.attachment, never())],
+  ])('waits for work %s, and goes', async (_, work) => {
+    const node = await scene();
+    const pod = await node.wired('a', { host: 1 });
+    const looking = node.kernel.pauseBefore('observe');
+    const working = work(node, pod);
+    await looking.reached;
+    const listing = node.kernel.pauseBefore('link-list');
+    const collecting = node.garbage.collect({ valid: [], network: undefined }, never());
+    await listing.reached;
+    listing.release();
+    await new Promise((resolve) => setImmediate(resolve));
+    looking.release();
+    await working;
+    expect(await collecting).toEqual({ removed: [pod.attachment], failed: [] });
+    expect(node.names()).toEqual([]);
   });
 
   test('is nothing of anybody else’s', async () => {

@@ -41,14 +41,14 @@ export class GarbageCollector {
   }
 
   /**
-   * Removes what is attached and not valid. Goes on past failures, which it reports. An attachment with a call under way, or that
-   * was attached since this call began, is left: who made the list cannot have known of it. Idempotent.
+   * Removes what is attached and not valid. Goes on past failures, which it reports. An attachment that a call is wiring, or
+   * has wired since this call began, is left: who made the list cannot have known of it. Upkeep of one is waited for. Idempotent.
    * @throws Failure KERNEL_REFUSED when the links cannot be listed, or the signal's
    */
   async collect({ valid, network }: GarbageRequest, signal: AbortSignal): Promise<Collected> {
     const { dataplane, events, clock } = this.#options;
     const beganAtMs = clock.nowMs();
-    const stays = new Set(valid.map(formatAttachment));
+    const stays = new Set([...valid.map(formatAttachment), ...dataplane.wirings()]);
     const garbage = (await this.#attached()).filter(
       ({ attachment }) =>
         (network === undefined || attachment.network === network) && !stays.has(formatAttachment(attachment)),
@@ -57,7 +57,7 @@ export class GarbageCollector {
     const failed: { attachment: Attachment; failure: Failure }[] = [];
     await forEachFew(garbage, AT_ONCE, async (detachment) => {
       const { attachment } = detachment;
-      if (dataplane.isBusy(attachment) || this.#isSince(attachment, beganAtMs)) return;
+      if (dataplane.isWiring(attachment) || this.#isSince(attachment, beganAtMs)) return;
       try {
         await dataplane.detach(detachment, signal);
         removed.push(attachment);

@@ -103,6 +103,52 @@ describe('by itself, from its start on', () => {
     expect(await secondsUntil(() => kernel.print() === wired, 0)).toBe(0);
   });
 
+  test('a look that the wiring before asked for is not taken for that of the next one of the same interface', async () => {
+    const four = hostPrefix(address('192.0.2.1'));
+    const { hostInterfaceName, attachment } = await wire('a', { sourcePrefixes: [four] });
+    node.keeper.heardOf(hostInterfaceName);
+    await settle();
+    clock.advance(1500);
+    await settle();
+    await node.dataplane.detach({ attachment, hostInterfaceName }, never());
+    await wire('b', { sourcePrefixes: [four], hostInterfaceName });
+    const wired = kernel.print();
+    node.keeper.heardOf(hostInterfaceName);
+    await settle();
+    clock.advance(1000);
+    await settle();
+    // What systemd does comes after the look that was due by then.
+    kernel.host.sysctls.set(`net/ipv4/conf/${hostInterfaceName}/rp_filter`, '2');
+    expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(1);
+  });
+
+  test('what could not be finished or undone at the start is with the next check', async () => {
+    const a = await wire('a');
+    const b = await wire('b', { addresses: [address('10.65.0.8')] });
+    kernel.failNext('link-get');
+    await expect(node.dataplane.detach({ ...b }, never())).rejects.toMatchObject({ code: 'KERNEL_REFUSED' });
+    kernel.host.addLink({ name: 'podwbare', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');
+    kernel.failNext('link-delete');
+    kernel.failNext('link-delete');
+    node.keeper.start();
+    await settle();
+    expect(kernel.unusedFaults).toBe(0);
+    expect(kernel.host.links).toHaveLength(3);
+    const names = () => kernel.host.links.map(({ name }) => name);
+    expect(await secondsUntil(() => names().length === 1, 90 * 1.2 + 1)).toBeDefined();
+    expect([names(), node.registry.all().length]).toEqual([[a.hostInterfaceName], 1]);
+  });
+
+  test('a start that the kernel tells nothing is made up for with the next check', async () => {
+    await wire('a');
+    const wired = kernel.print();
+    kernel.host.addLink({ name: 'podwbare', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');
+    kernel.failNext('link-list');
+    node.keeper.start();
+    await settle();
+    expect(await secondsUntil(() => kernel.print() === wired, 90 * 1.2 + 1)).toBeGreaterThan(0);
+  });
+
   test('what the node’s pods of earlier boots held is given back at the start, and not only after a while', async () => {
     const earlier = '11111111-1111-4111-8111-111111111111';
     addressBook.allocate(podNetwork('died'), { bootId: earlier, inode: 1n });

@@ -40,6 +40,22 @@ describe('drift later', () => {
     expect(opening).toHaveBeenCalledTimes(1);
   });
 
+  test('that is told while a call only looks is mended after it', async () => {
+    const { kernel, wired, node } = await scene();
+    const a = await wired('a');
+    const before = kernel.print();
+    const pause = kernel.pauseBefore('observe');
+    const checking = node.dataplane.check(a, never());
+    await pause.reached;
+    kernel.host.routes.splice(0);
+    node.keeper.repairByHostInterface(a.hostInterfaceName);
+    await new Promise((resolve) => setImmediate(resolve));
+    pause.release();
+    await checking;
+    await expect.poll(() => kernel.print()).toBe(before);
+    await node.keeper.stop();
+  });
+
   test('is mended when the kernel is heard of it, but not for what is told of its own wiring', async () => {
     const { kernel, wired, node, advance, restart } = await scene();
     const a = await wired('a');
@@ -56,6 +72,20 @@ describe('drift later', () => {
     later.keeper.heardOf(a.hostInterfaceName);
     await expect.poll(() => kernel.print()).toBe(before);
     await later.keeper.stop();
+  });
+
+  test('is none of a pod that was detached, though another’s interface was in the place of its own', async () => {
+    const { kernel, wired, node, store } = await scene();
+    const a = await wired('a');
+    kernel.host.removeLink(kernel.host.find(a.hostInterfaceName));
+    const others = { name: a.hostInterfaceName, mac: '02:00:00:00:00:01', mtuBytes: 1500 };
+    const link = kernel.host.addLink(others, 'bridge');
+    await expect(node.dataplane.detach(a, never())).rejects.toMatchObject({ code: 'HOST_INTERFACE_TAKEN' });
+    expect(kernel.host.links).toEqual([link]);
+    kernel.host.removeLink(link);
+    // By then its address may be another pod's.
+    await node.keeper.check();
+    expect([kernel.host.links, node.registry.all(), store.texts.size]).toEqual([[], [], 0]);
   });
 
   test('of one pod that cannot be mended does not keep the others from it', async () => {
@@ -105,4 +135,40 @@ test('the full check stores what the store has refused before', async () => {
   store.isFull = false;
   await node.keeper.check();
   expect((await restart()).registry.get(a.attachment)).toMatchObject({ state: 'attached', network: a });
+});
+
+describe('a host interface that was renamed by hand', () => {
+  test('has its name again, with everything on it, and is told', async () => {
+    const { kernel, wired, node } = await scene();
+    const a = await wired('a');
+    const before = kernel.print();
+    kernel.host.renameLink(kernel.host.find(a.hostInterfaceName), 'foo');
+    await node.keeper.check();
+    expect(kernel.print()).toBe(before);
+    const told = node.lines.filter(({ msg }) => String(msg).includes('was not as wanted'));
+    expect(told).toMatchObject([{ object: `host link ${a.hostInterfaceName} name`, actual: 'foo' }]);
+  });
+
+  test('has it again after a start, and with what was changed besides', async () => {
+    const { kernel, wired, restart } = await scene();
+    const a = await wired('a');
+    const before = kernel.print();
+    const link = kernel.host.find(a.hostInterfaceName);
+    kernel.host.setLink(link, { up: false });
+    kernel.host.renameLink(link, 'foo');
+    const later = await restart();
+    await later.keeper.recover();
+    expect(kernel.print()).toBe(before);
+  });
+
+  test('keeps its new name where another interface has the wanted one, which is told', async () => {
+    const { kernel, wired, node } = await scene();
+    const a = await wired('a');
+    kernel.host.renameLink(kernel.host.find(a.hostInterfaceName), 'foo');
+    kernel.host.addLink({ name: a.hostInterfaceName, mac: a.mac, mtuBytes: 1500 }, 'bridge');
+    const before = kernel.print();
+    await node.keeper.check();
+    expect(kernel.print()).toBe(before);
+    expect(node.lines.filter(({ level }) => level === 'error')).toHaveLength(1);
+  });
 });

@@ -10,7 +10,7 @@ import { forEachFew } from './each.js';
 import type { AttachmentEvents } from './events.js';
 import type { Boot } from './giving-back.js';
 import { releaseEarlierBoots } from './reboot.js';
-import { recover } from './recovery.js';
+import { recover, type RecoveryScope } from './recovery.js';
 import type { AttachmentRegistry } from './registry.js';
 
 /** Mean time between two looks for dead namespaces: two looks, and what they take, are well within a minute. */
@@ -24,6 +24,9 @@ const WIRING_TOLD_MS = 2000;
 
 /** How far times between repetitions are from their mean at most, as a part of it: nodes that start together drift apart. */
 const JITTER = 0.2;
+
+/** For the log. */
+const RECOVERY = 'recovery of what the process before has left';
 
 /** Pods that are checked at a time: the rest of the service's threads is for calls. */
 const CHECKS_AT_ONCE = 2;
@@ -51,6 +54,8 @@ export class AttachmentKeeper {
   readonly #waiting = new Set<string>();
   /** Host interfaces that are looked at once more when their wiring is over. */
   readonly #watched = new Set<string>();
+  /** What the recovery could not do. */
+  #toRecover: RecoveryScope | undefined;
   #earlierBootsDone = false;
   /** Ends the pause before addresses are next given back. */
   #hurry = new AbortController();
@@ -63,7 +68,7 @@ export class AttachmentKeeper {
   /** Begins to work; returns at once. */
   start(): void {
     this.#spawn(async () => {
-      await this.#attempt('recovery', () => this.recover());
+      await this.#attempt(RECOVERY, () => this.recover());
       await this.#repeat(CHECK_INTERVAL_MS, () => this.check());
     });
     this.#spawn(() => this.#repeat(SWEEP_INTERVAL_MS, () => this.sweep()));
@@ -96,10 +101,10 @@ export class AttachmentKeeper {
     if (this.#waiting.has(key)) return;
     this.#waiting.add(key);
     this.#spawn(async () => {
-      // A call that is under way makes changes of its own, and is told of them here.
+      // A call that wires it makes changes of its own, and is told of them here.
       await new Promise((resolve) => setImmediate(resolve));
       this.#waiting.delete(key);
-      if (!this.#options.dataplane.isBusy(attachment)) await this.#mend(attachment);
+      if (!this.#options.dataplane.isWiring(attachment)) await this.#mend(attachment);
     });
   }
 
@@ -126,21 +131,32 @@ export class AttachmentKeeper {
     this.#spawn(async () => {
       await this.#options.clock.sleep(afterMs, this.#stopped.signal);
       this.#watched.delete(name);
-      this.repairByHostInterface(name);
+      // The interface may have been wired once more meanwhile, and has its two seconds then.
+      this.heardOf(name);
     });
   }
 
-  /** Once after the start. @throws Failure KERNEL_REFUSED when the kernel cannot be asked */
+  /** Once after the start; {@link check} repeats what fails of it. @throws Failure KERNEL_REFUSED when the kernel cannot be asked */
   async recover(): Promise<void> {
-    await recover(this.#options, this.#stopped.signal);
+    const scope = this.#toRecover ?? 'all';
+    this.#toRecover = scope;
+    const isClean = await recover(this.#options, scope, this.#stopped.signal);
+    this.#toRecover = isClean ? undefined : 'half made';
   }
 
-  /** Compares every recorded pod with the kernel, and mends it; stores what could not be stored before. */
+  /**
+   * Compares every recorded pod with the kernel, and mends it; does what could not be done before: stores records, finishes detaches
+   * that failed, and recovers what the kernel kept from it.
+   */
   async check(): Promise<void> {
     const { registry } = this.#options;
+    const { signal } = this.#stopped;
     await registry.flush();
-    await forEachFew(registry.all(), CHECKS_AT_ONCE, async ({ network }) => {
-      if (!this.#stopped.signal.aborted) await this.#mend(network.attachment);
+    if (this.#toRecover) await this.#attempt(RECOVERY, () => this.recover());
+    await forEachFew(registry.all(), CHECKS_AT_ONCE, async ({ network: { attachment }, state }) => {
+      if (signal.aborted) return;
+      if (state === 'detaching') await this.#finishDetach(attachment);
+      else await this.#mend(attachment);
     });
   }
 
@@ -176,6 +192,13 @@ export class AttachmentKeeper {
     const { dataplane } = this.#options;
     await this.#attempt(`repair of ${formatAttachment(attachment)}`, () =>
       dataplane.mendRecorded(attachment, this.#stopped.signal),
+    );
+  }
+
+  async #finishDetach(attachment: Attachment): Promise<void> {
+    const { dataplane } = this.#options;
+    await this.#attempt(`detach of ${formatAttachment(attachment)}`, () =>
+      dataplane.finishDetach(attachment, this.#stopped.signal),
     );
   }
 

@@ -34,6 +34,7 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
           identity: session.identity,
           observe: (wanted) => asking(() => session.observe(wanted)),
           rules: (table) => asking(() => session.rules(table)),
+          strayRules: () => asking(() => session.strayRules()),
           apply: (steps) => apply(session, steps),
           close: () => {
             open.delete(session);
@@ -46,6 +47,7 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
     veths: () => asking(() => kernel.veths()),
     attached: () => asking(() => kernel.attached()),
     forgetFlows: (address) => asking(() => kernel.forgetFlows(address)),
+    renameHostLink: (link, name) => asking(() => (remaining-- > 0 ? kernel.renameHostLink(link, name) : never())),
     deleteHostLink: (link) => asking(() => (remaining-- > 0 ? kernel.deleteHostLink(link) : never())),
     close: () => Promise.resolve(),
   };

@@ -25,6 +25,8 @@ export class FakeAddressBook implements AddressBook {
   readonly endpoints = new Map<string, HeldEndpoint>();
   readonly released: string[] = [];
   isAway = false;
+  /** Attachments, formatted, whose requests fail by themselves: a record of theirs cannot be read. */
+  readonly refused = new Set<string>();
   /** Called when a release arrives: where a test lets something else come first. */
   beforeRelease: () => void = () => undefined;
   #sequenceNumber = 100n;
@@ -42,7 +44,7 @@ export class FakeAddressBook implements AddressBook {
   }
 
   async endpoint(attachment: Attachment): Promise<HeldEndpoint | undefined> {
-    await this.#answer();
+    await this.#answer(attachment);
     return this.endpoints.get(formatAttachment(attachment));
   }
 
@@ -53,7 +55,7 @@ export class FakeAddressBook implements AddressBook {
 
   async release({ attachment, addresses, netns }: ReleasedEndpoint): Promise<readonly string[]> {
     this.beforeRelease();
-    await this.#answer();
+    await this.#answer(attachment);
     const key = formatAttachment(attachment);
     const endpoint = this.endpoints.get(key);
     if (netns && (endpoint?.netns?.bootId !== netns.bootId || endpoint.netns.inode !== netns.inode)) return [];
@@ -66,9 +68,11 @@ export class FakeAddressBook implements AddressBook {
     return given.map(({ address }) => address);
   }
 
-  async #answer(): Promise<void> {
+  async #answer(attachment?: Attachment): Promise<void> {
     await Promise.resolve();
     if (this.isAway) throw new Failure('UNREACHABLE', 'podwire-ipam does not answer');
+    if (attachment && this.refused.has(formatAttachment(attachment)))
+      throw new Failure('STORE_CORRUPT', 'a record cannot be read');
   }
 }
 

@@ -33,4 +33,22 @@ describe('after a reboot', () => {
     await node.keeper.giveBack();
     expect(addressBook.released).toEqual(['10.65.0.7']);
   });
+
+  test('one whose records IPAM cannot read holds up no other, and is asked about again', async () => {
+    const { node, addressBook } = await scene();
+    for (const [name, host] of [
+      ['a', 1],
+      ['b', 2],
+    ] as const)
+      addressBook.allocate(podNetwork(name, { addresses: [address(`10.65.0.${host}`)] }), {
+        bootId: earlier,
+        inode: 2n,
+      });
+    addressBook.refused.add('net/a/eth0');
+    await node.keeper.giveBack();
+    expect(addressBook.released).toEqual(['10.65.0.2']);
+    addressBook.refused.clear();
+    await node.keeper.giveBack();
+    expect(addressBook.released).toEqual(['10.65.0.2', '10.65.0.1']);
+  });
 });

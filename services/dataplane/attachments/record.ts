@@ -42,13 +42,13 @@ export function encodeRecord({ network, identity, ...rest }: AttachmentRecord): 
       cookie: identity.cookie === null ? null : identity.cookie.toString(),
     },
     network: {
-      ...plain,
       addresses: addresses.map(formatAddress),
       routes: routes.map(formatPrefix),
       sourcePrefixes: sourcePrefixes.map(formatPrefix),
       mtuBytes: mtuBytes ?? null,
       txQueueLength: txQueueLength ?? null,
       queueCount: queueCount ?? null,
+      ...plain,
     },
   });
 }

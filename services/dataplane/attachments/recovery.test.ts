@@ -161,6 +161,23 @@ describe('after a restart', () => {
     await recovering;
   });
 
+  test('a pod that is attached anew while its earlier detach is to be finished stays', async () => {
+    const { kernel, store, wired, restart } = await scene();
+    const a = await wired('a');
+    const [{ records }] = [await store.load()];
+    await store.put({ ...records[0]!, state: 'detaching' });
+    const { keeper, dataplane } = await restart();
+    const pause = kernel.pauseBefore('open');
+    const attaching = dataplane.attach(a, never());
+    await pause.reached;
+    const recovering = keeper.recover();
+    await new Promise((resolve) => setImmediate(resolve));
+    pause.release();
+    await attaching;
+    await recovering;
+    expect(await dataplane.check(a, never())).toEqual([]);
+  });
+
   test('an attach that comes during the undoing of its half-made link waits for it, and succeeds', async () => {
     const { kernel, store, wired, restart } = await scene();
     const a = await wired('a');

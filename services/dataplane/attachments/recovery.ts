@@ -20,19 +20,28 @@ export interface RecoveryOptions {
 
 type Outcome = keyof RecoverySummary;
 
+/** What is looked at: everything that the process before has left, or what it has not noted as anybody's alone. */
+export type RecoveryScope = 'all' | 'half made';
+
 /**
  * Brings kernel and records together after a start: adopts or mends what is complete, finishes or undoes what is not. Each attachment
  * is judged again under its own lock, so that calls are served meanwhile and none waits for another attachment's recovery.
+ * @returns whether all that was half made is gone. What is recorded is looked after in any case.
+ * @throws Failure KERNEL_REFUSED when the kernel cannot be asked for its links
  */
-export async function recover(options: RecoveryOptions, signal: AbortSignal): Promise<RecoverySummary> {
+export async function recover(options: RecoveryOptions, scope: RecoveryScope, signal: AbortSignal): Promise<boolean> {
   const { kernel, registry, events } = options;
   const routed = await routedLinks(kernel);
-  const findings = survey({ records: registry.all(), links: await kernel.veths(), routed });
+  const found = survey({ records: registry.all(), links: await kernel.veths(), routed });
+  const findings = found.filter(({ type }) => scope === 'all' || type === 'undo');
   const outcomes: Outcome[] = [];
+  let leftCount = 0;
   await forEachFew(findings, AT_ONCE, async (finding) => {
     const outcome = await settleOrTell(finding, options, signal);
     if (outcome) outcomes.push(outcome);
+    if (outcome === 'failed' && finding.type === 'undo') leftCount++;
   });
+  const isClean = leftCount === 0;
   const count = (wanted: Outcome): number => outcomes.filter((outcome) => outcome === wanted).length;
   const summary = {
     kept: count('kept'),
@@ -42,8 +51,8 @@ export async function recover(options: RecoveryOptions, signal: AbortSignal): Pr
     withoutNamespace: count('withoutNamespace'),
     failed: count('failed'),
   };
-  if (!signal.aborted) events.recovered(summary);
-  return summary;
+  if (!signal.aborted && (scope === 'all' || isClean)) events.recovered(summary);
+  return isClean;
 }
 
 /** @returns undefined when it is not known what came of it, or nothing was to be done */
@@ -99,13 +108,10 @@ async function mend(
 
 async function finishDetach(
   { record }: FindingOf<'finish-detach'>,
-  { dataplane, registry }: RecoveryOptions,
+  { dataplane }: RecoveryOptions,
   signal: AbortSignal,
 ): Promise<Outcome | undefined> {
-  const { attachment, hostInterfaceName } = record.network;
-  if (registry.get(attachment) !== record) return undefined;
-  await dataplane.detach({ attachment, hostInterfaceName }, signal);
-  return 'undone';
+  return (await dataplane.finishDetach(record.network.attachment, signal)) ? 'undone' : undefined;
 }
 
 /** The record comes before the answer of an attach: without one nobody has been told of the link by this process. */

@@ -198,7 +198,7 @@ describe('trouble', () => {
     ]);
     expect(nodes.a.routes()).toEqual([...TOLD_BY_B, ...TOLD_BY_C].sort());
     expect(nodes.b.routes()).toEqual([...TOLD_BY_A, ...TOLD_BY_C].sort());
-    expect(nodes.b.bird.status().isReachable).toBe(false);
+    await soon(() => expect(nodes.b.bird.status().isReachable).toBe(false));
 
     await nodes.b.startDaemon('-R');
     await soon(() => expect(nodes.a.sessions()).toEqual(established('a', 'b', 'c')));

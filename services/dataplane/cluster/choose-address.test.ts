@@ -13,7 +13,7 @@ function network(links: readonly string[], routes: readonly string[] = []): Node
     return { index: at + 1, name: word.replace(/^-/, ''), up: !word.startsWith('-'), addresses };
   });
   return {
-    links: parsed.map(({ index, name, up }) => ({ index, name, up })),
+    links: parsed.map(({ index, name, up }) => ({ index, name, up, mac: null })),
     addresses: parsed.flatMap(({ index, addresses }) =>
       addresses.map((text) => ({
         ...(splitCidr(text.replace(/^!/, '')) ?? expect.unreachable(text)),
@@ -161,5 +161,5 @@ test.each([
   ['vxlan.calico', false],
   ['vethabc', false],
 ])('%s is an interface of the node: %s', (name, expected) => {
-  expect(isNodeInterface({ index: 1, name, up: true })).toBe(expected);
+  expect(isNodeInterface({ index: 1, name, up: true, mac: null })).toBe(expected);
 });

@@ -89,6 +89,19 @@ export class ClusterEvents {
     this.#log.info({ created }, `node ${name} is registered with ${addresses}`);
   }
 
+  /** Neighbours were told that an address of the node is at another link or MAC address than before. */
+  announced(address: string, link: string): void {
+    this.#log.info(`${link} is new as the interface of ${address}: its neighbours are told of its MAC address`);
+  }
+
+  /** They go on sending to the earlier MAC address until they find out by themselves. */
+  notAnnounced(address: string, error: unknown): void {
+    this.#log.warn(
+      { err: error },
+      `the neighbours of this node could not be told of the new MAC address of ${address}`,
+    );
+  }
+
   tunnelAllocated(tunnel: string, address: string): void {
     this.#log.info(`the ${tunnel} tunnel has the address ${address}`);
   }

@@ -1,12 +1,19 @@
+import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
 
-import type { NodeNetwork, NodeNetworkState } from '../kernel/node-network.js';
+import type { NetworkLink, NodeNetwork, NodeNetworkState } from '../kernel/node-network.js';
 
 /** Interfaces that a test sets: by name, their addresses with length. */
 export class FakeNodeNetwork implements NodeNetwork {
   /** The next reads fail with these. */
   readonly failures: Error[] = [];
+  /** The next announcements fail with these. */
+  readonly refusals: Error[] = [];
   reads = 0;
+  /** What neighbours were told: `eth0 192.0.2.7 02:00:00:00:00:01`. */
+  readonly announced: string[] = [];
+  /** MAC addresses by interface; others have the one of their index. */
+  readonly macs = new Map<string, string>();
   isClosed = false;
   #interfaces: Readonly<Record<string, readonly string[]>>;
   readonly #listeners = new Set<() => void>();
@@ -30,7 +37,12 @@ export class FakeNodeNetwork implements NodeNetwork {
     if (failure) return Promise.reject(failure);
     const entries = Object.entries(this.#interfaces);
     return Promise.resolve({
-      links: entries.map(([name], at) => ({ index: at + 1, name, up: true })),
+      links: entries.map(([name], at) => ({
+        index: at + 1,
+        name,
+        up: true,
+        mac: this.macs.get(name) ?? `02:00:00:00:00:0${at + 1}`,
+      })),
       addresses: entries.flatMap(([, addresses], at) =>
         addresses.flatMap((text) => {
           const parts = splitCidr(text);
@@ -44,6 +56,13 @@ export class FakeNodeNetwork implements NodeNetwork {
   watch(listener: () => void): Promise<() => void> {
     this.#listeners.add(listener);
     return Promise.resolve(() => void this.#listeners.delete(listener));
+  }
+
+  announce({ name, mac }: NetworkLink, address: Address): Promise<void> {
+    const refusal = this.refusals.shift();
+    if (refusal) return Promise.reject(refusal);
+    this.announced.push(`${name} ${formatAddress(address)} ${mac}`);
+    return Promise.resolve();
   }
 
   close(): Promise<void> {

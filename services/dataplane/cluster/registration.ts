@@ -8,6 +8,7 @@ import type { NodeNetwork, NodeNetworkState } from '../kernel/node-network.js';
 import type { ClusterNode } from '../routing/cluster.js';
 import { tunnelMac } from '../routing/tunnel-mac.js';
 import type { Condition } from '../routing/wanted.js';
+import { Announcer } from './announcer.js';
 import { describeMethod, type AddressMethod } from './address-method.js';
 import { addressesOf, chooseAddress, isNodeInterface, type ChosenAddress } from './choose-address.js';
 import type { ClusterEvents } from './cluster-events.js';
@@ -51,12 +52,14 @@ const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * Keeps this node registered in IPAM, as it is: at the start, when its addresses change, and when somebody deleted it although it
- * runs. Repeated until it succeeds. A node without any address is left as it was registered last.
+ * runs. Repeated until it succeeds. A node without any address is left as it was registered last. Neighbours are told of an address
+ * that is at another MAC address than before.
  */
 export class Registration implements KnownFollower {
   readonly #options: Required<RegistrationOptions>;
   readonly #stop = new AbortController();
   readonly #work: Repeated;
+  readonly #announcer: Announcer;
   #polling: Promise<void> | undefined;
   /** What IPAM was told last; undefined: nothing, or it has forgotten. */
   #registered: RegisterNodeRequest | undefined;
@@ -65,7 +68,8 @@ export class Registration implements KnownFollower {
 
   constructor(options: RegistrationOptions) {
     this.#options = { pollMs: 30_000, ...options };
-    const { clock, random, events } = this.#options;
+    const { network, clock, random, events } = this.#options;
+    this.#announcer = new Announcer({ network, clock, events });
     this.#work = new Repeated({
       task: (signal) => this.#register(signal),
       failed: (error, retryInMs) => events.retried('register this node', error, retryInMs),
@@ -109,6 +113,7 @@ export class Registration implements KnownFollower {
   async stop(): Promise<void> {
     this.#stop.abort();
     await Promise.all([this.#work.stop(), this.#polling]);
+    await this.#announcer.stop();
   }
 
   /** The address that another process registered under this node's name. */
@@ -130,18 +135,26 @@ export class Registration implements KnownFollower {
         events.notTold('addresses', error);
         return () => undefined;
       });
+    this.#work.ask();
     while (!signal.aborted) {
-      this.#work.ask();
       const woken = await clock.sleep(pollMs, AbortSignal.any([signal, changed.signal]));
       if (woken === 'aborted') await clock.sleep(GATHER_MS, signal);
       changed = new AbortController();
+      // A call under way may be on its way out of an interface that is gone.
+      if (woken === 'aborted') this.#work.renew();
+      else this.#work.ask();
     }
     unwatch();
   }
 
   async #register(signal: AbortSignal): Promise<void> {
     const { network, ipam, events, clock } = this.#options;
-    const request = this.#requestOf(await network.read());
+    const state = await network.read();
+    const request = this.#requestOf(state);
+    this.#announcer.look(
+      state,
+      FAMILIES.flatMap((family) => this.#choose(family, state)?.address ?? []),
+    );
     this.#isAddressMissing = request.ipv4Address === '' && request.ipv6Address === '';
     if (this.#isAddressMissing || sameRequest(request, this.#registered)) return;
     const limits = { deadlineMs: clock.nowMs() + CALL_TIMEOUT_MS, signal };
@@ -150,9 +163,13 @@ export class Registration implements KnownFollower {
     events.registered(request, created);
   }
 
+  #choose(family: Family, state: NodeNetworkState): ChosenAddress | undefined {
+    return chooseAddress(this.#options.methods[family], family, state);
+  }
+
   #requestOf(state: NodeNetworkState): RegisterNodeRequest {
-    const { self, methods } = this.#options;
-    const [ipv4, ipv6] = FAMILIES.map((family) => chooseAddress(methods[family], family, state));
+    const { self } = this.#options;
+    const [ipv4, ipv6] = FAMILIES.map((family) => this.#choose(family, state));
     const interfaces = state.links
       .filter((link) => link.up && isNodeInterface(link))
       .map((link) => ({

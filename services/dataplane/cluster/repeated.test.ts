@@ -68,3 +68,25 @@ test('ends a run and a wait when it is stopped, and does nothing any more', asyn
   await one.stop();
   expect([runs(), failures]).toEqual([1, []]);
 });
+
+test('gives up a run whose task is another meanwhile, and the wait after a failure, without counting it as one', async () => {
+  const { one, runs, failures, clock } = repeated((signal, run) => {
+    if (run === 3) return Promise.reject(new Error('refused'));
+    if (run > 3) return Promise.resolve();
+    return new Promise((_, reject) => signal.addEventListener('abort', () => reject(new Error('aborted'))));
+  });
+  one.ask();
+  await settled();
+  one.ask();
+  await settled();
+  expect(runs()).toBe(1);
+  one.renew();
+  await settled();
+  expect([runs(), failures]).toEqual([2, []]);
+  clock.beforeSleep = () => one.renew();
+  one.renew();
+  await settled();
+  expect(runs()).toBe(4);
+  expect(failures).toHaveLength(1);
+  expect(clock.nowMs()).toBe(1_000_000);
+});

@@ -19,6 +19,8 @@ export interface RepeatedOptions {
 export class Repeated {
   readonly #options: RepeatedOptions;
   readonly #stop = new AbortController();
+  /** Ends the run under way, or the wait after one that failed. */
+  #round = new AbortController();
   #isAsked = false;
   #running: Promise<void> | undefined;
 
@@ -32,6 +34,12 @@ export class Repeated {
     if (!this.#running && !this.#stop.signal.aborted) this.#running = this.#run();
   }
 
+  /** What there is to do is another than before: a run under way is given up for the next one, and no failure before it counts. */
+  renew(): void {
+    this.#round.abort();
+    this.ask();
+  }
+
   /** Ends the run under way, and waits for its end. Idempotent. */
   async stop(): Promise<void> {
     this.#stop.abort();
@@ -39,20 +47,26 @@ export class Repeated {
   }
 
   async #run(): Promise<void> {
-    const { signal } = this.#stop;
     const { task, backoff, clock, random, failed } = this.#options;
-    for (let attempt = 0; this.#isAsked && !signal.aborted;) {
+    for (let attempt = 0; this.#isAsked && !this.#isStopped();) {
       this.#isAsked = false;
+      this.#round = new AbortController();
+      const round = this.#round.signal;
+      const signal = AbortSignal.any([this.#stop.signal, round]);
       try {
         await task(signal);
         attempt = 0;
       } catch (error) {
         if (this.#isStopped()) return;
+        if (round.aborted) {
+          attempt = 0;
+          continue;
+        }
         const retryInMs = backoffMs(attempt, backoff, random());
         attempt++;
         failed(error, retryInMs);
         this.#isAsked = true;
-        await clock.sleep(retryInMs, signal);
+        if ((await clock.sleep(retryInMs, signal)) === 'aborted') attempt = 0;
       }
     }
     this.#running = undefined;

@@ -73,3 +73,8 @@ function invalidNetns(netns: string, { reason, cause }: WhyInvalid): Failure {
     cause,
   });
 }
+
+/** Whether the kernel refused because a link, or what is on it, is not there. */
+export function isOfMissingLink(error: unknown): boolean {
+  return error instanceof Failure && ['ENODEV', 'ENOENT'].some((errno) => error.details.errno === errno);
+}

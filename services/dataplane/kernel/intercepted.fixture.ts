@@ -50,6 +50,7 @@ export function intercept(kernel: Kernel): InterceptedKernel {
         identity: session.identity,
         observe: (wanted) => session.observe(wanted),
         rules: (table) => session.rules(table),
+        strayRules: () => session.strayRules(),
         apply: (steps) => apply(session, steps),
         close: () => session.close(),
       };
@@ -57,6 +58,7 @@ export function intercept(kernel: Kernel): InterceptedKernel {
     identify: (netns) => kernel.identify(netns),
     veths: () => kernel.veths(),
     hostLink: (name) => kernel.hostLink(name),
+    renameHostLink: (link, name) => kernel.renameHostLink(link, name),
     deleteHostLink: (link) => kernel.deleteHostLink(link),
     attached: () => kernel.attached(),
     forgetFlows: (address) => kernel.forgetFlows(address),

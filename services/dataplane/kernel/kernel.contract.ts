@@ -87,6 +87,27 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       expect(await under.fixture.kernel.deleteHostLink(link)).toBe(false);
     });
 
+    test('get another name, and keep what is on them; not that of another', async () => {
+      const { kernel } = under.fixture;
+      await applyAll(fresh);
+      const before = await observed();
+      const link = (await kernel.hostLink(HOST))!;
+      await kernel.renameHostLink(link, 'podwrenamed');
+      expect(await kernel.hostLink(HOST)).toBeUndefined();
+      const renamed = (await kernel.hostLink('podwrenamed'))!;
+      expect(renamed).toEqual({ ...link, name: 'podwrenamed' });
+      await kernel.renameHostLink(renamed, HOST);
+      await kernel.renameHostLink(link, HOST);
+      expect(await observed()).toEqual(before);
+      under.fixture.addBridge('podwbridge', {});
+      await expect(kernel.renameHostLink(link, 'podwbridge')).rejects.toMatchObject({ details: { errno: 'EEXIST' } });
+      await kernel.deleteHostLink(link);
+      await expect(kernel.renameHostLink(link, 'podwrenamed')).rejects.toMatchObject({
+        code: 'KERNEL_REFUSED',
+        details: { errno: 'ENODEV' },
+      });
+    });
+
     test('of kind veth are listed, whoever made them, and no others', async () => {
       await applyAll([linkAdd!]);
       under.fixture.addBridge('podwbridge', {});

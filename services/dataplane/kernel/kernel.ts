@@ -45,6 +45,13 @@ export interface Kernel {
   deleteHostLink(link: Pick<ObservedLink, 'name' | 'index'>): Promise<boolean>;
 
   /**
+   * Gives a link of the node another name. What is on it stays, but for routes and neighbours where the kernel renames no link that is
+   * up (before 6.2).
+   * Errors: KERNEL_REFUSED with ENODEV when there is no such link, and with EEXIST when another has the name. Idempotent.
+   */
+  renameHostLink(link: Pick<ObservedLink, 'name' | 'index'>, name: string): Promise<void>;
+
+  /**
    * Result: the node's veth links, whoever made them, in no order; complete, or a failure. Cheaper than {@link attached}, which
    * reads routes too. Idempotent.
    */
@@ -90,6 +97,12 @@ export interface PodSession {
    * Result: the pod's rules that Podwire made and that lead to a table, of both families; complete, or a failure. Idempotent.
    */
   rules(table: number): Promise<readonly Rule[]>;
+
+  /**
+   * Result: the pod's rules that Podwire made for an interface that the pod does not have any more, of both families: their table is
+   * that of no link, and has no route, so that they lead no packet anywhere. Complete, or a failure. Idempotent.
+   */
+  strayRules(): Promise<readonly Rule[]>;
 
   /**
    * Carries out steps of both namespaces in their order, in one hop to the kernel, and ends with the first that fails; an

@@ -60,7 +60,7 @@ export interface NodeRefusal {
 
 export interface NodeListener {
   readonly changed: (change: NodeChange) => void;
-  /** The watch has ended by itself, once, and tells nothing any more. */
+  /** The watch has ended by itself, once, and tells nothing any more; it may do so before {@link NodeKernel.watch} resolves. */
   readonly failed: (failure: Failure) => void;
 }
 

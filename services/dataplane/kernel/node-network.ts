@@ -11,11 +11,19 @@ export interface NodeNetwork {
   read(): Promise<NodeNetworkState>;
 
   /**
-   * Calls the listener after addresses changed, from when the promise resolves; changes of routes alone may go without a call.
+   * Calls the listener after addresses changed, links that have some, or default routes, from when the promise resolves; changes of
+   * other routes alone go without a call.
    * Result: what ends that. The listener must not throw.
    * Errors: KERNEL_REFUSED.
    */
   watch(listener: () => void): Promise<() => void>;
+
+  /**
+   * Tells all neighbours of a link its MAC address, as that of an address that it has: `arping -U`, or a neighbour advertisement.
+   * Result: it was sent; nobody answers. Idempotent.
+   * Errors: KERNEL_REFUSED, for a link that is gone, down or no Ethernet too.
+   */
+  announce(link: NetworkLink, address: Address): Promise<void>;
 
   /** Lets go of the node's namespace; watches end. Idempotent. */
   close(): Promise<void>;
@@ -35,6 +43,8 @@ export interface NetworkLink {
   readonly name: string;
   /** Switched on by the administrator. */
   readonly up: boolean;
+  /** Null for links that have none. */
+  readonly mac: string | null;
 }
 
 export interface LinkAddress {

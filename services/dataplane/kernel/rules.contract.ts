@@ -55,6 +55,32 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
     });
   });
 
+  describe('rules that are stray', () => {
+    const stray = async () => (await under.session.strayRules()).map(({ source }) => source).toSorted();
+
+    test('are Podwire’s of a table that has no route and is no link’s', async () => {
+      await reach(desired(first));
+      const [four, six] = [rule('10.66.0.7/32'), rule('fd66::7/128')];
+      const others = [{ table: 100 }, { protocol: 4 }, { priority: 30_088 }].map((rest) => rule('10.66.0.8/32', rest));
+      await applyAll([four, six, ...others].map(add));
+      expect(await stray()).toEqual([four.source, six.source]);
+      expect(await under.session.strayRules()).toContainEqual(four);
+      await applyAll([add(rule('10.65.0.7/32', { table: tableOf('eth0') }))]);
+      expect(await stray()).toEqual([four.source, six.source]);
+      const route: Route = {
+        destination: '0.0.0.0/0',
+        device: 'eth0',
+        gateway: undefined,
+        metric: 0,
+        scope: 'link',
+        protocol: 87,
+        table: TABLE,
+      };
+      await applyAll([{ type: 'route-add', side: 'pod', route }]);
+      expect(await stray()).toEqual([]);
+    });
+  });
+
   describe('a table of one’s own', () => {
     const route: Route = {
       destination: '0.0.0.0/0',

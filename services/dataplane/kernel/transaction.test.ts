@@ -260,6 +260,7 @@ describe('a plan that fails', () => {
       identity: session.identity,
       observe: (all) => session.observe(all),
       rules: (table) => session.rules(table),
+      strayRules: () => session.strayRules(),
       apply: (steps) => (calls++ === 1 ? Promise.reject(new TypeError('defect')) : session.apply(steps)),
       close: () => session.close(),
     };

@@ -122,8 +122,11 @@ function mendLink({ side, wanted, link }: LinkPair): Mend[] {
   if (!link) return [];
   const attributes = linkAttributes(wanted, link).filter(({ is, was }) => is !== was);
   if (attributes.length === 0) return [];
-  const join = (pick: (attribute: LinkAttribute) => LinkChange) =>
-    attributes.reduce<LinkChange>((joined, attribute) => ({ ...joined, ...pick(attribute) }), {});
+  const join = (pick: (attribute: LinkAttribute) => LinkChange): LinkChange => {
+    const joined: LinkChange = {};
+    for (const attribute of attributes) Object.assign(joined, pick(attribute));
+    return joined;
+  };
   const step: Step = {
     type: 'link-set',
     side,
@@ -378,6 +381,14 @@ function isSameRoute(found: ObservedRoute, route: Route): boolean {
 function asRoute({ device, scope, unicast, ...rest }: ObservedRoute): Route | undefined {
   if (!unicast || device === null || (scope !== 'link' && scope !== 'global')) return undefined;
   const { destination, gateway, metric, protocol, onlink, table } = rest;
-  const options = { ...(onlink && { onlink }), ...(table !== undefined && { table }) };
-  return { destination, device, gateway, metric, scope, protocol, ...options };
+  return {
+    destination,
+    device,
+    gateway,
+    metric,
+    scope,
+    protocol,
+    ...(onlink && { onlink }),
+    ...(table !== undefined && { table }),
+  };
 }

@@ -16,5 +16,16 @@ export function tableOf(interfaceName: string): number {
   return TABLES_FROM + ((hash >>> 0) & (2 ** HASH_BITS - 1));
 }
 
+/** Whether a rule is one of Podwire's for an interface, whichever that is: nobody else has its protocol, priority and table. */
+export function isSourceRule({ table, priority, protocol }: SourceRule): boolean {
+  return protocol === ROUTE_PROTOCOL && priority === RULE_PRIORITY && table >>> HASH_BITS === ROUTE_PROTOCOL;
+}
+
+interface SourceRule {
+  readonly table: number;
+  readonly priority: number;
+  readonly protocol: number;
+}
+
 const FNV_PRIME = 0x01_00_01_93;
 const FNV_OFFSET = 0x81_1c_9d_c5;

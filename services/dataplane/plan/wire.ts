@@ -28,7 +28,7 @@ export function isMadeFor(link: ObservedLink, attachment: Attachment): boolean {
 }
 
 /** Each end names the other by its index. */
-function arePeers(host: ObservedLink, pod: ObservedLink): boolean {
+export function arePeers(host: ObservedLink, pod: ObservedLink): boolean {
   return host.kind === 'veth' && pod.kind === 'veth' && host.peerIndex === pod.index && pod.peerIndex === host.index;
 }
 
@@ -50,10 +50,10 @@ export interface Obstacle {
 export function obstacleTo(wanted: Wanted, observed: Observed): Obstacle | undefined {
   const { host, pod } = observed;
   if (host.link && !isMadeFor(host.link, wanted.attachment)) {
-    return { ...foreignLink('host', host.link), failure: hostInterfaceTaken(host.link) };
+    return { failure: hostInterfaceTaken(host.link), ...foreignLink('host', host.link) };
   }
   if (pod.link && wireState(observed) !== 'paired') {
-    return { ...foreignLink('pod', pod.link), failure: interfaceExists(pod.link) };
+    return { failure: interfaceExists(pod.link), ...foreignLink('pod', pod.link) };
   }
   return (
     queueCountDiffers(wanted.host, host.link) ??
@@ -186,7 +186,7 @@ export function withBareWire(wanted: Wanted, observed: Observed): Observed {
 /** What is there when nothing has been made for the attachment, and nothing stands in its way. */
 export function nothingObserved(podSysctls: ReadonlyMap<string, string | null> = new Map()): Observed {
   const none = { link: undefined, addresses: [], routes: [], rules: [], isLater: false, neighbours: [] };
-  return { host: { ...none, sysctls: new Map() }, pod: { ...none, sysctls: podSysctls } };
+  return { host: { sysctls: new Map(), ...none }, pod: { sysctls: podSysctls, ...none } };
 }
 
 function bareEnd(wanted: WantedEnd, observed: ObservedEnd): ObservedEnd {

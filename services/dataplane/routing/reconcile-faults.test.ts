@@ -1,6 +1,7 @@
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, test, vi } from 'vitest';
 
-import { NOTHING, Scene } from './reconcile.fixture.js';
+import { blackhole } from '../kernel/node-kernel.fixture.js';
+import { NOTHING, routesOf, Scene } from './reconcile.fixture.js';
 
 let scene: Scene;
 
@@ -35,6 +36,54 @@ describe('a turn that fails', () => {
     await scene.pass(60_000);
     expect(status()).toMatchObject({ state: 'as-wanted', conditions: [] });
   });
+
+  test('by a defect in the plan of a change has it planned again, with all that there is', async () => {
+    scene = new Scene();
+    const { planner } = scene.loop;
+    await scene.want(NOTHING);
+    const [update, planned] = [planner.update.bind(planner), vi.fn()];
+    planner.update = () => {
+      planner.update = (view, change, facts) => {
+        planned(change);
+        return update(view, change, facts);
+      };
+      throw new TypeError('secret');
+    };
+    await scene.want({ ...NOTHING, routes: routesOf(blackhole('10.65.5.0/26')) });
+    await scene.pass(60_000);
+    expect(planned).toHaveBeenCalledExactlyOnceWith({ blocks: 'all', others: true });
+    expect(status()).toMatchObject({ state: 'as-wanted', present: { routes: 1 } });
+  });
+});
+
+test('a watch that ends before it is known to be there is opened again', async () => {
+  scene = new Scene();
+  const watch = scene.kernel.watch.bind(scene.kernel);
+  scene.kernel.watch = async (listener) => {
+    scene.kernel.watch = watch;
+    const watching = await watch(listener);
+    scene.kernel.breakWatches();
+    return watching;
+  };
+  await scene.want(NOTHING);
+  await scene.pass(2000);
+  expect(scene.kernel.watches).toBe(1);
+});
+
+test('what others did to a pod’s routes is passed on also where a full check comes first', async () => {
+  scene = new Scene();
+  for (const command of [
+    'ip link add podw77 type bridge',
+    'ip link set podw77 up',
+    'ip route add 10.65.9.9/32 dev podw77 proto 87 scope link',
+  ])
+    scene.byHand(command);
+  await scene.want(NOTHING);
+  scene.pods.splice(0);
+  scene.byHand('ip route delete 10.65.9.9/32 proto 87');
+  scene.loop.reconciler.check();
+  await scene.calm();
+  expect(scene.pods).toContain('podw77');
 });
 
 test('a kind of tunnel that the kernel comes to know is used without a restart', async () => {

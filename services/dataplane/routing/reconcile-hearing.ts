@@ -55,6 +55,8 @@ export class Hearing {
   }
 
   hear(change: NodeChange): void {
+    const pod = podInterfaceOf(change);
+    if (pod !== undefined) this.heard.podInterfaces.add(pod);
     switch (change.object) {
       case 'route': {
         this.#route(change.route, change);
@@ -77,7 +79,6 @@ export class Hearing {
         return;
       }
       case 'pod-interface':
-        this.heard.podInterfaces.add(change.name);
         return;
       case 'overrun':
         this.heard.needsCheck = true;
@@ -90,7 +91,6 @@ export class Hearing {
       this.#ownRoute(route, { deleted });
       return;
     }
-    if (owner === 'pod' && route.device !== undefined) this.heard.podInterfaces.add(route.device);
     if (isRouted(route)) this.#routedChange(route.destination, { deleted });
     const { destination } = route;
     if (!isDefaultMetric(route) || !this.#wanted.routes.has(destination)) return;
@@ -169,6 +169,12 @@ export class Hearing {
     // One that takes another's place is announced as if it came beside it.
     if (!deleted && entries.length > 0) this.heard.needsCheck = true;
   }
+}
+
+/** Name of the pod's host interface that a change concerns, where it concerns one. */
+export function podInterfaceOf(change: NodeChange): string | undefined {
+  if (change.object === 'pod-interface') return change.name;
+  return change.object === 'route' && ownerOf(change.route) === 'pod' ? change.route.device : undefined;
 }
 
 function equalDevices(a: ObservedDevice, b: ObservedDevice): boolean {

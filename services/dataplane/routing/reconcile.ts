@@ -14,7 +14,7 @@ import { Attempts } from './reconcile-attempts.js';
 import { kernelConditions, unavailableDevices } from './reconcile-conditions.js';
 import { Convergence, isRouteReached, observeNode, type Converged } from './reconcile-convergence.js';
 import type { ReconcileEvents } from './reconcile-events.js';
-import { Hearing, type Heard } from './reconcile-hearing.js';
+import { Hearing, podInterfaceOf, type Heard } from './reconcile-hearing.js';
 import { Inbox } from './reconcile-inbox.js';
 import { joinChanges } from './reconcile-join.js';
 import { countPresent, countWanted, type NodeStatus } from './reconcile-status.js';
@@ -245,7 +245,8 @@ export class RouteReconciler implements Follower {
   async #openWatch(): Promise<NodeWatch> {
     // What is announced from here on is heard, and what was before is read.
     this.#known = undefined;
-    return this.#options.kernel.watch({
+    const ended = new AbortController();
+    const watch = await this.#options.kernel.watch({
       changed: (change) => {
         this.#inbox.put(change);
         if (this.#hearAtMs !== undefined) return;
@@ -253,18 +254,19 @@ export class RouteReconciler implements Follower {
         this.#wake();
       },
       failed: (failure) => {
+        ended.abort(failure);
         this.#watch = undefined;
         this.#turnFailed(failure);
         this.#wake();
       },
     });
+    ended.signal.throwIfAborted();
+    return watch;
   }
 
   async #readAll(): Promise<KnownNode> {
     const { clock, events, kernel, random, checkIntervalMs = CHECK_INTERVAL_MS } = this.#options;
-    this.#passOn(
-      this.#inbox.take().changes.flatMap((change) => (change.object === 'pod-interface' ? change.name : [])),
-    );
+    this.#passOn(this.#inbox.take().changes.flatMap((change) => podInterfaceOf(change) ?? []));
     this.#hearAtMs = undefined;
     const startMs = clock.nowMs();
     try {
@@ -332,8 +334,10 @@ export class RouteReconciler implements Follower {
     if (before && !this.#pending && isSame)
       return { wanted: before, routes: new Set(), hasOtherRest: false, isFirst: false };
     const change = this.#pending ?? NO_CHANGE;
-    this.#pending = undefined;
+    // A plan that fails has planned who knows what of it.
+    this.#pending = { blocks: 'all', others: true };
     const { wanted, changedRoutes } = planner.update(view, change, facts);
+    this.#pending = undefined;
     this.#facts = facts;
     this.#wanted = wanted;
     const hasOtherRest =

@@ -42,7 +42,7 @@ afterEach(() => sysctls.stop());
 
 /** Waits for the next look to have ended: somebody sleeps again. */
 async function looked(count: number): Promise<void> {
-  await vi.waitFor(() => expect([looks.length, clock.sleeping]).toEqual([count, 1]));
+  await vi.waitFor(() => expect([looks.length, clock.sleeping]).toEqual([count, 1]), { timeout: 20_000 });
 }
 
 async function lookAgain(): Promise<void> {

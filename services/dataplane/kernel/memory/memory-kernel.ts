@@ -14,7 +14,7 @@ import {
   type ObservedRoute,
 } from '../../plan/observed.js';
 import { isBehindAnother } from '../../plan/source-routing.js';
-import { tableOf } from '../../plan/source-table.js';
+import { isSourceRule, tableOf } from '../../plan/source-table.js';
 import type { Route, Rule, Side, Step, SysctlKey } from '../../plan/step.js';
 import { kernelFailure, openFailure, ownNamespace } from '../errno.js';
 import type { AttachedLink, BatchOutcome, Kernel, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
@@ -30,7 +30,9 @@ export type Operation =
   | 'observe'
   | 'link-get'
   | 'link-list'
+  | 'link-rename'
   | 'rule-list'
+  | 'stray-list'
   | 'conntrack-delete'
   | 'probe';
 
@@ -160,6 +162,16 @@ export class MemoryKernel implements Kernel {
     });
   }
 
+  renameHostLink({ name, index }: Pick<ObservedLink, 'name' | 'index'>, to: string): Promise<void> {
+    return this.#ask('link-rename', 'link.set', () => {
+      const link = this.host.links.find((candidate) => candidate.name === name && candidate.index === index);
+      if (!link) throw kernelFailure(refusal({ operation: 'link.set', object: name, errno: 'ENODEV' }));
+      if (to === name) return;
+      if (this.host.has(to)) throw kernelFailure(refusal({ operation: 'link.set', object: name, errno: 'EEXIST' }));
+      this.host.renameLink(link, to);
+    });
+  }
+
   veths(): Promise<readonly ObservedLink[]> {
     return this.#ask('link-list', 'link.list', () =>
       this.host.links.filter(({ kind }) => kind === 'veth').map((link) => show(link)),
@@ -214,6 +226,7 @@ export class MemoryKernel implements Kernel {
       identity: this.#identityOf(pod),
       observe: (wanted) => this.#ask('observe', 'link.get', () => observe(wanted, { host: this.host, pod })),
       rules: (table) => this.#ask('rule-list', 'rule.list', () => rulesOf(table, pod)),
+      strayRules: () => this.#ask('stray-list', 'rule.list', () => strayRulesOf(pod)),
       apply: (steps) => this.#apply(steps, pod),
       close: () => {
         if (open) this.openSessions--;
@@ -330,6 +343,11 @@ function observePod(wanted: WantedEnd, namespace: MemoryNamespace): ObservedEnd 
 
 function rulesOf(table: number, namespace: MemoryNamespace): readonly Rule[] {
   return namespace.rules.filter((rule) => isRuleOf(table, rule));
+}
+
+function strayRulesOf({ rules, links, routes }: MemoryNamespace): readonly Rule[] {
+  const used = new Set([...routes.map(({ table }) => table), ...links.map(({ name }) => tableOf(name))]);
+  return rules.filter((rule) => isSourceRule(rule) && !used.has(rule.table));
 }
 
 function observeEnd(wanted: WantedEnd, namespace: MemoryNamespace): ObservedEnd {

@@ -16,7 +16,7 @@ export class Errno extends Error {
 
 export interface MemoryLink {
   readonly index: number;
-  readonly name: string;
+  name: string;
   readonly kind: string;
   mac: Mac;
   mtuBytes: number;
@@ -131,6 +131,20 @@ export class MemoryNamespace {
     const { peer } = link;
     link.peer = undefined;
     if (peer?.link.peer) peer.namespace.removeLink(peer.link);
+  }
+
+  /** Everything that is on it goes along, up or down (dev_change_name, net/core/dev.c). */
+  renameLink(link: MemoryLink, name: string): void {
+    const from = link.name;
+    rewrite(this.addresses, (entry) => (entry.device === from ? { ...entry, device: name } : entry));
+    rewrite(this.routes, (route) => (route.device === from ? { ...route, device: name } : route));
+    rewrite(this.neighbours, (entry) => (entry.device === from ? { ...entry, device: name } : entry));
+    for (const key of Object.keys(this.#linkSysctls)) {
+      const value = this.sysctls.get(key.replace('*', from));
+      this.sysctls.delete(key.replace('*', from));
+      if (value !== undefined) this.sysctls.set(key.replace('*', name), value);
+    }
+    link.name = name;
   }
 
   setLink(link: MemoryLink, { up, alias, mac, mtuBytes, txQueueLength }: LinkChange): void {
@@ -322,6 +336,10 @@ export function checkMtu(mtuBytes: number): void {
 
 function isEntry({ device, address }: Neighbour): (other: Neighbour) => boolean {
   return (other) => other.device === device && other.address === address;
+}
+
+function rewrite<Item>(items: Item[], change: (item: Item) => Item): void {
+  items.splice(0, items.length, ...items.map(change));
 }
 
 /** @returns how many were removed */

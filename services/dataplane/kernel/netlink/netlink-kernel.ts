@@ -7,6 +7,7 @@ import { openFailure, ownNamespace } from '../errno.js';
 import type { AttachedLink, Kernel, NetnsIdentity, PodSession } from '../kernel.js';
 import { getLink, MAIN_TABLE, toObservedLink } from './observe.js';
 import { asking, failureOfNetlink, hasErrno, refusalOf } from './refusal.js';
+import { renameLink } from './rename.js';
 import { NetlinkSession } from './session.js';
 
 /** An MTU that every kernel that knows veth refuses with EINVAL, and one that does not with EOPNOTSUPP. */
@@ -88,6 +89,10 @@ export class NetlinkKernel implements Kernel {
       if (hasErrno(error, 'ENODEV')) return false;
       throw failureOfNetlink(error);
     }
+  }
+
+  renameHostLink({ index }: Pick<ObservedLink, 'index'>, name: string): Promise<void> {
+    return asking(() => renameLink(this.#node, { index, name }));
   }
 
   veths(): Promise<readonly ObservedLink[]> {

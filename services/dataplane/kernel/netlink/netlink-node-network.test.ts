@@ -1,8 +1,8 @@
-import { formatAddress } from '@podwire/shared/net/address';
+import { formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { cleanUp, requireThrowawayNamespace, run } from './namespaces.fixture.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run } from './namespaces.fixture.js';
 import { NetlinkNodeNetwork } from './netlink-node-network.js';
 import { NodeMonitor } from './node-monitor.js';
 
@@ -67,4 +67,46 @@ test('changes of addresses are told until nobody listens', async () => {
   ip('address', 'add', '192.0.2.9/24', 'dev', 'clt0');
   await expect.poll(() => others).toBe(1);
   expect(told).toBeLessThanOrEqual(3);
+});
+
+test('another default route, and another MAC address or state of a link with addresses, are told; other links are not', async () => {
+  ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
+  ip('link', 'set', 'clt1', 'up');
+  await network.read();
+  let told = 0;
+  await network.watch(() => told++);
+  ip('route', 'add', 'default', 'via', '192.0.2.1');
+  await expect.poll(() => told).toBe(1);
+  ip('link', 'set', 'clt1', 'address', '02:00:00:00:00:77');
+  ip('route', 'add', '203.0.113.0/24', 'via', '192.0.2.1');
+  ip('link', 'set', 'clt0', 'address', '02:00:00:00:00:78');
+  await expect.poll(() => told).toBe(2);
+  await network.read();
+  ip('link', 'set', 'clt0', 'down');
+  await expect.poll(() => told).toBeGreaterThan(2);
+});
+
+test('neighbours are told of an address, and of IPv6 whether the node forwards', async () => {
+  const pod = 'neighbour';
+  addPod(pod);
+  ip('link', 'set', 'clt1', 'netns', pod, 'up');
+  ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
+  ip('address', 'add', '2001:db8::7/64', 'dev', 'clt0', 'nodad');
+  ip('-n', pod, 'address', 'add', '192.0.2.8/24', 'dev', 'clt1');
+  ip('-n', pod, 'address', 'add', '2001:db8::8/64', 'dev', 'clt1', 'nodad');
+  const link = (await network.read()).links.find(({ name }) => name === 'clt0')!;
+  for (const text of ['192.0.2.7', '2001:db8::7']) {
+    ip('-n', pod, 'neighbour', 'replace', text, 'lladdr', '02:00:00:00:00:99', 'dev', 'clt1', 'nud', 'reachable');
+    const known = async () => {
+      await network.announce(link, parseAddress(text)!);
+      return ip('-n', pod, 'neighbour', 'show', text);
+    };
+    await expect.poll(known, { timeout: 10_000 }).toContain(`lladdr ${link.mac} `);
+  }
+  run('sysctl', '-qw', 'net.ipv6.conf.clt0.forwarding=1');
+  await network.announce(link, parseAddress('2001:db8::7')!);
+  await expect.poll(() => ip('-n', pod, 'neighbour', 'show', '2001:db8::7')).toContain('router');
+  await expect(network.announce({ ...link, index: 2 ** 31 - 1 }, parseAddress('192.0.2.7')!)).rejects.toMatchObject({
+    code: 'KERNEL_REFUSED',
+  });
 });

@@ -1,14 +1,15 @@
 import {
   openNamespace,
   type Address as KernelAddress,
+  type Link,
   type MonitorEvent,
   type Namespace,
   type Route,
 } from '@podwire/netlink';
-import { parseAddress } from '@podwire/shared/net/address';
+import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
 import { parsePrefix, splitCidr } from '@podwire/shared/net/prefix';
 
-import type { LinkAddress, NetworkRoute, NodeNetwork, NodeNetworkState } from '../node-network.js';
+import type { LinkAddress, NetworkLink, NetworkRoute, NodeNetwork, NodeNetworkState } from '../node-network.js';
 import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
 import { MAIN_TABLE } from './observe.js';
 import { asking } from './refusal.js';
@@ -24,6 +25,8 @@ export class NetlinkNodeNetwork implements NodeNetwork {
   readonly #node: Namespace;
   readonly #monitor: NodeMonitor;
   readonly #watches = new Set<MonitorSubscription>();
+  /** Those with addresses, as they were read last, by their indexes. */
+  readonly #links = new Map<number, string>();
 
   private constructor(node: Namespace, monitor: NodeMonitor) {
     this.#node = node;
@@ -42,6 +45,9 @@ export class NetlinkNodeNetwork implements NodeNetwork {
         this.#node.addresses(),
         this.#node.routes({ table: MAIN_TABLE }),
       ]);
+      const addressed = new Set(addresses.filter(reachesBeyondLink).map(({ linkIndex }) => linkIndex));
+      this.#links.clear();
+      for (const link of links) if (addressed.has(link.index)) this.#links.set(link.index, looksOf(link));
       return {
         links: links.toSorted((a, b) => a.index - b.index),
         addresses: addresses.flatMap(linkAddress),
@@ -53,7 +59,7 @@ export class NetlinkNodeNetwork implements NodeNetwork {
   async watch(listener: () => void): Promise<() => void> {
     // A subscription that the kernel ends is none any more; its caller reads now and then anyway.
     const heard = (event: MonitorEvent) => {
-      if (isOfNode(event)) listener();
+      if (this.#isOfNode(event)) listener();
     };
     const subscription = await asking(() => this.#monitor.subscribe({ heard, ended: listener }));
     this.#watches.add(subscription);
@@ -63,16 +69,55 @@ export class NetlinkNodeNetwork implements NodeNetwork {
     };
   }
 
+  announce({ index, name }: NetworkLink, address: Address): Promise<void> {
+    return asking(async () => {
+      const router = address.family === 6 && (await this.#forwards(name));
+      await this.#node.announceAddress({ index, address: formatAddress(address), router });
+    });
+  }
+
   async close(): Promise<void> {
     for (const watch of this.#watches) watch.close();
     this.#watches.clear();
     await this.#node.close();
   }
+
+  /** As the kernel's own advertisements say it. */
+  async #forwards(name: string): Promise<boolean> {
+    const [forwarding] = await this.#node.readSysctls([['net', 'ipv6', 'conf', name, 'forwarding']]);
+    return forwarding?.ok === true && forwarding.value !== '0';
+  }
+
+  /** Whether the node may be reached otherwise than before. Pods' interfaces come and go, and have no address that counts. */
+  #isOfNode(event: MonitorEvent): boolean {
+    switch (event.object) {
+      case 'overrun':
+        return true;
+      case 'address':
+        return reachesBeyondLink(event.value);
+      case 'link': {
+        const known = this.#links.get(event.value.index);
+        return known !== undefined && (event.deleted || known !== looksOf(event.value));
+      }
+      case 'route':
+        return event.value.table === MAIN_TABLE && DEFAULTS.includes(event.value.destination);
+      case 'neighbour':
+      case 'fdb':
+        return false;
+    }
+  }
 }
 
-/** Whether the node may have another address than before. Every pod's interface has a link-local one, which is none of it. */
-function isOfNode(event: MonitorEvent): boolean {
-  return event.object === 'overrun' || (event.object === 'address' && event.value.scope !== 'link');
+const DEFAULTS = ['0.0.0.0/0', '::/0'];
+
+/** What of a link says how the node is reached. */
+function looksOf({ name, up, mac }: Link): string {
+  return `${name} ${up ? 'up' : 'down'} ${mac}`;
+}
+
+/** Every pod's interface has a link-local address. */
+function reachesBeyondLink({ scope }: KernelAddress): boolean {
+  return scope !== 'link';
 }
 
 function linkAddress({ family, linkIndex, address: text, scope, flags }: KernelAddress): LinkAddress[] {

@@ -126,7 +126,7 @@ export class NodeNetlinkKernel implements NodeKernel {
   }
 
   async #changeDevices(steps: Extract<Run, { kind: 'device' }>['steps']): Promise<Answers> {
-    const outcomes = await this.#node.sequence(steps.map((step) => ({ ...toDeviceRequest(step), optional: true })));
+    const outcomes = await this.#node.sequence(steps.map((step) => ({ optional: true, ...toDeviceRequest(step) })));
     return outcomes.map(toRefusal);
   }
 

@@ -13,11 +13,11 @@ export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | un
     case 'link': {
       const link = event.value;
       const isPod = isPodInterface(link) || links.isPod(link.index);
+      // One that was renamed by hand is known by its earlier name.
+      const name = links.nameOf(link.index) ?? link.name;
       if (deleted) links.remove(link);
       else links.put(link);
-      return isPod
-        ? { object: 'pod-interface', name: link.name }
-        : { object: 'device', deleted, device: links.toDevice(link) };
+      return isPod ? { object: 'pod-interface', name } : { object: 'device', deleted, device: links.toDevice(link) };
     }
     case 'address': {
       const { linkIndex, address, scope } = event.value;

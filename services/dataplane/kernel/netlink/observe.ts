@@ -12,7 +12,7 @@ import {
   type ObservedRoute,
 } from '../../plan/observed.js';
 import { isBehindAnother } from '../../plan/source-routing.js';
-import { tableOf } from '../../plan/source-table.js';
+import { isSourceRule, tableOf } from '../../plan/source-table.js';
 import type { Rule, SysctlKey } from '../../plan/step.js';
 import { failureOfNetlink, hasErrno } from './refusal.js';
 
@@ -60,7 +60,7 @@ export type PodListing = Listing & Pick<Namespace, 'rules'>;
 export async function observeHost(namespace: Listing, wanted: WantedEnd): Promise<ObservedEnd> {
   const link = await getLink(namespace, { name: wanted.link.name });
   const listed = listAround(namespace, wanted, link?.index);
-  return { ...(await observeEnd(namespace, { wanted, link, listed })), rules: [], isLater: false };
+  return { rules: [], isLater: false, ...(await observeEnd(namespace, { wanted, link, listed })) };
 }
 
 /** Reads the pod's end of the wire and what is around it. Its rules are asked for only where the link is not the pod's first. */
@@ -70,8 +70,8 @@ export async function observePod(namespace: PodListing, wanted: WantedEnd): Prom
   // Of all tables, as there are few.
   const listed = namespace.routes();
   const end = await observeEnd(namespace, { wanted, link, listed });
-  const around = { ...end, isLater: (await listed).some((route) => isByEarlierLink(route, link)) };
-  return { ...around, rules: isBehindAnother(wanted, around) ? await listRules(namespace, tableOf(name)) : [] };
+  const around = { isLater: (await listed).some((route) => isByEarlierLink(route, link)), ...end };
+  return { rules: isBehindAnother(wanted, around) ? await listRules(namespace, tableOf(name)) : [], ...around };
 }
 
 /** Podwire's own of one table. */
@@ -80,6 +80,19 @@ export async function listRules(namespace: Pick<Namespace, 'rules'>, table: numb
   return rules
     .filter((rule) => isRuleOf(table, rule))
     .map(({ source, priority, protocol }) => ({ source, table, priority, protocol }));
+}
+
+/** Podwire's own of tables that have no route and are no link's. Links and routes are asked for only where there is a rule of its. */
+export async function listStrayRules(namespace: Pick<Namespace, 'rules' | 'links' | 'routes'>): Promise<Rule[]> {
+  const own = (await namespace.rules()).filter(isSourceRule);
+  if (own.length === 0) return [];
+  // In this order, as what has a link by then may have had none before.
+  const routes = await namespace.routes();
+  const links = await namespace.links();
+  const used = new Set([...routes.map(({ table }) => table), ...links.map(({ name }) => tableOf(name))]);
+  return own
+    .filter(({ table }) => !used.has(table))
+    .map(({ source, table, priority, protocol }) => ({ source, table, priority, protocol }));
 }
 
 function isByEarlierLink({ outputIndex, protocol, table }: Route, own: Link | undefined): boolean {

@@ -13,7 +13,7 @@ export interface RequestContext {
 export function toRequest(step: Exclude<Step, { type: 'link-delete' }>, { pod, select }: RequestContext): Request {
   switch (step.type) {
     case 'link-add':
-      return { type: 'link.add', kind: 'veth', ...newLink(step.link), peer: { ...newLink(step.peer), namespace: pod } };
+      return { type: 'link.add', kind: 'veth', ...newLink(step.link), peer: { namespace: pod, ...newLink(step.peer) } };
     case 'link-set':
       return { type: 'link.set', link: select(step.name), ...step.change };
     case 'address-add':

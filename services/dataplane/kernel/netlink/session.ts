@@ -4,7 +4,7 @@ import type { Wanted } from '../../plan/desired.js';
 import type { Observed, ObservedLink } from '../../plan/observed.js';
 import { withValueBefore, type Rule, type Side, type Step } from '../../plan/step.js';
 import type { BatchOutcome, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
-import { listRules, observeHost, observePod, toObservedLink } from './observe.js';
+import { listRules, listStrayRules, observeHost, observePod, toObservedLink } from './observe.js';
 import { asking, failureOfNetlink } from './refusal.js';
 import { toRequest } from './requests.js';
 
@@ -43,6 +43,10 @@ export class NetlinkSession implements PodSession {
     return asking(() => listRules(this.#namespaces.pod, table));
   }
 
+  strayRules(): Promise<readonly Rule[]> {
+    return asking(() => listStrayRules(this.#namespaces.pod));
+  }
+
   async apply(steps: readonly Step[]): Promise<BatchOutcome> {
     let reached: BatchOutcome = { finished: [], warnings: [], failed: undefined, links: {} };
     for (const part of toParts(steps)) {
@@ -76,7 +80,7 @@ export class NetlinkSession implements PodSession {
         turn.type === 'look'
           ? { type: 'link.get', link: select(nameOf(turn.step)) }
           : toRequest(turn.step, { pod: this.#namespaces.pod, select });
-      return turn.step.side === 'pod' ? request : { ...request, within: this.#namespaces.host };
+      return turn.step.side === 'pod' ? request : { within: this.#namespaces.host, ...request };
     });
     try {
       const outcome = toBatchOutcome(turns, await this.#namespaces.pod.sequence(requests));

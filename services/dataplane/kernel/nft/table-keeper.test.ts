@@ -187,6 +187,17 @@ describe('a failure', () => {
     await keeper.stop();
   });
 
+  test('that is not wanted any more, where nftables are missing, is no fault any more', async () => {
+    const { keeper, nft } = start();
+    const missing = new Failure('KERNEL_UNSUPPORTED', 'no nft');
+    nft.failNext('read', missing);
+    await expect(keeper.want(table('a'))).rejects.toBe(missing);
+    nft.failNext('read', missing);
+    await keeper.want('absent');
+    expect(keeper.failure).toBeUndefined();
+    await keeper.stop();
+  });
+
   test('where nftables are missing is none as long as no table is wanted', async () => {
     const { keeper, nft, events } = start();
     nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft'));

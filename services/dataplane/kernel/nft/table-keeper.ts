@@ -137,19 +137,26 @@ export class TableKeeper {
     try {
       await work();
       if (this.#failure) events.tableRecovered(this.#name);
-      this.#failure = undefined;
-      this.#failures = 0;
+      this.#succeeded();
     } catch (error) {
       const failure = error instanceof Failure ? error : new Failure('INTERNAL', 'a defect', { cause: error });
       this.#inForce = false;
       // Where there are no nftables, there is no table.
-      if (this.#wanted === 'absent' && failure.code === 'KERNEL_UNSUPPORTED') return;
+      if (this.#wanted === 'absent' && failure.code === 'KERNEL_UNSUPPORTED') {
+        this.#succeeded();
+        return;
+      }
       this.#failures++;
       if (this.#failure?.message !== failure.message) events.tableFailed(this.#name, failure);
       this.#failure = failure;
       this.#wake.abort();
       throw failure;
     }
+  }
+
+  #succeeded(): void {
+    this.#failure = undefined;
+    this.#failures = 0;
   }
 
   /** Leads from the table that was written last to the one that is wanted. */

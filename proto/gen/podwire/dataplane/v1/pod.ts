@@ -1617,8 +1617,8 @@ export const PodServiceService = {
    *
    * Idempotent: nothing to remove is success.
    *
-   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name was not made for this attachment), INTERNAL,
-   * DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name was not made for this attachment, which has no pair, and
+   * is given none any more), INTERNAL, DEADLINE_EXCEEDED.
    */
   detachPod: {
     path: "/podwire.dataplane.v1.PodService/DetachPod" as const,
@@ -1663,8 +1663,8 @@ export const PodServiceService = {
   },
   /**
    * CollectGarbage removes the veth pairs of attachments that are not valid any more (CNI's GC), with what the node remembers
-   * of them. It goes on past what it cannot remove. Attachments with a call under way, and those attached since it began, are
-   * left; nobody else's interfaces are looked at.
+   * of them. It goes on past what it cannot remove. Attachments that AttachPod or RepairPod is wiring, and those attached since
+   * it began, are left; nobody else's interfaces are looked at.
    *
    * Idempotent.
    *
@@ -1717,8 +1717,8 @@ export interface PodServiceServer extends UntypedServiceImplementation {
    *
    * Idempotent: nothing to remove is success.
    *
-   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name was not made for this attachment), INTERNAL,
-   * DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name was not made for this attachment, which has no pair, and
+   * is given none any more), INTERNAL, DEADLINE_EXCEEDED.
    */
   detachPod: handleUnaryCall<DetachPodRequest, DetachPodResponse>;
   /**
@@ -1739,8 +1739,8 @@ export interface PodServiceServer extends UntypedServiceImplementation {
   repairPod: handleUnaryCall<RepairPodRequest, RepairPodResponse>;
   /**
    * CollectGarbage removes the veth pairs of attachments that are not valid any more (CNI's GC), with what the node remembers
-   * of them. It goes on past what it cannot remove. Attachments with a call under way, and those attached since it began, are
-   * left; nobody else's interfaces are looked at.
+   * of them. It goes on past what it cannot remove. Attachments that AttachPod or RepairPod is wiring, and those attached since
+   * it began, are left; nobody else's interfaces are looked at.
    *
    * Idempotent.
    *
@@ -1789,8 +1789,8 @@ export interface PodServiceClient extends Client {
    *
    * Idempotent: nothing to remove is success.
    *
-   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name was not made for this attachment), INTERNAL,
-   * DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name was not made for this attachment, which has no pair, and
+   * is given none any more), INTERNAL, DEADLINE_EXCEEDED.
    */
   detachPod(
     request: DetachPodRequest,
@@ -1853,8 +1853,8 @@ export interface PodServiceClient extends Client {
   ): ClientUnaryCall;
   /**
    * CollectGarbage removes the veth pairs of attachments that are not valid any more (CNI's GC), with what the node remembers
-   * of them. It goes on past what it cannot remove. Attachments with a call under way, and those attached since it began, are
-   * left; nobody else's interfaces are looked at.
+   * of them. It goes on past what it cannot remove. Attachments that AttachPod or RepairPod is wiring, and those attached since
+   * it began, are left; nobody else's interfaces are looked at.
    *
    * Idempotent.
    *
