@@ -35,8 +35,8 @@ export class Duration {
   fields(): object {
     const { startedNs, arrivedNs } = this.#request;
     return {
-      ...(this.#pod && { pod: `${this.#pod.namespace}/${this.#pod.name}` }),
       elapsed_ms: this.#clock.nowMs() - this.#begunMs,
+      ...(this.#pod && { pod: `${this.#pod.namespace}/${this.#pod.name}` }),
       ...(startedNs !== undefined &&
         startedNs <= arrivedNs && { shim_ms: Number((arrivedNs - startedNs) / NS_PER_MS) }),
       waited_ms: this.#waitedMs,

@@ -1,10 +1,12 @@
-import { execFileSync, spawn } from 'node:child_process';
+import { execFile, execFileSync, spawn } from 'node:child_process';
 import { existsSync, statSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { performance } from 'node:perf_hooks';
+import process from 'node:process';
 
 import { hostInterfaceName } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import { startTelemetry } from '@podwire/shared/runtime/telemetry';
@@ -22,6 +24,8 @@ const HOST = hostInterfaceName({ network: 'net', containerId: 'c0ffee', interfac
 
 let services: Plugin;
 let resident: Running;
+/** Starts another with the same settings. */
+let start: () => Promise<Running>;
 let socket: string;
 let record: ReturnType<typeof recordingLog>;
 
@@ -47,16 +51,18 @@ beforeEach(async () => {
       PODWIRE_PLUGIN_STATE_DIRECTORY: join(services.folder, 'journal'),
       PODWIRE_PLUGIN_IPAM_ADDRESS: services.address('ipam'),
       PODWIRE_PLUGIN_DATAPLANE_ADDRESS: services.address('dataplane'),
-      PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '2000',
     },
     'Node-1',
   );
-  resident = await startPlugin(settings, {
-    log: record.log,
-    clock: systemClock,
-    stopwatch: performance,
-    random: Math.random,
-  });
+  start = () =>
+    startPlugin(settings, {
+      log: record.log,
+      clock: systemClock,
+      stopwatch: performance,
+      random: Math.random,
+      pid: process.pid,
+    });
+  resident = await start();
 });
 
 afterEach(async () => {
@@ -151,6 +157,16 @@ describe('a container runtime that runs the shim', () => {
 });
 
 describe('the resident', () => {
+  test('answers what the shim’s errors propose to ask it by hand', async () => {
+    const file = join(services.folder, 'file');
+    writeFileSync(file, '');
+    const { details } = JSON.parse((await shim('DEL', { config: { socket: file } })).stdout);
+    const command = /curl .*/.exec(details)?.[0].replace(file, socket) ?? '';
+    const ask = () => new Promise((resolve) => execFile('sh', ['-c', command], (_, stdout) => resolve(stdout)));
+    // Services on a busy machine may take longer than STATUS gives them.
+    await expect.poll(ask, { timeout: 20_000, interval: 500 }).toMatch(/^HTTP\/1\.1 200 /);
+  });
+
   test('keeps others than root out', () => {
     expect(statSync(socket).mode & 0o777).toBe(0o600);
     expect(statSync(join(services.folder, 'run')).mode & 0o777).toBe(0o700);
@@ -170,9 +186,41 @@ describe('the resident', () => {
     resident = { stop: () => Promise.resolve() };
   });
 
+  test('leaves what a DEL wrote down while it was stopped to the next, which begins after it', async () => {
+    await shim('ADD');
+    const letGo = services.script.hold('DetachPod');
+    const deleting = shim('DEL');
+    await services.script.untilCalled('DetachPod');
+    // As long as the first one lives.
+    for (let count = 0; count < 2; count++)
+      services.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'the kernel refuses'));
+    const stopped = resident.stop();
+    await expect.poll(() => existsSync(socket)).toBe(false);
+    const next = start();
+    await Promise.race([next, new Promise((resolve) => setTimeout(resolve, 500))]);
+    letGo();
+    expect(await deleting).toMatchObject({ exitCode: 0 });
+    await stopped;
+    resident = await next;
+    await expect.poll(() => services.state(), { timeout: 10_000 }).toBe(NOTHING);
+  });
+
+  test('starts also where its journal can be neither read nor kept to itself, and says so', async () => {
+    const file = join(services.folder, 'file');
+    writeFileSync(file, '');
+    const places = {
+      PODWIRE_PLUGIN_SOCKET: join(services.folder, 'run', 'b.sock'),
+      PODWIRE_PLUGIN_STATE_DIRECTORY: file,
+    };
+    const surroundings = { log: record.log, clock: systemClock, stopwatch: performance, random: Math.random, pid: 1 };
+    const other = await startPlugin(readPluginSettings(places, 'node-1'), surroundings);
+    expect(record.lines().map(({ msg }) => msg)).toContain('another plugin with this journal would go unnoticed');
+    await other.stop();
+  });
+
   test('refuses a socket that another process answers at, or a file in its place', async () => {
     const journal = join(services.folder, 'journal');
-    const start = (path: string) =>
+    const startAt = (path: string) =>
       startPlugin(
         readPluginSettings({ PODWIRE_PLUGIN_SOCKET: path, PODWIRE_PLUGIN_STATE_DIRECTORY: journal }, 'node-1'),
         {
@@ -180,15 +228,16 @@ describe('the resident', () => {
           clock: systemClock,
           stopwatch: performance,
           random: Math.random,
+          pid: process.pid,
         },
       );
     // The journal is that of the one that runs: nothing of it is put aside, nor what is just being written removed.
     const entries = ['spoilt.json', 'new.json.writing'].map((name) => join(journal, name));
     for (const entry of entries) writeFileSync(entry, '{');
-    await expect(start(socket)).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
+    await expect(startAt(socket)).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
     expect(entries.filter((entry) => !existsSync(entry))).toEqual([]);
     const file = join(services.folder, 'file');
     writeFileSync(file, '');
-    await expect(start(file)).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
+    await expect(startAt(file)).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
   });
 });

@@ -30,7 +30,7 @@ await runProcess({
     const settings = readPluginSettings(process.env, hostname());
     log.level = settings.logLevel;
     const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
-    const surroundings = { log, clock: systemClock, stopwatch: performance, random: Math.random };
+    const surroundings = { log, clock: systemClock, stopwatch: performance, random: Math.random, pid: process.pid };
     const plugin = await startPlugin(settings, surroundings);
     return { stop: () => plugin.stop().then(stopTelemetry) };
   },

@@ -39,9 +39,15 @@ describe('a network namespace', () => {
     expect(reader.identify(link)).toEqual(reader.identify(PATH));
   });
 
+  test('may be the node’s own where that is allowed', () => {
+    const inode = statSync('/proc/self/ns/net', { bigint: true }).ino;
+    expect(reader.identify('/proc/self/ns/net', { allowsOwn: true })).toMatchObject({ inode });
+    expect(() => reader.identify(file, { allowsOwn: true })).toThrow(/is no network namespace/);
+  });
+
   test.each([
     ['a path that does not exist', '/run/netns/nowhere', /nowhere does not exist/],
-    ['a path below a file', join(file, 'x'), /cannot be looked at/],
+    ['a path below a file', join(file, 'x'), /cannot be read/],
     ['a file', file, /is no network namespace/],
     ['a folder', folder, /is no network namespace/],
     ['a pipe, without waiting for its other end', join(folder, 'pipe'), /is no network namespace/],

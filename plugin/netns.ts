@@ -22,9 +22,9 @@ export interface NetnsReader {
   readonly boot: Boot;
   /**
    * Identity of the network namespace at a path.
-   * @throws Failure INVALID_NETNS when the path is missing, is no network namespace, or is the node's own
+   * @throws Failure INVALID_NETNS when the path is missing, is no network namespace, or is the node's own, unless that is allowed
    */
-  identify(path: string): NetnsIdentity;
+  identify(path: string, options?: { readonly allowsOwn: boolean }): NetnsIdentity;
 }
 
 const MS_PER_SECOND = 1000;
@@ -44,11 +44,11 @@ export function nodeNetnsReader(): NetnsReader {
   const own = statSync('/proc/self/ns/net', { bigint: true });
   return {
     boot: { id: bootId, startedAtMs: startedAtSeconds * MS_PER_SECOND },
-    identify(path) {
+    identify(path, { allowsOwn } = { allowsOwn: false }) {
       const found = look(path);
       if (!found.isNamespace)
         throw invalid(path, 'is no network namespace; give the path of one, as ip-netns(8) makes');
-      if (found.stats.dev === own.dev && found.stats.ino === own.ino) {
+      if (!allowsOwn && found.stats.dev === own.dev && found.stats.ino === own.ino) {
         throw invalid(path, "is the node's own network namespace; give the pod's");
       }
       return { bootId, inode: found.stats.ino };
@@ -66,7 +66,7 @@ function look(path: string): Found {
     const isNamespace = statfsSync(path, { bigint: true }).type === NSFS_MAGIC;
     return { stats: statSync(path, { bigint: true }), isNamespace };
   } catch (cause) {
-    throw invalid(path, 'does not exist or cannot be looked at; make the namespace before its interface', cause);
+    throw invalid(path, 'does not exist or cannot be read; create the namespace before its interface', cause);
   }
 }
 

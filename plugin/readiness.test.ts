@@ -61,7 +61,7 @@ const ready = (beforeMs = 0) => readiness.require(REQUEST, clock.nowMs() - befor
 
 /** Lets the answers' keeper come to its next pause. */
 async function paused(): Promise<void> {
-  await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1 });
+  await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1, timeout: 20_000 });
 }
 
 async function pass(durationMs: number): Promise<void> {
@@ -105,7 +105,7 @@ describe('what a runtime asks for again and again', () => {
     answer = () => new Promise((resolve) => (letGo = () => resolve(true)));
     await paused();
     clock.advance(PAUSE_MS);
-    await vi.waitFor(() => expect(asked).toBe(2), { interval: 1 });
+    await vi.waitFor(() => expect(asked).toBe(2), { interval: 1, timeout: 20_000 });
     await ready();
     clock.advance(1000);
     const told = vi.fn();
@@ -121,7 +121,7 @@ describe('what a runtime asks for again and again', () => {
     await ready();
     await paused();
     clock.advance(60_000);
-    await vi.waitFor(() => expect(clock.sleeping).toBe(0), { interval: 1 });
+    await vi.waitFor(() => expect(clock.sleeping).toBe(0), { interval: 1, timeout: 20_000 });
     expect(asked).toBe(1);
     await ready();
     expect(asked).toBe(2);
@@ -131,7 +131,7 @@ describe('what a runtime asks for again and again', () => {
 test('services that have not restored what they hold are not waited for, and are named', async () => {
   ipamServes = false;
   answer = () => Promise.resolve(false);
-  const words = 'does not serve yet, or not any more: look at its log';
+  const words = 'is not serving yet, or no longer: see its log';
   await expect(ready()).rejects.toMatchObject({
     code: 'NOT_READY',
     message: `podwire-ipam ${words}; podwire-dataplane ${words}`,
@@ -150,13 +150,13 @@ describe('a service that is slow', () => {
       code: 'NOT_READY',
       message: 'podwire-dataplane does not answer within 300 ms',
     });
-    await vi.waitFor(() => expect(clock.sleeping).toBe(2), { interval: 1 });
+    await vi.waitFor(() => expect(clock.sleeping).toBe(2), { interval: 1, timeout: 20_000 });
     clock.advance(300);
     await refused;
     await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
     expect([asked, givenMs]).toEqual([1, 800]);
     letGo();
-    await vi.waitFor(() => ready(), { interval: 1 });
+    await vi.waitFor(() => ready(), { interval: 1, timeout: 20_000 });
     expect(asked).toBe(1);
   });
 
@@ -171,7 +171,7 @@ describe('a service that is slow', () => {
     const refused = expect(ready(runningMs)).rejects.toMatchObject({
       message: `podwire-dataplane does not answer within ${waitedMs} ms`,
     });
-    await vi.waitFor(() => expect(clock.sleeping).toBe(2), { interval: 1 });
+    await vi.waitFor(() => expect(clock.sleeping).toBe(2), { interval: 1, timeout: 20_000 });
     expect(clock.nextMs).toBe(waitedMs);
     clock.advance(waitedMs);
     await refused;
@@ -183,7 +183,7 @@ describe('a service that is slow', () => {
     hold();
     await paused();
     clock.advance(PAUSE_MS);
-    await vi.waitFor(() => expect(asked).toBe(2), { interval: 1 });
+    await vi.waitFor(() => expect(asked).toBe(2), { interval: 1, timeout: 20_000 });
     clock.advance(700);
     await ready();
     letGo();

@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { tracedMessage } from '@podwire/shared/failure/status';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Limits } from './clients/clients.js';
@@ -220,7 +221,7 @@ function silenceOf(service: string, waitedMs: number): string {
 }
 
 function servingReason(service: string, isServing: boolean): string | undefined {
-  return isServing ? undefined : `${service} does not serve yet, or not any more: look at its log`;
+  return isServing ? undefined : `${service} is not serving yet, or no longer: see its log`;
 }
 
 /** A question that a service of an earlier release does not know is no reason. */
@@ -231,6 +232,6 @@ async function reasonOf(service: string, ask: () => Promise<string | undefined>)
     if (!(error instanceof Failure)) throw error;
     if (error.code === 'UNIMPLEMENTED') return undefined;
     const isSilent = error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED';
-    return isSilent ? silenceOf(service, PROBE_TIMEOUT_MS) : `${service}: ${error.message}`;
+    return isSilent ? silenceOf(service, PROBE_TIMEOUT_MS) : `${service}: ${tracedMessage(error)}`;
   }
 }

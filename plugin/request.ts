@@ -25,6 +25,11 @@ export interface CniRequest {
   /** What the shim states of its release; undefined where it states none. */
   readonly shimRelease?: string | undefined;
   readonly variables: Variables;
+  /**
+   * Whether the node's own network namespace is meant where CNI_NETNS names it. No specification has the variable, CNI_NETNS_OVERRIDE;
+   * it is of Go's library for plugins (containernetworking/cni, pkg/skel), which refuses a plugin's own namespace without it.
+   */
+  readonly overridesNetns?: boolean;
   /** The network configuration, JSON in UTF-8. */
   readonly configuration: string;
   /** W3C trace context: `traceparent`, `tracestate`, `baggage`. */
@@ -57,6 +62,8 @@ export interface AttachmentRequest<Config extends NetworkConfig = NetworkConfig>
 export interface PodRequest extends AttachmentRequest<AttachConfig> {
   /** Path of the pod's network namespace. */
   readonly netns: string;
+  /** Whether that may be the node's own, where no wire is made. */
+  readonly overridesNetns: boolean;
   /** What the pod is to get of all that was asked for. */
   readonly wish: Wish;
   /** The whole network configuration, a JSON object, for keys that one share alone has. */
@@ -72,14 +79,15 @@ export interface NodeRequest {
 
 /** Checks all of a request that works inside a pod. @throws Failure that lists all faults of environment and configuration */
 export function readPodRequest(command: 'ADD' | 'CHECK', request: CniRequest): PodRequest {
-  const { variables, configuration } = request;
+  const { variables, configuration, overridesNetns = false } = request;
   const [{ netns, pod, asked, ...container }, config] = readBoth(
     () => readPodEnvironment(command, variables),
     () => readAttachConfig(command, configuration),
   );
   const wish = wishOf(config.requested, asked);
   const share = shareOf(request, config.otherIpam);
-  return { attachment: { network: config.name, ...container }, netns, pod, config, wish, share, configuration };
+  const attachment = { network: config.name, ...container };
+  return { attachment, netns, overridesNetns, pod, config, wish, share, configuration };
 }
 
 /** Checks all of a DEL. @throws Failure that lists all faults of environment and configuration */

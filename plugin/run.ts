@@ -51,7 +51,7 @@ export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer
   return context.with(caller, () =>
     withSpan(`CNI ${command}`, { 'cni.command': command }, async (span) => {
       recordShim(request);
-      const call = { ...options, request, span };
+      const call = { request, span, ...options };
       try {
         return await dispatch(call);
       } catch (error) {
@@ -85,7 +85,7 @@ async function dispatch(call: Call): Promise<CniAnswer> {
 async function collect({ request, tools, turns, timeoutMs }: Call): Promise<CniAnswer> {
   const arrivedMs = tools.clock.nowMs();
   const limits = { deadlineMs: arrivedMs + timeoutMs.GC, signal: request.cancel.signal };
-  await gc(request, { ...tools, limits }, turns);
+  await gc(request, { limits, ...tools }, turns);
   tools.log.info({ elapsed_ms: tools.clock.nowMs() - arrivedMs }, 'GC done');
   return success(undefined);
 }
@@ -111,7 +111,7 @@ function attend<Request extends AttachmentRequest>(job: Job<Request>, call: Call
       const turn = { command, attachment, startedNs, deadlineMs, cancel };
       const result = await turns.take(turn, () => {
         duration.noteTurn();
-        return work(request, { ...tools, limits });
+        return work(request, { limits, ...tools });
       });
       tools.log.info(duration.fields(), `${command} done`);
       return success(result);
@@ -129,7 +129,7 @@ function refuse(error: unknown, { request, span, tools }: Call, fields: object =
   markFailed(span, error);
   const isDefect = !(error instanceof Failure) || error.code === 'INTERNAL';
   tools.log[isDefect ? 'error' : 'warn'](
-    { ...fields, err: error },
+    { err: error, ...fields },
     `${request.variables.CNI_COMMAND ?? 'command'} failed`,
   );
   const { traceId } = span.spanContext();

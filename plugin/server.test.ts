@@ -120,6 +120,7 @@ describe('POST /cni', () => {
           CNI_ARGS: 'A=B',
           CNI_PATH: '/opt',
         },
+        overridesNetns: false,
         configuration: '{"a":"ä"}',
         traceContext: { traceparent: 't', tracestate: 's', baggage: 'b' },
         startedNs: 1_700_000_000_000_000_000n,
@@ -133,6 +134,16 @@ describe('POST /cni', () => {
   test.each(['', '-1', '1e9', '9'.repeat(21), 'x'])('takes the exec time %j for none', async (execTime) => {
     await send('{}', { headers: { 'CNI-Exec-Time': execTime } });
     expect(requests[0]!.startedNs).toBeUndefined();
+  });
+
+  test.each([
+    ['1', true],
+    ['True', true],
+    ['0', false],
+    ['yes', false],
+  ])('takes CNI_NETNS_OVERRIDE=%s as Go’s plugins do', async (text, overrides) => {
+    await send('{}', { headers: { 'CNI-Netns-Override': text } });
+    expect(requests[0]!.overridesNetns).toBe(overrides);
   });
 
   test('answers a failed command with its error object under another status', async () => {
@@ -155,9 +166,9 @@ describe('POST /cni', () => {
         });
       });
     const socket = connect(path, () => socket.write('POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}'));
-    await vi.waitFor(() => expect(requests).toHaveLength(1));
+    await vi.waitFor(() => expect(requests).toHaveLength(1), { timeout: 20_000 });
     socket.destroy();
-    await vi.waitFor(() => expect(cancelled).toHaveBeenCalledWith(expect.any(Failure)));
+    await vi.waitFor(() => expect(cancelled).toHaveBeenCalledWith(expect.any(Failure)), { timeout: 20_000 });
   });
 
   test('answers a command that throws all the same, and logs it', async () => {
@@ -235,7 +246,7 @@ test('stopping waits for commands whose caller is gone', async () => {
     return { exitCode: 1, stdout: '{}' };
   };
   const socket = connect(path, () => socket.write('POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}'));
-  await vi.waitFor(() => expect(requests).toHaveLength(1));
+  await vi.waitFor(() => expect(requests).toHaveLength(1), { timeout: 20_000 });
   socket.destroy();
   await server.stop();
   expect(end).toHaveBeenCalledOnce();
@@ -245,7 +256,7 @@ test('stopping waits for commands whose caller is gone', async () => {
 describe('a socket that callers do not find', () => {
   const healthz = () => send('', { method: 'GET', path: '/healthz' });
   const looked = async () => {
-    await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1 });
+    await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1, timeout: 20_000 });
     clock.advance(1_000);
   };
 
@@ -253,11 +264,11 @@ describe('a socket that callers do not find', () => {
     let letGo: (value: CniAnswer) => void = () => undefined;
     answer = () => new Promise((resolve) => (letGo = resolve));
     const underWay = send();
-    await vi.waitFor(() => expect(requests).toHaveLength(1), { interval: 1 });
+    await vi.waitFor(() => expect(requests).toHaveLength(1), { interval: 1, timeout: 20_000 });
     rmSync(path);
     await expect(healthz()).rejects.toMatchObject({ code: 'ENOENT' });
     await looked();
-    await vi.waitFor(async () => expect((await healthz()).status).toBe(200), { interval: 5 });
+    await vi.waitFor(async () => expect((await healthz()).status).toBe(200), { interval: 5, timeout: 20_000 });
     expect(statSync(path).mode & 0o777).toBe(0o600);
     letGo({ exitCode: 0, stdout: 'late' });
     expect(await underWay).toMatchObject({ status: 200, body: 'late' });
@@ -268,7 +279,7 @@ describe('a socket that callers do not find', () => {
     for (let time = 0; time < 3; time++) {
       rmSync(folder, { recursive: true });
       await looked();
-      await vi.waitFor(async () => expect((await healthz()).status).toBe(200), { interval: 5 });
+      await vi.waitFor(async () => expect((await healthz()).status).toBe(200), { interval: 5, timeout: 20_000 });
     }
   });
 
@@ -278,7 +289,7 @@ describe('a socket that callers do not find', () => {
     await new Promise((resolve) => other.once('listening', resolve));
     await looked();
     await looked();
-    await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1 });
+    await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1, timeout: 20_000 });
     expect((await healthz()).body).toBe('other');
     const lines = record.lines().filter(({ msg }) => String(msg).includes('no call reaches'));
     expect(lines).toEqual([expect.objectContaining({ msg: expect.stringContaining('another process listens') })]);

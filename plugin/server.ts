@@ -229,6 +229,7 @@ export class CniServer {
       plugin: textOf(headers, 'cni-plugin'),
       shimRelease: textOf(headers, 'podwire-release'),
       variables: variablesOf(headers),
+      overridesNetns: isTrue(textOf(headers, 'cni-netns-override')),
       configuration,
       traceContext: {
         traceparent: textOf(headers, 'traceparent'),
@@ -309,6 +310,11 @@ function variablesOf(headers: IncomingHttpHeaders): Variables {
 function textOf(headers: IncomingHttpHeaders, name: string): string | undefined {
   const value = headers[name];
   return typeof value === 'string' ? Buffer.from(value, 'latin1').toString() : undefined;
+}
+
+/** The spellings that Go's library for plugins takes. */
+function isTrue(text: string | undefined): boolean {
+  return text === '1' || text?.toUpperCase() === 'TRUE';
 }
 
 function startOf(headers: IncomingHttpHeaders): bigint | undefined {

@@ -1,7 +1,9 @@
 import { join } from 'node:path';
 
+import { tracedMessage } from '@podwire/shared/failure/status';
 import { Peer } from '@podwire/shared/rpc/client';
-import { prepareSocket } from '@podwire/shared/rpc/listen';
+import { UNIX } from '@podwire/shared/rpc/listen';
+import { takeAlone } from '@podwire/shared/rpc/sole';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -42,10 +44,37 @@ export interface Surroundings {
   readonly stopwatch: Stopwatch;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
+  /** Of this process; others are told that are kept from its journal. */
+  readonly pid: number;
 }
 
-/** Starts the resident plugin: the ways to the services, and the server for the shim. The services may come later. */
+/**
+ * Starts the resident plugin: the ways to the services, and the server for the shim. The services may come later.
+ * @throws Failure INVALID_SETTINGS when another plugin has the socket or the journal, or the socket cannot be made
+ */
 export async function startPlugin(settings: PluginSettings, surroundings: Surroundings): Promise<Running> {
+  // What another one still writes down would be read by nobody: it is waited for, before the journal is read.
+  const alone = await takeAlone({
+    program: 'podwire-plugin',
+    settings: 'PODWIRE_PLUGIN_SOCKET and PODWIRE_PLUGIN_STATE_DIRECTORY',
+    addresses: [UNIX + settings.socket],
+    stateDirectory: settings.stateDirectory,
+    owner: String(surroundings.pid),
+    clock: surroundings.clock,
+    // A node whose disk is full or read-only deletes its pods all the same.
+    onUnlockable: (failure) =>
+      surroundings.log.warn({ err: failure }, 'another plugin with this journal would go unnoticed'),
+  });
+  try {
+    const plugin = await serve(settings, surroundings);
+    return { stop: () => plugin.stop().finally(() => alone.release()) };
+  } catch (error) {
+    alone.release();
+    throw error;
+  }
+}
+
+async function serve(settings: PluginSettings, surroundings: Surroundings): Promise<Running> {
   const { log, clock, stopwatch } = surroundings;
   const ipam = new Peer('podwire-ipam', settings.ipamAddress);
   const dataplane = new Peer('podwire-dataplane', settings.dataplaneAddress);
@@ -53,8 +82,7 @@ export async function startPlugin(settings: PluginSettings, surroundings: Surrou
   const turns = new Turns(clock);
   const replay = makeReplay(tools, turns, surroundings);
   const { addTimeoutMs, delTimeoutMs } = settings;
-  // The journal is read before the socket is there: an ADD has to know what an earlier DEL left. That of a plugin that runs is its own.
-  await prepareSocket(settings.socket);
+  // The journal is read before the socket is there: an ADD has to know what an earlier DEL left.
   await tools.journal.load();
   await tools.givers.load();
   const readiness = new Readiness(tools);
@@ -138,8 +166,9 @@ export function makeReplay(
       const limitsOf = () => ({ deadlineMs: clock.nowMs() + tools.delServiceTimeoutMs, signal });
       const unsettled = await settleEntry(entry, tools, { turns, limitsOf, skip });
       if (!unsettled) return undefined;
-      if (unsettled.failure.retryable) return unsettled.service;
-      throw unsettled.failure;
+      const { service, failure } = unsettled;
+      if (failure.retryable) return { service, reason: tracedMessage(failure) };
+      throw failure;
     },
   });
 }

@@ -1,3 +1,7 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import type { Setting } from '@podwire/shared/runtime/config-reader';
 import { describe, expect, test } from 'vitest';
 
 import { pluginSettings, pluginUsage, readPluginSettings } from './settings.js';
@@ -45,6 +49,19 @@ describe('settings', () => {
     expect(() => readPluginSettings({}, '(none)')).toThrow(/PODWIRE_PLUGIN_NODE_NAME/);
     expect(readPluginSettings({ PODWIRE_PLUGIN_NODE_NAME: 'a' }, '(none)').nodeName).toBe('a');
   });
+});
+
+test('the shim waits for the longest command and its undoing, however long it looked for the socket', () => {
+  const header = readFileSync(join(import.meta.dirname, 'shim/src/protocol.h'), 'utf8');
+  const shimMs = (name: string) => Number(new RegExp(`#define ${name} (\\d+)`).exec(header)?.[1]);
+  const { addTimeoutMs, cleanUpTimeoutMs } = pluginSettings('node-1');
+  const largestMs = ({ variable, about, schema }: Setting<number>) => {
+    const text = /1 to (\d+)/.exec(about)?.[1] ?? '';
+    expect(schema.safeParse(String(Number(text) + 1)).success, variable).toBe(false);
+    return schema.parse(text);
+  };
+  const longestMs = largestMs(addTimeoutMs) + largestMs(cleanUpTimeoutMs);
+  expect(shimMs('PODWIRE_CONNECT_WINDOW_MS') + longestMs).toBeLessThan(shimMs('PODWIRE_OVERALL_DEADLINE_MS'));
 });
 
 test('the usage tells every setting, its default and what it does', () => {

@@ -8,8 +8,12 @@ import { isSubdomain } from './cni/kubernetes-names.js';
 /** Prefix of the environment variables that are settings of the plugin. */
 const PREFIX = 'PODWIRE_PLUGIN_';
 
-/** As long as the shim waits at most (kOverallDeadlineMs, shim/src/protocol.h), less some time for the hand-over. */
-const MAX_TIMEOUT_MS = 100_000;
+/**
+ * Longest time for a command, and for undoing it: together as long as the shim waits at most, less what it may have waited for the socket
+ * and some time for the hand-over (kOverallDeadlineMs, kConnectWindowMs, shim/src/protocol.h).
+ */
+const MAX_TIMEOUT_MS = 90_000;
+const MAX_CLEAN_UP_TIMEOUT_MS = 20_000;
 
 const timeout = wholeNumber(1, MAX_TIMEOUT_MS);
 
@@ -83,7 +87,7 @@ export function pluginSettings(hostName: string) {
       variable: 'PODWIRE_PLUGIN_ADD_TIMEOUT_MS',
       schema: timeout,
       default: '15000',
-      about: `Time for an ADD or a CHECK, in milliseconds, 1 to ${MAX_TIMEOUT_MS}.`,
+      about: `Time for an ADD, a CHECK or a GC, in milliseconds, 1 to ${MAX_TIMEOUT_MS}.`,
     },
     delTimeoutMs: {
       variable: 'PODWIRE_PLUGIN_DEL_TIMEOUT_MS',
@@ -94,10 +98,9 @@ export function pluginSettings(hostName: string) {
     ...JOURNAL_SETTINGS,
     cleanUpTimeoutMs: {
       variable: 'PODWIRE_PLUGIN_CLEAN_UP_TIMEOUT_MS',
-      schema: wholeNumber(1, 20_000),
+      schema: wholeNumber(1, MAX_CLEAN_UP_TIMEOUT_MS),
       default: '5000',
-      about:
-        'Time for undoing a failed ADD, in milliseconds, 1 to 20000, beside the time of the ADD itself. A service that the ADD waited for in vain has 500 ms of it.',
+      about: `Time for undoing a failed ADD, in milliseconds, 1 to ${MAX_CLEAN_UP_TIMEOUT_MS}, beside the time of the ADD itself. A service that the ADD waited for in vain has 500 ms of it.`,
     },
     logLevel: {
       variable: 'PODWIRE_PLUGIN_LOG_LEVEL',

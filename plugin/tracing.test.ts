@@ -80,6 +80,17 @@ describe('the trace of an ADD', () => {
   });
 });
 
+test('the journal tells under which trace a service’s log has what it refers to', async () => {
+  plugin.script.failNext('DetachPod', new Error('a defect'));
+  const attempt = plugin.script.hold('DetachPod');
+  const deleting = plugin.run('DEL', { rest: { traceContext: TRACE_CONTEXT } });
+  await plugin.script.untilCalled('DetachPod');
+  attempt();
+  await deleting;
+  const { msg } = plugin.record.lines().find(({ todo }) => todo === 'detach-and-release') ?? {};
+  expect(msg).toMatch(new RegExp(`to be done later: internal error: .*log under trace ${TRACE_ID}$`));
+});
+
 test.each(['DEL', 'CHECK', 'GC', 'STATUS', 'VERSION'])('%s has a span of its own', async (command) => {
   await plugin.run(command);
   expect(tracer.named(`CNI ${command}`)).toMatchObject([{ attributes: { 'cni.command': command } }]);

@@ -13,7 +13,7 @@ let events: string[];
 
 beforeEach(() => {
   nowMs = 1_000;
-  turns = new Turns({ nowMs: () => nowMs, sleep: () => Promise.resolve('elapsed') });
+  turns = new Turns({ nowMs: () => nowMs, sleep: () => Promise.resolve('elapsed'), after: () => () => undefined });
   events = [];
 });
 
@@ -235,7 +235,7 @@ test('never do two commands of one attachment overlap, whatever comes', async ()
   });
   await fc.assert(
     fc.asyncProperty(fc.array(command, { maxLength: 12 }), fc.scheduler(), async (commands, scheduler) => {
-      const own = new Turns({ nowMs: () => 0, sleep: () => Promise.resolve('elapsed') });
+      const own = new Turns({ nowMs: () => 0, sleep: () => Promise.resolve('elapsed'), after: () => () => undefined });
       const inside = new Map<string, number>();
       let most = 0;
       const taken = commands.map((each) =>

@@ -93,7 +93,7 @@ export class Turns {
     if (this.#clock.nowMs() >= deadlineMs) {
       throw new Failure(
         'DEADLINE_EXCEEDED',
-        `${command} was not begun: its time went by while others of the attachment ran`,
+        `${command} was not started: its time ran out while other commands of the attachment ran`,
       );
     }
     return work();
@@ -149,5 +149,5 @@ function forgetOld(entries: Map<string, { readonly atMs: number }>, nowMs: numbe
 }
 
 function overtaken(): Failure {
-  return new Failure('CANCELLED', 'ADD is of no use any more: a DEL of the same attachment came after it');
+  return new Failure('CANCELLED', 'ADD was given up: a DEL of the same attachment came after it');
 }

@@ -6,7 +6,10 @@ const sleep = () => Promise.resolve('elapsed' as const);
 
 test('has the fractions of the stopwatch between the milliseconds of the clock', () => {
   let trueMs = 1_700_000_000_000.2;
-  const nowNs = wallTimeNs({ nowMs: () => Math.floor(trueMs), sleep }, { now: () => trueMs - 1_699_999_999_000 });
+  const nowNs = wallTimeNs(
+    { nowMs: () => Math.floor(trueMs), sleep, after: () => () => undefined },
+    { now: () => trueMs - 1_699_999_999_000 },
+  );
   // The clock's next millisecond tells where within it the stopwatch is.
   for (let step = 0; step < 1_000; step++) {
     trueMs += 0.01;
@@ -19,7 +22,7 @@ test('has the fractions of the stopwatch between the milliseconds of the clock',
 
 test('stays within the millisecond of a clock that is set, and of one that drifts', () => {
   let [clockMs, stopwatchMs] = [5_000, 0];
-  const nowNs = wallTimeNs({ nowMs: () => clockMs, sleep }, { now: () => stopwatchMs });
+  const nowNs = wallTimeNs({ nowMs: () => clockMs, sleep, after: () => () => undefined }, { now: () => stopwatchMs });
   const expectWithin = () => {
     const offNs = nowNs() - BigInt(clockMs) * 1_000_000n;
     expect(offNs >= 0n && offNs <= 1_000_000n).toBe(true);

@@ -62,7 +62,7 @@ async function isListed(peer: RepeatingPeer, attachment: Attachment, limits: Lim
 const LEFT_OPEN = { routes: [], txQueueLength: 0 };
 
 function messageOf({ addresses, sourcePrefixes, ...pod }: WantedPod): PodNetwork {
-  return { ...pod, ...LEFT_OPEN, addresses: [...addresses], sourcePrefixes: [...sourcePrefixes] };
+  return { addresses: [...addresses], sourcePrefixes: [...sourcePrefixes], ...pod, ...LEFT_OPEN };
 }
 
 function interfaceOf({ name, macAddress, mtuBytes }: InterfaceMessage): Interface {

@@ -26,16 +26,16 @@ export function ipamClient(options: PeerOptions): Ipam {
   const { allocate, release, getEndpoint } = AddressServiceService;
   return {
     async allocate(request, limits) {
-      const { families, asked, ...rest } = request;
+      const { families, pools, addresses, asked, ...rest } = request;
       const message: AllocateRequest = {
-        ...rest,
-        ...LEFT_OPEN,
         families: families.map((family) => FAMILY[family]),
-        pools: [...request.pools],
-        addresses: [...request.addresses],
+        pools: [...pools],
+        addresses: [...addresses],
         poolChoices: (asked?.poolChoices ?? []).map(poolChoiceMessage),
         namespaceLabels: { ...asked?.namespaceLabels },
         requests: asked && requestsOf(asked),
+        ...rest,
+        ...LEFT_OPEN,
       };
       const response = await peer.call(allocate, message, limits);
       const endpoint = peer.required(response.endpoint, 'an endpoint');

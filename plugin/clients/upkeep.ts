@@ -76,7 +76,7 @@ export function ipamUpkeep(options: PeerOptions): IpamUpkeep {
   const peer = new RepeatingPeer(options);
   return {
     async releaseHeld(attachment, held, limits) {
-      const releases = held.map((each) => ({ ...each, handleId: handleId(attachment) }));
+      const releases = held.map((each) => ({ handleId: handleId(attachment), ...each }));
       try {
         await peer.call(AddressServiceService.releaseAddresses, { releases }, limits);
       } catch (failure) {
@@ -99,7 +99,7 @@ export function ipamUpkeep(options: PeerOptions): IpamUpkeep {
     },
 
     async refusalOf({ nodeName, network }, limits) {
-      const request = { ...LEFT_OPEN, nodeName, attachment: { ...NOBODY, network } };
+      const request = { nodeName, attachment: { network, ...NOBODY }, ...LEFT_OPEN };
       const asked = { request, maxBlocks: 1 };
       const { refusal } = await options.peer.call(AddressServiceService.explainAllocation, asked, limits);
       return refusal === '' ? undefined : refusal;

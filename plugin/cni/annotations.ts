@@ -1,3 +1,4 @@
+import { parseJson } from '@podwire/shared/json/parse';
 import { formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 import { formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { z } from 'zod';
@@ -52,13 +53,14 @@ export function readAnnotations(
   const placeOf = (name: string) => `annotation ${PREFIX}${name}`;
   const list = (name: string) => readList(placeOf(name), annotations[`${PREFIX}${name}`], refuse);
   refuseGated(annotations, features, refuse);
+  const choices = readChoices('annotation', annotations, refuse);
   return {
-    ...readChoices('annotation', annotations, refuse),
     addresses: readAddresses(placeOf('ipAddrs'), list('ipAddrs'), refuse),
     addressesWithoutIpam: readAddresses(placeOf('ipAddrsNoIpam'), list('ipAddrsNoIpam'), refuse),
     mac: readMac(placeOf('hwAddr'), annotations[`${PREFIX}hwAddr`] ?? '', refuse),
     sourcePrefixes: readPrefixes(placeOf('allowedSourcePrefixes'), list('allowedSourcePrefixes'), refuse),
     floatingIps: readFloatingIps(FLOATING_IPS_PLACE, list(FLOATING_IPS), refuse),
+    ...choices,
   };
 }
 
@@ -90,12 +92,9 @@ const LIST = z.array(z.string());
 /** An annotation that is a JSON list of texts; empty when there is none, or when it is faulty. */
 function readList(place: string, text: string | undefined, refuse: Refuse): readonly string[] {
   if (text === undefined || text === '') return [];
-  try {
-    return LIST.parse(JSON.parse(text));
-  } catch {
-    refuse({ field: place, reason: 'is not a JSON list of texts, such as ["a","b"]' });
-    return [];
-  }
+  const list = LIST.safeParse(parseJson(text)).data;
+  if (!list) refuse({ field: place, reason: 'is not a JSON list of texts, such as ["a","b"]' });
+  return list ?? [];
 }
 
 /** What a pod may ask for only where the network configuration says so. */

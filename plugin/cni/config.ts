@@ -1,5 +1,6 @@
 import { identifierFault, MAX_NETWORK_BYTES } from '@podwire/shared/attachment/attachment';
 import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
+import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
 import { isSubdomain } from './kubernetes-names.js';
@@ -212,11 +213,7 @@ function withRequested<Config extends RequestKeys>(config: Config, context: z.Re
 const JSON_OBJECT = z.record(z.string(), z.unknown());
 
 function parseObject(text: string): Keys | undefined {
-  try {
-    return JSON_OBJECT.safeParse(JSON.parse(text)).data;
-  } catch {
-    return undefined;
-  }
+  return JSON_OBJECT.safeParse(parseJson(text)).data;
 }
 
 function podCidrFaults(keys: Keys): Violation[] {

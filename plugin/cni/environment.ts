@@ -70,7 +70,7 @@ export function readCommand(variables: Variables): Command {
  * @throws Failure INVALID_ENVIRONMENT that lists everything that is missing or malformed
  */
 export function readPodEnvironment(command: 'ADD' | 'CHECK', variables: Variables): PodEnvironment {
-  return { ...readContainer(command, variables), netns: variables.CNI_NETNS ?? '' };
+  return { netns: variables.CNI_NETNS ?? '', ...readContainer(command, variables) };
 }
 
 /**

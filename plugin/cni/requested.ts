@@ -36,14 +36,14 @@ export interface Requested {
 }
 
 /** The capability under which containerd passes a pod's annotations on. */
-export const ANNOTATIONS_CAPABILITY = 'io.kubernetes.cri.pod-annotations';
+const ANNOTATIONS_CAPABILITY = 'io.kubernetes.cri.pod-annotations';
 
 /**
  * The capabilities under which a runtime, or a plugin above this one, passes on what it knows of the pod's namespace. CNI has no name for
  * them, so that these are Podwire's own. Annotations of the pod are no place for it: their author would choose what binds him.
  */
-export const NAMESPACE_LABELS_CAPABILITY = 'podwire.dev/namespace-labels';
-export const NAMESPACE_ANNOTATIONS_CAPABILITY = 'podwire.dev/namespace-annotations';
+const NAMESPACE_LABELS_CAPABILITY = 'podwire.dev/namespace-labels';
+const NAMESPACE_ANNOTATIONS_CAPABILITY = 'podwire.dev/namespace-annotations';
 
 const TEXTS = z
   .array(z.string({ error: 'is no text' }), { error: 'is no list' })

@@ -45,7 +45,7 @@ export function hasResultMtu(version: CniVersion): boolean {
 }
 
 /** Refusal of a command that the configuration's version of the specification lacks. */
-export function commandMissing(command: Command, version: CniVersion): Failure {
+function commandMissing(command: Command, version: CniVersion): Failure {
   return incompatible(
     `${command} came with CNI ${SINCE[command] ?? OWN_VERSION}, and the configuration's cniVersion is ${version}: it is not for this network`,
   );

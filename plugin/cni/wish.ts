@@ -81,9 +81,9 @@ export function wishOf(requested: Requested, args: AskedInArgs): Wish {
     addressesWithoutIpam: withoutIpam ? (addresses?.value ?? []) : [],
   };
   // An address that is asked for by itself is in whatever pool it is in.
-  if (addresses) return { ...chosen, families: [], pools: [], poolChoices: [] };
+  if (addresses) return { families: [], pools: [], poolChoices: [], ...chosen };
   const poolChoices = choicesOf(requested, families.length === 0 ? [4] : families);
-  return { ...chosen, families, pools: [...new Set(poolChoices.map(({ pool }) => pool))], poolChoices };
+  return { families, pools: [...new Set(poolChoices.map(({ pool }) => pool))], poolChoices, ...chosen };
 }
 
 /** The first of those that ask for something, when the others ask for the same. */

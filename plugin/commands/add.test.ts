@@ -106,7 +106,7 @@ describe('ADD that fails leaves nothing', () => {
   test('when IPAM refuses', async () => {
     plugin.script.failNext('Allocate', new Failure('POOLS_EXHAUSTED', 'pool a: full'));
     expect(await failed()).toMatchObject({ code: 11, msg: 'pool a: full' });
-    expect(calls()).toEqual(['Allocate', 'GetEndpoint']);
+    expect(calls()).toEqual(['Allocate', 'GetEndpoint', 'Release']);
     expect(plugin.state()).toBe(NOTHING);
   });
 
@@ -145,6 +145,17 @@ describe('ADD that fails leaves nothing', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
+  test('when its caller goes away while IPAM works, which may give an address after that', async () => {
+    const cancel = new AbortController();
+    plugin.script.hold('Allocate');
+    const adding = plugin.run('ADD', { rest: { cancel } });
+    await plugin.script.untilCalled('Allocate');
+    cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+    expect(await failed(adding)).toMatchObject({ code: 11 });
+    // That nothing is there tells nothing of what is on its way; a release that was answered does.
+    expect(calls()).toEqual(['Allocate', 'GetEndpoint', 'Release']);
+  });
+
   test('when its caller goes away', async () => {
     const cancel = new AbortController();
     const letGo = plugin.script.hold('AttachPod');
@@ -177,7 +188,8 @@ describe('ADD that fails leaves nothing', () => {
     const wish = wishOf(config.requested, { addresses: undefined, mac: undefined });
     const share = { kind: 'all' } as const;
     const netns = ENVIRONMENT.CNI_NETNS;
-    const request = { attachment: ATTACHMENT, netns, pod: undefined, config, wish, share, configuration };
+    const about = { attachment: ATTACHMENT, netns, overridesNetns: false, pod: undefined };
+    const request = { ...about, config, wish, share, configuration };
     await expect(add(request, { ...tools, dataplane, limits })).rejects.toMatchObject({ code: 'CANCELLED' });
     expect(calls()).toEqual(['Allocate', 'AttachPod', 'DetachPod', 'ReleaseAddresses']);
     expect(plugin.state()).toBe(NOTHING);

@@ -39,12 +39,14 @@ export async function add(request: PodRequest, tools: CommandTools): Promise<obj
     const wire = await attaching.make(wantedPod(request, endpoint), limits);
     limits.signal.throwIfAborted();
     tools.knownAllocations.remember(attachment, endpoint.held);
+    await tools.journal.added(attachment);
 
+    const { name, mac, mtu } = describe(wire.podInterface);
     return addResult({
       cniVersion: config.cniVersion,
       prevResult: config.prevResult,
       hostInterface: describe(wire.hostInterface),
-      podInterface: { ...describe(wire.podInterface), sandbox: request.netns },
+      podInterface: { name, mac, mtu, sandbox: request.netns },
       addresses: endpoint.addresses,
       dns: config.requested.dns ?? dns,
     });

@@ -19,7 +19,7 @@ let releasing: Counted;
 beforeEach(async () => {
   attaching = { open: 0, opened: 0 };
   releasing = { open: 0, opened: 0 };
-  plugin = await new Plugin({ timeoutMs: 1_000, delServiceTimeoutMs: 300 }).start();
+  plugin = await new Plugin().start();
 });
 
 afterEach(async () => {

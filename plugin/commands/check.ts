@@ -14,11 +14,9 @@ import { endpointWithoutIpam, wantedPod } from './wanted-pod.js';
  * @throws Failure NOT_AS_WANTED that names the first difference
  */
 export async function check(request: PodRequest, tools: CommandTools): Promise<undefined> {
-  tools.netns.identify(request.netns);
-  const difference =
-    request.share.kind === 'addresses'
-      ? await addressesDifference(request, tools)
-      : await firstDifference(request, tools);
+  const hasWire = request.share.kind !== 'addresses';
+  tools.netns.identify(request.netns, { allowsOwn: request.overridesNetns && !hasWire });
+  const difference = hasWire ? await firstDifference(request, tools) : await addressesDifference(request, tools);
   if (!difference) return;
   const { object, wanted, actual } = difference;
   const { interfaceName, containerId } = request.attachment;

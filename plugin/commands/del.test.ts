@@ -9,7 +9,7 @@ const SUBJECT = 'net/c0ffee/eth0';
 let plugin: Plugin;
 
 beforeEach(async () => {
-  plugin = await new Plugin({ timeoutMs: 1_000, delServiceTimeoutMs: 200 }).start();
+  plugin = await new Plugin().start();
 });
 
 afterEach(async () => {
@@ -82,6 +82,13 @@ describe('DEL succeeds, and what is left is done later', () => {
 
   beforeEach(() => plugin.run('ADD'));
 
+  /** The same with little time for services, where one is to be waited for in vain. */
+  async function hastily(times: { readonly timeoutMs?: number } = {}): Promise<void> {
+    await plugin.end();
+    plugin = await new Plugin({ delServiceTimeoutMs: 1_000, ...times }).start();
+    await plugin.run('ADD');
+  }
+
   test('not a word is written when everything is up', async () => {
     expect(await plugin.run('DEL')).toEqual(DONE);
     expect(plugin.store.writes).toBe(0);
@@ -112,6 +119,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     ['the dataplane', ['ipam'], 'detach-and-release'],
     ['IPAM', ['dataplane'], 'release'],
   ] as const)('when %s is away', async (_, present, todo) => {
+    await hastily();
     await plugin.stopServices();
     if (present.length > 0) await plugin.start(...present);
     expect(await plugin.run('DEL')).toEqual(DONE);
@@ -128,17 +136,40 @@ describe('DEL succeeds, and what is left is done later', () => {
   });
 
   test('when both are away and the disk is full', async () => {
+    await hastily();
     await plugin.stopServices();
     plugin.store.broken = 'full';
     expect(await plugin.run('DEL')).toEqual(DONE);
     expect(stored()).toEqual([]);
-    expect(plugin.record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringMatching(/memory alone.*full/));
+    expect(plugin.record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringMatching(/memory only.*full/));
     await plugin.start();
     await plugin.replayed();
     expect(plugin.state()).toBe(NOTHING);
   });
 
+  test('by nobody where the attachment was added again while the journal could not be read', async () => {
+    await plugin.run('ADD');
+    const wired = plugin.state();
+    await plugin.stopServices();
+    expect(await plugin.run('DEL')).toEqual(DONE);
+    const next = new Plugin({ store: plugin.store, ipam: plugin.ipam, dataplane: plugin.dataplane });
+    try {
+      plugin.store.broken = 'gone';
+      await next.start();
+      expect(await next.run('ADD')).toMatchObject({ exitCode: 0 });
+      plugin.store.broken = 'no';
+      await next.replayed();
+      expect(next.state()).toBe(wired);
+      expect([next.journal.entries(), plugin.store.texts.size]).toEqual([[], 0]);
+      expect(await next.run('DEL')).toEqual(DONE);
+      expect(next.state()).toBe(NOTHING);
+    } finally {
+      await next.end();
+    }
+  });
+
   test('by the next process, when this one ends', async () => {
+    await hastily();
     await plugin.stopServices();
     await plugin.run('DEL');
     const next = new Plugin({ store: plugin.store });
@@ -166,7 +197,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     plugin.script.lacks.add('Release').add('ReleaseAddresses');
     expect(await plugin.run('DEL')).toEqual(DONE);
     const releases = () => plugin.script.calls.filter((call) => call.startsWith('Release '));
-    await vi.waitFor(() => expect(releases()).toHaveLength(2), { interval: 1 });
+    await vi.waitFor(() => expect(releases()).toHaveLength(2), { interval: 1, timeout: 20_000 });
     expect(waiting()).toEqual([`release ${SUBJECT}`]);
     plugin.script.lacks.clear();
     expect(await plugin.run('DEL')).toEqual(DONE);
@@ -174,6 +205,7 @@ describe('DEL succeeds, and what is left is done later', () => {
   });
 
   test('by the next ADD of the attachment, which then gets an allocation of its own', async () => {
+    await hastily();
     await plugin.stopServices();
     await plugin.run('DEL');
     await plugin.start();
@@ -186,6 +218,7 @@ describe('DEL succeeds, and what is left is done later', () => {
   });
 
   test('and never to a later allocation of the same attachment', async () => {
+    await hastily();
     await plugin.stopServices();
     await plugin.start('dataplane');
     await plugin.run('DEL');
@@ -198,6 +231,7 @@ describe('DEL succeeds, and what is left is done later', () => {
   });
 
   test('when it came too late for its own time', async () => {
+    await hastily({ timeoutMs: 2_000 });
     const letGo = plugin.script.hold('CheckPod');
     const checking = plugin.run('CHECK', {
       config: {

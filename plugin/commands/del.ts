@@ -1,3 +1,5 @@
+import { tracedMessage } from '@podwire/shared/failure/status';
+
 import { delegateOf } from '../delegate/share.js';
 import type { AttachmentRequest } from '../request.js';
 import { settle } from './settle.js';
@@ -30,7 +32,7 @@ export async function del({ attachment, share }: AttachmentRequest, tools: Comma
   });
   if (unsettled) {
     const { todo: left, failure } = unsettled;
-    await writeDown({ attachment, todo: left, held, delegate, reason: failure.message }, tools);
+    await writeDown({ attachment, todo: left, held, delegate, reason: tracedMessage(failure) }, tools);
   } else {
     await journal.done(attachment);
   }

@@ -15,7 +15,7 @@ let plugin: Plugin;
 let folder: string;
 
 beforeEach(async () => {
-  plugin = await new Plugin({ timeoutMs: 20_000, delServiceTimeoutMs: 20_000 }).start();
+  plugin = await new Plugin().start();
   folder = mkdtempSync(join(tmpdir(), 'podwire-discard-'));
 });
 

@@ -9,7 +9,7 @@ const DONE = { exitCode: 0, stdout: '' };
 let plugin: Plugin;
 
 beforeEach(async () => {
-  plugin = await new Plugin({ timeoutMs: 3_000, delServiceTimeoutMs: 200 }).start();
+  plugin = await new Plugin().start();
 });
 
 afterEach(async () => {
@@ -150,8 +150,9 @@ describe('GC with a list', () => {
     await plugin.script.untilCalled('GetEndpoint net/a');
     const take = vi.spyOn(plugin.options.turns, 'take');
     const collecting = gc({ [VALID]: [] });
-    await vi.waitFor(() =>
-      expect(take).toHaveBeenCalledWith(expect.objectContaining({ command: 'GC' }), expect.anything()),
+    await vi.waitFor(
+      () => expect(take).toHaveBeenCalledWith(expect.objectContaining({ command: 'GC' }), expect.anything()),
+      { timeout: 20_000 },
     );
     const adding = add('a');
     letGo();

@@ -48,7 +48,7 @@ export async function finishEarlier(attachment: Attachment, tools: CommandTools)
   const unsettled = await settle(entry, tools, { limitsOf: () => tools.limits });
   if (!unsettled) return tools.journal.done(attachment);
   const { code, message, details } = unsettled.failure;
-  throw new Failure(code, `what an earlier ADD or DEL of this attachment left is still to be done: ${message}`, {
+  throw new Failure(code, `what an earlier ADD or DEL of this attachment left cannot be finished yet: ${message}`, {
     details,
     cause: unsettled.failure,
   });

@@ -37,10 +37,11 @@ export async function settle(
   tools: Tools,
   options: SettleOptions,
 ): Promise<Unsettled | undefined> {
-  const releases = debt.todo === 'detach-and-release' && !debt.delegate && !options.skip?.has('podwire-ipam');
+  const { todo, held, delegate } = debt;
+  const releases = todo === 'detach-and-release' && !delegate && !isKnown(held) && !options.skip?.has('podwire-ipam');
   const releasing = releases ? tools.ipam.openRelease(options.limitsOf('podwire-ipam')) : undefined;
   try {
-    return await settleInOrder(debt, tools, { ...options, releasing });
+    return await settleInOrder(debt, tools, { releasing, ...options });
   } finally {
     releasing?.close();
   }
@@ -72,10 +73,15 @@ async function settleInOrder(
   }
   if (todo === 'release-unless-attached') {
     // Another IPAM plugin does not tell what it holds.
-    const ask = async (limits: Limits) => delegate ?? (await ipam.getEndpoint(attachment, limits));
-    const endpoint = await attempt('podwire-ipam', ask);
-    if (!endpoint.ok) return { todo, service: 'podwire-ipam', failure: endpoint.failure };
-    if (!endpoint.value) return undefined;
+    if (!delegate) {
+      const endpoint = await attempt('podwire-ipam', (limits) => ipam.getEndpoint(attachment, limits));
+      if (!endpoint.ok) return { todo, service: 'podwire-ipam', failure: endpoint.failure };
+      if (!endpoint.value) {
+        // What it was asked for may still be on its way, though its caller gave up; no allocation outlives a release that was answered.
+        const released = await attempt('podwire-ipam', (limits) => ipam.release(attachment, limits));
+        return released.ok ? undefined : { todo, service: 'podwire-ipam', failure: released.failure };
+      }
+    }
     const attached = await attempt('podwire-dataplane', (limits) => dataplane.isAttached(attachment, limits));
     if (!attached.ok) return { todo, service: 'podwire-dataplane', failure: attached.failure };
     if (attached.value) return undefined;
@@ -96,10 +102,10 @@ export function serviceOf(giver: Delegate | undefined): Service {
 
 /** Those to give the addresses back to; undefined stands for podwire-ipam. Who gave them before today's configuration comes last. */
 function giversOf(
-  { attachment, held = [], delegate, isGiverKnown }: Release & Pick<SettleOptions, 'isGiverKnown'>,
+  { attachment, held, delegate, isGiverKnown }: Release & Pick<SettleOptions, 'isGiverKnown'>,
   { givers }: Pick<Tools, 'givers'>,
 ): (Delegate | undefined)[] {
-  if (isGiverKnown || held.length > 0) return [delegate];
+  if (isGiverKnown || isKnown(held)) return [delegate];
   const former = givers.formerOf(attachment, delegate);
   return [delegate, ...(former.isIpam ? [undefined] : []), ...former.delegates];
 }
@@ -108,6 +114,11 @@ function giversOf(
 export function giverNamesOf({ attachment, held, delegate }: Debt, tools: Pick<Tools, 'givers'>): readonly string[] {
   const names = giversOf({ attachment, held, delegate }, tools).map((giver) => giver?.type ?? 'podwire-ipam');
   return [...new Set(names)];
+}
+
+/** Whether an allocation is named, which is given back as that; else it is whatever the attachment holds. */
+function isKnown(held: readonly HeldAddress[] | undefined): held is readonly HeldAddress[] {
+  return held !== undefined && held.length > 0;
 }
 
 interface Release {
@@ -126,9 +137,8 @@ async function release(
     await callDelegate(delegate, 'DEL', { clock, limits });
     return;
   }
-  if (!held || held.length === 0)
-    return releasing ? releasing.make(attachment, limits) : ipam.release(attachment, limits);
-  await upkeep.ipam.releaseHeld(attachment, held, limits);
+  if (isKnown(held)) await upkeep.ipam.releaseHeld(attachment, held, limits);
+  else await (releasing ? releasing.make(attachment, limits) : ipam.release(attachment, limits));
 }
 
 /** What became of a piece of work. */

@@ -1,5 +1,6 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
+import { tracedMessage } from '@podwire/shared/failure/status';
 
 import type { HeldAddress } from '../clients/clients.js';
 import { isRefusal } from '../delegate/ipam-plugin.js';
@@ -61,7 +62,7 @@ export async function undo({ attachment, delegate, progress, error }: FailedAdd,
   const { todo, service, failure } = unsettled;
   // Its wire was looked for before.
   if (isRefusal(error, delegate) && service === serviceOf(delegate)) tools.knownAllocations.rememberRefused(attachment);
-  await writeDown({ ...work, todo, reason: failure.message }, tools);
+  await writeDown({ reason: tracedMessage(failure), ...work, todo }, tools);
   return withRest(error, failure);
 }
 
@@ -89,7 +90,7 @@ function silentServices({ delegate, progress, error }: Omit<FailedAdd, 'attachme
 }
 
 function withRest(error: unknown, rest: Failure): Failure {
-  const left = `what it began is in the node's journal and is undone later, as that failed: ${rest.message}`;
+  const left = `what it began could not be undone yet and is in the node's journal, to be undone later: ${rest.message}`;
   if (!(error instanceof Failure)) return new Failure('INTERNAL', `internal error; ${left}`, { cause: error });
   const { code, message, violations, details } = error;
   return new Failure(code, `${message}; ${left}`, { violations, details, cause: error });

@@ -65,14 +65,15 @@ async function authorize({ pod, wish }: PodRequest, { ipam, limits }: CommandToo
 
 /** What the kernel is to hold of an attachment. */
 export function wantedPod({ attachment, netns, config, wish }: PodRequest, endpoint: Endpoint): WantedPod {
+  const { macAddress, ...allocated } = endpoint;
   return {
-    ...endpoint,
-    macAddress: wish.macAddress ?? endpoint.macAddress,
+    macAddress: wish.macAddress ?? macAddress,
     attachment,
     netns,
     mtuBytes: config.mtuBytes,
     ipForwarding: config.ipForwarding,
     sourcePrefixes: wish.sourcePrefixes,
     queueCount: config.queueCount,
+    ...allocated,
   };
 }

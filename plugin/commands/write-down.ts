@@ -9,11 +9,14 @@ const MAX_REFUSED_COUNT = 16;
  * Writes a debt to the node's journal. Of those that another IPAM plugin refuses to take back after it had refused the ADD itself, which by
  * CNI leaves nothing, the latest stay: a configuration that it refuses would leave one for each attempt to start a pod.
  */
-export async function writeDown(debt: Debt, tools: Tools): Promise<void> {
+export async function writeDown(debt: Omit<Debt, 'refused'>, tools: Tools): Promise<void> {
   const { journal, knownAllocations, log } = tools;
-  await journal.add(debt);
-  if (!knownAllocations.wasRefused(debt.attachment)) return;
-  const refused = journal.entries().filter(({ attachment }) => knownAllocations.wasRefused(attachment));
+  const { attachment } = debt;
+  // An earlier process may have seen the ADD. One that came later would have struck the entry out before it asked.
+  const isRefused = knownAllocations.wasRefused(attachment) || journal.get(attachment)?.refused;
+  await journal.add({ ...debt, ...(isRefused && { refused: true }) });
+  if (!isRefused) return;
+  const refused = journal.entries().filter((entry) => entry.refused);
   for (const entry of refused.slice(0, -MAX_REFUSED_COUNT)) {
     await failureOf(() => journal.discard(entry, giverNamesOf(entry, tools)), { log, what: 'giving up an entry' });
   }

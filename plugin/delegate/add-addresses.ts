@@ -25,7 +25,7 @@ export async function addAddresses(request: PodRequest, tools: CommandTools): Pr
   const { attachment, config, wish } = request;
   const options = readIpamOptions(request.configuration);
   if (wish.addressesWithoutIpam.length > 0) throw withoutIpam();
-  const netns = tools.netns.identify(request.netns);
+  const netns = tools.netns.identify(request.netns, { allowsOwn: request.overridesNetns });
   await finishEarlier(attachment, tools);
 
   let progress: Progress = { reached: 'addresses', held: false, allocation: undefined };
@@ -36,6 +36,7 @@ export async function addAddresses(request: PodRequest, tools: CommandTools): Pr
     const ips = await ipsOf({ request, allocation, options }, tools);
     tools.limits.signal.throwIfAborted();
     tools.knownAllocations.remember(attachment, endpoint.held);
+    await tools.journal.added(attachment);
     const rest = options.dns ? { dns: options.dns } : {};
     return writeResult({ interfaces: [], ips, routes: options.routes, rest }, config.cniVersion);
   } catch (error) {

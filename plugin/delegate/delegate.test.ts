@@ -11,7 +11,7 @@ let plugin: Plugin;
 let folder: string;
 
 beforeEach(async () => {
-  plugin = await new Plugin({ timeoutMs: 20_000, delServiceTimeoutMs: 20_000 }).start();
+  plugin = await new Plugin().start();
   folder = mkdtempSync(join(tmpdir(), 'podwire-delegate-'));
 });
 
@@ -242,6 +242,17 @@ describe('another IPAM plugin that', () => {
       expect(names()).toEqual(['c0ffee', ...attempts.slice(-15), 'c0']);
     });
 
+    test('leaves as many over a restart of the plugin, and a DEL after it changes nothing', async () => {
+      install(refuse);
+      for (const containerId of attempts.slice(0, 10)) await start(containerId);
+      const { store } = plugin;
+      await plugin.end();
+      plugin = await new Plugin({ store }).start();
+      expect(await run('DEL', { variables: { CNI_CONTAINERID: 'c9' } })).toMatchObject({ exitCode: 0 });
+      for (const containerId of attempts.slice(10)) await start(containerId);
+      expect(names()).toEqual(attempts.slice(-16));
+    });
+
     test('leaves the debt of an ADD that it did not answer', async () => {
       install(refuse);
       await start('unanswered', 0);
@@ -303,86 +314,3 @@ function isAlive(pid: string): boolean {
   const state = existsSync(`/proc/${pid}/status`) ? readFileSync(`/proc/${pid}/status`, 'utf8') : 'State:\tZ';
   return !/^State:\s+[ZX]/m.test(state);
 }
-
-describe('podwire-ipam under another plugin', () => {
-  const rest = { plugin: 'podwire-ipam' };
-
-  test.each([
-    ['0.1.0', { ip4: { ip: '10.65.0.0/26', gateway: '10.65.0.1', routes: [{ dst: '0.0.0.0/0' }] } }],
-    [
-      '0.4.0',
-      { ips: [{ version: '4', address: '10.65.0.0/26', gateway: '10.65.0.1' }], routes: [{ dst: '0.0.0.0/0' }] },
-    ],
-    ['1.1.0', { ips: [{ address: '10.65.0.0/26', gateway: '10.65.0.1' }], routes: [{ dst: '0.0.0.0/0' }] }],
-  ])('answers in the form of version %s, the same again, and gives back', async (cniVersion, wanted) => {
-    const dns = { nameservers: ['10.65.0.53'] };
-    const ipam = { type: 'podwire-ipam', routes: [{ dst: '0.0.0.0/0' }], dns };
-    // The plugin above adds to what was before it.
-    const prevResult = { interfaces: [{ name: 'eth9' }], ips: [{ address: '192.0.2.9/24', interface: 0 }], x: 1 };
-    const config = { cniVersion, type: 'ptp', ipam, prevResult };
-    for (let time = 0; time < 2; time++) {
-      const { stdout } = await plugin.run('ADD', { config, rest });
-      expect(JSON.parse(stdout)).toEqual({ cniVersion, ...wanted, dns });
-    }
-    for (let time = 0; time < 2; time++) {
-      expect(await plugin.run('DEL', { config, rest })).toEqual({ exitCode: 0, stdout: '' });
-    }
-    // The node's gateway stays.
-    expect(plugin.ipam.toString()).toMatch(/^net\.podwire-gateway-[0-9a-f]{32} 10\.65\.0\.1\/32 [^\n]*$/);
-    expect(plugin.script.calls.filter((call) => call.includes('Pod'))).toEqual([]);
-  });
-
-  test('is the same under the name of Calico’s', async () => {
-    const own = await plugin.run('ADD', { rest });
-    expect(await plugin.run('ADD', { rest: { plugin: 'calico-ipam' } })).toEqual(own);
-    expect(plugin.script.calls.filter((call) => call.includes('Pod'))).toEqual([]);
-  });
-
-  test('gives what the configuration has for a gateway, or none', async () => {
-    const ipam = (gateways: readonly string[]) => ({ ipam: { type: 'podwire-ipam', gateways } });
-    const given = await plugin.run('ADD', { config: ipam(['fd00::1', '10.65.0.62']), rest });
-    expect(JSON.parse(given.stdout).ips).toEqual([{ address: '10.65.0.0/26', gateway: '10.65.0.62' }]);
-    const none = await plugin.run('ADD', { config: ipam([]), rest });
-    expect(JSON.parse(none.stdout).ips).toEqual([{ address: '10.65.0.0/26' }]);
-    const bad = await plugin.run('ADD', { config: ipam(['gate']), rest });
-    expect(JSON.parse(bad.stdout)).toMatchObject({ code: 7, msg: expect.stringContaining('is no IP address') });
-  });
-
-  test('gives the address back when it has no gateway for it', async () => {
-    plugin.script.failNext('GetPool', new Failure('POOL_NOT_FOUND', 'there is no pool default'));
-    expect(await plugin.run('ADD', { rest })).toMatchObject({ exitCode: 1 });
-    expect(plugin.state()).toBe(NOTHING);
-  });
-
-  test('leaves a living pod its address when a second ADD fails', async () => {
-    await plugin.run('ADD', { rest });
-    const before = plugin.state();
-    plugin.script.failNext('GetPool', new Failure('POOL_NOT_FOUND', 'there is no pool default'));
-    expect(await plugin.run('ADD', { rest })).toMatchObject({ exitCode: 1 });
-    expect(plugin.state()).toBe(before);
-  });
-
-  test('CHECK compares the record with the result', async () => {
-    const added = JSON.parse((await plugin.run('ADD', { rest })).stdout);
-    expect(await plugin.run('CHECK', { rest, config: { prevResult: added } })).toEqual({ exitCode: 0, stdout: '' });
-    const prevResult = { ...added, ips: [{ address: '10.65.0.9/26' }] };
-    const differs = await plugin.run('CHECK', { rest, config: { prevResult } });
-    expect(JSON.parse(differs.stdout)).toMatchObject({ code: 104 });
-    await plugin.run('DEL', { rest });
-    const gone = await plugin.run('CHECK', { rest, config: { prevResult: added } });
-    expect(JSON.parse(gone.stdout)).toMatchObject({ code: 104, msg: expect.stringContaining("IPAM's endpoint") });
-  });
-
-  test('GC gives back what is not listed, and STATUS asks, without the dataplane', async () => {
-    await plugin.run('ADD', { rest });
-    await plugin.run('ADD', { rest, variables: { CNI_CONTAINERID: 'stays' } });
-    const later = { ...rest, arrivedNs: BigInt(Date.now() + 60_000) * 1_000_000n };
-    const valid = [{ containerID: 'stays', ifname: 'eth0' }];
-    const config = { cniVersion: '1.1.0', 'cni.dev/valid-attachments': valid };
-    expect(await plugin.run('GC', { config, rest: later })).toEqual({ exitCode: 0, stdout: '' });
-    expect(plugin.ipam.toString()).toMatch(/net\.podwire-gateway-/);
-    expect(plugin.ipam.toString()).toContain('net.stays');
-    expect(plugin.ipam.toString()).not.toContain('c0ffee');
-    expect(plugin.script.calls.filter((call) => /Pod|Garbage/.test(call))).toEqual([]);
-  });
-});

@@ -26,7 +26,7 @@ export interface Place {
  * given anew for each first pod would contradict it. The network is part of the container ID, too: IPAM's endpoints are kept by node and
  * container ID, as Calico's, and that of one network would take the place of another's.
  */
-export function gatewayHolder({ network, nodeName, poolName }: Place): Attachment {
+function gatewayHolder({ network, nodeName, poolName }: Place): Attachment {
   const digest = hash('sha256', `${network} ${nodeName} ${poolName}`, 'hex').slice(0, HASH_DIGITS);
   return { network, containerId: `${CONTAINER_ID_PREFIX}${digest}`, interfaceName: 'gateway' };
 }

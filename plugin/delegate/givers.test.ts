@@ -1,4 +1,4 @@
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -52,18 +52,29 @@ function givers(bootId = 'boot-1') {
   return { givers: new Givers({ path: path(), bootId, log }), lines };
 }
 
+test('nobody gives an address before it is noted who does, also where another note of the same is on its way', async () => {
+  const path = join(folder, 'state', 'givers');
+  const givers = new Givers({ path, bootId: 'boot', log: recordingLog().log });
+  const first = givers.note('net', undefined);
+  // By then it is being written.
+  for (let turn = 0; turn < 3; turn++) await Promise.resolve();
+  await givers.note('net', undefined);
+  expect(existsSync(path)).toBe(true);
+  await first;
+});
+
 describe('a change of ipam.type, with a restart of the plugin in between', () => {
   let plugin: Plugin;
 
   const restarted = async () => {
     const { ipam, dataplane } = plugin;
     await plugin.end();
-    plugin = new Plugin({ timeoutMs: 20_000, delServiceTimeoutMs: 20_000, giversPath: path(), ipam, dataplane });
+    plugin = new Plugin({ giversPath: path(), ipam, dataplane });
     await plugin.start();
   };
 
   beforeEach(async () => {
-    plugin = await new Plugin({ timeoutMs: 20_000, delServiceTimeoutMs: 20_000, giversPath: path() }).start();
+    plugin = await new Plugin({ giversPath: path() }).start();
     install('other-ipam');
     install('third-ipam');
   });

@@ -40,7 +40,7 @@ export interface FormerGivers {
   readonly delegates: readonly Delegate[];
 }
 
-export const NO_FORMER_GIVERS: FormerGivers = { isIpam: false, delegates: [] };
+const NO_FORMER_GIVERS: FormerGivers = { isIpam: false, delegates: [] };
 
 export interface GiversOptions {
   /** Absolute path of the file; its directory is made where it is missing. */
@@ -98,8 +98,8 @@ export class Givers {
       if (this.#networks.size > MAX_NETWORKS_COUNT && oldest !== undefined) this.#networks.delete(oldest);
       this.#isStored = false;
     }
-    if (this.#isStored) return;
-    this.#storing = this.#storing.then(() => this.#store());
+    if (!this.#isStored) this.#storing = this.#storing.then(() => this.#store());
+    // Also where another one's is being written that says the same.
     await this.#storing;
   }
 

@@ -41,7 +41,7 @@ function keeper(looks: (readonly Finding[] | Error)[], repair = (): Promise<void
   const look = async (durationMs = INTERVAL_MS) => {
     const before = looked;
     clock.advance(durationMs);
-    await vi.waitFor(() => expect([looked, clock.sleeping]).toEqual([before + 1, 1]));
+    await vi.waitFor(() => expect([looked, clock.sleeping]).toEqual([before + 1, 1]), { timeout: 20_000 });
     return told.splice(0);
   };
   return { look, stop: () => stop.abort(), ended };

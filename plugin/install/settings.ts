@@ -22,7 +22,7 @@ const conflistName = z
   .regex(/\.conflist$/, 'does not end in .conflist');
 
 /** Permissions that a network configuration may have. */
-export const CONFLIST_MODES = { '0600': 0o600, '0644': 0o644 } as const;
+const CONFLIST_MODES = { '0600': 0o600, '0644': 0o644 } as const;
 
 const LEVELS = ['trace', 'debug', 'info', 'warn', 'warning', 'error', 'fatal', 'panic'] as const;
 

@@ -1,6 +1,7 @@
 import { execFile } from 'node:child_process';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { parseJson } from '@podwire/shared/json/parse';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { z } from 'zod';
 
@@ -48,7 +49,7 @@ export function systemShimRunner(clock: Clock): ShimRunner {
         await clock.sleep(BUSY_PAUSE_MS, never);
         continue;
       }
-      if (outcome.code === 0 && versionAnswer.safeParse(parse(outcome.stdout)).success) return;
+      if (outcome.code === 0 && versionAnswer.safeParse(parseJson(outcome.stdout)).success) return;
       throw new Failure(
         'INSTALL_REFUSED',
         `${path} does not answer VERSION as a CNI plugin does (${describe(outcome)}): check that it is built for this ` +
@@ -61,7 +62,7 @@ export function systemShimRunner(clock: Clock): ShimRunner {
     const environment = { CNI_COMMAND: 'STATUS', CNI_PATH: binaryDirectory };
     const outcome = await run({ path, environment, stdin, timeoutMs, signal });
     if (outcome.code === 0) return undefined;
-    const error = errorAnswer.safeParse(parse(outcome.stdout)).data;
+    const error = errorAnswer.safeParse(parseJson(outcome.stdout)).data;
     if (outcome.code === KILL_SIGNAL) return `no answer within ${Math.ceil(timeoutMs)} ms`;
     return error === undefined ? describe(outcome) : `${error.msg} (CNI code ${error.code})`;
   };
@@ -104,12 +105,4 @@ const MAX_SHOWN_CHARACTERS = 200;
 function describe({ code, stdout }: Outcome): string {
   const how = typeof code === 'number' ? `exit code ${code}` : code;
   return stdout === '' ? how : `${how}, ${JSON.stringify(stdout.slice(0, MAX_SHOWN_CHARACTERS))}`;
-}
-
-function parse(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }

@@ -21,7 +21,7 @@ test('tells what waits, what it met and whether it is safe; has it done at once,
     random: () => 0.5,
     events,
     settle: async ({ attachment }) => {
-      if (away) return 'podwire-ipam';
+      if (away) return { service: 'podwire-ipam', reason: 'podwire-ipam does not answer' };
       await journal.done(attachment);
       return undefined;
     },

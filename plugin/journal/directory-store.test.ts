@@ -160,7 +160,7 @@ describe('on a full disk', () => {
     expect(journal.entries().map(({ attachment }) => attachment.containerId)).toEqual(['before', 'a']);
     expect(journal.fault).toMatch(/^1 entries.*ENOSPC/);
     expect(journal.level()).toMatchObject({ entries: 2, volatileEntries: 1 });
-    expect(lines().map(({ msg }) => msg)).toContainEqual(expect.stringMatching(/net\/a\/eth0.*memory alone.*ENOSPC/));
+    expect(lines().map(({ msg }) => msg)).toContainEqual(expect.stringMatching(/net\/a\/eth0.*memory only.*ENOSPC/));
     expect((await store.load()).entries.map(({ attachment }) => attachment.containerId)).toEqual(['before']);
 
     rmSync(join(disk(), 'filler'));

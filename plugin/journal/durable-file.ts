@@ -5,7 +5,7 @@ import { dirname } from 'node:path';
 export const WRITING = '.writing';
 
 /** Root's alone, as what a directory of state holds is. */
-export const STATE_FILE_MODE = 0o600;
+const STATE_FILE_MODE = 0o600;
 
 /**
  * Puts a file in place, durably: it outlives a power cut once this is answered, and whoever is killed in the middle leaves the earlier one,

@@ -17,6 +17,7 @@ const entries: fc.Arbitrary<JournalEntry> = fc.record({
     ),
     { nil: undefined },
   ),
+  refused: fc.constantFrom(true, undefined),
   reason: fc.string(),
   order: fc.nat(),
   sinceMs: fc.nat(),

@@ -25,6 +25,8 @@ export interface Debt {
   readonly held: readonly HeldAddress[] | undefined;
   /** The other IPAM plugin that gave the addresses, and takes them back. */
   readonly delegate?: Delegate | undefined;
+  /** Whether that plugin refused the ADD itself: by CNI it holds nothing then, though that need not be true. */
+  readonly refused?: true | undefined;
   /** Why it could not be done, for people. */
   readonly reason: string;
 }
@@ -65,6 +67,7 @@ const STORED = z.strictObject({
       configuration: z.string(),
     })
     .optional(),
+  refused: z.literal(true).optional(),
   reason: z.string(),
 });
 
@@ -84,9 +87,7 @@ export function decodeEntry(text: string): DecodedEntry {
     const faults = parsed.error.issues.map(({ path, message }) => `${path.join('.') || 'the file'}: ${message}`);
     return { ok: false, fault: faults.join('; ') };
   }
-  const { order, sinceMs, attachment, todo, held, delegate, reason } = parsed.data;
-  return {
-    ok: true,
-    entry: { order, sinceMs, attachment, todo, held: held ?? undefined, ...(delegate && { delegate }), reason },
-  };
+  const { order, sinceMs, attachment, todo, held, delegate, refused, reason } = parsed.data;
+  const optional = { ...(delegate && { delegate }), ...(refused && { refused }) };
+  return { ok: true, entry: { order, sinceMs, attachment, todo, held: held ?? undefined, ...optional, reason } };
 }

@@ -91,13 +91,14 @@ export class JournalEvents {
 
   /** The entries of earlier processes were read. */
   loaded(count: number): void {
-    if (count > 0) this.#log.warn({ entries: count }, `journal: ${count} entries of an earlier process are to be done`);
+    if (count > 0)
+      this.#log.warn({ entries: count }, `journal: ${count} entries of an earlier process are still to be done`);
   }
 
   /** An entry is in memory alone; a restart would lose it, and with it an address or an interface. */
   notStored({ attachment }: JournalEntry, reason: string): void {
     this.#faults.add(1, { operation: 'write' });
-    this.#log.error(`journal: ${formatAttachment(attachment)} is kept in memory alone, a restart loses it: ${reason}`);
+    this.#log.error(`journal: ${formatAttachment(attachment)} is in memory only, and a restart loses it: ${reason}`);
   }
 
   stored({ attachment }: JournalEntry): void {
@@ -108,7 +109,7 @@ export class JournalEvents {
     this.#faults.add(1, { operation: 'remove' });
     this.#log.error(
       { err: failure },
-      `journal: the entry of ${name} is over and cannot be removed: ${failure.message}`,
+      `journal: the entry of ${name} is closed, but its file cannot be removed: ${failure.message}`,
     );
   }
 

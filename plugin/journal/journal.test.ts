@@ -101,6 +101,21 @@ describe('entries', () => {
 });
 
 describe('a store', () => {
+  test('that has no room for one entry takes another, which it had refused', async () => {
+    await add('a', 'b', 'c', 'd');
+    await journal.done(attachment('a'));
+    await add('e');
+    store.broken = 'full';
+    await add('e');
+    expect(journal.level().volatileEntries).toBe(2);
+    store.broken = 'no';
+    await journal.settleStore();
+    expect(journal.level().volatileEntries).toBe(1);
+    await journal.done(attachment('b'));
+    await journal.settleStore();
+    expect(journal.fault).toBeUndefined();
+  });
+
   test('that holds as many as it may takes no more, and takes them when there is room', async () => {
     await add('a', 'b', 'c', 'd', 'e');
     expect(store.texts.size).toBe(3);

@@ -36,6 +36,8 @@ export class Journal {
   readonly #underWay = new Map<string, Promise<unknown>>();
   /** Entries that are struck out, and still stored. */
   readonly #unremoved = new Map<string, Attachment>();
+  /** Keys of attachments that were added since the journal began, while the store could not be read. */
+  readonly #addedUnread = new Set<string>();
   /** Why the store could not be read; undefined once it was. */
   #loadFault: string | undefined = 'it has not been read yet';
   #writeFault: string | undefined;
@@ -91,9 +93,11 @@ export class Journal {
     try {
       const { entries, unreadable } = await store.load();
       this.#loadFault = undefined;
-      for (const entry of entries) this.#adopt(entry);
+      const overtaken = entries.filter((entry) => !this.#adopt(entry));
+      this.#addedUnread.clear();
       events.loaded(entries.length);
       for (const entry of unreadable) events.unreadable(entry);
+      for (const { attachment } of overtaken) await this.#remove(formatAttachment(attachment), attachment);
     } catch (error) {
       const failure = storageFailure(error);
       if (this.#loadFault !== failure.message) events.notLoaded(failure);
@@ -106,10 +110,11 @@ export class Journal {
     const { clock, events } = this.#options;
     const key = formatAttachment(debt.attachment);
     const before = this.#entries.get(key);
-    const { attachment, todo, held, delegate, reason } = debt;
+    const { attachment, todo, held, delegate, refused, reason } = debt;
     const order = before?.order ?? ++this.#lastOrder;
     const sinceMs = before?.sinceMs ?? clock.nowMs();
-    const entry = { attachment, todo, held, ...(delegate && { delegate }), reason, order, sinceMs };
+    const optional = { ...(delegate && { delegate }), ...(refused && { refused }) };
+    const entry = { attachment, todo, held, ...optional, reason, order, sinceMs };
     this.#entries.set(key, entry);
     this.#stored.delete(key);
     this.#unremoved.delete(key);
@@ -127,6 +132,15 @@ export class Journal {
     if (!entry) return;
     events.done(entry, clock.nowMs());
     await this.#strike(entry);
+  }
+
+  /**
+   * An ADD has succeeded: what earlier processes left of the attachment, and could not be read when it began, would take the pod's wire and
+   * addresses away, which are those of the ADD by now.
+   */
+  async added(attachment: Attachment): Promise<void> {
+    if (this.#loadFault !== undefined) this.#addedUnread.add(formatAttachment(attachment));
+    await this.done(attachment);
   }
 
   /**
@@ -152,7 +166,8 @@ export class Journal {
     for (const [key, attachment] of [...this.#unremoved]) await this.#remove(key, attachment);
     for (const entry of this.entries()) {
       const key = formatAttachment(entry.attachment);
-      if (!this.#refused.has(key)) continue;
+      // One that there is no room for costs no attempt, and says nothing of the others.
+      if (!this.#refused.has(key) || !this.#hasRoom(key)) continue;
       if ((await this.#store(key, entry)) !== undefined) return;
       this.#options.events.stored(entry);
     }
@@ -166,14 +181,16 @@ export class Journal {
     if (this.#files.has(key)) await this.#remove(key, attachment);
   }
 
-  /** What is in memory is later than what is stored. */
-  #adopt(entry: JournalEntry): void {
+  /** What is in memory is later than what is stored. @returns whether it is still to be done */
+  #adopt(entry: JournalEntry): boolean {
     const key = formatAttachment(entry.attachment);
     this.#lastOrder = Math.max(this.#lastOrder, entry.order);
     this.#files.add(key);
-    if (this.#entries.has(key)) return;
+    if (this.#entries.has(key)) return true;
+    if (this.#addedUnread.has(key)) return false;
     this.#entries.set(key, entry);
     this.#stored.add(key);
+    return true;
   }
 
   /** @returns why it is not stored, or undefined */
@@ -197,7 +214,7 @@ export class Journal {
 
   async #put(key: string, entry: JournalEntry): Promise<string | undefined> {
     const { store, maxEntriesCount } = this.#options;
-    if (!this.#files.has(key) && this.#files.size >= maxEntriesCount) {
+    if (!this.#hasRoom(key)) {
       return `it holds as many as it may, ${maxEntriesCount} (PODWIRE_PLUGIN_JOURNAL_MAX_ENTRIES_COUNT)`;
     }
     this.#files.add(key);
@@ -207,6 +224,10 @@ export class Journal {
     } catch (error) {
       return storageFailure(error).message;
     }
+  }
+
+  #hasRoom(key: string): boolean {
+    return this.#files.has(key) || this.#files.size < this.#options.maxEntriesCount;
   }
 
   #remove(key: string, attachment: Attachment): Promise<void> {

@@ -7,7 +7,7 @@ import type { JournalEntry } from './entry.js';
 import { JournalEvents } from './events.js';
 import { Journal } from './journal.js';
 import { MemoryJournalStore } from './memory-store.js';
-import { Replay } from './replay.js';
+import { Replay, type Silence } from './replay.js';
 import { journalEntry } from './store.contract.js';
 
 let clock: ManualClock;
@@ -16,7 +16,9 @@ let replay: Replay;
 let record: ReturnType<typeof recordingLog>;
 /** What was tried, in order; and for each container what becomes of it, where it is not done. */
 let tried: string[];
-let outcomes: Map<string, string | Failure>;
+let outcomes: Map<string, Silence | Failure>;
+
+const SILENCE: Silence = { service: 'podwire-ipam', reason: 'podwire-ipam: no answer' };
 
 beforeEach(async () => {
   clock = new ManualClock();
@@ -27,9 +29,12 @@ beforeEach(async () => {
   [tried, outcomes] = [[], new Map()];
   const settle = async ({ attachment }: JournalEntry, skip: ReadonlySet<string>) => {
     const outcome = outcomes.get(attachment.containerId);
-    if (typeof outcome === 'string' && skip.has(outcome)) return outcome;
+    if (outcome instanceof Failure) {
+      tried.push(attachment.containerId);
+      throw outcome;
+    }
+    if (skip.has('podwire-ipam')) return { service: 'podwire-ipam', reason: 'left out' };
     tried.push(attachment.containerId);
-    if (outcome instanceof Failure) throw outcome;
     if (outcome === undefined) await journal.done(attachment);
     return outcome;
   };
@@ -40,8 +45,8 @@ afterEach(() => replay.stop());
 const add = async (...names: string[]) => {
   for (const name of names) await journal.add(journalEntry(name));
 };
-const resting = () => vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1 });
-const idle = () => vi.waitFor(() => expect(journal.isIdle).toBe(true), { interval: 1 });
+const resting = () => vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1, timeout: 20_000 });
+const idle = () => vi.waitFor(() => expect(journal.isIdle).toBe(true), { interval: 1, timeout: 20_000 });
 
 test('entries are done in their order, as soon as they are written', async () => {
   await add('c', 'a', 'b');
@@ -49,15 +54,10 @@ test('entries are done in their order, as soon as they are written', async () =>
   expect(tried).toEqual(['c', 'a', 'b']);
 });
 
-test('a service that is away is asked once a round, others go on, and pauses grow until it is back', async () => {
-  for (const name of ['a', 'b', 'd']) outcomes.set(name, 'podwire-ipam');
-  await add('a', 'b', 'c', 'd');
+test('a service that is away is asked once a round, for each entry in turn, and pauses grow until it is back', async () => {
+  for (const name of ['a', 'b', 'c']) outcomes.set(name, SILENCE);
+  await add('a', 'b', 'c');
   await resting();
-  await vi.waitFor(async () => {
-    clock.advance(clock.nextMs ?? 0);
-    await resting();
-    expect(journal.entries()).toHaveLength(3);
-  });
   tried.length = 0;
   const pauses: number[] = [];
   for (let round = 0; round < 9; round++) {
@@ -65,13 +65,34 @@ test('a service that is away is asked once a round, others go on, and pauses gro
     clock.advance(clock.nextMs ?? 0);
     await resting();
   }
-  expect(tried).toEqual(Array.from({ length: 9 }, () => 'a'));
+  expect(tried.toSorted()).toEqual(['a', 'a', 'a', 'b', 'b', 'b', 'c', 'c', 'c']);
   expect(pauses).toEqual(pauses.toSorted((x, y) => x - y));
   expect(Math.max(...pauses)).toBe(15_000);
   outcomes.clear();
   void replay.hurry();
   await idle();
-  expect(tried.slice(9)).toEqual(['a', 'b', 'd']);
+  expect(tried.slice(9).toSorted()).toEqual(['a', 'b', 'c']);
+});
+
+test('an entry that a service never answers holds up no other of that service', async () => {
+  outcomes.set('a', SILENCE);
+  await add('a', 'b', 'c');
+  await vi.waitFor(
+    () => {
+      clock.advance(clock.nextMs ?? 0);
+      expect(journal.entries().map(({ attachment }) => attachment.containerId)).toEqual(['a']);
+    },
+    { interval: 1, timeout: 20_000 },
+  );
+  expect(tried.filter((name) => name !== 'a')).toEqual(['b', 'c']);
+});
+
+test('what was left out for the silence of a service tells of that silence', async () => {
+  outcomes.set('a', SILENCE);
+  outcomes.set('b', SILENCE);
+  await add('a', 'b');
+  await replay.hurry();
+  expect(journal.entries().map((entry) => replay.faultOf(entry))).toEqual([SILENCE.reason, SILENCE.reason]);
 });
 
 test('an entry that is refused holds up no other, and is logged once for each reason', async () => {
@@ -79,7 +100,7 @@ test('an entry that is refused holds up no other, and is logged once for each re
   await add('a', 'b', 'c');
   await resting();
   void replay.hurry();
-  await vi.waitFor(() => expect(journal.entries()).toHaveLength(1), { interval: 1 });
+  await vi.waitFor(() => expect(journal.entries()).toHaveLength(1), { interval: 1, timeout: 20_000 });
   for (let round = 0; round < 3; round++) {
     await resting();
     clock.advance(clock.nextMs ?? 0);
@@ -89,19 +110,19 @@ test('an entry that is refused holds up no other, and is logged once for each re
   expect(lines()).toHaveLength(1);
   outcomes.set('a', new Failure('KERNEL_REFUSED', 'EPERM'));
   void replay.hurry();
-  await vi.waitFor(() => expect(lines()).toHaveLength(2), { interval: 1 });
+  await vi.waitFor(() => expect(lines()).toHaveLength(2), { interval: 1, timeout: 20_000 });
 });
 
 test('who hurries it waits for a round of its own, and hears what each entry met', async () => {
   await replay.hurry();
-  outcomes.set('a', 'podwire-ipam').set('b', new Failure('KERNEL_REFUSED', 'EBUSY'));
+  outcomes.set('a', SILENCE).set('b', new Failure('KERNEL_REFUSED', 'EBUSY'));
   await add('a', 'b');
   await replay.hurry();
   const [a, b] = journal.entries();
-  expect([a, b].map((entry) => entry && replay.faultOf(entry))).toEqual(['podwire-ipam does not answer', 'EBUSY']);
+  expect([a, b].map((entry) => entry && replay.faultOf(entry))).toEqual(['podwire-ipam: no answer', 'EBUSY']);
   tried.length = 0;
   await replay.hurry();
-  expect(tried).toEqual(['a', 'b']);
+  expect(tried.toSorted()).toEqual(['a', 'b']);
   expect(journal.entries()).toHaveLength(2);
   outcomes.clear();
   await replay.hurry();
@@ -109,7 +130,7 @@ test('who hurries it waits for a round of its own, and hears what each entry met
 });
 
 test('what is hurried while it stops is answered too', async () => {
-  outcomes.set('a', 'podwire-ipam');
+  outcomes.set('a', SILENCE);
   await add('a');
   await resting();
   const hurried = replay.hurry();
@@ -119,11 +140,31 @@ test('what is hurried while it stops is answered too', async () => {
 });
 
 test('what is not done when it stops stays', async () => {
-  outcomes.set('a', 'podwire-ipam');
+  outcomes.set('a', SILENCE);
   await add('a');
   await resting();
   await replay.stop();
   replay.start();
   expect(clock.sleeping).toBe(0);
   expect(journal.entries()).toHaveLength(1);
+});
+
+test('what is under way when it stops hears a failure of ours, which nobody takes for a defect', async () => {
+  let reason: unknown;
+  const settle = (_: JournalEntry, __: ReadonlySet<string>, signal: AbortSignal) =>
+    new Promise<Silence>((resolve) => {
+      signal.addEventListener('abort', () => {
+        reason = signal.reason;
+        resolve(SILENCE);
+      });
+    });
+  const events = new JournalEvents(record.log);
+  const other = new Journal({ store: new MemoryJournalStore(), maxEntriesCount: 10, clock, events });
+  await other.load();
+  const stopping = new Replay({ journal: other, clock, random: () => 0.5, events, settle });
+  await other.add(journalEntry('a'));
+  await new Promise((resolve) => setImmediate(resolve));
+  await stopping.stop();
+  expect(reason).toMatchObject({ name: 'Failure', code: 'CANCELLED' });
+  expect(other.entries()).toHaveLength(1);
 });

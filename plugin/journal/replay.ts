@@ -1,3 +1,5 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { tracedMessage } from '@podwire/shared/failure/status';
 import type { BackoffBounds } from '@podwire/shared/retry/schedule';
 import { backoffMs } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -9,6 +11,13 @@ import type { Journal } from './journal.js';
 /** The first repeat comes soon, as most absences are restarts; a long one is asked about twice a minute. */
 const BACKOFF: BackoffBounds = { baseMs: 500, maxMs: 30_000 };
 
+/** A service did not do its part of an entry, for a reason that may pass by itself. */
+export interface Silence {
+  readonly service: string;
+  /** For people. */
+  readonly reason: string;
+}
+
 export interface ReplayOptions {
   readonly journal: Journal;
   readonly clock: Clock;
@@ -17,16 +26,21 @@ export interface ReplayOptions {
   readonly events: JournalEvents;
   /**
    * Does what an entry says, in the attachment's turn, and strikes it out; one that is gone by then is done.
-   * @param skip - names of services that did not answer in this round
-   * @returns the service that did not answer, for this round; undefined where all did
+   * @param skip - services that were silent in this round, and are not asked again
+   * @returns whose silence left the entry undone, of those to skip too; undefined where it is done
    * @throws Failure when a service refused
    */
-  readonly settle: (entry: JournalEntry, skip: ReadonlySet<string>, signal: AbortSignal) => Promise<string | undefined>;
+  readonly settle: (
+    entry: JournalEntry,
+    skip: ReadonlySet<string>,
+    signal: AbortSignal,
+  ) => Promise<Silence | undefined>;
 }
 
 /**
  * Does what the journal says, in rounds over all entries in their order, until it is empty. A service that does not answer is asked
- * once a round, not once an entry; an entry that is refused holds up no other. After rounds without progress come pauses, which grow.
+ * once a round, not once an entry. No entry holds up another: neither one that is refused, nor one that a service never answers, as the next
+ * round asks that service about another one. After rounds without progress come pauses, which grow.
  */
 export class Replay {
   readonly #options: ReplayOptions;
@@ -37,6 +51,9 @@ export class Replay {
   #refusals = new Map<number, string>();
   /** What the last attempt of each entry met, by their order. */
   readonly #faults = new Map<number, string>();
+  /** The round in which an entry met a service's silence last, by their order. */
+  readonly #silentIn = new Map<number, number>();
+  #roundsCount = 0;
   /** Who waits for a round that has not begun. */
   #waiting: (() => void)[] = [];
 
@@ -75,7 +92,7 @@ export class Replay {
 
   /** Ends the round under way. What is not done stays in the journal. */
   async stop(): Promise<void> {
-    this.#stop.abort();
+    this.#stop.abort(new Failure('CANCELLED', 'podwire-plugin is stopping; the next process goes on'));
     this.#wake.abort();
     await this.#running;
     this.#answerWaiting();
@@ -108,30 +125,43 @@ export class Replay {
   async #round(): Promise<boolean> {
     const { journal, settle, events } = this.#options;
     const { signal } = this.#stop;
-    const away = new Set<string>();
+    /** Services that were silent, with the reason. */
+    const silent = new Map<string, string>();
     const refusals = new Map<number, string>();
     let progressed = false;
     await journal.settleStore();
-    for (const entry of journal.entries()) {
+    this.#roundsCount++;
+    for (const entry of this.#inTurn()) {
       if (signal.aborted) break;
       try {
-        const unanswered = await settle(entry, away, signal);
-        if (unanswered === undefined) {
+        const silence = await settle(entry, new Set(silent.keys()), signal);
+        if (!silence) {
           progressed = true;
-        } else {
-          away.add(unanswered);
-          this.#faults.set(entry.order, `${unanswered} does not answer`);
+          continue;
         }
+        const { service, reason } = silence;
+        if (!silent.has(service)) {
+          silent.set(service, reason);
+          this.#silentIn.set(entry.order, this.#roundsCount);
+        }
+        this.#faults.set(entry.order, silent.get(service) ?? reason);
       } catch (error) {
         const reason = error instanceof Error ? error.message : String(error);
         refusals.set(entry.order, reason);
-        this.#faults.set(entry.order, reason);
+        this.#faults.set(entry.order, error instanceof Failure ? tracedMessage(error) : reason);
         if (this.#refusals.get(entry.order) !== reason) events.notDone(entry, error);
       }
     }
     this.#refusals = refusals;
     const waiting = new Set(journal.entries().map(({ order }) => order));
-    for (const order of this.#faults.keys()) if (!waiting.has(order)) this.#faults.delete(order);
+    for (const known of [this.#faults, this.#silentIn])
+      for (const order of known.keys()) if (!waiting.has(order)) known.delete(order);
     return progressed;
+  }
+
+  /** The entries in their order, and behind them those that met a service's silence, the latest last. */
+  #inTurn(): readonly JournalEntry[] {
+    const roundOf = ({ order }: JournalEntry) => this.#silentIn.get(order) ?? 0;
+    return [...this.#options.journal.entries()].sort((a, b) => roundOf(a) - roundOf(b) || a.order - b.order);
   }
 }

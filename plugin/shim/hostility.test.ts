@@ -5,17 +5,20 @@ import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 
-import { CONNECT_WINDOW_MS, run, type Outcome } from './shim.fixture.js';
+import { HASTY, PATIENT, run, type Outcome } from './shim.fixture.js';
 import { CONFIGURATION, errorOf, ShimUnderTest } from './shim-under-test.fixture.js';
 
 const ADD = { CNI_COMMAND: 'ADD', CNI_CONTAINERID: 'c0ffee', CNI_NETNS: '/run/netns/pod', CNI_IFNAME: 'eth0' };
 
-const shim = new ShimUnderTest();
+const shim = new ShimUnderTest(PATIENT);
+const hasty = new ShimUnderTest(HASTY);
 
 const resident = (body = '{}') => shim.resident((response) => response.end(body));
 
 const add = (environment: Record<string, string> = {}, stdin: string = CONFIGURATION) =>
   run({ program: shim.build.shim, environment: { ...ADD, ...environment }, stdin });
+
+const addHastily = (stdin: string) => run({ program: hasty.build.shim, environment: ADD, stdin });
 
 /** Runs a shell script in which `$SHIM` is the shim; its stdout is what the script sends to descriptor 3. */
 async function shell(script: string, stdin: string = CONFIGURATION): Promise<Outcome> {
@@ -156,10 +159,10 @@ describe('standard streams', () => {
     ['a socket', 'exec "$SHIM" <<<"{}"'],
     ['a pipe', 'exec 4< <("$SHIM" <<<"{}"; echo "exit $?" >&3); wait $!'],
   ])('an answer that nobody reads is given up at the deadline: %s', async (kind, script) => {
-    await resident('{}'.padEnd(1 << 20));
+    await hasty.resident((response) => response.end('{}'.padEnd(1 << 20)));
     const isSocket = kind === 'a socket';
     const child = spawn('/bin/bash', ['-c', script], {
-      env: { ...ADD, SHIM: shim.build.shim, PATH: '/usr/bin:/bin' },
+      env: { ...ADD, SHIM: hasty.build.shim, PATH: '/usr/bin:/bin' },
       stdio: ['ignore', 'pipe', 'ignore', 'pipe'],
     });
     const [, stdout, , exits] = child.stdio;
@@ -181,21 +184,21 @@ describe('what stands at the socket’s path', () => {
     make(path);
     const error = errorOf(await add({}, JSON.stringify({ cniVersion: '1.0.0', socket: path })));
     expect(error).toMatchObject({ code: 5, msg: expect.stringContaining(`${path}: it is a file or a directory`) });
-    expect(String(error.msg)).not.toContain(`waited ${CONNECT_WINDOW_MS}`);
+    expect(String(error.msg)).not.toContain(`waited ${PATIENT.connectWindowMs}`);
   });
 
   it('a link that leads nowhere, or in a circle', async () => {
     const folder = mkdtempSync(join(shim.build.folder, 'link-'));
     symlinkSync('nowhere', join(folder, 'a'));
     symlinkSync('b', join(folder, 'b'));
-    const of = async (name: string) => errorOf(await add({}, JSON.stringify({ socket: join(folder, name) })));
+    const of = async (name: string) => errorOf(await addHastily(JSON.stringify({ socket: join(folder, name) })));
     expect(await of('a')).toMatchObject({ code: 11, msg: expect.stringContaining('the socket does not exist') });
     expect(await of('b')).toMatchObject({ code: 5, msg: expect.stringContaining('symbolic links') });
   });
 
   it('a path that is too long for a socket, by one byte', async () => {
     const longest = `/${'a'.repeat(106)}`;
-    expect(errorOf(await add({}, JSON.stringify({ socket: longest })))).toMatchObject({ code: 11 });
+    expect(errorOf(await addHastily(JSON.stringify({ socket: longest })))).toMatchObject({ code: 11 });
     const error = errorOf(await add({}, JSON.stringify({ socket: `${longest}a` })));
     expect(error).toMatchObject({ code: 7, msg: expect.stringContaining('has 108 bytes') });
   });

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 
-import { buildShim, removeBuild, run, type Build } from './shim.fixture.js';
+import { buildShim, PATIENT, removeBuild, run, type Build } from './shim.fixture.js';
 
 const SEED = 20_260_801;
 const RUNS = 400;
@@ -12,7 +12,7 @@ const DAMAGE = ['{', '}', '[', ']', '"', ',', ':', '\\', 'u', '0', '-', '.', 'e'
 
 let build: Build;
 beforeAll(() => {
-  build = buildShim();
+  build = buildShim(PATIENT);
 });
 afterAll(() => removeBuild(build));
 

@@ -8,6 +8,7 @@ import {
   startRawPeer,
   startResident,
   type Build,
+  type Limits,
   type Listening,
   type Outcome,
   type Resident,
@@ -20,9 +21,9 @@ export class ShimUnderTest {
   readonly #listening: Listening[] = [];
 
   /** Called at the top of a file. */
-  constructor() {
+  constructor(limits: Limits) {
     beforeAll(() => {
-      this.#build = buildShim();
+      this.#build = buildShim(limits);
     }, 120_000);
     afterAll(() => removeBuild(this.build));
     afterEach(async () => {

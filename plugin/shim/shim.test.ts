@@ -6,7 +6,7 @@ import { describe, expect, it } from 'vitest';
 
 import { OWN_VERSION, SUPPORTED_VERSIONS } from '../cni/version.js';
 import { RELEASE } from '@podwire/shared/rpc/release';
-import { CONNECT_WINDOW_MS, make, OVERALL_DEADLINE_MS, run, type Run } from './shim.fixture.js';
+import { HASTY, make, PATIENT, run, type Run } from './shim.fixture.js';
 import { CONFIGURATION, errorOf, ShimUnderTest } from './shim-under-test.fixture.js';
 
 const ADD = {
@@ -20,7 +20,8 @@ const ADD = {
 // The resident plugin says the same: a runtime must not see a difference.
 const VERSIONS = `${JSON.stringify({ cniVersion: OWN_VERSION, supportedVersions: SUPPORTED_VERSIONS })}\n`;
 
-const shim = new ShimUnderTest();
+const shim = new ShimUnderTest(PATIENT);
+const hasty = new ShimUnderTest(HASTY);
 
 const add = (options: Partial<Run> = {}) =>
   run({ program: shim.build.shim, environment: ADD, stdin: CONFIGURATION, ...options });
@@ -155,7 +156,7 @@ describe('handing over', () => {
   });
 
   it('gives up on a stdin that never ends', async () => {
-    expect(errorOf(await add({ stdin: { kind: 'open' } }))).toMatchObject({
+    expect(errorOf(await add({ program: hasty.build.shim, stdin: { kind: 'open' } }))).toMatchObject({
       code: 5,
       msg: expect.stringContaining('stdin'),
     });
@@ -256,11 +257,11 @@ describe('answers', () => {
       (connection: Socket): void => void connection.write('HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{'),
     ],
   ])('stops waiting at its deadline: %s', async (_, speak) => {
-    await shim.rawPeer(speak);
+    await hasty.rawPeer(speak);
     const started = performance.now();
-    const error = errorOf(await add());
-    expect(performance.now() - started).toBeGreaterThanOrEqual(OVERALL_DEADLINE_MS - 50);
-    expect(error).toMatchObject({ code: 11, msg: expect.stringContaining(`within ${OVERALL_DEADLINE_MS} ms`) });
+    const error = errorOf(await add({ program: hasty.build.shim }));
+    expect(performance.now() - started).toBeGreaterThanOrEqual(HASTY.overallDeadlineMs - 50);
+    expect(error).toMatchObject({ code: 11, msg: expect.stringContaining(`within ${HASTY.overallDeadlineMs} ms`) });
   });
 
   it('reads the answer of a resident that refuses a large body unread', async () => {
@@ -276,7 +277,7 @@ describe('answers', () => {
 describe('a resident plugin that is not there', () => {
   it('waits for a socket that appears late', async () => {
     const pending = add();
-    await new Promise((resolve) => setTimeout(resolve, CONNECT_WINDOW_MS / 4));
+    await new Promise((resolve) => setTimeout(resolve, 100));
     const { requests } = await shim.resident((response) => response.end('{}'));
     expect(await pending).toMatchObject({ exitCode: 0, stdout: '{}' });
     expect(requests).toHaveLength(1);
@@ -284,15 +285,15 @@ describe('a resident plugin that is not there', () => {
 
   it('asks to try again later when the socket stays missing', async () => {
     const started = performance.now();
-    const error = errorOf(await add());
-    expect(performance.now() - started).toBeGreaterThanOrEqual(CONNECT_WINDOW_MS - 50);
+    const error = errorOf(await add({ program: hasty.build.shim }));
+    expect(performance.now() - started).toBeGreaterThanOrEqual(HASTY.connectWindowMs - 50);
     expect(error).toMatchObject({ cniVersion: '0.4.0', code: 11 });
-    expect(error.msg).toContain(`${shim.build.defaultSocket}: the socket does not exist`);
+    expect(error.msg).toContain(`${hasty.build.defaultSocket}: the socket does not exist`);
     expect(error.details).toContain('check that podwire-plugin runs');
   });
 
   it('asks to try again later when nobody listens', async () => {
-    const path = join(shim.build.folder, 'dead.sock');
+    const path = join(hasty.build.folder, 'dead.sock');
     // A process that is killed leaves its socket's file behind.
     const bind = `require('net').createServer().listen(${JSON.stringify(path)}, () => process.kill(process.pid, 'SIGKILL'))`;
     await run({
@@ -300,14 +301,14 @@ describe('a resident plugin that is not there', () => {
       environment: {},
       stdin: `exec '${process.execPath}' -e "$(cat <<'END'\n${bind}\nEND\n)"`,
     });
-    const error = errorOf(await add({ stdin: JSON.stringify({ socket: path }) }));
+    const error = errorOf(await add({ program: hasty.build.shim, stdin: JSON.stringify({ socket: path }) }));
     expect(error).toMatchObject({ code: 11, msg: expect.stringContaining('nobody listens') });
   });
 
   it.each(['', '{"cniVersion":"0.4.0"', '[]', '"text"', 'null'])(
     'reports the configuration %j itself',
     async (stdin) => {
-      const error = errorOf(await add({ stdin }));
+      const error = errorOf(await add({ program: hasty.build.shim, stdin }));
       expect(error).toMatchObject({ cniVersion: '1.1.0', code: 6, msg: expect.stringContaining('not a JSON object') });
       // Whoever restarts would refuse it too.
       expect(error.msg).not.toContain('waited');

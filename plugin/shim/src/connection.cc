@@ -163,7 +163,8 @@ std::optional<Failure> Exchange(const Connection& connection, const Request& req
 }
 
 Buffer DebugHint(std::string_view path) {
-  return Concat({"ask it by hand: curl -i --unix-socket ", path, " -H 'CNI-Command: STATUS' -d '{}' http://podwire/cni"});
+  return Concat({"ask it by hand: curl -i --unix-socket ", path, " -H 'CNI-Command: STATUS' -d '{\"cniVersion\":\"",
+                 kOwnVersion, "\",\"name\":\"podwire\"}' http://podwire/cni"});
 }
 
 }  // namespace podwire

@@ -1,0 +1,35 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { Plugin } from '../plugin.fixture.js';
+import { settle } from './settle.js';
+
+const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
+
+let plugin: Plugin;
+let folder: string;
+
+beforeEach(async () => {
+  plugin = await new Plugin().start();
+  folder = mkdtempSync(join(tmpdir(), 'podwire-settle-'));
+});
+
+afterEach(async () => {
+  await plugin.end();
+  rmSync(folder, { recursive: true });
+});
+
+test('addresses of another IPAM plugin are given back while podwire-ipam is known to be away', async () => {
+  const script = `#!/bin/sh\necho $CNI_COMMAND >> ${folder}/calls\n`;
+  writeFileSync(join(folder, 'other-ipam'), script, { mode: 0o755 });
+  const delegate = { type: 'other-ipam', variables: { CNI_PATH: folder }, configuration: '{}' };
+  const debt = { attachment: ATTACHMENT, todo: 'release-unless-attached', held: undefined, delegate } as const;
+  const { tools } = plugin.options;
+  const limits = { deadlineMs: tools.clock.nowMs() + 20_000, signal: new AbortController().signal };
+  const unsettled = await settle(debt, tools, { limitsOf: () => limits, skip: new Set(['podwire-ipam']) });
+  expect(unsettled).toBeUndefined();
+  expect(readFileSync(join(folder, 'calls'), 'utf8')).toBe('DEL\n');
+});
