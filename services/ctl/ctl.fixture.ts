@@ -49,6 +49,8 @@ export function fake<Request extends object, Response>(
 export class Fakes {
   readonly folder = mkdtempSync(join(tmpdir(), 'podwire-ctl-'));
   readonly calls: Call[] = [];
+  /** What the services log of calls that failed. */
+  readonly logged: Record<string, unknown>[] = [];
   #server: RpcServer | undefined;
   #plugin: Server | undefined;
 
@@ -61,9 +63,10 @@ export class Fakes {
   }
 
   async serve(...methods: readonly FakeMethod[]): Promise<void> {
+    const destination = { write: (line: string) => void this.logged.push(JSON.parse(line)) };
     this.#server = new RpcServer({
       addresses: [`unix:${this.socket}`],
-      log: createLogger({ service: 'fake', level: 'fatal' }),
+      log: createLogger({ service: 'fake', level: 'error', destination }),
       clock: systemClock,
       defaultCallTimeoutMs: 10_000,
       drainTimeoutMs: 1000,

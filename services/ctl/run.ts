@@ -12,6 +12,7 @@ import { parseCommandLine } from './command-line/parse.js';
 import type { Input, Verb } from './command-line/verb.js';
 import { VERBS } from './commands/index.js';
 import type { Context } from './context.js';
+import { failureLine } from './commands/failure-text.js';
 import { DONE, exitCodeOf, NOT_UNDERSTOOD } from './exit-codes.js';
 import { ContractJson } from './output/contract-json.js';
 import { render } from './output/render.js';
@@ -82,7 +83,7 @@ async function runVerb(verb: Verb, { input, globals }: Inputs, { process, clock 
     return report.exitCode ?? DONE;
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
-    process.stderr.write(`${NAME}: ${verb.name} failed: ${error.message} (${error.code})\n`);
+    process.stderr.write(`${NAME}: ${verb.name} failed: ${failureLine(error)}\n`);
     return exitCodeOf(error.code);
   } finally {
     for (const service of services) service.close();

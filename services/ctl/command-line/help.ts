@@ -2,7 +2,7 @@ import { EXIT_CODES } from '../exit-codes.js';
 import { GLOBAL_FLAGS, GLOBAL_OPTIONS } from './global-options.js';
 import type { Verb } from './verb.js';
 
-const INTRODUCTION = `podwirectl looks into a running Podwire, and puts right what an operator decides.`;
+const INTRODUCTION = `podwirectl shows what a running Podwire does, and changes what an operator tells it to.`;
 
 /** Widest left column; what is longer has its text on the next line. */
 const MAX_LEFT = 34;
@@ -33,7 +33,7 @@ function everything(verbs: readonly Verb[]): string {
   return [
     `usage: podwirectl COMMAND [OPTIONS]\n\n${INTRODUCTION}\n\n`,
     list(verbs.map(summary)),
-    '\neverywhere:\n',
+    '\noptions of every command:\n',
     options(GLOBAL_OPTIONS, GLOBAL_FLAGS),
     '\nexit codes: ',
     `${EXIT_CODES.map(({ code, about }) => `${code} ${about}`).join(', ')}\n`,
@@ -49,7 +49,7 @@ function verbHelp(verb: Verb): string {
     details === undefined ? '' : `${details}\n`,
     positionals.length === 0 ? '' : `\n${list(positionals.map(({ form, about: text }) => [form.placeholder, text]))}`,
     own === '' ? '' : `\n${own}`,
-    '\neverywhere:\n',
+    '\noptions of every command:\n',
     options(GLOBAL_OPTIONS, GLOBAL_FLAGS),
     examples.length === 0 ? '' : `\nexamples:\n${examples.map((each) => `  podwirectl ${each}\n`).join('')}`,
   ].join('');

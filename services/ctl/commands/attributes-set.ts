@@ -14,7 +14,7 @@ const REMOVE_ALTERNATE = names('--remove-alternate', 'an attribute of the second
 
 export const attributesSet: Verb = {
   name: 'attributes set',
-  about: 'change what the owner of an address, or a second one, says of itself',
+  about: 'change the attributes that an address has of its owner, or of a second one',
   details: 'What is not named stays. What somebody else changes in between is not lost: then nothing is changed.',
   positionals: [WHOSE_ADDRESS],
   options: [SET, REMOVE, SET_ALTERNATE, REMOVE_ALTERNATE],

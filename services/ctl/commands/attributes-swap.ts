@@ -3,7 +3,7 @@ import { changeAttributes, WHOSE_ADDRESS } from './attributes-change.js';
 
 export const attributesSwap: Verb = {
   name: 'attributes swap',
-  about: 'make the second owner of an address the first, and the first the second',
+  about: 'swap the first and the second owner of an address',
   details:
     'As when a virtual machine has moved. A container of Podwire’s stays the owner of its address: that is refused.',
   positionals: [WHOSE_ADDRESS],

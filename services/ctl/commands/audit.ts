@@ -53,7 +53,7 @@ const RELEASE_UNUSED: Flag = {
 
 export const audit: Verb = {
   name: 'audit',
-  about: 'what is wrong in the datastore, and with --repair, puts it right',
+  about: 'find what is wrong in the datastore; --repair puts it right',
   details: 'It may be run at any time; nothing needs to be locked. Exit code 4: something is wrong, and left so.',
   options: [KIND, GRACE, LIMIT],
   flags: [INFORMATION, REPAIR, DRY_RUN, RELEASE_UNUSED, YES],

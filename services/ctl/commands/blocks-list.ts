@@ -14,7 +14,7 @@ const ADDRESSES: Flag = { name: '--addresses', about: 'each address in use, and 
 
 export const blocksList: Verb = {
   name: 'blocks list',
-  about: 'the blocks that pools are cut into, whose they are, and how full',
+  about: 'the blocks that pools are divided into, which node has each, and how full they are',
   options: [POOL, NODE],
   flags: [ADDRESSES],
   examples: ['blocks list --node node-1', 'blocks list --pool default-ipv4-ippool --addresses'],
@@ -41,7 +41,7 @@ export function borrowedOf({ nodeName, allocations }: Block): number {
   return allocations.filter(({ attributes }) => attributes.node !== undefined && attributes.node !== nodeName).length;
 }
 
-export function blockTable(blocks: readonly Block[], nowMs: number): Table {
+function blockTable(blocks: readonly Block[], nowMs: number): Table {
   return {
     kind: 'table',
     columns: [

@@ -5,7 +5,7 @@ import type { Fields } from '../output/report.js';
 
 export const configGet: Verb = {
   name: 'config get',
-  about: 'what applies to all allocations of the cluster',
+  about: 'the settings that apply to all allocations of the cluster',
   run: async (_, { ipam, json }) => {
     const answer = await ipam.call(ConfigServiceService.getConfig, {});
     return {

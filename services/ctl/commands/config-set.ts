@@ -38,7 +38,7 @@ const SECOND_MS = 1000;
 
 export const configSet: Verb = {
   name: 'config set',
-  about: 'change what applies to all allocations; what is not named stays',
+  about: 'change settings that apply to all allocations; those not given stay as they are',
   details: 'It holds from the next allocation on; blocks and addresses that nodes have stay theirs.',
   options: [STRICT, AUTO, MAX_BLOCKS, COOLDOWN, RESOURCE_VERSION],
   examples: ['config set --strict-affinity true --max-blocks-per-node 4', 'config set --cooldown 30s'],

@@ -2,7 +2,7 @@ import type { Flag } from '../command-line/verb.js';
 import { NOT_UNDERSTOOD } from '../exit-codes.js';
 import type { Report } from '../output/report.js';
 
-export const YES: Flag = { name: '--yes', about: 'do it; without this, only what would be done is told' };
+export const YES: Flag = { name: '--yes', about: 'do it; without this, only show what would be done' };
 
 /** What is told of something that cannot be taken back, and was not confirmed. */
 export function unconfirmed(preview: Omit<Report, 'exitCode'>, again: string): Report {

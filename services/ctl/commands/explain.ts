@@ -22,7 +22,7 @@ const NODE: Positional<string> = { form: text('NODE'), about: 'the node that the
 const FAMILY: Option<IpFamily> = {
   name: '--family',
   form: oneOf({ 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 }),
-  about: 'a family that is wanted (those of --address, else 4)',
+  about: 'a wanted family (those of --address, else 4)',
   repeated: true,
 };
 const POOL: Option<string> = {
@@ -34,7 +34,7 @@ const POOL: Option<string> = {
 const WANTED: Option<string> = {
   name: '--address',
   form: ADDRESS,
-  about: 'an address that is wanted by itself',
+  about: 'a particular address that is wanted',
   repeated: true,
 };
 const POD: Option<string> = {

@@ -33,7 +33,7 @@ interface Stray {
 
 export const gc: Verb = {
   name: 'gc',
-  about: 'wires of this node whose pods hold no address any more, and with --yes, removes them',
+  about: 'find wires on this node whose pods no longer hold an address; --yes removes them',
   details:
     'A pod gets its address before its wire and loses it after, so that such a wire is left over. Networks of which no\nwire has an address in IPAM are left alone unless they are named. Addresses without a wire are told and kept: an ADD\nmay be under way.',
   options: [NETWORK],

@@ -11,7 +11,7 @@ const PODWIRE_IPAM = 'podwire-ipam';
 
 export const journalDiscard: Verb = {
   name: 'journal discard',
-  about: 'give one entry of the journal up, so that it is not tried any more',
+  about: 'give up an entry of the journal, so that it is not tried again',
   details: `For what can never be done, such as addresses of another IPAM plugin that refuses the configuration they were
 given by. What the entry says is not done then: its addresses may stay held, and its wire stays where that is still
 to be taken away. An attempt that is under way is waited for; where it succeeds, there is nothing to give up.

@@ -6,7 +6,7 @@ import { age } from '../output/words.js';
 
 export const journalList: Verb = {
   name: 'journal list',
-  about: 'what DELs on this node could not do, and is done as soon as it can be',
+  about: 'what DELs on this node could not do yet, and is done as soon as possible',
   details: 'Exit code 4: it cannot be kept, and a restart could lose some of it.',
   run: async (_, { plugin, clock }) => journalReport(await plugin.journal(), clock.nowMs()),
 };

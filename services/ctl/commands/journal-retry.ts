@@ -5,7 +5,7 @@ import { journalReport } from './journal-list.js';
 
 export const journalRetry: Verb = {
   name: 'journal retry',
-  about: 'do at once what the journal says, instead of at its next turn, and show what is left',
+  about: 'try everything in the journal now, without waiting for its next turn, and show what is left',
   details: 'Exit code 1: something is left.',
   run: async (_, { plugin, clock }) => {
     const before = await plugin.journal();

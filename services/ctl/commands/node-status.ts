@@ -12,7 +12,7 @@ import { momentAndAge, wordOf } from '../output/words.js';
 
 export const nodeStatus: Verb = {
   name: 'node status',
-  about: 'how this node is: what is wrong, its routes to others, its tunnels and BGP sessions',
+  about: 'the state of this node: what is wrong, its routes to other nodes, its tunnels and BGP sessions',
   details: 'Exit code 4: there is something that an operator should know.',
   run: async (_, { dataplane, json, clock }) => {
     const answer = await dataplane.call(NodeServiceService.getNodeStatus, {});

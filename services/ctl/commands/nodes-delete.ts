@@ -8,7 +8,7 @@ import { RESOURCE_VERSION } from './pool-options.js';
 
 export const nodesDelete: Verb = {
   name: 'nodes delete',
-  about: 'give back all that a node holds, and forget it; its containers must have ended before',
+  about: 'release everything that a node holds, and forget the node; its containers must have ended first',
   positionals: [NODE_NAME],
   options: [RESOURCE_VERSION],
   flags: [YES],

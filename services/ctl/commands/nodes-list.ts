@@ -7,7 +7,7 @@ import { tunnelsOf } from './nodes-show.js';
 
 export const nodesList: Verb = {
   name: 'nodes list',
-  about: 'the nodes that are registered, and what they hold',
+  about: 'the registered nodes, and what they hold',
   run: async (_, { ipam, json, clock }) => {
     const pages = await allPages((page) => ipam.call(NodeServiceService.listNodes, page));
     const nodes = pages.flatMap((page) => page.nodes);

@@ -9,7 +9,7 @@ export const NODE_NAME: Positional<string> = { form: text('NAME'), about: 'name 
 
 export const nodesShow: Verb = {
   name: 'nodes show',
-  about: 'everything about one node, as IPAM knows it; "node status" is what the node itself says',
+  about: 'everything about one node, as IPAM knows it; "node status" shows what the node itself reports',
   positionals: [NODE_NAME],
   run: async (input, { ipam, json, clock }) => {
     const answer = await ipam.call(NodeServiceService.getNode, { name: input.at(NODE_NAME) });

@@ -17,7 +17,7 @@ interface Checked {
 
 export const podsCheck: Verb = {
   name: 'pods check',
-  about: 'compare the pods of this node with what their wires are to be; nothing is changed',
+  about: 'compare the wires of this node’s pods with what they should be; nothing is changed',
   details: 'What a wire is to be is what the dataplane has recorded. Exit code 4: something differs.',
   positionals: [CHOICE],
   examples: ['pods check', 'pods check 4f1c9a', 'pods check 10.65.0.7'],

@@ -7,7 +7,7 @@ import { attachmentText } from './attachment-of.js';
 
 export const podsList: Verb = {
   name: 'pods list',
-  about: 'the wires of pods that the kernel of this node holds',
+  about: 'the pods that are wired on this node, as its kernel has them',
   details: 'Addresses are those that the node routes to the pod.',
   run: async (_, { dataplane, json }) => {
     const pods = await listPods(dataplane);

@@ -16,7 +16,7 @@ interface Repaired {
 
 export const podsRepair: Verb = {
   name: 'pods repair',
-  about: 'make the wires of the pods of this node what they are to be, and tell what was mended',
+  about: 'make the wires of this node’s pods what they should be, and show what was repaired',
   details: 'The dataplane does so by itself every 90 seconds, and at once where the kernel tells of a change.',
   positionals: [CHOICE],
   run: async (input, context) => {

@@ -7,7 +7,7 @@ import { RESOURCE_VERSION } from './pool-options.js';
 
 export const policiesDelete: Verb = {
   name: 'policies delete',
-  about: 'end a request policy; what it alone had a rule for is free from then on',
+  about: 'delete a request policy; what no other policy has a rule for is allowed from then on',
   positionals: [POLICY_NAME],
   options: [RESOURCE_VERSION],
   run: async (input, { ipam, json }) => {

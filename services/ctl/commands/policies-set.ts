@@ -9,7 +9,7 @@ const { createRequestPolicy, updateRequestPolicy } = RequestPolicyServiceService
 
 export const policiesSet: Verb = {
   name: 'policies set',
-  about: 'make a request policy, or replace all that it says',
+  about: 'create a request policy, or replace everything in it',
   details:
     'It holds from the next ADD on; what pods have stays theirs. "Nobody, but this team" is two policies: one about all\nnamespaces that allows nothing, and one about the team’s.',
   positionals: [POLICY_NAME],

@@ -21,7 +21,8 @@ const ENCAPSULATION = oneOf({
 export const BLOCK_SIZE: Option<number> = {
   name: '--block-size',
   form: wholeNumber('BITS', { min: 20, max: 128 }),
-  about: 'prefix length of its blocks, for good: 20 to 32 (26) for IPv4, 116 to 128 (122) for IPv6',
+  about:
+    'prefix length of its blocks, which cannot be changed later: 20 to 32 (26) for IPv4, 116 to 128 (122) for IPv6',
 };
 
 const DISABLED: Option<boolean> = {

@@ -8,13 +8,13 @@ import { poolFields } from './pools-show.js';
 
 const CIDR: Positional<string> = {
   form: text('CIDR'),
-  about: 'its range, for good: 10.65.0.0/16, fd65::/48',
+  about: 'its range, which cannot be changed later: 10.65.0.0/16, fd65::/48',
   presence: 'required',
 };
 
 export const poolsCreate: Verb = {
   name: 'pools create',
-  about: 'make a pool',
+  about: 'create a pool',
   positionals: [POOL_NAME, CIDR],
   options: [BLOCK_SIZE, ...POOL_OPTIONS],
   examples: ['pools create second 10.66.0.0/16 --vxlan cross-subnet --nat-outgoing true'],

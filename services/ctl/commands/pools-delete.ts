@@ -7,12 +7,12 @@ import { POOL_NAME } from './pool-options.js';
 
 const RELEASE: Flag = {
   name: '--release-addresses',
-  about: 'give its addresses back, whoever holds them, also while pods go on using them',
+  about: 'release its addresses, whoever holds them, even if pods are still using them',
 };
 
 export const poolsDelete: Verb = {
   name: 'pools delete',
-  about: 'delete a pool of which no address is in use',
+  about: 'delete a pool that has no address in use',
   details: 'While addresses are in use it is refused, and says on which nodes; "pools drain" waits for their release.',
   ...DELETION_ARGUMENTS,
   flags: [RELEASE, YES],

@@ -7,7 +7,7 @@ import { POOL_NAME } from './pool-options.js';
 
 export const poolsDrain: Verb = {
   name: 'pools drain',
-  about: 'delete a pool once its last address is released; it gives none any more from now on',
+  about: 'give out no more addresses of a pool, and delete it once the last one is released',
   details:
     'That cannot be taken back. To keep the pool, and have it give no address: pools update NAME --disabled true.',
   ...DELETION_ARGUMENTS,

@@ -15,7 +15,7 @@ const NUMBER: Positional<number> = {
 
 export const poolsSplit: Verb = {
   name: 'pools split',
-  about: 'put pools of equal size in the place of one; addresses and blocks stay as they are',
+  about: 'replace a pool with several of equal size; addresses and blocks stay as they are',
   positionals: [POOL_NAME, NUMBER],
   options: [RESOURCE_VERSION],
   flags: [YES],

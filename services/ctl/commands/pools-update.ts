@@ -8,7 +8,7 @@ import { poolFields } from './pools-show.js';
 
 export const poolsUpdate: Verb = {
   name: 'pools update',
-  about: 'change a pool; what is not named stays, and so do addresses in use',
+  about: 'change a pool; settings not given stay as they are, and so do addresses in use',
   positionals: [POOL_NAME],
   options: [...POOL_OPTIONS, RESOURCE_VERSION],
   examples: ['pools update default-ipv4-ippool --disabled true', 'pools update second --node-selector "zone == \'a\'"'],

@@ -14,7 +14,7 @@ import { podOf } from '../output/words.js';
 import { unconfirmed, YES } from './confirm.js';
 import { holderFields } from './tenures.js';
 
-const WHICH: Positional<string> = { form: ADDRESS, about: 'the address to give back', presence: 'required' };
+const WHICH: Positional<string> = { form: ADDRESS, about: 'the address to release', presence: 'required' };
 
 const SEQUENCE: Option<bigint> = {
   name: '--sequence',
@@ -25,7 +25,7 @@ const HANDLE: Option<string> = { name: '--handle', form: text('HANDLE'), about: 
 
 export const releaseAddress: Verb = {
   name: 'release address',
-  about: 'give back one address, so that others may get it',
+  about: 'release one address, so that others can get it',
   details:
     'A pod that uses it goes on doing so. What is asked about is what is given back: an allocation that is made in\nbetween has another sequence number, and stays.',
   positionals: [WHICH],

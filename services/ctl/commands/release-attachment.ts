@@ -16,7 +16,7 @@ const WHICH: Positional<Attachment> = {
 
 export const releaseAttachment: Verb = {
   name: 'release attachment',
-  about: 'give back all that an attachment holds, with its endpoint',
+  about: 'release everything that an attachment holds, and its endpoint',
   details: 'Its wire stays; a DEL takes away both.',
   positionals: [WHICH],
   flags: [YES],

@@ -20,7 +20,7 @@ const SEARCH: Flag = {
 
 export const releaseHandle: Verb = {
   name: 'release handle',
-  about: 'give back all that a handle holds, with the endpoints of containers',
+  about: 'release everything that a handle holds, and the endpoints of its containers',
   positionals: [WHICH],
   flags: [SEARCH, YES],
   run: async (input, { ipam, json }) => {

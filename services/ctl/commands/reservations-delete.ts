@@ -7,7 +7,7 @@ import { RESERVATION_NAME } from './reservation-arguments.js';
 
 export const reservationsDelete: Verb = {
   name: 'reservations delete',
-  about: 'end a reservation; its addresses may be given to anybody from then on',
+  about: 'delete a reservation; anybody may get its addresses from then on',
   positionals: [RESERVATION_NAME],
   options: [RESOURCE_VERSION],
   run: async (input, { ipam, json }) => {

@@ -6,7 +6,7 @@ import { reservationTable } from './reservation-arguments.js';
 
 export const reservationsList: Verb = {
   name: 'reservations list',
-  about: 'addresses that are given only to those who ask for them by themselves',
+  about: 'addresses that are given only to pods that ask for them in particular',
   run: async (_, { ipam, json, clock }) => {
     const pages = await allPages((page) => ipam.call(ReservationServiceService.listReservations, page));
     const reservations = pages.flatMap((page) => page.reservations);

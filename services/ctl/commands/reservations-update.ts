@@ -6,7 +6,7 @@ import { only, RESERVATION_NAME, reservationTable, RESERVED } from './reservatio
 
 export const reservationsUpdate: Verb = {
   name: 'reservations update',
-  about: 'replace all that a reservation reserves',
+  about: 'replace everything that a reservation reserves',
   positionals: [RESERVATION_NAME, RESERVED],
   options: [RESOURCE_VERSION],
   run: async (input, { ipam, json, clock }) => {

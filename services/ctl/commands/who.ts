@@ -37,7 +37,7 @@ const USUAL_LIMIT = 10;
 
 export const who: Verb = {
   name: 'who',
-  about: 'whose an address is, why, and whose it was',
+  about: 'who holds an address, why, and who held it before',
   details: 'How far back it is known is a setting of podwire-ipam (PODWIRE_IPAM_HISTORY_HOURS). Exit code 3: nobody’s.',
   positionals: [ASKED],
   options: [AT, LIMIT],
