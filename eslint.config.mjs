@@ -3,11 +3,27 @@ import importX, { createNodeResolver } from 'eslint-plugin-import-x';
 import tseslint from 'typescript-eslint';
 
 import { allowedImports } from './test/architecture/allowed-imports.mjs';
+import { growingSpread } from './test/architecture/growing-spread.mjs';
 
 const TESTS = ['**/*.test.ts', '**/*.contract.ts', '**/*.fixture.ts', 'test/**/*.ts'];
 
 /** Where time, chance and the process may be touched; everywhere else they come in as values. */
 const EDGES = ['**/main.ts', 'services/shared/runtime/**', 'deploy/**', 'addon/lib/load.ts'];
+
+/** What every pod's ADD and DEL, and every change of a block, goes through. */
+const REQUEST_PATH = [
+  'addon/lib/**/*.ts',
+  'plugin/{clients,commands}/*.ts',
+  'plugin/cni/{annotations,environment,wish}.ts',
+  'plugin/{run,duration}.ts',
+  'services/shared/{attachment,rpc}/*.ts',
+  'services/shared/runtime/{log,late-lines,span}.ts',
+  'services/dataplane/{attachments,plan}/*.ts',
+  'services/dataplane/kernel/netlink/*.ts',
+  'services/ipam/{operations,store,watch}/*.ts',
+  'services/ipam/allocator/{allocate,block,choose-block,demand,endpoint,gather,holding,judge-node,judge-pools,place,release,release-handle,search}.ts',
+  'services/ipam/store/record/block.ts',
+];
 
 const CAST = {
   selector: 'TSAsExpression:not([typeAnnotation.typeName.name="const"])',
@@ -17,6 +33,12 @@ const WALL_CLOCK = {
   selector: 'NewExpression[callee.name="Date"][arguments.length=0]',
   message: 'Time comes in as a Clock.',
 };
+/** `expect.poll` has its time from vitest.config.ts; these have no setting, and wait for a second unless they are told. */
+const WAIT = 'CallExpression[callee.object.name="vi"][callee.property.name=/^wait(For|Until)$/]';
+const IMPATIENT = [
+  `${WAIT}[arguments.length=1]`,
+  `${WAIT} > ObjectExpression.arguments:not(:has(> Property[key.name="timeout"]))`,
+].map((selector) => ({ selector, message: 'A busy machine may take longer than a second: give a timeout.' }));
 
 export default tseslint.config(
   { ignores: ['**/dist/**', '**/build/**', 'proto/gen/**', '**/node_modules/**'] },
@@ -30,7 +52,10 @@ export default tseslint.config(
         tsconfigRootDir: import.meta.dirname,
       },
     },
-    plugins: { podwire: { rules: { 'allowed-imports': allowedImports } }, 'import-x': importX },
+    plugins: {
+      podwire: { rules: { 'allowed-imports': allowedImports, 'growing-spread': growingSpread } },
+      'import-x': importX,
+    },
     settings: {
       // Imports name the .js that a .ts becomes; without the alias no import of ours resolves, and no cycle is ever found.
       'import-x/resolver-next': [
@@ -74,11 +99,17 @@ export default tseslint.config(
     },
   },
   {
+    files: REQUEST_PATH,
+    ignores: TESTS,
+    rules: { 'podwire/growing-spread': 'error' },
+  },
+  {
     files: TESTS,
     rules: {
       'max-lines': ['error', 600],
       'max-lines-per-function': 'off',
       'max-params': 'off',
+      'no-restricted-syntax': ['error', CAST, ...IMPATIENT],
       // What a test reads is what it asserts on: its shape is checked there.
       '@typescript-eslint/no-non-null-assertion': 'off',
       '@typescript-eslint/no-unsafe-argument': 'off',

@@ -10,7 +10,10 @@ export default defineConfig({
     // Files share the network namespace of test/support/isolated.mjs, however many processors there are.
     fileParallelism: false,
     setupFiles: ['test/support/clean-namespace.ts'],
-    testTimeout: 30_000,
-    hookTimeout: 60_000,
+    // Against tests that hang, not to say how fast one is: some take ten times as long beside others.
+    testTimeout: 60_000,
+    // Vitest's own second is less than a busy machine may keep a process from its turn.
+    expect: { poll: { timeout: 20_000 } },
+    hookTimeout: 120_000,
   },
 });

@@ -24,6 +24,7 @@ test('there is something to look at', () => {
     '../runtime/clock.js',
     '../runtime/log.js',
     './listen.js',
+    './message-size.js',
     './reflection.js',
     './release.js',
     './streaming.js',
@@ -135,6 +136,18 @@ describe('a planted violation is red', () => {
       'export const a = (b: string, c: string, d: string, e: string) => b + c + d + e;\n',
     ],
     ['a file of 401 lines', 'max-lines', 'services/ipam/ipam.ts', lines(401, 'export {};')],
+    [
+      'a wait of a test for a second at most',
+      'no-restricted-syntax',
+      'services/shared/net/mac.test.ts',
+      "import { vi } from 'vitest';\n\nawait vi.waitFor(() => undefined);\n",
+    ],
+    [
+      'a wait of a test for a second at most, with a pause of its own',
+      'no-restricted-syntax',
+      'services/shared/net/mac.test.ts',
+      "import { vi } from 'vitest';\n\nawait vi.waitUntil(() => true, { interval: 1 });\n",
+    ],
     ['a test of 601 lines', 'max-lines', 'services/shared/net/mac.test.ts', lines(601, 'export {};')],
     [
       'a function of 61 lines',

@@ -5,6 +5,8 @@ export interface Part {
   readonly status: number;
   /** Path of what vitest is to have written. */
   readonly report: string;
+  /** Path of what it has written, where it was not shown as it ran. */
+  readonly log?: string;
 }
 
 export interface PartsOptions {
@@ -34,3 +36,4 @@ export function statusOf(child: ChildProcess): Promise<number>;
 export function queue<T>(tasks: readonly (() => Promise<T>)[], workersCount: number): Promise<T[]>;
 export function runParts(options: PartsOptions): Promise<Part[]>;
 export function total(parts: readonly Part[]): Total;
+export function failures(parts: readonly Part[]): string[];

@@ -1,7 +1,7 @@
 // Everything that is tested, cut into parts that run side by side in namespaces of their own: `test/run.mjs` starts them.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { closeSync, mkdirSync, openSync, readFileSync } from 'node:fs';
+import { closeSync, existsSync, mkdirSync, openSync, readFileSync } from 'node:fs';
 import { constants } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
@@ -58,7 +58,7 @@ export class Running {
 /**
  * Has each part tested, `workersCount` at a time, and shows what one has written once it has ended; a single one is seen as it runs.
  * @param args - arguments of Node.js for one part, made of its folder and what selects it
- * @returns of each part its name, its exit code, and the report that it is to have written
+ * @returns of each part its name, its exit code, the report that it is to have written, and where its output is kept
  */
 export function runParts({ running, folder, count, workersCount, args, options }) {
   const parts = Array.from({ length: count }, (_, index) => ({
@@ -68,22 +68,68 @@ export function runParts({ running, folder, count, workersCount, args, options }
   }));
   const tasks = parts.map(({ name, own, selection }) => async () => {
     const report = join(own, 'report.json');
-    if (running.stoppedWith !== undefined) return { name, status: running.stoppedWith, report };
+    const log = count === 1 ? undefined : join(own, 'output');
+    if (running.stoppedWith !== undefined) return { name, status: running.stoppedWith, report, log };
     // Others may pass through, as tests of access rights need.
     mkdirSync(own, { mode: 0o711 });
-    const log = join(own, 'output');
-    const output = count === 1 ? 'inherit' : openSync(log, 'w');
+    const output = log === undefined ? 'inherit' : openSync(log, 'w');
     const env = { ...options.env, TMPDIR: own };
     const command = args({ report, selection });
     const status = await running.run(command, { ...options, env, stdio: ['ignore', output, output] });
-    if (count > 1) {
+    if (log !== undefined) {
       closeSync(output);
       process.stdout.write(`\n── ${name}\n`);
       process.stdout.write(readFileSync(log));
     }
-    return { name, status, report };
+    return { name, status, report, log };
   });
   return queue(tasks, workersCount);
+}
+
+/** How much of one failure is shown again at the end. */
+const FAILURE_LINES_COUNT = 40;
+
+const shortened = (lines) => [
+  ...lines.slice(0, FAILURE_LINES_COUNT),
+  ...(lines.length > FAILURE_LINES_COUNT ? [`… ${lines.length - FAILURE_LINES_COUNT} more lines`] : []),
+];
+
+/** What a report says of each test that failed, and of each file that could not be run. */
+function failuresOf(report) {
+  const read = JSON.parse(readFileSync(report, 'utf8'));
+  return (read.testResults ?? []).flatMap(({ name, status, message, assertionResults }) => {
+    const failed = assertionResults.filter((assertion) => assertion.status === 'failed');
+    if (failed.length === 0 && status === 'failed') return [{ title: name, text: message }];
+    return failed.map(({ fullName, failureMessages }) => ({
+      title: `${name}: ${fullName}`,
+      text: failureMessages.join('\n'),
+    }));
+  });
+}
+
+/** What a part that ended with a failure has written last, where its report does not say which test failed. */
+function lastWords({ name, status, log }) {
+  const words = log === undefined || !existsSync(log) ? '' : readFileSync(log, 'utf8');
+  const text = words.trimEnd().split('\n').slice(-FAILURE_LINES_COUNT).join('\n');
+  return { title: `${name} ended with exit code ${status}`, text };
+}
+
+/**
+ * Every failure of all parts, to be shown at the end of the run: whoever keeps only the end of a long output has them.
+ * @returns one text each: the file, the test and what it met; of a part whose report names none, its last lines
+ */
+export function failures(parts) {
+  const found = parts
+    .filter(({ status }) => status !== 0)
+    .flatMap((part) => {
+      try {
+        const named = failuresOf(part.report);
+        return named.length > 0 ? named : [lastWords(part)];
+      } catch {
+        return [lastWords(part)];
+      }
+    });
+  return found.map(({ title, text }) => [title, ...shortened(text.split('\n')).map((line) => `  ${line}`)].join('\n'));
 }
 
 /**

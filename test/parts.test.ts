@@ -7,7 +7,7 @@ import { setImmediate, setTimeout as sleep } from 'node:timers/promises';
 
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { queue, total, type Part } from './parts.mjs';
+import { failures, queue, total, type Part } from './parts.mjs';
 import { ROOT } from './support/root.js';
 
 let folder: string;
@@ -60,6 +60,51 @@ describe('the total', () => {
     const { missing, ...sums } = total([part('a', counts(3, 0, 0)), part('b', report)]);
     expect(sums).toEqual({ passed: 3, failed: 1, skipped: 0 });
     expect(missing).toEqual([expect.stringMatching(/^b ended with exit code \d+, and left no report/)]);
+  });
+});
+
+describe('the failures', () => {
+  const part = (status: number, { report, output }: { report?: object; output?: string }): Part => {
+    const [path, log] = [join(folder, `${status}.json`), join(folder, `${status}.log`)];
+    if (report !== undefined) writeFileSync(path, JSON.stringify(report));
+    if (output !== undefined) writeFileSync(log, output);
+    return { name: 'part 2 of 3', status, report: path, log };
+  };
+  const passed = { fullName: 'pods have addresses', status: 'passed', failureMessages: [] };
+  const failed = { fullName: 'pods have routes', status: 'failed', failureMessages: ['Error: none\n    at a.ts:1'] };
+  const lines = (count: number) => Array.from({ length: count }, (_, index) => `line ${index + 1}`);
+
+  test('name the file, the test and what it met', () => {
+    const result = { name: '/a.test.ts', status: 'failed', message: '', assertionResults: [passed, failed] };
+    expect(failures([part(1, { report: { testResults: [result] } })])).toEqual([
+      '/a.test.ts: pods have routes\n  Error: none\n      at a.ts:1',
+    ]);
+  });
+
+  test('name a file that could not be run', () => {
+    const result = { name: '/a.test.ts', status: 'failed', message: 'no such module', assertionResults: [] };
+    expect(failures([part(1, { report: { testResults: [result] } })])).toEqual(['/a.test.ts\n  no such module']);
+  });
+
+  test('are cut where they are long', () => {
+    const long = { ...failed, failureMessages: [lines(50).join('\n')] };
+    const result = { name: '/a.test.ts', status: 'failed', message: '', assertionResults: [long] };
+    const [text] = failures([part(1, { report: { testResults: [result] } })]);
+    expect(text?.split('\n').slice(-2)).toEqual(['  line 40', '  … 10 more lines']);
+  });
+
+  test.each([
+    ['names no test', { testResults: [{ name: '/a', status: 'passed', message: '', assertionResults: [passed] }] }],
+    ['is not there', undefined],
+  ])('are the last lines of a part whose report %s', (_, report) => {
+    const [text] = failures([part(137, { ...(report && { report }), output: `${lines(50).join('\n')}\n` })]);
+    expect(text?.split('\n').slice(0, 2)).toEqual(['part 2 of 3 ended with exit code 137', '  line 11']);
+    expect(text?.split('\n').at(-1)).toBe('  line 50');
+  });
+
+  test('are none of a part that passed', () => {
+    const result = { name: '/a.test.ts', status: 'failed', message: '', assertionResults: [failed] };
+    expect(failures([part(0, { report: { testResults: [result] } })])).toEqual([]);
   });
 });
 

@@ -14,7 +14,7 @@ import {
   RUNTIME_PROGRAMS,
   TEST_PROGRAMS,
 } from '../deploy/local/programs.mjs';
-import { runParts, Running, total } from './parts.mjs';
+import { failures, runParts, Running, total } from './parts.mjs';
 
 function fail(message) {
   process.stderr.write(`\nnpm test: ${message}\n`);
@@ -48,6 +48,7 @@ async function runVitest(wanted, { folder, count }) {
 /** The last line for people and machines, and what no green run may hold: nothing run, or, in CI, anything skipped. */
 function conclude(parts) {
   const { missing, passed, failed, skipped } = total(parts);
+  for (const failure of failures(parts)) process.stdout.write(`\n── failed: ${failure}\n`);
   process.stdout.write(`\n${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ''}\n`);
   const flaws = [
     ...missing,

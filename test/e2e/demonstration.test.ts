@@ -40,7 +40,7 @@ describe('npm start', () => {
     expect(parts.filter((part) => !(part > 0))).toEqual([]);
     expect(parts.reduce((sum, part) => sum + part)).toBeCloseTo(total!, 0);
     expect(stdout).toMatch(/default-ipv4-ippool +10\.65\.0\.0\/16 +65536/);
-  }, 120_000);
+  }, 300_000);
 
   test('a second one is refused while the first runs; Ctrl-C ends that and takes everything away', async () => {
     const before = run('ip', '-br', 'link');
@@ -59,7 +59,7 @@ describe('npm start', () => {
     expect(existsSync(folder)).toBe(false);
     expect(run('ip', '-br', 'link')).toBe(before);
     expect(run('sh', '-c', 'ps ax -o args | grep -c "[d]ist/main.js" || true').trim()).toBe('0');
-  }, 120_000);
+  }, 300_000);
 
   test('what it proposes to try works from outside, on the node of the demonstration', async () => {
     const first = await running();
@@ -78,7 +78,7 @@ describe('npm start', () => {
     expect(stdout).toContain('podwire.ipam.v1.PoolService/ListPools');
     expect(stdout).toMatch(/^10\.65\.\d+\.\d+ dev podw[0-9a-f]{11} /m);
     expect(stdout).toMatch(/inet 10\.65\.\d+\.\d+\/32 .*eth0/);
-  }, 120_000);
+  }, 300_000);
 
   test('takes everything away also when it is killed', async () => {
     const first = await running();
@@ -88,7 +88,7 @@ describe('npm start', () => {
     await expect
       .poll(() => run('sh', '-c', 'ps ax -o args | grep -c "[d]ist/main.js" || true').trim(), { timeout: 20_000 })
       .toBe('0');
-  }, 120_000);
+  }, 300_000);
 
   test('an unknown argument is refused', () => {
     const { status, stderr } = start('--twice');

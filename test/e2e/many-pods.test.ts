@@ -38,7 +38,7 @@ test(`${CYCLES} pods, one after the other, get every address of the block in tur
   for (let i = 0; i + BLOCK <= CYCLES; i++) expect(new Set(addresses.slice(i, i + BLOCK)).size).toBe(BLOCK);
   expect(await footprint(stack)).toEqual(before);
   removePod(pod);
-}, 120_000);
+}, 300_000);
 
 test(`${PARALLEL} pods at once each get an address of their own and a wire, and leave nothing`, async () => {
   const pods = Array.from({ length: PARALLEL }, (_, i) => makePod(`burst-${i}`));
@@ -55,4 +55,4 @@ test(`${PARALLEL} pods at once each get an address of their own and a wire, and 
   expect(deleted.filter(({ exitCode }) => exitCode !== 0).map(({ stdout }) => stdout)).toEqual([]);
   expect(await footprint(stack)).toEqual(before);
   pods.forEach(removePod);
-}, 120_000);
+}, 300_000);

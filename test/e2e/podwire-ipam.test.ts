@@ -55,6 +55,19 @@ test('podwire-ipam under macvlan: pods reach each other on the link, in both fam
   node.stack.ip('link', 'delete', 'uplink');
 });
 
+test('podwire-ipam gives an address for the node itself where the runtime says that it is meant', async () => {
+  const program = join(node.bin, 'podwire-ipam');
+  const config = { cniVersion: '1.0.0', name: 'ingress', type: 'cilium-cni', ipam: { type: 'podwire-ipam' } };
+  const pod = { ...node.pod('ingress'), netns: node.stack.netnsPath };
+  const refused = await node.call('ADD', pod, { program, config });
+  expect(JSON.parse(refused.stdout)).toMatchObject({ code: 4, msg: expect.stringContaining('own network namespace') });
+  const rest = { program, config, env: { CNI_NETNS_OVERRIDE: '1' } };
+  expect(await node.call('ADD', pod, rest)).toMatchObject({ exitCode: 0 });
+  expect(node.holders()).toHaveLength(1);
+  expect(await node.call('DEL', pod, rest)).toMatchObject({ exitCode: 0, stdout: '' });
+  expect(node.holders()).toEqual([]);
+});
+
 test('STATUS of podwire-ipam goes by IPAM alone: the dataplane need not run', async () => {
   const pod = node.pod('status');
   const config = { cniVersion: '1.1.0', name: 'status', type: 'ptp', ipam: { type: 'podwire-ipam' } };

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 
 import { callCni, makePod, NETWORK, removePod } from '../support/pods.js';
 import { Stack, type ProcessName } from '../support/stack.js';
@@ -14,6 +14,8 @@ const logs = new Map<ProcessName, string>();
 
 beforeAll(async () => {
   await stack.start();
+  // What it changes would else be committed together with the pod's addresses, in a span of either's trace.
+  await vi.waitFor(() => expect(stack.log('dataplane')).toContain('is registered with'), { timeout: 20_000 });
   const call = (command: string) => callCni({ command, pod, socket: stack.sockets.plugin, env: { TRACEPARENT } });
   expect(await call('ADD')).toMatchObject({ exitCode: 0 });
   expect(await call('DEL')).toMatchObject({ exitCode: 0 });
@@ -28,7 +30,8 @@ afterAll(async () => {
 
 /** Names of the spans that a process exported under the trace. */
 function spansOf(name: ProcessName): Set<string> {
-  const spans = logs.get(name)!.matchAll(/traceId: '(\w+)',[^]*?\n {2}name: '([^']+)'/g);
+  // At the margin of two: a parent and links have trace IDs, too.
+  const spans = logs.get(name)!.matchAll(/\n {2}traceId: '(\w+)',[^]*?\n {2}name: '([^']+)'/g);
   return new Set([...spans].filter(([, traceId]) => traceId === TRACE_ID).map(([, , span]) => span!));
 }
 

@@ -1,3 +1,6 @@
+import { readdirSync, readFileSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 
 import { AddressServer, seenAddress } from '../support/address-server.js';
@@ -119,7 +122,7 @@ test('a pod on two networks answers on each, with strict filters, for as long as
     expect(JSON.parse(answer.stdout).msg).toContain(`rule from ${second[0]!} lookup`);
     expect(await stack.stop('dataplane')).toBe(0);
     await stack.start('dataplane');
-    await vi.waitFor(() => expect(ruled(target)).toEqual(second), { timeout: 10_000 });
+    await vi.waitFor(() => expect(ruled(target)).toEqual(second), { timeout: 30_000 });
     expect(seenAddress(second[0]!, peer.netns)).toBe(asking[0]);
 
     expect((await call('DEL', target, SECOND)).exitCode).toBe(0);
@@ -129,4 +132,27 @@ test('a pod on two networks answers on each, with strict filters, for as long as
     await server.stop();
   }
   for (const each of [target, peer]) expect((await call('DEL', each, FIRST)).exitCode).toBe(0);
+});
+
+test('rules of an interface whose record was lost go with the next look at the pod, once the interface is gone', async () => {
+  const target = pod('e2e-networks-lost');
+  const first = addressesOf(await add(target, FIRST));
+  const second = addressesOf(await add(target, SECOND));
+  expect(await stack.stop('dataplane')).toBe(0);
+  const folder = join(stack.folder, 'run', 'attachments');
+  const records = readdirSync(folder).filter((name) => name.endsWith('.json'));
+  const lost = records.filter((name) => {
+    const text = readFileSync(join(folder, name), 'utf8');
+    return text.includes(target.containerId) && text.includes('net1');
+  });
+  expect(lost).toHaveLength(1);
+  rmSync(join(folder, lost[0]!));
+  await stack.start('dataplane');
+  expect(ruled(target)).toEqual(second);
+  expect(await call('DEL', target, SECOND)).toMatchObject({ exitCode: 0 });
+
+  expect(await stack.stop('dataplane')).toBe(0);
+  await stack.start('dataplane');
+  await expect.poll(() => ruled(target), { timeout: 20_000 }).toEqual([]);
+  expect(pings(first[0]!, stack.netnsPath)).toBe(true);
 });

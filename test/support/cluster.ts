@@ -42,14 +42,16 @@ export class Cluster {
   readonly #id = `${process.pid}-${clusters++}`;
   readonly #router = `router-${this.#id}`;
   readonly #outside = `outside-${this.#id}`;
+  readonly #subnets: readonly Subnet[];
 
   constructor({ subnets, env = {} }: ClusterOptions) {
     this.#makeRouter();
     this.#makeOutside();
+    this.#subnets = subnets;
     const stacks: Stack[] = [];
     this.nodes = subnets.map((subnet, index) => {
       const name = `node-${index + 1}`;
-      const host = 11 + index;
+      const host = hostOf(index);
       const { ipv4, ipv6 } = NETWORKS[subnet];
       const ipam = stacks[0] ? `unix:${stacks[0].sockets.ipam}` : undefined;
       const stack = new Stack({ env: { ...nodeSettings(name, ipam), ...env } });
@@ -93,6 +95,14 @@ export class Cluster {
     for (const { stack } of [...this.nodes].reverse()) await stack.destroy();
     run('ip', 'netns', 'delete', this.#outside);
     run('ip', 'netns', 'delete', this.#router);
+  }
+
+  /** Takes a node's only interface away, with its addresses and routes, and makes it anew: it has another MAC address then. */
+  replaceUplink(at: number): void {
+    const [node, subnet] = [this.nodes[at], this.#subnets[at]];
+    if (!node || !subnet) throw new Error('there is no such node');
+    node.stack.ip('link', 'delete', 'eth0');
+    this.#connect(node.stack.netns, subnet, hostOf(at));
   }
 
   #makeRouter(): void {
@@ -142,6 +152,9 @@ export class Cluster {
     run('ip', '-n', netns, '-6', 'route', 'add', 'default', 'via', `${ipv6}:${ROUTER}`);
   }
 }
+
+/** A node's host part. */
+const hostOf = (index: number): number => 11 + index;
 
 /** The bridge of a subnet, in the router. */
 const switchOf = (subnet: Subnet): string => `subnet-${subnet}`;

@@ -10,8 +10,8 @@ import type { Figure } from '../figure.js';
 /** Pods that came and went before: a process that never worked is small. */
 const PODS = 300;
 
-/** Until a process is idle: V8 gives back what it does not need some 10 to 20 s after the last command. */
-const QUIET_MS = 30_000;
+/** Until a process is idle: V8 gives back what it does not need some 10 to 45 s after the last command. */
+const QUIET_MS = 60_000;
 
 /**
  * What a node gives of its memory, after some work. Resident memory as tools show it, so that Node.js's program, which the two
