@@ -9,12 +9,7 @@ import {
   type AttachConfig,
   type NetworkConfig,
 } from './cni/config.js';
-import {
-  checkNodeEnvironment,
-  readContainerEnvironment,
-  readPodEnvironment,
-  type Variables,
-} from './cni/environment.js';
+import { checkNodeEnvironment, readDelEnvironment, readPodEnvironment, type Variables } from './cni/environment.js';
 import { wishOf, type Wish } from './cni/wish.js';
 import { shareOf, type Share } from './delegate/share.js';
 
@@ -59,6 +54,11 @@ export interface AttachmentRequest<Config extends NetworkConfig = NetworkConfig>
   readonly share: Share;
 }
 
+export interface DelRequest extends AttachmentRequest {
+  /** Absolute path of the pod's network namespace, where the runtime names one; it may lead nowhere by now, or to another pod's. */
+  readonly netns: string | undefined;
+}
+
 export interface PodRequest extends AttachmentRequest<AttachConfig> {
   /** Path of the pod's network namespace. */
   readonly netns: string;
@@ -91,14 +91,14 @@ export function readPodRequest(command: 'ADD' | 'CHECK', request: CniRequest): P
 }
 
 /** Checks all of a DEL. @throws Failure that lists all faults of environment and configuration */
-export function readDelRequest(request: CniRequest): AttachmentRequest {
+export function readDelRequest(request: CniRequest): DelRequest {
   const { variables, configuration } = request;
-  const [{ pod, containerId, interfaceName }, config] = readBoth(
-    () => readContainerEnvironment('DEL', variables),
+  const [{ netns, pod, containerId, interfaceName }, config] = readBoth(
+    () => readDelEnvironment(variables),
     () => readNetworkConfig(configuration),
   );
   const share = shareOf(request, config.otherIpam);
-  return { attachment: { network: config.name, containerId, interfaceName }, pod, config, share };
+  return { attachment: { network: config.name, containerId, interfaceName }, netns, pod, config, share };
 }
 
 /** Checks all of a command about the node, beside the keys of its own. @throws Failure that lists all faults */

@@ -140,12 +140,18 @@ export interface Difference {
   readonly actual: string;
 }
 
+export interface Detachment {
+  readonly attachment: Attachment;
+  /** Absolute path of the pod's network namespace, where it is known. */
+  readonly netns?: string | undefined;
+}
+
 /** podwire-dataplane. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED or the signal's reason. */
 export interface Dataplane {
   /** For an AttachPod. On a failure of its own the service has undone all of it; after a lost answer it may have happened or not. */
   openAttachPod(limits: Limits): CallToCome<WantedPod, Wire>;
   /** Detaching what is not attached succeeds. */
-  detachPod(attachment: Attachment, limits: Limits): Promise<void>;
+  detachPod(detachment: Detachment, limits: Limits): Promise<void>;
   /** @returns the first difference in the order in which they would be mended, or undefined */
   checkPod(pod: WantedPod, limits: Limits): Promise<Difference | undefined>;
   /** Whether the kernel holds a wire of the attachment. */

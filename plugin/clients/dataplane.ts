@@ -28,9 +28,9 @@ export function dataplaneClient(options: PeerOptions): Dataplane {
       return { make: async (pod, within) => wireOf(await make({ pod: messageOf(pod) }, within)), close };
     },
 
-    async detachPod(attachment, limits) {
+    async detachPod({ attachment, netns }, limits) {
       try {
-        await peer.call(detachPod, { attachment, hostInterfaceName: hostInterfaceName(attachment) }, limits);
+        await peer.call(detachPod, { attachment, netns, hostInterfaceName: hostInterfaceName(attachment) }, limits);
       } catch (failure) {
         // The interface of that name is another's, so this attachment has none.
         if (!(failure instanceof Failure && failure.code === 'HOST_INTERFACE_TAKEN')) throw failure;

@@ -73,12 +73,19 @@ export function readPodEnvironment(command: 'ADD' | 'CHECK', variables: Variable
   return { netns: variables.CNI_NETNS ?? '', ...readContainer(command, variables) };
 }
 
+/** The environment of a DEL, which comes with an empty CNI_NETNS when the namespace is gone. */
+export interface DelEnvironment extends ContainerEnvironment {
+  /** Absolute path of the pod's network namespace; undefined where there is none, as a DEL does without. */
+  readonly netns: string | undefined;
+}
+
 /**
- * Reads the variables of a command that needs no pod: DEL comes with an empty CNI_NETNS when the namespace is gone.
+ * Reads the variables of a DEL.
  * @throws Failure INVALID_ENVIRONMENT that lists everything that is missing or malformed
  */
-export function readContainerEnvironment(command: 'DEL', variables: Variables): ContainerEnvironment {
-  return readContainer(command, variables);
+export function readDelEnvironment(variables: Variables): DelEnvironment {
+  const { CNI_NETNS: netns } = variables;
+  return { netns: netns?.startsWith('/') ? netns : undefined, ...readContainer('DEL', variables) };
 }
 
 /**

@@ -44,6 +44,16 @@ describe('DEL', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
+  test.each([
+    ['/run/netns/pod', '/run/netns/pod'],
+    ['', undefined],
+    ['relative', undefined],
+  ])('tells the dataplane the namespace, where it is one: %j', async (CNI_NETNS, netns) => {
+    await plugin.run('DEL', { variables: { CNI_NETNS } });
+    const [detaching] = plugin.script.requests.filter(({ method }) => method === 'DetachPod');
+    expect(detaching?.request).toMatchObject({ netns });
+  });
+
   test('succeeds for what never was, and however often it comes', async () => {
     for (let i = 0; i < 3; i++) expect(await plugin.run('DEL')).toEqual(DONE);
     expect(await Promise.all([plugin.run('DEL'), plugin.run('DEL')])).toEqual([DONE, DONE]);

@@ -1,7 +1,7 @@
 import { tracedMessage } from '@podwire/shared/failure/status';
 
 import { delegateOf } from '../delegate/share.js';
-import type { AttachmentRequest } from '../request.js';
+import type { DelRequest } from '../request.js';
 import { settle } from './settle.js';
 import type { CommandTools } from './tools.js';
 import { writeDown } from './write-down.js';
@@ -13,7 +13,7 @@ import { writeDown } from './write-down.js';
  * answer, and done later. Lenient, as the specification asks: without a namespace, an interface or an allocation there is less to
  * do. Idempotent. It goes on when the runtime no longer waits for it.
  */
-export async function del({ attachment, share }: AttachmentRequest, tools: CommandTools): Promise<undefined> {
+export async function del({ attachment, netns, share }: DelRequest, tools: CommandTools): Promise<undefined> {
   const { journal, knownAllocations, clock, limits, delServiceTimeoutMs } = tools;
   const { signal } = new AbortController();
   const limitsOf = () => {
@@ -29,6 +29,7 @@ export async function del({ attachment, share }: AttachmentRequest, tools: Comma
   const unsettled = await settle({ attachment, todo, held: undefined, delegate }, tools, {
     limitsOf,
     isGiverKnown: held !== undefined && held.length > 0,
+    netns,
   });
   if (unsettled) {
     const { todo: left, failure } = unsettled;

@@ -128,7 +128,7 @@ async function detachEach(stays: Staying, collection: Collection): Promise<void>
   const { network, tools } = collection;
   for (const attachment of await tools.upkeep.dataplane.attachmentsOf(network, tools.limits)) {
     const detach = async () => {
-      if (!stays().has(formatAttachment(attachment))) await tools.dataplane.detachPod(attachment, tools.limits);
+      if (!stays().has(formatAttachment(attachment))) await tools.dataplane.detachPod({ attachment }, tools.limits);
     };
     await attempt(() => inTurn(attachment, detach, collection), collection);
   }

@@ -25,6 +25,8 @@ export interface SettleOptions {
   readonly skip?: ReadonlySet<string>;
   /** Whether it is known that the debt names who gave the addresses. Default: where it names the allocation. */
   readonly isGiverKnown?: boolean;
+  /** Path of the pod's network namespace, where it is known. */
+  readonly netns?: string | undefined;
 }
 
 /**
@@ -57,7 +59,7 @@ type Releasing = CallToCome<Attachment, void>;
 async function settleInOrder(
   { attachment, todo, held, delegate }: Omit<Debt, 'reason'>,
   tools: Tools,
-  { limitsOf, skip = new Set(), isGiverKnown = false, releasing }: InOrder,
+  { limitsOf, skip = new Set(), isGiverKnown = false, netns, releasing }: InOrder,
 ): Promise<Unsettled | undefined> {
   const { dataplane, ipam, log } = tools;
   const attempt = <Value>(service: Service, work: (limits: Limits) => Promise<Value>): Promise<Outcome<Value>> =>
@@ -67,7 +69,7 @@ async function settleInOrder(
 
   let next = todo;
   if (todo === 'detach-and-release') {
-    const detached = await attempt('podwire-dataplane', (limits) => dataplane.detachPod(attachment, limits));
+    const detached = await attempt('podwire-dataplane', (limits) => dataplane.detachPod({ attachment, netns }, limits));
     if (!detached.ok) return { todo, service: 'podwire-dataplane', failure: detached.failure };
     next = 'release';
   }

@@ -21,6 +21,7 @@ import {
   run,
   snapshot,
 } from './kernel/netlink/namespaces.fixture.js';
+import { tableOf } from './plan/source-table.js';
 import { serve, startService, type RunningService } from './service.js';
 
 let folder: string;
@@ -133,6 +134,13 @@ describe('on the fake kernel', () => {
     });
     expect(kernel.print()).toBe(before);
     expect(kernel.unusedFaults).toBe(0);
+  });
+
+  test('Del takes what routes by the interface out of a pod that nothing is recorded of', async () => {
+    const table = tableOf('net1');
+    kernel.namespace('/run/netns/a').addRule({ source: '10.65.0.7/32', table, priority: 30_087, protocol: 87 });
+    expect(await plugin.del(delRequest('a', { 1: 'net1' }))).toEqual(GONE);
+    expect(kernel.namespace('/run/netns/a').rules).toEqual([]);
   });
 
   test('the late Del of an earlier sandbox leaves alone the one that has its host name since', async () => {

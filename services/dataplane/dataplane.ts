@@ -21,7 +21,7 @@ import type { PodNetwork } from './plan/pod-network.js';
 import { withPodsOwn, type MacOwner } from './plan/pods-own.js';
 import { amongOthers } from './plan/source-routing.js';
 import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo, wireState } from './plan/wire.js';
-import { removeSourceRules, removeStrayRules, type InPod } from './source-rules.js';
+import { removeLostRules, removeSourceRules, removeStrayRules, type LostRulesOptions } from './source-rules.js';
 import { UnderWay, type Place } from './under-way.js';
 
 export interface Attached {
@@ -34,6 +34,8 @@ export interface Attached {
 export interface Detachment {
   readonly attachment: Attachment;
   readonly hostInterfaceName: string;
+  /** Path of the pod's namespace, where the caller knows it; by then it may lead nowhere, or to another pod's. */
+  readonly netns?: string | undefined;
 }
 
 /** What came of looking after an attachment that is recorded. */
@@ -102,7 +104,7 @@ export class Dataplane {
   /**
    * Removes an attachment's wire, found by its host end, so that it works when the pod's namespace is gone or replaced. The end is
    * looked for by the caller's name, the recorded and the derived one, then by its alias. Its record goes last, and says until
-   * then that the wire is not to be mended. Idempotent.
+   * then that the wire is not to be mended. The caller's namespace is looked into only where there is no record. Idempotent.
    * @returns whether there was one
    * @throws Failure HOST_INTERFACE_TAKEN when the interface of the caller's name was not made for the attachment, and no other
    *   was: there is no wire, and the record is gone; KERNEL_REFUSED, or the signal's
@@ -269,7 +271,7 @@ export class Dataplane {
     return { observed: await this.#observe(session, wanted), renamed: [differenceOfName(wanted, link)] };
   }
 
-  async #unwire({ attachment, hostInterfaceName: name }: Detachment, signal: AbortSignal): Promise<boolean> {
+  async #unwire({ attachment, hostInterfaceName: name, netns }: Detachment, signal: AbortSignal): Promise<boolean> {
     const before = this.#registry.get(attachment);
     const names = [name, before?.network.hostInterfaceName ?? name, derivedName(attachment)];
     const ends = hostEndsOf(this.#kernel, attachment, names);
@@ -282,6 +284,7 @@ export class Dataplane {
     const guarded = new Set([...own.map(({ name }) => name), ...(before ? [before.network.hostInterfaceName] : [])]);
     await Promise.all([...guarded].map((name) => this.reguard(name)));
     await this.#registry.remove(attachment);
+    if (!before && netns) await removeLostRules(attachment, this.#rulesIn(netns, signal));
     // What is told here is no reason to give it a wire once more: it has none, and its caller may give its addresses to others.
     if (own.length === 0 && foreign?.name === name) throw hostInterfaceTaken(foreign);
     const removed = removals.includes(true);
@@ -292,8 +295,11 @@ export class Dataplane {
   /** Before the wire goes: the rules speak of what is on it. Nothing is asked of a pod that is known to have none. */
   async #removeRules(record: AttachmentRecord | undefined, signal: AbortSignal): Promise<void> {
     if (!record || !this.#registry.mayHaveRules(record.network.attachment)) return;
-    const inPod: InPod = (work) => this.#inPod(record.network.netns, signal, work);
-    await removeSourceRules(record, { inPod, events: this.#events });
+    await removeSourceRules(record, this.#rulesIn(record.network.netns, signal));
+  }
+
+  #rulesIn(netns: string, signal: AbortSignal): LostRulesOptions {
+    return { inPod: (work) => this.#inPod(netns, signal, work), registry: this.#registry, events: this.#events };
   }
 
   async #applyTo(observed: Observed, session: PodSession, { wanted, signal }: Order): Promise<Attached> {

@@ -176,8 +176,24 @@ test('rules of an interface whose record was lost are taken out once it is gone,
   const later = new Dataplane({ kernel, registry, events: new Events(recordingLog().log) });
   await later.mendRecorded(first.attachment, never());
   expect([rulesOf('a'), await check(second)]).toEqual([OWN_RULES, []]);
-  await later.detach(second, never());
+  const { attachment, hostInterfaceName } = second;
+  await later.detach({ attachment, hostInterfaceName }, never());
   expect(rulesOf('a')).toEqual(OWN_RULES);
   await later.mendRecorded(first.attachment, never());
   expect([rulesOf('a'), state()]).toEqual([[], before]);
+});
+
+test('rules of a pod of which nothing is recorded are taken out by the detach that names its namespace', async () => {
+  await attach(first);
+  await attach(second);
+  const forgetful = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
+  const { attachment, hostInterfaceName, netns } = second;
+  await forgetful.detach({ attachment, hostInterfaceName }, never());
+  expect(rulesOf('a')).toEqual(OWN_RULES);
+  await forgetful.detach({ attachment, hostInterfaceName, netns }, never());
+  expect(rulesOf('a')).toEqual([]);
+  // In one hop with the wire, too: the interface has left the pod by the time of the look.
+  await attach(second);
+  const again = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
+  expect([await again.detach({ attachment, hostInterfaceName, netns }, never()), rulesOf('a')]).toEqual([true, []]);
 });

@@ -57,6 +57,9 @@ async function node(store: RecordStore = new MemoryRecordStore()) {
   return { kernel, dataplane: await start(), restarted: start, lose, rules, commands, lines };
 }
 
+/** As a caller that does not know the pod's namespace. */
+const detachUnnamed = (dataplane: Dataplane, { attachment, hostInterfaceName }: PodNetwork) =>
+  dataplane.detach({ attachment, hostInterfaceName }, never());
 const attach = (dataplane: Dataplane, ...networks: readonly PodNetwork[]) =>
   networks.reduce(async (done, network) => {
     await done;
@@ -240,7 +243,7 @@ describe('rules of an interface whose record was lost', () => {
   test('stay as long as the interface does, and are taken out by the next look at another one once it is gone', async () => {
     const { kernel, later, rules, before, commands, lines } = await lost();
     expect(await commands(() => look(later))).toEqual([]);
-    await later.detach(second, never());
+    await detachUnnamed(later, second);
     expect(rules()).toEqual(RULES);
     expect(await look(later)).toEqual({ outcome: 'as-wanted', differences: [] });
     expect(kernel.print()).toBe(before);
@@ -253,7 +256,7 @@ describe('rules of an interface whose record was lost', () => {
 
   test('stay where somebody routes by their table, and those of the workload in any case', async () => {
     const { kernel, later, rules } = await lost();
-    await later.detach(second, never());
+    await detachUnnamed(later, second);
     const pod = kernel.namespace(NETNS);
     const table = tableOf('net1');
     const others = [
@@ -284,7 +287,7 @@ describe('rules of an interface whose record was lost', () => {
     'that the kernel does not give up (%s) are told, and keep nothing from being mended',
     async (operation) => {
       const { kernel, later, rules, before, lines } = await lost();
-      await later.detach(second, never());
+      await detachUnnamed(later, second);
       kernel.host.routes.splice(0, 1);
       kernel.failNext(operation);
       expect(await look(later)).toMatchObject({ outcome: 'as-wanted', differences: [{ actual: 'missing' }] });
@@ -294,4 +297,85 @@ describe('rules of an interface whose record was lost', () => {
       expect(kernel.print()).toBe(before);
     },
   );
+});
+
+describe('rules of a pod of which nothing is recorded any more', () => {
+  const detachAt = (dataplane: Dataplane, netns: string) => dataplane.detach({ ...second, netns }, never());
+
+  async function lost() {
+    const made = await node();
+    await attach(made.dataplane, first, second);
+    for (const network of [first, second]) await made.lose(network);
+    return { ...made, later: await made.restarted() };
+  }
+
+  test('are taken out by a detach that names the namespace, also when it comes again, and those of no other interface', async () => {
+    const { later, kernel, rules, lines } = await lost();
+    const pod = kernel.namespace(NETNS);
+    const others = [
+      { source: '10.67.0.7/32', table: tableOf('net2'), priority: 30_087, protocol: 87 },
+      { source: '10.66.0.7/32', table: tableOf('net1'), priority: 30_087, protocol: 3 },
+    ];
+    for (const rule of others) pod.addRule(rule);
+    await detachUnnamed(later, second);
+    expect(rules()).toEqual(expect.arrayContaining(RULES));
+    expect(await detachAt(later, NETNS)).toBe(false);
+    expect(pod.rules).toEqual(others);
+    expect(pod.has('eth0')).toBe(true);
+    expect(lines.at(-2)).toMatchObject({ rules: RULES.map((rule) => rule.replace(`${NETNS}: rule `, '')) });
+  });
+
+  test.each(['/run/netns/gone', '/proc/self/ns/net'])('keep nothing from being detached at %s', async (netns) => {
+    const { later, rules, lines } = await lost();
+    expect(await detachAt(later, netns)).toBe(true);
+    expect(rules()).toEqual(RULES);
+    expect(lines.filter(({ level }) => level === 'warn')).toEqual([]);
+  });
+
+  test.each([
+    ['another pod’s that is recorded', false],
+    ['another pod’s that is recorded no more', true],
+  ])('are not looked for in what is in use: %s', async (_, isLost) => {
+    const { kernel, dataplane, lose, restarted } = await node();
+    kernel.addNamespace('/run/netns/b');
+    const other = { ...secondInterface('b'), addresses: [address('10.66.0.9')], hostInterfaceName: 'podwother' };
+    await attach(dataplane, podNetwork('b'), other);
+    if (isLost) await lose(other);
+    else kernel.host.removeLink(kernel.host.find(other.hostInterfaceName));
+    const before = kernel.print();
+    expect(await detachAt(await restarted(), '/run/netns/b')).toBe(false);
+    expect(kernel.print()).toBe(before);
+    expect(kernel.namespace('/run/netns/b').rules).toHaveLength(1);
+  });
+
+  test('stay where somebody routes by their table', async () => {
+    const { later, kernel, rules } = await lost();
+    const way = { device: 'eth0', gateway: undefined, metric: 0, scope: 'link' } as const;
+    kernel.namespace(NETNS).addRoute({ ...way, destination: '10.9.0.0/16', protocol: 3, table: tableOf('net1') });
+    expect(await detachAt(later, NETNS)).toBe(true);
+    expect(rules()).toEqual(RULES);
+  });
+
+  test.each(['stray-list', 'rule-delete'] as const)(
+    'that the kernel does not give up (%s) are told, and the pod is detached',
+    async (operation) => {
+      const { later, kernel, rules, lines } = await lost();
+      kernel.failNext(operation);
+      expect(await detachAt(later, NETNS)).toBe(true);
+      expect(rules()).toEqual(RULES);
+      expect(lines.map(({ msg }) => msg)).toContain('rules of interface net1 could not be taken out of the pod');
+      await detachAt(later, NETNS);
+      expect(rules()).toEqual([]);
+    },
+  );
+
+  test('are not asked for where a record tells the namespace, or the caller none', async () => {
+    const { kernel, dataplane } = await node();
+    await attach(dataplane, first);
+    kernel.failNext('stray-list');
+    expect(await dataplane.detach(first, never())).toBe(true);
+    expect(await detachUnnamed(dataplane, first)).toBe(false);
+    expect(kernel.unusedFaults).toBe(1);
+    await dataplane.detach(first, never());
+  });
 });

@@ -1,3 +1,4 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
 import { compareIdentities } from './attachments/identity.js';
@@ -7,6 +8,7 @@ import type { Events } from './events.js';
 import type { PodSession } from './kernel/kernel.js';
 import { formatRule } from './plan/notation.js';
 import { tableOf } from './plan/source-table.js';
+import type { Rule } from './plan/step.js';
 
 /** Runs work in the pod's namespace, as the only one there. @throws Failure INVALID_NETNS where it is gone, or the call's own */
 export type InPod = (work: (session: PodSession) => Promise<void>) => Promise<void>;
@@ -55,19 +57,59 @@ export async function removeStrayRules(
 ): Promise<void> {
   const { attachment } = record.network;
   try {
-    const found = await session.strayRules();
-    if (found.length === 0) return;
-    const recorded = registry.all().filter(({ identity }) => compareIdentities(identity, session.identity) !== 'other');
-    const kept = new Set(recorded.map(({ network }) => tableOf(network.attachment.interfaceName)));
-    const stray = found.filter(({ table }) => !kept.has(table));
-    if (stray.length === 0) return;
-    const { failed } = await session.apply(stray.map((rule) => ({ type: 'rule-delete', side: 'pod', rule })));
-    if (failed) throw failed.failure;
-    events.strayRulesRemoved(attachment, stray.map(formatRule));
+    await removeStray(session, { attachment, registry, events, isMeant: () => true });
   } catch (error) {
     if (!(error instanceof Failure) || !KERNELS.includes(error.code)) throw error;
     events.strayRulesLeft(attachment, error);
   }
+}
+
+export interface LostRulesOptions {
+  /** In the namespace that the detach's caller names. */
+  readonly inPod: InPod;
+  readonly registry: Pick<AttachmentRegistry, 'all'>;
+  readonly events: Events;
+}
+
+/**
+ * The same for an attachment without a record, once its wire is gone, in the namespace that its detach names. That may be another pod's by
+ * then, as paths are used again: so only rules of this interface's table go, and only where they are stray there. What fails is logged: the
+ * pod is detached. Rejects for defects alone.
+ */
+export async function removeLostRules(
+  attachment: Attachment,
+  { inPod, registry, events }: LostRulesOptions,
+): Promise<void> {
+  const own = tableOf(attachment.interfaceName);
+  try {
+    await inPod((session) =>
+      removeStray(session, { attachment, registry, events, isMeant: ({ table }) => table === own }),
+    );
+  } catch (error) {
+    if (!(error instanceof Failure)) throw error;
+    if (error.code !== 'INVALID_NETNS') events.rulesLeft(attachment, error);
+  }
+}
+
+interface Stray {
+  /** For the log. */
+  readonly attachment: Attachment;
+  readonly registry: Pick<AttachmentRegistry, 'all'>;
+  readonly events: Events;
+  readonly isMeant: (rule: Rule) => boolean;
+}
+
+/** @throws Failure KERNEL_REFUSED, KERNEL_UNSUPPORTED */
+async function removeStray(session: PodSession, { attachment, registry, events, isMeant }: Stray): Promise<void> {
+  const found = (await session.strayRules()).filter(isMeant);
+  if (found.length === 0) return;
+  const recorded = registry.all().filter(({ identity }) => compareIdentities(identity, session.identity) !== 'other');
+  const kept = new Set(recorded.map(({ network }) => tableOf(network.attachment.interfaceName)));
+  const stray = found.filter(({ table }) => !kept.has(table));
+  if (stray.length === 0) return;
+  const { failed } = await session.apply(stray.map((rule) => ({ type: 'rule-delete', side: 'pod', rule })));
+  if (failed) throw failed.failure;
+  events.strayRulesRemoved(attachment, stray.map(formatRule));
 }
 
 /** Failures that are the kernel's. */

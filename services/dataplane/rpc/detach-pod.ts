@@ -4,16 +4,18 @@ import { checked } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Dataplane, Detachment } from '../dataplane.js';
-import { hostInterfaceNameFault, readAttachment } from './wire.js';
+import { hostInterfaceNameFault, netnsFault, readAttachment } from './wire.js';
 
 export function detachPod(dataplane: Dataplane): Handler<DetachPodRequest, DetachPodResponse> {
   return async (message, { signal }) => ({ removed: await dataplane.detach(readDetachment(message), signal) });
 }
 
-function readDetachment({ attachment, hostInterfaceName }: DetachPodRequest): Detachment {
+function readDetachment({ attachment, hostInterfaceName, netns }: DetachPodRequest): Detachment {
   return checked('DetachPod', (check) => {
+    if (netns !== undefined) check.check('netns', netnsFault(netns));
     if (hostInterfaceName !== '') check.check('host_interface_name', hostInterfaceNameFault(hostInterfaceName));
     const named = readAttachment(attachment, { at: 'attachment', check });
-    return { attachment: named, hostInterfaceName: hostInterfaceName === '' ? derivedName(named) : hostInterfaceName };
+    const name = hostInterfaceName === '' ? derivedName(named) : hostInterfaceName;
+    return { attachment: named, hostInterfaceName: name, netns };
   });
 }

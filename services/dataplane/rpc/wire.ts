@@ -127,7 +127,8 @@ export function hostInterfaceNameFault(name: string): string | undefined {
   return name === 'lo' ? 'is the loopback interface, which the node has already' : interfaceNameFault(name);
 }
 
-function netnsFault(path: string): string | undefined {
+/** Why a path cannot be that of a pod's network namespace, or undefined. */
+export function netnsFault(path: string): string | undefined {
   if (path === '') return 'is empty; pass the path of the pod’s network namespace (CNI_NETNS)';
   if (path.includes('\0')) return 'holds a zero byte';
   return path.startsWith('/') ? undefined : `is ${quote(path)}: not an absolute path`;

@@ -19,7 +19,9 @@ export function cniDel({ dataplane, refused }: CniParts): Handler<DelRequest, De
     try {
       const attachment = readDel(request);
       // A namespace without a path is one that is gone; which it was is not known.
-      if (request.netns !== '') await withinLimit(call.signal, (signal) => detach(dataplane, attachment, signal));
+      const { netns } = request;
+      const detaching = { dataplane, attachment, netns };
+      if (netns !== '') await withinLimit(call.signal, (signal) => detach(detaching, signal));
       return { successful: true, errorMessage: '' };
     } catch (error) {
       refused('Del', error);
@@ -28,9 +30,15 @@ export function cniDel({ dataplane, refused }: CniParts): Handler<DelRequest, De
   };
 }
 
+interface Detaching {
+  readonly dataplane: Dataplane;
+  readonly attachment: Attachment;
+  readonly netns: string;
+}
+
 /** The host's end has the name that Add was given: the records know it, or else the link itself says whose it is. */
-async function detach(dataplane: Dataplane, attachment: Attachment, signal: AbortSignal): Promise<void> {
-  if (await dataplane.detach({ attachment, hostInterfaceName: hostInterfaceName(attachment) }, signal)) return;
+async function detach({ dataplane, attachment, netns }: Detaching, signal: AbortSignal): Promise<void> {
+  if (await dataplane.detach({ attachment, netns, hostInterfaceName: hostInterfaceName(attachment) }, signal)) return;
   const { links } = await dataplane.list({ limit: Infinity, after: '' });
   const name = formatAttachment(attachment);
   for (const { attachment: other, link } of links) {

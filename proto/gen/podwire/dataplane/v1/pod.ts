@@ -100,6 +100,12 @@ export interface DetachPodRequest {
    * attachment.
    */
   hostInterfaceName: string;
+  /**
+   * Absolute path of the pod's network namespace, where the caller knows it (CNI_NETNS). It may lead nowhere by now, or to another pod's
+   * namespace. It is looked into only where the node has no record of the attachment, and only rules (`ip rule`) that Podwire made for
+   * the interface are taken out there, where the pod has no such interface any more and they route nothing.
+   */
+  netns?: string | undefined;
 }
 
 /** DetachPodResponse says whether there was something to remove. */
@@ -637,7 +643,7 @@ export const Interface: MessageFns<Interface> = {
 };
 
 function createBaseDetachPodRequest(): DetachPodRequest {
-  return { attachment: undefined, hostInterfaceName: "" };
+  return { attachment: undefined, hostInterfaceName: "", netns: undefined };
 }
 
 export const DetachPodRequest: MessageFns<DetachPodRequest> = {
@@ -647,6 +653,9 @@ export const DetachPodRequest: MessageFns<DetachPodRequest> = {
     }
     if (message.hostInterfaceName !== "") {
       writer.uint32(18).string(message.hostInterfaceName);
+    }
+    if (message.netns !== undefined) {
+      writer.uint32(26).string(message.netns);
     }
     return writer;
   },
@@ -680,6 +689,14 @@ export const DetachPodRequest: MessageFns<DetachPodRequest> = {
             message.hostInterfaceName = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.netns = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -701,6 +718,7 @@ export const DetachPodRequest: MessageFns<DetachPodRequest> = {
       ? Attachment.fromPartial(object.attachment)
       : undefined;
     message.hostInterfaceName = object.hostInterfaceName ?? "";
+    message.netns = object.netns ?? undefined;
     return message;
   },
 };
