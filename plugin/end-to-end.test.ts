@@ -202,7 +202,7 @@ describe('the resident', () => {
     expect(await deleting).toMatchObject({ exitCode: 0 });
     await stopped;
     resident = await next;
-    await expect.poll(() => services.state(), { timeout: 10_000 }).toBe(NOTHING);
+    await expect.poll(() => services.state(), { timeout: 40_000 }).toBe(NOTHING);
   });
 
   test('starts also where its journal can be neither read nor kept to itself, and says so', async () => {

@@ -66,7 +66,7 @@ export class Script {
 
   /** Resolves when a method has been called. */
   async untilCalled(method: string): Promise<void> {
-    await vi.waitFor(() => expect(this.calls.join('\n')).toContain(method), { interval: 2, timeout: 5_000 });
+    await vi.waitFor(() => expect(this.calls.join('\n')).toContain(method), { interval: 2, timeout: 20_000 });
   }
 
   /** A handler that notes its calls, waits where it is held, and fails where that is planned. */

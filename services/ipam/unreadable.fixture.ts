@@ -92,11 +92,11 @@ export async function spoil({ caller, inStore }: Bench, key: string): Promise<st
     await write(store, key, '{"cidr": nonsense');
     return before;
   });
-  await vi.waitUntil(async () => (await unreadable(caller)).includes(key), { timeout: 10_000 });
+  await vi.waitUntil(async () => (await unreadable(caller)).includes(key), { timeout: 40_000 });
   return text;
 }
 
 export async function correct({ caller, inStore }: Bench, key: string, text: string): Promise<void> {
   await inStore((store) => write(store, key, text));
-  await vi.waitUntil(async () => (await unreadable(caller)).length === 0, { timeout: 10_000 });
+  await vi.waitUntil(async () => (await unreadable(caller)).length === 0, { timeout: 40_000 });
 }

@@ -94,7 +94,7 @@ export class Watching {
   }
 
   async reaches(revision: number): Promise<void> {
-    await expect.poll(() => this.position, { timeout: 15_000, interval: 20 }).toBeGreaterThanOrEqual(revision);
+    await expect.poll(() => this.position, { timeout: 45_000, interval: 20 }).toBeGreaterThanOrEqual(revision);
   }
 
   /** Revision and keys of each item with changes. */

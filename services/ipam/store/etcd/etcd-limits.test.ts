@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
 import { commit, never, put, Scene, untilAnswered } from './etcd-faults.fixture.js';
@@ -29,6 +30,23 @@ const NONE = {
 const withTls = ({ ca, cert, key }: TlsFiles) => ({
   credentials: { ...NONE, caFile: ca, certFile: cert, keyFile: key },
 });
+/** Longer than anything else that waits here. */
+const DIAL_MS = 600_000;
+
+/** Time as it is, but that the time to find a server is over once one has failed: what it said is told then, however late it comes. */
+function afterFailure(): Clock {
+  const failed = new AbortController();
+  const sleep: Clock['sleep'] = async (durationMs, signal) => {
+    if (durationMs !== DIAL_MS) {
+      failed.abort();
+      return systemClock.sleep(durationMs, signal);
+    }
+    await systemClock.sleep(durationMs, AbortSignal.any([signal, failed.signal]));
+    return signal.aborted ? 'aborted' : 'elapsed';
+  };
+  return { ...systemClock, sleep };
+}
+
 const fails = (code: string, message: RegExp) => ({ code, message: expect.stringMatching(message) });
 
 describe('limits', () => {
@@ -169,7 +187,11 @@ describe('TLS', () => {
   ])('with another authority for %s is refused, and the settings named', async (_, mix) => {
     const { server, files } = await tlsServer();
     const others = new CertificateAuthority(join(directory, 'others')).issue('podwire');
-    const opening = scene.open([server], { ...withTls(mix(files, others)), dialTimeoutMs: 500 });
+    const opening = scene.open([server], {
+      ...withTls(mix(files, others)),
+      dialTimeoutMs: DIAL_MS,
+      clock: afterFailure(),
+    });
     await expect(opening).rejects.toMatchObject(fails('STORE_UNAVAILABLE', /PODWIRE_IPAM_ETCD_CA_FILE/));
   });
 
@@ -219,7 +241,7 @@ describe('users', () => {
   function as(username: string, password: string) {
     const passwordFile = join(directory, 'password');
     writeFileSync(passwordFile, `${password}\n`);
-    return { credentials: { ...NONE, username, passwordFile }, dialTimeoutMs: 1000 };
+    return { credentials: { ...NONE, username, passwordFile } };
   }
 
   it('may do what their roles allow below the prefix, and are told what they lack elsewhere', async () => {

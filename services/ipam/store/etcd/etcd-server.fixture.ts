@@ -42,7 +42,10 @@ export interface TlsFiles {
   readonly key: string;
 }
 
-const START_TIMEOUT_MS = 20_000;
+const START_TIMEOUT_MS = 45_000;
+
+/** etcdctl's own times are two seconds for a connection and five for an answer, which a busy machine may take. */
+const PATIENCE = ['--dial-timeout=45s', '--command-timeout=45s'];
 
 const CTL_ENV = { PATH: process.env.PATH ?? '', ETCDCTL_API: '3' };
 
@@ -152,7 +155,8 @@ export class EtcdServer {
 
   /** Runs etcdctl against this server. @throws Error with what it said */
   ctl(...args: readonly string[]): string {
-    return execFileSync('etcdctl', this.#ctlArguments(args), { encoding: 'utf8', env: CTL_ENV, stdio: 'pipe' });
+    const patient = this.#ctlArguments([...args, ...PATIENCE]);
+    return execFileSync('etcdctl', patient, { encoding: 'utf8', env: CTL_ENV, stdio: 'pipe' });
   }
 
   /** Ends it, however it is, and removes its files. Idempotent. */

@@ -17,6 +17,9 @@ beforeEach(() => {
 });
 afterEach(() => scene.end());
 
+/** A store that gives up soon, which may be before a busy machine has answered it: then it is opened once more. */
+const openHastily = (...args: Parameters<Scene['open']>) => untilAnswered(() => scene.open(...args));
+
 describe('a server that is killed and started again', () => {
   it('loses no acknowledged transaction and halves none, in the middle of many', async () => {
     const server = await scene.start();
@@ -74,7 +77,7 @@ describe('a server that is killed and started again', () => {
 
   it('is waited for as long as a connection may take', async () => {
     const server = await scene.start();
-    const store = await scene.open([server], { dialTimeoutMs: 10_000 });
+    const store = await scene.open([server], { dialTimeoutMs: 40_000 });
     await server.stop();
     const committed = store.commit(put('/a'), never).catch(() => undefined);
     await committed;
@@ -89,7 +92,7 @@ describe('a server that is killed and started again', () => {
 describe('a server that stands still', () => {
   it('fails requests when their time is over, and serves when it goes on', async () => {
     const server = await scene.start();
-    const store = await scene.open([server], HASTY);
+    const store = await openHastily([server], HASTY);
     const patient = await scene.open([server]);
     const revision = await commit(patient, put('/a', 'before'));
     server.pause();
@@ -107,7 +110,7 @@ describe('a server that stands still', () => {
 
   it('makes a watch go on where it was', async () => {
     const server = await scene.start();
-    const store = await scene.open([server], HASTY);
+    const store = await openHastily([server], HASTY);
     const patient = await scene.open([server]);
     const watching = scene.watch(store, '/w/', await patient.revision(never));
     const first = await commit(patient, put('/w/1'));
@@ -136,7 +139,7 @@ describe('a cluster', () => {
   it('is served by another member when the one in use ends, stands still, or was never there', async () => {
     const servers = await scene.startCluster(3);
     const dead = { url: 'http://127.0.0.1:1' };
-    const store = await scene.open([dead, ...servers], { requestTimeoutMs: 1000, dialTimeoutMs: 5000 });
+    const store = await openHastily([dead, ...servers], { requestTimeoutMs: 1000, dialTimeoutMs: 5000 });
     const watching = scene.watch(store, '/w/', await untilAnswered(() => store.revision(never)));
     const inUse = () => servers.find(({ url }) => url === scene.events.at(-1)?.endpoint)!;
     const revisions = [await untilAnswered(() => commit(store, put('/w/0')))];
@@ -146,10 +149,10 @@ describe('a cluster', () => {
     await killed.kill();
     revisions.push(await untilAnswered(() => commit(store, put('/w/1'))));
     await watching.reaches(revisions[1]!);
+    expect(inUse()).not.toBe(killed);
     await killed.restart();
 
     const paused = inUse();
-    expect(paused).not.toBe(killed);
     paused.pause();
     revisions.push(await untilAnswered(() => commit(store, put('/w/2'))));
     await watching.reaches(revisions[2]!);
@@ -158,11 +161,11 @@ describe('a cluster', () => {
     // A repeated put of a lost answer is another revision of the same key.
     expect([...new Set(watching.seen.map(([, key]) => key))]).toEqual(['/w/0', '/w/1', '/w/2']);
     expect(new Set(watching.seen.map(([revision]) => revision)).size).toBe(watching.seen.length);
-  }, 60_000);
+  }, 180_000);
 
   it('without a majority answers nothing, and everything once it has one', async () => {
     const servers = await scene.startCluster(3);
-    const store = await scene.open(servers, { requestTimeoutMs: 1000, dialTimeoutMs: 1000 });
+    const store = await openHastily(servers, { requestTimeoutMs: 1000, dialTimeoutMs: 1000 });
     await untilAnswered(() => commit(store, put('/a')));
     await Promise.all(servers.slice(1).map((server) => server.kill()));
     await expect(store.read(['/a'], never)).rejects.toMatchObject(UNAVAILABLE);
@@ -170,7 +173,7 @@ describe('a cluster', () => {
     await Promise.all(servers.slice(1).map((server) => server.restart()));
     const { records } = await untilAnswered(() => store.list('/', never));
     expect(records.map(({ key }) => key)).toContain('/a');
-  }, 60_000);
+  }, 180_000);
 });
 
 describe('a datastore that is not the one that was read', () => {
@@ -216,7 +219,7 @@ describe('requests that have nothing to do with a fault', () => {
 
   it('are not disturbed by others that are given up, nor by watches that end', async () => {
     const server = await scene.start();
-    const store = await scene.open([server]);
+    const store = await scene.open([server], { requestTimeoutMs: 45_000 });
     const revision = await store.revision(never);
     const disturbing = Array.from({ length: 100 }, async (_, index) => {
       const abort = new AbortController();

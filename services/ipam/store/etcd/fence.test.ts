@@ -106,7 +106,8 @@ describe('a transaction that etcd has refused', () => {
 
 describe('transactions of a store whose server stands still again and again', () => {
   it('are executed before the read that follows their failure, or never', async () => {
-    const hasty = await scene.open([server], { requestTimeoutMs: 500, dialTimeoutMs: 2000, uid: 'this-store' });
+    const times = { requestTimeoutMs: 500, dialTimeoutMs: 2000 };
+    const hasty = await untilAnswered(() => scene.open([server], { ...times, uid: 'this-store' }));
     const executedLate: string[] = [];
     const make = async (key: string): Promise<void> => {
       for (let isAbsent = false; ;) {

@@ -118,6 +118,8 @@ describe('a watch on a real server', () => {
     const watching = scene.watch(watcher, '/w/', await writer.revision(never));
     const written: [number, string][] = [];
     for (let number = 0; number < 120; number++) {
+      // It is to be connected when it is cut.
+      if (number % 20 === 5) await watching.reaches(written.at(-1)![0]);
       if (number % 20 === 10) {
         await proxy.close();
         proxy = await HoldingProxy.start(server.ports.client, port);
