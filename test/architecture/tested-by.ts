@@ -74,6 +74,9 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // A pod's wire whose node's end was renamed, through the dataplane.
   'services/dataplane/kernel/host-end.ts': 'services/dataplane/host-end.test.ts',
 
+  // As a part of what it tells of.
+  'services/dataplane/cluster/address-watch.ts': 'services/dataplane/cluster/registration.test.ts',
+
   // Real BIRDs on real nodes, started, killed, refusing and away.
   'services/dataplane/bird/bird-process.ts': 'services/dataplane/bird/bird.kernel.test.ts',
   'services/dataplane/bird/bird.ts': 'services/dataplane/bird/bird.kernel.test.ts',

@@ -112,9 +112,10 @@ export class ClusterEvents {
     );
   }
 
-  /** The kernel announces no changes; they are looked for now and then. */
-  notTold(objects: string, error: unknown): void {
-    this.#log.warn({ err: error }, `changes of ${objects} are not announced by the kernel`);
+  /** The kernel announces no changes until that is tried again; they are looked for now and then. */
+  notTold(objects: string, error: unknown, retryInMs: number): void {
+    const fields = { err: error, retry_in_ms: Math.round(retryInMs) };
+    this.#log.warn(fields, `changes of ${objects} are not announced by the kernel; trying again`);
   }
 
   /** @param task - what is tried again after the wait */

@@ -1,7 +1,8 @@
+import type { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
 
-import type { NetworkLink, NodeNetwork, NodeNetworkState } from '../kernel/node-network.js';
+import type { NetworkLink, NodeNetwork, NodeNetworkListener, NodeNetworkState } from '../kernel/node-network.js';
 
 /** Interfaces that a test sets: by name, their addresses with length. */
 export class FakeNodeNetwork implements NodeNetwork {
@@ -14,9 +15,13 @@ export class FakeNodeNetwork implements NodeNetwork {
   readonly announced: string[] = [];
   /** MAC addresses by interface; others have the one of their index. */
   readonly macs = new Map<string, string>();
+  /** The next watches are refused with these. */
+  readonly watchRefusals: Failure[] = [];
+  /** What each watch was asked to follow the ways to. */
+  readonly targets: string[] = [];
   isClosed = false;
   #interfaces: Readonly<Record<string, readonly string[]>>;
-  readonly #listeners = new Set<() => void>();
+  readonly #listeners = new Set<NodeNetworkListener>();
 
   constructor(interfaces: Readonly<Record<string, readonly string[]>>) {
     this.#interfaces = interfaces;
@@ -28,7 +33,14 @@ export class FakeNodeNetwork implements NodeNetwork {
 
   set(interfaces: Readonly<Record<string, readonly string[]>>): void {
     this.#interfaces = interfaces;
-    for (const listener of this.#listeners) listener();
+    for (const { changed } of this.#listeners) changed();
+  }
+
+  /** As a kernel that announces nothing any more. */
+  endWatches(failure: Failure): void {
+    const listeners = [...this.#listeners];
+    this.#listeners.clear();
+    for (const { ended } of listeners) ended(failure);
   }
 
   read(): Promise<NodeNetworkState> {
@@ -53,7 +65,10 @@ export class FakeNodeNetwork implements NodeNetwork {
     });
   }
 
-  watch(listener: () => void): Promise<() => void> {
+  watch(listener: NodeNetworkListener, targets: readonly Address[] = []): Promise<() => void> {
+    this.targets.push(targets.map(formatAddress).join());
+    const refusal = this.watchRefusals.shift();
+    if (refusal) return Promise.reject(refusal);
     this.#listeners.add(listener);
     return Promise.resolve(() => void this.#listeners.delete(listener));
   }

@@ -8,6 +8,7 @@ import type { NodeNetwork, NodeNetworkState } from '../kernel/node-network.js';
 import type { ClusterNode } from '../routing/cluster.js';
 import { tunnelMac } from '../routing/tunnel-mac.js';
 import type { Condition } from '../routing/wanted.js';
+import { watchAddresses } from './address-watch.js';
 import { Announcer } from './announcer.js';
 import { describeMethod, type AddressMethod } from './address-method.js';
 import { addressesOf, chooseAddress, isNodeInterface, type ChosenAddress } from './choose-address.js';
@@ -60,7 +61,9 @@ export class Registration implements KnownFollower {
   readonly #stop = new AbortController();
   readonly #work: Repeated;
   readonly #announcer: Announcer;
-  #polling: Promise<void> | undefined;
+  #polling: Promise<unknown> | undefined;
+  /** Ends the pause before the addresses are next looked at. */
+  #changed = new AbortController();
   /** What IPAM was told last; undefined: nothing, or it has forgotten. */
   #registered: RegisterNodeRequest | undefined;
   #isAddressMissing = false;
@@ -81,7 +84,7 @@ export class Registration implements KnownFollower {
 
   /** Begins; once. */
   start(): void {
-    this.#polling ??= this.#poll();
+    this.#polling ??= Promise.all([this.#listen(), this.#poll()]);
   }
 
   follow({ cluster, self }: KnownView): void {
@@ -125,26 +128,30 @@ export class Registration implements KnownFollower {
     return known.find((text, at) => text !== own[at]);
   }
 
+  /** The first look comes once changes are told, or it is known that they are not. */
+  #listen(): Promise<void> {
+    const { network, methods, clock, random, events } = this.#options;
+    const targets = Object.values(methods).flatMap((method) => (method.type === 'can-reach' ? method.address : []));
+    const changed = (): void => this.#changed.abort();
+    const opened = (): void => this.#work.ask();
+    const lost = (error: unknown, retryInMs: number): void => {
+      events.notTold('addresses', error, retryInMs);
+      this.#work.ask();
+    };
+    return watchAddresses({ network, targets, clock, random, changed, opened, lost }, this.#stop.signal);
+  }
+
   async #poll(): Promise<void> {
-    const { network, clock, pollMs, events } = this.#options;
+    const { clock, pollMs } = this.#options;
     const { signal } = this.#stop;
-    let changed = new AbortController();
-    const unwatch = await network
-      .watch(() => changed.abort())
-      .catch((error: unknown) => {
-        events.notTold('addresses', error);
-        return () => undefined;
-      });
-    this.#work.ask();
     while (!signal.aborted) {
-      const woken = await clock.sleep(pollMs, AbortSignal.any([signal, changed.signal]));
+      const woken = await clock.sleep(pollMs, AbortSignal.any([signal, this.#changed.signal]));
       if (woken === 'aborted') await clock.sleep(GATHER_MS, signal);
-      changed = new AbortController();
+      this.#changed = new AbortController();
       // A call under way may be on its way out of an interface that is gone.
       if (woken === 'aborted') this.#work.renew();
       else this.#work.ask();
     }
-    unwatch();
   }
 
   async #register(signal: AbortSignal): Promise<void> {

@@ -43,7 +43,7 @@ export interface LinkSource {
 export interface LinkListener {
   /** @param name - undefined when changes were lost: any link may be another */
   readonly changed: (name: string | undefined) => void;
-  /** The watch has ended by itself, once, and tells nothing any more. */
+  /** The watch has ended by itself, once, and tells nothing any more; it may do so before {@link LinkSource.watch} resolves. */
   readonly ended: () => void;
 }
 

@@ -1,3 +1,4 @@
+import type { Failure } from '@podwire/shared/failure/failure';
 import type { Address } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
@@ -11,12 +12,12 @@ export interface NodeNetwork {
   read(): Promise<NodeNetworkState>;
 
   /**
-   * Calls the listener after addresses changed, links that have some, or default routes, from when the promise resolves; changes of
-   * other routes alone go without a call.
-   * Result: what ends that. The listener must not throw.
+   * Tells of changes of addresses, of links that have some, and of routes of the main table: default ones, and those that lead to one of
+   * the targets and are not Podwire's own. From when the promise resolves; changes of other routes alone are not told.
+   * Result: what ends that.
    * Errors: KERNEL_REFUSED.
    */
-  watch(listener: () => void): Promise<() => void>;
+  watch(listener: NodeNetworkListener, targets?: readonly Address[]): Promise<() => void>;
 
   /**
    * Tells all neighbours of a link its MAC address, as that of an address that it has: `arping -U`, or a neighbour advertisement.
@@ -27,6 +28,13 @@ export interface NodeNetwork {
 
   /** Lets go of the node's namespace; watches end. Idempotent. */
   close(): Promise<void>;
+}
+
+/** Neither function may throw. */
+export interface NodeNetworkListener {
+  readonly changed: () => void;
+  /** The watch has ended by itself, once, and tells nothing any more; it may do so before {@link NodeNetwork.watch} resolves. */
+  readonly ended: (failure: Failure) => void;
 }
 
 export interface NodeNetworkState {

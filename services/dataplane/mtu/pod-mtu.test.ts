@@ -158,6 +158,23 @@ describe('what the kernel does not tell', () => {
     expect([links.watches, clock.sleeping]).toEqual([0, 0]);
   });
 
+  test('is found after a while also where the watch has ended as soon as it was open', async () => {
+    const links = new MemoryLinks();
+    const watch = links.watch.bind(links);
+    links.watch = async (listener) => {
+      const opened = await watch(listener);
+      links.watch = watch;
+      links.endWatches();
+      return opened;
+    };
+    const { mtu, clock } = await start(0, links);
+    expect(links.watches).toBe(0);
+    await until(() => expect(clock.nextMs).toBe(LOOK_INTERVAL_MS));
+    clock.advance(LOOK_INTERVAL_MS);
+    await until(() => expect(links.watches).toBe(1));
+    await mtu.stop();
+  });
+
   test('leaves the MTU as it is while it cannot be asked; that is told once', async () => {
     const { mtu, links, clock, lines } = await start();
     for (let times = 0; times < 2; times++) {

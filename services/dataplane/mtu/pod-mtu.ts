@@ -146,18 +146,21 @@ export class PodMtu implements Follower {
     return this.#assumedOverheadBytes;
   }
 
-  async #open(): Promise<LinkWatch> {
+  /** @returns undefined where it has ended already */
+  async #open(): Promise<LinkWatch | undefined> {
+    const ended = new AbortController();
     const watch = await this.#options.links.watch({
       changed: (name) => {
         if (name === undefined || isNodeInterface(name, this.#options.patterns)) void this.#look();
       },
       // The next round opens another.
       ended: () => {
+        ended.abort();
         this.#watch = undefined;
       },
     });
     if (this.#stopping.signal.aborted) watch.close();
-    return watch;
+    return ended.signal.aborted ? undefined : watch;
   }
 
   async #goRound(): Promise<void> {

@@ -36,7 +36,7 @@ async function listen(monitor: NodeMonitor) {
     changed: (name) => note(`links: ${name ?? 'unknown'}`),
     ended: () => note('links: ended'),
   });
-  await network.watch(() => note('network'));
+  await network.watch({ changed: () => note('network'), ended: () => note('network: ended') });
   await kernel.watch({
     changed: ({ object }) => note(`kernel: ${object}`),
     failed: ({ details }) => note(`kernel: ${details.errno}`),
@@ -65,5 +65,5 @@ test('all who listen to the node are told that it is over', async () => {
     new NodeMonitor(() => Promise.resolve({ monitor: () => Promise.resolve(given), close: () => Promise.resolve() })),
   );
   given.give(broken());
-  await expect.poll(() => told).toEqual(['links: ended', 'network', 'kernel: EBADF']);
+  await expect.poll(() => told).toEqual(['links: ended', 'network: ended', 'kernel: EBADF']);
 });

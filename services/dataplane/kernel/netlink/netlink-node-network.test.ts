@@ -23,6 +23,8 @@ afterEach(async () => {
   cleanUp();
 });
 
+const listener = (changed: () => void) => ({ changed, ended: () => expect.unreachable() });
+
 async function addressesOf(name: string): Promise<string[]> {
   const { links, addresses } = await network.read();
   const index = links.find((link) => link.name === name)?.index;
@@ -56,13 +58,13 @@ test('links, lasting addresses and routes are as ip prints them', async () => {
 
 test('changes of addresses are told until nobody listens', async () => {
   let told = 0;
-  const unwatch = await network.watch(() => told++);
+  const unwatch = await network.watch(listener(() => told++));
   ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
   await expect.poll(() => told).toBe(1);
   ip('address', 'delete', '192.0.2.7/24', 'dev', 'clt0');
   await expect.poll(() => told).toBe(2);
   let others = 0;
-  await network.watch(() => others++);
+  await network.watch(listener(() => others++));
   unwatch();
   ip('address', 'add', '192.0.2.9/24', 'dev', 'clt0');
   await expect.poll(() => others).toBe(1);
@@ -74,7 +76,7 @@ test('another default route, and another MAC address or state of a link with add
   ip('link', 'set', 'clt1', 'up');
   await network.read();
   let told = 0;
-  await network.watch(() => told++);
+  await network.watch(listener(() => told++));
   ip('route', 'add', 'default', 'via', '192.0.2.1');
   await expect.poll(() => told).toBe(1);
   ip('link', 'set', 'clt1', 'address', '02:00:00:00:00:77');
@@ -84,6 +86,30 @@ test('another default route, and another MAC address or state of a link with add
   await network.read();
   ip('link', 'set', 'clt0', 'down');
   await expect.poll(() => told).toBeGreaterThan(2);
+});
+
+test('of routes that lead to a target each is told, but Podwire’s own; of others none', async () => {
+  ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
+  ip('address', 'add', '2001:db8::7/64', 'dev', 'clt0', 'nodad');
+  await network.read();
+  let told = 0;
+  let others = 0;
+  const targets = ['203.0.113.9', '2001:db8:9::9'].map((text) => parseAddress(text)!);
+  await network.watch(
+    listener(() => told++),
+    targets,
+  );
+  await network.watch(listener(() => others++));
+  for (const [step, destination] of ['203.0.113.0/24', '203.0.113.9/32', '2001:db8:9::/48'].entries()) {
+    ip('route', 'add', '203.0.114.0/24', 'via', '192.0.2.1', 'protocol', '4');
+    ip('route', 'add', '203.0.113.8/30', 'via', '192.0.2.1', 'protocol', '87');
+    for (const added of ['203.0.114.0/24', '203.0.113.8/30']) ip('route', 'delete', added);
+    ip('route', 'add', destination, 'dev', 'clt0', 'protocol', '4');
+    await expect.poll(() => told).toBe(2 * step + 1);
+    ip('route', 'delete', destination, 'dev', 'clt0');
+    await expect.poll(() => told).toBe(2 * step + 2);
+  }
+  expect(others).toBe(0);
 });
 
 test('neighbours are told of an address, and of IPv6 whether the node forwards', async () => {

@@ -4,15 +4,24 @@ import {
   type Link,
   type MonitorEvent,
   type Namespace,
+  type NetlinkError,
   type Route,
 } from '@podwire/netlink';
 import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
-import { parsePrefix, splitCidr } from '@podwire/shared/net/prefix';
+import { parsePrefix, prefixContains, splitCidr } from '@podwire/shared/net/prefix';
 
-import type { LinkAddress, NetworkLink, NetworkRoute, NodeNetwork, NodeNetworkState } from '../node-network.js';
+import { ROUTE_PROTOCOL } from '../../plan/desired.js';
+import type {
+  LinkAddress,
+  NetworkLink,
+  NetworkRoute,
+  NodeNetwork,
+  NodeNetworkListener,
+  NodeNetworkState,
+} from '../node-network.js';
 import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
 import { MAIN_TABLE } from './observe.js';
-import { asking } from './refusal.js';
+import { asking, failureOfNetlink } from './refusal.js';
 
 /** IFA_F_* of linux/if_addr.h; the first one means something else with IPv4. */
 const IFA_F_TEMPORARY = 0x01;
@@ -56,12 +65,12 @@ export class NetlinkNodeNetwork implements NodeNetwork {
     });
   }
 
-  async watch(listener: () => void): Promise<() => void> {
-    // A subscription that the kernel ends is none any more; its caller reads now and then anyway.
+  async watch(listener: NodeNetworkListener, targets: readonly Address[] = []): Promise<() => void> {
     const heard = (event: MonitorEvent) => {
-      if (this.#isOfNode(event)) listener();
+      if (this.#isOfNode(event, targets)) listener.changed();
     };
-    const subscription = await asking(() => this.#monitor.subscribe({ heard, ended: listener }));
+    const ended = (failure: NetlinkError) => listener.ended(failureOfNetlink(failure));
+    const subscription = await asking(() => this.#monitor.subscribe({ heard, ended }));
     this.#watches.add(subscription);
     return () => {
       this.#watches.delete(subscription);
@@ -89,7 +98,7 @@ export class NetlinkNodeNetwork implements NodeNetwork {
   }
 
   /** Whether the node may be reached otherwise than before. Pods' interfaces come and go, and have no address that counts. */
-  #isOfNode(event: MonitorEvent): boolean {
+  #isOfNode(event: MonitorEvent, targets: readonly Address[]): boolean {
     switch (event.object) {
       case 'overrun':
         return true;
@@ -100,12 +109,20 @@ export class NetlinkNodeNetwork implements NodeNetwork {
         return known !== undefined && (event.deleted || known !== looksOf(event.value));
       }
       case 'route':
-        return event.value.table === MAIN_TABLE && DEFAULTS.includes(event.value.destination);
+        return event.value.table === MAIN_TABLE && leadsOut(event.value, targets);
       case 'neighbour':
       case 'fdb':
         return false;
     }
   }
+}
+
+/** Of Podwire's own routes there may be thousands, which cost a look at a number each. */
+function leadsOut({ destination: text, protocol }: Route, targets: readonly Address[]): boolean {
+  if (DEFAULTS.includes(text)) return true;
+  if (targets.length === 0 || protocol === ROUTE_PROTOCOL) return false;
+  const destination = parsePrefix(text);
+  return destination.ok && targets.some((target) => prefixContains(destination.prefix, target));
 }
 
 const DEFAULTS = ['0.0.0.0/0', '::/0'];

@@ -14,15 +14,32 @@ function scene() {
     if (refusal) return Promise.reject(refusal);
     const given = new GivenMonitor();
     opened.push(given);
-    return Promise.resolve({ monitor: () => Promise.resolve(given), close: () => Promise.resolve() });
+    const close = () => {
+      closed.push('node');
+      return Promise.resolve();
+    };
+    return Promise.resolve({ monitor: () => opening(given), close });
   };
+  const monitorRefusals: Error[] = [];
+  const opening = (given: GivenMonitor) => {
+    const refusal = monitorRefusals.shift();
+    return refusal ? Promise.reject(refusal) : Promise.resolve(given);
+  };
+  const closed: string[] = [];
   const heard: string[] = [];
   const listener = (name: string) => ({
     heard: ({ object }: MonitorEvent) => void heard.push(`${name}: ${object}`),
     ended: ({ code }: NetlinkError) => void heard.push(`${name}: ${code}`),
   });
   const monitor = new NodeMonitor(open);
-  return { opened, refusals, heard, subscribe: (name: string) => monitor.subscribe(listener(name)) };
+  return {
+    opened,
+    refusals,
+    monitorRefusals,
+    heard,
+    closed,
+    subscribe: (name: string) => monitor.subscribe(listener(name)),
+  };
 }
 
 describe('a subscription of the node', () => {
@@ -57,5 +74,33 @@ describe('a subscription of the node', () => {
     await subscribe('b');
     opened[0]?.give(OVERRUN);
     await expect.poll(() => heard).toEqual(['b: overrun']);
+  });
+
+  test('that breaks in any moment of subscribing is refused, or told after it', async () => {
+    const outcomes: string[] = [];
+    for (let moment = 0; moment < 12; moment++) {
+      const { opened, heard, subscribe } = scene();
+      await subscribe('a');
+      opened[0]?.give(broken());
+      for (let step = 0; step < moment; step++) await Promise.resolve();
+      const subscribed = subscribe('b').then(
+        () => void heard.push('b: subscribed'),
+        () => void heard.push('b: refused'),
+      );
+      await subscribed;
+      await expect.poll(() => heard).toContain('a: EBADF');
+      const outcome = heard.filter((line) => line.startsWith('b')).join();
+      outcomes.push(`${outcome}, ${opened.length} opened`);
+    }
+    expect(new Set(outcomes)).toEqual(
+      new Set(['b: subscribed,b: EBADF, 1 opened', 'b: refused, 1 opened', 'b: subscribed, 2 opened']),
+    );
+  });
+
+  test('that the kernel refuses leaves no socket open', async () => {
+    const { opened, monitorRefusals, closed, subscribe } = scene();
+    monitorRefusals.push(broken());
+    await expect(subscribe('a')).rejects.toMatchObject({ code: 'EBADF' });
+    expect([opened.length, closed]).toEqual([1, ['node']]);
   });
 });

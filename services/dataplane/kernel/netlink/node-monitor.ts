@@ -18,6 +18,14 @@ export interface MonitorSubscription {
  */
 const GATHER_MS = 5;
 
+/** One subscription to the kernel, and who shares it. */
+interface Shared {
+  readonly opened: Promise<Monitor>;
+  readonly listeners: Set<MonitorListener>;
+  /** Why it has ended by itself. */
+  failure: NetlinkError | undefined;
+}
+
 /**
  * What the kernel announces of the node's links, addresses, routes and neighbours, for all who want to hear of it: a pod's wire is
  * a dozen announcements, and each is received and decoded once. The subscription is there as long as somebody listens.
@@ -25,8 +33,7 @@ const GATHER_MS = 5;
  */
 export class NodeMonitor {
   readonly #openNode: () => Promise<Pick<Namespace, 'monitor' | 'close'>>;
-  readonly #listeners = new Set<MonitorListener>();
-  #monitor: Promise<Monitor> | undefined;
+  #shared: Shared | undefined;
 
   constructor(openNode: () => Promise<Pick<Namespace, 'monitor' | 'close'>> = openNamespace) {
     this.#openNode = openNode;
@@ -34,52 +41,65 @@ export class NodeMonitor {
 
   /**
    * Tells a listener what is announced from the moment when the promise resolves, and maybe some of what was before.
-   * @throws NetlinkError when the kernel cannot be asked
+   * @throws NetlinkError when the kernel cannot be asked, or its announcements have ended by then, which the listener is not told
    */
   async subscribe(listener: MonitorListener): Promise<MonitorSubscription> {
-    this.#listeners.add(listener);
+    const shared = (this.#shared ??= this.#share());
+    const { listeners } = shared;
+    listeners.add(listener);
     try {
-      await (this.#monitor ??= this.#open());
+      await shared.opened;
+      if (shared.failure) throw shared.failure;
     } catch (error) {
-      this.#listeners.delete(listener);
+      listeners.delete(listener);
       throw error;
     }
-    return { close: () => void this.#leave(listener) };
+    return { close: () => this.#leave(shared, listener) };
+  }
+
+  #share(): Shared {
+    const shared: Shared = { opened: this.#open(), listeners: new Set(), failure: undefined };
+    shared.opened.then(
+      (monitor) => this.#relay(monitor, shared),
+      () => this.#forget(shared),
+    );
+    return shared;
   }
 
   async #open(): Promise<Monitor> {
+    const node = await this.#openNode();
     try {
-      const node = await this.#openNode();
-      const monitor = await node.monitor({
-        groups: ['links', 'addresses', 'routes', 'neighbours'],
-        gatherMs: GATHER_MS,
-      });
+      return await node.monitor({ groups: ['links', 'addresses', 'routes', 'neighbours'], gatherMs: GATHER_MS });
+    } finally {
       await node.close();
-      void this.#relay(monitor);
-      return monitor;
-    } catch (error) {
-      this.#monitor = undefined;
-      throw error;
     }
   }
 
-  async #relay(monitor: Monitor): Promise<void> {
+  async #relay(monitor: Monitor, shared: Shared): Promise<void> {
+    const { listeners } = shared;
     try {
-      for await (const event of monitor) for (const listener of [...this.#listeners]) listener.heard(event);
+      for await (const event of monitor) for (const listener of [...listeners]) listener.heard(event);
     } catch (error) {
       if (!(error instanceof NetlinkError)) throw error;
-      this.#monitor = undefined;
-      const listeners = [...this.#listeners];
-      this.#listeners.clear();
-      for (const listener of listeners) listener.ended(error);
+      this.#forget(shared);
+      shared.failure = error;
+      // Whoever has just subscribed takes note of it first; who has not yet is refused.
+      await new Promise((resolve) => setImmediate(resolve));
+      const told = [...listeners];
+      listeners.clear();
+      for (const listener of told) listener.ended(error);
     }
   }
 
-  async #leave(listener: MonitorListener): Promise<void> {
-    this.#listeners.delete(listener);
-    if (this.#listeners.size > 0) return;
-    const monitor = this.#monitor;
-    this.#monitor = undefined;
-    (await monitor)?.close();
+  #leave(shared: Shared, listener: MonitorListener): void {
+    shared.listeners.delete(listener);
+    if (shared.listeners.size > 0) return;
+    this.#forget(shared);
+    void shared.opened.then((monitor) => monitor.close());
+  }
+
+  /** Whoever listens next gets another. */
+  #forget(shared: Shared): void {
+    if (this.#shared === shared) this.#shared = undefined;
   }
 }
