@@ -79,7 +79,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // Real BIRDs on real nodes, started, killed, refusing and away.
   'services/dataplane/bird/bird-process.ts': 'services/dataplane/bird/bird.kernel.test.ts',
-  'services/dataplane/bird/bird.ts': 'services/dataplane/bird/bird.kernel.test.ts',
   'services/dataplane/bird/config-file.ts': 'services/dataplane/bird/bird.kernel.test.ts',
   'services/dataplane/bird/control-socket.ts': 'services/dataplane/bird/bird.kernel.test.ts',
 

@@ -155,7 +155,6 @@ export class Bird implements Follower {
     const view = this.#view;
     const self = view?.cluster.nodes.get(view.self);
     if (!view || !self || !this.#isStale) return this.#wanted;
-    this.#isStale = false;
     const { cluster } = view;
     const { plan, run } = this.#settings;
     const sessions = sessionsOf(self, cluster, this.#settings);
@@ -169,6 +168,8 @@ export class Bird implements Follower {
       log: run === 'child' ? 'stderr' : 'syslog',
     });
     this.#wanted = { text, sessions };
+    // A rendering that failed is to be repeated.
+    this.#isStale = false;
     return this.#wanted;
   }
 

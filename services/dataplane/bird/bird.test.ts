@@ -1,0 +1,87 @@
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { createServer, type Server } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { recordingLog } from '../dataplane.fixture.js';
+import { cluster, node } from '../routing/cluster.fixture.js';
+import type { ClusterPool, ClusterView } from '../routing/cluster.js';
+import { BirdEvents } from './bird-events.js';
+import { Bird } from './bird.js';
+import { FULL_MESH } from './peers-file.js';
+
+/** BIRD's part of the conversation: it takes whatever it is given, and has no sessions. */
+
+let folder: string;
+let server: Server;
+let bird: Bird | undefined;
+
+beforeEach(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-bird-'));
+  server = createServer((socket) => {
+    socket.on('error', () => undefined).write('0001 BIRD 2.0.12 ready.\n');
+    socket.on('data', (data) => socket.write(String(data).startsWith('configure') ? '0003 Reconfigured\n' : '0000 \n'));
+  });
+  await new Promise<void>((resolve) => server.listen(join(folder, 'bird.ctl'), resolve));
+});
+
+afterEach(async () => {
+  await bird?.stop();
+  await new Promise((resolve) => server.close(resolve));
+  rmSync(folder, { recursive: true });
+});
+
+function start(): Record<string, unknown>[] {
+  const { log, lines } = recordingLog();
+  const files = { program: '/bin/false', configPath: join(folder, 'bird.conf'), socketPath: join(folder, 'bird.ctl') };
+  const settings = { asNumber: 64_512, plan: FULL_MESH, run: 'external', pollMs: 20, files } as const;
+  bird = new Bird({ settings, clock: systemClock, events: new BirdEvents(log) });
+  return lines;
+}
+
+const configuration = () => {
+  const path = join(folder, 'bird.conf');
+  return existsSync(path) ? readFileSync(path, 'utf8') : '';
+};
+
+/** Whose reading fails once, as a defect in what renders it would. */
+class Unreadable extends Map<string, ClusterPool> {
+  isRead = false;
+
+  override values() {
+    if (this.isRead) return super.values();
+    this.isRead = true;
+    throw new Error('defect');
+  }
+}
+
+const ALL = { blocks: 'all', others: true } as const;
+const view = (...nodes: readonly ReturnType<typeof node>[]): ClusterView => ({
+  self: 'a',
+  cluster: cluster({ nodes }),
+});
+const A = node('a', { ipv4: '192.0.2.1/24' });
+const B = node('b', { ipv4: '192.0.2.2/24' });
+
+test('a change whose rendering failed is rendered by the next round', async () => {
+  const lines = start();
+  bird?.follow(view(A), ALL);
+  await expect.poll(configuration).toContain('192.0.2.1');
+  const { self, cluster: both } = view(A, B);
+  bird?.follow({ self, cluster: { ...both, pools: new Unreadable() } }, ALL);
+  await expect.poll(configuration).toContain('192.0.2.2');
+  expect(lines.filter(({ level }) => level === 'error')).toHaveLength(1);
+});
+
+test('changes that come in any moment of a round are all taken in', async () => {
+  start();
+  const nodes = Array.from({ length: 20 }, (_, at) => node(`n${at}`, { ipv4: `192.0.2.${at + 10}/24` }));
+  for (const [at] of nodes.entries()) {
+    bird?.follow(view(A, ...nodes.slice(0, at + 1)), ALL);
+    for (let turn = 0; turn < at; turn++) await new Promise((resolve) => setImmediate(resolve));
+  }
+  await expect.poll(configuration).toContain('192.0.2.29');
+});
