@@ -14,6 +14,10 @@ import type { CniAnswer } from './run.js';
 import { CniServer } from './server.js';
 
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
+/** For a request to be there; more than a busy machine takes to send one, and less for what never is. */
+const PATIENT_MS = 30_000;
+const HASTY_MS = 300;
+
 const ARRIVED_NS = 1_700_000_000_000_000_123n;
 
 let folder: string;
@@ -33,7 +37,12 @@ beforeEach(async () => {
   journal = { content: 'two', retried: 0 };
   record = recordingLog();
   answer = () => Promise.resolve({ exitCode: 0, stdout: '{}\n' });
-  server = new CniServer({
+  server = serverWith(PATIENT_MS);
+  await server.listen();
+});
+
+function serverWith(requestTimeoutMs: number): CniServer {
+  return new CniServer({
     path,
     log: record.log,
     clock,
@@ -51,14 +60,13 @@ beforeEach(async () => {
       },
     },
     nowNs: () => ARRIVED_NS,
-    requestTimeoutMs: 300,
+    requestTimeoutMs,
     run: (request) => {
       requests.push(request);
       return answer(request);
     },
   });
-  await server.listen();
-});
+}
 
 afterEach(async () => {
   await server.stop();
@@ -211,16 +219,33 @@ describe('what is refused, and then served on', () => {
     expect(JSON.parse(body)).toMatchObject({ msg: expect.stringContaining('POST /cni') });
   });
 
-  test.each([
-    ['bytes that are not HTTP', '\u0000\u0001garbage\r\n\r\n'],
-    ['a head that is too large', `POST /cni HTTP/1.1\r\nHost: x\r\nCNI-Args: ${'x'.repeat(20_000)}\r\n\r\n`],
-    ['a body that never ends', 'POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{'],
-    ['a head that never ends', 'POST /cni HTTP/1.1\r\nHost: x\r\n'],
-    ['two lengths', 'POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}'],
-  ])('%s', async (_, bytes) => {
+  const expectRefusal = async (bytes: string) => {
     const [head, body] = (await sendRaw(bytes)).split('\r\n\r\n');
     expect(head).toMatch(/^HTTP\/1\.1 400 /);
     expect(JSON.parse(body!)).toMatchObject({ cniVersion: '1.1.0', code: 7 });
+  };
+
+  test.each([
+    ['bytes that are not HTTP', '\u0000\u0001garbage\r\n\r\n'],
+    ['a head that is too large', `POST /cni HTTP/1.1\r\nHost: x\r\nCNI-Args: ${'x'.repeat(20_000)}\r\n\r\n`],
+    ['two lengths', 'POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}'],
+  ])('%s', async (_, bytes) => {
+    await expectRefusal(bytes);
+  });
+
+  test.each([
+    ['a body that never ends', 'POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{'],
+    ['a head that never ends', 'POST /cni HTTP/1.1\r\nHost: x\r\n'],
+  ])('%s', async (_, bytes) => {
+    await server.stop();
+    server = serverWith(HASTY_MS);
+    await server.listen();
+    await expectRefusal(bytes);
+    // A request that takes longer is refused as well.
+    await expect.poll(async () => (await send('', { method: 'GET', path: '/healthz' })).status).toBe(200);
+    await server.stop();
+    server = serverWith(PATIENT_MS);
+    await server.listen();
   });
 
   test('a connection that ends in the middle of its request', async () => {
@@ -306,7 +331,7 @@ test('a second resident is refused, with what to do about it, and hinders the fi
     clock,
     journal: { text: () => '', retry: () => Promise.resolve(), discard: () => Promise.resolve('') },
     nowNs: () => ARRIVED_NS,
-    requestTimeoutMs: 300,
+    requestTimeoutMs: PATIENT_MS,
     run: () => Promise.resolve({ exitCode: 1, stdout: 'second' }),
   });
   await expect(second.listen()).rejects.toMatchObject({

@@ -101,7 +101,7 @@ describe('deleteLink', () => {
       binding.openNamespace(${JSON.stringify(node.path)}).then(async (host) => {
         // The first one is announced long before it is answered, so that the others are asked for in between.
         const first = host.deleteLink(${select(names[0]!)});
-        setTimeout(() => process.exit(4), 10_000);
+        setTimeout(() => process.exit(4), 30_000);
         setTimeout(async () => {
           await Promise.all([first, host.deleteLink(${select(names[1]!)}), host.deleteLink(${select(names[2]!)})]);
           process.exit(3);
@@ -110,7 +110,7 @@ describe('deleteLink', () => {
     // The process's own thread hears what is announced, and nothing else; others ask and are answered.
     const deaf = ['-qq', '-o', '/dev/null', '-e', 'trace=recvfrom', '-e', 'inject=recvfrom:error=ENOBUFS'];
     const command = [...deaf, process.execPath, '-e', script];
-    const { status } = spawnSync('strace', command, { stdio: 'ignore', timeout: 20_000, killSignal: 'SIGKILL' });
+    const { status } = spawnSync('strace', command, { stdio: 'ignore', timeout: 50_000, killSignal: 'SIGKILL' });
     expect(status).toBe(3);
     const left = ip('-n', node.name, 'link', 'show').map(({ ifname }) => ifname);
     expect(left).toEqual(['lo', ...names.slice(3)]);

@@ -48,7 +48,7 @@ async function change(within: Namespace, number: number): Promise<void> {
 it('a list of links that changes once while it is read is read again, and has nothing twice', async () => {
   const { pod, beside, stable } = await manyLinks();
   // The change is to come before the list ends, also where this process waits for its turn.
-  const child = listSlowly(pod.path, 100);
+  const child = listSlowly(pod.path, 200);
   try {
     const lists: (readonly string[])[] = [];
     let made = 0;
@@ -76,7 +76,7 @@ it('a list of links in a storm of changes is complete, or refused with EINTR aft
   try {
     let made = 0;
     const state = { over: false };
-    const ended = once(child, 'exit').then(() => (state.over = true));
+    const ended = once(child, 'close').then(() => (state.over = true));
     const answers: Exclude<Line, 'begun'>[] = [];
     createInterface({ input: child.stdout }).on('line', (text) => {
       const line: Line = JSON.parse(text);

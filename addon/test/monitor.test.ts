@@ -8,6 +8,21 @@ import { makePod, open, run } from './ip.fixture.js';
 /** Of src/socket/subscription.cc. */
 const DATAGRAMS_PER_TURN = 64;
 
+/** As long as announcements may be let gather. */
+const GATHER_MS = 1000;
+
+/**
+ * What comes of `work`, which is to be done while announcements gather: it is repeated where the machine was too busy for that.
+ * @param work - makes its own subscription, after this has begun
+ */
+async function whileGathering<Result>(work: () => Promise<Result>): Promise<Result> {
+  for (;;) {
+    const startMs = performance.now();
+    const result = await work();
+    if (performance.now() - startMs < GATHER_MS) return result;
+  }
+}
+
 /** The events up to the first one that fits. */
 async function until(monitor: Monitor, fits: (event: MonitorEvent) => boolean): Promise<MonitorEvent[]> {
   const events: MonitorEvent[] = [];
@@ -140,13 +155,15 @@ describe('monitor', () => {
   });
 
   it('reads together what is announced within the time that it lets gather, a bounded number to each turn', async () => {
-    const inside = await open(makePod().path);
-    const monitor = await inside.monitor({ groups: ['routes'], gatherMs: 500 });
     const storm = routesTo(4 * DATAGRAMS_PER_TURN);
-    const turns = new Turns();
-    // One after the other, so that each would be heard in a turn of its own.
-    for (const route of storm) await inside.batch([route]);
-    const before = turns.count;
+    const { monitor, turns, before } = await whileGathering(async () => {
+      const inside = await open(makePod().path);
+      const monitor = await inside.monitor({ groups: ['routes'], gatherMs: GATHER_MS });
+      const turns = new Turns();
+      // One after the other, so that each would be heard in a turn of its own.
+      for (const route of storm) await inside.batch([route]);
+      return { monitor, turns, before: turns.count };
+    });
     const heardIn: number[] = [];
     for await (const event of monitor) {
       if (event.object !== 'route') continue;
@@ -173,13 +190,16 @@ describe('monitor', () => {
   });
 
   it('that lets gather is closed while it waits, or by who hears of it', async () => {
-    const inside = await open(makePod().path);
-    const waiting = await inside.monitor({ groups: ['routes'], gatherMs: 1000 });
-    const heard = await inside.monitor({ groups: ['routes'], gatherMs: 1 });
-    await inside.batch(routesTo(3));
-    expect(await until(heard, () => true)).toHaveLength(1);
-    waiting.close();
-    expect(await until(waiting, () => false)).toEqual([]);
+    const told = await whileGathering(async () => {
+      const inside = await open(makePod().path);
+      const waiting = await inside.monitor({ groups: ['routes'], gatherMs: GATHER_MS });
+      const heard = await inside.monitor({ groups: ['routes'], gatherMs: 1 });
+      await inside.batch(routesTo(3));
+      expect(await until(heard, () => true)).toHaveLength(1);
+      waiting.close();
+      return await until(waiting, () => false);
+    });
+    expect(told).toEqual([]);
   });
 
   it('reports an overrun while it lets gather', async () => {

@@ -3,7 +3,7 @@ import { createServer } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 /** Time for the last span of a trace to arrive, in milliseconds. */
-const ARRIVAL_TIMEOUT_MS = 5000;
+const ARRIVAL_TIMEOUT_MS = 30_000;
 const POLL_MS = 50;
 
 export class SpanReceiver {

@@ -95,7 +95,7 @@ describe('DEL succeeds, and what is left is done later', () => {
   /** The same with little time for services, where one is to be waited for in vain. */
   async function hastily(times: { readonly timeoutMs?: number } = {}): Promise<void> {
     await plugin.end();
-    plugin = await new Plugin({ delServiceTimeoutMs: 1_000, ...times }).start();
+    plugin = await new Plugin({ delServiceTimeoutMs: 3_000, ...times }).start();
     await plugin.run('ADD');
   }
 
@@ -241,7 +241,7 @@ describe('DEL succeeds, and what is left is done later', () => {
   });
 
   test('when it came too late for its own time', async () => {
-    await hastily({ timeoutMs: 2_000 });
+    await hastily({ timeoutMs: 5_000 });
     const letGo = plugin.script.hold('CheckPod');
     const checking = plugin.run('CHECK', {
       config: {

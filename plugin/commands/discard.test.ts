@@ -86,7 +86,7 @@ test('waits for an attempt under way: what that could not do is given up, and do
   await refusedDebt();
   install(`touch ${folder}/begun; while ! test -e ${folder}/go; do sleep 0.02; done; exit 1`);
   const collecting = run('GC');
-  await vi.waitFor(() => expect(existsSync(join(folder, 'begun'))).toBe(true), { interval: 5, timeout: 10_000 });
+  await vi.waitFor(() => expect(existsSync(join(folder, 'begun'))).toBe(true), { interval: 5, timeout: 20_000 });
   const discarded = discard();
   writeFileSync(join(folder, 'go'), '');
   expect(await discarded).toMatchObject({ todo: 'release' });

@@ -176,7 +176,7 @@ describe('another IPAM plugin that', () => {
   });
 
   test('hangs is killed with all that it started', async () => {
-    const own = await new Plugin({ timeoutMs: 1_500, delServiceTimeoutMs: 1_500 }).start();
+    const own = await new Plugin({ timeoutMs: 5_000, delServiceTimeoutMs: 5_000 }).start();
     install(`test "$CNI_COMMAND" = DEL && exit 0\nsleep 1000 & echo $! > ${folder}/child; sleep 1000`);
     const config = { ipam: { type: 'other-ipam' } };
     const answer = await own.run('ADD', { variables: { CNI_PATH: folder }, config });

@@ -70,12 +70,14 @@ export function silentPairs(wired: readonly Wired[]): string[] {
   );
 }
 
+const ROUTES_COME = { timeout: 90_000, interval: 500 };
+
 /** Routes come once every node knows of every block. */
 export async function expectAllToReachEachOther(wired: readonly Wired[]): Promise<void> {
-  await vi.waitFor(() => expect(silentPairs(wired)).toEqual([]), { timeout: 90_000, interval: 500 });
+  await vi.waitFor(() => expect(silentPairs(wired)).toEqual([]), ROUTES_COME);
 }
 
-/** Outside nobody sees a pod's address, between pods everybody does. */
+/** Outside nobody sees a pod's address, between pods everybody does: once each node has its rules for that, which come beside its routes. */
 export async function expectAddressesSeen(
   { nodes, outside, outsideNetns }: Cluster,
   wired: readonly Wired[],
@@ -86,11 +88,12 @@ export async function expectAddressesSeen(
     const outsideAddresses = [outside.ipv4, outside.ipv6].slice(0, first!.addresses.length);
     for (const [index, { pod }] of wired.entries()) {
       const { ipv4, ipv6 } = nodes[index]!;
-      const seen = outsideAddresses.map((address) => seenAddress(address, pod.netns));
-      expect(seen).toEqual([ipv4, ipv6].slice(0, seen.length));
+      const seen = () => outsideAddresses.map((address) => seenAddress(address, pod.netns));
+      await vi.waitFor(() => expect(seen()).toEqual([ipv4, ipv6].slice(0, outsideAddresses.length)), ROUTES_COME);
     }
     for (const { pod, addresses } of others) {
-      expect(first!.addresses.map((address) => seenAddress(address, pod.netns))).toEqual(addresses);
+      const seen = () => first!.addresses.map((address) => seenAddress(address, pod.netns));
+      await vi.waitFor(() => expect(seen()).toEqual(addresses), ROUTES_COME);
     }
   } finally {
     await Promise.all(servers.map((server) => server.stop()));
