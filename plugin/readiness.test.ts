@@ -8,9 +8,17 @@ import { Journal } from './journal/journal.js';
 import { MemoryJournalStore } from './journal/memory-store.js';
 import { recordingLog } from './plugin.fixture.js';
 import { Readiness } from './readiness.js';
-import type { NodeRequest } from './request.js';
+import { readNodeRequest, type NodeRequest } from './request.js';
 
-const REQUEST: NodeRequest = { network: 'net', share: { kind: 'all' } };
+const REQUEST: NodeRequest = readNodeRequest('STATUS', {
+  plugin: 'podwire',
+  variables: {},
+  configuration: JSON.stringify({ cniVersion: '1.1.0', name: 'net' }),
+  traceContext: {},
+  startedNs: undefined,
+  arrivedNs: 0n,
+  cancel: new AbortController(),
+});
 
 /** Nothing but time passes between two looks at the services. */
 const PAUSE_MS = 2000;

@@ -99,7 +99,7 @@ export class Readiness {
 
   #keep(request: NodeRequest): Kept {
     const nowMs = this.#options.clock.nowMs();
-    const key = JSON.stringify([request.share, request.network]);
+    const key = JSON.stringify(request);
     const known = this.#kept.get(key);
     if (known) {
       known.wantedAtMs = nowMs;
@@ -168,14 +168,14 @@ export class Readiness {
   }
 
   /** Only those are asked whose work it would be. */
-  #probe({ network, share }: NodeRequest): Question {
-    const { upkeep, nodeName, clock } = this.#options;
+  #probe({ network, nodeName = this.#options.nodeName, wish, share }: NodeRequest): Question {
+    const { upkeep, clock } = this.#options;
     const limits: Limits = { deadlineMs: clock.nowMs() + PROBE_TIMEOUT_MS, signal: new AbortController().signal };
     const found = new Findings();
     const askIpam = () => [
       found.of('podwire-ipam', async () => servingReason('podwire-ipam', await upkeep.ipam.isServing(limits))),
       found.of('podwire-ipam', async () => {
-        const refusal = await upkeep.ipam.refusalOf({ nodeName, network }, limits);
+        const refusal = await upkeep.ipam.refusalOf({ nodeName, network, wish }, limits);
         return refusal === undefined ? undefined : `podwire-ipam has no address for a pod: ${refusal}`;
       }),
     ];

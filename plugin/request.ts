@@ -74,6 +74,10 @@ export interface PodRequest extends AttachmentRequest<AttachConfig> {
 export interface NodeRequest {
   /** Name of the network. */
   readonly network: string;
+  /** Name of the node instead of the plugin's own setting. */
+  readonly nodeName: string | undefined;
+  /** What a pod gets that asks for nothing. */
+  readonly wish: Wish;
   readonly share: Share;
 }
 
@@ -108,7 +112,9 @@ export function readNodeRequest(command: 'GC' | 'STATUS', request: CniRequest): 
     () => checkNodeEnvironment(command, variables),
     () => readNodeConfig(command, configuration),
   );
-  return { network: config.name, share: shareOf(request, config.otherIpam) };
+  const wish = wishOf(config.requested, { addresses: undefined, mac: undefined });
+  const { name: network, nodeName } = config;
+  return { network, nodeName, wish, share: shareOf(request, config.otherIpam) };
 }
 
 function readBoth<First, Second>(readFirst: () => First, readSecond: () => Second): [First, Second] {

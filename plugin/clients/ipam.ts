@@ -28,7 +28,7 @@ export function ipamClient(options: PeerOptions): Ipam {
     async allocate(request, limits) {
       const { families, pools, addresses, asked, ...rest } = request;
       const message: AllocateRequest = {
-        families: families.map((family) => FAMILY[family]),
+        families: families.map(familyMessage),
         pools: [...pools],
         addresses: [...addresses],
         poolChoices: (asked?.poolChoices ?? []).map(poolChoiceMessage),
@@ -87,7 +87,7 @@ function requestsOf({
   floatingIps,
 }: AskedOfPod): PodRequests {
   return {
-    families: chosenFamilies.map((family) => FAMILY[family]),
+    families: chosenFamilies.map(familyMessage),
     addressesWithoutIpam: [...addressesWithoutIpam],
     macAddress,
     sourcePrefixes: [...sourcePrefixes],
@@ -108,6 +108,10 @@ export function heldAddresses(addresses: readonly EndpointAddress[]): HeldAddres
   });
 }
 
-function poolChoiceMessage({ pool, family, isConfigured }: AskedOfPod['poolChoices'][number]): PoolChoice {
-  return { pool, family: FAMILY[family], isConfigured };
+export function familyMessage(family: Family): IpFamily {
+  return FAMILY[family];
+}
+
+export function poolChoiceMessage({ pool, family, isConfigured }: AskedOfPod['poolChoices'][number]): PoolChoice {
+  return { pool, family: familyMessage(family), isConfigured };
 }

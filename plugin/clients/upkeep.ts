@@ -5,9 +5,10 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { handleId } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 
+import type { Wish } from '../cni/wish.js';
 import type { HeldAddress, Limits } from './clients.js';
 import { isServing } from './health.js';
-import { heldAddresses } from './ipam.js';
+import { familyMessage, heldAddresses, poolChoiceMessage } from './ipam.js';
 import { RepeatingPeer, type PeerOptions } from './repeating-peer.js';
 
 /** What GC, STATUS and the journal want from the services, beside what pods want. */
@@ -22,17 +23,21 @@ export interface NodeEndpoint {
   readonly createdAtMs: number | undefined;
 }
 
+/** Some pod of a node and a network, with what it would ask for. */
+export interface AnyPod {
+  readonly nodeName: string;
+  readonly network: string;
+  readonly wish: Pick<Wish, 'families' | 'pools' | 'poolChoices'>;
+}
+
 /** Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED, UNIMPLEMENTED or the signal's reason. */
 export interface IpamUpkeep {
   /** Gives back these addresses of the attachment, and none of a later allocation. Idempotent. In the attachment's turn. */
   releaseHeld(attachment: Attachment, held: readonly HeldAddress[], limits: Limits): Promise<void>;
   /** What a node's attachments of a network hold. */
   endpointsOf(of: { readonly nodeName: string; readonly network: string }, limits: Limits): Promise<NodeEndpoint[]>;
-  /** Why a pod of this node would get no address; undefined when it would. Asked once. */
-  refusalOf(
-    asked: { readonly nodeName: string; readonly network: string },
-    limits: Limits,
-  ): Promise<string | undefined>;
+  /** Why a pod of a node would get no address; undefined when it would. Asked once. */
+  refusalOf(pod: AnyPod, limits: Limits): Promise<string | undefined>;
   /** Whether the service says that it serves. Asked once. */
   isServing(limits: Limits): Promise<boolean>;
 }
@@ -63,13 +68,10 @@ const NOBODY = { containerId: 'podwire-status', interfaceName: 'eth0' };
 /** A probe's allocation leaves to podwire-ipam what ADD leaves to it. */
 const LEFT_OPEN = {
   pod: undefined,
-  families: [],
   netns: undefined,
-  pools: [],
   namespaceLabels: {},
   addresses: [],
   maxBlocksPerNode: 0,
-  poolChoices: [],
 };
 
 export function ipamUpkeep(options: PeerOptions): IpamUpkeep {
@@ -98,8 +100,15 @@ export function ipamUpkeep(options: PeerOptions): IpamUpkeep {
       return endpoints.flatMap(nodeEndpoint).filter(({ attachment }) => attachment.network === network);
     },
 
-    async refusalOf({ nodeName, network }, limits) {
-      const request = { nodeName, attachment: { network, ...NOBODY }, ...LEFT_OPEN };
+    async refusalOf({ nodeName, network, wish }, limits) {
+      const request = {
+        nodeName,
+        attachment: { network, ...NOBODY },
+        families: wish.families.map(familyMessage),
+        pools: [...wish.pools],
+        poolChoices: wish.poolChoices.map(poolChoiceMessage),
+        ...LEFT_OPEN,
+      };
       const asked = { request, maxBlocks: 1 };
       const { refusal } = await options.peer.call(AddressServiceService.explainAllocation, asked, limits);
       return refusal === '' ? undefined : refusal;

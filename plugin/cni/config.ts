@@ -18,17 +18,21 @@ export interface NetworkConfig {
   readonly otherIpam: string | undefined;
 }
 
-/** The keys that matter where a pod is wired or looked at. */
-export interface AttachConfig extends NetworkConfig {
-  /** MTU of the pod's interface in bytes; 0 leaves it to the dataplane. */
-  readonly mtuBytes: number;
+/** The keys that a command about the node uses beside those. */
+export interface NodeConfig extends NetworkConfig {
   /** Name of the node instead of the plugin's own setting. */
   readonly nodeName: string | undefined;
+  readonly requested: Requested;
+}
+
+/** The keys that matter where a pod is wired or looked at. */
+export interface AttachConfig extends NodeConfig {
+  /** MTU of the pod's interface in bytes; 0 leaves it to the dataplane. */
+  readonly mtuBytes: number;
   /** Whether the pod forwards packets between its own interfaces. */
   readonly ipForwarding: boolean;
   /** Number of transmit and of receive queues of the pod's interface; 0 leaves it to the kernel. */
   readonly queueCount: number;
-  readonly requested: Requested;
   /** Keys of Calico's configuration that are let pass without an effect. */
   readonly keysWithoutMeaning: readonly string[];
   /** Result of the plugins before this one in the chain; of the whole chain's ADD for CHECK. */
@@ -81,6 +85,12 @@ const NODE_NAME = z
   .refine((name) => name === '' || isSubdomain(name), { error: 'is no name of a Kubernetes node' })
   .default('');
 
+const NODE_KEYS = { nodename: NODE_NAME, hostname: NODE_NAME };
+const NODE = z.object(NODE_KEYS);
+
+const IPAM_ALONE = z.object(IPAM_KEYS);
+const NOTHING_REQUESTED: RequestKeys = z.object(REQUEST_KEYS).parse({});
+
 /** Keys that are not here are other plugins' or a later release's, and pass. */
 const ATTACH = NETWORK.extend({
   type: z.string({ error: `is missing; set it to ${PLUGIN_TYPE}` }).min(1, `is empty; set it to ${PLUGIN_TYPE}`),
@@ -91,8 +101,7 @@ const ATTACH = NETWORK.extend({
       error: `is neither 0 nor from ${MIN_MTU_BYTES} to ${MAX_MTU_BYTES}`,
     })
     .default(0),
-  nodename: NODE_NAME,
-  hostname: NODE_NAME,
+  ...NODE_KEYS,
   ipam: z
     .object(
       {
@@ -129,13 +138,17 @@ export function readNetworkConfig(text: string): NetworkConfig {
 }
 
 /**
- * Reads the keys that a command about the node needs.
+ * Reads the keys that a command about the node needs. A node's name and options of `ipam` that ADD would refuse are as none: GC has to
+ * collect under whatever configuration is loaded by then.
  * @throws Failure as {@link readNetworkConfig}; also when the configuration's version lacks the command
  */
-export function readNodeConfig(command: 'GC' | 'STATUS', text: string): NetworkConfig {
+export function readNodeConfig(command: 'GC' | 'STATUS', text: string): NodeConfig {
   const { cniVersion, keys } = readKeys(text);
   requireCommand(command, cniVersion);
-  return { cniVersion, name: check(NETWORK, keys).name, otherIpam: otherIpamOf(keys) };
+  const { name } = check(NETWORK, keys);
+  const ipam = IPAM_ALONE.safeParse(keys.ipam).data;
+  const requested = readRequested({ ...NOTHING_REQUESTED, ipam }, () => undefined);
+  return { cniVersion, name, otherIpam: otherIpamOf(keys), nodeName: nodeNameOf(keys), requested };
 }
 
 /**
@@ -148,14 +161,13 @@ export function readAttachConfig(command: 'ADD' | 'CHECK', text: string): Attach
   const isIncomplete = command === 'CHECK' && (keys.prevResult ?? undefined) === undefined;
   const found = [...(isIncomplete ? [NO_PREV_RESULT] : []), ...podCidrFaults(keys)];
   const { config, requested } = check(attachSchema(cniVersion), keys, found);
-  const nodeName = config.nodename || config.hostname;
   const otherIpam = otherIpamOf(keys);
   return {
     cniVersion,
     name: config.name,
     otherIpam,
     mtuBytes: config.mtu,
-    nodeName: nodeName === '' ? undefined : nodeName,
+    nodeName: nodeNameOf(keys),
     queueCount: config.num_queues,
     requested,
     keysWithoutMeaning: keysWithoutMeaning(keys, otherIpam),
@@ -189,6 +201,12 @@ type Keys = Readonly<Record<string, unknown>>;
 function otherIpamOf({ ipam }: Keys): string | undefined {
   const type = IPAM_TYPE_ALONE.safeParse(ipam).data?.type;
   return type === undefined || IPAM_TYPES.includes(type) ? undefined : type;
+}
+
+function nodeNameOf(keys: Keys): string | undefined {
+  const { nodename = '', hostname = '' } = NODE.safeParse(keys).data ?? {};
+  const name = nodename || hostname;
+  return name === '' ? undefined : name;
 }
 
 function readKeys(text: string): { readonly cniVersion: CniVersion; readonly keys: Keys } {

@@ -46,6 +46,15 @@ describe('GC with a list', () => {
     expect(plugin.script.calls.filter((call) => call.startsWith('CollectGarbage'))).toHaveLength(1);
   });
 
+  test('goes by the node that the configuration names', async () => {
+    plugin.ipam.put(attachment('here'), { nodeName: 'node-2' });
+    plugin.ipam.put(attachment('afar'));
+    expect(await gc({ [VALID]: [], nodename: 'node-2' })).toEqual(DONE);
+    expect(holders()).toEqual(['net.afar']);
+    expect(await gc({ [VALID]: [], nodename: 'Node_2' })).toEqual(DONE);
+    expect(holders()).toEqual([]);
+  });
+
   test.each([[null], [[]]])('%j takes everything of this network', async (list) => {
     for (const id of ['a', 'b']) await add(id);
     expect(await gc({ [VALID]: list })).toEqual(DONE);

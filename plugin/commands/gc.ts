@@ -15,6 +15,8 @@ import { readValidAttachments } from './valid-attachments.js';
 /** What a GC works on and with. */
 interface Collection {
   readonly network: string;
+  /** Of this node, at IPAM. */
+  readonly nodeName: string;
   readonly share: Share;
   readonly tools: CommandTools;
   readonly turns: Turns;
@@ -33,9 +35,10 @@ interface Collection {
  * @throws Failure that names everything that could not be done
  */
 export async function gc(request: CniRequest, tools: CommandTools, turns: Turns): Promise<undefined> {
-  const { network, share } = readNodeRequest('GC', request);
+  const { network, nodeName = tools.nodeName, share } = readNodeRequest('GC', request);
   const valid = readValidAttachments(request.configuration, network);
-  const collection: Collection = { network, share, tools, turns, sinceMs: begunAtMs(request), failures: [] };
+  const sinceMs = begunAtMs(request);
+  const collection: Collection = { network, nodeName, share, tools, turns, sinceMs, failures: [] };
 
   await settleJournal(collection);
   if (share.kind === 'wire') await collectOfDelegate(share.delegate, valid, collection);
@@ -89,9 +92,9 @@ async function collect(listed: readonly Attachment[], collection: Collection): P
 }
 
 async function collectAddresses(stays: Staying, collection: Collection): Promise<void> {
-  const { network, share, tools } = collection;
+  const { network, nodeName, share, tools } = collection;
   // The kernel is read last: what it does not hold then, and nobody adds, has no wire that was missed.
-  const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName: tools.nodeName, network }, tools.limits);
+  const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName, network }, tools.limits);
   const wired = share.kind === 'addresses' ? [] : await tools.upkeep.dataplane.attachmentsOf(network, tools.limits);
   const attached = new Set(wired.map(formatAttachment));
   for (const endpoint of endpoints) {
@@ -147,10 +150,10 @@ function releaseInTurn(endpoint: NodeEndpoint, stays: Staying, collection: Colle
 
 /** What was given before this boot is nobody's: no namespace outlives a boot. A node's twin of the same name is left alone. */
 async function releaseOfEarlierBoots(collection: Collection): Promise<void> {
-  const { network, tools } = collection;
+  const { network, nodeName, tools } = collection;
   await attempt(async () => {
     const { id, startedAtMs } = tools.netns.boot;
-    const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName: tools.nodeName, network }, tools.limits);
+    const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName, network }, tools.limits);
     for (const endpoint of endpoints) {
       const { bootId, createdAtMs } = endpoint;
       const isDead = bootId !== undefined && bootId !== id && createdAtMs !== undefined && createdAtMs < startedAtMs;

@@ -1,5 +1,6 @@
 import { setTimeout } from 'node:timers/promises';
 
+import { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
@@ -78,6 +79,28 @@ describe('STATUS', () => {
     }
     const told = { code: 50, msg: expect.stringContaining('has no address left') };
     await vi.waitFor(async () => expect(await error()).toMatchObject(told), BUSY);
+  });
+
+  test('asks for what pods of the network get: families and pools of the configuration, on the node that it names', async () => {
+    await plugin.start();
+    const explained = async (config: object) => {
+      await vi.waitFor(async () => expect(await status(config)).toEqual(READY), BUSY);
+      return plugin.script.requests.findLast(({ method }) => method === 'ExplainAllocation')?.request;
+    };
+    const ipam = { assign_ipv4: 'false', assign_ipv6: 'true', ipv4_pools: ['a'], ipv6_pools: ['fd00::/48'] };
+    const { IP_FAMILY_IPV6: family } = IpFamily;
+    expect(await explained({ ipam, nodename: 'node-9' })).toMatchObject({
+      request: {
+        nodeName: 'node-9',
+        families: [family],
+        pools: ['fd00::/48'],
+        poolChoices: [{ pool: 'fd00::/48', family, isConfigured: true }],
+      },
+    });
+    // What ADD refuses is left out, and told by ADD.
+    expect(await explained({ ipam: { ...ipam, assign_ipv4: 4 }, nodename: 'Node_9' })).toMatchObject({
+      request: { nodeName: 'node-1', families: [], pools: [] },
+    });
   });
 
   test('is 50 while the datastore does not answer', async () => {

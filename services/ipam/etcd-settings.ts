@@ -51,7 +51,7 @@ export const ETCD_SETTINGS = {
     variable: 'PODWIRE_IPAM_ETCD_PASSWORD_FILE',
     schema: optionalPath,
     default: '',
-    about: `Absolute path of a file with that user's password; a newline at its end does not count. Refused without a user. ${NO_EFFECT}`,
+    about: `Absolute path of a file with that user's password; a newline at its end does not count. Read again when etcd refuses the user. Refused without a user. ${NO_EFFECT}`,
   },
   etcdRequestTimeoutMs: {
     variable: 'PODWIRE_IPAM_ETCD_REQUEST_TIMEOUT_MS',

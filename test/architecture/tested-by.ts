@@ -160,6 +160,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/etcd-settings.ts': 'services/ipam/config.test.ts',
   'services/ipam/store/etcd/cluster.ts': 'services/ipam/store/etcd/faults.test.ts',
   'services/ipam/store/etcd/credentials.ts': 'services/ipam/store/etcd/etcd-limits.test.ts',
+  'services/ipam/store/etcd/token.ts': 'services/ipam/store/etcd/etcd-limits.test.ts',
   'services/ipam/store/etcd/watch-responses.ts': 'services/ipam/store/etcd/watch.test.ts',
   'services/ipam/store/set-aside.ts': 'services/ipam/store/mirror.test.ts',
   'services/ipam/store/transaction.ts': 'services/ipam/store/memory/memory-store.test.ts',

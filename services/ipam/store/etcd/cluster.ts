@@ -4,7 +4,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { throwIfAborted, untilAborted } from '../transaction.js';
 import { readCredentials, sameCredentials, type CredentialFiles, type Credentials } from './credentials.js';
 import { EtcdEndpoint, type Answer, type Send } from './endpoint.js';
-import { closedFailure, NotExecuted, replacedFailure, timeoutFailure } from './failure.js';
+import { closedFailure, NotExecuted, replacedCredentialsFailure, replacedFailure, timeoutFailure } from './failure.js';
 
 export interface ClusterOptions {
   /** URLs with http or https, one or more. */
@@ -103,8 +103,9 @@ export class EtcdCluster {
       this.#compare(endpoint, answer, newestBefore);
       return answer;
     } catch (error) {
-      if (error instanceof Failure && error.code === 'STORE_UNAVAILABLE') this.lose(chosen, error);
-      throw error;
+      const failure = this.#isForOldCredentials(error) ? replacedCredentialsFailure(endpoint.url, error) : error;
+      if (failure instanceof Failure && failure.code === 'STORE_UNAVAILABLE') this.lose(chosen, failure);
+      throw failure;
     }
   }
 
@@ -151,6 +152,17 @@ export class EtcdCluster {
       throw error instanceof AggregateError ? noneFailure(error.errors) : error;
     } finally {
       found.abort();
+    }
+  }
+
+  /** Whether what was refused came with credentials that the files do not have any more: a password that was changed. */
+  #isForOldCredentials(error: unknown): boolean {
+    if (!(error instanceof Failure && error.code === 'STORE_DENIED')) return false;
+    try {
+      return !sameCredentials(readCredentials(this.#options.credentials), this.#credentials);
+    } catch {
+      // They are just being replaced.
+      return false;
     }
   }
 

@@ -6,6 +6,7 @@ import { Etcd3, type IDuplexStream, type IResponseHeader, type IWatchRequest, ty
 
 import type { Credentials } from './credentials.js';
 import { failureOfEtcd, timeoutFailure, type RevisionGone } from './failure.js';
+import { bearing, isOfStaleToken, UserToken } from './token.js';
 
 /**
  * What etcd may send on a stream, and on all of them, before this process has read it. With HTTP/2's 64 KiB a page of a list or the changes of one
@@ -55,21 +56,25 @@ export class EtcdEndpoint {
   readonly url: string;
   readonly #clock: Clock;
   #client: Etcd3;
+  /** Undefined without a user. */
+  #token: UserToken | undefined;
 
   constructor(url: string, { credentials, clock }: { readonly credentials: Credentials; readonly clock: Clock }) {
     this.url = url;
     this.#clock = clock;
     this.#client = connect(url, credentials);
+    this.#token = credentials.user && new UserToken(credentials.user);
   }
 
   /** Takes new credentials into use. Requests under way end as they would have. */
   renew(credentials: Credentials): void {
     this.#client.close();
     this.#client = connect(this.url, credentials);
+    this.#token = credentials.user && new UserToken(credentials.user);
   }
 
   /**
-   * Sends one request, once. It is cancelled when the signal fires or the time is over.
+   * Sends one request; once more where etcd refuses its token, as it was not executed then. It is cancelled when the signal fires or the time is over.
    * @throws Failure, {@link RevisionGone}
    */
   async call<Response extends Answer>(send: Send<Response>, { signal, timeoutMs }: CallBounds): Promise<Response> {
@@ -91,9 +96,7 @@ export class EtcdEndpoint {
         void this.#clock.sleep(timeoutMs, answered.signal).then((end) => {
           if (end === 'elapsed') giveUp(timeoutFailure(this.url, timeoutMs));
         });
-        send(this.#client, { interceptors: [call.interceptor] }).then(resolve, (error: unknown) =>
-          reject(this.failure(error)),
-        );
+        this.#send(send, call.interceptor).then(resolve, (error: unknown) => reject(this.failure(error)));
       });
     } finally {
       answered.abort(null);
@@ -101,8 +104,10 @@ export class EtcdEndpoint {
   }
 
   /** Opens a stream for watches. It ends when the server has lost its leader, where it would go silent else. */
-  openWatch(): Promise<WatchStream> {
-    return this.#client.watchClient.watch({ interceptors: [requireLeader] });
+  async openWatch(): Promise<WatchStream> {
+    const token = await this.#token?.get(this.#client);
+    const interceptors = [requireLeader, ...(token === undefined ? [] : [bearing(token)])];
+    return await this.#client.watchClient.watch({ interceptors });
   }
 
   failure(error: unknown): Error | RevisionGone {
@@ -112,9 +117,22 @@ export class EtcdEndpoint {
   close(): void {
     this.#client.close();
   }
+
+  async #send<Response extends Answer>(send: Send<Response>, interceptor: Interceptor): Promise<Response> {
+    const [client, token] = [this.#client, this.#token];
+    if (!token) return await send(client, { interceptors: [interceptor] });
+    const first = token.get(client);
+    try {
+      return await send(client, { interceptors: [interceptor, bearing(await first)] });
+    } catch (error) {
+      if (!isOfStaleToken(error)) throw error;
+      token.forget(first);
+      return await send(client, { interceptors: [interceptor, bearing(await token.get(client))] });
+    }
+  }
 }
 
-function connect(url: string, { tls, user }: Credentials): Etcd3 {
+function connect(url: string, { tls }: Credentials): Etcd3 {
   return new Etcd3({
     hosts: url,
     grpcOptions: CHANNEL,
@@ -125,7 +143,6 @@ function connect(url: string, { tls, user }: Credentials): Etcd3 {
         ...(tls.client && { privateKey: tls.client.key, certChain: tls.client.certificate }),
       },
     }),
-    ...(user && { auth: { username: user.name, password: user.password } }),
   });
 }
 
@@ -142,7 +159,7 @@ class CancellableCall {
 
   readonly interceptor: Interceptor = (options, nextCall) => {
     const call = new InterceptingCall(nextCall(options));
-    // Given up while etcd3 was still waiting for its token: it must not be sent any more.
+    // Given up while its token was waited for: it must not be sent any more.
     if (this.#isCancelled) call.cancelWithStatus(GIVEN_UP, 'given up before it was sent');
     this.#call = call;
     return call;

@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -225,8 +226,8 @@ describe('TLS', () => {
 });
 
 describe('users', () => {
-  async function authServer(): Promise<EtcdServer> {
-    const server = await scene.start();
+  async function authServer(flags: readonly string[] = []): Promise<EtcdServer> {
+    const server = await scene.start({ flags });
     server.ctl('user', 'add', 'root:secret');
     server.ctl('user', 'grant-role', 'root', 'root');
     server.ctl('user', 'add', 'podwire:pass');
@@ -275,5 +276,35 @@ describe('users', () => {
     await server.restart();
     await watching.reaches(await untilAnswered(() => commit(store, put('/calico/b'))));
     expect(watching.seen.map(([, key]) => key)).toEqual(['/calico/a', '/calico/b']);
+  });
+
+  const asRoot = (server: EtcdServer, ...args: readonly string[]) => server.ctl('--user=root:secret', ...args);
+
+  it('go on when users and roles change, which ends JSON web tokens', async () => {
+    const [key, publicKey] = [join(directory, 'token.key'), join(directory, 'token.pub')];
+    execFileSync('openssl', ['genrsa', '-out', key, '2048'], { stdio: 'pipe' });
+    execFileSync('openssl', ['rsa', '-in', key, '-pubout', '-out', publicKey], { stdio: 'pipe' });
+    const server = await authServer([`--auth-token=jwt,pub-key=${publicKey},priv-key=${key},sign-method=RS256,ttl=1h`]);
+    const store = await scene.open([server], as('podwire', 'pass'));
+    const watching = scene.watch(store, '/calico/', await store.revision(never));
+    await watching.reaches(await commit(store, put('/calico/a')));
+    asRoot(server, 'role', 'add', 'other');
+    await watching.reaches(await commit(store, put('/calico/b')));
+    asRoot(server, 'user', 'add', 'another:word');
+    expect((await store.list('/calico/', never)).records).toHaveLength(2);
+    expect(scene.events.map(({ type }) => type)).toEqual(['endpointChosen']);
+  });
+
+  it('go on with a new password once their file has it', async () => {
+    const server = await authServer();
+    const store = await scene.open([server], as('podwire', 'pass'));
+    await commit(store, put('/calico/a'));
+    asRoot(server, 'user', 'delete', 'podwire');
+    asRoot(server, 'user', 'add', 'podwire:new');
+    asRoot(server, 'user', 'grant-role', 'podwire', 'ipam');
+    await expect(store.commit(put('/calico/b'), never)).rejects.toMatchObject({ code: 'STORE_DENIED' });
+    as('podwire', 'new');
+    expect(await untilAnswered(() => commit(store, put('/calico/b')))).toBeGreaterThan(1);
+    expect((await store.list('/calico/', never)).records).toHaveLength(2);
   });
 });

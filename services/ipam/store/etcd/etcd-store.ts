@@ -52,7 +52,7 @@ const MAX_LIST_ATTEMPTS = 3;
  * The store of a cluster: etcd, version 3.4 or newer. What makes it hard:
  *
  * - An answer can be lost, and then a transaction may have been executed, or not, or be executed much later ({@link Fence}).
- *   Nothing but reads is ever sent twice.
+ *   Nothing but reads is ever sent twice, unless etcd has refused it for its token alone.
  * - A server may run and yet be cut off from the others; it answers some requests with what it had ({@link EtcdCluster}). All
  *   reads here are linearizable.
  * - A datastore that is restored from a copy goes on with old revisions: the records that are known here mean nothing there.

@@ -113,3 +113,12 @@ export function replacedFailure(endpoint: string, reason: string): Failure {
     { details: { endpoint } },
   );
 }
+
+/** The credentials that a request came with were replaced. The next one comes with those of today. */
+export function replacedCredentialsFailure(endpoint: string, cause: unknown): Failure {
+  return new NotExecuted(
+    'STORE_UNAVAILABLE',
+    `etcd at ${endpoint} has refused credentials that were replaced since: repeat the request`,
+    { details: { endpoint }, cause },
+  );
+}
