@@ -32,10 +32,15 @@ export function wholeNumber(placeholder: string, { min, max }: { readonly min: n
   return form;
 }
 
+const MAX_UINT64 = 2n ** 64n - 1n;
+
 /** A number as large as the contract's uint64. */
 export const SEQUENCE_NUMBER: Form<bigint> = {
   placeholder: 'NUMBER',
-  read: (given) => (/^\d{1,20}$/.test(given) ? ok(BigInt(given)) : wrong('is not a sequence number')),
+  read: (given) => {
+    const value = /^\d{1,20}$/.test(given) ? BigInt(given) : undefined;
+    return value !== undefined && value <= MAX_UINT64 ? ok(value) : wrong('is not a sequence number');
+  },
 };
 
 /** One of a few words, each of which stands for a value. */
@@ -88,19 +93,26 @@ export const LABEL: Form<Label> = {
   },
 };
 
-const UNIT_MS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
+const DAY_MS = 86_400_000;
+const UNIT_MS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: DAY_MS };
 
-/** A time span in milliseconds: `500ms`, `10s`, `5m`, `2h`, `7d`. */
-export const DURATION_MS: Form<number> = {
-  placeholder: 'DURATION',
-  read: (given) => {
-    const [, count, unit = ''] = /^(\d{1,9})(ms|s|m|h|d)$/.exec(given) ?? [];
-    const unitMs = UNIT_MS[unit];
-    if (count === undefined || unitMs === undefined || Number(count) === 0)
-      return wrong('is not a duration, such as 500ms, 10s, 5m, 2h or 7d');
-    return ok(Number(count) * unitMs);
-  },
-};
+/** A time span in milliseconds, `500ms`, `10s`, `5m`, `2h`, `7d`, up to some days. */
+export function durationMs(maxDays: number): Form<number> {
+  return {
+    placeholder: 'DURATION',
+    read: (given) => {
+      const [, count, unit = ''] = /^(\d{1,9})(ms|s|m|h|d)$/.exec(given) ?? [];
+      const unitMs = UNIT_MS[unit];
+      if (count === undefined || unitMs === undefined || Number(count) === 0)
+        return wrong('is not a duration, such as 500ms, 10s, 5m, 2h or 7d');
+      const value = Number(count) * unitMs;
+      return value <= maxDays * DAY_MS ? ok(value) : wrong(`is longer than ${maxDays}d`);
+    },
+  };
+}
+
+/** A century: neither moments nor seconds of the contract can be out of range by it. */
+export const DURATION_MS = durationMs(36_500);
 
 /** A moment: by the clock, or by how long ago it was. */
 export type Moment = { readonly atMs: number } | { readonly agoMs: number };

@@ -1,7 +1,7 @@
 import { absolutePath, rpcAddress } from '@podwire/shared/runtime/setting';
 import type { z } from 'zod';
 
-import { DURATION_MS, oneOf, type Form } from './forms.js';
+import { durationMs, oneOf, type Form } from './forms.js';
 import type { Flag, Option } from './verb.js';
 
 /** How results are printed. */
@@ -62,8 +62,9 @@ export const OUTPUT: Option<OutputFormat> = {
 
 export const TIMEOUT: Option<number> = {
   name: '--timeout',
-  form: DURATION_MS,
-  about: 'time for the whole command (10s)',
+  // No timer of Node.js waits for longer than 24 days.
+  form: durationMs(1),
+  about: 'time for the whole command, up to 1d (10s)',
 };
 
 export const USUAL_TIMEOUT_MS = 10_000;

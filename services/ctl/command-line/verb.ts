@@ -70,6 +70,22 @@ export class Input {
     return (this.#options.get(option.name) ?? []).map((given) => valueOf(option.form, given));
   }
 
+  /**
+   * What was typed, with its options and flags, to be typed again by a shell's user.
+   * @param instead - what stands in the places of the arguments, and values of options
+   */
+  typed(
+    instead: { readonly positionals?: readonly string[]; readonly options?: Readonly<Record<string, string>> } = {},
+  ) {
+    const options = new Map(this.#options);
+    for (const [name, value] of Object.entries(instead.options ?? {})) options.set(name, [value]);
+    const given = [...options].flatMap(([name, values]) =>
+      values.length === 0 ? [name] : values.flatMap((value) => [name, value]),
+    );
+    const words = [...(instead.positionals ?? this.#positionals), ...given].map(quoted);
+    return [this.#verb.name, ...words].join(' ');
+  }
+
   /** What stands in the place; of one that is repeated the first. */
   at<Value>(positional: Positional<Value>): Value {
     const [value] = this.rest(positional);
@@ -84,6 +100,11 @@ export class Input {
     const end = positional.presence === 'repeated' ? undefined : place + 1;
     return this.#positionals.slice(place, end).map((given) => valueOf(positional.form, given));
   }
+}
+
+/** A word as a shell reads it. */
+function quoted(word: string): string {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", String.raw`'\''`)}'`;
 }
 
 function valueOf<Value>(form: Form<Value>, given: string): Value {

@@ -187,6 +187,25 @@ describe('release', () => {
     expect(asked('ReleaseAddresses')).toMatchObject([{ releases: [{ address: '10.65.0.7', sequenceNumber: 12n }] }]);
   });
 
+  test.each([
+    ['--handle', 'net.other'],
+    ['--sequence', '11'],
+  ])('of an address that is held by another than %s says proposes nothing', async (...condition) => {
+    await fakes.serve(
+      fake(AddressServiceService.getAddress, () =>
+        GetAddressResponse.fromPartial({ state: AddressState.ADDRESS_STATE_ALLOCATED, holder }),
+      ),
+    );
+    expect(await fakes.podwirectl('release', 'address', '10.65.0.7', ...condition)).toMatchObject({
+      exitCode: 1,
+      stdout: '10.65.0.7 is held by another than was meant, and stays: default/web-0, sequence 12\n',
+      stderr: '',
+    });
+    const meant = ['--handle', holder.handleId];
+    const { stderr } = await fakes.podwirectl('release', 'address', '10.65.0.7', ...meant);
+    expect(stderr).toContain(`release address 10.65.0.7 ${meant.join(' ')} --sequence 12 --yes`);
+  });
+
   test('of an attachment and of a handle', async () => {
     const endpoint = {
       addresses: [{ address: '10.65.0.7/32' }],

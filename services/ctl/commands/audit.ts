@@ -122,7 +122,7 @@ async function repair(input: Input, { ipam, json }: Context): Promise<Report> {
     hints: answer.more ? ['there is more than the limit: repeat it, or raise --limit'] : [],
     data: () => json.of(AuditServiceService.repair, answer),
   };
-  if (!isConfirmed && !input.has(DRY_RUN)) return unconfirmed(report, 'audit --repair --release-unused --yes');
+  if (!isConfirmed && !input.has(DRY_RUN)) return unconfirmed(report, input.typed());
   return { ...report, exitCode: answer.more || answer.results.some(isLeft) ? FOUND_WRONG : DONE };
 }
 

@@ -51,7 +51,7 @@ export const gc: Verb = {
     });
     if (!input.has(YES)) {
       const report = { sections: [wireTable(stray.wires), endpointTable(stray.endpoints)], hints, data };
-      return stray.wires.length === 0 ? report : unconfirmed(report, 'gc --yes');
+      return stray.wires.length === 0 ? report : unconfirmed(report, input.typed());
     }
     const removals = await removeAll(stray.wires, context);
     return {

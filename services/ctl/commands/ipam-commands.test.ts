@@ -83,7 +83,22 @@ describe('audit', () => {
       stdout: expect.stringContaining('repaired'),
     });
     await fakes.podwirectl('audit', '--repair', '--dry-run');
-    expect(await fakes.podwirectl('audit', '--repair', '--release-unused')).toMatchObject({ exitCode: 2 });
+    const chosen = [
+      'audit',
+      '--repair',
+      '--release-unused',
+      '--kind',
+      'handle-missing',
+      '--grace',
+      '1d',
+      '--limit',
+      '5',
+    ];
+    const told = await fakes.podwirectl(...chosen);
+    expect(told).toMatchObject({ exitCode: 2 });
+    // What is confirmed is what was shown, and no more.
+    const again = (/podwirectl (.*)\n$/.exec(told.stderr))?.[1]?.split(' ') ?? [];
+    expect([...again].sort()).toEqual([...chosen, '--yes'].sort());
     await fakes.podwirectl('audit', '--repair', '--release-unused', '--yes', '--grace', '2m');
     expect(asked('Repair')).toMatchObject([
       { dryRun: false, releaseUnused: false },

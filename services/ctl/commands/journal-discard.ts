@@ -25,7 +25,7 @@ Exit code 4: it is discarded, and a restart of the plugin may bring it back.`,
     if (!input.has(YES)) {
       const sections = [sentence(forfeit(entry, 'would be')), entryFields(entry, clock.nowMs())];
       const data = () => ({ entry });
-      return unconfirmed({ sections, data }, `journal discard ${entry.attachment} --yes`);
+      return unconfirmed({ sections, data }, input.typed({ positionals: [entry.attachment] }));
     }
     const { discarded, fault } = await plugin.discardEntry(entry.attachment);
     return {

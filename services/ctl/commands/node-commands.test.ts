@@ -154,6 +154,8 @@ describe('gc', () => {
     await fakes.serve(listing(podOf('x', 'other')), status, detach, ...ipam());
     expect(await fakes.podwirectl('gc', '--yes')).toMatchObject({ exitCode: 0 });
     expect(asked('DetachPod')).toEqual([]);
+    const told = await fakes.podwirectl('gc', '--network', 'other');
+    expect(told.stderr).toContain('to do it: podwirectl gc --network other --yes\n');
     await fakes.podwirectl('gc', '--yes', '--network', 'other');
     expect(asked('DetachPod')).toHaveLength(1);
   });

@@ -23,7 +23,7 @@ export const nodesDelete: Verb = {
         ...(found.node ? [nodeFields(found.node, clock.nowMs())] : []),
       ];
       const data = () => json.of(NodeServiceService.getNode, found);
-      return unconfirmed({ sections, data }, `nodes delete ${name} --yes`);
+      return unconfirmed({ sections, data }, input.typed());
     }
     const answer = await ipam.call(NodeServiceService.deleteNode, {
       name,

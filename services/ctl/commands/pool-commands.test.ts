@@ -98,6 +98,7 @@ describe('pools', () => {
     [['drain'], 1],
     [['delete'], 2],
     [['delete', '--release-addresses'], 3],
+    [['delete', '--resource-version', 'a b'], 2],
   ])('%j is only told without --yes', async ([verb, ...flags], mode) => {
     const deleted = DeletePoolResponse.fromPartial({
       state: PoolState.POOL_STATE_DRAINING,
@@ -110,17 +111,19 @@ describe('pools', () => {
     );
     const told = await fakes.podwirectl('pools', verb!, 'main', ...flags);
     const again = ['pools', verb!, 'main', ...flags, '--yes'];
+    const typed = again.join(' ').replace('a b', "'a b'");
     expect(told).toMatchObject({
       exitCode: 2,
-      stderr: `hint: nothing was changed; to do it: podwirectl ${again.join(' ')}\n`,
+      stderr: `hint: nothing was changed; to do it: podwirectl ${typed}\n`,
     });
     const elsewhere = ['--ipam', `unix:${fakes.socket}`];
     const toldThere = await fakes.podwirectl(...elsewhere, 'pools', verb!, 'main', ...flags);
-    expect(toldThere.stderr).toContain(`to do it: podwirectl ${[...elsewhere, ...again].join(' ')}\n`);
+    expect(toldThere.stderr).toContain(`to do it: podwirectl ${elsewhere.join(' ')} ${typed}\n`);
     expect(asked('DeletePool')).toEqual([]);
     const done = await fakes.podwirectl(...again);
     expect(done).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/draining[^]*node-1 +2/) });
-    expect(asked('DeletePool')).toEqual([{ name: 'main', resourceVersion: '', mode }]);
+    const resourceVersion = flags[0] === '--resource-version' ? 'a b' : '';
+    expect(asked('DeletePool')).toEqual([{ name: 'main', resourceVersion, mode }]);
   });
 
   test('show and split', async () => {

@@ -16,8 +16,6 @@ interface Deletion {
   readonly mode: PoolDeletionMode;
   /** What would be done, for people. */
   readonly warning: string;
-  /** What is typed to do it. */
-  readonly again: string;
 }
 
 /** Deletes a pool in one of the contract's ways, or tells what that would do. */
@@ -27,7 +25,7 @@ export async function deletePool(input: Input, context: Context, deletion: Delet
   if (!input.has(YES)) {
     const found = await ipam.call(PoolServiceService.getPool, { name });
     const sections = [sentence(deletion.warning), ...(found.pool ? [poolFields(found.pool, clock.nowMs())] : [])];
-    return unconfirmed({ sections, data: () => json.of(PoolServiceService.getPool, found) }, `${deletion.again} --yes`);
+    return unconfirmed({ sections, data: () => json.of(PoolServiceService.getPool, found) }, input.typed());
   }
   const resourceVersion = input.get(RESOURCE_VERSION) ?? '';
   const answer = await ipam.call(PoolServiceService.deletePool, { name, resourceVersion, mode: deletion.mode });

@@ -3,7 +3,6 @@ import { PoolDeletionMode } from '@podwire/proto/podwire/ipam/v1/pool';
 import type { Flag, Verb } from '../command-line/verb.js';
 import { YES } from './confirm.js';
 import { DELETION_ARGUMENTS, deletePool } from './pool-deletion.js';
-import { POOL_NAME } from './pool-options.js';
 
 const RELEASE: Flag = {
   name: '--release-addresses',
@@ -16,18 +15,14 @@ export const poolsDelete: Verb = {
   details: 'While addresses are in use it is refused, and says on which nodes; "pools drain" waits for their release.',
   ...DELETION_ARGUMENTS,
   flags: [RELEASE, YES],
-  run: (input, context) => {
-    const name = input.at(POOL_NAME);
-    return input.has(RELEASE)
+  run: (input, context) =>
+    input.has(RELEASE)
       ? deletePool(input, context, {
           mode: PoolDeletionMode.POOL_DELETION_MODE_RELEASE_ADDRESSES,
           warning: 'All addresses of this pool would be given back, whoever uses them, and others may get them:',
-          again: `pools delete ${name} ${RELEASE.name}`,
         })
       : deletePool(input, context, {
           mode: PoolDeletionMode.POOL_DELETION_MODE_REFUSE_IF_IN_USE,
           warning: 'This pool would be deleted, provided that no address of it is in use:',
-          again: `pools delete ${name}`,
-        });
-  },
+        }),
 };

@@ -3,7 +3,6 @@ import { PoolDeletionMode } from '@podwire/proto/podwire/ipam/v1/pool';
 import type { Verb } from '../command-line/verb.js';
 import { YES } from './confirm.js';
 import { DELETION_ARGUMENTS, deletePool } from './pool-deletion.js';
-import { POOL_NAME } from './pool-options.js';
 
 export const poolsDrain: Verb = {
   name: 'pools drain',
@@ -16,6 +15,5 @@ export const poolsDrain: Verb = {
     deletePool(input, context, {
       mode: PoolDeletionMode.POOL_DELETION_MODE_DRAIN,
       warning: 'This pool would give no address any more, and go with its last one; that cannot be taken back:',
-      again: `pools drain ${input.at(POOL_NAME)}`,
     }),
 };

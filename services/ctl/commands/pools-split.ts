@@ -28,7 +28,7 @@ export const poolsSplit: Verb = {
         ...(found.pool ? [poolFields(found.pool, clock.nowMs())] : []),
       ];
       const preview = { sections, data: () => json.of(PoolServiceService.getPool, found) };
-      return unconfirmed(preview, `pools split ${name} ${number} --yes`);
+      return unconfirmed(preview, input.typed());
     }
     const resourceVersion = input.get(RESOURCE_VERSION) ?? '';
     const answer = await ipam.call(PoolServiceService.splitPool, {

@@ -44,12 +44,14 @@ async function preview(address: string, input: Input, { ipam, json }: Context): 
   const data = (): ReturnType<Report['data']> => json.of(AddressServiceService.getAddress, found);
   const { holder } = found;
   if (!holder) return { sections: [sentence(`Nobody holds ${address}.`)], data, exitCode: NOT_FOUND };
-  const sequence = input.get(SEQUENCE) ?? holder.sequenceNumber;
+  const [sequence = holder.sequenceNumber, handle = holder.handleId] = [input.get(SEQUENCE), input.get(HANDLE)];
+  if (sequence !== holder.sequenceNumber || handle !== holder.handleId)
+    return { sections: [sentence(ofAnother(address, holder))], data, exitCode: FAILED };
   const sections = [
     sentence(`${address} would be taken from:`),
     { kind: 'fields' as const, fields: holderFields(holder) },
   ];
-  return unconfirmed({ sections, data }, `release address ${address} --sequence ${sequence} --yes`);
+  return unconfirmed({ sections, data }, input.typed({ options: { [SEQUENCE.name]: String(sequence) } }));
 }
 
 async function give(address: string, input: Input, { ipam, json }: Context): Promise<Report> {
@@ -75,14 +77,14 @@ async function give(address: string, input: Input, { ipam, json }: Context): Pro
 }
 
 function outcomeOf({ address, result, holder }: ReleasedAddress): { readonly told: string; readonly exitCode: number } {
-  const by = holder ? `${podOf(holder.attributes) || holder.handleId}, sequence ${holder.sequenceNumber}` : 'nobody';
+  const by = byWhom(holder);
   switch (result) {
     case AddressReleaseResult.ADDRESS_RELEASE_RESULT_RELEASED:
       return { told: `${address} is given back; it was held by ${by}`, exitCode: DONE };
     case AddressReleaseResult.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED:
       return { told: `nobody holds ${address}`, exitCode: NOT_FOUND };
     case AddressReleaseResult.ADDRESS_RELEASE_RESULT_MISMATCH:
-      return { told: `${address} is held by another than was meant, and stays: ${by}`, exitCode: FAILED };
+      return { told: ofAnother(address, holder), exitCode: FAILED };
     case AddressReleaseResult.ADDRESS_RELEASE_RESULT_UNREADABLE:
     case AddressReleaseResult.ADDRESS_RELEASE_RESULT_UNSPECIFIED:
     case AddressReleaseResult.UNRECOGNIZED:
@@ -91,4 +93,12 @@ function outcomeOf({ address, result, holder }: ReleasedAddress): { readonly tol
         exitCode: FAILED,
       };
   }
+}
+
+function ofAnother(address: string, holder: ReleasedAddress['holder']): string {
+  return `${address} is held by another than was meant, and stays: ${byWhom(holder)}`;
+}
+
+function byWhom(holder: ReleasedAddress['holder']): string {
+  return holder ? `${podOf(holder.attributes) || holder.handleId}, sequence ${holder.sequenceNumber}` : 'nobody';
 }

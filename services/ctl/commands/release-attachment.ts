@@ -29,7 +29,7 @@ export const releaseAttachment: Verb = {
       const whose = podText(found.endpoint);
       const sections = [sentence(`${name} would give back ${addresses}${whose === '' ? '' : `, of pod ${whose}`}.`)];
       const data = () => json.of(AddressServiceService.getEndpoint, found);
-      return unconfirmed({ sections, data }, `release attachment ${name} --yes`);
+      return unconfirmed({ sections, data }, input.typed());
     }
     const answer = await ipam.call(AddressServiceService.release, { attachment });
     const told =

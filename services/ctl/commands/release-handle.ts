@@ -44,7 +44,7 @@ export const releaseHandle: Verb = {
         ],
         data: () => json.of(HandleServiceService.getHandle, { addresses, nextPageToken: '' }),
       };
-      return unconfirmed(preview, `release handle ${handleId} --yes`);
+      return unconfirmed(preview, input.typed());
     }
     const answer = await ipam.call(HandleServiceService.releaseHandle, {
       handleId,
