@@ -109,7 +109,7 @@ export function ipamUpkeep(options: PeerOptions): IpamUpkeep {
         poolChoices: wish.poolChoices.map(poolChoiceMessage),
         ...LEFT_OPEN,
       };
-      const asked = { request, maxBlocks: 1 };
+      const asked = { request, maxBlocks: 1, anyNamespace: true };
       const { refusal } = await options.peer.call(AddressServiceService.explainAllocation, asked, limits);
       return refusal === '' ? undefined : refusal;
     },

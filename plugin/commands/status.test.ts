@@ -96,6 +96,8 @@ describe('STATUS', () => {
         pools: ['fd00::/48'],
         poolChoices: [{ pool: 'fd00::/48', family, isConfigured: true }],
       },
+      // A pool may be for the pods of some namespaces alone.
+      anyNamespace: true,
     });
     // What ADD refuses is left out, and told by ADD.
     expect(await explained({ ipam: { ...ipam, assign_ipv4: 4 }, nodename: 'Node_9' })).toMatchObject({

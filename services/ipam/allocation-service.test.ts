@@ -23,9 +23,14 @@ const assign = (rest: Partial<AssignAddressesRequest>) => {
   return served.caller.peer.call(AddressServiceService.assignAddresses, message, limits());
 };
 
-const explain = (request: Partial<AllocateRequest> | undefined, maxBlocks = 0) => {
+const explain = (
+  request: Partial<AllocateRequest> | undefined,
+  maxBlocks = 0,
+  rest: Partial<ExplainAllocationRequest> = {},
+) => {
   const usual = { attachment: attachment('c1'), nodeName: 'node-1' };
-  const message = ExplainAllocationRequest.fromPartial({ request: request && { ...usual, ...request }, maxBlocks });
+  const asked = { request: request && { ...usual, ...request }, maxBlocks, ...rest };
+  const message = ExplainAllocationRequest.fromPartial(asked);
   return served.caller.peer.call(AddressServiceService.explainAllocation, message, limits());
 };
 
@@ -232,6 +237,16 @@ describe('ExplainAllocation', () => {
         { name: 'off', passedOverReason: 'disabled', blocks: [] },
       ],
     });
+  });
+
+  test('tells for whichever namespace, where that is asked', async () => {
+    await assign({ ipv4Count: 256 });
+    const allowedUses = [AddressUse.ADDRESS_USE_WORKLOAD];
+    const selects = { namespaceSelector: 'team == "blue"', allowedUses };
+    await served.caller.createPool({ name: 'blue', cidr: '10.66.0.0/24', ...selects });
+    expect(await explain({})).toMatchObject({ refusalCode: 'POOLS_EXHAUSTED' });
+    const { refusalCode, families } = await explain({}, 0, { anyNamespace: true });
+    expect([refusalCode, families[0]?.grant?.poolName]).toEqual(['', 'blue']);
   });
 
   test('refuses what cannot be read', async () => {

@@ -97,7 +97,7 @@ function requestOf(input: Input): ExplainAllocationRequest {
     addresses: input.all(WANTED),
     namespaceLabels: Object.fromEntries(labels),
   });
-  return { request, maxBlocks: input.get(BLOCKS) ?? 0 };
+  return { request, maxBlocks: input.get(BLOCKS) ?? 0, anyNamespace: false };
 }
 
 function verdict({ refusalCode, refusal, alreadyAllocated }: ExplainAllocationResponse): Section {

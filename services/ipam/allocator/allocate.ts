@@ -153,13 +153,14 @@ function grantAll(view: View, { request, nowMs }: AllocationInput, written: read
 
 /** What an allocation wants of a family. */
 export function demandOf(family: Family, { request, nowMs, node }: AllocationInput & { node: JudgedNode }): Demand {
-  const { attachment, nodeName, pod, namespaceLabels, pools, maxBlocksCount } = request;
+  const { attachment, nodeName, pod, namespaceLabels, isAnyNamespace, pools, maxBlocksCount } = request;
   return {
     family,
     use: 'Workload',
     owner: { kind: 'host', name: nodeName },
     nodeLabels: node.labels,
     namespaceLabels: pod ? knownLabels({ name: pod.namespace, labels: namespaceLabels }) : namespaceLabels,
+    isAnyNamespace,
     pools,
     maxBlocksCount,
     seed: `${nodeName}/${formatAttachment(attachment)}`,

@@ -16,6 +16,8 @@ export interface Demand {
   readonly nodeLabels: Labels;
   /** Empty where no namespace is known. */
   readonly namespaceLabels: Labels;
+  /** Whether pools may serve whatever their namespaceSelector says, as the namespace is left open. Default: false. */
+  readonly isAnyNamespace?: boolean | undefined;
   /** Names or CIDRs of the pools to take from, in this order. Where none is of the family, selectors decide. */
   readonly pools: readonly string[];
   /** Blocks of the family that the owner may have in these pools; 0 for what the configuration says. */

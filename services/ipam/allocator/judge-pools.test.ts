@@ -45,6 +45,13 @@ describe('selectors', () => {
     expect(reason({ namespaceSelector: '!has(team)' }, { namespaceLabels: {} })).toBeUndefined();
   });
 
+  test('of namespaces that are left open rule nothing out, but those that cannot be read', () => {
+    const open = { namespaceLabels: {}, isAnyNamespace: true };
+    expect(reason({ namespaceSelector: 'has(team)' }, open)).toBeUndefined();
+    expect(reason({ nodeSelector: 'zone == "b"', namespaceSelector: 'has(team)' }, open)).toContain('nodeSelector');
+    expect(reason({ namespaceSelector: '&& x' }, open)).toContain('cannot be read');
+  });
+
   test('that cannot be read rule their own pool out, with the place, and no other', () => {
     const view = new MapView([
       poolRecord('a', '10.0.0.0/24', { nodeSelector: 'zone == ' }),

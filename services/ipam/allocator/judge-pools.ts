@@ -97,8 +97,12 @@ function unchosen({ assignmentMode, nodeSelector, namespaceSelector }: Pool, dem
   if (assignmentMode === 'Manual') return 'its assignmentMode is Manual, so it serves only requests that name it';
   return (
     unmatched('nodeSelector', nodeSelector, nodeSubject(demand)) ??
-    unmatched('namespaceSelector', namespaceSelector, { of: 'the namespace', labels: demand.namespaceLabels })
+    unmatched('namespaceSelector', namespaceSelector, namespaceSubject(demand))
   );
+}
+
+function namespaceSubject({ namespaceLabels, isAnyNamespace }: Demand): Subject {
+  return { of: 'the namespace', labels: namespaceLabels, isAny: isAnyNamespace };
 }
 
 function nodeSubject({ owner, nodeLabels }: Demand): Subject {
@@ -116,16 +120,18 @@ export function wrongUse({ allowedUses }: Pool, use: PoolUse): string | undefine
 interface Subject {
   readonly of: string;
   readonly labels: Labels;
+  /** Whether it may be one that matches. Default: false. */
+  readonly isAny?: boolean | undefined;
 }
 
 /**
  * A selector that cannot be read rules its own pool out and no other. The pool may be meant for others, so to use it would be
  * worse than not to; and one pool's slip of the pen must not stop every pod of the cluster.
  */
-function unmatched(field: string, selector: string, { of, labels }: Subject): string | undefined {
+function unmatched(field: string, selector: string, { of, labels, isAny = false }: Subject): string | undefined {
   const match = matches(selector, labels);
   if (match.fault !== undefined) return `its ${field} "${selector}" cannot be read: ${match.fault}`;
-  if (match.matches) return undefined;
+  if (match.matches || isAny) return undefined;
   const shown = Object.entries(labels).map(([name, value]) => `${name}=${value}`);
   const named = shown.length > NAMED_LABELS ? [...shown.slice(0, NAMED_LABELS), '…'] : shown;
   return `its ${field} "${selector}" does not match ${of}, which has ${named.length === 0 ? 'no labels' : `the labels ${named.join(', ')}`}`;

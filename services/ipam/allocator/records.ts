@@ -252,6 +252,8 @@ export interface AllocationRequest {
   readonly requests: PodRequests;
   /** Of the pod's namespace; empty where they are not known. */
   readonly namespaceLabels: Readonly<Record<string, string>>;
+  /** Whether it is asked for whichever namespace, which only an explanation is. Default: false. */
+  readonly isAnyNamespace?: boolean | undefined;
   /** Blocks per family that the node may have in the pools that serve; 0 for what the configuration says. */
   readonly maxBlocksCount: number;
   readonly unknownNodes: UnknownNodes;

@@ -24,13 +24,18 @@ export interface AskedExplanation {
   readonly maxBlocksCount: number;
 }
 
-export function readExplainAllocationRequest({ request, maxBlocks }: ExplainAllocationRequest): AskedExplanation {
+export function readExplainAllocationRequest({
+  request,
+  maxBlocks,
+  anyNamespace,
+}: ExplainAllocationRequest): AskedExplanation {
   return checked('ExplainAllocation', (checks) => {
     if (!request) checks.check('request', 'is missing');
     const tooMany = maxBlocks > MAX_BLOCKS_COUNT;
     checks.check('max_blocks', tooMany ? `is ${maxBlocks}; at most ${MAX_BLOCKS_COUNT} are allowed` : undefined);
+    const asked = readAllocation(request ?? AllocateRequest.fromPartial({}), request ? checks : new Checks());
     return {
-      asked: readAllocation(request ?? AllocateRequest.fromPartial({}), request ? checks : new Checks()),
+      asked: { isAnyNamespace: anyNamespace, ...asked },
       maxBlocksCount: maxBlocks === 0 ? DEFAULT_BLOCKS_COUNT : maxBlocks,
     };
   });

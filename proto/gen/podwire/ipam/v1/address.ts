@@ -310,6 +310,11 @@ export interface ExplainAllocationRequest {
     | undefined;
   /** Most blocks that are named, over all pools, 1 to 10,000; the others are counted. 0 means 1,000. */
   maxBlocks: number;
+  /**
+   * Whether pools are judged for whichever namespace: none is passed over for its namespace_selector, unless that cannot be read. A
+   * node is ready when it has addresses for pods of some namespace. Services that do not know this field judge for the request's namespace.
+   */
+  anyNamespace: boolean;
 }
 
 /** ExplainAllocationResponse is what would become of it now. */
@@ -1758,7 +1763,7 @@ export const FamilyAssignment: MessageFns<FamilyAssignment> = {
 };
 
 function createBaseExplainAllocationRequest(): ExplainAllocationRequest {
-  return { request: undefined, maxBlocks: 0 };
+  return { request: undefined, maxBlocks: 0, anyNamespace: false };
 }
 
 export const ExplainAllocationRequest: MessageFns<ExplainAllocationRequest> = {
@@ -1768,6 +1773,9 @@ export const ExplainAllocationRequest: MessageFns<ExplainAllocationRequest> = {
     }
     if (message.maxBlocks !== 0) {
       writer.uint32(16).uint32(message.maxBlocks);
+    }
+    if (message.anyNamespace !== false) {
+      writer.uint32(24).bool(message.anyNamespace);
     }
     return writer;
   },
@@ -1801,6 +1809,14 @@ export const ExplainAllocationRequest: MessageFns<ExplainAllocationRequest> = {
             message.maxBlocks = reader.uint32();
             continue;
           }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.anyNamespace = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1822,6 +1838,7 @@ export const ExplainAllocationRequest: MessageFns<ExplainAllocationRequest> = {
       ? AllocateRequest.fromPartial(object.request)
       : undefined;
     message.maxBlocks = object.maxBlocks ?? 0;
+    message.anyNamespace = object.anyNamespace ?? false;
     return message;
   },
 };
