@@ -76,6 +76,9 @@ const method = (name: 'Add' | 'Del') => ({
 const ADD = method('Add');
 const DEL = method('Del');
 
+/** More than the five seconds that the plugin gives it, within which a busy machine may not answer. */
+const limits = () => ({ deadlineMs: Date.now() + 30_000 });
+
 export class CalicoPlugin {
   readonly #peer: Peer;
 
@@ -83,12 +86,12 @@ export class CalicoPlugin {
     this.#peer = peer;
   }
 
-  add(request: Fields, timeoutMs = 5000): Promise<Reply> {
-    return this.#peer.call(ADD, request, { deadlineMs: Date.now() + timeoutMs });
+  add(request: Fields): Promise<Reply> {
+    return this.#peer.call(ADD, request, limits());
   }
 
-  del(request: Fields, timeoutMs = 5000): Promise<Reply> {
-    return this.#peer.call(DEL, request, { deadlineMs: Date.now() + timeoutMs });
+  del(request: Fields): Promise<Reply> {
+    return this.#peer.call(DEL, request, limits());
   }
 }
 

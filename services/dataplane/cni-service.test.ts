@@ -116,7 +116,7 @@ describe('on the fake kernel', () => {
     const attachment = { network: 'net', containerId: 'own', interfaceName: 'eth0' };
     const names = { netns: '/run/netns/b', hostInterfaceName: 'shared', macAddress: '02:00:00:00:00:07' };
     const pod = PodNetwork.fromPartial({ attachment, ...names, addresses: ['10.65.0.8/32'] });
-    await peer.call(PodServiceService.attachPod, { pod }, { deadlineMs: Date.now() + 5000 });
+    await peer.call(PodServiceService.attachPod, { pod }, { deadlineMs: Date.now() + 30_000 });
     const before = kernel.print();
     expect(await plugin.add(addRequest('a', '10.65.0.7', { 3: 'shared' }))).toMatchObject({
       successful: false,
@@ -272,10 +272,10 @@ describe('on the real kernel', () => {
     const before = snapshot();
     const both = <Answer>(call: (name: string, at: number) => Promise<Answer>) =>
       Promise.all([...names.entries(), ...names.entries()].map(([at, name]) => call(name, at)));
-    const added = await both((name, at) => plugin.add(addRequest(name, `10.65.0.${at + 1}`), 30_000));
+    const added = await both((name, at) => plugin.add(addRequest(name, `10.65.0.${at + 1}`)));
     expect(added.map(({ errorMessage }) => errorMessage).filter(Boolean)).toEqual([]);
     expect(pings('10.65.0.8', 'p0')).toBe(true);
-    expect(await both((name) => plugin.del(delRequest(name), 30_000))).toEqual([...names, ...names].map(() => GONE));
+    expect(await both((name) => plugin.del(delRequest(name)))).toEqual([...names, ...names].map(() => GONE));
     expect(snapshot()).toBe(before);
   });
 });

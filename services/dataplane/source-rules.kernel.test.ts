@@ -58,7 +58,7 @@ async function connects(to: string): Promise<string> {
   try {
     await once(server.stdout, 'data');
     const ask = `const socket = require('net').connect({ host: ${host}, port: 7000 }).on('data', (data) => console.log(String(data)));
-      socket.setTimeout(3000, () => process.exit(1));`;
+      socket.setTimeout(30_000, () => process.exit(1));`;
     return run('ip', 'netns', 'exec', 'peer', process.execPath, '-e', ask).trim();
   } finally {
     const ended = once(server, 'exit');

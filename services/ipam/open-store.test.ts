@@ -10,6 +10,7 @@ import { Events } from './events.js';
 import { openStore } from './open-store.js';
 import { Caller, Place } from './service.fixture.js';
 import type { RunningService } from './service.js';
+import { untilAnswered } from './store/etcd/etcd-faults.fixture.js';
 import { EtcdServer } from './store/etcd/etcd-server.fixture.js';
 
 const never = new AbortController().signal;
@@ -28,6 +29,8 @@ const etcd = (rest: Record<string, string> = {}) => ({
   PODWIRE_IPAM_UNKNOWN_NODES: 'register',
   PODWIRE_IPAM_ETCD_ENDPOINTS: server.url,
   PODWIRE_IPAM_ETCD_DIAL_TIMEOUT_MS: '1000',
+  // A disk that others write to may take longer than the usual time-out.
+  PODWIRE_IPAM_ETCD_REQUEST_TIMEOUT_MS: '10000',
   ...rest,
 });
 
@@ -91,7 +94,7 @@ describe('the service on etcd', () => {
     const address = await caller.allocateAddress('c1');
     await server.kill();
     await server.restart();
-    await expect.poll(() => caller.allocateAddress('c1').catch(() => 'not yet'), { timeout: 15_000 }).toBe(address);
+    await expect.poll(() => caller.allocateAddress('c1').catch(() => 'not yet'), { timeout: 40_000 }).toBe(address);
     expect(await caller.health()).toBe(1);
   });
 });
@@ -110,7 +113,7 @@ describe('settings', () => {
 
   test('decide on the store; where it was found and lost is logged', async () => {
     const lines: string[] = [];
-    const opened = await open(etcd({ PODWIRE_IPAM_ETCD_MAX_TXN_OPS: '500' }), lines);
+    const opened = await untilAnswered(() => open(etcd({ PODWIRE_IPAM_ETCD_MAX_TXN_OPS: '500' }), lines));
     expect(opened).toMatchObject({ maxOperationsCount: 499, isSoleWriter: false });
     await opened.store.commit({ comparisons: [], puts: [{ key: '/a', value: Buffer.from('1') }], deletes: [] }, never);
     expect(server.dump('/a').size).toBe(1);

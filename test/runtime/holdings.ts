@@ -4,6 +4,7 @@ import { allocations, attachedPods, auditFindings, footprint } from '../support/
 import { NETWORK } from '../support/pods.js';
 import { pings, run } from '../support/programs.js';
 import { NODE_ADDRESS, type Stack } from '../support/stack.js';
+import { until } from '../support/until.js';
 
 /** A pod that a container runtime runs. */
 export interface RunningPod {
@@ -30,6 +31,11 @@ export function packetFilter(stack: Stack): object {
 
 /** What pods leave on the node and in the records when something leaks. Equal before and after pods came and went. */
 export async function nodeFootprint(stack: Stack): Promise<object> {
+  // What guards the pods' sources comes beside the first pods, whom nothing of it holds up.
+  await until(
+    () => run('nsenter', `--net=${stack.netnsPath}`, 'nft', 'list', 'tables').includes('table inet podwire\n'),
+    () => `the node has no table that guards its pods' sources:\n${stack.log('dataplane')}`,
+  );
   return { ...(await footprint(stack)), ...packetFilter(stack), findings: await auditFindings(stack) };
 }
 
