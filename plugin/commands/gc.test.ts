@@ -98,6 +98,23 @@ describe('GC with a list', () => {
     expect(msg).toMatch(/^GC is not done: .*does not know Release.*; net\/a\/eth0 stays: .*EBUSY.*; repeat it$/);
   });
 
+  test('goes on past what DELs left where a service does not answer for that', async () => {
+    await plugin.end();
+    plugin = await new Plugin({ timeoutMs: 10_000, delServiceTimeoutMs: 200 }).start();
+    for (const id of ['a', 'left', 'left-too']) await add(id);
+    plugin.script.lacks.add('Release').add('ReleaseAddresses');
+    for (const CNI_CONTAINERID of ['left', 'left-too'])
+      expect(await plugin.run('DEL', { variables: { CNI_CONTAINERID } })).toEqual(DONE);
+    plugin.script.lacks.clear();
+    const letGo = plugin.script.hold('ReleaseAddresses');
+    const { msg } = await error({ [VALID]: [] });
+    expect(msg).toMatch(/^GC is not done: podwire-ipam .*did not answer/);
+    expect(plugin.dataplane.toString()).toBe('');
+    letGo();
+    expect(await gc({ [VALID]: [] })).toEqual(DONE);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
   test('leaves what DELs of other networks left to others', async () => {
     await add('left', { name: 'net2' });
     plugin.script.lacks.add('Release').add('ReleaseAddresses');
