@@ -54,7 +54,7 @@ const configuration = () =>
   `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"podwire","mtu":__CNI_MTU__,"socket":"${socket()}"}]}`;
 
 /** A resident plugin whose answer to STATUS is an error until it is told otherwise. */
-async function startResident(): Promise<{ ready: () => void; seen: string[] }> {
+async function startResident(): Promise<{ ready: () => void; refuse: () => void; seen: string[] }> {
   const seen: string[] = [];
   let isReady = false;
   const server = createServer((request, response) => {
@@ -68,7 +68,7 @@ async function startResident(): Promise<{ ready: () => void; seen: string[] }> {
   });
   resident = server;
   await new Promise<void>((resolve) => server.listen(socket(), resolve));
-  return { ready: () => (isReady = true), seen };
+  return { ready: () => (isReady = true), refuse: () => (isReady = false), seen };
 }
 
 const messages = ({ log }: { log: readonly Record<string, unknown>[] }) => log.map(({ msg }) => String(msg)).join('\n');
@@ -187,6 +187,32 @@ describe('podwire install', () => {
     },
   );
 });
+
+test(
+  'what stays puts everything back while the plugin is not ready, and tells of Calico’s return',
+  { timeout: SLOW_MS },
+  async () => {
+    const { ready, refuse } = await startResident();
+    ready();
+    const program = start('install', { SLEEP: 'true', PODWIRE_INSTALL_CHECK_INTERVAL_MS: '100' });
+    await vi.waitFor(() => expect(Object.keys(site.state())).toEqual(PATHS), SLOW_MS);
+    const whole = site.state();
+    // Without them no pod can be deleted, whose address the plugin may wait for.
+    refuse();
+    for (const path of PATHS) rmSync(join(site.folder, path));
+    await vi.waitFor(() => expect(site.state()).toEqual(whole), 20_000);
+    site.write('net.d/10-calico.conflist', '{"name":"net","plugins":[{"type":"calico"}]}');
+    // What is put back the second time is so by a look that began after the file was there and had been told of.
+    for (let looks = 0; looks < 2; looks++) {
+      rmSync(join(site.bin, 'podwire'));
+      await vi.waitFor(() => expect(site.state()).toMatchObject(whole), 20_000);
+    }
+    program.child.kill('SIGTERM');
+    const ended = await program.ended;
+    expect(ended.exitCode).toBe(0);
+    expect(messages(ended)).toContain('10-calico.conflist is Calico’s');
+  },
+);
 
 describe('a node in trouble', () => {
   const mount = (...args: string[]) => void execFileSync('mount', args);

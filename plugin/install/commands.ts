@@ -103,7 +103,7 @@ async function runOnFiles(command: FileCommand, tools: Tools): Promise<number> {
       const waitMs = waits ? settings.waitMs : undefined;
       const changed = await install(wanted, { ...tools, scope, replaces, waitMs });
       if (changed.length === 0) log.info('everything was in place');
-      if (settings.stays) await keep(command, { ...tools, waitMs });
+      if (settings.stays) await keep(command, tools);
       return 0;
     }
   }
@@ -117,11 +117,12 @@ async function check({ scope }: FileCommand, { wanted, disk, runner, stdout }: T
   return findings.length === 0 ? 0 : 1;
 }
 
-function keep({ scope }: FileCommand, tools: Tools & { readonly waitMs: number | undefined }): Promise<void> {
-  const { wanted, settings, clock, signal, log } = tools;
+function keep({ scope }: FileCommand, tools: Tools): Promise<void> {
+  const { wanted, settings, clock, signal, log, disk } = tools;
   log.info(`staying: files are looked at every ${settings.checkIntervalMs} ms`);
   return keepInstalled({
     inspect: () => inspect(wanted, { ...tools, scope }),
+    warnings: () => (scope === 'all' ? warningsOf(wanted, disk) : Promise.resolve([])),
     repair: (damage) => repair(damage, tools),
     events: keepEvents(log),
     clock,
@@ -131,13 +132,19 @@ function keep({ scope }: FileCommand, tools: Tools & { readonly waitMs: number |
   });
 }
 
-/** Installs those files again that are damaged; the others may be of another release by now. */
-function repair(damage: readonly Finding[], tools: Tools & { readonly waitMs: number | undefined }): Promise<unknown> {
+/**
+ * Installs those files again that are damaged; the others may be of another release by now. Without waiting for the plugin: there are pods,
+ * and without the programs and the configuration no runtime can delete any, also where STATUS waits for just that.
+ */
+function repair(damage: readonly Finding[], tools: Tools): Promise<unknown> {
   const { wanted } = tools;
   const isDamaged = (path: string): boolean => damage.some((finding) => finding.path === path);
   const binaries = wanted.binaries.filter((name) => isDamaged(join(wanted.binaryDirectory, name)));
   const scope = isDamaged(conflistPath(wanted)) ? 'all' : 'binaries';
-  return install({ ...wanted, binaries, updatesBinaries: true }, { ...tools, scope, replaces: true });
+  return install(
+    { ...wanted, binaries, updatesBinaries: true },
+    { ...tools, scope, replaces: true, waitMs: undefined },
+  );
 }
 
 function keepEvents(log: Logger): KeepEvents {
@@ -147,6 +154,7 @@ function keepEvents(log: Logger): KeepEvents {
     leftAlone: ({ path, text }) => log.warn(`${path} ${text}: left as it is, as somebody meant it`),
     givenUp: ({ path, text }) =>
       log.error(`${path} ${text}, again after ${KEEP_LIMITS.count} repairs: not put back for a while; ${next}`),
+    warned: (text) => log.warn(text),
     failed: (error) => log.error({ err: error }, 'cannot put back what was changed; it is tried again'),
   };
 }

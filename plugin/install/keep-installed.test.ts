@@ -18,11 +18,13 @@ function keeper(looks: (readonly Finding[] | Error)[], repair = (): Promise<void
     ({ path, text }: Finding) =>
       void told.push(`${what} ${path} ${text}`);
   let looked = 0;
+  const warnings: string[] = ['05-other comes before ours'];
   const ended = keepInstalled({
     inspect: () => {
       const found = looks[Math.min(looked++, looks.length - 1)]!;
       return found instanceof Error ? Promise.reject(found) : Promise.resolve(found);
     },
+    warnings: () => Promise.resolve([...warnings]),
     repair: async (damage) => {
       told.push(`repair ${damage.map(({ path }) => path).join(' ')}`);
       await repair();
@@ -31,6 +33,7 @@ function keeper(looks: (readonly Finding[] | Error)[], repair = (): Promise<void
       repairing: tell('repairing'),
       leftAlone: tell('left'),
       givenUp: tell('given up'),
+      warned: (text) => void told.push(`warned ${text}`),
       failed: (error) => void told.push(String(error)),
     },
     clock,
@@ -39,12 +42,13 @@ function keeper(looks: (readonly Finding[] | Error)[], repair = (): Promise<void
     signal: stop.signal,
   });
   const look = async (durationMs = INTERVAL_MS) => {
+    await vi.waitFor(() => expect(clock.sleeping).toBe(1), { timeout: 20_000 });
     const before = looked;
     clock.advance(durationMs);
     await vi.waitFor(() => expect([looked, clock.sleeping]).toEqual([before + 1, 1]), { timeout: 20_000 });
     return told.splice(0);
   };
-  return { look, stop: () => stop.abort(), ended };
+  return { look, warnings, stop: () => stop.abort(), ended };
 }
 
 test('puts back what is damaged, and leaves what somebody meant, which is told once', async () => {
@@ -88,5 +92,18 @@ test('goes on after a look or a repair that fails, and counts neither', async ()
   for (let attempt = 0; attempt < 4; attempt += 1) {
     expect(await look()).toEqual(['repairing /bin/podwire is missing', 'repair /bin/podwire', 'Error: no space']);
   }
+  stop();
+});
+
+test('tells of others’ files that come later, once for as long as they are there', async () => {
+  const { look, warnings, stop } = keeper([[]]);
+  expect(await look()).toEqual([]);
+  warnings.push('10-calico is Calico’s');
+  expect(await look()).toEqual(['warned 10-calico is Calico’s']);
+  expect(await look()).toEqual([]);
+  warnings.pop();
+  expect(await look()).toEqual([]);
+  warnings.push('10-calico is Calico’s');
+  expect(await look()).toEqual(['warned 10-calico is Calico’s']);
   stop();
 });

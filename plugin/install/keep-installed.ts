@@ -11,12 +11,16 @@ export interface KeepEvents {
   leftAlone(finding: Finding): void;
   /** Others go on changing files, so that nothing is put back for a while. Told once. */
   givenUp(finding: Finding): void;
+  /** Others' files beside ours are in its way. Told once for as long as they are. */
+  warned(text: string): void;
   /** Looking or repairing failed; it is tried again. */
   failed(error: unknown): void;
 }
 
 export interface KeepOptions {
   readonly inspect: () => Promise<readonly Finding[]>;
+  /** What an operator has to know of others' files. */
+  readonly warnings: () => Promise<readonly string[]>;
   /** Puts back what was found damaged, and touches nothing else. */
   readonly repair: (damage: readonly Finding[]) => Promise<unknown>;
   readonly events: KeepEvents;
@@ -37,6 +41,8 @@ export const KEEP_LIMITS: RestraintLimits = { count: 5, windowMs: 600_000 };
 export async function keepInstalled(options: KeepOptions): Promise<void> {
   const { clock, intervalMs, signal } = options;
   const keeper = new Keeper(options);
+  // The installation itself has told of these.
+  await keeper.begin();
   while ((await clock.sleep(intervalMs, signal)) === 'elapsed') await keeper.look();
 }
 
@@ -45,11 +51,22 @@ class Keeper {
   readonly #restraint: Restraint;
   /** What was told of files that are left alone, by path. */
   readonly #told = new Map<string, string>();
+  /** What was warned of last; undefined before the first time. */
+  #warnings: readonly string[] | undefined;
   #hasGivenUp = false;
 
   constructor(options: KeepOptions) {
     this.#options = options;
     this.#restraint = new Restraint(options.limits);
+  }
+
+  async begin(): Promise<void> {
+    try {
+      await this.#lookAround();
+    } catch (error) {
+      this.#warnings = [];
+      this.#options.events.failed(error);
+    }
   }
 
   async look(): Promise<void> {
@@ -59,9 +76,19 @@ class Keeper {
       const damage = findings.filter(({ difference }) => difference !== 'different');
       this.#tellOfOthers(findings.filter(({ difference }) => difference === 'different'));
       if (damage.length > 0) await this.#repair(damage);
+      await this.#lookAround();
     } catch (error) {
       if (!signal.aborted) events.failed(error);
     }
+  }
+
+  /** Tells of what is new since the last time; the first time of nothing. */
+  async #lookAround(): Promise<void> {
+    const { warnings, events } = this.#options;
+    const found = await warnings();
+    const before = this.#warnings ?? found;
+    this.#warnings = found;
+    for (const text of found) if (!before.includes(text)) events.warned(text);
   }
 
   async #repair(damage: readonly Finding[]): Promise<void> {
