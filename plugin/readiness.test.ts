@@ -222,3 +222,12 @@ test('a defect is told to whoever asks next, and is not kept', async () => {
   answer = () => Promise.resolve(true);
   await ready();
 });
+
+test('nothing is believed that was told at a later time: the clock was set back', async () => {
+  answer = silence;
+  await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+  answer = () => Promise.resolve(true);
+  await paused();
+  clock.advance(-3_600_000);
+  await ready();
+});

@@ -40,12 +40,19 @@ const PAUSE_MS = 2000;
 /** How long an answer is kept that nobody asks for. Kubelet asks every 5 s. */
 const KEPT_FOR_MS = 60_000;
 
+interface Latest {
+  readonly reasons: readonly string[];
+  /** Before it lies what a clock tells that was set back. */
+  readonly sinceMs: number;
+  readonly untilMs: number;
+}
+
 interface Kept {
   readonly request: NodeRequest;
   /** When somebody last wanted to know. */
   wantedAtMs: number;
-  /** Why an ADD would have failed when the services were asked last, and until when that is believed. */
-  latest?: { readonly reasons: readonly string[]; readonly untilMs: number };
+  /** Why an ADD would have failed when the services were asked last, and from when until when that is believed. */
+  latest?: Latest;
   /** The question under way. */
   asking?: Question | undefined;
 }
@@ -123,7 +130,8 @@ export class Readiness {
   }
 
   #believed({ latest }: Kept): readonly string[] | undefined {
-    return latest && this.#options.clock.nowMs() < latest.untilMs ? latest.reasons : undefined;
+    const nowMs = this.#options.clock.nowMs();
+    return latest && latest.sinceMs <= nowMs && nowMs < latest.untilMs ? latest.reasons : undefined;
   }
 
   /** The answer, or what is known of it when it has taken too long. It comes all the same, and is kept for who asks next. */
@@ -141,7 +149,8 @@ export class Readiness {
       over.abort();
     }
     const reasons = question.soFar(waitMs);
-    kept.latest = { reasons, untilMs: clock.nowMs() + UNREADY_FOR_MS };
+    const nowMs = clock.nowMs();
+    kept.latest = { reasons, sinceMs: nowMs, untilMs: nowMs + UNREADY_FOR_MS };
     return reasons;
   }
 
@@ -157,8 +166,9 @@ export class Readiness {
     const question = this.#probe(kept.request);
     const answer = question.answer
       .then((reasons) => {
-        const untilMs = reasons.length === 0 ? askedAtMs + READY_FOR_MS : clock.nowMs() + UNREADY_FOR_MS;
-        kept.latest = { reasons, untilMs };
+        const sinceMs = reasons.length === 0 ? askedAtMs : clock.nowMs();
+        const untilMs = sinceMs + (reasons.length === 0 ? READY_FOR_MS : UNREADY_FOR_MS);
+        kept.latest = { reasons, sinceMs, untilMs };
         return reasons;
       })
       .finally(() => (kept.asking = undefined));

@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import fc from 'fast-check';
 import { beforeEach, describe, expect, test } from 'vitest';
 
-import { Turns, type Turn } from './turns.js';
+import { Turns, type Moment, type Turn } from './turns.js';
 
 const ATTACHMENT = { network: 'net', containerId: 'a', interfaceName: 'eth0' };
 const OTHER = { ...ATTACHMENT, interfaceName: 'net1' };
@@ -150,7 +150,8 @@ describe('a DEL', () => {
 });
 
 describe('ADDs since a time', () => {
-  const since = (atMs: number) => turns.addedSince(atMs).map(({ interfaceName }) => interfaceName);
+  const names = (moment: Moment) => turns.addedSince(moment).map(({ interfaceName }) => interfaceName);
+  const since = (atMs: number) => names(turns.momentOf(atMs));
 
   test('are those that wait, are under way, or ended later, whatever became of them', async () => {
     await turns.take(turn(), () => Promise.resolve());
@@ -163,6 +164,14 @@ describe('ADDs since a time', () => {
     await running.ended;
     await expect(turns.take(turn(), () => Promise.reject(new Error('x')))).rejects.toThrow('x');
     expect(since(2_000).sort()).toEqual(['eth0', 'net1']);
+  });
+
+  test('are also those that ended later by a clock that was set back since', async () => {
+    const moment = turns.momentOf(nowMs);
+    nowMs -= 500;
+    await turns.take(turn(), () => Promise.resolve());
+    expect(names(moment)).toEqual(['eth0']);
+    expect(names(turns.momentOf(1_000))).toEqual([]);
   });
 
   test('are none of the other commands', async () => {

@@ -24,6 +24,20 @@ interface Queue {
   readonly attachment: Attachment;
 }
 
+interface AddEnd {
+  readonly attachment: Attachment;
+  readonly atMs: number;
+  /** Its place among the ADDs that have ended. */
+  readonly order: number;
+}
+
+/** A moment: by the clock, and by the ADDs that had ended, which no clock that is set back makes earlier. */
+export interface Moment {
+  /** Epoch milliseconds. */
+  readonly atMs: number;
+  readonly endedCount: number;
+}
+
 /** Nobody waits longer for a command than the shim does (kOverallDeadlineMs, shim/src/protocol.h). */
 const REMEMBERED_MS = 120_000;
 
@@ -46,7 +60,9 @@ export class Turns {
   /** When the latest DEL of an attachment was started; the oldest entry first. */
   readonly #deleted = new Map<string, { readonly startedNs: bigint; readonly atMs: number }>();
   /** When the latest ADD of an attachment ended; the oldest entry first. */
-  readonly #added = new Map<string, { readonly attachment: Attachment; readonly atMs: number }>();
+  readonly #added = new Map<string, AddEnd>();
+  /** How many ADDs have ended. */
+  #endedCount = 0;
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -79,10 +95,15 @@ export class Turns {
     }
   }
 
-  /** The attachments whose ADD waits, is under way, or ended at that time (epoch milliseconds) or later; for two minutes. */
-  addedSince(sinceMs: number): readonly Attachment[] {
+  /** The present moment, of something that began at that time by the clock of whoever began it, in epoch milliseconds. */
+  momentOf(atMs: number): Moment {
+    return { atMs, endedCount: this.#endedCount };
+  }
+
+  /** The attachments whose ADD waits, is under way, or ended at that moment or later; for two minutes. */
+  addedSince({ atMs: sinceMs, endedCount }: Moment): readonly Attachment[] {
     const underWay = [...this.#queues.values()].filter(({ adds }) => adds.size > 0);
-    const ended = [...this.#added.values()].filter(({ atMs }) => atMs >= sinceMs);
+    const ended = [...this.#added.values()].filter(({ atMs, order }) => atMs >= sinceMs || order > endedCount);
     return [...underWay, ...ended].map(({ attachment }) => attachment);
   }
 
@@ -128,7 +149,7 @@ export class Turns {
     const atMs = this.#clock.nowMs();
     forgetOld(this.#added, atMs);
     this.#added.delete(key);
-    this.#added.set(key, { attachment, atMs });
+    this.#added.set(key, { attachment, atMs, order: ++this.#endedCount });
   }
 
   #rememberDel(key: string, startedNs: bigint): void {

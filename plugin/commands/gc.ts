@@ -6,7 +6,7 @@ import { isGatewayHolder } from '../delegate/gateway.js';
 import { callDelegate } from '../delegate/ipam-plugin.js';
 import type { Delegate, Share } from '../delegate/share.js';
 import { begunAtMs, readNodeRequest, type CniRequest } from '../request.js';
-import type { Turns } from '../turns.js';
+import type { Moment, Turns } from '../turns.js';
 import { settleEntry } from './settle-entry.js';
 import { failureOf } from './settle.js';
 import type { CommandTools } from './tools.js';
@@ -20,8 +20,8 @@ interface Collection {
   readonly share: Share;
   readonly tools: CommandTools;
   readonly turns: Turns;
-  /** When the runtime began it, in epoch milliseconds: its list is no later than that. */
-  readonly sinceMs: number;
+  /** When the runtime began it: its list is no later than that. */
+  readonly since: Moment;
   /** What went wrong so far. */
   readonly failures: Failure[];
 }
@@ -37,8 +37,8 @@ interface Collection {
 export async function gc(request: CniRequest, tools: CommandTools, turns: Turns): Promise<undefined> {
   const { network, nodeName = tools.nodeName, share } = readNodeRequest('GC', request);
   const valid = readValidAttachments(request.configuration, network);
-  const sinceMs = begunAtMs(request);
-  const collection: Collection = { network, nodeName, share, tools, turns, sinceMs, failures: [] };
+  const since = turns.momentOf(begunAtMs(request));
+  const collection: Collection = { network, nodeName, share, tools, turns, since, failures: [] };
 
   await settleJournal(collection);
   if (share.kind === 'wire') await collectOfDelegate(share.delegate, valid, collection);
@@ -113,8 +113,8 @@ async function collectAddresses(stays: Staying, collection: Collection): Promise
   }
 }
 
-function staying(listed: readonly Attachment[], { turns, sinceMs }: Collection): ReadonlyMap<string, Attachment> {
-  return new Map([...listed, ...turns.addedSince(sinceMs)].map((each) => [formatAttachment(each), each]));
+function staying(listed: readonly Attachment[], { turns, since }: Collection): ReadonlyMap<string, Attachment> {
+  return new Map([...listed, ...turns.addedSince(since)].map((each) => [formatAttachment(each), each]));
 }
 
 type Staying = () => ReadonlyMap<string, Attachment>;
