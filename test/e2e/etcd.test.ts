@@ -102,5 +102,5 @@ describe('podwire-ipam on etcd', () => {
       'http://localhost/podwire.ipam.v1.AddressService/GetEndpoint',
     );
     expect(gone.text).toContain('not_found');
-  });
+  }, 180_000);
 });

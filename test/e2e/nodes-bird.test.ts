@@ -17,7 +17,7 @@ import {
 } from './cluster-pods.fixture.js';
 
 // Up to a dozen processes start, on a machine that does other things as well.
-vi.setConfig({ testTimeout: 240_000, hookTimeout: 60_000 });
+vi.setConfig({ testTimeout: 240_000, hookTimeout: 240_000 });
 
 const BIRD = { PODWIRE_ROUTING: 'bird', PODWIRE_BIRD_RUN: 'child', PODWIRE_BIRD_POLL_MS: '500' };
 

@@ -7,7 +7,7 @@ import { callCni, makePod, NETWORK, removePod, type Pod } from '../support/pods.
 import { pings } from '../support/programs.js';
 import { Stack } from '../support/stack.js';
 
-vi.setConfig({ testTimeout: 60_000, hookTimeout: 60_000 });
+vi.setConfig({ testTimeout: 240_000, hookTimeout: 120_000 });
 
 /** For so long after the wiring the kernel may tell of that alone, in milliseconds. */
 const WIRING_TOLD_MS = 2500;

@@ -8,6 +8,9 @@ import { callCni, makePod, removePod, type CniCall, type Pod } from '../support/
 import { pings, rpc, run } from '../support/programs.js';
 import { Stack } from '../support/stack.js';
 
+// Processes start again and again, on a machine that does other things as well.
+vi.setConfig({ testTimeout: 240_000 });
+
 /** A pod with an interface on each of two networks, of both families, answers on both: by the shim, IPAM, the dataplane and the kernel. */
 
 interface CniResult {

@@ -5,7 +5,7 @@ import { Peer } from '@podwire/shared/rpc/client';
 
 import type { Stack } from './stack.js';
 
-const LIMITS = () => ({ deadlineMs: Date.now() + 10_000 });
+const LIMITS = () => ({ deadlineMs: Date.now() + 60_000 });
 
 /** Every address that IPAM holds for somebody. */
 export async function allocations(stack: Stack): Promise<readonly BlockAllocation[]> {

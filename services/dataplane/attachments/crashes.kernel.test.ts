@@ -29,7 +29,7 @@ let child: ChildProcess;
 let log = '';
 
 const socket = () => join(folder, 'dataplane.sock');
-const limits = (timeoutMs = 20_000) => ({ deadlineMs: Date.now() + timeoutMs });
+const limits = (timeoutMs = 60_000) => ({ deadlineMs: Date.now() + timeoutMs });
 const list = () => peer.call(PodServiceService.listPods, { pageSize: 1000, pageToken: '' }, limits());
 const attach = (pod: PodNetwork, timeoutMs?: number) =>
   peer.call(PodServiceService.attachPod, { pod }, limits(timeoutMs));

@@ -12,7 +12,7 @@ import { IpamCluster, type IpamClusterOptions } from './ipam-cluster.js';
 import type { KnownFollower, KnownView } from './known-cluster.js';
 
 const TIMEOUT_MS = 30_000;
-vi.setConfig({ testTimeout: TIMEOUT_MS });
+vi.setConfig({ testTimeout: 4 * TIMEOUT_MS });
 
 class RecordingFollower implements KnownFollower {
   readonly told: { readonly view: KnownView; readonly change: ClusterChange }[] = [];
