@@ -165,3 +165,63 @@ describe('by itself, from its start on', () => {
     expect(await secondsUntil(() => addressBook.released.length > 0, 300)).toBeUndefined();
   });
 });
+
+describe('drift that the kernel tells of', () => {
+  test('within two seconds of the wiring is mended when they are over, with one look for all of it', async () => {
+    const { hostInterfaceName } = await wire('a');
+    const wired = kernel.print();
+    const opening = vi.spyOn(kernel, 'open');
+    // Of the wiring itself.
+    for (let told = 0; told < 3; told++) node.keeper.heardOf(hostInterfaceName);
+    expect(await secondsUntil(() => opening.mock.calls.length > 0, 1)).toBeUndefined();
+    clock.setBack(1000);
+    kernel.host.routes.splice(0);
+    for (let told = 0; told < 3; told++) node.keeper.heardOf(hostInterfaceName);
+    expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(1);
+    expect(opening).toHaveBeenCalledTimes(1);
+  });
+
+  test('is mended at once also where the clock was set back since the wiring', async () => {
+    const { hostInterfaceName } = await wire('a');
+    const wired = kernel.print();
+    clock.setBack(3_600_000);
+    kernel.host.routes.splice(0);
+    node.keeper.heardOf(hostInterfaceName);
+    expect(await secondsUntil(() => kernel.print() === wired, 0)).toBe(0);
+  });
+
+  test('but not where: every pod is looked at, once more after a look that is under way', async () => {
+    await wire('a');
+    const { hostInterfaceName } = await wire('b', { addresses: [address('10.65.0.8')] });
+    const wired = kernel.print();
+    kernel.host.routes.splice(0);
+    const pause = kernel.pauseBefore('observe');
+    node.keeper.heardOf(undefined);
+    await pause.reached;
+    node.keeper.heardOf(undefined);
+    node.keeper.heardOf(undefined);
+    await settle();
+    pause.release();
+    await settle();
+    kernel.host.removeLink(kernel.host.find(hostInterfaceName));
+    const opening = vi.spyOn(kernel, 'open');
+    node.keeper.heardOf(undefined);
+    expect(await secondsUntil(() => kernel.print() === wired, 0)).toBe(0);
+    expect(opening).toHaveBeenCalledTimes(2);
+  });
+
+  test('again and again without saying where takes a tenth of the time at most', async () => {
+    await wire('a');
+    const opening = vi.spyOn(kernel, 'open');
+    const observe = kernel.pauseBefore('observe');
+    node.keeper.heardOf(undefined);
+    await observe.reached;
+    clock.advance(2000);
+    observe.release();
+    await settle();
+    expect(opening).toHaveBeenCalledTimes(1);
+    for (let told = 0; told < 3; told++) node.keeper.heardOf(undefined);
+    expect(await secondsUntil(() => opening.mock.calls.length > 1, 30)).toBe(18);
+    expect(opening).toHaveBeenCalledTimes(2);
+  });
+});

@@ -9,6 +9,7 @@ import { DeadNamespaces } from './dead-namespaces.js';
 import { forEachFew } from './each.js';
 import type { AttachmentEvents } from './events.js';
 import type { Boot } from './giving-back.js';
+import type { AttachmentRecord } from './record.js';
 import { releaseEarlierBoots } from './reboot.js';
 import { recover, type RecoveryScope } from './recovery.js';
 import type { AttachmentRegistry } from './registry.js';
@@ -21,6 +22,12 @@ const CHECK_INTERVAL_MS = 90_000;
 
 /** For so long after a pod was wired the kernel may tell of that. */
 const WIRING_TOLD_MS = 2000;
+
+/** What it tells later than this may be somebody's doing, and is looked at when that time is over: a wiring is told within 10 ms of its end. */
+const WIRING_ANSWERED_MS = 500;
+
+/** A check of all pods that changes ask for waits for this many times what the last one took: a tenth of the time at most. */
+const CHECK_PAUSE_FACTOR = 9;
 
 /** How far times between repetitions are from their mean at most, as a part of it: nodes that start together drift apart. */
 const JITTER = 0.2;
@@ -57,6 +64,10 @@ export class AttachmentKeeper {
   /** What the recovery could not do. */
   #toRecover: RecoveryScope | undefined;
   #earlierBootsDone = false;
+  #isCheckAsked = false;
+  #checking: Promise<void> = Promise.resolve();
+  /** When the last check of all pods ended, and what it took. */
+  #checked = { atMs: 0, tookMs: 0 };
   /** Ends the pause before addresses are next given back. */
   #hurry = new AbortController();
 
@@ -110,15 +121,22 @@ export class AttachmentKeeper {
 
   /**
    * The kernel told of a change of a link of the node: what was done to a pod by hand is mended at once. What is told right after the
-   * pod was wired is its wiring. Returns at once.
+   * pod was wired is its wiring, and what is told a little later is looked at when that can be no more. Returns at once.
+   * @param name - undefined when changes were lost: any pod may be another than it was
    */
-  heardOf(name: string): void {
+  heardOf(name: string | undefined): void {
+    if (name === undefined) {
+      this.checkSoon();
+      return;
+    }
     const { registry, clock } = this.#options;
     const record = registry.byHostInterface(name);
     if (!record) return;
-    const leftMs = record.updatedAtMs + WIRING_TOLD_MS - clock.nowMs();
-    if (leftMs <= 0) this.repairByHostInterface(name);
-    else if (record.network.sourcePrefixes.some(({ family }) => family === 4)) this.#lookLater(name, leftMs);
+    const sinceMs = clock.nowMs() - record.updatedAtMs;
+    const leftMs = WIRING_TOLD_MS - sinceMs;
+    // A clock that was set back says nothing about the wiring.
+    if (leftMs <= 0 || sinceMs < 0) this.repairByHostInterface(name);
+    else if (sinceMs >= WIRING_ANSWERED_MS || isLoose(record)) this.#lookLater(name, leftMs);
   }
 
   /**
@@ -149,6 +167,17 @@ export class AttachmentKeeper {
    * that failed, and recovers what the kernel kept from it.
    */
   async check(): Promise<void> {
+    const { clock } = this.#options;
+    const sinceMs = clock.nowMs();
+    this.#checking = this.#checkAll();
+    try {
+      await this.#checking;
+    } finally {
+      this.#checked = { atMs: clock.nowMs(), tookMs: clock.nowMs() - sinceMs };
+    }
+  }
+
+  async #checkAll(): Promise<void> {
     const { registry } = this.#options;
     const { signal } = this.#stopped;
     await registry.flush();
@@ -160,10 +189,24 @@ export class AttachmentKeeper {
     });
   }
 
-  /** Checks every recorded pod soon, as what is wanted of all of them may be something else. Returns at once. */
+  /**
+   * Checks every recorded pod soon, as what is wanted of all of them may be something else, or what is there. Asked for again and again
+   * it takes a tenth of the time at most. Returns at once.
+   */
   checkSoon(): void {
-    if (this.#stopped.signal.aborted) return;
-    this.#spawn(() => this.#attempt('check of all pods', () => this.check()));
+    if (this.#isCheckAsked || this.#isStopped()) return;
+    this.#isCheckAsked = true;
+    this.#spawn(async () => {
+      // One that is under way may have looked before.
+      await this.#checking.catch(() => undefined);
+      const { clock } = this.#options;
+      const { atMs, tookMs } = this.#checked;
+      const fullMs = Math.min(CHECK_PAUSE_FACTOR * tookMs, CHECK_INTERVAL_MS);
+      const pauseMs = fullMs - Math.max(0, clock.nowMs() - atMs);
+      if (pauseMs > 0) await clock.sleep(pauseMs, this.#stopped.signal);
+      this.#isCheckAsked = false;
+      if (!this.#isStopped()) await this.#attempt('check of all pods', () => this.check());
+    });
   }
 
   /** Looks for the dead; those that are found give back what they had at once. @throws Failure KERNEL_REFUSED */
@@ -230,4 +273,9 @@ export class AttachmentKeeper {
     const running = work().finally(() => this.#work.delete(running));
     this.#work.add(running);
   }
+}
+
+/** Whether its interface needs a setting that others are known to change after the wiring. */
+function isLoose({ network }: AttachmentRecord): boolean {
+  return network.sourcePrefixes.some(({ family }) => family === 4);
 }

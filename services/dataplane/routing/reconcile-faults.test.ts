@@ -95,3 +95,39 @@ test('a kind of tunnel that the kernel comes to know is used without a restart',
   await scene.pass(200_000);
   expect(scene.loop.planner.facts?.hasIpip).toBe(true);
 });
+
+describe('that pods may be others than they were is passed on', () => {
+  const podLink = 'ip link add podw77 type bridge';
+
+  test.each([false, true])('when announcements were lost, a full check before or not: %s', async (isCheck) => {
+    scene = new Scene();
+    await scene.want(NOTHING);
+    scene.kernel.hold();
+    scene.byHand(podLink);
+    scene.kernel.release({ asOverrun: true });
+    if (isCheck) scene.loop.reconciler.check();
+    await scene.calm();
+    expect(scene.pods).toEqual([undefined]);
+    await scene.pass(200_000);
+    expect(scene.pods).toEqual([undefined]);
+  });
+
+  test('when there were none for a while, but not at the start', async () => {
+    scene = new Scene();
+    await scene.want(NOTHING);
+    expect(scene.pods).toEqual([]);
+    scene.kernel.breakWatches();
+    await scene.pass(2000);
+    expect([scene.kernel.watches, scene.pods]).toEqual([1, [undefined]]);
+  });
+
+  test('also as long as it is not known what is wanted between nodes', async () => {
+    scene = new Scene();
+    await scene.calm();
+    scene.byHand(podLink);
+    await scene.calm();
+    expect([scene.pods, scene.kernel.observations]).toEqual([['podw77'], 0]);
+    await scene.want(NOTHING);
+    expect([scene.pods, scene.kernel.watches]).toEqual([['podw77'], 1]);
+  });
+});

@@ -93,7 +93,7 @@ export class Scene {
   readonly clock = new ManualClock();
   loop: Loop;
   /** Pods' host interfaces that were told of. */
-  readonly pods: string[] = [];
+  readonly pods: (string | undefined)[] = [];
 
   constructor(options: Partial<ReconcilerOptions> = {}) {
     for (const command of [

@@ -82,7 +82,7 @@ test('after any walk the kernel is as wanted, and what others made is as it was'
       scene.kernel.silentlyLost = 0;
       for (const command of [...RESTORE, ...FOREIGN_CLEARED]) attempt(scene, command);
       const { planner } = scene.loop;
-      if (scene.loop.reconciler.status().state === 'waiting') scene.loop.want(planner.wanted);
+      if (!scene.loop.reconciler.status().wanted) scene.loop.want(planner.wanted);
       await scene.pass(400_000);
       // Faults that nothing ran into would hit the comparison.
       const kernel = scene.kernel;

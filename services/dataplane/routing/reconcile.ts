@@ -8,17 +8,18 @@ import { equalFacts, type NodeFacts, type RoutingMode } from './facts.js';
 import type { KnownNode } from './known-node.js';
 import { factsOf } from './node-facts.js';
 import type { NodeAbilities } from './node-observed.js';
-import { destinationOfKey, formatNodeStep, objectOf, type NodeStep } from './node-step.js';
+import { destinationOfKey, formatNodeStep } from './node-step.js';
 import { NO_CHANGE, type RoutePlanner } from './planner.js';
 import { Attempts } from './reconcile-attempts.js';
 import { kernelConditions, unavailableDevices } from './reconcile-conditions.js';
-import { Convergence, isRouteReached, observeNode, type Converged } from './reconcile-convergence.js';
+import { Convergence, observeNode, type Converged } from './reconcile-convergence.js';
 import type { ReconcileEvents } from './reconcile-events.js';
 import { Hearing, podInterfaceOf, type Heard } from './reconcile-hearing.js';
 import { Inbox } from './reconcile-inbox.js';
 import { joinChanges } from './reconcile-join.js';
 import { countPresent, countWanted, type NodeStatus } from './reconcile-status.js';
 import { ConditionTeller } from './reconcile-teller.js';
+import { isDrift, turnFault, type Planned } from './reconcile-turn.js';
 import type { Condition, WantedNode } from './wanted.js';
 
 export interface ReconcilerOptions {
@@ -32,8 +33,11 @@ export interface ReconcilerOptions {
   readonly events: ReconcileEvents;
   /** Mean time between full checks, in milliseconds; each is drawn from a tenth less to a tenth more. Default 90,000, as Calico. */
   readonly checkIntervalMs?: number;
-  /** Told when something about a pod's host interface of this name, or its routes, has changed; whoever did it. Must not throw. */
-  readonly onPodInterface?: (name: string) => void;
+  /**
+   * Told when something about a pod's host interface of this name, or its routes, has changed, whoever did it; without a name when
+   * changes were lost, so that any may be another. Must not throw.
+   */
+  readonly onPodInterface?: (name: string | undefined) => void;
 }
 
 const NOTHING_WANTED: WantedNode = { tunnels: [], routes: new Map(), peers: [], sysctls: [], conditions: [] };
@@ -72,6 +76,7 @@ export class RouteReconciler implements Follower {
   readonly #stopping = new AbortController();
   #sleep = new AbortController();
   #watch: NodeWatch | undefined;
+  #hasWatched = false;
   #abilities: NodeAbilities | undefined;
   /** When the kernel is asked again for what it lacks: a module may have been loaded. */
   #abilitiesAtMs = 0;
@@ -199,22 +204,26 @@ export class RouteReconciler implements Follower {
   }
 
   #dueMs(): number {
-    if (!this.#view) return Number.POSITIVE_INFINITY;
-    const dueMs =
-      this.#pending || !this.#known
+    const hearAtMs = this.#hearAtMs ?? Number.POSITIVE_INFINITY;
+    const dueMs = !this.#view
+      ? this.#watch
+        ? hearAtMs
+        : 0
+      : this.#pending || !this.#known
         ? 0
-        : Math.min(
-            this.#checkAtMs,
-            this.#hearAtMs ?? Number.POSITIVE_INFINITY,
-            this.#attempts.nextDueMs() ?? Number.POSITIVE_INFINITY,
-          );
+        : Math.min(this.#checkAtMs, hearAtMs, this.#attempts.nextDueMs() ?? Number.POSITIVE_INFINITY);
     return Math.max(dueMs, this.#resumeAtMs);
   }
 
   async #turn(): Promise<void> {
     const { kernel, clock } = this.#options;
-    const abilities = await this.#readAbilities();
     this.#watch ??= await this.#openWatch();
+    // What is wanted is not known yet, but pods are there.
+    if (!this.#view) {
+      this.#passOn();
+      return;
+    }
+    const abilities = await this.#readAbilities();
     const before = this.#known;
     const isCheck = !before || clock.nowMs() >= this.#checkAtMs;
     const known = isCheck ? await this.#readAll() : before;
@@ -261,13 +270,15 @@ export class RouteReconciler implements Follower {
       },
     });
     ended.signal.throwIfAborted();
+    // What was announced while there was none is as good as lost.
+    if (this.#hasWatched) this.#inbox.put({ object: 'overrun' });
+    this.#hasWatched = true;
     return watch;
   }
 
   async #readAll(): Promise<KnownNode> {
     const { clock, events, kernel, random, checkIntervalMs = CHECK_INTERVAL_MS } = this.#options;
-    this.#passOn(this.#inbox.take().changes.flatMap((change) => podInterfaceOf(change) ?? []));
-    this.#hearAtMs = undefined;
+    this.#passOn();
     const startMs = clock.nowMs();
     try {
       this.#known = await observeNode(kernel, this.#wanted);
@@ -294,8 +305,7 @@ export class RouteReconciler implements Follower {
     });
     for (const change of changes) hearing.hear(change);
     const { heard } = hearing;
-    this.#passOn(heard.podInterfaces);
-    if (hasOverrun) this.#options.events.overrun();
+    this.#tellPods(heard.podInterfaces, { hasOverrun });
     if (hasOverrun || heard.needsCheck) this.#checkSoon();
     return heard;
   }
@@ -304,8 +314,17 @@ export class RouteReconciler implements Follower {
     return Object.values(this.#facts?.parents ?? {}).filter((name) => name !== undefined);
   }
 
-  #passOn(podInterfaces: Iterable<string>): void {
-    for (const name of podInterfaces) this.#options.onPodInterface?.(name);
+  /** Of what was announced before a full reading, pods alone are not read. */
+  #passOn(): void {
+    this.#hearAtMs = undefined;
+    const { changes, hasOverrun } = this.#inbox.take();
+    this.#tellPods(new Set(changes.flatMap((change) => podInterfaceOf(change) ?? [])), { hasOverrun });
+  }
+
+  #tellPods(podInterfaces: Iterable<string>, { hasOverrun }: { readonly hasOverrun: boolean }): void {
+    const { events, onPodInterface } = this.#options;
+    if (hasOverrun) events.overrun();
+    for (const name of [...(hasOverrun ? [undefined] : []), ...podInterfaces]) onPodInterface?.(name);
   }
 
   /** At once, unless the last one was just before: a storm of changes must not keep the node busy with readings. */
@@ -362,34 +381,4 @@ export class RouteReconciler implements Follower {
     this.#isComplete = conditions.length === 0 && this.#attempts.nextDueMs() === undefined;
     this.#teller.tell([...wanted.conditions, ...conditions]);
   }
-}
-
-/** What an operator is told of a turn that was cut off. */
-function turnFault(error: unknown): Condition {
-  const reason = error instanceof Failure ? error.message : 'internal error: see the log of podwire-dataplane';
-  const message = `routes between nodes are not looked after (${reason}): what is there stays; it is tried again`;
-  return { reason: 'KernelSilent', message };
-}
-
-interface Planned {
-  readonly wanted: WantedNode;
-  /** Destinations whose route is another than before. */
-  readonly routes: ReadonlySet<string>;
-  readonly hasOtherRest: boolean;
-  readonly isFirst: boolean;
-}
-
-interface DriftContext {
-  readonly before: KnownNode;
-  /** Undefined: everything was read anew. */
-  readonly heard: Heard | undefined;
-  readonly planned: Planned;
-}
-
-/** Whether others have caused a difference: it is not what was planned, and was not there before. */
-function isDrift(step: NodeStep, { before, heard, planned }: DriftContext): boolean {
-  if (objectOf(step) !== 'route') return !planned.hasOtherRest && (heard === undefined || heard.rest);
-  const destination = step.type === 'route-delete' || 'route' in step ? step.route.destination : '';
-  if (planned.routes.has(destination)) return false;
-  return heard ? heard.drifted.has(destination) : isRouteReached(destination, planned.wanted, before);
 }

@@ -1,7 +1,7 @@
 import type { Clock } from './clock.js';
 
 interface Sleeper {
-  readonly wakesAtMs: number;
+  wakesAtMs: number;
   readonly wake: () => void;
 }
 
@@ -54,6 +54,12 @@ export class ManualClock implements Clock {
     const sleeper = { wakesAtMs: this.#nowMs + Math.max(0, durationMs), wake };
     this.#sleepers.push(sleeper);
     return leave;
+  }
+
+  /** The clock is set back, as by NTP. Who sleeps does so for as long as before. */
+  setBack(durationMs: number): void {
+    this.#nowMs -= durationMs;
+    for (const sleeper of this.#sleepers) sleeper.wakesAtMs -= durationMs;
   }
 
   /** Moves time on; those whose time is over wake. */
