@@ -24,6 +24,19 @@ describe('a namespace that went without a DetachPod', () => {
     expect(await node.dataplane.check(b, never())).toEqual([]);
   });
 
+  test('is noticed by two looks after a clock was set back, and not by one', async () => {
+    const { kernel, wired, node, advance } = await scene();
+    const { netns } = await wired('a');
+    kernel.removeNamespace(netns);
+    await node.keeper.sweep();
+    await advance(-3_600_000);
+    await node.keeper.sweep();
+    expect(node.registry.all()).toMatchObject([{ state: 'attached' }]);
+    await advance(15_000);
+    await node.keeper.sweep();
+    expect(node.registry.all()).toMatchObject([{ state: 'dead' }]);
+  });
+
   test('is told from one that took its path and inode', async () => {
     const { kernel, wired, node, addressBook, lookForTheDead } = await scene();
     const a = await wired('a');

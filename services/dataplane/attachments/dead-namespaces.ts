@@ -87,8 +87,10 @@ export class DeadNamespaces {
       return false;
     }
     const suspectedAtMs = this.#suspectedAtMs.get(record);
-    if (suspectedAtMs === undefined) this.#suspectedAtMs.set(record, clock.nowMs());
-    else if (clock.nowMs() - suspectedAtMs >= CONFIRMATION_MS) return this.#bury(record, signal);
+    const nowMs = clock.nowMs();
+    // Of a clock that was set back nobody knows how long ago it was.
+    if (suspectedAtMs === undefined || nowMs < suspectedAtMs) this.#suspectedAtMs.set(record, nowMs);
+    else if (nowMs - suspectedAtMs >= CONFIRMATION_MS) return this.#bury(record, signal);
     return false;
   }
 

@@ -51,6 +51,19 @@ describe('garbage', () => {
     expect([names(), registry.all()]).toEqual([[], []]);
   });
 
+  test('is what was wired before the call, also where the clock was set back since, and not what was wired since', async () => {
+    const { kernel, wired, garbage, names, clock } = await scene();
+    const a = await wired('a', { host: 1 });
+    await clock.sleep(-3_600_000, never());
+    const pause = kernel.pauseBefore('link-list');
+    const collecting = garbage.collect({ valid: [], network: undefined }, never());
+    await pause.reached;
+    await wired('b', { host: 2 });
+    pause.release();
+    expect(await collecting).toEqual({ removed: [a.attachment], failed: [] });
+    expect(names()).toEqual(['podwnetb']);
+  });
+
   test('is found by the kernel alone and by the record alone', async () => {
     const { kernel, wired, garbage, registry, names } = await scene();
     const [a, b] = [await wired('a', { host: 1 }), await wired('b', { host: 2 })];

@@ -1,6 +1,5 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
-import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Dataplane, Detachment } from '../dataplane.js';
 import type { Kernel } from '../kernel/kernel.js';
@@ -29,7 +28,6 @@ export interface GarbageOptions {
   readonly dataplane: Dataplane;
   readonly registry: AttachmentRegistry;
   readonly events: AttachmentEvents;
-  readonly clock: Clock;
 }
 
 /** Removes the wires and records of attachments that nobody wants any more, as CNI's GC asks. */
@@ -46,8 +44,10 @@ export class GarbageCollector {
    * @throws Failure KERNEL_REFUSED when the links cannot be listed, or the signal's
    */
   async collect({ valid, network }: GarbageRequest, signal: AbortSignal): Promise<Collected> {
-    const { dataplane, events, clock } = this.#options;
-    const beganAtMs = clock.nowMs();
+    const { dataplane, events, registry } = this.#options;
+    const wiredAtMs = new Map(
+      registry.all().map(({ network: pod, createdAtMs }) => [formatAttachment(pod.attachment), createdAtMs]),
+    );
     const stays = new Set([...valid.map(formatAttachment), ...dataplane.wirings()]);
     const garbage = (await this.#attached()).filter(
       ({ attachment }) =>
@@ -57,7 +57,7 @@ export class GarbageCollector {
     const failed: { attachment: Attachment; failure: Failure }[] = [];
     await forEachFew(garbage, AT_ONCE, async (detachment) => {
       const { attachment } = detachment;
-      if (dataplane.isWiring(attachment) || this.#isSince(attachment, beganAtMs)) return;
+      if (dataplane.isWiring(attachment) || this.#isOther(attachment, wiredAtMs)) return;
       try {
         await dataplane.detach(detachment, signal);
         removed.push(attachment);
@@ -84,8 +84,9 @@ export class GarbageCollector {
     return [...all.values()];
   }
 
-  #isSince(attachment: Attachment, beganAtMs: number): boolean {
+  /** Whether it was wired since; the clock may have been set back meanwhile. */
+  #isOther(attachment: Attachment, wiredAtMs: ReadonlyMap<string, number>): boolean {
     const record = this.#options.registry.get(attachment);
-    return record !== undefined && record.createdAtMs >= beganAtMs;
+    return record !== undefined && record.createdAtMs !== wiredAtMs.get(formatAttachment(attachment));
   }
 }

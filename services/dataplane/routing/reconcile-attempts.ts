@@ -92,6 +92,14 @@ export class Attempts {
     for (const attempt of this.#attempts.values()) if (attempt.refused) attempt.dueMs = 0;
   }
 
+  /** Times that were noted are to come: nothing waits for them. */
+  clockSetBack(nowMs: number): void {
+    for (const attempt of this.#attempts.values()) {
+      attempt.dueMs = Math.min(attempt.dueMs, nowMs);
+      attempt.repairedMs = Math.min(attempt.repairedMs, nowMs);
+    }
+  }
+
   /** Forgets what is not among the keys of steps that are still to be made. */
   keep(keys: ReadonlySet<string>): void {
     for (const key of [...this.#attempts.keys()]) if (!keys.has(key)) this.succeeded(key);

@@ -131,3 +131,32 @@ describe('that pods may be others than they were is passed on', () => {
     expect([scene.pods, scene.kernel.watches]).toEqual([['podw77'], 1]);
   });
 });
+
+describe('a clock that is set back', () => {
+  const MINUTES_MS = 450_000;
+
+  test('puts off no full check', async () => {
+    scene = new Scene();
+    const sysctls = [{ key: ['net', 'ipv4', 'ip_forward'], value: '1' }];
+    await scene.want({ ...NOTHING, sysctls });
+    scene.clock.setBack(MINUTES_MS);
+    scene.byHand('sysctl -w net.ipv4.ip_forward=0');
+    expect(await scene.commandsDuring(() => scene.pass(200_000))).toEqual(['sysctl -w net.ipv4.ip_forward=1']);
+  });
+
+  test('puts off nothing that was refused, or announced a moment before', async () => {
+    scene = new Scene();
+    scene.kernel.failNext('route-add', { errno: 'EPERM' });
+    const wanted = { ...NOTHING, routes: routesOf(blackhole('10.65.0.0/26')) };
+    await scene.want(wanted);
+    expect(status().present?.routes).toBe(0);
+    scene.clock.setBack(MINUTES_MS);
+    await scene.pass(10_000);
+    expect(status().present?.routes).toBe(1);
+    scene.byHand('ip route delete blackhole 10.65.0.0/26 proto 87');
+    scene.clock.setBack(MINUTES_MS);
+    await scene.pass(1000);
+    expect(await scene.commandsDuring(() => scene.pass(200_000))).toEqual([]);
+    expect(status()).toMatchObject({ state: 'as-wanted', present: { routes: 1 } });
+  });
+});

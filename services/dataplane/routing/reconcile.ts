@@ -51,6 +51,8 @@ const SETTLE_MS = 5;
 /** A check that was asked for by changes waits for this many times what the last one took: a tenth of the time at most. */
 const CHECK_PAUSE_FACTOR = 9;
 
+/** By how much the clock has to be set back to be noticed. */
+const SET_BACK_MS = 1000;
 /** Why a rest ends early. */
 const WOKEN = 'woken';
 
@@ -97,6 +99,8 @@ export class RouteReconciler implements Follower {
   #checkTookMs = 0;
   #silentTurns = 0;
   #resumeAtMs = 0;
+  /** The time as it was last seen. */
+  #seenMs = 0;
   #driftCount = 0;
   readonly #loop: Promise<void>;
 
@@ -192,10 +196,22 @@ export class RouteReconciler implements Follower {
     const { clock } = this.#options;
     for (;;) {
       this.#sleep = new AbortController();
-      const waitMs = this.#dueMs() - clock.nowMs();
+      const nowMs = clock.nowMs();
+      if (nowMs < this.#seenMs - SET_BACK_MS) this.#clockSetBack(nowMs);
+      this.#seenMs = nowMs;
+      const waitMs = this.#dueMs() - nowMs;
       if (waitMs <= 0 || this.#isStopping()) return;
       await clock.sleep(waitMs, this.#sleep.signal);
     }
+  }
+
+  /** What waits for a time would wait for hours: all of it is due. */
+  #clockSetBack(nowMs: number): void {
+    this.#attempts.clockSetBack(nowMs);
+    this.#checkAtMs = nowMs;
+    this.#resumeAtMs = nowMs;
+    this.#abilitiesAtMs = nowMs;
+    if (this.#hearAtMs !== undefined) this.#hearAtMs = nowMs;
   }
 
   #wake(): void {
