@@ -44,6 +44,12 @@ async function listen(monitor: NodeMonitor) {
   return told;
 }
 
+function aGivenOne() {
+  const given = new GivenMonitor();
+  const open = () => Promise.resolve({ monitor: () => Promise.resolve(given), close: () => Promise.resolve() });
+  return { given, monitor: new NodeMonitor(open) };
+}
+
 test('all who listen to the node are told that announcements were lost, and of nothing else', async () => {
   const told = await listen(new NodeMonitor());
   const lines = Array.from({ length: COUNT }, (_, at) => {
@@ -60,10 +66,17 @@ test('all who listen to the node are told that announcements were lost, and of n
 });
 
 test('all who listen to the node are told that it is over', async () => {
-  const given = new GivenMonitor();
-  const told = await listen(
-    new NodeMonitor(() => Promise.resolve({ monitor: () => Promise.resolve(given), close: () => Promise.resolve() })),
-  );
+  const { given, monitor } = aGivenOne();
+  const told = await listen(monitor);
   given.give(broken());
   await expect.poll(() => told).toEqual(['links: ended', 'network: ended', 'kernel: EBADF']);
+});
+
+test('a watch that could not be opened, as the links were not told, hears nothing any more', async () => {
+  const { given, monitor } = aGivenOne();
+  const kernel = await NodeNetlinkKernel.open(monitor);
+  await kernel.close();
+  const listener = { changed: () => undefined, failed: () => undefined };
+  await expect(kernel.watch(listener)).rejects.toThrow('closed');
+  await expect.poll(() => given.isClosed).toBe(true);
 });

@@ -92,8 +92,13 @@ export class NodeNetlinkKernel implements NodeKernel {
       }),
     );
     this.#watches.add(subscription);
-    // Without the names behind the indexes, the first announcements would be of devices that nobody knows.
-    this.#links.reset(await asking(() => this.#node.links()));
+    try {
+      // Without the names behind the indexes, the first announcements would be of devices that nobody knows.
+      this.#links.reset(await asking(() => this.#node.links()));
+    } catch (error) {
+      this.#end(subscription);
+      throw error;
+    }
     tell = (event) => {
       const change = toChange(event, this.#links);
       if (change) listener.changed(change);
