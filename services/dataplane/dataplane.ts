@@ -21,7 +21,7 @@ import type { PodNetwork } from './plan/pod-network.js';
 import { withPodsOwn, type MacOwner } from './plan/pods-own.js';
 import { amongOthers } from './plan/source-routing.js';
 import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo, wireState } from './plan/wire.js';
-import { removeLostRules, removeSourceRules, removeStrayRules, type LostRulesOptions } from './source-rules.js';
+import { netnsOfRules, removeLostRules, removeSourceRules, removeStrayRules, type RulesIn } from './source-rules.js';
 import { UnderWay, type Place } from './under-way.js';
 
 export interface Attached {
@@ -283,8 +283,9 @@ export class Dataplane {
     // Also where the wire went with its namespace.
     const guarded = new Set([...own.map(({ name }) => name), ...(before ? [before.network.hostInterfaceName] : [])]);
     await Promise.all([...guarded].map((name) => this.reguard(name)));
+    const lookIn = before && !this.#registry.mayHaveRules(attachment) ? undefined : netnsOfRules(before, netns);
     await this.#registry.remove(attachment);
-    if (!before && netns) await removeLostRules(attachment, this.#rulesIn(netns, signal));
+    if (lookIn) await removeLostRules(attachment, this.#rulesIn(lookIn, signal));
     // What is told here is no reason to give it a wire once more: it has none, and its caller may give its addresses to others.
     if (own.length === 0 && foreign?.name === name) throw hostInterfaceTaken(foreign);
     const removed = removals.includes(true);
@@ -298,7 +299,7 @@ export class Dataplane {
     await removeSourceRules(record, this.#rulesIn(record.network.netns, signal));
   }
 
-  #rulesIn(netns: string, signal: AbortSignal): LostRulesOptions {
+  #rulesIn(netns: string, signal: AbortSignal): RulesIn {
     return { inPod: (work) => this.#inPod(netns, signal, work), registry: this.#registry, events: this.#events };
   }
 
@@ -351,8 +352,7 @@ export class Dataplane {
     const wiring = this.#guarded(network).then(wire);
     const recording = this.#registry.record(network, session.identity);
     try {
-      const [answer] = await Promise.all([wiring, recording]);
-      return answer;
+      return (await Promise.all([wiring, recording]))[0];
     } catch (error) {
       await recording;
       await this.#registry.restore(network.attachment, before);

@@ -228,6 +228,38 @@ describe('detach', () => {
   );
 });
 
+describe('where the kernel does not tell namespaces apart (before Linux 5.14)', () => {
+  async function old() {
+    const made = await node();
+    made.kernel.tellsCookies = false;
+    return made;
+  }
+
+  test('a later interface of IPv6 has rules as well, though it leads to another network', async () => {
+    const { dataplane, rules } = await old();
+    const apart = { ...second, addresses: [address('fd66::7')], routes: [{ ...address('fd66::'), length: 64 }] };
+    await attach(dataplane, { ...first, ...BY_FAMILY.IPv6 }, apart);
+    expect(rules()).toEqual([RULES[1]]);
+  });
+
+  test('rules go behind the interface, and none in a namespace that took the place of the pod’s', async () => {
+    const { kernel, dataplane, rules } = await old();
+    await attach(dataplane, first);
+    const before = kernel.print();
+    await attach(dataplane, second);
+    await dataplane.detach(second, never());
+    expect([rules(), kernel.print()]).toEqual([[], before]);
+    await attach(dataplane, second);
+    kernel.removeNamespace(NETNS);
+    const other = kernel.addNamespace(NETNS);
+    other.addLink({ name: 'net1', mac: '02:00:00:00:00:09', mtuBytes: 1500 }, 'veth');
+    const others = { source: '10.66.0.7/32', table: tableOf('net1'), priority: 30_087, protocol: 87 };
+    other.addRule(others);
+    await dataplane.detach(second, never());
+    expect(other.rules).toEqual([others]);
+  });
+});
+
 describe('rules of an interface whose record was lost', () => {
   const look = (dataplane: Dataplane) => dataplane.mendRecorded(first.attachment, never());
 

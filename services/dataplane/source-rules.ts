@@ -64,7 +64,7 @@ export async function removeStrayRules(
   }
 }
 
-export interface LostRulesOptions {
+export interface RulesIn {
   /** In the namespace that the detach's caller names. */
   readonly inPod: InPod;
   readonly registry: Pick<AttachmentRegistry, 'all'>;
@@ -72,14 +72,20 @@ export interface LostRulesOptions {
 }
 
 /**
- * The same for an attachment without a record, once its wire is gone, in the namespace that its detach names. That may be another pod's by
+ * Where rules are to be looked for once the wire is gone: where nothing is recorded, in the namespace that the detach's caller names, and
+ * in the recorded one where the kernel does not tell whether that is still the pod's.
+ */
+export function netnsOfRules(record: AttachmentRecord | undefined, named: string | undefined): string | undefined {
+  if (!record) return named;
+  return record.identity.cookie === null ? record.network.netns : undefined;
+}
+
+/**
+ * The same as {@link removeSourceRules}, once the wire is gone, in a namespace that is named. That may be another pod's by
  * then, as paths are used again: so only rules of this interface's table go, and only where they are stray there. What fails is logged: the
  * pod is detached. Rejects for defects alone.
  */
-export async function removeLostRules(
-  attachment: Attachment,
-  { inPod, registry, events }: LostRulesOptions,
-): Promise<void> {
+export async function removeLostRules(attachment: Attachment, { inPod, registry, events }: RulesIn): Promise<void> {
   const own = tableOf(attachment.interfaceName);
   try {
     await inPod((session) =>

@@ -67,12 +67,12 @@ export class AttachmentRegistry {
     return [...this.#records.values()];
   }
 
-  /** Whether another attachment has an interface in the same namespace. */
+  /** Whether another attachment has an interface in the same namespace, or may have, where the kernel does not tell. */
   hasBeside(attachment: Attachment, identity: NetnsIdentity): boolean {
     const key = formatAttachment(attachment);
     // Asked by every ADD: no copy of what a whole node has.
     for (const [other, record] of this.#records) {
-      if (record.state === 'attached' && compareIdentities(record.identity, identity) === 'same' && other !== key)
+      if (record.state === 'attached' && compareIdentities(record.identity, identity) !== 'other' && other !== key)
         return true;
     }
     return false;
