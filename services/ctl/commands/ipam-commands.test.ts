@@ -97,7 +97,7 @@ describe('audit', () => {
     const told = await fakes.podwirectl(...chosen);
     expect(told).toMatchObject({ exitCode: 2 });
     // What is confirmed is what was shown, and no more.
-    const again = (/podwirectl (.*)\n$/.exec(told.stderr))?.[1]?.split(' ') ?? [];
+    const again = /podwirectl (.*)\n$/.exec(told.stderr)?.[1]?.split(' ') ?? [];
     expect([...again].sort()).toEqual([...chosen, '--yes'].sort());
     await fakes.podwirectl('audit', '--repair', '--release-unused', '--yes', '--grace', '2m');
     expect(asked('Repair')).toMatchObject([
