@@ -50,13 +50,12 @@ export class SpanReceiver {
 
   #take({ resourceSpans = [] }) {
     const all = resourceSpans.flatMap(({ scopeSpans = [] }) => scopeSpans.flatMap(({ spans = [] }) => spans));
-    for (const span of all) {
-      const list = this.#spans.get(span.traceId) ?? [];
-      list.push({
-        name: span.name,
-        durationMs: Number(BigInt(span.endTimeUnixNano) - BigInt(span.startTimeUnixNano)) / 1e6,
-      });
-      this.#spans.set(span.traceId, list);
+    for (const { name, traceId, links = [], startTimeUnixNano, endTimeUnixNano } of all) {
+      const span = { name, durationMs: Number(BigInt(endTimeUnixNano) - BigInt(startTimeUnixNano)) / 1e6 };
+      // A commit of several requests is one span, of the first one's trace, and linked with the others'.
+      for (const id of new Set([traceId, ...links.map((link) => link.traceId)])) {
+        this.#spans.set(id, [...(this.#spans.get(id) ?? []), span]);
+      }
     }
   }
 }

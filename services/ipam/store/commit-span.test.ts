@@ -43,6 +43,15 @@ test('a commit is a span of the first request’s trace, and is linked with the 
   expect(other?.links.map((link) => link.context.spanId)).toEqual([span?.spanContext().spanId]);
 });
 
+test('a commit is a span of the first trace that is recorded, whoever else asked', async () => {
+  const { span, context: asked } = recorded('second');
+  await withCommitSpan(TRANSACTION, [unrecorded(), ROOT_CONTEXT, asked], commit);
+  const [commitSpan] = exporter.getFinishedSpans();
+  expect(commitSpan?.spanContext().traceId).toBe(span?.spanContext().traceId);
+  expect(commitSpan?.attributes).toMatchObject({ 'podwire.store.group_size': 3 });
+  expect(commitSpan?.links).toEqual([]);
+});
+
 test('a commit of which nobody records anything is no span, and is done all the same', async () => {
   expect(await withCommitSpan(TRANSACTION, [unrecorded(), unrecorded()], commit)).toMatchObject({ revision: 7 });
   expect(exporter.getFinishedSpans()).toEqual([]);

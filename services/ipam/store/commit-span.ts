@@ -19,7 +19,7 @@ export function startWait(): () => void {
 }
 
 /**
- * Runs a commit in a span of the first request's trace; the others' traces and it point to each other.
+ * Runs a commit in a span of the first trace that is recorded; the others' and it point to each other.
  * @param requests - the contexts of those whose changes are committed
  */
 export function withCommitSpan(
@@ -27,19 +27,20 @@ export function withCommitSpan(
   requests: readonly Context[],
   commit: () => Promise<CommitResult>,
 ): Promise<CommitResult> {
-  const spans = requests.flatMap((each) => trace.getSpan(each) ?? []);
-  if (spans.length === requests.length && !spans.some((span) => span.isRecording())) return commit();
+  const recorded = requests.filter((each) => trace.getSpan(each)?.isRecording() === true);
+  const [first, ...others] = [...recorded, ...requests.filter((each) => !trace.getSpan(each))];
+  if (!first) return commit();
   const attributes = {
     'podwire.store.puts': puts.length,
     'podwire.store.deletes': deletes.length,
     'podwire.store.comparisons': comparisons.length,
     'podwire.store.group_size': requests.length,
   };
-  return context.with(requests[0] ?? context.active(), () =>
+  return context.with(first, () =>
     withSpan('podwire.store.commit', attributes, async (span) => {
-      for (const parent of spans.slice(1)) {
-        span.addLink({ context: parent.spanContext() });
-        parent.addLink({ context: span.spanContext() });
+      for (const other of others.flatMap((each) => trace.getSpan(each) ?? [])) {
+        span.addLink({ context: other.spanContext() });
+        other.addLink({ context: span.spanContext() });
       }
       const result = await commit();
       span.setAttribute('podwire.store.committed', result.committed);
