@@ -1,6 +1,7 @@
 import type { Figure } from './figure.js';
 import { measureCni, measureCniAnswers, measureCniOnEtcd, measureCniStorm } from './groups/cni.js';
 import { measureDataplane } from './groups/dataplane.js';
+import { measureFloors } from './groups/floors.js';
 import { measureIpamScale } from './groups/ipam-scale.js';
 import { measureIpam } from './groups/ipam.js';
 import { measureNode } from './groups/node.js';
@@ -13,6 +14,7 @@ export const GROUPS: Readonly<Record<string, (report: (line: string) => void) =>
   'cni-etcd': measureCniOnEtcd,
   'cni-storm': measureCniStorm,
   dataplane: measureDataplane,
+  floors: measureFloors,
   ipam: measureIpam,
   'ipam-scale': measureIpamScale,
   node: measureNode,

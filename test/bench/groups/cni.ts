@@ -1,8 +1,6 @@
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 
-import { run } from '../../support/programs.js';
-import { ROOT } from '../../support/root.js';
 import { Stack, type StackOptions } from '../../support/stack.js';
 import { until } from '../../support/until.js';
 import { statusCall, versionCall, type Side, type Site } from '../cni/calls.js';
@@ -11,6 +9,7 @@ import { measurePairs, type PodTimes } from '../cni/pairs.js';
 import { measureStorms } from '../cni/storm.js';
 import { ExecTimer, type Execution } from '../exec-timer.js';
 import { median, quantile, type Figure } from '../figure.js';
+import { kernelFloor } from '../kernel-floor.js';
 
 const PAIRS = 300;
 const ETCD_PAIRS = 150;
@@ -21,9 +20,6 @@ const WARM_UP_ANSWERS = 200;
 
 /** How many pods are made at a time when a node's pods come all at once. */
 const STORM_CALLERS = 16;
-
-/** Kernel-only pods between the measured ones; their median counts. */
-const FLOOR_BATCH = 3;
 
 type Report = (line: string) => void;
 
@@ -124,17 +120,6 @@ export function measureCniAnswers(report: Report): Promise<Figure[]> {
       { name: 'cni.shim.vs_true', value: version / floor, goal: 1.3, ...RATIO },
     ];
   });
-}
-
-/** Milliseconds that the kernel's part of one pod takes in a minimal native program. */
-function kernelFloor(stack: Stack): () => number {
-  const folder = join(ROOT, 'addon', 'test');
-  run('make', '-s', '-C', folder, 'floor');
-  const program = join(ROOT, 'addon', 'build', 'test', 'floor');
-  return () => {
-    const output = run('nsenter', `--net=${stack.netnsPath}`, program, String(FLOOR_BATCH));
-    return Number(/"attachNs": \{"p50": (\d+)/.exec(output)?.[1]) / 1e6;
-  };
 }
 
 function reportPods({ own, ptp }: Record<Side, PodTimes>, report: Report): void {

@@ -1,19 +1,16 @@
-import { join } from 'node:path';
-
 import { openNamespace, type Namespace } from '@podwire/netlink';
 import { AttachPodRequest, DetachPodRequest } from '@podwire/proto/podwire/dataplane/v1/pod';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 
 import { makePod, removePod, type Pod } from '../../support/pods.js';
-import { run } from '../../support/programs.js';
-import { ROOT } from '../../support/root.js';
 import { Stack } from '../../support/stack.js';
 import { measureConvergence } from '../dataplane/convergence.js';
 import { measureRoutes } from '../dataplane/routes.js';
 import { median, type Figure } from '../figure.js';
 import { LightClient } from '../ipam/light-client.js';
 import { timed } from '../ipam/load.js';
+import { kernelFloor } from '../kernel-floor.js';
 
 /** Pods by themselves before the others, until the just-in-time compilers have settled: as many as for ADDs (`cni/pairs.ts`). */
 const OWN_WARM_UP = 2000;
@@ -21,9 +18,6 @@ const OWN_WARM_UP = 2000;
 /** Pods with all that is measured beside them, before the measured ones. */
 const WARM_UP = 20;
 const MEASURED = 200;
-
-/** Kernel-only pods between the measured ones, so that they meet the same noise; their median counts. */
-const FLOOR_BATCH = 3;
 
 /** A node's worth of pods, and how many of them kubelet starts at once. */
 const STORM_PODS = 110;
@@ -79,16 +73,6 @@ interface WantedPod {
   readonly netns: string;
   /** CIDR. */
   readonly address: string;
-}
-
-/** Milliseconds that the kernel's part of one pod takes in a minimal native program. */
-function kernelFloor(stack: Stack): () => number {
-  run('make', '-s', '-C', join(ROOT, 'addon', 'test'), 'floor');
-  const program = join(ROOT, 'addon', 'build', 'test', 'floor');
-  return () => {
-    const output = run('nsenter', `--net=${stack.netnsPath}`, program, String(FLOOR_BATCH));
-    return Number(/"attachNs": \{"p50": (\d+)/.exec(output)?.[1]) / 1e6;
-  };
 }
 
 /** Milliseconds until the kernel acknowledges the deletion of one veth pair, by nothing but a netlink message. */

@@ -1,9 +1,10 @@
 import process from 'node:process';
 
 import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';
-import type { Store, Transaction } from '@podwire/ipam/store/store';
+import type { Store } from '@podwire/ipam/store/store';
 
 import { median, type Figure } from '../figure.js';
+import { bareTransaction } from '../ipam/bare-transaction.js';
 import { openEtcdStore, startEtcd, type Etcd } from '../ipam/etcd.js';
 import { allocationRate, callRate, IpamCaller, newContainerId, timed, type Load } from '../ipam/load.js';
 import { Place, startIpam } from '../ipam/processes.js';
@@ -154,20 +155,4 @@ async function compareLatency(caller: IpamCaller, store: Store): Promise<Latency
   }
   const [allocateMs, bareMs, emptyMs] = [median(allocate), median(bare), median(empty)];
   return { allocateMs, bareMs, emptyMs, ratio: allocateMs / bareMs };
-}
-
-/** Bytes of what an allocation writes: a block of 64 addresses that is half full, a handle and an endpoint. */
-const BLOCK_BYTES = 9_000;
-const HANDLE_BYTES = 60;
-const ENDPOINT_BYTES = 900;
-
-/** The same three keys and sizes that an allocation has. */
-function bareTransaction(number: number): Transaction {
-  const value = (bytes: number) => Buffer.alloc(bytes, number % 256);
-  const puts = [
-    { key: '/bench/block', value: value(BLOCK_BYTES) },
-    { key: `/bench/handle/${number}`, value: value(HANDLE_BYTES) },
-    { key: `/bench/endpoint/${number}`, value: value(ENDPOINT_BYTES) },
-  ];
-  return { comparisons: [], puts, deletes: [] };
 }

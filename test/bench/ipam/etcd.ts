@@ -31,7 +31,7 @@ export async function startEtcd(place: Place): Promise<Etcd> {
 }
 
 /** A store of ours on it. @param keyPrefix - what the datastore's keys begin with */
-export function openEtcdStore({ url }: Etcd, keyPrefix: string): Promise<EtcdStore> {
+export function openEtcdStore({ url }: Pick<Etcd, 'url'>, keyPrefix: string): Promise<EtcdStore> {
   const none = { caFile: undefined, certFile: undefined, keyFile: undefined };
   return EtcdStore.open({
     endpoints: [url],

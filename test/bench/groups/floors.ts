@@ -1,0 +1,175 @@
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import process from 'node:process';
+
+import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';
+
+import { ROOT } from '../../support/root.js';
+import { Stack } from '../../support/stack.js';
+import { measurePairs } from '../cni/pairs.js';
+import { measureStorms } from '../cni/storm.js';
+import { ExecTimer } from '../exec-timer.js';
+import { median, type Figure } from '../figure.js';
+import { bareTransaction } from '../ipam/bare-transaction.js';
+import { startEtcd } from '../ipam/etcd.js';
+import { LightClient } from '../ipam/light-client.js';
+import { callRate, timed } from '../ipam/load.js';
+import { Place, ServingProcess } from '../ipam/processes.js';
+import { kernelFloor } from '../kernel-floor.js';
+import { DO } from '../floors/method.js';
+
+const PROGRAMS = join(ROOT, 'test', 'dist', 'bench', 'floors');
+
+const PAIRS = 300;
+const STORM_CALLERS = 16;
+const WARM_UP_CALLS = 2000;
+const MEASURED_CALLS = 200;
+
+const LOAD = { callers: 64, warmUpMs: 2000, measureMs: 3000 };
+const ROUNDS = 3;
+
+type Report = (line: string) => void;
+
+/**
+ * What would be measured if our own code took no time: the same processes, sockets and libraries, which decide nothing. Each figure
+ * has the name and goal of ours that cannot be better than it.
+ */
+export async function measureFloors(report: Report): Promise<Figure[]> {
+  return [...(await measureNode(report)), ...(await measureEmbedded(report)), ...(await measureEtcd(report))];
+}
+
+/** What is started here, and ended in the reverse order. */
+class Processes {
+  readonly #started: ServingProcess[] = [];
+  readonly #folder: string;
+
+  constructor(folder: string) {
+    this.#folder = folder;
+  }
+
+  /** @returns path of the socket at which it serves */
+  async start(program: 'service' | 'plugin', name: string, args: readonly string[] = []): Promise<string> {
+    const endpoint = join(this.#folder, `floor-${name}.sock`);
+    const command = [process.execPath, join(PROGRAMS, `${program}.js`), endpoint, ...args];
+    const logFile = join(this.#folder, `floor-${name}.log`);
+    this.#started.push(await ServingProcess.start(command, { endpoint, logFile }));
+    return endpoint;
+  }
+
+  async stop(): Promise<void> {
+    for (const started of this.#started.reverse()) await started.stop();
+  }
+}
+
+/** Pods through the shim, a plugin and two services, of which the first writes. The kernel's part is added. */
+async function measureNode(report: Report): Promise<Figure[]> {
+  const stack = new Stack();
+  const processes = new Processes(stack.folder);
+  const timers = Array.from({ length: STORM_CALLERS }, () => new ExecTimer(stack.folder, stack.netnsPath));
+  try {
+    mkdirSync(join(stack.folder, 'host-local'));
+    const ipam = await processes.start('service', 'ipam', ['embedded', join(stack.folder, 'floor-store')]);
+    const dataplane = await processes.start('service', 'dataplane');
+    const socket = await processes.start('plugin', 'plugin', [ipam, dataplane]);
+    const site = { socket, folder: stack.folder };
+    const floor = kernelFloor(stack);
+    const kernels: number[] = [];
+    const [timer] = timers;
+    if (!timer) throw new Error('there is no timer');
+    const { own, ptp } = await measurePairs({ timer, site, count: PAIRS, between: () => kernels.push(floor()) });
+    const [chain, kernel] = [median(own.add), median(kernels)];
+    report(
+      `ADD p50: chain ${chain.toFixed(2)} ms, kernel ${kernel.toFixed(2)} ms, ptp ${median(ptp.add).toFixed(2)} ms`,
+    );
+    report(`DEL p50: chain ${median(own.del).toFixed(2)} ms, ptp ${median(ptp.del).toFixed(2)} ms`);
+    const rates = await measureStorms({ timers, site });
+    const add = median(rates.own.add) / median(rates.ptp.add);
+    const del = median(rates.own.del) / median(rates.ptp.del);
+    const callMs = await measureCall(dataplane, floor);
+    report(`a call that does nothing p50 ${callMs.toFixed(3)} ms`);
+    return [
+      { ...LOWER, name: 'floors.cni.add.embedded.vs_ptp', value: (chain + kernel) / median(ptp.add), goal: 0.4 },
+      { ...LOWER, name: 'floors.cni.del.embedded.vs_ptp', value: median(own.del) / median(ptp.del), goal: 0.2 },
+      { ...LOWER, name: 'floors.cni.add.vs_kernel', value: (chain + kernel) / kernel, goal: 5 },
+      { ...HIGHER, name: 'floors.cni.storm_110.add_vs_ptp', value: add, goal: 3 },
+      { ...HIGHER, name: 'floors.cni.storm_110.del_vs_ptp', value: del, goal: 3 },
+      { ...LOWER, name: 'floors.dataplane.attach.vs_kernel', value: (callMs + kernel) / kernel, goal: 2 },
+    ];
+  } finally {
+    for (const timer of timers) timer.close();
+    await processes.stop();
+    await stack.destroy();
+  }
+}
+
+const LOWER = { unit: 'ratio', better: 'lower' } as const;
+const HIGHER = { unit: 'ratio', better: 'higher' } as const;
+
+/** Milliseconds of a call that does nothing, each after a program has run, as AttachPod is measured. */
+async function measureCall(socket: string, between: () => void): Promise<number> {
+  const client = new LightClient(socket);
+  const call = () => client.call(DO.path, Buffer.alloc(200));
+  for (let count = 0; count < WARM_UP_CALLS; count++) await call();
+  const times: number[] = [];
+  for (let count = 0; count < MEASURED_CALLS; count++) {
+    between();
+    times.push(await timed(call));
+  }
+  client.close();
+  return median(times);
+}
+
+async function rate(client: LightClient): Promise<number> {
+  const rates: number[] = [];
+  for (let round = 0; round < ROUNDS; round++)
+    rates.push(await callRate(LOAD, (caller) => client.call(DO.path, Buffer.from(`node-${caller}`))));
+  return median(rates);
+}
+
+/** Allocations that only write, on the embedded datastore. */
+async function measureEmbedded(report: Report): Promise<Figure[]> {
+  const place = new Place();
+  const processes = new Processes(place.folder);
+  try {
+    const client = new LightClient(await processes.start('service', 'ipam', ['embedded', place.path('store')]));
+    const perSecond = await rate(client);
+    const bare = await EmbeddedStore.open({ directory: place.path('bare'), pid: process.pid });
+    const { signal } = new AbortController();
+    const [calls, puts]: [number[], number[]] = [[], []];
+    for (let number = -WARM_UP_CALLS; number < MEASURED_CALLS; number++) {
+      const callMs = await timed(() => client.call(DO.path, Buffer.from('one')));
+      const putMs = await timed(() => bare.commit(bareTransaction(number), signal));
+      if (number < 0) continue;
+      calls.push(callMs);
+      puts.push(putMs);
+    }
+    await bare.close();
+    client.close();
+    report(`embedded: call p50 ${median(calls).toFixed(3)} ms, durable put ${median(puts).toFixed(3)} ms`);
+    return [
+      { name: 'floors.ipam.embedded.rate.64_nodes', value: perSecond, unit: '1/s', better: 'higher', goal: 5000 },
+      { ...LOWER, name: 'floors.ipam.embedded.allocate.vs_put', value: median(calls) / median(puts), goal: 2 },
+    ];
+  } finally {
+    await processes.stop();
+    place.remove();
+  }
+}
+
+/** The same on etcd. */
+async function measureEtcd(report: Report): Promise<Figure[]> {
+  const place = new Place();
+  const processes = new Processes(place.folder);
+  const etcd = await startEtcd(place);
+  try {
+    const client = new LightClient(await processes.start('service', 'ipam', ['etcd', etcd.url]));
+    const perSecond = await rate(client);
+    client.close();
+    report(`etcd: ${perSecond.toFixed(0)}/s`);
+    return [{ name: 'floors.ipam.etcd.rate.64_nodes', value: perSecond, unit: '1/s', better: 'higher', goal: 3000 }];
+  } finally {
+    await processes.stop();
+    await etcd.process.stop();
+    place.remove();
+  }
+}

@@ -1,0 +1,21 @@
+import type { Transaction } from '@podwire/ipam/store/store';
+
+/** Bytes of what an allocation writes: a block of 64 addresses that is half full, a handle and an endpoint. */
+const BLOCK_BYTES = 9_000;
+const HANDLE_BYTES = 60;
+const ENDPOINT_BYTES = 900;
+
+/** As many keys and bytes as an allocation writes. @param number - no other of the same block has it */
+export function barePuts(block: string, number: number): Transaction['puts'] {
+  const value = (bytes: number) => Buffer.alloc(bytes, number % 256);
+  return [
+    { key: `/bench/block/${block}`, value: value(BLOCK_BYTES) },
+    { key: `/bench/handle/${block}-${number}`, value: value(HANDLE_BYTES) },
+    { key: `/bench/endpoint/${block}-${number}`, value: value(ENDPOINT_BYTES) },
+  ];
+}
+
+/** A transaction that compares nothing, and writes what an allocation writes. */
+export function bareTransaction(number: number): Transaction {
+  return { comparisons: [], puts: barePuts('bare', number), deletes: [] };
+}
