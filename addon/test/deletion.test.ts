@@ -1,9 +1,10 @@
 import { spawnSync } from 'node:child_process';
+import { constants } from 'node:os';
 
 import { describe, expect, it } from 'vitest';
 
 import type { Monitor } from '../lib/index.js';
-import { ADDON_FOLDER, deletePod, failureOf, ip, link0, makePod, noLink, open, vethPair } from './ip.fixture.js';
+import { ADDON_FOLDER, deletePod, failureOf, ip, link0, makePod, noLink, open, run, vethPair } from './ip.fixture.js';
 
 const MANY = 50;
 
@@ -114,6 +115,35 @@ describe('deleteLink', () => {
     expect(status).toBe(3);
     const left = ip('-n', node.name, 'link', 'show').map(({ ifname }) => ifname);
     expect(left).toEqual(['lo', ...names.slice(3)]);
+  });
+
+  it.each([0, 1, 2])('is refused while only %i file descriptors are left, and works once there are more', (spare) => {
+    const node = makePod();
+    for (const name of ['one', 'two']) {
+      run('ip', '-n', node.name, 'link', 'add', 'name', name, 'type', 'veth', 'peer', 'name', `p${name}`);
+    }
+    const select = (name: string) => JSON.stringify({ index: 0, name });
+    const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
+      const { closeSync, openSync } = require('node:fs');
+      const outcome = (deletion) => deletion.then(() => 'gone', ({ errno }) => errno);
+      binding.openNamespace(${JSON.stringify(node.path)}).then(async (host) => {
+        const taken = [];
+        try {
+          for (;;) taken.push(openSync('/dev/null'));
+        } catch {
+          for (let count = 0; count < ${spare}; count++) closeSync(taken.pop());
+        }
+        const outcomes = await Promise.all([outcome(host.deleteLink(${select('one')})), outcome(host.deleteLink(${select('two')}))]);
+        for (const fd of taken) closeSync(fd);
+        outcomes.push(await outcome(host.deleteLink(${select('one')})), await outcome(host.deleteLink(${select('two')})));
+        console.log(JSON.stringify(outcomes));
+        process.exit();
+      });`;
+    const command = ['--nofile=64', process.execPath, '-e', script];
+    const { status, stdout, stderr } = spawnSync('prlimit', command, { encoding: 'utf8', timeout: 50_000 });
+    expect(status, stderr).toBe(0);
+    expect(JSON.parse(stdout)).toEqual([constants.errno.EMFILE, constants.errno.EMFILE, 'gone', 'gone']);
+    expect(ip('-n', node.name, 'link', 'show').map(({ ifname }) => ifname)).toEqual(['lo']);
   });
 
   it('does not wait for batches, nor keep them waiting', async () => {

@@ -237,10 +237,10 @@ void deletions() {
   const auto within = make_namespace();
   fill_with_links(within, 60);
   exchange(*within, {add_vxlan("vx", 1)}, "vxlan");
-  Deleter deleter(within->netns());
-  for (uint64_t id = 0; id < 60; ++id) deleter.submit({{id, 0, "near" + std::to_string(id)}});
-  deleter.submit({{60, 0, "vx"}, {61, 0, "none"}});
-  const auto results = collect(deleter, 62);
+  const auto deleter = std::move(*Deleter::open(within->netns()));
+  for (uint64_t id = 0; id < 60; ++id) deleter->submit({{id, 0, "near" + std::to_string(id)}});
+  deleter->submit({{60, 0, "vx"}, {61, 0, "none"}});
+  const auto results = collect(*deleter, 62);
   check(results.size() == 62, "a result for each deletion");
   for (const auto& [id, error] : results) check(error == (id == 61 ? ENODEV : 0), "deletion " + std::to_string(id));
   check(list(*within, list_of_links()).messages == 1, "only lo is left");
@@ -251,7 +251,7 @@ void vanishing() {
   const auto host = make_namespace();
   auto pod = make_namespace();
   exchange(*host, {add_veth("kept", "eth0", pod->netns()), add_veth("deleted", "eth1", pod->netns())}, "veth pairs");
-  auto deleter = std::make_unique<Deleter>(pod->netns());
+  auto deleter = std::move(*Deleter::open(pod->netns()));
   deleter->submit({{1, 0, "eth1"}});
   deleter.reset();
   auto subscription = subscribe(*pod->netns(), {{RTNLGRP_IPV4_ROUTE}, std::nullopt});

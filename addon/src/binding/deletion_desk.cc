@@ -64,16 +64,17 @@ void DeletionDesk::subscribe() {
       desk->start(std::move(*subscription));
       return;
     }
-    for (auto& [id, pending] : desk->pending_) desk->settle(pending, subscription.error());
-    desk->forget_all();
+    desk->refuse_all(subscription.error());
   };
   auto work = [netns = netns_] { return subscribe_to_deletions(*netns); };
   std::make_shared<JobQueue>()->add(env_, std::make_unique<CallbackJob<Subscription>>(std::move(work), std::move(done)));
 }
 
 void DeletionDesk::start(Subscription subscription) {
+  auto deleter = Deleter::open(netns_);
+  if (!deleter) return refuse_all(deleter.error());
   subscription_ = std::move(subscription);
-  deleter_ = std::make_unique<Deleter>(netns_);
+  deleter_ = std::move(*deleter);
   notifications_poll_ = std::make_unique<LoopPoll>(env_, subscription_->fd(), [this] { on_notifications(); });
   results_poll_ = std::make_unique<LoopPoll>(env_, deleter_->event_fd(), [this] { on_results(); });
   results_poll_->hold(true);
@@ -136,8 +137,15 @@ void DeletionDesk::settle(Pending& pending, const std::optional<KernelError>& er
   }
 }
 
+void DeletionDesk::refuse_all(const KernelError& error) {
+  for (auto& [id, pending] : pending_) settle(pending, error);
+  forget_all();
+}
+
 void DeletionDesk::forget_all() {
   pending_.clear();
+  gathered_.clear();
+  unsettled_.clear();
   if (results_poll_) results_poll_->hold(false);
   // May be the last owner: nothing may follow.
   self_.reset();

@@ -51,6 +51,8 @@ class DeletionDesk : public std::enable_shared_from_this<DeletionDesk> {
   void go_on();
   void submit_gathered();
   void settle(Pending& pending, const std::optional<KernelError>& error);
+  /** Nothing could be handed on. The next deletion begins anew. */
+  void refuse_all(const KernelError& error);
   void forget_all();
 
   Napi::Env env_;

@@ -39,7 +39,11 @@ LoopPoll::LoopPoll(Napi::Env env, int fd, std::function<void()> ready) : handle_
   napi_get_uv_event_loop(env, &loop);
   handle_->owner = this;
   handle_->poll.data = handle_;
-  uv_poll_init(loop, &handle_->poll, fd);
+  if (const int failure = uv_poll_init(loop, &handle_->poll, fd); failure != 0) {
+    // Whoever waited for it would do so for ever.
+    napi_fatal_error("podwire.netlink: a file descriptor cannot be polled", NAPI_AUTO_LENGTH, uv_strerror(failure),
+                     NAPI_AUTO_LENGTH);
+  }
   uv_unref(reinterpret_cast<uv_handle_t*>(&handle_->poll));
   // The environment's end waits until libuv has let the handle go.
   napi_add_async_cleanup_hook(

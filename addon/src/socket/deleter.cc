@@ -121,8 +121,7 @@ Results all_failed(const Deletions& deletions, const KernelError& error) {
 }  // namespace
 
 struct Deleter::Shared {
-  explicit Shared(std::shared_ptr<const Netns> where)
-      : netns(std::move(where)), event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  Shared(std::shared_ptr<const Netns> where, UniqueFd readable) : netns(std::move(where)), event(std::move(readable)) {}
 
   const std::shared_ptr<const Netns> netns;
   const UniqueFd event;
@@ -170,7 +169,14 @@ struct Deleter::Shared {
   }
 };
 
-Deleter::Deleter(std::shared_ptr<const Netns> netns) : shared_(std::make_shared<Shared>(std::move(netns))) {}
+Result<std::unique_ptr<Deleter>> Deleter::open(std::shared_ptr<const Netns> netns) {
+  UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event) return KernelError{errno, "cannot open an eventfd"};
+  auto shared = std::make_shared<Shared>(std::move(netns), std::move(event));
+  return std::unique_ptr<Deleter>(new Deleter(std::move(shared)));
+}
+
+Deleter::Deleter(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
 
 Deleter::~Deleter() {
   const std::lock_guard lock(shared_->mutex);

@@ -40,7 +40,7 @@ struct DeletionResult {
  */
 class Deleter {
  public:
-  explicit Deleter(std::shared_ptr<const Netns> netns);
+  static Result<std::unique_ptr<Deleter>> open(std::shared_ptr<const Netns> netns);
   /** What was submitted is still carried out. */
   ~Deleter();
   Deleter(const Deleter&) = delete;
@@ -55,6 +55,7 @@ class Deleter {
 
  private:
   struct Shared;
+  explicit Deleter(std::shared_ptr<Shared> shared);
   static void run_thread(std::shared_ptr<Shared> shared);
 
   std::shared_ptr<Shared> shared_;
