@@ -1,4 +1,5 @@
 import { chmodSync, mkdirSync } from 'node:fs';
+import { setImmediate as setImmediatePromise } from 'node:timers/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
@@ -62,7 +63,7 @@ interface Waiting {
  * with O_DSYNC before it answers. It does so on a thread of its own, so that this one goes on with other requests; but for one small
  * transaction alone, whose sender has nothing else to wait for, the way to that thread and back takes longer than the work.
  * lmdb's asynchronous transactions with callbacks never came back on Node 20 (lmdb 3.5.6), and its conditional puts cannot
- * compare a prefix; its plain puts of one turn of the event loop are atomic.
+ * compare a prefix; plain puts in a `batch` are atomic.
  */
 export class EmbeddedStore implements Store {
   readonly #root: RootDatabase<Buffer, string>;
@@ -78,14 +79,19 @@ export class EmbeddedStore implements Store {
 
   private constructor(options: EmbeddedStoreOptions, lock: DirectoryLock) {
     this.#lock = lock;
-    this.#root = open<Buffer, string>({
+    const settings = {
       path: options.directory,
       encoding: 'binary',
       mapSize: options.initialMapBytes ?? DEFAULT_INITIAL_MAP_BYTES,
       maxDbs: 4,
       // A commit is answered once it is on the disk.
       overlappingSync: false,
-    });
+      // Of a batch of its own making lmdb keeps a promise to itself, whose rejection, as on a full disk, would end the process.
+      eventTurnBatching: false,
+      // A batch is written at once. lmdb's types do not know this one.
+      txnStartThreshold: 0,
+    } as const;
+    this.#root = open<Buffer, string>(settings);
     this.#records = this.#root.openDB<Buffer, string>({ name: 'records', encoding: 'binary' });
     this.#meta = this.#root.openDB<number, string>({ name: 'meta', encoding: 'ordered-binary' });
     this.#checkFormat(options.directory);
@@ -251,14 +257,16 @@ export class EmbeddedStore implements Store {
 
   async #writeOnThread({ writes, revision }: Batch, { batch, answer }: Written): Promise<void> {
     try {
-      const written: Promise<unknown>[] = [];
-      for (const [key, value] of writes)
-        written.push(value ? this.#records.put(key, value) : this.#records.remove(key));
-      written.push(this.#meta.put(REVISION_KEY, revision));
-      await Promise.all(written);
+      await this.#root.batch(() => {
+        for (const [key, value] of writes) {
+          if (value) void this.#records.put(key, value);
+          else void this.#records.remove(key);
+        }
+        void this.#meta.put(REVISION_KEY, revision);
+      });
       answer();
     } catch (error) {
-      fail(batch, error);
+      fail(batch, await causeOf(error));
     }
     this.#writing = undefined;
     this.#commitWaiting();
@@ -273,6 +281,19 @@ type Result = CommitResult | undefined;
 interface Written {
   readonly batch: readonly Waiting[];
   readonly answer: () => void;
+}
+
+/**
+ * Why a commit on lmdb's thread failed: its error has a promise that is rejected with the reason, in the same turn of the event loop, and that
+ * somebody has to listen to.
+ */
+async function causeOf(error: unknown): Promise<unknown> {
+  if (!(error instanceof Error && 'commitError' in error && error.commitError instanceof Promise)) return error;
+  const reason = error.commitError.then(
+    () => error,
+    (cause: unknown) => cause,
+  );
+  return await Promise.race([reason, setImmediatePromise(error)]);
 }
 
 /** lmdb has undone all of it. */
