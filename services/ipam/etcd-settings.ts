@@ -27,7 +27,7 @@ export const ETCD_SETTINGS = {
     variable: 'PODWIRE_IPAM_ETCD_CA_FILE',
     schema: optionalPath,
     default: '',
-    about: `Absolute path of a PEM file with the authorities that etcd's certificate is checked with; empty for those of Node.js. Read again for each new connection to the cluster, as all such files. Refused with http. ${NO_EFFECT}`,
+    about: `Absolute path of a PEM file with the authorities that etcd's certificate is checked with; empty for those of Node.js. Read again for each new connection to the cluster, as all such files; while they are being replaced and cannot be used, those read before are. Refused with http. ${NO_EFFECT}`,
   },
   etcdCertFile: {
     variable: 'PODWIRE_IPAM_ETCD_CERT_FILE',

@@ -286,6 +286,11 @@ export class Events {
     this.#log.warn({ err: failure, 'server.address': endpoint }, failure.message);
   }
 
+  /** The files with credentials for the datastore cannot be used as they are now; those that were read before are. */
+  storeCredentialsRefused(failure: Failure): void {
+    this.#log.warn({ err: failure }, `the datastore is asked with the credentials of before: ${failure.message}`);
+  }
+
   /** The datastore does not answer while the service starts; it is asked again. */
   datastoreAwaited(failure: Failure): void {
     this.#log.warn({ err: failure }, `waiting for the datastore: ${failure.message}`);

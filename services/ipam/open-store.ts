@@ -30,7 +30,7 @@ const EMBEDDED_MAX_OPERATIONS_COUNT = 1024;
 /**
  * Opens the datastore that the settings choose.
  * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE, STORE_DENIED, or INVALID_SETTINGS when a file that they name
- * cannot be read
+ * cannot be read or used
  */
 export async function openStore(config: Config, surroundings: StoreSurroundings): Promise<OpenStore> {
   const { pid, newUid, events, watchHistoryCount } = surroundings;
@@ -44,7 +44,8 @@ export async function openStore(config: Config, surroundings: StoreSurroundings)
     uid: newUid(),
     report: (event) => {
       if (event.type === 'endpointChosen') events.storeEndpointChosen(event.endpoint);
-      else events.storeEndpointLost(event.endpoint, event.failure);
+      else if (event.type === 'endpointLost') events.storeEndpointLost(event.endpoint, event.failure);
+      else events.storeCredentialsRefused(event.failure);
     },
   });
   return { store, maxOperationsCount: store.maxOperationsCount, marksReleases: true, isSoleWriter: false };

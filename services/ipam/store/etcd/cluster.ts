@@ -25,7 +25,9 @@ export type ClusterEvent =
   /** An endpoint that answers was found, at the start or after a loss. */
   | { readonly type: 'endpointChosen'; readonly endpoint: string }
   /** The endpoint in use fails. Others are tried, and it again. */
-  | { readonly type: 'endpointLost'; readonly endpoint: string; readonly failure: Failure };
+  | { readonly type: 'endpointLost'; readonly endpoint: string; readonly failure: Failure }
+  /** The files with credentials cannot be used as they are now. Those that were read before stay in use. Told once for each reason. */
+  | { readonly type: 'credentialsRefused'; readonly failure: Failure };
 
 /** The endpoint in use. `lost` fires when it is given up: watches on it go on elsewhere. */
 export interface Chosen {
@@ -41,20 +43,22 @@ const MAX_READ_ATTEMPTS = 3;
 /**
  * The way to the cluster: one endpoint at a time, chosen by a read that needs a leader, so that a server which runs but is
  * cut off from the others is not chosen, and kept until it fails. All are asked at once, and the first that answers is taken.
- * Files with credentials are read anew each time.
+ * Files with credentials are read anew each time. While they are being replaced, those of before may well be good.
  */
 export class EtcdCluster {
   readonly #options: ClusterOptions;
   readonly #endpoints: readonly EtcdEndpoint[];
   readonly #stop = new AbortController();
   #credentials: Credentials;
+  /** Why the files cannot be used, as it was told. */
+  #refused: string | undefined;
   #choosing: Promise<Chosen> | undefined;
   #inUse: { readonly chosen: Chosen; readonly lose: () => void } | undefined;
   #clusterId: string | undefined;
   #newestRevision = 0;
   #replaced: Failure | undefined;
 
-  /** @throws Failure INVALID_SETTINGS when a file with credentials cannot be read */
+  /** @throws Failure INVALID_SETTINGS when a file with credentials cannot be read or used */
   constructor(options: ClusterOptions) {
     this.#options = options;
     this.#credentials = readCredentials(options.credentials);
@@ -167,10 +171,24 @@ export class EtcdCluster {
   }
 
   #renewCredentials(): void {
-    const credentials = readCredentials(this.#options.credentials);
-    if (sameCredentials(credentials, this.#credentials)) return;
+    const credentials = this.#readAgain();
+    if (!credentials || sameCredentials(credentials, this.#credentials)) return;
     this.#credentials = credentials;
     for (const endpoint of this.#endpoints) endpoint.renew(credentials);
+  }
+
+  /** @returns undefined while the files cannot be used */
+  #readAgain(): Credentials | undefined {
+    try {
+      const credentials = readCredentials(this.#options.credentials);
+      this.#refused = undefined;
+      return credentials;
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      if (error.message !== this.#refused) this.#options.report({ type: 'credentialsRefused', failure: error });
+      this.#refused = error.message;
+      return undefined;
+    }
   }
 
   /** Asks until there is an answer, as a server that is being restarted is back within a second. */

@@ -1,5 +1,6 @@
+import { X509Certificate } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { rootCertificates } from 'node:tls';
+import { createSecureContext, rootCertificates } from 'node:tls';
 
 import { violationsFailure, type Violation } from '@podwire/shared/failure/failure';
 
@@ -27,8 +28,8 @@ export interface Credentials {
 }
 
 /**
- * Reads the files as they are now.
- * @throws Failure INVALID_SETTINGS that lists every file that cannot be read
+ * Reads the files as they are now. Those of TLS are replaced one after the other: until all are, they may be none to connect with.
+ * @throws Failure INVALID_SETTINGS that lists every file that cannot be read or used
  */
 export function readCredentials(files: CredentialFiles): Credentials {
   const violations: Violation[] = [];
@@ -56,11 +57,38 @@ export function readCredentials(files: CredentialFiles): Credentials {
       : read('PODWIRE_IPAM_ETCD_PASSWORD_FILE', passwordFile)
           .toString()
           .replace(/\r?\n$/, '');
+  if (violations.length === 0) violations.push(...unusable(ca, client));
   if (violations.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', violations);
   return {
     tls: ca || client ? { ca: ca ?? Buffer.from(rootCertificates.join('\n')), client } : undefined,
     user: username === undefined ? undefined : { name: username, password },
   };
+}
+
+/** What TLS would refuse only once a connection is made with it, and then without a word of which file is meant. */
+function unusable(
+  ca: Buffer | undefined,
+  client: { readonly key: Buffer; readonly certificate: Buffer } | undefined,
+): readonly Violation[] {
+  const violations: Violation[] = [];
+  const check = (field: string, what: string, use: () => unknown): void => {
+    try {
+      use();
+    } catch (error) {
+      const reason = error instanceof Error ? error.message : String(error);
+      violations.push({ field, reason: `${what}: ${reason}` });
+    }
+  };
+  if (ca) check('PODWIRE_IPAM_ETCD_CA_FILE', 'names a file without a certificate', () => new X509Certificate(ca));
+  if (!client) return violations;
+  const { key, certificate: cert } = client;
+  check('PODWIRE_IPAM_ETCD_CERT_FILE', 'names a file without a certificate', () => createSecureContext({ cert }));
+  check('PODWIRE_IPAM_ETCD_KEY_FILE', 'names a file without a key', () => createSecureContext({ key }));
+  if (violations.length > 0) return violations;
+  check('PODWIRE_IPAM_ETCD_KEY_FILE', 'names a key that does not belong to the certificate', () =>
+    createSecureContext({ cert, key }),
+  );
+  return violations;
 }
 
 /** Whether two sets of credentials are the same, byte by byte. */

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
 import { commit, never, put, Scene, untilAnswered } from './etcd-faults.fixture.js';
 import { CertificateAuthority, type EtcdServer, type TlsFiles } from './etcd-server.fixture.js';
@@ -260,6 +260,16 @@ describe('users', () => {
     const wrong = fails('STORE_DENIED', /PODWIRE_IPAM_ETCD_PASSWORD_FILE/);
     await expect(scene.open([server], as('podwire', 'guess'))).rejects.toMatchObject(wrong);
     await expect(scene.open([server])).rejects.toMatchObject(wrong);
+  });
+
+  it.each(['grpc_proxy', 'https_proxy', 'http_proxy'])('ask past the proxy of %s', async (variable) => {
+    const server = await authServer();
+    scene.onEnd(() => vi.unstubAllEnvs());
+    vi.stubEnv(variable, 'http://127.0.0.1:1');
+    vi.stubEnv('no_proxy', '');
+    const store = await scene.open([server], as('podwire', 'pass'));
+    const watching = scene.watch(store, '/calico/', await store.revision(never));
+    await watching.reaches(await commit(store, put('/calico/a')));
   });
 
   it('are refused where there are none', async () => {
