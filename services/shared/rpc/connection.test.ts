@@ -1,6 +1,6 @@
 import { Metadata, status, type Client } from '@grpc/grpc-js';
 import type { GetPoolResponse } from '@podwire/proto/podwire/ipam/v1/pool';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { Connection } from './connection.js';
 import { Bench, GET_POOL } from './server.fixture.js';
@@ -21,6 +21,7 @@ beforeEach(async () => {
 });
 
 afterEach(async () => {
+  vi.unstubAllEnvs();
   for (const connection of connections) connection.close();
   await proxy.close();
   await bench.clear();
@@ -118,4 +119,11 @@ test('a service of this machine is neither asked nor given up', async () => {
   await bench.serve({ addresses: [bench.address('later')] });
   expect(await answer).toBe('a');
   expect(connection.client).toBe(client);
+});
+
+test.each(['grpc_proxy', 'https_proxy', 'http_proxy'])('no call goes to the proxy of %s', async (variable) => {
+  vi.stubEnv(variable, 'http://127.0.0.1:1');
+  vi.stubEnv('no_proxy', '');
+  await untilAnswered(connected({ askMs: NEVER_MS, answerMs: NEVER_MS, connectMs: NEVER_MS }));
+  await untilAnswered(connected(undefined, bench.address()));
 });
