@@ -1,4 +1,5 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -75,6 +76,27 @@ describe('records in a directory', () => {
     await store.put(storedRecord('a'));
     expect((await store.load()).records).toEqual([storedRecord('a')]);
     expect((statSync(directory()).mode & 0o777).toString(8)).toBe('700');
+  });
+
+  test('that a full disk does not take leave nothing, and are taken once there is room', async () => {
+    const disk = join(folder, 'disk');
+    mkdirSync(disk);
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', disk]);
+    try {
+      const store = new DirectoryRecordStore(join(disk, 'attachments'));
+      await store.put(storedRecord('a'));
+      expect(() => writeFileSync(join(disk, 'filler'), Buffer.alloc(2 ** 20))).toThrow('ENOSPC');
+      const refused = { code: 'STATE_IO', message: expect.stringContaining('ENOSPC') };
+      await expect(store.put(storedRecord('b'))).rejects.toMatchObject(refused);
+      await expect(store.put(storedRecord('a', { state: 'detaching' }))).rejects.toMatchObject(refused);
+      expect(readdirSync(join(disk, 'attachments'))).toHaveLength(1);
+      expect((await store.load()).records).toEqual([storedRecord('a')]);
+      rmSync(join(disk, 'filler'));
+      await store.put(storedRecord('b'));
+      expect((await store.load()).records).toHaveLength(2);
+    } finally {
+      execFileSync('umount', [disk]);
+    }
   });
 
   test('cannot be where a file is', () => {

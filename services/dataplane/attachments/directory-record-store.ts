@@ -54,8 +54,14 @@ export class DirectoryRecordStore implements RecordStore {
     await new Promise((resolve) => setImmediate(resolve));
     const path = this.#path(record.network.attachment);
     const write = (): void => {
-      writeFileSync(path + WRITING, encodeRecord(record), { mode: FILE_MODE });
-      renameSync(path + WRITING, path);
+      try {
+        writeFileSync(path + WRITING, encodeRecord(record), { mode: FILE_MODE });
+        renameSync(path + WRITING, path);
+      } catch (error) {
+        // What is half written takes room that a later record may need.
+        removeIfPossible(path + WRITING);
+        throw error;
+      }
     };
     this.#io('write', () => {
       try {
@@ -136,4 +142,12 @@ function fileName(attachment: Attachment): string {
 
 function isMissing(error: unknown): boolean {
   return error instanceof Error && 'code' in error && error.code === 'ENOENT';
+}
+
+function removeIfPossible(path: string): void {
+  try {
+    unlinkSync(path);
+  } catch {
+    // Why it could not be written is told.
+  }
 }
