@@ -103,6 +103,7 @@ try, in another terminal in this folder:
   export PODWIRE_PLUGIN_IPAM_ADDRESS=unix:${sockets.ipam}
   export PODWIRE_PLUGIN_DATAPLANE_ADDRESS=unix:${sockets.dataplane} PODWIRE_PLUGIN_SOCKET=${sockets.cni}
   npx podwirectl who ${address}
+  npx podwirectl history default/${name}
   npx podwirectl explain ${NODE_NAME}
   npx podwirectl audit
   npx podwirectl node status

@@ -76,15 +76,16 @@ export class Fakes {
   }
 
   /**
-   * @param answer - the body for `GET /journal` and the like, by the request's first line and what it sends; undefined for 404, and a
-   *   number before the body is another status than 200
+   * @param answer - the body for `GET /journal` and the like, by the request's first line, with the command of a CNI call, and what it
+   *   sends; undefined for 404, and a number before the body is another status than 200
    */
   async servePlugin(answer: (asked: string, sent: string) => PluginAnswer): Promise<void> {
     const server = createServer((request, response) => {
       let sent = '';
       request.setEncoding('utf8').on('data', (chunk: string) => (sent += chunk));
       request.once('end', () => {
-        const told = answer(`${request.method ?? ''} ${request.url ?? ''}`, sent) ?? [404, ''];
+        const words = [request.method, request.url, request.headers['cni-command']];
+        const told = answer(words.filter((word) => word !== undefined).join(' '), sent) ?? [404, ''];
         const [status, body] = typeof told === 'string' ? [200, told] : told;
         response.writeHead(status).end(body);
       });

@@ -32,6 +32,12 @@ const DISCARDED = z.object({ discarded: ENTRY, fault: JOURNAL.shape.fault });
 /** The CNI error object with which the plugin refuses. */
 const REFUSAL = z.object({ msg: z.string() });
 
+/** How STATUS says that the node is not ready: 50, or 51 where pods that exist are at risk, too. */
+const NOT_READY = z.object({ code: z.literal([50, 51]), msg: z.string() });
+
+/** Where another IPAM plugin of the configuration is looked for. */
+const CNI_PATH = '/opt/cni/bin';
+
 export type Discarded = z.infer<typeof DISCARDED>;
 export type Journal = z.infer<typeof JOURNAL>;
 export type JournalEntry = z.infer<typeof ENTRY>;
@@ -78,11 +84,32 @@ export class PluginSocket {
     return this.#ask({ method: 'POST', path: '/journal/discard', body }, DISCARDED);
   }
 
-  async #ask<Answer>({ method, path, body: asked }: Asking, answer: z.ZodType<Answer>): Promise<Answer> {
+  /**
+   * CNI's STATUS.
+   * @param configuration - JSON text of the plugin's member of the network configuration
+   * @returns why the node is not ready; null where it is
+   */
+  async status(configuration: string): Promise<{ readonly reason: string | null }> {
+    const headers = { 'cni-command': 'STATUS', 'cni-path': CNI_PATH };
+    const { status, body } = await this.#exchange({ method: 'POST', path: '/cni', headers, body: configuration });
+    if (status === OK) return { reason: null };
+    const answer = parseJson(body);
+    const notReady = NOT_READY.safeParse(answer);
+    if (notReady.success) return { reason: notReady.data.msg };
+    const refusal = REFUSAL.safeParse(answer);
+    throw new Failure('INVALID_REQUEST', `${NAME} refused STATUS: ${refusal.success ? refusal.data.msg : body.trim()}`);
+  }
+
+  async #exchange(asking: Asking): Promise<{ readonly status: number; readonly body: string }> {
     const { path: socketPath, option, clock, deadlineMs } = this.#options;
     const timeoutMs = Math.max(1, deadlineMs - clock.nowMs());
     await assertReachable(NAME, { address: `unix:${socketPath}`, option }, timeoutMs);
-    const { status, body } = await send({ method, path, body: asked, socketPath, option, timeoutMs });
+    return send({ socketPath, option, timeoutMs, ...asking });
+  }
+
+  async #ask<Answer>({ method, path, body: asked }: Asking, answer: z.ZodType<Answer>): Promise<Answer> {
+    const { path: socketPath } = this.#options;
+    const { status, body } = await this.#exchange({ method, path, body: asked });
     const parsed = status === OK ? answer.safeParse(parseJson(body)) : undefined;
     if (parsed?.success) return parsed.data;
     const subject = `${NAME} at ${socketPath}: ${method} ${path}`;
@@ -102,6 +129,7 @@ interface Asking {
   readonly method: string;
   readonly path: string;
   readonly body?: string | undefined;
+  readonly headers?: Readonly<Record<string, string>>;
 }
 
 interface Sending extends Asking {
@@ -114,6 +142,7 @@ function send({
   method,
   path,
   body: asked,
+  headers,
   socketPath,
   option,
   timeoutMs,
@@ -128,7 +157,7 @@ function send({
       reject(new Failure(code, `${NAME} at ${socketPath}: ${reason}`, { cause }));
     };
     const signal = AbortSignal.timeout(timeoutMs);
-    const call = request({ socketPath, path, method, signal, headers: { host: NAME } }, (response) => {
+    const call = request({ socketPath, path, method, signal, headers: { host: NAME, ...headers } }, (response) => {
       let body = '';
       response.setEncoding('utf8').on('data', (chunk: string) => (body += chunk));
       response.once('end', () => resolve({ status: response.statusCode ?? 0, body })).once('error', fail);

@@ -80,6 +80,21 @@ export const ATTACHMENT: Form<Attachment> = {
   },
 };
 
+export interface PodName {
+  readonly namespace: string;
+  readonly name: string;
+}
+
+/** A pod as kubectl and the logs write it. */
+export const POD_NAME: Form<PodName> = {
+  placeholder: 'NAMESPACE/NAME',
+  read: (given) => {
+    const [namespace = '', name = '', ...others] = given.split('/');
+    const isPod = namespace !== '' && name !== '' && others.length === 0;
+    return isPod ? ok({ namespace, name }) : wrong('is no pod with its namespace, such as default/web-0');
+  },
+};
+
 export interface Label {
   readonly key: string;
   readonly value: string;

@@ -108,6 +108,59 @@ describe('who', () => {
   });
 });
 
+describe('history', () => {
+  const tenure = (address: string, releaseTime?: Date) => ({
+    address,
+    handleId: holder.handleId,
+    attributes,
+    allocateTime: new Date(0),
+    releaseTime,
+    sequenceNumber: 4n,
+  });
+  const past = tenure('10.65.0.7', new Date(90_000));
+
+  test('of a pod tells its addresses, from all pages, as far as they are wanted', async () => {
+    const pages: Record<string, GetAddressHistoryResponse> = {
+      '': GetAddressHistoryResponse.fromPartial({ tenures: [tenure('10.65.0.9')], nextPageToken: 'b' }),
+      b: GetAddressHistoryResponse.fromPartial({ nextPageToken: 'c' }),
+      c: GetAddressHistoryResponse.fromPartial({ tenures: [past, past] }),
+    };
+    await fakes.serve(fake(HistoryServiceService.getAddressHistory, ({ pageToken }) => pages[pageToken]!));
+    const { exitCode, stdout, stderr } = await fakes.podwirectl('history', 'default/web-0', '--limit', '2');
+    expect(exitCode).toBe(0);
+    expect(stdout).toMatch(/^10\.65\.0\.9 +node-1 +1970-01-01T00:00:00Z +- .* 4 +net\.c0ffee$/m);
+    expect(stdout.match(/^10\.65\.0\.7 +node-1 +1970-01-01T00:00:00Z +1970-01-01T00:01:30Z +90s /gm)).toHaveLength(1);
+    expect(stderr).toContain('there are more');
+    const subject = { $case: 'pod', value: { namespace: 'default', name: 'web-0' } };
+    expect(asked('GetAddressHistory')).toMatchObject([
+      { subject, pageSize: 2 },
+      { pageToken: 'b' },
+      { pageToken: 'c' },
+    ]);
+    expect((await fakes.podwirectl('history', 'default/web-0')).stderr).toBe('');
+  });
+
+  test('of a handle since a time; none is an answer of its own', async () => {
+    await fakes.serve(fake(HistoryServiceService.getAddressHistory, () => GetAddressHistoryResponse.fromPartial({})));
+    const none = await fakes.podwirectl('history', 'web-0', '--since', '1970-01-01T00:01:00Z');
+    expect(none).toMatchObject({ exitCode: 3, stdout: 'No address is known.\n' });
+    expect(none.stderr).toContain('a pod is NAMESPACE/NAME');
+    expect(asked('GetAddressHistory')).toMatchObject([
+      { subject: { $case: 'handleId', value: 'web-0' }, from: new Date(60_000) },
+    ]);
+    expect((await fakes.podwirectl('history', 'a/b')).stderr).toBe('');
+  });
+
+  test.each(['a/b/c', '/b', 'a/', ''])('of "%s" is nobody’s', async (whose) => {
+    expect(await fakes.podwirectl('history', whose)).toMatchObject({ exitCode: 2 });
+  });
+});
+
+test.each(['web-0', 'a/b/c', '/web-0'])('explain refuses "%s" as a pod', async (pod) => {
+  const { exitCode, stderr } = await fakes.podwirectl('explain', 'node-1', '--pod', pod);
+  expect([exitCode, stderr]).toEqual([2, expect.stringContaining('such as default/web-0')]);
+});
+
 test('explain asks what was typed, and shows what was passed over', async () => {
   const pools = [
     { name: 'main', cidr: '10.65.0.0/16', passedOverReason: 'is disabled' },

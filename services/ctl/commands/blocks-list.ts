@@ -1,11 +1,13 @@
 import { AffinityState, BlockServiceService, type Block } from '@podwire/proto/podwire/ipam/v1/block';
+import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
+import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 
 import { allPages } from '../clients/pages.js';
 import { text } from '../command-line/forms.js';
 import type { Flag, Option, Verb } from '../command-line/verb.js';
 import type { Service } from '../context.js';
 import type { Table } from '../output/report.js';
-import { age, percent, podOf, wordOf } from '../output/words.js';
+import { age, momentOfAttribute, percent, podOf, wordOf } from '../output/words.js';
 
 export const POOL: Option<string> = { name: '--pool', form: text('NAME'), about: 'only those of this pool (all)' };
 export const NODE: Option<string> = { name: '--node', form: text('NAME'), about: 'only those of this node (all)' };
@@ -21,6 +23,7 @@ export const blocksList: Verb = {
   run: async (input, { ipam, json, clock }) => {
     const filter = { poolName: input.get(POOL) ?? '', nodeName: input.get(NODE) ?? '' };
     const blocks = await listBlocks(ipam, filter);
+    if (blocks.length === 0) await requireNamed(ipam, filter);
     return {
       sections: [input.has(ADDRESSES) ? addressTable(blocks) : blockTable(blocks, clock.nowMs())],
       data: () => json.of(BlockServiceService.listBlocks, { blocks, nextPageToken: '' }),
@@ -28,10 +31,22 @@ export const blocksList: Verb = {
   },
 };
 
-export async function listBlocks(
-  ipam: Service,
-  filter: { readonly poolName: string; readonly nodeName: string },
-): Promise<Block[]> {
+/** Names of what a list is about; an empty one is none. */
+export interface Filter {
+  readonly poolName: string;
+  readonly nodeName: string;
+}
+
+/**
+ * Tells a list in which nothing is from one of something that does not exist.
+ * @throws Failure POOL_NOT_FOUND, NODE_NOT_FOUND
+ */
+export async function requireNamed(ipam: Service, { poolName, nodeName }: Filter): Promise<void> {
+  if (poolName !== '') await ipam.call(PoolServiceService.getPool, { name: poolName });
+  if (nodeName !== '') await ipam.call(NodeServiceService.getNode, { name: nodeName });
+}
+
+export async function listBlocks(ipam: Service, filter: Filter): Promise<Block[]> {
   const pages = await allPages((page) => ipam.call(BlockServiceService.listBlocks, { ...page, ...filter }));
   return pages.flatMap(({ blocks }) => blocks);
 }
@@ -73,7 +88,8 @@ function addressTable(blocks: readonly Block[]): Table {
     rows: blocks.flatMap(({ allocations }) =>
       allocations.map(({ address, attributes, handleId, sequenceNumber }) => {
         const { node = '', interface: interfaceName = '', timestamp = '' } = attributes;
-        return [address, podOf(attributes), node, interfaceName, timestamp, String(sequenceNumber), handleId];
+        const since = momentOfAttribute(timestamp);
+        return [address, podOf(attributes), node, interfaceName, since, String(sequenceNumber), handleId];
       }),
     ),
     none: 'No such address is in use.',

@@ -11,7 +11,17 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/address';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 
-import { ADDRESS, ATTACHMENT, LABEL, oneOf, text, wholeNumber, type Label } from '../command-line/forms.js';
+import {
+  ADDRESS,
+  ATTACHMENT,
+  LABEL,
+  oneOf,
+  POD_NAME,
+  text,
+  wholeNumber,
+  type Label,
+  type PodName,
+} from '../command-line/forms.js';
 import type { Input, Option, Positional, Verb } from '../command-line/verb.js';
 import { DONE, FOUND_WRONG } from '../exit-codes.js';
 import { sentence, type Section, type Table } from '../output/report.js';
@@ -37,9 +47,9 @@ const WANTED: Option<string> = {
   about: 'a particular address that is wanted',
   repeated: true,
 };
-const POD: Option<string> = {
+const POD: Option<PodName> = {
   name: '--pod',
-  form: text('NAMESPACE/NAME'),
+  form: POD_NAME,
   about: 'the pod that asks, for pools and rules that look at its namespace',
 };
 const NAMESPACE_LABEL: Option<Label> = {
@@ -86,12 +96,12 @@ export const explain: Verb = {
 };
 
 function requestOf(input: Input): ExplainAllocationRequest {
-  const [namespace, name] = input.get(POD)?.split('/') ?? [];
+  const pod = input.get(POD);
   const labels = input.all(NAMESPACE_LABEL).map(({ key, value }): [string, string] => [key, value]);
   const request = AllocateRequest.fromPartial({
     attachment: input.get(WHOSE) ?? NOBODY,
     nodeName: input.at(NODE),
-    ...(namespace !== undefined && { pod: { namespace, name: name ?? '' } }),
+    ...(pod && { pod }),
     families: input.all(FAMILY),
     pools: input.all(POOL),
     addresses: input.all(WANTED),

@@ -5,12 +5,15 @@ import { audit } from './audit.js';
 import { blocksList } from './blocks-list.js';
 import { configGet } from './config-get.js';
 import { configSet } from './config-set.js';
+import { endpointsList } from './endpoints-list.js';
 import { explain } from './explain.js';
 import { gc } from './gc.js';
+import { history } from './history.js';
 import { journalDiscard } from './journal-discard.js';
 import { journalList } from './journal-list.js';
 import { journalRetry } from './journal-retry.js';
 import { journalShow } from './journal-show.js';
+import { nodeReady } from './node-ready.js';
 import { nodeStatus } from './node-status.js';
 import { nodesDelete } from './nodes-delete.js';
 import { nodesList } from './nodes-list.js';
@@ -54,7 +57,9 @@ export const VERBS: readonly Verb[] = [
   nodesList,
   nodesShow,
   nodesDelete,
+  endpointsList,
   who,
+  history,
   explain,
   audit,
   releaseAddress,
@@ -74,6 +79,7 @@ export const VERBS: readonly Verb[] = [
   policiesSet,
   policiesDelete,
   nodeStatus,
+  nodeReady,
   podsList,
   podsCheck,
   podsRepair,

@@ -30,7 +30,11 @@ test('nodes are listed, shown, and deleted once that is confirmed', async () => 
   const node = {
     name: 'node-1',
     ipv4Address: '192.0.2.7/24',
-    tunnels: [{ kind: 2, address: '10.65.0.1' }],
+    // Of the other it has told what its device's MAC address would be.
+    tunnels: [
+      { kind: 2, address: '10.65.0.1' },
+      { kind: 3, address: '', macAddress: '66:24:ac:63:df:6c' },
+    ],
     labels: { zone: 'a' },
   };
   await fakes.serve(
@@ -40,7 +44,9 @@ test('nodes are listed, shown, and deleted once that is confirmed', async () => 
       DeleteNodeResponse.fromPartial({ releasedAddresses: 3n, releasedBlocks: 1n }),
     ),
   );
-  expect((await fakes.podwirectl('nodes')).stdout).toMatch(/^node-1 +192\.0\.2\.7\/24 +- +vxlan-ipv4 10\.65\.0\.1 /m);
+  expect((await fakes.podwirectl('nodes')).stdout).toMatch(
+    /^node-1 +192\.0\.2\.7\/24 +- +vxlan-ipv4 10\.65\.0\.1 +\d/m,
+  );
   expect((await fakes.podwirectl('nodes', 'show', 'node-1')).stdout).toMatch(/^Labels +zone=a$/m);
   expect(await fakes.podwirectl('nodes', 'delete', 'node-1')).toMatchObject({ exitCode: 2 });
   expect(asked('DeleteNode')).toEqual([]);

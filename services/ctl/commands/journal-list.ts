@@ -18,14 +18,14 @@ export function journalReport(journal: Journal, nowMs: number): Report {
     sections: [
       {
         kind: 'table',
-        columns: [{ right: 'ORDER' }, 'AGE', 'TO DO', 'ADDRESSES', 'WHY', 'ATTACHMENT'],
+        columns: [{ right: 'ORDER' }, 'AGE', 'TO DO', 'ADDRESSES', 'ATTACHMENT', 'WHY'],
         rows: entries.map(({ order, since, todo, held, lastFault, reason, attachment }) => [
           String(order),
           age(new Date(since), nowMs),
           todo,
           held?.map(({ address }) => address).join(', ') ?? 'all it holds',
-          lastFault ?? reason,
           attachment,
+          lastFault ?? reason,
         ]),
         none: 'Nothing waits.',
       },

@@ -1,3 +1,6 @@
+import { rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+
 import { GetNodeStatusResponse, NodeServiceService, RoutingState } from '@podwire/proto/podwire/dataplane/v1/node';
 import {
   CheckPodResponse,
@@ -42,7 +45,7 @@ describe('node status', () => {
   test('of a node that is well', async () => {
     await fakes.serve(fake(NodeServiceService.getNodeStatus, () => GetNodeStatusResponse.fromPartial(status)));
     const { exitCode, stdout } = await fakes.podwirectl('node', 'status');
-    expect([exitCode, stdout]).toEqual([0, expect.stringContaining('All is well.')]);
+    expect([exitCode, stdout]).toEqual([0, expect.stringContaining('The dataplane has nothing to complain of.')]);
     expect(stdout).toMatch(/^Routing +native, as-wanted$/m);
     expect(stdout).not.toContain('TUNNEL');
   });
@@ -59,6 +62,63 @@ describe('node status', () => {
     expect(stdout).toMatch(/^IpamUnreachable +podwire-ipam does not answer$/m);
     expect(stdout).toMatch(/^192\.0\.2\.8 +node b +Active +0 +0$/m);
     expect(stdout).toMatch(/^podwire\.vxlan4 +vxlan +- +- +1450$/m);
+  });
+});
+
+describe('node ready', () => {
+  const conflist = {
+    cniVersion: '1.0.0',
+    name: 'net',
+    plugins: [{ type: 'portmap' }, { type: 'podwire', ipam: { assign_ipv6: 'true' } }],
+  };
+  let file: string;
+  beforeEach(() => {
+    file = join(fakes.folder, 'net.conflist');
+    writeFileSync(file, JSON.stringify(conflist));
+  });
+  const ready = (...args: string[]) => fakes.podwirectl('node', 'ready', '--config', file, ...args);
+
+  test('asks as the runtime does, with the member of the network that is Podwire’s', async () => {
+    const sent: string[] = [];
+    await fakes.servePlugin((line, body) => {
+      sent.push(line, body);
+      return '';
+    });
+    expect(await ready()).toMatchObject({ exitCode: 0, stdout: 'Ready: pods can be added.\n' });
+    const [line, body] = sent;
+    expect(line).toBe('POST /cni STATUS');
+    expect(JSON.parse(body!)).toEqual({
+      cniVersion: '1.1.0',
+      name: 'net',
+      type: 'podwire',
+      ipam: { assign_ipv6: 'true' },
+    });
+  });
+
+  test.each([50, 51])('tells why it is not, which is an exit code of its own: CNI code %d', async (code) => {
+    await fakes.servePlugin(() => [500, JSON.stringify({ code, msg: 'no pool' })]);
+    expect(await ready()).toMatchObject({ exitCode: 4, stdout: 'Not ready: no pool\n' });
+    expect(JSON.parse((await ready('-o', 'json')).stdout)).toEqual({ ready: false, reason: 'no pool' });
+  });
+
+  test('does not take what the plugin refuses for an answer', async () => {
+    await fakes.servePlugin(() => [500, '{"code":7,"msg":"ipam is no object"}']);
+    expect(await ready()).toMatchObject({ exitCode: 2, stderr: expect.stringContaining('ipam is no object') });
+  });
+
+  test.each([
+    ['is not there', undefined, 'name another with --config'],
+    ['has no name', '{}', 'is no network configuration'],
+    ['is no JSON', '{', 'is no network configuration'],
+    ['has no plugin', '{"name":"net","plugins":[]}', 'has no plugin'],
+  ])('a configuration that %s is told', async (_, content, told) => {
+    if (content === undefined) rmSync(file);
+    else writeFileSync(file, content);
+    expect(await ready()).toMatchObject({ exitCode: 2, stderr: expect.stringContaining(told) });
+  });
+
+  test('a plugin that is away is told as such', async () => {
+    expect(await ready()).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('podwire-plugin at ') });
   });
 });
 
@@ -187,7 +247,7 @@ describe('journal', () => {
     const { exitCode, stdout } = await fakes.podwirectl('journal');
     expect([exitCode, stdout]).toEqual([
       0,
-      expect.stringMatching(/^ +7 +\d+d +release +10\.65\.0\.7 +podwire-ipam does not answer +net\/a\/eth0$/m),
+      expect.stringMatching(/^ +7 +\d+d +release +10\.65\.0\.7 +net\/a\/eth0 +podwire-ipam does not answer$/m),
     ]);
     for (const which of ['7', 'a', 'net/a/eth0'])
       expect((await fakes.podwirectl('journal', 'show', which)).stdout).toMatch(

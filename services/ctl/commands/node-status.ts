@@ -13,7 +13,8 @@ import { momentAndAge, wordOf } from '../output/words.js';
 export const nodeStatus: Verb = {
   name: 'node status',
   about: 'the state of this node: what is wrong, its routes to other nodes, its tunnels and BGP sessions',
-  details: 'Exit code 4: there is something that an operator should know.',
+  details:
+    'It is what the dataplane knows; whether pods can be added is told by "podwirectl node ready".\nExit code 4: there is something that an operator should know.',
   run: async (_, { dataplane, json, clock }) => {
     const answer = await dataplane.call(NodeServiceService.getNodeStatus, {});
     return {
@@ -77,7 +78,7 @@ function tables({ tunnels, bgpSessions, conditions }: GetNodeStatusResponse): Se
     kind: 'table',
     columns: ['CONDITION', 'WHAT'],
     rows: conditions.map(({ reason, message }) => [reason, message]),
-    none: 'All is well.',
+    none: 'The dataplane has nothing to complain of.',
   };
   return [...[tunnelTable, sessionTable].filter(({ rows }) => rows.length > 0), conditionTable];
 }

@@ -1,13 +1,17 @@
 import { AffinityState, BlockServiceService, ListBlocksResponse } from '@podwire/proto/podwire/ipam/v1/block';
+import { EndpointServiceService, ListEndpointsResponse } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import {
   CreatePoolResponse,
   DeletePoolResponse,
+  GetPoolResponse,
   ListPoolsResponse,
   PoolServiceService,
   PoolState,
   SplitPoolResponse,
   UpdatePoolResponse,
 } from '@podwire/proto/podwire/ipam/v1/pool';
+import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { fake, Fakes } from '../ctl.fixture.js';
@@ -81,7 +85,7 @@ describe('pools', () => {
       '--resource-version',
       '7',
     );
-    expect(changed).toMatchObject({ exitCode: 0 });
+    expect(changed).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/^pool a is changed:\n\nName +a\n/) });
     expect(asked('UpdatePool')).toMatchObject([
       {
         pool: { name: 'a', nodeSelector: 'has(zone)', resourceVersion: '7' },
@@ -126,6 +130,23 @@ describe('pools', () => {
     expect(asked('DeletePool')).toEqual([{ name: 'main', resourceVersion, mode }]);
   });
 
+  test.each([
+    ['', 'active'],
+    ['disabled', 'disabled'],
+    ['Calico says so', 'not-allocatable: Calico says so'],
+  ])('show says once why a pool gives nothing: "%s"', async (stateReason, told) => {
+    const states: Record<string, PoolState> = {
+      '': PoolState.POOL_STATE_ACTIVE,
+      disabled: PoolState.POOL_STATE_DISABLED,
+    };
+    const state = states[stateReason] ?? PoolState.POOL_STATE_NOT_ALLOCATABLE;
+    await fakes.serve(
+      fake(PoolServiceService.getPool, () => GetPoolResponse.fromPartial({ pool: { ...pool, state, stateReason } })),
+    );
+    const { stdout } = await fakes.podwirectl('pools', 'show', 'main');
+    expect(/^State +(.*)$/m.exec(stdout)?.[1]).toBe(told);
+  });
+
   test('show and split', async () => {
     await fakes.serve(
       foundPool,
@@ -143,7 +164,8 @@ describe('pools', () => {
 
 test('blocks and utilisation tell whose a block is, and who borrows from it', async () => {
   const borrowed = { address: '10.65.0.2', handleId: 'h', attributes: { node: 'node-2' }, sequenceNumber: 3n };
-  const own = { address: '10.65.0.1', ...holder };
+  const timestamp = '2026-11-23 12:58:07.962 +0000 UTC';
+  const own = { address: '10.65.0.1', ...holder, attributes: { ...holder.attributes, timestamp } };
   const blocks = [
     {
       cidr: '10.65.0.0/26',
@@ -163,9 +185,61 @@ test('blocks and utilisation tell whose a block is, and who borrows from it', as
   expect(stdout).toMatch(/^10\.65\.0\.0\/26 +main +node-1 +confirmed +64 +2 +3\.1% +1 +-$/m);
   expect(asked('ListBlocks')).toEqual([{ pageSize: 1000, pageToken: '', nodeName: 'node-1', poolName: 'main' }]);
   expect((await fakes.podwirectl('blocks', '--addresses')).stdout).toMatch(
-    /^10\.65\.0\.1 +default\/web-0 +node-1 +eth0 +- +12 +net\.c0ffee$/m,
+    /^10\.65\.0\.1 +default\/web-0 +node-1 +eth0 +2026-11-23T12:58:07Z +12 +net\.c0ffee$/m,
   );
   const use = await fakes.podwirectl('utilisation');
   expect(use.stdout).toMatch(/^node-1 +1 +64 +2 +3\.1% +1$/m);
   expect(use.stdout).toMatch(/^\(no owner\) +1 +64 +0 +0\.0% +0$/m);
+});
+
+describe('a list of what does not exist', () => {
+  const missing = (code: 'POOL_NOT_FOUND' | 'NODE_NOT_FOUND') => () => {
+    throw new Failure(code, 'there is none of that name');
+  };
+
+  test.each([
+    ['blocks', '--pool', 'there is none of that name (POOL_NOT_FOUND)'],
+    ['blocks', '--node', 'there is none of that name (NODE_NOT_FOUND)'],
+    ['utilisation', '--pool', 'there is none of that name (POOL_NOT_FOUND)'],
+    ['utilisation', '--node', 'there is none of that name (NODE_NOT_FOUND)'],
+    ['endpoints', '--pool', 'there is none of that name (POOL_NOT_FOUND)'],
+    ['endpoints', '--node', 'there is none of that name (NODE_NOT_FOUND)'],
+  ])('is no empty one: %s %s', async (verb, option, told) => {
+    await fakes.serve(
+      fake(BlockServiceService.listBlocks, () => ListBlocksResponse.fromPartial({})),
+      fake(EndpointServiceService.listEndpoints, () => ListEndpointsResponse.fromPartial({})),
+      fake(PoolServiceService.listPools, () => ListPoolsResponse.fromPartial({ pools: [pool] })),
+      fake(PoolServiceService.getPool, missing('POOL_NOT_FOUND')),
+      fake(NodeServiceService.getNode, missing('NODE_NOT_FOUND')),
+    );
+    expect(await fakes.podwirectl(verb, option, 'typo')).toMatchObject({
+      exitCode: 3,
+      stdout: '',
+      stderr: expect.stringContaining(told),
+    });
+    expect(await fakes.podwirectl(verb)).toMatchObject({ exitCode: 0 });
+  });
+});
+
+test('endpoints tell which pod has which addresses', async () => {
+  const endpoint = {
+    attachment: { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' },
+    pod: { namespace: 'default', name: 'web-0' },
+    nodeName: 'node-1',
+    addresses: [{ address: '10.65.0.7/32' }, { address: 'fd65::7/128' }],
+    hostInterfaceName: 'podw1',
+  };
+  await fakes.serve(
+    fake(EndpointServiceService.listEndpoints, () => ListEndpointsResponse.fromPartial({ endpoints: [endpoint] })),
+  );
+  const { exitCode, stdout } = await fakes.podwirectl('endpoints', '--pod', 'default/web-0', '--node', 'node-1');
+  expect([exitCode, stdout]).toEqual([
+    0,
+    expect.stringMatching(/^default\/web-0 +10\.65\.0\.7, fd65::7 +node-1 +podw1 +- +net\/c0ffee\/eth0$/m),
+  ]);
+  await fakes.podwirectl('endpoints', '--namespace', 'red', '--pool', 'main');
+  expect(asked('ListEndpoints')).toMatchObject([
+    { namespace: 'default', podName: 'web-0', nodeName: 'node-1', poolName: '' },
+    { namespace: 'red', podName: '', nodeName: '', poolName: 'main' },
+  ]);
 });

@@ -29,7 +29,7 @@ export function poolFields(pool: Pool, nowMs: number): Fields {
       ['Name', pool.name],
       ['CIDR', pool.cidr],
       ['Blocks of', `/${pool.blockSize}`],
-      ['State', pool.stateReason === '' ? state : `${state}: ${pool.stateReason}`],
+      ['State', ['', state].includes(pool.stateReason) ? state : `${state}: ${pool.stateReason}`],
       ['Deleted since', momentAndAge(pool.deleteTime, nowMs)],
       ['In use', `${allocated} of ${count(capacity)} (${percent(allocated, capacity)}), in ${blocks} blocks`],
       ['Free', count(free)],

@@ -22,7 +22,7 @@ export const poolsUpdate: Verb = {
     const answer = await ipam.call(PoolServiceService.updatePool, { pool, updateMask: mask });
     return {
       sections: [
-        sentence(`pool ${name} is changed: ${mask.join(', ')}`),
+        sentence(`pool ${name} is changed:`),
         ...(answer.pool ? [poolFields(answer.pool, clock.nowMs())] : []),
       ],
       data: () => json.of(PoolServiceService.updatePool, answer),

@@ -40,16 +40,20 @@ function pairs(entries: readonly (readonly [string, string])[]): string {
   return entries.map(([key, value]) => `${key}=${value}`).join(', ');
 }
 
-/** Who held an address when, newest first. */
-export function tenureTable(tenures: readonly Tenure[], nowMs: number): Table {
+/**
+ * Who held an address when, newest first.
+ * @param first - what the first column tells: a pod where all are of one address, else the address
+ */
+export function tenureTable(tenures: readonly Tenure[], nowMs: number, first: 'pod' | 'address' = 'pod'): Table {
   return {
     kind: 'table',
-    columns: ['POD', 'NODE', 'FROM', 'UNTIL', 'FOR', { right: 'SEQUENCE' }, 'HANDLE'],
-    rows: tenures.map(({ attributes, allocateTime, releaseTime, sequenceNumber, handleId }) => {
+    columns: [first.toUpperCase(), 'NODE', 'FROM', 'UNTIL', 'FOR', { right: 'SEQUENCE' }, 'HANDLE'],
+    rows: tenures.map(({ address, attributes, allocateTime, releaseTime, sequenceNumber, handleId }) => {
       const endMs = releaseTime?.getTime() ?? nowMs;
       const held = allocateTime === undefined ? '' : lengthOfTime(endMs - allocateTime.getTime());
       const times = [moment(allocateTime), moment(releaseTime), held];
-      return [podOf(attributes), attributes.node ?? '', ...times, String(sequenceNumber), handleId];
+      const name = first === 'pod' ? podOf(attributes) : address;
+      return [name, attributes.node ?? '', ...times, String(sequenceNumber), handleId];
     }),
     none: 'Nobody.',
   };

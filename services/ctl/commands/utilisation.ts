@@ -4,7 +4,7 @@ import { PoolServiceService, type Pool } from '@podwire/proto/podwire/ipam/v1/po
 import type { Verb } from '../command-line/verb.js';
 import type { Table } from '../output/report.js';
 import { count, percent } from '../output/words.js';
-import { borrowedOf, listBlocks, NODE, POOL } from './blocks-list.js';
+import { borrowedOf, listBlocks, NODE, POOL, requireNamed } from './blocks-list.js';
 import { listPools } from './pools-list.js';
 
 const NO_OWNER = '(no owner)';
@@ -18,6 +18,7 @@ export const utilisation: Verb = {
     const nodeName = input.get(NODE) ?? '';
     const pools = (await listPools(ipam)).filter(({ name }) => poolName === '' || name === poolName);
     const blocks = await listBlocks(ipam, { poolName, nodeName });
+    if (blocks.length === 0) await requireNamed(ipam, { poolName, nodeName });
     return {
       sections: [poolTable(pools), nodeTable(blocks)],
       data: () => ({

@@ -43,6 +43,13 @@ export function momentAndAge(time: Date | undefined, nowMs: number): string {
   return time === undefined ? '' : `${moment(time)} (${age(time, nowMs)} ago)`;
 }
 
+const CALICO_TIME = /^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(\.\d+)? \+0000 UTC$/;
+
+/** The `timestamp` of an address's attributes as {@link moment} writes it; as it is where Calico does not write it so. */
+export function momentOfAttribute(timestamp: string): string {
+  return timestamp.replace(CALICO_TIME, '$1T$2Z');
+}
+
 /** Part of a whole in percent. Numbers of IPv6 addresses are larger than any that JavaScript counts with exactly. */
 export function percent(part: number | bigint, whole: number | bigint | string): string {
   const total = Number(whole);

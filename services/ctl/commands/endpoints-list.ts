@@ -1,0 +1,57 @@
+import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
+
+import { allPages } from '../clients/pages.js';
+import { POD_NAME, text, type PodName } from '../command-line/forms.js';
+import type { Option, Verb } from '../command-line/verb.js';
+import type { Table } from '../output/report.js';
+import { age } from '../output/words.js';
+import { attachmentText } from './attachment-of.js';
+import { NODE, POOL, requireNamed } from './blocks-list.js';
+import { podText } from './endpoint-text.js';
+
+const POD: Option<PodName> = { name: '--pod', form: POD_NAME, about: 'only those of this pod (all)' };
+const NAMESPACE: Option<string> = {
+  name: '--namespace',
+  form: text('NAME'),
+  about: 'only those of this namespace (all). No effect with --pod',
+};
+
+export const endpointsList: Verb = {
+  name: 'endpoints list',
+  about: 'the pods that hold addresses, as IPAM knows them: which, on which node, by which interface',
+  details: 'What a pod held before is told by "podwirectl history".',
+  options: [POD, NAMESPACE, NODE, POOL],
+  examples: ['endpoints list --node node-1', 'endpoints list --pod default/web-0'],
+  run: async (input, { ipam, json, clock }) => {
+    const pod = input.get(POD);
+    const filter = {
+      nodeName: input.get(NODE) ?? '',
+      namespace: pod?.namespace ?? input.get(NAMESPACE) ?? '',
+      podName: pod?.name ?? '',
+      poolName: input.get(POOL) ?? '',
+    };
+    const pages = await allPages((page) => ipam.call(EndpointServiceService.listEndpoints, { ...page, ...filter }));
+    const endpoints = pages.flatMap((page) => page.endpoints);
+    if (endpoints.length === 0) await requireNamed(ipam, filter);
+    return {
+      sections: [endpointTable(endpoints, clock.nowMs())],
+      data: () => json.of(EndpointServiceService.listEndpoints, { endpoints, nextPageToken: '' }),
+    };
+  },
+};
+
+function endpointTable(endpoints: readonly Endpoint[], nowMs: number): Table {
+  return {
+    kind: 'table',
+    columns: ['POD', 'ADDRESSES', 'NODE', 'HOST INTERFACE', 'AGE', 'ATTACHMENT'],
+    rows: endpoints.map((endpoint) => [
+      podText(endpoint),
+      endpoint.addresses.map(({ address }) => address.replace(/\/\d+$/, '')).join(', '),
+      endpoint.nodeName,
+      endpoint.hostInterfaceName,
+      age(endpoint.createTime, nowMs),
+      attachmentText(endpoint.attachment),
+    ]),
+    none: 'There is no such endpoint.',
+  };
+}
