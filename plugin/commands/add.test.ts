@@ -217,6 +217,17 @@ describe('ADD that fails leaves nothing', () => {
   });
 });
 
+test('ADD tells a reason once that keeps it from undoing, too', async () => {
+  const refusal = new Failure('KERNEL_REFUSED', 'netlink: ENOBUFS');
+  plugin.script.failNext('AttachPod', refusal, { afterWork: true });
+  plugin.script.failNext('DetachPod', refusal);
+  expect((await failed()).msg).toBe(
+    "netlink: ENOBUFS; what it began could not be undone yet, for the same reason, and is in the node's journal, to be undone later",
+  );
+  await plugin.replayed();
+  expect(plugin.state()).toBe(NOTHING);
+});
+
 describe('ADD leaves alone what an earlier ADD of the attachment holds', () => {
   beforeEach(async () => {
     expect((await plugin.run('ADD')).exitCode).toBe(0);

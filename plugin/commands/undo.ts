@@ -90,7 +90,9 @@ function silentServices({ delegate, progress, error }: Omit<FailedAdd, 'attachme
 }
 
 function withRest(error: unknown, rest: Failure): Failure {
-  const left = `what it began could not be undone yet and is in the node's journal, to be undone later: ${rest.message}`;
+  const isSame = error instanceof Failure && error.message === rest.message;
+  const [when, why] = isSame ? ['yet, for the same reason,', ''] : ['yet', `: ${rest.message}`];
+  const left = `what it began could not be undone ${when} and is in the node's journal, to be undone later${why}`;
   if (!(error instanceof Failure)) return new Failure('INTERNAL', `internal error; ${left}`, { cause: error });
   const { code, message, violations, details } = error;
   return new Failure(code, `${message}; ${left}`, { violations, details, cause: error });

@@ -47,6 +47,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // Every command as it is typed, in front of fake services; and every command's help.
   'services/ctl/command-line/verb.ts': 'services/ctl/command-line/parse.test.ts',
+  'services/ctl/clients/network-config.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/clients/grpc-service.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/clients/plugin-socket.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/clients/reach.ts': 'services/ctl/commands/node-commands.test.ts',

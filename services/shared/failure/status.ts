@@ -118,6 +118,9 @@ const TOO_LARGE = /^Attempted to send message with a size larger than (\d+)$/;
 /** How grpc-js tells of a deadline that came before there was a connection to send the request on. */
 const NEVER_SENT = /waiting for LB pick/i;
 
+/** What grpc-js says of a deadline of its own: since when, and where the request was, in its words. The cause keeps them, for the log. */
+const OWN_DEADLINE = 'Deadline exceeded after ';
+
 function explain(code: FailureCode, error: ServiceError): string {
   const isSent = !NEVER_SENT.test(error.details);
   const next: Partial<Record<FailureCode, string>> = {
@@ -128,7 +131,8 @@ function explain(code: FailureCode, error: ServiceError): string {
     UNIMPLEMENTED: 'does not know the method: it is another service, or of an older release; check address and release',
   };
   const text = next[code];
-  return text === undefined ? error.details : `${text} (${error.details})`;
+  if (text === undefined) return error.details;
+  return error.details.startsWith(OWN_DEADLINE) ? text : `${text} (${error.details})`;
 }
 
 interface Details {
