@@ -7,7 +7,7 @@ import process from 'node:process';
 
 import { run } from './node.mjs';
 
-const NAMESPACE = 'demo';
+export const NAMESPACE = 'demo';
 
 /** Makes a network namespace for a pod, kept alive by a file, and gives that file's path. */
 export function makePod(folder, name) {

@@ -3,7 +3,7 @@
 // usage (by start.mjs): demo.mjs FOLDER [--once]
 import process from 'node:process';
 
-import { runShim, makePod } from './cni.mjs';
+import { NAMESPACE, runShim, makePod } from './cni.mjs';
 import { NODE_ADDRESS, setUpNode, takeDownNode } from './node.mjs';
 import { pinger } from './ping.mjs';
 import { Processes } from './processes.mjs';
@@ -103,7 +103,7 @@ try, in another terminal in this folder:
   export PODWIRE_PLUGIN_IPAM_ADDRESS=unix:${sockets.ipam}
   export PODWIRE_PLUGIN_DATAPLANE_ADDRESS=unix:${sockets.dataplane} PODWIRE_PLUGIN_SOCKET=${sockets.cni}
   npx podwirectl who ${address}
-  npx podwirectl history default/${name}
+  npx podwirectl history ${NAMESPACE}/${name}
   npx podwirectl explain ${NODE_NAME}
   npx podwirectl audit
   npx podwirectl node status

@@ -54,6 +54,8 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ctl/commands/attributes-change.ts': 'services/ctl/commands/policy-commands.test.ts',
   'services/ctl/commands/policy-arguments.ts': 'services/ctl/commands/policy-commands.test.ts',
   'services/ctl/commands/blocks-list.ts': 'services/ctl/commands/pool-commands.test.ts',
+  'services/ctl/commands/chosen-pods.ts': 'services/ctl/commands/node-commands.test.ts',
+  'services/ctl/commands/endpoints-list.ts': 'services/ctl/commands/pool-commands.test.ts',
   'services/ctl/commands/journal-entry.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/commands/journal-list.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/commands/nodes-show.ts': 'services/ctl/commands/ipam-commands.test.ts',

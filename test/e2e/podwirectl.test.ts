@@ -13,6 +13,7 @@ import { Stack } from '../support/stack.js';
 import { until } from '../support/until.js';
 
 const MAIN = join(ROOT, 'services/ctl/dist/main.js');
+const CONFLIST = join(ROOT, 'plugin/conflist/10-podwire.conflist');
 
 const stack = new Stack({ env: { PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS: '300' } });
 const pod = makePod('ctl-web');
@@ -69,7 +70,10 @@ test('finds a pod while it is there and in the history, and what the journal owe
   expect(now.stdout).toMatch(/^Netns +inode \d+ of boot [0-9a-f-]{36}$/m);
   expect(now.stdout).toContain(`k8s-pod-network/${pod.containerId}/eth0`);
 
-  expect(await podwirectl('pods', 'check', address)).toMatchObject({ exitCode: 0 });
+  expect((await podwirectl('endpoints', '--pod', 'default/ctl-web')).stdout).toContain(address);
+  expect(await podwirectl('node', 'ready', '--config', CONFLIST)).toMatchObject({ exitCode: 0 });
+
+  expect(await podwirectl('pods', 'check', 'default/ctl-web')).toMatchObject({ exitCode: 0 });
   run('ip', '-n', pod.name, 'route', 'delete', 'default');
   const broken = await podwirectl('pods', 'check', address);
   expect(broken).toMatchObject({ exitCode: 4, stdout: expect.stringContaining('default') });
@@ -85,6 +89,8 @@ test('finds a pod while it is there and in the history, and what the journal owe
   expect(owed, owed.stderr).toMatchObject({ exitCode: 0, stdout: expect.stringContaining(pod.containerId) });
   expect(owed.stdout).toContain(address);
   expect(await podwirectl('pools')).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('--ipam') });
+  const isTold = async () => (await podwirectl('node', 'ready', '--config', CONFLIST)).exitCode === 4;
+  await until(isTold, () => stack.log('plugin'));
 
   await stack.start('ipam');
   await until(
@@ -96,6 +102,8 @@ test('finds a pod while it is there and in the history, and what the journal owe
   expect(past).toMatchObject({ exitCode: 3 });
   expect(past.stdout).toMatch(/^State +free$/m);
   expect(past.stdout).toMatch(/^default\/ctl-web +node-1 /m);
+  const history = await podwirectl('history', 'default/ctl-web');
+  expect([history.exitCode, history.stdout]).toEqual([0, expect.stringContaining(address)]);
   expect(await podwirectl('audit')).toMatchObject({
     exitCode: 0,
     stdout: expect.stringContaining('Nothing is wrong.'),

@@ -3,10 +3,11 @@ import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ip
 import { allPages } from '../clients/pages.js';
 import { POD_NAME, text, type PodName } from '../command-line/forms.js';
 import type { Option, Verb } from '../command-line/verb.js';
+import type { Service } from '../context.js';
 import type { Table } from '../output/report.js';
 import { age } from '../output/words.js';
 import { attachmentText } from './attachment-of.js';
-import { NODE, POOL, requireNamed } from './blocks-list.js';
+import { NODE, POOL, requireNamed, type Filter } from './blocks-list.js';
 import { podText } from './endpoint-text.js';
 
 const POD: Option<PodName> = { name: '--pod', form: POD_NAME, about: 'only those of this pod (all)' };
@@ -30,8 +31,7 @@ export const endpointsList: Verb = {
       podName: pod?.name ?? '',
       poolName: input.get(POOL) ?? '',
     };
-    const pages = await allPages((page) => ipam.call(EndpointServiceService.listEndpoints, { ...page, ...filter }));
-    const endpoints = pages.flatMap((page) => page.endpoints);
+    const endpoints = await listEndpoints(ipam, filter);
     if (endpoints.length === 0) await requireNamed(ipam, filter);
     return {
       sections: [endpointTable(endpoints, clock.nowMs())],
@@ -39,6 +39,17 @@ export const endpointsList: Verb = {
     };
   },
 };
+
+/** Names that endpoints are to have; an empty one is none. */
+interface EndpointFilter extends Filter {
+  readonly namespace: string;
+  readonly podName: string;
+}
+
+export async function listEndpoints(ipam: Service, filter: EndpointFilter): Promise<Endpoint[]> {
+  const pages = await allPages((page) => ipam.call(EndpointServiceService.listEndpoints, { ...page, ...filter }));
+  return pages.flatMap(({ endpoints }) => endpoints);
+}
 
 function endpointTable(endpoints: readonly Endpoint[], nowMs: number): Table {
   return {

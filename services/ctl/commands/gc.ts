@@ -5,7 +5,6 @@ import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { allPages } from '../clients/pages.js';
 import { text } from '../command-line/forms.js';
 import type { Option, Verb } from '../command-line/verb.js';
 import type { Context } from '../context.js';
@@ -14,6 +13,7 @@ import type { Section } from '../output/report.js';
 import { attachmentText } from './attachment-of.js';
 import { unconfirmed, YES } from './confirm.js';
 import { podText } from './endpoint-text.js';
+import { listEndpoints } from './endpoints-list.js';
 import { failureText } from './failure-text.js';
 import { listPods } from './pods-list.js';
 
@@ -68,8 +68,7 @@ async function findStray(network: string | undefined, { ipam, dataplane }: Conte
   const pods = await listPods(dataplane);
   const { nodeName } = await dataplane.call(NodeServiceService.getNodeStatus, {});
   const filter = { nodeName, namespace: '', podName: '', poolName: '' };
-  const pages = await allPages((page) => ipam.call(EndpointServiceService.listEndpoints, { ...page, ...filter }));
-  const endpoints = pages.flatMap((page) => page.endpoints);
+  const endpoints = await listEndpoints(ipam, filter);
   const held = new Set(endpoints.map(({ attachment }) => attachmentText(attachment)));
   const wired = new Set(pods.map(({ attachment }) => attachmentText(attachment)));
   const known = networksOf(pods, held);

@@ -165,6 +165,24 @@ describe('pods', () => {
     expect(asked('CheckPod')).toEqual([{ recorded: attachmentOf('bb') }]);
   });
 
+  test('are named as Kubernetes does, where IPAM knows the pod', async () => {
+    const endpoints = [{ attachment: attachmentOf('bb') }, { attachment: attachmentOf('elsewhere') }];
+    await fakes.serve(
+      listing(podOf('a'), podOf('bb')),
+      fake(PodServiceService.checkPod, () => CheckPodResponse.fromPartial({})),
+      fake(EndpointServiceService.listEndpoints, ({ podName }) =>
+        ListEndpointsResponse.fromPartial({ endpoints: podName === 'web-0' ? endpoints : [] }),
+      ),
+    );
+    expect(await fakes.podwirectl('pods', 'check', 'default/web-0')).toMatchObject({ exitCode: 0 });
+    expect(asked('CheckPod')).toEqual([{ recorded: attachmentOf('bb') }]);
+    expect(asked('ListEndpoints')).toMatchObject([{ namespace: 'default', podName: 'web-0' }]);
+    expect(await fakes.podwirectl('pods', 'check', 'default/gone')).toMatchObject({ exitCode: 3 });
+    // An address is no pod's name.
+    expect(await fakes.podwirectl('pods', 'check', '10.65.9.9/32')).toMatchObject({ exitCode: 3 });
+    expect(asked('ListEndpoints')).toHaveLength(2);
+  });
+
   test('that are not there, or not one, are refused', async () => {
     await fakes.serve(listing(podOf('abc1'), podOf('abc2')));
     expect(await fakes.podwirectl('pods', 'check', 'x')).toMatchObject({ exitCode: 3 });
