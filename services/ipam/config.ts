@@ -22,7 +22,8 @@ export const SETTINGS = {
     schema: listOf(rpcAddress),
     default: 'unix:/run/podwire/ipam.sock',
     about:
-      'Where to serve gRPC: unix:/absolute/path (its owner’s alone) or host:port, several with commas between them.',
+      'Where to serve gRPC: unix:/absolute/path (its owner’s alone) or host:port, several with commas between them. ' +
+      'Whoever reaches it can give and take every address; at host:port nobody is asked who he is, and nothing is encrypted.',
   },
   store: {
     variable: 'PODWIRE_IPAM_STORE',
