@@ -242,6 +242,8 @@ async function reasonOf(service: string, ask: () => Promise<string | undefined>)
     if (!(error instanceof Failure)) throw error;
     if (error.code === 'UNIMPLEMENTED') return undefined;
     const isSilent = error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED';
-    return isSilent ? silenceOf(service, PROBE_TIMEOUT_MS) : `${service}: ${tracedMessage(error)}`;
+    if (isSilent) return silenceOf(service, PROBE_TIMEOUT_MS);
+    const reason = tracedMessage(error);
+    return reason.startsWith(service) ? reason : `${service}: ${reason}`;
   }
 }
