@@ -1,3 +1,4 @@
+import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { retry } from '@podwire/shared/retry/retry';
 import type { BackoffBounds } from '@podwire/shared/retry/schedule';
@@ -17,6 +18,17 @@ export interface PeerOptions {
 }
 
 type Method<Request, Response> = Parameters<typeof Peer.prototype.call<Request, Response>>[0];
+
+/** What is told where the service said nothing. */
+const SILENCES: readonly FailureCode[] = ['DEADLINE_EXCEEDED', 'UNREACHABLE'];
+
+/** That the time is over says nothing of why it was not enough; what was said before does. The code stays: the outcome is open. */
+function withAnswer(failure: unknown, answered: Failure): unknown {
+  if (!(failure instanceof Failure && failure.code === 'DEADLINE_EXCEEDED')) return failure;
+  const { code, message, details, traceId } = failure;
+  const options = { details, traceId, cause: failure };
+  return new Failure(code, `${message}; the attempt before failed: ${answered.message}`, options);
+}
 
 /** A service whose methods are idempotent, so that what may pass by itself is repeated until the deadline. */
 export class RepeatingPeer {
@@ -48,6 +60,12 @@ export class RepeatingPeer {
     const { clock, random } = this.#options;
     const begunMs = clock.nowMs();
     const inTime = () => clock.nowMs() < limits.deadlineMs;
+    let answered: Failure | undefined;
+    const mayPass = (failure: unknown): boolean => {
+      if (!(failure instanceof Failure)) return false;
+      if (!SILENCES.includes(failure.code)) answered = failure;
+      return failure.retryable && inTime();
+    };
     try {
       return await retry(attempt, {
         attempts: Number.POSITIVE_INFINITY,
@@ -55,11 +73,11 @@ export class RepeatingPeer {
         clock,
         random,
         signal: limits.signal,
-        retryable: (failure) => failure instanceof Failure && failure.retryable && inTime(),
+        retryable: mayPass,
       });
     } catch (failure) {
       limits.signal.throwIfAborted();
-      throw failure;
+      throw answered ? withAnswer(failure, answered) : failure;
     } finally {
       limits.noteDuration?.(path.split('/').at(-1) ?? '', clock.nowMs() - begunMs);
     }

@@ -30,7 +30,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/cni/requested.ts': 'plugin/cni/wish.test.ts',
   'plugin/clients/ipam.ts': 'plugin/commands/requests.test.ts',
   'plugin/clients/dataplane.ts': 'plugin/commands/add.test.ts',
-  'plugin/clients/repeating-peer.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/wanted-pod.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/undo.ts': 'plugin/commands/add.test.ts',
   'plugin/journal/durable-file.ts': 'plugin/journal/directory-store.test.ts',
