@@ -10,14 +10,14 @@ import { pluginSettings } from './settings.js';
 
 const read = (name: string) => readFileSync(join(import.meta.dirname, name), 'utf8');
 
-/** The first two cells of each row of the README's table under a heading. */
-function rows(heading: string): string[][] {
+/** The first cells of each row of the README's table under a heading. */
+function rows(heading: string, cellsCount = 2): string[][] {
   const section = read('README.md').split(`## ${heading}\n`)[1]!.split('\n## ')[0]!;
   const lines = section.split('\n').filter((line) => line.startsWith('|'));
   return lines.slice(2).map((line) =>
     line
       .split('|')
-      .slice(1, 3)
+      .slice(1, 1 + cellsCount)
       .map((cell) => cell.trim().replaceAll('`', '')),
   );
 }
@@ -29,7 +29,8 @@ test('the README lists every setting with its default', () => {
 
 test('the README lists every setting of the installer as the installer tells it', () => {
   const settings = Object.values(INSTALL_SETTINGS);
-  expect(rows('Installing on a node')).toEqual(settings.map((setting) => [setting.variable, setting.default]));
+  const cells = settings.map(({ variable, default: usual, about }) => [variable, usual, about]);
+  expect(rows('Installing on a node', 3)).toEqual(cells);
 });
 
 test('the README lists every error code', () => {
