@@ -22,8 +22,6 @@ export const USAGE = `usage: podwire COMMAND [OPTIONS]
       --binaries-only
   --help, --version
 
-Settings are environment variables: CNI_BIN_DIR, CNI_NET_DIR, CNI_CONF_NAME, … See plugin/README.md, "Installing on a node".
-
 exit codes: 0 done, 1 failed or different (the reason is on the standard error), 2 not understood
 `;
 

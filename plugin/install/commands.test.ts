@@ -153,10 +153,10 @@ describe('podwire install', () => {
   });
 
   test('answers for people', { timeout: SLOW_MS }, async () => {
-    expect(await run('--help')).toMatchObject({
-      exitCode: 0,
-      stdout: expect.stringContaining('usage: podwire COMMAND'),
-    });
+    const help = await run('--help');
+    expect(help).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('usage: podwire COMMAND') });
+    expect(help.stdout).toContain('  CNI_BIN_DIR (/opt/cni/bin)\n      Where the container runtime looks');
+    expect(help.stdout).not.toContain('OTEL_');
     expect(await run('--version')).toMatchObject({
       exitCode: 0,
       stdout: expect.stringMatching(/^podwire \d+\.\d+\.\d+\n$/),

@@ -5,6 +5,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 import { readOwnPackage } from '@podwire/shared/runtime/own-package';
+import { settingsUsage } from '@podwire/shared/runtime/usage';
 
 import { USAGE, type Command } from './command-line.js';
 import { systemDisk, type Disk } from './disk.js';
@@ -12,7 +13,7 @@ import { conflistPath, inspect, warningsOf, type Finding } from './inspect.js';
 import { install } from './install.js';
 import { KEEP_LIMITS, keepInstalled, type KeepEvents } from './keep-installed.js';
 import { readWanted } from './read-wanted.js';
-import { meaninglessVariables, readInstallSettings, type InstallSettings } from './settings.js';
+import { INSTALL_SETTINGS, meaninglessVariables, readInstallSettings, type InstallSettings } from './settings.js';
 import { systemShimRunner, type ShimRunner } from './shim-runner.js';
 import { uninstall } from './uninstall.js';
 import type { Wanted } from './wanted/wanted.js';
@@ -53,7 +54,7 @@ export async function runCommand(command: Command, around: CommandSurroundings):
   const { stdout, stderr } = around.process;
   switch (command.name) {
     case 'help':
-      stdout.write(USAGE);
+      stdout.write(`${USAGE}\n${settingsUsage(INSTALL_SETTINGS)}`);
       return 0;
     case 'version':
       stdout.write(`podwire ${(await readPackage()).version}\n`);

@@ -4,7 +4,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { readOwnPackage } from '@podwire/shared/runtime/own-package';
-import { settingsUsage } from '@podwire/shared/runtime/usage';
+import { serverSettingsUsage } from '@podwire/shared/runtime/usage';
 
 import { USAGE, type Command, type ExportCommand, type ImportCommand } from './command-line.js';
 import { readConfig, SETTINGS, type Config } from './config.js';
@@ -45,7 +45,7 @@ export async function runCommand(
 ): Promise<number> {
   switch (command.name) {
     case 'help':
-      around.process.stdout.write(`${USAGE}\n${settingsUsage(SETTINGS)}`);
+      around.process.stdout.write(`${USAGE}\n${serverSettingsUsage(SETTINGS)}`);
       return 0;
     case 'version':
       around.process.stdout.write(`podwire-ipam ${(await readOwnPackage(import.meta.url, '@podwire/ipam')).version}\n`);

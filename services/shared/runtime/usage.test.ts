@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { z } from 'zod';
 
-import { serverUsage, settingsUsage } from './usage.js';
+import { serverSettingsUsage, serverUsage, settingsUsage } from './usage.js';
 
 const SETTINGS = {
   listen: { variable: 'PODWIRE_X_LISTEN', schema: z.string(), default: 'unix:/run/x.sock', about: 'Where to serve.' },
@@ -17,6 +17,12 @@ test('every setting is named with its default, where it has one, and with what i
   const text = settingsUsage(SETTINGS);
   expect(text).toContain('  PODWIRE_X_LISTEN (unix:/run/x.sock)\n      Where to serve.\n');
   expect(text).toContain('  PODWIRE_X_POOL\n      Its range, or another');
+  expect(text).not.toContain('OTEL_');
+});
+
+test('a process that exports telemetry has the settings of that, too', () => {
+  const text = serverSettingsUsage(SETTINGS);
+  expect(text.startsWith(settingsUsage(SETTINGS))).toBe(true);
   expect(text).toContain('  OTEL_…\n');
 });
 

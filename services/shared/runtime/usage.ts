@@ -5,20 +5,25 @@ const MAX_WIDTH = 110;
 const INDENT = '      ';
 
 /**
- * The settings of a process, for its `--help`: each variable with its default, and below it what it does.
+ * The settings of a program, for its `--help`: each variable with its default, and below it what it does.
  * @returns lines, the last one ended
  */
 export function settingsUsage(settings: Settings): string {
   const entries = Object.values(settings).map(
     ({ variable, default: usual, about }) => `  ${variable}${usual === '' ? '' : ` (${usual})`}\n${wrapped(about)}`,
   );
-  const others = `  OTEL_…\n${wrapped('What telemetry is exported, and where to: services/shared/runtime/README.md names them.')}`;
-  return `settings, which are environment variables, each with its default:\n\n${[...entries, others].join('')}`;
+  return `settings, which are environment variables, each with its default:\n\n${entries.join('')}`;
+}
+
+/** The same of a process that exports telemetry. */
+export function serverSettingsUsage(settings: Settings): string {
+  const about = 'What telemetry is exported, and where to: services/shared/runtime/README.md names them.';
+  return `${settingsUsage(settings)}  OTEL_…\n${wrapped(about)}`;
 }
 
 /** The usage of a process that does one thing, and is told how by its settings alone. */
 export function serverUsage(name: string, about: string, settings: Settings): string {
-  return `usage: ${name}\n\n${wrapped(about, '')}\n  --help, --version\n\n${settingsUsage(settings)}`;
+  return `usage: ${name}\n\n${wrapped(about, '')}\n  --help, --version\n\n${serverSettingsUsage(settings)}`;
 }
 
 function wrapped(text: string, indent = INDENT): string {
