@@ -291,6 +291,11 @@ export class Events {
     this.#log.warn({ err: failure }, `the datastore is asked with the credentials of before: ${failure.message}`);
   }
 
+  /** The datastore is not the one that was read before: nothing is served from it until a restart. */
+  datastoreReplaced(failure: Failure): void {
+    this.#log.error({ err: failure }, `refusing every request for good: ${failure.message}`);
+  }
+
   /** The datastore does not answer while the service starts; it is asked again. */
   datastoreAwaited(failure: Failure): void {
     this.#log.warn({ err: failure }, `waiting for the datastore: ${failure.message}`);

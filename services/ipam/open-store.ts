@@ -1,6 +1,7 @@
 import type { Config } from './config.js';
 import type { Events } from './events.js';
 import { EmbeddedStore } from './store/embedded/embedded-store.js';
+import type { ClusterEvent } from './store/etcd/cluster.js';
 import { EtcdStore, type EtcdStoreOptions } from './store/etcd/etcd-store.js';
 import type { Store } from './store/store.js';
 
@@ -22,6 +23,8 @@ export interface OpenStore {
   readonly marksReleases: boolean;
   /** Whether no other process writes to it. */
   readonly isSoleWriter: boolean;
+  /** Fires when the datastore is refused for good, as it is not the one that was read before. Its reason is the failure. */
+  readonly refused: AbortSignal;
 }
 
 /** lmdb has no limit; more would only make one caller wait for many others' decisions. */
@@ -37,18 +40,38 @@ export async function openStore(config: Config, surroundings: StoreSurroundings)
   if (config.store === 'embedded') {
     const history = watchHistoryCount === undefined ? {} : { watchHistoryCount };
     const store = await EmbeddedStore.open({ directory: config.storeDirectory, pid, ...history });
-    return { store, maxOperationsCount: EMBEDDED_MAX_OPERATIONS_COUNT, marksReleases: false, isSoleWriter: true };
+    const { signal: refused } = new AbortController();
+    const limits = { maxOperationsCount: EMBEDDED_MAX_OPERATIONS_COUNT, marksReleases: false, isSoleWriter: true };
+    return { store, ...limits, refused };
   }
+  const refusing = new AbortController();
   const store = await EtcdStore.open({
     ...etcdOptions(config),
     uid: newUid(),
     report: (event) => {
-      if (event.type === 'endpointChosen') events.storeEndpointChosen(event.endpoint);
-      else if (event.type === 'endpointLost') events.storeEndpointLost(event.endpoint, event.failure);
-      else events.storeCredentialsRefused(event.failure);
+      tell(events, event);
+      if (event.type === 'replaced') refusing.abort(event.failure);
     },
   });
-  return { store, maxOperationsCount: store.maxOperationsCount, marksReleases: true, isSoleWriter: false };
+  const limits = { maxOperationsCount: store.maxOperationsCount, marksReleases: true, isSoleWriter: false };
+  return { store, ...limits, refused: refusing.signal };
+}
+
+function tell(events: Events, event: ClusterEvent): void {
+  switch (event.type) {
+    case 'endpointChosen':
+      events.storeEndpointChosen(event.endpoint);
+      break;
+    case 'endpointLost':
+      events.storeEndpointLost(event.endpoint, event.failure);
+      break;
+    case 'credentialsRefused':
+      events.storeCredentialsRefused(event.failure);
+      break;
+    case 'replaced':
+      events.datastoreReplaced(event.failure);
+      break;
+  }
 }
 
 function etcdOptions(config: Config): Omit<EtcdStoreOptions, 'uid'> {

@@ -20,6 +20,7 @@ import { Mirror, type MirrorEvent } from './store/mirror.js';
 import { RecordKeys } from './store/record/keys.js';
 import { markExpiry } from './store/release-marks.js';
 import type { Store } from './store/store.js';
+import { throwIfAborted } from './store/transaction.js';
 import { Updater } from './store/update.js';
 import { requireWhole } from './transfer/marker.js';
 import { untilAvailable, type Patience } from './until-available.js';
@@ -48,8 +49,8 @@ export interface RunningService extends Running {
 
 /**
  * Starts podwire-ipam: the datastore, the decisions on it, and gRPC in front of them. Waits for a datastore that does not answer.
- * Listens once it does, and tells health checks that it serves once the datastore has been read; requests that come before wait for
- * that.
+ * Listens once it does, and tells health checks that it serves once the datastore has been read, until that is refused for good;
+ * requests that come before wait for the first.
  * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE when the signal fired first, STORE_DENIED, or INVALID_SETTINGS when an address is taken or a
  * file cannot be read
  */
@@ -58,7 +59,7 @@ export async function startService(config: Config, surroundings: Surroundings): 
   const events = new Events(log);
   const patience = patienceOf(surroundings, events);
   const opened = await untilAvailable(() => openStore(config, { pid, newUid, events }), patience);
-  const { store } = opened;
+  const { store, refused } = opened;
   const loading = untilAvailable(() => loadDatastore(opened, { config, surroundings, events }), patience);
   // Awaited below; a failure must not count as unhandled before.
   loading.catch(() => undefined);
@@ -71,7 +72,10 @@ export async function startService(config: Config, surroundings: Surroundings): 
     clock,
     defaultCallTimeoutMs: config.callTimeoutMs,
     drainTimeoutMs: config.drainTimeoutMs,
-    services: (unary, streaming) => [...ipamServices(ipam, unary), watchService(watchesOf(loading), streaming)],
+    services: (unary, streaming) => [
+      ...ipamServices(ipam, unary),
+      watchService(watchesOf(loading, refused), streaming),
+    ],
   });
   const upkeeps: Upkeep[] = [];
   let stopMetrics = (): void => undefined;
@@ -89,7 +93,7 @@ export async function startService(config: Config, surroundings: Surroundings): 
       startUpkeep(ipam, { config, events, surroundings, history, store }),
       ...startMaintenance(ipam, { config, events, surroundings }),
     );
-    server.setServing();
+    serveUnless(refused, server);
     return { addresses, stop };
   } catch (error) {
     await stop();
@@ -183,13 +187,21 @@ async function loadDatastore(
   return { mirror, hub, updater: new Updater({ store, mirror, keys, clock, random, ...limits, keepsHistory }) };
 }
 
-/** Watches begin when the datastore has been read. */
-function watchesOf(loading: Promise<Datastore>): Watches {
+/** Watches begin when the datastore has been read, and fail once it is refused. */
+function watchesOf(loading: Promise<Datastore>, refused: AbortSignal): Watches {
   return {
     async *watch(request, signal) {
-      yield* (await loading).hub.watch(request, signal);
+      const { hub } = await loading;
+      yield* hub.watch(request, AbortSignal.any([signal, refused]));
+      if (!signal.aborted) throwIfAborted(refused);
     },
   };
+}
+
+/** Who asks for the health is told that the service serves, for as long as its datastore is not refused. */
+function serveUnless(refused: AbortSignal, server: RpcServer): void {
+  refused.addEventListener('abort', () => server.setNotServing(), { once: true });
+  if (!refused.aborted) server.setServing();
 }
 
 async function closeDatastore({ mirror, updater, hub }: Datastore): Promise<void> {

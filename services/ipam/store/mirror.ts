@@ -11,7 +11,7 @@ import { listInParts } from './pages.js';
 import { decodeAgain, decodeRecord, type DecodedRecord } from './record/record.js';
 import { ReleaseRevisions } from './release-revisions.js';
 import { RevisionCompacted, type LostComparison, type RecordChange, type Snapshot, type Store } from './store.js';
-import { throwIfAborted, untilAborted } from './transaction.js';
+import { isForGood, throwIfAborted, untilAborted } from './transaction.js';
 
 export interface MirrorOptions {
   readonly store: Store;
@@ -243,7 +243,7 @@ export class Mirror {
       try {
         await this.#catchUp(() => (attempt = 0));
       } catch (error) {
-        if (this.#isClosed()) return;
+        if (this.#isClosed() || isForGood(error)) return;
         const retryInMs = backoffMs(attempt, WATCH_BACKOFF, this.#options.random());
         this.#options.report({ type: 'watchFailed', error, retryInMs });
         await this.#options.clock.sleep(retryInMs, signal);

@@ -1,3 +1,4 @@
+import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 
 import type { Comparison, LostComparison, RecordChange, StoredRecord, Transaction } from './store.js';
@@ -19,6 +20,11 @@ export async function untilAborted<Result>(promise: Promise<Result>, signal: Abo
   } finally {
     signal.removeEventListener('abort', onAbort);
   }
+}
+
+/** Whether the store refuses everything from now on, as it is not the one that was read before. */
+export function isForGood(error: unknown): boolean {
+  return error instanceof Failure && error.code === 'STORE_CORRUPT';
 }
 
 /** The changes of a transaction, deletes of missing records left out. */

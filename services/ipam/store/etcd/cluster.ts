@@ -27,7 +27,9 @@ export type ClusterEvent =
   /** The endpoint in use fails. Others are tried, and it again. */
   | { readonly type: 'endpointLost'; readonly endpoint: string; readonly failure: Failure }
   /** The files with credentials cannot be used as they are now. Those that were read before stay in use. Told once for each reason. */
-  | { readonly type: 'credentialsRefused'; readonly failure: Failure };
+  | { readonly type: 'credentialsRefused'; readonly failure: Failure }
+  /** The datastore is not the one that was read before: every request is refused from now on. Told once. */
+  | { readonly type: 'replaced'; readonly failure: Failure };
 
 /** The endpoint in use. `lost` fires when it is given up: watches on it go on elsewhere. */
 export interface Chosen {
@@ -236,7 +238,9 @@ export class EtcdCluster {
           ? `revision ${revision} after ${newestBefore}`
           : undefined;
     if (reason !== undefined) {
-      this.#replaced = replacedFailure(endpoint.url, reason);
+      const isFirst = this.#replaced === undefined;
+      this.#replaced ??= replacedFailure(endpoint.url, reason);
+      if (isFirst) this.#options.report({ type: 'replaced', failure: this.#replaced });
       throw this.#replaced;
     }
     this.observe(revision);

@@ -141,7 +141,7 @@ describe('a cluster', () => {
     const dead = { url: 'http://127.0.0.1:1' };
     const store = await openHastily([dead, ...servers], { requestTimeoutMs: 1000, dialTimeoutMs: 5000 });
     const watching = scene.watch(store, '/w/', await untilAnswered(() => store.revision(never)));
-    const latest = () => scene.events.findLast((event) => event.type !== 'credentialsRefused');
+    const latest = () => scene.events.findLast((event) => 'endpoint' in event);
     const inUse = () => servers.find(({ url }) => url === latest()?.endpoint)!;
     const revisions = [await untilAnswered(() => commit(store, put('/w/0')))];
     await watching.reaches(revisions[0]!);
