@@ -94,6 +94,38 @@ describe('while the files are being replaced', () => {
   });
 });
 
+describe('a certificate that has expired', () => {
+  it('of our own is named once a new connection is wanted, and its successor is used', async () => {
+    const authority = new CertificateAuthority(join(directory, 'authority'));
+    const server = await scene.start({ tls: authority.issue('server') });
+    copy(authority.issueExpired('before'), 'ca', 'cert', 'key');
+    const ofOwn = /CERT_FILE has expired at 2020-01-02T00:00:00\.000Z: renew it/;
+    const failure = { code: 'STORE_UNAVAILABLE', message: expect.stringMatching(ofOwn) };
+    await expect(scene.open([server], withOwnFiles())).rejects.toMatchObject(failure);
+
+    copy(authority.issue('next'), 'cert', 'key');
+    await commit(await scene.open([server], withOwnFiles()), put('/a'));
+  });
+
+  it('of etcd is named as etcd’s, and its successor is taken without a restart of anybody', async () => {
+    const authority = new CertificateAuthority(join(directory, 'authority'));
+    const server = await scene.start({ tls: authority.issue('server') });
+    copy(authority.issue('own'), 'ca', 'cert', 'key');
+    const store = await scene.open([server], withOwnFiles());
+    await server.stop();
+    authority.issueExpired('server');
+    // etcdctl cannot see that it is up.
+    const restarted = server.restart();
+    const said = () => store.read(['/a'], never).then(() => 'answered', String);
+    await expect
+      .poll(said)
+      .toMatch(/does not answer \(.*\): the certificate that etcd shows, .* has expired: renew it/);
+    authority.issue('server');
+    await restarted;
+    await untilAnswered(() => commit(store, put('/a')));
+  });
+});
+
 describe('files that cannot be used at the start', () => {
   it('are refused by their settings', async () => {
     const authority = new CertificateAuthority(join(directory, 'authority'));

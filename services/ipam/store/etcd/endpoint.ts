@@ -55,6 +55,7 @@ export interface CallBounds {
 export class EtcdEndpoint {
   readonly url: string;
   readonly #clock: Clock;
+  #credentials: Credentials;
   #client: Etcd3;
   /** Undefined without a user. */
   #token: UserToken | undefined;
@@ -62,6 +63,7 @@ export class EtcdEndpoint {
   constructor(url: string, { credentials, clock }: { readonly credentials: Credentials; readonly clock: Clock }) {
     this.url = url;
     this.#clock = clock;
+    this.#credentials = credentials;
     this.#client = connect(url, credentials);
     this.#token = credentials.user && new UserToken(credentials.user);
   }
@@ -69,6 +71,7 @@ export class EtcdEndpoint {
   /** Takes new credentials into use. Requests under way end as they would have. */
   renew(credentials: Credentials): void {
     this.#client.close();
+    this.#credentials = credentials;
     this.#client = connect(this.url, credentials);
     this.#token = credentials.user && new UserToken(credentials.user);
   }
@@ -111,7 +114,8 @@ export class EtcdEndpoint {
   }
 
   failure(error: unknown): Error | RevisionGone {
-    return failureOfEtcd(error, this.url);
+    const certificate = this.#credentials.tls?.client?.certificate;
+    return failureOfEtcd(error, this.url, certificate && { certificate, nowMs: this.#clock.nowMs() });
   }
 
   close(): void {

@@ -9,6 +9,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  writeFileSync,
 } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -271,6 +272,19 @@ export class CertificateAuthority {
     this.#openssl('x509', '-req', '-in', `${name}.csr`, '-out', `${name}.crt`, ...signer);
     const file = (suffix: string): string => join(this.#directory, suffix);
     return { ca: file('ca.crt'), cert: file(`${name}.crt`), key: file(`${name}.key`) };
+  }
+
+  /** A certificate that has expired. */
+  issueExpired(name: string): TlsFiles {
+    const files = this.issue(name);
+    const config = ['[ca]', 'default_ca = c', '[c]', 'database = index', 'rand_serial = yes', 'new_certs_dir = .'];
+    const rules = ['default_md = sha256', 'policy = p', 'copy_extensions = copy', '[p]', 'commonName = supplied', ''];
+    writeFileSync(join(this.#directory, 'ca.cnf'), [...config, ...rules].join('\n'));
+    writeFileSync(join(this.#directory, 'index'), '');
+    const signer = ['-batch', '-notext', '-config', 'ca.cnf', '-cert', 'ca.crt', '-keyfile', 'ca.key'];
+    const days = ['-startdate', '20200101000000Z', '-enddate', '20200102000000Z'];
+    this.#openssl('ca', ...signer, '-in', `${name}.csr`, '-out', `${name}.crt`, ...days);
+    return files;
   }
 
   #openssl(...args: readonly string[]): void {

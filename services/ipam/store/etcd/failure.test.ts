@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { failureOfEtcd, NotExecuted, RevisionGone } from './failure.js';
 
 const ENDPOINT = 'https://etcd-1.example:2379';
-const translate = (text: string) => failureOfEtcd(new Error(text), ENDPOINT);
+const translate = (text: string) => failureOfEtcd(new Error(text), ENDPOINT, undefined);
 
 describe('what etcd says', () => {
   it.each([
@@ -56,6 +56,6 @@ describe('what etcd says', () => {
 
   it('is said once', () => {
     const failure = new Failure('CANCELLED', 'the caller gave up');
-    expect(failureOfEtcd(failure, ENDPOINT)).toBe(failure);
+    expect(failureOfEtcd(failure, ENDPOINT, undefined)).toBe(failure);
   });
 });

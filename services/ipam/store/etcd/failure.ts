@@ -1,5 +1,7 @@
 import { Failure, type FailureOptions } from '@podwire/shared/failure/failure';
 
+import { connectionText, tlsReason, type ShownCertificate } from './tls-reason.js';
+
 /** Says that etcd has not executed, and will not execute, what it was asked for. Every other failure leaves that open. */
 export class NotExecuted extends Failure {}
 
@@ -59,27 +61,28 @@ const REFUSALS: readonly Refusal[] = [
   },
 ];
 
-/** How Node and OpenSSL name what goes wrong before gRPC has a connection. */
-const TLS_TEXT = /certificate|self-signed|SSL|TLS|wrong version number|altnames|issuer/i;
-
 const COMPACTED_TEXT = 'required revision has been compacted';
 
 /**
  * The one place where etcd's errors become failures.
  * @param endpoint - whom the request was sent to
+ * @param shown - what certificate it was shown; undefined for none
  * @returns a failure of Podwire's as it is; {@link NotExecuted} when etcd has refused; {@link RevisionGone}; else
  * STORE_UNAVAILABLE
  */
-export function failureOfEtcd(error: unknown, endpoint: string): Failure | RevisionGone {
+export function failureOfEtcd(
+  error: unknown,
+  endpoint: string,
+  shown: ShownCertificate | undefined,
+): Failure | RevisionGone {
   if (error instanceof Failure || error instanceof RevisionGone) return error;
-  const text = error instanceof Error ? error.message : String(error);
+  const text = connectionText(error instanceof Error ? error.message : String(error));
   const options: FailureOptions = { cause: error, details: { endpoint } };
   const refusal = REFUSALS.find(({ texts }) => texts.some((known) => text.includes(known)));
   if (refusal) return new NotExecuted(refusal.code, `etcd at ${endpoint} ${refusal.reason} (${text})`, options);
   if (text.includes(COMPACTED_TEXT)) return new RevisionGone(text);
-  const hint = TLS_TEXT.test(text)
-    ? 'check the scheme of PODWIRE_IPAM_ETCD_ENDPOINTS and the files of PODWIRE_IPAM_ETCD_CA_FILE, _CERT_FILE and _KEY_FILE'
-    : 'check that it runs, has a leader, and can be reached; then repeat the request';
+  const hint =
+    tlsReason(text, shown) ?? 'check that it runs, has a leader, and can be reached; then repeat the request';
   return new Failure('STORE_UNAVAILABLE', `etcd at ${endpoint} does not answer (${text}): ${hint}`, options);
 }
 
