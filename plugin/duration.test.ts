@@ -7,24 +7,46 @@ const arrivedNs = 1_700_000_000_000_000_000n;
 
 test('the wait for the turn, every call of a service and the whole are told apart', () => {
   const clock = new ManualClock();
-  const duration = new Duration({ startedNs: arrivedNs - 3_000_000n, arrivedNs }, undefined, clock);
+  const duration = new Duration({ startedNs: arrivedNs - 3_000_000n, arrivedNs }, clock);
   clock.advance(200);
   duration.noteTurn();
-  duration.noteService('ListPods', 4);
-  duration.noteService('ListPods', 5);
+  const listPods = { service: 'podwire-dataplane', method: 'ListPods' };
+  duration.noteService(listPods, 4);
+  duration.noteService(listPods, 5);
+  duration.noteService({ ...listPods, method: 'DetachPod' }, 6);
   clock.advance(300);
-  expect(duration.fields()).toEqual({ elapsed_ms: 500, shim_ms: 3, waited_ms: 200, services_ms: { ListPods: 9 } });
+  duration.noteTurn();
+  expect(duration.fields()).toEqual({
+    elapsed_ms: 500,
+    shim_ms: 3,
+    waited_ms: 200,
+    services_ms: { ListPods: 9, DetachPod: 6 },
+  });
+  expect(duration.parts()).toEqual([
+    { name: 'podwire-dataplane', durationMs: 15 },
+    { name: 'turn', durationMs: 200 },
+    { name: 'shim', durationMs: 3 },
+  ]);
+  expect(duration.wholeMs).toBe(503);
+});
+
+test('a clock that is set back makes no time negative', () => {
+  const clock = new ManualClock();
+  const duration = new Duration({ startedNs: undefined, arrivedNs }, clock);
+  clock.advance(-1000);
+  duration.noteTurn();
+  expect(duration.fields()).toEqual({ elapsed_ms: 0, waited_ms: 0 });
 });
 
 test.each([[undefined], [arrivedNs + 1n]])(
   'the shim’s time is left out where its start (%s) is not known',
   (startedNs) => {
-    const fields = new Duration({ startedNs, arrivedNs }, undefined, new ManualClock()).fields();
+    const fields = new Duration({ startedNs, arrivedNs }, new ManualClock()).fields();
     expect(fields).not.toHaveProperty('shim_ms');
   },
 );
 
-test('services are not told of where none was asked', () => {
-  const fields = new Duration({ startedNs: undefined, arrivedNs }, undefined, new ManualClock()).fields();
-  expect(fields).toEqual({ elapsed_ms: 0, waited_ms: 0 });
+test('neither a wait nor services are told of where there were none', () => {
+  const fields = new Duration({ startedNs: undefined, arrivedNs }, new ManualClock()).fields();
+  expect(fields).toEqual({ elapsed_ms: 0 });
 });

@@ -1,46 +1,73 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Pod } from './cni/args.js';
+import type { ServiceMethod } from './clients/clients.js';
 import type { CniRequest } from './request.js';
 
-const NS_PER_MS = 1_000_000n;
+const NS_PER_MS = 1_000_000;
 
-/** Where the time of one command went, as its last line of log tells it. */
+/** One part of a command's time: the shim, the wait for the commands before, or a service. */
+export interface Part {
+  readonly name: string;
+  readonly durationMs: number;
+}
+
+/** Where the time of one command goes, for its last line of log and for the metrics. */
 export class Duration {
-  readonly #request: Pick<CniRequest, 'startedNs' | 'arrivedNs'>;
-  readonly #pod: Pod | undefined;
   readonly #clock: Clock;
   readonly #begunMs: number;
-  readonly #servicesMs: Record<string, number> = {};
-  #waitedMs = 0;
+  readonly #shimMs: number | undefined;
+  readonly #methodsMs: Record<string, number> = {};
+  readonly #servicesMs = new Map<string, number>();
+  #waitedMs: number | undefined;
 
-  /** @param pod - undefined for a container that is no pod of Kubernetes */
-  constructor(request: Pick<CniRequest, 'startedNs' | 'arrivedNs'>, pod: Pod | undefined, clock: Clock) {
-    this.#request = request;
-    this.#pod = pod;
+  /** Begins now. */
+  constructor({ startedNs, arrivedNs }: Pick<CniRequest, 'startedNs' | 'arrivedNs'>, clock: Clock) {
     this.#clock = clock;
     this.#begunMs = clock.nowMs();
+    const isKnown = startedNs !== undefined && startedNs <= arrivedNs;
+    this.#shimMs = isKnown ? Number(arrivedNs - startedNs) / NS_PER_MS : undefined;
   }
 
-  /** The commands of the attachment that came before have ended. */
+  /** In the plugin until now, in milliseconds. */
+  get elapsedMs(): number {
+    return Math.max(0, this.#clock.nowMs() - this.#begunMs);
+  }
+
+  /** Since the shim was started, or the request arrived where that is not known; in milliseconds. */
+  get wholeMs(): number {
+    return (this.#shimMs ?? 0) + this.elapsedMs;
+  }
+
+  /** The commands of the attachment that came before have ended, or were waited for in vain. Counts the first time. */
   noteTurn(): void {
-    this.#waitedMs = this.#clock.nowMs() - this.#begunMs;
+    this.#waitedMs ??= this.elapsedMs;
   }
 
-  readonly noteService = (method: string, durationMs: number): void => {
-    this.#servicesMs[method] = (this.#servicesMs[method] ?? 0) + durationMs;
+  readonly noteService = ({ service, method }: ServiceMethod, durationMs: number): void => {
+    this.#methodsMs[method] = (this.#methodsMs[method] ?? 0) + durationMs;
+    this.#servicesMs.set(service, (this.#servicesMs.get(service) ?? 0) + durationMs);
   };
 
-  /** In milliseconds: all of it in the plugin, and of that the wait for its turn and each service's method; the shim's before it. */
-  fields(): object {
-    const { startedNs, arrivedNs } = this.#request;
+  /** What is known of the whole, in milliseconds. Services that are asked at the same time may be more than it together. */
+  parts(): readonly Part[] {
+    const parts = [...this.#servicesMs].map(([name, durationMs]) => ({ name, durationMs }));
+    if (this.#waitedMs !== undefined) parts.push({ name: 'turn', durationMs: this.#waitedMs });
+    if (this.#shimMs !== undefined) parts.push({ name: 'shim', durationMs: this.#shimMs });
+    return parts;
+  }
+
+  /**
+   * In milliseconds: all of it in the plugin, and of that the wait for its turn and each service's method; the shim's before it.
+   * @param pod - undefined for a container that is no pod of Kubernetes
+   */
+  fields(pod?: Pod): object {
     return {
-      elapsed_ms: this.#clock.nowMs() - this.#begunMs,
-      ...(this.#pod && { pod: `${this.#pod.namespace}/${this.#pod.name}` }),
-      ...(startedNs !== undefined &&
-        startedNs <= arrivedNs && { shim_ms: Number((arrivedNs - startedNs) / NS_PER_MS) }),
-      waited_ms: this.#waitedMs,
-      ...(Object.keys(this.#servicesMs).length > 0 && { services_ms: this.#servicesMs }),
+      elapsed_ms: this.elapsedMs,
+      ...(pod && { pod: `${pod.namespace}/${pod.name}` }),
+      ...(this.#shimMs !== undefined && { shim_ms: Math.floor(this.#shimMs) }),
+      ...(this.#waitedMs !== undefined && { waited_ms: this.#waitedMs }),
+      ...(Object.keys(this.#methodsMs).length > 0 && { services_ms: this.#methodsMs }),
     };
   }
 }

@@ -19,6 +19,7 @@ import { Script } from './clients/script.fixture.js';
 import { ipamClient } from './clients/ipam.js';
 import { dataplaneUpkeep, ipamUpkeep } from './clients/upkeep.js';
 import type { Variables } from './cni/environment.js';
+import { CommandEvents } from './command-events.js';
 import type { Tools } from './commands/tools.js';
 import { Givers } from './delegate/givers.js';
 import { JournalEvents } from './journal/events.js';
@@ -151,7 +152,7 @@ export class Plugin {
     const turns = new Turns(systemClock);
     const readiness = new Readiness(tools);
     const limits = { ADD: timeoutMs, CHECK: timeoutMs, DEL: timeoutMs, GC: timeoutMs };
-    this.options = { tools, turns, timeoutMs: limits, readiness };
+    this.options = { tools, turns, timeoutMs: limits, readiness, events: new CommandEvents() };
     this.#replay = makeReplay(tools, turns, { log, ...surroundings });
   }
 

@@ -3,10 +3,12 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { withAttachment } from '@podwire/shared/runtime/log';
 import { markFailed, withSpan } from '@podwire/shared/runtime/span';
 
+import type { Pod } from './cni/args.js';
 import { statedVersion } from './cni/config.js';
 import { COMMANDS, readCommand } from './cni/environment.js';
 import { cniErrorOf } from './cni/error.js';
 import { OWN_VERSION } from './cni/version.js';
+import type { CommandEvents, CommandName, CutOff } from './command-events.js';
 import { add } from './commands/add.js';
 import { check } from './commands/check.js';
 import { del } from './commands/del.js';
@@ -18,7 +20,7 @@ import { readDelRequest, readPodRequest, type AttachmentRequest, type CniRequest
 import type { Readiness } from './readiness.js';
 import { Duration } from './duration.js';
 import { requireNeighbouringShim } from './shim-release.js';
-import type { Turns } from './turns.js';
+import { Overtaken, type Turns } from './turns.js';
 
 /** What the plugin's executable prints on standard output, and how it exits. */
 export interface CniAnswer {
@@ -33,6 +35,8 @@ export interface RunOptions {
   /** Time for a command from its arrival, waiting for its turn included, in milliseconds. */
   readonly timeoutMs: Readonly<Record<TimedCommand, number>>;
   readonly readiness: Readiness;
+  /** Told of each command. */
+  readonly events: CommandEvents;
 }
 
 /** The commands that have a time limit of their own; STATUS has its own, and VERSION waits for nobody. */
@@ -42,26 +46,34 @@ type TimedCommand = 'ADD' | 'CHECK' | 'DEL' | 'GC';
 interface Call extends RunOptions {
   readonly request: CniRequest;
   readonly span: Span;
+  readonly duration: Duration;
+}
+
+/** An answer, and what the command failed with where it did. */
+interface Ended {
+  readonly answer: CniAnswer;
+  readonly error?: unknown;
 }
 
 /** Carries out one CNI command inside a span of its own. Never throws: what goes wrong becomes a CNI error object. */
 export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer> {
   const command = COMMANDS.find((known) => known === request.variables.CNI_COMMAND) ?? 'unknown';
   const caller = propagation.extract(ROOT_CONTEXT, request.traceContext);
+  const { events, tools } = options;
+  const duration = new Duration(request, tools.clock);
+  events.begun(command);
   return context.with(caller, () =>
     withSpan(`CNI ${command}`, { 'cni.command': command }, async (span) => {
       recordShim(request);
-      const call = { request, span, ...options };
-      try {
-        return await dispatch(call);
-      } catch (error) {
-        return refuse(error, call);
-      }
+      const call = { request, span, duration, ...options };
+      const ended = await dispatch(call).catch((error: unknown) => refuse(error, call));
+      events.ended(command, { result: resultOf(ended), duration, cutOff: cutOff(command, call) });
+      return ended.answer;
     }),
   );
 }
 
-async function dispatch(call: Call): Promise<CniAnswer> {
+async function dispatch(call: Call): Promise<Ended> {
   const { request } = call;
   const command = readCommand(request.variables);
   requireNeighbouringShim(command, request, call.tools.notices);
@@ -82,11 +94,11 @@ async function dispatch(call: Call): Promise<CniAnswer> {
   }
 }
 
-async function collect({ request, tools, turns, timeoutMs }: Call): Promise<CniAnswer> {
-  const arrivedMs = tools.clock.nowMs();
-  const limits = { deadlineMs: arrivedMs + timeoutMs.GC, signal: request.cancel.signal };
+async function collect({ request, tools, turns, timeoutMs, duration }: Call): Promise<Ended> {
+  const deadlineMs = tools.clock.nowMs() + timeoutMs.GC;
+  const limits = { deadlineMs, signal: request.cancel.signal, noteDuration: duration.noteService };
   await gc(request, { limits, ...tools }, turns);
-  tools.log.info({ elapsed_ms: tools.clock.nowMs() - arrivedMs }, 'GC done');
+  tools.log.info(duration.fields(), 'GC done');
   return success(undefined);
 }
 
@@ -97,14 +109,13 @@ interface Job<Request extends AttachmentRequest> {
 }
 
 /** Carries out a command about an attachment when it is its turn, and logs its end. */
-function attend<Request extends AttachmentRequest>(job: Job<Request>, call: Call): Promise<CniAnswer> {
+function attend<Request extends AttachmentRequest>(job: Job<Request>, call: Call): Promise<Ended> {
   const { command, request, work } = job;
-  const { tools, turns, timeoutMs, span } = call;
+  const { tools, turns, timeoutMs, span, duration } = call;
   const { cancel, startedNs } = call.request;
-  const { attachment } = request;
+  const { attachment, pod } = request;
   describe(span, request);
   const deadlineMs = tools.clock.nowMs() + timeoutMs[command];
-  const duration = new Duration(call.request, request.pod, tools.clock);
   const limits = { deadlineMs, signal: cancel.signal, noteDuration: duration.noteService };
   return withAttachment(attachment, async () => {
     try {
@@ -113,23 +124,24 @@ function attend<Request extends AttachmentRequest>(job: Job<Request>, call: Call
         duration.noteTurn();
         return work(request, { limits, ...tools });
       });
-      tools.log.info(duration.fields(), `${command} done`);
+      tools.log.info(duration.fields(pod), `${command} done`);
       return success(result);
     } catch (error) {
-      return refuse(error, call, duration.fields());
+      duration.noteTurn();
+      return refuse(error, call, pod);
     }
   });
 }
 
-function success(result: object | undefined): CniAnswer {
-  return { exitCode: 0, stdout: result === undefined ? '' : `${JSON.stringify(result)}\n` };
+function success(result: object | undefined): Ended {
+  return { answer: { exitCode: 0, stdout: result === undefined ? '' : `${JSON.stringify(result)}\n` } };
 }
 
-function refuse(error: unknown, { request, span, tools }: Call, fields: object = {}): CniAnswer {
+function refuse(error: unknown, { request, span, tools, duration }: Call, pod?: Pod): Ended {
   markFailed(span, error);
   const isDefect = !(error instanceof Failure) || error.code === 'INTERNAL';
   tools.log[isDefect ? 'error' : 'warn'](
-    { err: error, ...fields },
+    { err: error, ...duration.fields(pod) },
     `${request.variables.CNI_COMMAND ?? 'command'} failed`,
   );
   const { traceId } = span.spanContext();
@@ -137,7 +149,22 @@ function refuse(error: unknown, { request, span, tools }: Call, fields: object =
     cniVersion: statedVersion(request.configuration) ?? OWN_VERSION,
     traceId: trace.isSpanContextValid(span.spanContext()) ? traceId : undefined,
   });
-  return { exitCode: 1, stdout: `${JSON.stringify(document)}\n` };
+  return { answer: { exitCode: 1, stdout: `${JSON.stringify(document)}\n` }, error };
+}
+
+function resultOf({ answer, error }: Ended): string {
+  if (answer.exitCode === 0) return 'success';
+  return error instanceof Failure ? error.code : 'INTERNAL';
+}
+
+function cutOff(command: CommandName, { request, timeoutMs, duration }: Call): CutOff | undefined {
+  const { signal } = request.cancel;
+  if (signal.aborted) return signal.reason instanceof Overtaken ? 'overtaken' : 'caller';
+  return isTimed(command) && duration.elapsedMs >= timeoutMs[command] ? 'deadline' : undefined;
+}
+
+function isTimed(command: CommandName): command is TimedCommand {
+  return command !== 'STATUS' && command !== 'VERSION' && command !== 'unknown';
 }
 
 function describe(span: Span, { attachment, pod }: AttachmentRequest): void {

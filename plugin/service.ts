@@ -11,6 +11,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { dataplaneClient } from './clients/dataplane.js';
 import { ipamClient } from './clients/ipam.js';
 import { dataplaneUpkeep, ipamUpkeep } from './clients/upkeep.js';
+import { CommandEvents } from './command-events.js';
 import { discardEntry } from './commands/discard.js';
 import { settleEntry } from './commands/settle-entry.js';
 import { giverNamesOf } from './commands/settle.js';
@@ -91,6 +92,7 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
     turns,
     timeoutMs: { ADD: addTimeoutMs, CHECK: addTimeoutMs, DEL: delTimeoutMs, GC: addTimeoutMs },
     readiness,
+    events: new CommandEvents(),
   };
   const server = new CniServer({
     path: settings.socket,

@@ -124,11 +124,11 @@ export class Turns {
     const { command, startedNs, cancel } = turn;
     switch (command) {
       case 'DEL':
-        for (const add of queue.adds) add.abort(overtaken());
+        for (const add of queue.adds) add.abort(new Overtaken());
         if (startedNs !== undefined) this.#rememberDel(key, startedNs);
         break;
       case 'ADD':
-        if (startedNs !== undefined && this.#isOvertaken(key, startedNs)) cancel.abort(overtaken());
+        if (startedNs !== undefined && this.#isOvertaken(key, startedNs)) cancel.abort(new Overtaken());
         else queue.adds.add(cancel);
         break;
       case 'CHECK':
@@ -169,6 +169,9 @@ function forgetOld(entries: Map<string, { readonly atMs: number }>, nowMs: numbe
   }
 }
 
-function overtaken(): Failure {
-  return new Failure('CANCELLED', 'ADD was given up: a DEL of the same attachment came after it');
+/** Why an ADD ends that a DEL of its attachment came after. */
+export class Overtaken extends Failure {
+  constructor() {
+    super('CANCELLED', 'ADD was given up: a DEL of the same attachment came after it');
+  }
 }

@@ -15,7 +15,13 @@ export interface Limits {
   /** Ends it early; with a Failure as its reason, which the call then throws. */
   readonly signal: AbortSignal;
   /** Told how long a method took, repetitions and the pauses between them included; for whoever wants to know. */
-  readonly noteDuration?: (method: string, durationMs: number) => void;
+  readonly noteDuration?: (method: ServiceMethod, durationMs: number) => void;
+}
+
+/** What was asked of whom: `podwire-ipam`, `Allocate`. */
+export interface ServiceMethod {
+  readonly service: string;
+  readonly method: string;
 }
 
 /**

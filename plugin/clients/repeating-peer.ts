@@ -57,7 +57,7 @@ export class RepeatingPeer {
     limits: Limits,
     attempt: () => Promise<Response>,
   ): Promise<Response> {
-    const { clock, random } = this.#options;
+    const { peer, clock, random } = this.#options;
     const begunMs = clock.nowMs();
     const inTime = () => clock.nowMs() < limits.deadlineMs;
     let answered: Failure | undefined;
@@ -79,7 +79,8 @@ export class RepeatingPeer {
       limits.signal.throwIfAborted();
       throw answered ? withAnswer(failure, answered) : failure;
     } finally {
-      limits.noteDuration?.(path.split('/').at(-1) ?? '', clock.nowMs() - begunMs);
+      const method = { service: peer.service, method: path.split('/').at(-1) ?? '' };
+      limits.noteDuration?.(method, clock.nowMs() - begunMs);
     }
   }
 

@@ -7,7 +7,7 @@ import { isRefusal } from '../delegate/ipam-plugin.js';
 import type { Delegate } from '../delegate/share.js';
 import type { Debt } from '../journal/entry.js';
 import { serviceOf, settle, type Service } from './settle.js';
-import type { Tools } from './tools.js';
+import type { CommandTools } from './tools.js';
 import { writeDown } from './write-down.js';
 
 /**
@@ -43,7 +43,10 @@ const SILENT_SERVICE_MS = 500;
  * journal: a runtime need not send a DEL after an ADD that failed.
  * @returns what the ADD is to throw: its own error, with what is left where something is
  */
-export async function undo({ attachment, delegate, progress, error }: FailedAdd, tools: Tools): Promise<unknown> {
+export async function undo(
+  { attachment, delegate, progress, error }: FailedAdd,
+  tools: CommandTools,
+): Promise<unknown> {
   // Nothing was begun, and what the attachment has, it had before: a pod may live on it.
   if (error instanceof Failure && error.code === 'REQUEST_DENIED') return error;
   const toUndo = workOf({ attachment, progress });
@@ -54,6 +57,7 @@ export async function undo({ attachment, delegate, progress, error }: FailedAdd,
   const overallMs = clock.nowMs() + cleanUpTimeoutMs;
   const silent = silentServices({ delegate, progress, error });
   const limitsOf = (service: Service) => ({
+    ...tools.limits,
     deadlineMs: silent.includes(service) ? Math.min(overallMs, clock.nowMs() + SILENT_SERVICE_MS) : overallMs,
     signal,
   });

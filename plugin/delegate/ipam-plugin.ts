@@ -74,9 +74,13 @@ export async function callDelegate(delegate: Delegate, command: Command, tools: 
   const path = programOf(delegate, command);
   const variables = { ...delegate.variables, CNI_COMMAND: command };
   const within = { signal: limits.signal, deadlineMs: Math.min(limits.deadlineMs, clock.nowMs() + TIMEOUT_MS) };
+  const begunMs = clock.nowMs();
   const outcome = await named(delegate, command, () =>
     execute({ path, variables, stdin: configuration }, within, clock),
-  );
+  ).finally(() => {
+    const method = { service: `IPAM plugin ${delegate.type}`, method: `${delegate.type} ${command}` };
+    limits.noteDuration?.(method, clock.nowMs() - begunMs);
+  });
   if (outcome.exitCode !== 0) throw errorOf(delegate, command, outcome);
   return outcome;
 }

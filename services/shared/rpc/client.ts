@@ -34,6 +34,8 @@ interface Exchange<Request, Response> {
 
 /** The way to one service: a channel that connects by itself, and again whenever it must. */
 export class Peer {
+  /** Its name: `podwire-ipam`. */
+  readonly service: string;
   /** For messages: `podwire-ipam at unix:/run/podwire/ipam.sock`. */
   readonly description: string;
   readonly #connection: Connection;
@@ -42,6 +44,7 @@ export class Peer {
 
   /** @param release - that this side is of, which the service is told with each call and may refuse */
   constructor(service: string, address: string, release = RELEASE) {
+    this.service = service;
     this.description = `${service} at ${address}`;
     this.#release = release;
     this.#connection = new Connection(address);

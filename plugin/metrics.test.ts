@@ -1,0 +1,130 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { createNoopMeter, metrics, type Attributes, type Meter, type Observable } from '@opentelemetry/api';
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { CommandEvents } from './command-events.js';
+import { JournalEvents } from './journal/events.js';
+import { Plugin, recordingLog } from './plugin.fixture.js';
+
+/** What operators are told of metrics, and what is recorded. */
+
+const README = join(import.meta.dirname, 'README.md');
+const PREFIX = 'podwire.plugin.';
+
+interface Recorded {
+  readonly name: string;
+  readonly value: number;
+  readonly labels: Attributes;
+}
+
+/** Metrics as an exporter reads them. */
+class ReadMetrics {
+  readonly names = new Set<string>();
+  readonly all: Recorded[] = [];
+  readonly meter: Meter = Object.assign(createNoopMeter(), {
+    createCounter: (name: string) => ({ add: this.#teller(name) }),
+    createUpDownCounter: (name: string) => ({ add: this.#teller(name) }),
+    createHistogram: (name: string) => ({ record: this.#teller(name) }),
+    createObservableGauge: (name: string): Observable => {
+      this.#teller(name);
+      return { addCallback: () => undefined, removeCallback: () => undefined };
+    },
+    addBatchObservableCallback: () => undefined,
+  });
+
+  #teller(name: string) {
+    expect(name.startsWith(PREFIX), name).toBe(true);
+    const short = name.slice(PREFIX.length);
+    this.names.add(short);
+    return (value: number, labels: Attributes = {}): void => void this.all.push({ name: short, value, labels });
+  }
+
+  /** `label label` of each record of a metric, in order. */
+  labels(name: string): string[] {
+    return this.all.filter((one) => one.name === name).map(({ labels }) => Object.values(labels).join(' '));
+  }
+
+  values(name: string): number[] {
+    return this.all.filter((one) => one.name === name).map(({ value }) => value);
+  }
+}
+
+let read: ReadMetrics;
+let plugin: Plugin;
+
+beforeEach(async () => {
+  read = new ReadMetrics();
+  metrics.setGlobalMeterProvider({ getMeter: () => read.meter });
+  plugin = await new Plugin({ timeoutMs: 2000 }).start();
+});
+
+afterEach(async () => {
+  await plugin.end();
+  metrics.disable();
+});
+
+test('each command is recorded with its result, and so are the shim, the wait and each service', async () => {
+  const arrivedNs = 1_700_000_000_000_000_000n;
+  await plugin.run('ADD', { rest: { startedNs: arrivedNs - 40_500_000n, arrivedNs } });
+  await plugin.run('DEL');
+  await plugin.run('STATUS', { config: { cniVersion: '1.1.0' } });
+  await plugin.run('GC', { config: { cniVersion: '1.1.0', 'cni.dev/valid-attachments': [] } });
+  await plugin.run('ADD', { variables: { CNI_IFNAME: 'lo' } });
+  await plugin.run('x'.repeat(100));
+  expect(read.labels('command.duration')).toEqual([
+    'ADD success',
+    'DEL success',
+    'STATUS success',
+    'GC success',
+    'ADD INVALID_ENVIRONMENT',
+    'unknown INVALID_ENVIRONMENT',
+  ]);
+  expect(read.labels('command.part.duration')).toEqual([
+    'ADD podwire-ipam',
+    'ADD podwire-dataplane',
+    'ADD turn',
+    'ADD shim',
+    'DEL podwire-dataplane',
+    'DEL podwire-ipam',
+    'DEL turn',
+    'GC podwire-dataplane',
+    'GC podwire-ipam',
+  ]);
+  expect(read.values('command.part.duration')[3]).toBe(0.0405);
+  expect(read.labels('commands.cut_off')).toEqual([]);
+});
+
+test('a command beyond its time is counted, with the part of the service that did not answer', async () => {
+  plugin.script.hold('AttachPod');
+  await plugin.run('ADD');
+  expect(read.labels('command.part.duration')).toContain('ADD podwire-dataplane');
+  expect(read.labels('command.duration')).toEqual(['ADD DEADLINE_EXCEEDED']);
+  expect(read.labels('commands.cut_off')).toEqual(['ADD deadline']);
+});
+
+test('commands are told apart that their caller left and that a DEL overtook; meanwhile they are under way', async () => {
+  const cancel = new AbortController();
+  const letGo = plugin.script.hold('AttachPod');
+  const first = plugin.run('ADD', { rest: { cancel } });
+  await plugin.script.untilCalled('AttachPod');
+  expect(read.labels('commands.under_way')).toEqual(['ADD']);
+  cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+  await first;
+  const second = plugin.run('ADD');
+  const deleting = plugin.run('DEL');
+  letGo();
+  await Promise.all([second, deleting]);
+  expect(read.labels('commands.cut_off')).toEqual(['ADD caller', 'ADD overtaken']);
+  expect(read.values('commands.under_way')).toEqual([1, -1, 1, 1, -1, -1]);
+});
+
+test('the README names every metric, and no other', () => {
+  new CommandEvents();
+  new JournalEvents(recordingLog().log).observe(() => ({ entries: 0, volatileEntries: 0, oldestAgeMs: 0 }));
+  const [, table = ''] = readFileSync(README, 'utf8').split('## Metrics');
+  const named = [...table.split('\n##')[0]!.matchAll(/^\| `([a-z._]+)`/gm)].map(([, name]) => name ?? '');
+  expect(named.sort()).toEqual([...read.names].sort());
+});
