@@ -2,6 +2,7 @@ import { mkdir, readFile } from 'node:fs/promises';
 import { dirname } from 'node:path';
 
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { z } from 'zod';
 
@@ -76,7 +77,7 @@ export class Givers {
       const { networks } = STORED.parse(JSON.parse(await readFile(path, 'utf8')));
       this.#networks = new Map([...Object.entries(networks), ...this.#networks]);
     } catch (error) {
-      if (isMissing(error)) return;
+      if (codeOf(error) === 'ENOENT') return;
       log.warn(
         { err: error, path },
         `${path} cannot be read: pods whose ipam.type was changed keep their addresses until GC`,
@@ -150,7 +151,7 @@ export class Givers {
       await putDurably(path, `${JSON.stringify({ version: 1, networks })}\n`);
     } catch (error) {
       this.#isStored = false;
-      const reason = error instanceof Error ? error.message : String(error);
+      const reason = messageOf(error);
       this.#tell(`${path} cannot be written: ${reason}; a change of ipam.type would leave addresses to GC`);
     }
   }
@@ -177,8 +178,4 @@ function ofNetwork(configuration: string): string {
   const keys = z.record(z.string(), z.unknown()).parse(JSON.parse(configuration));
   const own = Object.entries(keys).filter(([key]) => !KEYS_OF_A_POD.includes(key) && !key.startsWith('cni.dev/'));
   return JSON.stringify(Object.fromEntries(own));
-}
-
-function isMissing(error: unknown): boolean {
-  return error instanceof Error && 'code' in error && error.code === 'ENOENT';
 }

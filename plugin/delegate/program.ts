@@ -3,6 +3,7 @@ import { accessSync, constants, statSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { killProcessGroup } from '@podwire/shared/runtime/process-group';
 
@@ -105,7 +106,7 @@ function start(path: string, variables: Variables): ChildProcessWithoutNullStrea
   try {
     return spawn(path, [], { env: { ...variables, PATH }, cwd: '/', detached: true, stdio: 'pipe' });
   } catch (error) {
-    if (isBusy(error)) return undefined;
+    if (codeOf(error) === 'ETXTBSY') return undefined;
     throw unrunnable(path, error);
   }
 }
@@ -125,7 +126,7 @@ function outcomeOf(child: ChildProcessWithoutNullStreams, path: string): Promise
       stderrBytes += chunk.length;
     });
     child.once('error', (error) => {
-      if (isBusy(error)) resolve('busy');
+      if (codeOf(error) === 'ETXTBSY') resolve('busy');
       else reject(unrunnable(path, error));
     });
     child.once('close', (exitCode, signal) => {
@@ -135,11 +136,7 @@ function outcomeOf(child: ChildProcessWithoutNullStreams, path: string): Promise
   });
 }
 
-function isBusy(error: unknown): boolean {
-  return error instanceof Error && 'code' in error && error.code === 'ETXTBSY';
-}
-
 function unrunnable(path: string, cause: unknown): Failure {
-  const reason = cause instanceof Error ? cause.message : String(cause);
+  const reason = messageOf(cause);
   return new Failure('DELEGATE_FAILED', `${path} cannot be run: ${reason}`, { cause });
 }

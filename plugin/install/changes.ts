@@ -1,3 +1,5 @@
+import { messageOf } from '@podwire/shared/failure/thrown';
+
 import type { Disk, FileContent, Standing } from './disk.js';
 
 interface Change {
@@ -55,7 +57,7 @@ export class Changes {
         const reason = await this.#undoOne(change);
         if (reason !== undefined) left.push(`${change.path} ${reason}`);
       } catch (error) {
-        left.push(error instanceof Error ? error.message : String(error));
+        left.push(messageOf(error));
       }
     }
     return left;

@@ -2,6 +2,8 @@ import { lstat, mkdir, open, readdir, readFile, readlink, rename, rm, symlink } 
 import { dirname, join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
+import { syncDirectory } from '@podwire/shared/runtime/sync-directory';
 
 /** What a file holds, and whose it is. */
 export interface FileContent {
@@ -79,7 +81,7 @@ export function systemDisk(newUid: () => string): Disk {
     remove: (path) =>
       explain(`cannot remove ${path}`, async () => {
         await rm(path, { force: true });
-        await syncDirectory(dirname(path));
+        await syncDirectory(dirname(path)).catch(absentOr);
       }),
     sweep: (directory, beforeMs) => explain(`cannot tidy ${directory}`, () => sweep(directory, beforeMs)),
   };
@@ -130,21 +132,6 @@ async function sweep(directory: string, beforeMs: number): Promise<void> {
   }
 }
 
-/** A rename lasts over a power cut only once its directory is on the disk. */
-async function syncDirectory(path: string): Promise<void> {
-  const directory = await open(path, 'r').catch(absentOr);
-  if (directory === undefined) return;
-  try {
-    await directory.sync();
-  } finally {
-    await directory.close();
-  }
-}
-
-function codeOf(error: unknown): string {
-  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
-}
-
 function absentOr(error: unknown): undefined {
   if (codeOf(error) !== 'ENOENT') throw error;
 }
@@ -163,8 +150,8 @@ async function explain<Result>(what: string, step: () => Promise<Result>): Promi
   try {
     return await step();
   } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
-    const next = NEXT_STEPS[codeOf(error)] ?? 'check the path, its permissions and the disk';
+    const reason = messageOf(error);
+    const next = NEXT_STEPS[codeOf(error) ?? ''] ?? 'check the path, its permissions and the disk';
     throw new Failure('INSTALL_IO', `${what} (${reason}): ${next}`, { cause: error });
   }
 }

@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
 import type { Logger } from '@podwire/shared/runtime/log';
 
 import type { InstallSettings } from './settings.js';
@@ -76,7 +77,7 @@ async function read(path: string, what: string, next: string): Promise<Buffer> {
   try {
     return await readFile(path);
   } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
+    const reason = messageOf(error);
     throw new Failure('INSTALL_IO', `cannot read ${what} (${reason}): ${next}`, { cause: error });
   }
 }

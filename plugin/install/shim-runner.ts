@@ -1,6 +1,7 @@
 import { execFile } from 'node:child_process';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { codeOf } from '@podwire/shared/failure/thrown';
 import { parseJson } from '@podwire/shared/json/parse';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { z } from 'zod';
@@ -94,8 +95,7 @@ function run({ path, environment, stdin, timeoutMs, signal }: Run): Promise<Outc
       child.stdin?.on('error', () => undefined).end(stdin);
     } catch (error) {
       // What the kernel refuses to run is told by some errors at once, and by others later.
-      const code = error instanceof Error && 'code' in error ? String(error.code) : 'unknown';
-      resolve({ code, stdout: '' });
+      resolve({ code: codeOf(error) ?? 'unknown', stdout: '' });
     }
   });
 }

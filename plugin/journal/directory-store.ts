@@ -4,6 +4,7 @@ import { join } from 'node:path';
 
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
 
 import { putDurably, WRITING } from './durable-file.js';
 import { decodeEntry, encodeEntry, type DecodedEntry, type JournalEntry } from './entry.js';
@@ -70,7 +71,7 @@ export class DirectoryJournalStore implements JournalStore {
       if (!decoded.ok || fileName(decoded.entry.attachment) === name) return decoded;
       return { ok: false, fault: `is the entry of ${formatAttachment(decoded.entry.attachment)}` };
     } catch (error) {
-      return { ok: false, fault: error instanceof Error ? error.message : String(error) };
+      return { ok: false, fault: messageOf(error) };
     }
   }
 
@@ -89,7 +90,7 @@ export class DirectoryJournalStore implements JournalStore {
     try {
       return await work();
     } catch (cause) {
-      const reason = cause instanceof Error ? cause.message : String(cause);
+      const reason = messageOf(cause);
       throw new Failure(
         'STATE_IO',
         `cannot ${operation} in the journal's directory ${this.#directory}: ${reason}; make room or set PODWIRE_PLUGIN_STATE_DIRECTORY`,

@@ -1,6 +1,8 @@
 import { open, rename, rm } from 'node:fs/promises';
 import { dirname } from 'node:path';
 
+import { syncDirectory } from '@podwire/shared/runtime/sync-directory';
+
 /** Behind the name of a file that is being written. */
 export const WRITING = '.writing';
 
@@ -31,15 +33,5 @@ async function writeSynced(path: string, text: string): Promise<void> {
     await file.sync();
   } finally {
     await file.close();
-  }
-}
-
-/** Makes a rename in it durable. */
-async function syncDirectory(directory: string): Promise<void> {
-  const handle = await open(directory, 'r');
-  try {
-    await handle.sync();
-  } finally {
-    await handle.close();
   }
 }

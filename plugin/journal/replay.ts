@@ -1,5 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
+import { messageOf } from '@podwire/shared/failure/thrown';
 import type { BackoffBounds } from '@podwire/shared/retry/schedule';
 import { backoffMs } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -146,7 +147,7 @@ export class Replay {
         }
         this.#faults.set(entry.order, silent.get(service) ?? reason);
       } catch (error) {
-        const reason = error instanceof Error ? error.message : String(error);
+        const reason = messageOf(error);
         refusals.set(entry.order, reason);
         this.#faults.set(entry.order, error instanceof Failure ? tracedMessage(error) : reason);
         if (this.#refusals.get(entry.order) !== reason) events.notDone(entry, error);

@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
 import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
@@ -31,7 +32,7 @@ async function contentOf(file: string): Promise<string> {
   try {
     return await readFile(file, 'utf8');
   } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
+    const reason = messageOf(cause);
     throw new Failure(
       'INVALID_REQUEST',
       `cannot read the network configuration: ${reason}; without one a runtime adds no pod: see "podwire check-install", or name another with --config`,

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
 
 import type { Boot } from './giving-back.js';
 
@@ -12,7 +13,7 @@ export function readBoot(): Boot {
     if (id === '' || seconds === undefined) throw new Error('no boot_id, or no btime');
     return { id, startedAtMs: Number(seconds) * 1000 };
   } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
+    const reason = messageOf(cause);
     throw new Failure('KERNEL_REFUSED', `cannot tell this boot from others (${reason}): mount /proc`, { cause });
   }
 }

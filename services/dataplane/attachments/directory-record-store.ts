@@ -4,6 +4,7 @@ import { join } from 'node:path';
 
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
+import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 
 import { decodeRecord, encodeRecord, type AttachmentRecord, type DecodedRecord } from './record.js';
 import type { RecordStore, StoredRecords, UnreadableRecord } from './record-store.js';
@@ -67,7 +68,7 @@ export class DirectoryRecordStore implements RecordStore {
       try {
         write();
       } catch (error) {
-        if (!isMissing(error)) throw error;
+        if (codeOf(error) !== 'ENOENT') throw error;
         this.#makeDirectory();
         write();
       }
@@ -96,7 +97,7 @@ export class DirectoryRecordStore implements RecordStore {
       if (!decoded.ok || fileName(decoded.record.network.attachment) === name) return decoded;
       return { ok: false, fault: `is the record of ${formatAttachment(decoded.record.network.attachment)}` };
     } catch (error) {
-      return { ok: false, fault: error instanceof Error ? error.message : String(error) };
+      return { ok: false, fault: messageOf(error) };
     }
   }
 
@@ -116,7 +117,7 @@ export class DirectoryRecordStore implements RecordStore {
       try {
         unlinkSync(join(this.#directory, name));
       } catch (error) {
-        if (!isMissing(error)) throw error;
+        if (codeOf(error) !== 'ENOENT') throw error;
       }
     });
   }
@@ -125,7 +126,7 @@ export class DirectoryRecordStore implements RecordStore {
     try {
       return work();
     } catch (cause) {
-      const reason = cause instanceof Error ? cause.message : String(cause);
+      const reason = messageOf(cause);
       throw new Failure(
         'STATE_IO',
         `cannot ${operation} in the state directory ${this.#directory}: ${reason}; make room or set PODWIRE_DATAPLANE_STATE_DIRECTORY`,
@@ -138,10 +139,6 @@ export class DirectoryRecordStore implements RecordStore {
 function fileName(attachment: Attachment): string {
   const hash = createHash('sha256').update(formatAttachment(attachment)).digest('hex');
   return hash.slice(0, NAME_DIGITS) + RECORD;
-}
-
-function isMissing(error: unknown): boolean {
-  return error instanceof Error && 'code' in error && error.code === 'ENOENT';
 }
 
 function removeIfPossible(path: string): void {

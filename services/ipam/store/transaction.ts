@@ -8,6 +8,11 @@ export function throwIfAborted(signal: AbortSignal): void {
   if (signal.aborted) throw failureOfSignal(signal);
 }
 
+/** What every method of a store answers that is closed, or is being closed. */
+export function closedFailure(): Failure {
+  return new Failure('STORE_UNAVAILABLE', 'the datastore is closed: the service is shutting down; repeat the request');
+}
+
 /** @throws what the promise throws, or the signal's failure as soon as it fires; the promise goes on */
 export async function untilAborted<Result>(promise: Promise<Result>, signal: AbortSignal): Promise<Result> {
   let onAbort = (): void => undefined;

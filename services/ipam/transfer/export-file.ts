@@ -4,6 +4,8 @@ import { basename, dirname, join } from 'node:path';
 import type { Writable } from 'node:stream';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
+import { syncDirectory } from '@podwire/shared/runtime/sync-directory';
 
 import { invalid, MAX_LINE_BYTES } from './archive.js';
 
@@ -118,19 +120,10 @@ export function buffered(sink: Sink): Sink & { flush(): Promise<void> } {
   return { write, flush };
 }
 
-async function syncDirectory(path: string): Promise<void> {
-  const directory = await open(path, 'r');
-  try {
-    await directory.sync();
-  } finally {
-    await directory.close();
-  }
-}
-
 function failureOf(what: string): (error: unknown) => never {
   return (error) => {
     if (error instanceof Failure) throw error;
-    const reason = error instanceof Error ? error.message : String(error);
+    const reason = messageOf(error);
     throw new Failure('EXPORT_IO', `${what} (${reason}): check the path, its permissions and the disk's free space`, {
       cause: error,
     });

@@ -1,5 +1,6 @@
 import { lstatSync, rmSync } from 'node:fs';
 
+import { messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 
@@ -50,7 +51,7 @@ export async function keepSocket({ path, log, clock, own, open, stopped }: KeptS
       if (!stopped.aborted) log.info({ path }, `the socket ${path} is there again`);
       told = undefined;
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error);
+      const reason = messageOf(error);
       if (told !== reason) log.error({ err: error, path }, `no call reaches this process: ${reason}`);
       told = reason;
     }

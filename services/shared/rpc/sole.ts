@@ -2,6 +2,7 @@ import { mkdirSync } from 'node:fs';
 import { basename, dirname } from 'node:path';
 
 import { Failure } from '../failure/failure.js';
+import { messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import { tryLockDirectory, type DirectoryLock, type LockRequest } from '../runtime/directory-lock.js';
 import { prepareAddresses, UNIX } from './listen.js';
@@ -95,7 +96,7 @@ async function tryLock(request: LockRequest) {
     mkdirSync(directory, { recursive: true, mode: DIRECTORY_MODE });
     return await tryLockDirectory(request);
   } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
+    const reason = messageOf(cause);
     throw new Failure('STATE_IO', `cannot lock ${directory}: ${reason}`, { details: { directory }, cause });
   }
 }

@@ -2,6 +2,8 @@ import { randomUUID } from 'node:crypto';
 import { closeSync, linkSync, openSync, readdirSync, rmSync } from 'node:fs';
 import { connect, createServer, type Server } from 'node:net';
 
+import { codeOf } from '../failure/thrown.js';
+
 /**
  * Keeps a directory to one process, until it lets go or dies and not a moment longer.
  *
@@ -86,7 +88,7 @@ async function take(path: (file: string) => string, name: string, owner: string)
     return server;
   } catch (error) {
     server.close();
-    if (isErrno(error, 'EEXIST')) return undefined;
+    if (codeOf(error) === 'EEXIST') return undefined;
     throw error;
   } finally {
     rmSync(fresh, { force: true });
@@ -107,12 +109,8 @@ function probe(path: string): Promise<string | undefined> {
     socket.setEncoding('utf8').on('data', (text: string) => (answer += text));
     // A full backlog is a sign of life; only these two say that nobody listens.
     socket.on('error', (error) => {
-      if (isErrno(error, 'ECONNREFUSED') || isErrno(error, 'ENOENT')) resolve(undefined);
+      if (codeOf(error) === 'ECONNREFUSED' || codeOf(error) === 'ENOENT') resolve(undefined);
     });
     socket.on('close', () => resolve(answer.trim() || 'unknown'));
   });
-}
-
-function isErrno(error: unknown, code: string): boolean {
-  return error instanceof Error && 'code' in error && error.code === code;
 }

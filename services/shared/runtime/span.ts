@@ -1,6 +1,7 @@
 import { SpanStatusCode, trace, TraceFlags, type Attributes, type Span } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
+import { messageOf } from '../failure/thrown.js';
 
 const tracer = trace.getTracer('podwire');
 
@@ -36,7 +37,7 @@ function isLost(span: Span): boolean {
 
 /** Marks a span as failed by an error, as OpenTelemetry's recording-errors convention asks. */
 export function markFailed(span: Span, error: unknown): void {
-  const message = error instanceof Error ? error.message : String(error);
+  const message = messageOf(error);
   span.setStatus({ code: SpanStatusCode.ERROR, message });
   span.setAttribute(
     'error.type',

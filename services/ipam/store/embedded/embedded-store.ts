@@ -3,6 +3,7 @@ import { setImmediate as setImmediatePromise } from 'node:timers/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
+import { messageOf } from '@podwire/shared/failure/thrown';
 import type { DirectoryLock } from '@podwire/shared/runtime/directory-lock';
 import { open, type Database, type RootDatabase } from 'lmdb';
 
@@ -19,7 +20,7 @@ import {
   type Transaction,
   type WatchRequest,
 } from '../store.js';
-import { effectiveChanges, judgeComparisons, throwIfAborted, type Judged } from '../transaction.js';
+import { closedFailure, effectiveChanges, judgeComparisons, throwIfAborted, type Judged } from '../transaction.js';
 import { lockDirectory } from './directory-lock.js';
 import { RecentRevisions } from './recent-revisions.js';
 
@@ -378,12 +379,8 @@ function decodeRecord(key: string, value: Buffer): StoredRecord {
   return { key, value: value.subarray(REVISION_BYTES), modRevision: revisionOf(value) };
 }
 
-function closedFailure(): Failure {
-  return new Failure('STORE_UNAVAILABLE', 'the datastore is closed: the service is shutting down; repeat the request');
-}
-
 function ioFailure(what: string, cause: unknown): Failure {
-  const reason = cause instanceof Error ? cause.message : String(cause);
+  const reason = messageOf(cause);
   return new Failure('STORE_UNAVAILABLE', `${what} (${reason}): check the disk's free space and permissions`, {
     cause,
   });

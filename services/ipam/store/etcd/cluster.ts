@@ -1,10 +1,10 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { throwIfAborted, untilAborted } from '../transaction.js';
+import { closedFailure, throwIfAborted, untilAborted } from '../transaction.js';
 import { readCredentials, sameCredentials, type CredentialFiles, type Credentials } from './credentials.js';
 import { EtcdEndpoint, type Answer, type Send } from './endpoint.js';
-import { closedFailure, NotExecuted, replacedCredentialsFailure, replacedFailure, timeoutFailure } from './failure.js';
+import { NotExecuted, replacedCredentialsFailure, replacedFailure, timeoutFailure } from './failure.js';
 
 export interface ClusterOptions {
   /** URLs with http or https, one or more. */

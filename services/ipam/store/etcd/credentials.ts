@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { createSecureContext, rootCertificates } from 'node:tls';
 
 import { violationsFailure, type Violation } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
 
 /** What identifies this process to etcd, and etcd to it: names of files. */
 export interface CredentialFiles {
@@ -37,7 +38,7 @@ export function readCredentials(files: CredentialFiles): Credentials {
     try {
       return readFileSync(path);
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error);
+      const reason = messageOf(error);
       violations.push({ field: variable, reason: `names a file that cannot be read: ${reason}` });
       return Buffer.alloc(0);
     }
@@ -75,7 +76,7 @@ function unusable(
     try {
       use();
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error);
+      const reason = messageOf(error);
       violations.push({ field, reason: `${what}: ${reason}` });
     }
   };

@@ -14,9 +14,9 @@ import {
   type Transaction,
   type WatchRequest,
 } from '../store.js';
-import { throwIfAborted, untilAborted } from '../transaction.js';
+import { closedFailure, throwIfAborted, untilAborted } from '../transaction.js';
 import { EtcdCluster, type ClusterEvent, type ClusterOptions } from './cluster.js';
-import { closedFailure, compactedFailure, NotExecuted, RevisionGone } from './failure.js';
+import { compactedFailure, NotExecuted, RevisionGone } from './failure.js';
 import { Fence } from './fence.js';
 import {
   decodeLost,

@@ -1,4 +1,5 @@
 import { Failure, type FailureOptions } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
 
 import { connectionText, tlsReason, type ShownCertificate } from './tls-reason.js';
 
@@ -76,7 +77,7 @@ export function failureOfEtcd(
   shown: ShownCertificate | undefined,
 ): Failure | RevisionGone {
   if (error instanceof Failure || error instanceof RevisionGone) return error;
-  const text = connectionText(error instanceof Error ? error.message : String(error));
+  const text = connectionText(messageOf(error));
   const options: FailureOptions = { cause: error, details: { endpoint } };
   const refusal = REFUSALS.find(({ texts }) => texts.some((known) => text.includes(known)));
   if (refusal) return new NotExecuted(refusal.code, `etcd at ${endpoint} ${refusal.reason} (${text})`, options);
@@ -102,10 +103,6 @@ export function compactedFailure(cause: RevisionGone): Failure {
     'etcd was compacted while its records were read, several times in a row: compact it less often, and repeat the request',
     { cause },
   );
-}
-
-export function closedFailure(): Failure {
-  return new Failure('STORE_UNAVAILABLE', 'the datastore is closed: the service is shutting down; repeat the request');
 }
 
 /** The datastore is no longer the one whose records are known here. */

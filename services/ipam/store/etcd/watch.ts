@@ -2,8 +2,9 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { IEvent, IWatchResponse } from 'etcd3';
 
 import { RevisionCompacted, type RecordChange, type RevisionChanges, type WatchRequest } from '../store.js';
+import { closedFailure } from '../transaction.js';
 import type { Chosen, EtcdCluster } from './cluster.js';
-import { closedFailure, RevisionGone } from './failure.js';
+import { RevisionGone } from './failure.js';
 import { prefixRange } from './request.js';
 import { WatchResponses } from './watch-responses.js';
 

@@ -1,5 +1,3 @@
-import { Failure } from '@podwire/shared/failure/failure';
-
 import { ChangeLog } from '../change-log.js';
 import {
   RevisionCompacted,
@@ -15,7 +13,7 @@ import {
   type Transaction,
   type WatchRequest,
 } from '../store.js';
-import { effectiveChanges, judgeComparisons, throwIfAborted } from '../transaction.js';
+import { closedFailure, effectiveChanges, judgeComparisons, throwIfAborted } from '../transaction.js';
 
 /** What can be made to go wrong with the next operation of a kind. */
 export type Fault =
@@ -179,8 +177,4 @@ function sorted(records: StoredRecord[]): StoredRecord[] {
 
 function compareKeys(a: string, b: string): number {
   return Buffer.compare(Buffer.from(a), Buffer.from(b));
-}
-
-function closedFailure(): Failure {
-  return new Failure('STORE_UNAVAILABLE', 'the datastore is closed: the service is shutting down; repeat the request');
 }

@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
 import { comparePrefixes } from '@podwire/shared/net/prefix';
 
 import type { Handle } from '../../allocator/records.js';
@@ -104,7 +105,7 @@ function decodeText(value: Uint8Array, name: RecordName): string {
   try {
     return utf8.decode(value);
   } catch (error) {
-    throw new Unreadable(`it is not JSON (${error instanceof Error ? error.message : String(error)})`);
+    throw new Unreadable(`it is not JSON (${messageOf(error)})`);
   }
 }
 
@@ -123,7 +124,7 @@ function parseObject(text: string): JsonObject {
   try {
     json = parseJson(text);
   } catch (error) {
-    throw new Unreadable(`it is not JSON (${error instanceof Error ? error.message : String(error)})`);
+    throw new Unreadable(`it is not JSON (${messageOf(error)})`);
   }
   if (!isObject(json)) throw new Unreadable('it is not a JSON object');
   return json;
