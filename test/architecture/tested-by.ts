@@ -32,7 +32,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/clients/dataplane.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/wanted-pod.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/undo.ts': 'plugin/commands/add.test.ts',
-  'plugin/journal/durable-file.ts': 'plugin/journal/directory-store.test.ts',
   'plugin/notices.ts': 'plugin/releases.test.ts',
   'plugin/delegate/program.ts': 'plugin/delegate/delegate.test.ts',
   'plugin/delegate/ipam-plugin.ts': 'plugin/delegate/delegate.test.ts',
