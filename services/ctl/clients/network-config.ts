@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
-import { messageOf } from '@podwire/shared/failure/thrown';
+import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
@@ -13,13 +13,19 @@ const NETWORK = z.looseObject({
   plugins: z.array(z.looseObject({ type: z.string() })).optional(),
 });
 
+/** Podwire's member of a configuration that asks for nothing: one IPv4 address, of any pool. */
+export const PLAIN_MEMBER = JSON.stringify({ cniVersion: CNI_VERSION, name: 'k8s-pod-network', type: 'podwire' });
+
 /**
  * Podwire's member of a network configuration, as the runtime hands it over: with the network's name, and in the version that has STATUS.
  * @param file - path of a conflist, or of one plugin's configuration
+ * @returns undefined where there is no such file
  * @throws Failure INVALID_REQUEST
  */
-export async function podwireMemberOf(file: string): Promise<string> {
-  const network = NETWORK.safeParse(parseJson(await contentOf(file)));
+export async function podwireMemberOf(file: string): Promise<string | undefined> {
+  const content = await contentOf(file);
+  if (content === undefined) return undefined;
+  const network = NETWORK.safeParse(parseJson(content));
   if (!network.success)
     throw new Failure('INVALID_REQUEST', `${file} is no network configuration: it has no name, or is not JSON`);
   const { plugins, ...alone } = network.data;
@@ -28,15 +34,11 @@ export async function podwireMemberOf(file: string): Promise<string> {
   return JSON.stringify(Object.assign({}, member, { name: alone.name, cniVersion: CNI_VERSION }));
 }
 
-async function contentOf(file: string): Promise<string> {
+async function contentOf(file: string): Promise<string | undefined> {
   try {
     return await readFile(file, 'utf8');
   } catch (cause) {
-    const reason = messageOf(cause);
-    throw new Failure(
-      'INVALID_REQUEST',
-      `cannot read the network configuration: ${reason}; without one a runtime adds no pod: see "podwire check-install", or name another with --config`,
-      { cause },
-    );
+    if (codeOf(cause) === 'ENOENT') return undefined;
+    throw new Failure('INVALID_REQUEST', `cannot read the network configuration: ${messageOf(cause)}`, { cause });
   }
 }

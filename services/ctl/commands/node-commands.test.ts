@@ -107,13 +107,20 @@ describe('node ready', () => {
   });
 
   test.each([
-    ['is not there', undefined, 'name another with --config'],
+    ['all else is well', '', /^Not ready: there is no network configuration .*net\.conflist, .*"podwire install"/],
+    ['there is no pool', 'no pool', /^Not ready: no pool; and there is no network configuration .*net\.conflist, /],
+  ])('without a network configuration no node is: %s', async (_, fault, told) => {
+    rmSync(file);
+    await fakes.servePlugin(() => (fault === '' ? '' : [500, JSON.stringify({ code: 50, msg: fault })]));
+    expect(await ready()).toMatchObject({ exitCode: 4, stdout: expect.stringMatching(told) });
+  });
+
+  test.each([
     ['has no name', '{}', 'is no network configuration'],
     ['is no JSON', '{', 'is no network configuration'],
     ['has no plugin', '{"name":"net","plugins":[]}', 'has no plugin'],
   ])('a configuration that %s is told', async (_, content, told) => {
-    if (content === undefined) rmSync(file);
-    else writeFileSync(file, content);
+    writeFileSync(file, content);
     expect(await ready()).toMatchObject({ exitCode: 2, stderr: expect.stringContaining(told) });
   });
 

@@ -1,4 +1,4 @@
-import { podwireMemberOf } from '../clients/network-config.js';
+import { PLAIN_MEMBER, podwireMemberOf } from '../clients/network-config.js';
 import { text } from '../command-line/forms.js';
 import type { Option, Verb } from '../command-line/verb.js';
 import { DONE, FOUND_WRONG } from '../exit-codes.js';
@@ -20,8 +20,11 @@ export const nodeReady: Verb = {
     '"podwirectl node status". Exit code 4: no pod can be added, or the node cannot keep account of what it deletes.',
   options: [CONFIG],
   run: async (input, { plugin }) => {
-    const configuration = await podwireMemberOf(input.get(CONFIG) ?? USUAL_CONFIG);
-    const { reason } = await plugin.status(configuration);
+    const file = input.get(CONFIG) ?? USUAL_CONFIG;
+    const configuration = await podwireMemberOf(file);
+    // An installer writes it last, once STATUS is ready: what STATUS says is then the reason behind the missing file.
+    const { reason: told } = await plugin.status(configuration ?? PLAIN_MEMBER);
+    const reason = configuration === undefined ? withoutConfiguration(file, told) : told;
     const isReady = reason === null;
     return {
       sections: [sentence(isReady ? 'Ready: pods can be added.' : `Not ready: ${reason}`)],
@@ -30,3 +33,9 @@ export const nodeReady: Verb = {
     };
   },
 };
+
+function withoutConfiguration(file: string, told: string | null): string {
+  const missing = `there is no network configuration ${file}, and a runtime without one adds no pod`;
+  const remedy = '"podwire install" puts it there; one that has another name is told with --config';
+  return told === null ? `${missing}: ${remedy}` : `${told}; and ${missing}: ${remedy}, once the former is mended`;
+}
