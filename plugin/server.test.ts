@@ -3,6 +3,7 @@ import { createServer, request as httpRequest, type RequestOptions } from 'node:
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Worker } from 'node:worker_threads';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
@@ -374,4 +375,34 @@ test('an entry of the journal can be discarded, and who asks is told why not', a
     expect([refused.status, JSON.parse(refused.body)]).toEqual([status, expect.objectContaining(told)]);
   }
   expect(await send('', { method: 'GET', path: '/journal/discard' })).toMatchObject({ status: 404 });
+});
+
+test('so is a burst of them that waits to be accepted', async () => {
+  const count = 40;
+  const made = new Int32Array(new SharedArrayBuffer(4));
+  const burst = new Worker(
+    `const { connect } = require('node:net');
+     const { parentPort, workerData: { path, count, made } } = require('node:worker_threads');
+     const answers = [];
+     for (let i = 0; i < count; i++) {
+       let text = '';
+       const socket = connect(path, () => {
+         socket.write('POST /cni HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 2\\r\\n\\r\\n{}');
+         Atomics.add(made, 0, 1);
+         Atomics.notify(made, 0);
+       });
+       socket.on('data', (chunk) => (text += chunk)).on('error', (error) => (text += error.code));
+       socket.on('close', () => answers.push(text.slice(0, 12)) === count && parentPort.postMessage(answers));
+     }`,
+    { eval: true, workerData: { path, count, made } },
+  );
+  const answers = new Promise((resolve) => burst.once('message', resolve));
+  // Nothing is accepted meanwhile, as on a machine that is too busy.
+  for (let seen = 0; seen < count; seen = Atomics.load(made, 0)) Atomics.wait(made, 0, seen);
+  // Whoever says nothing has half a second, which goes by at once.
+  const hurry = setInterval(() => clock.advance(500), 0);
+  await server.stop();
+  clearInterval(hurry);
+  expect(await answers).toEqual(Array.from({ length: count }, () => 'HTTP/1.1 200'));
+  await burst.terminate();
 });

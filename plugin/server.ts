@@ -39,8 +39,14 @@ export interface CniServerOptions {
 /** As much as the shim sends (kMaxConfigurationBytes, shim/src/protocol.h). */
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
 
-/** Rounds of the event loop in which connections are accepted that were made before the socket was taken away. */
-const ACCEPT_ROUNDS = 4;
+/**
+ * Rounds of the event loop without a connection, after which none is taken to wait that was made before the socket was taken away: each round accepts
+ * one of them.
+ */
+const IDLE_ROUNDS = 4;
+
+/** As many as can wait to be accepted (listen(2)), and some: where the socket cannot be taken away, they do not end. */
+const MAX_ACCEPT_ROUNDS = 1024;
 
 /** How long a connection may take to send the head of its request when the server closes, in milliseconds. */
 const SILENCE_MS = 500;
@@ -103,8 +109,9 @@ export class CniServer {
   async stop(): Promise<void> {
     this.#stopped.abort();
     removeOwn(this.#options.path, this.#own);
-    const closed = Promise.all([...this.#servers].map((server) => this.#close(server)));
-    await this.#allHeard();
+    const servers = [...this.#servers];
+    const closed = Promise.all(servers.map((server) => this.#close(server)));
+    await Promise.all(servers.map((server) => this.#allHeard(server)));
     while (this.#underWay.size > 0) await Promise.all(this.#underWay);
     for (const server of this.#servers) server.closeAllConnections();
     await closed;
@@ -146,7 +153,7 @@ export class CniServer {
 
   /** Takes no more connections; those that were made before, also those that are not accepted yet, are still answered. */
   async #close(server: Server): Promise<void> {
-    await this.#allHeard();
+    await this.#allHeard(server);
     await new Promise<void>((resolve) => server.close(() => resolve()));
   }
 
@@ -154,8 +161,8 @@ export class CniServer {
    * Waits until every connection has sent the head of its request, or was given the time for it: closing a server cuts off those that
    * have not.
    */
-  async #allHeard(): Promise<void> {
-    for (let round = 0; round < ACCEPT_ROUNDS; round++) await setImmediate();
+  async #allHeard(server: Server): Promise<void> {
+    await allAccepted(server);
     if (this.#silent.size === 0) return;
     const over = new AbortController();
     const spoken = new Promise<void>((resolve) => this.#waiting.push(resolve));
@@ -326,6 +333,18 @@ interface Answer {
   readonly status: number;
   readonly body: string;
   readonly type: string;
+}
+
+/** Waits until no connection waits to be accepted, however many there are. Those of a busy machine take seconds in all. */
+async function allAccepted(server: Server): Promise<void> {
+  let idleRounds = 0;
+  const accepted = () => (idleRounds = 0);
+  server.on('connection', accepted);
+  for (let round = 0; round < MAX_ACCEPT_ROUNDS && idleRounds < IDLE_ROUNDS; round++) {
+    idleRounds++;
+    await setImmediate();
+  }
+  server.off('connection', accepted);
 }
 
 /** One request a connection: callers run once, and a connection that stays would keep the process from stopping. */
