@@ -31,12 +31,15 @@ let givenMs: number;
 let answer: () => Promise<boolean>;
 /** What podwire-ipam says. */
 let ipamServes: boolean;
+/** Where the dataplane is looked for in vain. */
+let unreached: string | undefined;
 
 beforeEach(async () => {
   clock = new ManualClock();
   asked = 0;
   answer = () => Promise.resolve(true);
   ipamServes = true;
+  unreached = undefined;
   const unused = () => Promise.reject(new Error('not for STATUS'));
   const isServing = ({ deadlineMs }: Limits) => {
     asked++;
@@ -53,8 +56,9 @@ beforeEach(async () => {
         endpointsOf: unused,
         refusalOf: () => Promise.resolve(undefined),
         isServing: () => Promise.resolve(ipamServes),
+        unreached: () => undefined,
       },
-      dataplane: { collectGarbage: unused, attachmentsOf: unused, isServing },
+      dataplane: { collectGarbage: unused, attachmentsOf: unused, isServing, unreached: () => unreached },
     },
     journal,
     nodeName: 'node-1',
@@ -143,6 +147,14 @@ test('services that have not restored what they hold are not waited for, and are
   await expect(ready()).rejects.toMatchObject({
     code: 'NOT_READY',
     message: `podwire-ipam ${words}; podwire-dataplane ${words}`,
+  });
+});
+
+test('a service that is not there is told from one that hangs', async () => {
+  answer = silence;
+  unreached = 'podwire-dataplane at unix:/run/d.sock';
+  await expect(ready()).rejects.toMatchObject({
+    message: 'podwire-dataplane at unix:/run/d.sock is not reached within 800 ms: check that it runs and listens there',
   });
 });
 

@@ -182,22 +182,22 @@ export class Readiness {
     const { upkeep, clock } = this.#options;
     const limits: Limits = { deadlineMs: clock.nowMs() + PROBE_TIMEOUT_MS, signal: new AbortController().signal };
     const found = new Findings();
+    const ipam: Asked = { service: 'podwire-ipam', unreached: () => upkeep.ipam.unreached() };
+    const dataplane: Asked = { service: 'podwire-dataplane', unreached: () => upkeep.dataplane.unreached() };
     const askIpam = () => [
-      found.of('podwire-ipam', async () => servingReason('podwire-ipam', await upkeep.ipam.isServing(limits))),
-      found.of('podwire-ipam', async () => {
+      found.of(ipam, async () => servingReason(ipam, await upkeep.ipam.isServing(limits))),
+      found.of(ipam, async () => {
         const refusal = await upkeep.ipam.refusalOf({ nodeName, network, wish }, limits);
         return refusal === undefined ? undefined : `podwire-ipam has no address for a pod: ${refusal}`;
       }),
     ];
     const askDelegate = (delegate: Delegate) =>
-      found.of(`IPAM plugin ${delegate.type}`, async () => {
+      found.of({ service: `IPAM plugin ${delegate.type}`, unreached: () => undefined }, async () => {
         await callDelegate(delegate, 'STATUS', { clock, limits });
         return undefined;
       });
     const askDataplane = () =>
-      found.of('podwire-dataplane', async () =>
-        servingReason('podwire-dataplane', await upkeep.dataplane.isServing(limits)),
-      );
+      found.of(dataplane, async () => servingReason(dataplane, await upkeep.dataplane.isServing(limits)));
     const asked = [
       ...(share.kind === 'wire' ? [askDelegate(share.delegate)] : askIpam()),
       ...(share.kind === 'addresses' ? [] : [askDataplane()]),
@@ -209,14 +209,20 @@ export class Readiness {
   }
 }
 
+interface Asked {
+  readonly service: string;
+  /** Name and address of a service to which there is no connection. */
+  readonly unreached: () => string | undefined;
+}
+
 /** Why an ADD would fail, by what services have answered so far, in the order of the questions. Silence is a reason. */
 class Findings {
   readonly #reasons: ((waitedMs: number) => string | undefined)[] = [];
 
   /** @param ask - gives the reason; undefined for none. @throws what it throws that is no Failure */
-  async of(service: string, ask: () => Promise<string | undefined>): Promise<void> {
-    const place = this.#reasons.push((waitedMs) => silenceOf(service, waitedMs)) - 1;
-    const reason = await reasonOf(service, ask);
+  async of(asked: Asked, ask: () => Promise<string | undefined>): Promise<void> {
+    const place = this.#reasons.push((waitedMs) => silenceOf(asked, waitedMs)) - 1;
+    const reason = await reasonOf(asked, ask);
     this.#reasons[place] = () => reason;
   }
 
@@ -226,24 +232,28 @@ class Findings {
   }
 }
 
-function silenceOf(service: string, waitedMs: number): string {
-  return `${service} does not answer within ${waitedMs} ms`;
+/** Who is not there, or listens elsewhere, is told from who hangs. */
+function silenceOf({ service, unreached }: Asked, waitedMs: number): string {
+  const place = unreached();
+  return place === undefined
+    ? `${service} does not answer within ${waitedMs} ms`
+    : `${place} is not reached within ${waitedMs} ms: check that it runs and listens there`;
 }
 
-function servingReason(service: string, isServing: boolean): string | undefined {
+function servingReason({ service }: Asked, isServing: boolean): string | undefined {
   return isServing ? undefined : `${service} is not serving yet, or no longer: see its log`;
 }
 
 /** A question that a service of an earlier release does not know is no reason. */
-async function reasonOf(service: string, ask: () => Promise<string | undefined>): Promise<string | undefined> {
+async function reasonOf(asked: Asked, ask: () => Promise<string | undefined>): Promise<string | undefined> {
   try {
     return await ask();
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
     if (error.code === 'UNIMPLEMENTED') return undefined;
     const isSilent = error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED';
-    if (isSilent) return silenceOf(service, PROBE_TIMEOUT_MS);
+    if (isSilent) return silenceOf(asked, PROBE_TIMEOUT_MS);
     const reason = tracedMessage(error);
-    return reason.startsWith(service) ? reason : `${service}: ${reason}`;
+    return reason.startsWith(asked.service) ? reason : `${asked.service}: ${reason}`;
   }
 }

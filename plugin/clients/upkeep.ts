@@ -40,6 +40,8 @@ export interface IpamUpkeep {
   refusalOf(pod: AnyPod, limits: Limits): Promise<string | undefined>;
   /** Whether the service says that it serves. Asked once. */
   isServing(limits: Limits): Promise<boolean>;
+  /** Name and address of the service while there is no connection to it; undefined while there is one. */
+  unreached(): string | undefined;
 }
 
 /** An attachment that could not be removed, and why. */
@@ -58,6 +60,8 @@ export interface DataplaneUpkeep {
   attachmentsOf(network: string, limits: Limits): Promise<Attachment[]>;
   /** Whether the service says that it serves. Asked once. */
   isServing(limits: Limits): Promise<boolean>;
+  /** Name and address of the service while there is no connection to it; undefined while there is one. */
+  unreached(): string | undefined;
 }
 
 const PAGE_SIZE = 1000;
@@ -115,6 +119,8 @@ export function ipamUpkeep(options: PeerOptions): IpamUpkeep {
     },
 
     isServing: (limits) => isServing(options.peer, limits),
+
+    unreached: () => (options.peer.isConnected ? undefined : options.peer.description),
   };
 }
 
@@ -141,6 +147,8 @@ export function dataplaneUpkeep(options: PeerOptions): DataplaneUpkeep {
     },
 
     isServing: (limits) => isServing(options.peer, limits),
+
+    unreached: () => (options.peer.isConnected ? undefined : options.peer.description),
   };
 }
 

@@ -50,6 +50,11 @@ export class Peer {
     this.#connection = new Connection(address);
   }
 
+  /** Whether there is a connection now. One that was ended comes back with the next call. */
+  get isConnected(): boolean {
+    return !this.#closed && this.#connection.isConnected;
+  }
+
   /**
    * Calls a method and waits for its answer; while the service is away, for the service, until the deadline.
    *

@@ -121,6 +121,15 @@ test('a service of this machine is neither asked nor given up', async () => {
   expect(connection.client).toBe(client);
 });
 
+test('tells whether it is there, before and with the service, and when that falls silent', async () => {
+  const connection = connected({ askMs: 50, answerMs: 2000, connectMs: NEVER_MS });
+  expect(connection.isConnected).toBe(false);
+  await untilAnswered(connection);
+  expect(connection.isConnected).toBe(true);
+  proxy.fallSilent();
+  await expect.poll(() => connection.isConnected).toBe(false);
+});
+
 test.each(['grpc_proxy', 'https_proxy', 'http_proxy'])('no call goes to the proxy of %s', async (variable) => {
   vi.stubEnv(variable, 'http://127.0.0.1:1');
   vi.stubEnv('no_proxy', '');

@@ -64,6 +64,11 @@ export class Connection {
     return this.#client;
   }
 
+  /** Whether the other side has greeted, and has not gone since. Asking makes no connection. */
+  get isConnected(): boolean {
+    return this.#client.getChannel().getConnectivityState(false) === connectivityState.READY;
+  }
+
   /** Calls under way fail. Idempotent. */
   close(): void {
     this.#isClosed = true;
