@@ -129,7 +129,7 @@ describe('STATUS', () => {
     await plugin.start('ipam');
     plugin.store.broken = 'full';
     expect(await plugin.run('DEL')).toEqual(READY);
-    expect(await error()).toMatchObject({ code: 51, msg: expect.stringMatching(/1 entries.*full.*podwire-dataplane/) });
+    expect(await error()).toMatchObject({ code: 51, msg: expect.stringMatching(/1 entry .*full.*podwire-dataplane/) });
     plugin.store.broken = 'no';
     await plugin.journal.settleStore();
     expect(await error()).toMatchObject({ code: 50 });

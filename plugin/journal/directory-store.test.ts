@@ -158,7 +158,7 @@ describe('on a full disk', () => {
     fill();
     await journal.add(journalEntry('a'));
     expect(journal.entries().map(({ attachment }) => attachment.containerId)).toEqual(['before', 'a']);
-    expect(journal.fault).toMatch(/^1 entries.*ENOSPC/);
+    expect(journal.fault).toMatch(/^1 entry .*ENOSPC/);
     expect(journal.level()).toMatchObject({ entries: 2, volatileEntries: 1 });
     expect(lines().map(({ msg }) => msg)).toContainEqual(expect.stringMatching(/net\/a\/eth0.*memory only.*ENOSPC/));
     expect((await store.load()).entries.map(({ attachment }) => attachment.containerId)).toEqual(['before']);

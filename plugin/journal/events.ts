@@ -2,6 +2,7 @@ import { metrics, type Meter } from '@opentelemetry/api';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { counted } from '@podwire/shared/words/counted';
 
 import type { JournalEntry } from './entry.js';
 import type { UnreadableEntry } from './store.js';
@@ -92,7 +93,10 @@ export class JournalEvents {
   /** The entries of earlier processes were read. */
   loaded(count: number): void {
     if (count > 0)
-      this.#log.warn({ entries: count }, `journal: ${count} entries of an earlier process are still to be done`);
+      this.#log.warn(
+        { entries: count },
+        `journal: ${counted(count, 'entry of an earlier process is', 'entries of an earlier process are')} still to be done`,
+      );
   }
 
   /** An entry is in memory alone; a restart would lose it, and with it an address or an interface. */

@@ -4,6 +4,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { counted } from '@podwire/shared/words/counted';
 
 import type { Allocation } from './allocator/allocate.js';
 import type { Repaired } from './allocator/audit/repair.js';
@@ -141,7 +142,9 @@ export class Events {
   /** Entries of the history were older than it is kept. */
   historyExpired(day: Date, entriesCount: number): void {
     this.#expired.add(entriesCount);
-    this.#log.info(`removed ${entriesCount} entries of the history from ${day.toISOString().slice(0, 10)}`);
+    this.#log.info(
+      `removed ${counted(entriesCount, 'entry', 'entries')} of the history from ${day.toISOString().slice(0, 10)}`,
+    );
   }
 
   /** The owner of an address says something else of itself. */
@@ -177,7 +180,7 @@ export class Events {
 
   poolDeleted({ name, prefix }: Pool, removedBlocksCount: number): void {
     this.#pools.add(1, { event: 'deleted' });
-    const text = `deleted pool "${name}" ${formatPrefix(prefix)} and its ${removedBlocksCount} empty blocks`;
+    const text = `deleted pool "${name}" ${formatPrefix(prefix)} and its ${counted(removedBlocksCount, 'empty block')}`;
     this.#log.info({ 'podwire.pool': name }, text);
   }
 
@@ -217,7 +220,8 @@ export class Events {
 
   nodeDeleted({ name }: Node, { addressesCount, blocksCount }: NodeDeleted): void {
     this.#nodes.add(1, { event: 'deleted' });
-    const text = `deleted node ${name}, which gave back ${addressesCount} addresses and ${blocksCount} blocks`;
+    const given = `${counted(addressesCount, 'address', 'addresses')} and ${counted(blocksCount, 'block')}`;
+    const text = `deleted node ${name}, which gave back ${given}`;
     this.#log.info({ 'podwire.node': name }, text);
   }
 
@@ -258,7 +262,10 @@ export class Events {
   reservationChanged(event: 'created' | 'updated' | 'deleted', { name, prefixes }: Reservation): void {
     this.#reservations.add(1, { event });
     const facts = { 'podwire.reservation': name };
-    this.#log.info(facts, `${event} reservation "${name}" of ${prefixes.length} addresses or ranges`);
+    this.#log.info(
+      facts,
+      `${event} reservation "${name}" of ${counted(prefixes.length, 'address or range', 'addresses or ranges')}`,
+    );
   }
 
   configChanged(config: IpamConfig): void {

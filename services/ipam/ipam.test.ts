@@ -248,6 +248,6 @@ test('what happened is logged once it is durable', async () => {
     'released 10.0.0.0',
     'nothing to release',
     'released 10.0.0.1',
-    'deleted pool "p" 10.0.0.0/26 and its 1 empty blocks',
+    'deleted pool "p" 10.0.0.0/26 and its 1 empty block',
   ]);
 });

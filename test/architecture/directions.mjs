@@ -37,6 +37,7 @@ export const ZONES = [
     ...PURE,
   },
   { path: 'services/shared/retry', zones: [], packages: [], ...PURE },
+  { path: 'services/shared/words', zones: [], packages: [], ...PURE },
   {
     path: 'services/shared/retry/retry.ts',
     zones: ['services/shared/retry', 'services/shared/runtime'],
@@ -83,7 +84,7 @@ export const ZONES = [
   },
   {
     path: 'services/ipam/allocator',
-    zones: ['services/shared/net', 'services/shared/attachment', 'services/shared/failure'],
+    zones: ['services/shared/net', 'services/shared/attachment', 'services/shared/failure', 'services/shared/words'],
     packages: [],
     ...PURE,
   },

@@ -37,7 +37,7 @@ function everything(verbs: readonly Verb[]): string {
     options(GLOBAL_OPTIONS, GLOBAL_FLAGS),
     '\nexit codes: ',
     `${EXIT_CODES.map(({ code, about }) => `${code} ${about}`).join(', ')}\n`,
-    '\n"podwirectl COMMAND --help" says more. A noun alone lists, or shows, what there is.\n',
+    '\n"podwirectl help COMMAND", or --help behind it, says more. A noun alone lists, or shows, what there is.\n',
   ].join('');
 }
 

@@ -1,5 +1,6 @@
 import type { Form } from './forms.js';
 import { GLOBAL_FLAGS, GLOBAL_OPTIONS, HELP, VERSION } from './global-options.js';
+import { nearest } from './nearest.js';
 import { Input, type Option, type Verb } from './verb.js';
 
 /** What podwirectl was told. */
@@ -11,16 +12,26 @@ export type Command =
 
 const SHORT: Readonly<Record<string, string>> = { '-o': '--output', '-h': '--help' };
 
+/** As a command it asks for the help of what stands behind it. */
+const HELP_WORD = 'help';
+
 /** What a noun alone means: the first of them that it has. */
 const USUAL_SECONDS = ['list', 'get', 'status'];
 
 /** What was typed, sorted. */
 interface Sorted {
   readonly words: string[];
+  /** Whether the first word was {@link HELP_WORD}, which stands for the option. */
+  asksForHelp: boolean;
   verb: Verb | undefined;
   readonly positionals: string[];
   readonly options: Map<string, string[]>;
   readonly globals: Map<string, string[]>;
+}
+
+function nothingSorted(): Sorted {
+  const [options, globals] = [new Map<string, string[]>(), new Map<string, string[]>()];
+  return { words: [], asksForHelp: false, verb: undefined, positionals: [], options, globals };
 }
 
 /**
@@ -28,9 +39,10 @@ interface Sorted {
  * @param args - what stands behind the program's name
  */
 export function parseCommandLine(args: readonly string[], verbs: readonly Verb[]): Command {
-  const sorted: Sorted = { words: [], verb: undefined, positionals: [], options: new Map(), globals: new Map() };
+  const sorted = nothingSorted();
   const fault = sort([...args], sorted, verbs);
   const { words, globals, options, positionals } = sorted;
+  if (sorted.asksForHelp && fault === undefined) return { kind: 'help', words };
   if (globals.has(HELP.name)) return { kind: 'help', words };
   if (fault !== undefined) return { kind: 'wrong', reason: fault, words };
   if (globals.has(VERSION.name)) return { kind: 'version' };
@@ -60,6 +72,10 @@ function sort(args: string[], sorted: Sorted, verbs: readonly Verb[]): string | 
 }
 
 function takeWord(word: string, sorted: Sorted, verbs: readonly Verb[]): string | undefined {
+  if (word === HELP_WORD && sorted.words.length === 0 && !sorted.asksForHelp) {
+    sorted.asksForHelp = true;
+    return undefined;
+  }
   if (sorted.verb) {
     sorted.positionals.push(word);
     return undefined;
@@ -71,14 +87,27 @@ function takeWord(word: string, sorted: Sorted, verbs: readonly Verb[]): string 
   if (sorted.verb || goesOn.length > 0) return undefined;
   sorted.words.pop();
   const [noun] = sorted.words;
-  if (noun === undefined) return `there is no command "${word}"`;
-  return `"${noun}" has no command "${word}"; ${itsCommands([noun], verbs)}`;
+  if (noun === undefined) {
+    const firsts = new Set([...verbs.map(({ name }) => name.split(' ')[0] ?? ''), HELP_WORD]);
+    return `there is no command "${word}"${didYouMean(word, [...firsts])}`;
+  }
+  const meant = didYouMean(word, endsOf([noun], verbs));
+  return `"${noun}" has no command "${word}"${meant === '' ? `; ${itsCommands([noun], verbs)}` : meant}`;
+}
+
+function didYouMean(word: string, known: readonly string[]): string {
+  const near = nearest(word, known);
+  return near === undefined ? '' : `; did you mean "${near}"?`;
 }
 
 function itsCommands(words: readonly string[], verbs: readonly Verb[]): string {
+  return `it has ${endsOf(words, verbs).join(', ')}`;
+}
+
+/** What may stand behind the words. */
+function endsOf(words: readonly string[], verbs: readonly Verb[]): string[] {
   const beginning = `${words.join(' ')} `;
-  const ends = verbs.filter(({ name }) => name.startsWith(beginning)).map(({ name }) => name.slice(beginning.length));
-  return `it has ${ends.join(', ')}`;
+  return verbs.filter(({ name }) => name.startsWith(beginning)).map(({ name }) => name.slice(beginning.length));
 }
 
 interface Reading {
@@ -97,8 +126,12 @@ function takeOption(arg: string, rest: string[], { sorted, verbs }: Reading): st
   if (!verb) return `there is no option "${name}" before a command`;
   if (verb.flags?.some((flag) => flag.name === name)) return takeFlag(name, inline, sorted.options);
   const option = verb.options?.find((each) => each.name === name);
-  return option ? takeValue(option, inline ?? rest.shift(), sorted.options) : `"${verb.name}" has no option "${name}"`;
+  if (option) return takeValue(option, inline ?? rest.shift(), sorted.options);
+  const known = [...(verb.options ?? []), ...(verb.flags ?? []), ...GLOBAL_OPTIONS, ...GLOBAL_FLAGS];
+  return `"${verb.name}" has no option "${name}"${didYouMean(name, namesOf(known))}`;
 }
+
+const namesOf = (options: readonly { readonly name: string }[]): string[] => options.map(({ name }) => name);
 
 function takeFlag(name: string, value: string | undefined, into: Map<string, string[]>): string | undefined {
   if (value !== undefined) return `${name} takes no value`;

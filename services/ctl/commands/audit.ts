@@ -9,6 +9,7 @@ import {
   type Finding,
   type RepairResponse,
 } from '@podwire/proto/podwire/ipam/v1/maintenance';
+import { counted } from '@podwire/shared/words/counted';
 
 import { allPages } from '../clients/pages.js';
 import { DURATION_MS, oneOf, wholeNumber } from '../command-line/forms.js';
@@ -102,7 +103,8 @@ function findingTable(findings: readonly Finding[]): Table {
 function summaryOf({ findings, blocks, addressesInUse, addressesCooling }: AuditSummary): Section {
   const counts = findings.map(({ kind, count }) => `${count} × ${kindWord(kind)}`);
   const found = counts.length > 0 ? `; found in all, information too: ${counts.join(', ')}` : '';
-  return sentence(`Seen: ${blocks} blocks, ${addressesInUse} addresses in use, ${addressesCooling} cooling${found}.`);
+  const seen = `${counted(blocks, 'block')}, ${counted(addressesInUse, 'address', 'addresses')} in use`;
+  return sentence(`Seen: ${seen}, ${addressesCooling} cooling${found}.`);
 }
 
 async function repair(input: Input, { ipam, json }: Context): Promise<Report> {

@@ -52,7 +52,7 @@ test('nodes are listed, shown, and deleted once that is confirmed', async () => 
   expect(asked('DeleteNode')).toEqual([]);
   expect(await fakes.podwirectl('nodes', 'delete', 'node-1', '--yes')).toMatchObject({
     exitCode: 0,
-    stdout: 'node node-1 is gone: 3 addresses and 1 blocks were given back\n',
+    stdout: 'node node-1 is gone, and has given back 3 addresses and 1 block\n',
   });
 });
 

@@ -1,3 +1,5 @@
+import { counted } from '@podwire/shared/words/counted';
+
 import type { Verb } from '../command-line/verb.js';
 import { DONE, FAILED } from '../exit-codes.js';
 import { sentence } from '../output/report.js';
@@ -16,7 +18,7 @@ export const journalRetry: Verb = {
     const told = after.entries.length === 0 ? [] : report.sections;
     return {
       ...report,
-      sections: [sentence(`${done} of ${before.entries.length} entries are done.`), ...told],
+      sections: [sentence(`Done: ${done} of ${counted(before.entries.length, 'entry', 'entries')}.`), ...told],
       hints: after.entries.length > 0 ? ['what is left is tried again by itself'] : [],
       exitCode: after.entries.length > 0 ? FAILED : DONE,
     };

@@ -58,7 +58,7 @@ describe('node status', () => {
     await fakes.serve(fake(NodeServiceService.getNodeStatus, () => GetNodeStatusResponse.fromPartial(whole)));
     const { exitCode, stdout } = await fakes.podwirectl('node', 'status');
     expect(exitCode).toBe(4);
-    expect(stdout).toMatch(/^Wanted +4 routes, 1 tunnels, 2 far ends of tunnels$/m);
+    expect(stdout).toMatch(/^Wanted +4 routes, 1 tunnel, 2 far ends of tunnels$/m);
     expect(stdout).toMatch(/^IpamUnreachable +podwire-ipam does not answer$/m);
     expect(stdout).toMatch(/^192\.0\.2\.8 +node b +Active +0 +0$/m);
     expect(stdout).toMatch(/^podwire\.vxlan4 +vxlan +- +- +1450$/m);
@@ -151,7 +151,7 @@ describe('pods', () => {
       fake(PodServiceService.repairPod, check),
     );
     const { exitCode, stdout, stderr } = await fakes.podwirectl('pods', 'check');
-    expect([exitCode, stderr]).toEqual([4, expect.stringContaining('2 of 3 differ')]);
+    expect([exitCode, stderr]).toEqual([4, expect.stringContaining('differs on 2 of 3 pods')]);
     expect(stdout).toMatch(/^pod route default +present +missing +net\/bb\/eth0$/m);
     expect(stdout).toMatch(/^not recorded \(ATTACHMENT_NOT_FOUND\) +- +- +net\/a\/eth0$/m);
     expect(await fakes.podwirectl('pods', 'check', 'ccc')).toMatchObject({ exitCode: 0 });
@@ -297,11 +297,11 @@ describe('journal', () => {
     let after = journal([{ ...entry, lastFault: 'EBUSY' }]);
     await fakes.servePlugin((line) => (line === 'GET /journal' ? journal([entry, { ...entry, order: 8 }]) : after));
     const left = await fakes.podwirectl('journal', 'retry');
-    expect(left).toMatchObject({ exitCode: 1, stdout: expect.stringMatching(/^1 of 2 entries are done\.[^]*EBUSY/) });
+    expect(left).toMatchObject({ exitCode: 1, stdout: expect.stringMatching(/^Done: 1 of 2 entries\.[^]*EBUSY/) });
     after = journal([]);
     expect(await fakes.podwirectl('journal', 'retry')).toMatchObject({
       exitCode: 0,
-      stdout: '2 of 2 entries are done.\n',
+      stdout: 'Done: 2 of 2 entries.\n',
     });
   });
 

@@ -4,6 +4,7 @@ import {
   type GetNodeStatusResponse,
   type RoutingCounts,
 } from '@podwire/proto/podwire/dataplane/v1/node';
+import { counted } from '@podwire/shared/words/counted';
 
 import type { Verb } from '../command-line/verb.js';
 import { DONE, FOUND_WRONG } from '../exit-codes.js';
@@ -37,15 +38,19 @@ function statusFields(answer: GetNodeStatusResponse, nowMs: number): Fields {
       ['Wanted', countsText(wanted)],
       ['Present', countsText(present)],
       ['Kernel read', answer.checkedAt === undefined ? 'never' : momentAndAge(answer.checkedAt, nowMs)],
-      ['Drift mended', `${answer.driftCount} times since the dataplane started`],
-      ['Pods', `${answer.attachmentCount} attachments, MTU ${answer.podMtuBytes}`],
+      ['Drift mended', `${counted(answer.driftCount, 'time')} since the dataplane started`],
+      ['Pods', `${counted(answer.attachmentCount, 'attachment')}, MTU ${answer.podMtuBytes}`],
     ],
   };
 }
 
 function countsText(counts: RoutingCounts | undefined): string {
   return counts
-    ? `${counts.routes} routes, ${counts.tunnels} tunnels, ${counts.peers} far ends of tunnels`
+    ? [
+        counted(counts.routes, 'route'),
+        counted(counts.tunnels, 'tunnel'),
+        counted(counts.peers, 'far end of tunnels', 'far ends of tunnels'),
+      ].join(', ')
     : 'not known';
 }
 

@@ -1,4 +1,5 @@
 import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
+import { counted } from '@podwire/shared/words/counted';
 
 import type { Verb } from '../command-line/verb.js';
 import { sentence } from '../output/report.js';
@@ -30,10 +31,9 @@ export const nodesDelete: Verb = {
       resourceVersion: input.get(RESOURCE_VERSION) ?? '',
     });
     const { releasedAddresses, releasedBlocks } = answer;
+    const given = `${counted(releasedAddresses, 'address', 'addresses')} and ${counted(releasedBlocks, 'block')}`;
     return {
-      sections: [
-        sentence(`node ${name} is gone: ${releasedAddresses} addresses and ${releasedBlocks} blocks were given back`),
-      ],
+      sections: [sentence(`node ${name} is gone, and has given back ${given}`)],
       data: () => json.of(NodeServiceService.deleteNode, answer),
     };
   },

@@ -1,5 +1,6 @@
 import { CheckPodRequest, PodServiceService, type CheckPodResponse } from '@podwire/proto/podwire/dataplane/v1/pod';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { counted } from '@podwire/shared/words/counted';
 
 import type { Verb } from '../command-line/verb.js';
 import { DONE, FOUND_WRONG } from '../exit-codes.js';
@@ -35,11 +36,15 @@ export const podsCheck: Verb = {
       );
     }
     const wrong = checked.filter(({ answer }) => answer === undefined || answer.differences.length > 0);
-    const none = `${checked.length} pods are as they are to be.`;
+    const none = `Nothing differs on ${counted(checked.length, 'pod')}.`;
     return {
       sections: [differenceTable(checked, none)],
       hints:
-        wrong.length > 0 ? [`${wrong.length} of ${checked.length} differ; to mend them: podwirectl pods repair`] : [],
+        wrong.length > 0
+          ? [
+              `something differs on ${wrong.length} of ${counted(checked.length, 'pod')}; to mend it: podwirectl pods repair`,
+            ]
+          : [],
       data: () => ({
         pods: checked.map(({ attachment, answer, fault }) => ({
           attachment: attachmentText(attachment),

@@ -1,5 +1,6 @@
 import { PodServiceService, RepairPodRequest, type RepairPodResponse } from '@podwire/proto/podwire/dataplane/v1/pod';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { counted } from '@podwire/shared/words/counted';
 
 import type { Verb } from '../command-line/verb.js';
 import { DONE, FAILED } from '../exit-codes.js';
@@ -32,7 +33,7 @@ export const podsRepair: Verb = {
       );
     }
     return {
-      sections: [differenceTable(repaired, `Nothing was to mend on ${repaired.length} pods.`)],
+      sections: [differenceTable(repaired, `Nothing was to mend on ${counted(repaired.length, 'pod')}.`)],
       data: () => ({
         pods: repaired.map(({ attachment, answer, fault }) => ({
           attachment: attachmentText(attachment),

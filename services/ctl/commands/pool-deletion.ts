@@ -4,6 +4,7 @@ import {
   type DeletePoolResponse,
   type PoolDeletionMode,
 } from '@podwire/proto/podwire/ipam/v1/pool';
+import { counted } from '@podwire/shared/words/counted';
 
 import type { Input, Verb } from '../command-line/verb.js';
 import type { Context } from '../context.js';
@@ -34,13 +35,14 @@ export async function deletePool(input: Input, context: Context, deletion: Delet
 
 function outcome(name: string, answer: DeletePoolResponse): Omit<Report, 'data'> {
   const { state, heldAddresses, coolingAddresses, holders, unreadableRecord, releasedAddresses } = answer;
-  const released = releasedAddresses > 0n ? `; ${releasedAddresses} addresses were given back` : '';
+  const released =
+    releasedAddresses > 0n ? `, and has given back ${counted(releasedAddresses, 'address', 'addresses')}` : '';
   if (state !== PoolState.POOL_STATE_DRAINING) return { sections: [sentence(`pool ${name} is gone${released}`)] };
   const unreadable = `it stays until the record ${unreadableRecord} is corrected or deleted in the datastore`;
   return {
     sections: [
       sentence(
-        `pool ${name} is draining${released}: ${heldAddresses} addresses are in use, ${coolingAddresses} cool down; ` +
+        `pool ${name} is draining${released}: ${counted(heldAddresses, 'address', 'addresses')} in use, ${coolingAddresses} cooling down; ` +
           'it gives none any more, and goes with the last',
       ),
       {

@@ -1,4 +1,5 @@
 import { AddressUse, AssignmentMode, PoolServiceService, type Pool } from '@podwire/proto/podwire/ipam/v1/pool';
+import { counted } from '@podwire/shared/words/counted';
 
 import type { Verb } from '../command-line/verb.js';
 import type { Fields } from '../output/report.js';
@@ -31,7 +32,10 @@ export function poolFields(pool: Pool, nowMs: number): Fields {
       ['Blocks of', `/${pool.blockSize}`],
       ['State', ['', state].includes(pool.stateReason) ? state : `${state}: ${pool.stateReason}`],
       ['Deleted since', momentAndAge(pool.deleteTime, nowMs)],
-      ['In use', `${allocated} of ${count(capacity)} (${percent(allocated, capacity)}), in ${blocks} blocks`],
+      [
+        'In use',
+        `${allocated} of ${count(capacity)} (${percent(allocated, capacity)}), in ${counted(blocks, 'block')}`,
+      ],
       ['Free', count(free)],
       ['Encapsulation', encapsulationOf(pool)],
       ['NAT outgoing', pool.natOutgoing ? 'yes' : 'no'],

@@ -235,7 +235,7 @@ describe('a pool with addresses in use', () => {
     const view = new MapView([config, poolRecord('p', P), ...claimedBlock(cooling)]);
     expect(run(view)).toMatchObject([{ state: 'held', holders: { inUseCount: 0, coolingCount: 1, nodes: [] } }]);
     const { message } = failureOf(() => begin(view, { whenInUse: 'refuse' }));
-    expect(message).toContain('(1 that cool down)');
+    expect(message).toContain('(1 that cools down)');
     const later = { original: pool('p', P), whenInUse: 'drain', nowMs: NOW_MS + 60_000 } as const;
     expect(view.apply(continuePoolDeletion(view, later))).toEqual({ state: 'done', removedBlocks: 1 });
     expect([...view.records.keys()]).toEqual(['config']);

@@ -75,13 +75,13 @@ describe('a refusal says why there is no further block', () => {
       'the cap of the configuration',
       [config({ maxBlocksPerHostCount: 1 })],
       { maxBlocksCount: 5 },
-      'no further block: node n1 has 1 blocks in the pools that serve, and may have 1',
+      'no further block: node n1 has 1 block in the pools that serve, and may have 1',
     ],
     [
       'the cap of the request',
       [],
       { maxBlocksCount: 1 },
-      'node n1 has 1 blocks in the pools that serve, and may have 1',
+      'node n1 has 1 block in the pools that serve, and may have 1',
     ],
     ['no claims of its own', [config({ autoAllocateBlocks: false })], {}, 'autoAllocateBlocks is off'],
     [
@@ -138,12 +138,12 @@ describe('what is explained is what then happens', () => {
     [
       'the cap reached, and affinity strict',
       [p, CAPPED, ...fullOwn, ...foreign],
-      { noClaim: 'node n1 has 1 blocks in the pools that serve, and may have 1', end: 'refused' },
+      { noClaim: 'node n1 has 1 block in the pools that serve, and may have 1', end: 'refused' },
     ],
     [
       'the cap reached, and another’s block with room',
       [p, config({ maxBlocksPerHostCount: 1 }), ...fullOwn, ...foreign],
-      { noClaim: 'node n1 has 1 blocks in the pools that serve, and may have 1', end: 'borrowed' },
+      { noClaim: 'node n1 has 1 block in the pools that serve, and may have 1', end: 'borrowed' },
     ],
     [
       'a cap that a stale claim does not count against',

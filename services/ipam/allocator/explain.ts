@@ -1,5 +1,6 @@
 import type { Family } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { counted } from '@podwire/shared/words/counted';
 
 import { usedCount } from './block.js';
 import { coolingCount, countBlocks, NO_BLOCKS, type BlockTally } from './block-tally.js';
@@ -141,7 +142,7 @@ function noClaim(search: Search, pool: Pool, { blocks, size }: Usage): string | 
   const cap = blockCap(search);
   const owned = ownedCount(search);
   if (owned >= cap)
-    return `no further block: ${ownerName(demand)} has ${owned} blocks in the pools that serve, and may have ${cap}`;
+    return `no further block: ${ownerName(demand)} has ${counted(owned, 'block')} in the pools that serve, and may have ${cap}`;
   if (!config.autoAllocateBlocks) return 'no further block: autoAllocateBlocks is off, so blocks are not claimed';
   if (isClaimable(search, pool)) return undefined;
   const [unreadable] = unreadableIn(view, pool);
@@ -169,7 +170,7 @@ export function explainRefusal(view: View, demand: Demand, subject: string): str
   const wish = `no IPv${demand.family} address for ${subject} on ${ownerName(demand)}`;
   if (stories.length === 0) return `${wish}: ${noPoolText(demand.family)}`;
   const moreCount = judgePools(view, demand).length - stories.length;
-  const texts = [...stories.map(storyText), ...(moreCount > 0 ? [`and ${moreCount} more pools`] : [])];
+  const texts = [...stories.map(storyText), ...(moreCount > 0 ? [`and ${counted(moreCount, 'more pool')}`] : [])];
   const { strictAffinity } = beginSearch(view, demand, []).config;
   const strict =
     strictAffinity && stories.some(keepsFromOthers)
@@ -193,8 +194,8 @@ export function storyText({ pool, passedOver, blocks, more, noClaim: claim, usag
   const name = `pool "${pool.name}" ${formatPrefix(pool.prefix)}`;
   if (passedOver !== undefined) return `${name}: ${passedOver}`;
   if (usage.used === usage.size && BigInt(usage.blocks) === blockCount(pool))
-    return `${name}: all ${usage.blocks} blocks are full (${inUse(usage)})`;
+    return `${name}: ${usage.blocks === 1 ? 'its one block is' : `all ${usage.blocks} blocks are`} full (${inUse(usage)})`;
   const named = blocks.map(({ prefix, reason }) => `block ${formatPrefix(prefix)} ${reason}`);
-  const counted = [...more].map(([verdict, count]) => `and ${count} more blocks ${verdict}`);
-  return `${name}: ${[...named, ...counted, ...(claim === undefined ? [] : [claim])].join(', ')}`;
+  const others = [...more].map(([verdict, count]) => `and ${counted(count, 'more block')} ${verdict}`);
+  return `${name}: ${[...named, ...others, ...(claim === undefined ? [] : [claim])].join(', ')}`;
 }

@@ -1,4 +1,5 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
+import { counted } from '@podwire/shared/words/counted';
 
 import { collectCold } from './block.js';
 import { isHeld, isUnneeded } from './give-back.js';
@@ -74,8 +75,8 @@ const NAMED_NODES = 8;
 /** Holders in words: `1 on node n1, 4 on node n2, 3 that cool down, perhaps some of record … which cannot be read`. */
 export function describeHolders({ nodes, coolingCount, unreadable }: PoolHolders): string {
   const named = nodes.slice(0, NAMED_NODES).map(({ nodeName, count }) => `${count} on node ${nodeName}`);
-  const more = nodes.length > NAMED_NODES ? [`and more on ${nodes.length - NAMED_NODES} other nodes`] : [];
-  const cooling = coolingCount > 0 ? [`${coolingCount} that cool down`] : [];
+  const more = nodes.length > NAMED_NODES ? [`and more on ${counted(nodes.length - NAMED_NODES, 'other node')}`] : [];
+  const cooling = coolingCount > 0 ? [counted(coolingCount, 'that cools down', 'that cool down')] : [];
   const unknown = unreadable ? [`perhaps some of record ${unreadable.key}, which cannot be read`] : [];
   return [...named, ...more, ...cooling, ...unknown].join(', ');
 }

@@ -161,7 +161,7 @@ describe('a pool is split', () => {
 describe('a split is refused, and changes nothing,', () => {
   test.each([
     ['10.0.0.0/24', 8, 'has room for 4 blocks of /26'],
-    ['10.0.0.0/26', 2, 'has room for 1 blocks of /26'],
+    ['10.0.0.0/26', 2, 'has room for 1 block of /26'],
   ])('of %s into %s parts that are smaller than a block', (cidr, partsCount, reason) => {
     const [fault, ...rest] = faultsOf(new MapView([poolRecord('p', cidr)]), { partsCount });
     expect(fault).toMatch(/^number is \d/);

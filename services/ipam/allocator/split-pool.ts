@@ -1,6 +1,7 @@
 import { Failure, type Violation } from '@podwire/shared/failure/failure';
 import { familyBits } from '@podwire/shared/net/address';
 import { comparePrefixes, formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { counted } from '@podwire/shared/words/counted';
 
 import { wholeSeconds } from './block.js';
 import { subdomainFault } from './names.js';
@@ -87,7 +88,7 @@ function partFaults(pool: Pool, partsCount: number): Violation[] {
   const { prefix, blockSizeBits } = pool;
   const partBits = partLength(prefix, partsCount);
   const blocks = blockSizeBits < prefix.length ? 0n : 1n << BigInt(blockSizeBits - prefix.length);
-  const sizeReason = `is ${partsCount}, and ${poolText(pool)} has room for ${blocks} blocks of /${blockSizeBits}; each part needs one`;
+  const sizeReason = `is ${partsCount}, and ${poolText(pool)} has room for ${counted(blocks, 'block')} of /${blockSizeBits}; each part needs one`;
   const lastName = partName(pool, partsCount - 1);
   const nameFault = subdomainFault(lastName);
   return [

@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { counted } from '@podwire/shared/words/counted';
 import type { Family } from '@podwire/shared/net/address';
 
 import {
@@ -70,6 +71,11 @@ export class Assignments {
 function withProgress(error: unknown, handleId: string, givenCount: number): unknown {
   if (!(error instanceof Failure) || givenCount === 0) return error;
   const { code, message, violations, details } = error;
-  const text = `${message}; ${givenCount} addresses were given before that and stay with handle ${handleId}: release them, or ask for the rest`;
+  const given = counted(
+    givenCount,
+    'address was given before that and stays',
+    'addresses were given before that and stay',
+  );
+  const text = `${message}; ${given} with handle ${handleId}: release what it has, or ask for the rest`;
   return new Failure(code, text, { violations, details: { ...details, assigned: String(givenCount) }, cause: error });
 }

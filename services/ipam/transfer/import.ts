@@ -1,5 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { counted } from '@podwire/shared/words/counted';
 
 import type { Comparison, Store } from '../store/store.js';
 import { readArchive, type ArchivedRecord, type ArchiveHeader, type ArchiveTrailer } from './archive.js';
@@ -153,7 +154,7 @@ class Import {
     if (count === 0) return;
     const more = count > named.length ? ` and ${count - named.length} more` : '';
     throw refused(
-      `${count} records are there already, with other values: ${named.join(', ')}${more}; nothing was written`,
+      `${counted(count, 'record is', 'records are')} there already, with another value: ${named.join(', ')}${more}; nothing was written`,
     );
   }
 
@@ -198,7 +199,9 @@ class Import {
       for await (const key of this.#keysThere()) count += key === '' ? 0 : 1;
       const { records } = this.#file.trailer;
       if (count !== records)
-        throw refused(`the datastore has ${count} records, and the file ${records}: somebody else writes to it`);
+        throw refused(
+          `the datastore has ${counted(count, 'record')}, and the file ${records}: somebody else writes to it`,
+        );
     }
     await this.#commit([this.#markComparison()], [this.#markPut('complete')]);
   }

@@ -160,7 +160,7 @@ describe('an import is refused, and changes nothing', () => {
     const before = target.toString();
     await expect(imported(target, await exported(await filled()), { merge: true })).rejects.toMatchObject({
       code: 'IMPORT_REFUSED',
-      message: expect.stringContaining('1 records are there already, with other values: /calico/empty'),
+      message: expect.stringContaining('1 record is there already, with another value: /calico/empty'),
     });
     expect(target.toString()).toBe(before);
   });

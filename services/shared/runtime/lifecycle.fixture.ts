@@ -1,3 +1,4 @@
+import console from 'node:console';
 import { writeFileSync } from 'node:fs';
 import process from 'node:process';
 
@@ -63,6 +64,11 @@ const LIVES: Record<string, (signal: AbortSignal) => Promise<Running>> = {
   },
   'is warned': () => {
     process.emitWarning('that is out of use', 'DeprecationWarning', 'DEP0000');
+    return running(() => pause(0));
+  },
+  'has libraries that talk': () => {
+    console.error(new Error('no space left'));
+    console.log('%d pages', 7);
     return running(() => pause(0));
   },
   'makes a file': () => {

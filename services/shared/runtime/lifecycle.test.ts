@@ -107,6 +107,15 @@ test('a warning of Node.js is a line of log, and the only word of it', async () 
   ]);
 });
 
+test('what libraries write to the console are lines of log, and the only word of it', async () => {
+  const ended = await live('has libraries that talk', { signals: ['SIGTERM'] });
+  expect(ended).toMatchObject({ exitCode: 0, stdout: 'started\nstop\n' });
+  expect(ended.log.slice(0, 2)).toMatchObject([
+    { level: 'error', msg: 'a library says: no space left', err: { type: 'Error', message: 'no space left' } },
+    { level: 'info', msg: 'a library says: 7 pages' },
+  ]);
+});
+
 test('files are their owner’s alone', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'podwire-umask-'));
   try {

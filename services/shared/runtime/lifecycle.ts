@@ -1,4 +1,6 @@
+import console from 'node:console';
 import process from 'node:process';
+import { format } from 'node:util';
 
 import { Failure } from '../failure/failure.js';
 import type { Logger } from './log.js';
@@ -30,13 +32,21 @@ export interface ProcessOptions {
 
 const NOT_UNDERSTOOD = 2;
 
+const CONSOLE_LEVELS = [
+  ['debug', 'debug'],
+  ['log', 'info'],
+  ['info', 'info'],
+  ['warn', 'warn'],
+  ['error', 'error'],
+] as const;
+
 /** Sockets, stores and logs of Podwire are root's alone from the moment they exist. */
 const OWNER_ONLY = 0o077;
 
 /**
  * Runs a process from start to the first SIGTERM or SIGINT, and ends it: exit code 0 after a clean stop, 1 otherwise. A signal
  * that comes while the process starts is obeyed as soon as it has started, or has given up for that; what nobody catches ends the
- * process. Warnings of Node.js become lines of log.
+ * process. Warnings of Node.js, and what libraries write to the console, become lines of log.
  *
  * Settings are environment variables, so that arguments start nothing: `--help` and `--version` are answered, all else is
  * refused with exit code 2.
@@ -55,6 +65,7 @@ export async function runProcess(options: ProcessOptions): Promise<void> {
   // Node.js's own listener writes plain text between the lines of log.
   process.removeAllListeners('warning');
   process.on('warning', (warning) => log.warn({ err: warning }, `Node.js warns: ${warning.message}`));
+  takeConsole(log);
   const stopped = new AbortController();
   const stopSignal = firstSignal().then((signal) => {
     log.info(`stopping: ${signal} received`);
@@ -75,6 +86,16 @@ export async function runProcess(options: ProcessOptions): Promise<void> {
   }
   log.info('stopped');
   process.exit(0);
+}
+
+/** Podwire itself does not use the console; what a library writes there, as lmdb where a disk is full, becomes lines of log. */
+function takeConsole(log: Logger): void {
+  for (const [method, level] of CONSOLE_LEVELS) {
+    console[method] = (...values: unknown[]) => {
+      const [err] = values.filter((value) => value instanceof Error);
+      log[level](err ? { err } : {}, `a library says: ${err ? err.message : format(...values)}`);
+    };
+  }
 }
 
 async function answer(args: readonly string[], { log, usage }: ProcessOptions): Promise<never> {

@@ -2,6 +2,7 @@ import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, ordinalOf, type Prefix } from '@podwire/shared/net/prefix';
+import { counted } from '@podwire/shared/words/counted';
 
 import { allocatedAtMs, attachmentOf, attributesFor, belongsTo } from '../attributes.js';
 import { attributesAt, touchBlock } from '../block.js';
@@ -135,7 +136,7 @@ function judgeGoneNode(judging: Judging, { key, value }: StoredEndpoint): Findin
   const sinceMs = times.reduce((a, b) => (a === undefined || b === undefined ? undefined : Math.max(a, b)), 0);
   const remedy: Remedy = {
     type: 'release',
-    effect: `removes the endpoint and gives back its ${held.length} addresses`,
+    effect: `removes the endpoint and gives back its ${counted(held.length, 'address', 'addresses')}`,
     sinceMs,
     changes: () => [
       ...giveBack(judging.view, held, judging.nowMs),

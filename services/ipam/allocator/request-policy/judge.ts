@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { counted } from '@podwire/shared/words/counted';
 
 import { requireReadable } from '../absence.js';
 import type { Change, View } from '../view.js';
@@ -122,7 +123,10 @@ function some(texts: readonly string[], count: number): string {
 }
 
 function denial(denied: readonly Judgement[], { name }: Namespace): Failure {
-  const more = denied.length > NAMED_DENIED ? [`and ${denied.length - NAMED_DENIED} more requests are denied`] : [];
+  const more =
+    denied.length > NAMED_DENIED
+      ? [`and ${counted(denied.length - NAMED_DENIED, 'more request is', 'more requests are')} denied`]
+      : [];
   const text = [...denied.slice(0, NAMED_DENIED).map(({ reason }) => reason), ...more].join('. ');
   const policies = [...new Set(denied.flatMap(({ policyNames }) => policyNames))];
   const details = { namespace: name, policies: some(policies, NAMED_POLICIES), requests: valuesText(denied) };
