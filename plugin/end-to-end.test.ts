@@ -49,6 +49,7 @@ beforeEach(async () => {
     {
       PODWIRE_PLUGIN_SOCKET: socket,
       PODWIRE_PLUGIN_STATE_DIRECTORY: join(services.folder, 'journal'),
+      PODWIRE_PLUGIN_DRAIN_TIMEOUT_MS: '1500',
       PODWIRE_PLUGIN_IPAM_ADDRESS: services.address('ipam'),
       PODWIRE_PLUGIN_DATAPLANE_ADDRESS: services.address('dataplane'),
     },
@@ -184,6 +185,29 @@ describe('the resident', () => {
     await stopped;
     expect(() => statSync(socket)).toThrow('ENOENT');
     resident = { stop: () => Promise.resolve() };
+  });
+
+  test('cuts off what waits for a service when it is stopped; what is left of it is the next one’s', async () => {
+    await shim('ADD', { env: { CNI_CONTAINERID: 'older' } });
+    const held = [services.script.hold('AttachPod')];
+    const adding = shim('ADD');
+    await services.script.untilCalled('AttachPod');
+    held.push(services.script.hold('DetachPod'));
+    const deleting = shim('DEL', { env: { CNI_CONTAINERID: 'older' } });
+    await services.script.untilCalled('DetachPod');
+    const silent = connect(socket);
+    silent.on('error', () => undefined);
+    silent.write('POST /cni HTTP/1.1\r\nhost: podwire\r\ncontent-length: 9\r\n\r\n');
+    await resident.stop();
+    const added = await adding;
+    expect(JSON.parse(added.stdout)).toMatchObject({ code: 11, msg: expect.stringContaining('is being stopped') });
+    expect(await deleting).toMatchObject({ exitCode: 0, stdout: '' });
+    expect(services.ipam.toString()).toMatch(/c0ffee[^]*older|older[^]*c0ffee/);
+    for (const letGo of held) letGo();
+    resident = await start();
+    await expect.poll(() => services.state(), { timeout: 20_000 }).toBe(NOTHING);
+    expect(await shim('ADD')).toMatchObject({ exitCode: 0 });
+    await shim('DEL');
   });
 
   test('leaves what a DEL wrote down while it was stopped to the next, which begins after it', async () => {

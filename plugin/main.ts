@@ -21,7 +21,7 @@ await runProcess({
   log,
   stopTimeoutMs: STOP_TIMEOUT_MS,
   usage: async () => (await import('./settings.js')).pluginUsage(hostname()),
-  start: async () => {
+  start: async (stopped) => {
     // Loaded once the young generation is kept small: by then it would have grown.
     const [{ startPlugin }, { readPluginSettings }] = await Promise.all([
       import('./service.js'),
@@ -30,8 +30,8 @@ await runProcess({
     const settings = readPluginSettings(process.env, hostname());
     log.level = settings.logLevel;
     const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
-    const surroundings = { log, clock: systemClock, stopwatch: performance, random: Math.random, pid: process.pid };
-    const plugin = await startPlugin(settings, surroundings);
+    const own = { clock: systemClock, stopwatch: performance, random: Math.random, pid: process.pid };
+    const plugin = await startPlugin(settings, { log, stopped, ...own });
     return { stop: () => plugin.stop().then(stopTelemetry) };
   },
 });

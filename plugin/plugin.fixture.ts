@@ -103,6 +103,8 @@ export class Plugin {
   /** What outlives the process of the plugin. */
   readonly store: MemoryJournalStore;
   readonly givers: Givers;
+  /** Cuts off what goes on without a caller, as the end of the process does. */
+  readonly ending = new AbortController();
   readonly #replay: Replay;
   readonly #peers: readonly Peer[];
   /** Release that the services are of from their next start on; this one's when undefined. */
@@ -148,6 +150,7 @@ export class Plugin {
       notices: new Notices(log),
       cleanUpTimeoutMs,
       delServiceTimeoutMs,
+      ending: this.ending.signal,
     };
     const turns = new Turns(systemClock);
     const readiness = new Readiness(tools);

@@ -62,6 +62,8 @@ function serverWith(requestTimeoutMs: number): CniServer {
     },
     nowNs: () => ARRIVED_NS,
     requestTimeoutMs,
+    drainTimeoutMs: 1_000_000_000,
+    onDrained: () => undefined,
     run: (request) => {
       requests.push(request);
       return answer(request);
@@ -333,6 +335,8 @@ test('a second resident is refused, with what to do about it, and hinders the fi
     journal: { text: () => '', retry: () => Promise.resolve(), discard: () => Promise.resolve('') },
     nowNs: () => ARRIVED_NS,
     requestTimeoutMs: PATIENT_MS,
+    drainTimeoutMs: 1_000_000_000,
+    onDrained: () => undefined,
     run: () => Promise.resolve({ exitCode: 1, stdout: 'second' }),
   });
   await expect(second.listen()).rejects.toMatchObject({

@@ -20,6 +20,7 @@ import { cniErrorOf } from './cni/error.js';
 import { OWN_VERSION } from './cni/version.js';
 import type { JournalDesk } from './journal/desk.js';
 import type { CniRequest } from './request.js';
+import { readBody } from './request-body.js';
 import type { CniAnswer } from './run.js';
 
 export interface CniServerOptions {
@@ -34,10 +35,11 @@ export interface CniServerOptions {
   readonly nowNs: () => bigint;
   /** Time for a request to come in whole, in milliseconds; then it is refused. */
   readonly requestTimeoutMs: number;
+  /** Time for commands under way once the server stops, in milliseconds; then they are cut off. */
+  readonly drainTimeoutMs: number;
+  /** Told that this time is over, for work that goes on without a caller. */
+  readonly onDrained: () => void;
 }
-
-/** As much as the shim sends (kMaxConfigurationBytes, shim/src/protocol.h). */
-const MAX_BODY_BYTES = 4 * 1024 * 1024;
 
 /**
  * Rounds of the event loop without a connection, after which none is taken to wait that was made before the socket was taken away: each round accepts
@@ -81,7 +83,8 @@ const HEADER: Readonly<Record<Variable, string>> = {
 export class CniServer {
   readonly #options: CniServerOptions;
   readonly #servers = new Set<Server>();
-  readonly #underWay = new Set<Promise<void>>();
+  /** What is under way, each with what cuts it off. */
+  readonly #underWay = new Map<Promise<void>, AbortController>();
   readonly #stopped = new AbortController();
   /** Connections that have not sent a request. */
   readonly #silent = new Set<Duplex>();
@@ -105,6 +108,9 @@ export class CniServer {
   /**
    * Takes no more connections, and waits for the commands under way, also for those whose caller is gone. Removes the socket first:
    * who comes later waits for the next resident, and who came before is still answered.
+   *
+   * The next one comes once this one has ended, and callers wait for it a few seconds: what waits for a service that hangs, or went
+   * away together with this process, is cut off. ADDs are undone then, and the runtime repeats them; what DELs have left is in the journal.
    */
   async stop(): Promise<void> {
     this.#stopped.abort();
@@ -112,9 +118,26 @@ export class CniServer {
     const servers = [...this.#servers];
     const closed = Promise.all(servers.map((server) => this.#close(server)));
     await Promise.all(servers.map((server) => this.#allHeard(server)));
-    while (this.#underWay.size > 0) await Promise.all(this.#underWay);
+    await this.#drained();
     for (const server of this.#servers) server.closeAllConnections();
     await closed;
+  }
+
+  async #drained(): Promise<void> {
+    const { clock, drainTimeoutMs, onDrained, log } = this.#options;
+    const done = new AbortController();
+    const ended = this.#allAnswered().finally(() => done.abort());
+    if ((await clock.sleep(drainTimeoutMs, done.signal)) === 'elapsed') {
+      log.warn(`${this.#underWay.size} calls are cut off: they have not ended within ${drainTimeoutMs} ms of the stop`);
+      onDrained();
+      const reason = 'podwire-plugin is being stopped, and the next one carries it out; repeat it';
+      for (const cancel of this.#underWay.values()) cancel.abort(new Failure('CANCELLED', reason));
+    }
+    await ended;
+  }
+
+  async #allAnswered(): Promise<void> {
+    while (this.#underWay.size > 0) await Promise.all(this.#underWay.keys());
   }
 
   async #open(): Promise<void> {
@@ -190,7 +213,7 @@ export class CniServer {
         sendError(response, 500, error);
       })
       .then(() => over);
-    this.#underWay.add(answered);
+    this.#underWay.set(answered, cancel);
     void answered.finally(() => this.#underWay.delete(answered));
   }
 
@@ -226,7 +249,7 @@ export class CniServer {
       return;
     }
     const arrivedNs = this.#options.nowNs();
-    const configuration = await readBody(request);
+    const configuration = await readBody(request, cancel.signal);
     if (configuration instanceof Failure) {
       sendError(response, 400, configuration);
       return;
@@ -252,7 +275,7 @@ export class CniServer {
 
   async #discard({ request, response, cancel }: Exchange): Promise<void> {
     try {
-      const asked = await readBody(request);
+      const asked = await readBody(request, cancel.signal);
       // What cannot be read is refused as what it is not: a request.
       const body = await this.#options.journal.discard(asked instanceof Failure ? '' : asked, cancel);
       send(response, { status: 200, body, type: 'application/json' });
@@ -273,40 +296,6 @@ interface Exchange {
   readonly response: ServerResponse;
   /** Fires when the caller is gone. */
   readonly cancel: AbortController;
-}
-
-/** The body as text, or why there is none. */
-function readBody(request: IncomingMessage): Promise<string | Failure> {
-  const chunks: Buffer[] = [];
-  let bytes = 0;
-  return new Promise((resolve) => {
-    request.on('data', (chunk: Buffer) => {
-      bytes += chunk.length;
-      // What comes after the limit is let pass, so that the caller can send all of it and then read the answer.
-      if (bytes <= MAX_BODY_BYTES) chunks.push(chunk);
-    });
-    request.once('end', () => {
-      resolve(
-        bytes > MAX_BODY_BYTES
-          ? new Failure('INVALID_CONFIG', `the network configuration is larger than ${MAX_BODY_BYTES} bytes`)
-          : decode(Buffer.concat(chunks)),
-      );
-    });
-    request.once('close', () => {
-      // Every request is closed in the end; the others were answered by then.
-      if (!request.readableEnded) resolve(new Failure('CANCELLED', 'the connection ended before the request did'));
-    });
-  });
-}
-
-const UTF8 = new TextDecoder('utf-8', { fatal: true });
-
-function decode(bytes: Buffer): string | Failure {
-  try {
-    return UTF8.decode(bytes);
-  } catch (cause) {
-    return new Failure('CONFIG_NOT_JSON', 'the network configuration is not UTF-8, so it is not JSON', { cause });
-  }
 }
 
 function variablesOf(headers: IncomingHttpHeaders): Variables {

@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 
+import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 import { Peer } from '@podwire/shared/rpc/client';
 import { UNIX } from '@podwire/shared/rpc/listen';
@@ -45,6 +46,8 @@ export interface Surroundings {
   readonly stopwatch: Stopwatch;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
+  /** Fires when the process is told to end. */
+  readonly stopped?: AbortSignal;
   /** Of this process; others are told that are kept from its journal. */
   readonly pid: number;
 }
@@ -62,6 +65,8 @@ export async function startPlugin(settings: PluginSettings, surroundings: Surrou
     stateDirectory: settings.stateDirectory,
     owner: String(surroundings.pid),
     clock: surroundings.clock,
+    signal: surroundings.stopped,
+    onWait: (message) => surroundings.log.info(message),
     // A node whose disk is full or read-only deletes its pods all the same.
     onUnlockable: (failure) =>
       surroundings.log.warn({ err: failure }, 'another plugin with this journal would go unnoticed'),
@@ -79,7 +84,8 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
   const { log, clock, stopwatch } = surroundings;
   const ipam = new Peer('podwire-ipam', settings.ipamAddress);
   const dataplane = new Peer('podwire-dataplane', settings.dataplaneAddress);
-  const tools = makeTools(settings, surroundings, { ipam, dataplane });
+  const ending = new AbortController();
+  const tools = makeTools(settings, surroundings, { ipam, dataplane, ending: ending.signal });
   const turns = new Turns(clock);
   const replay = makeReplay(tools, turns, surroundings);
   const { addTimeoutMs, delTimeoutMs } = settings;
@@ -107,6 +113,12 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
     }),
     nowNs: wallTimeNs(clock, stopwatch),
     requestTimeoutMs: REQUEST_TIMEOUT_MS,
+    drainTimeoutMs: settings.drainTimeoutMs,
+    onDrained() {
+      ending.abort(new Failure('CANCELLED', 'podwire-plugin is being stopped'));
+      // Turns of commands come after it, and calls wait for its rounds.
+      void replay.stop();
+    },
   });
   await server.listen();
   replay.start();
@@ -122,12 +134,17 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
   };
 }
 
-interface Peers {
+interface Process {
   readonly ipam: Peer;
   readonly dataplane: Peer;
+  readonly ending: AbortSignal;
 }
 
-function makeTools(settings: PluginSettings, { log, clock, random }: Surroundings, peers: Peers): Tools {
+function makeTools(
+  settings: PluginSettings,
+  { log, clock, random }: Surroundings,
+  { ending, ...peers }: Process,
+): Tools {
   const ipam = { peer: peers.ipam, clock, random };
   const dataplane = { peer: peers.dataplane, clock, random };
   const netns = nodeNetnsReader();
@@ -150,6 +167,7 @@ function makeTools(settings: PluginSettings, { log, clock, random }: Surrounding
     notices: new Notices(log),
     cleanUpTimeoutMs: settings.cleanUpTimeoutMs,
     delServiceTimeoutMs: settings.delServiceTimeoutMs,
+    ending,
   };
 }
 

@@ -19,6 +19,7 @@ describe('settings', () => {
       stateDirectory: '/var/lib/podwire/plugin',
       journalMaxEntriesCount: 10_000,
       cleanUpTimeoutMs: 5_000,
+      drainTimeoutMs: 2_000,
       logLevel: 'info',
     });
   });
@@ -35,6 +36,7 @@ describe('settings', () => {
       PODWIRE_PLUGIN_STATE_DIRECTORY: 'relative',
       PODWIRE_PLUGIN_JOURNAL_MAX_ENTRIES_COUNT: '0',
       PODWIRE_PLUGIN_CLEAN_UP_TIMEOUT_MS: '20001',
+      PODWIRE_PLUGIN_DRAIN_TIMEOUT_MS: '90001',
       PODWIRE_PLUGIN_LOG_LEVEL: 'loud',
     };
     const names = Object.values(pluginSettings('node-1')).map(({ variable }) => variable);

@@ -102,6 +102,12 @@ export function pluginSettings(hostName: string) {
       default: '5000',
       about: `Time for undoing a failed ADD, in milliseconds, 1 to ${MAX_CLEAN_UP_TIMEOUT_MS}, beside the time of the ADD itself. A service that the ADD waited for in vain has 500 ms of it.`,
     },
+    drainTimeoutMs: {
+      variable: 'PODWIRE_PLUGIN_DRAIN_TIMEOUT_MS',
+      schema: wholeNumber(0, MAX_TIMEOUT_MS),
+      default: '2000',
+      about: `How long commands under way may go on after SIGTERM before they are cut off, in milliseconds, 0 to ${MAX_TIMEOUT_MS}. Those that come meanwhile wait 5 s for the next podwire-plugin, which begins after it.`,
+    },
     logLevel: {
       variable: 'PODWIRE_PLUGIN_LOG_LEVEL',
       schema: oneOf(LOG_LEVELS),

@@ -4,6 +4,7 @@ import { delegateOf } from '../delegate/share.js';
 import type { DelRequest } from '../request.js';
 import { settle } from './settle.js';
 import type { CommandTools } from './tools.js';
+import { limitsWithoutCaller } from './without-caller.js';
 import { writeDown } from './write-down.js';
 
 /**
@@ -15,11 +16,7 @@ import { writeDown } from './write-down.js';
  */
 export async function del({ attachment, netns, share }: DelRequest, tools: CommandTools): Promise<undefined> {
   const { journal, knownAllocations, clock, limits, delServiceTimeoutMs } = tools;
-  const { signal } = new AbortController();
-  const limitsOf = () => {
-    const deadlineMs = Math.min(limits.deadlineMs, clock.nowMs() + delServiceTimeoutMs);
-    return { ...limits, deadlineMs, signal };
-  };
+  const limitsOf = () => limitsWithoutCaller(tools, Math.min(limits.deadlineMs, clock.nowMs() + delServiceTimeoutMs));
   const held = knownAllocations.of(attachment);
   // DEL has the configuration of today. Addresses that are known to be IPAM's go back to it, whoever would give them now; and
   // nobody takes back what nobody was asked for, or each ADD that names a plugin which is not there would leave a debt for good.

@@ -30,6 +30,8 @@ export interface Tools {
   readonly cleanUpTimeoutMs: number;
   /** Time that a DEL gives each service, in milliseconds, before it leaves the rest to the journal. */
   readonly delServiceTimeoutMs: number;
+  /** Fires when the process is to end: what goes on without a caller leaves the rest to the journal. */
+  readonly ending: AbortSignal;
 }
 
 /** What a command works with, and the time that it has. */

@@ -8,6 +8,7 @@ import type { Delegate } from '../delegate/share.js';
 import type { Debt } from '../journal/entry.js';
 import { serviceOf, settle, type Service } from './settle.js';
 import type { CommandTools } from './tools.js';
+import { limitsWithoutCaller, SILENT_SERVICE_MS } from './without-caller.js';
 import { writeDown } from './write-down.js';
 
 /**
@@ -33,12 +34,6 @@ export interface FailedAdd {
 }
 
 /**
- * Time for undoing what a service has, that let the ADD's own time go by, in milliseconds: enough for one that is back, and a pod's
- * start does not wait longer for what the journal does as well.
- */
-const SILENT_SERVICE_MS = 500;
-
-/**
  * Takes away what a failed ADD made, within the time that is set aside for it. What that is too short for is written to the node's
  * journal: a runtime need not send a DEL after an ADD that failed.
  * @returns what the ADD is to throw: its own error, with what is left where something is
@@ -53,14 +48,12 @@ export async function undo(
   if (!toUndo) return error;
   const work = { ...toUndo, delegate };
   const { clock, cleanUpTimeoutMs } = tools;
-  const { signal } = new AbortController();
   const overallMs = clock.nowMs() + cleanUpTimeoutMs;
   const silent = silentServices({ delegate, progress, error });
-  const limitsOf = (service: Service) => ({
-    ...tools.limits,
-    deadlineMs: silent.includes(service) ? Math.min(overallMs, clock.nowMs() + SILENT_SERVICE_MS) : overallMs,
-    signal,
-  });
+  const limitsOf = (service: Service) => {
+    const deadlineMs = silent.includes(service) ? Math.min(overallMs, clock.nowMs() + SILENT_SERVICE_MS) : overallMs;
+    return limitsWithoutCaller(tools, deadlineMs);
+  };
   const unsettled = await settle(work, tools, { limitsOf });
   if (!unsettled) return error;
   const { todo, service, failure } = unsettled;

@@ -22,13 +22,13 @@ await runProcess({
   log,
   stopTimeoutMs: STOP_TIMEOUT_MS,
   usage: async () => (await import('./config.js')).dataplaneUsage(hostname()),
-  start: async () => {
+  start: async (stopped) => {
     // Loaded once the young generation is kept small: by then it would have grown.
     const [{ startService }, { readConfig }] = await Promise.all([import('./service.js'), import('./config.js')]);
     const config = readConfig(process.env, hostname());
     log.level = config.logLevel;
     const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
-    const own = { clock: systemClock, random: Math.random, boot: readBoot(), pid: process.pid };
+    const own = { clock: systemClock, random: Math.random, boot: readBoot(), pid: process.pid, stopped };
     const service = await startService(config, { log, ...own });
     const stop = async () => {
       await service.stop();

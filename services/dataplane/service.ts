@@ -54,6 +54,8 @@ export interface Surroundings {
   readonly random: () => number;
   /** Of the machine. */
   readonly boot: Boot;
+  /** Fires when the process is told to end. */
+  readonly stopped?: AbortSignal;
   /** Of this process; others are told that are kept from its records. */
   readonly pid: number;
 }
@@ -71,7 +73,7 @@ export interface RunningService extends Running {
  */
 export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
   const peerPlan = await readPeerPlan(config);
-  const { clock, pid } = surroundings;
+  const { clock, pid, stopped, log } = surroundings;
   const { listen: addresses, stateDirectory } = config;
   // Records and nftables are worked on before pods are served: those of a dataplane that runs, or just starts, are its own.
   const places = {
@@ -79,7 +81,14 @@ export async function startService(config: Config, surroundings: Surroundings): 
     stateDirectory,
     settings: 'PODWIRE_DATAPLANE_LISTEN and PODWIRE_DATAPLANE_STATE_DIRECTORY',
   };
-  const alone = await takeAlone({ program: 'podwire-dataplane', ...places, owner: String(pid), clock });
+  const alone = await takeAlone({
+    program: 'podwire-dataplane',
+    ...places,
+    owner: String(pid),
+    clock,
+    signal: stopped,
+    onWait: (message) => log.info(message),
+  });
   const opened: { close(): Promise<void> }[] = [];
   const open = async <Part extends { close(): Promise<void> }>(opening: Promise<Part>): Promise<Part> => {
     const part = await opening;

@@ -32,6 +32,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/clients/dataplane.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/wanted-pod.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/undo.ts': 'plugin/commands/add.test.ts',
+  'plugin/request-body.ts': 'plugin/server.test.ts',
   'plugin/notices.ts': 'plugin/releases.test.ts',
   'plugin/delegate/program.ts': 'plugin/delegate/delegate.test.ts',
   'plugin/delegate/ipam-plugin.ts': 'plugin/delegate/delegate.test.ts',

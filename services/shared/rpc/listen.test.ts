@@ -168,6 +168,18 @@ describe('at the same moment', () => {
   });
 });
 
+test('a process that is frozen while it begins to listen holds others up for some seconds, and is named', async () => {
+  await prepareSocket(path);
+  const silent = await listenAt(join(dirname(path), '.socket-lock.7'));
+  symlinkSync('4711', join(dirname(path), '.socket-lock.7.owner'));
+  let looksCount = 0;
+  silent.on('connection', () => looksCount++);
+  const reason = /another process \(4711, which does not answer\) begins to listen in .*; stop it first/;
+  await expect(prepareSocket(path)).rejects.toMatchObject(refusal(reason));
+  // Each look waits a second for its word.
+  expect(looksCount).toBeLessThan(10);
+}, 30_000);
+
 /** In a user namespace that maps root alone, files cannot be given to anybody else. */
 const hasOtherUsers = !/^\s*0\s+\d+\s+1\s*$/.test(readFileSync('/proc/self/uid_map', 'utf8'));
 

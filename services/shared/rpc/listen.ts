@@ -4,8 +4,8 @@ import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { Failure } from '../failure/failure.js';
-import { tryLockDirectory, type DirectoryLock } from '../runtime/directory-lock.js';
-import { currentUserId } from '../runtime/user.js';
+import { OWNER_ANSWER_MS, tryLockDirectory, type DirectoryLock } from '../runtime/directory-lock.js';
+import { currentProcessId, currentUserId } from '../runtime/user.js';
 import { socketAt, type SocketFile } from './socket-owner.js';
 
 const OWNER_ONLY_DIRECTORY = 0o700;
@@ -25,8 +25,8 @@ const MAX_PATH_BYTES = 107 - BOUND_SUFFIX.length;
 /** Name of the lock under which sockets are put into a directory and taken out of it. */
 const LOCK_NAME = '.socket-lock';
 
-/** How often, and how far apart in milliseconds, the lock is asked for that another process has while it begins to listen. */
-const LOCK_TRIES_COUNT = 100;
+/** How long the lock is waited for that another process has for a moment while it begins to listen, and how often it is asked for; in milliseconds. */
+const LOCK_WAIT_MS = 5000;
 const LOCK_PAUSE_MS = 50;
 
 /**
@@ -97,18 +97,20 @@ async function alone<T>(path: string, work: () => Promise<T>): Promise<T> {
 }
 
 async function lockDirectoryOf(path: string): Promise<DirectoryLock> {
-  const request = { directory: dirname(path), name: LOCK_NAME, owner: path };
-  for (let count = 0; count < LOCK_TRIES_COUNT; count++) {
+  const request = { directory: dirname(path), name: LOCK_NAME, owner: String(currentProcessId()) };
+  for (let waitedMs = 0; ; waitedMs += LOCK_PAUSE_MS) {
     const outcome = await tryLockDirectory(request).catch((error: unknown) =>
       refuse(path, `cannot lock ${request.directory}: ${String(error)}`, error),
     );
     if ('lock' in outcome) return outcome.lock;
+    const { holder, isSilent } = outcome;
+    if (isSilent) waitedMs += OWNER_ANSWER_MS;
+    if (waitedMs >= LOCK_WAIT_MS) {
+      const other = `another process (${holder}${isSilent ? ', which does not answer' : ''})`;
+      refuse(path, `${other} begins to listen in ${request.directory} and does not come to an end; stop it first`);
+    }
     await sleep(LOCK_PAUSE_MS);
   }
-  return refuse(
-    path,
-    `another process begins to listen in ${request.directory} and does not come to an end; stop it first`,
-  );
 }
 
 async function makeWay(path: string): Promise<void> {

@@ -1,11 +1,11 @@
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import type { Failure } from '../failure/failure.js';
+import { Failure } from '../failure/failure.js';
 import { FakeClock } from '../runtime/clock.fixture.js';
 import { takeAlone } from './sole.js';
 
@@ -20,6 +20,8 @@ interface Choice {
   readonly socket?: string;
   readonly clock?: FakeClock;
   readonly owner?: string;
+  readonly signal?: AbortSignal;
+  readonly onWait?: (message: string) => void;
   readonly onUnlockable?: (failure: Failure) => void;
 }
 
@@ -40,19 +42,50 @@ const take = ({
     clock,
   });
 
+/** A clock whose sleeps take seconds longer, as those of a busy machine. */
+class SlowClock extends FakeClock {
+  override sleep(durationMs: number, signal: AbortSignal): Promise<'elapsed' | 'aborted'> {
+    return super.sleep(durationMs + 4_900, signal);
+  }
+}
+
 test('records and socket are one process’s until it lets go', async () => {
   const first = await take({ owner: '4711' });
-  const clock = new FakeClock(0);
-  await expect(take({ clock })).rejects.toMatchObject({
+  const clock = new SlowClock(0);
+  const told: string[] = [];
+  await expect(take({ clock, onWait: (message) => void told.push(message) })).rejects.toMatchObject({
     code: 'INVALID_SETTINGS',
     message: expect.stringMatching(
       /another podwire-dataplane \(process 4711\) has .*state: stop it first, or set PODWIRE_DATAPLANE_LISTEN and /,
     ),
   });
-  expect(clock.nowMs()).toBe(10_000);
+  // More than the longest end of a process takes, as it may be ending.
+  expect(clock.nowMs()).toBe(130_000);
+  expect(told).toEqual([`another podwire-dataplane (process 4711) has ${join(folder, 'state')}: waiting for its end`]);
   first.release();
   const second = await take();
   second.release();
+});
+
+test('one that says nothing, as it is frozen, is not waited for as long, and is named all the same', async () => {
+  const silent = createServer();
+  mkdirSync(join(folder, 'state'), { recursive: true });
+  await new Promise<void>((resolve) => silent.listen(join(folder, 'state/lock.1'), resolve));
+  symlinkSync('4711', join(folder, 'state/lock.1.owner'));
+  const clock = new SlowClock(0);
+  await expect(take({ clock })).rejects.toMatchObject({
+    message: expect.stringContaining('(process 4711, which does not answer) has '),
+  });
+  expect(clock.nowMs()).toBe(10_000);
+  silent.close();
+});
+
+test('who is told to end while it waits does', async () => {
+  const first = await take();
+  const stopped = new AbortController();
+  const onWait = () => stopped.abort(new Failure('CANCELLED', 'the end'));
+  await expect(take({ signal: stopped.signal, onWait })).rejects.toThrow('the end');
+  first.release();
 });
 
 test('neither the records of another socket nor another’s socket are taken, and what was taken before is let go', async () => {

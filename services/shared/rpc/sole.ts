@@ -2,6 +2,7 @@ import { mkdirSync } from 'node:fs';
 import { basename, dirname } from 'node:path';
 
 import { Failure } from '../failure/failure.js';
+import { failureOfSignal } from '../failure/signal.js';
 import { messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import { tryLockDirectory, type DirectoryLock, type LockRequest } from '../runtime/directory-lock.js';
@@ -18,12 +19,20 @@ export interface SoleOptions {
   /** What others are told who has it. */
   readonly owner: string;
   readonly clock: Clock;
+  /** Ends the wait for another process; with a Failure as its reason, or with CANCELLED. */
+  readonly signal?: AbortSignal | undefined;
+  /** Told once for whom this process waits. Must not throw. */
+  readonly onWait?: (message: string) => void;
   /** Told why the state directory cannot be locked, where that is no reason not to start: its sockets alone are, then. Must not throw. */
   readonly onUnlockable?: (failure: Failure) => void;
 }
 
-/** One that ends may have calls under way, and one that starts may be refused: so long is waited for it, in milliseconds. */
-const WAIT_MS = 10_000;
+/**
+ * One that ends may have calls under way, and one that starts may be refused: so long is waited for it, in milliseconds. It is more than any
+ * of Podwire's processes takes to end; one that does not even say who it is, as it is frozen, is not waited for as long.
+ */
+const WAIT_MS = 130_000;
+const WAIT_FOR_SILENT_MS = 10_000;
 const PAUSE_MS = 100;
 
 /** Paths of the lock's own sockets are short. */
@@ -36,22 +45,23 @@ const DIRECTORY_MODE = 0o700;
  * is about to: of two processes that start at the same moment one waits here, before it has read a record, and is refused once the other
  * listens.
  * @throws Failure INVALID_SETTINGS when another process listens at one of the addresses, or has the records for longer than one takes
- *   to end; STATE_IO when they cannot be locked, but for {@link SoleOptions.onUnlockable}
+ *   to end; CANCELLED where the signal fired; STATE_IO when they cannot be locked, but for {@link SoleOptions.onUnlockable}
  */
 export async function takeAlone(options: SoleOptions): Promise<DirectoryLock> {
-  const { addresses, clock, program, settings } = options;
-  const endMs = clock.nowMs() + WAIT_MS;
-  for (;;) {
+  const { addresses, clock, program, settings, signal = NEVER, onWait } = options;
+  const begunMs = clock.nowMs();
+  for (let isTold = false; ; isTold = true) {
+    if (signal.aborted) throw failureOfSignal(signal);
     await prepareAddresses(addresses);
     const taken = await tryAll(options);
     if ('lock' in taken) return taken.lock;
-    if (clock.nowMs() >= endMs) {
-      throw new Failure(
-        'INVALID_SETTINGS',
-        `another ${program} (process ${taken.holder}) has ${taken.directory}: stop it first, or set ${settings} to places of its own`,
-      );
+    const { holder, isSilent, directory } = taken;
+    const other = `another ${program} (process ${holder}${isSilent ? ', which does not answer' : ''}) has ${directory}`;
+    if (clock.nowMs() - begunMs >= (isSilent ? WAIT_FOR_SILENT_MS : WAIT_MS)) {
+      throw new Failure('INVALID_SETTINGS', `${other}: stop it first, or set ${settings} to places of its own`);
     }
-    await clock.sleep(PAUSE_MS, NEVER);
+    if (!isTold) onWait?.(`${other}: waiting for its end`);
+    await clock.sleep(PAUSE_MS, signal);
   }
 }
 
@@ -65,7 +75,7 @@ async function tryAll(options: SoleOptions) {
     if (!outcome) continue;
     if ('holder' in outcome) {
       release();
-      return { holder: outcome.holder, directory: request.directory };
+      return { directory: request.directory, ...outcome };
     }
     locks.push(outcome.lock);
   }

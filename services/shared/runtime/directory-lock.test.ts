@@ -1,4 +1,6 @@
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, readdirSync, readlinkSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -25,15 +27,45 @@ async function locked(owner: string, name?: string) {
 
 test('who comes second is told who has the lock, and gets it when that lets go', async () => {
   const first = await locked('17');
-  await expect(asked('18')).resolves.toEqual({ holder: '17' });
+  await expect(asked('18')).resolves.toEqual({ holder: '17', isSilent: false });
   first.release();
   (await locked('18')).release();
   expect(readdirSync(directory)).toEqual(['lock.2']);
 });
 
+test('who has the lock is told also while it is frozen, and its name goes with its lock', async () => {
+  const module = join(import.meta.dirname, '../dist/runtime/directory-lock.js');
+  const program = `
+    const { tryLockDirectory } = await import(process.argv[1]);
+    await tryLockDirectory({ directory: process.argv[2], name: 'lock', owner: 'the frozen' });
+    console.log('locked');
+    setInterval(() => undefined, 1000);`;
+  const child = spawn(process.execPath, ['--input-type=module', '-e', program, module, directory]);
+  try {
+    await once(child.stdout, 'data');
+    await expect(asked('18')).resolves.toEqual({ holder: 'the frozen', isSilent: false });
+    child.kill('SIGSTOP');
+    await expect(asked('18')).resolves.toEqual({ holder: 'the frozen', isSilent: true });
+    rmSync(join(directory, 'lock.1.owner'));
+    await expect(asked('18')).resolves.toEqual({ holder: 'unknown', isSilent: true });
+  } finally {
+    child.kill('SIGKILL');
+    await once(child, 'exit');
+  }
+  (await locked('18')).release();
+  expect(readdirSync(directory)).toEqual(['lock.2']);
+});
+
+test('a name that another left, killed, is not told for the next', async () => {
+  symlinkSync('killed', join(directory, 'lock.1.owner'));
+  const lock = await locked('17');
+  expect(readlinkSync(join(directory, 'lock.1.owner'))).toBe('17');
+  lock.release();
+});
+
 test('locks of other names are others', async () => {
   const locks = [await locked('17'), await locked('17', '.lock'), await locked('17', 'lock.lock')];
-  await expect(asked('18', '.lock')).resolves.toEqual({ holder: '17' });
+  await expect(asked('18', '.lock')).resolves.toEqual({ holder: '17', isSilent: false });
   for (const lock of locks) lock.release();
 });
 

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { closeSync, linkSync, openSync, readdirSync, rmSync } from 'node:fs';
+import { closeSync, linkSync, openSync, readdirSync, readlinkSync, rmSync, symlinkSync } from 'node:fs';
 import { connect, createServer, type Server } from 'node:net';
 
 import { codeOf } from '../failure/thrown.js';
@@ -20,8 +20,8 @@ export interface DirectoryLock {
   release(): void;
 }
 
-/** How long to wait for the owner's own word on who it is, in milliseconds. It may be busy. */
-const OWNER_ANSWER_MS = 1000;
+/** How long the owner's own word on who it is is waited for, in milliseconds. It may be busy. */
+export const OWNER_ANSWER_MS = 1000;
 
 export interface LockRequest {
   readonly directory: string;
@@ -31,10 +31,16 @@ export interface LockRequest {
   readonly owner: string;
 }
 
+/** Who has a directory. */
+export interface Holder {
+  /** What it calls itself, or had left beside its lock where it is silent; `unknown` where neither is known. */
+  readonly holder: string;
+  /** Whether it is alive and does not answer: it may be frozen, or very busy. */
+  readonly isSilent: boolean;
+}
+
 /** @returns the lock, or who has it */
-export async function tryLockDirectory(
-  request: LockRequest,
-): Promise<{ readonly lock: DirectoryLock } | { readonly holder: string }> {
+export async function tryLockDirectory(request: LockRequest): Promise<{ readonly lock: DirectoryLock } | Holder> {
   const { directory, name } = request;
   // Socket paths end at 107 bytes; through the descriptor, the directory's own path may have any length.
   const descriptor = openSync(directory, 'r');
@@ -42,19 +48,57 @@ export async function tryLockDirectory(
   try {
     for (;;) {
       const highest = highestNumber(request);
-      const holder = highest === 0 ? undefined : await probe(path(`${name}.${highest}`));
-      if (holder !== undefined) return { holder };
+      const answer = highest === 0 ? undefined : await probe(path(`${name}.${highest}`));
+      if (answer !== undefined) {
+        const left = answer === '' ? readNote(path(noteOf(`${name}.${highest}`))) : answer;
+        return { holder: left || 'unknown', isSilent: answer === '' };
+      }
       const server = await take(path, `${name}.${highest + 1}`, request.owner);
       if (!server) continue;
       if (highestNumber(request) === highest + 1) {
         clearBelow(request, highest + 1);
-        return { lock: { release: () => server.close() } };
+        leaveNote(path(noteOf(`${name}.${highest + 1}`)), request.owner);
+        const release = (): void => {
+          dropNote(noteOf(`${directory}/${name}.${highest + 1}`));
+          server.close();
+        };
+        return { lock: { release } };
       }
       server.close();
       rmSync(path(`${name}.${highest + 1}`), { force: true });
     }
   } finally {
     closeSync(descriptor);
+  }
+}
+
+/** Beside a lock's file, for when its owner cannot answer: a link that leads nowhere, to the owner's name. */
+function noteOf(file: string): string {
+  return `${file}.owner`;
+}
+
+function leaveNote(path: string, owner: string): void {
+  dropNote(path);
+  try {
+    symlinkSync(owner, path);
+  } catch {
+    // Nobody needs it but for a message.
+  }
+}
+
+function dropNote(path: string): void {
+  try {
+    rmSync(path, { force: true });
+  } catch {
+    // As above; who cannot remove it reads it only where the lock's owner is silent.
+  }
+}
+
+function readNote(path: string): string {
+  try {
+    return readlinkSync(path);
+  } catch {
+    return '';
   }
 }
 
@@ -97,10 +141,14 @@ async function take(path: (file: string) => string, name: string, owner: string)
 
 function clearBelow(request: LockRequest, number: number): void {
   const { directory, name } = request;
-  for (const lower of numbers(request)) if (lower < number) rmSync(`${directory}/${name}.${lower}`, { force: true });
+  for (const lower of numbers(request)) {
+    if (lower >= number) continue;
+    rmSync(`${directory}/${name}.${lower}`, { force: true });
+    dropNote(noteOf(`${directory}/${name}.${lower}`));
+  }
 }
 
-/** @returns who listens, or undefined when the socket is dead */
+/** @returns who listens, by its own word; empty where it says nothing; undefined when the socket is dead */
 function probe(path: string): Promise<string | undefined> {
   return new Promise((resolve) => {
     let answer = '';
@@ -111,6 +159,6 @@ function probe(path: string): Promise<string | undefined> {
     socket.on('error', (error) => {
       if (codeOf(error) === 'ECONNREFUSED' || codeOf(error) === 'ENOENT') resolve(undefined);
     });
-    socket.on('close', () => resolve(answer.trim() || 'unknown'));
+    socket.on('close', () => resolve(answer.trim()));
   });
 }

@@ -4,3 +4,8 @@ import process from 'node:process';
 export function currentUserId(): number {
   return process.geteuid?.() ?? 0;
 }
+
+/** By which others name this process, in its own PID namespace. */
+export function currentProcessId(): number {
+  return process.pid;
+}

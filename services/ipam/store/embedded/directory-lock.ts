@@ -9,10 +9,10 @@ import { tryLockDirectory, type DirectoryLock } from '@podwire/shared/runtime/di
 export async function lockDirectory(directory: string, owner: string): Promise<DirectoryLock> {
   const outcome = await tryLockDirectory({ directory, name: 'lock', owner });
   if ('lock' in outcome) return outcome.lock;
-  const { holder } = outcome;
+  const { holder, isSilent } = outcome;
   throw new Failure(
     'STORE_IN_USE',
-    `the datastore in ${directory} is open in the process with PID ${holder}: stop that one, or give this one another directory`,
+    `the datastore in ${directory} is open in the process with PID ${holder}${isSilent ? ', which does not answer' : ''}: stop that one, or give this one another directory`,
     { details: { directory, pid: holder } },
   );
 }

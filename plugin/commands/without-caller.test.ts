@@ -1,0 +1,32 @@
+import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { Plugin } from '../plugin.fixture.js';
+import { limitsWithoutCaller } from './without-caller.js';
+
+let plugin: Plugin;
+let ending: AbortController;
+const limitsOf = (deadlineMs: number) => {
+  const limits = { deadlineMs: 0, signal: AbortSignal.abort() };
+  const tools = { ...plugin.options.tools, limits, ending: ending.signal, clock: new FakeClock(1_000) };
+  return limitsWithoutCaller(tools, deadlineMs);
+};
+
+beforeEach(() => {
+  plugin = new Plugin();
+  ending = new AbortController();
+});
+afterEach(() => plugin.end());
+
+test('what goes on without its caller has its time, and is cut off by the end of the process', () => {
+  const { deadlineMs, signal } = limitsOf(9_000);
+  expect([deadlineMs, signal.aborted]).toEqual([9_000, false]);
+  ending.abort();
+  expect(signal.aborted).toBe(true);
+});
+
+test('what begins after that has half a second at most', () => {
+  ending.abort();
+  expect(limitsOf(9_000)).toMatchObject({ deadlineMs: 1_500, signal: { aborted: false } });
+  expect(limitsOf(1_100)).toMatchObject({ deadlineMs: 1_100 });
+});
