@@ -29,33 +29,44 @@ interface Stray {
   readonly wires: readonly Attachment[];
   /** What holds addresses, and has no wire. */
   readonly endpoints: readonly Endpoint[];
+  /** Networks of which no wire has an address in IPAM, and that nobody named, with their wires. */
+  readonly leftAlone: readonly LeftAlone[];
+}
+
+interface LeftAlone {
+  readonly network: string;
+  readonly wiresCount: number;
 }
 
 export const gc: Verb = {
   name: 'gc',
   about: 'find wires on this node whose pods no longer hold an address; --yes removes them',
   details:
-    'A pod gets its address before its wire and loses it after, so that such a wire is left over. Networks of which no\nwire has an address in IPAM are left alone unless they are named. Addresses without a wire are told and kept: an ADD\nmay be under way.',
+    'A pod gets its address before its wire and loses it after, so that such a wire is left over. Networks of which no\nwire has an address in IPAM are told, and left alone unless they are named. Addresses without a wire are told and kept: an ADD\nmay be under way.',
   options: [NETWORK],
   flags: [YES],
   run: async (input, context) => {
     const stray = await findStray(input.get(NETWORK), context);
     const { json } = context;
-    const hints = stray.endpoints.map(
-      ({ attachment }) =>
-        `no wire, and no ADD under way? podwirectl release attachment ${attachmentText(attachment)} --yes`,
-    );
-    const data = (): { wires: string[]; endpoints: ReturnType<typeof json.of> } => ({
+    const hints = [
+      ...stray.leftAlone.map(({ network }) => `no other IPAM plugin gives them? podwirectl gc --network ${network}`),
+      ...stray.endpoints.map(
+        ({ attachment }) =>
+          `no wire, and no ADD under way? podwirectl release attachment ${attachmentText(attachment)} --yes`,
+      ),
+    ];
+    const data = () => ({
       wires: stray.wires.map(attachmentText),
+      leftAlone: stray.leftAlone.map(({ network, wiresCount }) => ({ network, wiresCount })),
       endpoints: json.of(EndpointServiceService.listEndpoints, { endpoints: [...stray.endpoints], nextPageToken: '' }),
     });
     if (!input.has(YES)) {
-      const report = { sections: [wireTable(stray.wires), endpointTable(stray.endpoints)], hints, data };
+      const report = { sections: [wireTable(stray), ...others(stray)], hints, data };
       return stray.wires.length === 0 ? report : unconfirmed(report, input.typed());
     }
     const removals = await removeAll(stray.wires, context);
     return {
-      sections: [removalTable(removals), endpointTable(stray.endpoints)],
+      sections: [removalTable(removals, stray), ...others(stray)],
       hints,
       data: () => ({ ...data(), removals: removals.map(({ attachment, told }) => ({ attachment, told })) }),
       exitCode: removals.some(({ isDone }) => !isDone) ? FAILED : DONE,
@@ -82,6 +93,7 @@ async function findStray(network: string | undefined, { ipam, dataplane }: Conte
   const isListed = ({ attachment }: Endpoint): boolean => network === undefined || attachment?.network === network;
   return {
     wires,
+    leftAlone: network === undefined ? leftAloneOf(pods, known) : [],
     endpoints: endpoints.filter((each) => isListed(each) && !wired.has(attachmentText(each.attachment))),
   };
 }
@@ -90,6 +102,15 @@ async function findStray(network: string | undefined, { ipam, dataplane }: Conte
 function networksOf(pods: readonly AttachedPod[], held: ReadonlySet<string>): Set<string> {
   const known = pods.filter(({ attachment }) => held.has(attachmentText(attachment)));
   return new Set(known.flatMap(({ attachment }) => (attachment ? [attachment.network] : [])));
+}
+
+function leftAloneOf(pods: readonly AttachedPod[], known: ReadonlySet<string>): LeftAlone[] {
+  const counts = new Map<string, number>();
+  for (const { attachment } of pods) {
+    if (!attachment || known.has(attachment.network)) continue;
+    counts.set(attachment.network, (counts.get(attachment.network) ?? 0) + 1);
+  }
+  return [...counts].map(([network, wiresCount]) => ({ network, wiresCount }));
 }
 
 /** Asked of each by itself, as the list may be older than the wire, and another node's name may be recorded. */
@@ -124,21 +145,38 @@ async function removeAll(wires: readonly Attachment[], { dataplane }: Context): 
   return removals;
 }
 
-function wireTable(wires: readonly Attachment[]): Section {
+const noneOf = ({ leftAlone }: Stray): string =>
+  leftAlone.length === 0 ? 'Every wire has an address.' : 'No other wire is without an address.';
+
+function wireTable(stray: Stray): Section {
   return {
     kind: 'table',
     columns: ['WIRE WITHOUT AN ADDRESS'],
-    rows: wires.map((attachment) => [attachmentText(attachment)]),
-    none: 'Every wire has an address.',
+    rows: stray.wires.map((attachment) => [attachmentText(attachment)]),
+    none: noneOf(stray),
   };
 }
 
-function removalTable(removals: readonly Removal[]): Section {
+function removalTable(removals: readonly Removal[], stray: Stray): Section {
   return {
     kind: 'table',
     columns: ['OUTCOME', 'WIRE WITHOUT AN ADDRESS'],
     rows: removals.map(({ attachment, told }) => [told, attachment]),
-    none: 'Every wire has an address.',
+    none: noneOf(stray),
+  };
+}
+
+function others(stray: Stray): Section[] {
+  const { leftAlone, endpoints } = stray;
+  return [...(leftAlone.length === 0 ? [] : [leftAloneTable(leftAlone)]), endpointTable(endpoints)];
+}
+
+function leftAloneTable(leftAlone: readonly LeftAlone[]): Section {
+  return {
+    kind: 'table',
+    columns: ['NETWORK OF WHICH NO WIRE HAS AN ADDRESS IN IPAM', { right: 'WIRES' }],
+    rows: leftAlone.map(({ network, wiresCount }) => [network, String(wiresCount)]),
+    none: 'No network is left alone.',
   };
 }
 

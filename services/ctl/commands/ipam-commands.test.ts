@@ -48,7 +48,8 @@ test('nodes are listed, shown, and deleted once that is confirmed', async () => 
     /^node-1 +192\.0\.2\.7\/24 +- +vxlan-ipv4 10\.65\.0\.1 +\d/m,
   );
   expect((await fakes.podwirectl('nodes', 'show', 'node-1')).stdout).toMatch(/^Labels +zone=a$/m);
-  expect(await fakes.podwirectl('nodes', 'delete', 'node-1')).toMatchObject({ exitCode: 2 });
+  const told = await fakes.podwirectl('nodes', 'delete', 'node-1');
+  expect(told).toMatchObject({ exitCode: 2, stdout: expect.stringContaining('would register it again') });
   expect(asked('DeleteNode')).toEqual([]);
   expect(await fakes.podwirectl('nodes', 'delete', 'node-1', '--yes')).toMatchObject({
     exitCode: 0,

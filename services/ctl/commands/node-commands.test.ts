@@ -237,7 +237,10 @@ describe('gc', () => {
 
   test('takes another IPAM plugin’s network only by its name', async () => {
     await fakes.serve(listing(podOf('x', 'other')), status, detach, ...ipam());
-    expect(await fakes.podwirectl('gc', '--yes')).toMatchObject({ exitCode: 0 });
+    const kept = await fakes.podwirectl('gc', '--yes');
+    expect(kept).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/^other +1$/m) });
+    expect(kept.stdout).not.toContain('Every wire has an address.');
+    expect(kept.stderr).toContain('podwirectl gc --network other\n');
     expect(asked('DetachPod')).toEqual([]);
     const told = await fakes.podwirectl('gc', '--network', 'other');
     expect(told.stderr).toContain('to do it: podwirectl gc --network other --yes\n');

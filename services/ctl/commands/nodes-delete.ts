@@ -19,7 +19,8 @@ export const nodesDelete: Verb = {
       const found = await ipam.call(NodeServiceService.getNode, { name });
       const sections = [
         sentence(
-          'This node would give back all its addresses and blocks; pods that still run there would lose theirs:',
+          'This node would give back all its addresses and blocks; pods that still run there would lose theirs. ' +
+            'A podwire-dataplane that still runs there would register it again:',
         ),
         ...(found.node ? [nodeFields(found.node, clock.nowMs())] : []),
       ];

@@ -126,6 +126,7 @@ describe('pools', () => {
     expect(asked('DeletePool')).toEqual([]);
     const done = await fakes.podwirectl(...again);
     expect(done).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/draining[^]*node-1 +2/) });
+    expect(done.stderr).toMatch(/podwirectl blocks --pool \S+ --addresses\n/);
     const resourceVersion = flags[0] === '--resource-version' ? 'a b' : '';
     expect(asked('DeletePool')).toEqual([{ name: 'main', resourceVersion, mode }]);
   });

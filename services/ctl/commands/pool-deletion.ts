@@ -52,7 +52,10 @@ function outcome(name: string, answer: DeletePoolResponse): Omit<Report, 'data'>
         none: 'No node holds an address of it.',
       },
     ],
-    hints: [`watch it: podwirectl pools show ${name}`, ...(unreadableRecord === '' ? [] : [unreadable])],
+    hints: [
+      `who holds them: podwirectl blocks --pool ${name} --addresses`,
+      ...(unreadableRecord === '' ? [] : [unreadable]),
+    ],
   };
 }
 
