@@ -3,8 +3,10 @@ import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/nam
 import { Failure } from '@podwire/shared/failure/failure';
 import { withSpan } from '@podwire/shared/runtime/span';
 
+import { refuseLost } from './attachments/address-conflicts.js';
 import { pageOf, type AttachedPage, type Page } from './attachments/attached-page.js';
 import { compareIdentities } from './attachments/identity.js';
+import type { Attached, Detachment, Mended } from './attachments/outcomes.js';
 import type { AttachmentRecord } from './attachments/record.js';
 import type { AttachmentRegistry } from './attachments/registry.js';
 import type { Events } from './events.js';
@@ -18,34 +20,12 @@ import { desired, USUAL_MTU_BYTES, type Wanted } from './plan/desired.js';
 import { corrections, diff, differences, type Difference } from './plan/diff.js';
 import type { Observed, ObservedLink } from './plan/observed.js';
 import type { PodNetwork } from './plan/pod-network.js';
+import { withoutRoutesTo } from './plan/lost-addresses.js';
 import { withPodsOwn, type MacOwner } from './plan/pods-own.js';
 import { amongOthers } from './plan/source-routing.js';
 import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo, wireState } from './plan/wire.js';
 import { netnsOfRules, removeLostRules, removeSourceRules, removeStrayRules, type RulesIn } from './source-rules.js';
 import { UnderWay, type Place } from './under-way.js';
-
-export interface Attached {
-  readonly host: ObservedLink;
-  readonly pod: ObservedLink;
-  /** Number of changes that were made; 0 when everything was as wanted. */
-  readonly changes: number;
-}
-
-export interface Detachment {
-  readonly attachment: Attachment;
-  readonly hostInterfaceName: string;
-  /** Path of the pod's namespace, where the caller knows it; by then it may lead nowhere, or to another pod's. */
-  readonly netns?: string | undefined;
-}
-
-/** What came of looking after an attachment that is recorded. */
-export type Mended =
-  /** It is as recorded now; these were the differences. */
-  | { readonly outcome: 'as-wanted'; readonly differences: readonly Difference[] }
-  /** Its namespace is not at the path any more, or cannot be told from another one; nothing was changed. */
-  | { readonly outcome: 'namespace-gone' }
-  /** It is not recorded, or is being taken down. */
-  | { readonly outcome: 'not-attached' };
 
 export interface DataplaneOptions {
   readonly kernel: Kernel;
@@ -148,21 +128,20 @@ export class Dataplane {
   /**
    * Makes the kernel match what is wanted, as {@link attach} does, but for what is the pod's own ({@link withPodsOwn}), and tells what
    * it mended. Looks first, so that nothing is sent when everything is as wanted. Idempotent; undone when it fails.
-   * @throws Failure as {@link attach}
+   * @throws Failure as {@link attach}; ROUTE_TAKEN also where another attachment was given one of the addresses since
    */
   repair(network: PodNetwork, signal: AbortSignal): Promise<readonly Difference[]> {
     return this.#underWay.wiring(network, signal, () =>
-      this.#inPod(network.netns, signal, (session) =>
-        this.#recorded(network, session, () =>
-          this.#mend(session, { wanted: this.#desired(network), signal }, 'network'),
-        ),
-      ),
+      this.#inPod(network.netns, signal, (session) => {
+        refuseLost(this.#registry.lostAddresses(network));
+        return this.#recorded(network, session, () => this.#mend(session, network, { signal, macOwner: 'network' }));
+      }),
     );
   }
 
   /**
-   * Mends what differs from an attachment's record, but for what is the pod's own, its MAC address included, as long as its namespace
-   * is the recorded one.
+   * Mends what differs from an attachment's record, but for what is the pod's own, its MAC address included, and for the node's routes to
+   * addresses that another attachment was given since, as long as its namespace is the recorded one.
    * @throws Failure as {@link attach}, but for INVALID_NETNS
    */
   mendRecorded(attachment: Attachment, signal: AbortSignal): Promise<Mended> {
@@ -324,26 +303,27 @@ export class Dataplane {
   async #mendIn(session: PodSession, record: AttachmentRecord, signal: AbortSignal): Promise<Mended> {
     const sameness = compareIdentities(record.identity, session.identity);
     if (sameness === 'other') return { outcome: 'namespace-gone' };
-    const wanted = this.#desired(record.network);
     // Its own wire proves that the namespace is the pod's where the kernel tells too little to know otherwise.
-    if (sameness === 'unknown' && wireState(await this.#observe(session, wanted)) !== 'paired') {
-      return { outcome: 'namespace-gone' };
-    }
-    const mended = await this.#mend(session, { wanted, signal }, 'pod');
+    const isWired = async () => wireState(await this.#observe(session, this.#desired(record.network))) === 'paired';
+    if (sameness === 'unknown' && !(await isWired())) return { outcome: 'namespace-gone' };
+    const mended = await this.#mend(session, record.network, { signal, macOwner: 'pod' });
     await removeStrayRules(session, { record, registry: this.#registry, events: this.#events });
     return { outcome: 'as-wanted', differences: mended };
   }
 
-  async #mend(session: PodSession, order: Order, macOwner: MacOwner): Promise<readonly Difference[]> {
-    const { observed, renamed } = await this.#observeNamed(session, order.wanted);
-    const obstacle = obstacleTo(order.wanted, observed);
+  async #mend(session: PodSession, network: PodNetwork, { signal, macOwner }: Mending): Promise<readonly Difference[]> {
+    const asked = this.#desired(network);
+    const { observed: found, renamed } = await this.#observeNamed(session, asked);
+    const lost = this.#registry.lostAddresses(network);
+    const { wanted: own, observed } = withoutRoutesTo(lost, { wanted: asked, observed: found });
+    const obstacle = obstacleTo(own, observed);
     if (obstacle) throw obstacle.failure;
-    const wanted = withPodsOwn(order.wanted, observed, macOwner);
-    const found = [...renamed, ...differences(wanted, observed)];
-    if (found.length === 0) return found;
-    await this.#applyTo(observed, session, { wanted, signal: order.signal });
-    this.#events.mended(wanted.attachment, found);
-    return found;
+    const wanted = withPodsOwn(own, observed, macOwner);
+    const mended = [...renamed, ...differences(wanted, observed)];
+    if (mended.length === 0) return mended;
+    await this.#applyTo(observed, session, { wanted, signal });
+    this.#events.mended(wanted.attachment, mended);
+    return mended;
   }
 
   /** Records what is wired while the kernel works. A pod that could not be wired has the record that it had before. */
@@ -386,6 +366,11 @@ export class Dataplane {
       this.#underWay.track(session.close());
     }
   }
+}
+
+interface Mending {
+  readonly signal: AbortSignal;
+  readonly macOwner: MacOwner;
 }
 
 type Plan = TransactionOptions['next'];

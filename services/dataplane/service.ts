@@ -262,8 +262,9 @@ function overviewOf(config: Config, { node, environment, clusterPart }: Overview
   };
 }
 
-function conditionsOf({ environment, clusterPart }: OverviewParts): readonly Condition[] {
-  return [...(clusterPart?.nodeSide.conditions() ?? []), ...(environment?.conditions() ?? [])];
+function conditionsOf({ node, environment, clusterPart }: OverviewParts): readonly Condition[] {
+  const told = [clusterPart?.nodeSide.conditions(), environment?.conditions(), node.keeper.conditions()];
+  return told.flatMap((conditions) => conditions ?? []);
 }
 
 /** What serves the pods of this node, and what looks after them. */

@@ -30,6 +30,7 @@ export const DATAPLANE_ZONES = [
       'services/shared',
       'services/dataplane/plan',
       'services/dataplane/kernel',
+      'services/dataplane/routing',
       'services/dataplane/dataplane.ts',
       'services/dataplane/events.ts',
     ],

@@ -2,6 +2,7 @@ import { metrics } from '@opentelemetry/api';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import type { Logger } from '@podwire/shared/runtime/log';
 
+import type { Condition } from '../routing/wanted.js';
 import type { UnreadableRecord } from './record-store.js';
 
 /** How often each came of looking at what the process before has left. */
@@ -96,6 +97,12 @@ export class AttachmentEvents {
 
   endpointSpared(attachment: Attachment, reason: string): void {
     this.#log.warn(`addresses of ${formatAttachment(attachment)} are of another boot, and stay: ${reason}`);
+  }
+
+  /** What an operator should know has changed for a reason; none: it is over. */
+  conditionsChanged(reason: string, conditions: readonly Condition[]): void {
+    if (conditions.length === 0) this.#log.info({ reason }, `${reason} is over`);
+    for (const { message } of conditions) this.#log.error({ reason }, message);
   }
 
   collected(removed: number, failed: number): void {

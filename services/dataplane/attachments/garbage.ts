@@ -1,11 +1,12 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { Dataplane, Detachment } from '../dataplane.js';
+import type { Dataplane } from '../dataplane.js';
 import type { Kernel } from '../kernel/kernel.js';
 import { attachmentOfAlias } from '../plan/desired.js';
 import { forEachFew } from './each.js';
 import type { AttachmentEvents } from './events.js';
+import type { Detachment } from './outcomes.js';
 import type { AttachmentRegistry } from './registry.js';
 
 /** Deletions at a time: as many as the kernel then takes away in one go. */

@@ -4,7 +4,10 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Dataplane } from '../dataplane.js';
 import type { Kernel } from '../kernel/kernel.js';
+import { ConditionTeller } from '../routing/reconcile-teller.js';
+import type { Condition } from '../routing/wanted.js';
 import type { AddressBook } from './address-book.js';
+import { addressConflicts } from './address-conflicts.js';
 import { DeadNamespaces } from './dead-namespaces.js';
 import { forEachFew } from './each.js';
 import type { AttachmentEvents } from './events.js';
@@ -55,6 +58,7 @@ export interface KeeperOptions {
 export class AttachmentKeeper {
   readonly #options: KeeperOptions;
   readonly #dead: DeadNamespaces;
+  readonly #teller: ConditionTeller;
   readonly #stopped = new AbortController();
   readonly #work = new Set<Promise<void>>();
   /** Attachments whose repair was asked for, and has not begun. */
@@ -74,6 +78,7 @@ export class AttachmentKeeper {
   constructor(options: KeeperOptions) {
     this.#options = options;
     this.#dead = new DeadNamespaces(options);
+    this.#teller = new ConditionTeller(options);
   }
 
   /** Begins to work; returns at once. */
@@ -92,6 +97,11 @@ export class AttachmentKeeper {
         () => this.#hurry.signal,
       );
     });
+  }
+
+  /** What an operator should know of the attachments. */
+  conditions(): readonly Condition[] {
+    return addressConflicts(this.#options.registry.sharedAddresses());
   }
 
   /** Resolves when nothing is under way any more. Pods keep what they have. */
@@ -158,6 +168,7 @@ export class AttachmentKeeper {
   async recover(): Promise<void> {
     const scope = this.#toRecover ?? 'all';
     this.#toRecover = scope;
+    this.#teller.tell(this.conditions());
     const isClean = await recover(this.#options, scope, this.#stopped.signal);
     this.#toRecover = isClean ? undefined : 'half made';
   }
@@ -181,6 +192,7 @@ export class AttachmentKeeper {
     const { registry } = this.#options;
     const { signal } = this.#stopped;
     await registry.flush();
+    this.#teller.tell(this.conditions());
     if (this.#toRecover) await this.#attempt(RECOVERY, () => this.recover());
     await forEachFew(registry.all(), CHECKS_AT_ONCE, async ({ network: { attachment }, state }) => {
       if (signal.aborted) return;

@@ -1,8 +1,10 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { formatAddress, type Address } from '@podwire/shared/net/address';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { NetnsIdentity } from '../kernel/kernel.js';
 import type { PodNetwork } from '../plan/pod-network.js';
+import { Holders } from './holders.js';
 import { compareIdentities } from './identity.js';
 import { encodeRecord, type AttachmentRecord, type RecordState } from './record.js';
 import type { RecordStore, UnreadableRecord } from './record-store.js';
@@ -14,6 +16,21 @@ export interface RegistryOptions {
   readonly clock: Clock;
   /** Told when the store refuses a change, which is repeated by {@link AttachmentRegistry.flush}. */
   readonly onRefused: (attachment: Attachment, failure: unknown) => void;
+}
+
+/** An address that another attachment has. */
+export interface LostAddress {
+  readonly address: Address;
+  /** Formatted. */
+  readonly holder: string;
+}
+
+/** An address that several are attached with, each formatted. */
+export interface SharedAddress {
+  readonly address: string;
+  /** Was attached with it last. */
+  readonly holder: string;
+  readonly others: readonly string[];
 }
 
 export interface Loaded {
@@ -32,8 +49,10 @@ export interface Loaded {
 export class AttachmentRegistry {
   readonly #options: RegistryOptions;
   readonly #records = new Map<string, AttachmentRecord>();
-  /** Of those that are attached, by name of the host interface, the one that was wired last at the end. */
-  readonly #keysByHostInterface = new Map<string, readonly string[]>();
+  /** Of those that are attached, by name of the host interface: the one that was wired last. */
+  readonly #ofHostInterfaces = new Holders();
+  /** Of the same, by address: the one that was attached with it last. */
+  readonly #ofAddresses = new Holders();
   /** By attachment: whether this process has seen, or made, rules of its source routing in the pod. Absent: it has not looked. */
   readonly #hasRules = new Map<string, boolean>();
   /** Attachments whose stored record is not what is remembered. */
@@ -59,8 +78,26 @@ export class AttachmentRegistry {
 
   /** Of the attached with a host interface of the name the one that was wired last: the others' wires are gone. */
   byHostInterface(name: string): AttachmentRecord | undefined {
-    const key = this.#keysByHostInterface.get(name)?.at(-1);
+    const key = this.#ofHostInterfaces.holder(name);
     return key === undefined ? undefined : this.#records.get(key);
+  }
+
+  /** Addresses of a pod that another attachment was attached with since, or has where this one is not recorded with them. */
+  lostAddresses({ attachment, addresses }: Pick<PodNetwork, 'attachment' | 'addresses'>): LostAddress[] {
+    const own = formatAttachment(attachment);
+    return addresses.flatMap((address): LostAddress[] => {
+      const holder = this.#ofAddresses.holder(formatAddress(address));
+      return holder === undefined || holder === own ? [] : [{ address, holder }];
+    });
+  }
+
+  /** Addresses that several are attached with. */
+  sharedAddresses(): SharedAddress[] {
+    return [...this.#ofAddresses.shared()].map(([address, keys]) => ({
+      address,
+      holder: keys.at(-1) ?? '',
+      others: keys.slice(0, -1),
+    }));
   }
 
   all(): AttachmentRecord[] {
@@ -89,22 +126,27 @@ export class AttachmentRegistry {
     return this.#hasRules.get(formatAttachment(attachment)) ?? true;
   }
 
-  /** Records that a pod is wired in a namespace. Stores nothing when that is recorded already. Never rejects. */
+  /**
+   * Records that a pod is wired in a namespace, from when on its addresses are its own, whoever was attached with them before. Stores
+   * nothing when that is recorded already. Never rejects.
+   */
   async record(network: PodNetwork, identity: NetnsIdentity): Promise<void> {
     const before = this.get(network.attachment);
     const nowMs = this.#options.clock.nowMs();
     const isSameWire = before !== undefined && compareIdentities(before.identity, identity) !== 'other';
     const createdAtMs = isSameWire ? before.createdAtMs : nowMs;
     const { bootId } = this.#options;
+    const lost = this.lostAddresses(network);
     const record: AttachmentRecord = {
       network,
       identity,
       bootId,
       state: 'attached',
       createdAtMs,
-      updatedAtMs: nowMs,
+      // Behind those that had the addresses, also by a clock that was set back.
+      updatedAtMs: Math.max(nowMs, ...lost.map(({ address }) => this.#givenAtMs(address) + 1)),
     };
-    if (before && isEqual(before, record)) return;
+    if (before && isEqual(before, record) && lost.length === 0) return;
     await this.#put(record);
   }
 
@@ -162,26 +204,25 @@ export class AttachmentRegistry {
   }
 
   #remember(record: AttachmentRecord): void {
-    const key = formatAttachment(record.network.attachment);
-    const { hostInterfaceName: name } = record.network;
+    const { network, state, createdAtMs, updatedAtMs } = record;
+    const key = formatAttachment(network.attachment);
     this.#forget(key);
     this.#records.set(key, record);
-    if (record.state !== 'attached') return;
-    const wiredAtMs = (each: string): number => this.#records.get(each)?.createdAtMs ?? 0;
-    const keys = [...(this.#keysByHostInterface.get(name) ?? []), key];
-    this.#keysByHostInterface.set(
-      name,
-      keys.toSorted((a, b) => wiredAtMs(a) - wiredAtMs(b)),
-    );
+    if (state !== 'attached') return;
+    this.#ofHostInterfaces.give(network.hostInterfaceName, key, createdAtMs);
+    for (const address of network.addresses) this.#ofAddresses.give(formatAddress(address), key, updatedAtMs);
   }
 
   #forget(key: string): void {
-    const name = this.#records.get(key)?.network.hostInterfaceName;
+    const network = this.#records.get(key)?.network;
     this.#records.delete(key);
-    if (name === undefined) return;
-    const others = this.#keysByHostInterface.get(name)?.filter((each) => each !== key) ?? [];
-    if (others.length > 0) this.#keysByHostInterface.set(name, others);
-    else this.#keysByHostInterface.delete(name);
+    if (!network) return;
+    this.#ofHostInterfaces.take(network.hostInterfaceName, key);
+    for (const address of network.addresses) this.#ofAddresses.take(formatAddress(address), key);
+  }
+
+  #givenAtMs(address: Address): number {
+    return this.#ofAddresses.givenAtMs(formatAddress(address)) ?? 0;
   }
 }
 

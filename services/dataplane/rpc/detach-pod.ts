@@ -3,7 +3,8 @@ import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/nam
 import { checked } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { Dataplane, Detachment } from '../dataplane.js';
+import type { Detachment } from '../attachments/outcomes.js';
+import type { Dataplane } from '../dataplane.js';
 import { hostInterfaceNameFault, netnsFault, readAttachment } from './wire.js';
 
 export function detachPod(dataplane: Dataplane): Handler<DetachPodRequest, DetachPodResponse> {

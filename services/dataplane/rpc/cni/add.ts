@@ -2,7 +2,8 @@ import { AddReply, type AddRequest } from '@podwire/proto/calico/cni/cnibackend'
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { Attached, Dataplane } from '../../dataplane.js';
+import type { Attached } from '../../attachments/outcomes.js';
+import type { Dataplane } from '../../dataplane.js';
 import type { PodNetwork } from '../../plan/pod-network.js';
 import type { CniParts } from './del.js';
 import { withinLimit } from './limit.js';

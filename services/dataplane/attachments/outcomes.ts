@@ -1,0 +1,29 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+
+import type { Difference } from '../plan/diff.js';
+import type { ObservedLink } from '../plan/observed.js';
+
+/** A pod that is wired. */
+export interface Attached {
+  readonly host: ObservedLink;
+  readonly pod: ObservedLink;
+  /** Number of changes that were made; 0 when everything was as wanted. */
+  readonly changes: number;
+}
+
+/** The wire that is to go. */
+export interface Detachment {
+  readonly attachment: Attachment;
+  readonly hostInterfaceName: string;
+  /** Path of the pod's namespace, where the caller knows it; by then it may lead nowhere, or to another pod's. */
+  readonly netns?: string | undefined;
+}
+
+/** What came of looking after an attachment that is recorded. */
+export type Mended =
+  /** It is as recorded now; these were the differences. */
+  | { readonly outcome: 'as-wanted'; readonly differences: readonly Difference[] }
+  /** Its namespace is not at the path any more, or cannot be told from another one; nothing was changed. */
+  | { readonly outcome: 'namespace-gone' }
+  /** It is not recorded, or is being taken down. */
+  | { readonly outcome: 'not-attached' };
