@@ -114,6 +114,25 @@ describe('DEL succeeds, and what is left is done later', () => {
     expect(stored()).toEqual([]);
   });
 
+  test('with the namespace that it named, also where later DELs name none', async () => {
+    await hastily();
+    await plugin.stopServices();
+    for (const CNI_NETNS of ['/run/netns/pod', '']) await plugin.run('DEL', { variables: { CNI_NETNS } });
+    const next = new Plugin({ store: plugin.store });
+    await next.start();
+    await next.replayed();
+    expect(next.script.requests[0]).toMatchObject({ method: 'DetachPod', request: { netns: '/run/netns/pod' } });
+    await next.end();
+  });
+
+  test('by a second DEL that names no namespace, in the one that the first has named', async () => {
+    plugin.script.lacks.add('DetachPod');
+    for (const CNI_NETNS of ['/run/netns/pod', '']) await plugin.run('DEL', { variables: { CNI_NETNS } });
+    const asked = plugin.script.requests.filter(({ method }) => method === 'DetachPod');
+    expect(asked.length).toBeGreaterThanOrEqual(2);
+    for (const { request } of asked) expect(request).toMatchObject({ netns: '/run/netns/pod' });
+  });
+
   test('when IPAM refuses', async () => {
     plugin.script.failNext('Release', new Failure('STORE_CORRUPT', 'bad record'));
     expect(await plugin.run('DEL')).toEqual(DONE);

@@ -14,7 +14,7 @@ import { writeDown } from './write-down.js';
  * answer, and done later. Lenient, as the specification asks: without a namespace, an interface or an allocation there is less to
  * do. Idempotent. It goes on when the runtime no longer waits for it.
  */
-export async function del({ attachment, netns, share }: DelRequest, tools: CommandTools): Promise<undefined> {
+export async function del({ attachment, netns: named, share }: DelRequest, tools: CommandTools): Promise<undefined> {
   const { journal, knownAllocations, clock, limits, delServiceTimeoutMs } = tools;
   const limitsOf = () => limitsWithoutCaller(tools, Math.min(limits.deadlineMs, clock.nowMs() + delServiceTimeoutMs));
   const held = knownAllocations.of(attachment);
@@ -23,14 +23,15 @@ export async function del({ attachment, netns, share }: DelRequest, tools: Comma
   const isDelegates = !(held && held.length > 0) && !knownAllocations.wasNobodyAsked(attachment);
   const delegate = isDelegates ? delegateOf(share) : undefined;
   const todo = share.kind === 'addresses' ? 'release' : 'detach-and-release';
-  const unsettled = await settle({ attachment, todo, held: undefined, delegate }, tools, {
+  // A DEL that could not be done may have named it, and those that follow it need not.
+  const netns = named ?? journal.get(attachment)?.netns;
+  const unsettled = await settle({ attachment, todo, held: undefined, netns, delegate }, tools, {
     limitsOf,
     isGiverKnown: held !== undefined && held.length > 0,
-    netns,
   });
   if (unsettled) {
     const { todo: left, failure } = unsettled;
-    await writeDown({ attachment, todo: left, held, delegate, reason: tracedMessage(failure) }, tools);
+    await writeDown({ attachment, todo: left, held, netns, delegate, reason: tracedMessage(failure) }, tools);
   } else {
     await journal.done(attachment);
   }

@@ -25,8 +25,6 @@ export interface SettleOptions {
   readonly skip?: ReadonlySet<string>;
   /** Whether it is known that the debt names who gave the addresses. Default: where it names the allocation. */
   readonly isGiverKnown?: boolean;
-  /** Path of the pod's network namespace, where it is known. */
-  readonly netns?: string | undefined;
 }
 
 /**
@@ -57,9 +55,9 @@ interface InOrder extends SettleOptions {
 type Releasing = CallToCome<Attachment, void>;
 
 async function settleInOrder(
-  { attachment, todo, held, delegate }: Omit<Debt, 'reason'>,
+  { attachment, todo, held, netns, delegate }: Omit<Debt, 'reason'>,
   tools: Tools,
-  { limitsOf, skip = new Set(), isGiverKnown = false, netns, releasing }: InOrder,
+  { limitsOf, skip = new Set(), isGiverKnown = false, releasing }: InOrder,
 ): Promise<Unsettled | undefined> {
   const { dataplane, ipam, log } = tools;
   const attempt = <Value>(service: Service, work: (limits: Limits) => Promise<Value>): Promise<Outcome<Value>> =>

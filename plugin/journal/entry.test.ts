@@ -17,6 +17,7 @@ const entries: fc.Arbitrary<JournalEntry> = fc.record({
     ),
     { nil: undefined },
   ),
+  netns: fc.constantFrom('/run/netns/pod', undefined),
   refused: fc.constantFrom(true, undefined),
   reason: fc.string(),
   order: fc.nat(),
@@ -34,11 +35,17 @@ test('an entry is read back as it was written', () => {
 
 const stored = () => JSON.parse(encodeEntry(journalEntry('a')));
 
+test('an entry that names no namespace, as earlier releases wrote them, is read', () => {
+  const entry = journalEntry('a');
+  expect(decodeEntry(JSON.stringify({ ...stored(), netns: undefined }))).toEqual({ ok: true, entry });
+});
+
 test.each<readonly [string, string, string]>([
   ['nothing', '', 'the file'],
   ['the first half of an entry', encodeEntry(journalEntry('a')).slice(0, 100), 'the file'],
   ['a later version', JSON.stringify({ ...stored(), version: 2 }), 'version'],
   ['a field too many', JSON.stringify({ ...stored(), colour: 'blue' }), 'colour'],
+  ['a path that leads nowhere by itself', JSON.stringify({ ...stored(), netns: 'pod' }), 'netns'],
   ['work that is none', JSON.stringify({ ...stored(), todo: 'dance' }), 'todo'],
   ['a bad sequence number', JSON.stringify({ ...stored(), held: [{ address: 'a', sequenceNumber: '-1' }] }), 'held.0'],
   [

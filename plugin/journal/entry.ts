@@ -23,6 +23,8 @@ export interface Debt {
   readonly todo: Todo;
   /** The allocation that is meant; undefined where it is not known, and whatever the attachment holds is meant. */
   readonly held: readonly HeldAddress[] | undefined;
+  /** Absolute path of the pod's network namespace, where it is known and the wire is still to go. It may be another pod's by now. */
+  readonly netns?: string | undefined;
   /** The other IPAM plugin that gave the addresses, and takes them back. */
   readonly delegate?: Delegate | undefined;
   /** Whether that plugin refused the ADD itself: by CNI it holds nothing then, though that need not be true. */
@@ -60,6 +62,7 @@ const STORED = z.strictObject({
   handle: z.string(),
   todo: z.enum(TODOS),
   held: z.array(z.strictObject({ address: z.string().min(1), sequenceNumber: uint64 })).nullable(),
+  netns: z.string().startsWith('/').optional(),
   delegate: z
     .strictObject({
       type: z.string(),
@@ -87,7 +90,11 @@ export function decodeEntry(text: string): DecodedEntry {
     const faults = parsed.error.issues.map(({ path, message }) => `${path.join('.') || 'the file'}: ${message}`);
     return { ok: false, fault: faults.join('; ') };
   }
-  const { order, sinceMs, attachment, todo, held, delegate, refused, reason } = parsed.data;
-  const optional = { ...(delegate && { delegate }), ...(refused && { refused }) };
+  const { order, sinceMs, attachment, todo, held, netns, delegate, refused, reason } = parsed.data;
+  const optional = {
+    ...(netns !== undefined && { netns }),
+    ...(delegate && { delegate }),
+    ...(refused && { refused }),
+  };
   return { ok: true, entry: { order, sinceMs, attachment, todo, held: held ?? undefined, ...optional, reason } };
 }

@@ -112,9 +112,15 @@ export class Journal {
     const key = formatAttachment(debt.attachment);
     const before = this.#entries.get(key);
     const { attachment, todo, held, delegate, refused, reason } = debt;
+    // A later DEL of the same pod need not name it.
+    const netns = todo === 'detach-and-release' ? (debt.netns ?? before?.netns) : undefined;
     const order = before?.order ?? ++this.#lastOrder;
     const sinceMs = before?.sinceMs ?? clock.nowMs();
-    const optional = { ...(delegate && { delegate }), ...(refused && { refused }) };
+    const optional = {
+      ...(netns !== undefined && { netns }),
+      ...(delegate && { delegate }),
+      ...(refused && { refused }),
+    };
     const entry = { attachment, todo, held, ...optional, reason, order, sinceMs };
     this.#entries.set(key, entry);
     this.#stored.delete(key);

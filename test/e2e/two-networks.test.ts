@@ -159,3 +159,19 @@ test('rules of an interface whose record was lost go with the next look at the p
   await expect.poll(() => ruled(target), { timeout: 20_000 }).toEqual([]);
   expect(pings(first[0]!, stack.netnsPath)).toBe(true);
 });
+
+test('rules that nobody knew of when the dataplane was away go with the journal’s detach', async () => {
+  const target = pod('e2e-networks-away');
+  await add(target, FIRST);
+  const second = addressesOf(await add(target, SECOND));
+  expect(await stack.stop('dataplane')).toBe(0);
+  const folder = join(stack.folder, 'run', 'attachments');
+  const isTargets = (name: string) => readFileSync(join(folder, name), 'utf8').includes(target.containerId);
+  const lost = readdirSync(folder).filter((name) => name.endsWith('.json') && isTargets(name));
+  expect(lost).toHaveLength(2);
+  for (const name of lost) rmSync(join(folder, name));
+  for (const network of [SECOND, FIRST]) expect(await call('DEL', target, network)).toMatchObject({ exitCode: 0 });
+  expect(ruled(target)).toEqual(second);
+  await stack.start('dataplane');
+  await expect.poll(() => ruled(target), { timeout: 40_000 }).toEqual([]);
+});
