@@ -210,7 +210,8 @@ function makeClusterPart(
   const { ipam, keeper } = node;
   const planner = new RoutePlanner();
   const events = new ReconcileEvents(log);
-  const onPodInterface = (name: string | undefined): void => keeper.heardOf(name);
+  const onPodInterface = (name: string | undefined, isMeddledWith: boolean): void =>
+    keeper.heardOf(name, isMeddledWith);
   const { routing } = config;
   const routes = new RouteReconciler({ kernel, planner, routing, clock, random, events, onPodInterface });
   const settings = peerPlan && birdSettings(config, peerPlan);

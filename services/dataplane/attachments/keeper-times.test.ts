@@ -94,6 +94,30 @@ describe('by itself, from its start on', () => {
     expect(await secondsUntil(() => opening.mock.calls.length > 1, 10), 'once, and no other pod').toBeUndefined();
   });
 
+  test('what no wiring does is mended at once, however soon after the wiring, and after the one that is under way', async () => {
+    const network = await wire('a');
+    const wired = kernel.print();
+    const { hostInterfaceName: name } = network;
+    const commands = kernel.commands.length;
+    node.keeper.heardOf(name, false);
+    await settle();
+    kernel.host.routes.splice(0);
+    node.keeper.heardOf(name, true);
+    expect(await secondsUntil(() => kernel.print() === wired, 5)).toBe(0);
+    expect(kernel.commands.length - commands, 'what was missing, once').toBe(1);
+
+    const pause = kernel.pauseBefore('observe');
+    const wiring = node.dataplane.attach(network, never());
+    await pause.reached;
+    kernel.host.links.find((link) => link.name === name)!.mtuBytes = 1300;
+    node.keeper.heardOf(name, true);
+    await settle();
+    pause.release();
+    await wiring;
+    kernel.host.routes.splice(0);
+    expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(2);
+  });
+
   test('what was half done is finished or undone at the start, and not only after a while', async () => {
     await wire('a');
     const wired = kernel.print();

@@ -131,10 +131,12 @@ export class AttachmentKeeper {
 
   /**
    * The kernel told of a change of a link of the node: what was done to a pod by hand is mended at once. What is told right after the
-   * pod was wired is its wiring, and what is told a little later is looked at when that can be no more. Returns at once.
+   * pod was wired is its wiring, unless that does no such thing, and what is told a little later is looked at when that can be no more.
+   * Returns at once.
    * @param name - undefined when changes were lost: any pod may be another than it was
+   * @param isMeddledWith - whether no wiring does what was done
    */
-  heardOf(name: string | undefined): void {
+  heardOf(name: string | undefined, isMeddledWith = false): void {
     if (name === undefined) {
       this.checkSoon();
       return;
@@ -145,8 +147,9 @@ export class AttachmentKeeper {
     const sinceMs = clock.nowMs() - record.updatedAtMs;
     const leftMs = WIRING_TOLD_MS - sinceMs;
     // A clock that was set back says nothing about the wiring.
-    if (leftMs <= 0 || sinceMs < 0) this.repairByHostInterface(name);
-    else if (sinceMs >= WIRING_ANSWERED_MS || isLoose(record)) this.#lookLater(name, leftMs);
+    const isSomebodys = isMeddledWith && !this.#options.dataplane.isWiring(record.network.attachment);
+    if (leftMs <= 0 || sinceMs < 0 || isSomebodys) this.repairByHostInterface(name);
+    else if (sinceMs >= WIRING_ANSWERED_MS || isMeddledWith || isLoose(record)) this.#lookLater(name, leftMs);
   }
 
   /**

@@ -395,9 +395,20 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       const close = await watching();
       fixture.byHand('ip link add podw123 type bridge');
       await heard('pod podw123');
+      fixture.byHand('ip link set podw123 mtu 1400');
+      fixture.byHand('ip link set podw123 up');
+      fixture.byHand('ip route add 10.65.8.7/32 dev podw123 proto 87 scope link');
+      await heard('route 10.65.8.7/32 pod');
+      expect(changes.map(tell), 'as a wiring does').not.toContain('pod podw123 meddled with');
+      for (const change of ['mtu 1300', 'down']) {
+        changes.length = 0;
+        fixture.byHand(`ip link set podw123 ${change}`);
+        await heard('pod podw123 meddled with');
+        fixture.byHand('ip link set podw123 up');
+      }
       changes.length = 0;
       fixture.byHand('ip link delete podw123');
-      await heard('pod podw123');
+      await heard('pod podw123 meddled with');
       expect(changes.some((change) => change.object === 'device')).toBe(false);
       close();
     });
@@ -426,7 +437,7 @@ function tell(change: NodeChange): string {
     case 'forwarding':
       return `${not}forwarding ${change.mac} to ${change.nodeAddress}`;
     case 'pod-interface':
-      return `pod ${change.name}`;
+      return `pod ${change.name}${change.isMeddledWith ? ' meddled with' : ''}`;
     case 'overrun':
       return 'overrun';
   }

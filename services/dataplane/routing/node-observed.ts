@@ -160,7 +160,10 @@ export type NodeChange =
   | ({ readonly object: 'address'; readonly deleted: boolean } & DeviceAddress)
   | ({ readonly object: 'neighbour'; readonly deleted: boolean } & PeerNeighbour)
   | ({ readonly object: 'forwarding'; readonly deleted: boolean } & PeerForwarding)
-  /** Something about a pod's host interface, of this name. */
-  | { readonly object: 'pod-interface'; readonly name: string }
+  /**
+   * Something about a pod's host interface, of this name. Meddled with: it is gone, or another than it was while it was up, which no
+   * wiring does to the wire that it makes.
+   */
+  | { readonly object: 'pod-interface'; readonly name: string; readonly isMeddledWith: boolean }
   /** Changes were lost. */
   | { readonly object: 'overrun' };

@@ -21,8 +21,6 @@ export interface Heard {
   rest: boolean;
   /** Whether more has changed than was said, or may have: the kernel has to be read in full. */
   needsCheck: boolean;
-  /** Names of pods' host interfaces that changed, or whose routes did. */
-  readonly podInterfaces: Set<string>;
 }
 
 export interface HearingContext {
@@ -42,7 +40,6 @@ export class Hearing {
     drifted: new Set(),
     rest: false,
     needsCheck: false,
-    podInterfaces: new Set(),
   };
   readonly #known: KnownNode;
   readonly #wanted: HearingContext['wanted'];
@@ -55,8 +52,6 @@ export class Hearing {
   }
 
   hear(change: NodeChange): void {
-    const pod = podInterfaceOf(change);
-    if (pod !== undefined) this.heard.podInterfaces.add(pod);
     switch (change.object) {
       case 'route': {
         this.#route(change.route, change);
@@ -171,10 +166,19 @@ export class Hearing {
   }
 }
 
-/** Name of the pod's host interface that a change concerns, where it concerns one. */
-export function podInterfaceOf(change: NodeChange): string | undefined {
-  if (change.object === 'pod-interface') return change.name;
-  return change.object === 'route' && ownerOf(change.route) === 'pod' ? change.route.device : undefined;
+/**
+ * Pods' host interfaces that changed, or whose routes did, by name.
+ * @returns for each whether somebody meddled with it, as no wiring does
+ */
+export function podInterfacesOf(changes: readonly NodeChange[]): ReadonlyMap<string, boolean> {
+  const found = new Map<string, boolean>();
+  const note = (name: string, isMeddledWith: boolean) => found.set(name, isMeddledWith || found.get(name) === true);
+  for (const change of changes) {
+    if (change.object === 'pod-interface') note(change.name, change.isMeddledWith);
+    if (change.object !== 'route' || ownerOf(change.route) !== 'pod' || change.route.device === undefined) continue;
+    note(change.route.device, change.deleted);
+  }
+  return found;
 }
 
 function equalDevices(a: ObservedDevice, b: ObservedDevice): boolean {

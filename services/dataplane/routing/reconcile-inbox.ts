@@ -1,6 +1,13 @@
 import { forwardingKey, neighbourKey } from './known-node.js';
 import { ownerOf, type NodeChange } from './node-observed.js';
 
+/** What has been announced since it was last taken. */
+export interface Taken {
+  readonly changes: readonly NodeChange[];
+  /** Whether some of it was lost. */
+  readonly hasOverrun: boolean;
+}
+
 /** Beyond it the kernel is read anew instead, so that a storm takes no memory without end. */
 const CHANGES_MAX = 20_000;
 
@@ -22,13 +29,14 @@ export class Inbox {
       return;
     }
     const key = keyOf(change);
+    const before = this.#changes.get(key);
     // Behind the others: their order is that of their last change.
     this.#changes.delete(key);
-    this.#changes.set(key, change);
+    this.#changes.set(key, before ? together(before, change) : change);
   }
 
   /** Empties it. */
-  take(): { readonly changes: readonly NodeChange[]; readonly hasOverrun: boolean } {
+  take(): Taken {
     const taken = { changes: [...this.#changes.values()], hasOverrun: this.#hasOverrun };
     this.clear();
     return taken;
@@ -38,6 +46,12 @@ export class Inbox {
     this.#changes.clear();
     this.#hasOverrun = false;
   }
+}
+
+/** What somebody did to a pod's interface is not undone by what is told of it later. */
+function together(before: NodeChange, change: NodeChange): NodeChange {
+  if (change.object !== 'pod-interface' || before.object !== 'pod-interface') return change;
+  return { ...change, isMeddledWith: change.isMeddledWith || before.isMeddledWith };
 }
 
 function keyOf(change: Exclude<NodeChange, { readonly object: 'overrun' }>): string {

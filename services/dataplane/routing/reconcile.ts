@@ -14,8 +14,8 @@ import { Attempts } from './reconcile-attempts.js';
 import { kernelConditions, unavailableDevices } from './reconcile-conditions.js';
 import { Convergence, observeNode, type Converged } from './reconcile-convergence.js';
 import type { ReconcileEvents } from './reconcile-events.js';
-import { Hearing, podInterfaceOf, type Heard } from './reconcile-hearing.js';
-import { Inbox } from './reconcile-inbox.js';
+import { Hearing, podInterfacesOf, type Heard } from './reconcile-hearing.js';
+import { Inbox, type Taken } from './reconcile-inbox.js';
 import { joinChanges } from './reconcile-join.js';
 import { countPresent, countWanted, type NodeStatus } from './reconcile-status.js';
 import { ConditionTeller } from './reconcile-teller.js';
@@ -35,9 +35,9 @@ export interface ReconcilerOptions {
   readonly checkIntervalMs?: number;
   /**
    * Told when something about a pod's host interface of this name, or its routes, has changed, whoever did it; without a name when
-   * changes were lost, so that any may be another. Must not throw.
+   * changes were lost, so that any may be another. Meddled with: it was no wiring. Must not throw.
    */
-  readonly onPodInterface?: (name: string | undefined) => void;
+  readonly onPodInterface?: (name: string | undefined, isMeddledWith: boolean) => void;
 }
 
 const NOTHING_WANTED: WantedNode = { tunnels: [], routes: new Map(), peers: [], sysctls: [], conditions: [] };
@@ -310,7 +310,7 @@ export class RouteReconciler implements Follower {
 
   #hear(known: KnownNode): Heard {
     this.#hearAtMs = undefined;
-    const { changes, hasOverrun } = this.#inbox.take();
+    const taken = this.#inbox.take();
     const wanted = this.#wanted ?? NOTHING_WANTED;
     const parents = this.#parents();
     const awaited = unavailableDevices(wanted, { known, parents });
@@ -319,10 +319,10 @@ export class RouteReconciler implements Follower {
       wanted,
       isParent: (device) => parents.includes(device) || awaited.has(device),
     });
-    for (const change of changes) hearing.hear(change);
+    for (const change of taken.changes) hearing.hear(change);
     const { heard } = hearing;
-    this.#tellPods(heard.podInterfaces, { hasOverrun });
-    if (hasOverrun || heard.needsCheck) this.#checkSoon();
+    this.#tellPods(taken);
+    if (taken.hasOverrun || heard.needsCheck) this.#checkSoon();
     return heard;
   }
 
@@ -333,14 +333,14 @@ export class RouteReconciler implements Follower {
   /** Of what was announced before a full reading, pods alone are not read. */
   #passOn(): void {
     this.#hearAtMs = undefined;
-    const { changes, hasOverrun } = this.#inbox.take();
-    this.#tellPods(new Set(changes.flatMap((change) => podInterfaceOf(change) ?? [])), { hasOverrun });
+    this.#tellPods(this.#inbox.take());
   }
 
-  #tellPods(podInterfaces: Iterable<string>, { hasOverrun }: { readonly hasOverrun: boolean }): void {
+  #tellPods({ changes, hasOverrun }: Taken): void {
     const { events, onPodInterface } = this.#options;
     if (hasOverrun) events.overrun();
-    for (const name of [...(hasOverrun ? [undefined] : []), ...podInterfaces]) onPodInterface?.(name);
+    if (hasOverrun) onPodInterface?.(undefined, false);
+    for (const [name, isMeddledWith] of podInterfacesOf(changes)) onPodInterface?.(name, isMeddledWith);
   }
 
   /** At once, unless the last one was just before: a storm of changes must not keep the node busy with readings. */

@@ -7,6 +7,7 @@ import {
   TUNNEL_DEVICES,
   type NodeAbilities,
   type NodeChange,
+  type ObservedDevice,
   type ObservedNode,
   type SeenRoute,
 } from '../../routing/node-observed.js';
@@ -40,6 +41,8 @@ export class MemoryNodeKernel implements NodeKernel {
   readonly #faults: Fault[] = [];
   readonly #listeners = new Set<NodeListener>();
   #held: NodeChange[] | undefined;
+  /** Pods' interfaces as they were last told of. */
+  readonly #pods = new Map<string, ObservedDevice>();
   #closed = false;
 
   constructor() {
@@ -168,27 +171,32 @@ export class MemoryNodeKernel implements NodeKernel {
   }
 
   #announce(change: NodeChange): void {
-    const told = toldAs(change, this.node);
+    const told = this.#toldAs(change);
     if (!told) return;
     if (this.#held) this.#held.push(told);
     else if (this.silentlyLost > 0) this.silentlyLost--;
     else for (const listener of this.#listeners) queueMicrotask(() => this.#tell(listener, told));
   }
 
+  /** What a listener is told of a change; undefined for what is none of its business. */
+  #toldAs(change: NodeChange): NodeChange | undefined {
+    if (change.object === 'neighbour' || change.object === 'forwarding') {
+      return TUNNEL_DEVICES.includes(change.device) ? change : undefined;
+    }
+    if (change.object !== 'device') return change;
+    const { name } = change.device;
+    const alias = this.node.devices.find((device) => device.name === name)?.alias ?? null;
+    if (!isPodInterface({ name, alias })) return change;
+    const known = this.#pods.get(name);
+    if (change.deleted) this.#pods.delete(name);
+    else this.#pods.set(name, change.device);
+    const isChanged = known?.up === true && JSON.stringify(known) !== JSON.stringify(change.device);
+    return { object: 'pod-interface', name, isMeddledWith: change.deleted || isChanged };
+  }
+
   #tell(listener: NodeListener, change: NodeChange): void {
     if (this.#listeners.has(listener)) listener.changed(change);
   }
-}
-
-/** What a listener is told of a change; undefined for what is none of its business. */
-function toldAs(change: NodeChange, node: MemoryNode): NodeChange | undefined {
-  if (change.object === 'neighbour' || change.object === 'forwarding') {
-    return TUNNEL_DEVICES.includes(change.device) ? change : undefined;
-  }
-  if (change.object !== 'device') return change;
-  const { name } = change.device;
-  const alias = node.devices.find((device) => device.name === name)?.alias ?? null;
-  return isPodInterface({ name, alias }) ? { object: 'pod-interface', name } : change;
 }
 
 function carryOut(step: NodeStep, node: MemoryNode): void {

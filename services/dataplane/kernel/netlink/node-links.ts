@@ -2,11 +2,14 @@ import type { Link } from '@podwire/netlink';
 
 import { isPodInterface, type ObservedDevice } from '../../routing/node-observed.js';
 
+/** What a wiring gives a pod's interface before it is up. */
+type PodLink = Pick<Link, 'name' | 'alias' | 'mac' | 'mtuBytes' | 'up'>;
+
 /** The names behind the indexes that the kernel speaks in, as of its last word. */
 export class NodeLinks {
   readonly #names = new Map<number, string>();
   readonly #indexes = new Map<string, number>();
-  readonly #pods = new Set<number>();
+  readonly #pods = new Map<number, PodLink>();
 
   reset(links: readonly Link[]): void {
     this.#names.clear();
@@ -15,13 +18,13 @@ export class NodeLinks {
     for (const link of links) this.put(link);
   }
 
-  put(link: Pick<Link, 'index' | 'name' | 'alias'>): void {
-    const { index, name } = link;
+  put(link: Pick<Link, 'index'> & PodLink): void {
+    const { index, name, alias, mac, mtuBytes, up } = link;
     const earlier = this.#names.get(index);
     if (earlier !== undefined && earlier !== name) this.forget(earlier);
     this.#names.set(index, name);
     this.#indexes.set(name, index);
-    if (isPodInterface(link)) this.#pods.add(index);
+    if (isPodInterface(link) || this.#pods.has(index)) this.#pods.set(index, { name, alias, mac, mtuBytes, up });
   }
 
   remove({ index, name }: Pick<Link, 'index' | 'name'>): void {
@@ -41,6 +44,18 @@ export class NodeLinks {
 
   isPod(index: number): boolean {
     return this.#pods.has(index);
+  }
+
+  /** Whether a pod's interface was up, and is another now than it was then. */
+  isChangedPod({ index, name, alias, mac, mtuBytes, up }: Pick<Link, 'index'> & PodLink): boolean {
+    const known = this.#pods.get(index);
+    const isSame =
+      known?.name === name &&
+      known.alias === alias &&
+      known.mac === mac &&
+      known.mtuBytes === mtuBytes &&
+      known.up === up;
+    return known?.up === true && !isSame;
   }
 
   /** By index, where that is known, the kernel need not be asked for it first. */

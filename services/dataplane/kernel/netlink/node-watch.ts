@@ -15,9 +15,11 @@ export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | un
       const isPod = isPodInterface(link) || links.isPod(link.index);
       // One that was renamed by hand is known by its earlier name.
       const name = links.nameOf(link.index) ?? link.name;
+      const isMeddledWith = deleted || links.isChangedPod(link);
       if (deleted) links.remove(link);
       else links.put(link);
-      return isPod ? { object: 'pod-interface', name } : { object: 'device', deleted, device: links.toDevice(link) };
+      if (isPod) return { object: 'pod-interface', name, isMeddledWith };
+      return { object: 'device', deleted, device: links.toDevice(link) };
     }
     case 'address': {
       const { linkIndex, address, scope } = event.value;
