@@ -39,7 +39,7 @@ export class PodEnvironment {
     const settings = { exclude: config.natExclude, interfaces: config.natInterfaces, ports: config.natPorts };
     this.#masquerader = new Masquerader({ nft, events, clock, random, settings });
     const [fixedBytes, patterns] = [config.mtuBytes, config.mtuInterfaces];
-    this.#mtu = new PodMtu({ links, clock, events, fixedBytes, patterns });
+    this.#mtu = new PodMtu({ links, clock, random, events, fixedBytes, patterns });
   }
 
   get guard(): PodGuard {

@@ -29,7 +29,7 @@ async function start(fixedBytes = 0, links = new MemoryLinks(), wires: readonly 
     mtuSet: (mtuBytes: number) => lines.push(`${mtuBytes} set`),
     mtuUnknown: (failure: Failure) => lines.push(failure.message),
   };
-  const mtu = new PodMtu({ links, clock, events, fixedBytes, patterns: ['eth*'] });
+  const mtu = new PodMtu({ links, clock, random: () => 0.5, events, fixedBytes, patterns: ['eth*'] });
   const told: number[] = [];
   mtu.onChange((bytes) => told.push(bytes));
   links.put({ name: 'eth0', mtuBytes: 1500, up: true });
@@ -145,20 +145,31 @@ describe('what the kernel does not tell', () => {
     await mtu.stop();
   });
 
-  test('is found after a while, and the watch that ended is opened anew', async () => {
+  test('is found soon where the watch ended, which is opened anew, with pauses that grow while it does not stay', async () => {
     const { mtu, links, clock } = await start();
     links.endWatches();
     links.put({ name: 'eth0', mtuBytes: 1300, up: true });
     expect([links.watches, mtu.mtuBytes]).toEqual([0, 1500]);
-    await until(() => expect(clock.nextMs).toBe(LOOK_INTERVAL_MS));
-    clock.advance(LOOK_INTERVAL_MS);
+    await until(() => expect(clock.nextMs).toBe(250));
+    clock.advance(250);
     await until(() => expect(mtu.mtuBytes).toBe(1300));
     expect(links.watches).toBe(1);
+    for (const pauseMs of [500, 1000, 2000]) {
+      await until(() => expect(clock.nextMs).toBe(LOOK_INTERVAL_MS));
+      links.endWatches();
+      await until(() => expect(clock.nextMs).toBe(pauseMs));
+      clock.advance(pauseMs);
+      await until(() => expect(links.watches).toBe(1));
+    }
+    await until(() => expect(clock.nextMs).toBe(LOOK_INTERVAL_MS));
+    clock.advance(60_000);
+    links.endWatches();
+    await until(() => expect(clock.nextMs).toBe(250));
     await mtu.stop();
     expect([links.watches, clock.sleeping]).toEqual([0, 0]);
   });
 
-  test('is found after a while also where the watch has ended as soon as it was open', async () => {
+  test('is found soon also where the watch has ended as soon as it was open', async () => {
     const links = new MemoryLinks();
     const watch = links.watch.bind(links);
     links.watch = async (listener) => {
@@ -169,8 +180,8 @@ describe('what the kernel does not tell', () => {
     };
     const { mtu, clock } = await start(0, links);
     expect(links.watches).toBe(0);
-    await until(() => expect(clock.nextMs).toBe(LOOK_INTERVAL_MS));
-    clock.advance(LOOK_INTERVAL_MS);
+    await until(() => expect(clock.nextMs).toBe(250));
+    clock.advance(250);
     await until(() => expect(links.watches).toBe(1));
     await mtu.stop();
   });

@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { LinkSource, LinkWatch, NodeLink } from '../kernel/link-source.js';
@@ -18,6 +19,8 @@ export interface MtuEvents {
 export interface PodMtuOptions {
   readonly links: LinkSource;
   readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
   readonly events: MtuEvents;
   /** What an operator has set, in bytes; 0: it is detected. */
   readonly fixedBytes: number;
@@ -27,6 +30,9 @@ export interface PodMtuOptions {
 
 /** How often the interfaces are looked at without being told of a change, in milliseconds. */
 export const LOOK_INTERVAL_MS = 90_000;
+
+/** Until changes are told again, and the links can be read. */
+const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
 
 /** Told the MTU of pods that ask for none, in bytes, once it is known, and each time it is another. */
 export type MtuListener = (mtuBytes: number) => void;
@@ -48,6 +54,10 @@ export class PodMtu implements Follower {
   /** What listeners were told last. */
   #told: number | undefined;
   #watch: LinkWatch | undefined;
+  /** How often changes were not told, or a look failed, since that was well for long. */
+  #attempt = 0;
+  /** Ends the pause before the next round. */
+  #wake = new AbortController();
   #looking: Promise<void> = Promise.resolve();
   #isLookWaiting = false;
   #rounds: Promise<void> = Promise.resolve();
@@ -148,24 +158,37 @@ export class PodMtu implements Follower {
 
   /** @returns undefined where it has ended already */
   async #open(): Promise<LinkWatch | undefined> {
+    const { clock } = this.#options;
     const ended = new AbortController();
+    const openedAtMs = clock.nowMs();
     const watch = await this.#options.links.watch({
       changed: (name) => {
         if (name === undefined || isNodeInterface(name, this.#options.patterns)) void this.#look();
       },
-      // The next round opens another.
       ended: () => {
         ended.abort();
         this.#watch = undefined;
+        // One that ends again and again as soon as it is open is no better than one that is refused.
+        if (clock.nowMs() - openedAtMs >= BACKOFF.maxMs) this.#attempt = 0;
+        this.#wake.abort();
       },
     });
     if (this.#stopping.signal.aborted) watch.close();
     return ended.signal.aborted ? undefined : watch;
   }
 
+  /** Looks now and then; soon where changes are not told, or a look failed, as nobody knows what was changed meanwhile. */
   async #goRound(): Promise<void> {
+    const { clock, random } = this.#options;
     const { signal } = this.#stopping;
-    while ((await this.#options.clock.sleep(LOOK_INTERVAL_MS, signal)) === 'elapsed') await this.#look();
+    while (!signal.aborted) {
+      this.#wake = new AbortController();
+      const isHearing = this.#watch !== undefined && this.#failure === undefined;
+      const pauseMs = isHearing ? LOOK_INTERVAL_MS : backoffMs(this.#attempt++, BACKOFF, random());
+      const pause = await clock.sleep(pauseMs, AbortSignal.any([signal, this.#wake.signal]));
+      if (pause === 'elapsed') await this.#look();
+      if (pause === 'elapsed' && isHearing) this.#attempt = 0;
+    }
   }
 
   #tell(): void {
