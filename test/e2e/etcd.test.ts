@@ -4,6 +4,7 @@ import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync } fr
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { requireThrowawayNamespace } from '@podwire/dataplane/kernel/netlink/namespaces.fixture';
 import { EtcdServer } from '@podwire/ipam/store/etcd/etcd-server.fixture';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
@@ -70,6 +71,7 @@ afterAll(async () => {
   );
   await etcd.dispose();
   // The dataplane's tables stay in force without it.
+  requireThrowawayNamespace();
   run('nft', 'flush', 'ruleset');
   rmSync(folder, { recursive: true, force: true });
 });

@@ -30,8 +30,9 @@ export function removePod(name: string): void {
   run('ip', 'netns', 'delete', name);
 }
 
-/** Deletes every link and table of the node that a test made, and every pod. */
+/** Deletes every link and table of the node that a test made, and every pod. @throws Error as {@link requireThrowawayNamespace} */
 export function cleanUp(): void {
+  requireThrowawayNamespace();
   run('nft', 'flush', 'ruleset');
   for (const kind of ['veth', 'bridge']) {
     for (const line of run('ip', '-br', 'link', 'show', 'type', kind).split('\n')) {

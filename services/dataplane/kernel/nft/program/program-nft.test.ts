@@ -4,7 +4,7 @@ import { join } from 'node:path';
 
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { requireThrowawayNamespace, run } from '../../netlink/namespaces.fixture.js';
+import { cleanUp, requireThrowawayNamespace, run } from '../../netlink/namespaces.fixture.js';
 import { nftContract } from '../nft.contract.js';
 import { ProgramNft } from './program-nft.js';
 
@@ -12,7 +12,7 @@ const TABLE = { family: 'ip', name: 'podwire' } as const;
 
 describe('the kernel’s', () => {
   beforeEach(requireThrowawayNamespace);
-  afterEach(() => void run('nft', 'flush', 'ruleset'));
+  afterEach(cleanUp);
 
   nftContract(() => new ProgramNft());
 
