@@ -261,6 +261,13 @@ describe('dependencies', () => {
     const imported = files.flatMap(importsOf).flatMap(packageOf);
     expect([...new Set(imported)].filter((name) => !declared.has(name))).toEqual([]);
   });
+
+  test.each(folders)('%s declares no package that it does not name', (folder) => {
+    const { dependencies = {} }: { dependencies?: object } = JSON.parse(read(`${folder}/package.json`));
+    const own = FILES.filter((file) => workspaceOf(file) === folder && basename(file) !== 'package.json');
+    const texts = own.filter((file) => /\.(ts|mjs|gyp)$/.test(file)).map(read);
+    expect(Object.keys(dependencies).filter((name) => !texts.some((text) => text.includes(name)))).toEqual([]);
+  });
 });
 
 describe('shared code', () => {
@@ -279,6 +286,23 @@ describe('shared code', () => {
     expect(FILES.filter((file) => /^services\/shared\/[^/]+\.ts$/.test(file))).toEqual([]);
   });
 });
+
+describe('exports', () => {
+  const words = new Map(FILES.filter((file) => /\.(ts|mts|mjs)$/.test(file)).map((file) => [file, wordsOf(file)]));
+
+  test('what does something and is exported is named by another file', () => {
+    const unused = SOURCES.flatMap((file) => {
+      const exported = [...read(file).matchAll(/^export (?:async )?(?:function\*?|class|const) (\w+)/gm)];
+      const isNamed = (name: string) => [...words].some(([other, named]) => other !== file && named.has(name));
+      return exported.flatMap(([, name]) => (isNamed(name!) ? [] : [`${file}: ${name!}`]));
+    });
+    expect(unused).toEqual([]);
+  });
+});
+
+function wordsOf(file: string): ReadonlySet<string> {
+  return new Set(read(file).match(/\w+/g));
+}
 
 describe('names and sizes', () => {
   test('no folder or file is called utils, helpers, common, misc or types', () => {

@@ -6,7 +6,7 @@ export const FAILED = 1;
 export const NOT_UNDERSTOOD = 2;
 export const NOT_FOUND = 3;
 export const FOUND_WRONG = 4;
-export const NO_ANSWER = 5;
+const NO_ANSWER = 5;
 
 /** How podwirectl ends, for scripts. */
 export const EXIT_CODES = [

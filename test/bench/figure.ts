@@ -23,7 +23,7 @@ export function median(values: readonly number[]): number {
 }
 
 /** Whether a figure keeps its goal. */
-export function keepsGoal({ value, better, goal }: Figure): boolean {
+function keepsGoal({ value, better, goal }: Figure): boolean {
   return better === 'lower' ? value <= goal : value >= goal;
 }
 

@@ -22,7 +22,7 @@ export interface Invocation {
   readonly complain: (text: string) => void;
 }
 
-export const NOTHING_JUDGED = 254;
+const NOTHING_JUDGED = 254;
 const MOST_FAILURES = 200;
 
 /** Set in the process that runs inside the namespaces. */

@@ -24,7 +24,7 @@ const CALL_TIMEOUT_MS = 10_000;
 const PAGE_SIZE = 1000;
 
 /** How often a node whose tunnel's pool drains looks whether its pods have left the pool, in milliseconds. */
-export const YIELD_INTERVAL_MS = 15_000;
+const YIELD_INTERVAL_MS = 15_000;
 
 const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
 

@@ -10,7 +10,7 @@ export function address(text: string): Address {
 }
 
 export const DEFAULT_ROUTE = { family: 4, value: 0n, length: 0 } as const;
-export const DEFAULT_ROUTE_IPV6 = { family: 6, value: 0n, length: 0 } as const;
+const DEFAULT_ROUTE_IPV6 = { family: 6, value: 0n, length: 0 } as const;
 
 /** What pods of IPv4, of IPv6 and of both families have. */
 export const BY_FAMILY = {

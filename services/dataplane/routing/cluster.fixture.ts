@@ -3,6 +3,7 @@ import { parsePrefix, prefixOf, splitCidr, type Prefix } from '@podwire/shared/n
 
 import type { Cluster, ClusterBlock, ClusterNode, ClusterPool, ClusterView, NodeAddress } from './cluster.js';
 import type { NodeFacts } from './facts.js';
+import { RoutePlanner } from './planner.js';
 import type { NodeRoute, VxlanPeer, WantedNode, WantedTunnel } from './wanted.js';
 
 /** Clusters in few words, and what is wanted of a node as `ip` and `bridge` print it. */
@@ -97,7 +98,7 @@ export function facts(rest: Partial<NodeFacts> = {}): NodeFacts {
 }
 
 /** `10.1.0.0/26 via 10.1.0.1 dev vxlan4.podwire onlink`, without length where it is that of one address. */
-export function routeText({ destination, type, device, gateway, onlink }: NodeRoute): string {
+function routeText({ destination, type, device, gateway, onlink }: NodeRoute): string {
   const to = destination.replace(/^(\d+\.\d+\.\d+\.\d+)\/32$|^(.*)\/128$/, '$1$2');
   if (type === 'blackhole') return `blackhole ${to}`;
   return `${to}${gateway === undefined ? '' : ` via ${gateway}`} dev ${device}${onlink ? ' onlink' : ''}`;
@@ -121,4 +122,9 @@ export function peerText({ device, tunnelAddress, mac, nodeAddress: to }: VxlanP
 
 export function reasons(wanted: WantedNode): string[] {
   return wanted.conditions.map(({ reason }) => reason).sort();
+}
+
+/** What is wanted of a node whose planner has seen nothing before. */
+export function planNode(seen: ClusterView, given: NodeFacts): WantedNode {
+  return new RoutePlanner().update(seen, { blocks: 'all', others: true }, given).wanted;
 }

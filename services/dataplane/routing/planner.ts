@@ -154,8 +154,3 @@ class BlockIndex {
     for (const cidr of this.#blocks.get(name) ?? []) into.add(cidr);
   }
 }
-
-/** The same from nothing, for what asks once. */
-export function planNode(view: ClusterView, facts: NodeFacts): WantedNode {
-  return new RoutePlanner().update(view, { blocks: 'all', others: true }, facts).wanted;
-}

@@ -55,7 +55,7 @@ function variants(number: number): readonly (readonly NodeRoute[])[] {
 const needs = (route: NodeRoute, devices: readonly string[]) =>
   route.device === undefined || devices.includes(route.device);
 
-export const wantedStates: fc.Arbitrary<WantedNode> = fc
+const wantedStates: fc.Arbitrary<WantedNode> = fc
   .record({
     tunnels: fc.tuple(
       fc.option(vxlanOf(four, ['10.65.0.2/32', undefined]), { nil: undefined }),

@@ -22,7 +22,7 @@ export function routesOf(...routes: readonly NodeRoute[]): Map<string, NodeRoute
 }
 
 /** A planner that wants what a test says, and remembers the facts it was given. */
-export class GivenPlanner {
+class GivenPlanner {
   wanted = NOTHING;
   facts: NodeFacts | undefined;
   #before = NOTHING;

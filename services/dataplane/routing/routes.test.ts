@@ -1,9 +1,8 @@
 import { describe, expect, test } from 'vitest';
 
-import { block, facts, node, pool, reasons, routeTexts, view, type ClusterText } from './cluster.fixture.js';
+import { block, facts, node, planNode, pool, reasons, routeTexts, view, type ClusterText } from './cluster.fixture.js';
 import type { ClusterPool, Encapsulation } from './cluster.js';
 import type { NodeFacts } from './facts.js';
-import { planNode } from './planner.js';
 
 /** `a` is this node; `near` is in its subnet, `far` is not. */
 const NODES = [

@@ -1,8 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
-import { facts, node, peerText, pool, reasons, tunnelText, view } from './cluster.fixture.js';
+import { facts, node, peerText, planNode, pool, reasons, tunnelText, view } from './cluster.fixture.js';
 import type { Encapsulation } from './cluster.js';
-import { planNode } from './planner.js';
 import { tunnelMac } from './tunnel-mac.js';
 
 const A = node('a', {

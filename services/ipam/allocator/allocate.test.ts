@@ -4,7 +4,7 @@ import { endpointUid, hostInterfaceName, podMac } from '@podwire/shared/attachme
 import { describe, expect, test } from 'vitest';
 
 import { allocate, type Allocation } from './allocate.js';
-import { takeAddress } from './block.js';
+import { takeAddress } from './block.fixture.js';
 import { MapView } from './map-view.fixture.js';
 import {
   affinity,

@@ -68,7 +68,7 @@ export function assign(view: MapView, request: AssignmentRequest, nowMs = NOW_MS
 }
 
 /** Operations of the transaction: comparisons or writes, whichever are more. Every record is compared, once. */
-export function operationsOf(changes: readonly Change[]): number {
+function operationsOf(changes: readonly Change[]): number {
   const named = changes.flatMap((change) => ('record' in change ? [keyOf(change.record)] : []));
   return new Set(named).size + changes.filter((change) => !('record' in change)).length;
 }

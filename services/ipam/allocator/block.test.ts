@@ -1,14 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
-import {
-  attributesAt,
-  collectCold,
-  makeBlock,
-  ordinalsWhere,
-  releaseAddresses,
-  takeAddress,
-  usedCount,
-} from './block.js';
+import { takeAddress } from './block.fixture.js';
+import { attributesAt, collectCold, makeBlock, ordinalsWhere, releaseAddresses, usedCount } from './block.js';
 import { validateBlock } from './block-invariants.js';
 import { block, fullBlock, host, NOW_MS, prefix } from './records.fixture.js';
 import type { AllocationAttributes, Block } from './records.js';

@@ -11,13 +11,6 @@ export interface NewBlock {
   readonly nowMs: number;
 }
 
-/** An address just taken: its place in the block, and the sequence number that names this allocation and no later one. */
-export interface TakenAddress {
-  readonly block: Block;
-  readonly ordinal: Ordinal;
-  readonly sequenceNumber: bigint;
-}
-
 /** Number of addresses in a block. Blocks have at most 4096. */
 export function blockSize(prefix: Prefix): number {
   return Number(prefixSize(prefix));
@@ -49,13 +42,6 @@ export function wholeSeconds(timeMs: number): number {
 /** Number of addresses that are not free: in use, or cooling down after their release. */
 export function usedCount(block: Block): number {
   return block.allocations.length - block.unallocated.length;
-}
-
-/** Takes the address that has been free for longest. @returns undefined when none is free */
-export function takeAddress(block: Block, attributes: AllocationAttributes): TakenAddress | undefined {
-  const [ordinal] = block.unallocated;
-  if (ordinal === undefined) return undefined;
-  return { ordinal, sequenceNumber: block.sequenceNumber, block: takeOrdinals(block, [ordinal], attributes) };
 }
 
 /**

@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest';
 import { disagreements } from '../agreement.fixture.js';
 import { allocate, type Allocation } from './allocate.js';
 import { assign, assignment } from './assign.fixture.js';
-import { takeAddress } from './block.js';
+import { takeAddress } from './block.fixture.js';
 import { failureOf } from './failure.fixture.js';
 import { MapView } from './map-view.fixture.js';
 import {

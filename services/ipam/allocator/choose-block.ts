@@ -175,7 +175,7 @@ function isOrphan(search: Search, block: Block): boolean {
 }
 
 /** What {@link isOrphan} found, in the owner's hands. */
-export function adoptOffer(search: Search, { block, pool }: Existing): Offer {
+function adoptOffer(search: Search, { block, pool }: Existing): Offer {
   if (!block.owner) return takeoverOffer(search, { block, pool });
   return { block, pool, origin: 'claimed', changes: [confirm(block.owner, block.prefix)] };
 }

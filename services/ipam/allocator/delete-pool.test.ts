@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
-import { coolAddresses, takeAddress } from './block.js';
+import { takeAddress } from './block.fixture.js';
+import { coolAddresses } from './block.js';
 import { beginPoolDeletion, continuePoolDeletion, type PoolDeletionStep, type WhenInUse } from './delete-pool.js';
 import { failureOf } from './failure.fixture.js';
 import { MapView } from './map-view.fixture.js';

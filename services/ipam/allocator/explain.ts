@@ -185,12 +185,12 @@ function keepsFromOthers({ blocks, more }: PoolStory): boolean {
   return met.has('of other owners') || met.has('without an owner');
 }
 
-export function noPoolText(family: Family): string {
+function noPoolText(family: Family): string {
   return `there is no IPv${family} pool; create one`;
 }
 
 /** A pool's story in one line. */
-export function storyText({ pool, passedOver, blocks, more, noClaim: claim, usage }: PoolStory): string {
+function storyText({ pool, passedOver, blocks, more, noClaim: claim, usage }: PoolStory): string {
   const name = `pool "${pool.name}" ${formatPrefix(pool.prefix)}`;
   if (passedOver !== undefined) return `${name}: ${passedOver}`;
   if (usage.used === usage.size && BigInt(usage.blocks) === blockCount(pool))

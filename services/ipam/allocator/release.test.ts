@@ -2,7 +2,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
 import { allocate } from './allocate.js';
-import { takeAddress } from './block.js';
+import { takeAddress } from './block.fixture.js';
 import { MapView } from './map-view.fixture.js';
 import {
   affinity,

@@ -12,7 +12,7 @@ import type { View } from '../allocator/view.js';
 import type { IpamOptions } from './options.js';
 
 /** How old an allocation has to be before it is called unused, unless said: as with Calico's garbage collector. */
-export const DEFAULT_GRACE_MS = 15 * 60 * 1000;
+const DEFAULT_GRACE_MS = 15 * 60 * 1000;
 
 /** What an older Calico leaves behind, and is removed without being asked for. All of it is {@link Remedy} `safe`. */
 const GARBAGE: ReadonlySet<FindingKind> = new Set([

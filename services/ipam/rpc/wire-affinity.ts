@@ -39,7 +39,7 @@ function readOwner(field: string, message: OwnerMessage | undefined, checks: Che
   return { kind: kind ?? 'host', name };
 }
 
-export function ownerMessage({ kind, name }: BlockOwner): OwnerMessage {
+function ownerMessage({ kind, name }: BlockOwner): OwnerMessage {
   return { kind: kind === 'host' ? OwnerKind.OWNER_KIND_HOST : OwnerKind.OWNER_KIND_VIRTUAL, name };
 }
 

@@ -1,5 +1,6 @@
 import { attributesFor } from '@podwire/ipam/allocator/attributes';
-import { makeBlock, takeAddress } from '@podwire/ipam/allocator/block';
+import { makeBlock } from '@podwire/ipam/allocator/block';
+import { takeAddress } from '@podwire/ipam/allocator/block.fixture';
 import { endpointKey, makeEndpoint } from '@podwire/ipam/allocator/endpoint';
 import type { Block, EndpointAddress } from '@podwire/ipam/allocator/records';
 import type { RecordValue } from '@podwire/ipam/allocator/view';

@@ -2,7 +2,8 @@ import { performance } from 'node:perf_hooks';
 import process from 'node:process';
 
 import { attributesFor } from '@podwire/ipam/allocator/attributes';
-import { makeBlock, takeAddress } from '@podwire/ipam/allocator/block';
+import { makeBlock } from '@podwire/ipam/allocator/block';
+import { takeAddress } from '@podwire/ipam/allocator/block.fixture';
 import type { Block } from '@podwire/ipam/allocator/records';
 import type { RecordValue } from '@podwire/ipam/allocator/view';
 import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';

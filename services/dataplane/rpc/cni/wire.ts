@@ -20,7 +20,7 @@ export const CALICO_NETWORK = 'calico';
 const HARDWARE_ADDRESS = 'cni.projectcalico.org/hwAddr';
 
 /** The attachment that a request is about: all that Del is told is the namespace and the interface. */
-export function calicoAttachment({ netns, interfaceName }: Pick<DelRequest, 'netns' | 'interfaceName'>): Attachment {
+function calicoAttachment({ netns, interfaceName }: Pick<DelRequest, 'netns' | 'interfaceName'>): Attachment {
   return { network: CALICO_NETWORK, containerId: containerIdOfNetns(netns), interfaceName };
 }
 

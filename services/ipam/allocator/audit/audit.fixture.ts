@@ -5,7 +5,7 @@ import { MapView } from '../map-view.fixture.js';
 import { NOW_MS, poolRecord, prefix, request } from '../records.fixture.js';
 import type { AllocationAttributes, AllocationRequest, Block } from '../records.js';
 import type { RecordValue } from '../view.js';
-import { auditAll } from './audit.js';
+import { auditSteps, distinctFindings } from './audit.js';
 import type { Finding } from './finding.js';
 import { Judging } from './judging.js';
 import { repair, type RepairInput, type RepairResult } from './repair.js';
@@ -37,8 +37,9 @@ export function judging(view: MapView, nowMs = LATER_MS): Judging {
   return new Judging(view, { nowMs, graceMs: GRACE_MS });
 }
 
+/** The whole audit at once. */
 export function audit(view: MapView, nowMs = LATER_MS): Finding[] {
-  return auditAll(judging(view, nowMs));
+  return distinctFindings([...auditSteps(judging(view, nowMs))].flat());
 }
 
 /** What an audit finds, each as `kind object`, sorted. */

@@ -50,11 +50,7 @@ function noteUnnamed({ view }: Judging, block: Block, unnamed: Map<string, Prefi
     if (view.handle(id)?.blocks.has(cidr) !== true) unnamed.set(id, [...(unnamed.get(id) ?? []), block.prefix]);
 }
 
-/** The whole audit at once. Each fault is told once, also where several of its objects show it. */
-export function auditAll(judging: Judging): Finding[] {
-  return distinctFindings([...auditSteps(judging)].flat());
-}
-
+/** Each fault once, also where several of its objects show it. */
 export function distinctFindings(findings: readonly Finding[]): Finding[] {
   return [...new Map(findings.map((finding) => [finding.id, finding])).values()];
 }

@@ -74,7 +74,7 @@ interface Named {
 const UNINDEXED_QUESTIONS_COUNT = 4;
 
 /** Who is known to use what: all that endpoints name, Podwire's and those of other writers. */
-export class Users {
+class Users {
   readonly #view: View;
   #index: Readonly<Record<Family, Named>> | undefined;
   #questionsCount = 0;

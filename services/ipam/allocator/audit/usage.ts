@@ -11,7 +11,7 @@ import type { View } from '../view.js';
 /** What stands for the name where there is none, as in Calico's metrics. */
 export const NO_POOL = 'no_ippool';
 export const NO_AFFINITY = 'no_affinity';
-export const UNKNOWN_NODE = 'unknown_node';
+const UNKNOWN_NODE = 'unknown_node';
 
 /** How much a node has of a pool. */
 export interface Share {

@@ -141,6 +141,6 @@ function valuesText(denied: readonly Judgement[]): string {
 }
 
 /** The policies, all of them or none, are still what the view shows. */
-export function expectPolicies(view: View): Change {
+function expectPolicies(view: View): Change {
   return { type: 'expect', record: { kind: 'requestPolicies', value: view.requestPolicies() } };
 }

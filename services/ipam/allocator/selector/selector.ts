@@ -68,7 +68,7 @@ function usesGlobal(selector: Selector): boolean {
 }
 
 /** A fault in one line: `at character 8: "=" found, == expected`. Characters are counted from 1. */
-export function describeFault(text: string, { offset, found, expected }: SelectorFault): string {
+function describeFault(text: string, { offset, found, expected }: SelectorFault): string {
   const character = Array.from(text.slice(0, offset)).length + 1;
   return `at character ${character}: ${found} found, ${expected} expected`;
 }

@@ -79,7 +79,7 @@ export async function untilAnswered<Result>(ask: () => Promise<Result>): Promise
 }
 
 /** What a watch brings, until it is told to end. Takes it up again where it fails, as the mirror does. */
-export class Watching {
+class Watching {
   readonly items: RevisionChanges[] = [];
   readonly failures: unknown[] = [];
   readonly #stop = new AbortController();

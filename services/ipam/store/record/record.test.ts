@@ -2,7 +2,8 @@ import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 
-import { replaceAttributes, takeAddress } from '../../allocator/block.js';
+import { takeAddress } from '../../allocator/block.fixture.js';
+import { replaceAttributes } from '../../allocator/block.js';
 import { endpointKey } from '../../allocator/endpoint.js';
 import { outOfUse } from '../../allocator/pools.js';
 import type { Block, Endpoint, Pool } from '../../allocator/records.js';
