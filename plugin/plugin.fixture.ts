@@ -22,6 +22,7 @@ import type { Variables } from './cni/environment.js';
 import { CommandEvents } from './command-events.js';
 import type { Tools } from './commands/tools.js';
 import { Givers } from './delegate/givers.js';
+import { HangingPlugins } from './delegate/hanging.js';
 import { JournalEvents } from './journal/events.js';
 import { Journal } from './journal/journal.js';
 import { KnownAllocations } from './journal/known-allocations.js';
@@ -143,6 +144,7 @@ export class Plugin {
       journal: new Journal({ store, maxEntriesCount: 100, clock: systemClock, events }),
       knownAllocations: new KnownAllocations(),
       givers: this.givers,
+      hanging: new HangingPlugins(systemClock),
       netns,
       nodeName: 'node-1',
       clock: systemClock,

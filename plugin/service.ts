@@ -18,6 +18,7 @@ import { settleEntry } from './commands/settle-entry.js';
 import { giverNamesOf } from './commands/settle.js';
 import type { Tools } from './commands/tools.js';
 import { Givers } from './delegate/givers.js';
+import { HangingPlugins } from './delegate/hanging.js';
 import { journalDesk } from './journal/desk.js';
 import { DirectoryJournalStore } from './journal/directory-store.js';
 import { JournalEvents } from './journal/events.js';
@@ -160,6 +161,7 @@ function makeTools(
     }),
     knownAllocations: new KnownAllocations(),
     givers: new Givers({ path: join(settings.stateDirectory, GIVERS_FILE), bootId: netns.boot.id, log }),
+    hanging: new HangingPlugins(clock),
     netns,
     nodeName: settings.nodeName,
     clock,

@@ -2,7 +2,7 @@ import { tracedMessage } from '@podwire/shared/failure/status';
 
 import { delegateOf } from '../delegate/share.js';
 import type { DelRequest } from '../request.js';
-import { settle } from './settle.js';
+import { serviceOf, settle } from './settle.js';
 import type { CommandTools } from './tools.js';
 import { limitsWithoutCaller } from './without-caller.js';
 import { writeDown } from './write-down.js';
@@ -15,7 +15,7 @@ import { writeDown } from './write-down.js';
  * do. Idempotent. It goes on when the runtime no longer waits for it.
  */
 export async function del({ attachment, netns: named, share }: DelRequest, tools: CommandTools): Promise<undefined> {
-  const { journal, knownAllocations, clock, limits, delServiceTimeoutMs } = tools;
+  const { journal, knownAllocations, clock, limits, delServiceTimeoutMs, hanging } = tools;
   const limitsOf = () => limitsWithoutCaller(tools, Math.min(limits.deadlineMs, clock.nowMs() + delServiceTimeoutMs));
   const held = knownAllocations.of(attachment);
   // DEL has the configuration of today. Addresses that are known to be IPAM's go back to it, whoever would give them now; and
@@ -28,6 +28,7 @@ export async function del({ attachment, netns: named, share }: DelRequest, tools
   const unsettled = await settle({ attachment, todo, held: undefined, netns, delegate }, tools, {
     limitsOf,
     isGiverKnown: held !== undefined && held.length > 0,
+    skip: new Set(hanging.of(attachment.network).map((type) => serviceOf({ type }))),
   });
   if (unsettled) {
     const { todo: left, failure } = unsettled;

@@ -96,7 +96,7 @@ async function settleInOrder(
 }
 
 /** @param giver - undefined for podwire-ipam */
-export function serviceOf(giver: Delegate | undefined): Service {
+export function serviceOf(giver: Pick<Delegate, 'type'> | undefined): Service {
   return giver ? `IPAM plugin ${giver.type}` : 'podwire-ipam';
 }
 
@@ -132,9 +132,9 @@ async function release(
   tools: Tools,
   limits: Limits,
 ): Promise<void> {
-  const { ipam, upkeep, clock } = tools;
+  const { ipam, upkeep, clock, hanging } = tools;
   if (delegate) {
-    await callDelegate(delegate, 'DEL', { clock, limits });
+    await hanging.watch(attachment.network, delegate, () => callDelegate(delegate, 'DEL', { clock, limits }));
     return;
   }
   if (isKnown(held)) await upkeep.ipam.releaseHeld(attachment, held, limits);

@@ -4,6 +4,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import type { Dataplane, Ipam, Limits } from '../clients/clients.js';
 import type { DataplaneUpkeep, IpamUpkeep } from '../clients/upkeep.js';
 import type { Givers } from '../delegate/givers.js';
+import type { HangingPlugins } from '../delegate/hanging.js';
 import type { Journal } from '../journal/journal.js';
 import type { KnownAllocations } from '../journal/known-allocations.js';
 import type { NetnsReader } from '../netns.js';
@@ -20,6 +21,7 @@ export interface Tools {
   readonly knownAllocations: KnownAllocations;
   /** Who gave addresses on this node, also before this process. */
   readonly givers: Givers;
+  readonly hanging: HangingPlugins;
   readonly netns: NetnsReader;
   /** Name of the node, where the network configuration names none. */
   readonly nodeName: string;

@@ -20,12 +20,13 @@ beforeEach(() => {
 afterEach(() => rmSync(folder, { recursive: true }));
 
 /** An IPAM plugin that gives one address, and notes its calls with the container that they are about. */
-function install(type: string): void {
+function install(type: string, first = ':'): void {
   const result = JSON.stringify({ cniVersion: '1.0.0', ips: [{ address: '192.0.2.7/24' }] });
   const lines = [
     '#!/bin/sh',
     `echo "${type} $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME" >> ${folder}/calls`,
     `cat > ${folder}/stdin`,
+    first,
     `test "$CNI_COMMAND" != ADD || echo '${result}'`,
   ];
   writeFileSync(join(folder, type), `${lines.join('\n')}\n`, { mode: 0o755 });
@@ -107,6 +108,27 @@ describe('a change of ipam.type, with a restart of the plugin in between', () =>
     plugin.script.lacks.clear();
     await plugin.replayed();
     expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('DELs wait once for a former one that hangs, and leave the rest to the journal, which does all of it', async () => {
+    await plugin.end();
+    plugin = await new Plugin({ giversPath: path(), delServiceTimeoutMs: 1000 }).start();
+    const run = (command: string, type: string, containerId: string) =>
+      plugin.run(command, { ...as(type), variables: { ...variables(), CNI_CONTAINERID: containerId } });
+    const reasonOf = (containerId: string) => plugin.journal.get({ ...ATTACHMENT, containerId })?.reason;
+    await run('ADD', 'other-ipam', 'none');
+    install('other-ipam', 'sleep 60');
+    await run('DEL', 'podwire-ipam', 'a');
+    expect(reasonOf('a')).toContain('was killed');
+    await run('DEL', 'podwire-ipam', 'b');
+    expect(reasonOf('b')).toBe('IPAM plugin other-ipam does not answer');
+
+    install('other-ipam');
+    await plugin.replayed();
+    await run('DEL', 'podwire-ipam', 'c');
+    expect(plugin.journal.isIdle).toBe(true);
+    const lastDels = ['a', 'b', 'c'].map((containerId) => `other-ipam DEL ${containerId} eth0`);
+    expect(calls()).toEqual(expect.arrayContaining(lastDels));
   });
 
   test('GC takes what IPAM gave before', async () => {
