@@ -46,9 +46,9 @@ export interface AskedInArgs {
 }
 
 /**
- * Decides between all that was asked for. A pod's annotation comes before its namespace's, and that before the network's configuration, as
- * Calico has it, and
- * `args.cni` before CNI_ARGS, as the CNI conventions have it. What else differs is a contradiction, as each place is about this pod.
+ * Decides between all that was asked for. A pod's annotation comes before its namespace's, and that before the network's configuration,
+ * as Calico has it, and `args.cni` before CNI_ARGS, as the CNI conventions have it. What else differs is a contradiction, as each place
+ * is about this pod.
  * @throws Failure INVALID_CONFIG that names both places of every contradiction
  */
 export function wishOf(requested: Requested, args: AskedInArgs): Wish {
