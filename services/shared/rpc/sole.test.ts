@@ -118,7 +118,10 @@ test('who waits is let in once the other has ended, and refused at once when it 
 });
 
 test('directories that cannot be made are told', async () => {
-  await expect(take({ state: '\0' })).rejects.toMatchObject({ code: 'STATE_IO' });
+  await expect(take({ state: '\0' })).rejects.toMatchObject({
+    code: 'STATE_IO',
+    message: expect.stringMatching(/^cannot lock .*: let this process write there, or set PODWIRE_/),
+  });
   expect(existsSync(join(folder, 'state'))).toBe(false);
 });
 
@@ -127,7 +130,7 @@ test('a state directory that cannot be locked is no reason not to start where th
   const told: string[] = [];
   const onUnlockable = ({ code, message }: Failure) => void told.push(`${code} ${message}`);
   const first = await take({ state: 'file', onUnlockable });
-  expect(told).toEqual([expect.stringMatching(/^STATE_IO cannot lock .*file: /)]);
+  expect(told).toEqual([expect.stringMatching(/^STATE_IO cannot lock .*file \(/)]);
   await expect(take({ state: 'file', onUnlockable })).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
   first.release();
   await expect(take({ socket: 'file/no.sock', onUnlockable })).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });

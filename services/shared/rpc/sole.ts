@@ -71,7 +71,7 @@ async function tryAll(options: SoleOptions) {
   const locks: DirectoryLock[] = [];
   const release = (): void => locks.forEach((lock) => lock.release());
   for (const request of requestsOf(options)) {
-    const outcome = await tryLock(request).catch((error: unknown) => refusal(error, request, options));
+    const outcome = await tryLock(request, options).catch((error: unknown) => refusal(error, request, options));
     if (!outcome) continue;
     if ('holder' in outcome) {
       release();
@@ -100,13 +100,16 @@ function refusal(error: unknown, { directory }: LockRequest, { stateDirectory, o
   onUnlockable(error);
 }
 
-async function tryLock(request: LockRequest) {
+async function tryLock(request: LockRequest, { settings }: SoleOptions) {
   const { directory } = request;
   try {
     mkdirSync(directory, { recursive: true, mode: DIRECTORY_MODE });
     return await tryLockDirectory(request);
   } catch (cause) {
-    const reason = messageOf(cause);
-    throw new Failure('STATE_IO', `cannot lock ${directory}: ${reason}`, { details: { directory }, cause });
+    throw new Failure(
+      'STATE_IO',
+      `cannot lock ${directory} (${messageOf(cause)}): let this process write there, or set ${settings}`,
+      { details: { directory }, cause },
+    );
   }
 }
