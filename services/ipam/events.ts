@@ -13,11 +13,25 @@ import { RULE_KINDS, type RequestPolicy } from './allocator/request-policy/polic
 import type { ReleasedAffinity } from './allocator/release-affinity.js';
 import type { TunnelEnd } from './allocator/tunnel.js';
 
+/** What a request waited for. */
+export interface StoreAnswered {
+  readonly operation: 'commit' | 'revision';
+  readonly durationMs: number;
+}
+
 /** What a deleted node gave back. */
 export interface NodeDeleted {
   readonly addressesCount: number;
   readonly blocksCount: number;
 }
+
+/** From when on it is the datastore for which a pod takes long, in milliseconds. */
+const SLOW_STORE_MS = 1000;
+
+const MS_PER_SECOND = 1000;
+
+/** From a transaction in memory to one that is given up. */
+const STORE_BUCKETS_SECONDS = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10];
 
 /** At most so many addresses of one event are named in the log. */
 const LOGGED_ADDRESSES = 16;
@@ -48,6 +62,11 @@ export class Events {
     '{endpoint}',
     'Servers of the datastore that were given up as they failed',
   );
+  readonly #storeDuration = this.#meter.createHistogram('podwire.store.duration', {
+    unit: 's',
+    description: 'Time for which requests wait for the datastore',
+    advice: { explicitBucketBoundaries: STORE_BUCKETS_SECONDS },
+  });
   readonly #upkeepFailures = this.#counter('podwire.ipam.upkeep.failures', '{task}', 'Background work that failed');
   readonly #repairs = this.#counter('podwire.ipam.repairs', '{finding}', 'Findings of audits by what a repair came to');
   readonly #expired = this.#counter(
@@ -291,6 +310,14 @@ export class Events {
   storeEndpointLost(endpoint: string, failure: Failure): void {
     this.#endpointsLost.add(1);
     this.#log.warn({ err: failure, 'server.address': endpoint }, failure.message);
+  }
+
+  /** The datastore answered what a request waited for, or failed it. */
+  storeAnswered({ operation, durationMs }: StoreAnswered): void {
+    this.#storeDuration.record(durationMs / MS_PER_SECOND, { operation });
+    if (durationMs < SLOW_STORE_MS) return;
+    const facts = { 'podwire.store.operation': operation, elapsed_ms: durationMs };
+    this.#log.warn(facts, `requests waited ${durationMs} ms for the datastore, for a ${operation}`);
   }
 
   /** The files with credentials for the datastore cannot be used as they are now; those that were read before are. */

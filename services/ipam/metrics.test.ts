@@ -19,6 +19,10 @@ test('the README lists every metric, and no other', () => {
       note(name);
       return { add: () => undefined };
     },
+    createHistogram: (name: string) => {
+      note(name);
+      return { record: () => undefined };
+    },
     createObservableGauge: (name: string) => {
       note(name);
       return observable;

@@ -20,6 +20,7 @@ import { Mirror, type MirrorEvent } from './store/mirror.js';
 import { RecordKeys } from './store/record/keys.js';
 import { markExpiry } from './store/release-marks.js';
 import type { Store } from './store/store.js';
+import { timedStore } from './store/timed-store.js';
 import { throwIfAborted } from './store/transaction.js';
 import { Updater } from './store/update.js';
 import { requireWhole } from './transfer/marker.js';
@@ -58,8 +59,10 @@ export async function startService(config: Config, surroundings: Surroundings): 
   const { log, clock, pid, newUid } = surroundings;
   const events = new Events(log);
   const patience = patienceOf(surroundings, events);
-  const opened = await untilAvailable(() => openStore(config, { pid, newUid, events }), patience);
-  const { store, refused } = opened;
+  const untimed = await untilAvailable(() => openStore(config, { pid, newUid, events }), patience);
+  const store = timedStore(untimed.store, { clock, told: (answer) => events.storeAnswered(answer) });
+  const opened = { ...untimed, store };
+  const { refused } = opened;
   const loading = untilAvailable(() => loadDatastore(opened, { config, surroundings, events }), patience);
   // Awaited below; a failure must not count as unhandled before.
   loading.catch(() => undefined);
