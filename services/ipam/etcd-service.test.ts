@@ -113,6 +113,27 @@ test('certificates, members, prefix and time-outs are those of the settings', as
   await expect.poll(allocated, { timeout: TIMEOUT_MS }).toBe(address);
 });
 
+test('an etcd without space goes on to answer what needs no write, and serves when it has space again', async () => {
+  const server = await startEtcd({ flags: ['--quota-backend-bytes=2000000'] });
+  const caller = await startReplica(server.url);
+  const address = await caller.allocateAddress('c1');
+  const fill = () =>
+    Array.from({ length: 60 }, (_, index) => server.ctl('put', '/other', `${'x'.repeat(1e5)}${index}`));
+  expect(fill).toThrow(/database space exceeded/);
+
+  const full = { code: 'STORE_FULL', message: expect.stringMatching(/etcdctl alarm disarm/) };
+  await expect(caller.allocate('c2')).rejects.toMatchObject(full);
+  await expect(caller.release('c1')).rejects.toMatchObject(full);
+  expect(await caller.allocateAddress('c1')).toBe(address);
+  expect((await caller.listPools()).pools.map(({ name }) => name)).toEqual(['default']);
+
+  server.compact();
+  server.ctl('defrag');
+  server.ctl('alarm', 'disarm');
+  await caller.release('c1');
+  expect(await caller.allocateAddress('c2')).toMatch(/\/32$/);
+});
+
 test('the largest blocks are given whole and taken back whole, both families together', async () => {
   const server = await startEtcd();
   const caller = await startReplica(server.url);

@@ -1,3 +1,4 @@
+import { Failure } from '@podwire/shared/failure/failure';
 import { describe, expect, it } from 'vitest';
 
 import { FreshView } from './fresh-view.js';
@@ -58,6 +59,23 @@ describe('a fresh view', () => {
     const { records, revision } = await store.read([keys.barrier], forever);
     expect(records.map(({ modRevision }) => modRevision)).toEqual([revision]);
     expect(mirror.position).toBe(revision);
+  });
+
+  it('lists everything, once, where the store has no space for that key', async () => {
+    const { store, count } = countingStore();
+    await writeHandle(store, handle('gone', 1));
+    const { mirror, fresh } = await freshViewOf(store);
+    await writeHandle(store, handle('made', 2));
+    await store.commit({ comparisons: [], puts: [], deletes: [keys.handle('gone')] }, forever);
+    const { position } = mirror;
+    store.injectFault('commit', { type: 'fails', failure: new Failure('STORE_FULL', 'planned') });
+    await fresh.reach(forever);
+    expect([mirror.view.handle('gone'), mirror.view.handle('made')]).toEqual([undefined, handle('made', 2)]);
+    // Who follows the changes is still told of each.
+    expect(mirror.position).toBe(position);
+    const scans = count('scan');
+    await fresh.reach(forever);
+    expect([store.unusedFaults(), count('scan')]).toEqual([[], scans]);
   });
 
   it('fails those who asked when the store cannot be asked, and serves the next', async () => {

@@ -1,8 +1,10 @@
+import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Mirror } from './mirror.js';
+import { listInParts } from './pages.js';
 import type { RecordKeys } from './record/keys.js';
-import type { Store } from './store.js';
+import type { Store, StoredRecord } from './store.js';
 import { untilAborted } from './transaction.js';
 
 export interface FreshViewOptions {
@@ -22,6 +24,7 @@ const WATCH_PATIENCE_MS = 20;
  *   stays behind the revision for as long as nothing else happens. Then a key is written that is watched; what comes before it
  *   is known when it comes. (etcd answers a request for the watch's progress, but releases before 3.4.25 and 3.5.8 may
  *   answer it before they have sent the changes.)
+ * - A store without space takes no such key, and stays at its revision. Then everything is listed, once for that revision.
  * - One round serves all who ask before it begins, and one round is under way at a time, so that its cost does not grow with those
  *   who ask.
  */
@@ -29,6 +32,8 @@ export class FreshView {
   readonly #options: FreshViewOptions;
   /** Ends the rounds. */
   readonly #stop: AbortSignal;
+  /** All up to it is applied, though perhaps not by the watch. */
+  #listedRevision = 0;
   #next: Promise<void> | undefined;
   #current: Promise<void> = Promise.resolve();
 
@@ -62,7 +67,7 @@ export class FreshView {
   async #round(): Promise<void> {
     const { store, mirror, clock, keys } = this.#options;
     const revision = await store.revision(this.#stop);
-    if (mirror.position >= revision) return;
+    if (Math.max(mirror.position, this.#listedRevision) >= revision) return;
     const reached = new AbortController();
     const patience = clock.sleep(WATCH_PATIENCE_MS, AbortSignal.any([this.#stop, reached.signal]));
     const watched = mirror.reach(revision, this.#stop).then(() => reached.abort());
@@ -70,7 +75,35 @@ export class FreshView {
     await patience;
     if (mirror.position >= revision) return;
     const puts = [{ key: keys.barrier, value: Buffer.from('{}') }];
-    const result = await store.commit({ comparisons: [], puts, deletes: [] }, this.#stop);
-    if (result.committed) await mirror.reach(result.revision, this.#stop);
+    try {
+      const result = await store.commit({ comparisons: [], puts, deletes: [] }, this.#stop);
+      if (result.committed) await mirror.reach(result.revision, this.#stop);
+    } catch (error) {
+      if (!(error instanceof Failure && error.code === 'STORE_FULL')) throw error;
+      await this.#list();
+    }
+  }
+
+  /**
+   * Brings the mirror up to the store where nothing can be written. Its position stays the watch's, as whoever is told of changes is
+   * told of them by that.
+   */
+  async #list(): Promise<void> {
+    const { store, mirror, keys } = this.#options;
+    let listed = new Set<string>();
+    let revision = 0;
+    const apply = (changed: readonly StoredRecord[], missing: readonly string[]): void =>
+      mirror.applyMet({ committed: false, revision, changed, missing }, { poolsCompared: false });
+    for await (const part of listInParts(store, keys.root, this.#stop)) {
+      if (part.isFirst) listed = new Set();
+      revision = part.revision;
+      apply(part.records, []);
+      for (const { key } of part.records) listed.add(key);
+    }
+    apply(
+      [],
+      [...mirror.knownKeys()].filter((key) => key.startsWith(keys.root) && !listed.has(key)),
+    );
+    this.#listedRevision = revision;
   }
 }

@@ -11,7 +11,7 @@ import { listInParts } from './pages.js';
 import { decodeAgain, decodeRecord, type DecodedRecord } from './record/record.js';
 import { ReleaseRevisions } from './release-revisions.js';
 import { RevisionCompacted, type LostComparison, type RecordChange, type Snapshot, type Store } from './store.js';
-import { isForGood, throwIfAborted, untilAborted } from './transaction.js';
+import { isForGood, isOver, throwIfAborted, untilAborted } from './transaction.js';
 
 export interface MirrorOptions {
   readonly store: Store;
@@ -65,6 +65,8 @@ export class Mirror {
   readonly view: View;
   /** Who commits says here what, from before it is sent until its outcome is known. */
   readonly own = new OwnWrites();
+  /** Keys of records that are known, or were until lately. */
+  readonly knownKeys = (): Iterable<string> => this.#entries.keys();
   readonly #image: Image;
   readonly #options: MirrorOptions;
   readonly #entries = new Map<string, Entry>();
@@ -243,16 +245,12 @@ export class Mirror {
       try {
         await this.#catchUp(() => (attempt = 0));
       } catch (error) {
-        if (this.#isClosed() || isForGood(error)) return;
+        if (isOver(signal) || isForGood(error)) return;
         const retryInMs = backoffMs(attempt, WATCH_BACKOFF, this.#options.random());
         this.#options.report({ type: 'watchFailed', error, retryInMs });
         await this.#options.clock.sleep(retryInMs, signal);
       }
     }
-  }
-
-  #isClosed(): boolean {
-    return this.#stop.signal.aborted;
   }
 
   async #catchUp(onProgress: () => void): Promise<void> {

@@ -27,6 +27,11 @@ export async function untilAborted<Result>(promise: Promise<Result>, signal: Abo
   }
 }
 
+/** Whether the signal has fired since it was last looked at. */
+export function isOver(signal: AbortSignal): boolean {
+  return signal.aborted;
+}
+
 /** Whether the store refuses everything from now on, as it is not the one that was read before. */
 export function isForGood(error: unknown): boolean {
   return error instanceof Failure && error.code === 'STORE_CORRUPT';

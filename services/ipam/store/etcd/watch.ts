@@ -3,6 +3,7 @@ import type { IEvent, IWatchResponse } from 'etcd3';
 
 import { RevisionCompacted, type RecordChange, type RevisionChanges, type WatchRequest } from '../store.js';
 import { closedFailure } from '../transaction.js';
+import { isOver } from '../transaction.js';
 import type { Chosen, EtcdCluster } from './cluster.js';
 import { RevisionGone } from './failure.js';
 import { prefixRange } from './request.js';
@@ -50,10 +51,6 @@ export async function* watchEtcd(
       if (!mayPass || fruitless >= MAX_FRUITLESS_STREAMS) throw error;
     }
   }
-}
-
-function isOver(signal: AbortSignal): boolean {
-  return signal.aborted;
 }
 
 /** The changes that one stream brings. Ends when its endpoint is given up. */
