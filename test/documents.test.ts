@@ -1,6 +1,8 @@
 import { existsSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 
+import { parseCommandLine } from '@podwire/ctl/command-line/parse';
+import { VERBS } from '@podwire/ctl/commands/index';
 import { describe, expect, test } from 'vitest';
 
 import { missingOf, quotedTests } from './architecture/quoted-tests.js';
@@ -30,6 +32,20 @@ describe('documents', () => {
     expect(quotedTests(read(file)).flatMap(missingOf)).toEqual([]);
   });
 
+  // The changelog tells of commands as they were.
+  const lasting = documents.filter((file) => file !== 'CHANGELOG.md');
+
+  test.each(lasting)('podwirectl takes the commands that %s shows', (file) => {
+    expect(commandsIn(read(file)).filter((words) => !isTaken(words))).toEqual([]);
+  });
+
+  test('a command that podwirectl does not take is seen', () => {
+    const text = 'Say `podwirectl who 10.0.0.1 --since 2h`:\n\npodwirectl pools   # how full\npodwirectl pool list\n';
+    const commands = commandsIn(text);
+    expect(commands.map((words) => words.join(' '))).toEqual(['pools', 'pool list', 'who 10.0.0.1 --since 2h']);
+    expect(commands.map(isTaken)).toEqual([true, false, false]);
+  });
+
   test('a test that is not there is seen', () => {
     const text =
       'by `net/prefix.test.ts`, `net/gone.test.ts` "a", and `mac.test.ts` "of … that\nis gone", "a unicast … zero"';
@@ -44,4 +60,14 @@ describe('documents', () => {
 function anchorsOf(file: string): string[] {
   const headings = [...read(file).matchAll(/^#+ (.+)$/gm)].map(([, text]) => text!.toLowerCase());
   return headings.map((text) => text.replace(/[^\p{L}\p{N}\s_-]/gu, '').replaceAll(' ', '-'));
+}
+
+/** What stands behind `podwirectl` in code, comments left out. */
+function commandsIn(text: string): string[][] {
+  const shown = [...text.matchAll(/^podwirectl ([^#\n]+)/gm), ...text.matchAll(/`podwirectl ([^`]+)`/g)];
+  return shown.map(([, words]) => words!.trim().split(/\s+/)).filter((words) => !words.includes('COMMAND'));
+}
+
+function isTaken(words: readonly string[]): boolean {
+  return ['run', 'help'].includes(parseCommandLine(words, VERBS).kind);
 }
