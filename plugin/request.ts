@@ -12,6 +12,7 @@ import {
 import { checkNodeEnvironment, readDelEnvironment, readPodEnvironment, type Variables } from './cni/environment.js';
 import { wishOf, type Wish } from './cni/wish.js';
 import { shareOf, type Share } from './delegate/share.js';
+import { NS_PER_MS } from './wall-time.js';
 
 /** A CNI command as the container runtime sent it. */
 export interface CniRequest {
@@ -36,8 +37,6 @@ export interface CniRequest {
   /** Fires when nobody waits for the answer any more. */
   readonly cancel: AbortController;
 }
-
-const NS_PER_MS = 1_000_000n;
 
 /** When the runtime began the command, in epoch milliseconds; when its request arrived, where that is not known. */
 export function begunAtMs({ startedNs, arrivedNs }: Pick<CniRequest, 'startedNs' | 'arrivedNs'>): number {

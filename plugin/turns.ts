@@ -3,6 +3,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { withSpan } from '@podwire/shared/runtime/span';
 
+import { NS_PER_MS } from './wall-time.js';
+
 /** A command that wants its turn. */
 export interface Turn {
   readonly command: 'ADD' | 'DEL' | 'CHECK' | 'GC' | 'REPLAY' | 'DISCARD';
@@ -40,8 +42,6 @@ export interface Moment {
 
 /** Nobody waits longer for a command than the shim does (kOverallDeadlineMs, shim/src/protocol.h). */
 const REMEMBERED_MS = 120_000;
-
-const NS_PER_MS = 1_000_000n;
 
 /**
  * One command at a time for each attachment, in the order in which they arrive.

@@ -1,6 +1,6 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-const NS_PER_MS = 1_000_000;
+export const NS_PER_MS = 1_000_000n;
 
 /** A time that only moves forward, in milliseconds with their fractions. */
 export interface Stopwatch {
@@ -18,6 +18,7 @@ export function wallTimeNs(clock: Clock, stopwatch: Stopwatch): () => bigint {
     const latestMs = earliestMs + 1;
     const elapsedMs = stopwatch.now();
     offsetMs = Math.min(Math.max(offsetMs, earliestMs - elapsedMs), latestMs - elapsedMs);
-    return BigInt(earliestMs) * BigInt(NS_PER_MS) + BigInt(Math.floor((offsetMs + elapsedMs - earliestMs) * NS_PER_MS));
+    const fractionNs = Math.floor((offsetMs + elapsedMs - earliestMs) * Number(NS_PER_MS));
+    return BigInt(earliestMs) * NS_PER_MS + BigInt(fractionNs);
   };
 }
