@@ -6,6 +6,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { CommandEvents } from './command-events.js';
+import { Descriptors } from './descriptors.js';
 import { JournalEvents } from './journal/events.js';
 import { Plugin, recordingLog } from './plugin.fixture.js';
 
@@ -123,6 +124,7 @@ test('commands are told apart that their caller left and that a DEL overtook; me
 
 test('the README names every metric, and no other', () => {
   new CommandEvents();
+  new Descriptors(recordingLog().log);
   new JournalEvents(recordingLog().log).observe(() => ({ entries: 0, volatileEntries: 0, oldestAgeMs: 0 }));
   const [, table = ''] = readFileSync(README, 'utf8').split('## Metrics');
   const named = [...table.split('\n##')[0]!.matchAll(/^\| `([a-z._]+)`/gm)].map(([, name]) => name ?? '');

@@ -42,6 +42,8 @@ beforeEach(async () => {
   await server.listen();
 });
 
+let shortage: Failure | undefined;
+
 function serverWith(requestTimeoutMs: number): CniServer {
   return new CniServer({
     path,
@@ -64,6 +66,7 @@ function serverWith(requestTimeoutMs: number): CniServer {
     requestTimeoutMs,
     drainTimeoutMs: 1_000_000_000,
     onDrained: () => undefined,
+    shortage: () => shortage,
     run: (request) => {
       requests.push(request);
       return answer(request);
@@ -337,6 +340,7 @@ test('a second resident is refused, with what to do about it, and hinders the fi
     requestTimeoutMs: PATIENT_MS,
     drainTimeoutMs: 1_000_000_000,
     onDrained: () => undefined,
+    shortage: () => shortage,
     run: () => Promise.resolve({ exitCode: 1, stdout: 'second' }),
   });
   await expect(second.listen()).rejects.toMatchObject({
@@ -409,4 +413,13 @@ test('so is a burst of them that waits to be accepted', async () => {
   clearInterval(hurry);
   expect(await answers).toEqual(Array.from({ length: count }, () => 'HTTP/1.1 200'));
   await burst.terminate();
+});
+
+test('a call is refused with the reason when it takes the last descriptor, and the next one is served', async () => {
+  shortage = new Failure('UNREACHABLE', 'no file descriptor left');
+  const refused = await send('{}');
+  shortage = undefined;
+  expect([refused.status, JSON.parse(refused.body)]).toMatchObject([503, { code: 11, msg: 'no file descriptor left' }]);
+  expect(requests).toEqual([]);
+  expect(await send('{}')).toMatchObject({ status: 200 });
 });

@@ -37,6 +37,8 @@ export interface CniServerOptions {
   readonly requestTimeoutMs: number;
   /** Time for commands under way once the server stops, in milliseconds; then they are cut off. */
   readonly drainTimeoutMs: number;
+  /** Why a call that arrives cannot be served, whatever it is; undefined where it can. */
+  readonly shortage: () => Failure | undefined;
   /** Told that this time is over, for work that goes on without a caller. */
   readonly onDrained: () => void;
 }
@@ -88,6 +90,8 @@ export class CniServer {
   readonly #stopped = new AbortController();
   /** Connections that have not sent a request. */
   readonly #silent = new Set<Duplex>();
+  /** Connections that were taken to be told why nothing can be done for them. */
+  readonly #refused = new WeakSet<Duplex>();
   /** Who waits for there to be none. */
   readonly #waiting: (() => void)[] = [];
   #own: SocketFile | undefined;
@@ -165,9 +169,15 @@ export class CniServer {
     server.on('connection', (socket) => {
       this.#silent.add(socket);
       socket.once('close', () => this.#heard(socket));
+      const shortage = this.#options.shortage();
+      if (!shortage) return;
+      // At once, as its descriptor is the last.
+      this.#refused.add(socket);
+      socket.once('finish', () => socket.destroy());
+      answerAtOnce(socket, '503 Service Unavailable', shortage);
     });
     server.on('request', (request, response) => {
-      this.#take(request, response);
+      if (!this.#refused.has(request.socket)) this.#take(request, response);
       this.#heard(request.socket);
     });
     server.on('clientError', answerGarbage);
@@ -357,9 +367,14 @@ function errorBody(error: unknown): string {
 /** Answers what is not HTTP, is too large in its head, or was not sent in time. */
 function answerGarbage(error: Error, socket: Duplex): void {
   const failure = new Failure('INVALID_REQUEST', `this is no HTTP request of the CNI shim: ${error.message}`);
+  answerAtOnce(socket, '400 Bad Request', failure);
+}
+
+/** Answers without waiting for the rest of the request. */
+function answerAtOnce(socket: Duplex, status: string, failure: Failure): void {
   const body = errorBody(failure);
   const head = [
-    'HTTP/1.1 400 Bad Request',
+    `HTTP/1.1 ${status}`,
     'content-type: application/json',
     `content-length: ${Buffer.byteLength(body)}`,
     'connection: close',

@@ -19,6 +19,7 @@ import { giverNamesOf } from './commands/settle.js';
 import type { Tools } from './commands/tools.js';
 import { Givers } from './delegate/givers.js';
 import { HangingPlugins } from './delegate/hanging.js';
+import { Descriptors } from './descriptors.js';
 import { journalDesk } from './journal/desk.js';
 import { DirectoryJournalStore } from './journal/directory-store.js';
 import { JournalEvents } from './journal/events.js';
@@ -101,6 +102,7 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
     readiness,
     events: new CommandEvents(),
   };
+  const descriptors = new Descriptors(log);
   const server = new CniServer({
     path: settings.socket,
     log,
@@ -115,6 +117,7 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
     nowNs: wallTimeNs(clock, stopwatch),
     requestTimeoutMs: REQUEST_TIMEOUT_MS,
     drainTimeoutMs: settings.drainTimeoutMs,
+    shortage: () => descriptors.shortage(),
     onDrained() {
       ending.abort(new Failure('CANCELLED', 'podwire-plugin is being stopped'));
       // Turns of commands come after it, and calls wait for its rounds.

@@ -89,6 +89,15 @@ Failure NoAnswerInTime(std::string_view path) {
                   DebugHint(path).View()})};
 }
 
+// Not what a plugin does that answers: its process ended, or could not even take the connection.
+Failure ClosedUnanswered(std::string_view path) {
+  return {CniCode::kTryAgainLater,
+          Concat({"the podwire plugin at ", path, " closed the connection without an answer"}),
+          Concat({"it ended in this moment, or has no file descriptor left (RLIMIT_NOFILE), which its log tells; it may have "
+                  "carried the call out; ",
+                  DebugHint(path).View()})};
+}
+
 enum class SendOutcome { kSent, kTakesNoMore, kTimeout };
 
 // sendmsg does not write to what it sends; its type says so only in words.
@@ -124,6 +133,7 @@ std::optional<Failure> Receive(const Connection& connection, ResponseParser& res
     if (WaitFor(connection.socket.Descriptor(), POLLIN, connection.deadline) == 0) return NoAnswerInTime(connection.path);
     const ssize_t count = recv(connection.socket.Descriptor(), bytes, sizeof(bytes), 0);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count <= 0 && total == 0) return ClosedUnanswered(connection.path);
     if (count <= 0) {
       return BadResponse(connection.path, Concat({"the connection ended before the answer did, after ", Decimal(total),
                                             " bytes of it"})
