@@ -1,3 +1,5 @@
+import process from 'node:process';
+
 import { describe, expect, test } from 'vitest';
 
 import { Upkeep, type UpkeepTask } from './upkeep.js';
@@ -103,4 +105,19 @@ describe('upkeep', () => {
     await upkeep.stop();
     expect([failures, done, clock.sleeps]).toEqual([[], [], []]);
   });
+});
+
+test('any number of things may heed a task’s signal, and Node does not warn of a leak', async () => {
+  const warnings: Error[] = [];
+  const note = (warning: Error): unknown => warnings.push(warning);
+  process.on('warning', note);
+  const run = (signal: AbortSignal): Promise<void> => {
+    for (let count = 0; count < 30; count++) signal.addEventListener('abort', () => count);
+    return Promise.resolve();
+  };
+  const { upkeep } = start({ name: 'task', run });
+  await settle();
+  await upkeep.stop();
+  process.off('warning', note);
+  expect(warnings).toEqual([]);
 });

@@ -1,3 +1,5 @@
+import { setMaxListeners } from 'node:events';
+
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 /** Work that nobody asks for: what others left is finished. Any number of replicas may do it at the same time. */
@@ -60,8 +62,11 @@ export class Upkeep {
     void clock.sleep(taskTimeoutMs, ended.signal).then((end) => {
       if (end === 'elapsed') timeout.abort();
     });
+    const signal = AbortSignal.any([this.#stop.signal, timeout.signal]);
+    // What a task does at once listens to it; Node would take more than ten for a leak, and say so.
+    setMaxListeners(0, signal);
     try {
-      await run(AbortSignal.any([this.#stop.signal, timeout.signal]));
+      await run(signal);
     } catch (error) {
       if (!this.#isStopped()) failed(name, error);
     } finally {

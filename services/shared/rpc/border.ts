@@ -1,3 +1,5 @@
+import { setMaxListeners } from 'node:events';
+
 import { status, type StatusObject } from '@grpc/grpc-js';
 import { SpanKind, trace, type Context } from '@opentelemetry/api';
 import type { Metadata } from '@grpc/grpc-js';
@@ -96,6 +98,8 @@ function limitCall(
     ? Math.max(0, callerDeadlineMs - startMs)
     : (defaultTimeoutMs ?? Infinity);
   const controller = new AbortController();
+  // What a call does at once listens to it; Node would take more than ten for a leak, and say so.
+  setMaxListeners(0, controller.signal);
   const abort = (failure: Failure): void => controller.abort(failure);
   const overdue = () =>
     abort(new Failure('DEADLINE_EXCEEDED', `no answer within the ${timeoutMs} ms that the call had`));

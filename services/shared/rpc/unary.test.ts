@@ -1,4 +1,5 @@
 import { once } from 'node:events';
+import process from 'node:process';
 
 import { Client, credentials, Metadata, status } from '@grpc/grpc-js';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -39,6 +40,21 @@ test('a call is answered', async () => {
   await bench.serve();
   const answer = await bench.peer().call(GET_POOL, { name: 'a' }, soon());
   expect(answer.pool).toMatchObject({ name: 'a', createTime: new Date(0) });
+});
+
+test('any number of things may heed a call’s signal, and Node does not warn of a leak', async () => {
+  const warnings: Error[] = [];
+  const note = (warning: Error): unknown => warnings.push(warning);
+  process.on('warning', note);
+  await bench.serve({
+    getPool: (request, call) => {
+      for (let count = 0; count < 30; count++) call.signal.addEventListener('abort', () => count);
+      return answerPool(request, call);
+    },
+  });
+  await bench.peer().call(GET_POOL, { name: 'a' }, soon());
+  process.off('warning', note);
+  expect(warnings).toEqual([]);
 });
 
 describe('a failure', () => {
