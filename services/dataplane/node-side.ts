@@ -24,8 +24,8 @@ export interface NodeSideOptions {
   readonly network: NodeNetwork;
   /** The caller's, who closes it after the node side has stopped. */
   readonly ipam: Peer;
-  /** Told of the cluster behind the node side's own, and stopped with them: what is kept in the kernel. */
-  readonly keepers?: readonly TellingFollower[];
+  /** Told of the cluster after the node side's own followers, and stopped with them; they keep the kernel as it asks for. */
+  readonly kernelFollowers?: readonly TellingFollower[];
 }
 
 /**
@@ -36,10 +36,10 @@ export class NodeSide {
   readonly #network: NodeNetwork;
   readonly #registration: Registration;
   readonly #followers: readonly KnownFollower[];
-  readonly #keepers: readonly TellingFollower[];
+  readonly #kernelFollowers: readonly TellingFollower[];
   readonly #cluster: IpamCluster;
 
-  constructor({ config, surroundings, network, ipam, keepers = [] }: NodeSideOptions) {
+  constructor({ config, surroundings, network, ipam, kernelFollowers = [] }: NodeSideOptions) {
     const { log, clock, random } = surroundings;
     const { nodeName: self, nodeIpv4, nodeIpv6 } = config;
     const events = new ClusterEvents(log);
@@ -47,8 +47,8 @@ export class NodeSide {
     this.#network = network;
     this.#registration = new Registration({ ...parts, network, methods: { 4: nodeIpv4, 6: nodeIpv6 } });
     // What is kept as the cluster's state asks for, in the order in which it is told of a change.
-    this.#followers = [this.#registration, new TunnelAddresses(parts), ...keepers];
-    this.#keepers = keepers;
+    this.#followers = [this.#registration, new TunnelAddresses(parts), ...kernelFollowers];
+    this.#kernelFollowers = kernelFollowers;
     this.#cluster = new IpamCluster({ ...parts, followers: this.#followers });
   }
 
@@ -65,7 +65,7 @@ export class NodeSide {
 
   /** What an operator should know of it. */
   conditions(): readonly Condition[] {
-    const kept = this.#keepers.flatMap((keeper) => keeper.conditions());
+    const kept = this.#kernelFollowers.flatMap((follower) => follower.conditions());
     return [...this.#cluster.conditions(), ...this.#registration.conditions(), ...kept];
   }
 

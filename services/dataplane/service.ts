@@ -227,8 +227,8 @@ function makeClusterPart(
       onLook(look);
     },
   });
-  const keepers = [...(environment?.followers ?? []), routes, ...(bird ? [bird] : []), sysctls];
-  return { nodeSide: new NodeSide({ config, surroundings, network, ipam, keepers }), routes, bird, sysctls };
+  const kernelFollowers = [...(environment?.followers ?? []), routes, ...(bird ? [bird] : []), sysctls];
+  return { nodeSide: new NodeSide({ config, surroundings, network, ipam, kernelFollowers }), routes, bird, sysctls };
 }
 
 /** What pods that there are, and the node's part in the cluster, need of the node's settings. */
