@@ -34,7 +34,8 @@ async function startOn(server: EtcdServer) {
   });
   const log = createLogger({ service: 'test', level: 'info', destination });
   const surroundings = { log, clock: systemClock, random: Math.random, newUid: randomUUID, pid: process.pid };
-  const env = place.env({ PODWIRE_IPAM_STORE: 'etcd', PODWIRE_IPAM_ETCD_ENDPOINTS: server.url });
+  const etcd = { PODWIRE_IPAM_STORE: 'etcd', PODWIRE_IPAM_ETCD_ENDPOINTS: server.url };
+  const env = place.env({ ...etcd, PODWIRE_IPAM_UNKNOWN_NODES: 'register' });
   const service = await startService(readConfig(env), surroundings);
   cleanups.push(() => service.stop());
   const caller = new Caller(place.address);
@@ -79,4 +80,32 @@ test('is told by health, by each request, and once by the log; and no stream sho
   expect(lines.filter((line) => /"level":"error".*refusing every request for good: etcd/.test(line))).toHaveLength(1);
   expect(lines.filter((line) => /the watch .* broke.*not the datastore/.test(line))).toEqual([]);
   expect(server.dump('/calico').size).toBe(0);
+});
+
+test('is told by the first request that would write what is older there, where others have raised its revision since', async () => {
+  const [server, copy] = [await EtcdServer.start(), await EtcdServer.start()];
+  cleanups.push(
+    () => server.dispose(),
+    () => copy.dispose(),
+  );
+  const { caller } = await startOn(server);
+  await caller.allocate('c1');
+  await Promise.all([server.stop(), copy.stop()]);
+  copy.takeDataOf(server);
+  await server.restart();
+  await expect
+    .poll(() => caller.allocate('c2').then(() => 'answered', String), { timeout: TIMEOUT_MS })
+    .toBe('answered');
+  const known = server.revision();
+  await server.stop();
+  await copy.restart();
+  while (copy.revision() <= known) copy.ctl('put', '/other', 'x');
+  await copy.stop();
+  server.takeDataOf(copy);
+  await server.restart();
+  await expect
+    .poll(() => failureOf(caller.allocate('c3')), { timeout: TIMEOUT_MS })
+    .toMatchObject({ code: 'STORE_CORRUPT', message: expect.stringMatching(/ipam.v2.assignment.* of revision/) });
+  expect(await caller.health()).toBe(2);
+  expect(await failureOf(caller.listPools())).toMatchObject({ code: 'STORE_CORRUPT' });
 });

@@ -129,6 +129,18 @@ export class EtcdCluster {
     this.#newestRevision = Math.max(this.#newestRevision, revision);
   }
 
+  /**
+   * The datastore is not the one that was read before: every request is refused from now on.
+   * @param reason - what shows it
+   * @returns the failure of all of them, which tells the first reason
+   */
+  refuse({ url }: EtcdEndpoint, reason: string): Failure {
+    if (this.#replaced) return this.#replaced;
+    this.#replaced = replacedFailure(url, reason);
+    this.#options.report({ type: 'replaced', failure: this.#replaced });
+    return this.#replaced;
+  }
+
   /** Idempotent. */
   close(): void {
     if (this.#stop.signal.aborted) return;
@@ -237,12 +249,7 @@ export class EtcdCluster {
         : revision < newestBefore
           ? `revision ${revision} after ${newestBefore}`
           : undefined;
-    if (reason !== undefined) {
-      const isFirst = this.#replaced === undefined;
-      this.#replaced ??= replacedFailure(endpoint.url, reason);
-      if (isFirst) this.#options.report({ type: 'replaced', failure: this.#replaced });
-      throw this.#replaced;
-    }
+    if (reason !== undefined) throw this.refuse(endpoint, reason);
     this.observe(revision);
   }
 }

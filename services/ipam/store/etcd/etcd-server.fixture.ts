@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import {
   appendFileSync,
   closeSync,
+  cpSync,
   mkdirSync,
   mkdtempSync,
   openSync,
@@ -119,6 +120,12 @@ export class EtcdServer {
   /** Removes its data, as a new disk would. */
   wipe(): void {
     rmSync(this.#dataDirectory, { recursive: true, force: true });
+  }
+
+  /** Has the data of another, as one has that is restored from a copy. Neither may run. */
+  takeDataOf(other: EtcdServer): void {
+    this.wipe();
+    cpSync(other.#dataDirectory, this.#dataDirectory, { recursive: true });
   }
 
   /** It stands still: connections stay, and nothing answers. */

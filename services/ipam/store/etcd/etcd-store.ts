@@ -1,6 +1,6 @@
 import { trace } from '@opentelemetry/api';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
-import type { IRangeRequest, IRangeResponse, ITxnRequest } from 'etcd3';
+import type { IRangeRequest, IRangeResponse, ITxnRequest, ITxnResponse } from 'etcd3';
 
 import {
   RevisionCompacted,
@@ -15,7 +15,7 @@ import {
   type WatchRequest,
 } from '../store.js';
 import { closedFailure, throwIfAborted, untilAborted } from '../transaction.js';
-import { EtcdCluster, type ClusterEvent, type ClusterOptions } from './cluster.js';
+import { EtcdCluster, type Chosen, type ClusterEvent, type ClusterOptions } from './cluster.js';
 import { compactedFailure, NotExecuted, RevisionGone } from './failure.js';
 import { Fence } from './fence.js';
 import {
@@ -189,13 +189,36 @@ export class EtcdStore implements Store {
     // In the turn in which it is sent: the fence may have been mended while the endpoint was looked for.
     const { guard } = this.#fence;
     const request = encodeTransaction(transaction, { guard, limits: this.#options });
+    const answer = await this.#send(request, chosen, signal);
+    if (answer.succeeded) return { committed: true, revision: Number(answer.header.revision) };
+    const met = decodeLost(transaction, answer);
+    if (met.changed.length + met.missing.length === 0) await this.#checkHistory(transaction, chosen, signal);
+    return met;
+  }
+
+  async #send(request: ITxnRequest, chosen: Chosen, signal: AbortSignal): Promise<ITxnResponse> {
     try {
-      const answer = await this.#cluster.send(chosen, ({ kv }, options) => kv.txn(request, options), signal);
-      if (!answer.succeeded) return decodeLost(transaction, answer);
-      return { committed: true, revision: Number(answer.header.revision) };
+      return await this.#cluster.send(chosen, ({ kv }, options) => kv.txn(request, options), signal);
     } catch (error) {
       if (!(error instanceof NotExecuted)) this.#fence.break();
       throw error;
+    }
+  }
+
+  /**
+   * Of a transaction that has lost to nothing newer: to the fence, or to a record that is older than when it was read. Only a datastore
+   * that went back in time has one, and its revision alone does not show that where others have written to it since.
+   * @throws Failure STORE_CORRUPT where there is such a record, and then of every request
+   */
+  async #checkHistory({ comparisons }: Transaction, { endpoint }: Chosen, signal: AbortSignal): Promise<void> {
+    const known = new Map<string, number>();
+    for (const comparison of comparisons)
+      if (comparison.type === 'record') known.set(comparison.key, comparison.modRevision);
+    const { records } = await this.read([...known.keys()], signal);
+    for (const { key, modRevision } of records) {
+      const before = known.get(key) ?? 0;
+      if (modRevision < before)
+        throw this.#cluster.refuse(endpoint, `${key} of revision ${modRevision} after ${before}`);
     }
   }
 

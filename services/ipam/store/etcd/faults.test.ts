@@ -193,6 +193,32 @@ describe('a datastore that is not the one that was read', () => {
     await expect(store.commit(put('/a', '9', 0), never)).rejects.toMatchObject({ code: corrupt.code });
     expect(server.dump('/a').size).toBe(0);
   });
+
+  it('is refused for good by its first record from before, where others have raised its revision since', async () => {
+    const server = await scene.start();
+    const store = await scene.open([server]);
+    await commit(store, put('/a', 'old'));
+    const copy = await scene.start();
+    await Promise.all([server.stop(), copy.stop()]);
+    copy.takeDataOf(server);
+    await server.restart();
+    const known = await untilAnswered(() => commit(store, put('/a', 'new')));
+    await server.stop();
+    await copy.restart();
+    while (copy.revision() <= known) copy.ctl('put', '/other', 'x');
+    await copy.stop();
+    server.takeDataOf(copy);
+    await server.restart();
+    await untilAnswered(() => store.read(['/other'], never));
+    const refusal = {
+      code: 'STORE_CORRUPT',
+      message: expect.stringMatching(/\/a of revision \d+ after \d+\): it was restored from a copy/),
+    };
+    await expect(store.commit(put('/a', 'newer', known), never)).rejects.toMatchObject(refusal);
+    await expect(store.read(['/other'], never)).rejects.toMatchObject(refusal);
+    expect(scene.events.filter(({ type }) => type === 'replaced')).toHaveLength(1);
+    expect(server.dump('/a')).toEqual(new Map([['/a', 'old']]));
+  });
 });
 
 describe('requests that have nothing to do with a fault', () => {
