@@ -9,7 +9,7 @@ const ANY_FILE = '/dev/null';
 
 /**
  * Whether the process has a file descriptor left for work. Where it has none, the event loop closes whatever connects, and says nothing to
- * anybody; so the connection that takes the last one is refused with the reason, and gives it free for the next. Asking takes 10 µs.
+ * anybody; so the connection that takes the last one is refused with the reason, and gives it free for the next. Asking takes 5 µs, 65 after a pause.
  */
 export class Descriptors {
   readonly #log: Logger;
