@@ -9,13 +9,20 @@ type PodLink = Pick<Link, 'name' | 'alias' | 'mac' | 'mtuBytes' | 'up'>;
 export class NodeLinks {
   readonly #names = new Map<number, string>();
   readonly #indexes = new Map<string, number>();
+  /** Pods' interfaces as they were last told of, or read first. */
   readonly #pods = new Map<number, PodLink>();
 
+  /** What is read may be ahead of what was told: what was done to a pod's interface is still told of, by the name that it had. */
   reset(links: readonly Link[]): void {
+    const told = new Map(this.#pods);
     this.#names.clear();
     this.#indexes.clear();
     this.#pods.clear();
-    for (const link of links) this.put(link);
+    for (const link of links) {
+      this.put(link);
+      const pod = told.get(link.index);
+      if (pod) this.#pods.set(link.index, pod);
+    }
   }
 
   put(link: Pick<Link, 'index'> & PodLink): void {
@@ -42,8 +49,9 @@ export class NodeLinks {
     return index === null ? undefined : this.#names.get(index);
   }
 
-  isPod(index: number): boolean {
-    return this.#pods.has(index);
+  /** Name of the pod's interface with this index, as it was last told; undefined where it is none. */
+  podNameOf(index: number): string | undefined {
+    return this.#pods.get(index)?.name;
   }
 
   /** Whether a pod's interface was up, and is another now than it was then. */

@@ -12,13 +12,13 @@ export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | un
   switch (event.object) {
     case 'link': {
       const link = event.value;
-      const isPod = isPodInterface(link) || links.isPod(link.index);
-      // One that was renamed by hand is known by its earlier name.
-      const name = links.nameOf(link.index) ?? link.name;
+      const earlierName = links.podNameOf(link.index);
+      const isPod = isPodInterface(link) || earlierName !== undefined;
       const isMeddledWith = deleted || links.isChangedPod(link);
       if (deleted) links.remove(link);
       else links.put(link);
-      if (isPod) return { object: 'pod-interface', name, isMeddledWith };
+      // One that was renamed by hand is known by its earlier name.
+      if (isPod) return { object: 'pod-interface', name: earlierName ?? link.name, isMeddledWith };
       return { object: 'device', deleted, device: links.toDevice(link) };
     }
     case 'address': {
