@@ -87,10 +87,8 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // The kernel's contract, run on the real one.
   'services/dataplane/kernel/netlink/requests.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
   'services/dataplane/kernel/netlink/session.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
-  'services/dataplane/kernel/netlink/node-links.ts': 'services/dataplane/kernel/netlink/node-netlink-kernel.test.ts',
   'services/dataplane/kernel/netlink/node-observe.ts': 'services/dataplane/kernel/netlink/node-netlink-kernel.test.ts',
   'services/dataplane/kernel/netlink/node-requests.ts': 'services/dataplane/kernel/netlink/node-netlink-kernel.test.ts',
-  'services/dataplane/kernel/netlink/node-watch.ts': 'services/dataplane/kernel/netlink/node-netlink-kernel.test.ts',
 
   // One loop: what comes of it shows in the kernel, after whatever was wanted and meddled with.
   'services/dataplane/kernel/memory/carry-out.ts': 'services/dataplane/kernel/memory/memory-kernel.test.ts',
