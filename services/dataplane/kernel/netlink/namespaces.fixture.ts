@@ -7,13 +7,20 @@ import { networkInterfaces } from 'node:os';
  * `ip netns add`, this process's own network namespace is the node.
  */
 
-/** @throws Error outside a namespace that was made for tests, so that no test can reach the machine's network. */
+let isThrowaway = false;
+
+/**
+ * Tests begin with it, before they make links of their own, which it would take for the machine's.
+ * @throws Error outside a namespace that was made for tests, so that no test can reach the machine's network
+ */
 export function requireThrowawayNamespace(): void {
+  isThrowaway = false;
   const mounts = readFileSync('/proc/self/mounts', 'utf8');
   const uplinks = Object.keys(networkInterfaces()).filter((name) => name !== 'lo');
   if (!/^tmpfs \/run\/netns tmpfs /m.test(mounts) || uplinks.some((name) => /^(e|w)/.test(name))) {
     throw new Error('run kernel tests as `node test/support/isolated.mjs vitest run …`, in namespaces of their own');
   }
+  isThrowaway = true;
 }
 
 /** Runs a program and gives its standard output. @throws Error with its standard error */
@@ -30,9 +37,12 @@ export function removePod(name: string): void {
   run('ip', 'netns', 'delete', name);
 }
 
-/** Deletes every link and table of the node that a test made, and every pod. @throws Error as {@link requireThrowawayNamespace} */
+/**
+ * Deletes every link and table of the node that a test made, and every pod. Vitest calls it also after a test that was refused.
+ * @throws Error unless {@link requireThrowawayNamespace} has let the test begin
+ */
 export function cleanUp(): void {
-  requireThrowawayNamespace();
+  if (!isThrowaway) throw new Error('nothing is cleaned up here: requireThrowawayNamespace did not let the test begin');
   run('nft', 'flush', 'ruleset');
   for (const kind of ['veth', 'bridge']) {
     for (const line of run('ip', '-br', 'link', 'show', 'type', kind).split('\n')) {
