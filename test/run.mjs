@@ -27,7 +27,7 @@ function fail(message) {
  */
 const PARTS_COUNT = 20;
 
-/** How many of them run side by side: what waits for the kernel in one leaves the processors to the other. */
+/** How many of them run side by side: what waits for the kernel in one leaves the processors to the others. */
 const WORKERS_COUNT = 3;
 
 /** Whatever a test leaves in the folder for temporary files goes with it, also after a test that was killed. */
