@@ -210,6 +210,19 @@ describe('the resident', () => {
     await shim('DEL');
   });
 
+  test('has any number of DELs under way, and Node does not warn of a leak', async () => {
+    const warnings: Error[] = [];
+    const note = (warning: Error): unknown => warnings.push(warning);
+    process.on('warning', note);
+    const letGo = services.script.hold('DetachPod');
+    const deleting = Array.from({ length: 16 }, (_, at) => shim('DEL', { env: { CNI_CONTAINERID: `many${at}` } }));
+    await expect.poll(() => services.script.calls.filter((call) => call.startsWith('DetachPod')).length).toBe(16);
+    letGo();
+    for (const { exitCode } of await Promise.all(deleting)) expect(exitCode).toBe(0);
+    process.off('warning', note);
+    expect(warnings).toEqual([]);
+  });
+
   test('leaves what a DEL wrote down while it was stopped to the next, which begins after it', async () => {
     await shim('ADD');
     const letGo = services.script.hold('DetachPod');

@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import { join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
@@ -87,6 +88,8 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
   const ipam = new Peer('podwire-ipam', settings.ipamAddress);
   const dataplane = new Peer('podwire-dataplane', settings.dataplaneAddress);
   const ending = new AbortController();
+  // Each DEL under way listens to it; Node would take more than ten for a leak, and say so.
+  setMaxListeners(0, ending.signal);
   const tools = makeTools(settings, surroundings, { ipam, dataplane, ending: ending.signal });
   const turns = new Turns(clock);
   const replay = makeReplay(tools, turns, surroundings);

@@ -84,8 +84,11 @@ async function executeOnce(
   const ended = new AbortController();
   const child = start(path, variables);
   if (!child) return 'busy';
+  // No AbortSignal.any: Node.js 20 keeps each for as long as a signal that it was made of lives, which may be the process's own.
+  const cutOff = (): void => ended.abort();
+  limits.signal.addEventListener('abort', cutOff, { once: true });
   try {
-    const timeUp = clock.sleep(limits.deadlineMs - clock.nowMs(), AbortSignal.any([ended.signal, limits.signal]));
+    const timeUp = clock.sleep(limits.deadlineMs - clock.nowMs(), ended.signal);
     const cut = timeUp.then((how): never => {
       if (how === 'aborted') limits.signal.throwIfAborted();
       throw new Failure('DELEGATE_UNAVAILABLE', `${path} has not ended in its time, and was killed`);
@@ -98,6 +101,7 @@ async function executeOnce(
     for (const stream of [child.stdin, child.stdout, child.stderr]) stream.destroy();
     throw error;
   } finally {
+    limits.signal.removeEventListener('abort', cutOff);
     ended.abort();
   }
 }
