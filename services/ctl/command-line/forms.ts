@@ -132,6 +132,11 @@ export const DURATION_MS = durationMs(36_500);
 /** A moment: by the clock, or by how long ago it was. */
 export type Moment = { readonly atMs: number } | { readonly agoMs: number };
 
+/** @param nowMs - what it was so long ago from, in epoch milliseconds */
+export function dateOf(moment: Moment, nowMs: number): Date {
+  return new Date('atMs' in moment ? moment.atMs : nowMs - moment.agoMs);
+}
+
 const RFC_3339 = /^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?([Zz]|[+-]\d{2}:\d{2})$/;
 
 /** RFC 3339 with its time zone, without which it would mean something else on each terminal; or a duration, for so long ago. */

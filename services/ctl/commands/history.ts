@@ -4,7 +4,7 @@ import {
   type Tenure,
 } from '@podwire/proto/podwire/ipam/v1/history';
 
-import { POD_NAME, wholeNumber, type Form, type Moment, MOMENT } from '../command-line/forms.js';
+import { POD_NAME, wholeNumber, type Form, type Moment, dateOf, MOMENT } from '../command-line/forms.js';
 import type { Option, Positional, Verb } from '../command-line/verb.js';
 import type { Context } from '../context.js';
 import { DONE, NOT_FOUND } from '../exit-codes.js';
@@ -51,7 +51,7 @@ export const history: Verb = {
   examples: ['history default/web-0', 'history default/web-0 --since 1d'],
   run: async (input, context) => {
     const since = input.get(SINCE);
-    const asked = { subject: input.at(WHOSE), from: since && dateOf(since, context) };
+    const asked = { subject: input.at(WHOSE), from: since && dateOf(since, context.clock.nowMs()) };
     const { tenures, isWhole } = await tenuresOf(asked, input.get(LIMIT) ?? USUAL_LIMIT, context);
     return {
       sections: [{ ...tenureTable(tenures, context.clock.nowMs(), 'address'), none: 'No address is known.' }],
@@ -67,9 +67,6 @@ export const history: Verb = {
     };
   },
 };
-
-const dateOf = (moment: Moment, { clock }: Context): Date =>
-  new Date('atMs' in moment ? moment.atMs : clock.nowMs() - moment.agoMs);
 
 interface Tenures {
   readonly tenures: readonly Tenure[];

@@ -11,7 +11,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/history';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { ADDRESS, MOMENT, wholeNumber, type Moment } from '../command-line/forms.js';
+import { ADDRESS, dateOf, MOMENT, wholeNumber, type Moment } from '../command-line/forms.js';
 import type { Option, Positional, Verb } from '../command-line/verb.js';
 import type { Context } from '../context.js';
 import { DONE, NOT_FOUND } from '../exit-codes.js';
@@ -46,8 +46,7 @@ export const who: Verb = {
     const address = input.at(ASKED);
     const at = input.get(AT);
     if (at === undefined) return whoNow(address, input.get(LIMIT) ?? USUAL_LIMIT, context);
-    const atMs = 'atMs' in at ? at.atMs : context.clock.nowMs() - at.agoMs;
-    return whoThen(address, new Date(atMs), context);
+    return whoThen(address, dateOf(at, context.clock.nowMs()), context);
   },
 };
 
