@@ -1,38 +1,21 @@
-import {
-  createServer,
-  type IncomingHttpHeaders,
-  type IncomingMessage,
-  type Server,
-  type ServerResponse,
-} from 'node:http';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { setImmediate } from 'node:timers/promises';
 
-import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { bindSocket } from '@podwire/shared/rpc/listen';
 import { keepSocket, removeOwn, type SocketFile } from '@podwire/shared/rpc/socket-owner';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import { VARIABLES, type Variable, type Variables } from './cni/environment.js';
-import { cniErrorOf } from './cni/error.js';
-import { OWN_VERSION } from './cni/version.js';
-import type { JournalDesk } from './journal/desk.js';
-import type { CniRequest } from './request.js';
-import { readBody } from './request-body.js';
-import type { CniAnswer } from './run.js';
+import { answerAtOnce, answerGarbage, sendError } from './answers.js';
+import { answer, type RouteOptions } from './routes.js';
 
-export interface CniServerOptions {
+export interface CniServerOptions extends RouteOptions {
   /** Absolute path of the unix socket. */
   readonly path: string;
   readonly log: Logger;
   readonly clock: Clock;
-  readonly journal: JournalDesk;
-  /** Carries out a command; does not throw. */
-  readonly run: (request: CniRequest) => Promise<CniAnswer>;
-  /** Wall clock in epoch nanoseconds. */
-  readonly nowNs: () => bigint;
   /** Time for a request to come in whole, in milliseconds; then it is refused. */
   readonly requestTimeoutMs: number;
   /** Time for commands under way once the server stops, in milliseconds; then they are cut off. */
@@ -55,28 +38,12 @@ const MAX_ACCEPT_ROUNDS = 1024;
 /** How long a connection may take to send the head of its request when the server closes, in milliseconds. */
 const SILENCE_MS = 500;
 
-/** 404 is for what an earlier release does not know. */
-const STATUS_OF_DISCARD: Partial<Record<FailureCode, number>> = { ATTACHMENT_NOT_FOUND: 410, STATE_IO: 503 };
-
 /** How often in a request's time it is looked after. */
 const CHECKS_PER_TIMEOUT = 10;
 
-/** The headers that carry the CNI variables. */
-const HEADER: Readonly<Record<Variable, string>> = {
-  CNI_COMMAND: 'cni-command',
-  CNI_CONTAINERID: 'cni-containerid',
-  CNI_NETNS: 'cni-netns',
-  CNI_IFNAME: 'cni-ifname',
-  CNI_ARGS: 'cni-args',
-  CNI_PATH: 'cni-path',
-};
-
 /**
- * The resident's side of the protocol with the shim: HTTP/1.1 on a unix socket that is root's alone. `POST /cni` carries the CNI
- * variables as headers and the network configuration as its body. It is answered with 200 and the result, or with another status
- * and a CNI error object. `GET /healthz` is answered with 200 while requests are taken, `GET /journal` with what waits in
- * the journal, `POST /journal/retry` with what is left of it once all of it was tried, and `POST /journal/discard` with the entry that
- * is given up, or with 410 where there is none.
+ * The socket at which the shim finds the resident plugin: HTTP/1.1 on a unix socket that is root's alone. What is asked there, and what is answered, is in
+ * {@link answer}.
  *
  * What can go wrong here: the caller dies at any moment, sends garbage, or never ends its request. None of that may end the
  * process or leave a caller without an answer; and what an ADD began for a caller that died has to be undone. Somebody may clean the
@@ -217,7 +184,7 @@ export class CniServer {
         resolve();
       });
     });
-    const answered = this.#answer({ request, response, cancel })
+    const answered = answer({ request, response, cancel }, this.#options)
       .catch((error: unknown) => {
         this.#options.log.error({ err: error }, 'a request failed by a defect');
         sendError(response, 500, error);
@@ -226,112 +193,6 @@ export class CniServer {
     this.#underWay.set(answered, cancel);
     void answered.finally(() => this.#underWay.delete(answered));
   }
-
-  async #answer({ request, response, cancel }: Exchange): Promise<void> {
-    const asked = `${request.method ?? ''} ${request.url ?? ''}`;
-    if (asked === 'GET /healthz') {
-      send(response, { status: 200, body: 'ok\n', type: 'text/plain' });
-      return;
-    }
-    if (asked === 'GET /journal') {
-      this.#sendJournal(response);
-      return;
-    }
-    if (asked === 'POST /journal/retry') {
-      request.resume();
-      await this.#options.journal.retry();
-      this.#sendJournal(response);
-      return;
-    }
-    if (asked === 'POST /journal/discard') {
-      await this.#discard({ request, response, cancel });
-      return;
-    }
-    if (asked !== 'POST /cni') {
-      sendError(
-        response,
-        404,
-        new Failure(
-          'INVALID_REQUEST',
-          `${asked}: send POST /cni, GET /healthz, GET /journal, POST /journal/retry or POST /journal/discard`,
-        ),
-      );
-      return;
-    }
-    const arrivedNs = this.#options.nowNs();
-    const configuration = await readBody(request, cancel.signal);
-    if (configuration instanceof Failure) {
-      sendError(response, 400, configuration);
-      return;
-    }
-    const { headers } = request;
-    const answer = await this.#options.run({
-      plugin: textOf(headers, 'cni-plugin'),
-      shimRelease: textOf(headers, 'podwire-release'),
-      variables: variablesOf(headers),
-      overridesNetns: isTrue(textOf(headers, 'cni-netns-override')),
-      configuration,
-      traceContext: {
-        traceparent: textOf(headers, 'traceparent'),
-        tracestate: textOf(headers, 'tracestate'),
-        baggage: textOf(headers, 'baggage'),
-      },
-      startedNs: startOf(headers),
-      arrivedNs,
-      cancel,
-    });
-    send(response, { status: answer.exitCode === 0 ? 200 : 500, body: answer.stdout, type: 'application/json' });
-  }
-
-  async #discard({ request, response, cancel }: Exchange): Promise<void> {
-    try {
-      const asked = await readBody(request, cancel.signal);
-      // What cannot be read is refused as what it is not: a request.
-      const body = await this.#options.journal.discard(asked instanceof Failure ? '' : asked, cancel);
-      send(response, { status: 200, body, type: 'application/json' });
-    } catch (error) {
-      if (!(error instanceof Failure)) throw error;
-      sendError(response, STATUS_OF_DISCARD[error.code] ?? 400, error);
-    }
-  }
-
-  #sendJournal(response: ServerResponse): void {
-    send(response, { status: 200, body: this.#options.journal.text(), type: 'application/json' });
-  }
-}
-
-/** One request and what belongs to it. */
-interface Exchange {
-  readonly request: IncomingMessage;
-  readonly response: ServerResponse;
-  /** Fires when the caller is gone. */
-  readonly cancel: AbortController;
-}
-
-function variablesOf(headers: IncomingHttpHeaders): Variables {
-  return Object.fromEntries(VARIABLES.map((variable) => [variable, textOf(headers, HEADER[variable])]));
-}
-
-/** A header as UTF-8, which is what the shim passes on; Node.js reads headers as ISO 8859-1. */
-function textOf(headers: IncomingHttpHeaders, name: string): string | undefined {
-  const value = headers[name];
-  return typeof value === 'string' ? Buffer.from(value, 'latin1').toString() : undefined;
-}
-
-/** The spellings that Go's library for plugins takes. */
-function isTrue(text: string | undefined): boolean {
-  return text === '1' || text?.toUpperCase() === 'TRUE';
-}
-
-function startOf(headers: IncomingHttpHeaders): bigint | undefined {
-  const text = textOf(headers, 'cni-exec-time') ?? '';
-  return /^\d{1,20}$/.test(text) ? BigInt(text) : undefined;
-}
-
-interface Answer {
-  readonly status: number;
-  readonly body: string;
-  readonly type: string;
 }
 
 /** Waits until no connection waits to be accepted, however many there are. Those of a busy machine take seconds in all. */
@@ -344,41 +205,4 @@ async function allAccepted(server: Server): Promise<void> {
     await setImmediate();
   }
   server.off('connection', accepted);
-}
-
-/** One request a connection: callers run once, and a connection that stays would keep the process from stopping. */
-function send(response: ServerResponse, { status, body, type }: Answer): void {
-  response.sendDate = false;
-  response
-    .writeHead(status, { 'content-type': type, 'content-length': Buffer.byteLength(body), connection: 'close' })
-    .end(body);
-}
-
-/** Answers what never became a command. */
-function sendError(response: ServerResponse, status: number, error: unknown): void {
-  if (response.headersSent) return;
-  send(response, { status, body: errorBody(error), type: 'application/json' });
-}
-
-function errorBody(error: unknown): string {
-  return `${JSON.stringify(cniErrorOf(error, { cniVersion: OWN_VERSION }))}\n`;
-}
-
-/** Answers what is not HTTP, is too large in its head, or was not sent in time. */
-function answerGarbage(error: Error, socket: Duplex): void {
-  const failure = new Failure('INVALID_REQUEST', `this is no HTTP request of the CNI shim: ${error.message}`);
-  answerAtOnce(socket, '400 Bad Request', failure);
-}
-
-/** Answers without waiting for the rest of the request. */
-function answerAtOnce(socket: Duplex, status: string, failure: Failure): void {
-  const body = errorBody(failure);
-  const head = [
-    `HTTP/1.1 ${status}`,
-    'content-type: application/json',
-    `content-length: ${Buffer.byteLength(body)}`,
-    'connection: close',
-  ];
-  if (socket.writable) socket.end(`${head.join('\r\n')}\r\n\r\n${body}`);
-  else socket.destroy();
 }

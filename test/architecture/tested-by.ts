@@ -33,6 +33,8 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/commands/wanted-pod.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/undo.ts': 'plugin/commands/add.test.ts',
   'plugin/request-body.ts': 'plugin/server.test.ts',
+  'plugin/routes.ts': 'plugin/server.test.ts',
+  'plugin/answers.ts': 'plugin/server.test.ts',
   'plugin/notices.ts': 'plugin/releases.test.ts',
   'plugin/delegate/program.ts': 'plugin/delegate/delegate.test.ts',
   'plugin/delegate/ipam-plugin.ts': 'plugin/delegate/delegate.test.ts',

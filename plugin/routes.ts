@@ -1,0 +1,137 @@
+import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
+
+import type { FailureCode } from '@podwire/shared/failure/codes';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import { send, sendError } from './answers.js';
+import { VARIABLES, type Variable, type Variables } from './cni/environment.js';
+import type { JournalDesk } from './journal/desk.js';
+import type { CniRequest } from './request.js';
+import { readBody } from './request-body.js';
+import type { CniAnswer } from './run.js';
+
+export interface RouteOptions {
+  readonly journal: JournalDesk;
+  /** Carries out a command; does not throw. */
+  readonly run: (request: CniRequest) => Promise<CniAnswer>;
+  /** Wall clock in epoch nanoseconds. */
+  readonly nowNs: () => bigint;
+}
+
+/** One request and what belongs to it. */
+export interface Exchange {
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  /** Fires when the caller is gone. */
+  readonly cancel: AbortController;
+}
+
+type Route = (exchange: Exchange, options: RouteOptions) => Promise<void> | void;
+
+const ROUTES: ReadonlyMap<string, Route> = new Map([
+  ['POST /cni', carryOut],
+  ['GET /healthz', tellHealth],
+  ['GET /journal', tellJournal],
+  ['POST /journal/retry', retryJournal],
+  ['POST /journal/discard', discardEntry],
+]);
+
+/** 404 is for what an earlier release does not know. */
+const STATUS_OF_DISCARD: Partial<Record<FailureCode, number>> = { ATTACHMENT_NOT_FOUND: 410, STATE_IO: 503 };
+
+/** The headers that carry the CNI variables. */
+const HEADER: Readonly<Record<Variable, string>> = {
+  CNI_COMMAND: 'cni-command',
+  CNI_CONTAINERID: 'cni-containerid',
+  CNI_NETNS: 'cni-netns',
+  CNI_IFNAME: 'cni-ifname',
+  CNI_ARGS: 'cni-args',
+  CNI_PATH: 'cni-path',
+};
+
+/**
+ * What the shim and `podwirectl` ask the resident plugin, over HTTP/1.1. `POST /cni` carries the CNI variables as headers and the network configuration as its
+ * body; it is answered with 200 and the result, or with another status and a CNI error object. `GET /healthz` is answered with 200 while requests
+ * are taken, `GET /journal` with what waits in the journal, `POST /journal/retry` with what is left of it once all of it was tried, and
+ * `POST /journal/discard` with the entry that is given up, or with 410 where there is none. All else is answered with 404.
+ */
+export async function answer(exchange: Exchange, options: RouteOptions): Promise<void> {
+  const { request, response } = exchange;
+  const asked = `${request.method ?? ''} ${request.url ?? ''}`;
+  const route = ROUTES.get(asked);
+  if (route) await route(exchange, options);
+  else
+    sendError(response, 404, new Failure('INVALID_REQUEST', `${asked}: send one of ${[...ROUTES.keys()].join(', ')}`));
+}
+
+async function carryOut({ request, response, cancel }: Exchange, { run, nowNs }: RouteOptions): Promise<void> {
+  const arrivedNs = nowNs();
+  const configuration = await readBody(request, cancel.signal);
+  if (configuration instanceof Failure) {
+    sendError(response, 400, configuration);
+    return;
+  }
+  const { headers } = request;
+  const { exitCode, stdout } = await run({
+    plugin: textOf(headers, 'cni-plugin'),
+    shimRelease: textOf(headers, 'podwire-release'),
+    variables: variablesOf(headers),
+    overridesNetns: isTrue(textOf(headers, 'cni-netns-override')),
+    configuration,
+    traceContext: {
+      traceparent: textOf(headers, 'traceparent'),
+      tracestate: textOf(headers, 'tracestate'),
+      baggage: textOf(headers, 'baggage'),
+    },
+    startedNs: startOf(headers),
+    arrivedNs,
+    cancel,
+  });
+  send(response, { status: exitCode === 0 ? 200 : 500, body: stdout, type: 'application/json' });
+}
+
+function tellHealth({ response }: Exchange): void {
+  send(response, { status: 200, body: 'ok\n', type: 'text/plain' });
+}
+
+function tellJournal({ response }: Exchange, { journal }: RouteOptions): void {
+  send(response, { status: 200, body: journal.text(), type: 'application/json' });
+}
+
+async function retryJournal(exchange: Exchange, options: RouteOptions): Promise<void> {
+  exchange.request.resume();
+  await options.journal.retry();
+  tellJournal(exchange, options);
+}
+
+async function discardEntry({ request, response, cancel }: Exchange, { journal }: RouteOptions): Promise<void> {
+  try {
+    const asked = await readBody(request, cancel.signal);
+    // What cannot be read is refused as what it is not: a request.
+    const body = await journal.discard(asked instanceof Failure ? '' : asked, cancel);
+    send(response, { status: 200, body, type: 'application/json' });
+  } catch (error) {
+    if (!(error instanceof Failure)) throw error;
+    sendError(response, STATUS_OF_DISCARD[error.code] ?? 400, error);
+  }
+}
+
+function variablesOf(headers: IncomingHttpHeaders): Variables {
+  return Object.fromEntries(VARIABLES.map((variable) => [variable, textOf(headers, HEADER[variable])]));
+}
+
+/** A header as UTF-8, which is what the shim passes on; Node.js reads headers as ISO 8859-1. */
+function textOf(headers: IncomingHttpHeaders, name: string): string | undefined {
+  const value = headers[name];
+  return typeof value === 'string' ? Buffer.from(value, 'latin1').toString() : undefined;
+}
+
+/** The spellings that Go's library for plugins takes. */
+function isTrue(text: string | undefined): boolean {
+  return text === '1' || text?.toUpperCase() === 'TRUE';
+}
+
+function startOf(headers: IncomingHttpHeaders): bigint | undefined {
+  const text = textOf(headers, 'cni-exec-time') ?? '';
+  return /^\d{1,20}$/.test(text) ? BigInt(text) : undefined;
+}
