@@ -1,5 +1,5 @@
 import { execFile, execFileSync, spawn } from 'node:child_process';
-import { existsSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { performance } from 'node:perf_hooks';
@@ -208,6 +208,26 @@ describe('the resident', () => {
     await expect.poll(() => services.state(), { timeout: 20_000 }).toBe(NOTHING);
     expect(await shim('ADD')).toMatchObject({ exitCode: 0 });
     await shim('DEL');
+  });
+
+  test('tells no DEL that it is done, when it is stopped, of which nothing keeps the rest', async () => {
+    await shim('ADD');
+    const letGo = services.script.hold('DetachPod');
+    const deleting = shim('DEL');
+    await services.script.untilCalled('DetachPod');
+    const journal = join(services.folder, 'journal');
+    rmSync(journal, { recursive: true });
+    writeFileSync(journal, '');
+    await resident.stop();
+    const deleted = await deleting;
+    expect(deleted).toMatchObject({ exitCode: 1, stderr: '' });
+    expect(JSON.parse(deleted.stdout)).toMatchObject({ code: 11, msg: expect.stringContaining('is being stopped') });
+    expect(record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringContaining('is lost with this process'));
+    letGo();
+    rmSync(journal);
+    resident = await start();
+    expect(await shim('DEL')).toMatchObject({ exitCode: 0, stdout: '' });
+    expect(services.state()).toBe(NOTHING);
   });
 
   test('has any number of DELs under way, and Node does not warn of a leak', async () => {

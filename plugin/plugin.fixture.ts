@@ -104,6 +104,8 @@ export class Plugin {
   /** What outlives the process of the plugin. */
   readonly store: MemoryJournalStore;
   readonly givers: Givers;
+  /** Tells commands that the process is to end. */
+  readonly stopping = new AbortController();
   /** Cuts off what goes on without a caller, as the end of the process does. */
   readonly ending = new AbortController();
   readonly #replay: Replay;
@@ -152,6 +154,7 @@ export class Plugin {
       notices: new Notices(log),
       cleanUpTimeoutMs,
       delServiceTimeoutMs,
+      stopping: this.stopping.signal,
       ending: this.ending.signal,
     };
     const turns = new Turns(systemClock);

@@ -21,7 +21,7 @@ import type { Tools } from './commands/tools.js';
 import { Givers } from './delegate/givers.js';
 import { HangingPlugins } from './delegate/hanging.js';
 import { Descriptors } from './descriptors.js';
-import { journalDesk } from './journal/desk.js';
+import { journalDesk, type JournalDesk } from './journal/desk.js';
 import { DirectoryJournalStore } from './journal/directory-store.js';
 import { JournalEvents } from './journal/events.js';
 import { Journal } from './journal/journal.js';
@@ -90,7 +90,13 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
   const ending = new AbortController();
   // Each DEL under way listens to it; Node would take more than ten for a leak, and say so.
   setMaxListeners(0, ending.signal);
-  const tools = makeTools(settings, surroundings, { ipam, dataplane, ending: ending.signal });
+  const stopping = new AbortController();
+  const tools = makeTools(settings, surroundings, {
+    ipam,
+    dataplane,
+    ending: ending.signal,
+    stopping: stopping.signal,
+  });
   const turns = new Turns(clock);
   const replay = makeReplay(tools, turns, surroundings);
   const { addTimeoutMs, delTimeoutMs } = settings;
@@ -111,12 +117,7 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
     log,
     clock,
     run: (request) => run(request, options),
-    journal: journalDesk({
-      journal: tools.journal,
-      replay,
-      giversOf: (entry) => giverNamesOf(entry, tools),
-      discard: (attachment, cancel) => discardEntry(attachment, tools, { turns, cancel }),
-    }),
+    journal: makeDesk(tools, turns, replay),
     nowNs: wallTimeNs(clock, stopwatch),
     requestTimeoutMs: REQUEST_TIMEOUT_MS,
     drainTimeoutMs: settings.drainTimeoutMs,
@@ -131,10 +132,11 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
   replay.start();
   return {
     async stop() {
+      stopping.abort();
       await server.stop();
       readiness.stop();
       await replay.stop();
-      await tools.journal.settleStore();
+      await tools.journal.close();
       ipam.close();
       dataplane.close();
     },
@@ -145,12 +147,13 @@ interface Process {
   readonly ipam: Peer;
   readonly dataplane: Peer;
   readonly ending: AbortSignal;
+  readonly stopping: AbortSignal;
 }
 
 function makeTools(
   settings: PluginSettings,
   { log, clock, random }: Surroundings,
-  { ending, ...peers }: Process,
+  { ending, stopping, ...peers }: Process,
 ): Tools {
   const ipam = { peer: peers.ipam, clock, random };
   const dataplane = { peer: peers.dataplane, clock, random };
@@ -175,8 +178,18 @@ function makeTools(
     notices: new Notices(log),
     cleanUpTimeoutMs: settings.cleanUpTimeoutMs,
     delServiceTimeoutMs: settings.delServiceTimeoutMs,
+    stopping,
     ending,
   };
+}
+
+function makeDesk(tools: Tools, turns: Turns, replay: Replay): JournalDesk {
+  return journalDesk({
+    journal: tools.journal,
+    replay,
+    giversOf: (entry) => giverNamesOf(entry, tools),
+    discard: (attachment, cancel) => discardEntry(attachment, tools, { turns, cancel }),
+  });
 }
 
 /** Does what the journal says, in turns with the commands. */

@@ -176,6 +176,28 @@ describe('DEL succeeds, and what is left is done later', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
+  test('but not where the process is told to end: its memory would go with it, and the DEL is to be repeated', async () => {
+    plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
+    plugin.store.broken = 'full';
+    plugin.stopping.abort();
+    const { exitCode, stdout } = await plugin.run('DEL');
+    expect([exitCode, JSON.parse(stdout)]).toEqual([
+      1,
+      expect.objectContaining({ code: 11, msg: expect.stringMatching(/being stopped.*repeat it: .*full/) }),
+    ]);
+    plugin.store.broken = 'no';
+    expect(await plugin.run('DEL')).toEqual(DONE);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('where the process is told to end and the disk takes it', async () => {
+    plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
+    plugin.stopping.abort();
+    expect(await plugin.run('DEL')).toEqual(DONE);
+    expect(stored()).toEqual([SUBJECT]);
+    await plugin.replayed();
+  });
+
   test('by nobody where the attachment was added again while the journal could not be read', async () => {
     await plugin.run('ADD');
     const wired = plugin.state();

@@ -1,9 +1,11 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 
 import { delegateOf } from '../delegate/share.js';
 import type { DelRequest } from '../request.js';
 import { serviceOf, settle } from './settle.js';
-import type { CommandTools } from './tools.js';
+import type { CommandTools, Tools } from './tools.js';
 import { limitsWithoutCaller } from './without-caller.js';
 import { writeDown } from './write-down.js';
 
@@ -11,8 +13,9 @@ import { writeDown } from './write-down.js';
  * DEL: takes a pod's wire away and gives its addresses back.
  *
  * Succeeds whatever is away: what a service does not do in its time, or refuses, is written to the node's journal before the
- * answer, and done later. Lenient, as the specification asks: without a namespace, an interface or an allocation there is less to
+ * answer, and done later; where the disk does not take it, it is in memory as long as the process is. Lenient, as the specification asks: without a namespace, an interface or an allocation there is less to
  * do. Idempotent. It goes on when the runtime no longer waits for it.
+ * @throws Failure CANCELLED where what is left would be gone with a process that is told to end
  */
 export async function del({ attachment, netns: named, share }: DelRequest, tools: CommandTools): Promise<undefined> {
   const { journal, knownAllocations, clock, limits, delServiceTimeoutMs, hanging } = tools;
@@ -33,8 +36,19 @@ export async function del({ attachment, netns: named, share }: DelRequest, tools
   if (unsettled) {
     const { todo: left, failure } = unsettled;
     await writeDown({ attachment, todo: left, held, netns, delegate, reason: tracedMessage(failure) }, tools);
+    requireKept(attachment, tools);
   } else {
     await journal.done(attachment);
   }
   knownAllocations.forget(attachment);
+}
+
+/** Who is told that a DEL is done does not repeat it, and the memory that alone has the rest is about to go. */
+function requireKept(attachment: Attachment, { journal, stopping }: Tools): void {
+  const fault = journal.volatileFault(attachment);
+  if (fault === undefined || !stopping.aborted) return;
+  throw new Failure(
+    'CANCELLED',
+    `podwire-plugin is being stopped, and cannot leave the rest of this DEL to the next one, which carries it out; repeat it: ${fault}`,
+  );
 }

@@ -32,7 +32,9 @@ export interface Tools {
   readonly cleanUpTimeoutMs: number;
   /** Time that a DEL gives each service, in milliseconds, before it leaves the rest to the journal. */
   readonly delServiceTimeoutMs: number;
-  /** Fires when the process is to end: what goes on without a caller leaves the rest to the journal. */
+  /** Fires when the process is told to end, and takes no more commands. */
+  readonly stopping: AbortSignal;
+  /** Fires when commands have had their time to end after that: what goes on without a caller leaves the rest to the journal. */
   readonly ending: AbortSignal;
 }
 

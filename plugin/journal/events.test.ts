@@ -98,6 +98,19 @@ test('metrics tell what waits, how long, and what a restart would lose', async (
   });
 });
 
+test('what goes with the process is a fault, and told; what could be stored at the last is not', async () => {
+  const journal = open();
+  store.broken = 'full';
+  await journal.add(journalEntry('a'));
+  store.broken = 'no';
+  await journal.close();
+  expect(await read.read()).toMatchObject({ volatile_entries: 0, 'faults write': 1 });
+  store.broken = 'full';
+  await journal.add(journalEntry('b'));
+  await journal.close();
+  expect(await read.read()).toMatchObject({ volatile_entries: 1, 'faults write': 3 });
+});
+
 test('metrics count what the storage refuses, by operation', async () => {
   const journal = open();
   await journal.add(journalEntry('a'));

@@ -105,6 +105,16 @@ export class JournalEvents {
     this.#log.error(`journal: ${formatAttachment(attachment)} is in memory only, and a restart loses it: ${reason}`);
   }
 
+  /** The process ends before the entry could be stored. */
+  lost({ attachment, todo, held }: JournalEntry, reason: string): void {
+    this.#faults.add(1, { operation: 'write' });
+    const addresses = held?.map(({ address }) => address);
+    this.#log.error(
+      { todo, addresses },
+      `journal: ${formatAttachment(attachment)} is lost with this process, and what it holds is for GC (podwirectl gc) to find: ${reason}`,
+    );
+  }
+
   stored({ attachment }: JournalEntry): void {
     this.#log.info(`journal: ${formatAttachment(attachment)} is stored after all`);
   }

@@ -78,6 +78,11 @@ export class Journal {
     };
   }
 
+  /** Why the attachment's entry is in memory alone; undefined where it is stored, or there is none. */
+  volatileFault(attachment: Attachment): string | undefined {
+    return this.#refused.has(formatAttachment(attachment)) ? (this.#writeFault ?? '') : undefined;
+  }
+
   /** Why a restart of the process, or of the node, could lose something, or bring something back; undefined when it could not. */
   get fault(): string | undefined {
     if (this.#loadFault !== undefined) return `the journal cannot be read: ${this.#loadFault}`;
@@ -177,6 +182,15 @@ export class Journal {
       if (!this.#refused.has(key) || !this.#hasRoom(key)) continue;
       if ((await this.#store(key, entry)) !== undefined) return;
       this.#options.events.stored(entry);
+    }
+  }
+
+  /** The process ends: what could not be stored to the last goes with it, and is told. */
+  async close(): Promise<void> {
+    await this.settleStore();
+    for (const entry of this.entries()) {
+      const fault = this.volatileFault(entry.attachment);
+      if (fault !== undefined) this.#options.events.lost(entry, fault);
     }
   }
 
