@@ -1,5 +1,6 @@
 import { BlockServiceService, type Block } from '@podwire/proto/podwire/ipam/v1/block';
 import { PoolServiceService, type Pool } from '@podwire/proto/podwire/ipam/v1/pool';
+import { compareTexts } from '@podwire/shared/words/order';
 
 import type { Verb } from '../command-line/verb.js';
 import type { Table } from '../output/report.js';
@@ -75,7 +76,7 @@ function nodeTable(blocks: readonly Block[]): Table {
     use.lent += borrowedOf(block);
     uses.set(name, use);
   }
-  const byUse = [...uses].sort(([nameA, a], [nameB, b]) => b.used - a.used || (nameA < nameB ? -1 : 1));
+  const byUse = [...uses].sort(([nameA, a], [nameB, b]) => b.used - a.used || compareTexts(nameA, nameB));
   return {
     kind: 'table',
     columns: [

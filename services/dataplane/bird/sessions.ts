@@ -1,4 +1,5 @@
 import { formatAddress, type Family } from '@podwire/shared/net/address';
+import { compareNames } from '@podwire/shared/words/order';
 
 import type { Cluster, ClusterNode } from '../routing/cluster.js';
 import { matchesNode, type Bfd, type PeerPlan } from './peers-file.js';
@@ -66,11 +67,11 @@ export function sessionsOf(self: ClusterNode, { nodes }: Cluster, settings: Sess
       clientOf: undefined,
     });
   }
-  for (const peer of [...nodes.values()].sort(byName)) {
+  for (const peer of [...nodes.values()].sort(compareNames)) {
     if (peer.name === self.name || !speak(self, peer, settings.plan)) continue;
     for (const family of FAMILIES) add(nodeSession(self, { peer, family }, settings));
   }
-  return [...found.values()].sort(byName);
+  return [...found.values()].sort(compareNames);
 }
 
 /** Whether the node passes on what others tell it. */
@@ -122,8 +123,4 @@ function asOf(node: ClusterNode, { asNumber }: SessionSettings): number {
 function addressOf(node: ClusterNode, family: Family): string | undefined {
   const address = (family === 4 ? node.ipv4 : node.ipv6)?.address;
   return address && formatAddress(address);
-}
-
-function byName(a: { readonly name: string }, b: { readonly name: string }): number {
-  return a.name < b.name ? -1 : a.name > b.name ? 1 : 0;
 }

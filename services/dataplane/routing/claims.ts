@@ -1,5 +1,6 @@
+import { compareTexts } from '@podwire/shared/words/order';
+
 import { RANKS, type Claim } from './block-routes.js';
-import { compareTexts } from './conditions.js';
 
 interface Entry {
   /** CIDR of the block that claims. */

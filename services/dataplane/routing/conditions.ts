@@ -1,3 +1,5 @@
+import { compareTexts } from '@podwire/shared/words/order';
+
 import type { Condition } from './wanted.js';
 
 /** Why something cannot be routed, with how to say so. `subject` is a node's name, a pool's or a family's, as `about` tells. */
@@ -75,10 +77,6 @@ export function listed(names: readonly string[]): string {
   const sorted = [...names].sort(compareTexts);
   const rest = sorted.length - NAMED_COUNT;
   return rest > 0 ? `${sorted.slice(0, NAMED_COUNT).join(', ')} and ${rest} more` : sorted.join(', ');
-}
-
-export function compareTexts(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0;
 }
 
 function groupKey({ reason, subject }: Complaint): string {

@@ -1,9 +1,10 @@
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
+import { compareNames } from '@podwire/shared/words/order';
 
 import { encapsulationOf } from './block-routes.js';
 import type { ClusterNode, ClusterPool } from './cluster.js';
-import { compareTexts, listed } from './conditions.js';
+import { listed } from './conditions.js';
 import type { NodeFacts } from './facts.js';
 import { modeOf, nodeAddressOf, vxlanEndOf } from './paths.js';
 import { tunnelMac } from './tunnel-mac.js';
@@ -182,7 +183,7 @@ function vxlanPeers(
   const takenBy = new Map<string, string>();
   if (ownEnd?.address) takenBy.set(formatAddress(ownEnd.address), selfName);
   takenBy.set(ownEnd?.mac ?? tunnelMac(selfName, family), selfName);
-  for (const node of [...nodes.values()].sort((a, b) => compareTexts(a.name, b.name))) {
+  for (const node of [...nodes.values()].sort(compareNames)) {
     const address = nodeAddressOf(node, family)?.address;
     const end = vxlanEndOf(node, family);
     if (node.name === selfName || !address || !end?.address) continue;

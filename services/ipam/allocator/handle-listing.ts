@@ -2,6 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Address } from '@podwire/shared/net/address';
 import { compareAddresses } from '@podwire/shared/net/address';
 import { addressAt } from '@podwire/shared/net/prefix';
+import { compareTexts } from '@podwire/shared/words/order';
 
 import { heldByHandle } from './release-handle.js';
 import { requireKnown, type HeldAddress } from './holding.js';
@@ -25,7 +26,7 @@ export interface HandleAddressQuery {
 
 /** A page of the handles, in the order of their names. */
 export function listHandles(view: View, { after, limit }: HandleQuery): Page<Handle> {
-  const items = smallest(handlesBehind(view, after), limit + 1, (a, b) => (a.id < b.id ? -1 : a.id > b.id ? 1 : 0));
+  const items = smallest(handlesBehind(view, after), limit + 1, (a, b) => compareTexts(a.id, b.id));
   return { items: items.slice(0, limit), more: items.length > limit };
 }
 

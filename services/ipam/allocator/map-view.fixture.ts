@@ -1,4 +1,5 @@
 import { comparePrefixes, formatPrefix, prefixContains, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { compareNames, compareTexts } from '@podwire/shared/words/order';
 
 import type {
   Affinity,
@@ -67,7 +68,7 @@ export class MapView implements View {
 
   /** Everything stored, in an order that does not depend on how it came about. */
   snapshot(): readonly (readonly [string, RecordValue])[] {
-    return [...this.records].sort(([a], [b]) => (a < b ? -1 : 1));
+    return [...this.records].sort(([a], [b]) => compareTexts(a, b));
   }
 
   pools(): readonly Pool[] {
@@ -184,7 +185,7 @@ export class MapView implements View {
     const text = ({ key }: StoredEndpoint) => `${key.namespace}/${key.name}`;
     return this.endpoints()
       .filter((endpoint) => text(endpoint) > after)
-      .sort((a, b) => (text(a) < text(b) ? -1 : 1));
+      .sort((a, b) => compareTexts(text(a), text(b)));
   }
 
   foreignEndpoints(): Iterable<StoredForeignEndpoint> {
@@ -215,7 +216,7 @@ export class MapView implements View {
 }
 
 function sortByName<Named extends { readonly name: string }>(values: Named[]): Named[] {
-  return values.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0));
+  return values.sort(compareNames);
 }
 
 /** What tells a record from every other. */

@@ -1,5 +1,6 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { counted } from '@podwire/shared/words/counted';
+import { compareTexts } from '@podwire/shared/words/order';
 
 import { collectCold } from './block.js';
 import { isHeld, isUnneeded } from './give-back.js';
@@ -66,7 +67,7 @@ function countHolders({ allocations, attributes, owner }: Block, nodes: Map<stri
 }
 
 function sorted(nodes: ReadonlyMap<string, number>): NodeShare[] {
-  return [...nodes].sort(([a], [b]) => (a < b ? -1 : 1)).map(([nodeName, count]) => ({ nodeName, count }));
+  return [...nodes].sort(([a], [b]) => compareTexts(a, b)).map(([nodeName, count]) => ({ nodeName, count }));
 }
 
 /** At most so many nodes are named in a message. */

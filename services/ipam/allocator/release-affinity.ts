@@ -6,6 +6,7 @@ import {
   prefixesOverlap,
   type Prefix,
 } from '@podwire/shared/net/prefix';
+import { compareTexts } from '@podwire/shared/words/order';
 
 import { abandonBlock, OPERATIONS_TO_ABANDON, type Abandoned } from './abandon-block.js';
 import { firstWritable } from './block-bytes.js';
@@ -124,8 +125,4 @@ export function compareClaims(a: OwnedBlock, b: OwnedBlock): number {
     compareTexts(a.owner.kind, b.owner.kind) ||
     compareTexts(a.owner.name, b.owner.name)
   );
-}
-
-function compareTexts(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0;
 }

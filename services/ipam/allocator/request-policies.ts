@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { compareNames } from '@podwire/shared/words/order';
 
 import { requireReadable } from './absence.js';
 import { wholeSeconds } from './block.js';
@@ -118,6 +119,6 @@ function putPolicies(policies: RequestPolicies): Change[] {
     const text = `the ${policies.length} request policies would take ${size} bytes, and may take ${MAX_SIZE} together; name ranges instead of addresses, or delete some`;
     throw new Failure('STORE_LIMIT', text);
   }
-  const value = [...policies].sort((a, b) => (a.name < b.name ? -1 : 1));
+  const value = [...policies].sort(compareNames);
   return [{ type: 'put', record: { kind: 'requestPolicies', value } }];
 }

@@ -1,3 +1,5 @@
+import { compareTexts } from '@podwire/shared/words/order';
+
 import { fnv1a64 } from './hash.js';
 
 /**
@@ -21,5 +23,5 @@ function sortEntries(entries: readonly (readonly [unknown, unknown])[]): unknown
   return entries
     .filter(([, value]) => value !== undefined)
     .map(([key, value]) => [String(key), canonical(value)] as const)
-    .sort(([a], [b]) => (a < b ? -1 : 1));
+    .sort(([a], [b]) => compareTexts(a, b));
 }

@@ -1,5 +1,6 @@
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { compareNames } from '@podwire/shared/words/order';
 
 import type { BlockTally } from '../allocator/block-tally.js';
 import type {
@@ -360,7 +361,7 @@ class AffinityList {
 }
 
 export function sortByName<Named extends { readonly name: string }>(values: Named[]): Named[] {
-  return values.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0));
+  return values.sort(compareNames);
 }
 
 function sameOwner(a: BlockOwner | undefined, b: BlockOwner | undefined): boolean {

@@ -1,4 +1,5 @@
 import { comparePrefixes, prefixContains, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { compareTexts } from '@podwire/shared/words/order';
 
 import { addTallies, subtractTallies, tallyOf, type BlockTally } from '../allocator/block-tally.js';
 import { formatEndpointKey } from '../allocator/endpoint.js';
@@ -281,7 +282,7 @@ export class Overlay implements View {
   *endpointsBehind(after: string): Generator<StoredEndpoint, void, void> {
     const changed = [...this.#writtenOf('endpoint')]
       .filter(({ key }) => formatEndpointKey(key) > after)
-      .sort((a, b) => (formatEndpointKey(a.key) < formatEndpointKey(b.key) ? -1 : 1));
+      .sort((a, b) => compareTexts(formatEndpointKey(a.key), formatEndpointKey(b.key)));
     for (const endpoint of this.mirror.view.endpointsBehind(after)) {
       if (this.#isWritten(this.keys.endpoint(endpoint.key))) continue;
       const text = formatEndpointKey(endpoint.key);

@@ -1,5 +1,6 @@
-import { NetlinkError, openNamespace, type Link, type Namespace } from '@podwire/netlink';
+import { NetlinkError, openNamespace, type Namespace } from '@podwire/netlink';
 import { Failure } from '@podwire/shared/failure/failure';
+import { compareNames } from '@podwire/shared/words/order';
 
 import { attachmentOfAlias, ROUTE_PROTOCOL } from '../../plan/desired.js';
 import type { ObservedLink } from '../../plan/observed.js';
@@ -107,7 +108,7 @@ export class NetlinkKernel implements Kernel {
       const links = await this.#node.links();
       const routes = await this.#node.routes({ table: MAIN_TABLE });
       const ours = routes.filter((route) => route.protocol === ROUTE_PROTOCOL);
-      return links.toSorted(byName).flatMap((link): AttachedLink[] => {
+      return links.toSorted(compareNames).flatMap((link): AttachedLink[] => {
         const attachment = attachmentOfAlias(link.alias);
         const addresses = ours.filter((route) => route.outputIndex === link.index).map((route) => route.destination);
         return attachment ? [{ attachment, link: toObservedLink(link), addresses }] : [];
@@ -140,8 +141,4 @@ async function openPod(netns: string): Promise<Namespace> {
 
 function isSame(a: Namespace, b: Namespace): boolean {
   return a.identity.inode === b.identity.inode && a.identity.device === b.identity.device;
-}
-
-function byName(a: Link, b: Link): number {
-  return a.name < b.name ? -1 : a.name > b.name ? 1 : 0;
 }

@@ -1,4 +1,5 @@
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
+import { compareTexts } from '@podwire/shared/words/order';
 
 import { isList, isObject, type Json, type JsonObject } from './table.js';
 
@@ -111,10 +112,6 @@ function textOf(value: Json): string {
     .filter(([key]) => !VOLATILE.includes(key))
     .toSorted(([a], [b]) => compareTexts(a, b));
   return `{${entries.map(([key, inner]) => `${JSON.stringify(key)}:${textOf(inner)}`).join(',')}}`;
-}
-
-function compareTexts(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0;
 }
 
 function compareNumbers(a: bigint, b: bigint): number {

@@ -1,3 +1,5 @@
+import { compareTexts } from '@podwire/shared/words/order';
+
 import { severityOf, type Finding, type FindingKind, type Severity } from './finding.js';
 import type { Usage } from './usage.js';
 
@@ -44,7 +46,7 @@ export interface AuditReport {
 export function makeReport(findings: readonly Finding[], usage: Usage, query: AuditQuery): AuditReport {
   const wanted = findings
     .filter((finding) => isWanted(finding, query))
-    .sort((a, b) => (a.id < b.id ? -1 : 1))
+    .sort((a, b) => compareTexts(a.id, b.id))
     .filter(({ id }) => id > query.after);
   const nodes = nodeUses(usage);
   return {
@@ -67,7 +69,7 @@ function countKinds(findings: readonly Finding[]): KindCount[] {
   const counts = new Map<FindingKind, number>();
   for (const { kind } of findings) counts.set(kind, (counts.get(kind) ?? 0) + 1);
   return [...counts]
-    .sort(([a], [b]) => (a < b ? -1 : 1))
+    .sort(([a], [b]) => compareTexts(a, b))
     .map(([kind, count]) => ({ kind, severity: severityOf({ kind }), count }));
 }
 
@@ -83,5 +85,5 @@ function nodeUses({ shares }: Usage): NodeUse[] {
       borrowed: known.borrowed + borrowed,
     });
   }
-  return [...nodes.values()].sort((a, b) => b.inUse - a.inUse || (a.nodeName < b.nodeName ? -1 : 1));
+  return [...nodes.values()].sort((a, b) => b.inUse - a.inUse || compareTexts(a.nodeName, b.nodeName));
 }

@@ -1,5 +1,6 @@
 import type { Family } from '@podwire/shared/net/address';
 import { defaultRoute, prefixSize } from '@podwire/shared/net/prefix';
+import { compareTexts } from '@podwire/shared/words/order';
 
 import { holderOf } from '../attributes.js';
 import { isHeld } from '../give-back.js';
@@ -119,6 +120,6 @@ class Shares {
     const text = ({ poolName, nodeName }: Share): string => `${poolName}/${nodeName}`;
     return [...this.#byName.values()]
       .flatMap((ofPool) => [...ofPool.values()])
-      .sort((a, b) => (text(a) < text(b) ? -1 : 1));
+      .sort((a, b) => compareTexts(text(a), text(b)));
   }
 }

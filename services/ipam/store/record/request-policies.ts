@@ -1,5 +1,6 @@
 import { parseAddress, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { compareNames } from '@podwire/shared/words/order';
 
 import { subdomainFault } from '../../allocator/names.js';
 import { formatRange } from '../../allocator/request-policy/allowed-texts.js';
@@ -42,7 +43,7 @@ const POOL_RULE = ['names', 'cidrs', 'selector'] as const;
 
 export function decodeRequestPolicies(raw: JsonObject): RequestPolicies {
   const policies = readList(field(raw, 'items')).map(decodePolicy);
-  return policies.sort((a, b) => (a.name < b.name ? -1 : 1));
+  return policies.sort(compareNames);
 }
 
 function decodePolicy(source: Field): RequestPolicy {
