@@ -125,7 +125,12 @@ test('commands are told apart that their caller left and that a DEL overtook; me
 test('the README names every metric, and no other', () => {
   new CommandEvents();
   new Descriptors(recordingLog().log);
-  new JournalEvents(recordingLog().log).observe(() => ({ entries: 0, volatileEntries: 0, oldestAgeMs: 0 }));
+  new JournalEvents(recordingLog().log).observe(() => ({
+    entries: 0,
+    volatileEntries: 0,
+    unreadableEntries: 0,
+    oldestAgeMs: 0,
+  }));
   const [, table = ''] = readFileSync(README, 'utf8').split('## Metrics');
   const named = [...table.split('\n##')[0]!.matchAll(/^\| `([a-z._]+)`/gm)].map(([, name]) => name ?? '');
   expect(named.sort()).toEqual([...read.names].sort());

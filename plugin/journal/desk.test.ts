@@ -37,7 +37,10 @@ test('tells what waits, what it met and whether it is safe; has it done at once,
     },
   });
   await journal.load();
-  expect(JSON.parse(desk.text())).toEqual({ entries: [], fault: null });
+  expect(JSON.parse(desk.text())).toEqual({ entries: [], unreadable: [], fault: null });
+  store.aside.set('net/other/eth0', '{');
+  expect(JSON.parse(desk.text()).unreadable).toEqual([{ path: 'net/other/eth0', fault: expect.stringMatching(/./) }]);
+  store.aside.clear();
   store.broken = 'full';
   const { todo, reason } = await journal.add(journalEntry('a'));
   const told = JSON.parse(desk.text());
@@ -71,6 +74,6 @@ test('tells what waits, what it met and whether it is safe; has it done at once,
   expect(journal.entries()).toHaveLength(1);
   away = false;
   await desk.retry();
-  expect(JSON.parse(desk.text())).toEqual({ entries: [], fault: null });
+  expect(JSON.parse(desk.text())).toEqual({ entries: [], unreadable: [], fault: null });
   await replay.stop();
 });

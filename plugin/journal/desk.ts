@@ -11,9 +11,9 @@ import type { Replay } from './replay.js';
 export interface JournalDesk {
   /**
    * What waits, oldest first, and whether that is safe, as JSON: `{"entries":[{"attachment", "todo", "order", "since", "reason",
-   * "lastFault", "givers", "held":[{"address","sequenceNumber"}]}], "fault"}`. `lastFault` is what the last attempt met, null before
+   * "lastFault", "givers", "held":[{"address","sequenceNumber"}]}], "unreadable":[{"path","fault"}], "fault"}`. `lastFault` is what the last attempt met, null before
    * one; `givers` names the IPAM plugins that the addresses go back to; `held` is the allocation that is meant, null where it is not
-   * known; `fault` why a restart could lose something, or bring something back, else null.
+   * known; `unreadable` are files of entries that another release wrote, or that are damaged, and that nobody does; `fault` why a restart could lose something, or bring something back, else null.
    */
   text(): string;
   /** Does at once what the journal says. @returns when each entry was tried once; never rejects */
@@ -47,7 +47,7 @@ export function journalDesk(options: JournalDeskOptions): JournalDesk {
   return {
     text: () => {
       const entries = journal.entries().map((entry) => told(entry, options));
-      return `${JSON.stringify({ entries, fault: journal.fault ?? null })}\n`;
+      return `${JSON.stringify({ entries, unreadable: journal.unreadable(), fault: journal.fault ?? null })}\n`;
     },
     retry: () => replay.hurry(),
     discard: async (request, cancel) => {

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 
@@ -26,6 +27,8 @@ const DIRECTORY_MODE = 0o700;
  */
 export class DirectoryJournalStore implements JournalStore {
   readonly #directory: string;
+  /** What is set aside, by the name that it would have as an entry. */
+  readonly #setAside = new Map<string, UnreadableEntry>();
 
   constructor(directory: string) {
     this.#directory = directory;
@@ -33,19 +36,34 @@ export class DirectoryJournalStore implements JournalStore {
 
   async load(): Promise<StoredEntries> {
     const entries: JournalEntry[] = [];
-    const unreadable: UnreadableEntry[] = [];
+    this.#setAside.clear();
     const names = await this.#io('list', async () => {
       await mkdir(this.#directory, { recursive: true, mode: DIRECTORY_MODE });
       return readdir(this.#directory);
     });
     for (const name of names) {
       if (name.endsWith(WRITING)) await rm(join(this.#directory, name), { force: true }).catch(() => undefined);
-      if (!name.endsWith(ENTRY)) continue;
-      const decoded = await this.#read(name);
-      if (decoded.ok) entries.push(decoded.entry);
-      else unreadable.push({ path: await this.#setAside(name), fault: decoded.fault });
     }
-    return { entries, unreadable };
+    const whole = names.filter((name) => name.endsWith(ENTRY));
+    const aside = names.filter((name) => name.endsWith(ENTRY + UNREADABLE));
+    // Of one attachment, what was set aside is the earlier.
+    const overtaken = aside.filter((name) => whole.includes(entryName(name)));
+    for (const name of overtaken) await rm(join(this.#directory, name), { force: true }).catch(() => undefined);
+    for (const name of [...whole, ...aside.filter((each) => !overtaken.includes(each))]) {
+      const decoded = await this.#read(name);
+      const place = await this.#keepAs(name, decoded.ok ? entryName(name) : entryName(name) + UNREADABLE);
+      if (decoded.ok) entries.push(decoded.entry);
+      else this.#setAside.set(entryName(name), { path: join(this.#directory, place), fault: decoded.fault });
+    }
+    return { entries, unreadable: this.unreadable() };
+  }
+
+  unreadable(): readonly UnreadableEntry[] {
+    return [...this.#setAside.values()].filter(({ path }) => existsSync(path));
+  }
+
+  isSetAside(attachment: Attachment): boolean {
+    return this.#setAside.size > 0 && this.#setAside.has(fileName(attachment));
   }
 
   async put(entry: JournalEntry): Promise<void> {
@@ -58,7 +76,12 @@ export class DirectoryJournalStore implements JournalStore {
   }
 
   async remove(attachment: Attachment): Promise<void> {
-    await this.#io('remove', () => rm(this.#path(attachment), { force: true }));
+    const path = this.#path(attachment);
+    await this.#io('remove', async () => {
+      if (this.isSetAside(attachment)) await rm(path + UNREADABLE, { force: true });
+      await rm(path, { force: true });
+    });
+    this.#setAside.delete(fileName(attachment));
   }
 
   #path(attachment: Attachment): string {
@@ -68,21 +91,21 @@ export class DirectoryJournalStore implements JournalStore {
   async #read(name: string): Promise<DecodedEntry> {
     try {
       const decoded = decodeEntry(await readFile(join(this.#directory, name), 'utf8'));
-      if (!decoded.ok || fileName(decoded.entry.attachment) === name) return decoded;
+      if (!decoded.ok || fileName(decoded.entry.attachment) === entryName(name)) return decoded;
       return { ok: false, fault: `is the entry of ${formatAttachment(decoded.entry.attachment)}` };
     } catch (error) {
       return { ok: false, fault: messageOf(error) };
     }
   }
 
-  /** @returns where it is then; where it was, when it cannot be moved */
-  async #setAside(name: string): Promise<string> {
-    const path = join(this.#directory, name);
+  /** @returns the name that the file has then: the earlier one where it cannot be renamed */
+  async #keepAs(name: string, wanted: string): Promise<string> {
+    if (name === wanted) return name;
     try {
-      await rename(path, path + UNREADABLE);
-      return path + UNREADABLE;
+      await rename(join(this.#directory, name), join(this.#directory, wanted));
+      return wanted;
     } catch {
-      return path;
+      return name;
     }
   }
 
@@ -103,4 +126,8 @@ export class DirectoryJournalStore implements JournalStore {
 function fileName(attachment: Attachment): string {
   const hash = createHash('sha256').update(formatAttachment(attachment)).digest('hex');
   return hash.slice(0, NAME_DIGITS) + ENTRY;
+}
+
+function entryName(name: string): string {
+  return name.endsWith(UNREADABLE) ? name.slice(0, -UNREADABLE.length) : name;
 }

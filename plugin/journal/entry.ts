@@ -1,4 +1,4 @@
-import { attachmentFaults, type Attachment } from '@podwire/shared/attachment/attachment';
+import { attachmentFaults, formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
@@ -50,9 +50,9 @@ const uint64 = z
 
 /**
  * The file of an entry: JSON. `handle` repeats what follows from the attachment, so that the file can be compared with IPAM's
- * records as it is.
+ * records as it is. A field that is not known is a later release's, which had to raise the version where it may not be passed over.
  */
-const STORED = z.strictObject({
+const STORED = z.object({
   version: z.literal(VERSION),
   order: z.int().nonnegative(),
   sinceMs: z.int().nonnegative(),
@@ -83,12 +83,20 @@ export function encodeEntry({ held, ...entry }: JournalEntry): string {
 export type DecodedEntry =
   { readonly ok: true; readonly entry: JournalEntry } | { readonly ok: false; readonly fault: string };
 
+/** What of a file that cannot be read may still say whose it is. */
+const OWNER = z.object({
+  attachment: z.object({ network: z.string(), containerId: z.string(), interfaceName: z.string() }),
+});
+
 /** Reads what {@link encodeEntry} wrote. Of anything else it says what is wrong. */
 export function decodeEntry(text: string): DecodedEntry {
-  const parsed = STORED.safeParse(parseJson(text));
+  const json = parseJson(text);
+  const parsed = STORED.safeParse(json);
   if (!parsed.success) {
     const faults = parsed.error.issues.map(({ path, message }) => `${path.join('.') || 'the file'}: ${message}`);
-    return { ok: false, fault: faults.join('; ') };
+    const owner = OWNER.safeParse(json);
+    const whose = owner.success ? `of ${formatAttachment(owner.data.attachment)}: ` : '';
+    return { ok: false, fault: whose + faults.join('; ') };
   }
   const { order, sinceMs, attachment, todo, held, netns, delegate, refused, reason } = parsed.data;
   const optional = {

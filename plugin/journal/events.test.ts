@@ -71,7 +71,7 @@ const attachment = (name: string) => journalEntry(name).attachment;
 test('metrics tell what waits, how long, and what a restart would lose', async () => {
   const journal = open();
   await journal.load();
-  expect(await read.read()).toEqual({ entries: 0, volatile_entries: 0, oldest_age: 0 });
+  expect(await read.read()).toEqual({ entries: 0, volatile_entries: 0, unreadable_entries: 0, oldest_age: 0 });
   await journal.add(journalEntry('a'));
   clock.advance(1_500);
   await journal.add(journalEntry('b'));
@@ -79,6 +79,7 @@ test('metrics tell what waits, how long, and what a restart would lose', async (
   expect(await read.read()).toEqual({
     entries: 2,
     volatile_entries: 0,
+    unreadable_entries: 0,
     oldest_age: 2,
     [`written ${journalEntry('a').todo}`]: 2,
   });
@@ -119,6 +120,15 @@ test('metrics count what the storage refuses, by operation', async () => {
   await journal.done(attachment('a'));
   await open().load();
   expect(await read.read()).toMatchObject({ 'faults write': 1, 'faults remove': 1, 'faults load': 1 });
+});
+
+test('metrics tell what cannot be read, for as long as it is there', async () => {
+  const journal = open();
+  for (const name of ['a', 'b']) store.texts.set(`net/${name}/eth0`, '{');
+  await journal.load();
+  expect(await read.read()).toMatchObject({ entries: 0, unreadable_entries: 2, 'faults read': 2 });
+  await journal.done(attachment('a'));
+  expect(await read.read()).toMatchObject({ unreadable_entries: 1 });
 });
 
 test('an entry that cannot be read is a fault', async () => {

@@ -12,6 +12,8 @@ export interface JournalLevel {
   readonly entries: number;
   /** Those that a restart would lose. */
   readonly volatileEntries: number;
+  /** Those of other releases, or damaged, which nobody does. */
+  readonly unreadableEntries: number;
   /** Age of the oldest debt in milliseconds; 0 when there is none. */
   readonly oldestAgeMs: number;
 }
@@ -54,15 +56,17 @@ export class JournalEvents {
       this.#meter.createObservableGauge(`podwire.plugin.journal.${name}`, { unit, description });
     const entries = gauge('entries', '{entry}', 'Debts of DEL that wait');
     const volatile = gauge('volatile_entries', '{entry}', 'Debts of DEL that a restart would lose');
+    const unreadable = gauge('unreadable_entries', '{entry}', 'Debts of DEL that cannot be read, and wait for who can');
     const age = gauge('oldest_age', 's', 'Age of the oldest debt of DEL');
     this.#meter.addBatchObservableCallback(
       (result) => {
-        const { entries: count, volatileEntries, oldestAgeMs } = level();
+        const { entries: count, volatileEntries, unreadableEntries, oldestAgeMs } = level();
         result.observe(entries, count);
         result.observe(volatile, volatileEntries);
+        result.observe(unreadable, unreadableEntries);
         result.observe(age, oldestAgeMs / MS_PER_SECOND);
       },
-      [entries, volatile, age],
+      [entries, volatile, unreadable, age],
     );
   }
 
@@ -134,7 +138,10 @@ export class JournalEvents {
 
   unreadable({ path, fault }: UnreadableEntry): void {
     this.#faults.add(1, { operation: 'read' });
-    this.#log.error({ path }, `journal: an entry cannot be read, and was set aside at ${path}: ${fault}`);
+    this.#log.error(
+      { path },
+      `journal: an entry cannot be read, and waits at ${path} for a release that can: ${fault}`,
+    );
   }
 
   /** A round of the replay ended with this for an entry. */

@@ -2,6 +2,7 @@ import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
 import { beforeEach, describe, expect, test } from 'vitest';
 
 import { recordingLog } from '../plugin.fixture.js';
+import { encodeEntry } from './entry.js';
 import { JournalEvents } from './events.js';
 import { Journal } from './journal.js';
 import { MemoryJournalStore } from './memory-store.js';
@@ -82,12 +83,12 @@ describe('entries', () => {
   });
 
   test('have an age', async () => {
-    expect(journal.level()).toEqual({ entries: 0, volatileEntries: 0, oldestAgeMs: 0 });
+    expect(journal.level()).toEqual({ entries: 0, volatileEntries: 0, unreadableEntries: 0, oldestAgeMs: 0 });
     await add('a');
     clock.advance(500);
     await add('b');
     clock.advance(1_000);
-    expect(journal.level()).toEqual({ entries: 2, volatileEntries: 0, oldestAgeMs: 1_500 });
+    expect(journal.level()).toEqual({ entries: 2, volatileEntries: 0, unreadableEntries: 0, oldestAgeMs: 1_500 });
   });
 
   test('are logged when they are written and when they are done, once each', async () => {
@@ -180,11 +181,25 @@ describe('a store', () => {
     expect([names(), names(await open())]).toEqual([[], []]);
   });
 
+  test('has nothing more of an attachment that was added, or deleted whole, than of one that can be read', async () => {
+    await add('a', 'b', 'c');
+    for (const name of ['a', 'b', 'c']) store.texts.set(`net/${name}/eth0`, '{');
+    journal = await open();
+    expect([names(), journal.level()]).toEqual([[], expect.objectContaining({ unreadableEntries: 3 })]);
+    await journal.added(attachment('a'));
+    await journal.done(attachment('b'));
+    expect(journal.unreadable()).toEqual([{ path: 'net/c/eth0', fault: expect.stringContaining('file') }]);
+    journal = await open();
+    expect(journal.unreadable()).toHaveLength(1);
+    store.aside.set('net/c/eth0', encodeEntry(journalEntry('c')));
+    expect(names(await open())).toEqual(['c']);
+  });
+
   test('with unreadable entries is not emptied by them', async () => {
     await add('a', 'b');
     store.texts.set('net/a/eth0', '{');
     journal = await open();
     expect(names()).toEqual(['b']);
-    expect(record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringContaining('set aside'));
+    expect(record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringContaining('cannot be read'));
   });
 });

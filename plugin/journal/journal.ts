@@ -5,7 +5,7 @@ import { counted } from '@podwire/shared/words/counted';
 
 import type { Debt, JournalEntry } from './entry.js';
 import type { JournalEvents, JournalLevel } from './events.js';
-import type { JournalStore } from './store.js';
+import type { JournalStore, UnreadableEntry } from './store.js';
 
 export interface JournalOptions {
   readonly store: JournalStore;
@@ -74,8 +74,14 @@ export class Journal {
     return {
       entries: this.#entries.size,
       volatileEntries: this.#refused.size,
+      unreadableEntries: this.unreadable().length,
       oldestAgeMs: since.length === 0 ? 0 : Math.max(0, this.#options.clock.nowMs() - Math.min(...since)),
     };
+  }
+
+  /** What earlier processes left and this one cannot read, and so does not do. */
+  unreadable(): readonly UnreadableEntry[] {
+    return this.#options.store.unreadable();
   }
 
   /** Why the attachment's entry is in memory alone; undefined where it is stored, or there is none. */
@@ -137,13 +143,12 @@ export class Journal {
     return entry;
   }
 
-  /** Strikes an entry out. Idempotent. */
+  /** Strikes an entry out, also one that could not be read: all that the attachment had is given back. Idempotent. */
   async done(attachment: Attachment): Promise<void> {
     const { events, clock } = this.#options;
     const entry = this.get(attachment);
-    if (!entry) return;
-    events.done(entry, clock.nowMs());
-    await this.#strike(entry);
+    if (entry) events.done(entry, clock.nowMs());
+    await this.#strike(attachment);
   }
 
   /**
@@ -169,7 +174,7 @@ export class Journal {
         `${formatAttachment(entry.attachment)} stays in the journal, as that cannot be read: ${this.#loadFault}`,
       );
     events.discarded(entry, givers, clock.nowMs());
-    await this.#strike(entry);
+    await this.#strike(entry.attachment);
   }
 
   /** Tries again what the storage refused. */
@@ -194,12 +199,12 @@ export class Journal {
     }
   }
 
-  async #strike({ attachment }: JournalEntry): Promise<void> {
+  async #strike(attachment: Attachment): Promise<void> {
     const key = formatAttachment(attachment);
     this.#entries.delete(key);
     this.#stored.delete(key);
     this.#refused.delete(key);
-    if (this.#files.has(key)) await this.#remove(key, attachment);
+    if (this.#files.has(key) || this.#options.store.isSetAside(attachment)) await this.#remove(key, attachment);
   }
 
   /** What is in memory is later than what is stored. @returns whether it is still to be done */

@@ -8,7 +8,9 @@ describe('a journal in memory', () => {
     const store = new MemoryJournalStore();
     return {
       open: () => store,
-      spoil: (text) => [...store.texts.keys()].forEach((key) => store.texts.set(key, text)),
+      spoil: (text) => {
+        for (const texts of [store.texts, store.aside]) for (const key of texts.keys()) texts.set(key, text);
+      },
     };
   });
 

@@ -7,6 +7,8 @@ import type { JournalStore, StoredEntries, UnreadableEntry } from './store.js';
 /** The fake: texts in memory, as the directory would have them, which outlive the journal that uses it. */
 export class MemoryJournalStore implements JournalStore {
   readonly texts = new Map<string, string>();
+  /** What is set aside, in the same way. */
+  readonly aside = new Map<string, string>();
   /** How often something was stored or removed. */
   writes = 0;
   /** Whether every call fails, as on a file system that is gone; or writing alone, as on one that is full. */
@@ -16,16 +18,25 @@ export class MemoryJournalStore implements JournalStore {
     await Promise.resolve();
     if (this.broken === 'gone') throw new Failure('STATE_IO', 'the store is gone');
     const entries: JournalEntry[] = [];
-    const unreadable: UnreadableEntry[] = [];
-    for (const [path, text] of [...this.texts]) {
+    for (const [key, text] of [...this.aside, ...this.texts]) {
       const decoded = decodeEntry(text);
       if (decoded.ok) entries.push(decoded.entry);
-      else {
-        unreadable.push({ path, fault: decoded.fault });
-        this.texts.delete(path);
-      }
+      const [to, from] = decoded.ok ? [this.texts, this.aside] : [this.aside, this.texts];
+      from.delete(key);
+      to.set(key, text);
     }
-    return { entries, unreadable };
+    return { entries, unreadable: this.unreadable() };
+  }
+
+  unreadable(): readonly UnreadableEntry[] {
+    return [...this.aside].map(([path, text]) => {
+      const decoded = decodeEntry(text);
+      return { path, fault: decoded.ok ? '' : decoded.fault };
+    });
+  }
+
+  isSetAside(attachment: Attachment): boolean {
+    return this.aside.has(formatAttachment(attachment));
   }
 
   async put(entry: JournalEntry): Promise<void> {
@@ -40,5 +51,6 @@ export class MemoryJournalStore implements JournalStore {
     if (this.broken === 'gone') throw new Failure('STATE_IO', 'the store is gone');
     this.writes++;
     this.texts.delete(formatAttachment(attachment));
+    this.aside.delete(formatAttachment(attachment));
   }
 }

@@ -1,13 +1,13 @@
 import { beforeEach, expect, test } from 'vitest';
 
-import type { JournalEntry } from './entry.js';
+import { encodeEntry, type JournalEntry } from './entry.js';
 import type { JournalStore } from './store.js';
 
 /** A store to test, and what happens to it from outside. */
 export interface JournalStoreFixture {
   /** A process that starts: on what the one before has left. */
   open(): JournalStore;
-  /** Overwrites every stored entry with a text. */
+  /** Overwrites every stored entry, also those that are set aside, with a text. */
   spoil(text: string): void;
 }
 
@@ -78,17 +78,47 @@ export function journalStoreContract(setUp: () => JournalStoreFixture): void {
   });
 
   test.each(['', '{', '{"version":2}', '\0\0\0'])(
-    'sets aside what cannot be read (%j), and tells it once',
+    'sets aside what cannot be read (%j), and tells it to each process until somebody puts another',
     async (text) => {
       await store.put(journalEntry('a'));
       fixture.spoil(text);
-      const { entries, unreadable } = await fixture.open().load();
-      expect({ entries, faults: unreadable.map(({ fault }) => fault !== '') }).toEqual({ entries: [], faults: [true] });
-      expect(await fixture.open().load()).toEqual({ entries: [], unreadable: [] });
+      for (let process = 0; process < 2; process++) {
+        store = fixture.open();
+        const { entries, unreadable } = await store.load();
+        expect(entries).toEqual([]);
+        expect(unreadable).toEqual([{ path: expect.any(String), fault: expect.stringMatching(/./) }]);
+        expect(store.unreadable()).toEqual(unreadable);
+        const isSetAside = ['a', 'b'].map((name) => store.isSetAside(journalEntry(name).attachment));
+        expect(isSetAside).toEqual([true, false]);
+      }
       await store.put(journalEntry('a'));
-      expect(await names(fixture.open())).toEqual(['a']);
+      expect(await fixture.open().load()).toEqual({ entries: [journalEntry('a')], unreadable: [] });
     },
   );
+
+  test('gives back what could not be read to a process that can read it', async () => {
+    await store.put(journalEntry('a'));
+    fixture.spoil('{');
+    await fixture.open().load();
+    fixture.spoil(encodeEntry(journalEntry('a')));
+    for (let process = 0; process < 2; process++) {
+      store = fixture.open();
+      expect(await store.load()).toEqual({ entries: [journalEntry('a')], unreadable: [] });
+    }
+    await store.remove(journalEntry('a').attachment);
+    expect(await fixture.open().load()).toEqual({ entries: [], unreadable: [] });
+  });
+
+  test('removes also what was set aside', async () => {
+    for (const name of ['a', 'b']) await store.put(journalEntry(name));
+    fixture.spoil('{');
+    store = fixture.open();
+    await store.load();
+    await store.remove(journalEntry('a').attachment);
+    expect(store.isSetAside(journalEntry('a').attachment)).toBe(false);
+    expect(store.unreadable()).toHaveLength(1);
+    expect((await fixture.open().load()).unreadable).toHaveLength(1);
+  });
 
   test('puts and removals of many attachments at once do not mix', async () => {
     const all = Array.from({ length: 50 }, (_, at) => `p${String(at).padStart(2, '0')}`);

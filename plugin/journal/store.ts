@@ -21,10 +21,16 @@ export interface StoredEntries {
  */
 export interface JournalStore {
   /**
-   * Result: all entries, in no order. What cannot be read is set aside, so that it is told once, and never fails the call.
-   * Idempotent.
+   * Result: all entries, in no order. What cannot be read is set aside, told, and read again by the next call: it may be a later
+   * release's, which comes back. It never fails the call. Idempotent.
    */
   load(): Promise<StoredEntries>;
+
+  /** Those of the last {@link JournalStore.load} that could not be read, and are still there. */
+  unreadable(): readonly UnreadableEntry[];
+
+  /** Whether one of them is the attachment's. */
+  isSetAside(attachment: Attachment): boolean;
 
   /**
    * Stores an entry in place of the attachment's earlier one, durably: it outlives a power cut once the call is answered. Whoever
@@ -33,7 +39,7 @@ export interface JournalStore {
   put(entry: JournalEntry): Promise<void>;
 
   /**
-   * Removes the attachment's entry. A power cut may bring it back: nothing that it could harm outlives one. Idempotent: where
+   * Removes the attachment's entry, also one that was set aside. A power cut may bring it back: nothing that it could harm outlives one. Idempotent: where
    * there is none, that is success.
    */
   remove(attachment: Attachment): Promise<void>;

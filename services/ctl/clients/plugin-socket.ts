@@ -23,6 +23,8 @@ const ENTRY = z.object({
 
 const JOURNAL = z.object({
   entries: z.array(ENTRY),
+  /** Files of entries that the plugin cannot read; a plugin of an earlier release does not tell them. */
+  unreadable: z.array(z.object({ path: z.string(), fault: z.string() })).default([]),
   /** Why a restart could lose something, or bring something back; null when it could not. */
   fault: z.string().nullable(),
 });

@@ -284,8 +284,20 @@ describe('journal', () => {
     expect(await fakes.podwirectl('journal', 'show', '8')).toMatchObject({ exitCode: 3 });
     expect(JSON.parse((await fakes.podwirectl('journal', '-o', 'json')).stdout)).toEqual({
       entries: [entry],
+      unreadable: [],
       fault: null,
     });
+  });
+
+  test('that cannot be read is told with its file, and is an exit code of its own', async () => {
+    const unreadable = [{ path: '/state/0.json.unreadable', fault: 'of net/b/eth0: version: is 2' }];
+    await fakes.servePlugin(() => JSON.stringify({ entries: [], unreadable, fault: null }));
+    const { exitCode, stdout, stderr } = await fakes.podwirectl('journal');
+    expect([exitCode, stdout]).toEqual([
+      4,
+      expect.stringMatching(/^Nothing waits\.[^]*^\/state\/0\.json\.unreadable +of net\/b\/eth0: version: is 2$/m),
+    ]);
+    expect(stderr).toContain('podwirectl gc');
   });
 
   test('that is not safe is an exit code of its own', async () => {
