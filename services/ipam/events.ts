@@ -74,6 +74,7 @@ export class Events {
     '{entry}',
     'Entries of the history that were removed',
   );
+  readonly #clocks = this.#counter('podwire.ipam.clocks.differ', '{look}', 'Looks that found another clock');
   readonly #affinities = this.#counter('podwire.ipam.affinities.released', '{affinity}', 'Claims of blocks that ended');
   readonly #pools = this.#counter('podwire.ipam.pools', '{pool}', 'Pools by what became of them');
 
@@ -163,6 +164,15 @@ export class Events {
     this.#expired.add(entriesCount);
     this.#log.info(
       `removed ${counted(entriesCount, 'entry', 'entries')} of the history from ${day.toISOString().slice(0, 10)}`,
+    );
+  }
+
+  /** Another replica's clock and this one's differ. @param aheadMs - by how much that one is ahead; behind when negative */
+  clocksDiffer(aheadMs: number): void {
+    this.#clocks.add(1);
+    const seconds = Math.round(Math.abs(aheadMs) / MS_PER_SECOND);
+    this.#log.warn(
+      `another replica’s clock is ${seconds} s ${aheadMs > 0 ? 'ahead of' : 'behind'} this one’s, or was when it released an address: cool-downs end early, and the history tells wrong times, until the clocks of all machines with podwire-ipam agree`,
     );
   }
 

@@ -18,7 +18,7 @@ import { watchCodec } from './rpc/wire-watch.js';
 import { HistoryLog } from './store/history-log.js';
 import { Mirror, type MirrorEvent } from './store/mirror.js';
 import { RecordKeys } from './store/record/keys.js';
-import { markExpiry } from './store/release-marks.js';
+import { MarkExpiry } from './store/release-marks.js';
 import type { Store } from './store/store.js';
 import { timedStore } from './store/timed-store.js';
 import { throwIfAborted } from './store/transaction.js';
@@ -140,11 +140,13 @@ function startUpkeep(ipam: Ipam, { config, events, surroundings, history, store 
   const { clock, random } = surroundings;
   const keys = new RecordKeys(config.datastorePrefix);
   const expiry = new HistoryExpiry({ ...history, events, clock });
+  const clocksDiffer = (aheadMs: number): void => events.clocksDiffer(aheadMs);
+  const marks = new MarkExpiry({ store, keys, clock, clocksDiffer });
   const tasks = [
     { name: 'finish pool deletions', run: (signal: AbortSignal) => ipam.pools.finishDeletions(signal) },
     { name: 'finish node deletions', run: (signal: AbortSignal) => ipam.nodes.finishDeletions(signal) },
     { name: 'remove old history', run: (signal: AbortSignal) => expiry.run(signal) },
-    { name: 'remove old marks of releases', run: markExpiry({ store, keys, clock }) },
+    { name: 'remove old marks of releases', run: (signal: AbortSignal) => marks.run(signal) },
   ];
   return new Upkeep({ tasks, clock, random, failed: (task, error) => events.upkeepFailed(task, error) });
 }
