@@ -2,6 +2,7 @@ import type { Catalog, Item } from './catalog.js';
 import type { WatchCodec } from './codec.js';
 import type { Recent } from './recent.js';
 import { isWanted, nameOf, scopeOf, type Stream, type WatchQuery } from './watched.js';
+import { Walks } from './walks.js';
 
 /** Changes for one message. */
 export interface Batch {
@@ -27,36 +28,82 @@ export interface BatchesOptions {
   readonly cacheBytes: number;
 }
 
+/** The objects of a snapshot, in portions for messages. Keeps none that it has given. */
+export interface Portions {
+  /** The next changes; undefined at the end, and where so much has changed meanwhile that the snapshot has to begin anew. */
+  next(): readonly Uint8Array[] | undefined;
+  /** Lets go of the others. Idempotent. */
+  end(): void;
+}
+
+/** A message, and how many streams are still to have it. */
+interface Kept {
+  readonly batch: SharedBatch;
+  missingCount: number;
+}
+
 /** Encoded changes, in portions for messages. Each object is encoded once, as long as there is room to keep it. */
 export class Batches {
   readonly #options: BatchesOptions;
   #cachedBytes = 0;
-  /** The last message of each kind of stream: those that wait together are woken together. */
-  readonly #shared = new Map<string, SharedBatch>();
+  /** The last message of each kind of stream, until all of the kind have it: those that wait together are woken together. */
+  readonly #shared = new Map<string, Kept>();
+  /** How many streams there are of each kind. */
+  readonly #streams = new Map<string, number>();
+  readonly #walks: Walks;
 
   constructor(options: BatchesOptions) {
     this.#options = options;
+    this.#walks = new Walks(options.catalog);
+  }
+
+  /** Messages that are kept for other streams. */
+  get sharedCount(): number {
+    return this.#shared.size;
+  }
+
+  /** Snapshots that are under way. */
+  get snapshotsCount(): number {
+    return this.#walks.count;
+  }
+
+  /** There is one more stream; {@link closed} when it has ended. */
+  opened({ key }: Stream): void {
+    this.#streams.set(key, this.#streamsOf(key) + 1);
+  }
+
+  closed({ key }: Stream): void {
+    const left = this.#streamsOf(key) - 1;
+    if (left > 0) this.#streams.set(key, left);
+    else this.#streams.delete(key);
+    if (left <= 1) this.#shared.delete(key);
+  }
+
+  /** To be called when the catalog has changed. */
+  changed(): void {
+    this.#walks.endOverdue();
   }
 
   /**
    * The objects that there were at the revision, and are there still, as they are when they are asked for.
    * Without those made later, which come with the changes.
    */
-  *snapshot(query: WatchQuery, revision: number): Generator<readonly Uint8Array[], void, void> {
-    let changes: Uint8Array[] = [];
-    let bytes = 0;
-    const enough = this.#options.messageBytes();
-    for (const item of this.#options.catalog.wanted(query)) {
-      if (item.madeAt > revision) continue;
-      const encoded = this.#encode(item);
-      changes.push(encoded);
-      bytes += encoded.length;
-      if (bytes < enough) continue;
-      yield changes;
-      changes = [];
-      bytes = 0;
-    }
-    if (changes.length > 0) yield changes;
+  snapshot(query: WatchQuery, revision: number): Portions {
+    const walk = this.#walks.begin(query);
+    const next = (): readonly Uint8Array[] | undefined => {
+      const changes: Uint8Array[] = [];
+      let bytes = 0;
+      const enough = this.#options.messageBytes();
+      for (let item = walk.next(); item; item = walk.next()) {
+        if (item.madeAt > revision) continue;
+        const encoded = this.#encode(item);
+        changes.push(encoded);
+        bytes += encoded.length;
+        if (bytes >= enough) break;
+      }
+      return changes.length > 0 ? changes : undefined;
+    };
+    return { next, end: () => walk.end() };
   }
 
   /** The changes from a number on, which are kept. */
@@ -84,11 +131,19 @@ export class Batches {
   shared(stream: Stream, from: number, make: (batch: Batch) => Uint8Array | undefined): SharedBatch {
     const known = this.#shared.get(stream.key);
     const end = this.#options.catalog.recent?.nextNumber ?? from;
-    if (known?.from === from && (known.next === end || known.message)) return known;
-    const batch = this.changes(stream.query, from);
-    const made = { from, next: batch.next, message: make(batch) };
-    this.#shared.set(stream.key, made);
-    return made;
+    if (known?.batch.from === from && (known.batch.next === end || known.batch.message)) {
+      if (--known.missingCount <= 0) this.#shared.delete(stream.key);
+      return known.batch;
+    }
+    const made = this.changes(stream.query, from);
+    const batch = { from, next: made.next, message: make(made) };
+    const missingCount = this.#streamsOf(stream.key) - 1;
+    if (missingCount > 0) this.#shared.set(stream.key, { batch, missingCount });
+    return batch;
+  }
+
+  #streamsOf(key: string): number {
+    return this.#streams.get(key) ?? 0;
   }
 
   forget({ encoded }: Item): void {

@@ -339,7 +339,52 @@ describe('who reads slowly', () => {
   });
 });
 
+describe('who does not read', () => {
+  test('a snapshot keeps none of its objects once it has to begin anew', async () => {
+    await restart({ recentCapacity: 16, messageBytes: 1 });
+    for (let index = 0; index < 3; index++) await put(blockRecord(`10.65.${index}.0/26`, 'n1'));
+    const readers = [new Reader(), new Reader()];
+    for (const reader of readers) await reader.next();
+    expect(replica.hub.snapshotsCount).toBe(2);
+    for (let index = 10; index < 30; index++) await put(blockRecord(`10.65.${index}.0/26`, 'n1'));
+    expect(replica.hub.snapshotsCount).toBe(0);
+    await readers[0]?.whole();
+    expect(sorted(readers[0]?.client.objects ?? new Map())).toEqual(sorted(await freshList(store, query())));
+  });
+
+  test('a snapshot and is cut off leaves no snapshot behind', async () => {
+    await restart({ messageBytes: 1 });
+    for (let index = 0; index < 3; index++) await put(blockRecord(`10.65.${index}.0/26`, 'n1'));
+    const reader = new Reader();
+    await reader.next();
+    await reader.cancel();
+    expect(replica.hub.snapshotsCount).toBe(0);
+  });
+});
+
 describe('many streams', () => {
+  test('of which each asks for something else keep no message for others', async () => {
+    const wanted = (index: number) => query({ kinds: ['block'], nodeName: `n${index}` });
+    const readers = await Promise.all([0, 1, 2].map((index) => new Reader(wanted(index)).whole()));
+    await put(...readers.map((_, index) => blockRecord(`10.65.${index}.0/26`, `n${index}`)));
+    const told = await Promise.all(readers.map((reader) => reader.next()));
+    expect(told.map((message) => message?.changes.length)).toEqual([1, 1, 1]);
+    expect(replica.hub.sharedCount).toBe(0);
+  });
+
+  test.each<[string, (last: Reader) => Promise<unknown>]>([
+    ['has it', (last) => last.next()],
+    ['has ended', (last) => last.cancel()],
+  ])('that ask for the same keep a message until the last of them %s', async (_, end) => {
+    await restart({ bookmarkAfterMs: 60_000 });
+    const readers = [await new Reader().whole(), await new Reader().whole()] as const;
+    await put(blockRecord('10.65.0.0/26', 'n1'));
+    await readers[0].next();
+    expect(replica.hub.sharedCount).toBe(1);
+    await end(readers[1]);
+    expect(replica.hub.sharedCount).toBe(0);
+  });
+
   test('share what is encoded, objects and messages', { timeout: LIMIT_MS }, async () => {
     await restart({ bookmarkAfterMs: 60_000 });
     await put(POOL, blockRecord('10.65.0.0/26', 'n1'));
@@ -381,8 +426,9 @@ describe('many streams', () => {
     for (const stream of streams) lengths.push((await stream.next()).value?.length ?? 0);
     expect(lengths[0]).toBeGreaterThan(2 * 4096);
     expect(lengths.at(-1)).toBeLessThan(1.2 * 4096);
-    const bound = waitingBytes + streams.length * 1.2 * 4096;
-    expect(lengths.reduce((sum, length) => sum + length, 0)).toBeLessThan(bound);
+    // gRPC has a copy of each.
+    const longer = lengths.filter((length) => length > 1.2 * 4096);
+    expect(2 * longer.reduce((sum, length) => sum + length, 0)).toBeLessThan(waitingBytes);
     controller.abort();
     await Promise.all(streams.map((stream) => stream.return()));
     const [again] = [replica.hub.watch({ query: query(), from: undefined }, new AbortController().signal)];

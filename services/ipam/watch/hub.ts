@@ -2,7 +2,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Observed } from '../store/observed.js';
 import type { RecordKeys } from '../store/record/keys.js';
-import { Batches, type SharedBatch } from './batches.js';
+import { Batches, type Portions, type SharedBatch } from './batches.js';
 import { Catalog } from './catalog.js';
 import type { WatchCodec } from './codec.js';
 import { formatToken, type WatchPosition } from './token.js';
@@ -22,8 +22,8 @@ export interface HubOptions {
   /** Bytes of a message, from which on it is not made longer. Default: 131,072. */
   readonly messageBytes?: number;
   /**
-   * Bytes of messages that may wait for all streams together if nobody reads: the more wait, the shorter is the next. But an object is
-   * never cut, and no message meant to be shorter than 4,096. Default: 64 MiB.
+   * Bytes that messages and gRPC's copies of them may take which wait for all streams together if nobody reads: the more wait, the shorter is
+   * the next. But an object is never cut, and no message meant to be shorter than 4,096. Default: 64 MiB.
    */
   readonly waitingBytes?: number;
   /** Bytes of encoded objects that are kept for the next stream. Default: 96 MiB. */
@@ -55,6 +55,8 @@ const DEFAULTS = {
 } as const;
 
 const SHORTEST_MESSAGE_BYTES = 4096;
+/** Of a message that waits there is gRPC's copy besides. */
+const COPIES = 2;
 /** A message takes this part of the room there is for those that wait. */
 const MESSAGES_IN_ROOM = 16;
 
@@ -77,7 +79,7 @@ export class WatchHub implements Watches {
   readonly #reaching = new Set<Reaching>();
   readonly #stop = new AbortController();
   #streams = 0;
-  /** Of messages that were given to streams, which have not asked for the next. */
+  /** Of messages that were given to streams, which have not asked for the next, and of their copies. */
   #waitingBytes = 0;
   #clearIsDue = false;
 
@@ -100,6 +102,16 @@ export class WatchHub implements Watches {
     return this.#waiters.count;
   }
 
+  /** How many snapshots are under way. */
+  get snapshotsCount(): number {
+    return this.#batches.snapshotsCount;
+  }
+
+  /** How many messages are kept for streams that are still to have them. */
+  get sharedCount(): number {
+    return this.#batches.sharedCount;
+  }
+
   /** Everything up to it was told to the hub. */
   get revision(): number {
     return this.#catalog.revision;
@@ -109,6 +121,7 @@ export class WatchHub implements Watches {
   readonly observe = (observed: Observed): Promise<void> | undefined => {
     if (observed.type === 'listed' && !this.#catalog.recent) return this.#catalog.applyFirst(observed, nextTurn);
     this.#catalog.apply(observed);
+    this.#batches.changed();
     this.#waiters.notify();
     for (const { revision, reached } of this.#reaching) if (revision <= this.#catalog.revision) reached();
     return undefined;
@@ -123,19 +136,21 @@ export class WatchHub implements Watches {
   /** Whole messages of the contract, until the signal fires. The datastore must have been listed. */
   async *watch(request: WatchRequest, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
     for await (const message of this.#messages(request, signal)) {
-      this.#waitingBytes += message.length;
+      const waitingBytes = message.length * COPIES;
+      this.#waitingBytes += waitingBytes;
       try {
         yield message;
       } finally {
-        this.#waitingBytes -= message.length;
+        this.#waitingBytes -= waitingBytes;
       }
     }
   }
 
   async *#messages({ query, from }: WatchRequest, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
+    const stream = { query, key: queryKey(query) };
     this.#streams++;
+    this.#batches.opened(stream);
     try {
-      const stream = { query, key: queryKey(query) };
       const number = from && (await this.#resume(from, stream.key, signal));
       const cursor: Cursor = { number: number ?? -1 };
       // Who resumes is to know soon that it is told of changes again.
@@ -158,6 +173,7 @@ export class WatchHub implements Watches {
       }
     } finally {
       this.#streams--;
+      this.#batches.closed(stream);
       if (this.#streams === 0) this.#clearWhenIdle();
     }
   }
@@ -210,9 +226,14 @@ export class WatchHub implements Watches {
     const { recent, revision } = this.#catalog;
     cursor.number = recent?.nextNumber ?? 0;
     let reset = true;
-    for (const changes of this.#batches.snapshot(stream.query, revision)) {
-      yield this.#options.codec.message({ phase: 'snapshot', reset, changes, resumeToken: '' });
-      reset = false;
+    const portions = this.#batches.snapshot(stream.query, revision);
+    try {
+      for (let message = this.#part(portions, reset); message; message = this.#part(portions, reset)) {
+        yield message;
+        reset = false;
+      }
+    } finally {
+      portions.end();
     }
     for (;;) {
       // Too slow: the caller sees that the cursor is behind, and begins anew.
@@ -230,6 +251,12 @@ export class WatchHub implements Watches {
       if (isLast) return;
       reset = false;
     }
+  }
+
+  /** Of the portions that it is made of a stream that waits must keep nothing. */
+  #part(portions: Portions, reset: boolean): Uint8Array | undefined {
+    const changes = portions.next();
+    return changes && this.#options.codec.message({ phase: 'snapshot', reset, changes, resumeToken: '' });
   }
 
   #changes(stream: Stream, from: number): SharedBatch {
