@@ -199,7 +199,7 @@ describe('DEL succeeds, and what is left is done later', () => {
   });
 
   test('by nobody where the attachment was added again while the journal could not be read', async () => {
-    await plugin.run('ADD');
+    await hastily();
     const wired = plugin.state();
     await plugin.stopServices();
     expect(await plugin.run('DEL')).toEqual(DONE);
