@@ -17,7 +17,7 @@ interface CniResult {
   readonly ips: readonly { readonly address: string }[];
 }
 
-// A DEL gives a dataplane that is away 3 s here, and 20 s where nothing is set.
+// Less than a stack gives of itself: one test waits for a dataplane in vain.
 const stack = new Stack({ env: { PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS: '3000' } });
 const pods: Pod[] = [];
 
