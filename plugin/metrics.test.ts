@@ -1,12 +1,21 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-import { createNoopMeter, metrics, type Attributes, type Meter, type Observable } from '@opentelemetry/api';
+import {
+  createNoopMeter,
+  metrics,
+  type Attributes,
+  type Meter,
+  type MetricOptions,
+  type Observable,
+} from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
+import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { CommandEvents } from './command-events.js';
 import { Descriptors } from './descriptors.js';
+import { Duration } from './duration.js';
 import { JournalEvents } from './journal/events.js';
 import { Plugin, recordingLog } from './plugin.fixture.js';
 
@@ -25,10 +34,14 @@ interface Recorded {
 class ReadMetrics {
   readonly names = new Set<string>();
   readonly all: Recorded[] = [];
+  readonly histograms = new Map<string, MetricOptions>();
   readonly meter: Meter = Object.assign(createNoopMeter(), {
     createCounter: (name: string) => ({ add: this.#teller(name) }),
     createUpDownCounter: (name: string) => ({ add: this.#teller(name) }),
-    createHistogram: (name: string) => ({ record: this.#teller(name) }),
+    createHistogram: (name: string, options: MetricOptions = {}) => {
+      this.histograms.set(name.slice(PREFIX.length), options);
+      return { record: this.#teller(name) };
+    },
     createObservableGauge: (name: string): Observable => {
       this.#teller(name);
       return { addCallback: () => undefined, removeCallback: () => undefined };
@@ -96,6 +109,22 @@ test('each command is recorded with its result, and so are the shim, the wait an
   ]);
   expect(read.values('command.part.duration')[3]).toBe(0.0405);
   expect(read.labels('commands.cut_off')).toEqual([]);
+});
+
+test('times are in seconds, a command’s from the start of the shim, in buckets from a fast STATUS to the longest ADD', () => {
+  const clock = new ManualClock();
+  const duration = new Duration({ startedNs: 1_000_000_000n, arrivedNs: 1_250_000_000n }, clock);
+  clock.advance(500);
+  new CommandEvents().ended('ADD', { result: 'success', duration, cutOff: undefined });
+  expect([read.values('command.duration'), read.values('command.part.duration')]).toEqual([[0.75], [0.25]]);
+  for (const name of ['command.duration', 'command.part.duration']) {
+    const { unit, advice } = read.histograms.get(name)!;
+    expect([unit, advice?.explicitBucketBoundaries?.at(0), advice?.explicitBucketBoundaries?.at(-1)]).toEqual([
+      's',
+      0.002,
+      60,
+    ]);
+  }
 });
 
 test('a command beyond its time is counted, with the part of the service that did not answer', async () => {

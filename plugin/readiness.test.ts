@@ -30,7 +30,9 @@ let asked: number;
 let givenMs: number;
 let answer: () => Promise<boolean>;
 /** What podwire-ipam says. */
-let ipamServes: boolean;
+let ipamServes: () => Promise<boolean>;
+/** Why podwire-ipam has no address. */
+let refusal: () => Promise<string | undefined>;
 /** Where the dataplane is looked for in vain. */
 let unreached: string | undefined;
 
@@ -38,7 +40,8 @@ beforeEach(async () => {
   clock = new ManualClock();
   asked = 0;
   answer = () => Promise.resolve(true);
-  ipamServes = true;
+  ipamServes = () => Promise.resolve(true);
+  refusal = () => Promise.resolve(undefined);
   unreached = undefined;
   const unused = () => Promise.reject(new Error('not for STATUS'));
   const isServing = ({ deadlineMs }: Limits) => {
@@ -54,8 +57,8 @@ beforeEach(async () => {
       ipam: {
         releaseHeld: unused,
         endpointsOf: unused,
-        refusalOf: () => Promise.resolve(undefined),
-        isServing: () => Promise.resolve(ipamServes),
+        refusalOf: () => refusal(),
+        isServing: () => ipamServes(),
         unreached: () => undefined,
       },
       dataplane: { collectGarbage: unused, attachmentsOf: unused, isServing, unreached: () => unreached },
@@ -141,12 +144,28 @@ describe('what a runtime asks for again and again', () => {
 });
 
 test('services that have not restored what they hold are not waited for, and are named', async () => {
-  ipamServes = false;
+  ipamServes = () => Promise.resolve(false);
   answer = () => Promise.resolve(false);
   const words = 'is not serving yet, or no longer: see its log';
   await expect(ready()).rejects.toMatchObject({
     code: 'NOT_READY',
     message: `podwire-ipam ${words}; podwire-dataplane ${words}`,
+  });
+});
+
+test('that there is no address is podwire-ipam’s word', async () => {
+  refusal = () => Promise.resolve('pool pods is disabled');
+  await expect(ready()).rejects.toMatchObject({
+    message: 'podwire-ipam has no address for a pod: pool pods is disabled',
+  });
+});
+
+test('a service that refuses is named once, whether it names itself or not, and with one reason for both questions', async () => {
+  const refuses = () => Promise.reject(new Failure('STORE_UNAVAILABLE', 'podwire-ipam at unix:/run/i.sock: EACCES'));
+  [refusal, ipamServes] = [refuses, refuses];
+  answer = () => Promise.reject(new Failure('KERNEL_REFUSED', 'link add: EPERM'));
+  await expect(ready()).rejects.toMatchObject({
+    message: 'podwire-ipam at unix:/run/i.sock: EACCES; podwire-dataplane: link add: EPERM',
   });
 });
 

@@ -3,7 +3,7 @@ import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
 import { SUPPORTED_VERSIONS } from './cni/version.js';
-import { NOTHING, Plugin, recordingLog, type Command } from './plugin.fixture.js';
+import { CONFIG, NOTHING, Plugin, recordingLog, type Command } from './plugin.fixture.js';
 
 let plugin: Plugin;
 
@@ -154,6 +154,20 @@ describe('other commands are refused the same way', () => {
     expect(error.msg).toMatch(message);
     expect(plugin.script.calls).toEqual([]);
   });
+});
+
+test.each(['ADD', 'CHECK', 'DEL'])('%s is refused where values lie too deep to be passed on', async (command) => {
+  const deep = `{"cniVersion":"1.0.0","dns":${'['.repeat(100_000)}${']'.repeat(100_000)}}`;
+  const text = `${JSON.stringify({ ...CONFIG }).slice(0, -1)},"prevResult":${deep}}`;
+  const { exitCode, stdout } = await plugin.run(command, { text });
+  expect([exitCode, JSON.parse(stdout)]).toMatchObject([1, { code: 7, msg: expect.stringContaining('1000 others') }]);
+  expect(plugin.state()).toBe(NOTHING);
+});
+
+test('of what is no version, no more than the beginning is shown', async () => {
+  const { stdout } = await plugin.run('ADD', { config: { cniVersion: '9'.repeat(100_000) } });
+  expect(JSON.parse(stdout)).toMatchObject({ code: 1 });
+  expect(stdout.length).toBeLessThan(1000);
 });
 
 describe('an error object', () => {

@@ -4,6 +4,7 @@ import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
 import { isSubdomain } from './kubernetes-names.js';
+import { isNestedDeeper } from './nesting.js';
 import { keysWithoutMeaning } from './calico-keys.js';
 import { IPAM_KEYS, readRequested, REQUEST_KEYS, type Requested, type RequestKeys } from './requested.js';
 import { resultSchema, type Result } from './result-form.js';
@@ -195,6 +196,9 @@ function makeAttachSchema(cniVersion: CniVersion) {
   return ATTACH.extend({ prevResult: resultSchema(cniVersion).optional() }).transform(withRequested);
 }
 
+/** Deeper ones could not be passed on, by a result or to another plugin. */
+const MAX_DEPTH = 1000;
+
 type Keys = Readonly<Record<string, unknown>>;
 
 /** A type that is none is refused by ADD; to the rest it is Podwire's own, as nobody else can have given addresses. */
@@ -217,6 +221,8 @@ function readKeys(text: string): { readonly cniVersion: CniVersion; readonly key
       `the network configuration on standard input (${Buffer.byteLength(text)} bytes) is not a JSON object`,
     );
   }
+  if (isNestedDeeper(text, MAX_DEPTH))
+    throw new Failure('INVALID_CONFIG', `the network configuration has values in more than ${MAX_DEPTH} others`);
   return { cniVersion: readVersion(keys.cniVersion), keys };
 }
 

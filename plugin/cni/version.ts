@@ -16,6 +16,9 @@ const VERSION_WHEN_ABSENT: CniVersion = '0.1.0';
 /** The versions of the specification that brought a command; the others were there from the start. */
 const SINCE: Partial<Record<Command, string>> = { CHECK: '0.4.0', GC: '1.1.0', STATUS: '1.1.0' };
 
+/** As much of what is no version as is shown. */
+const MAX_QUOTED_CHARACTERS = 100;
+
 /**
  * Reads a configuration's `cniVersion`.
  * @throws Failure INCOMPATIBLE_CNI_VERSION when this release does not speak it, with the versions that it does
@@ -25,7 +28,7 @@ export function readVersion(stated: unknown): CniVersion {
   const supported = SUPPORTED_VERSIONS.find((known) => known === version);
   if (supported !== undefined) return supported;
   throw incompatible(
-    `the configuration's cniVersion is ${JSON.stringify(stated)}; set it to one of ${SUPPORTED_VERSIONS.join(', ')}`,
+    `the configuration's cniVersion is ${JSON.stringify(stated).slice(0, MAX_QUOTED_CHARACTERS)}; set it to one of ${SUPPORTED_VERSIONS.join(', ')}`,
   );
 }
 

@@ -48,6 +48,16 @@ describe('a journal in a directory', () => {
     expect(files()).toEqual([`${name}.unreadable`]);
   });
 
+  test('does not tell of a file any more that somebody removed', async () => {
+    await put('a', 'b');
+    for (const name of files()) writeFileSync(join(directory(), name), '{');
+    const store = new DirectoryJournalStore(directory());
+    const [first] = (await store.load()).unreadable;
+    expect(store.unreadable()).toHaveLength(2);
+    rmSync(first!.path);
+    expect(store.unreadable()).toHaveLength(1);
+  });
+
   test('is made anew where somebody removed it', async () => {
     await put('a');
     rmSync(directory(), { recursive: true });

@@ -86,7 +86,7 @@ describe('node ready', () => {
     });
     expect(await ready()).toMatchObject({ exitCode: 0, stdout: 'Ready: pods can be added.\n' });
     const [line, body] = sent;
-    expect(line).toBe('POST /cni STATUS');
+    expect(line).toBe('POST /cni STATUS /opt/cni/bin');
     expect(JSON.parse(body!)).toEqual({
       cniVersion: '1.1.0',
       name: 'net',
@@ -108,7 +108,11 @@ describe('node ready', () => {
 
   test.each([
     ['all else is well', '', /^Not ready: there is no network configuration .*net\.conflist, .*"podwire install"/],
-    ['there is no pool', 'no pool', /^Not ready: no pool; and there is no network configuration .*net\.conflist, /],
+    [
+      'there is no pool',
+      'no pool',
+      /^Not ready: no pool; and there is no network configuration .*net\.conflist, .*, once the former is mended$/m,
+    ],
   ])('without a network configuration no node is: %s', async (_, fault, told) => {
     rmSync(file);
     await fakes.servePlugin(() => (fault === '' ? '' : [500, JSON.stringify({ code: 50, msg: fault })]));

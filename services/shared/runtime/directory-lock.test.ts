@@ -1,6 +1,7 @@
-import { spawn } from 'node:child_process';
+import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, readdirSync, readlinkSync, rmSync, symlinkSync } from 'node:fs';
+import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -33,16 +34,22 @@ test('who comes second is told who has the lock, and gets it when that lets go',
   expect(readdirSync(directory)).toEqual(['lock.2']);
 });
 
-test('who has the lock is told also while it is frozen, and its name goes with its lock', async () => {
+/** Another process that has the lock. */
+async function lockedElsewhere(owner: string): Promise<ChildProcess> {
   const module = join(import.meta.dirname, '../dist/runtime/directory-lock.js');
   const program = `
     const { tryLockDirectory } = await import(process.argv[1]);
-    await tryLockDirectory({ directory: process.argv[2], name: 'lock', owner: 'the frozen' });
+    await tryLockDirectory({ directory: process.argv[2], name: 'lock', owner: process.argv[3] });
     console.log('locked');
     setInterval(() => undefined, 1000);`;
-  const child = spawn(process.execPath, ['--input-type=module', '-e', program, module, directory]);
+  const child = spawn(process.execPath, ['--input-type=module', '-e', program, module, directory, owner]);
+  await once(child.stdout, 'data');
+  return child;
+}
+
+test('who has the lock is told also while it is frozen, and its name goes with its lock', async () => {
+  const child = await lockedElsewhere('the frozen');
   try {
-    await once(child.stdout, 'data');
     await expect(asked('18')).resolves.toEqual({ holder: 'the frozen', isSilent: false });
     child.kill('SIGSTOP');
     await expect(asked('18')).resolves.toEqual({ holder: 'the frozen', isSilent: true });
@@ -54,6 +61,38 @@ test('who has the lock is told also while it is frozen, and its name goes with i
   }
   (await locked('18')).release();
   expect(readdirSync(directory)).toEqual(['lock.2']);
+});
+
+test('one that is frozen keeps its lock also where no more can connect to ask it', async () => {
+  const child = await lockedElsewhere('the frozen');
+  const asking: Socket[] = [];
+  try {
+    child.kill('SIGSTOP');
+    // As many as may wait to be accepted, and some: the kernel refuses further ones with EAGAIN.
+    const refused = new Promise<string>((resolve) => {
+      for (let count = 0; count < 600; count++) {
+        const socket = connect(join(directory, 'lock.1'));
+        asking.push(socket.on('error', (error) => resolve(String(error))));
+      }
+    });
+    expect(await refused).toContain('EAGAIN');
+    await expect(asked('18')).resolves.toEqual({ holder: 'the frozen', isSilent: true });
+  } finally {
+    for (const socket of asking) socket.destroy();
+    child.kill('SIGKILL');
+    await once(child, 'exit');
+  }
+});
+
+test('what others left, killed, goes with the next lock', async () => {
+  for (let count = 0; count < 2; count++) {
+    const child = await lockedElsewhere('killed');
+    child.kill('SIGKILL');
+    await once(child, 'exit');
+  }
+  const lock = await locked('17');
+  expect(readdirSync(directory).sort()).toEqual(['lock.3', 'lock.3.owner']);
+  lock.release();
 });
 
 test('a name that another left, killed, is not told for the next', async () => {
