@@ -1,4 +1,4 @@
-import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -71,8 +71,30 @@ describe('a program that', () => {
 
   test('does not end is ended', async () => {
     const nft = new ProgramNft({ program: script('sleeper', 'exec sleep 600'), timeoutMs: 50 });
-    const failure = { code: 'KERNEL_REFUSED', message: expect.stringContaining('SIGKILL; it has 50 ms') };
+    const failure = { code: 'KERNEL_REFUSED', message: expect.stringContaining('did not end within 50 ms') };
     await expect(nft.read(TABLE)).rejects.toMatchObject(failure);
+  });
+
+  test('has started another one that does not end is ended with it, whoever has its output open', async () => {
+    const started = join(folder, 'started');
+    const nft = new ProgramNft({
+      program: script('wrapper', `sleep 600 & echo $! > ${started}; wait`),
+      timeoutMs: 500,
+    });
+    const failure = { code: 'KERNEL_REFUSED', message: expect.stringContaining('did not end within 500 ms') };
+    await expect(nft.read(TABLE)).rejects.toMatchObject(failure);
+    const commandLine = `/proc/${readFileSync(started, 'utf8').trim()}/cmdline`;
+    // Empty of one that has ended, and that nobody has taken note of yet.
+    await expect.poll(() => (existsSync(commandLine) ? readFileSync(commandLine, 'utf8') : '')).toBe('');
+  });
+
+  test('cannot be run for the moment is not one that is missing', async () => {
+    const nft = new ProgramNft({ program: script('long', 'exit 0') });
+    const table = { family: 'ip', name: 'x'.repeat(1 << 20) } as const;
+    await expect(nft.read(table)).rejects.toMatchObject({
+      code: 'KERNEL_REFUSED',
+      message: expect.stringContaining('cannot be run (spawn E2BIG)'),
+    });
   });
 
   test('does not read its input, however large, is judged by how it ends', async () => {

@@ -1,10 +1,12 @@
-import { spawn } from 'node:child_process';
+import { spawn, type ChildProcess } from 'node:child_process';
 import { mkdtemp, open, rm, writeFile, type FileHandle } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 import { parseJson } from '@podwire/shared/json/parse';
+import { killProcessGroup } from '@podwire/shared/runtime/process-group';
 import { z } from 'zod';
 
 import type { Nft } from '../nft.js';
@@ -71,22 +73,36 @@ export class ProgramNft implements Nft {
 
   #run(args: readonly string[], input: number | 'ignore'): Promise<Finished> {
     return new Promise((resolve, reject) => {
-      const child = spawn(this.#program, args, {
-        env: ENVIRONMENT,
-        stdio: [input, 'pipe', 'pipe'],
-        timeout: this.#timeoutMs,
-        killSignal: 'SIGKILL',
-      });
+      const child = start(this.#program, args, input);
+      // Not `close` alone: what a wrapper has started may keep the output open for as long as it likes.
+      const timeUp = setTimeout(() => {
+        if (child.pid !== undefined) killProcessGroup(child.pid);
+        for (const stream of child.stdio) stream?.destroy();
+        reject(killed(args, this.#timeoutMs));
+      }, this.#timeoutMs);
       const output: Buffer[] = [];
       const errors: Buffer[] = [];
       child.stdout?.on('data', (bytes: Buffer) => output.push(bytes));
       child.stderr?.on('data', (bytes: Buffer) => errors.push(bytes));
-      child.on('error', (cause) => reject(missing(this.#program, cause)));
+      child.on('error', (cause) => {
+        clearTimeout(timeUp);
+        reject(unrunnable(this.#program, cause));
+      });
       child.on('close', (exitCode, signal) => {
+        clearTimeout(timeUp);
         if (signal === null) resolve({ output: textOf(output), errors: textOf(errors), exitCode });
-        else reject(killed({ signal, timeoutMs: this.#timeoutMs, args }));
+        else reject(new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} was ended by ${signal}`));
       });
     });
+  }
+}
+
+/** In a process group of its own, that whatever it starts ends with it. @throws Failure */
+function start(program: string, args: readonly string[], input: number | 'ignore'): ChildProcess {
+  try {
+    return spawn(program, args, { env: ENVIRONMENT, stdio: [input, 'pipe', 'pipe'], detached: true });
+  } catch (cause) {
+    throw unrunnable(program, cause);
   }
 }
 
@@ -120,20 +136,17 @@ function quoted(text: string): string {
   return line.length > MAX_QUOTED ? `${line.slice(0, MAX_QUOTED)}…` : line;
 }
 
-function missing(program: string, cause: Error): Failure {
-  const message = `${program} cannot be run (${cause.message}): install it (apt-get install nftables)`;
-  return new Failure('KERNEL_UNSUPPORTED', message, { cause });
+/** Who has not the program has no nftables; whatever else keeps it from being run may be over in a moment. */
+const MISSING: readonly unknown[] = ['ENOENT', 'EACCES'];
+
+function unrunnable(program: string, cause: unknown): Failure {
+  const what = `${program} cannot be run (${messageOf(cause)})`;
+  if (!MISSING.includes(codeOf(cause))) return new Failure('KERNEL_REFUSED', what, { cause });
+  return new Failure('KERNEL_UNSUPPORTED', `${what}: install it (apt-get install nftables)`, { cause });
 }
 
-interface Killing {
-  readonly signal: NodeJS.Signals;
-  readonly timeoutMs: number;
-  readonly args: readonly string[];
-}
-
-function killed({ signal, timeoutMs, args }: Killing): Failure {
-  const message = `nft ${args.join(' ')} was ended by ${signal}; it has ${timeoutMs} ms`;
-  return new Failure('KERNEL_REFUSED', message);
+function killed(args: readonly string[], timeoutMs: number): Failure {
+  return new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} did not end within ${timeoutMs} ms, and was killed`);
 }
 
 /** The texts of errno that say the kernel was built without something (EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT). */
