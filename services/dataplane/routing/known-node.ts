@@ -111,15 +111,20 @@ export class KnownNode {
       case 'address-delete':
         this.setAddress(step, { isThere: step.type === 'address-add' });
         return;
-      case 'neighbour-set':
-        this.neighbours.set(neighbourKey(step), step);
+      case 'neighbour-set': {
+        // Without the step's type: what is known becomes a part of later steps.
+        const { device, address, mac } = step;
+        this.neighbours.set(neighbourKey(step), { device, address, mac });
         return;
+      }
       case 'neighbour-delete':
         this.neighbours.delete(neighbourKey(step));
         return;
-      case 'forwarding-set':
-        this.forwarding.set(forwardingKey(step), [step]);
+      case 'forwarding-set': {
+        const { device, mac, nodeAddress } = step;
+        this.forwarding.set(forwardingKey(step), [{ device, mac, nodeAddress }]);
         return;
+      }
       case 'forwarding-delete':
         this.removeForwarding(step);
         return;

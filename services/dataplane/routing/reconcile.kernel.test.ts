@@ -159,6 +159,22 @@ describe('the real kernel', () => {
     await reached();
   });
 
+  test('a tunnel that Podwire makes anew, and a far end that moves, are not taken for what others did', async () => {
+    start();
+    loop.want(wanted);
+    await reached();
+    for (const host of [5, 6, 7, 8]) {
+      const peers = wanted.peers.map((peer) => ({ ...peer, nodeAddress: `10.0.0.${host + 10}` }));
+      const before = kernel.steps.length;
+      loop.want({ ...wanted, tunnels: [{ ...vxlan, local: `10.0.0.${host}` }], peers });
+      await reached();
+      await quiet();
+      const made = ['device-delete', 'device-add', 'device-set', 'address-add', 'forwarding-set', 'neighbour-set'];
+      expect(kernel.steps.slice(before).map(({ type }) => type)).toEqual([...made, 'route-add']);
+    }
+    expect([loop.reconciler.status().driftCount, loop.lines()]).toEqual([0, []]);
+  });
+
   test('loses everything with the parent interface, and gets it back with it', async () => {
     start();
     loop.want(wanted);

@@ -168,6 +168,25 @@ describe('applying', () => {
     expect(await left()).toEqual([]);
   });
 
+  test('a far end that has another address, or is no more, costs its own messages, and nothing of before is set again', async () => {
+    await reached();
+    const [peer] = WANTED.peers;
+    const moved = { ...WANTED, peers: [{ ...peer!, nodeAddress: '10.0.0.3' }] };
+    const entry = '66:00:00:00:00:02 dev vxlan4.podwire dst';
+    expect(await scene.commandsDuring(() => scene.want(moved))).toEqual([
+      `bridge fdb replace ${entry} 10.0.0.3 self permanent`,
+      // The kernel's replacement took it already, where nobody had put another beside it.
+      `bridge fdb delete ${entry} 10.0.0.2 self # ENOENT`,
+    ]);
+    expect(await left()).toEqual([]);
+    expect(await scene.commandsDuring(() => scene.want({ ...WANTED, peers: [] }))).toEqual([
+      'ip neighbour delete 10.65.1.1 dev vxlan4.podwire',
+      `bridge fdb delete ${entry} 10.0.0.3 self`,
+    ]);
+    expect(await left()).toEqual([]);
+    expect([scene.loop.reconciler.status().driftCount, scene.loop.lines()]).toEqual([0, []]);
+  });
+
   test('what is not wanted any more goes, the device last', async () => {
     await reached();
     const commands = await scene.commandsDuring(() => scene.want(NOTHING));

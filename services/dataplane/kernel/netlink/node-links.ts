@@ -11,6 +11,8 @@ export class NodeLinks {
   readonly #indexes = new Map<string, number>();
   /** Pods' interfaces as they were last told of, or read first. */
   readonly #pods = new Map<number, PodLink>();
+  /** Those that Podwire has deleted itself, until that is told: whatever is told of them until then is of no account. */
+  readonly #gone = new Set<number>();
 
   /** What is read may be ahead of what was told: what was done to a pod's interface is still told of, by the name that it had. */
   reset(links: readonly Link[]): void {
@@ -27,6 +29,7 @@ export class NodeLinks {
 
   put(link: Pick<Link, 'index'> & PodLink): void {
     const { index, name, alias, mac, mtuBytes, up } = link;
+    if (this.#gone.has(index)) return;
     const earlier = this.#names.get(index);
     if (earlier !== undefined && earlier !== name) this.forget(earlier);
     this.#names.set(index, name);
@@ -37,12 +40,36 @@ export class NodeLinks {
   remove({ index, name }: Pick<Link, 'index' | 'name'>): void {
     this.#names.delete(index);
     this.#pods.delete(index);
+    this.#gone.delete(index);
     if (this.#indexes.get(name) === index) this.#indexes.delete(name);
   }
 
   /** The next selection is by name. */
   forget(name: string): void {
     this.#indexes.delete(name);
+  }
+
+  /**
+   * The link of that name is deleted by Podwire itself. What was told of it and of all that is on it may be heard later than what is
+   * told of the next one of that name, and would be taken for that.
+   * @returns takes it back, where the kernel refuses the deletion
+   */
+  deleting(name: string): () => void {
+    const index = this.#indexes.get(name);
+    this.forget(name);
+    if (index === undefined) return () => undefined;
+    this.#names.delete(index);
+    this.#gone.add(index);
+    return () => {
+      if (!this.#gone.delete(index)) return;
+      this.#names.set(index, name);
+      this.#indexes.set(name, index);
+    };
+  }
+
+  /** Whether Podwire has deleted the link itself, and the kernel has not told it so far. */
+  isGone(index: number): boolean {
+    return this.#gone.has(index);
   }
 
   nameOf(index: number | null): string | undefined {

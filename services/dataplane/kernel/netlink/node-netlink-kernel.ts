@@ -136,11 +136,12 @@ export class NodeNetlinkKernel implements NodeKernel {
   }
 
   async #deleteDevice(name: string): Promise<NodeRefusal | undefined> {
-    this.#links.forget(name);
+    const takeBack = this.#links.deleting(name);
     try {
       await this.#node.deleteLink({ name });
       return undefined;
     } catch (error) {
+      takeBack();
       return refusalOf(error);
     }
   }

@@ -12,6 +12,10 @@ export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | un
   switch (event.object) {
     case 'link': {
       const link = event.value;
+      if (links.isGone(link.index)) {
+        if (deleted) links.remove(link);
+        return undefined;
+      }
       const earlierName = links.podNameOf(link.index);
       const isPod = isPodInterface(link) || earlierName !== undefined;
       const isMeddledWith = deleted || links.isChangedPod(link);
