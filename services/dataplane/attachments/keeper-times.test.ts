@@ -1,3 +1,5 @@
+import { once } from 'node:events';
+
 import { hostPrefix } from '@podwire/shared/net/prefix';
 import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
@@ -247,5 +249,48 @@ describe('drift that the kernel tells of', () => {
     for (let told = 0; told < 3; told++) node.keeper.heardOf(undefined);
     expect(await secondsUntil(() => opening.mock.calls.length > 1, 30)).toBe(18);
     expect(opening).toHaveBeenCalledTimes(2);
+  });
+
+  describe('of all of a node at once', () => {
+    const PODS = 20;
+    let names: string[];
+
+    beforeEach(async () => {
+      names = [];
+      for (let at = 0; at < PODS; at++) {
+        const others = { addresses: [address(`10.65.1.${at}`)], hostInterfaceName: `podw${at}` };
+        names.push((await wire(`pod-${at}`, others)).hostInterfaceName);
+      }
+    });
+
+    test('is mended of a few at a time, so that calls need not wait for all of it', async () => {
+      const wired = kernel.print();
+      const open = kernel.open.bind(kernel);
+      const letGo = new AbortController();
+      const opening = vi.spyOn(kernel, 'open').mockImplementation(async (netns) => {
+        if (!letGo.signal.aborted) await once(letGo.signal, 'abort');
+        return open(netns);
+      });
+      kernel.host.routes.splice(0);
+      for (const name of names) node.keeper.heardOf(name, true);
+      await settle();
+      expect(opening.mock.calls.length).toBeLessThanOrEqual(4);
+      letGo.abort();
+      expect(await secondsUntil(() => kernel.print() === wired, 10)).toBeDefined();
+      expect(opening).toHaveBeenCalledTimes(PODS);
+    });
+
+    test('is looked at later without a word of Node about a leak', async () => {
+      const warnings: Error[] = [];
+      const note = (warning: Error): unknown => warnings.push(warning);
+      process.on('warning', note);
+      clock.advance(1000);
+      const wired = kernel.print();
+      kernel.host.routes.splice(0);
+      for (const name of names) node.keeper.heardOf(name);
+      expect(await secondsUntil(() => kernel.print() === wired, 10)).toBeDefined();
+      process.off('warning', note);
+      expect(warnings).toEqual([]);
+    });
   });
 });

@@ -1,3 +1,5 @@
+import { setMaxListeners } from 'node:events';
+
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -41,6 +43,9 @@ const RECOVERY = 'recovery of what the process before has left';
 /** Pods that are checked at a time: the rest of the service's threads is for calls. */
 const CHECKS_AT_ONCE = 2;
 
+/** Pods that are repaired at a time because of what the kernel told, beside those: all of a node's may have been changed at once. */
+const REPAIRS_AT_ONCE = 4;
+
 export interface KeeperOptions {
   readonly kernel: Kernel;
   readonly dataplane: Dataplane;
@@ -61,8 +66,9 @@ export class AttachmentKeeper {
   readonly #teller: ConditionTeller;
   readonly #stopped = new AbortController();
   readonly #work = new Set<Promise<void>>();
-  /** Attachments whose repair was asked for, and has not begun. */
-  readonly #waiting = new Set<string>();
+  /** Attachments whose repair was asked for, and has not begun, in that order. */
+  readonly #waiting = new Map<string, Attachment>();
+  #repairers = 0;
   /** Host interfaces that are looked at once more when their wiring is over. */
   readonly #watched = new Set<string>();
   /** What the recovery could not do. */
@@ -79,6 +85,8 @@ export class AttachmentKeeper {
     this.#options = options;
     this.#dead = new DeadNamespaces(options);
     this.#teller = new ConditionTeller(options);
+    // Each pod that is looked at later, or waits for a call, listens to it; Node would take more than ten for a leak, and say so.
+    setMaxListeners(0, this.#stopped.signal);
   }
 
   /** Begins to work; returns at once. */
@@ -120,13 +128,20 @@ export class AttachmentKeeper {
     const { attachment } = record.network;
     const key = formatAttachment(attachment);
     if (this.#waiting.has(key)) return;
-    this.#waiting.add(key);
-    this.#spawn(async () => {
+    this.#waiting.set(key, attachment);
+    if (this.#repairers < REPAIRS_AT_ONCE) this.#spawn(() => this.#repairWaiting());
+  }
+
+  async #repairWaiting(): Promise<void> {
+    this.#repairers++;
+    for (const [key, attachment] of this.#waiting) {
       // A call that wires it makes changes of its own, and is told of them here.
       await new Promise((resolve) => setImmediate(resolve));
-      this.#waiting.delete(key);
-      if (!this.#options.dataplane.isWiring(attachment)) await this.#mend(attachment);
-    });
+      // Another may have taken it meanwhile.
+      if (!this.#waiting.delete(key)) continue;
+      if (!this.#isStopped() && !this.#options.dataplane.isWiring(attachment)) await this.#mend(attachment);
+    }
+    this.#repairers--;
   }
 
   /**
