@@ -33,7 +33,7 @@ export interface ImportOptions {
 }
 
 export interface Imported {
-  /** Records of the file. */
+  /** Records of the file that are brought over. */
   readonly records: number;
   /** Those of them that were written; with a dry run, that would be. */
   readonly written: number;
@@ -65,23 +65,27 @@ export async function importDatastore(options: ImportOptions): Promise<Imported>
 interface VerifiedFile {
   readonly header: ArchiveHeader;
   readonly trailer: ArchiveTrailer;
+  /** Records that are brought over: an earlier release has others in its exports. */
+  readonly recordsCount: number;
 }
 
 async function verifyFile({ lines, prefix, rewritePrefix }: ImportOptions): Promise<VerifiedFile> {
   let header: ArchiveHeader | undefined;
   let trailer: ArchiveTrailer | undefined;
+  let recordsCount = 0;
   for await (const part of readArchive(lines())) {
     if (part.type === 'header') header = part.header;
     else if (part.type === 'trailer') trailer = part.trailer;
     else if (header && rewriteKey(part.record.key, header.prefix, prefix) === undefined)
       throw refused(`the file has the key ${part.record.key}, which does not begin with its prefix ${header.prefix}`);
+    else if (header && !isPassing(header.prefix, part.record.key)) recordsCount++;
   }
   if (!header || !trailer) throw refused('the file has no header');
   if (header.prefix !== prefix && !rewritePrefix)
     throw refused(
       `its keys begin with ${header.prefix}, and the datastore's with ${prefix}: set PODWIRE_IPAM_DATASTORE_PREFIX, or say --rewrite-prefix`,
     );
-  return { header, trailer };
+  return { header, trailer, recordsCount };
 }
 
 class Import {
@@ -101,7 +105,7 @@ class Import {
 
   async run(): Promise<Imported> {
     const { store, prefix, signal, dryRun } = this.#options;
-    const { trailer } = this.#file;
+    const { recordsCount } = this.#file;
     const found = await readMark(store, prefix, signal);
     const resumed = found?.mark.state === 'running';
     if (resumed) await this.#requireStandstill(found);
@@ -109,7 +113,7 @@ class Import {
     if (!dryRun) await this.#begin(found);
     for await (const batch of this.#batches()) await this.#writeBatch(batch);
     if (!dryRun) await this.#finish();
-    return { records: trailer.records, written: this.#written, resumed };
+    return { records: recordsCount, written: this.#written, resumed };
   }
 
   /** @throws Failure IMPORT_REFUSED when another file's import was cut off, or another import runs */
@@ -197,10 +201,10 @@ class Import {
     if (!this.#options.merge) {
       let count = 0;
       for await (const key of this.#keysThere()) count += key === '' ? 0 : 1;
-      const { records } = this.#file.trailer;
-      if (count !== records)
+      const { recordsCount } = this.#file;
+      if (count !== recordsCount)
         throw refused(
-          `the datastore has ${counted(count, 'record')}, and the file ${records}: somebody else writes to it`,
+          `the datastore has ${counted(count, 'record')}, and the file ${recordsCount}: somebody else writes to it`,
         );
     }
     await this.#commit([this.#markComparison()], [this.#markPut('complete')]);
@@ -228,10 +232,11 @@ class Import {
     const { lines, prefix, maxOperationsCount, maxTransactionBytes } = this.#options;
     let batch: ArchivedRecord[] = [];
     let bytes = 0;
+    const { header } = this.#file;
     for await (const part of readArchive(lines())) {
-      if (part.type !== 'record') continue;
+      if (part.type !== 'record' || isPassing(header.prefix, part.record.key)) continue;
       const { value } = part.record;
-      const key = rewriteKey(part.record.key, this.#file.header.prefix, prefix) ?? part.record.key;
+      const key = rewriteKey(part.record.key, header.prefix, prefix) ?? part.record.key;
       const size = Buffer.byteLength(key) * 2 + value.length;
       // Beside the records there is the mark.
       if (batch.length > 0 && (batch.length + 1 >= maxOperationsCount || bytes + size > maxTransactionBytes)) {

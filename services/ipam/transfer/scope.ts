@@ -12,9 +12,14 @@ export function markerKey(prefix: string): string {
   return `/podwire${prefix}/import`;
 }
 
-/** Processes' own keys, which mean nothing without them: the import's mark, and what tells late transactions of etcd. */
+/**
+ * Processes' own keys, which mean nothing without them: the import's mark, what tells late transactions of an etcd, and by what a replica
+ * sees that its watch has come so far.
+ */
 export function isPassing(prefix: string, key: string): boolean {
-  return key === markerKey(prefix) || key.startsWith(`/podwire${prefix}/fences/`);
+  const own = `/podwire${prefix}/`;
+  if (key === markerKey(prefix) || key === `${prefix}/podwire/barrier`) return true;
+  return key.startsWith(`${own}fences/`) || key.startsWith(`${own}releases/`);
 }
 
 /** A key of one datastore as it is in another; undefined for a key that is none of its. */

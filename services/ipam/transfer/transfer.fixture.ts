@@ -36,13 +36,13 @@ export async function fill(store: Store, records: ReadonlyMap<string, Buffer>): 
     await store.commit({ comparisons: [], puts: entries.slice(index, index + 100), deletes: [] }, forever);
 }
 
-/** Everything that is stored below the prefix, the import's mark left out. */
+/** Everything that is stored below the prefix, what is the processes' own left out. */
 export async function contentOf(store: Store, prefix = '/calico'): Promise<Map<string, string>> {
   const records: StoredRecord[] = [];
   for (const root of rootsOf(prefix)) records.push(...(await store.list(root, forever)).records);
   return new Map(
     records
-      .filter(({ key }) => !key.endsWith('/import') && !key.startsWith(`/podwire${prefix}/fences/`))
+      .filter(({ key }) => !/\/(import|barrier|(fences|releases)\/.*)$/.test(key))
       .map(({ key, value }) => [key, Buffer.from(value).toString('hex')]),
   );
 }

@@ -13,6 +13,7 @@ import { EtcdServer } from '../store/etcd/etcd-server.fixture.js';
 import { openEtcdStore } from '../store/etcd/etcd-store.fixture.js';
 import { MemoryStore } from '../store/memory/memory-store.js';
 import type { Store } from '../store/store.js';
+import { ArchiveEncoder } from './archive.js';
 import { exportDatastore } from './export.js';
 import { readLines, writeWhole } from './export-file.js';
 import { readMark, requireWhole } from './marker.js';
@@ -196,6 +197,38 @@ test('merging leaves what is there, and adds what is not', async () => {
   const target = await filled(own);
   await imported(target, await exported(await filled()), { merge: true });
   expect(await contentOf(target)).toEqual(hex(new Map([...sampleRecords(), ...own])));
+});
+
+describe('what is the processes’ own and passes', () => {
+  const passing = (value: string): Map<string, Buffer> =>
+    new Map(
+      ['/podwire/calico/releases/net.c1', '/podwire/calico/fences/s/0', '/calico/podwire/barrier'].map((key) => [
+        key,
+        Buffer.from(value),
+      ]),
+    );
+
+  test('is not exported', async () => {
+    const source = await filled(new Map([...sampleRecords(), ...passing('{}')]));
+    expect(recordLines(await exported(source))).toBe(recordLines(await exported(await filled())));
+  });
+
+  test('is left out of what an earlier release exported, and hinders no merging', async () => {
+    const encoder = new ArchiveEncoder();
+    const records = new Map([...sampleRecords(), ...passing('{"of":"the file"}')]);
+    const lines = [encoder.header({ prefix: '/calico', store: 'etcd', revision: 1 })];
+    for (const [key, value] of [...records].sort(([a], [b]) => (a < b ? -1 : 1)))
+      lines.push(encoder.record({ key, value }));
+    const file = Buffer.concat([...lines, encoder.trailer().line]);
+    for (const merge of [false, true]) {
+      const target = await filled(passing('{"of":"the target"}'));
+      const count = sampleRecords().size;
+      expect(await imported(target, file, { merge })).toMatchObject({ records: count, written: count });
+      expect(await contentOf(target)).toEqual(hex(sampleRecords()));
+      const { records: kept } = await target.read([...passing('').keys()], forever);
+      expect(kept.map(({ value }) => Buffer.from(value).toString())).toEqual(Array(3).fill('{"of":"the target"}'));
+    }
+  });
 });
 
 describe('an import that is cut off', () => {
