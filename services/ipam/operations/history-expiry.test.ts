@@ -15,6 +15,7 @@ const TODAY = dayOf(NOW_MS);
 const KEPT_DAYS = 7;
 /** A run each half minute. */
 const RUNS_PER_DAY = 2880;
+const RUNS_PER_HOUR = 120;
 
 /** A history with an entry in each of these days, counted from now. */
 async function start(days: readonly number[], entriesPerDay = 1): Promise<MemoryStore> {
@@ -36,16 +37,22 @@ async function release(store: MemoryStore, day: number, entries = 1): Promise<vo
   }
 }
 
-function expiryOn(store: MemoryStore, { aheadDays = 0, keptDays = KEPT_DAYS, maxRemovedCount = 10_000 } = {}) {
+/** Of a replica that has run for nearly an hour, unless it is new. */
+function expiryOn(
+  store: MemoryStore,
+  { aheadDays = 0, keptDays = KEPT_DAYS, maxRemovedCount = 10_000, isNew = false } = {},
+) {
   const removed: number[] = [];
+  let runsBefore = isNew ? 0 : RUNS_PER_HOUR - 1;
   const clock = { ...instantClock, nowMs: () => NOW_MS + dayStartMs(aheadDays) };
   const events = { historyExpired: (_: Date, entries: number) => void removed.push(entries) };
   const log = new HistoryLog(store, keys, maxRemovedCount);
   const expiry = new HistoryExpiry({ log, keptHoursCount: 24 * keptDays, events, clock });
   const run = async (runs: number) => {
-    for (let index = 0; index < runs; index++) await expiry.run(forever);
+    for (let index = 0; index < runsBefore + runs; index++) await expiry.run(forever);
+    runsBefore = 0;
   };
-  return { run, removed };
+  return { run, removed, log };
 }
 
 async function daysIn(store: MemoryStore): Promise<number[]> {
@@ -120,6 +127,37 @@ test('takes everything, at its pace, where none is kept any more', async () => {
   expect(await daysIn(store)).toEqual([]);
 });
 
+test('by replicas that are started again and again takes nothing', async () => {
+  const store = await start([-40, 0]);
+  for (let started = 0; started < 5; started++) await expiryOn(store, { isNew: true }).run(RUNS_PER_HOUR - 1);
+  expect(await daysIn(store)).toEqual([-40, 0]);
+});
+
+test('tells from when on all is there, also to who keeps more than before, and where none was kept meanwhile', async () => {
+  const store = await start([-40, -10, -9, -1, 0, 5]);
+  const keptFrom = async () => (await new HistoryLog(store, keys).keptFromDay(forever)) - TODAY;
+  expect(await keptFrom()).toBe(-TODAY);
+  const { run, log } = expiryOn(store);
+  await run(1);
+  expect(await keptFrom()).toBe(-39);
+  await run(RUNS_PER_DAY);
+  expect(await keptFrom()).toBe(-8);
+  await log.keepFrom(TODAY - 20, forever);
+  expect(await keptFrom()).toBe(-8);
+  await expiryOn(store, { keptDays: 0, isNew: true }).run(1);
+  expect(await daysIn(store)).toEqual([-1, 0, 5]);
+  expect(await keptFrom()).toBe(1);
+  await expiryOn(store, { keptDays: 0 }).run(RUNS_PER_DAY);
+  expect(await keptFrom()).toBe(1);
+});
+
+test('tells of the later one when two replicas remove different days at once', async () => {
+  const store = await start([]);
+  const log = new HistoryLog(store, keys);
+  await Promise.all([7, 9, 8].map((day) => log.keepFrom(day, forever)));
+  expect(await log.keptFromDay(forever)).toBe(9);
+});
+
 test('of an empty history does nothing', async () => {
   const store = await start([]);
   await expiryOn(store).run(RUNS_PER_DAY);
@@ -132,6 +170,6 @@ test('leaves everything that is not history', async () => {
   await store.commit({ comparisons: [], puts: other, deletes: [] }, forever);
   await expiryOn(store, { keptDays: 0 }).run(RUNS_PER_DAY);
   expect((await store.list('/', forever)).records.map(({ key }) => key).sort()).toEqual(
-    other.map(({ key }) => key).sort(),
+    [...other.map(({ key }) => key), keys.historyBegin].sort(),
   );
 });

@@ -6,7 +6,7 @@ import { dayOf, dayStartMs } from '../store/record/keys.js';
 import { HOUR_MS } from './options.js';
 
 export interface HistoryExpiryOptions {
-  readonly log: Pick<HistoryLog, 'dayAfter' | 'removeSome'>;
+  readonly log: Pick<HistoryLog, 'dayAfter' | 'removeSome' | 'keepFrom'>;
   readonly keptHoursCount: number;
   readonly events: Pick<Events, 'historyExpired'>;
   readonly clock: Clock;
@@ -18,7 +18,7 @@ export interface HistoryExpiryOptions {
  */
 const RUNS_PER_REMOVAL = 720;
 
-/** Where nothing is to be removed, it is looked at again each hour. */
+/** Where nothing is to be removed, it is looked at again each hour; and by a replica that was started, first after an hour. */
 const RUNS_PER_LOOK = 120;
 
 /**
@@ -27,12 +27,15 @@ const RUNS_PER_LOOK = 120;
  *
  * A replica whose clock is ahead must not take the whole history with it, so two things hold it back. Nothing is removed that is
  * newer than the newest entry's day less the time to keep. And as that replica's own releases are entries too, it removes only a
- * few days in a day: who is warned by the log has time to act. A clock behind removes too little.
+ * few days in a day: who is warned by the log has time to act. A replica that is started again and again removes none. A clock behind
+ * removes too little.
  */
 export class HistoryExpiry {
   readonly #options: HistoryExpiryOptions;
   /** Runs until the next removal. */
-  #pauseRuns = 0;
+  #pauseRuns = RUNS_PER_LOOK - 1;
+  /** The day that is known to lack what was released. */
+  #unkeptDay = -1;
 
   constructor(options: HistoryExpiryOptions) {
     this.#options = options;
@@ -40,7 +43,8 @@ export class HistoryExpiry {
 
   /** Removes one day at most, a large one in several runs. What is cut off by the signal goes on with the next run. */
   async run(signal: AbortSignal): Promise<void> {
-    const { log, events } = this.#options;
+    const { log, events, clock } = this.#options;
+    await this.#tellUnkept(signal);
     if (this.#pauseRuns > 0) {
       this.#pauseRuns--;
       return;
@@ -50,9 +54,20 @@ export class HistoryExpiry {
       this.#pauseRuns = RUNS_PER_LOOK - 1;
       return;
     }
+    // A day ahead, as a wrong clock leaves it, says nothing of those before it.
+    await log.keepFrom(Math.min(day, dayOf(clock.nowMs())) + 1, signal);
     const { count, more } = await log.removeSome(day, signal);
     if (!more) this.#pauseRuns = RUNS_PER_REMOVAL - 1;
     events.historyExpired(new Date(dayStartMs(day)), count);
+  }
+
+  /** Where none is kept, who asks later is to know that today is not whole. */
+  async #tellUnkept(signal: AbortSignal): Promise<void> {
+    const { log, clock, keptHoursCount } = this.#options;
+    const today = dayOf(clock.nowMs());
+    if (keptHoursCount > 0 || today === this.#unkeptDay) return;
+    await log.keepFrom(today + 1, signal);
+    this.#unkeptDay = today;
   }
 
   /** The days before this one are to go: all of each is older than it is kept. */

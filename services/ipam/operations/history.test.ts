@@ -17,6 +17,7 @@ import { HistoryLog } from '../store/history-log.js';
 import { MemoryStore, type Operation } from '../store/memory/memory-store.js';
 import { encodeHistoryEntry } from '../store/record/history.js';
 import { serialize } from '../store/record/record.js';
+import { dayOf, dayStartMs } from '../store/record/keys.js';
 import { forever, instantClock, keys, startReplica } from '../store/store.fixture.js';
 import { HOUR_MS } from './options.js';
 
@@ -308,6 +309,15 @@ describe('who held an address at a moment', () => {
       }),
       { numRuns: 60, verbose: fc.VerbosityLevel.Verbose },
     );
+  });
+
+  test('is not known of days that were removed, though more is kept since', async () => {
+    const { ipam, store } = await withPool('10.0.0.0/26');
+    const day = dayOf(NOW_MS) - 1;
+    await new HistoryLog(store, keys).keepFrom(day, forever);
+    const at = (atMs: number) => ipam.history.at(address('10.0.0.1'), atMs, forever);
+    expect(await at(dayStartMs(day) - 1)).toEqual({ tenure: undefined, isCovered: false });
+    expect(await at(dayStartMs(day))).toEqual({ tenure: undefined, isCovered: true });
   });
 
   test('is not known beyond what is kept, and not before it has come', async () => {

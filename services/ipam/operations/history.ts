@@ -14,7 +14,7 @@ import {
   type TenureSubject,
 } from '../allocator/tenure.js';
 import type { HistoryLog } from '../store/history-log.js';
-import { dayOf } from '../store/record/keys.js';
+import { dayOf, dayStartMs } from '../store/record/keys.js';
 import { HOUR_MS, read, type IpamOptions } from './options.js';
 
 /** Who held an address at a moment. */
@@ -76,8 +76,10 @@ export class History {
       const violation = { field: 'time', reason: 'is in the future, of which nothing is known' };
       throw violationsFailure('INVALID_REQUEST', 'QueryAt refused', [violation]);
     }
-    const isCovered = atMs >= nowMs - history.keptHoursCount * HOUR_MS;
-    return { tenure: await this.#holderAt(address, atMs, signal), isCovered };
+    const tenure = await this.#holderAt(address, atMs, signal);
+    // Behind the entries, so that what was removed while they were read is told.
+    const removedToMs = dayStartMs(await history.log.keptFromDay(signal));
+    return { tenure, isCovered: atMs >= Math.max(removedToMs, nowMs - history.keptHoursCount * HOUR_MS) };
   }
 
   async #holderAt(address: Address, atMs: number, signal: AbortSignal): Promise<Tenure | undefined> {

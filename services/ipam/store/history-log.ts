@@ -4,6 +4,7 @@ import type { Address } from '@podwire/shared/net/address';
 import type { HistoryEntry } from '../allocator/records.js';
 import { decodeHistoryEntry } from './record/history.js';
 import { historyDay, type RecordKeys } from './record/keys.js';
+import { serialize } from './record/record.js';
 import type { Store, StoredRecord } from './store.js';
 
 /** After every text that begins with a prefix. */
@@ -77,6 +78,26 @@ export class HistoryLog {
     };
   }
 
+  /**
+   * The first day from which on nothing was removed or left out; 0 for ever. Who asks after he has read entries is told of all that were
+   * removed before.
+   */
+  async keptFromDay(signal: AbortSignal): Promise<number> {
+    return (await this.#readBegin(signal)).day;
+  }
+
+  /** What was released before a day is not all there any more, whatever is said later. To be called before it is removed. Idempotent. */
+  async keepFrom(day: number, signal: AbortSignal): Promise<void> {
+    const key = this.#keys.historyBegin;
+    for (;;) {
+      const known = await this.#readBegin(signal);
+      if (known.day >= day) return;
+      const comparisons = [{ type: 'record', key, modRevision: known.modRevision } as const];
+      const puts = [{ key, value: serialize({ day }) }];
+      if ((await this.#store.commit({ comparisons, puts, deletes: [] }, signal)).committed) return;
+    }
+  }
+
   /** Under which an entry is stored. */
   keyOf(entry: HistoryEntry): string {
     return this.#keys.historyEntry(entry);
@@ -95,6 +116,13 @@ export class HistoryLog {
       count += deletes.length;
       if (!page.more || count >= this.#maxRemovedCount) return { count, more: page.more };
     }
+  }
+
+  async #readBegin(signal: AbortSignal): Promise<{ readonly day: number; readonly modRevision: number }> {
+    const { records } = await this.#store.read([this.#keys.historyBegin], signal);
+    const [record] = records;
+    const digits = record && /"day":(\d+)/.exec(Buffer.from(record.value).toString())?.[1];
+    return { day: Number(digits ?? 0), modRevision: record?.modRevision ?? 0 };
   }
 
   #dayPrefix(day: number): string {
