@@ -6,6 +6,7 @@ import { AddressServiceService, AssignAddressesRequest } from '@podwire/proto/po
 import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
 import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { WatchKind, WatchRequest, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
+import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, expect, test, vi } from 'vitest';
 
 import { Caller, Place } from './service.fixture.js';
@@ -111,6 +112,26 @@ test('certificates, members, prefix and time-outs are those of the settings', as
   const failed = expect(caller.release('c1')).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
   await failed.finally(() => server.resume());
   await expect.poll(allocated, { timeout: TIMEOUT_MS }).toBe(address);
+});
+
+test('a certificate that nobody renews is told of while the connection that it was made with is open', async () => {
+  const directory = mkdtempSync(join(tmpdir(), 'podwire-etcd-service-'));
+  cleanups.push(() => rmSync(directory, { recursive: true, force: true }));
+  const files = new CertificateAuthority(join(directory, 'ca')).issue('podwire');
+  const server = await startEtcd({ tls: files });
+  const place = new Place();
+  cleanups.push(() => place.remove());
+  const settings = {
+    PODWIRE_IPAM_STORE: 'etcd',
+    PODWIRE_IPAM_ETCD_ENDPOINTS: server.url,
+    PODWIRE_IPAM_ETCD_CA_FILE: files.ca,
+    PODWIRE_IPAM_ETCD_CERT_FILE: files.cert,
+    PODWIRE_IPAM_ETCD_KEY_FILE: files.key,
+  };
+  // It holds for two days.
+  const service = await place.start(settings, { ...systemClock, nowMs: () => Date.now() + 46 * 3_600_000 });
+  cleanups.push(() => service.stop());
+  await expect.poll(() => place.log, { timeout: TIMEOUT_MS }).toMatch(/CERT_FILE expires at 20\S+Z, from when on etcd/);
 });
 
 test('an etcd without space goes on to answer what needs no write, and serves when it has space again', async () => {

@@ -335,6 +335,14 @@ export class Events {
     this.#log.warn({ err: failure }, `the datastore is asked with the credentials of before: ${failure.message}`);
   }
 
+  /** The certificate for the datastore's cluster ends soon, or has ended, and nobody has renewed it. */
+  storeCertificateEnding(end: Date, hasEnded: boolean): void {
+    const when = `${hasEnded ? 'has expired' : 'expires'} at ${end.toISOString()}`;
+    this.#log.warn(
+      `the certificate of PODWIRE_IPAM_ETCD_CERT_FILE ${when}, from when on etcd refuses new connections: renew it and its key, the files are read again by themselves`,
+    );
+  }
+
   /** The datastore is not the one that was read before: nothing is served from it until a restart. */
   datastoreReplaced(failure: Failure): void {
     this.#log.error({ err: failure }, `refusing every request for good: ${failure.message}`);

@@ -9,7 +9,7 @@ import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/i
 import { BlockServiceService, type Block } from '@podwire/proto/podwire/ipam/v1/block';
 import { DeletePoolRequest, Pool, PoolServiceService, SplitPoolRequest } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Peer } from '@podwire/shared/rpc/client';
-import { systemClock } from '@podwire/shared/runtime/clock';
+import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
 
 import { readConfig } from './config.js';
@@ -20,6 +20,7 @@ export class Place {
   readonly directory = mkdtempSync(join(tmpdir(), 'podwire-ipam-'));
   readonly address = `unix:${join(this.directory, 'run', 'ipam.sock')}`;
   readonly storeDirectory = join(this.directory, 'store');
+  #log = '';
 
   env(rest: Readonly<Record<string, string>> = {}): Record<string, string> {
     return {
@@ -31,12 +32,23 @@ export class Place {
     };
   }
 
-  /** Starts the service in this process. */
-  start(rest: Readonly<Record<string, string>> = {}): Promise<RunningService> {
-    const destination = new Writable({ write: (_chunk, _encoding, done) => done() });
-    const log = createLogger({ service: 'test', level: 'info', destination });
-    const surroundings = { log, clock: systemClock, random: Math.random, newUid: randomUUID, pid: process.pid };
+  /**
+   * Starts the service in this process.
+   * @param clock - of the service. Default: the system's
+   */
+  start(rest: Readonly<Record<string, string>> = {}, clock: Clock = systemClock): Promise<RunningService> {
+    const write = (line: Buffer, _encoding: string, done: () => void): void => {
+      this.#log += line.toString();
+      done();
+    };
+    const log = createLogger({ service: 'test', level: 'info', destination: new Writable({ write }) });
+    const surroundings = { log, clock, random: Math.random, newUid: randomUUID, pid: process.pid };
     return startService(readConfig(this.env(rest)), surroundings);
+  }
+
+  /** What was logged. */
+  get log(): string {
+    return this.#log;
   }
 
   remove(): void {

@@ -18,6 +18,7 @@ import { watchCodec } from './rpc/wire-watch.js';
 import { HistoryLog } from './store/history-log.js';
 import { Mirror, type MirrorEvent } from './store/mirror.js';
 import { RecordKeys } from './store/record/keys.js';
+import { CertificateLife } from './store/etcd/certificate-life.js';
 import { MarkExpiry } from './store/release-marks.js';
 import type { Store } from './store/store.js';
 import { timedStore } from './store/timed-store.js';
@@ -25,7 +26,7 @@ import { throwIfAborted } from './store/transaction.js';
 import { Updater } from './store/update.js';
 import { requireWhole } from './transfer/marker.js';
 import { untilAvailable, type Patience } from './until-available.js';
-import { Upkeep } from './upkeep.js';
+import { Upkeep, type UpkeepTask } from './upkeep.js';
 import { observeUsage } from './usage-metrics.js';
 import { WatchHub, type Watches } from './watch/hub.js';
 
@@ -147,8 +148,17 @@ function startUpkeep(ipam: Ipam, { config, events, surroundings, history, store 
     { name: 'finish node deletions', run: (signal: AbortSignal) => ipam.nodes.finishDeletions(signal) },
     { name: 'remove old history', run: (signal: AbortSignal) => expiry.run(signal) },
     { name: 'remove old marks of releases', run: (signal: AbortSignal) => marks.run(signal) },
+    ...certificateTasks({ config, events, surroundings }),
   ];
   return new Upkeep({ tasks, clock, random, failed: (task, error) => events.upkeepFailed(task, error) });
+}
+
+function certificateTasks({ config, events, surroundings }: Loading): UpkeepTask[] {
+  const { store, etcdCertFile: file } = config;
+  if (store !== 'etcd' || file === '') return [];
+  const ending = (end: Date, hasEnded: boolean): void => events.storeCertificateEnding(end, hasEnded);
+  const life = new CertificateLife({ file, clock: surroundings.clock, ending });
+  return [{ name: 'look at the certificate for etcd', run: () => Promise.resolve().then(() => life.run()) }];
 }
 
 interface UpkeepSurroundings extends Loading {
