@@ -6,8 +6,8 @@ import type { Duration } from './duration.js';
 /** A command, or what a caller sent in the place of one. */
 export type CommandName = Command | 'unknown';
 
-/** Who or what ended the wait for a command: its time, its caller, or a DEL. */
-export type CutOff = 'deadline' | 'caller' | 'overtaken';
+/** Who or what ended the wait for a command: its time, its caller, a DEL, or the end of the process. */
+export type CutOff = 'deadline' | 'caller' | 'overtaken' | 'stop';
 
 export interface CommandEnd {
   /** `success`, or the failure's code. */
@@ -32,7 +32,8 @@ export class CommandEvents {
   readonly #part = this.#histogram('command.part.duration', 'What a part of a command took of its time');
   readonly #cutOff = this.#meter.createCounter('podwire.plugin.commands.cut_off', {
     unit: '{command}',
-    description: 'Commands that took longer than their time, that their caller left, or that a DEL overtook',
+    description:
+      'Commands that took longer than their time, that their caller left, that a DEL overtook, or that the end of the process cut off',
   });
   readonly #underWay = this.#meter.createUpDownCounter('podwire.plugin.commands.under_way', {
     unit: '{command}',

@@ -187,7 +187,7 @@ describe('the resident', () => {
     resident = { stop: () => Promise.resolve() };
   });
 
-  test('cuts off what waits for a service when it is stopped; what is left of it is the next one’s', async () => {
+  test('cuts off what waits for a service when it is stopped; ADD is the next one’s, and so is what is left of DEL', async () => {
     await shim('ADD', { env: { CNI_CONTAINERID: 'older' } });
     const held = [services.script.hold('AttachPod')];
     const adding = shim('ADD');
@@ -199,15 +199,29 @@ describe('the resident', () => {
     silent.on('error', () => undefined);
     silent.write('POST /cni HTTP/1.1\r\nhost: podwire\r\ncontent-length: 9\r\n\r\n');
     await resident.stop();
-    const added = await adding;
-    expect(JSON.parse(added.stdout)).toMatchObject({ code: 11, msg: expect.stringContaining('is being stopped') });
     expect(await deleting).toMatchObject({ exitCode: 0, stdout: '' });
     expect(services.ipam.toString()).toMatch(/c0ffee[^]*older|older[^]*c0ffee/);
     for (const letGo of held) letGo();
     resident = await start();
-    await expect.poll(() => services.state(), { timeout: 20_000 }).toBe(NOTHING);
-    expect(await shim('ADD')).toMatchObject({ exitCode: 0 });
+    expect(await adding).toMatchObject({ exitCode: 0 });
+    await expect.poll(() => services.ipam.toString(), { timeout: 20_000 }).toMatch(/^net\.c0ffee [^\n]*$/);
     await shim('DEL');
+    expect(services.state()).toBe(NOTHING);
+  });
+
+  test('tells an ADD that it cuts off where no other comes', async () => {
+    const letGo = services.script.hold('AttachPod');
+    const adding = shim('ADD');
+    await services.script.untilCalled('AttachPod');
+    await resident.stop();
+    const { exitCode, stdout } = await adding;
+    expect([exitCode, JSON.parse(stdout)]).toMatchObject([
+      1,
+      { code: 11, msg: expect.stringContaining('is being stopped') },
+    ]);
+    letGo();
+    resident = await start();
+    await expect.poll(() => services.state(), { timeout: 20_000 }).toBe(NOTHING);
   });
 
   test('tells no DEL that it is done, when it is stopped, of which nothing keeps the rest', async () => {

@@ -18,6 +18,7 @@ import { Descriptors } from './descriptors.js';
 import { Duration } from './duration.js';
 import { JournalEvents } from './journal/events.js';
 import { Plugin, recordingLog } from './plugin.fixture.js';
+import { Stopping } from './stopping.js';
 
 /** What operators are told of metrics, and what is recorded. */
 
@@ -149,6 +150,22 @@ test('commands are told apart that their caller left and that a DEL overtook; me
   await Promise.all([second, deleting]);
   expect(read.labels('commands.cut_off')).toEqual(['ADD caller', 'ADD overtaken']);
   expect(read.values('commands.under_way')).toEqual([1, -1, 1, 1, -1, -1]);
+});
+
+test('a command that the end of the process cut off is no caller’s that left, nor is its ADD when a DEL came before', async () => {
+  const cancel = new AbortController();
+  plugin.script.hold('AttachPod');
+  const first = plugin.run('ADD', { rest: { cancel } });
+  await plugin.script.untilCalled('AttachPod');
+  cancel.abort(new Stopping());
+  expect(await first).toMatchObject({ exitCode: 1, isForNext: true });
+  const late = new AbortController();
+  const second = plugin.run('ADD', { rest: { cancel: late } });
+  const deleting = plugin.run('DEL');
+  late.abort(new Stopping());
+  expect(await second).not.toHaveProperty('isForNext');
+  await deleting;
+  expect(read.labels('commands.cut_off')).toEqual(['ADD stop', 'ADD overtaken']);
 });
 
 test('the README names every metric, and no other', () => {

@@ -36,6 +36,9 @@ const ROUTES: ReadonlyMap<string, Route> = new Map([
   ['POST /journal/discard', discardEntry],
 ]);
 
+/** For a call that may be made again, by another connection (RFC 9110): the shim asks the next process (kStatusOfEnding, shim/src/protocol.h). */
+const STATUS_OF_ENDING = 421;
+
 /** 404 is for what an earlier release does not know. */
 const STATUS_OF_DISCARD: Partial<Record<FailureCode, number>> = { ATTACHMENT_NOT_FOUND: 410, STATE_IO: 503 };
 
@@ -72,7 +75,7 @@ async function carryOut({ request, response, cancel }: Exchange, { run, nowNs }:
     return;
   }
   const { headers } = request;
-  const { exitCode, stdout } = await run({
+  const { exitCode, stdout, isForNext } = await run({
     plugin: textOf(headers, 'cni-plugin'),
     shimRelease: textOf(headers, 'podwire-release'),
     variables: variablesOf(headers),
@@ -87,7 +90,8 @@ async function carryOut({ request, response, cancel }: Exchange, { run, nowNs }:
     arrivedNs,
     cancel,
   });
-  send(response, { status: exitCode === 0 ? 200 : 500, body: stdout, type: 'application/json' });
+  const status = isForNext ? STATUS_OF_ENDING : 500;
+  send(response, { status: exitCode === 0 ? 200 : status, body: stdout, type: 'application/json' });
 }
 
 function tellHealth({ response }: Exchange): void {

@@ -20,6 +20,7 @@ import { readDelRequest, readPodRequest, type AttachmentRequest, type CniRequest
 import type { Readiness } from './readiness.js';
 import { Duration } from './duration.js';
 import { requireNeighbouringShim } from './shim-release.js';
+import { Stopping } from './stopping.js';
 import { Overtaken, type Turns } from './turns.js';
 
 /** What the plugin's executable prints on standard output, and how it exits. */
@@ -27,6 +28,8 @@ export interface CniAnswer {
   readonly exitCode: 0 | 1;
   /** The result, the error object, or nothing. */
   readonly stdout: string;
+  /** Whether the end of the process cut it off, so that the next one can carry it out. */
+  readonly isForNext?: boolean;
 }
 
 export interface RunOptions {
@@ -68,7 +71,7 @@ export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer
       const call = { request, span, duration, ...options };
       const ended = await dispatch(call).catch((error: unknown) => refuse(error, call));
       events.ended(command, { result: resultOf(ended), duration, cutOff: cutOff(command, call) });
-      return ended.answer;
+      return { ...ended.answer, ...(isForNext(ended, request) && { isForNext: true }) };
     }),
   );
 }
@@ -157,9 +160,16 @@ function resultOf({ answer, error }: Ended): string {
   return error instanceof Failure ? error.code : 'INTERNAL';
 }
 
+/** An ADD that a DEL overtook before that is not: its pod is gone. */
+function isForNext({ answer, error }: Ended, { cancel }: CniRequest): boolean {
+  return answer.exitCode !== 0 && (error instanceof Stopping || cancel.signal.reason instanceof Stopping);
+}
+
 function cutOff(command: CommandName, { request, timeoutMs, duration }: Call): CutOff | undefined {
   const { signal } = request.cancel;
-  if (signal.aborted) return signal.reason instanceof Overtaken ? 'overtaken' : 'caller';
+  if (signal.reason instanceof Overtaken) return 'overtaken';
+  if (signal.reason instanceof Stopping) return 'stop';
+  if (signal.aborted) return 'caller';
   return isTimed(command) && duration.elapsedMs >= timeoutMs[command] ? 'deadline' : undefined;
 }
 

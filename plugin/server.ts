@@ -10,6 +10,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 
 import { answerAtOnce, answerGarbage, sendError } from './answers.js';
 import { answer, type RouteOptions } from './routes.js';
+import { Stopping } from './stopping.js';
 
 export interface CniServerOptions extends RouteOptions {
   /** Absolute path of the unix socket. */
@@ -101,8 +102,7 @@ export class CniServer {
     if ((await clock.sleep(drainTimeoutMs, done.signal)) === 'elapsed') {
       log.warn(`${this.#underWay.size} calls are cut off: they have not ended within ${drainTimeoutMs} ms of the stop`);
       onDrained();
-      const reason = 'podwire-plugin is being stopped, and the next one carries it out; repeat it';
-      for (const cancel of this.#underWay.values()) cancel.abort(new Failure('CANCELLED', reason));
+      for (const cancel of this.#underWay.values()) cancel.abort(new Stopping());
     }
     await ended;
   }

@@ -183,7 +183,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     const { exitCode, stdout } = await plugin.run('DEL');
     expect([exitCode, JSON.parse(stdout)]).toEqual([
       1,
-      expect.objectContaining({ code: 11, msg: expect.stringMatching(/being stopped.*repeat it: .*full/) }),
+      expect.objectContaining({ code: 11, msg: expect.stringMatching(/being stopped.*repeat it: its rest .*full/) }),
     ]);
     plugin.store.broken = 'no';
     expect(await plugin.run('DEL')).toEqual(DONE);

@@ -1,9 +1,9 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
-import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 
 import { delegateOf } from '../delegate/share.js';
 import type { DelRequest } from '../request.js';
+import { Stopping } from '../stopping.js';
 import { serviceOf, settle } from './settle.js';
 import type { CommandTools, Tools } from './tools.js';
 import { limitsWithoutCaller } from './without-caller.js';
@@ -47,8 +47,5 @@ export async function del({ attachment, netns: named, share }: DelRequest, tools
 function requireKept(attachment: Attachment, { journal, stopping }: Tools): void {
   const fault = journal.volatileFault(attachment);
   if (fault === undefined || !stopping.aborted) return;
-  throw new Failure(
-    'CANCELLED',
-    `podwire-plugin is being stopped, and cannot leave the rest of this DEL to the next one, which carries it out; repeat it: ${fault}`,
-  );
+  throw new Stopping(`its rest cannot be left to it: ${fault}`);
 }

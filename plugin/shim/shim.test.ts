@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process';
-import { chmodSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { chmodSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import type { Socket } from 'node:net';
 import { dirname, join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -330,6 +330,48 @@ describe('a resident plugin that is not there', () => {
     writeFileSync(file, '');
     const error = errorOf(await add({ stdin: JSON.stringify({ socket: `${file}/cni.sock` }) }));
     expect(error).toMatchObject({ code: 5, msg: expect.stringContaining('Not a directory') });
+  });
+});
+
+describe('a resident that ends', () => {
+  const ENDING = '{"cniVersion":"0.4.0","code":11,"msg":"is being stopped"}';
+  const refused = { exitCode: 1, signal: null, stdout: ENDING, stderr: '' };
+
+  it('has its call carried out by the next one, which is asked the same', async () => {
+    let count = 0;
+    const { requests } = await shim.resident((response) => {
+      if (++count === 1) response.writeHead(421, { connection: 'close' }).end(ENDING);
+      else response.end('{}');
+    });
+    expect(await add()).toMatchObject({ exitCode: 0, stdout: '{}' });
+    const [first, second] = requests.map(({ rawHeaders, body }) => ({ rawHeaders, body: body.toString() }));
+    expect(second).toEqual(first);
+    expect(requests).toHaveLength(2);
+  });
+
+  it('has the last word where no other comes', async () => {
+    const { requests } = await hasty.resident((response) => {
+      // Its socket goes first.
+      rmSync(hasty.build.defaultSocket);
+      response.writeHead(421).end(ENDING);
+    });
+    expect(await add({ program: hasty.build.shim })).toEqual(refused);
+    expect(requests).toHaveLength(1);
+  });
+
+  it('is asked no third time', async () => {
+    const { requests } = await shim.resident((response) => response.writeHead(421).end(ENDING));
+    expect(await add()).toEqual(refused);
+    expect(requests).toHaveLength(2);
+  });
+
+  it('is as any other where the next one ends without an answer', async () => {
+    let count = 0;
+    await shim.resident((response) => {
+      if (++count === 1) response.writeHead(421).end(ENDING);
+      else response.destroy();
+    });
+    expect(errorOf(await add())).toMatchObject({ code: 11, msg: expect.stringContaining('without an answer') });
   });
 });
 

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <unistd.h>
+#include <utility>
 
 #include "configuration.h"
 #include "connection.h"
@@ -72,6 +73,16 @@ Failure NoErrorDocument(std::string_view path, int status) {
           Concat({"check that the podwire plugin owns this socket, and its log; ", DebugHint(path).View()})};
 }
 
+// The resident that answered ends, and has undone what it began: the next one carries the call out. Where none comes,
+// its word stands.
+std::optional<Failure> HandOverToNext(Connection& connection, const Request& request, ResponseParser& response) {
+  ResponseParser next;
+  if (Connect(connection)) return std::nullopt;
+  auto failure = Exchange(connection, request, next);
+  response = std::move(next);
+  return failure;
+}
+
 std::optional<Failure> HandOver(const Call& call, std::string_view configuration, ResponseParser& response) {
   const std::string_view command = call.environment.Get(kCommandVariable);
   if (!IsHandedOver(command)) return UnknownCommand(command);
@@ -89,7 +100,11 @@ std::optional<Failure> HandOver(const Call& call, std::string_view configuration
     const bool is_undecodable = failure->code == CniCode::kTryAgainLater && !choice.is_configuration_object;
     return is_undecodable ? Undecodable(*failure) : std::move(failure);
   }
-  if (auto failure = Exchange(connection, {head.View(), configuration}, response)) return failure;
+  const Request request = {head.View(), configuration};
+  if (auto failure = Exchange(connection, request, response)) return failure;
+  if (response.Status() == kStatusOfEnding) {
+    if (auto failure = HandOverToNext(connection, request, response)) return failure;
+  }
 
   const bool is_answer = response.Status() == 200 || IsJsonObject(response.Body());
   return is_answer ? std::nullopt : std::optional(NoErrorDocument(connection.path, response.Status()));

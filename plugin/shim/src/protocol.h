@@ -34,6 +34,9 @@ inline constexpr std::string_view kDefaultSocket = PODWIRE_DEFAULT_SOCKET;
 inline constexpr int kConnectWindowMs = PODWIRE_CONNECT_WINDOW_MS;
 inline constexpr int kConnectPauseMs = 10;
 
+// With it the resident plugin answers a call that its own end cut off, and that the next one carries out (plugin/routes.ts).
+inline constexpr int kStatusOfEnding = 421;
+
 // How long VERSION waits for the end of its input, without which it can be answered too.
 inline constexpr int kVersionInputMs = PODWIRE_VERSION_INPUT_MS;
 
