@@ -185,6 +185,15 @@ test('the node’s settings are judged by the pods, the interface and the tunnel
   await expect.poll(reasons, AT_ONCE).toContain('StrictReversePathFilter');
 });
 
+test('a filter that others switch on for a pod with further IPv4 prefixes is off again with the next look', async () => {
+  await startInCluster(poolMessage('p', '10.65.0.0/16'));
+  await attach('b', { addresses: ['10.65.0.8/32'], sourcePrefixes: ['10.99.0.0/24'] });
+  const [host] = kernel.host.links.filter(({ name }) => name.startsWith('podw'));
+  const key = `net/ipv4/conf/${host!.name}/rp_filter`;
+  for (const { sysctls } of [links, kernel.host]) sysctls.set(key, '2');
+  await expect.poll(() => kernel.host.sysctls.get(key), AT_ONCE).toBe('0');
+});
+
 test('a setting that was put right has the node’s routes read anew: they may have gone with it without a word', async () => {
   await startInCluster(poolMessage('p', '10.65.0.0/16'));
   const routes = () => nodeKernel.node.routes.map(({ destination }) => destination);

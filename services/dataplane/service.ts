@@ -224,6 +224,7 @@ function makeClusterPart(
     events,
     onLook: (look) => {
       if (look.hasRepaired) routes.check();
+      for (const name of look.changedPods) keeper.repairByHostInterface(name);
       onLook(look);
     },
   });

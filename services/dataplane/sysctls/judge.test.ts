@@ -50,6 +50,16 @@ describe('net.ipv4.conf.all.rp_filter', () => {
   });
 });
 
+test.each([
+  ['0', []],
+  ['1', ['podw1']],
+  ['2', ['podw1']],
+])('a filter of %s of a pod that may send from further prefixes is its keeper’s to put right', (set, filtered) => {
+  const values = new Map([['net.ipv4.conf.podw1.rp_filter', set]]);
+  const use = { ...USE, unfiltered: ['podw1', 'podw-gone'] };
+  expect(judgeSettings(use, (key) => values.get(textOf(key)) ?? null)).toMatchObject({ filtered });
+});
+
 describe('forwarding', () => {
   test.each([
     'net.ipv4.ip_forward',

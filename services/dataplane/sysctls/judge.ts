@@ -23,6 +23,8 @@ export interface Judgement {
   readonly conditions: readonly Condition[];
   /** What is Podwire's to put right. */
   readonly repairs: readonly NodeSysctl[];
+  /** Host interfaces among {@link SettingsUse.unfiltered} whose own filter is on: their keeper puts them right. */
+  readonly filtered: readonly string[];
 }
 
 const RP_FILTER = ['net', 'ipv4', 'conf', 'all', 'rp_filter'];
@@ -34,14 +36,18 @@ const FORWARDING: Readonly<Record<Family, NodeSysctl['key']>> = {
   6: ['net', 'ipv6', 'conf', 'all', 'forwarding'],
 };
 
+/** More than a node has of such pods; the kernel is asked for a thousand settings at a time at most. */
+const FILTERS_MAX = 500;
+
 /** Everything that {@link judgeSettings} may ask for. */
-export function settingKeys({ families, parents, tunnels }: SettingsUse): readonly NodeSysctl['key'][] {
+export function settingKeys({ families, parents, tunnels, unfiltered }: SettingsUse): readonly NodeSysctl['key'][] {
   return [
     RP_FILTER,
     DISABLE_IPV6,
     ...families.map((family) => FORWARDING[family]),
     ...families.flatMap((family) => (parents[family] === undefined ? [] : [forwardingOf(family, parents[family])])),
     ...tunnels.flatMap(({ name, family }) => [forwardingOf(family, name), ...(family === 6 ? [disabledOf(name)] : [])]),
+    ...unfiltered.slice(0, FILTERS_MAX).map(filterOf),
   ];
 }
 
@@ -55,6 +61,8 @@ export function judgeSettings(use: SettingsUse, value: SettingValue): Judgement 
   return {
     conditions: [...reversePaths(use, value), ...missingIpv6(use, value), ...deafInterfaces(use, value)],
     repairs: [...nodeForwarding(use, value), ...ownDevices(use, value)],
+    // Whoever loads systemd's 50-default.conf anew (`sysctl --system`) sets it to 2 on every interface.
+    filtered: use.unfiltered.slice(0, FILTERS_MAX).filter((name) => ['1', '2'].includes(value(filterOf(name)) ?? '0')),
   };
 }
 
@@ -114,6 +122,10 @@ function ownDevices({ tunnels }: SettingsUse, value: SettingValue): NodeSysctl[]
 
 function forwardingOf(family: Family, device: string): NodeSysctl['key'] {
   return ['net', family === 4 ? 'ipv4' : 'ipv6', 'conf', device, 'forwarding'];
+}
+
+function filterOf(device: string): NodeSysctl['key'] {
+  return ['net', 'ipv4', 'conf', device, 'rp_filter'];
 }
 
 function disabledOf(device: string): NodeSysctl['key'] {

@@ -65,8 +65,8 @@ test('forwarding is switched on for the families of pools once they are known, a
   await looked(2);
   expect(links.sysctls.get('net/ipv4/ip_forward')).toBe('1');
   expect(looks).toEqual([
-    { poolFamilies: undefined, hasRepaired: false },
-    { poolFamilies: [4], hasRepaired: true },
+    { poolFamilies: undefined, hasRepaired: false, changedPods: [] },
+    { poolFamilies: [4], hasRepaired: true, changedPods: [] },
   ]);
   await lookAgain();
   expect(looks.at(-1)).toMatchObject({ hasRepaired: false });
@@ -81,6 +81,17 @@ test('pods that there are need their family before the pools are known', async (
   sysctls.start();
   await looked(1);
   expect(links.sysctls.get('net/ipv4/ip_forward')).toBe('1');
+});
+
+test('pods whose own filter others have switched on are told, and left to their keeper', async () => {
+  use = { ...use, unfiltered: ['podw1', 'podw2'] };
+  for (const name of use.unfiltered) links.sysctls.set(`net/ipv4/conf/${name}/rp_filter`, '0');
+  sysctls.start();
+  await looked(1);
+  links.sysctls.set('net/ipv4/conf/podw2/rp_filter', '2');
+  await lookAgain();
+  expect(looks.map(({ changedPods }) => changedPods)).toEqual([[], ['podw2']]);
+  expect([links.sysctls.get('net/ipv4/conf/podw2/rp_filter'), told]).toEqual(['2', []]);
 });
 
 test('a condition is told when it comes and when it is over', async () => {

@@ -28,9 +28,11 @@ export interface NodeLook {
   readonly poolFamilies: readonly Family[] | undefined;
   /** Whether settings were made or put right, so that what depends on them may be tried again. */
   readonly hasRepaired: boolean;
+  /** Host interfaces of pods whose settings were changed by others, which their keeper puts right. */
+  readonly changedPods: readonly string[];
 }
 
-interface Settled {
+interface Settled extends Pick<NodeLook, 'changedPods'> {
   readonly conditions: readonly Condition[];
   /** Settings that pods need for the first time. */
   readonly made: readonly NodeSysctl[];
@@ -94,12 +96,13 @@ export class NodeSysctls implements Follower {
 
   async #look(): Promise<void> {
     const unusable = await this.#probed();
-    const { conditions, made, repaired } = await this.#settle();
+    const { conditions, made, repaired, changedPods } = await this.#settle();
     if (this.#stopping.signal.aborted) return;
     this.#teller.tell([...unusable, ...conditions]);
     if (made.length > 0) this.#options.events.settingsMade(made);
     if (repaired.length > 0) this.#options.events.settingsRepaired(repaired);
-    this.#options.onLook({ poolFamilies: this.#poolFamilies, hasRepaired: made.length + repaired.length > 0 });
+    const hasRepaired = made.length + repaired.length > 0;
+    this.#options.onLook({ poolFamilies: this.#poolFamilies, hasRepaired, changedPods });
   }
 
   async #probed(): Promise<readonly Condition[]> {
@@ -119,16 +122,20 @@ export class NodeSysctls implements Follower {
       const keys = settingKeys(use);
       const values = await links.readSysctls(keys);
       const found = new Map(keys.map((key, place) => [textOf(key), values[place] ?? null]));
-      const { conditions, repairs } = judgeSettings(use, (key) => found.get(textOf(key)) ?? null);
+      const {
+        conditions,
+        repairs,
+        filtered: changedPods,
+      } = judgeSettings(use, (key) => found.get(textOf(key)) ?? null);
       const refused = await this.#repair(repairs);
-      if (refused.length > 0) return { conditions: [...conditions, ...refused], made: [], repaired: [] };
+      if (refused.length > 0) return { conditions: [...conditions, ...refused], made: [], repaired: [], changedPods };
       const repaired = repairs.filter(({ key }) => this.#settled.has(textOf(key)));
       const made = repairs.filter((repair) => !repaired.includes(repair));
       this.#settled = new Set(keys.map(textOf));
-      return { conditions, made, repaired };
+      return { conditions, made, repaired, changedPods };
     } catch (error) {
       const message = `the node’s settings cannot be read: ${reasonOf(error)}`;
-      return { conditions: [{ reason: 'SettingsUnknown', message }], made: [], repaired: [] };
+      return { conditions: [{ reason: 'SettingsUnknown', message }], made: [], repaired: [], changedPods: [] };
     }
   }
 
