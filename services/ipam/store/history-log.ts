@@ -83,19 +83,16 @@ export class HistoryLog {
    * removed before.
    */
   async keptFromDay(signal: AbortSignal): Promise<number> {
-    return (await this.#readBegin(signal)).day;
+    return Math.max(0, ...(await this.#begins(signal)).map(({ day }) => day));
   }
 
   /** What was released before a day is not all there any more, whatever is said later. To be called before it is removed. Idempotent. */
   async keepFrom(day: number, signal: AbortSignal): Promise<void> {
-    const key = this.#keys.historyBegin;
-    for (;;) {
-      const known = await this.#readBegin(signal);
-      if (known.day >= day) return;
-      const comparisons = [{ type: 'record', key, modRevision: known.modRevision } as const];
-      const puts = [{ key, value: serialize({ day }) }];
-      if ((await this.#store.commit({ comparisons, puts, deletes: [] }, signal)).committed) return;
-    }
+    const begins = await this.#begins(signal);
+    if (begins.some((begin) => begin.day >= day)) return;
+    const puts = [{ key: this.#keys.historyBegins + historyDay(day), value: serialize({}) }];
+    const deletes = begins.map(({ key }) => key).slice(0, REMOVALS_PER_TRANSACTION);
+    await this.#store.commit({ comparisons: [], puts, deletes }, signal);
   }
 
   /** Under which an entry is stored. */
@@ -118,11 +115,14 @@ export class HistoryLog {
     }
   }
 
-  async #readBegin(signal: AbortSignal): Promise<{ readonly day: number; readonly modRevision: number }> {
-    const { records } = await this.#store.read([this.#keys.historyBegin], signal);
-    const [record] = records;
-    const digits = record && /"day":(\d+)/.exec(Buffer.from(record.value).toString())?.[1];
-    return { day: Number(digits ?? 0), modRevision: record?.modRevision ?? 0 };
+  /** One as a rule; several after replicas wrote theirs at once, or two datastores were made one. */
+  async #begins(signal: AbortSignal): Promise<{ readonly key: string; readonly day: number }[]> {
+    const prefix = this.#keys.historyBegins;
+    const { records } = await this.#store.list(prefix, signal);
+    return records.flatMap(({ key }) => {
+      const digits = key.slice(prefix.length);
+      return /^\d+$/.test(digits) ? [{ key, day: Number(digits) }] : [];
+    });
   }
 
   #dayPrefix(day: number): string {

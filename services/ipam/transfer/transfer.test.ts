@@ -11,7 +11,9 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { EmbeddedStore } from '../store/embedded/embedded-store.js';
 import { EtcdServer } from '../store/etcd/etcd-server.fixture.js';
 import { openEtcdStore } from '../store/etcd/etcd-store.fixture.js';
+import { HistoryLog } from '../store/history-log.js';
 import { MemoryStore } from '../store/memory/memory-store.js';
+import { RecordKeys } from '../store/record/keys.js';
 import type { Store } from '../store/store.js';
 import { ArchiveEncoder } from './archive.js';
 import { exportDatastore } from './export.js';
@@ -197,6 +199,23 @@ test('merging leaves what is there, and adds what is not', async () => {
   const target = await filled(own);
   await imported(target, await exported(await filled()), { merge: true });
   expect(await contentOf(target)).toEqual(hex(new Map([...sampleRecords(), ...own])));
+});
+
+test('merging histories that are whole from different days on makes one that is from the later on', async () => {
+  const keys = new RecordKeys('/calico');
+  const wholeFrom = async (day: number): Promise<MemoryStore> => {
+    const store = new MemoryStore();
+    await new HistoryLog(store, keys).keepFrom(day, forever);
+    return store;
+  };
+  for (const [source, target] of [
+    [20_000, 20_001],
+    [20_001, 20_000],
+  ] as const) {
+    const merged = await wholeFrom(target);
+    await imported(merged, await exported(await wholeFrom(source)), { merge: true });
+    expect(await new HistoryLog(merged, keys).keptFromDay(forever)).toBe(20_001);
+  }
 });
 
 describe('what is the processes’ own and passes', () => {

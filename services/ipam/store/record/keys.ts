@@ -28,8 +28,11 @@ export class RecordKeys {
    * do not come across it.
    */
   readonly history: string;
-  /** From which day on all of the history is there. */
-  readonly historyBegin: string;
+  /**
+   * From which day on all of the history is there: the latest that is the end of a key. The day is in the key, so that those of two datastores
+   * do not contradict each other.
+   */
+  readonly historyBegins: string;
   /** A key that says nothing; that the watch tells of it tells that it has told of all before. */
   readonly barrier: string;
   /** Every mark of a release begins with it; outside the root as the history is. */
@@ -46,7 +49,7 @@ export class RecordKeys {
     this.#nodes = `${prefix}/resources/v3/projectcalico.org/nodes/`;
     this.config = `${prefix}/ipam/v2/config`;
     this.history = `/podwire${prefix}/history/`;
-    this.historyBegin = `/podwire${prefix}/history-begin`;
+    this.historyBegins = `/podwire${prefix}/history-begin/`;
     this.requestPolicies = `${prefix}/podwire/requestpolicies`;
     this.barrier = `${prefix}/podwire/barrier`;
     this.releases = `/podwire${prefix}/releases/`;
