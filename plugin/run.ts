@@ -71,7 +71,7 @@ export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer
       const call = { request, span, duration, ...options };
       const ended = await dispatch(call).catch((error: unknown) => refuse(error, call));
       events.ended(command, { result: resultOf(ended), duration, cutOff: cutOff(command, call) });
-      return { ...ended.answer, ...(isForNext(ended, request) && { isForNext: true }) };
+      return isForNext(ended, request) ? { isForNext: true, ...ended.answer } : ended.answer;
     }),
   );
 }
