@@ -1,32 +1,22 @@
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import process from 'node:process';
 
-import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';
-
-import { ROOT } from '../../support/root.js';
 import { Stack } from '../../support/stack.js';
 import { measurePairs } from '../cni/pairs.js';
 import { measureStorms } from '../cni/storm.js';
 import { ExecTimer } from '../exec-timer.js';
 import { median, type Figure } from '../figure.js';
-import { bareTransaction } from '../ipam/bare-transaction.js';
-import { startEtcd } from '../ipam/etcd.js';
-import { LightClient } from '../ipam/light-client.js';
-import { callRate, timed } from '../ipam/load.js';
-import { Place, ServingProcess } from '../ipam/processes.js';
-import { kernelFloor } from '../kernel-floor.js';
+import { measureIpamFloors } from '../floors/ipam.js';
 import { DO } from '../floors/method.js';
-
-const PROGRAMS = join(ROOT, 'test', 'dist', 'bench', 'floors');
+import { FloorProcesses } from '../floors/processes.js';
+import { LightClient } from '../ipam/light-client.js';
+import { timed } from '../ipam/load.js';
+import { kernelFloor } from '../kernel-floor.js';
 
 const PAIRS = 300;
 const STORM_CALLERS = 16;
 const WARM_UP_CALLS = 2000;
 const MEASURED_CALLS = 200;
-
-const LOAD = { callers: 64, warmUpMs: 2000, measureMs: 3000 };
-const ROUNDS = 3;
 
 type Report = (line: string) => void;
 
@@ -35,36 +25,13 @@ type Report = (line: string) => void;
  * has the name and goal of ours that cannot be better than it.
  */
 export async function measureFloors(report: Report): Promise<Figure[]> {
-  return [...(await measureNode(report)), ...(await measureEmbedded(report)), ...(await measureEtcd(report))];
-}
-
-/** What is started here, and ended in the reverse order. */
-class Processes {
-  readonly #started: ServingProcess[] = [];
-  readonly #folder: string;
-
-  constructor(folder: string) {
-    this.#folder = folder;
-  }
-
-  /** @returns path of the socket at which it serves */
-  async start(program: 'service' | 'plugin', name: string, args: readonly string[] = []): Promise<string> {
-    const endpoint = join(this.#folder, `floor-${name}.sock`);
-    const command = [process.execPath, join(PROGRAMS, `${program}.js`), endpoint, ...args];
-    const logFile = join(this.#folder, `floor-${name}.log`);
-    this.#started.push(await ServingProcess.start(command, { endpoint, logFile }));
-    return endpoint;
-  }
-
-  async stop(): Promise<void> {
-    for (const started of this.#started.reverse()) await started.stop();
-  }
+  return [...(await measureNode(report)), ...(await measureIpamFloors(report))];
 }
 
 /** Pods through the shim, a plugin and two services, of which the first writes. The kernel's part is added. */
 async function measureNode(report: Report): Promise<Figure[]> {
   const stack = new Stack();
-  const processes = new Processes(stack.folder);
+  const processes = new FloorProcesses(stack.folder);
   const timers = Array.from({ length: STORM_CALLERS }, () => new ExecTimer(stack.folder, stack.netnsPath));
   try {
     mkdirSync(join(stack.folder, 'host-local'));
@@ -117,59 +84,4 @@ async function measureCall(socket: string, between: () => void): Promise<number>
   }
   client.close();
   return median(times);
-}
-
-async function rate(client: LightClient): Promise<number> {
-  const rates: number[] = [];
-  for (let round = 0; round < ROUNDS; round++)
-    rates.push(await callRate(LOAD, (caller) => client.call(DO.path, Buffer.from(`node-${caller}`))));
-  return median(rates);
-}
-
-/** Allocations that only write, on the embedded datastore. */
-async function measureEmbedded(report: Report): Promise<Figure[]> {
-  const place = new Place();
-  const processes = new Processes(place.folder);
-  try {
-    const client = new LightClient(await processes.start('service', 'ipam', ['embedded', place.path('store')]));
-    const perSecond = await rate(client);
-    const bare = await EmbeddedStore.open({ directory: place.path('bare'), pid: process.pid });
-    const { signal } = new AbortController();
-    const [calls, puts]: [number[], number[]] = [[], []];
-    for (let number = -WARM_UP_CALLS; number < MEASURED_CALLS; number++) {
-      const callMs = await timed(() => client.call(DO.path, Buffer.from('one')));
-      const putMs = await timed(() => bare.commit(bareTransaction(number), signal));
-      if (number < 0) continue;
-      calls.push(callMs);
-      puts.push(putMs);
-    }
-    await bare.close();
-    client.close();
-    report(`embedded: call p50 ${median(calls).toFixed(3)} ms, durable put ${median(puts).toFixed(3)} ms`);
-    return [
-      { name: 'floors.ipam.embedded.rate.64_nodes', value: perSecond, unit: '1/s', better: 'higher', goal: 5000 },
-      { ...LOWER, name: 'floors.ipam.embedded.allocate.vs_put', value: median(calls) / median(puts), goal: 2 },
-    ];
-  } finally {
-    await processes.stop();
-    place.remove();
-  }
-}
-
-/** The same on etcd. */
-async function measureEtcd(report: Report): Promise<Figure[]> {
-  const place = new Place();
-  const processes = new Processes(place.folder);
-  const etcd = await startEtcd(place);
-  try {
-    const client = new LightClient(await processes.start('service', 'ipam', ['etcd', etcd.url]));
-    const perSecond = await rate(client);
-    client.close();
-    report(`etcd: ${perSecond.toFixed(0)}/s`);
-    return [{ name: 'floors.ipam.etcd.rate.64_nodes', value: perSecond, unit: '1/s', better: 'higher', goal: 3000 }];
-  } finally {
-    await processes.stop();
-    await etcd.process.stop();
-    place.remove();
-  }
 }
