@@ -1,5 +1,5 @@
 import type { Attachment, AttachmentFault } from '@podwire/shared/attachment/attachment';
-import { derivedNames, endpointUid } from '@podwire/shared/attachment/names';
+import { derivedNames, endpointNames } from '@podwire/shared/attachment/names';
 import { addressAt, hostPrefix } from '@podwire/shared/net/prefix';
 
 import { allocatedAtMs, holderOf } from './attributes.js';
@@ -68,20 +68,13 @@ export interface EndpointIdentity {
 }
 
 /** The endpoint of an attachment that holds these addresses; UID, interface name and MAC are derived. */
-export function makeEndpoint(
-  { createdAtMs, ...identity }: EndpointIdentity,
-  addresses: readonly EndpointAddress[],
-): Endpoint {
-  const { attachment } = identity;
-  const { hostInterfaceName, mac } = derivedNames(attachment);
-  return {
-    uid: createdAtMs === undefined ? '' : endpointUid(attachment, createdAtMs),
-    createTimeMs: createdAtMs === undefined ? undefined : wholeSeconds(createdAtMs),
-    addresses,
-    hostInterfaceName,
-    mac,
-    ...identity,
-  };
+export function makeEndpoint(identity: EndpointIdentity, addresses: readonly EndpointAddress[]): Endpoint {
+  const { attachment, nodeName, pod, netns, createdAtMs } = identity;
+  const isDated = createdAtMs !== undefined;
+  const names = isDated ? endpointNames(attachment, createdAtMs) : { uid: '', ...derivedNames(attachment) };
+  const { uid, hostInterfaceName, mac } = names;
+  const createTimeMs = isDated ? wholeSeconds(createdAtMs) : undefined;
+  return { uid, createTimeMs, addresses, hostInterfaceName, mac, attachment, nodeName, pod, netns };
 }
 
 /** The endpoint stored for this very attachment, not for another container of its pod. */

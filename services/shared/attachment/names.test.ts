@@ -4,7 +4,7 @@ import { expect, test } from 'vitest';
 import { parseMac } from '../net/mac.js';
 import { interfaceNameFault } from './attachment.js';
 import { attachments } from './attachment.fixture.js';
-import { endpointUid, handleId, HOST_MAC, hostInterfaceName, podMac } from './names.js';
+import { derivedNames, endpointNames, endpointUid, handleId, HOST_MAC, hostInterfaceName, podMac } from './names.js';
 
 const ATTACHMENT = { network: 'podwire', containerId: 'c0ffee', interfaceName: 'eth0' };
 
@@ -57,10 +57,31 @@ test('the handle is shared by the interfaces of one container on one network', (
   expect(handleId({ ...ATTACHMENT, containerId: 'other' })).not.toBe(handleId(ATTACHMENT));
 });
 
+const UUID_8 = /^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/;
+
 test('the UID of an endpoint is a UUID, another one for each time an attachment is made', () => {
   const uid = endpointUid(ATTACHMENT, 1000);
-  expect(uid).toMatch(/^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+  expect(uid).toMatch(UUID_8);
   expect(endpointUid({ ...ATTACHMENT }, 1000)).toBe(uid);
   expect(endpointUid(ATTACHMENT, 1001)).not.toBe(uid);
   expect(endpointUid({ ...ATTACHMENT, interfaceName: 'eth1' }, 1000)).not.toBe(uid);
+});
+
+test('the UID is a UUID at any time that a Date can tell', () => {
+  const times = fc.integer({ min: -8.64e15, max: 8.64e15 });
+  fc.assert(
+    fc.property(attachments, times, (attachment, at) => {
+      expect(endpointUid(attachment, at)).toMatch(UUID_8);
+    }),
+  );
+});
+
+test('all names at once are what each of them is by itself', () => {
+  fc.assert(
+    fc.property(attachments, fc.nat(), (attachment, at) => {
+      const names = { hostInterfaceName: hostInterfaceName(attachment), mac: podMac(attachment) };
+      expect(derivedNames(attachment)).toEqual(names);
+      expect(endpointNames(attachment, at)).toEqual({ uid: endpointUid(attachment, at), ...names });
+    }),
+  );
 });

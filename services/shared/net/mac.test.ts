@@ -39,7 +39,7 @@ test.each([
 test('a local address differs from its bytes in the two flags of the first only', () => {
   fc.assert(
     fc.property(bytes, (from) => {
-      const mac = localMac(from);
+      const mac = localMac(Buffer.from(from).toString('hex'));
       const first = Number.parseInt(mac.slice(0, 2), 16);
       expect(parseMac(mac)).toBe(mac);
       expect(first & 0b11).toBe(0b10);
@@ -47,8 +47,4 @@ test('a local address differs from its bytes in the two flags of the first only'
       expect(mac.slice(2)).toBe(written(from).slice(2));
     }),
   );
-});
-
-test('of more than six bytes the first six count', () => {
-  expect(localMac(Uint8Array.of(0, 1, 2, 3, 4, 5, 6, 7))).toBe('02:01:02:03:04:05');
 });

@@ -12,15 +12,13 @@ export function parseMac(text: string): Mac | undefined {
   return multicast || mac === '00:00:00:00:00:00' ? undefined : mac;
 }
 
-/** Makes six bytes a locally administered unicast address (IEEE 802, section 8.4): bit 1 of the first byte set, bit 0 clear. */
-export function localMac(bytes: Uint8Array): Mac {
-  let mac = '';
-  for (let index = 0; index < 6; index++) {
-    const byte = bytes[index] ?? 0;
-    mac += (index === 0 ? '' : ':') + (HEX[index === 0 ? (byte | 0x02) & 0xfe : byte] ?? '');
-  }
+/**
+ * Makes six bytes a locally administered unicast address (IEEE 802, section 8.4): bit 1 of the first byte set, bit 0 clear.
+ * @param digits - the bytes in lower-case hexadecimal digits
+ */
+export function localMac(digits: string): Mac {
+  const flagged = (Number.parseInt(digits.charAt(1), 16) | 0x2) & 0xe;
+  let mac = digits.charAt(0) + flagged.toString(16);
+  for (let at = 2; at < 12; at += 2) mac += `:${digits.slice(at, at + 2)}`;
   return mac;
 }
-
-/** Bytes as two digits. */
-const HEX: readonly string[] = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, '0'));
