@@ -73,7 +73,7 @@ export function stepKey(step: NodeStep): string {
 
 const ROUTE_KEY_PREFIX = 'route ';
 
-export function routeKey(destination: string): string {
+function routeKey(destination: string): string {
   return ROUTE_KEY_PREFIX + destination;
 }
 

@@ -1,5 +1,6 @@
-import type { Catalog, Item } from './catalog.js';
+import type { Catalog } from './catalog.js';
 import type { WatchCodec } from './codec.js';
+import type { Item } from './item.js';
 import type { Recent } from './recent.js';
 import { isWanted, nameOf, scopeOf, type Stream, type WatchQuery } from './watched.js';
 import { Walks } from './walks.js';
@@ -158,12 +159,11 @@ export class Batches {
     this.#cachedBytes = 0;
   }
 
-  #changeFor(query: WatchQuery, { key, kind, formerScopes }: Recent): Uint8Array | undefined {
+  #changeFor(query: WatchQuery, { key, kind, item, formerScopes }: Recent): Uint8Array | undefined {
     const { catalog, codec } = this.#options;
-    const item = catalog.get(kind, key);
     if (item && isWanted(query, kind, scopeOf(item.object))) return this.#encode(item);
     if (!formerScopes.some((scope) => isWanted(query, kind, scope))) return undefined;
-    const name = item ? nameOf(item.object) : catalog.removedName(kind, key);
+    const name = item ? nameOf(item.object) : catalog.removedName(key);
     return name === undefined ? undefined : codec.change({ type: 'delete', kind, name });
   }
 

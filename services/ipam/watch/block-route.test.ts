@@ -109,6 +109,26 @@ describe('a watcher of routes', () => {
     await stream.return();
   });
 
+  test('is told of an address that is in use now, by another node that the block named before', async () => {
+    const own = block('10.65.0.0/26', 'n1');
+    const other = { handleId: 'h', owner: { node: 'n2' }, releasedAtMs: undefined };
+    const hub = replica.hub;
+    const prior = await write(store, ...claimedBlock(own));
+    await until(() => hub.revision >= prior);
+    const stream = hub.watch({ query: query({ kinds: ['route'] }), from: undefined }, forever);
+    for (let phase = ''; phase !== 'snapshotComplete';) phase = readMessage((await stream.next()).value!).phase;
+    const named = { ...own, attributes: [other] };
+    const allocations = own.allocations.map((_, ordinal) => (ordinal === 3 ? 0 : null));
+    // As of one process, whose records share what has not changed.
+    for (const value of [named, { ...named, allocations }]) {
+      const changes = [{ key: keys.block(own.prefix), record: { kind: 'block', value } } as const];
+      void hub.observe({ type: 'changed', revision: hub.revision + 1, changes });
+    }
+    const { changes } = readMessage((await stream.next()).value!);
+    expect(changes[0]?.object).toContain('n2');
+    await stream.return();
+  });
+
   test('is told of a block that goes, and of one whose pool goes', async () => {
     const two = [block('10.65.0.0/26', 'n1'), block('10.65.0.64/26', 'n1')];
     const pool = poolRecord('p', '10.65.0.0/16');

@@ -27,6 +27,18 @@ export function blockRoute(block: Block, poolName: string | undefined): BlockRou
   return { prefix: block.prefix, poolName, nodeName, borrowed: borrowedOf(block, nodeName) };
 }
 
+/**
+ * Whether a change of a block leaves its route as it is, which is easily told where only the owner uses the block.
+ * @param route - made of the block as it was `before`
+ * @param after - of the same owner, in the same pool
+ */
+export function keepsRoute(route: BlockRoute, before: Block, after: Block): boolean {
+  const { borrowed, nodeName } = route;
+  const isOthers = (one: AllocationAttributes, index: number): boolean =>
+    one !== before.attributes[index] && borrowerOf(one, nodeName) !== undefined;
+  return borrowed === NONE && !after.attributes.some(isOthers);
+}
+
 /** Looks at single addresses only where one of the few attributes, which addresses share, is another node's. */
 function borrowedOf({ prefix, allocations, attributes }: Block, owner: string | undefined): readonly BorrowedAddress[] {
   if (!attributes.some((one) => borrowerOf(one, owner) !== undefined)) return NONE;

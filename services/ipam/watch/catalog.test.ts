@@ -1,10 +1,18 @@
 import { systemClock } from '@podwire/shared/runtime/clock';
+import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { block, claimedBlock, poolRecord } from '../allocator/records.fixture.js';
+import { block, claimedBlock, host, poolRecord } from '../allocator/records.fixture.js';
+import type { RecordValue } from '../allocator/view.js';
 import { MemoryStore } from '../store/memory/memory-store.js';
+import type { ObservedRecord } from '../store/observed.js';
 import { WatchHub } from './hub.js';
-import { freshList, keys, LineCodec, query, sorted, WatchingClient, write } from './watching.fixture.js';
+import { ALL_KINDS, freshList, keys, LineCodec, query, sorted, WatchingClient, write } from './watching.fixture.js';
+
+function makeHub(): WatchHub {
+  const currentRevision = (): Promise<number> => Promise.resolve(1);
+  return new WatchHub({ keys, codec: new LineCodec(), clock: systemClock, datastore: 'd', currentRevision });
+}
 
 test('a large datastore is taken over at the start with other work in between, and then is as a fresh list has it', async () => {
   const cidrs = Array.from({ length: 2_100 }, (_, index) => `10.${70 + (index >> 8)}.${index & 255}.0/26`);
@@ -18,9 +26,7 @@ test('a large datastore is taken over at the start with other work in between, a
     turns++;
     if (ticking) setImmediate(tick);
   };
-  const codec = new LineCodec();
-  const currentRevision = (): Promise<number> => Promise.resolve(1);
-  const hub = new WatchHub({ keys, codec, clock: systemClock, datastore: 'd', currentRevision });
+  const hub = makeHub();
   const listed = records.map((record) => ({ key: keys.of(record), record }));
   tick();
   await hub.observe({ type: 'listed', revision: 1, records: listed });
@@ -32,4 +38,84 @@ test('a large datastore is taken over at the start with other work in between, a
   hub.close();
   expect(sorted(client.objects)).toEqual(sorted(await freshList(store, wanted)));
   expect(client.objects.size).toBe(2 * cidrs.length);
+});
+
+// As the records of one process: blocks share the owner and the attributes that they had before.
+const CIDRS = ['10.65.0.0/26', '10.65.0.64/26'];
+const OWNERS = [host('n1'), host('n2'), { kind: 'virtual', name: 'n1' } as const, undefined];
+const USERS = ['n1', 'n2', undefined].flatMap((name) =>
+  [undefined, 1].map((releasedAtMs) => ({
+    handleId: 'h',
+    owner: name === undefined ? {} : { node: name },
+    releasedAtMs,
+  })),
+);
+const BLOCKS = CIDRS.map((cidr) => block(cidr, 'n1'));
+
+const blockRecord: fc.Arbitrary<RecordValue> = fc
+  .record({
+    before: fc.constantFrom(...BLOCKS),
+    owner: fc.constantFrom(...OWNERS),
+    attributes: fc.array(fc.constantFrom(...USERS), { maxLength: 3 }),
+    used: fc.array(fc.nat(2), { maxLength: 4 }),
+  })
+  .map(({ before, owner, attributes, used }) => {
+    const allocations = before.allocations.map((_, ordinal) => {
+      const index = used[ordinal] ?? attributes.length;
+      return index < attributes.length ? index : null;
+    });
+    return { kind: 'block', value: { ...before, owner, attributes, allocations } };
+  });
+
+const affinityRecord: fc.Arbitrary<RecordValue> = fc
+  .record({
+    owner: fc.constantFrom(host('n1'), host('n2')),
+    block: fc.constantFrom(...BLOCKS.map(({ prefix }) => prefix)),
+    state: fc.constantFrom('pending', 'confirmed'),
+  })
+  .map((value) => ({ kind: 'affinity', value }));
+
+const change: fc.Arbitrary<ObservedRecord> = fc
+  .tuple(
+    fc.oneof(
+      { weight: 6, arbitrary: blockRecord },
+      { weight: 1, arbitrary: affinityRecord },
+      { weight: 1, arbitrary: fc.constantFrom(poolRecord('a', '10.65.0.0/26'), poolRecord('b', '10.65.0.0/16')) },
+    ),
+    fc.integer({ min: 0, max: 5 }),
+  )
+  .map(([record, chance]) => ({ key: keys.of(record), record: chance === 0 ? undefined : record }));
+
+const QUERIES = [query({ kinds: ALL_KINDS }), query({ kinds: ALL_KINDS, nodeName: 'n1' }), query({ poolName: 'b' })];
+
+test('whoever watches changes of records that share their parts has in the end what a list of them has', async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(fc.array(change, { minLength: 1, maxLength: 3 }), { maxLength: 25 }), async (steps) => {
+      const [hub, fresh] = [makeHub(), makeHub()];
+      await hub.observe({ type: 'listed', revision: 1, records: [] });
+      const clients = QUERIES.map(() => new WatchingClient());
+      const known = new Map<string, RecordValue>();
+      for (const [index, step] of steps.entries()) {
+        const changes = [...new Map(step.map((one) => [one.key, one])).values()];
+        for (const { key, record } of changes) {
+          if (record) known.set(key, record);
+          else known.delete(key);
+        }
+        void hub.observe({ type: 'changed', revision: index + 2, changes });
+        // One reads on with each change, one now and then, and one at the end only.
+        for (const [each, client] of clients.entries())
+          if (each < 2 && index % (1 + 4 * each) === 0) await client.readUntil(hub, QUERIES[each]!, index + 2);
+      }
+      const records = [...known].map(([key, record]) => ({ key, record }));
+      await fresh.observe({ type: 'listed', revision: steps.length + 1, records });
+      for (const [each, client] of clients.entries()) {
+        const listing = new WatchingClient();
+        await client.readUntil(hub, QUERIES[each]!, steps.length + 1);
+        await listing.readUntil(fresh, QUERIES[each]!, steps.length + 1);
+        expect(sorted(client.objects)).toEqual(sorted(listing.objects));
+      }
+      for (const one of [hub, fresh]) one.close();
+    }),
+    { numRuns: 200 },
+  );
 });

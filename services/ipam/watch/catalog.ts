@@ -1,6 +1,7 @@
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
 import { withPoolNames } from '../allocator/endpoint.js';
+import type { BlockListing } from '../allocator/listing.js';
 import { poolOf } from '../allocator/pools.js';
 import type { AffinityState, Block, Pool } from '../allocator/records.js';
 import type { RecordValue } from '../allocator/view.js';
@@ -8,11 +9,12 @@ import { sortByName } from '../store/image.js';
 import type { Observed, ObservedList, ObservedRecord } from '../store/observed.js';
 import type { RecordKeys } from '../store/record/keys.js';
 import { PackedEndpoint, type EndpointOrigin } from '../store/record/packed-endpoint.js';
-import { blockRoute, sameBlockRoute, type BlockRoute } from './block-route.js';
+import { blockRoute, keepsRoute, sameBlockRoute, type BlockRoute } from './block-route.js';
+import type { Item } from './item.js';
+import { NodeItems } from './node-items.js';
 import { RecentChanges } from './recent.js';
 import {
   isWanted,
-  nodeNameOf,
   removedNameOf,
   sameScope,
   scopeOf,
@@ -20,16 +22,6 @@ import {
   type WatchedObject,
   type WatchQuery,
 } from './watched.js';
-
-/** An object as it is at the catalog's revision. */
-export interface Item {
-  readonly key: string;
-  readonly object: WatchedObject;
-  /** Revision at which it came to be: it is newer than all that did at an older one, in the order of the items. */
-  readonly madeAt: number;
-  /** Its change message, once somebody needed it and there was room. */
-  encoded: Uint8Array | undefined;
-}
 
 type EndpointRecord = Extract<RecordValue, { readonly kind: 'endpoint' }>;
 
@@ -40,9 +32,8 @@ const PART_COUNT = 1_000;
 const RECORD_KINDS = ['pool', 'reservation', 'node', 'block', 'endpoint'] as const;
 const KINDS: readonly WatchedKind[] = ['pool', 'reservation', 'node', 'route', 'block', 'endpoint'];
 
-/** Kinds that are kept by their node, too. */
-const NODE_KINDS = ['route', 'block', 'endpoint'] as const;
-type NodeKind = (typeof NODE_KINDS)[number];
+/** Kinds of which a node has many. */
+type NodeKind = 'route' | 'block' | 'endpoint';
 
 /**
  * All that can be watched, at one revision, and which of it changed recently. It is fed in the order of the revisions with what is
@@ -54,6 +45,7 @@ type NodeKind = (typeof NODE_KINDS)[number];
 export class Catalog {
   readonly #keys: RecordKeys;
   readonly #recentCapacity: number;
+  /** By the keys of their records; a route by that of its block. */
   readonly #items: Readonly<Record<WatchedKind, Map<string, Item>>> = {
     pool: new Map(),
     reservation: new Map(),
@@ -62,11 +54,10 @@ export class Catalog {
     block: new Map(),
     endpoint: new Map(),
   };
-  /** By the node they are of. */
-  readonly #ofNode: Readonly<Record<NodeKind, Map<string, Map<string, Item>>>> = {
-    route: new Map(),
-    block: new Map(),
-    endpoint: new Map(),
+  readonly #ofNode: Readonly<Record<NodeKind, NodeItems>> = {
+    route: new NodeItems(this.#items.route),
+    block: new NodeItems(this.#items.block),
+    endpoint: new NodeItems(this.#items.endpoint),
   };
   readonly #affinities = new Map<string, AffinityState>();
   /** Of the endpoints that are told with other names of pools than they are stored with: as they are stored. */
@@ -99,13 +90,9 @@ export class Catalog {
     return this.#recent;
   }
 
-  get(kind: WatchedKind, key: string): Item | undefined {
-    return this.#items[kind].get(key);
-  }
-
-  /** Name of what there was under a key; undefined for a key that is none of the kind's. */
-  removedName(kind: WatchedKind, key: string): string | undefined {
-    const name = this.#keys.parse(kind === 'route' ? key.slice(ROUTE.length) : key);
+  /** Name of what there was under a key; undefined for a key of nothing that can be watched. */
+  removedName(key: string): string | undefined {
+    const name = this.#keys.parse(key);
     return name && removedNameOf(name);
   }
 
@@ -152,7 +139,7 @@ export class Catalog {
 
   #candidates(kind: WatchedKind, { nodeName }: WatchQuery): ReadonlyMap<string, Item> {
     if (nodeName === '' || !isNodeKind(kind)) return this.#items[kind];
-    return this.#ofNode[kind].get(nodeName) ?? new Map<string, Item>();
+    return this.#ofNode[kind].of(nodeName);
   }
 
   /** What a list says, with what it no longer has. */
@@ -168,17 +155,23 @@ export class Catalog {
     const endpoints = new Map<string, EndpointRecord>();
     const ranges: Prefix[] = [];
     const atRanges = { ranges, ...at };
+    let isPlain = true;
     for (const { key, record } of changes) {
+      // Half of all, and nobody watches them.
+      if (record?.kind === 'handle') continue;
       if (record?.kind === 'block' || (!record && this.#items.block.has(key))) blocks.set(key, record?.value);
-      else if (record?.kind === 'affinity' || this.#affinities.has(key)) this.#setAffinity(key, record, blocks);
       else if (record?.kind === 'endpoint') endpoints.set(key, record);
-      else this.#setRecord(key, record, atRanges);
+      else if (record?.kind === 'affinity' || (!record && this.#affinities.has(key))) {
+        isPlain = false;
+        this.#setAffinity(key, record, blocks);
+      } else this.#setRecord(key, record, atRanges);
     }
     if (ranges.length > 0) {
       this.#touchBlocksIn(ranges, blocks);
       this.#touchEndpointsIn(ranges, endpoints);
     }
-    for (const [key, block] of blocks) this.#setBlock(key, block, at);
+    const blocksAt = { isPlain: isPlain && ranges.length === 0, ...at };
+    for (const [key, block] of blocks) this.#setBlock(key, block, blocksAt);
     for (const [key, record] of endpoints) this.#setEndpoint(key, record, at);
   }
 
@@ -266,77 +259,75 @@ export class Catalog {
     return name;
   }
 
-  #setBlock(key: string, block: Block | undefined, at: At): void {
+  #setBlock(key: string, block: Block | undefined, at: At & { readonly isPlain: boolean }): void {
     if (!block) {
       this.#remove('block', key, at);
-      this.#remove('route', routeKey(key), at);
+      this.#remove('route', key, at);
       return;
     }
+    const before = this.#listing(key);
     const { owner, prefix } = block;
+    if (before && at.isPlain && before.block.owner === owner) {
+      // What it tells besides itself is as it was.
+      const { poolName, affinityState } = before;
+      if (!this.#keepsRoute(key, before.block, block)) this.#setRoute(key, blockRoute(block, poolName), at);
+      if (before.block !== block) this.#set(key, { kind: 'block', value: { block, poolName, affinityState } }, at);
+      return;
+    }
     const poolName = poolOf(this.#pools, prefix)?.name;
-    this.#setRoute(routeKey(key), blockRoute(block, poolName), at);
-    const value = {
-      block,
-      poolName,
-      affinityState: owner && this.#affinities.get(this.#keys.affinity(owner, prefix)),
-    };
-    const before = this.#items.block.get(key)?.object;
-    const same =
-      before?.kind === 'block' &&
-      before.value.block === block &&
-      before.value.poolName === value.poolName &&
-      before.value.affinityState === value.affinityState;
-    if (!same) this.#set(key, { kind: 'block', value }, at);
+    const affinityState = owner && this.#affinities.get(this.#keys.affinity(owner, prefix));
+    this.#setRoute(key, blockRoute(block, poolName), at);
+    const same = before?.block === block && before.poolName === poolName && before.affinityState === affinityState;
+    if (!same) this.#set(key, { kind: 'block', value: { block, poolName, affinityState } }, at);
+  }
+
+  #listing(key: string): BlockListing | undefined {
+    const object = this.#items.block.get(key)?.object;
+    return object?.kind === 'block' ? object.value : undefined;
+  }
+
+  #keepsRoute(key: string, before: Block, after: Block): boolean {
+    const object = this.#items.route.get(key)?.object;
+    return object?.kind === 'route' && keepsRoute(object.value, before, after);
   }
 
   #setRoute(key: string, value: BlockRoute, at: At): void {
-    const before = this.#items.route.get(key)?.object;
-    if (before?.kind === 'route' && sameBlockRoute(before.value, value)) return;
-    this.#set(key, { kind: 'route', value }, at);
+    const item = this.#items.route.get(key);
+    const before = item?.object.kind === 'route' ? item.object : undefined;
+    const object = { kind: 'route', value } as const;
+    // It is always the one of the block as it is now, though nobody has to be told.
+    if (item && before && sameBlockRoute(before.value, value)) item.object = object;
+    else this.#set(key, object, at);
   }
 
   #set(key: string, object: WatchedObject, { revision, recent }: At): void {
-    const items = this.#items[object.kind];
-    const before = items.get(key);
-    // As the list has it that is taken when the watch fell behind.
-    if (before?.object === object) return;
-    const item: Item = { key, object, madeAt: before?.madeAt ?? revision, encoded: undefined };
-    if (before) this.#forget(before, object);
-    items.set(key, item);
-    if (isNodeKind(object.kind)) {
-      const nodeName = nodeNameOf(object);
-      const ofNode = this.#ofNode[object.kind].get(nodeName) ?? new Map<string, Item>();
-      this.#ofNode[object.kind].set(nodeName, ofNode.set(key, item));
+    const { kind } = object;
+    const item = this.#items[kind].get(key);
+    if (!item) {
+      const made = { key, object, madeAt: revision, encoded: undefined, changeNumber: -1 };
+      this.#items[kind].set(key, made);
+      if (isNodeKind(kind)) this.#ofNode[kind].made(made);
+      recent?.changed(made, undefined, revision);
+      return;
     }
-    recent?.append({ key, revision, before: before?.object, after: object });
+    const before = item.object;
+    // As the list has it that is taken when the watch fell behind.
+    if (before === object) return;
+    this.#onReplaced(item);
+    item.object = object;
+    item.encoded = undefined;
+    if (isNodeKind(kind)) this.#ofNode[kind].changed(item, before);
+    recent?.changed(item, before, revision);
   }
 
   #remove(kind: WatchedKind, key: string, { revision, recent }: At): void {
-    const before = this.#items[kind].get(key);
-    if (!before) return;
-    this.#forget(before, undefined);
-    this.#items[kind].delete(key);
-    recent?.append({ key, revision, before: before.object, after: undefined });
-  }
-
-  /** Keeps its place in the order of its node's objects where it stays on that node. */
-  #forget(item: Item, after: WatchedObject | undefined): void {
+    const item = this.#items[kind].get(key);
+    if (!item) return;
     this.#onReplaced(item);
-    const { object, key } = item;
-    if (!isNodeKind(object.kind)) return;
-    const nodeName = nodeNameOf(object);
-    if (after && nodeNameOf(after) === nodeName) return;
-    const ofNode = this.#ofNode[object.kind].get(nodeName);
-    ofNode?.delete(key);
-    if (ofNode?.size === 0) this.#ofNode[object.kind].delete(nodeName);
+    this.#items[kind].delete(key);
+    if (isNodeKind(kind)) this.#ofNode[kind].removed(key, item.object);
+    recent?.removed(item, revision);
   }
-}
-
-const ROUTE = 'route ';
-
-/** In place of a key of the datastore, which has none for a route. */
-function routeKey(blockKey: string): string {
-  return ROUTE + blockKey;
 }
 
 function originsOf(endpoint: EndpointRecord): readonly EndpointOrigin[] {
@@ -344,7 +335,7 @@ function originsOf(endpoint: EndpointRecord): readonly EndpointOrigin[] {
 }
 
 function isNodeKind(kind: WatchedKind): kind is NodeKind {
-  return NODE_KINDS.some((one) => one === kind);
+  return kind === 'endpoint' || kind === 'block' || kind === 'route';
 }
 
 function isWatched(

@@ -2,7 +2,8 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import { poolRecord } from '../allocator/records.fixture.js';
-import { RecentChanges, type RecentChange } from './recent.js';
+import type { Item } from './item.js';
+import { RecentChanges } from './recent.js';
 import type { WatchedObject } from './watched.js';
 
 const SEED = Date.now() & 0x7fffffff;
@@ -22,6 +23,37 @@ function nameOfPool(object: WatchedObject | undefined): string | undefined {
 /** Each key's object is in one of two scopes, or missing. */
 const step = fc.record({ key: fc.constantFrom('a', 'b', 'c'), after: fc.constantFrom('x', 'y', undefined) });
 
+interface RecentChange {
+  readonly key: string;
+  readonly revision: number;
+  readonly before: WatchedObject | undefined;
+  readonly after: WatchedObject | undefined;
+}
+
+/** Tells of changes as the catalog does. */
+class Telling {
+  readonly recent: RecentChanges;
+  readonly items = new Map<string, Item>();
+
+  constructor(capacity: number) {
+    this.recent = new RecentChanges(FIRST_REVISION, capacity);
+  }
+
+  append({ key, revision, after }: RecentChange): void {
+    const item = this.items.get(key);
+    if (!after) {
+      this.items.delete(key);
+      if (item) this.recent.removed(item, revision);
+      return;
+    }
+    const before = item?.object;
+    const now = item ?? { key, object: after, madeAt: revision, encoded: undefined, changeNumber: -1 };
+    now.object = after;
+    this.items.set(key, now);
+    this.recent.changed(now, before, revision);
+  }
+}
+
 function changesOf(steps: readonly { readonly key: string; readonly after: string | undefined }[]): RecentChange[] {
   const now = new Map<string, WatchedObject | undefined>();
   return steps.map(({ key, after }, index) => {
@@ -37,8 +69,9 @@ describe('recent changes', () => {
     fc.assert(
       fc.property(fc.array(step, { maxLength: 80 }), fc.constantFrom(4, 16, 1000), (steps, capacity) => {
         const all = changesOf(steps).filter(({ before, after }) => before ?? after);
-        const recent = new RecentChanges(FIRST_REVISION, capacity);
-        for (const change of all) recent.append(change);
+        const told = new Telling(capacity);
+        const { recent } = told;
+        for (const change of all) told.append(change);
         expect(recent.nextNumber).toBe(all.length);
         const first = recent.firstNumber;
         expect(all.length - first).toBeGreaterThanOrEqual(Math.min(capacity, all.length));
@@ -49,6 +82,7 @@ describe('recent changes', () => {
           const isLast = all.findLastIndex((other) => other.key === key) === number;
           const entry = recent.at(number);
           expect(entry?.key).toBe(isLast ? key : undefined);
+          expect(entry?.item).toBe(isLast ? told.items.get(key) : undefined);
           if (entry) {
             const former = entry.formerScopes.flatMap(({ poolNames }) => poolNames);
             expect(former).not.toContain(nameOfPool(after));
@@ -74,10 +108,11 @@ describe('recent changes', () => {
   });
 
   test('share what removed objects were in, and hold nothing of what changed again but its place', () => {
-    const recent = new RecentChanges(FIRST_REVISION, 100);
+    const told = new Telling(100);
+    const { recent } = told;
     for (const key of ['a', 'b']) {
-      recent.append({ key, revision: 11, before: undefined, after: pool('x') });
-      recent.append({ key, revision: 12, before: pool('x'), after: undefined });
+      told.append({ key, revision: 11, before: undefined, after: pool('x') });
+      told.append({ key, revision: 12, before: pool('x'), after: undefined });
     }
     expect(recent.at(0)).toBeUndefined();
     expect(recent.at(1)?.formerScopes).toEqual([{ nodeName: '', poolNames: ['x'] }]);

@@ -1,18 +1,14 @@
-import { sameScope, scopeOf, type Scope, type WatchedKind, type WatchedObject } from './watched.js';
+import type { Item } from './item.js';
+import { inSameScope, sameScope, scopeOf, type Scope, type WatchedKind, type WatchedObject } from './watched.js';
 
-/** That an object changed: not what it became, which the catalog knows. */
+/** That an object changed: with what it is now, not what it was then. */
 export interface Recent {
-  readonly key: string;
   readonly kind: WatchedKind;
+  readonly key: string;
+  /** Undefined when there is no such object any more. */
+  readonly item: Item | undefined;
   /** What it was in before, as far as the changes are kept, and is no more: who filters by that has to be told. */
   readonly formerScopes: readonly Scope[];
-}
-
-export interface RecentChange {
-  readonly key: string;
-  readonly revision: number;
-  readonly before: WatchedObject | undefined;
-  readonly after: WatchedObject | undefined;
 }
 
 const NONE: readonly Scope[] = [];
@@ -22,17 +18,18 @@ const MAX_SHARED_COUNT = 20_000;
 
 /**
  * The recent changes in the order of their revisions, numbered without a gap. Of an object that changed several times the last
- * one alone counts, and of the others nothing stays but their place. A few dozen bytes each beside the object's key, whatever
- * the object's size, so that many can be kept.
+ * one alone counts, and of the others nothing stays but their place. A change is one for each object that is there anyway: the item
+ * itself stands in the list, so that many can be kept. Of an object that was removed, or left what it was in, a few dozen bytes
+ * stand there beside its key.
  */
 export class RecentChanges {
   readonly #capacity: number;
-  /** Undefined where the same object changed again later. */
-  #entries: (Recent | undefined)[] = [];
+  /** An item that was in nothing else before; undefined where the same object changed again later. */
+  #entries: (Item | Recent | undefined)[] = [];
   /** Of the entries, one by one. */
   #revisions: number[] = [];
-  /** Numbers of the entries that count, by key. */
-  readonly #newest = new Map<string, number>();
+  /** Numbers of the entries of objects that were removed, by kind and key. */
+  readonly #removed = new Map<WatchedKind, Map<string, number>>();
   /** Nearly every object that is removed was one node's and of one pool. */
   readonly #shared = new Map<string, readonly Scope[]>();
   /** Number of the first entry. */
@@ -56,22 +53,31 @@ export class RecentChanges {
     return this.#first + this.#entries.length;
   }
 
-  append({ key, revision, before, after }: RecentChange): void {
-    const object = after ?? before;
-    if (!object) return;
-    const number = this.nextNumber;
-    const known = this.#newest.get(key);
-    const earlier = known === undefined ? NONE : (this.at(known)?.formerScopes ?? NONE);
-    if (known !== undefined) this.#entries[known - this.#first] = undefined;
-    this.#entries.push({ key, kind: object.kind, formerScopes: this.#formerScopes(earlier, before, after) });
-    this.#revisions.push(revision);
-    this.#newest.set(key, number);
-    if (this.#entries.length > this.#capacity + this.#capacity / 8) this.#drop(this.#entries.length - this.#capacity);
+  /** @param before - what the item had; undefined when it was made */
+  changed(item: Item, before: WatchedObject | undefined, revision: number): void {
+    const { key, object } = item;
+    const earlier = before ? this.#forget(item.changeNumber) : this.#forgetRemoval(object.kind, key);
+    item.changeNumber = this.nextNumber;
+    const isInSame = earlier.length === 0 && (!before || inSameScope(before, object));
+    const formerScopes = isInSame ? NONE : this.#formerScopes(earlier, before, object);
+    const isPlain = formerScopes.length === 0;
+    this.#append(isPlain ? item : { kind: object.kind, key, item, formerScopes }, revision);
+  }
+
+  /** @param item - which the catalog has no more */
+  removed({ key, object, changeNumber }: Item, revision: number): void {
+    const { kind } = object;
+    const formerScopes = this.#formerScopes(this.#forget(changeNumber), object, undefined);
+    const removed = this.#removed.get(kind) ?? new Map<string, number>();
+    this.#removed.set(kind, removed.set(key, this.nextNumber));
+    this.#append({ kind, key, item: undefined, formerScopes }, revision);
   }
 
   /** The change of a number; undefined when the same object changed again later. */
   at(number: number): Recent | undefined {
-    return this.#entries[number - this.#first];
+    const entry = this.#entries[number - this.#first];
+    if (!entry || !isItem(entry)) return entry;
+    return { kind: entry.object.kind, key: entry.key, item: entry, formerScopes: NONE };
   }
 
   /** Revision of the change of a number, which is kept; infinite behind the last one. */
@@ -91,12 +97,34 @@ export class RecentChanges {
     return this.#first + low;
   }
 
+  #append(entry: Item | Recent, revision: number): void {
+    this.#entries.push(entry);
+    this.#revisions.push(revision);
+    if (this.#entries.length > this.#capacity + this.#capacity / 8) this.#drop(this.#entries.length - this.#capacity);
+  }
+
+  /** Takes a change out that a later one replaces. @returns its former scopes */
+  #forget(number: number): readonly Scope[] {
+    const index = number - this.#first;
+    const entry = index < 0 ? undefined : this.#entries[index];
+    if (!entry) return NONE;
+    this.#entries[index] = undefined;
+    return isItem(entry) ? NONE : entry.formerScopes;
+  }
+
+  #forgetRemoval(kind: WatchedKind, key: string): readonly Scope[] {
+    const removed = this.#removed.get(kind);
+    const number = removed?.get(key);
+    if (number === undefined) return NONE;
+    removed?.delete(key);
+    return this.#forget(number);
+  }
+
   #formerScopes(
     earlier: readonly Scope[],
     before: WatchedObject | undefined,
     after: WatchedObject | undefined,
   ): readonly Scope[] {
-    if (!before && earlier.length === 0) return NONE;
     const now = after && scopeOf(after);
     const all = before ? [...earlier, scopeOf(before)] : earlier;
     const former = all.filter(
@@ -116,9 +144,13 @@ export class RecentChanges {
   }
 
   #drop(count: number): void {
-    const dropped = this.#entries.splice(0, count);
-    for (const entry of dropped) if (entry) this.#newest.delete(entry.key);
+    for (const entry of this.#entries.splice(0, count))
+      if (entry && !isItem(entry) && !entry.item) this.#removed.get(entry.kind)?.delete(entry.key);
     this.#afterRevision = this.#revisions.splice(0, count).at(-1) ?? this.#afterRevision;
     this.#first += count;
   }
+}
+
+function isItem(entry: Item | Recent): entry is Item {
+  return 'object' in entry;
 }

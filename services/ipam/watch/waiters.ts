@@ -113,9 +113,10 @@ export class Waiters {
     const { recent } = this.#options.catalog;
     const end = recent?.nextNumber ?? 0;
     const woken = new Set<Group>();
-    for (let number = Math.max(this.#seen, recent?.firstNumber ?? 0); number < end; number++) {
+    const isWaitedFor = this.#groups.size > 0;
+    for (let number = Math.max(this.#seen, recent?.firstNumber ?? 0); isWaitedFor && number < end; number++) {
       const entry = recent?.at(number);
-      if (entry && this.#groups.size > 0) this.#addConcerned(entry, woken);
+      if (entry) this.#addConcerned(entry, woken);
     }
     let count = 0;
     for (const group of woken) {
@@ -129,8 +130,7 @@ export class Waiters {
   }
 
   #addConcerned(entry: Recent, woken: Set<Group>): void {
-    const { key, kind, formerScopes } = entry;
-    const item = this.#options.catalog.get(kind, key);
+    const { kind, item, formerScopes } = entry;
     const scopes = item ? [scopeOf(item.object), ...formerScopes] : formerScopes;
     const nodeNames = OF_NO_NODE.has(kind)
       ? this.#groups.keys()

@@ -1,4 +1,5 @@
-import type { Catalog, Item } from './catalog.js';
+import type { Catalog } from './catalog.js';
+import type { Item } from './item.js';
 import type { WatchQuery } from './watched.js';
 
 /** A walk over the objects that a query wants. */

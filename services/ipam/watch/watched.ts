@@ -74,14 +74,10 @@ export function removedNameOf(name: RecordName): string | undefined {
 
 export function scopeOf(object: WatchedObject): Scope {
   switch (object.kind) {
-    case 'block': {
-      const { block, poolName } = object.value;
-      const nodeName = block.owner?.kind === 'host' ? block.owner.name : '';
-      return { nodeName, poolNames: poolName === undefined ? [] : [poolName] };
-    }
+    case 'block':
     case 'route': {
-      const { nodeName = '', poolName } = object.value;
-      return { nodeName, poolNames: poolName === undefined ? [] : [poolName] };
+      const { poolName } = object.value;
+      return { nodeName: nodeNameOf(object), poolNames: poolName === undefined ? [] : [poolName] };
     }
     case 'endpoint': {
       const origins = object instanceof PackedEndpoint ? object.origins : object.value.addresses;
@@ -98,8 +94,29 @@ export function scopeOf(object: WatchedObject): Scope {
 
 /** As {@link scopeOf} has it; most endpoints are unpacked for nobody. */
 export function nodeNameOf(object: WatchedObject): string {
-  if (object.kind !== 'endpoint') return scopeOf(object).nodeName;
-  return object instanceof PackedEndpoint ? object.nodeName : object.value.nodeName;
+  switch (object.kind) {
+    case 'block': {
+      const { owner } = object.value.block;
+      return owner?.kind === 'host' ? owner.name : '';
+    }
+    case 'route':
+      return object.value.nodeName ?? '';
+    case 'endpoint':
+      return object instanceof PackedEndpoint ? object.nodeName : object.value.nodeName;
+    case 'node':
+      return object.value.name;
+    case 'pool':
+    case 'reservation':
+      return '';
+  }
+}
+
+/** Whether two states of one object are in the same scope. */
+export function inSameScope(a: WatchedObject, b: WatchedObject): boolean {
+  // Nearly all changes are of blocks, by allocations, which their scope is not touched by.
+  if (a.kind === 'block' && b.kind === 'block')
+    return a.value.poolName === b.value.poolName && nodeNameOf(a) === nodeNameOf(b);
+  return sameScope(scopeOf(a), scopeOf(b));
 }
 
 export function sameScope(a: Scope, b: Scope): boolean {
