@@ -56,18 +56,21 @@ export function allocate(view: View, { request, nowMs }: AllocationInput): Decis
   const { attachment } = request;
   const petition = petitionOf(request);
   const permission = petition ? permit(view, petition) : [];
-  requireKnown(view, handleId(attachment));
-  const [first, ...rest] = heldBy(view, attachment);
-  const { changes, outcome } = first
+  const handle = requireKnown(view, handleId(attachment));
+  const [first, ...rest] = handle ? heldBy(view, attachment) : [];
+  const decision = first
     ? allocateMissing(view, { request, nowMs, held: [first, ...rest] })
     : allocateFirst(view, { request, nowMs });
+  const { changes, outcome } = decision;
   // What changes nothing is decided on a view that has all that was acknowledged before.
-  return { changes: changes.length === 0 ? [] : [...changes, ...permission], outcome };
+  if (permission.length === 0 || changes.length === 0) return decision;
+  return { changes: [...changes, ...permission], outcome };
 }
 
 /** What request policies judge of an allocation; nothing where there is no pod, and so no namespace. */
-export function petitionOf({ pod, namespaceLabels, ...asked }: AllocationRequest): Petition | undefined {
-  return pod && { namespace: { name: pod.namespace, labels: namespaceLabels }, ...asked };
+export function petitionOf(request: AllocationRequest): Petition | undefined {
+  const { pod, namespaceLabels: labels, pools, poolChoices, addresses, requests } = request;
+  return pod && { namespace: { name: pod.namespace, labels }, pools, poolChoices, addresses, requests };
 }
 
 interface PartialInput extends AllocationInput {
@@ -83,12 +86,13 @@ function allocateMissing(view: View, { request, nowMs, held }: PartialInput): De
   // The container lives where its first address was given; its other family belongs there too.
   const subject = { ...request, nodeName: known.nodeName, pod: known.pod };
   const written = [...new Set(held.map(({ block }) => block))];
-  const grants = grantAll(view, { request: { ...subject, families: missing }, nowMs }, written);
+  const granted = grantAll(view, { request: { ...subject, families: missing }, nowMs }, written);
+  const { grants } = granted;
   const netns = request.netns ?? known.netns;
   const endpoint = { ...known, netns, addresses: [...known.addresses, ...grants.map(({ address }) => address)] };
   return {
     changes: [
-      ...allocationChanges(view, attachment, grants),
+      ...allocationChanges(view, attachment, granted),
       ...refreshEndpoint(view, {
         endpoint,
         held,
@@ -101,7 +105,8 @@ function allocateMissing(view: View, { request, nowMs, held }: PartialInput): De
 
 function allocateFirst(view: View, { request, nowMs }: AllocationInput): Decision<Allocation> {
   const { attachment, nodeName, pod, netns, families } = request;
-  const grants = grantAll(view, { request, nowMs });
+  const granted = grantAll(view, { request, nowMs });
+  const { grants } = granted;
   const endpoint = makeEndpoint(
     { attachment, nodeName, pod, netns, createdAtMs: nowMs },
     grants.map(({ address }) => address),
@@ -109,10 +114,10 @@ function allocateFirst(view: View, { request, nowMs }: AllocationInput): Decisio
   const key = endpointKey(request);
   const before = view.endpoint(key);
   const replaced = before && !storedEndpoint(view, key, attachment) ? before.attachment : undefined;
-  return {
-    changes: [...allocationChanges(view, attachment, grants), putEndpoint(key, endpoint)],
-    outcome: { endpoint, added: families, ...gainedBy(grants), replaced },
-  };
+  const changes = allocationChanges(view, attachment, granted);
+  changes.push(putEndpoint(key, endpoint));
+  const { claimed, reclaimed, borrowed } = gainedBy(grants);
+  return { changes, outcome: { endpoint, added: families, claimed, reclaimed, borrowed, replaced } };
 }
 
 /** @throws Failure ADDRESS_DIFFERS when the attachment holds another address of the family */
@@ -130,14 +135,19 @@ function requireHeld(held: readonly HeldAddress[], wanted: Address, attachment: 
 interface Grant {
   readonly block: Block;
   readonly address: EndpointAddress;
-  readonly changes: readonly Change[];
   readonly origin: Origin;
 }
 
+interface Granted {
+  readonly grants: readonly Grant[];
+  /** What they rest on, and the blocks with them. */
+  readonly changes: readonly Change[];
+}
+
 /** @param written - the blocks that come into the same transaction besides */
-function grantAll(view: View, { request, nowMs }: AllocationInput, written: readonly Block[] = []): Grant[] {
+function grantAll(view: View, { request, nowMs }: AllocationInput, written: readonly Block[] = []): Granted {
   const { families, pools, poolChoices, nodeName, unknownNodes } = request;
-  if (families.length === 0) return [];
+  if (families.length === 0) return { grants: [], changes: [] };
   const node = judgeNode(view, { nodeName, unknownNodes, nowMs });
   checkAskedPools(view, { pools, poolChoices, families });
   const demands = families.map((family) => demandOf(family, { request, nowMs, node }));
@@ -147,8 +157,15 @@ function grantAll(view: View, { request, nowMs }: AllocationInput, written: read
   );
   const refused = demands.filter((_, index) => !places[index]);
   if (refused.length > 0) throw refusal(view, refused, request);
-  const [first, ...rest] = places.flatMap((place) => (place ? grant(view, place, { request, nowMs }) : []));
-  return first ? [{ ...first, changes: [...node.changes, ...first.changes] }, ...rest] : [];
+  const grants: Grant[] = [];
+  const changes = [...node.changes];
+  for (const place of places) {
+    if (!place) continue;
+    const given = grant(view, place, { request, nowMs });
+    grants.push(given);
+    changes.push(...place.offer.changes, { type: 'put', record: { kind: 'block', value: given.block } });
+  }
+  return { grants, changes };
 }
 
 /** What an allocation wants of a family. */
@@ -176,12 +193,7 @@ function placesFor(view: View, demand: Demand, { addresses }: AllocationRequest)
 
 function grant(view: View, { offer, ordinal }: Place, { request, nowMs }: AllocationInput): Grant {
   const block = takeOrdinals(offer.block, [ordinal], attributesFor(request, nowMs));
-  return {
-    block,
-    address: endpointAddress(view, { block, ordinal }),
-    changes: [...offer.changes, { type: 'put', record: { kind: 'block', value: block } }],
-    origin: offer.origin,
-  };
+  return { block, address: endpointAddress(view, { block, ordinal }), origin: offer.origin };
 }
 
 function refusal(view: View, demands: readonly Demand[], { attachment, nodeName }: AllocationRequest): Failure {
@@ -192,15 +204,11 @@ function refusal(view: View, demands: readonly Demand[], { attachment, nodeName 
   return new Failure(noPool.length > 0 ? 'NO_POOL' : 'POOLS_EXHAUSTED', text, { details: { node: nodeName } });
 }
 
-function allocationChanges(view: View, attachment: Attachment, grants: readonly Grant[]): Change[] {
+function allocationChanges(view: View, attachment: Attachment, { grants, changes }: Granted): Change[] {
   if (grants.length === 0) return [];
   const blocks = grants.map(({ block }) => block);
   const id = handleId(attachment);
-  return [
-    ...grants.flatMap(({ changes }) => changes),
-    ...handleChanges(view, id, blocks),
-    { type: 'expectUnreleased', handleId: id },
-  ];
+  return [...changes, ...handleChanges(view, id, blocks), { type: 'expectUnreleased', handleId: id }];
 }
 
 interface Refresh {
@@ -230,7 +238,13 @@ function putEndpoint(key: EndpointKey, value: Endpoint): Change {
 }
 
 function gainedBy(grants: readonly Grant[]): Pick<Allocation, 'claimed' | 'reclaimed' | 'borrowed'> {
-  const from = (...origins: Origin[]): Prefix[] =>
-    grants.flatMap(({ origin, block }) => (origins.includes(origin) ? [block.prefix] : []));
-  return { claimed: from('claimed', 'reclaimed'), reclaimed: from('reclaimed'), borrowed: from('borrowed') };
+  const claimed: Prefix[] = [];
+  const reclaimed: Prefix[] = [];
+  const borrowed: Prefix[] = [];
+  for (const { origin, block } of grants) {
+    if (origin === 'claimed' || origin === 'reclaimed') claimed.push(block.prefix);
+    if (origin === 'reclaimed') reclaimed.push(block.prefix);
+    if (origin === 'borrowed') borrowed.push(block.prefix);
+  }
+  return { claimed, reclaimed, borrowed };
 }

@@ -16,17 +16,17 @@ export function attributesFor(
   { attachment, nodeName, pod }: Pick<AllocationRequest, 'attachment' | 'nodeName' | 'pod'>,
   nowMs: number,
 ): AllocationAttributes {
-  return {
-    handleId: handleId(attachment),
-    owner: {
-      node: nodeName,
-      timestamp: calicoTime(nowMs),
-      network: attachment.network,
-      interface: attachment.interfaceName,
-      ...(pod ? { namespace: pod.namespace, pod: pod.name } : {}),
-    },
-    releasedAtMs: undefined,
+  const owner: Record<string, string> = {
+    node: nodeName,
+    timestamp: calicoTime(nowMs),
+    network: attachment.network,
+    interface: attachment.interfaceName,
   };
+  if (pod) {
+    owner.namespace = pod.namespace;
+    owner.pod = pod.name;
+  }
+  return { handleId: handleId(attachment), owner, releasedAtMs: undefined };
 }
 
 export interface HandleHolder {

@@ -38,53 +38,54 @@ const STALE_PER_OFFER = 16;
  */
 export function* offers(search: Search): Generator<Offer, void, void> {
   const stale: Change[] = [];
-  const used = new Set<string>();
+  const used: Prefix[] = [];
+  const complete = (offer: Offer): Offer => {
+    used.push(offer.block.prefix);
+    if (stale.length === 0) return offer;
+    return { ...offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...offer.changes] };
+  };
   let owned = 0;
-  for (const found of ownBlocks(search)) {
+  for (const affinity of ownAffinities(search)) {
+    const found = ownBlock(search, affinity);
+    if (!found) continue;
     if (found.kind === 'stale') {
       // The view may have the affinity of a new claim, and the block of before it.
       stale.push(
-        { type: 'delete', record: { kind: 'affinity', value: found.affinity } },
+        { type: 'delete', record: { kind: 'affinity', value: affinity } },
         { type: 'expect', record: { kind: 'block', value: found.block } },
       );
       continue;
     }
     owned++;
-    if (!found.offer) continue;
-    used.add(formatPrefix(found.offer.block.prefix));
-    yield { ...found.offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...found.offer.changes] };
+    if (found.offer) yield complete(found.offer);
   }
-  for (const offer of newOffers(search, blockCap(search) - owned)) {
-    used.add(formatPrefix(offer.block.prefix));
-    yield { ...offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...offer.changes] };
-  }
+  for (const offer of newOffers(search, blockCap(search) - owned)) yield complete(offer);
   if (search.config.strictAffinity) return;
-  for (const offer of borrowOffers(search))
-    if (!used.has(formatPrefix(offer.block.prefix)))
-      yield { ...offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...offer.changes] };
+  const offered = new Set(used.map(formatPrefix));
+  for (const offer of borrowOffers(search)) if (!offered.has(formatPrefix(offer.block.prefix))) yield complete(offer);
 }
 
 type OwnBlock =
-  | { readonly kind: 'stale'; readonly affinity: Affinity; readonly block: Block }
+  | { readonly kind: 'stale'; readonly block: Block }
   /** Without an offer where the block has nothing to give. */
   | { readonly kind: 'own'; readonly offer: Offer | undefined };
 
-/**
- * The blocks that the owner has affinities for, in the pools of the search. Full ones are met only where they count: against the
- * number of blocks that the owner may have.
- */
-function* ownBlocks(search: Search): Generator<OwnBlock, void, void> {
+/** The owner's affinities. Those of full blocks are met only where they count: against the number of blocks that it may have. */
+function ownAffinities(search: Search): readonly Affinity[] {
+  const { view, demand } = search;
+  return Number.isFinite(blockCap(search)) ? view.affinitiesOf(demand.owner) : view.unspentAffinitiesOf(demand.owner);
+}
+
+/** The block of one of the owner's affinities; undefined where it is in no pool of the search, or cannot be. */
+function ownBlock(search: Search, affinity: Affinity): OwnBlock | undefined {
   const { view, demand, pools } = search;
-  const counts = Number.isFinite(blockCap(search));
-  for (const affinity of counts ? view.affinitiesOf(demand.owner) : view.unspentAffinitiesOf(demand.owner)) {
-    const pool = poolOf(pools, affinity.block);
-    if (!pool) continue;
-    const block = view.block(affinity.block);
-    if (block && !sameOwner(block.owner, demand.owner)) yield { kind: 'stale', affinity, block };
-    else if (block) yield { kind: 'own', offer: ownOffer(search, { affinity, block, pool }) };
-    else if (fits(search, affinity.block, pool))
-      yield { kind: 'own', offer: claimOffer(search, { pool, prefix: affinity.block }) };
-  }
+  const pool = poolOf(pools, affinity.block);
+  if (!pool) return undefined;
+  const block = view.block(affinity.block);
+  if (block && !sameOwner(block.owner, demand.owner)) return { kind: 'stale', block };
+  if (block) return { kind: 'own', offer: ownOffer(search, { affinity, block, pool }) };
+  if (!fits(search, affinity.block, pool)) return undefined;
+  return { kind: 'own', offer: claimOffer(search, { pool, prefix: affinity.block }) };
 }
 
 /** Whether a block that an affinity names may be made: not when the pool's blocks have another size, or another lies across it. */
@@ -102,10 +103,10 @@ interface Owned {
 function ownOffer(search: Search, { affinity, block, pool }: Owned): Offer | undefined {
   const collected = collect(search, block);
   if (!hasRoom(collected, search.reserved)) return undefined;
-  const confirmation = affinity.state === 'confirmed' ? [] : [confirm(affinity.owner, affinity.block)];
   // That a cool-down is over rests on how long it is.
-  const rules = collected === block ? [expectPool(pool)] : expectRules(search, pool);
-  return { block: collected, pool, origin: 'own', changes: [...rules, ...confirmation] };
+  const changes = collected === block ? [expectPool(pool)] : expectRules(search, pool);
+  if (affinity.state !== 'confirmed') changes.push(confirm(affinity.owner, affinity.block));
+  return { block: collected, pool, origin: 'own', changes };
 }
 
 /** Blocks that become the owner's, as many as it may have more of. */

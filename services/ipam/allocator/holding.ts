@@ -22,8 +22,10 @@ export interface HeldAddress {
 
 /** The addresses of an attachment, IPv4 before IPv6. */
 export function heldBy(view: View, attachment: Attachment): HeldAddress[] {
+  const handle = view.handle(handleId(attachment));
+  if (!handle) return [];
   const belongs = belongsTo(attachment);
-  return blocksOf(view, view.handle(handleId(attachment)))
+  return blocksOf(view, handle)
     .sort((a, b) => comparePrefixes(a.prefix, b.prefix))
     .flatMap((block) =>
       ordinalsWhere(block, belongs).flatMap((ordinal) => {
@@ -35,14 +37,18 @@ export function heldBy(view: View, attachment: Attachment): HeldAddress[] {
 
 /**
  * For what rests on all that a handle has.
+ * @returns the handle
  * @throws Failure STORE_CORRUPT when the handle, or a block that it names, cannot be read
  */
-export function requireKnown(view: View, id: string): void {
+export function requireKnown(view: View, id: string): Handle | undefined {
   requireReadable(view, { kind: 'handle', id });
-  for (const cidr of view.handle(id)?.blocks.keys() ?? []) {
+  const handle = view.handle(id);
+  if (!handle) return undefined;
+  for (const cidr of handle.blocks.keys()) {
     const parsed = parsePrefix(cidr);
     if (parsed.ok) requireReadable(view, { kind: 'block', prefix: parsed.prefix });
   }
+  return handle;
 }
 
 /** The blocks that a handle names and that exist. */
@@ -75,19 +81,16 @@ export function isCountedAnew({ blocks }: Handle): boolean {
  */
 export function handleChanges(view: View, id: string, changed: readonly Block[]): Change[] {
   const stored = view.handle(id);
-  const cidrs = new Set(changed.map(({ prefix }) => formatPrefix(prefix)));
-  const others = [...(stored?.blocks ?? [])].filter(([cidr]) => !cidrs.has(cidr));
-  const isCounted = others.length <= MAX_COUNTED_BLOCKS;
-  const shares = others.map(([cidr, count]): Share => {
-    return isCounted ? countShare(view, id, { cidr, count }) : { cidr, count, expected: [] };
-  });
-  const left = shares.filter(({ count }) => count > 0).map(({ cidr, count }) => [cidr, count] as const);
-  const counts = new Map([...left, ...countPerBlock(changed, id)]);
+  const shares = stored ? otherShares(view, stored, changed) : [];
+  const counts = new Map<string, number>();
+  for (const { cidr, count } of shares) if (count > 0) counts.set(cidr, count);
+  countPerBlock(changed, id, counts);
   const put: Change = { type: 'put', record: { kind: 'handle', value: { id, blocks: counts } } };
-  if (sameCounts(stored?.blocks ?? new Map(), counts)) return changed.length > 0 ? holdOn(view, id, put) : [];
-  const expected = shares.flatMap((share) => share.expected);
-  if (counts.size > 0) return [...expected, put];
-  return stored ? [...expected, { type: 'delete', record: { kind: 'handle', value: stored } }] : [];
+  if (sameCounts(stored?.blocks, counts)) return changed.length > 0 ? holdOn(view, id, put) : [];
+  const changes = shares.flatMap(({ expected }) => expected);
+  if (counts.size > 0) changes.push(put);
+  else if (stored) changes.push({ type: 'delete', record: { kind: 'handle', value: stored } });
+  return changes;
 }
 
 /** How many addresses of a block a handle has, and what that rests on. */
@@ -97,6 +100,16 @@ interface Share {
   readonly expected: readonly Change[];
 }
 
+/** What a handle has of the blocks that do not change. */
+function otherShares(view: View, { id, blocks }: Handle, changed: readonly Block[]): Share[] {
+  const cidrs = new Set(changed.map(({ prefix }) => formatPrefix(prefix)));
+  const others = [...blocks].filter(([cidr]) => !cidrs.has(cidr));
+  const isCounted = others.length <= MAX_COUNTED_BLOCKS;
+  return others.map(([cidr, count]): Share => {
+    return isCounted ? countShare(view, id, { cidr, count }) : { cidr, count, expected: [] };
+  });
+}
+
 /** A block that cannot be read is taken to have what the handle says; one that is missing has to be missing still. */
 function countShare(view: View, id: string, { cidr, count }: Omit<Share, 'expected'>): Share {
   const parsed = parsePrefix(cidr);
@@ -104,7 +117,7 @@ function countShare(view: View, id: string, { cidr, count }: Omit<Share, 'expect
   const { prefix } = parsed;
   const value = view.block(prefix);
   if (value) {
-    const counted = countPerBlock([value], id).get(cidr) ?? 0;
+    const counted = countIn(value, id);
     return { cidr, count: counted, expected: [{ type: 'expect', record: { kind: 'block', value } }] };
   }
   if (cannotRead(view, { kind: 'block', prefix })) return { cidr, count, expected: [] };
@@ -121,15 +134,19 @@ function holdOn(view: View, id: string, put: Change): Change[] {
   return cannotRead(view, { kind: 'handle', id }) ? [] : [{ type: 'expect', record: { kind: 'handle', value } }];
 }
 
-function countPerBlock(blocks: readonly Block[], id: string): Map<string, number> {
-  const counts = new Map<string, number>();
+/** Adds how many addresses of each block a handle has to the counts. */
+function countPerBlock(blocks: readonly Block[], id: string, counts: Map<string, number>): void {
   for (const block of blocks) {
-    const count = ordinalsWhere(block, (attributes) => attributes.handleId === id).length;
+    const count = countIn(block, id);
     if (count > 0) counts.set(formatPrefix(block.prefix), count);
   }
-  return counts;
 }
 
-function sameCounts(a: ReadonlyMap<string, number>, b: ReadonlyMap<string, number>): boolean {
-  return a.size === b.size && [...a].every(([cidr, count]) => b.get(cidr) === count);
+function countIn(block: Block, id: string): number {
+  return ordinalsWhere(block, (attributes) => attributes.handleId === id).length;
+}
+
+function sameCounts(stored: ReadonlyMap<string, number> | undefined, counts: ReadonlyMap<string, number>): boolean {
+  if (!stored) return counts.size === 0;
+  return stored.size === counts.size && [...stored].every(([cidr, count]) => counts.get(cidr) === count);
 }

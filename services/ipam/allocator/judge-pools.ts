@@ -32,10 +32,13 @@ export function judgePools(view: View, demand: Demand): JudgedPool[] {
 
 /** The pools that may serve, in the order in which they are tried. */
 export function servingPools(view: View, demand: Demand): Pool[] {
-  return judgePools(view, demand).flatMap(({ pool, passedOver }) => (passedOver === undefined ? [pool] : []));
+  const serving: Pool[] = [];
+  for (const { pool, passedOver } of judgePools(view, demand)) if (passedOver === undefined) serving.push(pool);
+  return serving;
 }
 
 function askedPools(view: View, { pools, family }: Demand): Pool[] {
+  if (pools.length === 0) return [];
   const found = pools.flatMap((text) => findPool(view, text) ?? []).filter(({ prefix }) => prefix.family === family);
   return [...new Set(found)];
 }

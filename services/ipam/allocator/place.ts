@@ -2,7 +2,7 @@ import { BLOCK_BYTES_PER_REQUEST, blockBytes, bytesOf, fitOneRequest } from './b
 import { offers } from './choose-block.js';
 import { first } from './gather.js';
 import type { Block, Ordinal } from './records.js';
-import { givable } from './reserved.js';
+import { firstGivable } from './reserved.js';
 import type { Offer, Search } from './search.js';
 
 /**
@@ -24,13 +24,21 @@ const MAX_WEIGHED_BLOCKS = 64;
 
 /** Of each block that has something to give the address that has been free for longest, the best block first. */
 export function placesOf(search: Search): Places {
-  return { [Symbol.iterator]: () => placesIn(search) };
+  return new PlacesOfSearch(search);
 }
 
-function* placesIn(search: Search): Generator<Place, void, void> {
-  for (const offer of offers(search)) {
-    const [ordinal] = givable(offer.block, search.reserved);
-    if (ordinal !== undefined) yield { offer, ordinal };
+class PlacesOfSearch implements Places {
+  readonly #search: Search;
+
+  constructor(search: Search) {
+    this.#search = search;
+  }
+
+  *[Symbol.iterator](): Generator<Place, void, void> {
+    for (const offer of offers(this.#search)) {
+      const ordinal = firstGivable(offer.block, this.#search.reserved);
+      if (ordinal !== undefined) yield { offer, ordinal };
+    }
   }
 }
 
@@ -42,10 +50,16 @@ function* placesIn(search: Search): Generator<Place, void, void> {
  * @returns in the order of the demands, undefined for one that has no place
  */
 export function choosePlaces(demands: readonly Places[], written: readonly Block[] = []): (Place | undefined)[] {
-  const best = demands.map((places) => first(places, 1)[0]);
+  const best = demands.map(bestOf);
   const blocks = best.flatMap((place) => (place ? [place.offer.block] : []));
   if (blocks.length < demands.length || fitOneRequest([...written, ...blocks])) return best;
   return fitting(demands, BLOCK_BYTES_PER_REQUEST - bytesOf(written)) ?? best;
+}
+
+/** Without asking for a second one, which may be a walk over a pool away. */
+function bestOf(places: Places): Place | undefined {
+  for (const place of places) return place;
+  return undefined;
 }
 
 /** The first places that leave enough for the smallest of each later demand; undefined when none do. */

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import { block, prefix } from './records.fixture.js';
-import { givable, hasRoom, ReservedAddresses } from './reserved.js';
+import { firstGivable, givable, hasRoom, ReservedAddresses } from './reserved.js';
 
 const reserved = (...cidrs: string[]) => new ReservedAddresses(cidrs.map(prefix));
 const free = (cidr: string, set: ReservedAddresses) => [...givable(block(cidr, 'n1'), set)];
@@ -48,6 +48,18 @@ describe('a block', () => {
     expect(hasRoom(left, reserved('10.0.0.1/32', '10.0.0.3/32'))).toBe(false);
     expect(hasRoom(left, reserved('10.0.0.0/8'))).toBe(false);
   });
+});
+
+test('property: the first that a block has to give is the first of all that it has', () => {
+  const ordinals = fc.shuffledSubarray(Array.from({ length: 8 }, (_, ordinal) => ordinal));
+  const cidrs = fc.subarray(['10.0.0.0/30', '10.0.0.5/32', '10.0.0.6/31', '10.0.0.0/8', '10.0.1.0/24', 'fd00::/8']);
+  fc.assert(
+    fc.property(ordinals, cidrs, (unallocated, reservations) => {
+      const queue = block('10.0.0.0/29', 'n1', { unallocated });
+      const set = reserved(...reservations);
+      expect(firstGivable(queue, set)).toBe([...givable(queue, set)][0]);
+    }),
+  );
 });
 
 test('property: says of every address and prefix what looking at each reservation says', () => {

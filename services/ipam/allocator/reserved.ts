@@ -26,6 +26,7 @@ export class ReservedAddresses {
 
   /** Whether every address of the prefix is reserved. */
   coversAll(prefix: Prefix): boolean {
+    if (this.#ranges[prefix.family].length === 0) return false;
     const { first, end } = rangeOf(prefix);
     const range = this.#from(prefix.family, first);
     return range !== undefined && range.first <= first && end <= range.end;
@@ -33,6 +34,7 @@ export class ReservedAddresses {
 
   /** Whether any address of the prefix is reserved. */
   touches(prefix: Prefix): boolean {
+    if (this.#ranges[prefix.family].length === 0) return false;
     const { first, end } = rangeOf(prefix);
     const range = this.#from(prefix.family, first);
     return range !== undefined && range.first < end;
@@ -100,9 +102,15 @@ export function* givable(block: Block, reserved: ReservedAddresses): Generator<O
     if (untouched || !reserved.has(addressAt(block.prefix, ordinal))) yield ordinal;
 }
 
+/** The first of them. */
+export function firstGivable(block: Block, reserved: ReservedAddresses): Ordinal | undefined {
+  if (!reserved.touches(block.prefix)) return block.unallocated[0];
+  return givable(block, reserved).next().value ?? undefined;
+}
+
 /** Whether a block has an address to give. */
 export function hasRoom(block: Block, reserved: ReservedAddresses): boolean {
-  return givable(block, reserved).next().done === false;
+  return firstGivable(block, reserved) !== undefined;
 }
 
 function rangeOf(prefix: Prefix): Range {

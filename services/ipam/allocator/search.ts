@@ -29,8 +29,11 @@ export function beginSearch(view: View, demand: Demand, pools: readonly Pool[]):
 
 /** How many blocks the owner may have in the pools of a search: the smaller of what is configured and what is asked. */
 export function blockCap({ config, demand }: Pick<Search, 'config' | 'demand'>): number {
-  const caps = [config.maxBlocksPerHostCount, demand.maxBlocksCount].filter((cap) => cap > 0);
-  return Math.min(...caps, Number.POSITIVE_INFINITY);
+  return Math.min(capOf(config.maxBlocksPerHostCount), capOf(demand.maxBlocksCount));
+}
+
+function capOf(count: number): number {
+  return count > 0 ? count : Number.POSITIVE_INFINITY;
 }
 
 /** How a block came to be one to take from. */

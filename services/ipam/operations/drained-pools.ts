@@ -27,8 +27,8 @@ interface Drained<Outcome> {
 }
 
 function withDrained<Outcome>({ changes, outcome }: Decision<Outcome>): Decision<Drained<Outcome>> {
-  const drained = changes.flatMap((change) =>
-    change.type === 'delete' && change.record.kind === 'pool' ? [change.record.value] : [],
-  );
+  const drained: Pool[] = [];
+  for (const change of changes)
+    if (change.type === 'delete' && change.record.kind === 'pool') drained.push(change.record.value);
   return { changes, outcome: { outcome, drained } };
 }

@@ -1,4 +1,5 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
+import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 
 import { endpointKey, makeEndpoint } from '../allocator/endpoint.js';
@@ -206,6 +207,46 @@ describe('entries of the history', () => {
     expect(draft.operationsWith([])).toBe(2);
     expect(draft.operationsWith([put(handle('c1', 1))])).toBe(3);
     expect(draft.operationsWith([log('10.0.0.2'), put(handle('c1', 1))])).toBe(4);
+  });
+});
+
+describe('the size of a transaction', () => {
+  const puts = [put(handle('c1', 1)), change('put', endpoint('c1'))];
+  const named = fc.constantFrom(block('10.0.0.0/30'), block('10.0.0.4/30'), endpoint('c1'), endpoint('c2'));
+  const changes = fc.array(
+    fc.oneof(
+      fc.tuple(fc.constantFrom('put', 'expect'), named).map(([type, record]) => change(type, record)),
+      fc.constant<Change>({ type: 'expectPools' }),
+      fc.constantFrom('net.c1', 'net.c2').map((handleId): Change => ({ type: 'expectUnreleased', handleId })),
+    ),
+    { maxLength: 6 },
+  );
+
+  it('property: is as many operations as was said before, or fewer where a mark is compared twice', async () => {
+    const { mirror } = await startReplica(new MemoryStore());
+    fc.assert(
+      fc.property(changes, changes, fc.boolean(), (first, second, marksReleases) => {
+        const draft = new Draft(mirror, keys, { marksReleases });
+        draft.fold(first);
+        const said = draft.operationsWith(second);
+        draft.fold(second);
+        const { comparisons, puts, deletes } = draft.build().transaction;
+        const marks = [...first, ...second].flatMap((each) => (each.type === 'expectUnreleased' ? each.handleId : []));
+        const twice = marksReleases ? marks.length - new Set(marks).size : 0;
+        const operations = Math.max(comparisons.length, puts.length + deletes.length);
+        expect(said).toBeGreaterThanOrEqual(operations);
+        expect(said).toBeLessThanOrEqual(operations + twice);
+      }),
+    );
+  });
+
+  it('is weighed anew once changes are in it', async () => {
+    const draft = await draftOver([]);
+    expect(draft.bytesWith(puts)).toBe(3000);
+    draft.fold(puts);
+    // What is written already grows by an allocation each.
+    expect(draft.bytesWith(puts)).toBe(4000);
+    expect(draft.bytesWith([])).toBe(3000);
   });
 });
 

@@ -52,6 +52,8 @@ export class Draft extends Overlay {
   /** Estimated. */
   #bytes = 0;
   #lastKeyed: { readonly changes: readonly Change[]; readonly keyed: readonly Keyed[] } = { changes: [], keyed: [] };
+  /** Of changes that have not been folded. */
+  #lastWeighed: { readonly changes: readonly Change[]; readonly bytes: number } | undefined;
 
   constructor(mirror: Mirror, keys: RecordKeys, { marksReleases, keepsHistory = true }: DraftOptions) {
     super(mirror, keys);
@@ -74,18 +76,27 @@ export class Draft extends Overlay {
    * them against its limit.
    */
   operationsWith(changes: readonly Change[]): number {
-    const keyed = this.#keyed(changes);
-    const count = (type: Change['type']): number => changes.filter((change) => change.type === type).length;
-    const fresh = keyed.filter(({ key }) => !this.touched.has(key));
-    const written = keyed.filter(({ change, key }) => change.type !== 'expect' && !this.touched.get(key)?.written);
-    const pools = this.#poolsCompared || count('expectPools') > 0 ? 1 : 0;
-    const logged = this.#keepsHistory ? count('log') : 0;
-    // Each release is compared with its handle as well.
-    const [compared, marked] = this.#marksReleases
-      ? [this.#unreleased.size + count('expectUnreleased') + count('release'), this.#released.size + count('release')]
-      : [0, 0];
-    const comparisons = this.touched.size + distinct(fresh) + pools + compared;
-    return Math.max(comparisons, this.#writtenCount + distinct(written) + this.#history.length + logged + marked);
+    const fresh = new Set<string>();
+    const written = new Set<string>();
+    for (const { change, key } of this.#keyed(changes)) {
+      const before = this.touched.get(key);
+      if (!before) fresh.add(key);
+      if (change.type !== 'expect' && !before?.written) written.add(key);
+    }
+    let comparisons = this.touched.size + fresh.size + this.#unreleased.size;
+    let writes = this.#writtenCount + written.size + this.#history.length + this.#released.size;
+    let poolsCompared = this.#poolsCompared;
+    for (const { type } of changes) {
+      if (type === 'expectPools') poolsCompared = true;
+      else if (type === 'log' && this.#keepsHistory) writes++;
+      else if (type === 'expectUnreleased' && this.#marksReleases) comparisons++;
+      else if (type === 'release' && this.#marksReleases) {
+        // It is compared with its handle.
+        comparisons++;
+        writes++;
+      }
+    }
+    return Math.max(comparisons + (poolsCompared ? 1 : 0), writes);
   }
 
   /** About how many bytes the transaction has after these changes. */
@@ -93,7 +104,13 @@ export class Draft extends Overlay {
     return this.#bytes + this.#bytesOf(changes);
   }
 
+  /** Computed once, too, until they are folded. */
   #bytesOf(changes: readonly Change[]): number {
+    if (this.#lastWeighed?.changes !== changes) this.#lastWeighed = { changes, bytes: this.#weigh(changes) };
+    return this.#lastWeighed.bytes;
+  }
+
+  #weigh(changes: readonly Change[]): number {
     let bytes = 0;
     for (const change of changes) if (!namesRecord(change)) bytes += NEW_RECORD_BYTES;
     for (const { change, key } of this.#keyed(changes)) {
@@ -114,6 +131,7 @@ export class Draft extends Overlay {
     const keyed = this.#keyed(changes);
     for (const { key } of keyed) this.mirror.stored(key);
     this.#bytes += this.#bytesOf(changes);
+    this.#lastWeighed = undefined;
     for (const change of changes) {
       if (change.type === 'expectPools') this.#poolsCompared = true;
       else if (change.type === 'log') this.#log(change.entry);
@@ -165,7 +183,8 @@ export class Draft extends Overlay {
   /** Computed once for the questions about the same changes. */
   #keyed(changes: readonly Change[]): readonly Keyed[] {
     if (this.#lastKeyed.changes !== changes) {
-      const keyed = changes.filter(namesRecord).map((change) => ({ change, key: this.keys.of(change.record) }));
+      const keyed: Keyed[] = [];
+      for (const change of changes) if (namesRecord(change)) keyed.push({ change, key: this.keys.of(change.record) });
       this.#lastKeyed = { changes, keyed };
     }
     return this.#lastKeyed.keyed;
@@ -203,10 +222,7 @@ export class Draft extends Overlay {
     }
     if (!before?.written) this.#writtenCount++;
     const likeKey = type === 'put' && change.like ? this.#originOf(change.like) : before?.likeKey;
-    this.write(key, record, {
-      record: type === 'put' ? record : undefined,
-      ...(likeKey === undefined ? {} : { likeKey }),
-    });
+    this.write(key, record, { record: type === 'put' ? record : undefined, written: true, likeKey });
   }
 }
 
@@ -219,8 +235,4 @@ function newBytes(record: RecordValue): number {
 
 function namesRecord(change: Change): change is RecordChange {
   return 'record' in change;
-}
-
-function distinct(keyed: readonly Keyed[]): number {
-  return keyed.length < 2 ? keyed.length : new Set(keyed.map(({ key }) => key)).size;
 }

@@ -32,8 +32,13 @@ import type { RecordKeys } from './record/keys.js';
 import { SetAside } from './set-aside.js';
 import { SortedTexts } from './sorted-texts.js';
 
+/** A view of records that are also found by their keys. */
+export interface KeyedView extends View {
+  get(key: string): RecordValue | undefined;
+}
+
 /** Decoded records with the indexes that decisions need. Knows nothing of revisions or stored forms. */
-export class Image implements View {
+export class Image implements KeyedView {
   readonly #keys: RecordKeys;
   readonly #showsAllBefore: (key: string) => boolean;
   readonly #records = new Map<string, RecordValue>();

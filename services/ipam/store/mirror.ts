@@ -2,8 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { RecordValue, View } from '../allocator/view.js';
-import { Image } from './image.js';
+import type { RecordValue } from '../allocator/view.js';
+import { Image, type KeyedView } from './image.js';
 import type { RecordKeys, RecordName } from './record/keys.js';
 import type { Observed, ObservedRecord } from './observed.js';
 import { OwnWrites, type OwnWrite } from './own-writes.js';
@@ -62,7 +62,7 @@ const WATCH_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5_000 };
  * - Records that cannot be read stay known by key, so that nobody writes over them.
  */
 export class Mirror {
-  readonly view: View;
+  readonly view: KeyedView;
   /** Who commits says here what, from before it is sent until its outcome is known. */
   readonly own = new OwnWrites();
   /** Keys of records that are known, or were until lately. */

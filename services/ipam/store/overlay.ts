@@ -37,7 +37,7 @@ export interface Touched {
   readonly record: RecordValue | undefined;
   readonly written: boolean;
   /** Key of the record from whose stored form a new one takes over what is not known here. */
-  readonly likeKey?: string;
+  readonly likeKey: string | undefined;
 }
 
 type Kind = RecordValue['kind'];
@@ -74,18 +74,19 @@ export class Overlay implements View {
 
   /** Names a record that is as the mirror has it. */
   protected compare(key: string): void {
-    this.#touched.set(key, { record: this.mirror.stored(key)?.record, written: false });
+    this.#touched.set(key, { record: this.mirror.stored(key)?.record, written: false, likeKey: undefined });
   }
 
   /**
    * Shows a record in place of what the mirror has under the key.
    * @param named - the record, or the one that is deleted
    */
-  protected write(key: string, named: RecordValue, touched: Omit<Touched, 'written'>): void {
+  protected write(key: string, named: RecordValue, touched: Touched): void {
     const isFirst = !this.#isWritten(key);
-    this.#touched.set(key, { written: true, ...touched });
-    const keys = this.#written.get(named.kind) ?? new Set();
-    this.#written.set(named.kind, keys.add(key));
+    this.#touched.set(key, touched);
+    const keys = this.#written.get(named.kind);
+    if (keys) keys.add(key);
+    else this.#written.set(named.kind, new Set([key]));
     if (named.kind === 'affinity') {
       const { block } = named.value;
       this.#writtenBlocks.noteAffinity(this.keys.block(block), block);
@@ -106,9 +107,8 @@ export class Overlay implements View {
   }
 
   pool(name: string): Pool | undefined {
-    const touched = this.touched.get(this.keys.pool(name));
-    if (!touched) return this.mirror.view.pool(name);
-    return touched.record?.kind === 'pool' ? touched.record.value : undefined;
+    const record = this.#at(this.keys.pool(name));
+    return record?.kind === 'pool' ? record.value : undefined;
   }
 
   /** Of a pool that is written here nothing is known before the commit. */
@@ -117,9 +117,8 @@ export class Overlay implements View {
   }
 
   block(prefix: Prefix): Block | undefined {
-    const touched = this.touched.get(this.keys.block(prefix));
-    if (!touched) return this.mirror.view.block(prefix);
-    return touched.record?.kind === 'block' ? touched.record.value : undefined;
+    const record = this.#at(this.keys.block(prefix));
+    return record?.kind === 'block' ? record.value : undefined;
   }
 
   *blocksIn(prefix: Prefix): Generator<Block, void, void> {
@@ -186,44 +185,39 @@ export class Overlay implements View {
     const affinities = this.#written.get('affinity');
     const blocks = this.#blocksOf.get(ownerText(owner));
     if (!affinities && !blocks) return stored;
-    const kept = stored.filter(({ block }) => {
-      const isChanged = affinities?.has(this.keys.affinity(owner, block)) ?? false;
-      return !isChanged && !blocks?.has(this.keys.block(block));
-    });
-    const changed = new Map<string, Affinity>();
-    for (const { value } of this.#writtenOf('affinity'))
-      if (value.owner.kind === owner.kind && value.owner.name === owner.name)
-        changed.set(this.keys.affinity(owner, value.block), value);
+    const isWritten = (block: Prefix): boolean => affinities?.has(this.keys.affinity(owner, block)) ?? false;
+    const unspent = stored.filter(({ block }) => !isWritten(block) && !blocks?.has(this.keys.block(block)));
+    const judge = (affinity: Affinity): void => {
+      if (!isSpent(affinity, this.block(affinity.block))) unspent.push(affinity);
+    };
+    if (affinities)
+      for (const { value } of this.#writtenOf('affinity'))
+        if (value.owner.kind === owner.kind && value.owner.name === owner.name) judge(value);
     for (const prefix of blocks?.values() ?? []) {
-      const affinity = this.affinity(owner, prefix);
-      if (affinity) changed.set(this.keys.affinity(owner, prefix), affinity);
+      const affinity = isWritten(prefix) ? undefined : this.mirror.view.affinity(owner, prefix);
+      if (affinity) judge(affinity);
     }
-    const unspent = [...changed.values()].filter((affinity) => !isSpent(affinity, this.block(affinity.block)));
-    return unspent.length === 0 ? kept : sortAffinities([...kept, ...unspent]);
+    return sortAffinities(unspent);
   }
 
   affinity(owner: BlockOwner, block: Prefix): Affinity | undefined {
-    const touched = this.touched.get(this.keys.affinity(owner, block));
-    if (!touched) return this.mirror.view.affinity(owner, block);
-    return touched.record?.kind === 'affinity' ? touched.record.value : undefined;
+    const record = this.#at(this.keys.affinity(owner, block));
+    return record?.kind === 'affinity' ? record.value : undefined;
   }
 
   handle(id: string): Handle | undefined {
-    const touched = this.touched.get(this.keys.handle(id));
-    if (!touched) return this.mirror.view.handle(id);
-    return touched.record?.kind === 'handle' ? touched.record.value : undefined;
+    const record = this.#at(this.keys.handle(id));
+    return record?.kind === 'handle' ? record.value : undefined;
   }
 
   endpoint(key: EndpointKey): Endpoint | undefined {
-    const touched = this.touched.get(this.keys.endpoint(key));
-    if (!touched) return this.mirror.view.endpoint(key);
-    return touched.record?.kind === 'endpoint' ? touched.record.value : undefined;
+    const record = this.#at(this.keys.endpoint(key));
+    return record?.kind === 'endpoint' ? record.value : undefined;
   }
 
   config(): IpamConfig | undefined {
-    const touched = this.touched.get(this.keys.config);
-    if (!touched) return this.mirror.view.config();
-    return touched.record?.kind === 'config' ? touched.record.value : undefined;
+    const record = this.#at(this.keys.config);
+    return record?.kind === 'config' ? record.value : undefined;
   }
 
   reservations(): readonly Reservation[] {
@@ -236,15 +230,13 @@ export class Overlay implements View {
   }
 
   reservation(name: string): Reservation | undefined {
-    const touched = this.touched.get(this.keys.reservation(name));
-    if (!touched) return this.mirror.view.reservation(name);
-    return touched.record?.kind === 'reservation' ? touched.record.value : undefined;
+    const record = this.#at(this.keys.reservation(name));
+    return record?.kind === 'reservation' ? record.value : undefined;
   }
 
   requestPolicies(): RequestPolicies {
-    const touched = this.touched.get(this.keys.requestPolicies);
-    if (!touched) return this.mirror.view.requestPolicies();
-    return touched.record?.kind === 'requestPolicies' ? touched.record.value : [];
+    const record = this.#at(this.keys.requestPolicies);
+    return record?.kind === 'requestPolicies' ? record.value : [];
   }
 
   nodes(): readonly Node[] {
@@ -257,9 +249,8 @@ export class Overlay implements View {
   }
 
   node(name: string): Node | undefined {
-    const touched = this.touched.get(this.keys.node(name));
-    if (!touched) return this.mirror.view.node(name);
-    return touched.record?.kind === 'node' ? touched.record.value : undefined;
+    const record = this.#at(this.keys.node(name));
+    return record?.kind === 'node' ? record.value : undefined;
   }
 
   *handles(): Generator<Handle, void, void> {
@@ -311,6 +302,12 @@ export class Overlay implements View {
 
   unreadableBlock(prefix: Prefix): UnreadableBlock | undefined {
     return this.mirror.view.unreadableBlock(prefix);
+  }
+
+  /** The record of the key as this view shows it: asked of the mirror by the same key, which is made and hashed once. */
+  #at(key: string): RecordValue | undefined {
+    const touched = this.#touched.get(key);
+    return touched ? touched.record : this.mirror.view.get(key);
   }
 
   #isWritten(key: string): boolean {
