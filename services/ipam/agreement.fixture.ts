@@ -135,7 +135,7 @@ function heldBy(view: MapView, { attachment }: Endpoint): string[] {
   return view.blocks().flatMap((block) =>
     ordinalsWhere(block, belongsTo(attachment)).map((ordinal) => {
       const address = hostPrefix(addressAt(block.prefix, ordinal));
-      return `${formatPrefix(address)} ${block.sequenceNumbers.get(ordinal)}`;
+      return `${formatPrefix(address)} ${block.sequenceNumbers[ordinal]}`;
     }),
   );
 }

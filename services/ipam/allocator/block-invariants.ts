@@ -46,8 +46,12 @@ function attributeFaults({ allocations, attributes }: Block, nowMs: number): str
 }
 
 function sequenceFaults({ allocations, sequenceNumber, sequenceNumbers }: Block): string[] {
-  return [...sequenceNumbers].flatMap(([ordinal, number]) => [
-    ...((allocations[ordinal] ?? null) === null ? [`ordinal ${ordinal} is free but has a sequence number`] : []),
-    ...(number < sequenceNumber ? [] : [`ordinal ${ordinal} has a sequence number that the block has not reached`]),
-  ]);
+  return sequenceNumbers.flatMap((number, ordinal) => {
+    if (number === null) return [];
+    const isFree = (allocations[ordinal] ?? null) === null;
+    return [
+      ...(isFree ? [`ordinal ${ordinal} is free but has a sequence number`] : []),
+      ...(number < sequenceNumber ? [] : [`ordinal ${ordinal} has a sequence number that the block has not reached`]),
+    ];
+  });
 }

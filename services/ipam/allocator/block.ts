@@ -30,7 +30,7 @@ export function makeBlock({ prefix, owner, nowMs }: NewBlock): Block {
     unallocated: ordinals,
     attributes: [],
     sequenceNumber: BigInt(nowMs) * 1_000_000n,
-    sequenceNumbers: new Map(),
+    sequenceNumbers: ordinals.map(() => null),
   };
 }
 
@@ -52,10 +52,10 @@ export function takeOrdinals(block: Block, ordinals: readonly Ordinal[], attribu
   const known = block.attributes.findIndex((other) => sameAttributes(other, attributes));
   const index = known < 0 ? block.attributes.length : known;
   const allocations = block.allocations.slice();
-  const sequenceNumbers = new Map(block.sequenceNumbers);
+  const sequenceNumbers = block.sequenceNumbers.slice();
   for (const ordinal of ordinals) {
     allocations[ordinal] = index;
-    sequenceNumbers.set(ordinal, block.sequenceNumber);
+    sequenceNumbers[ordinal] = block.sequenceNumber;
   }
   const { prefix, owner, claimTimeMs } = block;
   return {
@@ -94,7 +94,7 @@ export function releaseAddresses(block: Block, ordinals: readonly Ordinal[]): Bl
     unallocated: [...block.unallocated, ...ordinals],
     attributes: renumbered.attributes,
     sequenceNumber: block.sequenceNumber + 1n,
-    sequenceNumbers: new Map([...block.sequenceNumbers].filter(([ordinal]) => !freed.has(ordinal))),
+    sequenceNumbers: block.sequenceNumbers.map((number, ordinal) => (freed.has(ordinal) ? null : number)),
   };
 }
 

@@ -110,7 +110,7 @@ export function endpointAddress(
     address: hostPrefix(addressAt(block.prefix, ordinal)),
     block: block.prefix,
     poolName: pool?.name ?? '',
-    sequenceNumber: block.sequenceNumbers.get(ordinal) ?? 0n,
+    sequenceNumber: block.sequenceNumbers[ordinal] ?? 0n,
   };
 }
 

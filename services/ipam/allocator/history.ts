@@ -13,6 +13,6 @@ export function historyEntry({ block, ordinal, attributes }: HeldAddress, nowMs:
     owner: attributes.owner,
     allocatedAtMs: allocatedAtMs(attributes),
     releasedAtMs: nowMs,
-    sequenceNumber: block.sequenceNumbers.get(ordinal) ?? 0n,
+    sequenceNumber: block.sequenceNumbers[ordinal] ?? 0n,
   };
 }

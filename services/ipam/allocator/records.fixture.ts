@@ -87,7 +87,7 @@ export function fullBlock(cidr: string, nodeName: string): Block {
     unallocated: [],
     attributes: [{ handleId: 'other.owner', owner: { node: nodeName }, releasedAtMs: undefined }],
     sequenceNumber: empty.sequenceNumber + 1n,
-    sequenceNumbers: new Map(empty.unallocated.map((ordinal) => [ordinal, empty.sequenceNumber])),
+    sequenceNumbers: empty.allocations.map(() => empty.sequenceNumber),
   };
 }
 

@@ -48,8 +48,8 @@ export interface Block {
   readonly attributes: readonly AllocationAttributes[];
   /** One higher with every change of the block; starts at the clock, in epoch nanoseconds. */
   readonly sequenceNumber: bigint;
-  /** For each allocated ordinal the block's sequence number when it was allocated. */
-  readonly sequenceNumbers: ReadonlyMap<Ordinal, bigint>;
+  /** For each ordinal the block's sequence number when it was allocated, or null when it is free. */
+  readonly sequenceNumbers: readonly (bigint | null)[];
 }
 
 /** How far a node's claim of a block has come. */

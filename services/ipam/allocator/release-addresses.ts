@@ -83,7 +83,7 @@ export function allocationOf(view: View, address: Address): HeldAddress | undefi
 
 export function holderOfAddress({ block, ordinal, attributes }: HeldAddress): AddressHolder {
   const { handleId, owner, alternateOwner } = attributes;
-  return { handleId, owner, alternateOwner, sequenceNumber: block.sequenceNumbers.get(ordinal) ?? 0n };
+  return { handleId, owner, alternateOwner, sequenceNumber: block.sequenceNumbers[ordinal] ?? 0n };
 }
 
 interface Judged {

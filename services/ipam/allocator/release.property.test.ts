@@ -199,7 +199,7 @@ class World {
         const attributes = attributesAt(block, ordinal);
         if (!attributes || attributes.releasedAtMs !== undefined) return [];
         const text = formatAddress(addressOf({ block, ordinal }));
-        return [`${text} ${attributes.handleId} ${block.sequenceNumbers.get(ordinal)}`];
+        return [`${text} ${attributes.handleId} ${block.sequenceNumbers[ordinal]}`];
       });
     });
     const expected = [...oracle.held].map(

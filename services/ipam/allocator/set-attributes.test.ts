@@ -42,7 +42,7 @@ describe('the attributes of an address', () => {
     const before = view.blocks()[0]!;
     const attributes = { node: 'n2', pod: 'launcher-2', namespace: 'vms' };
     const holder = view.apply(setAttributes(view, change({ handleId: 'net.vmi.vms.a', expected: VM, attributes })));
-    const sequenceNumber = before.sequenceNumbers.get(0);
+    const sequenceNumber = before.sequenceNumbers[0];
     expect(holder).toEqual({ handleId: 'net.vmi.vms.a', owner: attributes, sequenceNumber });
     expect(getAddress(view, address('10.0.0.0'), NOW_MS).state).toMatchObject({ kind: 'allocated', holder });
     expect(getAddress(view, address('10.0.0.1'), NOW_MS).state).toMatchObject({ holder: { owner: VM } });

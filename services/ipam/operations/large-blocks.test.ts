@@ -76,7 +76,7 @@ function filled(cidr: string, nodeName: string, { freeCount, first, isOwned }: F
     unallocated: empty.unallocated.slice(count),
     attributes: first ? [first, ...pods.slice(1)] : pods,
     sequenceNumber: empty.sequenceNumber + 1n,
-    sequenceNumbers: new Map(pods.map((_, ordinal) => [ordinal, empty.sequenceNumber])),
+    sequenceNumbers: empty.allocations.map((_, ordinal) => (ordinal < count ? empty.sequenceNumber : null)),
   };
 }
 

@@ -38,7 +38,7 @@ function allocationMessage(block: Block, ordinal: number): BlockAllocation[] {
       address: formatAddress(addressAt(block.prefix, ordinal)),
       handleId: attributes.handleId ?? '',
       attributes: { ...attributes.owner },
-      sequenceNumber: block.sequenceNumbers.get(ordinal) ?? 0n,
+      sequenceNumber: block.sequenceNumbers[ordinal] ?? 0n,
     },
   ];
 }

@@ -13,7 +13,7 @@ export function handleAddressMessage({ block, ordinal, attributes }: HeldAddress
   return {
     address: formatAddress(addressAt(block.prefix, ordinal)),
     blockCidr: formatPrefix(block.prefix),
-    sequenceNumber: block.sequenceNumbers.get(ordinal) ?? 0n,
+    sequenceNumber: block.sequenceNumbers[ordinal] ?? 0n,
     attributes: { ...attributes.owner },
   };
 }

@@ -158,7 +158,7 @@ export class Draft extends Overlay {
       comparisons.push({ type: 'record', key, modRevision });
       if (!written) continue;
       const made = record && writeRecord(record, this.mirror.stored(key) ?? this.#storedLike(likeKey));
-      const value = made && Buffer.from(made.text);
+      const value = made?.bytes;
       if (value) puts.push({ key, value });
       else if (modRevision !== 0) deletes.push(key);
       writes.push({ key, decoded: made?.decoded, value });

@@ -80,7 +80,7 @@ export function emptyBlock(cidr: string): Block {
     unallocated: Array.from({ length: size }, (_, ordinal) => ordinal),
     attributes: [],
     sequenceNumber: 1n,
-    sequenceNumbers: new Map(),
+    sequenceNumbers: Array.from({ length: size }, () => null),
   };
 }
 

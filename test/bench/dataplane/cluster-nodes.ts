@@ -35,7 +35,7 @@ export async function writeNodes(store: Store, names: readonly string[]): Promis
         asNumber: undefined,
       };
       const record = { kind: 'node', value } as const;
-      return { key: keys.of(record), value: Buffer.from(writeRecord(record, undefined).text) };
+      return { key: keys.of(record), value: writeRecord(record, undefined).bytes };
     });
     await store.commit({ comparisons: [], puts, deletes: [] }, signal);
   }

@@ -35,7 +35,7 @@ export async function populate(store: Store, population: Population): Promise<vo
     const count = Math.min(nodesPerTransaction, nodes - first);
     const records = Array.from({ length: count }, (_, index) => recordsOf(first + index, { ...population, nowMs }));
     const puts = records.flat().map((record) => {
-      return { key: keys.of(record), value: Buffer.from(writeRecord(record, undefined).text) };
+      return { key: keys.of(record), value: writeRecord(record, undefined).bytes };
     });
     await store.commit({ comparisons: [], puts, deletes: [] }, signal);
   }

@@ -83,7 +83,7 @@ async function writeBlocks(store: Store): Promise<void> {
   for (let first = 0; first < BLOCKS; first += 100) {
     const records = Array.from({ length: 100 }, (_, index) => blockRecords(first + index, nowMs)).flat();
     const puts = records.map((record) => {
-      return { key: keys.of(record), value: Buffer.from(writeRecord(record, undefined).text) };
+      return { key: keys.of(record), value: writeRecord(record, undefined).bytes };
     });
     await store.commit({ comparisons: [], puts, deletes: [] }, new AbortController().signal);
   }

@@ -88,7 +88,7 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
         allocations: value.allocations.with(0, null),
         unallocated: [...value.unallocated, 0],
         attributes: value.attributes.slice(1),
-        sequenceNumbers: new Map([...value.sequenceNumbers].filter(([ordinal]) => ordinal !== 0)),
+        sequenceNumbers: value.sequenceNumbers.with(0, null),
       }));
       change(view, B1, ({ allocations }) => ({
         allocations: allocations.map((index) => (index === null ? null : index - 1)),

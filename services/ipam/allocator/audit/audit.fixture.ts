@@ -94,7 +94,7 @@ export function takeBehind(block: Block, attributes: Partial<AllocationAttribute
     unallocated,
     attributes: [...block.attributes, taken],
     sequenceNumber: block.sequenceNumber + 1n,
-    sequenceNumbers: new Map(block.sequenceNumbers).set(ordinal, block.sequenceNumber),
+    sequenceNumbers: block.sequenceNumbers.with(ordinal, block.sequenceNumber),
   };
 }
 

@@ -59,7 +59,7 @@ function held(view: MapView): string[] {
     .blocks()
     .flatMap((value) => heldIn(value, () => true))
     .map(({ block: { prefix, sequenceNumbers }, ordinal, attributes }) =>
-      [formatPrefix(prefix), ordinal, attributes.handleId, sequenceNumbers.get(ordinal)].join(' '),
+      [formatPrefix(prefix), ordinal, attributes.handleId, sequenceNumbers[ordinal]].join(' '),
     );
 }
 

@@ -69,6 +69,6 @@ function held(view: MapView): string[] {
     .blocks()
     .flatMap((value) => heldIn(value, () => true))
     .map(({ block: { prefix: cidr, sequenceNumbers }, ordinal, attributes }) =>
-      [formatPrefix(cidr), ordinal, attributes.handleId, sequenceNumbers.get(ordinal)].join(' '),
+      [formatPrefix(cidr), ordinal, attributes.handleId, sequenceNumbers[ordinal]].join(' '),
     );
 }

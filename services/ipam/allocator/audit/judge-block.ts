@@ -42,8 +42,8 @@ function mendBlock(block: Block, nowMs: number): Block {
   const isFree = (ordinal: Ordinal): boolean => allocations[ordinal] === null;
   const listed = new Set(block.unallocated.filter(isFree));
   const missing = [...allocations.keys()].filter((ordinal) => isFree(ordinal) && !listed.has(ordinal));
-  const numbers = new Map([...sequenceNumbers].filter(([ordinal]) => (allocations[ordinal] ?? null) !== null));
-  const highest = [...numbers.values()].reduce((a, b) => (a > b ? a : b), block.sequenceNumber - 1n);
+  const numbers = sequenceNumbers.map((number, ordinal) => (isFree(ordinal) ? null : number));
+  const highest = numbers.reduce<bigint>((a, b) => (b === null || a > b ? a : b), block.sequenceNumber - 1n);
   const attributes = block.attributes.map((entry) =>
     entry.releasedAtMs !== undefined && entry.releasedAtMs > nowMs
       ? { ...entry, releasedAtMs: wholeSeconds(nowMs) }

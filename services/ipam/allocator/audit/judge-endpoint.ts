@@ -78,7 +78,7 @@ function restore({ view, nowMs }: Judging, { endpoint, address, block }: Restori
   const { key, value } = endpoint;
   const restored = restoreAddress(block, address, attributesFor(value, nowMs));
   const ordinal = ordinalOf(block.prefix, address);
-  const sequenceNumber = restored.sequenceNumbers.get(ordinal) ?? 0n;
+  const sequenceNumber = restored.sequenceNumbers[ordinal] ?? 0n;
   const addresses = value.addresses.map((known) =>
     known.address.value === address.value ? { ...known, block: block.prefix, sequenceNumber } : known,
   );
@@ -115,7 +115,7 @@ function isPlainlyComplete(view: View, { attachment, addresses }: Endpoint): boo
   if (counts.reduce((sum, count) => sum + count, 0) !== addresses.length) return false;
   return addresses.every(
     ({ address, block, sequenceNumber }) =>
-      view.block(block)?.sequenceNumbers.get(ordinalOf(block, address)) === sequenceNumber,
+      view.block(block)?.sequenceNumbers[ordinalOf(block, address)] === sequenceNumber,
   );
 }
 

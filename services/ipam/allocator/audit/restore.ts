@@ -13,7 +13,7 @@ export function restoreAddress(block: Block, address: Prefix, attributes: Alloca
     allocations: block.allocations.with(ordinal, index),
     unallocated: block.unallocated.filter((free) => free !== ordinal),
     attributes: [...block.attributes, attributes],
-    sequenceNumbers: new Map(block.sequenceNumbers).set(ordinal, block.sequenceNumber),
+    sequenceNumbers: block.sequenceNumbers.with(ordinal, block.sequenceNumber),
   };
   // Attributes that no address has any more go with it, as when the address was cooling down.
   return releaseAddresses(taken, []);

@@ -1,13 +1,11 @@
 import { familyBits } from '@podwire/shared/net/address';
-import { formatPrefix } from '@podwire/shared/net/prefix';
 
-import { sameAttributes } from '../../allocator/attributes.js';
 import { cutHandle } from '../../allocator/handle-name.js';
-import type { AllocationAttributes, Block, BlockOwner, Ordinal } from '../../allocator/records.js';
+import type { AllocationAttributes, Block, BlockOwner } from '../../allocator/records.js';
+import { formatBlock, formatHead, formatMiddle, formOf, keepForm } from './block-text.js';
 import {
   field,
   isAbsent,
-  keepTime,
   readCount,
   readList,
   readObject,
@@ -20,17 +18,11 @@ import {
   Unreadable,
   type Field,
 } from './fields.js';
-import { formatJson, isObject, parseJson, type Json, type JsonObject } from './json.js';
+import { parseJson, type Json, type JsonObject } from './json.js';
 import type { Previous } from './previous.js';
 import { readRewritten, type BlockForms } from './rewritten-block.js';
 
 /** Calico's AllocationBlock (libcalico-go/lib/backend/model/block.go). */
-
-/**
- * The stored form of attributes: what they were read from where that has fields of others, and its text once they were written. A
- * block is written whole with every allocation, and all but one of its attributes as they were.
- */
-const attributeForms = new WeakMap<AllocationAttributes, JsonObject | string>();
 
 /** The largest block that Calico allows has 4096 addresses. */
 const MAX_BLOCK_BITS = 12;
@@ -91,34 +83,21 @@ function decodeAttributes(source: Field): AllocationAttributes {
     ...(Object.keys(alternateOwner).length > 0 && { alternateOwner }),
     releasedAtMs: isAbsent(releasedAt) ? undefined : readTime(releasedAt),
   };
-  if (!isMadeFrom(raw)) attributeForms.set(attributes, raw);
+  keepForm(attributes, raw);
   return attributes;
-}
-
-const ATTRIBUTE_FIELDS = new Set(['handle_id', 'secondary', 'alternateOwnerAttrs', 'releasedAt']);
-
-/** Whether the entry can be written again from its values. */
-function isMadeFrom(raw: JsonObject): boolean {
-  return Object.keys(raw).every((name) => ATTRIBUTE_FIELDS.has(name) && raw[name] !== null);
-}
-
-/** The fields that a rewrite takes over, and those it looks at. */
-export function unknownFields(raw: JsonObject): JsonObject {
-  const kept = Object.entries(raw).filter(([name]) => !KNOWN.has(name) || LOOKED_AT.has(name));
-  return Object.fromEntries(kept);
 }
 
 const ORDINAL = /^(0|[1-9]\d{0,3})$/;
 
-function decodeSequenceNumbers(raw: JsonObject, size: number): Map<Ordinal, bigint> {
+function decodeSequenceNumbers(raw: JsonObject, size: number): (bigint | null)[] {
   const source = field(raw, 'sequenceNumberForAllocation');
   const object = readObject(source);
-  const numbers = new Map<Ordinal, bigint>();
+  const numbers: (bigint | null)[] = Array.from({ length: size }, () => null);
   for (const text of Object.keys(object)) {
     const entry = field(object, text, source.path);
     if (!ORDINAL.test(text) || Number(text) >= size)
       throw new Unreadable(`${entry.path} names no address of the block`);
-    numbers.set(Number(text), readUint64(entry));
+    numbers[Number(text)] = readUint64(entry);
   }
   return numbers;
 }
@@ -133,47 +112,6 @@ function checkPartition({ allocations, unallocated }: Block): void {
   });
 }
 
-/** What this file reads and writes. All else is another release's, and stays as it is. */
-const KNOWN = new Set([
-  'cidr',
-  'affinity',
-  'hostAffinity',
-  'affinity_claim_time',
-  'allocations',
-  'unallocated',
-  'attributes',
-  'deleted',
-  'sequenceNumber',
-  'sequenceNumberForAllocation',
-]);
-const LOOKED_AT = new Set(['affinity_claim_time', 'deleted']);
-
-/**
- * The block's JSON text, in the order of fields that Calico's encoder has. Written field by field: it is most of what a commit
- * costs.
- */
-export function formatBlock(block: Block, previous: Previous<Block> | undefined): string {
-  const raw = previous?.raw ?? {};
-  let text = formatHead(block, raw);
-  text += `,"allocations":${JSON.stringify(block.allocations)},"unallocated":${JSON.stringify(block.unallocated)}`;
-  text += `,"attributes":${formatAttributes(block, previous)}${formatMiddle(raw)}`;
-  text += `${block.sequenceNumber},"sequenceNumberForAllocation":${formatNumbers(block.sequenceNumbers)}`;
-  for (const name of Object.keys(raw))
-    if (!KNOWN.has(name)) text += `,${formatJson(name)}:${formatJson(raw[name] ?? null)}`;
-  return text + '}';
-}
-
-function formatHead({ prefix, owner, claimTimeMs }: Block, raw: JsonObject): string {
-  const affinity = owner ? formatJson(`${owner.kind}:${owner.name}`) : 'null';
-  const head = `{"cidr":"${formatPrefix(prefix)}","affinity":${affinity}`;
-  if (claimTimeMs === undefined) return head;
-  return `${head},"affinity_claim_time":${formatJson(keepTime(claimTimeMs, raw.affinity_claim_time))}`;
-}
-
-function formatMiddle({ deleted }: JsonObject): string {
-  return `,"deleted":${formatJson(deleted ?? false)},"sequenceNumber":`;
-}
-
 /**
  * Reads a text that differs from the one before in what allocations and releases change.
  * @returns undefined for all others, which go the way over their JSON
@@ -181,21 +119,13 @@ function formatMiddle({ deleted }: JsonObject): string {
 export function readRewrittenBlock(text: string, previous: Previous<Block>): Block | undefined {
   try {
     const block = readRewritten(text, previous, FORMS);
-    if (!block || formatBlock(block, previous) !== text) return undefined;
+    if (!block) return undefined;
     checkTakenApart(block);
-    return block;
+    return formatBlock(block, previous) === text ? block : undefined;
   } catch {
     // What is wrong with it is told by who reads its JSON.
     return undefined;
   }
-}
-
-function formOf(value: AllocationAttributes): string {
-  const known = storedForm(value);
-  if (known !== undefined) return known;
-  const text = JSON.stringify(encodeAttributes(value));
-  attributeForms.set(value, text);
-  return text;
 }
 
 const FORMS: BlockForms = {
@@ -213,65 +143,6 @@ function checkTakenApart(block: Block): void {
   for (const ordinal of block.unallocated) readCount(source(ordinal), size - 1);
   if (size !== 2 ** (familyBits(block.prefix.family) - block.prefix.length)) throw new Unreadable('allocations');
   readUint64(source(block.sequenceNumber));
-  for (const [ordinal, number] of block.sequenceNumbers) {
-    readCount(source(ordinal), size - 1);
-    readUint64(source(number));
-  }
+  for (const number of block.sequenceNumbers) if (number !== null) readUint64(source(number));
   checkPartition(block);
-}
-
-function formatNumbers(numbers: ReadonlyMap<Ordinal, bigint>): string {
-  let text = '{';
-  for (const [ordinal, number] of numbers) text += `${text === '{' ? '' : ','}"${ordinal}":${number}`;
-  return text + '}';
-}
-
-function formatAttributes(block: Block, previous: Previous<Block> | undefined): string {
-  let text = '[';
-  for (const value of block.attributes) {
-    if (text !== '[') text += ',';
-    text += storedForm(value) ?? remember(value, block, previous);
-  }
-  return text + ']';
-}
-
-function storedForm(value: AllocationAttributes): string | undefined {
-  const known = attributeForms.get(value);
-  if (known === undefined || typeof known === 'string') return known;
-  const text = formatJson(known);
-  attributeForms.set(value, text);
-  return text;
-}
-
-/** An entry that was made anew with the content of a stored one gets its unknown fields. */
-function remember(value: AllocationAttributes, block: Block, previous: Previous<Block> | undefined): string {
-  const equal = previous?.value.attributes.find((stored) => sameAttributes(stored, value));
-  const unknown = equal ? undefined : unknownBefore(value, block, previous?.value);
-  const encoded = encodeAttributes(value);
-  // JSON.stringify makes one text, where putting pieces together makes a tree that is walked again by each write.
-  const made = unknown ? formatJson({ ...encoded, ...unknown }) : JSON.stringify(encoded);
-  const text = (equal && storedForm(equal)) ?? made;
-  attributeForms.set(value, text);
-  return text;
-}
-
-/** The fields of others that the entry of an allocation had before it was made to say something else. */
-function unknownBefore(value: AllocationAttributes, block: Block, before: Block | undefined): JsonObject | undefined {
-  if (!before || value.releasedAtMs !== undefined) return undefined;
-  const ordinal = block.allocations.indexOf(block.attributes.indexOf(value));
-  const stored = before.attributes[before.allocations[ordinal] ?? -1];
-  const isSame = before.sequenceNumbers.get(ordinal) === block.sequenceNumbers.get(ordinal);
-  if (!stored || !isSame || stored.handleId !== value.handleId) return undefined;
-  const raw = parseJson(storedForm(stored) ?? '{}');
-  const fields = isObject(raw) ? Object.entries(raw).filter(([name]) => !ATTRIBUTE_FIELDS.has(name)) : [];
-  return fields.length > 0 ? Object.fromEntries(fields) : undefined;
-}
-
-function encodeAttributes({ handleId, owner, alternateOwner, releasedAtMs }: AllocationAttributes): JsonObject {
-  const encoded: Record<string, Json> = {};
-  if (handleId !== undefined) encoded.handle_id = handleId;
-  if (Object.keys(owner).length > 0) encoded.secondary = owner;
-  if (alternateOwner !== undefined) encoded.alternateOwnerAttrs = alternateOwner;
-  if (releasedAtMs !== undefined) encoded.releasedAt = keepTime(releasedAtMs, undefined);
-  return encoded;
 }

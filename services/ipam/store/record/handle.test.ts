@@ -16,7 +16,7 @@ it('shares its map of blocks with others that name the same, whether they were w
   const read = decodeRecord(
     '/calico/ipam/v2/handle/net.c',
     { kind: 'handle', id: 'net.c' },
-    Buffer.from(second?.text ?? ''),
+    second?.bytes ?? Buffer.from(''),
   );
   expect(read.record).toEqual(handle('net.c'));
   expect(second && blocksOf(read) === blocksOf(second.decoded)).toBe(true);

@@ -5,7 +5,8 @@ import { comparePrefixes } from '@podwire/shared/net/prefix';
 import type { Handle } from '../../allocator/records.js';
 import type { RecordValue, StoredForeignEndpoint } from '../../allocator/view.js';
 import { decodeAffinity, encodeAffinity } from './affinity.js';
-import { decodeBlock, formatBlock, readRewrittenBlock, unknownFields } from './block.js';
+import { formatBlock, unknownFields } from './block-text.js';
+import { decodeBlock, readRewrittenBlock } from './block.js';
 import { decodeConfig, encodeConfig } from './config.js';
 import { decodeEndpoint, decodeForeignEndpoint, encodeEndpoint } from './endpoint.js';
 import { Unreadable } from './fields.js';
@@ -17,6 +18,7 @@ import { decodePool, encodePool } from './pool.js';
 import { PackedEndpoint } from './packed-endpoint.js';
 import { decodeRequestPolicies, encodeRequestPolicies } from './request-policies.js';
 import { decodeReservation, encodeReservation } from './reservation.js';
+import { writeBlock } from './written-block.js';
 
 /** A record with what a rewrite needs of the JSON it was read from, so that it keeps the fields that Podwire does not know. */
 export interface DecodedRecord {
@@ -158,42 +160,45 @@ function decodeNamed(raw: JsonObject, name: RecordName): RecordValue | undefined
   }
 }
 
-/** A record as it is written: its text, and what a later rewrite starts from. */
+/** A record as it is written: its bytes, and what a later rewrite starts from. */
 export interface WrittenRecord {
-  readonly text: string;
+  readonly bytes: Buffer;
   readonly decoded: DecodedRecord;
 }
 
 const NOTHING_UNKNOWN: JsonObject = {};
 
 /**
- * Stored text of a record.
+ * Stored bytes of a record.
  * @param previous - what is stored under the same key; undefined for a new record
  */
 export function writeRecord(record: RecordValue, previous: DecodedRecord | undefined): WrittenRecord {
   if (record.kind === 'block') {
     const stored = previous?.record;
     const raw = previous?.raw ?? NOTHING_UNKNOWN;
-    const text = formatBlock(record.value, stored?.kind === 'block' ? { value: stored.value, raw } : undefined);
-    return { text, decoded: { record, raw } };
+    const bytes = writeBlock(record.value, { value: stored?.kind === 'block' ? stored.value : undefined, raw });
+    return { bytes, decoded: { record, raw } };
   }
   if (previous) return writeJson(record, previous);
   if (record.kind === 'handle') return writeNewHandle(record.value);
   const written = record.kind === 'endpoint' ? PackedEndpoint.write(record) : undefined;
-  return written ? { text: written.text, decoded: plainly(written.packed) } : writeJson(record, previous);
+  return written ? { bytes: Buffer.from(written.text), decoded: plainly(written.packed) } : writeJson(record, previous);
 }
 
 function writeNewHandle(value: Handle): WrittenRecord {
   const text = formatNewHandle(value);
   const blocks = knownHandles.get(text);
   if (!blocks) remember(text, value);
-  return { text, decoded: plainly({ kind: 'handle', value: blocks ? { id: value.id, blocks } : value }) };
+  return {
+    bytes: Buffer.from(text),
+    decoded: plainly({ kind: 'handle', value: blocks ? { id: value.id, blocks } : value }),
+  };
 }
 
 function writeJson(record: RecordValue, previous: DecodedRecord | undefined): WrittenRecord {
   const raw = encodeRecord(record, previous);
   const isMadeOfValue = !previous && record.kind === 'endpoint';
-  return { text: formatJson(raw), decoded: { record, raw: isMadeOfValue ? NOTHING_UNKNOWN : raw } };
+  return { bytes: Buffer.from(formatJson(raw)), decoded: { record, raw: isMadeOfValue ? NOTHING_UNKNOWN : raw } };
 }
 
 /** A record of which nothing is stored that its value does not tell. */
@@ -213,7 +218,7 @@ export function encodeRecord(record: RecordValue, previous: DecodedRecord | unde
       return encodePool(record.value, stored?.kind === 'pool' ? { value: stored.value, raw } : undefined);
     case 'block':
       return parseObject(
-        formatBlock(record.value, stored?.kind === 'block' ? { value: stored.value, raw } : undefined),
+        formatBlock(record.value, { value: stored?.kind === 'block' ? stored.value : undefined, raw }),
       );
     case 'affinity':
       return encodeAffinity(record.value, raw);

@@ -13,8 +13,7 @@ const KEY = keys.block(PREFIX);
 const owner = { kind: 'host', name: 'node "1" \\ ü' } as const;
 const EMPTY = makeBlock({ prefix: PREFIX, owner, nowMs: NOW_MS });
 
-const bytesOf = (value: Block, previous?: DecodedRecord) =>
-  Buffer.from(writeRecord({ kind: 'block', value }, previous).text);
+const bytesOf = (value: Block, previous?: DecodedRecord) => writeRecord({ kind: 'block', value }, previous).bytes;
 const decoded = (bytes: Uint8Array) => decodeRecord(KEY, { kind: 'block', prefix: PREFIX }, bytes);
 const blockIn = ({ record }: DecodedRecord): Block => {
   if (record?.kind !== 'block') throw new Error('no block');
@@ -96,6 +95,7 @@ describe('a block that was written again', () => {
     ['that has fields of others', text.replace(/\}$/, ',"other":1}')],
     ['that has white space', text.replace('"unallocated":[', '"unallocated": [')],
     ['with an ordinal that is no address of the block', text.replace('"unallocated":[2,', '"unallocated":[16,')],
+    ['with an ordinal beyond all numbers', text.replace('"unallocated":[2,', '"unallocated":[1e999,')],
     ['with an address that is free and taken', text.replace('"unallocated":[2,', '"unallocated":[0,')],
     ['with attributes that are not there', text.replace('"allocations":[0,1', '"allocations":[0,2')],
     ['with a number of more than 64 bits', text.replace(/"sequenceNumber":\d+/, `"sequenceNumber":${1n << 64n}`)],

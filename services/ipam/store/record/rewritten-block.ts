@@ -1,4 +1,4 @@
-import type { AllocationAttributes, Block, Ordinal } from '../../allocator/records.js';
+import type { AllocationAttributes, Block } from '../../allocator/records.js';
 import type { Previous } from './previous.js';
 
 /**
@@ -22,8 +22,8 @@ export interface BlockForms {
 const MAX_GONE_COUNT = 4;
 
 /**
- * Takes a text apart that may be another state of a block. Whoever calls it checks that the block is written as this very text, and is
- * what a block has to be; this looks no closer than it must.
+ * Takes a text apart that may be another state of a block. Whoever calls it checks that the block is what a block has to be, and is written
+ * as this very text; this looks no closer than it must.
  * @returns undefined for a text that is not as blocks are written here, or tells of another owner
  * @throws Unreadable, SyntaxError
  */
@@ -39,8 +39,10 @@ export function readRewritten(
   const unallocated = reader.list(',"unallocated":');
   const attributes = reader.accept(',"attributes":[') ? readAttributes(reader, before.attributes, forms) : undefined;
   if (!allocations || !unallocated || !attributes || !reader.accept(forms.middle(raw))) return undefined;
-  const sequenceNumber = reader.integer();
-  const sequenceNumbers = reader.accept(',"sequenceNumberForAllocation":{') ? readNumbers(reader) : undefined;
+  const sequenceNumber = reader.digits();
+  const sequenceNumbers = reader.accept(',"sequenceNumberForAllocation":{')
+    ? readNumbers(reader, before.allocations.length)
+    : undefined;
   if (sequenceNumber === undefined || !sequenceNumbers || !reader.accept('}') || !reader.isAtEnd) return undefined;
   const { prefix, owner, claimTimeMs } = before;
   return {
@@ -50,7 +52,7 @@ export function readRewritten(
     allocations: allocations.map((index) => (typeof index === 'number' ? index : null)),
     unallocated: numbersIn(unallocated),
     attributes,
-    sequenceNumber,
+    sequenceNumber: BigInt(sequenceNumber),
     sequenceNumbers,
   };
 }
@@ -97,14 +99,14 @@ function indexOfNext(
 }
 
 /** Up to the brace behind them. */
-function readNumbers(reader: Reader): Map<Ordinal, bigint> | undefined {
-  const numbers = new Map<Ordinal, bigint>();
-  while (!reader.accept('}')) {
-    if (numbers.size > 0 && !reader.accept(',')) return undefined;
-    const ordinal = reader.accept('"') ? reader.integer() : undefined;
-    const number = reader.accept('":') ? reader.integer() : undefined;
-    if (ordinal === undefined || number === undefined) return undefined;
-    numbers.set(Number(ordinal), number);
+function readNumbers(reader: Reader, size: number): (bigint | null)[] | undefined {
+  const numbers = new Array<bigint | null>(size).fill(null);
+  for (let count = 0; !reader.accept('}'); count++) {
+    if (count > 0 && !reader.accept(',')) return undefined;
+    const ordinal = reader.accept('"') ? reader.digits() : undefined;
+    const number = reader.accept('":') ? reader.digits() : undefined;
+    if (ordinal === undefined || Number(ordinal) >= size || number === undefined) return undefined;
+    numbers[Number(ordinal)] = BigInt(number);
   }
   return numbers;
 }
@@ -141,10 +143,10 @@ class Reader {
   }
 
   /** The digits that are next. */
-  integer(): bigint | undefined {
+  digits(): string | undefined {
     const start = this.#at;
     while (isDigit(this.#text.charCodeAt(this.#at))) this.#at++;
-    return this.#at > start ? BigInt(this.#text.slice(start, this.#at)) : undefined;
+    return this.#at > start ? this.#text.slice(start, this.#at) : undefined;
   }
 
   /** The text of the object that is next. */
