@@ -359,32 +359,6 @@ test('connections that were made before the socket was taken away are answered',
   expect(refused.filter((code) => code !== 'ENOENT')).toEqual([]);
 });
 
-test('the journal can be looked at, and retried', async () => {
-  expect(await send('', { method: 'GET', path: '/journal' })).toMatchObject({ status: 200, body: 'two' });
-  expect(journal.retried).toBe(0);
-  expect(await send('', { method: 'POST', path: '/journal/retry' })).toMatchObject({ status: 200, body: 'one' });
-  expect(journal.retried).toBe(1);
-  expect(await send('', { method: 'GET', path: '/journal/retry' })).toMatchObject({ status: 404 });
-});
-
-test('an entry of the journal can be discarded, and who asks is told why not', async () => {
-  const discard = (body: Buffer | string) => send(body, { method: 'POST', path: '/journal/discard' });
-  expect(await discard('{"a":"ä"}')).toMatchObject({ status: 200, body: 'discarded {"a":"ä"}' });
-  expect(await discard(Buffer.from([0xff]))).toMatchObject({ status: 200, body: 'discarded ' });
-  const refusals = [
-    [new Failure('ATTACHMENT_NOT_FOUND', 'no such entry'), 410, { code: 103, msg: 'no such entry' }],
-    [new Failure('INVALID_REQUEST', 'send another'), 400, { code: 7, msg: 'send another' }],
-    [new Failure('STATE_IO', 'it cannot be read'), 503, { code: 100, msg: 'it cannot be read' }],
-    [new TypeError('secret'), 500, { msg: expect.not.stringContaining('secret') }],
-  ] as const;
-  for (const [refusal, status, told] of refusals) {
-    journal.refusal = refusal;
-    const refused = await discard('{}');
-    expect([refused.status, JSON.parse(refused.body)]).toEqual([status, expect.objectContaining(told)]);
-  }
-  expect(await send('', { method: 'GET', path: '/journal/discard' })).toMatchObject({ status: 404 });
-});
-
 test('so is a burst of them that waits to be accepted', async () => {
   const count = 40;
   const made = new Int32Array(new SharedArrayBuffer(4));
@@ -413,6 +387,32 @@ test('so is a burst of them that waits to be accepted', async () => {
   clearInterval(hurry);
   expect(await answers).toEqual(Array.from({ length: count }, () => 'HTTP/1.1 200'));
   await burst.terminate();
+});
+
+test('the journal can be looked at, and retried', async () => {
+  expect(await send('', { method: 'GET', path: '/journal' })).toMatchObject({ status: 200, body: 'two' });
+  expect(journal.retried).toBe(0);
+  expect(await send('', { method: 'POST', path: '/journal/retry' })).toMatchObject({ status: 200, body: 'one' });
+  expect(journal.retried).toBe(1);
+  expect(await send('', { method: 'GET', path: '/journal/retry' })).toMatchObject({ status: 404 });
+});
+
+test('an entry of the journal can be discarded, and who asks is told why not', async () => {
+  const discard = (body: Buffer | string) => send(body, { method: 'POST', path: '/journal/discard' });
+  expect(await discard('{"a":"ä"}')).toMatchObject({ status: 200, body: 'discarded {"a":"ä"}' });
+  expect(await discard(Buffer.from([0xff]))).toMatchObject({ status: 200, body: 'discarded ' });
+  const refusals = [
+    [new Failure('ATTACHMENT_NOT_FOUND', 'no such entry'), 410, { code: 103, msg: 'no such entry' }],
+    [new Failure('INVALID_REQUEST', 'send another'), 400, { code: 7, msg: 'send another' }],
+    [new Failure('STATE_IO', 'it cannot be read'), 503, { code: 100, msg: 'it cannot be read' }],
+    [new TypeError('secret'), 500, { msg: expect.not.stringContaining('secret') }],
+  ] as const;
+  for (const [refusal, status, told] of refusals) {
+    journal.refusal = refusal;
+    const refused = await discard('{}');
+    expect([refused.status, JSON.parse(refused.body)]).toEqual([status, expect.objectContaining(told)]);
+  }
+  expect(await send('', { method: 'GET', path: '/journal/discard' })).toMatchObject({ status: 404 });
 });
 
 test('a call is refused with the reason when it takes the last descriptor, and the next one is served', async () => {

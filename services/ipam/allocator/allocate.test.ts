@@ -1,6 +1,6 @@
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { endpointUid, hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import { endpointNames, hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { describe, expect, test } from 'vitest';
 
 import { allocate, type Allocation } from './allocate.js';
@@ -64,7 +64,7 @@ describe('the first address of a node', () => {
     expect(claimed.map(formatPrefix)).toEqual(['10.0.0.0/26']);
     expect(endpoint).toEqual({
       attachment: attachment('c1'),
-      uid: endpointUid(attachment('c1'), NOW_MS),
+      uid: endpointNames(attachment('c1'), NOW_MS).uid,
       createTimeMs: Date.parse('2026-08-22T06:33:25Z'),
       nodeName: 'n1',
       pod: { namespace: 'default', name: 'pod-c1', uid: '' },

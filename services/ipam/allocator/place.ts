@@ -24,22 +24,14 @@ const MAX_WEIGHED_BLOCKS = 64;
 
 /** Of each block that has something to give the address that has been free for longest, the best block first. */
 export function placesOf(search: Search): Places {
-  return new PlacesOfSearch(search);
-}
-
-class PlacesOfSearch implements Places {
-  readonly #search: Search;
-
-  constructor(search: Search) {
-    this.#search = search;
-  }
-
-  *[Symbol.iterator](): Generator<Place, void, void> {
-    for (const offer of offers(this.#search)) {
-      const ordinal = firstGivable(offer.block, this.#search.reserved);
-      if (ordinal !== undefined) yield { offer, ordinal };
-    }
-  }
+  return {
+    *[Symbol.iterator](): Generator<Place, void, void> {
+      for (const offer of offers(search)) {
+        const ordinal = firstGivable(offer.block, search.reserved);
+        if (ordinal !== undefined) yield { offer, ordinal };
+      }
+    },
+  };
 }
 
 /**

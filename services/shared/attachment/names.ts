@@ -32,12 +32,16 @@ export function derivedNames(attachment: Attachment): Omit<EndpointNames, 'uid'>
 
 /** What of an attachment's workload endpoint is derived. */
 export interface EndpointNames {
+  /**
+   * So that a decision that runs twice makes one, and another one for each time an attachment is made. A UUID of version 8 (RFC 9562,
+   * section 5.8): 48 bits of the time and 74 of a hash of the attachment.
+   */
   readonly uid: string;
   readonly hostInterfaceName: string;
   readonly mac: Mac;
 }
 
-/** All of them, for little more than the price of one. @param createdAtMs - see {@link endpointUid} */
+/** All of them, for little more than the price of one. @param createdAtMs - when the endpoint was made, in whole epoch milliseconds */
 export function endpointNames(attachment: Attachment, createdAtMs: number): EndpointNames {
   const digits = digest(attachment);
   const uid = uidOf(digits, createdAtMs);
@@ -47,15 +51,6 @@ export function endpointNames(attachment: Attachment, createdAtMs: number): Endp
 /** Handle under which IPAM records the addresses of an attachment: Calico's `<network>.<container ID>`. */
 export function handleId({ network, containerId }: Attachment): string {
   return `${network}.${containerId}`;
-}
-
-/**
- * UID of an attachment's workload endpoint: derived, so that a decision that runs twice makes one, and another one for each
- * time an attachment is made. A UUID of version 8 (RFC 9562, section 5.8): 48 bits of the time and 74 of a hash of the attachment.
- * @param createdAtMs - when it was made, in whole epoch milliseconds
- */
-export function endpointUid(attachment: Attachment, createdAtMs: number): string {
-  return uidOf(digest(attachment), createdAtMs);
 }
 
 function uidOf(digits: string, createdAtMs: number): string {

@@ -35,10 +35,10 @@ async function measureEmbedded(report: Report): Promise<Figure[]> {
   try {
     const client = new LightClient(await processes.start('service', 'ipam', ['embedded', place.path('floor-store')]));
     const ipam = await startIpam(place, { PODWIRE_IPAM_STORE_DIRECTORY: place.path('store') });
+    processes.add(ipam.process);
     const caller = new IpamCaller(ipam.socket);
     const rates = await ratesInTurns(client, caller);
     caller.close();
-    await ipam.process.stop();
     const ratio = await compareWithPut(client, place, report);
     client.close();
     return [
@@ -72,20 +72,22 @@ async function compareWithPut(client: LightClient, place: Place, report: Report)
 async function measureEtcd(report: Report): Promise<Figure[]> {
   const [place, floorPlace] = [new Place(), new Place()];
   const processes = new FloorProcesses(floorPlace.folder);
-  const [etcd, floorEtcd] = [await startEtcd(place), await startEtcd(floorPlace)];
   try {
+    const etcd = await startEtcd(place);
+    processes.add(etcd.process);
+    const floorEtcd = await startEtcd(floorPlace);
+    processes.add(floorEtcd.process);
     const client = new LightClient(await processes.start('service', 'ipam', ['etcd', floorEtcd.url]));
     const env = { PODWIRE_IPAM_STORE: 'etcd', PODWIRE_IPAM_ETCD_ENDPOINTS: etcd.url };
     const ipam = await startIpam(place, env);
+    processes.add(ipam.process);
     const caller = new IpamCaller(ipam.socket);
     await untilServing(caller);
     const rates = await ratesInTurns(client, caller);
     for (const one of [client, caller]) one.close();
-    await ipam.process.stop();
     return figuresOf('etcd', { rates, goal: 3000, report });
   } finally {
     await processes.stop();
-    for (const { process: server } of [etcd, floorEtcd]) await server.stop();
     for (const one of [place, floorPlace]) one.remove();
   }
 }

@@ -20,8 +20,13 @@ export class FloorProcesses {
     const endpoint = join(this.#folder, `floor-${name}.sock`);
     const command = [process.execPath, join(PROGRAMS, `${program}.js`), endpoint, ...args];
     const logFile = join(this.#folder, `floor-${name}.log`);
-    this.#started.push(await ServingProcess.start(command, { endpoint, logFile }));
+    this.add(await ServingProcess.start(command, { endpoint, logFile }));
     return endpoint;
+  }
+
+  /** Ends another process with these. */
+  add(started: ServingProcess): void {
+    this.#started.push(started);
   }
 
   async stop(): Promise<void> {

@@ -1,4 +1,4 @@
-/** How many keys are remembered at least: the blocks of some hundred nodes with all else that their last allocations wrote. Twice as many at most. */
+/** So many keys are remembered at least, and twice as many at most: the blocks of some hundred nodes, with all else that they wrote last. */
 const CAPACITY = 1024;
 
 /**
@@ -6,7 +6,7 @@ const CAPACITY = 1024;
  * all of it for eight bytes takes a twentieth of an allocation.
  */
 export class RecentRevisions {
-  /** What was written since {@link #older} were as many as are remembered. They go all at once: to look for the oldest one takes longer. */
+  /** What was written since {@link #older} was full. The older go all at once: to look for the oldest one takes longer. */
   #newer = new Map<string, number>();
   #older: ReadonlyMap<string, number> = new Map();
 
