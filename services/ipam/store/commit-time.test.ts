@@ -24,9 +24,13 @@ class LimitClock {
   }
 }
 
-/** Never answers a commit, but for its signal. */
+/** While it is silent it never answers a commit, but for its signal. */
 class SilentStore extends MemoryStore {
-  override commit(...[, signal]: Parameters<MemoryStore['commit']>): ReturnType<MemoryStore['commit']> {
+  isSilent = true;
+
+  override commit(...args: Parameters<MemoryStore['commit']>): ReturnType<MemoryStore['commit']> {
+    const [, signal] = args;
+    if (!this.isSilent) return super.commit(...args);
     return new Promise((_, reject) => {
       signal.addEventListener('abort', () => reject(failureOfSignal(signal)));
     });
@@ -42,11 +46,14 @@ it('calls the time limit of a transaction off with its answer', async () => {
   expect(clock.limits).toMatchObject([{ durationMs: 10_000, isOff: true }]);
 });
 
-it('gives a transaction up that the store does not answer in time', async () => {
+it('gives a transaction up that the store does not answer in time, and commits the next', async () => {
   const clock = new LimitClock();
-  const { updater } = await startReplica(new SilentStore(), { clock });
+  const store = new SilentStore();
+  const { updater } = await startReplica(store, { clock });
   const written = updater.update('n', write, { signal: forever });
   await settleEvents();
   for (const { act } of clock.limits) act();
   await expect(written).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE', message: expect.stringContaining('10000') });
+  store.isSilent = false;
+  expect(await updater.update('n', write, { signal: forever })).toBe('written');
 });

@@ -1,4 +1,4 @@
-import { setMaxListeners } from 'node:events';
+import { getEventListeners, setMaxListeners } from 'node:events';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
@@ -352,6 +352,17 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         await expect(store.revision(aborted)).rejects.toMatchObject({ code: 'CANCELLED' });
         await expect(store.scan({ prefix: '/', after: undefined, limit: 1 }, aborted)).rejects.toBeInstanceOf(Failure);
         expect((await store.list('/', signal)).records).toEqual([]);
+      });
+
+      it('leaves nothing with the signal of a call that has ended, which may be the next one’s too', async () => {
+        const { signal: kept } = new AbortController();
+        await store.commit(transaction({ puts: { '/a': '1' } }), kept);
+        await store.commit(transaction({ puts: { '/a': '2' }, if: [record('/a', 0)] }), kept);
+        await store.list('/', kept);
+        await store.read(['/a'], kept);
+        await store.revision(kept);
+        await store.scan({ prefix: '/', after: undefined, limit: 1 }, kept);
+        expect(getEventListeners(kept, 'abort')).toEqual([]);
       });
 
       it('fails every call once it is closed, and closes twice', async () => {

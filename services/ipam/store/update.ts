@@ -105,6 +105,8 @@ export class Updater {
   readonly #fresh: FreshView;
   /** What is under way: transactions, and waits for fresh views and for back-offs. */
   readonly #running = new Set<Promise<void>>();
+  /** Of commits that ended in time, for the next ones: Node takes long to make one. */
+  readonly #timeouts: AbortController[] = [];
   /** Transactions under way, with their requests. */
   readonly #committing = new Map<Promise<void>, readonly Request[]>();
   #inFlight = 0;
@@ -321,12 +323,13 @@ export class Updater {
 
   async #commitInTime(transaction: DraftedTransaction['transaction']): Promise<CommitResult> {
     const { store, clock, commitTimeoutMs } = this.#options;
-    const timeout = new AbortController();
+    const timeout = this.#timeouts.pop() ?? new AbortController();
     const callOff = clock.after(commitTimeoutMs, () => timeout.abort(timeoutFailure(commitTimeoutMs)));
     try {
       return await store.commit(transaction, timeout.signal);
     } finally {
       callOff();
+      if (!timeout.signal.aborted) this.#timeouts.push(timeout);
     }
   }
 

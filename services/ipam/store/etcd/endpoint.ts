@@ -80,30 +80,33 @@ export class EtcdEndpoint {
    * Sends one request; once more where etcd refuses its token, as it was not executed then. It is cancelled when the signal fires or the time is over.
    * @throws Failure, {@link RevisionGone}
    */
-  async call<Response extends Answer>(send: Send<Response>, { signal, timeoutMs }: CallBounds): Promise<Response> {
-    const answered = new AbortController();
+  call<Response extends Answer>(send: Send<Response>, { signal, timeoutMs }: CallBounds): Promise<Response> {
+    if (signal.aborted) return Promise.reject(failureOfSignal(signal));
     const call = new CancellableCall();
-    try {
-      return await new Promise((resolve, reject) => {
-        const giveUp = (failure: Error): void => {
-          call.cancel();
-          reject(failure);
-        };
-        const onAbort = (): void => giveUp(failureOfSignal(signal));
-        if (signal.aborted) {
-          onAbort();
-          return;
-        }
-        signal.addEventListener('abort', onAbort);
-        answered.signal.addEventListener('abort', () => signal.removeEventListener('abort', onAbort));
-        void this.#clock.sleep(timeoutMs, answered.signal).then((end) => {
-          if (end === 'elapsed') giveUp(timeoutFailure(this.url, timeoutMs));
-        });
-        this.#send(send, call.interceptor).then(resolve, (error: unknown) => reject(this.failure(error)));
-      });
-    } finally {
-      answered.abort(null);
-    }
+    return new Promise((resolve, reject) => {
+      const onAbort = (): void => giveUp(failureOfSignal(signal));
+      const callOff = this.#clock.after(timeoutMs, () => giveUp(timeoutFailure(this.url, timeoutMs)));
+      const ended = (): void => {
+        callOff();
+        signal.removeEventListener('abort', onAbort);
+      };
+      const giveUp = (failure: Error): void => {
+        ended();
+        call.cancel();
+        reject(failure);
+      };
+      signal.addEventListener('abort', onAbort);
+      this.#send(send, call.interceptor).then(
+        (answer) => {
+          ended();
+          resolve(answer);
+        },
+        (error: unknown) => {
+          ended();
+          reject(this.failure(error));
+        },
+      );
+    });
   }
 
   /** Opens a stream for watches. It ends when the server has lost its leader, where it would go silent else. */
