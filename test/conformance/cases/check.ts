@@ -1,6 +1,7 @@
 import type { Bench, Pod } from '../bench.js';
 import type { Case, Occasion } from '../case.js';
 import type { Result } from '../specification/result.js';
+import { expectKernelAgrees } from './kernel-agreement.js';
 import { newest } from './newest.js';
 
 const SECTION = '2 CHECK';
@@ -59,9 +60,18 @@ function damageCase({ id, title, done }: Damage): Case {
       const { value, result } = await bench.add({ pod, version });
       done(bench, pod, result);
       bench.look(pod);
-      bench.expectError('CHECK', await bench.call('CHECK', { pod, version, config: { prevResult: value } }));
+      const outcome = await bench.call('CHECK', { pod, version, config: { prevResult: value } });
+      if (outcome.exitCode === 0 && wasMended(bench, pod, result)) return;
+      bench.expectError('CHECK', outcome);
     },
   };
+}
+
+/** A plugin with a process of its own may have put back what had gone, before it was asked. */
+function wasMended(bench: Bench, pod: Pod, result: Result): boolean {
+  const before = bench.faults.length;
+  expectKernelAgrees(bench, pod, result);
+  return bench.faults.length === before;
 }
 
 function withoutResult(): Case {
