@@ -23,6 +23,8 @@ const {
 
 const NEVER = new AbortController().signal;
 
+const NO_USE = { blocks: 0n, capacity: 0n, allocated: 0n, cooling: 0n, reserved: 0n, available: 0n };
+
 const served = servedForEachTest({ PODWIRE_IPAM_UNKNOWN_NODES: 'refuse' });
 
 function register(name: string, rest: Partial<RegisterMessage> = {}) {
@@ -77,11 +79,14 @@ describe('a node', () => {
       interfaces: told.interfaces,
       asNumber: undefined,
       resourceVersion: expect.stringMatching(/./),
-      utilization: { blocks: 0n, capacity: 0n, allocated: 0n },
+      utilization: NO_USE,
     });
     expect(await register('node-1', told)).toEqual({ node, created: false });
     await served.caller.allocate('c1', { nodeName: 'node-1' });
-    expect(await getNode('node-1')).toEqual({ ...node, utilization: { blocks: 1n, capacity: 64n, allocated: 1n } });
+    expect(await getNode('node-1')).toEqual({
+      ...node,
+      utilization: { ...NO_USE, blocks: 1n, capacity: 64n, allocated: 1n, available: 63n },
+    });
   });
 
   test('has to be registered before it gets addresses', async () => {

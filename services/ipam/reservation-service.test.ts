@@ -1,4 +1,5 @@
 import { ConfigServiceService, UpdateConfigRequest } from '@podwire/proto/podwire/ipam/v1/config';
+import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { Reservation, ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
 import { describe, expect, test } from 'vitest';
 
@@ -78,6 +79,24 @@ describe('a reservation', () => {
     expect((await failureOf(served.caller.allocate('c2'))).code).toBe('POOLS_EXHAUSTED');
     await remove('most');
     expect(await served.caller.allocateAddress('c2')).toBe('10.65.0.0/32');
+  });
+
+  test('is a figure of its own of pools, blocks and nodes, and not available', async () => {
+    expect(await served.caller.allocateAddress('c1')).toBe('10.65.0.0/32');
+    await create('some', '10.65.0.0/31', '10.65.0.1', '10.65.0.3', '10.65.1.0/24');
+    const ofBlock = { allocated: 1, cooling: 0, reserved: 2, available: 1 };
+    expect((await served.caller.getPool('default')).pool!.utilization).toEqual({
+      capacity: '4',
+      allocated: 1n,
+      free: '3',
+      blocks: 1n,
+      cooling: 0n,
+      reserved: '2',
+      available: '1',
+    });
+    expect((await served.caller.allBlocks()).map(({ utilization }) => utilization)).toEqual([ofBlock]);
+    const { node } = await served.caller.peer.call(NodeServiceService.getNode, { name: 'node-1' }, limits());
+    expect(node!.utilization).toMatchObject({ allocated: 1n, cooling: 0n, reserved: 2n, available: 1n });
   });
 
   test('is there after a restart', async () => {

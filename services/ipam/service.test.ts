@@ -210,7 +210,15 @@ describe('pools and blocks', () => {
       disabled: true,
     });
     expect(pool).toMatchObject({ cidr: '10.66.0.0/26', blockSize: 28, disabled: true });
-    expect(pool!.utilization).toEqual({ capacity: '64', allocated: 0n, free: '64', blocks: 0n });
+    expect(pool!.utilization).toEqual({
+      capacity: '64',
+      allocated: 0n,
+      free: '64',
+      blocks: 0n,
+      cooling: 0n,
+      reserved: '0',
+      available: '64',
+    });
     expect(Math.abs(pool!.createTime!.getTime() - Date.now())).toBeLessThan(60_000);
     expect(await served.caller.getPool('second')).toEqual({ pool });
     expect((await served.caller.listPools()).pools.map(({ name }) => name)).toEqual(['default', 'second']);
@@ -226,6 +234,9 @@ describe('pools and blocks', () => {
       allocated: 2n,
       free: '254',
       blocks: 1n,
+      cooling: 0n,
+      reserved: '0',
+      available: '254',
     });
     const failure = await failureOf(served.caller.deletePool('default', { mode: REFUSE }));
     expect(failure).toMatchObject({ code: 'POOL_IN_USE', message: expect.stringContaining('2 on node node-1') });

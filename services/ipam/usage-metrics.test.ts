@@ -11,7 +11,7 @@ const USAGE: Usage = {
     { poolName: 'p', nodeName: 'no_affinity', blocks: 1, inUse: 0, borrowed: 0 },
     { poolName: 'no_ippool', nodeName: 'unknown_node', blocks: 0, inUse: 3, borrowed: 3 },
   ],
-  pools: [{ poolName: 'p', size: 256n, reserved: 4n }],
+  pools: [{ poolName: 'p', size: 256n, reserved: 4n, available: 248n }],
   cooling: 7,
 };
 
@@ -51,6 +51,7 @@ test('what is in use is told when it is collected, as Calico tells it', async ()
     'podwire.ipam.allocations.borrowed no_ippool unknown_node 3',
     'podwire.ipam.ippool.size p 256',
     'podwire.ipam.ippool.reserved p 4',
+    'podwire.ipam.ippool.available p 248',
     'podwire.ipam.allocations.cooling 7',
   ]);
   stop();

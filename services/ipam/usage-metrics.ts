@@ -17,7 +17,8 @@ export function observeUsage(meter: Meter, usage: () => Promise<Usage>): () => v
     blocks: gauge('blocks', '{block}', 'Blocks, by their pool and the node that owns them'),
     cooling: gauge('allocations.cooling', '{address}', 'Addresses that cool down after their release'),
     size: gauge('ippool.size', '{address}', 'Addresses of a pool'),
-    reserved: gauge('ippool.reserved', '{address}', 'Addresses of a pool that are reserved'),
+    reserved: gauge('ippool.reserved', '{address}', 'Addresses of a pool that reservations cover, allocated or not'),
+    available: gauge('ippool.available', '{address}', 'Addresses of a pool that are neither allocated nor reserved'),
   };
   const observe = async (result: BatchObservableResult): Promise<void> => {
     const counted = await usage().catch(() => undefined);
@@ -35,6 +36,7 @@ interface Gauges extends Record<string, Observable> {
   readonly cooling: Observable;
   readonly size: Observable;
   readonly reserved: Observable;
+  readonly available: Observable;
 }
 
 function tell(result: BatchObservableResult, gauges: Gauges, { shares, pools, cooling }: Usage): void {
@@ -46,10 +48,11 @@ function tell(result: BatchObservableResult, gauges: Gauges, { shares, pools, co
     }
     if (blocks > 0) result.observe(gauges.blocks, blocks, attributes);
   }
-  for (const { poolName, size, reserved } of pools) {
+  for (const { poolName, size, reserved, available } of pools) {
     // A gauge is a floating-point number: the size of a large IPv6 pool is rounded.
     result.observe(gauges.size, Number(size), { ippool: poolName });
     result.observe(gauges.reserved, Number(reserved), { ippool: poolName });
+    result.observe(gauges.available, Number(available), { ippool: poolName });
   }
   result.observe(gauges.cooling, cooling);
 }

@@ -1,4 +1,4 @@
-import { AffinityState, BlockServiceService, type Block } from '@podwire/proto/podwire/ipam/v1/block';
+import { AffinityState, BlockServiceService, BlockUtilization, type Block } from '@podwire/proto/podwire/ipam/v1/block';
 import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 
@@ -7,7 +7,8 @@ import { text } from '../command-line/forms.js';
 import type { Flag, Option, Verb } from '../command-line/verb.js';
 import type { Service } from '../context.js';
 import type { Table } from '../output/report.js';
-import { age, momentOfAttribute, percent, podOf, wordOf } from '../output/words.js';
+import { age, momentOfAttribute, podOf, wordOf } from '../output/words.js';
+import { COUNT_COLUMNS, countCells } from './address-counts.js';
 
 export const POOL: Option<string> = { name: '--pool', form: text('NAME'), about: 'only those of this pool (all)' };
 export const NODE: Option<string> = { name: '--node', form: text('NAME'), about: 'only those of this node (all)' };
@@ -56,6 +57,10 @@ export function borrowedOf({ nodeName, allocations }: Block): number {
   return allocations.filter(({ attributes }) => attributes.node !== undefined && attributes.node !== nodeName).length;
 }
 
+export function utilizationOf({ utilization }: Block): BlockUtilization {
+  return utilization ?? BlockUtilization.create();
+}
+
 function blockTable(blocks: readonly Block[], nowMs: number): Table {
   return {
     kind: 'table',
@@ -65,16 +70,15 @@ function blockTable(blocks: readonly Block[], nowMs: number): Table {
       'NODE',
       'AFFINITY',
       { right: 'SIZE' },
-      { right: 'IN USE' },
-      { right: 'USED' },
+      ...COUNT_COLUMNS,
       { right: 'BORROWED' },
       'CLAIMED',
     ],
     rows: blocks.map((block) => {
-      const { cidr, poolName, nodeName, capacity, allocations, affinityState, claimTime } = block;
-      const used = percent(allocations.length, capacity);
+      const { cidr, poolName, nodeName, capacity, affinityState, claimTime } = block;
       const affinity = wordOf(AffinityState[affinityState], 'AFFINITY_STATE_');
-      const numbers = [String(capacity), String(allocations.length), used, String(borrowedOf(block))];
+      const counts = countCells({ capacity, ...utilizationOf(block) });
+      const numbers = [String(capacity), ...counts, String(borrowedOf(block))];
       return [cidr, poolName, nodeName, affinity, ...numbers, age(claimTime, nowMs)];
     }),
     none: 'There is no such block.',

@@ -11,7 +11,15 @@ export const pool = {
   vxlanMode: EncapsulationMode.ENCAPSULATION_MODE_CROSS_SUBNET,
   natOutgoing: true,
   state: PoolState.POOL_STATE_ACTIVE,
-  utilization: { capacity: '65536', allocated: 65000n, free: '536', blocks: 1016n },
+  utilization: {
+    capacity: '65536',
+    allocated: 65000n,
+    free: '536',
+    blocks: 1016n,
+    cooling: 10n,
+    reserved: '500',
+    available: '36',
+  },
 };
 export const foundPool = fake(PoolServiceService.getPool, () => GetPoolResponse.fromPartial({ pool }));
 export const attributes = { namespace: 'default', pod: 'web-0', node: 'node-1', network: 'net', interface: 'eth0' };

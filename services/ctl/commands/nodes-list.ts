@@ -1,8 +1,9 @@
-import { NodeServiceService, type Node } from '@podwire/proto/podwire/ipam/v1/node';
+import { NodeServiceService, NodeUtilization, type Node } from '@podwire/proto/podwire/ipam/v1/node';
 
 import { allPages } from '../clients/pages.js';
 import type { Verb } from '../command-line/verb.js';
-import { age, percent } from '../output/words.js';
+import { age } from '../output/words.js';
+import { COUNT_COLUMNS, countCells } from './address-counts.js';
 import { tunnelsOf } from './nodes-show.js';
 
 export const nodesList: Verb = {
@@ -13,26 +14,16 @@ export const nodesList: Verb = {
     const nodes = pages.flatMap((page) => page.nodes);
     const row = (node: Node): string[] => {
       const { name, ipv4Address, ipv6Address, utilization, deleteTime, createTime } = node;
-      const { blocks = 0n, capacity = 0n, allocated = 0n } = utilization ?? {};
+      const counts = utilization ?? NodeUtilization.create();
       const state = deleteTime === undefined ? 'registered' : 'being deleted';
-      const numbers = [String(blocks), String(allocated), percent(allocated, capacity)];
+      const numbers = [String(counts.blocks), ...countCells(counts)];
       return [name, ipv4Address, ipv6Address, tunnelsOf(node), ...numbers, state, age(createTime, clock.nowMs())];
     };
     return {
       sections: [
         {
           kind: 'table',
-          columns: [
-            'NAME',
-            'IPV4',
-            'IPV6',
-            'TUNNELS',
-            { right: 'BLOCKS' },
-            { right: 'IN USE' },
-            { right: 'USED' },
-            'STATE',
-            'AGE',
-          ],
+          columns: ['NAME', 'IPV4', 'IPV6', 'TUNNELS', { right: 'BLOCKS' }, ...COUNT_COLUMNS, 'STATE', 'AGE'],
           rows: nodes.map(row),
           none: 'No node is registered.',
         },

@@ -1,9 +1,11 @@
-import { NodeServiceService, TunnelKind, type Node } from '@podwire/proto/podwire/ipam/v1/node';
+import { NodeServiceService, NodeUtilization, TunnelKind, type Node } from '@podwire/proto/podwire/ipam/v1/node';
+import { counted } from '@podwire/shared/words/counted';
 
 import { text } from '../command-line/forms.js';
 import type { Positional, Verb } from '../command-line/verb.js';
 import type { Fields } from '../output/report.js';
 import { momentAndAge, percent, wordOf } from '../output/words.js';
+import { inUseOf } from './address-counts.js';
 
 export const NODE_NAME: Positional<string> = { form: text('NAME'), about: 'name of the node', presence: 'required' };
 
@@ -27,7 +29,8 @@ export function tunnelsOf({ tunnels }: Node): string {
 }
 
 export function nodeFields(node: Node, nowMs: number): Fields {
-  const { blocks = 0n, capacity = 0n, allocated = 0n } = node.utilization ?? {};
+  const counts = node.utilization ?? NodeUtilization.create();
+  const inUse = inUseOf(counts);
   return {
     kind: 'fields',
     fields: [
@@ -36,8 +39,11 @@ export function nodeFields(node: Node, nowMs: number): Fields {
       ['IPv6', node.ipv6Address],
       ['Registered', momentAndAge(node.createTime, nowMs)],
       ['Deleted since', momentAndAge(node.deleteTime, nowMs)],
-      ['Blocks', String(blocks)],
-      ['In use', `${allocated} of ${capacity} (${percent(allocated, capacity)}), cooling ones too`],
+      ['Blocks', `${counts.blocks}, with ${counted(counts.capacity, 'address', 'addresses')}`],
+      ['In use', `${inUse} (${percent(inUse, counts.capacity)})`],
+      ['Cooling', String(counts.cooling)],
+      ['Reserved', String(counts.reserved)],
+      ['Available', String(counts.available)],
       ['Tunnels', tunnelsOf(node)],
       ['AS number', node.asNumber === undefined ? '' : String(node.asNumber)],
       [

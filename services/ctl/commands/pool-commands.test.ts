@@ -38,12 +38,12 @@ describe('pools', () => {
     const { exitCode, stdout, stderr } = await fakes.podwirectl('pools');
     expect(exitCode).toBe(0);
     expect(stdout.split('\n')).toEqual([
-      'NAME    CIDR          BLOCKS OF  ENCAPSULATION       NAT  IN USE  FREE   USED  STATE',
-      'main    10.65.0.0/16        /26  vxlan cross-subnet  yes   65000   536  99.2%  active',
-      'second  10.65.0.0/16        /26  vxlan cross-subnet  yes       0     -      -  draining',
+      'NAME    CIDR          BLOCKS OF  ENCAPSULATION       NAT  IN USE   USED  COOLING  RESERVED  AVAILABLE  STATE',
+      'main    10.65.0.0/16        /26  vxlan cross-subnet  yes   64990  99.2%       10       500         36  active',
+      'second  10.65.0.0/16        /26  vxlan cross-subnet  yes       0      -        0         -          -  draining',
       '',
     ]);
-    expect(stderr).toBe('hint: main is nearly full: make another pool before it is\n');
+    expect(stderr).toBe('hint: main is nearly full: create another pool, or remove reservations that are not needed\n');
     const json = await fakes.podwirectl('pools', '-o', 'json');
     expect(
       JSON.parse(json.stdout).pools.map(({ name, state }: { name: string; state: string }) => [name, state]),
@@ -154,7 +154,7 @@ describe('pools', () => {
       fake(PoolServiceService.splitPool, () => SplitPoolResponse.fromPartial({ pools: [{ name: 'split-main-0' }] })),
     );
     expect((await fakes.podwirectl('pools', 'show', 'main')).stdout).toMatch(
-      /^In use +65000 of 65536 \(99.2%\), in 1016 blocks$/m,
+      /^Addresses +65536\nIn use +64990 \(99.2%\), in 1016 blocks\nCooling +10\nReserved +500\nAvailable +36$/m,
     );
     expect(await fakes.podwirectl('pools', 'split', 'main', '2')).toMatchObject({ exitCode: 2 });
     const split = await fakes.podwirectl('pools', 'split', 'main', '2', '--yes');
@@ -175,22 +175,24 @@ test('blocks and utilisation tell whose a block is, and who borrows from it', as
       affinityState: AffinityState.AFFINITY_STATE_CONFIRMED,
       capacity: 64,
       allocations: [own, borrowed],
+      utilization: { allocated: 3, cooling: 1, reserved: 5, available: 56 },
     },
-    { cidr: '10.65.0.64/26', capacity: 64 },
+    { cidr: '10.65.0.64/26', capacity: 64, utilization: { available: 64 } },
   ];
   await fakes.serve(
     fake(BlockServiceService.listBlocks, () => ListBlocksResponse.fromPartial({ blocks })),
     fake(PoolServiceService.listPools, () => ListPoolsResponse.fromPartial({ pools: [pool] })),
   );
   const { stdout } = await fakes.podwirectl('blocks', '--node', 'node-1', '--pool', 'main');
-  expect(stdout).toMatch(/^10\.65\.0\.0\/26 +main +node-1 +confirmed +64 +2 +3\.1% +1 +-$/m);
+  expect(stdout).toMatch(/^10\.65\.0\.0\/26 +main +node-1 +confirmed +64 +2 +3\.1% +1 +5 +56 +1 +-$/m);
   expect(asked('ListBlocks')).toEqual([{ pageSize: 1000, pageToken: '', nodeName: 'node-1', poolName: 'main' }]);
   expect((await fakes.podwirectl('blocks', '--addresses')).stdout).toMatch(
     /^10\.65\.0\.1 +default\/web-0 +node-1 +eth0 +2026-11-23T12:58:07Z +12 +net\.c0ffee$/m,
   );
   const use = await fakes.podwirectl('utilisation');
-  expect(use.stdout).toMatch(/^node-1 +1 +64 +2 +3\.1% +1$/m);
-  expect(use.stdout).toMatch(/^\(no owner\) +1 +64 +0 +0\.0% +0$/m);
+  expect(use.stdout).toMatch(/^node-1 +1 +64 +2 +3\.1% +1 +5 +56 +1$/m);
+  expect(use.stdout).toMatch(/^\(no owner\) +1 +64 +0 +0\.0% +0 +0 +64 +0$/m);
+  expect(use.stdout).toMatch(/^main +10\.65\.0\.0\/16 +65536 +64990 +99\.2% +10 +500 +36 +1016$/m);
 });
 
 describe('a list of what does not exist', () => {

@@ -1,9 +1,16 @@
-import { EncapsulationMode, PoolServiceService, PoolState, type Pool } from '@podwire/proto/podwire/ipam/v1/pool';
+import {
+  EncapsulationMode,
+  PoolServiceService,
+  PoolState,
+  PoolUtilization,
+  type Pool,
+} from '@podwire/proto/podwire/ipam/v1/pool';
 
 import { allPages } from '../clients/pages.js';
 import type { Verb } from '../command-line/verb.js';
 import type { Service } from '../context.js';
-import { count, percent, wordOf } from '../output/words.js';
+import { wordOf } from '../output/words.js';
+import { COUNT_COLUMNS, countCells } from './address-counts.js';
 
 /** From which part of its addresses on a pool is as good as full. */
 const NEARLY_FULL = 0.9;
@@ -17,24 +24,16 @@ export const poolsList: Verb = {
       sections: [
         {
           kind: 'table',
-          columns: [
-            'NAME',
-            'CIDR',
-            { right: 'BLOCKS OF' },
-            'ENCAPSULATION',
-            'NAT',
-            { right: 'IN USE' },
-            { right: 'FREE' },
-            { right: 'USED' },
-            'STATE',
-          ],
+          columns: ['NAME', 'CIDR', { right: 'BLOCKS OF' }, 'ENCAPSULATION', 'NAT', ...COUNT_COLUMNS, 'STATE'],
           rows: pools.map(poolRow),
           none: 'There is no pool: no pod gets an address.',
         },
       ],
       hints: [
         ...(pools.length === 0 ? ['make one: podwirectl pools create NAME CIDR'] : []),
-        ...pools.filter(isNearlyFull).map(({ name }) => `${name} is nearly full: make another pool before it is`),
+        ...pools
+          .filter(isNearlyFull)
+          .map(({ name }) => `${name} is nearly full: create another pool, or remove reservations that are not needed`),
         ...pools
           .filter(({ state }) => state === PoolState.POOL_STATE_NOT_ALLOCATABLE)
           .map(({ name, stateReason }) => `${name} gives no address: ${stateReason}`),
@@ -52,15 +51,20 @@ export async function listPools(ipam: Service): Promise<Pool[]> {
 
 function poolRow(pool: Pool): string[] {
   const { name, cidr, blockSize, natOutgoing, utilization } = pool;
-  const { allocated = 0n, free = '', capacity = '0' } = utilization ?? {};
-  const used = percent(allocated, capacity);
-  const nat = natOutgoing ? 'yes' : 'no';
-  return [name, cidr, `/${blockSize}`, encapsulationOf(pool), nat, String(allocated), count(free), used, stateOf(pool)];
+  const counts = countCells(countsOf(utilization));
+  return [name, cidr, `/${blockSize}`, encapsulationOf(pool), natOutgoing ? 'yes' : 'no', ...counts, stateOf(pool)];
 }
 
+/** Those of a pool; of one whose blocks the service has not counted, nothing. */
+export function countsOf(utilization: PoolUtilization | undefined): PoolUtilization {
+  return utilization ?? PoolUtilization.fromPartial({ capacity: '0' });
+}
+
+/** Reserved addresses are no room for pods, so they do not count. */
 function isNearlyFull({ utilization, state }: Pool): boolean {
-  const { allocated = 0n, capacity = '0' } = utilization ?? {};
-  return state === PoolState.POOL_STATE_ACTIVE && Number(allocated) >= NEARLY_FULL * Number(capacity);
+  const { allocated, capacity, reserved } = countsOf(utilization);
+  const assignable = Number(capacity) - Number(reserved);
+  return state === PoolState.POOL_STATE_ACTIVE && Number(allocated) >= NEARLY_FULL * assignable;
 }
 
 export function encapsulationOf({ ipipMode, vxlanMode }: Pool): string {

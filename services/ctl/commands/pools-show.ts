@@ -4,8 +4,9 @@ import { counted } from '@podwire/shared/words/counted';
 import type { Verb } from '../command-line/verb.js';
 import type { Fields } from '../output/report.js';
 import { count, moment, momentAndAge, percent, wordOf } from '../output/words.js';
+import { inUseOf } from './address-counts.js';
 import { POOL_NAME } from './pool-options.js';
-import { encapsulationOf, stateOf } from './pools-list.js';
+import { countsOf, encapsulationOf, stateOf } from './pools-list.js';
 
 export const poolsShow: Verb = {
   name: 'pools show',
@@ -21,7 +22,8 @@ export const poolsShow: Verb = {
 };
 
 export function poolFields(pool: Pool, nowMs: number): Fields {
-  const { allocated = 0n, capacity = '0', free = '', blocks = 0n } = pool.utilization ?? {};
+  const counts = countsOf(pool.utilization);
+  const inUse = inUseOf(counts);
   const uses = pool.allowedUses.map((use) => wordOf(AddressUse[use], 'ADDRESS_USE_'));
   const state = stateOf(pool);
   return {
@@ -32,11 +34,11 @@ export function poolFields(pool: Pool, nowMs: number): Fields {
       ['Blocks of', `/${pool.blockSize}`],
       ['State', ['', state].includes(pool.stateReason) ? state : `${state}: ${pool.stateReason}`],
       ['Deleted since', momentAndAge(pool.deleteTime, nowMs)],
-      [
-        'In use',
-        `${allocated} of ${count(capacity)} (${percent(allocated, capacity)}), in ${counted(blocks, 'block')}`,
-      ],
-      ['Free', count(free)],
+      ['Addresses', count(counts.capacity)],
+      ['In use', `${inUse} (${percent(inUse, counts.capacity)}), in ${counted(counts.blocks, 'block')}`],
+      ['Cooling', String(counts.cooling)],
+      ['Reserved', count(counts.reserved)],
+      ['Available', count(counts.available)],
       ['Encapsulation', encapsulationOf(pool)],
       ['NAT outgoing', pool.natOutgoing ? 'yes' : 'no'],
       ['BGP export', pool.disableBgpExport ? 'no' : 'yes'],

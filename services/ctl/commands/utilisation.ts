@@ -4,9 +4,10 @@ import { compareTexts } from '@podwire/shared/words/order';
 
 import type { Verb } from '../command-line/verb.js';
 import type { Table } from '../output/report.js';
-import { count, percent } from '../output/words.js';
-import { borrowedOf, listBlocks, NODE, POOL, requireNamed } from './blocks-list.js';
-import { listPools } from './pools-list.js';
+import { count } from '../output/words.js';
+import { COUNT_COLUMNS, countCells } from './address-counts.js';
+import { borrowedOf, listBlocks, NODE, POOL, requireNamed, utilizationOf } from './blocks-list.js';
+import { countsOf, listPools } from './pools-list.js';
 
 const NO_OWNER = '(no owner)';
 
@@ -33,26 +34,10 @@ export const utilisation: Verb = {
 function poolTable(pools: readonly Pool[]): Table {
   return {
     kind: 'table',
-    columns: [
-      'POOL',
-      'CIDR',
-      { right: 'ADDRESSES' },
-      { right: 'IN USE' },
-      { right: 'USED' },
-      { right: 'FREE' },
-      { right: 'BLOCKS' },
-    ],
+    columns: ['POOL', 'CIDR', { right: 'ADDRESSES' }, ...COUNT_COLUMNS, { right: 'BLOCKS' }],
     rows: pools.map(({ name, cidr, utilization }) => {
-      const { capacity = '0', allocated = 0n, free = '0', blocks = 0n } = utilization ?? {};
-      return [
-        name,
-        cidr,
-        count(capacity),
-        String(allocated),
-        percent(allocated, capacity),
-        count(free),
-        String(blocks),
-      ];
+      const counts = countsOf(utilization);
+      return [name, cidr, count(counts.capacity), ...countCells(counts), String(counts.blocks)];
     }),
     none: 'There is no such pool.',
   };
@@ -61,40 +46,38 @@ function poolTable(pools: readonly Pool[]): Table {
 interface NodeUse {
   blocks: number;
   capacity: number;
-  used: number;
+  allocated: number;
+  cooling: number;
+  reserved: number;
+  available: number;
   lent: number;
 }
+
+const NO_USE: NodeUse = { blocks: 0, capacity: 0, allocated: 0, cooling: 0, reserved: 0, available: 0, lent: 0 };
 
 function nodeTable(blocks: readonly Block[]): Table {
   const uses = new Map<string, NodeUse>();
   for (const block of blocks) {
     const name = block.nodeName === '' ? NO_OWNER : block.nodeName;
-    const use = uses.get(name) ?? { blocks: 0, capacity: 0, used: 0, lent: 0 };
+    const use = uses.get(name) ?? { ...NO_USE };
+    const { allocated, cooling, reserved, available } = utilizationOf(block);
     use.blocks++;
     use.capacity += block.capacity;
-    use.used += block.allocations.length;
+    use.allocated += allocated;
+    use.cooling += cooling;
+    use.reserved += reserved;
+    use.available += available;
     use.lent += borrowedOf(block);
     uses.set(name, use);
   }
-  const byUse = [...uses].sort(([nameA, a], [nameB, b]) => b.used - a.used || compareTexts(nameA, nameB));
+  const inUse = (use: NodeUse): number => use.allocated - use.cooling;
+  const byUse = [...uses].sort(([nameA, a], [nameB, b]) => inUse(b) - inUse(a) || compareTexts(nameA, nameB));
   return {
     kind: 'table',
-    columns: [
-      'NODE',
-      { right: 'BLOCKS' },
-      { right: 'ADDRESSES' },
-      { right: 'IN USE' },
-      { right: 'USED' },
-      { right: 'LENT TO OTHERS' },
-    ],
-    rows: byUse.map(([name, { blocks: number, capacity, used, lent }]) => [
-      name,
-      String(number),
-      String(capacity),
-      String(used),
-      percent(used, capacity),
-      String(lent),
-    ]),
+    columns: ['NODE', { right: 'BLOCKS' }, { right: 'ADDRESSES' }, ...COUNT_COLUMNS, { right: 'LENT TO OTHERS' }],
+    rows: byUse.map(([name, use]) => {
+      return [name, String(use.blocks), String(use.capacity), ...countCells(use), String(use.lent)];
+    }),
     none: 'No node has a block.',
   };
 }

@@ -5,8 +5,9 @@ import { corruptFailure } from './absence.js';
 import { wholeSeconds } from './block.js';
 import type { PoolSpec } from './check-pool.js';
 import { poolText } from './pool-holders.js';
-import { overlappingBlock, poolUtilization, type PoolListing } from './pools.js';
+import { overlappingBlock, type PoolListing } from './pools.js';
 import type { Pool } from './records.js';
+import { poolUtilization } from './utilization.js';
 import type { Decision, View } from './view.js';
 
 export interface PoolCreation {

@@ -1,5 +1,5 @@
 import type { Family } from '@podwire/shared/net/address';
-import { addressAt, formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 import { counted } from '@podwire/shared/words/counted';
 
 import { usedCount } from './block.js';
@@ -12,7 +12,7 @@ import { sameOwner, type Demand } from './demand.js';
 import { judgePools, servingPools, type JudgedPool } from './judge-pools.js';
 import { isSpared } from './reclaim.js';
 import type { Block, Pool } from './records.js';
-import { hasRoom } from './reserved.js';
+import { hasRoom, reservedFreeCount } from './reserved.js';
 import { beginSearch, blockCap, collect, type Search } from './search.js';
 import type { UnreadableBlock, UnreadableRecord, View } from './view.js';
 
@@ -124,7 +124,7 @@ function blockReason(search: Search, block: Block): string {
 
 function blockUsage({ reserved }: Search, block: Block): string {
   const parts = [inUse({ used: usedCount(block), cooling: coolingCount(block), size: block.allocations.length })];
-  const kept = block.unallocated.filter((ordinal) => reserved.has(addressAt(block.prefix, ordinal))).length;
+  const kept = reservedFreeCount(block, reserved);
   if (kept > 0) parts.push(`${kept} free ones reserved`);
   return parts.join(', ');
 }

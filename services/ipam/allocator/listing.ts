@@ -7,8 +7,10 @@ import { comparePrefixes, defaultRoute, type Prefix } from '@podwire/shared/net/
 import { usedCount } from './block.js';
 import { describeEndpoint } from './endpoint.js';
 import { heldBy, requireKnown } from './holding.js';
-import { poolOf, poolUtilization, requirePool, type PoolListing } from './pools.js';
+import { poolOf, requirePool, type PoolListing } from './pools.js';
 import type { AffinityState, Block, Endpoint } from './records.js';
+import { reservedIn } from './reserved.js';
+import { blockUtilization, poolUtilization, type BlockUtilization } from './utilization.js';
 import type { View } from './view.js';
 
 /** What is read without changing anything. */
@@ -33,6 +35,10 @@ export interface BlockListing {
   readonly poolName: string | undefined;
   /** Undefined when the block has no owner, or the owner no affinity. */
   readonly affinityState: AffinityState | undefined;
+}
+
+export interface ListedBlock extends BlockListing {
+  readonly utilization: BlockUtilization;
 }
 
 export interface BlockQuery {
@@ -79,9 +85,10 @@ const MAX_PAGE_ADDRESSES = 4096;
  * A page of the blocks, in the order of their addresses, IPv4 before IPv6. It ends before the limit where the next block would
  * bring it above {@link MAX_PAGE_ADDRESSES} addresses in use.
  */
-export function listBlocks(view: View, query: BlockQuery): Page<BlockListing> {
-  const items: BlockListing[] = [];
+export function listBlocks(view: View, query: BlockQuery): Page<ListedBlock> {
+  const items: ListedBlock[] = [];
   const pools = view.pools();
+  const reserved = reservedIn(view);
   let addresses = 0;
   for (const range of rangesOf(view, query)) {
     for (const block of view.blocksIn(range)) {
@@ -94,6 +101,7 @@ export function listBlocks(view: View, query: BlockQuery): Page<BlockListing> {
         block,
         poolName: poolOf(pools, block.prefix)?.name,
         affinityState: block.owner && view.affinity(block.owner, block.prefix)?.state,
+        utilization: blockUtilization(block, reserved),
       });
     }
   }

@@ -19,7 +19,7 @@ test('a node has the blocks that it and they agree on', () => {
     { kind: 'affinity', value: { owner: host('n1'), block: prefix('10.0.2.0/30'), state: 'pending' } },
     { kind: 'affinity', value: { owner: host('n1'), block: prefix('10.0.3.0/30'), state: 'pending' } },
   ]);
-  expect(getNode(view, 'n1').utilization).toEqual({ blocks: 2, capacity: 12, allocated: 10 });
+  expect(getNode(view, 'n1').utilization).toMatchObject({ blocks: 2, capacity: 12, allocated: 10 });
 });
 
 test('nodes are listed in the order of their names, in pages', () => {

@@ -1,20 +1,12 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
 import { requireReadable } from './absence.js';
-import { usedCount, wholeSeconds } from './block.js';
+import { wholeSeconds } from './block.js';
 import type { Page } from './listing.js';
 import type { Node } from './records.js';
+import { nodeUtilization, type NodeUtilization } from './utilization.js';
 import { versionOf } from './version.js';
 import type { View } from './view.js';
-
-/** How much of the blocks that belong to a node is in use, by whomever. */
-export interface NodeUtilization {
-  readonly blocks: number;
-  /** Addresses in these blocks. */
-  readonly capacity: number;
-  /** Of these, in use or cooling down. */
-  readonly allocated: number;
-}
 
 /** A node with how much it holds. */
 export interface NodeListing {
@@ -66,15 +58,7 @@ export function listNodes(view: View, { after, limit }: NodeQuery): Page<NodeLis
 }
 
 export function describeNode(view: View, node: Node): NodeListing {
-  let [blocks, capacity, allocated] = [0, 0, 0];
-  for (const { block: prefix } of view.affinitiesOf({ kind: 'host', name: node.name })) {
-    const block = view.block(prefix);
-    if (block?.owner?.kind !== 'host' || block.owner.name !== node.name) continue;
-    blocks++;
-    capacity += block.allocations.length;
-    allocated += usedCount(block);
-  }
-  return { node, utilization: { blocks, capacity, allocated } };
+  return { node, utilization: nodeUtilization(view, node) };
 }
 
 /** @throws Failure NODE_NOT_FOUND, STORE_CORRUPT */

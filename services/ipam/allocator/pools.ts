@@ -1,10 +1,10 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { familyBits } from '@podwire/shared/net/address';
-import { prefixContains, prefixOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { prefixContains, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 
 import { requireReadable } from './absence.js';
-import { usedCount } from './block.js';
 import type { Block, Pool } from './records.js';
+import type { PoolUtilization } from './utilization.js';
 import { versionOf } from './version.js';
 import type { View } from './view.js';
 
@@ -45,27 +45,10 @@ export function takenAcross(view: View, prefix: Prefix): Prefix | undefined {
   return overlappingBlock(view, prefix)?.prefix ?? view.unreadableBlock(prefix)?.name.prefix;
 }
 
-/** How much of a pool is in use. Addresses that cool down count as allocated. */
-export interface Utilization {
-  readonly capacity: bigint;
-  readonly allocated: bigint;
-  readonly blocks: bigint;
-}
-
 /** A pool with how much of it is in use. */
 export interface PoolListing {
   readonly pool: Pool;
-  readonly utilization: Utilization;
-}
-
-export function poolUtilization(view: View, { prefix }: Pool): Utilization {
-  let allocated = 0;
-  let blocks = 0;
-  for (const block of view.blocksIn(prefix)) {
-    allocated += usedCount(block);
-    blocks++;
-  }
-  return { capacity: prefixSize(prefix), allocated: BigInt(allocated), blocks: BigInt(blocks) };
+  readonly utilization: PoolUtilization;
 }
 
 /** A pool's resource version, see {@link versionOf}. */

@@ -1,5 +1,5 @@
 import { familyBits, type Address, type Family } from '@podwire/shared/net/address';
-import { addressAt, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { addressAt, ordinalOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { Block, Ordinal, Reservation } from './records.js';
 import type { View } from './view.js';
@@ -106,6 +106,17 @@ export function* givable(block: Block, reserved: ReservedAddresses): Generator<O
 export function firstGivable(block: Block, reserved: ReservedAddresses): Ordinal | undefined {
   if (!reserved.touches(block.prefix)) return block.unallocated[0];
   return givable(block, reserved).next().value ?? undefined;
+}
+
+/** How many free addresses of a block are reserved. */
+export function reservedFreeCount({ prefix, allocations }: Block, reserved: ReservedAddresses): number {
+  let count = 0;
+  for (const part of reserved.partsIn(prefix)) {
+    const first = ordinalOf(prefix, part);
+    const end = first + Number(prefixSize(part));
+    for (let ordinal = first; ordinal < end; ordinal++) if ((allocations[ordinal] ?? null) === null) count++;
+  }
+  return count;
 }
 
 /** Whether a block has an address to give. */

@@ -6,9 +6,10 @@ import { counted } from '@podwire/shared/words/counted';
 import { wholeSeconds } from './block.js';
 import { subdomainFault } from './names.js';
 import { poolText } from './pool-holders.js';
-import { poolUtilization, requirePool, requireVersion, takenAcross, type PoolListing } from './pools.js';
+import { requirePool, requireVersion, takenAcross, type PoolListing } from './pools.js';
 import type { Pool } from './records.js';
 import { stillNotAllocatable } from './update-pool.js';
+import { poolUtilization } from './utilization.js';
 import type { Change, Decision, RecordValue, View } from './view.js';
 
 /** Into how many pools one is split at most: the power of two whose records fit one transaction of etcd, of 128 operations. */

@@ -3,8 +3,9 @@ import { formatPrefix, prefixesOverlap } from '@podwire/shared/net/prefix';
 
 import { checkPool, LOAD_BALANCER, type PoolFault, type PoolRules } from './check-pool.js';
 import { poolText } from './pool-holders.js';
-import { poolUtilization, poolVersion, requirePool, requireVersion, type PoolListing } from './pools.js';
+import { poolVersion, requirePool, requireVersion, type PoolListing } from './pools.js';
 import type { Pool } from './records.js';
+import { poolUtilization } from './utilization.js';
 import type { Decision, View } from './view.js';
 
 /** Reason of Calico's pool controller. */

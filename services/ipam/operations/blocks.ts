@@ -1,4 +1,4 @@
-import { listBlocks, type BlockListing, type BlockQuery, type Page } from '../allocator/listing.js';
+import { listBlocks, type BlockQuery, type ListedBlock, type Page } from '../allocator/listing.js';
 import { read, type IpamOptions } from './options.js';
 
 /** Shows how pools are cut into blocks. */
@@ -9,7 +9,7 @@ export class Blocks {
     this.#options = options;
   }
 
-  list(query: BlockQuery, signal: AbortSignal): Promise<Page<BlockListing>> {
+  list(query: BlockQuery, signal: AbortSignal): Promise<Page<ListedBlock>> {
     return read(this.#options, (view) => listBlocks(view, query), signal);
   }
 }

@@ -7,7 +7,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
 
 import { attributesAt } from '../allocator/block.js';
-import type { BlockListing } from '../allocator/listing.js';
+import type { BlockListing, ListedBlock } from '../allocator/listing.js';
 import type { AffinityState, Block } from '../allocator/records.js';
 
 export const AFFINITY_STATES: Record<AffinityState, AffinityStateMessage> = {
@@ -16,7 +16,9 @@ export const AFFINITY_STATES: Record<AffinityState, AffinityStateMessage> = {
   pendingDeletion: AffinityStateMessage.AFFINITY_STATE_PENDING_DELETION,
 };
 
-export function blockMessage({ block, poolName, affinityState }: BlockListing): BlockMessage {
+/** With its utilization, where that is known. */
+export function blockMessage(listing: BlockListing & Partial<ListedBlock>): BlockMessage {
+  const { block, poolName, affinityState, utilization } = listing;
   return {
     cidr: formatPrefix(block.prefix),
     poolName: poolName ?? '',
@@ -26,6 +28,7 @@ export function blockMessage({ block, poolName, affinityState }: BlockListing): 
     capacity: block.allocations.length,
     allocations: block.allocations.flatMap((_, ordinal) => allocationMessage(block, ordinal)),
     sequenceNumber: block.sequenceNumber,
+    utilization,
   };
 }
 

@@ -186,6 +186,9 @@ export function nodeMessage({ node, utilization }: Pick<NodeListing, 'node'> & P
       blocks: BigInt(utilization.blocks),
       capacity: BigInt(utilization.capacity),
       allocated: BigInt(utilization.allocated),
+      cooling: BigInt(utilization.cooling),
+      reserved: BigInt(utilization.reserved),
+      available: BigInt(utilization.available),
     },
   };
 }

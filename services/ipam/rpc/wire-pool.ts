@@ -226,10 +226,18 @@ export function deletePoolResponse({
 }
 
 export function poolMessage({ pool, utilization }: PoolListing): PoolMessage {
-  const { capacity, allocated, blocks } = utilization;
+  const { capacity, allocated, cooling, reserved, available, blocks } = utilization;
   return {
     ...poolFields(pool),
-    utilization: { capacity: String(capacity), allocated, free: String(capacity - allocated), blocks },
+    utilization: {
+      capacity: String(capacity),
+      allocated,
+      free: String(reserved + available),
+      blocks,
+      cooling,
+      reserved: String(reserved),
+      available: String(available),
+    },
   };
 }
 

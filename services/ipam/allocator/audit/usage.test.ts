@@ -32,8 +32,8 @@ test('what is in use is counted by the pool and the node that uses it', () => {
   ]);
   expect(cooling).toBe(1);
   expect(pools).toEqual([
-    { poolName: 'four', size: 16n, reserved: 4n },
-    { poolName: 'six', size: 16n, reserved: 0n },
+    { poolName: 'four', size: 16n, reserved: 4n, available: 11n },
+    { poolName: 'six', size: 16n, reserved: 0n, available: 15n },
   ]);
 });
 

@@ -1,5 +1,5 @@
 import type { Family } from '@podwire/shared/net/address';
-import { defaultRoute, prefixSize } from '@podwire/shared/net/prefix';
+import { defaultRoute } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
 import { holderOf } from '../attributes.js';
@@ -7,6 +7,7 @@ import { isHeld } from '../give-back.js';
 import { poolOf } from '../pools.js';
 import { reservedIn } from '../reserved.js';
 import type { Block } from '../records.js';
+import { poolUtilization } from '../utilization.js';
 import type { View } from '../view.js';
 
 /** What stands for the name where there is none, as in Calico's metrics. */
@@ -30,7 +31,10 @@ export interface Share {
 export interface PoolSize {
   readonly poolName: string;
   readonly size: bigint;
+  /** Covered by reservations, allocated or not, as Calico's metric counts them. */
   readonly reserved: bigint;
+  /** Neither allocated nor reserved. */
+  readonly available: bigint;
 }
 
 export interface Usage {
@@ -89,11 +93,10 @@ export function usageOf(view: View): Usage {
   const reserved = reservedIn(view);
   return {
     shares: shares.sorted(),
-    pools: pools.map(({ name, prefix }) => ({
-      poolName: name,
-      size: prefixSize(prefix),
-      reserved: reserved.countIn(prefix),
-    })),
+    pools: pools.map((pool) => {
+      const { capacity, available } = poolUtilization(view, pool);
+      return { poolName: pool.name, size: capacity, reserved: reserved.countIn(pool.prefix), available };
+    }),
     cooling,
   };
 }

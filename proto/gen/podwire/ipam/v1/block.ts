@@ -53,6 +53,20 @@ export interface Block {
   allocations: BlockAllocation[];
   /** The block's sequence number: one higher with every change of the block. */
   sequenceNumber: bigint;
+  /** How much of the block is in use. Not in a watch. */
+  utilization: BlockUtilization | undefined;
+}
+
+/** BlockUtilization counts the addresses of one block, as PoolUtilization does: Block.capacity = allocated + reserved + available. */
+export interface BlockUtilization {
+  /** Number of addresses that are in use or cool down. */
+  allocated: number;
+  /** Number of the allocated addresses that cool down after their release. The others are Block.allocations. */
+  cooling: number;
+  /** Number of addresses that reservations keep from being allocated automatically and that are not allocated. */
+  reserved: number;
+  /** Number of addresses that are neither allocated nor reserved. */
+  available: number;
 }
 
 /** BlockAllocation is one address of a block that is in use. */
@@ -105,6 +119,7 @@ function createBaseBlock(): Block {
     capacity: 0,
     allocations: [],
     sequenceNumber: 0n,
+    utilization: undefined,
   };
 }
 
@@ -136,6 +151,9 @@ export const Block: MessageFns<Block> = {
         throw new globalThis.Error("value provided for field message.sequenceNumber of type uint64 too large");
       }
       writer.uint32(64).uint64(message.sequenceNumber);
+    }
+    if (message.utilization !== undefined) {
+      BlockUtilization.encode(message.utilization, writer.uint32(74).fork()).join();
     }
     return writer;
   },
@@ -217,6 +235,14 @@ export const Block: MessageFns<Block> = {
             message.sequenceNumber = reader.uint64() as bigint;
             continue;
           }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.utilization = BlockUtilization.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -244,6 +270,100 @@ export const Block: MessageFns<Block> = {
     message.sequenceNumber = (object.sequenceNumber !== undefined && object.sequenceNumber !== null)
       ? BigInt(object.sequenceNumber)
       : 0n;
+    message.utilization = (object.utilization !== undefined && object.utilization !== null)
+      ? BlockUtilization.fromPartial(object.utilization)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseBlockUtilization(): BlockUtilization {
+  return { allocated: 0, cooling: 0, reserved: 0, available: 0 };
+}
+
+export const BlockUtilization: MessageFns<BlockUtilization> = {
+  encode(message: BlockUtilization, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.allocated !== 0) {
+      writer.uint32(8).uint32(message.allocated);
+    }
+    if (message.cooling !== 0) {
+      writer.uint32(16).uint32(message.cooling);
+    }
+    if (message.reserved !== 0) {
+      writer.uint32(24).uint32(message.reserved);
+    }
+    if (message.available !== 0) {
+      writer.uint32(32).uint32(message.available);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): BlockUtilization {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseBlockUtilization();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.allocated = reader.uint32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.cooling = reader.uint32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.reserved = reader.uint32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.available = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<BlockUtilization>): BlockUtilization {
+    return BlockUtilization.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<BlockUtilization>): BlockUtilization {
+    const message = createBaseBlockUtilization();
+    message.allocated = object.allocated ?? 0;
+    message.cooling = object.cooling ?? 0;
+    message.reserved = object.reserved ?? 0;
+    message.available = object.available ?? 0;
     return message;
   },
 };

@@ -97,7 +97,7 @@ export interface NodeInterface {
   addresses: string[];
 }
 
-/** NodeUtilization counts the blocks that belong to a node. */
+/** NodeUtilization counts the blocks that belong to a node, as PoolUtilization does: capacity = allocated + reserved + available. */
 export interface NodeUtilization {
   /** Number of blocks that belong to the node. */
   blocks: bigint;
@@ -105,6 +105,12 @@ export interface NodeUtilization {
   capacity: bigint;
   /** Number of these addresses that are in use or cool down. */
   allocated: bigint;
+  /** Number of the allocated addresses that cool down after their release. The others are in use. */
+  cooling: bigint;
+  /** Number of addresses that reservations keep from being allocated automatically and that are not allocated. */
+  reserved: bigint;
+  /** Number of addresses that are neither allocated nor reserved. */
+  available: bigint;
 }
 
 /** RegisterNodeRequest is what a node says of itself. */
@@ -676,7 +682,7 @@ export const NodeInterface: MessageFns<NodeInterface> = {
 };
 
 function createBaseNodeUtilization(): NodeUtilization {
-  return { blocks: 0n, capacity: 0n, allocated: 0n };
+  return { blocks: 0n, capacity: 0n, allocated: 0n, cooling: 0n, reserved: 0n, available: 0n };
 }
 
 export const NodeUtilization: MessageFns<NodeUtilization> = {
@@ -698,6 +704,24 @@ export const NodeUtilization: MessageFns<NodeUtilization> = {
         throw new globalThis.Error("value provided for field message.allocated of type uint64 too large");
       }
       writer.uint32(24).uint64(message.allocated);
+    }
+    if (message.cooling !== 0n) {
+      if (BigInt.asUintN(64, message.cooling) !== message.cooling) {
+        throw new globalThis.Error("value provided for field message.cooling of type uint64 too large");
+      }
+      writer.uint32(32).uint64(message.cooling);
+    }
+    if (message.reserved !== 0n) {
+      if (BigInt.asUintN(64, message.reserved) !== message.reserved) {
+        throw new globalThis.Error("value provided for field message.reserved of type uint64 too large");
+      }
+      writer.uint32(40).uint64(message.reserved);
+    }
+    if (message.available !== 0n) {
+      if (BigInt.asUintN(64, message.available) !== message.available) {
+        throw new globalThis.Error("value provided for field message.available of type uint64 too large");
+      }
+      writer.uint32(48).uint64(message.available);
     }
     return writer;
   },
@@ -739,6 +763,30 @@ export const NodeUtilization: MessageFns<NodeUtilization> = {
             message.allocated = reader.uint64() as bigint;
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.cooling = reader.uint64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.reserved = reader.uint64() as bigint;
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.available = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -759,6 +807,9 @@ export const NodeUtilization: MessageFns<NodeUtilization> = {
     message.blocks = (object.blocks !== undefined && object.blocks !== null) ? BigInt(object.blocks) : 0n;
     message.capacity = (object.capacity !== undefined && object.capacity !== null) ? BigInt(object.capacity) : 0n;
     message.allocated = (object.allocated !== undefined && object.allocated !== null) ? BigInt(object.allocated) : 0n;
+    message.cooling = (object.cooling !== undefined && object.cooling !== null) ? BigInt(object.cooling) : 0n;
+    message.reserved = (object.reserved !== undefined && object.reserved !== null) ? BigInt(object.reserved) : 0n;
+    message.available = (object.available !== undefined && object.available !== null) ? BigInt(object.available) : 0n;
     return message;
   },
 };

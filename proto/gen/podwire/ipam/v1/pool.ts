@@ -139,16 +139,33 @@ export interface Pool {
   deleteTime: Date | undefined;
 }
 
-/** PoolUtilization counts addresses and blocks of one pool. */
+/**
+ * PoolUtilization counts addresses and blocks of one pool.
+ *
+ * capacity = allocated + reserved + available: each address of the range counts once, in a block or not. An address that an
+ * IPReservation covers while it is in use or cools down counts as allocated, and not as reserved.
+ */
 export interface PoolUtilization {
   /** Number of addresses in the pool's range, in decimal (an IPv6 range may exceed 64 bits). */
   capacity: string;
-  /** Number of addresses that are allocated. */
+  /** Number of addresses that are in use or cool down after their release. */
   allocated: bigint;
-  /** Number of addresses of the range that are not allocated, in decimal, in blocks or not. */
+  /** Number of addresses that are not allocated, in decimal: reserved + available. Pods can only have those of `available`. */
   free: string;
   /** Number of blocks that exist. */
   blocks: bigint;
+  /** Number of the allocated addresses that cool down after their release. The others are in use. */
+  cooling: bigint;
+  /**
+   * Number of addresses, in decimal, that reservations keep from being allocated automatically and that are not allocated.
+   * Reservations that overlap count once.
+   */
+  reserved: string;
+  /**
+   * Number of addresses, in decimal, that are neither allocated nor reserved. The pool's state and selectors decide which nodes
+   * and pods can have them.
+   */
+  available: string;
 }
 
 /** CreatePoolRequest holds the pool to make. */
@@ -570,7 +587,7 @@ export const Pool: MessageFns<Pool> = {
 };
 
 function createBasePoolUtilization(): PoolUtilization {
-  return { capacity: "", allocated: 0n, free: "", blocks: 0n };
+  return { capacity: "", allocated: 0n, free: "", blocks: 0n, cooling: 0n, reserved: "", available: "" };
 }
 
 export const PoolUtilization: MessageFns<PoolUtilization> = {
@@ -592,6 +609,18 @@ export const PoolUtilization: MessageFns<PoolUtilization> = {
         throw new globalThis.Error("value provided for field message.blocks of type uint64 too large");
       }
       writer.uint32(32).uint64(message.blocks);
+    }
+    if (message.cooling !== 0n) {
+      if (BigInt.asUintN(64, message.cooling) !== message.cooling) {
+        throw new globalThis.Error("value provided for field message.cooling of type uint64 too large");
+      }
+      writer.uint32(40).uint64(message.cooling);
+    }
+    if (message.reserved !== "") {
+      writer.uint32(50).string(message.reserved);
+    }
+    if (message.available !== "") {
+      writer.uint32(58).string(message.available);
     }
     return writer;
   },
@@ -641,6 +670,30 @@ export const PoolUtilization: MessageFns<PoolUtilization> = {
             message.blocks = reader.uint64() as bigint;
             continue;
           }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.cooling = reader.uint64() as bigint;
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.reserved = reader.string();
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.available = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -662,6 +715,9 @@ export const PoolUtilization: MessageFns<PoolUtilization> = {
     message.allocated = (object.allocated !== undefined && object.allocated !== null) ? BigInt(object.allocated) : 0n;
     message.free = object.free ?? "";
     message.blocks = (object.blocks !== undefined && object.blocks !== null) ? BigInt(object.blocks) : 0n;
+    message.cooling = (object.cooling !== undefined && object.cooling !== null) ? BigInt(object.cooling) : 0n;
+    message.reserved = object.reserved ?? "";
+    message.available = object.available ?? "";
     return message;
   },
 };

@@ -1,0 +1,31 @@
+import type { Column } from '../output/report.js';
+import { count, percent } from '../output/words.js';
+
+/** Addresses as the contract counts them; numbers of a pool are texts, as those of IPv6 exceed 64 bits. */
+interface AddressCounts {
+  readonly capacity: bigint | number | string;
+  /** In use or cooling down. */
+  readonly allocated: bigint | number;
+  readonly cooling: bigint | number;
+  readonly reserved: bigint | number | string;
+  readonly available: bigint | number | string;
+}
+
+/** Columns for the cells of {@link countCells}. In use, cooling, reserved and available ones add up to all. */
+export const COUNT_COLUMNS: readonly Column[] = [
+  { right: 'IN USE' },
+  { right: 'USED' },
+  { right: 'COOLING' },
+  { right: 'RESERVED' },
+  { right: 'AVAILABLE' },
+];
+
+export function countCells({ capacity, allocated, cooling, reserved, available }: AddressCounts): string[] {
+  const inUse = inUseOf({ allocated, cooling });
+  return [count(inUse), percent(inUse, capacity), count(cooling), count(reserved), count(available)];
+}
+
+/** Addresses that have a holder. */
+export function inUseOf({ allocated, cooling }: Pick<AddressCounts, 'allocated' | 'cooling'>): bigint {
+  return BigInt(allocated) - BigInt(cooling);
+}
