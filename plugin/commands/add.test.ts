@@ -110,6 +110,13 @@ describe('ADD that fails leaves nothing', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
+  test('when Calico’s tools have locked the datastore: at once, to be repeated later', async () => {
+    plugin.script.failNext('Allocate', new Failure('STORE_LOCKED', 'the datastore is locked'));
+    expect(await failed()).toMatchObject({ code: 11, msg: 'the datastore is locked' });
+    expect(calls()).toEqual(['Allocate', 'GetEndpoint', 'Release']);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
   test('when IPAM allocated and then failed', async () => {
     plugin.script.failNext('Allocate', new Failure('STORE_CORRUPT', 'bad record'), { afterWork: true });
     expect(await failed()).toMatchObject({ code: 100, msg: 'bad record' });

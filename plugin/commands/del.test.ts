@@ -114,6 +114,15 @@ describe('DEL succeeds, and what is left is done later', () => {
     expect(stored()).toEqual([]);
   });
 
+  test('when Calico’s tools have locked the datastore; the address is released once they have unlocked it', async () => {
+    plugin.script.failNext('Release', new Failure('STORE_LOCKED', 'the datastore is locked'));
+    expect(await plugin.run('DEL')).toEqual(DONE);
+    expect(waiting()).toEqual([`release ${SUBJECT}`]);
+    await plugin.replayed();
+    expect(plugin.state()).toBe(NOTHING);
+    expect(stored()).toEqual([]);
+  });
+
   test('with the namespace that it named, also where later DELs name none', async () => {
     await hastily();
     await plugin.stopServices();

@@ -122,6 +122,7 @@ function meaningOf(view: MapView): string {
           return [`${key} ${record.value.strictAffinity}`];
         case 'reservation':
         case 'requestPolicies':
+        case 'clusterInformation':
           return [key];
       }
     })

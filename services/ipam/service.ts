@@ -10,6 +10,7 @@ import { beginDatastore } from './first-start.js';
 import { Ipam } from './ipam.js';
 import { HistoryExpiry } from './operations/history-expiry.js';
 import type { HistoryOptions, IpamOptions } from './operations/options.js';
+import { LockPause } from './lock-pause.js';
 import { garbageTask } from './maintenance.js';
 import { openStore, type OpenStore } from './open-store.js';
 import { ipamServices } from './rpc/index.js';
@@ -81,6 +82,7 @@ export async function startService(config: Config, surroundings: Surroundings): 
       watchService(watchesOf(loading, refused), streaming),
     ],
   });
+  const pause = new LockPause({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Upkeep[] = [];
   let stopMetrics = (): void => undefined;
   const stop = async (): Promise<void> => {
@@ -94,8 +96,8 @@ export async function startService(config: Config, surroundings: Surroundings): 
     await loading;
     stopMetrics = observeUsage(metrics.getMeter('podwire-ipam'), () => ipam.audits.usage());
     upkeeps.push(
-      startUpkeep(ipam, { config, events, surroundings, history, store }),
-      ...startMaintenance(ipam, { config, events, surroundings }),
+      startUpkeep(ipam, { config, events, surroundings, history, store, pause }),
+      ...startMaintenance(ipam, { config, events, surroundings, pause }),
     );
     serveUnless(refused, server);
     return { addresses, stop };
@@ -127,25 +129,26 @@ function patienceOf({ clock, random, signal = NEVER }: Surroundings, events: Eve
 }
 
 /** Looks for garbage at its own pace, where it is to be looked for. */
-function startMaintenance(ipam: Ipam, { config, events, surroundings }: Loading): Upkeep[] {
+function startMaintenance(ipam: Ipam, { config, events, surroundings, pause }: Pausing): Upkeep[] {
   const { clock, random } = surroundings;
   const intervalMs = config.maintenanceIntervalSeconds * 1000;
   if (intervalMs === 0) return [];
-  const tasks = [garbageTask({ audits: ipam.audits, events })];
+  const tasks = [pause.unlessLocked(garbageTask({ audits: ipam.audits, events }))];
   const failed = (task: string, error: unknown): void => events.upkeepFailed(task, error);
   return [new Upkeep({ tasks, clock, random, failed, intervalMs })];
 }
 
 /** What has to be done without being asked. */
-function startUpkeep(ipam: Ipam, { config, events, surroundings, history, store }: UpkeepSurroundings): Upkeep {
+function startUpkeep(ipam: Ipam, upkeep: UpkeepSurroundings): Upkeep {
+  const { config, events, surroundings, history, store, pause } = upkeep;
   const { clock, random } = surroundings;
   const keys = new RecordKeys(config.datastorePrefix);
   const expiry = new HistoryExpiry({ ...history, events, clock });
   const clocksDiffer = (aheadMs: number): void => events.clocksDiffer(aheadMs);
   const marks = new MarkExpiry({ store, keys, clock, clocksDiffer });
   const tasks = [
-    { name: 'finish pool deletions', run: (signal: AbortSignal) => ipam.pools.finishDeletions(signal) },
-    { name: 'finish node deletions', run: (signal: AbortSignal) => ipam.nodes.finishDeletions(signal) },
+    pause.unlessLocked({ name: 'finish pool deletions', run: (signal) => ipam.pools.finishDeletions(signal) }),
+    pause.unlessLocked({ name: 'finish node deletions', run: (signal) => ipam.nodes.finishDeletions(signal) }),
     { name: 'remove old history', run: (signal: AbortSignal) => expiry.run(signal) },
     { name: 'remove old marks of releases', run: (signal: AbortSignal) => marks.run(signal) },
     ...certificateTasks({ config, events, surroundings }),
@@ -161,7 +164,11 @@ function certificateTasks({ config, events, surroundings }: Loading): UpkeepTask
   return [{ name: 'look at the certificate for etcd', run: () => Promise.resolve().then(() => life.run()) }];
 }
 
-interface UpkeepSurroundings extends Loading {
+interface Pausing extends Loading {
+  readonly pause: LockPause;
+}
+
+interface UpkeepSurroundings extends Pausing {
   readonly history: HistoryOptions;
   readonly store: Store;
 }
@@ -188,7 +195,7 @@ async function loadDatastore(
   { config, surroundings, events }: Loading,
 ): Promise<Datastore> {
   const { clock, random, newUid } = surroundings;
-  const keys = new RecordKeys(config.datastorePrefix);
+  const keys = new RecordKeys(config.datastorePrefix, { hasLock: config.store === 'etcd' });
   const keepsHistory = config.historyHours > 0;
   const never = new AbortController().signal;
   const datastore = await requireWhole(store, config.datastorePrefix, never);

@@ -2,6 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
 import { wholeSeconds } from './block.js';
+import { lockedFailure } from './datastore-lock.js';
 import { endpointsOfNode } from './endpoints.js';
 import { makeNode, requireNode, requireNodeVersion } from './nodes.js';
 import type { Node } from './records.js';
@@ -29,12 +30,14 @@ const ENDPOINTS_PER_STEP = 50;
 /**
  * The first step: checks, and marks the node. One that has no record but holds something, as Calico leaves behind, gets a marked one.
  * @returns the node as marked
- * @throws Failure NODE_NOT_FOUND when there is no record and nothing that the node holds; STALE_VERSION
+ * @throws Failure NODE_NOT_FOUND when there is no record and nothing that the node holds; STALE_VERSION; STORE_LOCKED
  */
 export function beginNodeDeletion(view: View, { name, resourceVersion, uid, nowMs }: NodeDeletion): Decision<Node> {
   const stored = view.node(name) ?? unknownHolder(view, { name, uid, nowMs });
   if (stored.deletionTimeMs !== undefined && view.node(name)) return { changes: [], outcome: stored };
   requireNodeVersion(stored, resourceVersion);
+  // What follows gives back what the node holds.
+  if (view.isLocked()) throw lockedFailure();
   const node = { ...stored, deletionTimeMs: wholeSeconds(nowMs) };
   return { changes: [{ type: 'put', record: { kind: 'node', value: node } }], outcome: node };
 }

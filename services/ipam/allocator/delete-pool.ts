@@ -3,6 +3,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { removePool, strayAffinities } from './drain-pool.js';
 import { removeBlocks } from './give-back.js';
 import { usedCount, wholeSeconds } from './block.js';
+import { countBlocks } from './block-tally.js';
+import { lockedFailure } from './datastore-lock.js';
 import { describeHolders, poolBlocks, poolText, type PoolHolders } from './pool-holders.js';
 import { poolVersion, requirePool, staleFailure } from './pools.js';
 import type { Affinity, Block, Pool } from './records.js';
@@ -40,7 +42,7 @@ export interface PoolDeletion {
 /**
  * The first step: checks, and takes the pool out of use. Idempotent: a pool that is being deleted stays so.
  * @returns the pool as it was before
- * @throws Failure POOL_NOT_FOUND, STALE_VERSION, or POOL_IN_USE when addresses of it are in use and that is to be refused
+ * @throws Failure POOL_NOT_FOUND, STALE_VERSION, STORE_LOCKED, or POOL_IN_USE when addresses of it are in use and that is to be refused
  */
 export function beginPoolDeletion(view: View, deletion: PoolDeletion): Decision<Pool> {
   const { name, resourceVersion, whenInUse, nowMs } = deletion;
@@ -48,6 +50,8 @@ export function beginPoolDeletion(view: View, deletion: PoolDeletion): Decision<
   // The version from before the mark, so that a deletion that is repeated because its answer got lost goes on.
   const versions = [poolVersion(pool), poolVersion({ ...pool, deletionTimeMs: undefined })];
   if (resourceVersion !== '' && !versions.includes(resourceVersion)) throw staleFailure(pool, resourceVersion);
+  // What follows removes its blocks.
+  if (view.isLocked() && countBlocks(view.tallyBlocks(pool.prefix)) > 0) throw lockedFailure();
   if (whenInUse === 'refuse') {
     const { holders } = poolBlocks(view, pool, nowMs);
     if (holders) throw inUseFailure(pool, holders);

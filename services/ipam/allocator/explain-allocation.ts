@@ -3,6 +3,7 @@ import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, type Prefix } from '@podwire/shared/net/prefix';
 
 import { allocate, demandOf, petitionOf, type Allocation, type AllocationInput } from './allocate.js';
+import { requireUnlocked } from './datastore-lock.js';
 import { explainDemand, type PoolStory } from './explain.js';
 import type { EndpointAddress } from './records.js';
 import { judge, type Judgement } from './request-policy/judge.js';
@@ -66,7 +67,9 @@ function judgementsOf(view: View, { request }: AllocationInput): readonly Judgem
 
 function attempt(view: View, input: AllocationInput): Allocation | Failure {
   try {
-    return allocate(view, input).outcome;
+    const { changes, outcome } = allocate(view, input);
+    requireUnlocked(view, changes);
+    return outcome;
   } catch (failure) {
     if (failure instanceof Failure) return failure;
     throw failure;

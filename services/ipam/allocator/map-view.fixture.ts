@@ -149,6 +149,10 @@ export class MapView implements View {
     return this.all('config')[0]?.value;
   }
 
+  isLocked(): boolean {
+    return this.all('clusterInformation').some(({ value }) => value.isLocked);
+  }
+
   reservations(): readonly Reservation[] {
     return sortByName(this.all('reservation').map(({ value }) => value));
   }
@@ -233,7 +237,8 @@ export function keyOf(record: RecordValue): string {
     case 'endpoint':
       return `endpoint ${record.key.namespace}/${record.key.name}`;
     case 'config':
-      return 'config';
+    case 'clusterInformation':
+      return record.kind;
     case 'requestPolicies':
       return 'requestPolicies';
     case 'reservation':

@@ -115,6 +115,12 @@ export interface IpamConfig {
   readonly cooldownSeconds: number;
 }
 
+/** What Calico's tools say of the datastore as a whole. Never written. */
+export interface ClusterInformation {
+  /** Whether they have locked it, as for a migration. */
+  readonly isLocked: boolean;
+}
+
 /** Addresses that are never given out unless asked for by themselves. */
 export interface Reservation {
   readonly name: string;

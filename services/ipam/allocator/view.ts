@@ -5,6 +5,7 @@ import type {
   Affinity,
   Block,
   BlockOwner,
+  ClusterInformation,
   Endpoint,
   ForeignEndpoint,
   Handle,
@@ -59,6 +60,8 @@ export interface View {
   endpoint(key: EndpointKey): Endpoint | undefined;
   /** The stored configuration; undefined while none is stored and the defaults hold. */
   config(): IpamConfig | undefined;
+  /** Whether Calico's tools have locked the datastore, as for a migration. */
+  isLocked(): boolean;
   /** All reservations, in the order of their names. */
   reservations(): readonly Reservation[];
   reservation(name: string): Reservation | undefined;
@@ -123,6 +126,7 @@ export type RecordName =
   | { readonly kind: 'handle'; readonly id: string }
   | { readonly kind: 'endpoint'; readonly key: EndpointKey }
   | { readonly kind: 'config' }
+  | { readonly kind: 'clusterInformation' }
   | { readonly kind: 'reservation'; readonly name: string }
   | { readonly kind: 'requestPolicies' }
   | { readonly kind: 'node'; readonly name: string };
@@ -162,6 +166,7 @@ export type RecordValue =
   | { readonly kind: 'handle'; readonly value: Handle }
   | { readonly kind: 'endpoint'; readonly key: EndpointKey; readonly value: Endpoint }
   | { readonly kind: 'config'; readonly value: IpamConfig }
+  | { readonly kind: 'clusterInformation'; readonly value: ClusterInformation }
   | { readonly kind: 'reservation'; readonly value: Reservation }
   | { readonly kind: 'requestPolicies'; readonly value: RequestPolicies }
   | { readonly kind: 'node'; readonly value: Node };

@@ -22,4 +22,9 @@ export class Configuration {
     if (changed) events.configChanged(listing.config);
     return listing;
   }
+
+  /** Whether Calico's tools have locked the datastore, as far as this replica knows by now. */
+  isLocked(): Promise<boolean> {
+    return this.#options.updates.peek((view) => view.isLocked());
+  }
 }

@@ -9,6 +9,7 @@ import type { Change, RecordValue, View } from '../allocator/view.js';
 import { Draft } from './draft.js';
 import { emptyBlock, forever, handle, keys, prefix, put, settleEvents, startReplica } from './store.fixture.js';
 import { MemoryStore } from './memory/memory-store.js';
+import { RecordKeys } from './record/keys.js';
 import { encodeRecord, serialize } from './record/record.js';
 
 const owner = { kind: 'host', name: 'node-1' } as const;
@@ -210,6 +211,26 @@ describe('entries of the history', () => {
   });
 });
 
+describe('a lock of the datastore', () => {
+  const lockKeys = new RecordKeys('/calico', { hasLock: true });
+  const comparison = { type: 'record', key: lockKeys.clusterInformation, modRevision: 0 };
+
+  it('is compared once by a transaction that changes who holds what, and by no other', async () => {
+    const { mirror } = await startReplica(new MemoryStore());
+    const comparisonsOf = (changes: readonly Change[]) => {
+      const draft = new Draft(mirror, lockKeys, { marksReleases: false });
+      expect(draft.operationsWith(changes)).toBe(changes.length + (changes.some(({ type }) => type === 'put') ? 1 : 0));
+      draft.fold(changes);
+      return draft.build().transaction.comparisons;
+    };
+    expect(comparisonsOf([change('put', block('10.0.0.0/30')), put(handle('c1', 1))])[2]).toEqual(comparison);
+    expect(comparisonsOf([change('expect', block('10.0.0.0/30'))])).toHaveLength(1);
+    const draft = new Draft(mirror, lockKeys, { marksReleases: false });
+    draft.fold([change('put', { kind: 'pool', value: pool('p') })]);
+    expect(draft.build().transaction.comparisons).not.toContainEqual(comparison);
+  });
+});
+
 describe('the size of a transaction', () => {
   const puts = [put(handle('c1', 1)), change('put', endpoint('c1'))];
   const named = fc.constantFrom(block('10.0.0.0/30'), block('10.0.0.4/30'), endpoint('c1'), endpoint('c2'));
@@ -225,8 +246,8 @@ describe('the size of a transaction', () => {
   it('property: is as many operations as was said before, or fewer where a mark is compared twice', async () => {
     const { mirror } = await startReplica(new MemoryStore());
     fc.assert(
-      fc.property(changes, changes, fc.boolean(), (first, second, marksReleases) => {
-        const draft = new Draft(mirror, keys, { marksReleases });
+      fc.property(changes, changes, fc.boolean(), fc.boolean(), (first, second, marksReleases, hasLock) => {
+        const draft = new Draft(mirror, new RecordKeys('/calico', { hasLock }), { marksReleases });
         draft.fold(first);
         const said = draft.operationsWith(second);
         draft.fold(second);

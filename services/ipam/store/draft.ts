@@ -1,3 +1,4 @@
+import { isFrozen } from '../allocator/datastore-lock.js';
 import type { HistoryEntry } from '../allocator/records.js';
 import type { Change, RecordChange, RecordValue } from '../allocator/view.js';
 import type { Mirror, Questioned } from './mirror.js';
@@ -48,6 +49,8 @@ export class Draft extends Overlay {
   readonly #marksReleases: boolean;
   readonly #keepsHistory: boolean;
   #poolsCompared = false;
+  /** Whether it is committed on the condition that nobody has locked the datastore. */
+  #lockCompared = false;
   #writtenCount = 0;
   /** Estimated. */
   #bytes = 0;
@@ -86,7 +89,10 @@ export class Draft extends Overlay {
     let comparisons = this.touched.size + fresh.size + this.#unreleased.size;
     let writes = this.#writtenCount + written.size + this.#history.length + this.#released.size;
     let poolsCompared = this.#poolsCompared;
-    for (const { type } of changes) {
+    let lockCompared = this.#lockCompared;
+    for (const change of changes) {
+      const { type } = change;
+      if (this.#needsNoLock(change)) lockCompared = true;
       if (type === 'expectPools') poolsCompared = true;
       else if (type === 'log' && this.#keepsHistory) writes++;
       else if (type === 'expectUnreleased' && this.#marksReleases) comparisons++;
@@ -96,7 +102,7 @@ export class Draft extends Overlay {
         writes++;
       }
     }
-    return Math.max(comparisons + (poolsCompared ? 1 : 0), writes);
+    return Math.max(comparisons + (poolsCompared ? 1 : 0) + (lockCompared ? 1 : 0), writes);
   }
 
   /** About how many bytes the transaction has after these changes. */
@@ -133,6 +139,7 @@ export class Draft extends Overlay {
     this.#bytes += this.#bytesOf(changes);
     this.#lastWeighed = undefined;
     for (const change of changes) {
+      if (this.#needsNoLock(change)) this.#lockCompared = true;
       if (change.type === 'expectPools') this.#poolsCompared = true;
       else if (change.type === 'log') this.#log(change.entry);
       else if (!namesRecord(change)) this.#mark(change);
@@ -141,6 +148,10 @@ export class Draft extends Overlay {
       this.#touch(each);
       return each.key;
     });
+  }
+
+  #needsNoLock(change: Change): boolean {
+    return this.keys.hasLock && isFrozen(change);
   }
 
   #log(entry: HistoryEntry): void {
@@ -169,6 +180,10 @@ export class Draft extends Overlay {
       puts.push({ key, value: serialize({ releasedAt: new Date(atMs).toISOString() }) });
     for (const key of this.#unreleased)
       comparisons.push({ type: 'record', key, modRevision: this.mirror.modRevision(key) });
+    if (this.#lockCompared) {
+      const key = this.keys.clusterInformation;
+      comparisons.push({ type: 'record', key, modRevision: this.mirror.modRevision(key) });
+    }
     if (this.#poolsCompared) {
       const notAfterRevision = this.mirror.poolsRevision;
       comparisons.push({ type: 'prefix', prefix: this.keys.pools, notAfterRevision });

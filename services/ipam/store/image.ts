@@ -206,6 +206,11 @@ export class Image implements KeyedView {
     return record?.kind === 'config' ? record.value : undefined;
   }
 
+  isLocked(): boolean {
+    const record = this.get(this.#keys.clusterInformation);
+    return record?.kind === 'clusterInformation' && record.value.isLocked;
+  }
+
   reservations(): readonly Reservation[] {
     return this.#reservations.sorted();
   }

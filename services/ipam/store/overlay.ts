@@ -220,6 +220,10 @@ export class Overlay implements View {
     return record?.kind === 'config' ? record.value : undefined;
   }
 
+  isLocked(): boolean {
+    return this.mirror.view.isLocked();
+  }
+
   reservations(): readonly Reservation[] {
     return this.#listed({
       kind: 'reservation',

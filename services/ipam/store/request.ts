@@ -2,6 +2,7 @@ import { context, type Context } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 
+import { requireUnlocked } from '../allocator/datastore-lock.js';
 import type { Decision, View } from '../allocator/view.js';
 import { startWait } from './commit-span.js';
 import type { Draft } from './draft.js';
@@ -87,6 +88,7 @@ export function makeRequest<Outcome>(caller: Caller<Outcome>): Request {
     decide: (draft) => {
       try {
         const { changes, outcome } = decide(draft);
+        requireUnlocked(draft, changes);
         const isCompared = changes.some((change) => draft.isCompared(change));
         if (!isCompared && !request.isFresh) return 'unsure';
         const keys = foldWithin(draft, changes, limits);

@@ -67,6 +67,7 @@ export function removedNameOf(name: RecordName): string | undefined {
     case 'affinity':
     case 'handle':
     case 'config':
+    case 'clusterInformation':
     case 'requestPolicies':
       return undefined;
   }

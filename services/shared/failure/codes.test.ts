@@ -62,6 +62,7 @@ describe('codes of the CNI specification', () => {
         'DELEGATE_UNAVAILABLE',
         'POOLS_EXHAUSTED',
         'STORE_FULL',
+        'STORE_LOCKED',
         'STORE_UNAVAILABLE',
         'TOO_MANY_STREAMS',
         'UNREACHABLE',

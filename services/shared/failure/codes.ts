@@ -191,6 +191,12 @@ export const FAILURE_CODES = {
     about: 'Too many others changed the same records at the same time.',
   },
   STORE_UNAVAILABLE: { status: status.UNAVAILABLE, cni: 11, retryable: true, about: 'The datastore does not answer.' },
+  STORE_LOCKED: {
+    status: status.UNAVAILABLE,
+    cni: 11,
+    retryable: false,
+    about: 'Calico’s tools have locked the datastore, as for a migration.',
+  },
   STORE_IN_USE: {
     status: status.FAILED_PRECONDITION,
     cni: 100,

@@ -44,6 +44,28 @@ function rewrite(key: string, text: string, change = (record: RecordValue): Reco
   return parseJson(Buffer.from(serialize(encodeRecord(change(decoded.record), decoded))).toString());
 }
 
+describe('the cluster information', () => {
+  const lockKeys = new RecordKeys('/calico', { hasLock: true });
+  const key = '/calico/resources/v3/projectcalico.org/clusterinformations/default';
+
+  it.each([
+    ['{"spec":{"datastoreReady":false,"clusterType":"typha"}}', true],
+    ['{"spec":{"datastoreReady":true}}', false],
+    ['{"spec":{"calicoVersion":"v3.32"}}', false],
+    ['{"spec":{"datastoreReady":null}}', false],
+    ['{}', false],
+  ])('%s is a lock: %s', (text, isLocked) => {
+    expect(lockKeys.parse(key)).toEqual({ kind: 'clusterInformation' });
+    const { record } = decodeRecord(key, { kind: 'clusterInformation' }, Buffer.from(text));
+    expect(record).toEqual({ kind: 'clusterInformation', value: { isLocked } });
+  });
+
+  it('is not read where only Podwire writes, as nobody could unlock it there', () => {
+    expect(keys.parse(key)).toBeUndefined();
+    expect(lockKeys.parse(`${key}/x`)).toBeUndefined();
+  });
+});
+
 describe('the IPAM configuration', () => {
   it('reads a field that is left out as its zero value', () => {
     expect(decode(CONFIG_KEY, '{}').record).toEqual({

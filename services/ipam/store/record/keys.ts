@@ -21,6 +21,10 @@ export class RecordKeys {
   readonly #nodes: string;
   /** Key of Calico's IPAM configuration. */
   readonly config: string;
+  /** Key of Calico's ClusterInformation, by which its tools lock the datastore. */
+  readonly clusterInformation: string;
+  /** Whether such a lock counts: where Calico's tools can write, and so unlock. */
+  readonly hasLock: boolean;
   /** Key of the request policies: below the root, so that the watch brings them, where Calico has nothing. */
   readonly requestPolicies: string;
   /**
@@ -39,7 +43,8 @@ export class RecordKeys {
   readonly releases: string;
 
   /** @param prefix - `/calico` unless set otherwise; without a slash at its end */
-  constructor(prefix: string) {
+  constructor(prefix: string, { hasLock = false }: { readonly hasLock?: boolean } = {}) {
+    this.hasLock = hasLock;
     this.root = `${prefix}/`;
     this.pools = `${prefix}/resources/v3/projectcalico.org/ippools/`;
     this.#blocks = `${prefix}/ipam/v2/assignment/`;
@@ -48,6 +53,7 @@ export class RecordKeys {
     this.#reservations = `${prefix}/resources/v3/projectcalico.org/ipreservations/`;
     this.#nodes = `${prefix}/resources/v3/projectcalico.org/nodes/`;
     this.config = `${prefix}/ipam/v2/config`;
+    this.clusterInformation = `${prefix}/resources/v3/projectcalico.org/clusterinformations/default`;
     this.history = `/podwire${prefix}/history/`;
     this.historyBegins = `/podwire${prefix}/history-begin/`;
     this.requestPolicies = `${prefix}/podwire/requestpolicies`;
@@ -113,6 +119,8 @@ export class RecordKeys {
         return this.endpoint(record.key);
       case 'config':
         return this.config;
+      case 'clusterInformation':
+        return this.clusterInformation;
       case 'requestPolicies':
         return this.requestPolicies;
       case 'reservation':
@@ -137,6 +145,8 @@ export class RecordKeys {
         return this.endpoint(name.key);
       case 'config':
         return this.config;
+      case 'clusterInformation':
+        return this.clusterInformation;
       case 'requestPolicies':
         return this.requestPolicies;
       case 'reservation':
@@ -157,6 +167,7 @@ export class RecordKeys {
     if (key.startsWith(this.endpoints)) return parseEndpoint(key.slice(this.endpoints.length));
     if (!key.startsWith(this.root)) return undefined;
     if (key === this.requestPolicies) return { kind: 'requestPolicies' };
+    if (key === this.clusterInformation) return this.hasLock ? { kind: 'clusterInformation' } : undefined;
     const [area, version, ...path] = key.slice(this.root.length).split('/');
     if (area === 'ipam' && version === 'v2') return parseIpam(path);
     if (area === 'resources' && version === 'v3' && path[0] === 'projectcalico.org')

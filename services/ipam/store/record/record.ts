@@ -7,6 +7,7 @@ import type { RecordValue, StoredForeignEndpoint } from '../../allocator/view.js
 import { decodeAffinity, encodeAffinity } from './affinity.js';
 import { formatBlock, unknownFields } from './block-text.js';
 import { decodeBlock, readRewrittenBlock } from './block.js';
+import { decodeClusterInformation } from './cluster-information.js';
 import { decodeConfig, encodeConfig } from './config.js';
 import { decodeEndpoint, decodeForeignEndpoint, encodeEndpoint } from './endpoint.js';
 import { Unreadable } from './fields.js';
@@ -151,6 +152,8 @@ function decodeNamed(raw: JsonObject, name: RecordName): RecordValue | undefined
     }
     case 'config':
       return { kind: 'config', value: decodeConfig(raw) };
+    case 'clusterInformation':
+      return { kind: 'clusterInformation', value: decodeClusterInformation(raw) };
     case 'reservation':
       return { kind: 'reservation', value: decodeReservation(raw, name) };
     case 'requestPolicies':
@@ -228,6 +231,8 @@ export function encodeRecord(record: RecordValue, previous: DecodedRecord | unde
       return encodeEndpoint(record, raw);
     case 'config':
       return encodeConfig(record.value, raw);
+    case 'clusterInformation':
+      return raw;
     case 'reservation':
       return encodeReservation(record.value, stored?.kind === 'reservation' ? { value: stored.value, raw } : undefined);
     case 'requestPolicies':

@@ -1,0 +1,9 @@
+import type { ClusterInformation } from '../../allocator/records.js';
+import { field, isAbsent, readFlag, readObject } from './fields.js';
+import type { JsonObject } from './json.js';
+
+/** Calico's ClusterInformation (projectcalico/api, pkg/apis/projectcalico/v3/clusterinfo.go), which is only read. */
+export function decodeClusterInformation(raw: JsonObject): ClusterInformation {
+  const ready = field(readObject(field(raw, 'spec')), 'datastoreReady', 'spec');
+  return { isLocked: !isAbsent(ready) && !readFlag(ready) };
+}
