@@ -194,7 +194,7 @@ describe('interleavings', () => {
 function expectFailure(error: unknown): void {
   expect(error).toMatchObject({
     code: expect.stringMatching(
-      /^(NO_POOL|POOLS_EXHAUSTED|POOL_EXISTS|POOL_NOT_FOUND|POOL_OVERLAP|POOL_IN_USE|POOL_BEING_DELETED|CONFLICT)$/,
+      /^(NO_POOL|NO_POOL_SERVES|POOLS_EXHAUSTED|POOL_EXISTS|POOL_NOT_FOUND|POOL_OVERLAP|POOL_IN_USE|POOL_BEING_DELETED|CONFLICT)$/,
     ),
   });
 }

@@ -269,5 +269,5 @@ test('a pool serves a namespace by its name, though nobody tells its labels', as
     'allowed_uses',
   );
   expect(await served.caller.allocateAddress('c1', { pod: pod('red') })).toMatch(/^10\.65\./);
-  expect((await failureOf(served.caller.allocate('c2', { pod: pod('blue') }))).code).toBe('POOLS_EXHAUSTED');
+  expect((await failureOf(served.caller.allocate('c2', { pod: pod('blue') }))).code).toBe('NO_POOL_SERVES');
 });

@@ -261,7 +261,7 @@ describe('a block for a node', () => {
   test.each([
     ['a pool that is not there', { pools: ['x'] }, 'INVALID_REQUEST'],
     ['a pool of another family', { pools: ['six'] }, 'INVALID_REQUEST'],
-    ['a disabled pool', { pools: ['off'] }, 'NO_POOL'],
+    ['a disabled pool', { pools: ['off'] }, 'NO_POOL_SERVES'],
     ['a family without a pool', { family: 6, without: 'six' }, 'NO_POOL'],
     ['pools whose blocks are others’', { nodeName: 'n2', pools: ['a'], taken: true }, 'POOLS_EXHAUSTED'],
   ] as const)('is refused for %s', (_, { ...asked }, code) => {

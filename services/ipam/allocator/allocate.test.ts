@@ -260,7 +260,7 @@ describe('the choice of pools', () => {
   test.each(passedOver)('passes over a pool that is %s, and says so when there is no other', (_, rest, reason) => {
     const only = new MapView([poolRecord('a', '10.0.0.0/26', rest)]);
     expect(refusalOf(only, request('c1'))).toMatchObject({
-      code: 'POOLS_EXHAUSTED',
+      code: 'NO_POOL_SERVES',
       message: expect.stringContaining(`pool "a" 10.0.0.0/26: ${reason}`),
     });
     const other = new MapView([poolRecord('a', '10.0.0.0/26', rest), poolRecord('b', '10.1.0.0/26')]);
@@ -293,7 +293,7 @@ describe('the choice of pools', () => {
   test('gives both families or neither, and names the one that is short', () => {
     const view = new MapView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122', { disabled: true })]);
     expect(refusalOf(view, request('c1', { families: [4, 6] }))).toMatchObject({
-      code: 'POOLS_EXHAUSTED',
+      code: 'NO_POOL_SERVES',
       message: expect.stringMatching(/^no IPv6 address .*pool "six" fd00::\/122: disabled/),
     });
   });

@@ -4,16 +4,15 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import { requireReadable } from './absence.js';
 import { attributesFor } from './attributes.js';
 import { takeOrdinals, touchBlock } from './block.js';
 import type { Demand } from './demand.js';
 import { describeEndpoint, endpointAddress, endpointKey, makeEndpoint, sameNetns, storedEndpoint } from './endpoint.js';
-import { explainRefusal } from './explain.js';
+import { refusalOf } from './explain.js';
 import { offerOf } from './given.js';
 import { handleChanges, heldBy, requireKnown, type HeldAddress } from './holding.js';
 import { judgeNode, type JudgedNode } from './judge-node.js';
-import { checkAskedPools, judgePools, servingPools } from './judge-pools.js';
+import { checkAskedPools, servingPools } from './judge-pools.js';
 import { choosePlaces, placesOf, type Place, type Places } from './place.js';
 import type { AllocationRequest, Block, Endpoint, EndpointAddress } from './records.js';
 import { knownLabels } from './request-policy/namespace.js';
@@ -197,11 +196,7 @@ function grant(view: View, { offer, ordinal }: Place, { request, nowMs }: Alloca
 }
 
 function refusal(view: View, demands: readonly Demand[], { attachment, nodeName }: AllocationRequest): Failure {
-  const noPool = demands.filter((demand) => judgePools(view, demand).length === 0);
-  // Of what cools down nobody knows then whether it is free.
-  if (noPool.length === 0) requireReadable(view, { kind: 'config' });
-  const text = demands.map((demand) => explainRefusal(view, demand, formatAttachment(attachment))).join('. ');
-  return new Failure(noPool.length > 0 ? 'NO_POOL' : 'POOLS_EXHAUSTED', text, { details: { node: nodeName } });
+  return refusalOf(view, demands, { subject: formatAttachment(attachment), details: { node: nodeName } });
 }
 
 function allocationChanges(view: View, attachment: Attachment, { grants, changes }: Granted): Change[] {

@@ -155,7 +155,7 @@ describe('pools', () => {
   test('none of which allows the use are no pool at all', () => {
     const view = new MapView([poolRecord('a', '10.0.0.0/24', { allowedUses: ['Tunnel'] })]);
     expect(refused(view, assignment('h'))).toMatchObject({
-      code: 'NO_POOL',
+      code: 'NO_POOL_SERVES',
       message: expect.stringContaining('not for containers: its allowedUses are Tunnel'),
     });
   });

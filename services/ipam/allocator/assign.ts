@@ -7,7 +7,7 @@ import { takeOrdinals } from './block.js';
 import { blockOf } from './block-lists.js';
 import type { Demand, PoolUse } from './demand.js';
 import { endpointAddress } from './endpoint.js';
-import { explainDemand, explainRefusal, type PoolStory } from './explain.js';
+import { explainDemand, explainRefusal, refusalOf, type PoolStory } from './explain.js';
 import { gather, type Gathered, type Want } from './gather.js';
 import { heldIn } from './give-back.js';
 import { offerOf } from './given.js';
@@ -179,7 +179,8 @@ function gatherFamily(view: View, demand: Demand, { handleId, ...want }: Wish): 
     text: explainRefusal(view, demand, `handle ${handleId}`),
     pools: explainDemand(view, demand, { maxBlocksCount: NAMED_BLOCKS }),
   });
-  if (pools.length === 0) throw new Failure('NO_POOL', shortage().text, { details: { use: demand.use } });
+  if (pools.length === 0)
+    throw refusalOf(view, [demand], { subject: `handle ${handleId}`, details: { use: demand.use } });
   const gathered = gather(beginSearch(view, demand, pools), want);
   const isShort = gathered.count === 0 && gathered.isExhausted;
   return { demand, wanted: want.count, gathered, shortage: isShort ? shortage() : undefined };

@@ -1,13 +1,11 @@
-import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import { requireReadable } from './absence.js';
 import { offers } from './choose-block.js';
 import { sameOwner, type Demand } from './demand.js';
-import { explainRefusal } from './explain.js';
+import { refusalOf } from './explain.js';
 import { judgeNode } from './judge-node.js';
-import { checkAskedPools, judgePools, servingPools } from './judge-pools.js';
+import { checkAskedPools, servingPools } from './judge-pools.js';
 import { poolOf } from './pools.js';
 import type { Block, BlockOwner, UnknownNodes } from './records.js';
 import { beginSearch } from './search.js';
@@ -31,7 +29,7 @@ export interface EnsuredBlock {
 /**
  * A block of the node's own, found or claimed; it may be full. Idempotent: the node's first block in the pools that serve is the
  * answer each time. How many blocks a node may have does not count.
- * @throws Failure NO_POOL, POOLS_EXHAUSTED with the reason for each pool, INVALID_REQUEST for pools that do not exist or are of
+ * @throws Failure NO_POOL, NO_POOL_SERVES, POOLS_EXHAUSTED with the reason for each pool, INVALID_REQUEST for pools that do not exist or are of
  * another family, NODE_NOT_FOUND, NODE_BEING_DELETED; STORE_CORRUPT in place of POOLS_EXHAUSTED when the configuration cannot be read
  */
 export function ensureBlock(view: View, demanded: BlockDemand): Decision<EnsuredBlock> {
@@ -60,11 +58,7 @@ export function ensureBlock(view: View, demanded: BlockDemand): Decision<Ensured
       outcome: { block: block.prefix, isNew: origin !== 'own' },
     };
   }
-  const isWithoutPool = judgePools(view, demand).length === 0;
-  if (!isWithoutPool) requireReadable(view, { kind: 'config' });
-  throw new Failure(isWithoutPool ? 'NO_POOL' : 'POOLS_EXHAUSTED', explainRefusal(view, demand, 'a block'), {
-    details: { node: nodeName },
-  });
+  throw refusalOf(view, [demand], { subject: 'a block', details: { node: nodeName } });
 }
 
 /** The node's first block, in the order of the pools and then of the addresses, whose affinity is confirmed. */

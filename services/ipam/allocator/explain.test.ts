@@ -51,7 +51,7 @@ describe('a refusal names the pools and blocks', () => {
         'block 10.0.0.128/26 has no owner (64 of 64 addresses in use), ' +
         'block 10.0.0.192/26 belongs to load-balancer (0 of 64 addresses in use). ' +
         'Affinity is strict, so no node takes addresses of blocks that are not its own. ' +
-        'Create or enable a pool, or release addresses',
+        'Remedies: switch strict affinity off, or release addresses of the node’s blocks; wait until released addresses have cooled down',
     );
   });
 

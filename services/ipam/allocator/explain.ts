@@ -1,7 +1,9 @@
+import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 import { counted } from '@podwire/shared/words/counted';
 
+import { requireReadable } from './absence.js';
 import { usedCount } from './block.js';
 import { coolingCount, countBlocks, NO_BLOCKS, type BlockTally } from './block-tally.js';
 import { countOthers, verdictOf, type BlockVerdict } from './block-verdict.js';
@@ -9,7 +11,7 @@ import { ownedCount, isClaimable } from './choose-block.js';
 import { blockCount } from './claim.js';
 import { first } from './gather.js';
 import { sameOwner, type Demand } from './demand.js';
-import { judgePools, servingPools, type JudgedPool } from './judge-pools.js';
+import { judgePools, servingPools, type JudgedPool, type Obstacle } from './judge-pools.js';
 import { isSpared } from './reclaim.js';
 import type { Block, Pool } from './records.js';
 import { hasRoom, reservedFreeCount } from './reserved.js';
@@ -37,6 +39,8 @@ export interface PoolStory {
   readonly more: ReadonlyMap<BlockVerdict, number>;
   /** Why no further block can be claimed in it; undefined when one can. */
   readonly noClaim: string | undefined;
+  /** What changes that it is passed over, or that no block can be claimed; undefined where neither is so. */
+  readonly remedy: string | undefined;
   readonly usage: Usage;
 }
 
@@ -76,9 +80,9 @@ export function explainDemand(view: View, demand: Demand, options: ExplainOption
     });
 }
 
-function poolStory(search: Search, { pool, passedOver }: JudgedPool, maxBlocksCount: number): PoolStory {
+function poolStory(search: Search, { pool, passedOver, remedy }: JudgedPool, maxBlocksCount: number): PoolStory {
   const nothing = { blocks: [], more: new Map<BlockVerdict, number>(), usage: usageOf(NO_BLOCKS) };
-  if (passedOver !== undefined) return { pool, passedOver, ...nothing, noClaim: undefined };
+  if (passedOver !== undefined) return { pool, passedOver, ...nothing, noClaim: undefined, remedy };
   const unreadable = unreadableIn(search.view, pool);
   const stories = unreadable.slice(0, maxBlocksCount).map(({ key, name, reason }): BlockStory => {
     return { prefix: name.prefix, verdict: 'unreadable', reason: `cannot be read (record ${key}: ${reason})` };
@@ -92,7 +96,8 @@ function poolStory(search: Search, { pool, passedOver }: JudgedPool, maxBlocksCo
   const hiddenCount = unreadable.length - Math.min(unreadable.length, maxBlocksCount);
   if (hiddenCount > 0) more.set('unreadable', hiddenCount);
   const usage = usageOf(search.view.tallyBlocks(pool.prefix));
-  return { pool, passedOver, blocks: stories, more, noClaim: noClaim(search, pool, usage), usage };
+  const claim = noClaim(search, pool, usage);
+  return { pool, passedOver, blocks: stories, more, noClaim: claim?.reason, remedy: claim?.remedy, usage };
 }
 
 function usageOf(tally: BlockTally): Usage {
@@ -134,22 +139,36 @@ function inUse({ used, cooling, size }: Omit<Usage, 'blocks'>): string {
 }
 
 /** Why the owner gets no further block of a pool; undefined when it can claim one, or every possible one exists. */
-function noClaim(search: Search, pool: Pool, { blocks, size }: Usage): string | undefined {
+function noClaim(search: Search, pool: Pool, { blocks, size }: Usage): Obstacle | undefined {
   const { view, demand, config, reserved } = search;
-  if (reserved.coversAll(pool.prefix)) return 'all of it is reserved';
+  if (reserved.coversAll(pool.prefix)) return { reason: 'all of it is reserved', remedy: LESS_RESERVED };
   const whole = BigInt(blocks) >= blockCount(pool);
   if (whole) return undefined;
   const cap = blockCap(search);
   const owned = ownedCount(search);
-  if (owned >= cap)
-    return `no further block: ${ownerName(demand)} has ${counted(owned, 'block')} in the pools that serve, and may have ${cap}`;
-  if (!config.autoAllocateBlocks) return 'no further block: autoAllocateBlocks is off, so blocks are not claimed';
+  if (owned >= cap) {
+    const reason = `no further block: ${ownerName(demand)} has ${counted(owned, 'block')} in the pools that serve, and may have ${cap}`;
+    return { reason, remedy: 'raise max_blocks_per_node, or release addresses of the node’s blocks' };
+  }
+  if (!config.autoAllocateBlocks) {
+    const reason = 'no further block: autoAllocateBlocks is off, so blocks are not claimed';
+    return { reason, remedy: 'switch auto_allocate_blocks on, or claim a block for the node' };
+  }
   if (isClaimable(search, pool)) return undefined;
   const [unreadable] = unreadableIn(view, pool);
-  if (unreadable) return 'no further block: what is left is reserved, taken, or under records that cannot be read';
-  if (size === 0) return 'a block of another size, which a former pool left, lies around it';
-  return 'no further block: what is left is reserved, or under blocks of another size';
+  if (unreadable) {
+    const reason = 'no further block: what is left is reserved, taken, or under records that cannot be read';
+    return { reason, remedy: 'correct or delete the records that cannot be read' };
+  }
+  if (size === 0) {
+    const reason = 'a block of another size, which a former pool left, lies around it';
+    return { reason, remedy: 'release the addresses of the block of another size' };
+  }
+  const reason = 'no further block: what is left is reserved, or under blocks of another size';
+  return { reason, remedy: `${LESS_RESERVED}, or release addresses` };
 }
+
+const LESS_RESERVED = 'remove reservations that are not needed';
 
 function ownerName({ owner }: Demand): string {
   return owner.kind === 'host' ? `node ${owner.name}` : `virtual owner ${owner.name}`;
@@ -162,7 +181,30 @@ function ownerName({ owner }: Demand): string {
 const NAMED_POOLS = 6;
 const NAMED_BLOCKS = 4;
 
-/** Why no pool could serve a demand, as a text: every pool and why, every block and why. */
+export interface Refused {
+  /** What wants the address, for the text. */
+  readonly subject: string;
+  readonly details: Readonly<Record<string, string>>;
+}
+
+/**
+ * The failure of demands that no pool could serve: NO_POOL where one is of a family without a pool, NO_POOL_SERVES where all pools of one
+ * are passed over, and POOLS_EXHAUSTED where those that serve have nothing to give.
+ */
+export function refusalOf(view: View, demands: readonly Demand[], { subject, details }: Refused): Failure {
+  const judged = demands.map((demand) => judgePools(view, demand));
+  const code = judged.some((pools) => pools.length === 0)
+    ? 'NO_POOL'
+    : judged.some((pools) => pools.every(({ passedOver }) => passedOver !== undefined))
+      ? 'NO_POOL_SERVES'
+      : 'POOLS_EXHAUSTED';
+  // Whether what cools down is free, the configuration tells.
+  if (code === 'POOLS_EXHAUSTED') requireReadable(view, { kind: 'config' });
+  const text = demands.map((demand) => explainRefusal(view, demand, subject)).join('. ');
+  return new Failure(code, text, { details });
+}
+
+/** Why no pool could serve a demand, as a text: every pool and why, every block and why, and what changes that. */
 export function explainRefusal(view: View, demand: Demand, subject: string): string {
   const maxBlocksCount = NAMED_POOLS * NAMED_BLOCKS;
   const limits = { maxBlocksCount, maxPoolBlocksCount: NAMED_BLOCKS, maxPoolsCount: NAMED_POOLS };
@@ -176,7 +218,18 @@ export function explainRefusal(view: View, demand: Demand, subject: string): str
     strictAffinity && stories.some(keepsFromOthers)
       ? ' Affinity is strict, so no node takes addresses of blocks that are not its own.'
       : '';
-  return `${wish}: ${texts.join('; ')}.${strict} Create or enable a pool, or release addresses`;
+  const remedies = [...new Set(stories.flatMap((story) => remediesOf(story, strictAffinity)))];
+  return `${wish}: ${texts.join('; ')}.${strict} ${remedies.length === 1 ? 'Remedy' : 'Remedies'}: ${remedies.join('; ')}`;
+}
+
+/** What would give an address of a pool. That it is full is the reason only where nothing else is. */
+function remediesOf(story: PoolStory, strictAffinity: boolean): string[] {
+  const remedies = story.remedy === undefined ? [] : [story.remedy];
+  if (strictAffinity && keepsFromOthers(story))
+    remedies.push('switch strict affinity off, or release addresses of the node’s blocks');
+  if (remedies.length === 0) remedies.push('create a pool, or release addresses');
+  if (story.usage.cooling > 0) remedies.push('wait until released addresses have cooled down');
+  return remedies;
 }
 
 /** Whether a pool has addresses that only other owners, or none, could be given. */

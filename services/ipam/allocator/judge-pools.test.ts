@@ -113,7 +113,7 @@ describe('pools that are asked for', () => {
 
   test('that are out of use are refused by name', () => {
     expect(failureOf(() => checkAskedPools(view, { pools: ['c', '10.4.0.0/24'], families: [4] }))).toMatchObject({
-      code: 'NO_POOL',
+      code: 'NO_POOL_SERVES',
       message: 'pool "off", which is asked for, is disabled; enable it, or ask for another',
     });
   });

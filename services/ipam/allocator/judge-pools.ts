@@ -14,6 +14,14 @@ import type { View } from './view.js';
 export interface JudgedPool {
   readonly pool: Pool;
   readonly passedOver: string | undefined;
+  /** What makes it serve; undefined when it does. */
+  readonly remedy: string | undefined;
+}
+
+/** Why a pool cannot serve, and what changes that. */
+export interface Obstacle {
+  readonly reason: string;
+  readonly remedy: string;
 }
 
 /**
@@ -22,12 +30,28 @@ export interface JudgedPool {
  */
 export function judgePools(view: View, demand: Demand): JudgedPool[] {
   const asked = askedPools(view, demand);
-  if (asked.length > 0)
-    return asked.map((pool) => ({ pool, passedOver: outOfUse(pool) ?? wrongUse(pool, demand.use) }));
+  if (asked.length > 0) return asked.map((pool) => judged(pool, off(pool) ?? misused(pool, demand.use)));
   return view
     .pools()
     .filter(({ prefix }) => prefix.family === demand.family)
-    .map((pool) => ({ pool, passedOver: outOfUse(pool) ?? unchosen(pool, demand) ?? wrongUse(pool, demand.use) }));
+    .map((pool) => judged(pool, off(pool) ?? unchosen(pool, demand) ?? misused(pool, demand.use)));
+}
+
+function judged(pool: Pool, obstacle: Obstacle | undefined): JudgedPool {
+  return { pool, passedOver: obstacle?.reason, remedy: obstacle?.remedy };
+}
+
+function off(pool: Pool): Obstacle | undefined {
+  const reason = outOfUse(pool);
+  if (reason === undefined) return undefined;
+  if (pool.deletionTimeMs !== undefined) return { reason, remedy: 'create a pool in place of the one being deleted' };
+  if (pool.disabled) return { reason, remedy: 'enable the pool' };
+  return { reason, remedy: 'resolve the finding of Calico’s pool controller' };
+}
+
+function misused(pool: Pool, use: PoolUse): Obstacle | undefined {
+  const reason = wrongUse(pool, use);
+  return reason === undefined ? undefined : { reason, remedy: `add ${use} to the pool’s allowedUses` };
 }
 
 /** The pools that may serve, in the order in which they are tried. */
@@ -61,7 +85,7 @@ export interface AskedPools {
 /**
  * Checks the pools that a request names, all of them.
  * @throws Failure INVALID_REQUEST that lists those that do not exist, or are of a family that is not wanted or not the one that they were
- * asked for as; NO_POOL for the first that gives no addresses
+ * asked for as; NO_POOL_SERVES for the first that gives no addresses
  */
 export function checkAskedPools(view: View, { pools, families, poolChoices = [] }: AskedPools): void {
   const violations: Violation[] = [];
@@ -87,7 +111,7 @@ export function checkAskedPools(view: View, { pools, families, poolChoices = [] 
     const reason = pool && outOfUse(pool);
     if (reason === undefined) continue;
     const message = `pool "${pool?.name}", which is asked for, is ${reason}; enable it, or ask for another`;
-    throw new Failure('NO_POOL', message, { details: { pool: pool?.name ?? '' } });
+    throw new Failure('NO_POOL_SERVES', message, { details: { pool: pool?.name ?? '' } });
   }
 }
 
@@ -96,8 +120,11 @@ function isOther(family: Family | undefined, { prefix }: Pool): boolean {
 }
 
 /** Why a pool does not serve those who ask for none. */
-function unchosen({ assignmentMode, nodeSelector, namespaceSelector }: Pool, demand: Demand): string | undefined {
-  if (assignmentMode === 'Manual') return 'its assignmentMode is Manual, so it serves only requests that name it';
+function unchosen({ assignmentMode, nodeSelector, namespaceSelector }: Pool, demand: Demand): Obstacle | undefined {
+  if (assignmentMode === 'Manual') {
+    const reason = 'its assignmentMode is Manual, so it serves only requests that name it';
+    return { reason, remedy: 'ask for the pool by its name, or set its assignmentMode to Automatic' };
+  }
   return (
     unmatched('nodeSelector', nodeSelector, nodeSubject(demand)) ??
     unmatched('namespaceSelector', namespaceSelector, namespaceSubject(demand))
@@ -131,13 +158,20 @@ interface Subject {
  * A selector that cannot be read rules its own pool out and no other. The pool may be meant for others, so to use it would be
  * worse than not to; and one pool's slip of the pen must not stop every pod of the cluster.
  */
-function unmatched(field: string, selector: string, { of, labels, isAny = false }: Subject): string | undefined {
+function unmatched(field: string, selector: string, { of, labels, isAny = false }: Subject): Obstacle | undefined {
   const match = matches(selector, labels);
-  if (match.fault !== undefined) return `its ${field} "${selector}" cannot be read: ${match.fault}`;
+  if (match.fault !== undefined) {
+    const reason = `its ${field} "${selector}" cannot be read: ${match.fault}`;
+    return { reason, remedy: `correct the pool’s ${field}` };
+  }
   if (match.matches || isAny) return undefined;
   const shown = Object.entries(labels).map(([name, value]) => `${name}=${value}`);
   const named = shown.length > NAMED_LABELS ? [...shown.slice(0, NAMED_LABELS), '…'] : shown;
-  return `its ${field} "${selector}" does not match ${of}, which has ${named.length === 0 ? 'no labels' : `the labels ${named.join(', ')}`}`;
+  const has = named.length === 0 ? 'no labels' : `the labels ${named.join(', ')}`;
+  return {
+    reason: `its ${field} "${selector}" does not match ${of}, which has ${has}`,
+    remedy: `change the pool’s ${field} or the labels of ${of}`,
+  };
 }
 
 /** At most so many labels are shown in a reason. */

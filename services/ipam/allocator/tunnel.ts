@@ -5,7 +5,7 @@ import { addressAt, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { requireReadable } from './absence.js';
 import { takeOrdinals } from './block.js';
 import type { Demand } from './demand.js';
-import { explainRefusal } from './explain.js';
+import { refusalOf } from './explain.js';
 import { addressOf, giveBack, heldIn } from './give-back.js';
 import { blocksOf, handleChanges, requireKnown, type HeldAddress } from './holding.js';
 import { judgeNode, nodeNotFound } from './judge-node.js';
@@ -198,10 +198,7 @@ function take(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools: reado
     const put: Change = { type: 'put', record: { kind: 'block', value: block } };
     return { address: hostPrefix(addressAt(block.prefix, ordinal)), block, changes: [...offer.changes, put] };
   }
-  requireReadable(view, { kind: 'config' });
-  throw new Failure('POOLS_EXHAUSTED', explainRefusal(view, demand, `the ${encapsulation} tunnel`), {
-    details: { node: nodeName },
-  });
+  throw refusalOf(view, [demand], { subject: `the ${encapsulation} tunnel`, details: { node: nodeName } });
 }
 
 function attributesOf(nodeName: string, kind: TunnelKind): AllocationAttributes {

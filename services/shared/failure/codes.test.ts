@@ -60,6 +60,7 @@ describe('codes of the CNI specification', () => {
         'CONFLICT',
         'DEADLINE_EXCEEDED',
         'DELEGATE_UNAVAILABLE',
+        'NO_POOL_SERVES',
         'POOLS_EXHAUSTED',
         'STORE_FULL',
         'STORE_LOCKED',

@@ -57,11 +57,17 @@ export const FAILURE_CODES = {
     about: 'The pool is being deleted.',
   },
   NO_POOL: { status: status.FAILED_PRECONDITION, cni: 102, retryable: false, about: 'There is no pool of the family.' },
+  NO_POOL_SERVES: {
+    status: status.FAILED_PRECONDITION,
+    cni: 11,
+    retryable: false,
+    about: 'There are pools of the family, and none may serve the request; the message says why for each.',
+  },
   POOLS_EXHAUSTED: {
     status: status.RESOURCE_EXHAUSTED,
     cni: 11,
     retryable: false,
-    about: 'No pool has an address to give; the message says why for each.',
+    about: 'The pools that serve have no address to give; the message says why for each.',
   },
   ADDRESS_IN_USE: {
     status: status.ALREADY_EXISTS,

@@ -3826,12 +3826,13 @@ export const AddressServiceService = {
    * Idempotent: repeated for the same attachment it returns the same endpoint and changes nothing.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed),
-   * RESOURCE_EXHAUSTED (no pool could serve; the message says for each pool and block why), FAILED_PRECONDITION (there is no
-   * pool of the family at all, a pool asked for is disabled, an address asked for may not be given or is not the one that the
-   * attachment holds, or the node is being deleted), PERMISSION_DENIED (a request policy forbids the pod what is asked for; the
+   * RESOURCE_EXHAUSTED (the pools that serve have no address to give; the message says for each pool and block why, and what
+   * changes that), FAILED_PRECONDITION (there is no pool of the family, or none that serves the request by its state, uses and
+   * selectors; an address asked for may not be given or is not the one that the attachment holds; or the node is being
+   * deleted), PERMISSION_DENIED (a request policy forbids the pod what is asked for; the
    * message says which, and what would be allowed), NOT_FOUND (the node is not registered, and the service does not register
    * unknown nodes), ALREADY_EXISTS (an address asked for is held by another, or cools down), ABORTED (lost too many races;
-   * repeat), UNAVAILABLE (datastore), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
+   * repeat), UNAVAILABLE (the datastore does not answer, or Calico's tools have locked it), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
    * after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
    */
   allocate: {
@@ -3854,7 +3855,7 @@ export const AddressServiceService = {
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed; with
    * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be had;
-   * nothing is given), FAILED_PRECONDITION (no pool is for this use and owner, a pool asked for is disabled, an address asked
+   * nothing is given), FAILED_PRECONDITION (there is no pool of the family, or none that serves the request, an address asked
    * for may not be given, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS (an address
    * asked for is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
@@ -3984,12 +3985,13 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    * Idempotent: repeated for the same attachment it returns the same endpoint and changes nothing.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed),
-   * RESOURCE_EXHAUSTED (no pool could serve; the message says for each pool and block why), FAILED_PRECONDITION (there is no
-   * pool of the family at all, a pool asked for is disabled, an address asked for may not be given or is not the one that the
-   * attachment holds, or the node is being deleted), PERMISSION_DENIED (a request policy forbids the pod what is asked for; the
+   * RESOURCE_EXHAUSTED (the pools that serve have no address to give; the message says for each pool and block why, and what
+   * changes that), FAILED_PRECONDITION (there is no pool of the family, or none that serves the request by its state, uses and
+   * selectors; an address asked for may not be given or is not the one that the attachment holds; or the node is being
+   * deleted), PERMISSION_DENIED (a request policy forbids the pod what is asked for; the
    * message says which, and what would be allowed), NOT_FOUND (the node is not registered, and the service does not register
    * unknown nodes), ALREADY_EXISTS (an address asked for is held by another, or cools down), ABORTED (lost too many races;
-   * repeat), UNAVAILABLE (datastore), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
+   * repeat), UNAVAILABLE (the datastore does not answer, or Calico's tools have locked it), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
    * after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
    */
   allocate: handleUnaryCall<AllocateRequest, AllocateResponse>;
@@ -4004,7 +4006,7 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed; with
    * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be had;
-   * nothing is given), FAILED_PRECONDITION (no pool is for this use and owner, a pool asked for is disabled, an address asked
+   * nothing is given), FAILED_PRECONDITION (there is no pool of the family, or none that serves the request, an address asked
    * for may not be given, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS (an address
    * asked for is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
@@ -4071,12 +4073,13 @@ export interface AddressServiceClient extends Client {
    * Idempotent: repeated for the same attachment it returns the same endpoint and changes nothing.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed),
-   * RESOURCE_EXHAUSTED (no pool could serve; the message says for each pool and block why), FAILED_PRECONDITION (there is no
-   * pool of the family at all, a pool asked for is disabled, an address asked for may not be given or is not the one that the
-   * attachment holds, or the node is being deleted), PERMISSION_DENIED (a request policy forbids the pod what is asked for; the
+   * RESOURCE_EXHAUSTED (the pools that serve have no address to give; the message says for each pool and block why, and what
+   * changes that), FAILED_PRECONDITION (there is no pool of the family, or none that serves the request by its state, uses and
+   * selectors; an address asked for may not be given or is not the one that the attachment holds; or the node is being
+   * deleted), PERMISSION_DENIED (a request policy forbids the pod what is asked for; the
    * message says which, and what would be allowed), NOT_FOUND (the node is not registered, and the service does not register
    * unknown nodes), ALREADY_EXISTS (an address asked for is held by another, or cools down), ABORTED (lost too many races;
-   * repeat), UNAVAILABLE (datastore), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
+   * repeat), UNAVAILABLE (the datastore does not answer, or Calico's tools have locked it), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
    * after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
    */
   allocate(
@@ -4105,7 +4108,7 @@ export interface AddressServiceClient extends Client {
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed; with
    * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be had;
-   * nothing is given), FAILED_PRECONDITION (no pool is for this use and owner, a pool asked for is disabled, an address asked
+   * nothing is given), FAILED_PRECONDITION (there is no pool of the family, or none that serves the request, an address asked
    * for may not be given, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS (an address
    * asked for is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */

@@ -1276,8 +1276,8 @@ export const AffinityServiceService = {
    * Idempotent: the answer stays the same for as long as the node keeps the block.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist or is of another family),
-   * RESOURCE_EXHAUSTED (no pool could serve; the message says why for each), FAILED_PRECONDITION (there is no pool of the
-   * family, a pool asked for is disabled, or the node is being deleted), NOT_FOUND (the node is not registered, and the
+   * RESOURCE_EXHAUSTED (the pools that serve have no block to give; the message says why for each), FAILED_PRECONDITION (there
+   * is no pool of the family, or none that serves the request, or the node is being deleted), NOT_FOUND (the node is not registered, and the
    * service does not register unknown nodes), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   ensureBlock: {
@@ -1330,8 +1330,8 @@ export interface AffinityServiceServer extends UntypedServiceImplementation {
    * Idempotent: the answer stays the same for as long as the node keeps the block.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist or is of another family),
-   * RESOURCE_EXHAUSTED (no pool could serve; the message says why for each), FAILED_PRECONDITION (there is no pool of the
-   * family, a pool asked for is disabled, or the node is being deleted), NOT_FOUND (the node is not registered, and the
+   * RESOURCE_EXHAUSTED (the pools that serve have no block to give; the message says why for each), FAILED_PRECONDITION (there
+   * is no pool of the family, or none that serves the request, or the node is being deleted), NOT_FOUND (the node is not registered, and the
    * service does not register unknown nodes), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   ensureBlock: handleUnaryCall<EnsureBlockRequest, EnsureBlockResponse>;
@@ -1418,8 +1418,8 @@ export interface AffinityServiceClient extends Client {
    * Idempotent: the answer stays the same for as long as the node keeps the block.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist or is of another family),
-   * RESOURCE_EXHAUSTED (no pool could serve; the message says why for each), FAILED_PRECONDITION (there is no pool of the
-   * family, a pool asked for is disabled, or the node is being deleted), NOT_FOUND (the node is not registered, and the
+   * RESOURCE_EXHAUSTED (the pools that serve have no block to give; the message says why for each), FAILED_PRECONDITION (there
+   * is no pool of the family, or none that serves the request, or the node is being deleted), NOT_FOUND (the node is not registered, and the
    * service does not register unknown nodes), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   ensureBlock(
