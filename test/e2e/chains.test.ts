@@ -1,9 +1,10 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 
+import { AddressServer } from '../support/address-server.js';
 import { ChainRun, type ChainMember } from '../support/chain.js';
 import { attachedPods, footprint } from '../support/leftovers.js';
 import { makePod, removePod, type CniAnswer, type Pod } from '../support/pods.js';
-import { pings, rpc, run } from '../support/programs.js';
+import { pings, readTcp, rpc, run } from '../support/programs.js';
 import { NODE_ADDRESS, Stack } from '../support/stack.js';
 
 /** Podwire in chains with Debian's containernetworking-plugins, which speak CNI up to 1.0.0. */
@@ -90,6 +91,23 @@ describe.each(['0.3.1', '0.4.0', '1.0.0'])('in CNI %s', (cniVersion) => {
     succeeded(await chain.del(), members.length);
     expect(await footprint(stack)).toEqual(before);
   });
+});
+
+test('a hostPort is reached by the node’s 127.0.0.1, which pods do not reach', async () => {
+  const ports = { portMappings: [{ hostPort: 8088, containerPort: 8080, protocol: 'tcp' }] };
+  const members = [PODWIRE, { ...PORTMAP, runtimeConfig: ports }];
+  const target = pod('e2e-chain-host-port');
+  const chain = new ChainRun({ stack, cniVersion: '1.0.0', members }, target);
+  succeeded(await chain.add(), members.length);
+  const server = await AddressServer.start(target.netns);
+  try {
+    for (const address of ['127.0.0.1', NODE_ADDRESS])
+      expect(readTcp({ address, port: 8088 }, stack.netnsPath), address).toBe(NODE_ADDRESS);
+    expect(onNode('nft', 'list', 'chain', 'inet', 'podwire', 'check_source')).toContain('ip daddr 127.0.0.0/8 counter');
+  } finally {
+    await server.stop();
+  }
+  succeeded(await chain.del(), members.length);
 });
 
 test('in CNI 1.0.0 a dual-stack pod in a chain with firewall is checked whole', async () => {

@@ -31,11 +31,18 @@ const FAMILIES: readonly Family[] = [4, 6];
 /** NF_IP_PRI_RAW: before connections are tracked, so that what is dropped costs no entry. */
 const RAW_PRIORITY = -300;
 
+/** Loopback addresses of IPv4. The kernel itself drops packets with IPv6's that come from another interface. */
+const LOOPBACK: Json = { prefix: { addr: '127.0.0.0', len: 8 } };
+
 /** The number of those who ask about the packet's way back: `fib saddr . iif oif`. */
 const WAY_BACK: Json = { fib: { result: 'oif', flags: ['saddr', 'iif'] } };
 
 /**
- * The table that lets pods send only from addresses that the node routes to them, or that they are allowed besides. Link-local
+ * The table that keeps pods to what they may send. Packets to and from the node's loopback addresses are dropped: `route_localnet`,
+ * which port mappings need, lets the kernel take them. What a port mapping sends back to the node's 127.0.0.1 has that address
+ * only after connection tracking, which is later.
+ *
+ * It lets pods send only from addresses that the node routes to them, or that they are allowed besides. Link-local
  * and unspecified IPv6 sources pass, as neighbour discovery needs them; the kernel forwards neither.
  *
  * IPv6 has no rp_filter. IPv4's knows no prefixes: it is off on the interfaces of pods that have some, and would be loose, where
@@ -43,6 +50,7 @@ const WAY_BACK: Json = { fib: { result: 'oif', flags: ['saddr', 'iif'] } };
  */
 export function guardTable(prefixes: SourcePrefixes): NftTable {
   const jump = { jump: { target: CHECK } };
+  const drop = [{ counter: { packets: 0, bytes: 0 } }, { drop: null }];
   const goBack = { return: null };
   const ipv6Source = payload('ip6', 'saddr');
   const linkLocal: Json = { prefix: { addr: 'fe80::', len: 10 } };
@@ -62,13 +70,15 @@ export function guardTable(prefixes: SourcePrefixes): NftTable {
         name: CHECK,
         hook: undefined,
         rules: [
+          [match(payload('ip', 'daddr'), '==', LOOPBACK), ...drop],
+          [match(payload('ip', 'saddr'), '==', LOOPBACK), ...drop],
           [match(ipv6Source, '==', '::'), goBack],
           [match(ipv6Source, '==', linkLocal), goBack],
           ...FAMILIES.map((family): readonly JsonObject[] => {
             const sender: Json = { concat: [meta('iifname'), payload(PROTOCOL[family], 'saddr')] };
             return [match(sender, '==', `@${ALLOWED[family]}`), goBack];
           }),
-          [match(WAY_BACK, '==', false), { counter: { packets: 0, bytes: 0 } }, { drop: null }],
+          [match(WAY_BACK, '==', false), ...drop],
         ],
       },
       {

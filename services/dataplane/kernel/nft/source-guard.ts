@@ -54,7 +54,7 @@ export class SourceGuard {
   conditions(): readonly Condition[] {
     const failure = this.#keeper.failure;
     if (!failure) return [];
-    const message = `no pod with IPv6 addresses or source prefixes can be wired, as none could be kept from sending from others’ addresses: ${failure.message}`;
+    const message = `pods with IPv6 addresses or source prefixes are refused, and IPv4 pods reach services on the node’s 127.0.0.1, as nftables cannot filter what pods send: ${failure.message}`;
     return [{ reason: 'SourceGuardUnavailable', message, defeats: [6] }];
   }
 
