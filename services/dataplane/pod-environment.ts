@@ -8,6 +8,7 @@ import type { LinkSource } from './kernel/link-source.js';
 import { Masquerader } from './kernel/nft/masquerader.js';
 import type { Nft } from './kernel/nft/nft.js';
 import { SourceGuard } from './kernel/nft/source-guard.js';
+import { TunnelGuard } from './kernel/nft/tunnel-guard.js';
 import type { PodGuard } from './kernel/pod-guard.js';
 import { PodMtu } from './mtu/pod-mtu.js';
 import { keepFollowingAdvertisements } from './mtu/router-advertisements.js';
@@ -30,12 +31,14 @@ export class PodEnvironment {
   readonly #options: PodEnvironmentOptions;
   readonly #guard: SourceGuard;
   readonly #mtu: PodMtu;
+  readonly #tunnelGuard: TunnelGuard;
   readonly #masquerader: Masquerader;
 
   constructor(options: PodEnvironmentOptions) {
     const { config, links, nft, events, clock, random } = options;
     this.#options = options;
     this.#guard = new SourceGuard({ nft, events, clock, random });
+    this.#tunnelGuard = new TunnelGuard({ nft, events, clock, random });
     const settings = { exclude: config.natExclude, interfaces: config.natInterfaces, ports: config.natPorts };
     this.#masquerader = new Masquerader({ nft, events, clock, random, settings });
     const [fixedBytes, patterns] = [config.mtuBytes, config.mtuInterfaces];
@@ -51,9 +54,9 @@ export class PodEnvironment {
     return this.#mtu.mtuBytes;
   }
 
-  /** What follows the cluster's pools. */
+  /** What follows the cluster's pools and nodes. A node's packets are let in before there is a route to it. */
   get followers(): readonly TellingFollower[] {
-    return [this.#masquerader, this.#mtu];
+    return [this.#tunnelGuard, this.#masquerader, this.#mtu];
   }
 
   /**

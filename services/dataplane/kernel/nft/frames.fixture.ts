@@ -6,8 +6,10 @@ import { address } from '../../plan/pod-network.fixture.js';
 
 /** Packets of a pod that its kernel would not make: it sends them as frames to the host end. */
 
-/** Protocol number (IANA). */
+/** Protocol numbers (IANA). */
 const UDP = 17;
+export const IPIP = 4;
+const ICMPV6 = 58;
 
 const ETHER_TYPE = { 4: '0800', 6: '86dd' } as const;
 const HOP_LIMIT = 255;
@@ -21,7 +23,7 @@ interface Packet {
 }
 
 /** An IPv4 or IPv6 packet as bytes. */
-function ipPacket({ source, destination, protocol, payload }: Packet): Buffer {
+export function ipPacket({ source, destination, protocol, payload }: Packet): Buffer {
   const [from, to] = [addressBytes(source), addressBytes(destination)];
   if (from.length === 16) {
     const header = Buffer.from([0x60, 0, 0, 0, 0, 0, protocol, HOP_LIMIT]);
@@ -50,6 +52,23 @@ export function udpPacket({ source, destination, port, data }: Datagram): Buffer
   payload.writeUInt16BE(payload.length, 4);
   payload.writeUInt16BE(checksum(pseudoHeader({ source, destination, protocol: UDP, payload })), 6);
   return ipPacket({ source, destination, protocol: UDP, payload });
+}
+
+/** A neighbour solicitation (RFC 4861, section 4.3) that tells the sender's MAC address. */
+export function solicitation({ source, target, mac }: Readonly<Record<'source' | 'target' | 'mac', string>>): Buffer {
+  const head = Buffer.from([135, 0, 0, 0, 0, 0, 0, 0]);
+  const option = Buffer.from([1, 1, ...macBytes(mac)]);
+  const payload = Buffer.concat([head, addressBytes(target), option]);
+  const packet = { source, destination: target, protocol: ICMPV6, payload };
+  payload.writeUInt16BE(checksum(pseudoHeader(packet)), 2);
+  return ipPacket(packet);
+}
+
+/** A frame inside of VXLAN's header (RFC 7348, section 5). */
+export function vxlanData(vni: number, mac: string, packet: Buffer): Buffer {
+  const header = Buffer.from([0x08, 0, 0, 0, 0, 0, 0, 0]);
+  header.writeUInt32BE(vni << 8, 4);
+  return Buffer.concat([header, frame(mac, packet)]);
 }
 
 const SENDER = `

@@ -6,6 +6,9 @@ import { outermost } from '../../routing/masquerade.js';
 import {
   ADDRESS_TYPE,
   concatJson,
+  COUNTED_DROP,
+  elementsChange,
+  FILTER_PRIORITY,
   match,
   meta,
   payload,
@@ -13,17 +16,20 @@ import {
   PROTOCOL,
   type Json,
   type JsonObject,
+  type NftChain,
   type NftCommand,
   type NftTable,
   type TableName,
 } from './table.js';
+import { ENCAPSULATED } from './tunnel-table.js';
 
 /** By host interface: the prefixes that its pod may send from besides its own addresses. */
 export type SourcePrefixes = ReadonlyMap<string, readonly Prefix[]>;
 
 export const GUARD_TABLE: TableName = { family: 'inet', name: 'podwire' };
 
-const CHECK = 'check_source';
+const CHECK_SOURCE = 'check_source';
+const CHECK_ENCAPSULATION = 'check_encapsulation';
 const NAMED = 'pod_interfaces';
 const ALLOWED: Readonly<Record<Family, string>> = { 4: 'allowed_sources4', 6: 'allowed_sources6' };
 const FAMILIES: readonly Family[] = [4, 6];
@@ -42,6 +48,9 @@ const WAY_BACK: Json = { fib: { result: 'oif', flags: ['saddr', 'iif'] } };
  * which port mappings need, lets the kernel take them. What a port mapping sends back to the node's 127.0.0.1 has that address
  * only after connection tracking, which is later.
  *
+ * Packets in VXLAN or IPIP are dropped: to a node they would be packets of the overlay, from whatever pod they claim. That is looked at
+ * behind the translation of destinations, as that may lead other packets to a node's tunnel.
+ *
  * It lets pods send only from addresses that the node routes to them, or that they are allowed besides. Link-local
  * and unspecified IPv6 sources pass, as neighbour discovery needs them; the kernel forwards neither.
  *
@@ -49,8 +58,6 @@ const WAY_BACK: Json = { fib: { result: 'oif', flags: ['saddr', 'iif'] } };
  * `all` is, on one that somebody gives an IPv4 address. So both families are looked at here.
  */
 export function guardTable(prefixes: SourcePrefixes): NftTable {
-  const jump = { jump: { target: CHECK } };
-  const drop = [{ counter: { packets: 0, bytes: 0 } }, { drop: null }];
   const goBack = { return: null };
   const ipv6Source = payload('ip6', 'saddr');
   const linkLocal: Json = { prefix: { addr: 'fe80::', len: 10 } };
@@ -67,28 +74,41 @@ export function guardTable(prefixes: SourcePrefixes): NftTable {
     ],
     chains: [
       {
-        name: CHECK,
+        name: CHECK_SOURCE,
         hook: undefined,
         rules: [
-          [match(payload('ip', 'daddr'), '==', LOOPBACK), ...drop],
-          [match(payload('ip', 'saddr'), '==', LOOPBACK), ...drop],
+          [match(payload('ip', 'daddr'), '==', LOOPBACK), ...COUNTED_DROP],
+          [match(payload('ip', 'saddr'), '==', LOOPBACK), ...COUNTED_DROP],
           [match(ipv6Source, '==', '::'), goBack],
           [match(ipv6Source, '==', linkLocal), goBack],
           ...FAMILIES.map((family): readonly JsonObject[] => {
             const sender: Json = { concat: [meta('iifname'), payload(PROTOCOL[family], 'saddr')] };
             return [match(sender, '==', `@${ALLOWED[family]}`), goBack];
           }),
-          [match(WAY_BACK, '==', false), ...drop],
+          [match(WAY_BACK, '==', false), ...COUNTED_DROP],
         ],
       },
       {
-        name: 'guard_prerouting',
-        hook: { type: 'filter', name: 'prerouting', priority: RAW_PRIORITY },
-        rules: [
-          [match(meta('iifname'), '==', `${HOST_INTERFACE_PREFIX}*`), jump],
-          [match(meta('iifname'), '==', `@${NAMED}`), jump],
-        ],
+        name: CHECK_ENCAPSULATION,
+        hook: undefined,
+        rules: Object.values(ENCAPSULATED).map((encapsulated) => [encapsulated, ...COUNTED_DROP]),
       },
+      hookOf('prerouting', RAW_PRIORITY, CHECK_SOURCE),
+      hookOf('forward', FILTER_PRIORITY, CHECK_ENCAPSULATION),
+      hookOf('input', FILTER_PRIORITY, CHECK_ENCAPSULATION),
+    ],
+  };
+}
+
+/** A chain that has packets of pods looked at by another. */
+function hookOf(name: string, priority: number, target: string): NftChain {
+  const jump = { jump: { target } };
+  return {
+    name: `guard_${name}`,
+    hook: { type: 'filter', name, priority },
+    rules: [
+      [match(meta('iifname'), '==', `${HOST_INTERFACE_PREFIX}*`), jump],
+      [match(meta('iifname'), '==', `@${NAMED}`), jump],
     ],
   };
 }
@@ -108,11 +128,7 @@ export function guardDelta(
       to: allowedElements(family, device, after ?? []),
     })),
   ];
-  // What goes, goes first: intervals of one set may not overlap.
-  return [
-    ...sets.flatMap(({ name, from, to }) => command('delete', name, without(from, to))),
-    ...sets.flatMap(({ name, from, to }) => command('add', name, without(to, from))),
-  ];
+  return elementsChange({ table: GUARD_TABLE, sets });
 }
 
 /** Whether an interface has to be named for its packets to be looked at. */
@@ -123,16 +139,4 @@ export function hasOtherName(device: string): boolean {
 function allowedElements(family: Family, device: string, allowed: readonly Prefix[]): Json[] {
   const prefixes = allowed.filter((prefix) => prefix.family === family);
   return outermost(prefixes).map((prefix) => concatJson(device, prefixJson(prefix)));
-}
-
-function without(elements: readonly Json[], others: readonly Json[]): readonly Json[] {
-  const texts = new Set(others.map((other) => JSON.stringify(other)));
-  return elements.filter((element) => !texts.has(JSON.stringify(element)));
-}
-
-function command(verb: 'add' | 'delete', set: string, elem: readonly Json[]): readonly NftCommand[] {
-  if (elem.length === 0) return [];
-  const { family, name } = GUARD_TABLE;
-  const element = { element: { family, table: name, name: set, elem } };
-  return [verb === 'add' ? { add: element } : { delete: element }];
 }

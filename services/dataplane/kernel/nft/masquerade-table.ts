@@ -15,6 +15,10 @@ import {
 const SOURCES = 'nat_sources';
 const EXEMPT = 'nat_exempt';
 
+/** Protocol numbers (IANA): their names are known only where /etc/protocols is. */
+const TCP = 6;
+const UDP = 17;
+
 /** NF_IP_PRI_NAT_SRC: where source addresses are translated. */
 const SOURCE_NAT_PRIORITY = 100;
 
@@ -65,7 +69,7 @@ function endings({ ports }: Masquerade): readonly (readonly JsonObject[])[] {
   });
   const any = [masquerade({})];
   if (!ports) return [any];
-  const withPorts = match(meta('l4proto'), '==', { set: ['tcp', 'udp'] });
+  const withPorts = match(meta('l4proto'), '==', { set: [TCP, UDP] });
   const port = ports.first === ports.last ? ports.first : { range: [ports.first, ports.last] };
   return [[withPorts, masquerade({ port })], any];
 }

@@ -95,7 +95,7 @@ test('interfaces and ports make rules of their own', () => {
     masqueradeTable({ ...plan, ports }).chains.flatMap((chain) => chain.rules.map((rule) => JSON.stringify(rule)));
   expect(rules(undefined)).toEqual([expect.stringContaining('"eth0"'), expect.stringContaining('"wlan*"')]);
   const [tcpAndUdp, others, ...rest] = rules({ first: 1024, last: 2047 });
-  expect(tcpAndUdp).toMatch(/"eth0".*tcp.*udp.*\[1024,2047\]/);
+  expect(tcpAndUdp).toMatch(/"eth0".*\[6,17\].*\[1024,2047\]/);
   expect(others).toMatch(/"eth0"}},{"masquerade":{"flags"/);
   expect(rest).toHaveLength(2);
   expect(rules({ first: 1024, last: 1024 })[0]).toContain('"port":1024');

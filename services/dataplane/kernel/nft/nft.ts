@@ -8,7 +8,7 @@ import type { JsonObject, NftCommand, TableName } from './table.js';
  */
 export interface Nft {
   /**
-   * Reads one table (`nft -j list table FAMILY NAME`).
+   * Reads one table (`nft -j -n list table FAMILY NAME`): names of protocols as numbers.
    * Result: its objects as nft shows them, complete; undefined when there is no such table. Idempotent.
    */
   read(table: TableName): Promise<readonly JsonObject[] | undefined>;

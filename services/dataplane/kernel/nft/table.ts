@@ -72,6 +72,41 @@ export function meta(key: string): Json {
 export const ADDRESS_TYPE: Readonly<Record<Family, string>> = { 4: 'ipv4_addr', 6: 'ipv6_addr' };
 export const PROTOCOL: Readonly<Record<Family, 'ip' | 'ip6'>> = { 4: 'ip', 6: 'ip6' };
 
+/** NF_IP_PRI_FILTER: where packets are filtered, behind the translation of destinations. */
+export const FILTER_PRIORITY = 0;
+
+/** What a rule ends with that drops packets, and counts them. */
+export const COUNTED_DROP: readonly JsonObject[] = [{ counter: { packets: 0, bytes: 0 } }, { drop: null }];
+
+/** What a set of a table is to hold, and held. */
+export interface SetChange {
+  readonly name: string;
+  readonly from: readonly Json[];
+  readonly to: readonly Json[];
+}
+
+/** The commands that lead from some elements of a table's sets to others; none when they are the same. */
+export function elementsChange({
+  table,
+  sets,
+}: {
+  readonly table: TableName;
+  readonly sets: readonly SetChange[];
+}): readonly NftCommand[] {
+  const element = (name: string, elem: readonly Json[]): readonly JsonObject[] =>
+    elem.length === 0 ? [] : [{ element: { family: table.family, table: table.name, name, elem } }];
+  // What goes, goes first: intervals of one set may not overlap.
+  return [
+    ...sets.flatMap(({ name, from, to }) => element(name, without(from, to)).map((each) => ({ delete: each }))),
+    ...sets.flatMap(({ name, from, to }) => element(name, without(to, from)).map((each) => ({ add: each }))),
+  ];
+}
+
+function without(elements: readonly Json[], others: readonly Json[]): readonly Json[] {
+  const texts = new Set(others.map((other) => JSON.stringify(other)));
+  return elements.filter((element) => !texts.has(JSON.stringify(element)));
+}
+
 /** The commands that make a table what is wanted, whatever it was, in one transaction (`nft flush`, `nft add`, …). */
 export function replacement(table: NftTable): readonly NftCommand[] {
   return [...removal(table), ...objectsOf(table).map((object): NftCommand => ({ add: object }))];

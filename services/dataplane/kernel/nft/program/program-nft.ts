@@ -51,7 +51,7 @@ export class ProgramNft implements Nft {
 
   async read(table: TableName): Promise<readonly JsonObject[] | undefined> {
     const name = formatTableName(table);
-    const finished = await this.#run(['-j', 'list', 'table', table.family, table.name], 'ignore');
+    const finished = await this.#run(['-j', '-n', 'list', 'table', table.family, table.name], 'ignore');
     if (finished.exitCode !== 0) {
       if (finished.errors.includes('No such file or directory')) return undefined;
       throw refusal(`list table ${name}`, finished);
