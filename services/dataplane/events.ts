@@ -4,7 +4,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
 
 import { formatStep } from './plan/notation.js';
-import type { Difference } from './plan/diff.js';
+import type { Difference } from './plan/difference.js';
 import type { Step } from './plan/step.js';
 
 /**

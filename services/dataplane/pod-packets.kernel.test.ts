@@ -1,3 +1,4 @@
+import { spawn } from 'node:child_process';
 import { createSocket, type Socket } from 'node:dgram';
 import { once } from 'node:events';
 
@@ -13,6 +14,7 @@ import { keeperOptions, until } from './kernel/nft/nft.fixture.js';
 import { ProgramNft } from './kernel/nft/program/program-nft.js';
 import { SourceGuard } from './kernel/nft/source-guard.js';
 import { VXLAN_DEVICE, VXLAN_PORT, VXLAN_VNI } from './routing/wanted.js';
+import { GATEWAY } from './plan/gateway.js';
 import { address, BY_FAMILY, podNetwork } from './plan/pod-network.fixture.js';
 
 /** What a pod must not reach on its node, with packets that its own kernel would not send. */
@@ -142,5 +144,67 @@ describe.each(FAMILIES)('IPv%i: packets in VXLAN or IPIP from a pod', (family) =
     send('a', packets);
     // Without the guard each arrives, so that the test looks in the right place.
     await until(() => seen('input') === 2 && seen('forward') === 2);
+  });
+});
+
+describe('a service of the node, by IPv6 over the pod’s interface alone', () => {
+  /** What arrives of packets to each of the node's addresses, and to all nodes of the link. */
+  async function arrivals(): Promise<readonly string[]> {
+    const [four, six] = [await serve(4, NODE[4]), await serve(6, '::')];
+    const destinations = [NODE[6], GATEWAY[6], 'ff02::1'];
+    const packets = destinations.map((destination) =>
+      udpPacket({ source: 'fe80::a:b', destination, port: six.port, data: `to ${destination}` }),
+    );
+    send('a', [...packets, udpPacket({ source: POD[4], destination: NODE[4], port: four.port, data: 'last' })]);
+    await until(() => four.received.includes('last'));
+    return six.received;
+  }
+
+  test('gets nothing from a pod without IPv6', async () => {
+    addPod('a');
+    const network = podNetwork('a', BY_FAMILY.IPv4);
+    await dataplane.attach(network, never());
+    expect(await arrivals()).toEqual([]);
+    expect(run('ip', '-6', 'address', 'show', 'dev', network.hostInterfaceName)).toBe('');
+  });
+
+  test('is not cut off from a pod that has IPv6', async () => {
+    addPod('a');
+    await dataplane.attach(podNetwork('a', BY_FAMILY['both families']), never());
+    expect(await arrivals()).toContain(`to ${NODE[6]}`);
+  });
+
+  test('gets nothing any more once a pod that an earlier release wired is repaired, whose IPv4 is not touched', async () => {
+    addPod('a');
+    const network = podNetwork('a', BY_FAMILY.IPv4);
+    await dataplane.attach(network, never());
+    const key = `net.ipv6.conf.${network.hostInterfaceName}.disable_ipv6`;
+    run('sysctl', '-qw', `${key}=0`);
+    expect(await arrivals()).toContain(`to ${NODE[6]}`);
+    const changes = spawn('ip', ['-4', 'monitor', 'link', 'address', 'route'], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const told: string[] = [];
+    changes.stdout.on('data', (bytes: Buffer) => told.push(bytes.toString()));
+    expect(await dataplane.repair(network, never())).toEqual([
+      { object: `host sysctl ${key}`, wanted: '1', actual: '0' },
+    ]);
+    expect(await arrivals()).toEqual([]);
+    changes.kill('SIGKILL');
+    await once(changes, 'close');
+    expect(told).toEqual([]);
+    expect(await dataplane.check(network, never())).toEqual([]);
+  });
+
+  test('gets nothing from a pod that has given its IPv6 address back, and something once it has one again', async () => {
+    addPod('a');
+    const [both, one] = [podNetwork('a', BY_FAMILY['both families']), podNetwork('a', BY_FAMILY.IPv4)];
+    await dataplane.attach(both, never());
+    await dataplane.attach(one, never());
+    expect(await arrivals()).toEqual([]);
+    expect(await dataplane.check(one, never())).toEqual([]);
+    await dataplane.attach(both, never());
+    expect(await dataplane.check(both, never())).toEqual([]);
+    expect(await arrivals()).toContain(`to ${NODE[6]}`);
   });
 });

@@ -1,6 +1,6 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 
-import type { Difference } from '../plan/diff.js';
+import type { Difference } from '../plan/difference.js';
 import type { ObservedLink } from '../plan/observed.js';
 
 /** A pod that is wired. */

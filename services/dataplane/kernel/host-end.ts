@@ -2,7 +2,8 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 
 import type { Kernel } from './kernel.js';
 import { aliasOf, type Wanted } from '../plan/desired.js';
-import { differences, type Difference } from '../plan/diff.js';
+import { differences } from '../plan/diff.js';
+import type { Difference } from '../plan/difference.js';
 import type { Observed, ObservedLink } from '../plan/observed.js';
 import { withPodsOwn } from '../plan/pods-own.js';
 import { arePeers, isMadeFor, obstacleTo } from '../plan/wire.js';

@@ -161,11 +161,13 @@ describe('whatever was wired before, and whatever was done to it', () => {
       fc.asyncProperty(networks, networks, meddlings, fc.nat({ max: 40 }), async (before, after, meddle, length) => {
         const { kernel, session, wanted, observed } = await scene(before, after, meddle);
         const links = () => kernel.host.links.map((link) => ({ ...show(link), index: 0, peerIndex: 0 }));
-        const [text, shown] = [kernel.print(), links()];
+        // The kernel gives a link its own address back when IPv6 is on again, also one that was taken out by hand.
+        const print = () => kernel.print().replace(/^.* address fe80:.*\n/m, '');
+        const [text, shown] = [print(), links()];
         const beginning = diff(wanted, observed).slice(0, length);
         await applyAll(session, beginning);
         await applyAll(session, undoOf(beginning));
-        expect(kernel.print()).toBe(text);
+        expect(print()).toBe(text);
         expect(links()).toEqual(shown);
       }),
       RUNS,

@@ -34,6 +34,8 @@ export interface WantedSysctl {
   readonly optional: boolean;
   /** In the pod: has to be set before its link comes up and gets addresses. */
   readonly early: boolean;
+  /** Takes addresses and routes of this family from the link: what Podwire has there is deleted before, so that it can be put back. */
+  readonly disables: Family | undefined;
   /** A sysctl that sets this one as well: when that is set, this is set too, so that undoing gives it back its own value. */
   readonly follows: SysctlKey | undefined;
 }
@@ -98,7 +100,7 @@ function hostEnd({ attachment, addresses, sourcePrefixes }: PodNetwork, link: Li
       // Strict: a pod sends from its own addresses alone; without one of IPv4, from none. With further prefixes the guard of
       // `kernel/nft` does this alone: an interface without an IPv4 address drops in loose mode (2) what it drops in strict.
       ofLink(['net', 'ipv4', 'conf', name, 'rp_filter'], hasOtherSources ? '0' : '1'),
-      ...(families.includes(6) ? hostSysctls6(name) : []),
+      ...(families.includes(6) ? hostSysctls6(name) : [withoutIpv6(name)]),
       // A pod must not reconfigure the node by router advertisements. The key is missing where IPv6 is off.
       { ...ofLink(['net', 'ipv6', 'conf', name, 'accept_ra'], '0'), optional: true },
     ],
@@ -114,6 +116,14 @@ function hostSysctls4(name: string): WantedSysctl[] {
     ofLink(['net', 'ipv4', 'conf', name, 'proxy_arp'], '1'),
     ofLink(['net', 'ipv4', 'conf', name, 'forwarding'], '1'),
   ];
+}
+
+/**
+ * A pod without IPv6 addresses would reach services of the node by the link-local address that the kernel gives each interface. The key is
+ * missing where the kernel has no IPv6. The pod's end is left alone: nothing answers it.
+ */
+function withoutIpv6(name: string): WantedSysctl {
+  return { ...ofLink(['net', 'ipv6', 'conf', name, 'disable_ipv6'], '1'), optional: true, disables: 6 };
 }
 
 function hostSysctls6(name: string): WantedSysctl[] {
@@ -177,7 +187,7 @@ function ofLink(key: SysctlKey, value: string): WantedSysctl {
 }
 
 function ofNamespace(key: SysctlKey, value: string): WantedSysctl {
-  return { key, value, device: undefined, optional: false, early: false, follows: undefined };
+  return { key, value, device: undefined, optional: false, early: false, disables: undefined, follows: undefined };
 }
 
 /** The kernel knows scopes in IPv4 only. */

@@ -1,23 +1,13 @@
+import type { Family } from '@podwire/shared/net/address';
+
 import { ROUTE_PROTOCOL, type Wanted, type WantedEnd, type WantedSysctl } from './desired.js';
+import type { Difference, Mend } from './difference.js';
+import { mendLink } from './mend-link.js';
 import { formatDestination, formatKey, formatNeighbour, formatRoute, formatRule } from './notation.js';
 import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from './observed.js';
 import { amongOthers } from './source-routing.js';
-import type { LinkChange, Neighbour, Route, Rule, Side, Step, SysctlKey } from './step.js';
+import type { Neighbour, Route, Rule, Side, Step, SysctlKey } from './step.js';
 import { wireState, withBareWire } from './wire.js';
-
-/** One thing that is not as wanted, in the notation of `ip` and `sysctl`. */
-export interface Difference {
-  /** `pod route default via 169.254.1.1 dev eth0 proto 87`. */
-  readonly object: string;
-  readonly wanted: string;
-  readonly actual: string;
-}
-
-/** A step, and the differences that it mends. */
-interface Mend {
-  readonly step: Step;
-  readonly differences: readonly Difference[];
-}
 
 /**
  * The steps from what is there to what is wanted, in the order in which they have to be taken. What is missing is added before
@@ -64,11 +54,13 @@ function mends(asked: Wanted, found: Observed): Mend[] {
   const host: End = { side: 'host', wanted: wanted.host, observed: observed.host };
   const cleared = clearNeighbours(wanted.pod, observed.pod);
   const pod: End = { side: 'pod', wanted: wanted.pod, observed: cleared.observed };
+  const isLate = ({ disables }: WantedSysctl) =>
+    disables !== undefined && unwantedRoutes(host).some(({ destination }) => familyOf(destination) === disables);
   return [
     ...wiring,
     // The node's end is complete before the pod's comes up: no packet of the pod meets an unguarded interface.
     ...mendLink({ side: 'host', wanted: wanted.host, link: observed.host.link }),
-    ...mendSysctls(host, () => true),
+    ...mendSysctls(host, (sysctl) => !isLate(sysctl)),
     ...addAddresses(host),
     ...mendSysctls(pod, ({ early }) => early),
     ...cleared.mends,
@@ -85,7 +77,12 @@ function mends(asked: Wanted, found: Observed): Mend[] {
     ...deleteRoutes(pod),
     ...deleteAddresses(pod, staleAddresses(host)),
     ...deleteRoutes(host),
+    ...mendSysctls(host, isLate),
   ];
+}
+
+function familyOf(cidr: string): Family {
+  return cidr.includes(':') ? 6 : 4;
 }
 
 function mendWire(wanted: Wanted, observed: Observed): Mend[] {
@@ -110,87 +107,6 @@ function mendWire(wanted: Wanted, observed: Observed): Mend[] {
         },
       ];
   }
-}
-
-interface LinkPair {
-  readonly side: Side;
-  readonly wanted: WantedEnd;
-  readonly link: ObservedLink | undefined;
-}
-
-function mendLink({ side, wanted, link }: LinkPair): Mend[] {
-  if (!link) return [];
-  const attributes = linkAttributes(wanted, link).filter(({ is, was }) => is !== was);
-  if (attributes.length === 0) return [];
-  const join = (pick: (attribute: LinkAttribute) => LinkChange): LinkChange => {
-    const joined: LinkChange = {};
-    for (const attribute of attributes) Object.assign(joined, pick(attribute));
-    return joined;
-  };
-  const step: Step = {
-    type: 'link-set',
-    side,
-    name: link.name,
-    change: join((attribute) => attribute.change),
-    previous: join((attribute) => attribute.previous),
-  };
-  const object = (name: string) => `${side} link ${link.name}${name === '' ? '' : ` ${name}`}`;
-  return [
-    { step, differences: attributes.map(({ name, is, was }) => ({ object: object(name), wanted: is, actual: was })) },
-  ];
-}
-
-interface LinkAttribute {
-  readonly name: string;
-  /** What is wanted, and what is there, as text. */
-  readonly is: string;
-  readonly was: string;
-  readonly change: LinkChange;
-  readonly previous: LinkChange;
-}
-
-function linkAttributes({ link: wanted, alias }: WantedEnd, link: ObservedLink): LinkAttribute[] {
-  const { mac, mtuBytes, txQueueLength } = wanted;
-  const state = (up: boolean) => (up ? 'up' : 'down');
-  return [
-    {
-      name: 'address',
-      is: mac,
-      was: link.mac ?? 'none',
-      change: { mac },
-      previous: link.mac === null ? {} : { mac: link.mac },
-    },
-    {
-      name: 'mtu',
-      is: String(mtuBytes),
-      was: String(link.mtuBytes),
-      change: { mtuBytes },
-      previous: { mtuBytes: link.mtuBytes },
-    },
-    ...(txQueueLength === undefined
-      ? []
-      : [
-          {
-            name: 'txqueuelen',
-            is: String(txQueueLength),
-            was: String(link.txQueueLength),
-            change: { txQueueLength },
-            previous: { txQueueLength: link.txQueueLength },
-          },
-        ]),
-    ...(alias === undefined
-      ? []
-      : [
-          {
-            name: 'alias',
-            is: alias,
-            was: link.alias ?? '',
-            change: { alias },
-            previous: { alias: link.alias ?? '' },
-          },
-        ]),
-    { name: '', is: state(true), was: state(link.up), change: { up: true }, previous: { up: link.up } },
-  ];
 }
 
 function mendSysctls({ side, wanted, observed }: End, isDue: (sysctl: WantedSysctl) => boolean): Mend[] {

@@ -70,6 +70,7 @@ describe('what only a fake can do', () => {
       '/run/netns/node: sysctl net/ipv4/ip_forward=0',
       '/run/netns/node: sysctl net/ipv4/neigh/podwa/proxy_delay=0',
       '/run/netns/node: sysctl net/ipv6/conf/podwa/accept_ra=0',
+      '/run/netns/node: sysctl net/ipv6/conf/podwa/disable_ipv6=1',
       '/run/netns/a: link eth0 veth address 02:00:00:00:00:07 mtu 1500 up',
       '/run/netns/a: address 10.65.0.7 dev eth0',
       '/run/netns/a: route 169.254.1.1 dev eth0 proto 87 scope link',

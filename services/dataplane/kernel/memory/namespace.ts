@@ -1,5 +1,7 @@
+import { formatAddress } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 
+import { linkLocal } from '../../plan/gateway.js';
 import { formatDestination, formatNeighbour, formatRoute, formatRule } from '../../plan/notation.js';
 import type { ObservedLink } from '../../plan/observed.js';
 import type { LinkChange, LinkSpec, Neighbour, Route, Rule } from '../../plan/step.js';
@@ -230,6 +232,7 @@ export class MemoryNamespace {
   writeSysctl(key: string, value: string): void {
     if (!this.sysctls.has(key)) throw new Errno('ENOENT');
     if (!/^-?\d+$/.test(value)) throw new Errno('EINVAL');
+    const before = new Map(this.sysctls);
     this.sysctls.set(key, value);
     if (key === 'net/ipv4/ip_forward') {
       // The namespace's switch turns every link's (inet_forward_change, net/ipv4/devinet.c).
@@ -241,7 +244,9 @@ export class MemoryNamespace {
     for (const name of switched) {
       const own = `net/ipv6/conf/${name}/${setting}`;
       if (this.sysctls.has(own)) this.sysctls.set(own, value);
-      if (setting === 'disable_ipv6' && value !== '0') this.#loseIpv6(name);
+      if (setting !== 'disable_ipv6') continue;
+      if (value !== '0') this.#loseIpv6(name);
+      else if (before.get(own) !== '0') this.#regainIpv6(name);
     }
   }
 
@@ -295,6 +300,13 @@ export class MemoryNamespace {
     removeWhere(this.routes, ({ device }) => device === link.name);
     removeWhere(this.neighbours, ({ device }) => device === link.name);
     this.#loseIpv6(link.name);
+  }
+
+  /** A link that carries packets gets its link-local address back (addrconf_dev_config, net/ipv6/addrconf.c). */
+  #regainIpv6(name: string): void {
+    const link = this.links.find((candidate) => candidate.name === name);
+    if (!link || !show(link).running || this.sysctls.get(`net/ipv6/conf/${name}/addr_gen_mode`) !== '0') return;
+    this.setAddress(name, `${formatAddress(linkLocal(link.mac))}/64`);
   }
 
   #loseIpv6(name: string): void {
