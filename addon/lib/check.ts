@@ -14,6 +14,7 @@ import {
   INDEX,
   optional,
   TABLE,
+  UINT32,
   UINT8,
 } from './scalars.js';
 import type { NativeOf } from './link-steps.js';
@@ -68,6 +69,8 @@ export function checkTimeout(options: { readonly timeoutMs?: number }): number {
 }
 
 interface DumpFilter {
+  readonly maxCount?: number;
+  readonly timeoutMs?: number;
   readonly family?: number;
   readonly index?: number;
   readonly table?: number;
@@ -93,6 +96,9 @@ export function checkDumpFilter(filter: DumpFilter): NativeDumpFilter {
     proxy: checkFlag('filter.proxy', filter.proxy),
     destination: destination?.address ?? null,
     prefixLengthBits: destination?.prefixLengthBits ?? 0,
+    maxCount: optional(filter.maxCount, (count) => checkInteger('filter.maxCount', count, { ...UINT32, min: 1 })) ?? 0,
+    timeoutMs:
+      optional(filter.timeoutMs, (timeoutMs) => checkInteger('filter.timeoutMs', timeoutMs, TIMEOUT_RANGE_MS)) ?? 0,
   };
 }
 

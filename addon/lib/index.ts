@@ -10,6 +10,7 @@ export type {
   AddressFilter,
   Announcement,
   FdbFilter,
+  ListBounds,
   Namespace,
   NeighbourFilter,
   RouteFilter,

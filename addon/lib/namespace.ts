@@ -40,13 +40,21 @@ export interface RunOptions {
   readonly timeoutMs?: number;
 }
 
-export interface AddressFilter {
+/** For lists of namespaces that others fill. What is beyond the bounds is refused, and never cut off. */
+export interface ListBounds {
+  /** Most objects that the kernel may tell, those that are filtered out here included: E2BIG. Any number when left out. */
+  readonly maxCount?: number;
+  /** How long the list may take, repetitions included, 1 to 600000: ETIMEDOUT. When left out, 5000 for each answer. */
+  readonly timeoutMs?: number;
+}
+
+export interface AddressFilter extends ListBounds {
   readonly family?: Family;
   /** Only those of this link. */
   readonly index?: number;
 }
 
-export interface RouteFilter {
+export interface RouteFilter extends ListBounds {
   readonly family?: Family;
   /** Only this routing table; all tables when left out. A table that does not exist has no routes. */
   readonly table?: number;
@@ -61,16 +69,16 @@ export interface RouteFilter {
   readonly destination?: string;
 }
 
-export interface RuleFilter {
+export interface RuleFilter extends ListBounds {
   readonly family?: Family;
 }
 
-export interface FdbFilter {
+export interface FdbFilter extends ListBounds {
   /** Only those of this link. */
   readonly index?: number;
 }
 
-export interface NeighbourFilter {
+export interface NeighbourFilter extends ListBounds {
   readonly family?: Family;
   readonly index?: number;
   /** Proxy entries instead of neighbours: the kernel keeps the two apart. */
@@ -150,8 +158,8 @@ export class Namespace implements OpenNamespace {
   }
 
   /** All links: `ip -details link show`. Complete, like the other lists, or a NetlinkError with the code EINTR. */
-  async links(): Promise<Link[]> {
-    return this.#ask('link.list', this.#open().dumpLinks(checkDumpFilter({})));
+  async links(bounds: ListBounds = {}): Promise<Link[]> {
+    return this.#ask('link.list', this.#open().dumpLinks(checkDumpFilter(bounds)));
   }
 
   /** Addresses: `ip address show [dev …]`. The kernel does the filtering, here and in the other lists. */

@@ -186,6 +186,8 @@ export interface NativeDumpFilter {
   /** Routes only. */
   readonly destination: string | null;
   readonly prefixLengthBits: number;
+  readonly maxCount: number;
+  readonly timeoutMs: number;
 }
 
 /** An address of a link, which its neighbours are told of. */

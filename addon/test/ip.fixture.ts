@@ -28,6 +28,8 @@ const EVERYTHING: NativeDumpFilter = {
   prefixLengthBits: 0,
   protocol: 0,
   proxy: false,
+  maxCount: 0,
+  timeoutMs: 0,
 };
 export const FILTER = JSON.stringify(EVERYTHING);
 

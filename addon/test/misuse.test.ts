@@ -220,6 +220,8 @@ describe('arguments', () => {
     expect(await call('rules', { family: '4' })).toMatchObject({ path: 'filter.family' });
     expect(await call('fdbEntries', { index: 0 })).toMatchObject({ path: 'filter.index' });
     expect(await call('neighbours', { proxy: 'yes' })).toMatchObject({ path: 'filter.proxy' });
+    expect(await call('links', { maxCount: 0 })).toMatchObject({ path: 'filter.maxCount' });
+    expect(await call('addresses', { timeoutMs: 0 })).toMatchObject({ path: 'filter.timeoutMs' });
     expect(await call('readSysctls', [['net', '..', 'kernel']])).toMatchObject({ path: 'keys[0][1]' });
     expect(await call('writeSysctls', [{ key: ['net/ipv4'], value: '1' }])).toMatchObject({
       path: 'settings[0].key[0]',
@@ -288,6 +290,7 @@ describe('the compiled addon', () => {
       ],
     ],
     ['filter: must be an object', 'dumpLinks', []],
+    ['filter.family: must be a whole number of 32 bits', 'dumpLinks', [{}]],
     ['filter.family: must be a whole number of 32 bits', 'dumpRoutes', [{}]],
     ['filter.family: must be a whole number of 32 bits', 'dumpRules', [{}]],
     ['steps[0].verb: must be add, replace, append or delete', 'run', [[{ ...rule, verb: 'move' }], options]],

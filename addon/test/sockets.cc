@@ -1,5 +1,5 @@
 // The layers below the binding against the real kernel, in network namespaces of their own: lists that change while they are
-// read, notifications that are lost, links that are deleted, flows that are forgotten, addresses that are announced. Run under AddressSanitizer by the tests,
+// read or are too long, notifications that are lost, links that are deleted, flows that are forgotten, addresses that are announced. Run under AddressSanitizer by the tests,
 // and under valgrind by leak.mjs; whatever it opens and starts must be gone at its end.
 //
 // usage: sockets   as root; prints one line per check that failed; exit code 1 when there is any
@@ -98,6 +98,27 @@ void fill_with_links(const std::shared_ptr<Namespace>& within, int pairs) {
     requests.push_back(add_veth("near" + number, "far" + number, within->netns()));
   }
   exchange(*within, std::move(requests), "veth pairs");
+}
+
+/** A list that is given up leaves the namespace usable, the next list included, and hands over no more than was allowed. */
+void bounded_lists() {
+  const auto within = make_namespace();
+  fill_with_links(within, 60);
+  auto counted = list_of_links();
+  counted.max_count = 120;
+  const auto longer = list(*within, counted);
+  check(longer.failure && longer.failure->number == E2BIG, "a list beyond its bound is not refused");
+  check(longer.messages == 120, "more is handed over than the bound allows");
+  counted.max_count = 121;
+  const auto whole = list(*within, counted);
+  check(!whole.failure && whole.messages == 121, "the list after one that was given up");
+  auto timed = list_of_links();
+  timed.timeout = std::chrono::milliseconds(40);
+  const auto late = list(*within, timed, [](int, size_t message) {
+    if (message == 0) std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  });
+  check(late.failure && late.failure->number == ETIMEDOUT, "a list beyond its time is not refused");
+  check(!list(*within, list_of_links()).failure, "the list after one that was late");
 }
 
 /** A list of several datagrams, and a second socket that changes what it lists. */
@@ -383,6 +404,7 @@ int main() {
   everything_listed();
   sequences();
   interrupted_lists();
+  bounded_lists();
   lost_notifications();
   deletions();
   vanishing();

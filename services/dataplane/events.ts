@@ -7,6 +7,9 @@ import { formatStep } from './plan/notation.js';
 import type { Difference } from './plan/difference.js';
 import type { Step } from './plan/step.js';
 
+/** Differences of one pod that are logged by themselves: a pod that is filled from inside has thousands. */
+const LOGGED_MAX = 20;
+
 /**
  * What happened, told once it is done: a counter, a log line, attributes of the active span. Counters have few attributes with
  * few values; names of interfaces and addresses belong into logs and spans.
@@ -106,15 +109,20 @@ export class Events {
   mended(attachment: Attachment, differences: readonly Difference[]): void {
     this.#mended.add(differences.length);
     const name = formatAttachment(attachment);
-    for (const { object, wanted, actual } of differences) {
+    for (const { object, wanted, actual } of differences.slice(0, LOGGED_MAX)) {
       this.#log.warn({ object, wanted, actual }, `${name} was not as wanted, mended: ${object} was ${actual}`);
     }
+    const more = differences.length - LOGGED_MAX;
+    if (more > 0) this.#log.warn(`${name} was not as wanted, mended: ${more} more differences`);
   }
 
   checked(attachment: Attachment, differences: readonly Difference[]): void {
     this.#differences.add(differences.length);
     const [first] = differences;
-    if (first) this.#log.warn({ differences }, `${formatAttachment(attachment)} is not as wanted: ${first.object}`);
+    if (!first) return;
+    const { length: count } = differences;
+    const logged = { count, differences: differences.slice(0, LOGGED_MAX) };
+    this.#log.warn(logged, `${formatAttachment(attachment)} is not as wanted: ${first.object}`);
   }
 
   /** A table of nftables was written; `drift`: somebody had changed or deleted it. */

@@ -142,7 +142,7 @@ test('pods keep their MTU over a restart while podwire-ipam, which knows of the 
   service = await startAgain();
 
   expect((await status()).podMtuBytes).toBe(1450);
-  expect(await peer.call(PodServiceService.checkPod, { pod }, limits())).toEqual({ differences: [] });
+  expect(await peer.call(PodServiceService.checkPod, { pod }, limits())).toMatchObject({ differences: [] });
   expect(await peer.call(PodServiceService.repairPod, { pod }, limits())).toMatchObject({ differences: [] });
   expect(mtusOf(pod)).toEqual([1450, 1450]);
 });

@@ -163,7 +163,7 @@ describe('SIGKILL in the middle of twenty attaches, then another start', () => {
       await start();
 
       await Promise.all(pods.map((pod) => bench.attach(pod)));
-      for (const pod of pods) expect(await bench.check(pod)).toEqual({ differences: [] });
+      for (const pod of pods) expect(await bench.check(pod)).toMatchObject({ differences: [] });
       expect(pings('10.65.0.1', 'p19')).toBe(true);
       expect(await Promise.all(pods.map((pod) => bench.detach(pod)))).toEqual(pods.map(() => ({ removed: true })));
       expect(snapshot()).toBe(before);

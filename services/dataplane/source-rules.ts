@@ -34,7 +34,7 @@ export async function removeSourceRules(
     if (!(error instanceof Failure)) throw error;
     // They went with the namespace.
     if (error.code === 'INVALID_NETNS') return;
-    if (!KERNELS.includes(error.code)) throw error;
+    if (error.code !== 'POD_UNREADABLE' && !KERNELS.includes(error.code)) throw error;
     events.rulesLeft(attachment, error);
   }
 }

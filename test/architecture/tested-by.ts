@@ -87,6 +87,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/bird/control-socket.ts': 'services/dataplane/bird/bird.kernel.test.ts',
 
   // The kernel's contract, run on the real one.
+  'services/dataplane/kernel/netlink/bounded-pod.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
   'services/dataplane/kernel/netlink/requests.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
   'services/dataplane/kernel/netlink/session.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
   'services/dataplane/kernel/netlink/node-observe.ts': 'services/dataplane/kernel/netlink/node-netlink-kernel.test.ts',
@@ -115,6 +116,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // A node that is killed, restarted, meddled with and left, on the fake kernel; IPAM's answers over the wire.
   'services/dataplane/pod-environment.ts': 'services/dataplane/service.test.ts',
   'services/dataplane/rpc/index.ts': 'services/dataplane/service.test.ts',
+  'services/dataplane/attachments/mender.ts': 'services/dataplane/filled-pod.kernel.test.ts',
   'services/dataplane/attachments/giving-back.ts': 'services/dataplane/attachments/dead-namespaces.test.ts',
   'services/dataplane/attachments/survey.ts': 'services/dataplane/attachments/recovery.test.ts',
   'services/dataplane/attachments/ipam/ipam-address-book.ts': 'test/e2e/dead-pods.test.ts',

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 #include "binding/fields.h"
 #include "binding/object_reader.h"
@@ -22,6 +23,8 @@ struct Filter {
   /** Of routes; the kernel does not filter by it. */
   std::optional<IpAddress> destination = std::nullopt;
   uint8_t prefix_length = 0;
+  uint32_t max_count = 0;
+  std::chrono::milliseconds timeout{0};
 };
 
 std::optional<Filter> read_filter(Napi::Value value) {
@@ -35,6 +38,8 @@ std::optional<Filter> read_filter(Napi::Value value) {
   filter.protocol = static_cast<uint8_t>(reader.number("protocol"));
   filter.destination = read_address(reader, "destination");
   filter.prefix_length = static_cast<uint8_t>(reader.number("prefixLengthBits"));
+  filter.max_count = reader.number("maxCount");
+  filter.timeout = std::chrono::milliseconds(reader.number("timeoutMs"));
   if (reader.failed()) return std::nullopt;
   if (filter.destination) filter.family = filter.destination->family;
   return filter;
@@ -56,6 +61,11 @@ bool is_to(const Route& route, const Filter& filter) {
 }
 
 bool is_fdb(const Neighbour& entry) { return entry.family == AF_BRIDGE; }
+
+template <typename Object>
+DumpRequest request_for(uint16_t type, Object object, const Filter& filter) {
+  return {type, std::move(object), filter.max_count, filter.timeout};
+}
 
 template <typename Object>
 using Decode = std::optional<Object> (*)(ByteView);
@@ -102,11 +112,13 @@ Napi::Value to_fdb_array(Napi::Env env, std::vector<Neighbour>& entries) {
 }  // namespace
 
 Napi::Value dump_links(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
-  if (!read_filter(value)) return {};
+  const auto filter = read_filter(value);
+  if (!filter) return {};
   Link link;
   link.extension_mask = RTEXT_FILTER_SKIP_STATS;
+  const auto request = request_for(RTM_GETLINK, link, *filter);
   return queue.promise<std::vector<Link>>(
-      value.Env(), [from, link] { return collect<Link>(*from, {RTM_GETLINK, link}, decode_link); }, to_array<Link>);
+      value.Env(), [from, request] { return collect<Link>(*from, request, decode_link); }, to_array<Link>);
 }
 
 Napi::Value dump_addresses(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
@@ -115,9 +127,9 @@ Napi::Value dump_addresses(JobQueue& queue, std::shared_ptr<Namespace> from, Nap
   Address address;
   address.family = filter->family;
   address.link_index = filter->index;
+  const auto request = request_for(RTM_GETADDR, address, *filter);
   return queue.promise<std::vector<Address>>(
-      value.Env(), [from, address] { return collect<Address>(*from, {RTM_GETADDR, address}, decode_address); },
-      to_array<Address>);
+      value.Env(), [from, request] { return collect<Address>(*from, request, decode_address); }, to_array<Address>);
 }
 
 Napi::Value dump_routes(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
@@ -128,10 +140,11 @@ Napi::Value dump_routes(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::
   route.protocol = filter->protocol;
   if (filter->table != 0) route.table = filter->table;
   if (filter->index != 0) route.output = filter->index;
-  const auto work = [from, route, filter = *filter]() -> Result<std::vector<Route>> {
-    auto routes = collect<Route>(*from, {RTM_GETROUTE, route}, decode_route);
+  const auto request = request_for(RTM_GETROUTE, route, *filter);
+  const auto work = [from, request, filter = *filter]() -> Result<std::vector<Route>> {
+    auto routes = collect<Route>(*from, request, decode_route);
     // A table comes into being with its first route.
-    if (!routes && routes.error().number == ENOENT && route.table) return std::vector<Route>();
+    if (!routes && routes.error().number == ENOENT && filter.table != 0) return std::vector<Route>();
     if (!routes) return routes;
     const auto is_other = [&](const Route& found) { return !is_to(found, filter); };
     routes->erase(std::remove_if(routes->begin(), routes->end(), is_other), routes->end());
@@ -145,8 +158,9 @@ Napi::Value dump_rules(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::V
   if (!filter) return {};
   Rule rule;
   rule.family = filter->family;
+  const auto request = request_for(RTM_GETRULE, rule, *filter);
   return queue.promise<std::vector<Rule>>(
-      value.Env(), [from, rule] { return collect<Rule>(*from, {RTM_GETRULE, rule}, decode_rule); }, to_array<Rule>);
+      value.Env(), [from, request] { return collect<Rule>(*from, request, decode_rule); }, to_array<Rule>);
 }
 
 Napi::Value dump_fdb(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Value value) {
@@ -155,8 +169,9 @@ Napi::Value dump_fdb(JobQueue& queue, std::shared_ptr<Namespace> from, Napi::Val
   Neighbour entry;
   entry.family = AF_BRIDGE;
   if (filter->index != 0) entry.filter_index = filter->index;
+  const auto request = request_for(RTM_GETNEIGH, entry, *filter);
   return queue.promise<std::vector<Neighbour>>(
-      value.Env(), [from, entry] { return collect<Neighbour>(*from, {RTM_GETNEIGH, entry}, decode_neighbour, is_fdb); },
+      value.Env(), [from, request] { return collect<Neighbour>(*from, request, decode_neighbour, is_fdb); },
       to_fdb_array);
 }
 
@@ -167,8 +182,9 @@ Napi::Value dump_neighbours(JobQueue& queue, std::shared_ptr<Namespace> from, Na
   neighbour.family = filter->family;
   neighbour.flags = filter->proxy ? NTF_PROXY : 0;
   if (filter->index != 0) neighbour.filter_index = filter->index;
+  const auto request = request_for(RTM_GETNEIGH, neighbour, *filter);
   return queue.promise<std::vector<Neighbour>>(
-      value.Env(), [from, neighbour] { return collect<Neighbour>(*from, {RTM_GETNEIGH, neighbour}, decode_neighbour); },
+      value.Env(), [from, request] { return collect<Neighbour>(*from, request, decode_neighbour); },
       to_array<Neighbour>);
 }
 

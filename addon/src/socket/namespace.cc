@@ -80,7 +80,9 @@ std::vector<Reply> Namespace::exchange(std::vector<Request> requests, Socket::Ti
 std::optional<KernelError> Namespace::dump(const DumpRequest& request, const DumpSink& sink) {
   const std::lock_guard lock(mutex_);
   if (auto failure = connect()) return failure;
-  return socket_->dump(request, sink);
+  auto failure = socket_->dump(request, sink);
+  if (socket_->has_unread_list()) socket_.reset();
+  return failure;
 }
 
 Result<uint32_t> Namespace::look_up(const std::string& name, Socket::Timeout timeout) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 
 #include "object/acknowledgement.h"
 
@@ -21,7 +22,8 @@ constexpr int kSocketBufferBytes = 4 * 1024 * 1024;
 /** The longest answer there is, a link with everything in it, with the kernel's overhead. */
 constexpr size_t kAnswerBytesMax = 8 * 1024;
 constexpr int kDumpAttempts = 5;
-constexpr Socket::Timeout kDumpTimeout{5000};
+/** For each answer of a list. */
+constexpr Socket::Timeout kAnswerTimeout{5000};
 
 /** Why the kernel refused; nothing when it did not. */
 std::optional<KernelError> refusal(const std::optional<Acknowledgement>& acknowledgement) {
@@ -153,7 +155,7 @@ Result<uint32_t> Socket::look_up(const std::string& name, Timeout timeout) {
   return static_cast<uint32_t>(reply.link->index);
 }
 
-Result<Socket::DumpEnd> Socket::dump_once(const DumpRequest& request, const DumpSink& sink) {
+Result<Socket::DumpEnd> Socket::dump_once(const DumpRequest& request, const DumpSink& sink, Deadline deadline) {
   const uint32_t sequence = sequence_++;
   MessageWriter writer;
   writer.begin(request.type, NLM_F_REQUEST | NLM_F_DUMP, sequence);
@@ -161,20 +163,29 @@ Result<Socket::DumpEnd> Socket::dump_once(const DumpRequest& request, const Dump
   writer.end();
   if (const auto failure = send(writer)) return *failure;
 
+  has_unread_list_ = true;
   bool interrupted = false;
+  uint32_t count = 0;
   for (;;) {
-    auto received = receive(kDumpTimeout);
+    const auto left = std::chrono::duration_cast<Timeout>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return KernelError{ETIMEDOUT, "the list took too long"};
+    auto received = receive(std::min(left, kAnswerTimeout));
     if (!received) return received.error();
     MessageReader reader(*received);
     while (const auto message = reader.next()) {
       if (message->sequence != sequence) continue;
       interrupted = interrupted || (message->flags & NLM_F_DUMP_INTR) != 0;
       if (message->type == NLMSG_ERROR) {
+        has_unread_list_ = false;
         return refusal(decode_acknowledgement(*message)).value_or(KernelError{EBADMSG, "a list was acknowledged"});
       }
       if (message->type == NLMSG_DONE) {
+        has_unread_list_ = false;
         if (auto refused = refusal(decode_list_end(*message))) return *refused;
         return interrupted ? DumpEnd::kInterrupted : DumpEnd::kComplete;
+      }
+      if (request.max_count != 0 && ++count > request.max_count) {
+        return KernelError{E2BIG, "more than " + std::to_string(request.max_count) + " in the list"};
       }
       sink.take(*message);
     }
@@ -183,9 +194,11 @@ Result<Socket::DumpEnd> Socket::dump_once(const DumpRequest& request, const Dump
 }
 
 std::optional<KernelError> Socket::dump(const DumpRequest& request, const DumpSink& sink) {
+  const auto is_timed = request.timeout.count() != 0;
+  const auto deadline = is_timed ? std::chrono::steady_clock::now() + request.timeout : Deadline::max();
   for (int attempt = 0; attempt < kDumpAttempts; ++attempt) {
     sink.restart();
-    auto end = dump_once(request, sink);
+    auto end = dump_once(request, sink, deadline);
     if (!end) return end.error();
     if (*end == DumpEnd::kComplete) return std::nullopt;
   }

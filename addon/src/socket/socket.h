@@ -23,6 +23,10 @@ struct DumpRequest {
   /** RTM_GET*. */
   uint16_t type = 0;
   std::variant<Link, Address, Route, Rule, Neighbour, ConntrackFilter> filter;
+  /** Most messages of one attempt; zero for any number. Those that the caller does not keep count too. */
+  uint32_t max_count = 0;
+  /** For all attempts together; zero for none but that of each answer. */
+  std::chrono::milliseconds timeout{0};
 };
 
 /** Takes the messages of a list; `restart` when those taken so far turned out to be inconsistent. */
@@ -42,10 +46,12 @@ struct DumpSink {
  *   others fail, and nothing more is sent.
  * - A list that changed while it was read has NLM_F_DUMP_INTR set in any of its messages, the last one included. `dump`
  *   begins anew a few times, then fails with EINTR; a caller never has an incomplete list.
+ * - A list of a namespace that somebody else fills is as long as they like: `dump` gives it up at a limit, and the socket with it.
  */
 class Socket {
  public:
   using Timeout = std::chrono::milliseconds;
+  using Deadline = std::chrono::steady_clock::time_point;
 
   /** In the calling thread's namespace. `protocol` is NETLINK_ROUTE or NETLINK_NETFILTER. */
   static Result<Socket> open(int protocol = NETLINK_ROUTE);
@@ -57,8 +63,11 @@ class Socket {
   /** The index of the link with this name. */
   Result<uint32_t> look_up(const std::string& name, Timeout timeout);
 
-  /** Reads a complete list. */
+  /** Reads a complete list. E2BIG when it is longer than the request allows, ETIMEDOUT when its time is over. */
   std::optional<KernelError> dump(const DumpRequest& request, const DumpSink& sink);
+
+  /** Whether a list was given up before its end: the kernel refuses the next one on this socket with EBUSY. */
+  bool has_unread_list() const { return has_unread_list_; }
 
  private:
   enum class DumpEnd { kComplete, kInterrupted };
@@ -68,10 +77,11 @@ class Socket {
   std::optional<KernelError> exchange_together(const Request* requests, Reply* replies, size_t count, Timeout timeout);
   Result<ByteView> receive(Timeout timeout);
   std::optional<KernelError> send(const MessageWriter& writer);
-  Result<DumpEnd> dump_once(const DumpRequest& request, const DumpSink& sink);
+  Result<DumpEnd> dump_once(const DumpRequest& request, const DumpSink& sink, Deadline deadline);
 
   UniqueFd fd_;
   uint32_t sequence_ = 0;
+  bool has_unread_list_ = false;
   /** Requests that may be sent together. */
   size_t together_max_ = 1;
   /** Not zeroed, so that only what is used costs memory. Made with the first answer. */

@@ -8,7 +8,7 @@ import { attachmentText } from './attachment-of.js';
 export interface FoundDifferences {
   readonly attachment: Attachment;
   /** Undefined where the dataplane refused to look. */
-  readonly answer: { readonly differences: readonly Difference[] } | undefined;
+  readonly answer: { readonly differences: readonly Difference[]; readonly moreDifferences: number } | undefined;
   readonly fault: string | undefined;
 }
 
@@ -19,7 +19,11 @@ export function differenceTable(pods: readonly FoundDifferences[], none: string)
     rows: pods.flatMap(({ attachment, answer, fault }) => {
       const name = attachmentText(attachment);
       if (!answer) return [[fault ?? '', '', '', name]];
-      return answer.differences.map(({ object, wanted, actual }) => [object, wanted, actual, name]);
+      const { differences, moreDifferences: more } = answer;
+      return [
+        ...differences.map(({ object, wanted, actual }) => [object, wanted, actual, name]),
+        ...(more > 0 ? [[`${more} more differences`, '', '', name]] : []),
+      ];
     }),
     none,
   };

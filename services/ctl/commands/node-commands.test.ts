@@ -144,7 +144,7 @@ describe('pods', () => {
   });
 
   test('are checked and repaired by what the node has recorded; one that fails hinders no other', async () => {
-    const answer = CheckPodResponse.fromPartial({ differences: [difference] });
+    const answer = CheckPodResponse.fromPartial({ differences: [difference], moreDifferences: 3900 });
     const check = ({ recorded }: { recorded?: { containerId: string } | undefined }) => {
       if (recorded?.containerId === 'a') throw new Failure('ATTACHMENT_NOT_FOUND', 'not recorded');
       return recorded?.containerId === 'bb' ? answer : CheckPodResponse.fromPartial({});
@@ -157,13 +157,14 @@ describe('pods', () => {
     const { exitCode, stdout, stderr } = await fakes.podwirectl('pods', 'check');
     expect([exitCode, stderr]).toEqual([4, expect.stringContaining('differs on 2 of 3 pods')]);
     expect(stdout).toMatch(/^pod route default +present +missing +net\/bb\/eth0$/m);
+    expect(stdout).toMatch(/^3900 more differences +- +- +net\/bb\/eth0$/m);
     expect(stdout).toMatch(/^not recorded \(ATTACHMENT_NOT_FOUND\) +- +- +net\/a\/eth0$/m);
     expect(await fakes.podwirectl('pods', 'check', 'ccc')).toMatchObject({ exitCode: 0 });
     expect(await fakes.podwirectl('pods', 'repair')).toMatchObject({ exitCode: 1 });
     const repaired = await fakes.podwirectl('pods', 'repair', 'bb', '-o', 'json');
     expect(repaired).toMatchObject({ exitCode: 0 });
     expect(JSON.parse(repaired.stdout)).toEqual({
-      pods: [{ attachment: 'net/bb/eth0', repair: { differences: [difference] }, fault: null }],
+      pods: [{ attachment: 'net/bb/eth0', repair: { differences: [difference], moreDifferences: 3900 }, fault: null }],
     });
   });
 

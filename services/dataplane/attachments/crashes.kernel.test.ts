@@ -126,7 +126,7 @@ describe('SIGKILL in storms of attach and detach', () => {
       for (const [pod, answer] of answers) {
         const isListed = listed.includes(pod.attachment!.containerId);
         if (answer !== undefined) expect(isListed, `${at}, ${pod.attachment!.containerId}`).toBe(answer);
-        if (isListed) expect(await check(pod), at).toEqual({ differences: [] });
+        if (isListed) expect(await check(pod), at).toMatchObject({ differences: [] });
       }
       expect(await end('SIGTERM')).toBe(0);
     }

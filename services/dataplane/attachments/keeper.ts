@@ -15,6 +15,7 @@ import { forEachFew } from './each.js';
 import type { AttachmentEvents } from './events.js';
 import type { Boot } from './giving-back.js';
 import type { AttachmentRecord } from './record.js';
+import { Mender } from './mender.js';
 import { releaseEarlierBoots } from './reboot.js';
 import { recover, type RecoveryScope } from './recovery.js';
 import type { AttachmentRegistry } from './registry.js';
@@ -63,6 +64,7 @@ export interface KeeperOptions {
 export class AttachmentKeeper {
   readonly #options: KeeperOptions;
   readonly #dead: DeadNamespaces;
+  readonly #mender: Mender;
   readonly #teller: ConditionTeller;
   readonly #stopped = new AbortController();
   readonly #work = new Set<Promise<void>>();
@@ -84,6 +86,7 @@ export class AttachmentKeeper {
   constructor(options: KeeperOptions) {
     this.#options = options;
     this.#dead = new DeadNamespaces(options);
+    this.#mender = new Mender(options);
     this.#teller = new ConditionTeller(options);
     // Each pod that is looked at later, or waits for a call, listens to it; Node would take more than ten for a leak, and say so.
     setMaxListeners(0, this.#stopped.signal);
@@ -109,7 +112,7 @@ export class AttachmentKeeper {
 
   /** What an operator should know of the attachments. */
   conditions(): readonly Condition[] {
-    return addressConflicts(this.#options.registry.sharedAddresses());
+    return [...addressConflicts(this.#options.registry.sharedAddresses()), ...this.#mender.conditions()];
   }
 
   /** Resolves when nothing is under way any more. Pods keep what they have. */
@@ -187,7 +190,8 @@ export class AttachmentKeeper {
     const scope = this.#toRecover ?? 'all';
     this.#toRecover = scope;
     this.#teller.tell(this.conditions());
-    const isClean = await recover(this.#options, scope, this.#stopped.signal);
+    const isClean = await recover({ mender: this.#mender, ...this.#options }, scope, this.#stopped.signal);
+    this.#teller.tell(this.conditions());
     this.#toRecover = isClean ? undefined : 'half made';
   }
 
@@ -262,10 +266,10 @@ export class AttachmentKeeper {
   }
 
   async #mend(attachment: Attachment): Promise<void> {
-    const { dataplane } = this.#options;
-    await this.#attempt(`repair of ${formatAttachment(attachment)}`, () =>
-      dataplane.mendRecorded(attachment, this.#stopped.signal),
-    );
+    await this.#attempt(`repair of ${formatAttachment(attachment)}`, async () => {
+      const { outcome } = await this.#mender.mend(attachment, this.#stopped.signal);
+      if (outcome === 'unreadable') this.#teller.tell(this.conditions());
+    });
   }
 
   async #finishDetach(attachment: Attachment): Promise<void> {

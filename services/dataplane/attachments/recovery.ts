@@ -5,6 +5,7 @@ import type { Kernel } from '../kernel/kernel.js';
 import { isMadeFor } from '../plan/wire.js';
 import { forEachFew } from './each.js';
 import type { AttachmentEvents, RecoverySummary } from './events.js';
+import type { Mender } from './mender.js';
 import type { AttachmentRegistry } from './registry.js';
 import { isBare, survey, type Finding } from './survey.js';
 
@@ -14,6 +15,7 @@ const AT_ONCE = 4;
 export interface RecoveryOptions {
   readonly kernel: Kernel;
   readonly dataplane: Dataplane;
+  readonly mender: Mender;
   readonly registry: AttachmentRegistry;
   readonly events: AttachmentEvents;
 }
@@ -92,15 +94,17 @@ type FindingOf<Type extends Finding['type']> = Extract<Finding, { readonly type:
 
 async function mend(
   { record }: FindingOf<'mend'>,
-  { dataplane }: RecoveryOptions,
+  { mender }: RecoveryOptions,
   signal: AbortSignal,
 ): Promise<Outcome | undefined> {
-  const mended = await dataplane.mendRecorded(record.network.attachment, signal);
+  const mended = await mender.mend(record.network.attachment, signal);
   switch (mended.outcome) {
     case 'as-wanted':
       return mended.differences.length > 0 ? 'mended' : 'kept';
     case 'namespace-gone':
       return 'withoutNamespace';
+    case 'unreadable':
+      return 'failed';
     case 'not-attached':
       return undefined;
   }

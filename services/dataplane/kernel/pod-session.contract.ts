@@ -1,3 +1,4 @@
+import { HOST_MAC } from '@podwire/shared/attachment/names';
 import { describe, expect, test } from 'vitest';
 
 import { desired } from '../plan/desired.js';
@@ -28,6 +29,9 @@ const podRoute = (destination: string, gateway: string | undefined): Route => ({
   scope: gateway === undefined ? 'link' : 'global',
   protocol: 87,
 });
+
+/** What the kernels of this contract are to read of a pod, for {@link KernelFixture.kernel}. */
+export const SMALL_BOUNDS = { maxCount: 40, timeoutMs: 60_000 };
 
 /** What every kernel has to do in a pod's session: observe it, and carry out steps, each with its inverse. */
 export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
@@ -313,5 +317,65 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
     test('is refused where there is none', async () => {
       expect(await refusal({ ...podSysctl('nonsense', '1'), readPrevious: true })).toBe('ENOENT KERNEL_UNSUPPORTED');
     });
+  });
+
+  describe('a pod that is filled from inside', () => {
+    const numbers = Array.from({ length: SMALL_BOUNDS.maxCount + 1 }, (_, number) => number);
+    const unreadable = (kind: string) => ({
+      code: 'POD_UNREADABLE',
+      message: `pod namespace ${network.netns}: more than ${SMALL_BOUNDS.maxCount} ${kind}; remove them in the pod, or delete the pod`,
+    });
+    const routes = numbers.map((number) => podRoute(`10.66.0.${number}/32`, undefined));
+
+    test('with routes is not read, and is read again without them', async () => {
+      await applyAll([...fresh, ...routes.map((route): Step => ({ type: 'route-add', side: 'pod', route }))]);
+      await expect(observed()).rejects.toMatchObject(unreadable('routes'));
+      await applyAll(routes.map((route): Step => ({ type: 'route-delete', side: 'pod', route })));
+      expect(diff(wanted, await observed())).toEqual([]);
+    });
+
+    test('with addresses or neighbours is not read', async () => {
+      await applyAll(fresh);
+      const addresses = numbers.map((number) => `10.66.0.${number}/32`);
+      await applyAll(
+        numbers.map((_, at): Step => ({ type: 'address-add', side: 'pod', device: 'eth0', address: addresses[at]! })),
+      );
+      await expect(observed()).rejects.toMatchObject({ code: 'POD_UNREADABLE' });
+      await applyAll(
+        addresses.map((address): Step => ({ type: 'address-delete', side: 'pod', device: 'eth0', address })),
+      );
+      const entries = numbers.map((number) => ({ device: 'eth0', address: `10.66.0.${number}`, mac: HOST_MAC }));
+      await applyAll(
+        entries.map((neighbour): Step => ({ type: 'neighbour-set', side: 'pod', neighbour, previous: undefined })),
+      );
+      await expect(observed()).rejects.toMatchObject(unreadable('neighbours'));
+    });
+
+    test('with rules is not read for them, and the rest of it is', async () => {
+      const rules = numbers.map((number) => ({
+        source: `10.66.0.${number}/32`,
+        table: 1_459_617_792,
+        priority: 30_087,
+        protocol: 87,
+      }));
+      await applyAll([...fresh, ...rules.map((rule): Step => ({ type: 'rule-add', side: 'pod', rule }))]);
+      await expect(under.session.rules(1)).rejects.toMatchObject(unreadable('rules'));
+      await expect(under.session.strayRules()).rejects.toMatchObject(unreadable('rules'));
+      expect(diff(wanted, await observed())).toEqual([]);
+    });
+  });
+
+  test('more steps than the addon takes in one hop are carried out in several', async () => {
+    const steps = Array.from({ length: 2500 }, (_, number): Step => {
+      const route = podRoute(`10.66.${number >> 8}.${number & 255}/32`, undefined);
+      return { type: 'route-add', side: 'pod', route };
+    });
+    const outcome = await under.session.apply([...fresh, ...steps]);
+    expect([outcome.failed, outcome.finished.length]).toEqual([undefined, fresh.length + steps.length]);
+    expect(outcome.links).toMatchObject({ host: { name: HOST }, pod: { name: 'eth0' } });
+    const missing = { ...steps[0]!, type: 'route-delete', route: podRoute('10.67.0.0/32', undefined) } as const;
+    const inverses = steps.flatMap((step) => inverseOf(step) ?? []);
+    const broken = await under.session.apply([...inverses, missing, ...fresh]);
+    expect([broken.failed?.errno, broken.finished.length]).toEqual(['ESRCH', steps.length]);
   });
 }

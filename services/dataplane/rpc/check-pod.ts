@@ -2,11 +2,12 @@ import type { CheckPodRequest, CheckPodResponse } from '@podwire/proto/podwire/d
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Dataplane } from '../dataplane.js';
+import { differencesMessage } from './wire-differences.js';
 import { wantedNetwork, type Recorded } from './wire-wanted.js';
 
 export function checkPod(dataplane: Dataplane, recorded: Recorded): Handler<CheckPodRequest, CheckPodResponse> {
   return async (request, { signal }) => {
     const network = wantedNetwork('CheckPod', request, recorded);
-    return { differences: await dataplane.check(network, signal) };
+    return differencesMessage(await dataplane.check(network, signal));
   };
 }

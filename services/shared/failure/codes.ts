@@ -264,6 +264,12 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'The kernel lacks what is needed.',
   },
+  POD_UNREADABLE: {
+    status: status.FAILED_PRECONDITION,
+    cni: 101,
+    retryable: false,
+    about: 'The pod’s network namespace holds more than is read of one, or changes while it is read.',
+  },
   STATE_IO: {
     status: status.FAILED_PRECONDITION,
     cni: 100,

@@ -85,3 +85,21 @@ export function readBack(finished: readonly Step[], namespaces: Readonly<Record<
   }
   return links;
 }
+
+/** How the addon names the operations. */
+export const OPERATION_NAMES: Readonly<Record<Step['type'], string>> = {
+  'link-add': 'link.add',
+  'link-delete': 'link.delete',
+  'link-set': 'link.set',
+  'address-add': 'address.add',
+  'address-set': 'address.replace',
+  'address-delete': 'address.delete',
+  'route-add': 'route.add',
+  'route-replace': 'route.replace',
+  'route-delete': 'route.delete',
+  'rule-add': 'rule.add',
+  'rule-delete': 'rule.delete',
+  'neighbour-set': 'neighbour.replace',
+  'neighbour-delete': 'neighbour.delete',
+  'sysctl-write': 'sysctl.write',
+};

@@ -7,12 +7,12 @@ import { nothingObserved } from '../../plan/wire.js';
 import { ipv6Contract } from '../ipv6.contract.js';
 import { kernelContract } from '../kernel.contract.js';
 import type { KernelFixture } from '../kernel.fixture.js';
-import { podSessionContract } from '../pod-session.contract.js';
+import { podSessionContract, SMALL_BOUNDS } from '../pod-session.contract.js';
 import { rulesContract } from '../rules.contract.js';
 import { MemoryKernel } from './memory-kernel.js';
 
 function memoryFixture(): Promise<KernelFixture> {
-  const kernel = new MemoryKernel();
+  const kernel = new MemoryKernel({ podLists: SMALL_BOUNDS });
   kernel.addFile('/etc/file');
   const path = (name: string) => `/run/netns/${name}`;
   return Promise.resolve({

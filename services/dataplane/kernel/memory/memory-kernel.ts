@@ -18,9 +18,11 @@ import { isSourceRule, tableOf } from '../../plan/source-table.js';
 import type { Route, Rule, Side, Step, SysctlKey } from '../../plan/step.js';
 import { kernelFailure, openFailure, ownNamespace } from '../errno.js';
 import type { AttachedLink, BatchOutcome, Kernel, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
-import { carryOut, readBack, withPrevious } from './carry-out.js';
+import { POD_LIST_BOUNDS, type PodListBounds, type PodListKind } from '../pod-lists.js';
+import { carryOut, OPERATION_NAMES, readBack, withPrevious } from './carry-out.js';
 import { Identities } from './identities.js';
 import { Errno, MemoryNamespace, show } from './namespace.js';
+import { readable } from './readable.js';
 
 /** Everything that can be made to fail: the steps, and the other questions to the kernel. */
 export type Operation =
@@ -43,6 +45,11 @@ interface Fault {
   after: number;
 }
 
+export interface MemoryKernelOptions {
+  readonly hasIpv6?: boolean;
+  readonly podLists?: Pick<PodListBounds, 'maxCount'>;
+}
+
 /**
  * The fake kernel: namespaces in memory that follow the real kernel's rules, print themselves as `ip` does, and can be made to
  * fail anywhere.
@@ -56,6 +63,7 @@ export class MemoryKernel implements Kernel {
   /** Paths that exist, and what is there. */
   readonly #paths: Map<string, MemoryNamespace | 'a file'>;
   readonly #hasIpv6: boolean;
+  readonly #podLists: Pick<PodListBounds, 'maxCount'>;
   readonly #faults: Fault[] = [];
   #closed = false;
   readonly #pauses: { readonly operation: Operation; readonly reached: () => void; readonly go: Promise<void> }[] = [];
@@ -68,8 +76,9 @@ export class MemoryKernel implements Kernel {
   tellsCookies = true;
 
   /** @param options - `hasIpv6`: false for a kernel that was started without IPv6 */
-  constructor({ hasIpv6 = true }: { readonly hasIpv6?: boolean } = {}) {
+  constructor({ hasIpv6 = true, podLists = POD_LIST_BOUNDS }: MemoryKernelOptions = {}) {
     this.#hasIpv6 = hasIpv6;
+    this.#podLists = podLists;
     this.host = new MemoryNamespace({ hasIpv6 });
     this.#paths = new Map([['/run/netns/node', this.host]]);
   }
@@ -140,7 +149,7 @@ export class MemoryKernel implements Kernel {
       throw openFailure(netns, refusal({ operation: 'namespace.open', object: netns, errno: errno ?? 'EINVAL' }));
     }
     if (found === this.host) throw ownNamespace(netns);
-    return this.#session(found);
+    return this.#session(found, netns);
   }
 
   identify(netns: string): Promise<NetnsIdentity | undefined> {
@@ -219,14 +228,18 @@ export class MemoryKernel implements Kernel {
     return this.tellsCookies ? identity : { ...identity, cookie: null };
   }
 
-  #session(pod: MemoryNamespace): PodSession {
+  #session(pod: MemoryNamespace, netns: string): PodSession {
     this.openSessions++;
+    const read = (...kinds: PodListKind[]) => readable(pod, { netns, kinds, ...this.#podLists });
     let open = true;
     return {
       identity: this.#identityOf(pod),
-      observe: (wanted) => this.#ask('observe', 'link.get', () => observe(wanted, { host: this.host, pod })),
-      rules: (table) => this.#ask('rule-list', 'rule.list', () => rulesOf(table, pod)),
-      strayRules: () => this.#ask('stray-list', 'rule.list', () => strayRulesOf(pod)),
+      observe: (wanted) =>
+        this.#ask('observe', 'link.get', () =>
+          observe(wanted, { host: this.host, pod: read('routes', 'addresses', 'neighbours') }),
+        ),
+      rules: (table) => this.#ask('rule-list', 'rule.list', () => rulesOf(table, read('rules'))),
+      strayRules: () => this.#ask('stray-list', 'rule.list', () => strayRulesOf(read('rules'))),
       apply: (steps) => this.#apply(steps, pod),
       close: () => {
         if (open) this.openSessions--;
@@ -306,24 +319,6 @@ export class MemoryKernel implements Kernel {
 function fired(signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }));
 }
-
-/** How the addon names the operations. */
-const OPERATION_NAMES: Readonly<Record<Step['type'], string>> = {
-  'link-add': 'link.add',
-  'link-delete': 'link.delete',
-  'link-set': 'link.set',
-  'address-add': 'address.add',
-  'address-set': 'address.replace',
-  'address-delete': 'address.delete',
-  'route-add': 'route.add',
-  'route-replace': 'route.replace',
-  'route-delete': 'route.delete',
-  'rule-add': 'rule.add',
-  'rule-delete': 'rule.delete',
-  'neighbour-set': 'neighbour.replace',
-  'neighbour-delete': 'neighbour.delete',
-  'sysctl-write': 'sysctl.write',
-};
 
 function observe(wanted: Wanted, namespaces: Readonly<Record<Side, MemoryNamespace>>): Observed {
   return { host: observeEnd(wanted.host, namespaces.host), pod: observePod(wanted.pod, namespaces.pod) };

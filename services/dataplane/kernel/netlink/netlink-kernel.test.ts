@@ -7,14 +7,14 @@ import { describe } from 'vitest';
 import { ipv6Contract } from '../ipv6.contract.js';
 import { kernelContract } from '../kernel.contract.js';
 import type { KernelFixture } from '../kernel.fixture.js';
-import { podSessionContract } from '../pod-session.contract.js';
+import { podSessionContract, SMALL_BOUNDS } from '../pod-session.contract.js';
 import { rulesContract } from '../rules.contract.js';
 import { addPod, cleanUp, removePod, requireThrowawayNamespace, run } from './namespaces.fixture.js';
 import { NetlinkKernel } from './netlink-kernel.js';
 
 async function netlinkFixture(): Promise<KernelFixture> {
   requireThrowawayNamespace();
-  const kernel = await NetlinkKernel.open();
+  const kernel = await NetlinkKernel.open(SMALL_BOUNDS);
   const folder = mkdtempSync(join(tmpdir(), 'podwire-kernel-'));
   const filePath = join(folder, 'file');
   writeFileSync(filePath, '');

@@ -5,6 +5,7 @@ import { compareNames } from '@podwire/shared/words/order';
 import { attachmentOfAlias, ROUTE_PROTOCOL } from '../../plan/desired.js';
 import type { ObservedLink } from '../../plan/observed.js';
 import { openFailure, ownNamespace } from '../errno.js';
+import { POD_LIST_BOUNDS, type PodListBounds } from '../pod-lists.js';
 import type { AttachedLink, Kernel, NetnsIdentity, PodSession } from '../kernel.js';
 import { getLink, MAIN_TABLE, toObservedLink } from './observe.js';
 import { asking, failureOfNetlink, hasErrno, refusalOf } from './refusal.js';
@@ -22,14 +23,16 @@ const PROBE = { name: 'podwprobe', peer: 'podwprobe0' } as const;
 /** The real kernel, through rtnetlink and /proc/sys. The node's network namespace is that of this process. */
 export class NetlinkKernel implements Kernel {
   readonly #node: Namespace;
+  readonly #podLists: PodListBounds;
 
-  private constructor(node: Namespace) {
+  private constructor(node: Namespace, podLists: PodListBounds) {
     this.#node = node;
+    this.#podLists = podLists;
   }
 
   /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
-  static async open(): Promise<NetlinkKernel> {
-    return new NetlinkKernel(await asking(() => openNamespace()));
+  static async open(podLists = POD_LIST_BOUNDS): Promise<NetlinkKernel> {
+    return new NetlinkKernel(await asking(() => openNamespace()), podLists);
   }
 
   async probe(): Promise<void> {
@@ -60,7 +63,7 @@ export class NetlinkKernel implements Kernel {
       await pod.close();
       throw ownNamespace(netns);
     }
-    return new NetlinkSession({ host: this.#node, pod });
+    return new NetlinkSession({ host: this.#node, pod }, this.#podLists);
   }
 
   async identify(netns: string): Promise<NetnsIdentity | undefined> {

@@ -4,13 +4,18 @@ import type { Wanted } from '../../plan/desired.js';
 import type { Observed, ObservedLink } from '../../plan/observed.js';
 import { withValueBefore, type Rule, type Side, type Step } from '../../plan/step.js';
 import type { BatchOutcome, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
+import type { PodListBounds } from '../pod-lists.js';
+import { boundedPod, type BoundedPod } from './bounded-pod.js';
 import { listRules, listStrayRules, observeHost, observePod, toObservedLink } from './observe.js';
 import { asking, failureOfNetlink } from './refusal.js';
 import { toRequest } from './requests.js';
 
+/** The addon takes 1000 steps in one hop, the looks at the links among them. */
+const STEPS_PER_HOP = 900;
+
 type NetlinkStep = Exclude<Step, { type: 'link-delete' }>;
 
-/** Steps that are carried out in one hop: one deletion, or any number of others. */
+/** Steps that are carried out in one hop: one deletion, or up to {@link STEPS_PER_HOP} others. */
 type Part =
   | { readonly type: 'deletion'; readonly step: Extract<Step, { type: 'link-delete' }> }
   | { readonly type: 'sequence'; readonly steps: NetlinkStep[] };
@@ -18,11 +23,14 @@ type Part =
 /** A session over the addon. */
 export class NetlinkSession implements PodSession {
   readonly #namespaces: Readonly<Record<Side, Namespace>>;
+  /** The pod's, to be read. */
+  readonly #pod: BoundedPod;
   /** Indexes of the links that this session made, by name. Both ends are known from the look at the host's. */
   readonly #made: Readonly<Record<Side, Map<string, number>>> = { host: new Map(), pod: new Map() };
 
-  constructor(namespaces: Readonly<Record<Side, Namespace>>) {
+  constructor(namespaces: Readonly<Record<Side, Namespace>>, bounds: PodListBounds) {
     this.#namespaces = namespaces;
+    this.#pod = boundedPod(namespaces.pod, bounds);
   }
 
   get identity(): NetnsIdentity {
@@ -33,18 +41,18 @@ export class NetlinkSession implements PodSession {
     return asking(async () => {
       const [host, pod] = await Promise.all([
         observeHost(this.#namespaces.host, wanted.host),
-        observePod(this.#namespaces.pod, wanted.pod),
+        observePod(this.#pod, wanted.pod),
       ]);
       return { host, pod };
     });
   }
 
   rules(table: number): Promise<readonly Rule[]> {
-    return asking(() => listRules(this.#namespaces.pod, table));
+    return asking(() => listRules(this.#pod, table));
   }
 
   strayRules(): Promise<readonly Rule[]> {
-    return asking(() => listStrayRules(this.#namespaces.pod));
+    return asking(() => listStrayRules(this.#pod));
   }
 
   async apply(steps: readonly Step[]): Promise<BatchOutcome> {
@@ -119,7 +127,7 @@ function toParts(steps: readonly Step[]): Part[] {
   for (const step of steps) {
     const last = parts.at(-1);
     if (step.type === 'link-delete') parts.push({ type: 'deletion', step });
-    else if (last?.type === 'sequence') last.steps.push(step);
+    else if (last?.type === 'sequence' && last.steps.length < STEPS_PER_HOP) last.steps.push(step);
     else parts.push({ type: 'sequence', steps: [step] });
   }
   return parts;

@@ -126,8 +126,10 @@ export interface CheckPodRequest {
 
 /** CheckPodResponse lists what differs. */
 export interface CheckPodResponse {
-  /** The differences in the order in which they would be mended; empty when the kernel is as wanted. */
+  /** The differences in the order in which they would be mended, at most 100; empty when the kernel is as wanted. */
   differences: Difference[];
+  /** Number of further differences. */
+  moreDifferences: number;
 }
 
 /** Difference is one thing in the kernel that is not as wanted. */
@@ -152,8 +154,10 @@ export interface RepairPodRequest {
 
 /** RepairPodResponse lists what was mended. */
 export interface RepairPodResponse {
-  /** The differences that there were, in the order in which they were mended; empty when the kernel was as wanted. */
+  /** The differences that there were, in the order in which they were mended, at most 100; empty when the kernel was as wanted. */
   differences: Difference[];
+  /** Number of further differences that were mended. */
+  moreDifferences: number;
 }
 
 /** CollectGarbageRequest says what may stay. */
@@ -848,13 +852,16 @@ export const CheckPodRequest: MessageFns<CheckPodRequest> = {
 };
 
 function createBaseCheckPodResponse(): CheckPodResponse {
-  return { differences: [] };
+  return { differences: [], moreDifferences: 0 };
 }
 
 export const CheckPodResponse: MessageFns<CheckPodResponse> = {
   encode(message: CheckPodResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     for (const v of message.differences) {
       Difference.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.moreDifferences !== 0) {
+      writer.uint32(16).uint32(message.moreDifferences);
     }
     return writer;
   },
@@ -880,6 +887,14 @@ export const CheckPodResponse: MessageFns<CheckPodResponse> = {
             message.differences.push(Difference.decode(reader, reader.uint32()));
             continue;
           }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.moreDifferences = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -898,6 +913,7 @@ export const CheckPodResponse: MessageFns<CheckPodResponse> = {
   fromPartial(object: DeepPartial<CheckPodResponse>): CheckPodResponse {
     const message = createBaseCheckPodResponse();
     message.differences = object.differences?.map((e) => Difference.fromPartial(e)) || [];
+    message.moreDifferences = object.moreDifferences ?? 0;
     return message;
   },
 };
@@ -1051,13 +1067,16 @@ export const RepairPodRequest: MessageFns<RepairPodRequest> = {
 };
 
 function createBaseRepairPodResponse(): RepairPodResponse {
-  return { differences: [] };
+  return { differences: [], moreDifferences: 0 };
 }
 
 export const RepairPodResponse: MessageFns<RepairPodResponse> = {
   encode(message: RepairPodResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     for (const v of message.differences) {
       Difference.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.moreDifferences !== 0) {
+      writer.uint32(16).uint32(message.moreDifferences);
     }
     return writer;
   },
@@ -1083,6 +1102,14 @@ export const RepairPodResponse: MessageFns<RepairPodResponse> = {
             message.differences.push(Difference.decode(reader, reader.uint32()));
             continue;
           }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.moreDifferences = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1101,6 +1128,7 @@ export const RepairPodResponse: MessageFns<RepairPodResponse> = {
   fromPartial(object: DeepPartial<RepairPodResponse>): RepairPodResponse {
     const message = createBaseRepairPodResponse();
     message.differences = object.differences?.map((e) => Difference.fromPartial(e)) || [];
+    message.moreDifferences = object.moreDifferences ?? 0;
     return message;
   },
 };
@@ -1650,8 +1678,8 @@ export const PodServiceService = {
   /**
    * CheckPod compares the kernel with the wanted state of one attachment and changes nothing.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), INTERNAL, DEADLINE_EXCEEDED. A difference is an
-   * answer, not an error.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), FAILED_PRECONDITION (the pod's namespace holds more
+   * routes, addresses, neighbours or rules than are read of a pod), INTERNAL, DEADLINE_EXCEEDED. A difference is an answer, not an error.
    */
   checkPod: {
     path: "/podwire.dataplane.v1.PodService/CheckPod" as const,
@@ -1668,7 +1696,7 @@ export const PodServiceService = {
    *
    * Idempotent. On failure every finished step is undone.
    *
-   * Errors: as AttachPod, and NOT_FOUND (the attachment is not recorded).
+   * Errors: as AttachPod, NOT_FOUND (the attachment is not recorded), and FAILED_PRECONDITION (the pod cannot be read, as CheckPod).
    */
   repairPod: {
     path: "/podwire.dataplane.v1.PodService/RepairPod" as const,
@@ -1742,8 +1770,8 @@ export interface PodServiceServer extends UntypedServiceImplementation {
   /**
    * CheckPod compares the kernel with the wanted state of one attachment and changes nothing.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), INTERNAL, DEADLINE_EXCEEDED. A difference is an
-   * answer, not an error.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), FAILED_PRECONDITION (the pod's namespace holds more
+   * routes, addresses, neighbours or rules than are read of a pod), INTERNAL, DEADLINE_EXCEEDED. A difference is an answer, not an error.
    */
   checkPod: handleUnaryCall<CheckPodRequest, CheckPodResponse>;
   /**
@@ -1752,7 +1780,7 @@ export interface PodServiceServer extends UntypedServiceImplementation {
    *
    * Idempotent. On failure every finished step is undone.
    *
-   * Errors: as AttachPod, and NOT_FOUND (the attachment is not recorded).
+   * Errors: as AttachPod, NOT_FOUND (the attachment is not recorded), and FAILED_PRECONDITION (the pod cannot be read, as CheckPod).
    */
   repairPod: handleUnaryCall<RepairPodRequest, RepairPodResponse>;
   /**
@@ -1828,8 +1856,8 @@ export interface PodServiceClient extends Client {
   /**
    * CheckPod compares the kernel with the wanted state of one attachment and changes nothing.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), INTERNAL, DEADLINE_EXCEEDED. A difference is an
-   * answer, not an error.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), FAILED_PRECONDITION (the pod's namespace holds more
+   * routes, addresses, neighbours or rules than are read of a pod), INTERNAL, DEADLINE_EXCEEDED. A difference is an answer, not an error.
    */
   checkPod(
     request: CheckPodRequest,
@@ -1852,7 +1880,7 @@ export interface PodServiceClient extends Client {
    *
    * Idempotent. On failure every finished step is undone.
    *
-   * Errors: as AttachPod, and NOT_FOUND (the attachment is not recorded).
+   * Errors: as AttachPod, NOT_FOUND (the attachment is not recorded), and FAILED_PRECONDITION (the pod cannot be read, as CheckPod).
    */
   repairPod(
     request: RepairPodRequest,

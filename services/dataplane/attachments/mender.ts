@@ -1,0 +1,57 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import type { Dataplane } from '../dataplane.js';
+import type { Condition } from '../routing/wanted.js';
+import type { Mended } from './outcomes.js';
+import type { AttachmentRegistry } from './registry.js';
+
+export interface MenderOptions {
+  readonly dataplane: Dataplane;
+  readonly registry: AttachmentRegistry;
+}
+
+interface Unreadable {
+  readonly attachment: Attachment;
+  readonly failure: Failure;
+}
+
+/** Repairs attachments from their records, one at a time, and remembers which pods cannot be read. */
+export class Mender {
+  readonly #options: MenderOptions;
+  /** By attachment. */
+  readonly #unreadable = new Map<string, Unreadable>();
+
+  constructor(options: MenderOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Repairs what differs from an attachment's record. A pod that cannot be read is left as it is, until the next repair finds it
+   * readable.
+   * @throws Failure as Dataplane.mendRecorded, but for POD_UNREADABLE
+   */
+  async mend(attachment: Attachment, signal: AbortSignal): Promise<Mended | { readonly outcome: 'unreadable' }> {
+    const key = formatAttachment(attachment);
+    try {
+      const mended = await this.#options.dataplane.mendRecorded(attachment, signal);
+      this.#unreadable.delete(key);
+      return mended;
+    } catch (failure) {
+      if (!(failure instanceof Failure) || failure.code !== 'POD_UNREADABLE') throw failure;
+      this.#unreadable.set(key, { attachment, failure });
+      return { outcome: 'unreadable' };
+    }
+  }
+
+  /** The recorded pods that could not be read when they were last looked at. */
+  conditions(): readonly Condition[] {
+    for (const [key, { attachment }] of this.#unreadable) {
+      if (this.#options.registry.get(attachment)?.state !== 'attached') this.#unreadable.delete(key);
+    }
+    return [...this.#unreadable].map(([key, { failure }]) => ({
+      reason: 'PodUnreadable',
+      message: `${key} is neither checked nor repaired: ${failure.message}`,
+    }));
+  }
+}
