@@ -61,7 +61,7 @@ beforeEach(async () => {
         isServing: () => ipamServes(),
         unreached: () => undefined,
       },
-      dataplane: { collectGarbage: unused, attachmentsOf: unused, isServing, unreached: () => unreached },
+      dataplane: { collectGarbage: unused, wires: unused, isServing, unreached: () => unreached },
     },
     journal,
     nodeName: 'node-1',

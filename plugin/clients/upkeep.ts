@@ -50,14 +50,21 @@ export interface CollectionFailure {
   readonly message: string;
 }
 
+/** A wire of this node. */
+export interface NodeWire {
+  readonly attachment: Attachment;
+  /** That the node routes to it, without prefix length. */
+  readonly addresses: readonly string[];
+}
+
 export interface DataplaneUpkeep {
   /** Removes the network's wires that are not valid, in one call; what cannot be removed does not stop it. Idempotent. */
   collectGarbage(
     garbage: { readonly network: string; readonly valid: readonly Attachment[] },
     limits: Limits,
   ): Promise<readonly CollectionFailure[]>;
-  /** The network's attachments that the kernel holds. */
-  attachmentsOf(network: string, limits: Limits): Promise<Attachment[]>;
+  /** The wires of all networks that the kernel holds. */
+  wires(limits: Limits): Promise<readonly NodeWire[]>;
   /** Whether the service says that it serves. Asked once. */
   isServing(limits: Limits): Promise<boolean>;
   /** Name and address of the service while there is no connection to it; undefined while there is one. */
@@ -133,13 +140,14 @@ export function dataplaneUpkeep(options: PeerOptions): DataplaneUpkeep {
       return failures.flatMap(({ attachment, message }) => (attachment ? [{ attachment, message }] : []));
     },
 
-    async attachmentsOf(network, limits) {
-      const found = new Map<string, Attachment>();
+    async wires(limits) {
+      const found = new Map<string, NodeWire>();
       let pageToken = '';
       do {
         const page = await peer.call(PodServiceService.listPods, { pageSize: PAGE_SIZE, pageToken }, limits);
-        for (const { attachment } of page.pods) {
-          if (attachment?.network === network) found.set(formatAttachment(attachment), attachment);
+        for (const { attachment, addresses: cidrs } of page.pods) {
+          const addresses = cidrs.map((cidr) => cidr.replace(/\/\d+$/, ''));
+          if (attachment) found.set(formatAttachment(attachment), { attachment, addresses });
         }
         pageToken = page.nextPageToken;
       } while (pageToken !== '');

@@ -72,6 +72,16 @@ describe('GC with a list', () => {
     expect(holders()).toEqual(['net.a']);
   });
 
+  test('does not give back an address that is led to another attachment’s wire: Calico’s plugin has names of its own', async () => {
+    await add('a', { name: 'calico' });
+    const address = { address: '10.65.0.0/32', blockCidr: '10.65.0.0/26', poolName: 'default', sequenceNumber: 7n };
+    plugin.ipam.reallocate({ ...attachment('a'), network: 'calico' });
+    plugin.ipam.put(attachment('elsewhere'));
+    plugin.ipam.put(attachment('led'), { addresses: [address] });
+    expect(await gc({ [VALID]: [] })).toEqual(DONE);
+    expect(holders()).toEqual(['calico.a', 'net.led']);
+  });
+
   test('does not give back the address of a wire that stays, and says which', async () => {
     for (const id of ['a', 'b']) await add(id);
     plugin.dataplane.makeStubborn(attachment('a'));

@@ -104,11 +104,14 @@ async function collectAddresses(stays: Staying, collection: Collection): Promise
   const { network, nodeName, share, tools } = collection;
   // The kernel is read last: what it does not hold then, and nobody adds, has no wire that was missed.
   const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName, network }, tools.limits);
-  const wired = share.kind === 'addresses' ? [] : await tools.upkeep.dataplane.attachmentsOf(network, tools.limits);
-  const attached = new Set(wired.map(formatAttachment));
+  const wires = share.kind === 'addresses' ? [] : await tools.upkeep.dataplane.wires(tools.limits);
+  const attached = new Set(wires.map(({ attachment }) => formatAttachment(attachment)));
+  // A wire that Calico's plugin asked for has another attachment than the address that it leads to.
+  const routed = new Set(wires.flatMap(({ addresses }) => addresses));
   for (const endpoint of endpoints) {
     const key = formatAttachment(endpoint.attachment);
-    if (attached.has(key) || stays().has(key) || isGatewayHolder(endpoint.attachment)) continue;
+    const isWired = attached.has(key) || endpoint.held.some(({ address }) => routed.has(address));
+    if (isWired || stays().has(key) || isGatewayHolder(endpoint.attachment)) continue;
     await attempt(() => releaseInTurn(endpoint, stays, collection), collection);
   }
 }
@@ -138,7 +141,8 @@ async function collectWires(stays: Staying, collection: Collection): Promise<voi
 /** For a dataplane of an earlier release, which does not collect by itself. */
 async function detachEach(stays: Staying, collection: Collection): Promise<void> {
   const { network, tools } = collection;
-  for (const attachment of await tools.upkeep.dataplane.attachmentsOf(network, tools.limits)) {
+  for (const { attachment } of await tools.upkeep.dataplane.wires(tools.limits)) {
+    if (attachment.network !== network) continue;
     const detach = async () => {
       if (!stays().has(formatAttachment(attachment))) await tools.dataplane.detachPod({ attachment }, tools.limits);
     };

@@ -124,16 +124,9 @@ export const DATAPLANE_ZONES = [
       'services/dataplane/attachments',
       'services/dataplane/routing',
       'services/dataplane/node-overview.ts',
-      'services/dataplane/rpc/cni/container-id.ts',
     ],
     packages: [],
     ...PURE,
-  },
-  {
-    path: 'services/dataplane/rpc/cni/container-id.ts',
-    zones: [],
-    packages: [],
-    builtins: ['node:crypto'],
   },
   {
     path: 'services/dataplane/node-overview.ts',

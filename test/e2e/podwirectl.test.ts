@@ -2,11 +2,16 @@ import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
 
+import { addRequest, CalicoPlugin } from '@podwire/dataplane/calico-plugin.fixture';
+import { AddressServiceService, AssignAddressesRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
+import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
+import { Peer } from '@podwire/shared/rpc/client';
 import { run as runPodwirectl } from '@podwire/ctl/run';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
-import { callCni, makePod, removePod, type Pod } from '../support/pods.js';
+import { callCni, makePod, NETWORK, removePod, type Pod } from '../support/pods.js';
 import { run } from '../support/programs.js';
 import { ROOT } from '../support/root.js';
 import { Stack } from '../support/stack.js';
@@ -132,4 +137,33 @@ test('gives up what host-local can never do, and GC succeeds', async () => {
   expect(stack.log('plugin')).toContain(`journal: ${attachment} is discarded`);
   const again = await podwirectl('journal', 'discard', attachment, '--yes');
   expect(again).toMatchObject({ exitCode: 3, stderr: expect.stringContaining('no entry') });
+});
+
+test('gc leaves what Calico’s plugin has wired while its address is held, whoever holds it', async () => {
+  const [ipam, dataplane] = [stack.sockets.ipam, stack.sockets.dataplane].map(
+    (path) => new Peer('peer', `unix:${path}`),
+  );
+  const limits = () => ({ deadlineMs: Date.now() + 30_000 });
+  // As calico-ipam does it: a handle and an address, and no endpoint of Podwire's.
+  const handleId = `${NETWORK}.${pod.containerId}`;
+  const request = AssignAddressesRequest.fromPartial({
+    handleId,
+    nodeName: 'node-1',
+    use: AddressUse.ADDRESS_USE_WORKLOAD,
+    ipv4Count: 1,
+  });
+  const { addresses } = await ipam!.call(AddressServiceService.assignAddresses, request, limits());
+  const [address = ''] = addresses.map((each) => each.address.split('/')[0]);
+  const calico = new CalicoPlugin(dataplane!);
+  expect(await calico.add(addRequest(pod.name, address))).toMatchObject({ successful: true });
+  const kept = await podwirectl('gc', '--network', 'calico');
+  expect(kept).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('Every wire has an address.') });
+  expect(kept.stderr).not.toContain('--network');
+  await ipam!.call(HandleServiceService.releaseHandle, { handleId, searchAllBlocks: false }, limits());
+  expect(await podwirectl('gc', '--network', 'calico', '--yes')).toMatchObject({
+    exitCode: 0,
+    stdout: expect.stringMatching(/^removed +calico\//m),
+  });
+  ipam!.close();
+  dataplane!.close();
 });

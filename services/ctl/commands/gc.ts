@@ -1,13 +1,13 @@
 import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
-import { PodServiceService, type AttachedPod, type DetachPodResponse } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { PodServiceService, type DetachPodResponse } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
-import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import { AddressServiceService, AddressState } from '@podwire/proto/podwire/ipam/v1/address';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
 import { text } from '../command-line/forms.js';
 import type { Option, Verb } from '../command-line/verb.js';
-import type { Context } from '../context.js';
+import type { Context, Service } from '../context.js';
 import { DONE, FAILED } from '../exit-codes.js';
 import type { Section } from '../output/report.js';
 import { attachmentText } from './attachment-of.js';
@@ -25,7 +25,7 @@ const NETWORK: Option<string> = {
 
 /** What does not belong together on this node. */
 interface Stray {
-  /** Wires whose attachment holds no address in IPAM. */
+  /** Wires of which IPAM has neither the attachment nor an address. */
   readonly wires: readonly Attachment[];
   /** What holds addresses, and has no wire. */
   readonly endpoints: readonly Endpoint[];
@@ -42,7 +42,7 @@ export const gc: Verb = {
   name: 'gc',
   about: 'find wires on this node whose pods no longer hold an address; --yes removes them',
   details:
-    'A pod gets its address before its wire and loses it after, so that such a wire is left over. Networks of which no\nwire has an address in IPAM are told, and left alone unless they are named. Addresses without a wire are told and kept: an ADD\nmay be under way.',
+    'A pod gets its address before its wire and loses it after. A wire is left over when IPAM has neither its attachment nor\none of its addresses, whoever holds that. Networks without any address in IPAM are shown, and left alone unless they are named.\nAddresses without a wire are shown and kept: an ADD may be in progress.',
   options: [NETWORK],
   flags: [YES],
   run: async (input, context) => {
@@ -74,47 +74,65 @@ export const gc: Verb = {
   },
 };
 
-/** Looks at the wires first: whatever has one by then had its address before. */
+/** Looks at the wires first: a pod that has one by then had its address before. */
 async function findStray(network: string | undefined, { ipam, dataplane }: Context): Promise<Stray> {
   const pods = await listPods(dataplane);
   const { nodeName } = await dataplane.call(NodeServiceService.getNodeStatus, {});
-  const filter = { nodeName, namespace: '', podName: '', poolName: '' };
-  const endpoints = await listEndpoints(ipam, filter);
-  const held = new Set(endpoints.map(({ attachment }) => attachmentText(attachment)));
-  const wired = new Set(pods.map(({ attachment }) => attachmentText(attachment)));
-  const known = networksOf(pods, held);
-  const isMeant = (name: string): boolean => (network === undefined ? known.has(name) : name === network);
-  const candidates = pods.flatMap(({ attachment }) => (attachment && isMeant(attachment.network) ? [attachment] : []));
-  const wires: Attachment[] = [];
-  for (const attachment of candidates) {
-    if (held.has(attachmentText(attachment))) continue;
-    if (!(await holdsAddress(attachment, { ipam }))) wires.push(attachment);
+  const endpoints = await listEndpoints(ipam, { nodeName, namespace: '', podName: '', poolName: '' });
+  const isMeant = (name: string | undefined): boolean => network === undefined || name === network;
+  const wires = pods.flatMap(({ attachment, addresses }) => (attachment ? [{ attachment, addresses }] : []));
+  const stray: Attachment[] = [];
+  const heldNetworks = new Set<string>();
+  const held = holdingsOf(endpoints.map(holdingOf));
+  for (const wire of wires.filter(({ attachment }) => isMeant(attachment.network))) {
+    if (isAmong(held, wire) || (await isHeld(wire, ipam))) heldNetworks.add(wire.attachment.network);
+    else stray.push(wire.attachment);
   }
-  const isListed = ({ attachment }: Endpoint): boolean => network === undefined || attachment?.network === network;
+  const isKnown = (attachment: Attachment): boolean => network !== undefined || heldNetworks.has(attachment.network);
+  const wired = holdingsOf(wires);
   return {
-    wires,
-    leftAlone: network === undefined ? leftAloneOf(pods, known) : [],
-    endpoints: endpoints.filter((each) => isListed(each) && !wired.has(attachmentText(each.attachment))),
+    wires: stray.filter(isKnown),
+    leftAlone: countByNetwork(stray.filter((attachment) => !isKnown(attachment))),
+    endpoints: endpoints.filter((each) => isMeant(each.attachment?.network) && !isAmong(wired, holdingOf(each))),
   };
 }
 
-/** Networks of which a wire has an address in IPAM. */
-function networksOf(pods: readonly AttachedPod[], held: ReadonlySet<string>): Set<string> {
-  const known = pods.filter(({ attachment }) => held.has(attachmentText(attachment)));
-  return new Set(known.flatMap(({ attachment }) => (attachment ? [attachment.network] : [])));
+/** A wire, or an endpoint: attachments and addresses tell that the two are one pod's. */
+interface Holding {
+  readonly attachment: Attachment | undefined;
+  /** CIDRs of full length. */
+  readonly addresses: readonly string[];
 }
 
-function leftAloneOf(pods: readonly AttachedPod[], known: ReadonlySet<string>): LeftAlone[] {
-  const counts = new Map<string, number>();
-  for (const { attachment } of pods) {
-    if (!attachment || known.has(attachment.network)) continue;
-    counts.set(attachment.network, (counts.get(attachment.network) ?? 0) + 1);
+interface Holdings {
+  readonly attachments: ReadonlySet<string>;
+  readonly addresses: ReadonlySet<string>;
+}
+
+function holdingOf({ attachment, addresses }: Endpoint): Holding {
+  return { attachment, addresses: addresses.map(({ address }) => address) };
+}
+
+function holdingsOf(all: readonly Holding[]): Holdings {
+  return {
+    attachments: new Set(all.map(({ attachment }) => attachmentText(attachment))),
+    addresses: new Set(all.flatMap(({ addresses }) => addresses)),
+  };
+}
+
+/** Calico's plugin has its wires made under other attachments than it gives addresses to, so one of the two has to match. */
+function isAmong(holdings: Holdings, { attachment, addresses }: Holding): boolean {
+  const isKnown = attachment !== undefined && holdings.attachments.has(attachmentText(attachment));
+  return isKnown || addresses.some((address) => holdings.addresses.has(address));
+}
+
+/** Asked for each wire by itself, as the list may be older than the wire, and another node's name may be recorded. */
+async function isHeld({ attachment, addresses }: Holding, ipam: Service): Promise<boolean> {
+  for (const cidr of addresses) {
+    const address = cidr.replace(/\/\d+$/, '');
+    const { state } = await ipam.call(AddressServiceService.getAddress, { address });
+    if (state === AddressState.ADDRESS_STATE_ALLOCATED) return true;
   }
-  return [...counts].map(([network, wiresCount]) => ({ network, wiresCount }));
-}
-
-/** Asked of each by itself, as the list may be older than the wire, and another node's name may be recorded. */
-async function holdsAddress(attachment: Attachment, { ipam }: Pick<Context, 'ipam'>): Promise<boolean> {
   try {
     await ipam.call(AddressServiceService.getEndpoint, { attachment });
     return true;
@@ -122,6 +140,12 @@ async function holdsAddress(attachment: Attachment, { ipam }: Pick<Context, 'ipa
     if (error instanceof Failure && error.code === 'ENDPOINT_NOT_FOUND') return false;
     throw error;
   }
+}
+
+function countByNetwork(attachments: readonly Attachment[]): LeftAlone[] {
+  const counts = new Map<string, number>();
+  for (const { network } of attachments) counts.set(network, (counts.get(network) ?? 0) + 1);
+  return [...counts].map(([network, wiresCount]) => ({ network, wiresCount }));
 }
 
 interface Removal {

@@ -8,7 +8,7 @@ import {
   ListPodsResponse,
   PodServiceService,
 } from '@podwire/proto/podwire/dataplane/v1/pod';
-import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import { AddressServiceService, AddressState, GetAddressResponse } from '@podwire/proto/podwire/ipam/v1/address';
 import { EndpointServiceService, ListEndpointsResponse } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -208,6 +208,13 @@ describe('gc', () => {
     GetNodeStatusResponse.fromPartial({ nodeName: 'node-1' }),
   );
   const detach = fake(PodServiceService.detachPod, () => DetachPodResponse.fromPartial({ removed: true }));
+  /** IPAM's answer for each address, without length; those that are not told are free. */
+  const addresses = (holders: Readonly<Record<string, string>> = {}) =>
+    fake(AddressServiceService.getAddress, ({ address }) => {
+      const handleId = holders[address];
+      const state = handleId === undefined ? AddressState.ADDRESS_STATE_FREE : AddressState.ADDRESS_STATE_ALLOCATED;
+      return GetAddressResponse.fromPartial({ state, ...(handleId !== undefined && { holder: { handleId } }) });
+    });
   /** IPAM, where these hold addresses; of the first alone the list knows. */
   const ipam = (...containers: string[]) => [
     fake(EndpointServiceService.listEndpoints, () =>
@@ -224,11 +231,38 @@ describe('gc', () => {
     }),
   ];
 
+  test('leaves a wire whose address somebody holds, under whichever name: Calico’s plugin has others for its wires', async () => {
+    const calico = { 'k8s-pod-network.1': '10.65.0.3', 'k8s-pod-network.2': '10.65.0.5' };
+    const wires = [podOf('abc', 'calico'), podOf('defgh', 'calico'), podOf('x', 'calico')];
+    await fakes.serve(
+      listing(...wires),
+      status,
+      detach,
+      addresses(Object.fromEntries(Object.entries(calico).map(([handle, address]) => [address, handle]))),
+      fake(EndpointServiceService.listEndpoints, () =>
+        ListEndpointsResponse.fromPartial({
+          endpoints: [{ attachment: attachmentOf('1', 'k8s-pod-network'), addresses: [{ address: '10.65.0.3/32' }] }],
+        }),
+      ),
+      fake(AddressServiceService.getEndpoint, () => {
+        throw new Failure('ENDPOINT_NOT_FOUND', 'none');
+      }),
+    );
+    const told = await fakes.podwirectl('gc');
+    expect(told).toMatchObject({ exitCode: 2, stdout: expect.stringMatching(/^calico\/x\/eth0$/m) });
+    expect(told.stdout).not.toMatch(/calico\/(abc|defgh)|NO WIRE HAS AN ADDRESS/);
+    expect(told.stdout).toContain('Every address has a wire.');
+    expect(told.stderr).not.toMatch(/--network|release attachment/);
+    await fakes.podwirectl('gc', '--network', 'calico', '--yes');
+    expect(asked('DetachPod')).toEqual([{ attachment: attachmentOf('x', 'calico'), hostInterfaceName: '' }]);
+  });
+
   test('removes wires whose attachment holds nothing, once that is confirmed, and no others', async () => {
     await fakes.serve(
       listing(podOf('held'), podOf('late'), podOf('stray'), podOf('x', 'other')),
       status,
       detach,
+      addresses(),
       ...ipam('held', 'late'),
     );
     const told = await fakes.podwirectl('gc');
@@ -241,7 +275,7 @@ describe('gc', () => {
   });
 
   test('takes another IPAM plugin’s network only by its name', async () => {
-    await fakes.serve(listing(podOf('x', 'other')), status, detach, ...ipam());
+    await fakes.serve(listing(podOf('x', 'other')), status, detach, addresses(), ...ipam());
     const kept = await fakes.podwirectl('gc', '--yes');
     expect(kept).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/^other +1$/m) });
     expect(kept.stdout).not.toContain('Every wire has an address.');

@@ -3,6 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { MemoryKernel } from '../kernel/memory/memory-kernel.js';
 import { address, podNetwork } from '../plan/pod-network.fixture.js';
 import type { PodNetwork } from '../plan/pod-network.js';
+import { calicoAttachment } from './calico-attachment.js';
 import { startNode } from './node.fixture.js';
 
 const never = () => new AbortController().signal;
@@ -49,6 +50,18 @@ describe('garbage', () => {
       removed: [a.attachment],
     });
     expect([names(), registry.all()]).toEqual([[], []]);
+  });
+
+  test('is nothing that came by Calico’s contract: no list has the names of those', async () => {
+    const { kernel, dataplane, wired, garbage } = await scene();
+    await wired('a', { host: 1, network: 'calico' });
+    const netns = '/run/netns/cni-1';
+    kernel.addNamespace(netns);
+    const attachment = calicoAttachment({ netns, interfaceName: 'eth0' });
+    const pod = podNetwork('b', { addresses: [address('10.65.0.2')], hostInterfaceName: 'cali1234' });
+    await dataplane.attach({ ...pod, attachment, netns }, never());
+    for (const network of ['calico', undefined]) await garbage.collect({ valid: [], network }, never());
+    expect(kernel.host.links.map(({ name }) => name)).toEqual(['cali1234']);
   });
 
   test('is what was wired before the call, also where the clock was set back since, and not what was wired since', async () => {

@@ -4,6 +4,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Dataplane } from '../dataplane.js';
 import type { Kernel } from '../kernel/kernel.js';
 import { attachmentOfAlias } from '../plan/desired.js';
+import { isCalicos } from './calico-attachment.js';
 import { forEachFew } from './each.js';
 import type { AttachmentEvents } from './events.js';
 import type { Detachment } from './outcomes.js';
@@ -71,10 +72,14 @@ export class GarbageCollector {
     return { removed, failed };
   }
 
-  /** Attachments that have a link, or a record that says that they should. The dead have given their wires back already. */
+  /**
+   * Attachments that have a link, or a record that says that they should. The dead have given their wires back already, and those of
+   * Calico's contract go with its Del: their names are not the runtime's, so that no caller's list has them.
+   */
   async #attached(): Promise<Detachment[]> {
     const all = new Map<string, Detachment>();
-    for (const { network, state } of this.#options.registry.all()) {
+    const records = this.#options.registry.all();
+    for (const { network, state } of records) {
       const { attachment, hostInterfaceName } = network;
       if (state !== 'dead') all.set(formatAttachment(attachment), { attachment, hostInterfaceName });
     }
@@ -82,6 +87,7 @@ export class GarbageCollector {
       const attachment = attachmentOfAlias(alias);
       if (attachment) all.set(formatAttachment(attachment), { attachment, hostInterfaceName: name });
     }
+    for (const { network } of records) if (isCalicos(network)) all.delete(formatAttachment(network.attachment));
     return [...all.values()];
   }
 

@@ -8,21 +8,13 @@ import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/s
 import { splitCidr } from '@podwire/shared/net/prefix';
 import { checked, Checks } from '@podwire/shared/rpc/checks';
 
+import { calicoAttachment } from '../../attachments/calico-attachment.js';
 import type { PodNetwork } from '../../plan/pod-network.js';
-import { containerIdOfNetns } from './container-id.js';
 import { readAttachment, readPodNetwork } from '../wire.js';
 
 /** Messages of Calico's contract to values, and failures to the text of its replies. */
 
-/** Network of all attachments that come by Calico's contract: no network of Podwire's own plugin is called so. */
-export const CALICO_NETWORK = 'calico';
-
 const HARDWARE_ADDRESS = 'cni.projectcalico.org/hwAddr';
-
-/** The attachment that a request is about: all that Del is told is the namespace and the interface. */
-function calicoAttachment({ netns, interfaceName }: Pick<DelRequest, 'netns' | 'interfaceName'>): Attachment {
-  return { network: CALICO_NETWORK, containerId: containerIdOfNetns(netns), interfaceName };
-}
 
 /** @throws Failure INVALID_REQUEST that lists everything that is wrong, in the names of Calico's contract */
 export function readAdd(request: AddRequest): PodNetwork {

@@ -1710,7 +1710,7 @@ export const PodServiceService = {
   /**
    * CollectGarbage removes the veth pairs of attachments that are not valid any more (CNI's GC), with what the node remembers
    * of them. It goes on past what it cannot remove. Attachments that AttachPod or RepairPod is wiring, and those attached since
-   * it began, are left; nobody else's interfaces are looked at.
+   * it began, are left; so are those that came by Calico's contract, whose names no caller can list. Other interfaces are not looked at.
    *
    * Idempotent.
    *
@@ -1786,7 +1786,7 @@ export interface PodServiceServer extends UntypedServiceImplementation {
   /**
    * CollectGarbage removes the veth pairs of attachments that are not valid any more (CNI's GC), with what the node remembers
    * of them. It goes on past what it cannot remove. Attachments that AttachPod or RepairPod is wiring, and those attached since
-   * it began, are left; nobody else's interfaces are looked at.
+   * it began, are left; so are those that came by Calico's contract, whose names no caller can list. Other interfaces are not looked at.
    *
    * Idempotent.
    *
@@ -1900,7 +1900,7 @@ export interface PodServiceClient extends Client {
   /**
    * CollectGarbage removes the veth pairs of attachments that are not valid any more (CNI's GC), with what the node remembers
    * of them. It goes on past what it cannot remove. Attachments that AttachPod or RepairPod is wiring, and those attached since
-   * it began, are left; nobody else's interfaces are looked at.
+   * it began, are left; so are those that came by Calico's contract, whose names no caller can list. Other interfaces are not looked at.
    *
    * Idempotent.
    *
