@@ -8,10 +8,20 @@ import {
 } from '@opentelemetry/core';
 import { AlwaysOffSampler, BasicTracerProvider, ParentBasedSampler } from '@opentelemetry/sdk-trace-base';
 
+import { messageOf } from '../failure/thrown.js';
 import type { Logger } from './log.js';
 
-/** Ends telemetry: sends what is not yet sent, within the SDK's own time limits. */
+/**
+ * Ends telemetry: exports the spans and metrics of the last seconds, within {@link EXPORT_AT_STOP_MS} for all of them. Never rejects.
+ * An export that was cut off may still have a socket or a timer open, so the caller ends the process.
+ */
 export type StopTelemetry = () => Promise<void>;
+
+/**
+ * Time limit of the last export. The SDK retries for its own 10 s when the collector is down, and the next process of the name can
+ * start only when this one has ended.
+ */
+const EXPORT_AT_STOP_MS = 500;
 
 export interface TelemetrySource {
   /** The process's name in traces and metrics where neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES gives one. */
@@ -55,7 +65,19 @@ export async function startTelemetry({ service, env, log }: TelemetrySource): Pr
   });
   sdk.start();
   if (!traces) passTracesOn();
-  return () => sdk.shutdown();
+  return () => exportTheRest(() => sdk.shutdown(), log);
+}
+
+async function exportTheRest(shutdown: () => Promise<void>, log: Logger): Promise<void> {
+  let timer: NodeJS.Timeout | undefined;
+  const timeout = new Promise<string>((resolve) => {
+    timer = setTimeout(() => resolve(`no answer within ${EXPORT_AT_STOP_MS} ms`), EXPORT_AT_STOP_MS);
+  });
+  const exported = shutdown().then(() => undefined, messageOf);
+  const failure = await Promise.race([exported, timeout]);
+  clearTimeout(timer);
+  if (failure === undefined) return;
+  log.warn(`OpenTelemetry: spans and metrics of the last seconds are lost: ${failure}; check the collector`);
 }
 
 function isExported(signal: 'TRACES' | 'METRICS', env: NodeJS.ProcessEnv): boolean {
