@@ -5,13 +5,14 @@ import {
   createNoopMeter,
   metrics,
   type Attributes,
+  type BatchObservableCallback,
   type Meter,
   type MetricOptions,
   type Observable,
 } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
 import { CommandEvents } from './command-events.js';
 import { Descriptors } from './descriptors.js';
@@ -44,11 +45,24 @@ class ReadMetrics {
       return { record: this.#teller(name) };
     },
     createObservableGauge: (name: string): Observable => {
-      this.#teller(name);
-      return { addCallback: () => undefined, removeCallback: () => undefined };
+      const observable = { addCallback: () => undefined, removeCallback: () => undefined };
+      this.#tellers.set(observable, this.#teller(name));
+      return observable;
     },
-    addBatchObservableCallback: () => undefined,
+    addBatchObservableCallback: (callback: BatchObservableCallback, observables: Observable[]) => {
+      this.#batches.push({ callback, observables });
+    },
   });
+
+  readonly #tellers = new Map<Observable, (value: number, labels?: Attributes) => void>();
+  readonly #batches: { callback: BatchObservableCallback; observables: Observable[] }[] = [];
+
+  /** Reads the gauges that are observed together, as an export does. */
+  async collect(): Promise<void> {
+    for (const { callback } of this.#batches) {
+      await callback({ observe: (observable, value, labels) => this.#tellers.get(observable)?.(value, labels) });
+    }
+  }
 
   #teller(name: string) {
     expect(name.startsWith(PREFIX), name).toBe(true);
@@ -110,6 +124,29 @@ test('each command is recorded with its result, and so are the shim, the wait an
   ]);
   expect(read.values('command.part.duration')[3]).toBe(0.0405);
   expect(read.labels('commands.cut_off')).toEqual([]);
+});
+
+test('readiness is a gauge, and each reason why an ADD would fail is one, from the first STATUS on', async () => {
+  await read.collect();
+  expect(read.labels('ready')).toEqual([]);
+  const status = () => plugin.run('STATUS', { config: { cniVersion: '1.1.0' } });
+  await vi.waitFor(async () => expect(await status()).toMatchObject({ exitCode: 0 }), { timeout: 20_000 });
+  await read.collect();
+  const reasons = ['addresses', 'ipam', 'ipam-plugin', 'dataplane', 'journal'];
+  expect([read.values('ready'), read.labels('add_blocked')]).toEqual([[1], reasons]);
+  expect(read.values('add_blocked')).toEqual([0, 0, 0, 0, 0]);
+  for (let count = 0; count < 64; count++) {
+    plugin.ipam.put({ network: 'net', containerId: `c${count}`, interfaceName: 'eth0' });
+  }
+  await vi.waitFor(
+    async () => {
+      await status();
+      read.all.length = 0;
+      await read.collect();
+      expect([read.values('ready'), read.values('add_blocked')]).toEqual([[1], [1, 0, 0, 0, 0]]);
+    },
+    { timeout: 20_000 },
+  );
 });
 
 test('times are in seconds, a command’s from the start of the shim, in buckets from a fast STATUS to the longest ADD', () => {

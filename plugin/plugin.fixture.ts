@@ -29,7 +29,9 @@ import { KnownAllocations } from './journal/known-allocations.js';
 import { MemoryJournalStore } from './journal/memory-store.js';
 import type { Replay } from './journal/replay.js';
 import type { NetnsReader } from './netns.js';
+import { ReadinessEvents } from './readiness-events.js';
 import { Readiness } from './readiness.js';
+import { ReadyMark } from './ready-mark.js';
 import { Notices } from './notices.js';
 import type { CniRequest } from './request.js';
 import { run, type CniAnswer, type RunOptions } from './run.js';
@@ -122,6 +124,7 @@ export class Plugin {
     netns = namespaces,
     store = new MemoryJournalStore(),
     giversPath = '',
+    isStrict = false,
     ipam: fakeIpam = new FakeIpam(),
     dataplane: fakeDataplane = new FakeDataplane(),
   } = {}) {
@@ -158,7 +161,8 @@ export class Plugin {
       ending: this.ending.signal,
     };
     const turns = new Turns(systemClock);
-    const readiness = new Readiness(tools);
+    const mark = new ReadyMark({ path: join(this.folder, 'node-ready'), bootId: BOOT_ID, log });
+    const readiness = new Readiness({ ...tools, mark, events: new ReadinessEvents(log), isStrict });
     const limits = { ADD: timeoutMs, CHECK: timeoutMs, DEL: timeoutMs, GC: timeoutMs };
     this.options = { tools, turns, timeoutMs: limits, readiness, events: new CommandEvents() };
     this.#replay = makeReplay(tools, turns, { log, ...surroundings });
@@ -196,7 +200,7 @@ export class Plugin {
   }
 
   async end(): Promise<void> {
-    this.options.readiness.stop();
+    await this.options.readiness.stop();
     await this.#replay.stop();
     for (const peer of this.#peers) peer.close();
     await this.stopServices();

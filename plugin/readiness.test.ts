@@ -1,3 +1,7 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
 import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
@@ -6,8 +10,10 @@ import type { Limits } from './clients/clients.js';
 import { JournalEvents } from './journal/events.js';
 import { Journal } from './journal/journal.js';
 import { MemoryJournalStore } from './journal/memory-store.js';
-import { recordingLog } from './plugin.fixture.js';
+import { BOOT_ID, recordingLog } from './plugin.fixture.js';
+import { ReadinessEvents } from './readiness-events.js';
 import { Readiness } from './readiness.js';
+import { ReadyMark } from './ready-mark.js';
 import { readNodeRequest, type NodeRequest } from './request.js';
 
 const REQUEST: NodeRequest = readNodeRequest('STATUS', {
@@ -24,7 +30,12 @@ const REQUEST: NodeRequest = readNodeRequest('STATUS', {
 const PAUSE_MS = 2000;
 
 let clock: ManualClock;
+let folder: string;
+let record: ReturnType<typeof recordingLog>;
+/** Reads strictly. */
 let readiness: Readiness;
+/** Another process of the plugin on the node. */
+let start: (isStrict: boolean, bootId?: string) => Promise<Readiness>;
 /** How often the dataplane was asked, how long it had for the latest answer, and what it says. */
 let asked: number;
 let givenMs: number;
@@ -38,6 +49,8 @@ let unreached: string | undefined;
 
 beforeEach(async () => {
   clock = new ManualClock();
+  folder = mkdtempSync(join(tmpdir(), 'podwire-readiness-'));
+  record = recordingLog();
   asked = 0;
   answer = () => Promise.resolve(true);
   ipamServes = () => Promise.resolve(true);
@@ -52,27 +65,32 @@ beforeEach(async () => {
   const events = new JournalEvents(recordingLog().log);
   const journal = new Journal({ store: new MemoryJournalStore(), maxEntriesCount: 1, clock, events });
   await journal.load();
-  readiness = new Readiness({
-    upkeep: {
-      ipam: {
-        releaseHeld: unused,
-        endpointsOf: unused,
-        refusalOf: () => refusal(),
-        isServing: () => ipamServes(),
-        unreached: () => undefined,
-      },
-      dataplane: { collectGarbage: unused, wires: unused, isServing, unreached: () => unreached },
+  const upkeep = {
+    ipam: {
+      releaseHeld: unused,
+      endpointsOf: unused,
+      refusalOf: () => refusal(),
+      isServing: () => ipamServes(),
+      unreached: () => undefined,
     },
-    journal,
-    nodeName: 'node-1',
-    clock,
-  });
+    dataplane: { collectGarbage: unused, wires: unused, isServing, unreached: () => unreached },
+  };
+  const { log } = record;
+  start = async (isStrict, bootId = BOOT_ID) => {
+    const mark = new ReadyMark({ path: join(folder, 'node-ready'), bootId, log });
+    await mark.load();
+    const rest = { journal, mark, events: new ReadinessEvents(log), isStrict };
+    return new Readiness({ upkeep, nodeName: 'node-1', clock, ...rest });
+  };
+  readiness = await start(true);
 });
 
-afterEach(() => readiness.stop());
+afterEach(async () => {
+  await readiness.stop();
+  rmSync(folder, { recursive: true });
+});
 
-/** @param beforeMs - for how long the runtime's process has been running */
-const ready = (beforeMs = 0) => readiness.require(REQUEST, clock.nowMs() - beforeMs);
+const ready = () => readiness.require(REQUEST);
 
 /** Lets the answers' keeper come to its next pause. */
 async function paused(): Promise<void> {
@@ -199,24 +217,6 @@ describe('a service that is slow', () => {
     expect(asked).toBe(1);
   });
 
-  test.each([
-    ['what has not gone by of 300 ms since the runtime began', { runningMs: 120, upMs: 1000 }, 180],
-    ['100 ms at least', { runningMs: 260, upMs: 1000 }, 100],
-    ['what has not gone by since this process came, for which the runtime waited', { runningMs: 4000, upMs: 40 }, 260],
-    ['300 ms at most, whatever clocks say', { runningMs: -5000, upMs: 1000 }, 300],
-  ])('has %s', async (_, { runningMs, upMs }, waitedMs) => {
-    hold();
-    clock.advance(upMs);
-    const refused = expect(ready(runningMs)).rejects.toMatchObject({
-      message: `podwire-dataplane does not answer within ${waitedMs} ms`,
-    });
-    await vi.waitFor(() => expect(clock.sleeping).toBe(2), { interval: 1, timeout: 20_000 });
-    expect(clock.nextMs).toBe(waitedMs);
-    clock.advance(waitedMs);
-    await refused;
-    letGo();
-  });
-
   test('keeps a node ready that was, where nobody waits for it', async () => {
     await ready();
     hold();
@@ -261,4 +261,109 @@ test('nothing is believed that was told at a later time: the clock was set back'
   await paused();
   clock.advance(-3_600_000);
   await ready();
+});
+
+describe('a node that was ready once since its boot', () => {
+  const OUTAGE_MS = 30_000;
+
+  beforeEach(async () => {
+    await readiness.stop();
+    readiness = await start(false);
+    await ready();
+  });
+
+  /** Lets the services be asked for a time, while a runtime asks for STATUS each five seconds. */
+  async function askedFor(durationMs: number): Promise<void> {
+    for (let passedMs = 0; passedMs < durationMs; passedMs += PAUSE_MS) {
+      await pass(PAUSE_MS);
+      await ready();
+    }
+  }
+
+  test.each([
+    ['the pools are exhausted', () => (refusal = () => Promise.resolve('pool pods has no address left'))],
+    ['podwire-ipam is not serving', () => (ipamServes = () => Promise.resolve(false))],
+    ['podwire-ipam is down', () => ([ipamServes, refusal] = [silence, silence])],
+  ])('stays ready while %s, however long', async (_, fail) => {
+    fail();
+    await askedFor(60_000);
+    await expect(readiness.requireAdd(REQUEST)).rejects.toMatchObject({ code: 'NOT_READY' });
+  });
+
+  test.each([
+    ['is dead', silence],
+    ['is not serving', () => Promise.resolve(false)],
+    ['has a kernel that refuses', () => Promise.reject(new Failure('KERNEL_REFUSED', 'link add: EPERM'))],
+  ])('stays ready for 30 s while the dataplane %s, then is not until that is back', async (_, fault) => {
+    answer = fault;
+    await askedFor(OUTAGE_MS);
+    await pass(2 * PAUSE_MS);
+    await expect(ready()).rejects.toMatchObject({
+      code: 'NOT_READY',
+      message: expect.stringMatching(/^podwire-dataplane/),
+    });
+    answer = () => Promise.resolve(true);
+    await pass(PAUSE_MS);
+    await ready();
+    answer = fault;
+    await askedFor(OUTAGE_MS);
+  });
+
+  test('is answered at once by the next process, which has not heard of any service yet', async () => {
+    await readiness.stop();
+    answer = () => new Promise(() => undefined);
+    readiness = await start(false);
+    await ready();
+  });
+
+  test('is not ready after a reboot before an ADD can succeed', async () => {
+    await readiness.stop();
+    ipamServes = () => Promise.resolve(false);
+    readiness = await start(false, '99999999-2222-4333-8444-555555555555');
+    await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+    await paused();
+    clock.advance(1000);
+    ipamServes = () => Promise.resolve(true);
+    await ready();
+  });
+
+  test('is judged strictly where the cluster wants that', async () => {
+    await readiness.stop();
+    readiness = await start(true);
+    ipamServes = () => Promise.resolve(false);
+    await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+  });
+
+  test('has the reasons why ADDs fail in the log, once for each change', async () => {
+    refusal = () => Promise.resolve('pool pods has no address left');
+    await askedFor(3 * PAUSE_MS);
+    refusal = () => Promise.resolve(undefined);
+    await askedFor(3 * PAUSE_MS);
+    expect(record.lines().map(({ level, msg }) => [level, msg])).toEqual([
+      ['warn', 'network net: an ADD would fail: podwire-ipam has no address for a pod: pool pods has no address left'],
+      ['info', 'network net: ADDs can succeed again'],
+    ]);
+  });
+
+  test('is not prolonged an outage by a clock that was set back, nor given one', async () => {
+    answer = silence;
+    await askedFor(OUTAGE_MS - PAUSE_MS);
+    clock.advance(-3_600_000);
+    await ready();
+    await askedFor(OUTAGE_MS - PAUSE_MS);
+    await pass(3 * PAUSE_MS);
+    await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+  });
+
+  test('is a node that was not, where the file cannot be read: the log says so', async () => {
+    await readiness.stop();
+    writeFileSync(join(folder, 'node-ready'), '{');
+    ipamServes = () => Promise.resolve(false);
+    readiness = await start(false);
+    await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+    expect(record.lines()[0]).toMatchObject({
+      level: 'warn',
+      msg: expect.stringContaining('node-ready cannot be read'),
+    });
+  });
 });

@@ -1,32 +1,21 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { tracedMessage } from '@podwire/shared/failure/status';
-import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Limits } from './clients/clients.js';
-import type { DataplaneUpkeep, IpamUpkeep } from './clients/upkeep.js';
-import { callDelegate } from './delegate/ipam-plugin.js';
-import type { Delegate } from './delegate/share.js';
 import type { Journal } from './journal/journal.js';
+import type { ReadinessEvents, ReadinessLevel } from './readiness-events.js';
+import { askServices, type Question, type QuestionOptions, type Reason } from './readiness-question.js';
+import type { ReadyMark } from './ready-mark.js';
 import type { NodeRequest } from './request.js';
 
-export interface ReadinessOptions {
-  readonly upkeep: { readonly ipam: IpamUpkeep; readonly dataplane: DataplaneUpkeep };
+export interface ReadinessOptions extends QuestionOptions {
   readonly journal: Journal;
-  readonly nodeName: string;
-  readonly clock: Clock;
+  readonly mark: ReadyMark;
+  readonly events: ReadinessEvents;
+  /** Whether STATUS fails whenever an ADD would. */
+  readonly isStrict: boolean;
 }
 
-/**
- * Runtimes ask under a lock, and a slow answer makes the node not ready: nobody waits longer, from the start of the runtime's process on. It
- * leaves a machine under load 0.2 s of the half second for what comes after it.
- */
+/** Runtimes ask under a lock, and a slow answer makes the node not ready: STATUS waits no longer for the services. */
 const WAIT_MS = 300;
-
-/** What services have of it at least, when getting to the question took long: the first one of a process runs code that is cold. */
-const MIN_WAIT_MS = 100;
-
-/** Time that the services have. One that is slow, but alive, is not to make the node not ready, where nobody waits for it. */
-const PROBE_TIMEOUT_MS = 800;
 
 /** How long it is believed that a node is ready, in milliseconds from the question to the services: a hang is noticed within it. */
 const READY_FOR_MS = 3000;
@@ -40,8 +29,11 @@ const PAUSE_MS = 2000;
 /** How long an answer is kept that nobody asks for. Kubelet asks every 5 s. */
 const KEPT_FOR_MS = 60_000;
 
+/** How long podwire-dataplane may be unable to wire pods before STATUS fails on a node that was ready: restarts are shorter. */
+const OUTAGE_MS = 30_000;
+
 interface Latest {
-  readonly reasons: readonly string[];
+  readonly reasons: readonly Reason[];
   /** Before it lies what a clock tells that was set back. */
   readonly sinceMs: number;
   readonly untilMs: number;
@@ -49,59 +41,90 @@ interface Latest {
 
 interface Kept {
   readonly request: NodeRequest;
-  /** When somebody last wanted to know. */
+  /** When a runtime last asked. */
   wantedAtMs: number;
   /** Why an ADD would have failed when the services were asked last, and from when until when that is believed. */
   latest?: Latest;
   /** The question under way. */
   asking?: Question | undefined;
-}
-
-/** A question to all services at once. */
-interface Question {
-  readonly answer: Promise<readonly string[]>;
-  /** Why an ADD would fail as far as is known after that time: services that have not answered are reasons. */
-  readonly soFar: (waitedMs: number) => readonly string[];
+  /** The parts that the log last named. */
+  logged: string;
 }
 
 /**
- * Whether an ADD could succeed, asked of those who would carry it out, all at the same time.
+ * The answer to STATUS, from what the services say of themselves.
  *
- * What a runtime asks for again and again is kept, so that it waits for nobody: Podwire's services are asked every two seconds for
- * as long as somebody wants to know. The answer is never older than {@link READY_FOR_MS}: else the services are asked there
- * and then. Other IPAM plugins are programs, and are run only when somebody wants to know.
+ * - Runtimes make a node not ready when STATUS fails, and Kubernetes then evicts the pods that run there. So STATUS fails for
+ *   any reason only until the node has been ready once since its boot. Afterwards it fails only while podwire-dataplane has been
+ *   unable to wire pods for longer than {@link OUTAGE_MS}. All other reasons are errors of the ADD and metrics.
+ * - Runtimes ask every few seconds under a lock. Podwire's services are asked every two seconds for as long as a runtime asks,
+ *   and STATUS is answered from what they said. Other IPAM plugins are programs, and are run only when STATUS asks.
  */
 export class Readiness {
   readonly #options: ReadinessOptions;
   readonly #kept = new Map<string, Kept>();
   readonly #stopped = new AbortController();
-  /** Who began before it waited for the process to come, which is not part of anybody's wait for the services. */
-  readonly #madeAtMs: number;
+  /** Since when each answer of podwire-dataplane, or its silence, says that it cannot wire pods. */
+  #outageSinceMs: number | undefined;
 
   constructor(options: ReadinessOptions) {
     this.#options = options;
-    this.#madeAtMs = options.clock.nowMs();
+    options.events.observe(() => this.#level());
   }
 
   /**
-   * @param begunAtMs - when the runtime began to ask, in epoch milliseconds
+   * Answers STATUS.
    * @throws Failure NOT_READY or PODS_AT_RISK with every reason
    */
-  async require(request: NodeRequest, begunAtMs: number): Promise<void> {
-    const { journal } = this.#options;
+  async require(request: NodeRequest): Promise<void> {
     const kept = this.#keep(request);
-    const reasons = this.#believed(kept) ?? (await this.#waitFor(kept, Math.max(begunAtMs, this.#madeAtMs)));
-    const { fault } = journal;
-    if (fault !== undefined) {
-      const all = [`${fault}; a restart of the node would leak what it holds`, ...reasons];
-      throw new Failure('PODS_AT_RISK', all.join('; '));
-    }
-    if (reasons.length > 0) throw new Failure('NOT_READY', reasons.join('; '));
+    if (this.#isStrict(kept)) return this.requireAdd(request);
+    const reasons = await this.#wiringReasons(kept);
+    if (reasons.length > 0) throw new Failure('NOT_READY', textOf(reasons));
+  }
+
+  /**
+   * Whether an ADD could succeed, by the strict reading of the specification.
+   * @throws Failure NOT_READY or PODS_AT_RISK with every reason
+   */
+  async requireAdd(request: NodeRequest): Promise<void> {
+    const kept = this.#keep(request);
+    const reasons = this.#believed(kept) ?? (await this.#waitFor(kept));
+    const fault = this.#journalReason();
+    if (fault) throw new Failure('PODS_AT_RISK', textOf([fault, ...reasons]));
+    if (reasons.length > 0) throw new Failure('NOT_READY', textOf(reasons));
   }
 
   /** Keeps no answer any more. */
-  stop(): void {
+  async stop(): Promise<void> {
     this.#stopped.abort();
+    await this.#options.mark.stored();
+  }
+
+  #isStrict({ request }: Kept): boolean {
+    return this.#options.isStrict || !this.#options.mark.has(request.share.kind);
+  }
+
+  /** Why the node itself cannot wire pods: none until podwire-dataplane has been unable to for {@link OUTAGE_MS}. */
+  async #wiringReasons(kept: Kept): Promise<readonly Reason[]> {
+    const believed = this.#believed(kept);
+    if (!this.#isOutageLong()) {
+      // A defect is reported to the next strict question.
+      if (!believed) this.#ask(kept).answer.catch(() => undefined);
+      return [];
+    }
+    const reasons = believed ?? (await this.#waitFor(kept));
+    return reasons.filter(({ part }) => part === 'dataplane');
+  }
+
+  #isOutageLong(): boolean {
+    return this.#outageSinceMs !== undefined && this.#options.clock.nowMs() - this.#outageSinceMs > OUTAGE_MS;
+  }
+
+  #journalReason(): Reason | undefined {
+    const { fault } = this.#options.journal;
+    if (fault === undefined) return undefined;
+    return { part: 'journal', text: `${fault}; a restart of the node would leak what it holds` };
   }
 
   #keep(request: NodeRequest): Kept {
@@ -112,148 +135,102 @@ export class Readiness {
       known.wantedAtMs = nowMs;
       return known;
     }
-    const kept: Kept = { request, wantedAtMs: nowMs };
+    const kept: Kept = { request, wantedAtMs: nowMs, logged: '' };
     this.#kept.set(key, kept);
     void this.#look(kept).finally(() => this.#kept.delete(key));
     return kept;
   }
 
-  /** Looks after an answer for as long as somebody wants it. */
+  /** Renews an answer for as long as a runtime asks for it. */
   async #look(kept: Kept): Promise<void> {
     const { clock } = this.#options;
     const isOurs = kept.request.share.kind !== 'wire';
     while ((await clock.sleep(PAUSE_MS, this.#stopped.signal)) === 'elapsed') {
       if (clock.nowMs() - kept.wantedAtMs >= KEPT_FOR_MS) return;
-      // A defect is told to whoever asks next.
+      // A defect is reported to the next strict question.
       if (isOurs) await this.#ask(kept).answer.catch(() => undefined);
     }
   }
 
-  #believed({ latest }: Kept): readonly string[] | undefined {
+  #believed({ latest }: Kept): readonly Reason[] | undefined {
     const nowMs = this.#options.clock.nowMs();
     return latest && latest.sinceMs <= nowMs && nowMs < latest.untilMs ? latest.reasons : undefined;
   }
 
-  /** The answer, or what is known of it when it has taken too long. It comes all the same, and is kept for who asks next. */
-  async #waitFor(kept: Kept, sinceMs: number): Promise<readonly string[]> {
+  /** The answer, or what is known of it after {@link WAIT_MS}. The question goes on, and the next STATUS has its answer. */
+  async #waitFor(kept: Kept): Promise<readonly Reason[]> {
     const { clock } = this.#options;
     const question = this.#ask(kept);
     const over = new AbortController();
-    // However the clock was set meanwhile.
-    const waitMs = Math.min(WAIT_MS, Math.max(MIN_WAIT_MS, sinceMs + WAIT_MS - clock.nowMs()));
-    const waited = clock.sleep(waitMs, over.signal).then(() => undefined);
+    const waited = clock.sleep(WAIT_MS, over.signal).then(() => undefined);
     try {
       const answer = await Promise.race([question.answer, waited]);
       if (answer) return answer;
     } finally {
       over.abort();
     }
-    const reasons = question.soFar(waitMs);
+    const reasons = question.soFar(WAIT_MS);
     const nowMs = clock.nowMs();
     kept.latest = { reasons, sinceMs: nowMs, untilMs: nowMs + UNREADY_FOR_MS };
     return reasons;
   }
 
-  /** Asks once for all who want to know meanwhile. */
+  /** Asks once for all that ask meanwhile. */
   #ask(kept: Kept): Question {
-    kept.asking ??= this.#askAnew(kept);
+    kept.asking ??= this.#newQuestion(kept);
     return kept.asking;
   }
 
-  #askAnew(kept: Kept): Question {
+  #newQuestion(kept: Kept): Question {
     const { clock } = this.#options;
     const askedAtMs = clock.nowMs();
-    const question = this.#probe(kept.request);
+    const question = askServices(kept.request, this.#options);
     const answer = question.answer
       .then((reasons) => {
         const sinceMs = reasons.length === 0 ? askedAtMs : clock.nowMs();
         const untilMs = sinceMs + (reasons.length === 0 ? READY_FOR_MS : UNREADY_FOR_MS);
         kept.latest = { reasons, sinceMs, untilMs };
+        this.#answered(kept, reasons);
         return reasons;
       })
       .finally(() => (kept.asking = undefined));
-    // Whoever waits for it may have gone by then.
-    answer.catch(() => undefined);
+    // STATUS may have stopped waiting by then.
+    answer.catch((error: unknown) => this.#options.events.failed(kept.request.network, error));
     return { ...question, answer };
   }
 
-  /** Only those are asked whose work it would be. */
-  #probe({ network, nodeName = this.#options.nodeName, wish, share }: NodeRequest): Question {
-    const { upkeep, clock } = this.#options;
-    const limits: Limits = { deadlineMs: clock.nowMs() + PROBE_TIMEOUT_MS, signal: new AbortController().signal };
-    const found = new Findings();
-    const ipam: Asked = { service: 'podwire-ipam', unreached: () => upkeep.ipam.unreached() };
-    const dataplane: Asked = { service: 'podwire-dataplane', unreached: () => upkeep.dataplane.unreached() };
-    const askIpam = () => [
-      found.of(ipam, async () => servingReason(ipam, await upkeep.ipam.isServing(limits))),
-      found.of(ipam, async () => {
-        const refusal = await upkeep.ipam.refusalOf({ nodeName, network, wish }, limits);
-        return refusal === undefined ? undefined : `podwire-ipam has no address for a pod: ${refusal}`;
-      }),
-    ];
-    const askDelegate = (delegate: Delegate) =>
-      found.of({ service: `IPAM plugin ${delegate.type}`, unreached: () => undefined }, async () => {
-        await callDelegate(delegate, 'STATUS', { clock, limits });
-        return undefined;
-      });
-    const askDataplane = () =>
-      found.of(dataplane, async () => servingReason(dataplane, await upkeep.dataplane.isServing(limits)));
-    const asked = [
-      ...(share.kind === 'wire' ? [askDelegate(share.delegate)] : askIpam()),
-      ...(share.kind === 'addresses' ? [] : [askDataplane()]),
-    ];
+  #answered(kept: Kept, reasons: readonly Reason[]): void {
+    const { mark, clock, events, journal } = this.#options;
+    const { network, share } = kept.request;
+    if (share.kind !== 'addresses') {
+      const isOut = reasons.some(({ part }) => part === 'dataplane');
+      // A clock that was set back must not prolong an outage.
+      this.#outageSinceMs = isOut ? Math.min(this.#outageSinceMs ?? Infinity, clock.nowMs()) : undefined;
+    }
+    if (reasons.length === 0 && journal.fault === undefined) mark.set(share.kind);
+    const parts = reasons.map(({ part }) => part).join(' ');
+    if (parts === kept.logged) return;
+    kept.logged = parts;
+    if (parts === '') events.unblocked(network);
+    else events.blocked(network, reasons);
+  }
+
+  #level(): ReadinessLevel | undefined {
+    const known = [...this.#kept.values()].filter(({ latest }) => latest);
+    if (known.length === 0) return undefined;
+    const fault = this.#journalReason();
+    const withFault = (reasons: readonly Reason[]) => (fault ? [fault, ...reasons] : reasons);
+    const isOut = this.#isOutageLong();
     return {
-      answer: Promise.all(asked).then(() => found.reasons(0)),
-      soFar: (waitedMs) => found.reasons(waitedMs),
+      isReady: known.every((kept) => {
+        if (this.#isStrict(kept)) return withFault(kept.latest?.reasons ?? []).length === 0;
+        return !(isOut && kept.request.share.kind !== 'addresses');
+      }),
+      reasons: withFault(known.flatMap(({ latest }) => latest?.reasons ?? [])),
     };
   }
 }
 
-interface Asked {
-  readonly service: string;
-  /** Name and address of a service to which there is no connection. */
-  readonly unreached: () => string | undefined;
-}
-
-/** Why an ADD would fail, by what services have answered so far, in the order of the questions. Silence is a reason. */
-class Findings {
-  readonly #reasons: ((waitedMs: number) => string | undefined)[] = [];
-
-  /** @param ask - gives the reason; undefined for none. @throws what it throws that is no Failure */
-  async of(asked: Asked, ask: () => Promise<string | undefined>): Promise<void> {
-    const place = this.#reasons.push((waitedMs) => silenceOf(asked, waitedMs)) - 1;
-    const reason = await reasonOf(asked, ask);
-    this.#reasons[place] = () => reason;
-  }
-
-  /** @param waitedMs - time that services had which have not answered */
-  reasons(waitedMs: number): readonly string[] {
-    return [...new Set(this.#reasons.flatMap((reason) => reason(waitedMs) ?? []))];
-  }
-}
-
-/** Who is not there, or listens elsewhere, is told from who hangs. */
-function silenceOf({ service, unreached }: Asked, waitedMs: number): string {
-  const place = unreached();
-  return place === undefined
-    ? `${service} does not answer within ${waitedMs} ms`
-    : `${place} is not reached within ${waitedMs} ms: check that it runs and listens there`;
-}
-
-function servingReason({ service }: Asked, isServing: boolean): string | undefined {
-  return isServing ? undefined : `${service} is not serving yet, or no longer: see its log`;
-}
-
-/** A question that a service of an earlier release does not know is no reason. */
-async function reasonOf(asked: Asked, ask: () => Promise<string | undefined>): Promise<string | undefined> {
-  try {
-    return await ask();
-  } catch (error) {
-    if (!(error instanceof Failure)) throw error;
-    if (error.code === 'UNIMPLEMENTED') return undefined;
-    const isSilent = error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED';
-    if (isSilent) return silenceOf(asked, PROBE_TIMEOUT_MS);
-    const reason = tracedMessage(error);
-    return reason.startsWith(asked.service) ? reason : `${asked.service}: ${reason}`;
-  }
+function textOf(reasons: readonly Reason[]): string {
+  return reasons.map(({ text }) => text).join('; ');
 }

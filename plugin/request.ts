@@ -30,6 +30,8 @@ export interface CniRequest {
   readonly configuration: string;
   /** W3C trace context: `traceparent`, `tracestate`, `baggage`. */
   readonly traceContext: Readonly<Record<string, string | undefined>>;
+  /** Whether STATUS is to fail whenever an ADD would, whatever the plugin's setting says: `podwirectl node ready` asks so. */
+  readonly isStrict?: boolean;
   /** When the shim started, in epoch nanoseconds, where it is known. */
   readonly startedNs: bigint | undefined;
   /** When the request arrived, in epoch nanoseconds. */

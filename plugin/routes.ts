@@ -86,6 +86,7 @@ async function carryOut({ request, response, cancel }: Exchange, { run, nowNs }:
       tracestate: textOf(headers, 'tracestate'),
       baggage: textOf(headers, 'baggage'),
     },
+    isStrict: isTrue(textOf(headers, 'podwire-strict')),
     startedNs: startOf(headers),
     arrivedNs,
     cancel,

@@ -137,6 +137,7 @@ describe('POST /cni', () => {
         overridesNetns: false,
         configuration: '{"a":"ä"}',
         traceContext: { traceparent: 't', tracestate: 's', baggage: 'b' },
+        isStrict: false,
         startedNs: 1_700_000_000_000_000_000n,
         arrivedNs: ARRIVED_NS,
         cancel: expect.any(AbortController),

@@ -1,5 +1,5 @@
 import { setMaxListeners } from 'node:events';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
@@ -29,7 +29,9 @@ import { KnownAllocations } from './journal/known-allocations.js';
 import { Replay } from './journal/replay.js';
 import { nodeNetnsReader } from './netns.js';
 import { Notices } from './notices.js';
+import { ReadinessEvents } from './readiness-events.js';
 import { Readiness } from './readiness.js';
+import { ReadyMark } from './ready-mark.js';
 import { run, type RunOptions } from './run.js';
 import { CniServer } from './server.js';
 import type { PluginSettings } from './settings.js';
@@ -41,6 +43,9 @@ const REQUEST_TIMEOUT_MS = 10_000;
 
 /** In the state directory, beside the journal's entries. */
 const GIVERS_FILE = 'address-givers';
+
+/** Beside the socket, below /run, as it is of no use after a reboot. */
+const READY_FILE = 'node-ready';
 
 /** What the plugin takes from the process that it runs in. */
 export interface Surroundings {
@@ -103,7 +108,7 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
   // The journal is read before the socket is there: an ADD has to know what an earlier DEL left.
   await tools.journal.load();
   await tools.givers.load();
-  const readiness = new Readiness(tools);
+  const readiness = await makeReadiness(settings, tools);
   const options: RunOptions = {
     tools,
     turns,
@@ -134,7 +139,7 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
     async stop() {
       stopping.abort();
       await server.stop();
-      readiness.stop();
+      await readiness.stop();
       await replay.stop();
       await tools.journal.close();
       ipam.close();
@@ -181,6 +186,13 @@ function makeTools(
     stopping,
     ending,
   };
+}
+
+async function makeReadiness(settings: PluginSettings, tools: Tools): Promise<Readiness> {
+  const path = join(dirname(settings.socket), READY_FILE);
+  const mark = new ReadyMark({ path, bootId: tools.netns.boot.id, log: tools.log });
+  await mark.load();
+  return new Readiness({ ...tools, mark, events: new ReadinessEvents(tools.log), isStrict: settings.strictStatus });
 }
 
 function makeDesk(tools: Tools, turns: Turns, replay: Replay): JournalDesk {

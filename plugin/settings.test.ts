@@ -20,6 +20,7 @@ describe('settings', () => {
       journalMaxEntriesCount: 10_000,
       cleanUpTimeoutMs: 5_000,
       drainTimeoutMs: 2_000,
+      strictStatus: false,
       logLevel: 'info',
     });
   });
@@ -37,6 +38,7 @@ describe('settings', () => {
       PODWIRE_PLUGIN_JOURNAL_MAX_ENTRIES_COUNT: '0',
       PODWIRE_PLUGIN_CLEAN_UP_TIMEOUT_MS: '20001',
       PODWIRE_PLUGIN_DRAIN_TIMEOUT_MS: '90001',
+      PODWIRE_PLUGIN_STRICT_STATUS: 'yes',
       PODWIRE_PLUGIN_LOG_LEVEL: 'loud',
     };
     const names = Object.values(pluginSettings('node-1')).map(({ variable }) => variable);

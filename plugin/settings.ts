@@ -1,6 +1,6 @@
 import { readSettings, type SettingValues } from '@podwire/shared/runtime/config-reader';
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
-import { absolutePath, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
+import { absolutePath, flag, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
 import { serverUsage } from '@podwire/shared/runtime/usage';
 
 import { isSubdomain } from './cni/kubernetes-names.js';
@@ -50,6 +50,17 @@ const JOURNAL_SETTINGS = {
     schema: wholeNumber(1, 1_000_000),
     default: '10000',
     about: 'Most entries of the journal that are stored, 1 to 1000000; those beyond are in memory alone.',
+  },
+} as const;
+
+/** When STATUS fails. */
+const STATUS_SETTINGS = {
+  strictStatus: {
+    variable: 'PODWIRE_PLUGIN_STRICT_STATUS',
+    schema: flag,
+    default: 'false',
+    about:
+      'Whether STATUS fails whenever an ADD would, as the CNI specification reads: a full pool or a podwire-ipam that is down then makes the node not ready, and Kubernetes evicts its pods. Otherwise STATUS of a node that was ready once since its boot fails only while the node itself cannot wire pods for longer than 30 s.',
   },
 } as const;
 
@@ -108,6 +119,7 @@ export function pluginSettings(hostName: string) {
       default: '2000',
       about: `How long commands under way may go on after SIGTERM before they are cut off, in milliseconds, 0 to ${MAX_TIMEOUT_MS}. Those that come meanwhile wait 5 s for the next podwire-plugin, which begins after it.`,
     },
+    ...STATUS_SETTINGS,
     logLevel: {
       variable: 'PODWIRE_PLUGIN_LOG_LEVEL',
       schema: oneOf(LOG_LEVELS),

@@ -84,7 +84,9 @@ export class Fakes {
       let sent = '';
       request.setEncoding('utf8').on('data', (chunk: string) => (sent += chunk));
       request.once('end', () => {
-        const words = [request.method, request.url, request.headers['cni-command'], request.headers['cni-path']];
+        const { method, url, headers } = request;
+        const reading = headers['podwire-strict'] === undefined ? undefined : 'strict';
+        const words = [method, url, headers['cni-command'], headers['cni-path'], reading];
         const told = answer(words.filter((word) => word !== undefined).join(' '), sent) ?? [404, ''];
         const [status, body] = typeof told === 'string' ? [200, told] : told;
         response.writeHead(status).end(body);

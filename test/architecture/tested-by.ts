@@ -32,6 +32,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/clients/dataplane.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/wanted-pod.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/undo.ts': 'plugin/commands/add.test.ts',
+  'plugin/readiness-question.ts': 'plugin/readiness.test.ts',
   'plugin/request-body.ts': 'plugin/server.test.ts',
   'plugin/routes.ts': 'plugin/server.test.ts',
   'plugin/answers.ts': 'plugin/server.test.ts',

@@ -87,12 +87,28 @@ export class PluginSocket {
   }
 
   /**
-   * CNI's STATUS.
+   * CNI's STATUS, as the runtime asks.
    * @param configuration - JSON text of the plugin's member of the network configuration
    * @returns why the node is not ready; null where it is
    */
-  async status(configuration: string): Promise<{ readonly reason: string | null }> {
-    const headers = { 'cni-command': 'STATUS', 'cni-path': CNI_PATH };
+  status(configuration: string): Promise<{ readonly reason: string | null }> {
+    return this.#status(configuration, {});
+  }
+
+  /**
+   * Whether an ADD could succeed: STATUS by the strict reading of the specification. A plugin of an earlier release answers as to STATUS.
+   * @param configuration - JSON text of the plugin's member of the network configuration
+   * @returns why it would fail; null where it could
+   */
+  strictStatus(configuration: string): Promise<{ readonly reason: string | null }> {
+    return this.#status(configuration, { 'podwire-strict': 'true' });
+  }
+
+  async #status(
+    configuration: string,
+    reading: Readonly<Record<string, string>>,
+  ): Promise<{ readonly reason: string | null }> {
+    const headers = { 'cni-command': 'STATUS', 'cni-path': CNI_PATH, ...reading };
     const { status, body } = await this.#exchange({ method: 'POST', path: '/cni', headers, body: configuration });
     if (status === OK) return { reason: null };
     const answer = parseJson(body);

@@ -86,7 +86,7 @@ describe('node ready', () => {
     });
     expect(await ready()).toMatchObject({ exitCode: 0, stdout: 'Ready: pods can be added.\n' });
     const [line, body] = sent;
-    expect(line).toBe('POST /cni STATUS /opt/cni/bin');
+    expect(line).toBe('POST /cni STATUS /opt/cni/bin strict');
     expect(JSON.parse(body!)).toEqual({
       cniVersion: '1.1.0',
       name: 'net',
@@ -99,6 +99,19 @@ describe('node ready', () => {
     await fakes.servePlugin(() => [500, JSON.stringify({ code, msg: 'no pool' })]);
     expect(await ready()).toMatchObject({ exitCode: 4, stdout: 'Not ready: no pool\n' });
     expect(JSON.parse((await ready('-o', 'json')).stdout)).toEqual({ ready: false, reason: 'no pool' });
+  });
+
+  test('tells a node that is ready for its pods and cannot add one from a node that is not ready', async () => {
+    const full = [500, JSON.stringify({ code: 50, msg: 'pool pods has no address left' })] as const;
+    await fakes.servePlugin((line) => (line.includes('strict') ? full : ''));
+    expect(await ready()).toMatchObject({
+      exitCode: 4,
+      stdout: 'Ready for the pods that it has, but none can be added: pool pods has no address left\n',
+    });
+    expect(JSON.parse((await ready('-o', 'json')).stdout)).toEqual({
+      ready: true,
+      reason: 'pool pods has no address left',
+    });
   });
 
   test('does not take what the plugin refuses for an answer', async () => {

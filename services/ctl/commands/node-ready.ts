@@ -16,23 +16,31 @@ export const nodeReady: Verb = {
   name: 'node ready',
   about: 'whether pods can be added on this node, as the container runtime is told it, and why not',
   details:
-    "It is CNI's STATUS: what makes a node NetworkPluginNotReady. What the dataplane knows of the node is told by\n" +
+    "It is CNI's STATUS in its strict reading, which names every reason why an ADD would fail. The runtime itself is answered\n" +
+    'less strictly, so that healthy pods are not evicted: without PODWIRE_PLUGIN_STRICT_STATUS a node that was ready once since\n' +
+    'its boot is NetworkPluginNotReady only while its dataplane cannot wire pods. What the dataplane knows of the node is told by\n' +
     '"podwirectl node status". Exit code 4: no pod can be added, or the node cannot keep account of what it deletes.',
   options: [CONFIG],
   run: async (input, { plugin }) => {
     const file = input.get(CONFIG) ?? USUAL_CONFIG;
     const configuration = await podwireMemberOf(file);
     // An installer writes it last, once STATUS is ready: what STATUS says is then the reason behind the missing file.
-    const { reason: told } = await plugin.status(configuration ?? PLAIN_MEMBER);
+    const member = configuration ?? PLAIN_MEMBER;
+    const { reason: told } = await plugin.strictStatus(member);
     const reason = configuration === undefined ? withoutConfiguration(file, told) : told;
-    const isReady = reason === null;
+    const isReady = configuration !== undefined && (told === null || (await plugin.status(member)).reason === null);
     return {
-      sections: [sentence(isReady ? 'Ready: pods can be added.' : `Not ready: ${reason}`)],
+      sections: [sentence(textOf(isReady, reason))],
       data: () => ({ ready: isReady, reason }),
-      exitCode: isReady ? DONE : FOUND_WRONG,
+      exitCode: reason === null ? DONE : FOUND_WRONG,
     };
   },
 };
+
+function textOf(isReady: boolean, reason: string | null): string {
+  if (reason === null) return 'Ready: pods can be added.';
+  return isReady ? `Ready for the pods that it has, but none can be added: ${reason}` : `Not ready: ${reason}`;
+}
 
 function withoutConfiguration(file: string, told: string | null): string {
   const missing = `there is no network configuration ${file}, and a runtime without one adds no pod`;

@@ -330,7 +330,7 @@ export const FAILURE_CODES = {
     status: status.UNAVAILABLE,
     cni: 50,
     retryable: true,
-    about: 'STATUS: an ADD would fail; the message says why.',
+    about: 'STATUS: no pod can be added; the message says why.',
   },
   PODS_AT_RISK: {
     status: status.FAILED_PRECONDITION,
