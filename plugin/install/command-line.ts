@@ -15,7 +15,8 @@ export const USAGE = `usage: podwire COMMAND [OPTIONS]
   install            put the CNI programs and the network configuration in place, the configuration last
       --binaries-only  the programs alone, as an init container does before the plugin runs
       --no-wait        do not wait until the plugin answers STATUS before the configuration is written
-      --replace        also put them in the place of files that are not Podwire's
+      --replace        also put them in the place of files that are not Podwire's, and the programs of
+                       PODWIRE_INSTALL_PROGRAMS in the place of those that are there
   check-install      compare what is there with what install would leave; changes nothing
       --binaries-only
   uninstall          remove the network configuration, then the programs; what is not Podwire's stays

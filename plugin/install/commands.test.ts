@@ -78,6 +78,7 @@ describe('podwire install', () => {
     'waits until the plugin is ready, and leaves what check-install and uninstall know',
     { timeout: SLOW_MS },
     async () => {
+      site.addLoopback();
       const { ready, seen } = await startResident();
       const program = start('install', { CNI_MTU: '1440', DATASTORE_TYPE: 'etcdv3' });
       await vi.waitFor(() => expect(seen).not.toEqual([]), SLOW_MS);
@@ -291,6 +292,12 @@ describe('a node in trouble', () => {
       expect(() => JSON.parse(site.read('net.d/10-podwire.conflist')!)).not.toThrow();
     }
     expect(await run('install --no-wait')).toMatchObject({ exitCode: 0 });
+    const lacking = await run('check-install');
+    expect(lacking).toMatchObject({
+      exitCode: 1,
+      stdout: expect.stringMatching(/^\S*bin has no program loopback, .*\n$/),
+    });
+    site.addLoopback();
     expect(await run('check-install')).toMatchObject({ exitCode: 0 });
   });
 });

@@ -9,7 +9,7 @@ import { settingsUsage } from '@podwire/shared/runtime/usage';
 
 import { USAGE, type Command } from './command-line.js';
 import { systemDisk, type Disk } from './disk.js';
-import { conflistPath, inspect, warningsOf, type Finding } from './inspect.js';
+import { conflistPath, inspect, surroundingsOf, warningsOf, type Finding } from './inspect.js';
 import { install } from './install.js';
 import { KEEP_LIMITS, keepInstalled, type KeepEvents } from './keep-installed.js';
 import { readWanted } from './read-wanted.js';
@@ -112,18 +112,21 @@ async function runOnFiles(command: FileCommand, tools: Tools): Promise<number> {
 
 async function check({ scope }: FileCommand, { wanted, disk, runner, stdout }: Tools): Promise<number> {
   const findings = await inspect(wanted, { disk, runner, scope });
+  const around = scope === 'all' ? await surroundingsOf(wanted, { disk, runner }) : { warnings: [], faults: [] };
   for (const { path, text } of findings) stdout.write(`${path} ${text}\n`);
-  if (scope === 'all') for (const warning of await warningsOf(wanted, disk)) stdout.write(`warning: ${warning}\n`);
-  if (findings.length === 0) stdout.write('everything is in place\n');
-  return findings.length === 0 ? 0 : 1;
+  for (const fault of around.faults) stdout.write(`${fault}\n`);
+  for (const warning of around.warnings) stdout.write(`warning: ${warning}\n`);
+  const isWhole = findings.length + around.faults.length === 0;
+  if (isWhole) stdout.write('everything is in place\n');
+  return isWhole ? 0 : 1;
 }
 
 function keep({ scope }: FileCommand, tools: Tools): Promise<void> {
-  const { wanted, settings, clock, signal, log, disk } = tools;
+  const { wanted, settings, clock, signal, log } = tools;
   log.info(`staying: files are looked at every ${settings.checkIntervalMs} ms`);
   return keepInstalled({
     inspect: () => inspect(wanted, { ...tools, scope }),
-    warnings: () => (scope === 'all' ? warningsOf(wanted, disk) : Promise.resolve([])),
+    warnings: () => (scope === 'all' ? warningsOf(wanted, tools) : Promise.resolve([])),
     repair: (damage) => repair(damage, tools),
     events: keepEvents(log),
     clock,
@@ -141,9 +144,10 @@ function repair(damage: readonly Finding[], tools: Tools): Promise<unknown> {
   const { wanted } = tools;
   const isDamaged = (path: string): boolean => damage.some((finding) => finding.path === path);
   const binaries = wanted.binaries.filter((name) => isDamaged(join(wanted.binaryDirectory, name)));
+  const programs = wanted.programs.filter(({ name }) => isDamaged(join(wanted.binaryDirectory, name)));
   const scope = isDamaged(conflistPath(wanted)) ? 'all' : 'binaries';
   return install(
-    { ...wanted, binaries, updatesBinaries: true },
+    { ...wanted, binaries, programs, updatesBinaries: true },
     { ...tools, scope, replaces: true, waitMs: undefined },
   );
 }

@@ -1,6 +1,9 @@
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 
+import { askChain } from '@podwire/shared/chain/ask-chain';
+import { excessOf, excessText, narrowed, programFaults, type ChainVersions } from '@podwire/shared/chain/chain';
+
 import type { Disk, Standing } from './disk.js';
 import type { ShimRunner } from './shim-runner.js';
 import type { Scope } from './command-line.js';
@@ -39,9 +42,13 @@ export async function inspect(wanted: Wanted, { disk, runner, scope }: InspectOp
     const found = await binaryFinding(wanted, { path, standing: await disk.look(path), runner });
     if (found !== undefined) findings.push({ path, ...found });
   }
+  for (const { name } of wanted.programs) {
+    const path = join(wanted.binaryDirectory, name);
+    if ((await disk.look(path)).kind === 'absent') findings.push({ path, difference: 'absent', text: 'is missing' });
+  }
   if (scope === 'binaries') return findings;
   const path = conflistPath(wanted);
-  const found = conflistFinding(wanted, await disk.look(path));
+  const found = await conflistFinding(wanted, await disk.look(path), runner);
   return found === undefined ? findings : [...findings, { path, ...found }];
 }
 
@@ -73,7 +80,7 @@ async function binaryFinding(wanted: Wanted, { path, standing, runner }: Binary)
     : { difference: 'different', text: 'has other permissions, or is a link' };
 }
 
-function conflistFinding(wanted: Wanted, standing: Standing): Found | undefined {
+async function conflistFinding(wanted: Wanted, standing: Standing, runner: ShimRunner): Promise<Found | undefined> {
   if (standing.kind === 'absent') return { difference: 'absent', text: 'is missing' };
   const bytes = bytesOf(standing);
   if (bytes === undefined) return { difference: 'foreign', text: 'is no file' };
@@ -86,12 +93,29 @@ function conflistFinding(wanted: Wanted, standing: Standing): Found | undefined 
     case 'ours':
       break;
   }
-  if (!isDeepStrictEqual(plain(merged(wanted.conflist, content.conflist)), plain(content.conflist))) {
+  const whole = merged(wanted.conflist, content.conflist);
+  const versions = await versionsOf(whole, wanted, runner);
+  const excess = excessOf(content.conflist, versions);
+  const right = narrowed(whole, versions);
+  if (excess.length > 0 && excessOf(right, versions).length === 0) {
+    const text = `offers versions of CNI that its chain does not support: ${excessText(excess)}`;
+    return { difference: 'different', text };
+  }
+  if (!isDeepStrictEqual(plain(right), plain(content.conflist))) {
     return { difference: 'different', text: 'has other keys than this release and these settings give it' };
   }
   return standing.kind === 'file' && standing.mode === wanted.conflistMode
     ? undefined
     : { difference: 'different', text: 'has other permissions, or is a link' };
+}
+
+/** What the programs of a chain, as the runtime finds them, say of their versions. */
+export function versionsOf(
+  conflist: Conflist,
+  { binaryDirectory }: Pick<Wanted, 'binaryDirectory'>,
+  runner: Pick<ShimRunner, 'versions'>,
+): Promise<ChainVersions> {
+  return askChain(conflist, binaryDirectory, (path) => runner.versions(path));
 }
 
 /** Without keys that are undefined: they are not written. */
@@ -108,9 +132,22 @@ export function conflistPath({ configDirectory, conflistName }: Wanted): string 
   return join(configDirectory, conflistName);
 }
 
-/** What an operator has to know of others' files beside ours, and of programs that the chain needs. */
-export async function warningsOf(wanted: Wanted, disk: Disk): Promise<readonly string[]> {
-  const { configDirectory, conflistName } = wanted;
+export interface LookAround {
+  readonly disk: Disk;
+  readonly runner: Pick<ShimRunner, 'versions'>;
+}
+
+/** What an operator has to know of others' files beside ours, and of the programs of the chain. */
+export interface Surroundings {
+  /** What may be meant so. */
+  readonly warnings: readonly string[];
+  /** Why every pod fails, whatever Podwire does. */
+  readonly faults: readonly string[];
+}
+
+/** Looks at what is not Podwire's: other network configurations, and the programs that the chain needs. */
+export async function surroundingsOf(wanted: Wanted, { disk, runner }: LookAround): Promise<Surroundings> {
+  const { configDirectory, conflistName, binaryDirectory } = wanted;
   const names = (await disk.list(configDirectory)).filter(isLoaded);
   const files = await Promise.all(
     names.map(async (name) => {
@@ -119,13 +156,26 @@ export async function warningsOf(wanted: Wanted, disk: Disk): Promise<readonly s
     }),
   );
   const ours = files.find(({ name }) => name === conflistName)?.content;
-  const chain = ours?.kind === 'ours' ? ours.conflist : wanted.conflist;
-  const programs = new Set([...(await disk.list(wanted.binaryDirectory)), ...wanted.binaries]);
-  const missing = [...new Set(chain.plugins.map(({ type }) => type))].filter((type) => !programs.has(type));
-  return [
-    ...rivalWarnings(files, conflistName),
-    ...missing.map(
-      (type) => `the chain has ${type}, and ${wanted.binaryDirectory} has no such program: install it, or pods fail`,
-    ),
-  ];
+  const chain = ours?.kind === 'ours' ? merged(wanted.conflist, ours.conflist) : wanted.conflist;
+  const versions = await versionsOf(chain, wanted, runner);
+  const excess = excessOf(chain, versions);
+  const lacks = excess.length === 0 ? [] : [excessWarning(chain, versions, wanted)];
+  return {
+    warnings: [...rivalWarnings(files, conflistName), ...lacks],
+    faults: programFaults(chain, versions, binaryDirectory),
+  };
+}
+
+/** All that {@link surroundingsOf} finds, for the log. */
+export async function warningsOf(wanted: Wanted, look: LookAround): Promise<readonly string[]> {
+  const { warnings, faults } = await surroundingsOf(wanted, look);
+  return [...warnings, ...faults];
+}
+
+function excessWarning(chain: Conflist, versions: ChainVersions, { conflistName, binaryDirectory }: Wanted): string {
+  const lacks = excessText(excessOf(chain, versions));
+  const isLeftOut = excessOf(narrowed(chain, versions), versions).length === 0;
+  if (isLeftOut)
+    return `${conflistName} does not offer all versions of CNI: ${lacks}; put a newer one into ${binaryDirectory} and install again`;
+  return `no version of CNI that ${conflistName} offers is supported by its whole chain: ${lacks}; put newer programs into ${binaryDirectory}, or pods fail`;
 }

@@ -10,7 +10,7 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { systemDisk } from './disk.js';
 import { inspect } from './inspect.js';
 import { systemShimRunner, type ShimRunner } from './shim-runner.js';
-import { scriptShim, Site, watchedDisk } from './site.fixture.js';
+import { scriptProgram, scriptShim, Site, watchedDisk } from './site.fixture.js';
 import { uninstall } from './uninstall.js';
 import { statusRequest } from './wanted/conflist.js';
 
@@ -93,6 +93,90 @@ describe('an installation', () => {
     utimesSync(join(site.folder, old), 1, 1);
     await site.install();
     expect([site.read(old), site.read(young)]).toEqual([undefined, 'x']);
+  });
+});
+
+describe('programs of the chain', () => {
+  const portmap = { type: 'portmap' };
+  const wanted = () => ({ conflist: { ...site.wanted().conflist, plugins: [{ type: 'podwire' }, portmap] } });
+  const versions = () => site.json('net.d/10-podwire.conflist');
+
+  test('decide the versions that are offered: what one of them lacks is left out, and named', async () => {
+    site.write('bin/portmap', scriptProgram('0.4.0', '1.0.0'), 0o755);
+    await site.install(wanted());
+    expect(versions()).toMatchObject({ cniVersion: '1.0.0', cniVersions: ['1.0.0'] });
+    expect(site.messages.join('\n')).toMatch(/10-podwire\.conflist does not offer.*portmap lacks CNI 1\.1\.0/);
+    expect(await site.install(wanted())).toEqual([]);
+    site.write('bin/portmap', scriptProgram('1.0.0', '1.1.0'), 0o755);
+    await site.install(wanted());
+    expect(versions()).toMatchObject({ cniVersions: ['1.0.0', '1.1.0'] });
+  });
+
+  test('that others put into the chain count, too: Debian’s portmap', async () => {
+    mkdirSync(site.bin);
+    symlinkSync('/usr/lib/cni/portmap', join(site.bin, 'portmap'));
+    const existing = { ...site.wanted().conflist, plugins: [{ type: 'podwire' }, portmap] };
+    site.write('net.d/10-podwire.conflist', JSON.stringify(existing), 0o600);
+    const findings = await inspect(site.wanted(), site.options());
+    expect(findings.at(-1)).toMatchObject({
+      difference: 'different',
+      text: 'offers versions of CNI that its chain does not support: portmap lacks CNI 1.1.0',
+    });
+    await site.install();
+    expect(versions()).toMatchObject({ cniVersion: '1.0.0', cniVersions: ['1.0.0'] });
+    expect(await inspect(site.wanted(), site.options())).toEqual([]);
+  });
+
+  test('that are missing are named, loopback too', async () => {
+    await site.install(wanted());
+    expect(site.messages.join('\n')).toMatch(/the chain has portmap.*\n.*has no program loopback/);
+    site.addLoopback();
+    site.messages.length = 0;
+    await site.install();
+    expect(site.messages.join('\n')).not.toContain('loopback');
+  });
+});
+
+describe('given programs', () => {
+  const given = (...names: string[]) => ({
+    programs: names.map((name) => ({ name, path: join(site.folder, 'given', name) })),
+  });
+  const text = scriptProgram('1.0.0', '1.1.0');
+  beforeEach(() => site.write('given/portmap', text, 0o755));
+
+  test('are put in place where they are missing, and looked for', async () => {
+    site.write('given/loopback', text, 0o755);
+    expect((await inspect(site.wanted(given('portmap')), site.options()))[2]).toMatchObject({
+      path: join(site.bin, 'portmap'),
+      difference: 'absent',
+    });
+    const paths = await site.install(given('loopback', 'portmap'));
+    expect(paths).toContain(join(site.bin, 'loopback'));
+    expect([site.read('bin/portmap'), site.mode('bin/portmap')]).toEqual([text, '755']);
+    expect(await site.install(given('loopback', 'portmap'))).toEqual([]);
+    expect(site.messages.join('\n')).not.toContain('has no program');
+  });
+
+  test('replace no program that is there, unless that is asked for', async () => {
+    const other = scriptProgram('0.4.0', '1.0.0');
+    site.write('bin/portmap', other, 0o755);
+    await site.install(given('portmap'));
+    expect(site.read('bin/portmap')).toBe(other);
+    expect(await inspect(site.wanted(given('portmap')), site.options())).toEqual([]);
+    await site.install(given('portmap'), { replaces: true });
+    expect(site.read('bin/portmap')).toBe(text);
+  });
+
+  test('that do not run here are refused, and everything is as before', async () => {
+    site.write('given/portmap', '#!/bin/sh\nexit 3\n', 0o755);
+    await expect(site.install(given('portmap'))).rejects.toEqual(refusal('does not answer VERSION'));
+    expect(site.state()).toEqual({});
+  });
+
+  test('stay when Podwire is removed, as others may use them', async () => {
+    await site.install(given('portmap'));
+    await uninstall(site.wanted(given('portmap')), { disk: systemDisk(randomUUID), log: site.log, scope: 'all' });
+    expect(Object.keys(site.state())).toEqual(['bin/portmap']);
   });
 });
 

@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 
+import { narrowed } from '@podwire/shared/chain/chain';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -7,11 +8,11 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { Changes, holds } from './changes.js';
 import type { Scope } from './command-line.js';
 import type { Disk } from './disk.js';
-import { bytesOf, conflistPath, warningsOf } from './inspect.js';
+import { bytesOf, conflistPath, versionsOf, warningsOf } from './inspect.js';
 import type { ShimRunner } from './shim-runner.js';
 import { foreignTypes, merged, readConflist, statusRequest, writeConflist } from './wanted/conflist.js';
 import { BINARY_MODE, BINARY_NAMES, isShim } from './wanted/shim-file.js';
-import type { Wanted } from './wanted/wanted.js';
+import type { GivenProgram, Wanted } from './wanted/wanted.js';
 
 export interface InstallOptions {
   readonly disk: Disk;
@@ -49,6 +50,7 @@ export async function install(wanted: Wanted, options: InstallOptions): Promise<
     await refuseForeign(wanted, options);
     await prepareDirectories(wanted, options);
     for (const name of wanted.binaries) await putBinary(wanted, { name, changes, ...options });
+    for (const program of wanted.programs) await putProgram(wanted, { program, changes, ...options });
     if (scope === 'all') {
       await untilReady(wanted, options);
       await putConflist(wanted, { changes, ...options });
@@ -59,7 +61,7 @@ export async function install(wanted: Wanted, options: InstallOptions): Promise<
     for (const what of left) log.error(`not undone: ${what}`);
     throw error;
   }
-  if (scope === 'all') for (const warning of await warningsOf(wanted, disk)) log.warn(warning);
+  if (scope === 'all') for (const warning of await warningsOf(wanted, options)) log.warn(warning);
   return changes.paths;
 }
 
@@ -74,6 +76,10 @@ async function refuseForeign(wanted: Wanted, { disk, scope, replaces }: InstallO
     const bytes = bytesOf(standing);
     if (standing.kind === 'other') throw inTheWay(path);
     if (!replaces && bytes !== undefined && !isShim(bytes)) refuse(path, 'is another program');
+  }
+  for (const { name } of wanted.programs) {
+    const path = join(wanted.binaryDirectory, name);
+    if ((await disk.look(path)).kind === 'other') throw inTheWay(path);
   }
   if (scope === 'binaries') return;
   const path = conflistPath(wanted);
@@ -115,6 +121,20 @@ async function putBinary(wanted: Wanted, step: Step & { readonly name: string })
   await runner.version(path);
 }
 
+/** Puts a given program in place where it is missing. What is there may be newer, or another package's. */
+async function putProgram(wanted: Wanted, step: Step & { readonly program: GivenProgram }): Promise<void> {
+  const { program, disk, runner, changes, log, replaces } = step;
+  const path = join(wanted.binaryDirectory, program.name);
+  const standing = await disk.look(path);
+  if (standing.kind !== 'absent' && !replaces) return;
+  const bytes = bytesOf(await disk.look(program.path));
+  if (bytes === undefined)
+    throw new Failure('INSTALL_REFUSED', `${program.path} is no file: correct PODWIRE_INSTALL_PROGRAMS`);
+  if (holds(standing, bytes)) return;
+  await changes.put(path, { bytes, mode: BINARY_MODE }, (staged) => runner.version(staged));
+  log.info(`installed ${path} of ${program.path}`);
+}
+
 /** Waits until the plugin says that pods can be made, as long as the settings allow. */
 async function untilReady(wanted: Wanted, options: InstallOptions): Promise<void> {
   const { disk, runner, clock, log, signal, waitMs } = options;
@@ -150,11 +170,12 @@ function cancelled(): Failure {
   return new Failure('CANCELLED', 'a signal was received; what was begun was undone: repeat the installation');
 }
 
-async function putConflist(wanted: Wanted, { disk, changes, log }: Step): Promise<void> {
+async function putConflist(wanted: Wanted, { disk, runner, changes, log }: Step): Promise<void> {
   const path = conflistPath(wanted);
   const standing = await disk.look(path);
   const content = readConflist(bytesOf(standing)?.toString() ?? '');
-  const conflist = content.kind === 'ours' ? merged(wanted.conflist, content.conflist) : wanted.conflist;
+  const whole = content.kind === 'ours' ? merged(wanted.conflist, content.conflist) : wanted.conflist;
+  const conflist = narrowed(whole, await versionsOf(whole, wanted, runner));
   const bytes = Buffer.from(writeConflist(conflist));
   if (holds(standing, bytes) && standing.kind === 'file' && standing.mode === wanted.conflistMode) return;
   await changes.put(path, { bytes, mode: wanted.conflistMode });

@@ -40,6 +40,22 @@ describe('what is installed', () => {
     expect(site.messages).toEqual([]);
   });
 
+  test('are the programs of a directory, too, but Podwire’s, those to be skipped, and what is no program', async () => {
+    const programs = join(site.folder, 'programs');
+    for (const name of ['portmap', 'loopback', 'tuning', 'podwire', '.hidden']) {
+      site.write(`programs/${name}`, '#!/bin/sh\n', 0o755);
+    }
+    site.write('programs/LICENSE', 'text', 0o644);
+    mkdirSync(join(programs, 'folder'));
+    const wanted = await wantedOf({ PODWIRE_INSTALL_PROGRAMS: programs, SKIP_CNI_BINARIES: 'tuning' });
+    expect(wanted.programs).toEqual(['loopback', 'portmap'].map((name) => ({ name, path: join(programs, name) })));
+    expect(site.messages).toEqual([]);
+    await expect(wantedOf({ PODWIRE_INSTALL_PROGRAMS: '/nowhere' })).rejects.toMatchObject({
+      code: 'INSTALL_IO',
+      message: expect.stringContaining('correct PODWIRE_INSTALL_PROGRAMS'),
+    });
+  });
+
   test('is what each variable says', async () => {
     const wanted = await wantedOf({
       PODWIRE_INSTALL_ROOT: '/host',

@@ -1,4 +1,4 @@
-import { readFile } from 'node:fs/promises';
+import { readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
@@ -10,7 +10,7 @@ import { adapted, requireConflist, type Conflist } from './wanted/conflist.js';
 import { meaninglessPlaceholders, placeholderValues } from './wanted/placeholder-values.js';
 import { BINARY_NAMES, isShim } from './wanted/shim-file.js';
 import { fillPlaceholders } from './wanted/template.js';
-import type { Wanted } from './wanted/wanted.js';
+import type { GivenProgram, Wanted } from './wanted/wanted.js';
 
 export interface WantedSources {
   readonly settings: InstallSettings;
@@ -27,7 +27,9 @@ export interface WantedSources {
  */
 export async function readWanted(sources: WantedSources): Promise<Wanted> {
   const { settings, log } = sources;
-  const unknown = settings.skippedBinaries.filter((name) => name !== '' && !BINARY_NAMES.some((own) => own === name));
+  const given = await readPrograms(settings.programsDirectory);
+  const known = [...BINARY_NAMES, ...given.map(({ name }) => name)];
+  const unknown = settings.skippedBinaries.filter((name) => name !== '' && !known.includes(name));
   if (unknown.length > 0)
     log.warn(`SKIP_CNI_BINARIES has no effect on ${unknown.join(', ')}: Podwire installs no such program`);
   return {
@@ -37,11 +39,31 @@ export async function readWanted(sources: WantedSources): Promise<Wanted> {
     shim: await readShim(sources),
     binaries: BINARY_NAMES.filter((name) => !settings.skippedBinaries.includes(name)),
     updatesBinaries: settings.updatesBinaries,
+    programs: given.filter(({ name }) => !settings.skippedBinaries.includes(name)),
     conflistName: settings.conflistName,
     conflist: await readWantedConflist(sources),
     conflistMode: settings.conflistMode,
     oldConfName: settings.oldConfName === '' ? undefined : settings.oldConfName,
   };
+}
+
+const ANY_EXECUTE_BIT = 0o111;
+
+/** The programs in a directory, without Podwire's own: executable files that are not hidden. */
+async function readPrograms(directory: string): Promise<readonly GivenProgram[]> {
+  if (directory === '') return [];
+  const what = 'the directory of programs';
+  const next = 'correct PODWIRE_INSTALL_PROGRAMS';
+  const names = await explain(() => readdir(directory), what, next);
+  const visible = names.sort().filter((name) => !name.startsWith('.') && !BINARY_NAMES.some((own) => own === name));
+  const programs = await Promise.all(
+    visible.map(async (name) => {
+      const path = join(directory, name);
+      const found = await explain(() => stat(path), what, next);
+      return found.isFile() && (found.mode & ANY_EXECUTE_BIT) !== 0 ? [{ name, path }] : [];
+    }),
+  );
+  return programs.flat();
 }
 
 async function readShim({ settings, packageFolder }: WantedSources): Promise<Buffer> {
@@ -73,9 +95,13 @@ async function readWantedConflist({ settings, env, packageFolder, log }: WantedS
   return requireConflist(fillPlaceholders(text, placeholderValues({ mtuBytes, nodeName, logLevel, env })), source);
 }
 
-async function read(path: string, what: string, next: string): Promise<Buffer> {
+function read(path: string, what: string, next: string): Promise<Buffer> {
+  return explain(() => readFile(path), what, next);
+}
+
+async function explain<Result>(step: () => Promise<Result>, what: string, next: string): Promise<Result> {
   try {
-    return await readFile(path);
+    return await step();
   } catch (error) {
     const reason = messageOf(error);
     throw new Failure('INSTALL_IO', `cannot read ${what} (${reason}): ${next}`, { cause: error });

@@ -18,6 +18,7 @@ test('nothing has to be set', () => {
     logLevel: 'info',
     root: '',
     shimFile: '',
+    programsDirectory: '',
     waitMs: 60_000,
     checkIntervalMs: 10_000,
     conflistMode: 0o600,

@@ -85,7 +85,8 @@ export const INSTALL_SETTINGS = {
     variable: 'SKIP_CNI_BINARIES',
     schema: z.string().transform((list) => list.split(',').map((name) => name.trim())),
     default: '',
-    about: 'Names of programs that are not put in place, with commas between them: podwire, podwire-ipam.',
+    about:
+      'Names of programs that are not put in place, with commas between them: podwire, podwire-ipam, and those of PODWIRE_INSTALL_PROGRAMS.',
   },
   updatesBinaries: {
     variable: 'UPDATE_CNI_BINARIES',
@@ -120,6 +121,13 @@ export const INSTALL_SETTINGS = {
     schema: z.union([z.literal(''), absolutePath]),
     default: '',
     about: 'Path of the shim that is put in place; the one of this package (shim/build/podwire) when empty.',
+  },
+  programsDirectory: {
+    variable: 'PODWIRE_INSTALL_PROGRAMS',
+    schema: z.union([z.literal(''), absolutePath]),
+    default: '',
+    about:
+      'Directory with other CNI programs, such as portmap and loopback, that are put in place where they are missing; one that is there stays, unless --replace is given.',
   },
   waitMs: {
     variable: 'PODWIRE_INSTALL_WAIT_MS',

@@ -27,10 +27,15 @@ export function scriptShim(release = '1'): Buffer {
   return Buffer.from(`#!/bin/sh
 # podwire: CNI plugin; hands each call to the resident podwire-plugin, release ${release}
 case "$CNI_COMMAND" in
-VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}' ;;
+VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.0.0","1.1.0"]}' ;;
 STATUS) test -e "\${0%/*}/../ready" && exit 0; echo '{"code":50,"msg":"IPAM is away"}'; exit 1 ;;
 esac
 `);
+}
+
+/** Another program of a chain, which supports these versions. */
+export function scriptProgram(...versions: readonly string[]): string {
+  return `#!/bin/sh\necho '${JSON.stringify({ cniVersion: versions.at(-1), supportedVersions: versions })}'\n`;
 }
 
 export class Site {
@@ -55,6 +60,7 @@ export class Site {
       shim: scriptShim(),
       binaries: ['podwire', 'podwire-ipam'],
       updatesBinaries: true,
+      programs: [],
       conflistName: '10-podwire.conflist',
       conflist: { cniVersion: '1.0.0', cniVersions: ['1.0.0', '1.1.0'], name: 'net', plugins: [{ type: 'podwire' }] },
       conflistMode: 0o600,
@@ -99,14 +105,20 @@ export class Site {
     return (statSync(join(this.folder, path)).mode & 0o7777).toString(8);
   }
 
-  /** Everything in the two directories, with its text and mode. */
+  /** The runtime's own program, which a node has. */
+  addLoopback(): void {
+    this.write('bin/loopback', scriptProgram('1.0.0'), 0o755);
+  }
+
+  /** Everything in the two directories but the loopback program, with its text and mode. */
   state(): Record<string, string> {
     const entries = ['bin', 'net.d'].flatMap((directory) =>
       existsSync(join(this.folder, directory))
         ? readdirSync(join(this.folder, directory)).map((name) => `${directory}/${name}`)
         : [],
     );
-    return Object.fromEntries(entries.map((path) => [path, `${this.mode(path)} ${this.read(path)}`]));
+    const own = entries.filter((path) => path !== 'bin/loopback');
+    return Object.fromEntries(own.map((path) => [path, `${this.mode(path)} ${this.read(path)}`]));
   }
 
   remove(): void {

@@ -58,6 +58,13 @@ export const ZONES = [
     ],
     ...NODE,
   },
+  // Programs of a network configuration, as a container runtime runs them; what follows from their versions is pure.
+  {
+    path: 'services/shared/chain',
+    zones: ['services/shared/failure', 'services/shared/json', 'services/shared/runtime'],
+    packages: ['zod'],
+    ...NODE,
+  },
   {
     path: 'services/shared/rpc',
     zones: ['services/shared/failure', 'services/shared/runtime', 'proto/gen'],

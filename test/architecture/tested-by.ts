@@ -24,6 +24,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'addon/lib/load.ts': 'addon/test/environment.test.ts',
 
   // One table of refusals and one of commands, from the shim's request to the services' calls.
+  'services/shared/chain/run-program.ts': 'services/shared/chain/program-versions.test.ts',
   'plugin/cni/environment.ts': 'plugin/run.test.ts',
   'plugin/cni/address-list.ts': 'plugin/cni/wish.test.ts',
   'plugin/cni/annotations.ts': 'plugin/cni/wish.test.ts',

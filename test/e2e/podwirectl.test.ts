@@ -1,4 +1,5 @@
 import { spawnSync } from 'node:child_process';
+import { mkdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
 
@@ -13,7 +14,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 
 import { callCni, makePod, NETWORK, removePod, type Pod } from '../support/pods.js';
 import { run } from '../support/programs.js';
-import { ROOT } from '../support/root.js';
+import { ROOT, SHIM } from '../support/root.js';
 import { Stack } from '../support/stack.js';
 import { until } from '../support/until.js';
 
@@ -23,7 +24,15 @@ const CONFLIST = join(ROOT, 'plugin/conflist/10-podwire.conflist');
 const stack = new Stack({ env: { PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS: '300' } });
 const pod = makePod('ctl-web');
 
-beforeAll(() => stack.start());
+/** Where the container runtime of such a node looks for programs. */
+const programs = join(stack.folder, 'bin');
+
+beforeAll(async () => {
+  mkdirSync(programs);
+  symlinkSync(SHIM, join(programs, 'podwire'));
+  symlinkSync('/usr/lib/cni/loopback', join(programs, 'loopback'));
+  await stack.start();
+});
 afterAll(async () => {
   await stack.destroy();
   removePod(pod);
@@ -58,6 +67,8 @@ async function podwirectl(...args: readonly string[]): Promise<Answer> {
   return { exitCode, ...texts };
 }
 
+const nodeReady = () => podwirectl('node', 'ready', '--config', CONFLIST, '--bin-dir', programs);
+
 const call = (command: string, target: Pod) => callCni({ command, pod: target, socket: stack.sockets.plugin });
 
 async function add(target: Pod): Promise<string> {
@@ -76,7 +87,7 @@ test('finds a pod while it is there and in the history, and what the journal owe
   expect(now.stdout).toContain(`k8s-pod-network/${pod.containerId}/eth0`);
 
   expect((await podwirectl('endpoints', '--pod', 'default/ctl-web')).stdout).toContain(address);
-  expect(await podwirectl('node', 'ready', '--config', CONFLIST)).toMatchObject({ exitCode: 0 });
+  expect(await nodeReady()).toMatchObject({ exitCode: 0 });
 
   expect(await podwirectl('pods', 'check', 'default/ctl-web')).toMatchObject({ exitCode: 0 });
   run('ip', '-n', pod.name, 'route', 'delete', 'default');
@@ -94,7 +105,7 @@ test('finds a pod while it is there and in the history, and what the journal owe
   expect(owed, owed.stderr).toMatchObject({ exitCode: 0, stdout: expect.stringContaining(pod.containerId) });
   expect(owed.stdout).toContain(address);
   expect(await podwirectl('pools')).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('--ipam') });
-  const isTold = async () => (await podwirectl('node', 'ready', '--config', CONFLIST)).exitCode === 4;
+  const isTold = async () => (await nodeReady()).stdout.includes('podwire-ipam');
   await until(isTold, () => stack.log('plugin'));
 
   await stack.start('ipam');

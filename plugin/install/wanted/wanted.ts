@@ -1,5 +1,12 @@
 import type { Conflist } from './conflist.js';
 
+/** A program that was given to the installer, such as `portmap`. */
+export interface GivenProgram {
+  readonly name: string;
+  /** Where it is taken from. */
+  readonly path: string;
+}
+
 /** What an installation is to leave behind, and where. */
 export interface Wanted {
   /** Where the files are seen by this process. */
@@ -12,6 +19,8 @@ export interface Wanted {
   readonly binaries: readonly string[];
   /** Whether a program that is there, and works, is replaced by one of another release. */
   readonly updatesBinaries: boolean;
+  /** Other programs that are put in place where they are missing. */
+  readonly programs: readonly GivenProgram[];
   readonly conflistName: string;
   readonly conflist: Conflist;
   /** Permission bits. */

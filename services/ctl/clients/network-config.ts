@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises';
 
+import type { Chain } from '@podwire/shared/chain/chain';
 import { Failure } from '@podwire/shared/failure/failure';
 import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 import { parseJson } from '@podwire/shared/json/parse';
@@ -10,19 +11,29 @@ const CNI_VERSION = '1.1.0';
 
 const NETWORK = z.looseObject({
   name: z.string(),
+  cniVersion: z.string().optional(),
+  cniVersions: z.array(z.string()).optional(),
   plugins: z.array(z.looseObject({ type: z.string() })).optional(),
 });
+
+/** A network configuration on the node. */
+export interface NetworkConfiguration {
+  /** Podwire's member as the runtime hands it over, JSON: with the network's name, and in the version that has STATUS. */
+  readonly member: string;
+  /** Versions and members of the list; undefined for one plugin's configuration, which is no list. */
+  readonly chain: Chain | undefined;
+}
 
 /** Podwire's member of a configuration that asks for nothing: one IPv4 address, of any pool. */
 export const PLAIN_MEMBER = JSON.stringify({ cniVersion: CNI_VERSION, name: 'k8s-pod-network', type: 'podwire' });
 
 /**
- * Podwire's member of a network configuration, as the runtime hands it over: with the network's name, and in the version that has STATUS.
+ * Reads the network configuration that the runtime has.
  * @param file - path of a conflist, or of one plugin's configuration
  * @returns undefined where there is no such file
  * @throws Failure INVALID_REQUEST
  */
-export async function podwireMemberOf(file: string): Promise<string | undefined> {
+export async function readNetworkConfiguration(file: string): Promise<NetworkConfiguration | undefined> {
   const content = await contentOf(file);
   if (content === undefined) return undefined;
   const network = NETWORK.safeParse(parseJson(content));
@@ -31,7 +42,11 @@ export async function podwireMemberOf(file: string): Promise<string | undefined>
   const { plugins, ...alone } = network.data;
   const member = plugins ? (plugins.find(({ type }) => type === 'podwire') ?? plugins[0]) : alone;
   if (!member) throw new Failure('INVALID_REQUEST', `the network configuration ${file} has no plugin`);
-  return JSON.stringify(Object.assign({}, member, { name: alone.name, cniVersion: CNI_VERSION }));
+  const { name, cniVersion, cniVersions } = alone;
+  return {
+    member: JSON.stringify(Object.assign({}, member, { name, cniVersion: CNI_VERSION })),
+    chain: plugins && { cniVersion, cniVersions, plugins },
+  };
 }
 
 async function contentOf(file: string): Promise<string | undefined> {

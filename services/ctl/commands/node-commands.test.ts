@@ -1,4 +1,4 @@
-import { rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { GetNodeStatusResponse, NodeServiceService, RoutingState } from '@podwire/proto/podwire/dataplane/v1/node';
@@ -72,11 +72,20 @@ describe('node ready', () => {
     plugins: [{ type: 'portmap' }, { type: 'podwire', ipam: { assign_ipv6: 'true' } }],
   };
   let file: string;
+  let programs: string;
   beforeEach(() => {
     file = join(fakes.folder, 'net.conflist');
     writeFileSync(file, JSON.stringify(conflist));
+    programs = join(fakes.folder, 'bin');
+    mkdirSync(programs);
+    for (const name of ['podwire', 'portmap', 'loopback']) addProgram(name, '1.0.0', '1.1.0');
   });
-  const ready = (...args: string[]) => fakes.podwirectl('node', 'ready', '--config', file, ...args);
+  const addProgram = (name: string, ...supportedVersions: string[]) =>
+    writeFileSync(join(programs, name), `#!/bin/sh\necho '${JSON.stringify({ supportedVersions })}'\n`, {
+      mode: 0o755,
+    });
+  const ready = (...args: string[]) =>
+    fakes.podwirectl('node', 'ready', '--config', file, '--bin-dir', programs, ...args);
 
   test('asks as the runtime does, with the member of the network that is Podwire’s', async () => {
     const sent: string[] = [];
@@ -112,6 +121,28 @@ describe('node ready', () => {
       ready: true,
       reason: 'pool pods has no address left',
     });
+  });
+
+  test('tells versions that the configuration offers and a program of the chain lacks: STATUS fails there', async () => {
+    await fakes.servePlugin(() => '');
+    writeFileSync(file, JSON.stringify({ ...conflist, cniVersions: ['1.0.0', '1.1.0'] }));
+    expect(await ready()).toMatchObject({ exitCode: 0 });
+    rmSync(join(programs, 'portmap'));
+    symlinkSync('/usr/lib/cni/portmap', join(programs, 'portmap'));
+    const answer = await ready();
+    expect(answer.exitCode).toBe(4);
+    expect(answer.stdout).toMatch(
+      /^Not ready: .*net\.conflist offers versions .*portmap lacks CNI 1\.1\.0.*podwire install/,
+    );
+  });
+
+  test.each([
+    ['loopback', /none can be added: .*has no program loopback/],
+    ['portmap', /none can be added: the chain has portmap, and /],
+  ])('tells that the program %s is missing', async (name, told) => {
+    await fakes.servePlugin(() => '');
+    rmSync(join(programs, name));
+    expect(await ready()).toMatchObject({ exitCode: 4, stdout: expect.stringMatching(told) });
   });
 
   test('does not take what the plugin refuses for an answer', async () => {

@@ -1,0 +1,71 @@
+import { describe, expect, test } from 'vitest';
+
+import { excessOf, excessText, narrowed, programFaults, programsOf, type Chain } from './chain.js';
+import type { ProgramVersions } from './program-versions.js';
+
+const ALL = ['0.3.1', '0.4.0', '1.0.0', '1.1.0'];
+const answered = (...versions: string[]): ProgramVersions => ({ kind: 'answered', versions });
+const chain = (...types: string[]): Chain => ({
+  cniVersion: '1.0.0',
+  cniVersions: ALL,
+  plugins: types.map((type) => ({ type })),
+});
+
+describe('programs of a chain', () => {
+  test('are those of its members and of their IPAM plugins, each once', () => {
+    const ipam = { type: 'host-local' };
+    const plugins = [{ type: 'ptp', ipam }, { type: 'podwire', ipam }, { type: 'tuning' }, { type: 'tuning' }];
+    expect(programsOf({ plugins })).toEqual(['ptp', 'host-local', 'podwire', 'tuning']);
+  });
+
+  test('are without Podwire’s own IPAM, which is a program under other plugins alone', () => {
+    const plugins = [
+      { type: 'podwire', ipam: { type: 'podwire-ipam' } },
+      { type: 'calico', ipam: { type: 'calico-ipam' } },
+    ];
+    expect(programsOf({ plugins })).toEqual(['podwire', 'calico']);
+    expect(programsOf({ plugins: [{ type: 'ptp', ipam: { type: 'podwire-ipam' } }] })).toEqual(['ptp', 'podwire-ipam']);
+  });
+});
+
+describe('versions', () => {
+  test('that one program lacks are left out, and named', () => {
+    const versions = new Map([
+      ['podwire', answered(...ALL)],
+      ['portmap', answered('0.3.1', '0.4.0', '1.0.0')],
+    ]);
+    const offered = chain('podwire', 'portmap');
+    expect(excessOf(offered, versions)).toEqual([{ version: '1.1.0', program: 'portmap' }]);
+    expect(excessText(excessOf(offered, versions))).toBe('portmap lacks CNI 1.1.0');
+    expect(narrowed(offered, versions)).toEqual({ ...offered, cniVersions: ['0.3.1', '0.4.0', '1.0.0'] });
+  });
+
+  test('of a runtime without cniVersions are the highest that is left', () => {
+    const versions = new Map([['old', answered('0.3.1', '0.4.0')]]);
+    expect(narrowed(chain('old'), versions)).toMatchObject({ cniVersion: '0.4.0', cniVersions: ['0.3.1', '0.4.0'] });
+  });
+
+  test.each([
+    ['every program has them', chain('podwire'), answered(...ALL)],
+    ['a program does not tell', chain('podwire'), { kind: 'failed', reason: 'EACCES' } as const],
+    ['a program is missing', chain('podwire'), { kind: 'missing' } as const],
+    ['none would be left', chain('podwire'), answered('9.0.0')],
+    ['there is one alone', { cniVersion: '1.1.0', plugins: [{ type: 'podwire' }] }, answered('1.0.0')],
+  ])('stay where %s', (_, offered, known) => {
+    expect(narrowed(offered, new Map([['podwire', known]]))).toEqual(offered);
+  });
+});
+
+test('programs without which pods fail are named, loopback too', () => {
+  const versions = new Map<string, ProgramVersions>([
+    ['podwire', answered('1.0.0')],
+    ['portmap', { kind: 'missing' }],
+    ['tuning', { kind: 'failed', reason: 'EACCES' }],
+    ['loopback', { kind: 'missing' }],
+  ]);
+  expect(programFaults(chain('podwire', 'portmap', 'tuning'), versions, '/opt/cni/bin')).toEqual([
+    'the chain has portmap, and /opt/cni/bin has no such program: install it, or pods fail',
+    '/opt/cni/bin/tuning does not answer VERSION as a CNI program does (EACCES): replace it, or pods fail',
+    expect.stringMatching(/^\/opt\/cni\/bin has no program loopback.*use_internal_loopback/),
+  ]);
+});
