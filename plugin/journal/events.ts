@@ -146,6 +146,7 @@ export class JournalEvents {
 
   /** A round of the replay ended with this for an entry. */
   notDone({ attachment, order }: JournalEntry, error: unknown): void {
-    this.#log.warn({ err: error, order }, `journal: ${formatAttachment(attachment)} is not done yet`);
+    const name = formatAttachment(attachment);
+    this.#log.warn({ err: error, order, attachment: name }, `journal: ${name} is not done yet`);
   }
 }

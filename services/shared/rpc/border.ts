@@ -7,7 +7,7 @@ import type { Metadata } from '@grpc/grpc-js';
 import { Failure } from '../failure/failure.js';
 import { statusOfError } from '../failure/status.js';
 import { MAX_TIMER_MS, type Clock } from '../runtime/clock.js';
-import type { Logger } from '../runtime/log.js';
+import { requestContext, type Logger } from '../runtime/log.js';
 import { markFailed } from '../runtime/span.js';
 import { contextOf, methodName, rpcAttributes } from './tracing.js';
 
@@ -37,7 +37,7 @@ export interface BorderOptions {
 
 /** A call that came in, from its span's begin to its end. */
 export interface ServedCall extends Call {
-  /** What the handler runs in: the call's span under the caller's trace. */
+  /** What the handler runs in: the call's span under the caller's trace, and a request of its own in the log. */
   readonly context: Context;
   /** Ends the call from this side: its signal fires with the failure. */
   readonly abort: (failure: Failure) => void;
@@ -82,7 +82,7 @@ export function openCall(call: IncomingCall, { log, clock, path, defaultTimeoutM
     return answer;
   };
   const limit = limitCall(call, { clock, defaultTimeoutMs });
-  return { context: trace.setSpan(caller, span), succeed: () => finish(status.OK), fail, ...limit };
+  return { context: requestContext(trace.setSpan(caller, span)), succeed: () => finish(status.OK), fail, ...limit };
 }
 
 /** gRPC ends a call at its deadline by a timer of its own, which may be this much ahead of ours, in milliseconds. */

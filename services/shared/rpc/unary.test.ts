@@ -2,13 +2,19 @@ import { once } from 'node:events';
 import process from 'node:process';
 
 import { Client, credentials, Metadata, status } from '@grpc/grpc-js';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { context } from '@opentelemetry/api';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
 import { withAttachment } from '../runtime/log.js';
+import { propagateTraces } from '../runtime/telemetry.js';
 import { answerPool, Bench, Gate, GET_POOL, LIST_POOLS, soon, type GetPool } from './server.fixture.js';
 
 let bench: Bench;
+
+beforeAll(() => propagateTraces());
+
+afterAll(() => context.disable());
 
 beforeEach(() => {
   bench = new Bench();
@@ -79,6 +85,24 @@ describe('a failure', () => {
       attachment: 'n/c/eth0',
       err: { code: 'POOL_IN_USE', cause: { message: 'hidden' } },
     });
+  });
+
+  test('of several calls at once, as of a group commit, is logged with the attachment of each', async () => {
+    const shared = new Failure('STORE_UNAVAILABLE', 'the store is gone');
+    const both = new Gate();
+    const names: string[] = [];
+    const { lines } = await bench.serve({
+      getPool: ({ name }) =>
+        withAttachment({ network: 'n', containerId: name, interfaceName: 'eth0' }, async () => {
+          if (names.push(name) === 2) both.open();
+          await both.opened;
+          throw shared;
+        }),
+    });
+    const call = (name: string) => bench.peer().call(GET_POOL, { name }, soon());
+    await Promise.allSettled([call('a'), call('b')]);
+    const failed = lines.filter(({ err }) => err !== undefined);
+    expect(failed.map(({ attachment }) => attachment).sort()).toEqual(['n/a/eth0', 'n/b/eth0']);
   });
 
   test('that is very long is cut, and the connection goes on', async () => {

@@ -5,7 +5,7 @@ import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-ho
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
-import { createLogger, withAttachment, type Logger } from './log.js';
+import { createLogger, requestContext, withAttachment, type Logger } from './log.js';
 
 const ATTACHMENT = { network: 'podwire', containerId: 'c0ffee', interfaceName: 'eth0' };
 const OTHER = { ...ATTACHMENT, interfaceName: 'eth1' };
@@ -79,9 +79,24 @@ describe('a line', () => {
     const { log, lines } = logger();
     const failure = new Failure('POOL_IN_USE', 'busy');
     const inner = () => withAttachment(OTHER, () => Promise.reject(failure));
-    await expect(withAttachment(ATTACHMENT, inner)).rejects.toBe(failure);
-    log.info({ err: failure }, 'failed');
-    expect(lines[0]).toMatchObject({ attachment: 'podwire/c0ffee/eth1' });
+    await context.with(requestContext(context.active()), async () => {
+      await expect(withAttachment(ATTACHMENT, inner)).rejects.toBe(failure);
+      log.info({ err: failure }, 'failed');
+    });
+    log.info({ err: failure }, 'of no request');
+    expect(lines.map(({ attachment }) => attachment)).toEqual(['podwire/c0ffee/eth1', undefined]);
+  });
+
+  test('that tells of an error that several requests share carries the attachment of its own', async () => {
+    const { log, lines } = logger();
+    const shared = new Failure('STORE_UNAVAILABLE', 'the store is gone');
+    const fail = (attachment: typeof ATTACHMENT) =>
+      context.with(requestContext(context.active()), async () => {
+        await withAttachment(attachment, () => Promise.reject(shared)).catch(() => undefined);
+        log.info({ err: shared }, 'failed');
+      });
+    await Promise.all([fail(ATTACHMENT), fail(OTHER)]);
+    expect(lines.map(({ attachment }) => attachment)).toEqual(['podwire/c0ffee/eth0', 'podwire/c0ffee/eth1']);
   });
 });
 

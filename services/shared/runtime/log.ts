@@ -1,6 +1,6 @@
 import { inspect } from 'node:util';
 
-import { context, createContextKey, isSpanContextValid, trace } from '@opentelemetry/api';
+import { context, createContextKey, isSpanContextValid, trace, type Context } from '@opentelemetry/api';
 import { pino, type DestinationStream, type Logger } from 'pino';
 
 import { formatAttachment, type Attachment } from '../attachment/attachment.js';
@@ -32,15 +32,44 @@ class Scope {
   }
 }
 
-/** The attachment that an error was thrown under: the border that logs it is outside of `withAttachment`. */
-const attachmentOfError = new WeakMap<object, Attachment>();
+const REQUEST = createContextKey('podwire.request');
 
-/** Runs `work`; every line logged meanwhile, at whatever depth, carries the attachment, and so does one that logs what it throws. */
+/** The attachments that the errors of one request were thrown under. Requests that fail together throw the same error. */
+class RequestErrors {
+  /** Made for the first error: most requests have none. */
+  #attachments: WeakMap<object, Attachment> | undefined;
+
+  note(error: unknown, attachment: Attachment): void {
+    if (!(error instanceof Error)) return;
+    this.#attachments ??= new WeakMap();
+    if (!this.#attachments.has(error)) this.#attachments.set(error, attachment);
+  }
+
+  attachmentOf(error: unknown): Attachment | undefined {
+    return error instanceof Error ? this.#attachments?.get(error) : undefined;
+  }
+}
+
+/** A context for one request: a line in it that logs an error carries the attachment under which the request threw it. */
+export function requestContext(base: Context): Context {
+  return base.setValue(REQUEST, new RequestErrors());
+}
+
+/**
+ * Runs `work`; every line logged meanwhile, at whatever depth, carries the attachment. So does a line of the same request
+ * ({@link requestContext}) that logs what `work` throws: the border that logs it is outside.
+ */
 export function withAttachment<Result>(attachment: Attachment, work: () => Promise<Result>): Promise<Result> {
-  return context.with(context.active().setValue(SCOPE, new Scope(attachment)), work).catch((error: unknown) => {
-    if (error instanceof Error && !attachmentOfError.has(error)) attachmentOfError.set(error, attachment);
+  const outside = context.active();
+  return context.with(outside.setValue(SCOPE, new Scope(attachment)), work).catch((error: unknown) => {
+    requestErrors(outside)?.note(error, attachment);
     throw error;
   });
+}
+
+function requestErrors(of: Context): RequestErrors | undefined {
+  const errors = of.getValue(REQUEST);
+  return errors instanceof RequestErrors ? errors : undefined;
 }
 
 let standardError: LateLines | undefined;
@@ -66,8 +95,8 @@ export function createLogger({ service, level, destination }: LogOptions): Logge
 
 function scope(line: object): Record<string, string> {
   const span = trace.getActiveSpan()?.spanContext();
-  const error = 'err' in line && line.err instanceof Error ? line.err : undefined;
-  const attachment = currentAttachment() ?? (error && attachmentOfError.get(error));
+  const error = 'err' in line ? line.err : undefined;
+  const attachment = currentAttachment() ?? requestErrors(context.active())?.attachmentOf(error);
   const fields: Record<string, string> = {};
   if (span && isSpanContextValid(span)) {
     fields.trace_id = span.traceId;
