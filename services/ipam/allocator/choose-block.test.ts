@@ -313,6 +313,27 @@ describe('empty blocks in pools that do not select the node any more', () => {
     expect(disagreements(view, NOW_MS)).toEqual([]);
   });
 
+  test('are given up with the node’s next address, also where that is of a block that the node has', () => {
+    const view = start('zone == "a"');
+    claimedBlock(block('10.0.0.0/30', 'n1')).forEach((record) => view.put(record));
+    expect(addressOf(run(view, request('c1')))).toBe('10.0.0.0/32');
+    expect(view.affinitiesOf(host('n1')).map(({ block: of }) => formatPrefix(of))).toEqual(['10.0.0.0/30']);
+    expect(view.blocks().map(({ prefix: of }) => formatPrefix(of))).toEqual(['10.0.0.0/30']);
+    expect(disagreements(view, NOW_MS)).toEqual([]);
+  });
+
+  test.each([
+    ['another family', ['p', 'six'], 'fd00::/122'],
+    ['its own family', ['z', 'six'], '10.1.0.0/30'],
+  ])('stay where the same request takes an address of %s from them', (_, pools, stays) => {
+    const view = start('zone == "a"');
+    view.put(poolRecord('six', 'fd00::/120', { nodeSelector: 'zone == "a"' }));
+    claimedBlock(block('fd00::/122', 'n1')).forEach((record) => view.put(record));
+    run(view, request('c1', { families: [4, 6], pools }));
+    expect(view.affinitiesOf(host('n1')).map(({ block: of }) => formatPrefix(of))).toContain(stays);
+    expect(disagreements(view, NOW_MS)).toEqual([]);
+  });
+
   test('stay while an address is in use', () => {
     const taken = takeAddress(block('10.1.0.0/30', 'n1'), { handleId: 'x', owner: {}, releasedAtMs: undefined })!.block;
     const view = start('zone == "a"', taken);

@@ -39,13 +39,15 @@ const STALE_PER_OFFER = 16;
 export function* offers(search: Search): Generator<Offer, void, void> {
   const stale: Change[] = [];
   const used: Prefix[] = [];
+  const affinities = ownAffinities(search);
   const complete = (offer: Offer): Offer => {
+    const strays = used.length === 0 ? strayChanges(search, affinities) : [];
     used.push(offer.block.prefix);
-    if (stale.length === 0) return offer;
-    return { ...offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...offer.changes] };
+    if (stale.length === 0 && strays.length === 0) return offer;
+    return { ...offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...strays, ...offer.changes] };
   };
   let owned = 0;
-  for (const affinity of ownAffinities(search)) {
+  for (const affinity of affinities) {
     const found = ownBlock(search, affinity);
     if (!found) continue;
     if (found.kind === 'stale') {
@@ -113,10 +115,8 @@ function ownOffer(search: Search, { affinity, block, pool }: Owned): Offer | und
 function* newOffers(search: Search, limit: number): Generator<Offer, void, void> {
   if (!search.config.autoAllocateBlocks || limit <= 0) return;
   let given = 0;
-  let strays = strayChanges(search);
   for (const offer of gains(search)) {
-    yield { ...offer, changes: [...strays, ...offer.changes] };
-    strays = [];
+    yield offer;
     if (++given >= limit) return;
   }
 }

@@ -7,26 +7,28 @@ import { collect, type Search } from './search.js';
 import { matches } from './selector/selector.js';
 import type { Change } from './view.js';
 
-/** At most so many are given up along with a claim; the others' turn comes with the next. */
-const STRAYS_PER_CLAIM = 4;
+/** At most so many are given up along with one allocation; the next one gives up further ones. */
+const STRAYS_PER_ALLOCATION = 4;
 
 /**
- * Gives up empty blocks of the node in pools that do not select it any more, along with a claim of another, so that the nodes that
- * are selected can have them. Only the node's selection counts: pools that are passed over for another reason may serve
- * the node's next request, and those that are out of use are their operator's business.
+ * Gives up empty blocks of the node in pools that do not select it any more, along with the node's next allocation, so that the nodes
+ * that are selected can have them. Only the node's selection counts: pools that are passed over for another reason may serve
+ * the node's next request, and those that are out of use are their operator's business. Blocks of the other family are left to the
+ * search of that family, which may take an address from them.
+ * @param affinities - the node's; those of full blocks need not be among them
  */
-export function strayChanges(search: Search): Change[] {
-  const { view, demand } = search;
-  if (demand.owner.kind !== 'host') return [];
+export function strayChanges(search: Search, affinities: readonly Affinity[]): Change[] {
+  if (search.demand.owner.kind !== 'host') return [];
   const changes: Change[] = [];
-  for (const affinity of view.affinitiesOf(demand.owner)) {
-    if (changes.length >= 2 * STRAYS_PER_CLAIM) break;
+  for (const affinity of affinities) {
+    if (changes.length >= 2 * STRAYS_PER_ALLOCATION) break;
     if (isDeselected(search, affinity)) changes.push(...giveUp(search, affinity));
   }
   return changes;
 }
 
-function isDeselected({ view, demand }: Search, { block }: Affinity): boolean {
+function isDeselected({ view, demand, pools }: Search, { block }: Affinity): boolean {
+  if (block.family !== demand.family || poolOf(pools, block)) return false;
   const pool = poolOf(view.pools(), block);
   if (!pool || outOfUse(pool) !== undefined) return false;
   const { matches: selected, fault } = matches(pool.nodeSelector, demand.nodeLabels);
