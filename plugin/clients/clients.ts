@@ -125,6 +125,8 @@ export interface WantedPod extends Endpoint {
   readonly sourcePrefixes: readonly string[];
   /** Number of transmit and of receive queues; 0 leaves it to the kernel. */
   readonly queueCount: number;
+  /** Whether podwire-ipam gave the addresses. */
+  readonly addressesFromIpam: boolean;
 }
 
 /** One end of a veth pair. */

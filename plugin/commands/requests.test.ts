@@ -52,6 +52,7 @@ describe('ADD asks IPAM for', () => {
       { interface: 1, address: '192.0.2.7/32' },
       { interface: 1, address: '2001:db8::7/128' },
     ]);
+    expect(asked('AttachPod')).toMatchObject([{ pod: { addressesFromIpam: false } }]);
     expect(prevResult.interfaces).toEqual([
       { name: hostInterfaceName(ATTACHMENT), mac: 'ee:ee:ee:ee:ee:ee' },
       { name: 'eth0', mac: podMac(ATTACHMENT), sandbox: '/run/netns/pod' },
@@ -76,7 +77,8 @@ test('ADD asks the dataplane for MAC address, source prefixes and queues, and CH
   const prevResult = await add(config);
   expect(prevResult.interfaces[1].mac).toBe(MAC);
   expect((await plugin.run('CHECK', { config: { ...config, prevResult } })).exitCode).toBe(0);
-  const pod = expect.objectContaining({ macAddress: MAC, sourcePrefixes: ['8.8.8.0/24'], queueCount: 4 });
+  const own = { macAddress: MAC, sourcePrefixes: ['8.8.8.0/24'], queueCount: 4, addressesFromIpam: true };
+  const pod = expect.objectContaining(own);
   expect([...asked('AttachPod'), ...asked('CheckPod')]).toEqual([{ pod }, { pod }]);
 });
 

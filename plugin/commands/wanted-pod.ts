@@ -64,7 +64,8 @@ async function authorize({ pod, wish }: PodRequest, { ipam, limits }: CommandToo
 }
 
 /** What the kernel is to hold of an attachment. */
-export function wantedPod({ attachment, netns, config, wish }: PodRequest, endpoint: Endpoint): WantedPod {
+export function wantedPod(request: PodRequest, endpoint: Endpoint): WantedPod {
+  const { attachment, netns, config, wish, share } = request;
   const { macAddress, ...allocated } = endpoint;
   return {
     macAddress: wish.macAddress ?? macAddress,
@@ -74,6 +75,7 @@ export function wantedPod({ attachment, netns, config, wish }: PodRequest, endpo
     ipForwarding: config.ipForwarding,
     sourcePrefixes: wish.sourcePrefixes,
     queueCount: config.queueCount,
+    addressesFromIpam: wish.addressesWithoutIpam.length === 0 && delegateOf(share) === undefined,
     ...allocated,
   };
 }

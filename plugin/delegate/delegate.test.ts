@@ -51,6 +51,8 @@ describe('addresses of another IPAM plugin', () => {
     const result = JSON.parse(added.stdout);
     expect(result).toMatchObject({ cniVersion: '1.0.0', ips: [{ address: '192.0.2.7/32', interface: 1 }] });
     expect(plugin.dataplane.toString()).toContain(' 192.0.2.7/32 ');
+    const [attached] = plugin.script.requests.filter(({ method }) => method === 'AttachPod');
+    expect(attached).toMatchObject({ request: { pod: { addressesFromIpam: false } } });
     expect(plugin.ipam.toString()).toBe('');
     expect(await run('CHECK', { config: { prevResult: result } })).toEqual({ exitCode: 0, stdout: '' });
     const others = { ...result, ips: [...result.ips, { address: '198.51.100.7/24', interface: 0 }] };

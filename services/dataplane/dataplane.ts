@@ -135,17 +135,20 @@ export class Dataplane {
     return this.#underWay.wiring(network, signal, () =>
       this.#inPod(network.netns, signal, (session) => {
         refuseLost(this.#registry.lostAddresses(network));
-        return this.#recorded(network, session, () => this.#mend(session, network, { signal, macOwner: 'network' }));
+        const mending: Mending = { signal, macOwner: 'network', keepsLost: false };
+        return this.#recorded(network, session, async () => (await this.#mend(session, network, mending)) ?? []);
       }),
     );
   }
 
   /**
    * Mends what differs from an attachment's record, but for what is the pod's own, its MAC address included, and for the node's routes to
-   * addresses that another attachment was given since, as long as its namespace is the recorded one.
+   * addresses that another attachment was given since, as long as its namespace is the recorded one. A wire that is lost whole is made
+   * again where its addresses are not IPAM's, or IPAM has confirmed them.
+   * @param confirmed - the record whose addresses IPAM has confirmed
    * @throws Failure as {@link attach}, but for INVALID_NETNS
    */
-  mendRecorded(attachment: Attachment, signal: AbortSignal): Promise<Mended> {
+  mendRecorded(attachment: Attachment, signal: AbortSignal, confirmed?: AttachmentRecord): Promise<Mended> {
     const known = this.#registry.get(attachment);
     if (!known) return Promise.resolve({ outcome: 'not-attached' });
     const { hostInterfaceName } = known.network;
@@ -153,7 +156,9 @@ export class Dataplane {
       const record = this.#registry.get(attachment);
       if (record?.state !== 'attached') return { outcome: 'not-attached' };
       try {
-        return await this.#inPod(record.network.netns, signal, (session) => this.#mendIn(session, record, signal));
+        const keepsLost = record.network.addressesFromIpam === true && record !== confirmed;
+        const mending: Mending = { signal, macOwner: 'pod', keepsLost };
+        return await this.#inPod(record.network.netns, signal, (session) => this.#mendIn(session, record, mending));
       } catch (error) {
         if (error instanceof Failure && error.code === 'INVALID_NETNS') return { outcome: 'namespace-gone' };
         throw error;
@@ -301,24 +306,28 @@ export class Dataplane {
     return { host, pod, changes };
   }
 
-  async #mendIn(session: PodSession, record: AttachmentRecord, signal: AbortSignal): Promise<Mended> {
+  async #mendIn(session: PodSession, record: AttachmentRecord, mending: Mending): Promise<Mended> {
     const sameness = compareIdentities(record.identity, session.identity);
     if (sameness === 'other') return { outcome: 'namespace-gone' };
     // Its own wire proves that the namespace is the pod's where the kernel tells too little to know otherwise.
     const isWired = async () => wireState(await this.#observe(session, this.#desired(record.network))) === 'paired';
     if (sameness === 'unknown' && !(await isWired())) return { outcome: 'namespace-gone' };
-    const mended = await this.#mend(session, record.network, { signal, macOwner: 'pod' });
+    const mended = await this.#mend(session, record.network, mending);
+    if (!mended) return { outcome: 'wire-lost', record };
     await removeStrayRules(session, { record, registry: this.#registry, events: this.#events });
     return { outcome: 'as-wanted', differences: mended };
   }
 
-  async #mend(session: PodSession, network: PodNetwork, { signal, macOwner }: Mending): Promise<readonly Difference[]> {
+  /** @returns undefined where the whole wire is lost, and is to be left so */
+  async #mend(session: PodSession, network: PodNetwork, mending: Mending): Promise<readonly Difference[] | undefined> {
+    const { signal, macOwner, keepsLost } = mending;
     const asked = this.#desired(network);
     const { observed: found, renamed } = await this.#observeNamed(session, asked);
     const lost = this.#registry.lostAddresses(network);
     const { wanted: own, observed } = withoutRoutesTo(lost, { wanted: asked, observed: found });
     const obstacle = obstacleTo(own, observed);
     if (obstacle) throw obstacle.failure;
+    if (keepsLost && wireState(observed) === 'absent') return undefined;
     const wanted = withPodsOwn(own, observed, macOwner);
     const mended = [...renamed, ...differences(wanted, observed)];
     if (mended.length === 0) return mended;
@@ -372,6 +381,8 @@ export class Dataplane {
 interface Mending {
   readonly signal: AbortSignal;
   readonly macOwner: MacOwner;
+  /** A wire that is lost whole is left so. */
+  readonly keepsLost: boolean;
 }
 
 type Plan = TransactionOptions['next'];

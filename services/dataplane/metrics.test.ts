@@ -104,7 +104,7 @@ beforeEach(() => {
 
 afterEach(() => metrics.disable());
 
-const RECOVERED = { kept: 1, mended: 2, adopted: 3, undone: 4, withoutNamespace: 5, failed: 6 };
+const RECOVERED = { kept: 1, mended: 2, adopted: 3, undone: 4, withoutNamespace: 5, waiting: 7, failed: 6 };
 
 /** Each event with what it counts. */
 const COUNTED: readonly (readonly [what: string, event: () => void, counted: readonly string[]])[] = [

@@ -1,11 +1,13 @@
 import { readFileSync } from 'node:fs';
 
 import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
 import { Peer } from '@podwire/shared/rpc/client';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
 import { allocations, attachedPods } from '../support/leftovers.js';
-import { callCni, makePod, removePod } from '../support/pods.js';
+import { callCni, makePod, NETWORK, removePod } from '../support/pods.js';
+import { run } from '../support/programs.js';
 import { Stack } from '../support/stack.js';
 
 /** Pods that died unheard: their addresses come back to IPAM, and nobody else's do. */
@@ -68,4 +70,31 @@ test('a namespace that goes without a DEL is noticed, and its address given back
   expect(answer).toMatchObject({ exitCode: 0 });
   removePod(lives);
   expect(await holders()).toEqual(['net.other-node', 'net.this-boot', 'net.twin', 'net.untold']);
+}, 240_000);
+
+test('an interface that is deleted comes back while IPAM has its address, and not after another tool has released that', async () => {
+  const pod = makePod('dead-cut');
+  const add = () => callCni({ command: 'ADD', pod, socket: stack.sockets.plugin });
+  expect(await add()).toMatchObject({ exitCode: 0 });
+  const isWired = async () =>
+    (await attachedPods(stack)).some(({ attachment, up }) => up && attachment?.containerId === pod.containerId);
+  const cut = () => run('ip', '-n', pod.name, 'link', 'delete', 'eth0');
+  cut();
+  await expect.poll(isWired, { timeout: NOTICED_MS }).toBe(true);
+
+  // As a DEL of Calico's plugin does it, with the release first, so that no answer of IPAM comes before it.
+  const ipam = new Peer('podwire-ipam', `unix:${stack.sockets.ipam}`);
+  const handleId = `${NETWORK}.${pod.containerId}`;
+  const release = () => ipam.call(HandleServiceService.releaseHandle, { handleId, searchAllBlocks: false }, limits());
+  expect((await release()).addresses).toHaveLength(1);
+  cut();
+  await expect
+    .poll(() => stack.log('dataplane'), { timeout: NOTICED_MS })
+    .toContain(`${NETWORK}/${pod.containerId}/eth0 is forgotten`);
+  expect(await isWired()).toBe(false);
+  ipam.close();
+  expect(await add()).toMatchObject({ exitCode: 0 });
+  expect(await isWired()).toBe(true);
+  expect(await callCni({ command: 'DEL', pod, socket: stack.sockets.plugin })).toMatchObject({ exitCode: 0 });
+  removePod(pod);
 }, 240_000);

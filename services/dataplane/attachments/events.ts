@@ -17,10 +17,12 @@ export interface RecoverySummary {
   readonly undone: number;
   /** Their namespaces are not there; told from the dead later. */
   readonly withoutNamespace: number;
+  /** Their wires are gone, and IPAM is asked whether they are to be restored. */
+  readonly waiting: number;
   readonly failed: number;
 }
 
-const RESULTS = ['kept', 'mended', 'adopted', 'undone', 'withoutNamespace', 'failed'] as const;
+const RESULTS = ['kept', 'mended', 'adopted', 'undone', 'withoutNamespace', 'waiting', 'failed'] as const;
 
 /** What happened around attachments outside of calls: a counter and a log line each, told once it is done. */
 export class AttachmentEvents {
@@ -41,11 +43,11 @@ export class AttachmentEvents {
 
   recovered(summary: RecoverySummary): void {
     for (const result of RESULTS) if (summary[result] > 0) this.#recovered.add(summary[result], { result });
-    const { kept, mended, adopted, undone, withoutNamespace, failed } = summary;
+    const { kept, mended, adopted, undone, withoutNamespace, waiting, failed } = summary;
     this.#log.info(
       { ...summary },
       `attachments found at the start: ${kept} kept, ${mended} mended, ${adopted} adopted, ${undone} undone, ` +
-        `${withoutNamespace} without a namespace, ${failed} failed`,
+        `${withoutNamespace} without a namespace, ${waiting} waiting for IPAM, ${failed} failed`,
     );
   }
 
@@ -93,6 +95,27 @@ export class AttachmentEvents {
   releasesDelayed(count: number, failure: unknown): void {
     this.#delayed.add(1);
     this.#log.warn({ err: failure }, `IPAM does not take ${count} releases back yet: repeated`);
+  }
+
+  /** IPAM did not answer; it is asked again. */
+  restorationsDelayed(count: number, failure: unknown): void {
+    this.#log.warn(
+      { err: failure },
+      `the wire of ${count} pods is lost, and is not restored before IPAM answers: repeated`,
+    );
+  }
+
+  lostWireForgotten(attachment: Attachment): void {
+    this.#log.warn(
+      `${formatAttachment(attachment)} is forgotten: its interface was deleted, and its addresses released, without a DetachPod`,
+    );
+  }
+
+  wireKeptLost(attachment: Attachment): void {
+    const name = formatAttachment(attachment);
+    this.#log.error(
+      `the wire of ${name} is lost, and is not restored: IPAM has not all of its addresses, or for another namespace; delete the pod`,
+    );
   }
 
   endpointSpared(attachment: Attachment, reason: string): void {

@@ -19,6 +19,25 @@ export function addressesOfDead(
   return addresses.filter(({ address }) => had.has(address));
 }
 
+/**
+ * What IPAM has of a pod whose whole wire is gone: all of its addresses, for its namespace; all of them, without the endpoint that tells
+ * the namespace; something else, or not all; or none of them any more.
+ */
+export type LossVerdict = 'held' | 'endpoint-lost' | 'differs' | 'released';
+
+export function judgeLoss(
+  { network, identity, bootId }: AttachmentRecord,
+  endpoint: HeldEndpoint | undefined,
+): LossVerdict {
+  const held = new Set(endpoint?.addresses.map(({ address }) => address));
+  const missing = network.addresses.map(formatAddress).filter((address) => !held.has(address));
+  if (missing.length === network.addresses.length) return 'released';
+  if (missing.length > 0) return 'differs';
+  if (!endpoint?.netns) return 'endpoint-lost';
+  const { netns } = endpoint;
+  return netns.bootId === bootId && netns.inode === identity.inode ? 'held' : 'differs';
+}
+
 export interface Boot {
   readonly id: string;
   /** When it was, in epoch milliseconds. */

@@ -15,6 +15,7 @@ import { forEachFew } from './each.js';
 import type { AttachmentEvents } from './events.js';
 import type { Boot } from './giving-back.js';
 import type { AttachmentRecord } from './record.js';
+import { LostWires } from './lost-wires.js';
 import { Mender } from './mender.js';
 import { releaseEarlierBoots } from './reboot.js';
 import { recover, type RecoveryScope } from './recovery.js';
@@ -65,6 +66,7 @@ export class AttachmentKeeper {
   readonly #options: KeeperOptions;
   readonly #dead: DeadNamespaces;
   readonly #mender: Mender;
+  readonly #lostWires: LostWires;
   readonly #teller: ConditionTeller;
   readonly #stopped = new AbortController();
   readonly #work = new Set<Promise<void>>();
@@ -86,7 +88,13 @@ export class AttachmentKeeper {
   constructor(options: KeeperOptions) {
     this.#options = options;
     this.#dead = new DeadNamespaces(options);
-    this.#mender = new Mender(options);
+    const restore = (record: AttachmentRecord) => this.#mend(record.network.attachment, record);
+    this.#lostWires = new LostWires({ restore, ...options });
+    const onLostWire = (record: AttachmentRecord): void => {
+      this.#lostWires.add(record);
+      this.#hurry.abort();
+    };
+    this.#mender = new Mender({ onLostWire, ...options });
     this.#teller = new ConditionTeller(options);
     // Each pod that is looked at later, or waits for a call, listens to it; Node would take more than ten for a leak, and say so.
     setMaxListeners(0, this.#stopped.signal);
@@ -248,11 +256,15 @@ export class AttachmentKeeper {
     if ((await this.#dead.sweep(this.#stopped.signal)) > 0) this.#hurry.abort();
   }
 
-  /** Gives back to IPAM what the dead had, and the pods of earlier boots. What it does not take is given again. */
+  /**
+   * Gives back to IPAM what the dead had, and the pods of earlier boots, and asks it about wires that are lost. What it does not answer is
+   * repeated.
+   */
   async giveBack(): Promise<void> {
     this.#hurry = new AbortController();
     await this.#releaseEarlierBoots();
     await this.#dead.giveBack(this.#stopped.signal);
+    await this.#lostWires.settle(this.#stopped.signal);
   }
 
   async #releaseEarlierBoots(): Promise<void> {
@@ -265,9 +277,9 @@ export class AttachmentKeeper {
     }
   }
 
-  async #mend(attachment: Attachment): Promise<void> {
+  async #mend(attachment: Attachment, confirmed?: AttachmentRecord): Promise<void> {
     await this.#attempt(`repair of ${formatAttachment(attachment)}`, async () => {
-      const { outcome } = await this.#mender.mend(attachment, this.#stopped.signal);
+      const { outcome } = await this.#mender.mend(attachment, this.#stopped.signal, confirmed);
       if (outcome === 'unreadable') this.#teller.tell(this.conditions());
     });
   }

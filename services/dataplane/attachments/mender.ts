@@ -4,11 +4,14 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Dataplane } from '../dataplane.js';
 import type { Condition } from '../routing/wanted.js';
 import type { Mended } from './outcomes.js';
+import type { AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
 
 export interface MenderOptions {
   readonly dataplane: Dataplane;
   readonly registry: AttachmentRegistry;
+  /** Takes a wire that IPAM has to be asked about. Must not throw. */
+  readonly onLostWire: (record: AttachmentRecord) => void;
 }
 
 interface Unreadable {
@@ -28,14 +31,20 @@ export class Mender {
 
   /**
    * Repairs what differs from an attachment's record. A pod that cannot be read is left as it is, until the next repair finds it
-   * readable.
+   * readable; a wire that is lost whole is left to {@link MenderOptions.onLostWire}.
+   * @param confirmed - the record whose addresses IPAM has confirmed
    * @throws Failure as Dataplane.mendRecorded, but for POD_UNREADABLE
    */
-  async mend(attachment: Attachment, signal: AbortSignal): Promise<Mended | { readonly outcome: 'unreadable' }> {
+  async mend(
+    attachment: Attachment,
+    signal: AbortSignal,
+    confirmed?: AttachmentRecord,
+  ): Promise<Mended | { readonly outcome: 'unreadable' }> {
     const key = formatAttachment(attachment);
     try {
-      const mended = await this.#options.dataplane.mendRecorded(attachment, signal);
+      const mended = await this.#options.dataplane.mendRecorded(attachment, signal, confirmed);
       this.#unreadable.delete(key);
+      if (mended.outcome === 'wire-lost') this.#options.onLostWire(mended.record);
       return mended;
     } catch (failure) {
       if (!(failure instanceof Failure) || failure.code !== 'POD_UNREADABLE') throw failure;

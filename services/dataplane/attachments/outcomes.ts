@@ -2,6 +2,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 
 import type { Difference } from '../plan/difference.js';
 import type { ObservedLink } from '../plan/observed.js';
+import type { AttachmentRecord } from './record.js';
 
 /** A pod that is wired. */
 export interface Attached {
@@ -25,5 +26,7 @@ export type Mended =
   | { readonly outcome: 'as-wanted'; readonly differences: readonly Difference[] }
   /** Its namespace is not at the path any more, or cannot be told from another one; nothing was changed. */
   | { readonly outcome: 'namespace-gone' }
+  /** Its whole wire is gone, and its addresses are IPAM's to confirm first; nothing was changed. */
+  | { readonly outcome: 'wire-lost'; readonly record: AttachmentRecord }
   /** It is not recorded, or is being taken down. */
   | { readonly outcome: 'not-attached' };

@@ -21,6 +21,7 @@ const records: fc.Arbitrary<AttachmentRecord> = fc.record({
       queueCount: optionalCount,
       netns: fc.string().map((text) => `/${text}`),
     })
+    .chain((rest) => fc.constantFrom(rest, { ...rest, addressesFromIpam: true as const }))
     .map(({ addresses, ...rest }) => {
       const prefix = { ...address('10.65.0.0'), length: 16 };
       return podNetwork('a', { ...rest, addresses: addresses.map(address), sourcePrefixes: [prefix] });

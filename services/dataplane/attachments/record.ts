@@ -113,6 +113,8 @@ const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
   sourcePrefixes: z.array(prefix),
   txQueueLength: leftOpen,
   queueCount: leftOpen,
+  // Absent in records of releases that did not ask for it.
+  addressesFromIpam: z.literal(true).exactOptional(),
 });
 
 const STORED = z

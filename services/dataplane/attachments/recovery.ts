@@ -51,6 +51,7 @@ export async function recover(options: RecoveryOptions, scope: RecoveryScope, si
     adopted: count('adopted'),
     undone: count('undone'),
     withoutNamespace: count('withoutNamespace'),
+    waiting: count('waiting'),
     failed: count('failed'),
   };
   if (!signal.aborted && (scope === 'all' || isClean)) events.recovered(summary);
@@ -103,6 +104,8 @@ async function mend(
       return mended.differences.length > 0 ? 'mended' : 'kept';
     case 'namespace-gone':
       return 'withoutNamespace';
+    case 'wire-lost':
+      return 'waiting';
     case 'unreadable':
       return 'failed';
     case 'not-attached':

@@ -31,4 +31,6 @@ export interface PodNetwork {
   readonly txQueueLength: number | undefined;
   /** Of transmit queues, and of receive queues, at each end; undefined: the kernel's default. */
   readonly queueCount: number | undefined;
+  /** podwire-ipam gave the addresses: a wire that is lost whole is restored only while it has them for the attachment. */
+  readonly addressesFromIpam?: true;
 }

@@ -71,10 +71,11 @@ describe('a pod', () => {
       sourcePrefixes: ['192.0.2.0/24', '0.0.0.0/0'],
       txQueueLength: 500,
       queueCount: 4096,
+      addressesFromIpam: true,
     };
     const { routes, sourcePrefixes, ...rest } = read(message);
     expect(rest).toMatchObject({ mtuBytes: 68, ipForwarding: true, mac: '02:00:00:00:00:ab' });
-    expect(rest).toMatchObject({ txQueueLength: 500, queueCount: 4096 });
+    expect(rest).toMatchObject({ txQueueLength: 500, queueCount: 4096, addressesFromIpam: true });
     expect(sourcePrefixes.map(formatPrefix)).toEqual(['192.0.2.0/24', '0.0.0.0/0']);
     expect(routes.map(formatPrefix)).toEqual(['10.0.0.0/8']);
   });

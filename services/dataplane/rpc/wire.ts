@@ -83,6 +83,7 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
     }),
     txQueueLength: orUndefined(pod.txQueueLength),
     queueCount: orUndefined(pod.queueCount),
+    ...(pod.addressesFromIpam === true && { addressesFromIpam: true }),
   };
 }
 

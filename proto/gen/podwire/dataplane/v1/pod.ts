@@ -55,6 +55,11 @@ export interface PodNetwork {
    * creation: an attachment that is there with another number is refused.
    */
   queueCount: number;
+  /**
+   * Whether podwire-ipam gave the addresses. Where the whole pair is lost without DetachPod, the node then makes it again only while
+   * podwire-ipam has all of the addresses for the attachment. Not set: another one gave them, and the pair is made again in any case.
+   */
+  addressesFromIpam?: boolean | undefined;
 }
 
 /** AttachPodRequest holds the wanted state. */
@@ -241,6 +246,7 @@ function createBasePodNetwork(): PodNetwork {
     sourcePrefixes: [],
     txQueueLength: 0,
     queueCount: 0,
+    addressesFromIpam: undefined,
   };
 }
 
@@ -278,6 +284,9 @@ export const PodNetwork: MessageFns<PodNetwork> = {
     }
     if (message.queueCount !== 0) {
       writer.uint32(88).uint32(message.queueCount);
+    }
+    if (message.addressesFromIpam !== undefined) {
+      writer.uint32(96).bool(message.addressesFromIpam);
     }
     return writer;
   },
@@ -383,6 +392,14 @@ export const PodNetwork: MessageFns<PodNetwork> = {
             message.queueCount = reader.uint32();
             continue;
           }
+          case 12: {
+            if (tag !== 96) {
+              break;
+            }
+
+            message.addressesFromIpam = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -413,6 +430,7 @@ export const PodNetwork: MessageFns<PodNetwork> = {
     message.sourcePrefixes = object.sourcePrefixes?.map((e) => e) || [];
     message.txQueueLength = object.txQueueLength ?? 0;
     message.queueCount = object.queueCount ?? 0;
+    message.addressesFromIpam = object.addressesFromIpam ?? undefined;
     return message;
   },
 };
