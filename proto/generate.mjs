@@ -23,9 +23,17 @@ function buf(...args) {
 buf('generate');
 buf('generate', '--template', 'buf.gen.google.yaml');
 
-// Reflection has to describe the health service too. Descriptor sets, being one repeated field, are joined by concatenation.
-const healthProto = join(dirname(createRequire(import.meta.url).resolve('grpc-health-check')), '..', '..', 'proto');
-const images = [['--path', 'podwire', '--path', 'calico'], [healthProto]].map((input, index) => {
+// Reflection has to describe the health service and the details of errors too, which clients such as grpcurl print only if they
+// know them. Descriptor sets, being one repeated field, are joined by concatenation.
+const { resolve } = createRequire(import.meta.url);
+const healthProto = join(dirname(resolve('grpc-health-check')), '..', '..', 'proto');
+const googleProtos = dirname(resolve('google-proto-files/package.json'));
+const errorProtos = ['error_details.proto', 'status.proto'].flatMap((file) => [
+  '--path',
+  join(googleProtos, 'google', 'rpc', file),
+]);
+const inputs = [['--path', 'podwire', '--path', 'calico'], [healthProto], [googleProtos, ...errorProtos]];
+const images = inputs.map((input, index) => {
   const image = `gen/part-${index}.binpb`;
   buf('build', ...input, '--as-file-descriptor-set', '-o', image);
   const bytes = readFileSync(join(here, image));

@@ -6,6 +6,7 @@ import { once } from 'node:events';
 import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { BinaryReader, BinaryWriter } from '@bufbuild/protobuf/wire';
 import { Client, connectivityState, credentials } from '@grpc/grpc-js';
 import { service as healthService } from 'grpc-health-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -56,7 +57,50 @@ describe('by reflection alone, a client', () => {
     const { text } = await curl('-d', '{"name":"a"}', 'http://localhost/podwire.ipam.v1.PoolService/GetPool');
     expect(JSON.parse(text)).toMatchObject({ pool: { name: 'a', createTime: '1970-01-01T00:00:00Z' } });
   });
+
+  test.each(['google.rpc.ErrorInfo', 'google.rpc.BadRequest', 'google.rpc.Status'])(
+    'learns what %s is, which the details of a failure are made of',
+    async (symbol) => {
+      await bench.serve();
+      expect(await filesOf(symbol)).toContainEqual(expect.stringContaining(symbol.replace('google.rpc.', '')));
+    },
+  );
 });
+
+/** Files that reflection (grpc.reflection.v1) knows a symbol from, as text; none for one that it does not know. */
+async function filesOf(symbol: string): Promise<string[]> {
+  const client = new Client(bench.address(), credentials.createInsecure());
+  const FILE_CONTAINING_SYMBOL = 4;
+  const FILE_DESCRIPTOR_RESPONSE = 4;
+  const stream = client.makeBidiStreamRequest(
+    '/grpc.reflection.v1.ServerReflection/ServerReflectionInfo',
+    (name: string) =>
+      Buffer.from(
+        new BinaryWriter()
+          .uint32((FILE_CONTAINING_SYMBOL << 3) | 2)
+          .string(name)
+          .finish(),
+      ),
+    (bytes: Buffer) => new BinaryReader(bytes),
+  );
+  stream.write(symbol);
+  const [answer]: BinaryReader[] = await once(stream, 'data');
+  stream.end();
+  client.close();
+  const files: string[] = [];
+  while (answer && answer.pos < answer.len) {
+    const [field, wireType] = answer.tag();
+    if (field !== FILE_DESCRIPTOR_RESPONSE) answer.skip(wireType);
+    else {
+      const response = new BinaryReader(answer.bytes());
+      while (response.pos < response.len) {
+        response.tag();
+        files.push(Buffer.from(response.bytes()).toString('latin1'));
+      }
+    }
+  }
+  return files;
+}
 
 test('a server that cannot do what it is for is not healthy, and is again', async () => {
   const { server } = await bench.serve();
