@@ -83,6 +83,12 @@ export class Readiness {
     if (reasons.length > 0) throw new Failure('NOT_READY', textOf(reasons));
   }
 
+  /** Whether STATUS succeeds for the node, and may do so while this process restarts. */
+  get isReadyWithoutUs(): boolean {
+    const { isStrict, mark } = this.#options;
+    return !isStrict && mark.isSet && !this.#isOutageLong();
+  }
+
   /**
    * Whether an ADD could succeed, by the strict reading of the specification.
    * @throws Failure NOT_READY or PODS_AT_RISK with every reason

@@ -47,6 +47,11 @@ export class ReadyMark {
     }
   }
 
+  /** For any share. */
+  get isSet(): boolean {
+    return this.#marked.size > 0;
+  }
+
   has(kind: ShareKind): boolean {
     return this.#marked.has(kind);
   }

@@ -31,6 +31,7 @@ import { nodeNetnsReader } from './netns.js';
 import { Notices } from './notices.js';
 import { ReadinessEvents } from './readiness-events.js';
 import { Readiness } from './readiness.js';
+import { ReadyLease } from './ready-lease.js';
 import { ReadyMark } from './ready-mark.js';
 import { run, type RunOptions } from './run.js';
 import { CniServer } from './server.js';
@@ -108,7 +109,7 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
   // The journal is read before the socket is there: an ADD has to know what an earlier DEL left.
   await tools.journal.load();
   await tools.givers.load();
-  const readiness = await makeReadiness(settings, tools);
+  const { readiness, lease } = await makeReadiness(settings, tools);
   const options: RunOptions = {
     tools,
     turns,
@@ -135,11 +136,12 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
   });
   await server.listen();
   replay.start();
+  lease.start();
   return {
     async stop() {
       stopping.abort();
       await server.stop();
-      await readiness.stop();
+      await Promise.all([lease.stop(), readiness.stop()]);
       await replay.stop();
       await tools.journal.close();
       ipam.close();
@@ -188,11 +190,20 @@ function makeTools(
   };
 }
 
-async function makeReadiness(settings: PluginSettings, tools: Tools): Promise<Readiness> {
+interface ReadinessParts {
+  readonly readiness: Readiness;
+  readonly lease: ReadyLease;
+}
+
+async function makeReadiness(settings: PluginSettings, tools: Tools): Promise<ReadinessParts> {
+  const { clock, log, netns } = tools;
   const path = join(dirname(settings.socket), READY_FILE);
-  const mark = new ReadyMark({ path, bootId: tools.netns.boot.id, log: tools.log });
+  const mark = new ReadyMark({ path, bootId: netns.boot.id, log });
   await mark.load();
-  return new Readiness({ ...tools, mark, events: new ReadinessEvents(tools.log), isStrict: settings.strictStatus });
+  const rest = { mark, events: new ReadinessEvents(log), isStrict: settings.strictStatus };
+  const readiness = new Readiness({ ...tools, ...rest });
+  const lease = new ReadyLease({ path, isReady: () => readiness.isReadyWithoutUs, clock });
+  return { readiness, lease };
 }
 
 function makeDesk(tools: Tools, turns: Turns, replay: Replay): JournalDesk {

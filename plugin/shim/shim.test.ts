@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process';
-import { chmodSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { chmodSync, rmSync, statSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
 import type { Socket } from 'node:net';
 import { dirname, join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -289,6 +289,25 @@ describe('a resident plugin that is not there', () => {
     expect(error).toMatchObject({ cniVersion: '0.4.0', code: 11 });
     expect(error.msg).toContain(`${hasty.build.defaultSocket}: the socket does not exist`);
     expect(error.details).toContain('check that podwire-plugin runs');
+  });
+
+  it('lets STATUS succeed at once while the resident restarts, for as long as that said before', async () => {
+    const lease = join(hasty.build.folder, 'node-ready');
+    const status = () => add({ program: hasty.build.shim, environment: { CNI_COMMAND: 'STATUS' } });
+    const held = (seconds: number) => utimesSync(lease, new Date(), new Date(Date.now() + seconds * 1000));
+    expect(errorOf(await status())).toMatchObject({ code: 11 });
+    writeFileSync(lease, '');
+    expect(errorOf(await status())).toMatchObject({ code: 11 });
+    held(30);
+    expect(await status()).toEqual({ exitCode: 0, signal: null, stdout: '', stderr: '' });
+    expect(errorOf(await add({ program: hasty.build.shim }))).toMatchObject({ code: 11 });
+    // Of a clock that was set back.
+    held(3600);
+    expect(errorOf(await status())).toMatchObject({ code: 11 });
+    held(30);
+    await hasty.resident((response) => response.writeHead(500).end('{"code":50}'));
+    expect(await status()).toMatchObject({ exitCode: 1, stdout: '{"code":50}' });
+    rmSync(lease);
   });
 
   it('asks to try again later when nobody listens', async () => {

@@ -1,3 +1,5 @@
+import { statSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -156,8 +158,12 @@ describe('STATUS', () => {
     expect(JSON.parse(before.stdout)).toMatchObject({ code: 50, msg: expect.stringContaining('podwire-ipam') });
     await stack.start('ipam');
     await expect.poll(() => status(stack, pod, 'net'), { timeout: 30_000 }).toMatchObject(READY);
+    const lease = join(dirname(stack.sockets.plugin), 'node-ready');
+    await expect.poll(() => statSync(lease).mtimeMs, { timeout: 30_000 }).toBeGreaterThan(Date.now());
     await stack.kill('ipam');
     await stack.kill('plugin');
+    // For as long as the plugin left word of, the shim answers by itself.
+    expect(await status(stack, pod, 'net')).toMatchObject(READY);
     await stack.start('plugin');
     expect(await status(stack, pod, 'net')).toMatchObject(READY);
     const adding = await callCni({ command: 'ADD', pod, socket: stack.sockets.plugin, config: { name: 'net' } });

@@ -11,6 +11,7 @@
 #include "error_document.h"
 #include "json_scan.h"
 #include "protocol.h"
+#include "ready_lease.h"
 #include "request.h"
 #include "stream.h"
 
@@ -19,6 +20,9 @@ namespace {
 
 constexpr int kSuccess = 0;
 constexpr int kFailure = 1;
+
+// What the resident answers to STATUS of a node that is ready.
+constexpr std::string_view kReadyAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
 bool IsHandedOver(std::string_view command) {
   for (const std::string_view verb : {"ADD", "DEL", "CHECK", "GC", "STATUS"}) {
@@ -93,10 +97,15 @@ std::optional<Failure> HandOver(const Call& call, std::string_view configuration
   SocketChoice choice;
   if (auto failure = ChooseSocket(configuration, choice)) return failure;
 
+  const bool has_lease = command == "STATUS" && HoldsReadyLease(choice.path.View());
   // A configuration that everybody refuses is no reason to wait for a restarting plugin.
-  const int window_ms = choice.is_configuration_object ? kConnectWindowMs : 0;
+  const int window_ms = choice.is_configuration_object && !has_lease ? kConnectWindowMs : 0;
   Connection connection{choice.path.View(), call.deadline, window_ms, {}};
   if (auto failure = Connect(connection)) {
+    if (has_lease && failure->code == CniCode::kTryAgainLater) {
+      response.Feed(kReadyAnswer);
+      return std::nullopt;
+    }
     const bool is_undecodable = failure->code == CniCode::kTryAgainLater && !choice.is_configuration_object;
     return is_undecodable ? Undecodable(*failure) : std::move(failure);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 // A test build overrides these, so that tests are quick and touch nothing outside their own folder.
@@ -36,6 +37,11 @@ inline constexpr int kConnectPauseMs = 10;
 
 // With it the resident plugin answers a call that its own end cut off, and that the next one carries out (plugin/routes.ts).
 inline constexpr int kStatusOfEnding = 421;
+
+// The file beside the socket whose modification time says until when STATUS succeeds without the resident plugin
+// (plugin/ready-lease.ts). No lease is longer than this.
+inline constexpr std::string_view kReadyFile = "node-ready";
+inline constexpr std::uint64_t kMaxReadyLeaseNs = 60'000'000'000;
 
 // How long VERSION waits for the end of its input, without which it can be answered too.
 inline constexpr int kVersionInputMs = PODWIRE_VERSION_INPUT_MS;
