@@ -32,18 +32,12 @@ async function firstDifference(request: PodRequest, tools: CommandTools): Promis
   const endpoint = endpointWithoutIpam(request) ?? (await recordedEndpoint(request, tools));
   if (!endpoint) return { object: "IPAM's endpoint", wanted: 'present', actual: 'missing' };
 
-  const answered = answeredInterface(request);
-  if (!answered)
+  if (!hasAnsweredInterface(request))
     return { object: `prevResult interface ${attachment.interfaceName}`, wanted: 'present', actual: 'missing' };
   const recorded = recordDifference(endpoint, config.prevResult);
   if (recorded) return recorded;
 
-  const wanted = {
-    ...wantedPod(request, endpoint),
-    // A later plugin of the chain may have changed it, and the result is the whole chain's.
-    ...(answered.mac !== undefined && { macAddress: answered.mac }),
-  };
-  return tools.dataplane.checkPod(wanted, tools.limits);
+  return tools.dataplane.checkPod(wantedPod(request, endpoint), tools.limits);
 }
 
 /** What whoever gave the addresses has recorded. Another IPAM plugin does not tell, but checks the result by itself. */
@@ -57,11 +51,10 @@ async function recordedEndpoint(
   return answeredEndpoint(attachment, config.prevResult);
 }
 
-/** The pod's interface as the result has it: by its name, and inside a container. */
-function answeredInterface({ attachment, config }: PodRequest) {
-  return config.prevResult?.interfaces.find(
-    ({ name, sandbox }) => name === attachment.interfaceName && (sandbox ?? '') !== '',
-  );
+/** Whether the result has the pod's interface: by its name, and inside a container. Its MAC address is the pod's own from then on. */
+function hasAnsweredInterface({ attachment, config }: PodRequest): boolean {
+  const interfaces = config.prevResult?.interfaces ?? [];
+  return interfaces.some(({ name, sandbox }) => name === attachment.interfaceName && (sandbox ?? '') !== '');
 }
 
 /** The chain may have added addresses, so that the result holds at least those that IPAM gave. */

@@ -210,7 +210,10 @@ describe('a check', () => {
       'pod route default via fe80::ecee:eeff:feee:eeee dev eth0 proto 87 metric 1024',
       ['in', 'ip', '-6', 'route', 'delete', 'default'],
     ],
-    [`pod link eth0 address`, ['in', 'ip', 'link', 'set', 'eth0', 'address', '02:00:00:00:00:99']],
+    [
+      'pod neighbour 169.254.1.1 dev eth0 lladdr ee:ee:ee:ee:ee:ee nud permanent',
+      ['in', 'ip', 'link', 'set', 'eth0', 'address', '02:00:00:00:00:99'],
+    ],
     [`host link ${host}`, ['ip', 'link', 'delete', host]],
   ];
 

@@ -22,7 +22,7 @@ import type { Difference } from './plan/difference.js';
 import type { Observed, ObservedLink } from './plan/observed.js';
 import type { PodNetwork } from './plan/pod-network.js';
 import { withoutRoutesTo } from './plan/lost-addresses.js';
-import { withPodsOwn, type MacOwner } from './plan/pods-own.js';
+import { withPodsOwn } from './plan/pods-own.js';
 import { amongOthers } from './plan/source-routing.js';
 import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo, wireState } from './plan/wire.js';
 import { netnsOfRules, removeLostRules, removeSourceRules, removeStrayRules, type RulesIn } from './source-rules.js';
@@ -135,14 +135,14 @@ export class Dataplane {
     return this.#underWay.wiring(network, signal, () =>
       this.#inPod(network.netns, signal, (session) => {
         refuseLost(this.#registry.lostAddresses(network));
-        const mending: Mending = { signal, macOwner: 'network', keepsLost: false };
+        const mending: Mending = { signal, keepsLost: false };
         return this.#recorded(network, session, async () => (await this.#mend(session, network, mending)) ?? []);
       }),
     );
   }
 
   /**
-   * Mends what differs from an attachment's record, but for what is the pod's own, its MAC address included, and for the node's routes to
+   * Mends what differs from an attachment's record, but for what is the pod's own, and for the node's routes to
    * addresses that another attachment was given since, as long as its namespace is the recorded one. A wire that is lost whole is made
    * again where its addresses are not IPAM's, or IPAM has confirmed them.
    * @param confirmed - the record whose addresses IPAM has confirmed
@@ -157,7 +157,7 @@ export class Dataplane {
       if (record?.state !== 'attached') return { outcome: 'not-attached' };
       try {
         const keepsLost = record.network.addressesFromIpam === true && record !== confirmed;
-        const mending: Mending = { signal, macOwner: 'pod', keepsLost };
+        const mending: Mending = { signal, keepsLost };
         return await this.#inPod(record.network.netns, signal, (session) => this.#mendIn(session, record, mending));
       } catch (error) {
         if (error instanceof Failure && error.code === 'INVALID_NETNS') return { outcome: 'namespace-gone' };
@@ -320,7 +320,7 @@ export class Dataplane {
 
   /** @returns undefined where the whole wire is lost, and is to be left so */
   async #mend(session: PodSession, network: PodNetwork, mending: Mending): Promise<readonly Difference[] | undefined> {
-    const { signal, macOwner, keepsLost } = mending;
+    const { signal, keepsLost } = mending;
     const asked = this.#desired(network);
     const { observed: found, renamed } = await this.#observeNamed(session, asked);
     const lost = this.#registry.lostAddresses(network);
@@ -328,7 +328,7 @@ export class Dataplane {
     const obstacle = obstacleTo(own, observed);
     if (obstacle) throw obstacle.failure;
     if (keepsLost && wireState(observed) === 'absent') return undefined;
-    const wanted = withPodsOwn(own, observed, macOwner);
+    const wanted = withPodsOwn(own, observed);
     const mended = [...renamed, ...differences(wanted, observed)];
     if (mended.length === 0) return mended;
     await this.#applyTo(observed, session, { wanted, signal });
@@ -380,7 +380,6 @@ export class Dataplane {
 
 interface Mending {
   readonly signal: AbortSignal;
-  readonly macOwner: MacOwner;
   /** A wire that is lost whole is left so. */
   readonly keepsLost: boolean;
 }

@@ -72,6 +72,24 @@ test('what tuning set stays through looks and restarts, and an MTU that nobody t
   expect([pings('10.65.0.8', 'plain'), pings('10.65.0.7', 'tuned')]).toEqual([true, true]);
 });
 
+test('a MAC address of the pod’s own is no difference, stays through a repair, and is set by another attach', async () => {
+  const dataplane = await start();
+  const network = podNetwork('a');
+  for (const pod of ['a', 'b']) addPod(pod);
+  await dataplane.attach(network, never());
+  await dataplane.attach(podNetwork('b', { addresses: [address('10.65.0.8')] }), never());
+  run('ip', '-n', 'a', 'link', 'set', 'eth0', 'address', TUNED_MAC);
+  // The kernel forgets the pod's neighbours with its MAC address, which is a difference until they are back.
+  const lost = await dataplane.check(network, never());
+  expect(lost.map(({ object }) => object)).toEqual([expect.stringMatching(/^pod neighbour 169\.254\.1\.1 /)]);
+  expect(await dataplane.repair(network, never())).toEqual(lost);
+  expect(await dataplane.check(network, never())).toEqual([]);
+  expect([inPod('a').mac, pings('10.65.0.7', 'b'), pings('10.65.0.8', 'a')]).toEqual([TUNED_MAC, true, true]);
+  await dataplane.attach(network, never());
+  expect(inPod('a').mac).toBe(network.mac);
+  expect(await dataplane.check(network, never())).toEqual([]);
+});
+
 test('rules of the workload’s own stay, go before those of a second interface, and are no difference', async () => {
   const dataplane = await start();
   addPod('a');

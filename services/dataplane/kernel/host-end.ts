@@ -46,7 +46,7 @@ export async function differencesFrom(
   const renamed = await renamedHostEnd(kernel, wanted, observed);
   if (renamed) return [differenceOfName(wanted, renamed)];
   const obstacle = obstacleTo(wanted, observed);
-  if (!obstacle) return differences(withPodsOwn(wanted, observed, 'network'), observed);
+  if (!obstacle) return differences(withPodsOwn(wanted, observed), observed);
   return [{ object: obstacle.object, wanted: 'this attachment’s', actual: obstacle.actual }];
 }
 

@@ -5,7 +5,7 @@ import { differences } from './diff.js';
 import type { Observed, ObservedLink } from './observed.js';
 import { asWanted, changed } from './observed.fixture.js';
 import { podNetwork } from './pod-network.fixture.js';
-import { withPodsOwn, type MacOwner } from './pods-own.js';
+import { withPodsOwn } from './pods-own.js';
 
 const network = podNetwork('a', { hostInterfaceName: 'podwa', mtuBytes: 1400, txQueueLength: 500 });
 const wanted = desired(network);
@@ -19,8 +19,8 @@ const bothMtus = (mtuBytes: number): Observed => ({
   host: changed(good.host, {}, { mtuBytes }),
   pod: changed(good.pod, {}, { mtuBytes }),
 });
-const objects = (observed: Observed, macOwner: MacOwner = 'pod') =>
-  differences(withPodsOwn(wanted, observed, macOwner), observed).map(({ object }) => object);
+const objects = (observed: Observed) =>
+  differences(withPodsOwn(wanted, observed), observed).map(({ object }) => object);
 
 describe('of a pod that has its wire', () => {
   test.each<readonly [string, Observed]>([
@@ -31,10 +31,6 @@ describe('of a pod that has its wire', () => {
   ])('%s is its own', (_, observed) => {
     expect(differences(wanted, observed)).not.toEqual([]);
     expect(objects(observed)).toEqual([]);
-  });
-
-  test('its MAC address is not where the network has it', () => {
-    expect(objects(inPod({ mac: '02:00:00:00:00:99' }), 'network')[0]).toBe('pod link eth0 address');
   });
 
   test('an MTU that packets of the pod would not get through with is not', () => {
@@ -53,5 +49,5 @@ describe('of a pod that has its wire', () => {
 
 test('a pod whose wire is made anew gets all that is wanted', () => {
   const cut: Observed = { host: { ...good.host, link: undefined }, pod: { ...good.pod, link: undefined } };
-  expect(withPodsOwn(wanted, cut, 'pod')).toBe(wanted);
+  expect(withPodsOwn(wanted, cut)).toBe(wanted);
 });

@@ -1694,7 +1694,8 @@ export const PodServiceService = {
     responseDeserialize: (value: Buffer): DetachPodResponse => DetachPodResponse.decode(value),
   },
   /**
-   * CheckPod compares the kernel with the wanted state of one attachment and changes nothing.
+   * CheckPod compares the kernel with the wanted state of one attachment and changes nothing. What later plugins of a chain and
+   * privileged workloads set inside the pod is no difference: MAC address, a lower MTU, queue length, forwarding.
    *
    * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), FAILED_PRECONDITION (the pod's namespace holds more
    * routes, addresses, neighbours or rules than are read of a pod), INTERNAL, DEADLINE_EXCEEDED. A difference is an answer, not an error.
@@ -1709,7 +1710,7 @@ export const PodServiceService = {
     responseDeserialize: (value: Buffer): CheckPodResponse => CheckPodResponse.decode(value),
   },
   /**
-   * RepairPod makes the kernel match the wanted state of one attachment, as AttachPod does, and tells what it mended. Where
+   * RepairPod makes the kernel match the wanted state of one attachment, and tells what it mended: what CheckPod finds. Where
    * everything is as wanted it changes nothing.
    *
    * Idempotent. On failure every finished step is undone.
@@ -1786,14 +1787,15 @@ export interface PodServiceServer extends UntypedServiceImplementation {
    */
   detachPod: handleUnaryCall<DetachPodRequest, DetachPodResponse>;
   /**
-   * CheckPod compares the kernel with the wanted state of one attachment and changes nothing.
+   * CheckPod compares the kernel with the wanted state of one attachment and changes nothing. What later plugins of a chain and
+   * privileged workloads set inside the pod is no difference: MAC address, a lower MTU, queue length, forwarding.
    *
    * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), FAILED_PRECONDITION (the pod's namespace holds more
    * routes, addresses, neighbours or rules than are read of a pod), INTERNAL, DEADLINE_EXCEEDED. A difference is an answer, not an error.
    */
   checkPod: handleUnaryCall<CheckPodRequest, CheckPodResponse>;
   /**
-   * RepairPod makes the kernel match the wanted state of one attachment, as AttachPod does, and tells what it mended. Where
+   * RepairPod makes the kernel match the wanted state of one attachment, and tells what it mended: what CheckPod finds. Where
    * everything is as wanted it changes nothing.
    *
    * Idempotent. On failure every finished step is undone.
@@ -1872,7 +1874,8 @@ export interface PodServiceClient extends Client {
     callback: (error: ServiceError | null, response: DetachPodResponse) => void,
   ): ClientUnaryCall;
   /**
-   * CheckPod compares the kernel with the wanted state of one attachment and changes nothing.
+   * CheckPod compares the kernel with the wanted state of one attachment and changes nothing. What later plugins of a chain and
+   * privileged workloads set inside the pod is no difference: MAC address, a lower MTU, queue length, forwarding.
    *
    * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), FAILED_PRECONDITION (the pod's namespace holds more
    * routes, addresses, neighbours or rules than are read of a pod), INTERNAL, DEADLINE_EXCEEDED. A difference is an answer, not an error.
@@ -1893,7 +1896,7 @@ export interface PodServiceClient extends Client {
     callback: (error: ServiceError | null, response: CheckPodResponse) => void,
   ): ClientUnaryCall;
   /**
-   * RepairPod makes the kernel match the wanted state of one attachment, as AttachPod does, and tells what it mended. Where
+   * RepairPod makes the kernel match the wanted state of one attachment, and tells what it mended: what CheckPod finds. Where
    * everything is as wanted it changes nothing.
    *
    * Idempotent. On failure every finished step is undone.
