@@ -148,6 +148,11 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // Each kind of finding, and what repairs it, from one broken datastore after the other.
   'services/ipam/allocator/audit/judge-block.ts': 'services/ipam/allocator/audit/audit.test.ts',
   'services/ipam/allocator/audit/judge-endpoint.ts': 'services/ipam/allocator/audit/audit.test.ts',
+  'services/ipam/allocator/audit/judge-foreign-endpoint.ts': 'services/ipam/allocator/left-endpoints.test.ts',
+  'services/ipam/allocator/endpoint-edits.ts': 'services/ipam/allocator/left-endpoints.test.ts',
+  'services/ipam/allocator/endpoint-key.ts': 'services/ipam/allocator/shared-endpoint.test.ts',
+  'services/ipam/store/record-lists.ts': 'services/ipam/store/overlay.test.ts',
+  'services/ipam/rpc/wire-endpoint.ts': 'services/ipam/endpoint-service.test.ts',
   'services/ipam/allocator/audit/judge-handle.ts': 'services/ipam/allocator/audit/audit.test.ts',
   'services/ipam/allocator/audit/judge-others.ts': 'services/ipam/allocator/audit/audit.test.ts',
   'services/ipam/allocator/audit/judging.ts': 'services/ipam/allocator/audit/audit.test.ts',

@@ -3,9 +3,11 @@ import { compareNames, compareTexts } from '@podwire/shared/words/order';
 
 import type {
   Affinity,
+  AnyEndpoint,
   Block,
   BlockOwner,
   Endpoint,
+  ForeignEndpoint,
   Handle,
   HistoryEntry,
   IpamConfig,
@@ -17,6 +19,7 @@ import type {
   Change,
   Decision,
   EndpointKey,
+  EndpointRecord,
   RecordValue,
   StoredEndpoint,
   StoredForeignEndpoint,
@@ -33,8 +36,6 @@ import { isIdle, isLoose, isSpent, mayGive } from './spent.js';
 /** A datastore for tests of pure decisions: a map, and every question answered by looking at all of it. */
 export class MapView implements View {
   readonly records = new Map<string, RecordValue>();
-  /** Other writers' endpoints. */
-  readonly foreign: StoredForeignEndpoint[] = [];
   /** Records that cannot be read. */
   readonly setAside: UnreadableRecord[] = [];
   /** What decisions wrote to the history, in order. */
@@ -186,14 +187,31 @@ export class MapView implements View {
   }
 
   endpointsBehind(after: string): Iterable<StoredEndpoint> {
-    const text = ({ key }: StoredEndpoint) => `${key.namespace}/${key.name}`;
-    return this.endpoints()
+    return [...this.allEndpointsBehind(after)].flatMap((record) => (record.kind === 'endpoint' ? [record] : []));
+  }
+
+  allEndpointsBehind(after: string): Iterable<EndpointRecord> {
+    const text = ({ key }: EndpointRecord) => `${key.namespace}/${key.name}`;
+    return [...this.all('endpoint'), ...this.all('foreignEndpoint')]
       .filter((endpoint) => text(endpoint) > after)
       .sort((a, b) => compareTexts(text(a), text(b)));
   }
 
-  foreignEndpoints(): Iterable<StoredForeignEndpoint> {
-    return this.foreign;
+  foreignEndpoints(): StoredForeignEndpoint[] {
+    return this.all('foreignEndpoint').map(({ key, value }) => ({ key, value }));
+  }
+
+  foreignEndpoint({ namespace, name }: EndpointKey): ForeignEndpoint | undefined {
+    return this.all('foreignEndpoint').find(({ key }) => key.namespace === namespace && key.name === name)?.value;
+  }
+
+  endpointsOfContainer(containerId: string): EndpointRecord[] {
+    const containerOf = (one: AnyEndpoint) =>
+      one.kind === 'endpoint' ? one.value.attachment.containerId : one.value.containerId;
+    const replacedBy = (one: AnyEndpoint) => (one.kind === 'endpoint' ? (one.value.replaced ?? []) : []);
+    return [...this.allEndpointsBehind('')].filter((one) =>
+      [one, ...replacedBy(one)].some((each) => containerOf(each) === containerId),
+    );
   }
 
   unreadable(): Iterable<UnreadableRecord> {
@@ -235,6 +253,7 @@ export function keyOf(record: RecordValue): string {
     case 'handle':
       return `handle ${record.value.id}`;
     case 'endpoint':
+    case 'foreignEndpoint':
       return `endpoint ${record.key.namespace}/${record.key.name}`;
     case 'config':
     case 'clusterInformation':

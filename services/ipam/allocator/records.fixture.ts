@@ -11,12 +11,13 @@ import type {
   AllocationRequest,
   Block,
   BlockOwner,
+  ForeignEndpoint,
   IpamConfig,
   Node,
   Pool,
 } from './records.js';
 import { NO_REQUESTS } from './request-policy/policy.js';
-import type { RecordValue } from './view.js';
+import type { EndpointRecord, RecordValue } from './view.js';
 
 /** Records as tests want them: usual in all that is not said. */
 
@@ -98,6 +99,24 @@ export function claimedBlock(value: Block, state: AffinityState = 'confirmed'): 
     { kind: 'block', value },
     { kind: 'affinity', value: { owner, block: value.prefix, state } },
   ];
+}
+
+/** An endpoint as Calico's own plugin writes it, under a key in the namespace `default`. */
+export function foreignRecord(name: string, rest: Partial<ForeignEndpoint> = {}): EndpointRecord & RecordValue {
+  const value = {
+    nodeName: 'n1',
+    containerId: '',
+    interfaceName: 'eth0',
+    podName: '',
+    addresses: [],
+    uid: '',
+    createTimeMs: undefined,
+    mac: '',
+    hostInterfaceName: '',
+    stored: '{}',
+    ...rest,
+  };
+  return { kind: 'foreignEndpoint', key: { namespace: 'default', name }, value };
 }
 
 export function attachment(containerId: string, rest: Partial<Attachment> = {}): Attachment {

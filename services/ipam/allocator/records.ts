@@ -214,7 +214,7 @@ export interface EndpointAddress {
   readonly sequenceNumber: bigint;
 }
 
-/** What an attachment was given. Stored as a Calico workload endpoint, whose name the pod's next sandbox takes over. */
+/** What an attachment was given. Stored as a Calico workload endpoint, whose key the attachments of a pod's interface share. */
 export interface Endpoint {
   readonly attachment: Attachment;
   /** Empty where an earlier release made it. */
@@ -227,18 +227,36 @@ export interface Endpoint {
   readonly mac: Mac;
   readonly hostInterfaceName: string;
   readonly netns: NetnsIdentity | undefined;
+  /**
+   * The endpoints whose key this one took over, the latest first, until they are released: with the release of this one the key is theirs
+   * again. Never empty; of another writer's there is at most one, the last. They have no such list themselves.
+   */
+  readonly replaced?: readonly AnyEndpoint[] | undefined;
 }
 
-/** An endpoint that another writer keeps, such as Calico's own plugin: as much of it as tells who uses which address. */
+/** An endpoint that another writer keeps, such as Calico's own plugin. What it does not say, or cannot be read, is empty. */
 export interface ForeignEndpoint {
   readonly nodeName: string;
-  /** Empty where it does not say it. */
   readonly containerId: string;
+  /** Name of its interface inside the container. */
+  readonly interfaceName: string;
   /** Name of its pod; empty outside Kubernetes. */
   readonly podName: string;
-  /** Of full length: /32 or /128. What cannot be read is left out. */
+  /** Of full length: /32 or /128. */
   readonly addresses: readonly Prefix[];
+  readonly uid: string;
+  /** In epoch milliseconds. */
+  readonly createTimeMs: number | undefined;
+  readonly mac: string;
+  readonly hostInterfaceName: string;
+  /** Its stored text, for putting it back. */
+  readonly stored: string;
 }
+
+/** An endpoint of Podwire's, or of another writer. */
+export type AnyEndpoint =
+  | { readonly kind: 'endpoint'; readonly value: Endpoint }
+  | { readonly kind: 'foreignEndpoint'; readonly value: ForeignEndpoint };
 
 /** What a caller asks of Allocate. */
 export interface AllocationRequest {

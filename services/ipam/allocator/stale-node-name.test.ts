@@ -5,7 +5,7 @@ import { ordinalsWhere } from './block.js';
 import { beginNodeDeletion, continueNodeDeletion } from './delete-node.js';
 import { failureOf } from './failure.fixture.js';
 import type { MapView } from './map-view.fixture.js';
-import { block, claimedBlock, nodeRecord, NOW_MS, prefix } from './records.fixture.js';
+import { block, claimedBlock, foreignRecord, nodeRecord, NOW_MS, prefix } from './records.fixture.js';
 
 /**
  * What Calico's plugin leaves where a machine's name and its node's differ: attributes that name a node which is gone, of an address
@@ -21,8 +21,8 @@ function start({ endpointNode = 'n1' } = {}): MapView {
     view.put(each),
   );
   view.put(handleRecord(HANDLE, { [CIDR]: 1 }));
-  const value = { nodeName: endpointNode, containerId: 'c9', podName: 'web', addresses: [prefix('fd00::c/128')] };
-  view.foreign.push({ key: { namespace: 'default', name: 'e' }, value });
+  const addresses = [prefix('fd00::c/128')];
+  view.put(foreignRecord('e', { nodeName: endpointNode, containerId: 'c9', podName: 'web', addresses }));
   return view;
 }
 

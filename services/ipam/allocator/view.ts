@@ -3,6 +3,7 @@ import type { Prefix } from '@podwire/shared/net/prefix';
 import type { BlockTally } from './block-tally.js';
 import type {
   Affinity,
+  AnyEndpoint,
   Block,
   BlockOwner,
   ClusterInformation,
@@ -81,8 +82,14 @@ export interface View {
    * @param after - such a text, of an endpoint or not; empty for all
    */
   endpointsBehind(after: string): Iterable<StoredEndpoint>;
-  /** The endpoints that other writers keep, in no order. No other question here is answered from them. */
+  /** As {@link endpointsBehind}, with those of other writers. */
+  allEndpointsBehind(after: string): Iterable<EndpointRecord>;
+  /** The endpoints that other writers keep, in no order. */
   foreignEndpoints(): Iterable<StoredForeignEndpoint>;
+  /** The endpoint that another writer keeps under a key. */
+  foreignEndpoint(key: EndpointKey): ForeignEndpoint | undefined;
+  /** The endpoints of whichever writer that are of a container, or took the key of one that is, in no order. */
+  endpointsOfContainer(containerId: string): Iterable<EndpointRecord>;
   /** The records that cannot be read, in no order. No other question here is answered from them. */
   unreadable(): Iterable<UnreadableRecord>;
   /** The record of this name where there is one that cannot be read. It can be neither written nor compared with. */
@@ -104,6 +111,9 @@ export interface StoredForeignEndpoint {
   readonly key: EndpointKey;
   readonly value: ForeignEndpoint;
 }
+
+/** An endpoint of whichever writer, with where it is stored. */
+export type EndpointRecord = AnyEndpoint & { readonly key: EndpointKey };
 
 /** A record that is set aside, as it cannot be read. */
 export interface UnreadableRecord {
@@ -165,6 +175,7 @@ export type RecordValue =
   | { readonly kind: 'affinity'; readonly value: Affinity }
   | { readonly kind: 'handle'; readonly value: Handle }
   | { readonly kind: 'endpoint'; readonly key: EndpointKey; readonly value: Endpoint }
+  | { readonly kind: 'foreignEndpoint'; readonly key: EndpointKey; readonly value: ForeignEndpoint }
   | { readonly kind: 'config'; readonly value: IpamConfig }
   | { readonly kind: 'clusterInformation'; readonly value: ClusterInformation }
   | { readonly kind: 'reservation'; readonly value: Reservation }

@@ -1,6 +1,5 @@
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
-import { compareNames } from '@podwire/shared/words/order';
 
 import type { BlockTally } from '../allocator/block-tally.js';
 import type {
@@ -8,6 +7,7 @@ import type {
   Block,
   BlockOwner,
   Endpoint,
+  ForeignEndpoint,
   Handle,
   IpamConfig,
   Node,
@@ -16,6 +16,7 @@ import type {
 } from '../allocator/records.js';
 import type {
   EndpointKey,
+  EndpointRecord,
   RecordValue,
   StoredEndpoint,
   StoredForeignEndpoint,
@@ -28,9 +29,10 @@ import type { RequestPolicies } from '../allocator/request-policy/policy.js';
 import { isIdle, isSpent, mayGive } from '../allocator/spent.js';
 import { BlockIndex } from './block-index.js';
 import { BlockTallies } from './block-tallies.js';
+import { containerIdsOf, EndpointIndex } from './endpoint-index.js';
 import type { RecordKeys } from './record/keys.js';
+import { AffinityList, NameList } from './record-lists.js';
 import { SetAside } from './set-aside.js';
-import { SortedTexts } from './sorted-texts.js';
 
 /** A view of records that are also found by their keys. */
 export interface KeyedView extends View {
@@ -52,9 +54,7 @@ export class Image implements KeyedView {
   readonly #pools = new NameList<Pool>();
   readonly #reservations = new NameList<Reservation>();
   readonly #nodes = new NameList<Node>();
-  /** Keys of the endpoints. */
-  readonly #endpoints = new SortedTexts();
-  readonly #foreign = new Map<string, StoredForeignEndpoint>();
+  readonly #endpoints = new EndpointIndex();
   readonly #setAside = new SetAside();
 
   /** @param showsAllBefore - whether everything is here that was committed before the record of the key was last written */
@@ -79,19 +79,13 @@ export class Image implements KeyedView {
     if (record.kind === 'pool') this.#pools.set(key, record.value);
     if (record.kind === 'reservation') this.#reservations.set(key, record.value);
     if (record.kind === 'node') this.#nodes.set(key, record.value);
-    if (record.kind === 'endpoint') this.#endpoints.add(key);
+    if (isEndpoint(record)) this.#endpoints.add(key, record);
     if (record.kind === 'block') this.#insertBlock(record.value);
     if (record.kind === 'affinity') {
       const { owner, block } = record.value;
       this.#affinities.set(this.#keys.affinitiesOf(owner), key, record.value);
       this.#judge(owner, block);
     }
-  }
-
-  /** In place of a record: another writer's endpoint. */
-  setForeign(key: string, endpoint: StoredForeignEndpoint): void {
-    this.delete(key);
-    this.#foreign.set(key, endpoint);
   }
 
   /** In place of a record: one that cannot be read. */
@@ -108,7 +102,7 @@ export class Image implements KeyedView {
     if (record.kind === 'pool') this.#pools.delete(key);
     if (record.kind === 'reservation') this.#reservations.delete(key);
     if (record.kind === 'node') this.#nodes.delete(key);
-    if (record.kind === 'endpoint') this.#endpoints.delete(key);
+    if (isEndpoint(record)) this.#endpoints.delete(key, record);
     if (record.kind === 'block') this.#removeBlock(record.value);
     if (record.kind === 'affinity') {
       const owner = this.#keys.affinitiesOf(record.value.owner);
@@ -120,7 +114,6 @@ export class Image implements KeyedView {
 
   /** What is there in place of a record. */
   #clear(key: string): void {
-    if (this.#foreign.size > 0) this.#foreign.delete(key);
     if (!this.#setAside.isEmpty) this.#setAside.delete(key);
   }
 
@@ -247,14 +240,33 @@ export class Image implements KeyedView {
   }
 
   *endpointsBehind(after: string): Generator<StoredEndpoint, void, void> {
-    for (const key of this.#endpoints.behind(this.#keys.endpoints + after)) {
-      const record = this.get(key);
-      if (record?.kind === 'endpoint') yield record;
-    }
+    for (const record of this.allEndpointsBehind(after)) if (record.kind === 'endpoint') yield record;
   }
 
-  foreignEndpoints(): Iterable<StoredForeignEndpoint> {
-    return this.#foreign.values();
+  *allEndpointsBehind(after: string): Generator<EndpointRecord, void, void> {
+    yield* this.#endpointsAt(this.#endpoints.behind(this.#keys.endpoints + after));
+  }
+
+  *foreignEndpoints(): Generator<StoredForeignEndpoint, void, void> {
+    for (const record of this.#endpointsAt(this.#endpoints.foreign()))
+      if (record.kind === 'foreignEndpoint') yield record;
+  }
+
+  foreignEndpoint(key: EndpointKey): ForeignEndpoint | undefined {
+    const record = this.get(this.#keys.endpoint(key));
+    return record?.kind === 'foreignEndpoint' ? record.value : undefined;
+  }
+
+  *endpointsOfContainer(containerId: string): Generator<EndpointRecord, void, void> {
+    for (const record of this.#endpointsAt(this.#endpoints.ofContainer(containerId)))
+      if (containerIdsOf(record).includes(containerId)) yield record;
+  }
+
+  *#endpointsAt(keys: Iterable<string>): Generator<EndpointRecord, void, void> {
+    for (const key of keys) {
+      const record = this.get(key);
+      if (record && isEndpoint(record)) yield record;
+    }
   }
 
   unreadable(): Iterable<UnreadableRecord> {
@@ -318,68 +330,12 @@ export class Image implements KeyedView {
   }
 }
 
-/** Records of one kind, few enough to be sorted anew after each change. */
-class NameList<Named extends { readonly name: string }> {
-  readonly #byKey = new Map<string, Named>();
-  #sorted: readonly Named[] | undefined;
-
-  set(key: string, value: Named): void {
-    this.#byKey.set(key, value);
-    this.#sorted = undefined;
-  }
-
-  delete(key: string): void {
-    if (this.#byKey.delete(key)) this.#sorted = undefined;
-  }
-
-  sorted(): readonly Named[] {
-    this.#sorted ??= sortByName([...this.#byKey.values()]);
-    return this.#sorted;
-  }
-}
-
-/** Affinities by their owners, whose texts are what begins the keys of their affinities. */
-class AffinityList {
-  readonly #byOwner = new Map<string, Map<string, Affinity>>();
-  readonly #sorted = new Map<string, readonly Affinity[]>();
-
-  set(owner: string, key: string, affinity: Affinity): void {
-    this.#sorted.delete(owner);
-    const known = this.#byOwner.get(owner) ?? new Map<string, Affinity>();
-    this.#byOwner.set(owner, known.set(key, affinity));
-  }
-
-  delete(owner: string, key: string): void {
-    const known = this.#byOwner.get(owner);
-    if (!known?.delete(key)) return;
-    this.#sorted.delete(owner);
-    if (known.size === 0) this.#byOwner.delete(owner);
-  }
-
-  /** In the order of their blocks. */
-  of(owner: string): readonly Affinity[] {
-    const known = this.#byOwner.get(owner);
-    if (!known) return [];
-    const sorted = this.#sorted.get(owner) ?? sortAffinities([...known.values()]);
-    this.#sorted.set(owner, sorted);
-    return sorted;
-  }
-
-  *all(): Generator<Affinity, void, void> {
-    for (const known of this.#byOwner.values()) yield* known.values();
-  }
-}
-
-export function sortByName<Named extends { readonly name: string }>(values: Named[]): Named[] {
-  return values.sort(compareNames);
-}
-
 function sameOwner(a: BlockOwner | undefined, b: BlockOwner | undefined): boolean {
   return a?.kind === b?.kind && a?.name === b?.name;
 }
 
-export function sortAffinities(affinities: Affinity[]): Affinity[] {
-  return affinities.sort((a, b) => comparePrefixes(a.block, b.block));
+function isEndpoint(record: RecordValue): record is EndpointRecord & RecordValue {
+  return record.kind === 'endpoint' || record.kind === 'foreignEndpoint';
 }
 
 /** Index of the first block that does not come before the prefix. */

@@ -176,7 +176,7 @@ describe('the mirror', () => {
         },
       );
     const addresses = [prefix('10.0.0.7/32'), prefix('fd00::7/128')];
-    expect(await shown()).toEqual([
+    expect(await shown()).toMatchObject([
       {
         key: { namespace: 'default', name: 'n1-k8s-web-eth0' },
         value: { nodeName: 'n1', containerId: 'c', podName: 'web', addresses },
@@ -278,7 +278,7 @@ describe('the mirror', () => {
         const fresh = new Map(records.map(({ key, value }) => [key, value]));
         for (const id of ['a', 'b', 'c']) {
           const value = fresh.get(keys.handle(id));
-          const expected = value && decodeRecord(keys.handle(id), { kind: 'handle', id }, value).record?.value;
+          const expected = value && decodeRecord(keys.handle(id), { kind: 'handle', id }, value).record.value;
           expect(mirror.view.handle(id)).toEqual(expected);
         }
       }),

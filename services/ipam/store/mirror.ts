@@ -367,10 +367,8 @@ export class Mirror {
   }
 
   #show(key: string, entry: Entry): void {
-    const { record, foreign } = entry.state === 'present' ? entry.decoded : {};
     const name = entry.state === 'unreadable' ? this.#options.keys.parse(key) : undefined;
-    if (record) this.#image.set(key, record);
-    else if (foreign) this.#image.setForeign(key, foreign);
+    if (entry.state === 'present') this.#image.set(key, entry.decoded.record);
     else if (entry.state === 'unreadable' && name)
       this.#image.setUnreadable({ key, name, reason: entry.failure.details.reason ?? entry.failure.message });
     else this.#image.delete(key);

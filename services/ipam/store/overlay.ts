@@ -8,6 +8,7 @@ import type {
   Block,
   BlockOwner,
   Endpoint,
+  ForeignEndpoint,
   Handle,
   IpamConfig,
   Node,
@@ -16,6 +17,7 @@ import type {
 } from '../allocator/records.js';
 import type {
   EndpointKey,
+  EndpointRecord,
   RecordValue,
   StoredEndpoint,
   StoredForeignEndpoint,
@@ -26,8 +28,9 @@ import type {
 } from '../allocator/view.js';
 import type { RequestPolicies } from '../allocator/request-policy/policy.js';
 import { isIdle, isLoose, isSpent, mayGive } from '../allocator/spent.js';
-import { sortAffinities, sortByName } from './image.js';
+import { containerIdsOf } from './endpoint-index.js';
 import type { Mirror } from './mirror.js';
+import { sortAffinities, sortByName } from './record-lists.js';
 import type { RecordKeys } from './record/keys.js';
 import { WrittenBlocks } from './written-blocks.js';
 
@@ -275,10 +278,14 @@ export class Overlay implements View {
   }
 
   *endpointsBehind(after: string): Generator<StoredEndpoint, void, void> {
-    const changed = [...this.#writtenOf('endpoint')]
+    for (const record of this.allEndpointsBehind(after)) if (record.kind === 'endpoint') yield record;
+  }
+
+  *allEndpointsBehind(after: string): Generator<EndpointRecord, void, void> {
+    const changed = this.#writtenEndpoints()
       .filter(({ key }) => formatEndpointKey(key) > after)
       .sort((a, b) => compareTexts(formatEndpointKey(a.key), formatEndpointKey(b.key)));
-    for (const endpoint of this.mirror.view.endpointsBehind(after)) {
+    for (const endpoint of this.mirror.view.allEndpointsBehind(after)) {
       if (this.#isWritten(this.keys.endpoint(endpoint.key))) continue;
       const text = formatEndpointKey(endpoint.key);
       for (let [next] = changed; next && formatEndpointKey(next.key) < text; [next] = changed) {
@@ -293,6 +300,22 @@ export class Overlay implements View {
   *foreignEndpoints(): Generator<StoredForeignEndpoint, void, void> {
     for (const endpoint of this.mirror.view.foreignEndpoints())
       if (!this.#isWritten(this.keys.endpoint(endpoint.key))) yield endpoint;
+    yield* this.#writtenOf('foreignEndpoint');
+  }
+
+  foreignEndpoint(key: EndpointKey): ForeignEndpoint | undefined {
+    const record = this.#at(this.keys.endpoint(key));
+    return record?.kind === 'foreignEndpoint' ? record.value : undefined;
+  }
+
+  *endpointsOfContainer(containerId: string): Generator<EndpointRecord, void, void> {
+    for (const endpoint of this.mirror.view.endpointsOfContainer(containerId))
+      if (!this.#isWritten(this.keys.endpoint(endpoint.key))) yield endpoint;
+    for (const endpoint of this.#writtenEndpoints()) if (containerIdsOf(endpoint).includes(containerId)) yield endpoint;
+  }
+
+  #writtenEndpoints(): EndpointRecord[] {
+    return [...this.#writtenOf('endpoint'), ...this.#writtenOf('foreignEndpoint')];
   }
 
   unreadable(): Iterable<UnreadableRecord> {

@@ -4,7 +4,7 @@ import type { OwnWrite } from './own-writes.js';
 import { OwnWrites } from './own-writes.js';
 import type { DecodedRecord } from './record/record.js';
 
-const decodedAs = (text: string): DecodedRecord => ({ record: undefined, raw: { text } });
+const decodedAs = (text: string): DecodedRecord => ({ record: { kind: 'requestPolicies', value: [] }, raw: { text } });
 const put = (key: string, text: string): OwnWrite => ({ key, decoded: decodedAs(text), value: Buffer.from(text) });
 const removal = (key: string): OwnWrite => ({ key, decoded: undefined, value: undefined });
 

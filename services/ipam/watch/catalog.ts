@@ -5,7 +5,7 @@ import type { BlockListing } from '../allocator/listing.js';
 import { poolOf } from '../allocator/pools.js';
 import type { AffinityState, Block, Pool } from '../allocator/records.js';
 import type { RecordValue } from '../allocator/view.js';
-import { sortByName } from '../store/image.js';
+import { sortByName } from '../store/record-lists.js';
 import type { Observed, ObservedList, ObservedRecord } from '../store/observed.js';
 import type { RecordKeys } from '../store/record/keys.js';
 import { PackedEndpoint, type EndpointOrigin } from '../store/record/packed-endpoint.js';
@@ -156,9 +156,11 @@ export class Catalog {
     const ranges: Prefix[] = [];
     const atRanges = { ranges, ...at };
     let isPlain = true;
-    for (const { key, record } of changes) {
+    for (const { key, record: stored } of changes) {
       // Half of all, and nobody watches them.
-      if (record?.kind === 'handle') continue;
+      if (stored?.kind === 'handle') continue;
+      // Other writers' endpoints are not watched: one that took the place of Podwire's ends that.
+      const record = stored?.kind === 'foreignEndpoint' ? undefined : stored;
       if (record?.kind === 'block' || (!record && this.#items.block.has(key))) blocks.set(key, record?.value);
       else if (record?.kind === 'endpoint') endpoints.set(key, record);
       else if (record?.kind === 'affinity' || (!record && this.#affinities.has(key))) {

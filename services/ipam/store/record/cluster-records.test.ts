@@ -40,7 +40,6 @@ function decode(key: string, text: string): DecodedRecord {
 
 function rewrite(key: string, text: string, change = (record: RecordValue): RecordValue => record): unknown {
   const decoded = decode(key, text);
-  if (!decoded.record) throw new Error(`${key} has no meaning`);
   return parseJson(Buffer.from(serialize(encodeRecord(change(decoded.record), decoded))).toString());
 }
 

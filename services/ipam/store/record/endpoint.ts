@@ -3,19 +3,12 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
 import { comparePrefixes, formatPrefix } from '@podwire/shared/net/prefix';
 
-import type {
-  Endpoint,
-  EndpointAddress,
-  ForeignEndpoint,
-  NetnsIdentity,
-  PodIdentity,
-} from '../../allocator/records.js';
-import type { EndpointKey } from '../../allocator/view.js';
+import type { AnyEndpoint, Endpoint, EndpointAddress, NetnsIdentity, PodIdentity } from '../../allocator/records.js';
+import type { EndpointKey, StoredEndpoint } from '../../allocator/view.js';
 import {
   field,
   isAbsent,
   keepCreateTime,
-  parseHostAddress,
   readHostAddress,
   readList,
   readObject,
@@ -27,8 +20,8 @@ import {
   Unreadable,
   type Field,
 } from './fields.js';
-import { isArray, isObject, parseJson, type Json, type JsonObject } from './json.js';
-import type { RecordName } from './keys.js';
+import { decodeForeignEndpoint } from './foreign-endpoint.js';
+import { formatJson, parseJson, type Json, type JsonObject } from './json.js';
 
 /**
  * Calico's WorkloadEndpoint (libcalico-go/lib/apis/v3/workloadendpoint.go). What Calico has no field for is in annotations.
@@ -39,17 +32,19 @@ const BOOT_ID = 'podwire.dev/boot-id';
 const NETNS_INODE = 'podwire.dev/netns-inode';
 /** JSON list of {address, block, pool, sequenceNumber}, in the order of `ipNetworks`. */
 const ALLOCATIONS = 'podwire.dev/allocations';
-
-interface EndpointRecord {
-  readonly key: EndpointKey;
-  readonly value: Endpoint;
-}
+/** JSON list of the stored forms of the endpoints whose key this one took over. */
+const REPLACED = 'podwire.dev/replaced';
 
 const KUBERNETES = 'k8s';
 const OUTSIDE_KUBERNETES = 'cni';
 
-/** @returns undefined for an endpoint that Podwire did not write: it has no network, so it is no attachment's */
-export function decodeEndpoint(raw: JsonObject, name: RecordName & { kind: 'endpoint' }): Endpoint | undefined {
+/** Reads an endpoint. One without a network is no attachment's: another writer's. */
+export function decodeAnyEndpoint(raw: JsonObject, key: EndpointKey): AnyEndpoint {
+  const value = decodeEndpoint(raw, key);
+  return value ? { kind: 'endpoint', value } : { kind: 'foreignEndpoint', value: decodeForeignEndpoint(raw) };
+}
+
+function decodeEndpoint(raw: JsonObject, key: EndpointKey): Endpoint | undefined {
   const metadata = readObject(field(raw, 'metadata'));
   const annotations = readObject(field(metadata, 'annotations', 'metadata'));
   const created = field(metadata, 'creationTimestamp', 'metadata');
@@ -68,31 +63,12 @@ export function decodeEndpoint(raw: JsonObject, name: RecordName & { kind: 'endp
     uid: readOptionalText(field(metadata, 'uid', 'metadata')) ?? '',
     createTimeMs: isAbsent(created) ? undefined : readTime(created),
     nodeName: text('node'),
-    pod: text('orchestrator') === KUBERNETES ? decodePod(spec, annotations, name) : undefined,
+    pod: text('orchestrator') === KUBERNETES ? decodePod(spec, annotations, key) : undefined,
     addresses: decodeAddresses(spec, annotations),
     mac,
     hostInterfaceName: text('interfaceName'),
     netns: decodeNetns(annotations),
-  };
-}
-
-/** Reads what can be read: nothing in another writer's endpoint makes it unreadable here. */
-export function decodeForeignEndpoint(raw: JsonObject): ForeignEndpoint {
-  const { spec } = raw;
-  const fields = isObject(spec) ? spec : {};
-  const text = (fieldName: string): string => {
-    const { value } = field(fields, fieldName);
-    return typeof value === 'string' ? value : '';
-  };
-  const networks = fields.ipNetworks;
-  return {
-    nodeName: text('node'),
-    containerId: text('containerID'),
-    podName: text('pod'),
-    addresses: (isArray(networks) ? networks : []).flatMap((value) => {
-      const address = typeof value === 'string' ? parseHostAddress(value) : undefined;
-      return address ? [address] : [];
-    }),
+    ...decodeReplaced(annotations, key),
   };
 }
 
@@ -100,9 +76,17 @@ function annotation(annotations: JsonObject, name: string): Field {
   return field(annotations, name, 'metadata.annotations');
 }
 
-function decodePod(spec: JsonObject, annotations: JsonObject, name: RecordName & { kind: 'endpoint' }): PodIdentity {
+/** No key where there are none. */
+function decodeReplaced(annotations: JsonObject, key: EndpointKey): Pick<Endpoint, 'replaced'> {
+  const source = annotation(annotations, REPLACED);
+  if (isAbsent(source)) return {};
+  const stored = readList({ path: source.path, value: parseText(source) }).map(readObject);
+  return { replaced: stored.map((raw) => decodeAnyEndpoint(raw, key)) };
+}
+
+function decodePod(spec: JsonObject, annotations: JsonObject, { namespace }: EndpointKey): PodIdentity {
   return {
-    namespace: name.key.namespace,
+    namespace,
     name: readText(field(spec, 'pod', 'spec')),
     uid: readOptionalText(annotation(annotations, POD_UID)) ?? '',
   };
@@ -154,18 +138,19 @@ function readInteger(source: Field): bigint {
   return BigInt(text);
 }
 
-export function encodeEndpoint({ key, value: endpoint }: EndpointRecord, raw: JsonObject): JsonObject {
-  const metadata = readObject(field(raw, 'metadata'));
-  const { attachment, pod } = endpoint;
+export function encodeEndpoint({ key, value: endpoint }: StoredEndpoint, raw: JsonObject): JsonObject {
+  // A UID that the endpoint has not is of one whose key it took.
+  const metadata = without(readObject(field(raw, 'metadata')), UID);
+  const { attachment, createTimeMs, pod } = endpoint;
   const orchestrator = pod ? KUBERNETES : OUTSIDE_KUBERNETES;
   return {
     kind: 'WorkloadEndpoint',
     apiVersion: 'projectcalico.org/v3',
     ...raw,
     metadata: {
-      ...metadata,
       ...(endpoint.uid === '' ? {} : { uid: endpoint.uid }),
-      creationTimestamp: keepCreateTime(endpoint.createTimeMs ?? 0, metadata.creationTimestamp),
+      ...metadata,
+      creationTimestamp: createTimeMs === undefined ? null : keepCreateTime(createTimeMs, metadata.creationTimestamp),
       name: key.name,
       namespace: key.namespace,
       labels: {
@@ -173,7 +158,7 @@ export function encodeEndpoint({ key, value: endpoint }: EndpointRecord, raw: Js
         'projectcalico.org/namespace': key.namespace,
         'projectcalico.org/orchestrator': orchestrator,
       },
-      annotations: encodeAnnotations(endpoint, readObject(field(metadata, 'annotations'))),
+      annotations: encodeAnnotations({ key, value: endpoint }, readObject(field(metadata, 'annotations'))),
     },
     spec: {
       ...readObject(field(raw, 'spec')),
@@ -190,8 +175,17 @@ export function encodeEndpoint({ key, value: endpoint }: EndpointRecord, raw: Js
   };
 }
 
-function encodeAnnotations({ attachment, pod, netns, addresses }: Endpoint, stored: JsonObject): JsonObject {
-  const ours = new Set([POD_UID, BOOT_ID, NETNS_INODE]);
+const UID: ReadonlySet<string> = new Set(['uid']);
+
+function without(fields: JsonObject, names: ReadonlySet<string>): JsonObject {
+  return Object.fromEntries(Object.entries(fields).filter(([name]) => !names.has(name)));
+}
+
+const OWN_ANNOTATIONS: ReadonlySet<string> = new Set([NETWORK, POD_UID, BOOT_ID, NETNS_INODE, ALLOCATIONS, REPLACED]);
+
+/** Podwire's own come last, and always in the same order: what is put back has the text that it had. */
+function encodeAnnotations({ key, value }: StoredEndpoint, stored: JsonObject): JsonObject {
+  const { attachment, pod, netns, addresses, replaced } = value;
   const allocations = addresses.map(({ address, block, poolName, sequenceNumber }) => ({
     address: formatAddress(address),
     block: formatPrefix(block),
@@ -199,10 +193,17 @@ function encodeAnnotations({ attachment, pod, netns, addresses }: Endpoint, stor
     sequenceNumber: String(sequenceNumber),
   }));
   return {
-    ...Object.fromEntries(Object.entries(stored).filter(([key]) => !ours.has(key))),
+    ...without(stored, OWN_ANNOTATIONS),
     [NETWORK]: attachment.network,
     ...(pod && pod.uid !== '' ? { [POD_UID]: pod.uid } : {}),
     ...(netns ? { [BOOT_ID]: netns.bootId, [NETNS_INODE]: String(netns.inode) } : {}),
     [ALLOCATIONS]: JSON.stringify(allocations),
+    ...(replaced ? { [REPLACED]: formatJson(replaced.map((one) => encodeReplaced(one, key))) } : {}),
   };
+}
+
+function encodeReplaced(endpoint: AnyEndpoint, key: EndpointKey): Json {
+  return endpoint.kind === 'endpoint'
+    ? encodeEndpoint({ key, value: endpoint.value }, {})
+    : parseJson(endpoint.value.stored);
 }

@@ -116,6 +116,7 @@ export class RecordKeys {
       case 'handle':
         return this.handle(record.value.id);
       case 'endpoint':
+      case 'foreignEndpoint':
         return this.endpoint(record.key);
       case 'config':
         return this.config;

@@ -39,8 +39,9 @@ export class PackedEndpoint {
     return packed === undefined ? undefined : new PackedEndpoint(key, packed);
   }
 
-  /** @returns undefined for an endpoint with a text that is not plain ASCII, or that JSON escapes */
+  /** @returns undefined for an endpoint that took over another's key, or with a text that is not plain ASCII or that JSON escapes */
   static of({ key, value }: StoredEndpoint): PackedEndpoint | undefined {
+    if (value.replaced) return undefined;
     const packed = pack(writtenEndpoint(value));
     return packed === undefined ? undefined : new PackedEndpoint(`${key.namespace}/${key.name}`, packed);
   }
@@ -50,6 +51,7 @@ export class PackedEndpoint {
    * @returns undefined as {@link of} does
    */
   static write({ key, value }: StoredEndpoint): { readonly packed: PackedEndpoint; readonly text: string } | undefined {
+    if (value.replaced) return undefined;
     const written = writtenEndpoint(value);
     const packed = pack(written);
     if (packed === undefined) return undefined;
@@ -71,6 +73,13 @@ export class PackedEndpoint {
   /** As `value.nodeName`, without unpacking all. */
   get nodeName(): string {
     return this.#packed.slice(0, this.#packed.indexOf(BETWEEN));
+  }
+
+  /** As `value.attachment.containerId`, without unpacking all. */
+  get containerId(): string {
+    let start = 0;
+    for (let passed = 0; passed < CONTAINER_ID_INDEX; passed++) start = this.#packed.indexOf(BETWEEN, start) + 1;
+    return this.#packed.slice(start, this.#packed.indexOf(BETWEEN, start));
   }
 
   /** Of each of `value.addresses` what says where it is from, without unpacking all. */
@@ -105,6 +114,9 @@ let lastUnpacked: { readonly of: PackedEndpoint; readonly value: Endpoint } | un
 
 const BETWEEN = '\n';
 const IN_LIST = '\t';
+/** Of what {@link pack} puts together. */
+const CONTAINER_ID_INDEX = 9;
+
 function keyOf(key: string): EndpointKey {
   const slash = key.lastIndexOf('/');
   return { namespace: key.slice(key.lastIndexOf('/', slash - 1) + 1, slash), name: key.slice(slash + 1) };
@@ -128,7 +140,7 @@ function unpack(packed: string, { namespace }: EndpointKey): Endpoint | undefine
   if (!addresses) return undefined;
   const text = (index: number): string => fields[index] ?? '';
   return {
-    attachment: { network: text(5), containerId: text(9), interfaceName: text(11) },
+    attachment: { network: text(5), containerId: text(CONTAINER_ID_INDEX), interfaceName: text(11) },
     uid: text(3),
     createTimeMs: text(2) === '' ? undefined : Number(text(2)),
     nodeName: text(0),

@@ -3,13 +3,13 @@ import { messageOf } from '@podwire/shared/failure/thrown';
 import { comparePrefixes } from '@podwire/shared/net/prefix';
 
 import type { Handle } from '../../allocator/records.js';
-import type { RecordValue, StoredForeignEndpoint } from '../../allocator/view.js';
+import type { RecordValue } from '../../allocator/view.js';
 import { decodeAffinity, encodeAffinity } from './affinity.js';
 import { formatBlock, unknownFields } from './block-text.js';
 import { decodeBlock, readRewrittenBlock } from './block.js';
 import { decodeClusterInformation } from './cluster-information.js';
 import { decodeConfig, encodeConfig } from './config.js';
-import { decodeEndpoint, decodeForeignEndpoint, encodeEndpoint } from './endpoint.js';
+import { decodeAnyEndpoint, encodeEndpoint } from './endpoint.js';
 import { Unreadable } from './fields.js';
 import { decodeHandle, encodeHandle, formatNewHandle } from './handle.js';
 import { formatJson, isObject, parseJson, type JsonObject } from './json.js';
@@ -23,10 +23,7 @@ import { writeBlock } from './written-block.js';
 
 /** A record with what a rewrite needs of the JSON it was read from, so that it keeps the fields that Podwire does not know. */
 export interface DecodedRecord {
-  /** Undefined for a record of another writer that has no meaning here: an endpoint that Calico's own plugin made. */
-  readonly record: RecordValue | undefined;
-  /** That endpoint, as far as it matters to an audit. */
-  readonly foreign?: StoredForeignEndpoint;
+  readonly record: RecordValue;
   readonly raw: JsonObject;
 }
 
@@ -37,7 +34,7 @@ const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
  * @returns undefined where it does not: for {@link decodeRecord}, which says the same of a text that can be read
  */
 export function decodeAgain(value: Uint8Array, { record, raw }: DecodedRecord): DecodedRecord | undefined {
-  if (record?.kind !== 'block') return undefined;
+  if (record.kind !== 'block') return undefined;
   const { value: before } = record;
   const text = readableText(value);
   const block = text === undefined ? undefined : readRewrittenBlock(text, { value: before, raw });
@@ -56,13 +53,9 @@ export function decodeRecord(key: string, name: RecordName, value: Uint8Array): 
     if (plain) return { record: plain, raw: NOTHING_UNKNOWN };
     const raw = parseObject(text);
     const record = decodeNamed(raw, name);
-    if (record) {
-      const unknown = unknownPart(record, { text, raw });
-      if (record.kind === 'handle' && unknown === NOTHING_UNKNOWN) remember(text, record.value);
-      return { record, raw: unknown };
-    }
-    if (name.kind !== 'endpoint') return { record, raw };
-    return { record, foreign: { key: name.key, value: decodeForeignEndpoint(raw) }, raw };
+    const unknown = unknownPart(record, { text, raw });
+    if (record.kind === 'handle' && unknown === NOTHING_UNKNOWN) remember(text, record.value);
+    return { record, raw: unknown };
   } catch (error) {
     if (!(error instanceof Unreadable)) throw error;
     throw new Failure(
@@ -133,7 +126,7 @@ function parseObject(text: string): JsonObject {
   return json;
 }
 
-function decodeNamed(raw: JsonObject, name: RecordName): RecordValue | undefined {
+function decodeNamed(raw: JsonObject, name: RecordName): RecordValue {
   switch (name.kind) {
     case 'pool':
       return { kind: 'pool', value: decodePool(raw, name) };
@@ -146,10 +139,8 @@ function decodeNamed(raw: JsonObject, name: RecordName): RecordValue | undefined
       return { kind: 'affinity', value: decodeAffinity(raw, name) };
     case 'handle':
       return { kind: 'handle', value: decodeHandle(raw, name) };
-    case 'endpoint': {
-      const value = decodeEndpoint(raw, name);
-      return value && { kind: 'endpoint', key: name.key, value };
-    }
+    case 'endpoint':
+      return { key: name.key, ...decodeAnyEndpoint(raw, name.key) };
     case 'config':
       return { kind: 'config', value: decodeConfig(raw) };
     case 'clusterInformation':
@@ -229,6 +220,8 @@ export function encodeRecord(record: RecordValue, previous: DecodedRecord | unde
       return encodeHandle(record.value, raw);
     case 'endpoint':
       return encodeEndpoint(record, raw);
+    case 'foreignEndpoint':
+      return parseObject(record.value.stored);
     case 'config':
       return encodeConfig(record.value, raw);
     case 'clusterInformation':

@@ -1,0 +1,43 @@
+import type { ForeignEndpoint } from '../../allocator/records.js';
+import { field, isAbsent, parseHostAddress, readTime, Unreadable, type Field } from './fields.js';
+import { formatJson, isArray, isObject, type JsonObject } from './json.js';
+
+/** Reads what can be read: nothing in another writer's endpoint makes it unreadable here. */
+export function decodeForeignEndpoint(raw: JsonObject): ForeignEndpoint {
+  const spec = isObject(raw.spec) ? raw.spec : {};
+  const metadata = isObject(raw.metadata) ? raw.metadata : {};
+  const networks = spec.ipNetworks;
+  return {
+    nodeName: textOf(spec, 'node'),
+    containerId: textOf(spec, 'containerID'),
+    interfaceName: textOf(spec, 'endpoint'),
+    podName: textOf(spec, 'pod'),
+    addresses: (isArray(networks) ? networks : []).flatMap((value) => {
+      const address = typeof value === 'string' ? parseHostAddress(value) : undefined;
+      return address ? [address] : [];
+    }),
+    uid: textOf(metadata, 'uid'),
+    createTimeMs: timeOf(field(metadata, 'creationTimestamp')),
+    mac: textOf(spec, 'mac'),
+    hostInterfaceName: textOf(spec, 'interfaceName'),
+    // Made when it is asked for, which is hardly ever: the JSON is kept anyway.
+    get stored() {
+      return formatJson(raw);
+    },
+  };
+}
+
+function textOf(fields: JsonObject, name: string): string {
+  const { value } = field(fields, name);
+  return typeof value === 'string' ? value : '';
+}
+
+function timeOf(source: Field): number | undefined {
+  if (isAbsent(source)) return undefined;
+  try {
+    return readTime(source);
+  } catch (error) {
+    if (error instanceof Unreadable) return undefined;
+    throw error;
+  }
+}
