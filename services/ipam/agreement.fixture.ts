@@ -3,7 +3,7 @@ import { addressAt, formatPrefix, hostPrefix, prefixContains, prefixesOverlap } 
 import { attachmentOf, belongsTo, holderOf } from './allocator/attributes.js';
 import { attributesAt, ordinalsWhere } from './allocator/block.js';
 import { validateBlock } from './allocator/block-invariants.js';
-import { endpointKey } from './allocator/endpoint.js';
+import { endpointKey, recordedEndpoint } from './allocator/endpoint.js';
 import { MapView } from './allocator/map-view.fixture.js';
 import type { Block, Endpoint } from './allocator/records.js';
 import type { RecordKeys } from './store/record/keys.js';
@@ -75,23 +75,20 @@ function blockFaults(view: MapView, nowMs: number): string[] {
         .filter((other) => other !== block && prefixesOverlap(other.prefix, block.prefix))
         .map((other) => `${name} overlaps ${formatPrefix(other.prefix)}`),
       ...heldIn(block)
-        .filter(({ key }) => !view.endpoint(key))
+        .filter(({ key, attachment }) => !recordedEndpoint(view, key, attachment))
         .map(({ address }) => `${formatPrefix(address)} is held without an endpoint`),
     ];
   });
 }
 
-/**
- * What containers outside Kubernetes hold. A pod's endpoint may have gone with the last of its sandboxes to take it; tunnels, and
- * whoever else holds addresses without an attachment, have none.
- */
+/** What containers hold. Tunnels, and whoever else holds addresses without an attachment, have no endpoint. */
 function heldIn(block: Block) {
   return block.allocations.flatMap((_, ordinal) => {
     const attributes = attributesAt(block, ordinal);
     const attachment = attributes && attachmentOf(attributes);
-    if (!attachment || holderOf(attributes).pod) return [];
+    if (!attachment) return [];
     const key = endpointKey({ attachment, ...holderOf(attributes) });
-    return [{ address: hostPrefix(addressAt(block.prefix, ordinal)), key }];
+    return [{ address: hostPrefix(addressAt(block.prefix, ordinal)), key, attachment }];
   });
 }
 
@@ -123,7 +120,11 @@ function handleFaults(view: MapView): string[] {
 }
 
 function endpointFaults(view: MapView): string[] {
-  return view.all('endpoint').flatMap(({ key, value }) => {
+  const recorded = view.all('endpoint').flatMap(({ key, value }) => {
+    const replaced = (value.replaced ?? []).flatMap((one) => (one.kind === 'endpoint' ? [one.value] : []));
+    return [value, ...replaced].map((each) => ({ key, value: each }));
+  });
+  return recorded.flatMap(({ key, value }) => {
     const held = heldBy(view, value);
     const named = value.addresses.map(({ address, sequenceNumber }) => `${formatPrefix(address)} ${sequenceNumber}`);
     const same = held.length === named.length && held.every((address) => named.includes(address));

@@ -37,6 +37,13 @@ export const release = (id: string): Operation =>
     return addresses.map(formatPrefix).join(' ');
   });
 
+/** Of an attachment on a second network, whose endpoint has the same key. */
+export const releaseSecond = (id: string): Operation =>
+  operation(`release ${id} on the second network`, async (ipam) => {
+    const { addresses } = await ipam.addresses.release(attachment(id, { network: 'second' }), forever);
+    return addresses.map(formatPrefix).join(' ');
+  });
+
 export const releaseHandle = (id: string): Operation =>
   operation(`release handle of ${id}`, async (ipam) => {
     const addresses = await ipam.handles.release({ handleId: `net.${id}`, searchesAllBlocks: false }, forever);

@@ -1,6 +1,6 @@
 import { addressAt } from '@podwire/shared/net/prefix';
 
-import { affinity, block, claimedBlock, NOW_MS, prefix } from './allocator/records.fixture.js';
+import { affinity, attachment, block, claimedBlock, NOW_MS, prefix } from './allocator/records.fixture.js';
 import type { RecordValue } from './allocator/view.js';
 import {
   type Operation,
@@ -8,6 +8,7 @@ import {
   allocate,
   release,
   releaseHandle,
+  releaseSecond,
   createPool,
   deletePool,
   splitPool,
@@ -34,6 +35,8 @@ export interface Scenario {
 
 const one = allocate('c1', { pod: POD });
 const two = allocate('c2', { pod: POD });
+/** The same container and interface on a second network. */
+const onSecond = allocate('c1', { pod: POD, attachment: attachment('c1', { network: 'second' }) });
 const both = allocate('c4', { pod: undefined, families: [4, 6] });
 const far = allocate('c3', { nodeName: 'n2' });
 const given = (id: string, nodeName = 'n1', ordinal = 1): Operation =>
@@ -64,6 +67,22 @@ export const SCENARIOS: readonly Scenario[] = [
     name: 'a release and who waits for its address',
     before: [one, two, far, allocate('c0', { nodeName: 'n2' })],
     operations: [release('c1'), allocate('c5')],
+  },
+  {
+    name: 'a second network is undone while the first one goes',
+    before: [one, onSecond],
+    operations: [releaseSecond('c1'), release('c1')],
+    isThorough: true,
+  },
+  {
+    name: 'a second network is undone while the first one comes again',
+    before: [one, onSecond],
+    operations: [releaseSecond('c1'), one],
+  },
+  {
+    name: 'two sandboxes are undone while the first one goes',
+    before: [one, two, onSecond],
+    operations: [releaseSecond('c1'), release('c2'), release('c1')],
   },
   { name: 'one release twice', before: [one], operations: [release('c1'), release('c1')] },
   { name: 'two releases', before: [one, two], operations: [release('c1'), release('c2')] },

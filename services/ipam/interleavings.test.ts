@@ -1,5 +1,6 @@
 import { Writable } from 'node:stream';
 
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { addressAt, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
@@ -8,7 +9,7 @@ import { describe, expect, test } from 'vitest';
 import { disagreements, readAll } from './agreement.fixture.js';
 import type { MapView } from './allocator/map-view.fixture.js';
 import { NOW_MS } from './allocator/records.fixture.js';
-import type { Block } from './allocator/records.js';
+import type { Block, Endpoint } from './allocator/records.js';
 import { tunnelHandleId } from './allocator/tunnel.js';
 import { Events } from './events.js';
 import { type Operation, poolSpec } from './interleaved-operations.fixture.js';
@@ -113,7 +114,7 @@ function meaningOf(view: MapView): string {
         case 'handle':
           return [`${key} ${JSON.stringify([...record.value.blocks].sort())}`];
         case 'endpoint':
-          return [`${key} ${record.value.addresses.map(({ address }) => formatPrefix(address)).join()}`];
+          return [`${key} ${recordedIn(record.value)}`];
         case 'pool':
           return [`${key} ${record.value.disabled} ${record.value.deletionTimeMs !== undefined}`];
         case 'node':
@@ -123,10 +124,18 @@ function meaningOf(view: MapView): string {
         case 'reservation':
         case 'requestPolicies':
         case 'clusterInformation':
+        case 'foreignEndpoint':
           return [key];
       }
     })
     .join('\n');
+}
+
+/** Of an endpoint, and of those that it replaced. */
+function recordedIn({ attachment, addresses, replaced = [] }: Endpoint): string {
+  const own = `${formatAttachment(attachment)} ${addresses.map(({ address }) => formatPrefix(address)).join()}`;
+  const others = replaced.map((one) => (one.kind === 'endpoint' ? recordedIn(one.value) : one.value.containerId));
+  return [own, ...others].join(' before ');
 }
 
 interface Outcome {

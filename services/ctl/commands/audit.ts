@@ -49,7 +49,7 @@ const DRY_RUN: Flag = { name: '--dry-run', about: 'with --repair: only say what 
 const RELEASE_UNUSED: Flag = {
   name: '--release-unused',
   about:
-    'with --repair: also give back addresses that nothing is known to use. Right only where every container has an endpoint in IPAM',
+    'with --repair: also give back addresses that are unused, and remove endpoints that Calico left. Check that their pods are gone first',
 };
 
 export const audit: Verb = {

@@ -380,13 +380,14 @@ describe('attachments that look alike', () => {
 
   const pod = { namespace: 'default', name: 'web', uid: '' };
 
-  test('the pod’s next sandbox takes over the endpoint’s name, not the old one’s address', () => {
+  test('the pod’s next sandbox takes the endpoint’s key, and neither the old one’s address nor what is recorded of it', () => {
     const view = onePool();
     const old = run(view, request('old', { pod }));
     const next = run(view, request('new', { pod }));
     expect(next.replaced).toEqual(attachment('old'));
     expect(addressesOf(next)).not.toEqual(addressesOf(old));
-    expect(view.all('endpoint').map(({ value }) => value)).toEqual([next.endpoint]);
+    const replaced = [{ kind: 'endpoint', value: old.endpoint }];
+    expect(view.all('endpoint').map(({ value }) => value)).toEqual([{ ...next.endpoint, replaced }]);
 
     const again = allocate(view, { request: request('old', { pod }), nowMs: NOW_MS });
     expect(again.changes).toEqual([]);

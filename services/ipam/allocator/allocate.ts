@@ -7,7 +7,16 @@ import type { Prefix } from '@podwire/shared/net/prefix';
 import { attributesFor } from './attributes.js';
 import { takeOrdinals, touchBlock } from './block.js';
 import type { Demand } from './demand.js';
-import { describeEndpoint, endpointAddress, endpointKey, makeEndpoint, sameNetns, storedEndpoint } from './endpoint.js';
+import {
+  describeEndpoint,
+  endpointAddress,
+  endpointKey,
+  makeEndpoint,
+  recordedEndpoint,
+  sameAttachment,
+  sameNetns,
+} from './endpoint.js';
+import { endpointAt, rewriteEndpoint, takeKey } from './endpoint-key.js';
 import { refusalOf } from './explain.js';
 import { offerOf } from './given.js';
 import { handleChanges, heldBy, requireKnown, type HeldAddress } from './holding.js';
@@ -19,7 +28,7 @@ import { knownLabels } from './request-policy/namespace.js';
 import { permit } from './request-policy/judge.js';
 import type { Petition } from './request-policy/petition.js';
 import { beginSearch, type Origin } from './search.js';
-import type { Change, Decision, EndpointKey, View } from './view.js';
+import type { Change, Decision, View } from './view.js';
 
 export interface AllocationInput {
   readonly request: AllocationRequest;
@@ -37,7 +46,7 @@ export interface Allocation {
   readonly reclaimed: readonly Prefix[];
   /** The blocks of others that addresses were borrowed from. */
   readonly borrowed: readonly Prefix[];
-  /** Another container of the same pod, whose endpoint this one took over; it keeps its addresses. */
+  /** Another attachment of the same pod, whose endpoint this one replaced; it keeps its addresses. */
   readonly replaced: Attachment | undefined;
 }
 
@@ -112,9 +121,9 @@ function allocateFirst(view: View, { request, nowMs }: AllocationInput): Decisio
   );
   const key = endpointKey(request);
   const before = view.endpoint(key);
-  const replaced = before && !storedEndpoint(view, key, attachment) ? before.attachment : undefined;
+  const replaced = before && !sameAttachment(before.attachment, attachment) ? before.attachment : undefined;
   const changes = allocationChanges(view, attachment, granted);
-  changes.push(putEndpoint(key, endpoint));
+  changes.push(takeKey(view, key, endpoint));
   const { claimed, reclaimed, borrowed } = gainedBy(grants);
   return { changes, outcome: { endpoint, added: families, claimed, reclaimed, borrowed, replaced } };
 }
@@ -213,23 +222,19 @@ interface Refresh {
 }
 
 /**
- * Writes the endpoint of a known attachment where it is missing or out of date, unless its name went to another container.
+ * Writes the endpoint of a known attachment where it is missing or out of date. A key that another attachment has stays with that one.
  * A release that was decided without seeing it would leave it behind; the changed blocks make that lose its comparison.
  */
 function refreshEndpoint(view: View, { endpoint, held, changed }: Refresh): Change[] {
   const key = endpointKey(endpoint);
-  const own = storedEndpoint(view, key, endpoint.attachment);
-  const wanted = own ? changed : !view.endpoint(key);
-  if (!wanted) return [];
+  const isRecorded = recordedEndpoint(view, key, endpoint.attachment) !== undefined;
+  const isWanted = isRecorded ? changed : !endpointAt(view, key);
+  if (!isWanted) return [];
   const blocks = held.map(({ block }): Change => ({
     type: 'put',
     record: { kind: 'block', value: touchBlock(block) },
   }));
-  return [...blocks, putEndpoint(key, endpoint)];
-}
-
-function putEndpoint(key: EndpointKey, value: Endpoint): Change {
-  return { type: 'put', record: { kind: 'endpoint', key, value } };
+  return [...blocks, rewriteEndpoint(view, key, endpoint) ?? takeKey(view, key, endpoint)];
 }
 
 function gainedBy(grants: readonly Grant[]): Pick<Allocation, 'claimed' | 'reclaimed' | 'borrowed'> {

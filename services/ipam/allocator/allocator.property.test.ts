@@ -17,12 +17,12 @@ import type { AllocationRequest, PodIdentity } from './records.js';
 
 /**
  * Random operations, and beside them an oracle that keeps nothing but who has what: a map from address to attachment, a queue
- * of free addresses for each block, and who was the last to take each endpoint's name.
+ * of free addresses for each block, and for each endpoint's key the attachments that hold addresses, the latest first.
  */
 class Oracle {
   readonly owners = new Map<string, string>();
   readonly queues = new Map<string, string[]>();
-  readonly endpoints = new Map<string, string>();
+  readonly endpoints = new Map<string, readonly string[]>();
 
   heldBy(attachment: string): string[] {
     return [...this.owners].filter(([, owner]) => owner === attachment).map(([address]) => address);
@@ -35,11 +35,12 @@ const PODS: readonly (PodIdentity | undefined)[] = [
   { namespace: 'default', name: 'web', uid: '' },
   { namespace: 'other', name: 'web', uid: '' },
 ];
-/** Among them two pairs that share a handle: two interfaces of a container, and two readings of `a.b.c`. */
+/** Among them two pairs that share a handle: two interfaces of a container, and two readings of `a.b.c`; and one interface on two networks. */
 const ATTACHMENTS: readonly Attachment[] = [
   { network: 'net', containerId: 'c1', interfaceName: 'eth0' },
   { network: 'net', containerId: 'c1', interfaceName: 'eth1' },
   { network: 'net', containerId: 'c2', interfaceName: 'eth0' },
+  { network: 'other', containerId: 'c2', interfaceName: 'eth0' },
   { network: 'net', containerId: 'c3', interfaceName: 'eth0' },
   { network: 'net', containerId: 'c4', interfaceName: 'eth0' },
   { network: 'a.b', containerId: 'c', interfaceName: 'eth0' },
@@ -83,7 +84,7 @@ function allocateBoth(view: MapView, oracle: Oracle, operation: Operation): void
     for (const { address, block } of endpoint.addresses)
       take(oracle, { me, had, address: formatPrefix(address), block: formatPrefix(block) });
     const key = nameOf(endpoint);
-    if (had.length === 0 || !oracle.endpoints.has(key)) oracle.endpoints.set(key, me);
+    if (had.length === 0) oracle.endpoints.set(key, [me, ...(oracle.endpoints.get(key) ?? [])]);
   } catch (failure) {
     if (!(failure instanceof Failure)) throw failure;
     expect(failure.code).toBe('POOLS_EXHAUSTED');
@@ -131,7 +132,11 @@ function releaseBoth(view: MapView, oracle: Oracle, attachment: Attachment): voi
     const [cidr] = [...oracle.queues.keys()].filter((block) => addressesOf(block).includes(address));
     oracle.queues.get(cidr!)!.push(address);
   }
-  for (const [key, owner] of oracle.endpoints) if (owner === me) oracle.endpoints.delete(key);
+  for (const [key, holders] of oracle.endpoints) {
+    const left = holders.filter((holder) => holder !== me);
+    if (left.length === 0) oracle.endpoints.delete(key);
+    else oracle.endpoints.set(key, left);
+  }
 }
 
 /** Blocks, handles, endpoints and affinities say the same, and what the oracle says. */
@@ -157,11 +162,16 @@ function checkState(view: MapView, oracle: Oracle): void {
   expect(
     Object.fromEntries(view.all('handle').map(({ value: { id, blocks } }) => [id, Object.fromEntries(blocks)])),
   ).toEqual(counts);
-  const endpoints = view
-    .all('endpoint')
-    .map(({ key, value }) => [Object.values(key).join('/'), formatAttachment(value.attachment)]);
+  const recorded = view.all('endpoint').map(({ key, value }) => {
+    const others = (value.replaced ?? []).flatMap((one) => (one.kind === 'endpoint' ? [one.value] : []));
+    return [Object.values(key).join('/'), [value, ...others]] as const;
+  });
+  const endpoints = recorded.map(([key, values]) => [
+    key,
+    values.map(({ attachment }) => formatAttachment(attachment)),
+  ]);
   expect(Object.fromEntries(endpoints)).toEqual(Object.fromEntries(oracle.endpoints));
-  for (const { value } of view.all('endpoint')) {
+  for (const value of recorded.flatMap(([, values]) => values)) {
     const mine = oracle.heldBy(formatAttachment(value.attachment)).sort();
     expect(value.addresses.map(({ address }) => formatPrefix(address)).sort()).toEqual(mine);
   }

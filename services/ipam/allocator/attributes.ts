@@ -69,6 +69,28 @@ export function attachmentOf({ handleId: handle, owner }: AllocationAttributes):
   return { network, containerId: handle.slice(network.length + 1), interfaceName };
 }
 
+/** What Calico's plugin says of a virtual machine's address (its libcalico-go/lib/backend/model/block.go). */
+const VIRTUAL_MACHINE_ATTRIBUTES: readonly string[] = ['vmi-name', 'vmi-uid', 'vm-uid', 'vmim-uid'];
+
+/** The handle of one: `<network>.vmi.<namespace>.<name>`, or a hash behind `.vmi.` (its libcalico-go/lib/ipam/vmipam). */
+const VIRTUAL_MACHINE_HANDLE = /.\.vmi\../;
+
+/**
+ * Whether an address is a KubeVirt virtual machine's: Calico's plugin keeps it while the machine is stopped, for whichever pod runs it
+ * next. Its handle is no container's, and of its attributes those of the pod go with the pod.
+ */
+export function isVirtualMachine({ handleId: handle, owner }: AllocationAttributes): boolean {
+  if (owner.network !== undefined || owner.interface !== undefined) return false;
+  const isNamed = VIRTUAL_MACHINE_ATTRIBUTES.some((name) => owner[name] !== undefined);
+  return isNamed || (handle !== undefined && VIRTUAL_MACHINE_HANDLE.test(handle));
+}
+
+/** The IDs of containers that a handle may be of: a network's name may hold dots, and so may a container's ID. */
+export function containerIdsOf(handle: string): string[] {
+  const parts = handle.split('.');
+  return parts.slice(1).map((_, index) => parts.slice(index + 1).join('.'));
+}
+
 /** What an owner says of itself: `pod`, `note`, and so on. */
 export type OwnerAttributes = Readonly<Record<string, string>>;
 

@@ -18,7 +18,8 @@ const NAMESPACE_OUTSIDE_KUBERNETES = 'default';
 
 /**
  * Where the endpoint is stored: `<node>-k8s-<pod>-<interface>` or `<node>-cni-<container ID>-<interface>`, dashes within a part
- * doubled (Calico's libcalico-go/lib/names/workloadendpoint.go). Not one to one: sandboxes of one pod share a key.
+ * doubled (Calico's libcalico-go/lib/names/workloadendpoint.go). Not one to one: sandboxes of one pod share a key, and so does one
+ * interface on several networks.
  */
 export function endpointKey({ attachment, nodeName, pod }: EndpointParts): EndpointKey {
   const { containerId, interfaceName } = attachment;
@@ -77,10 +78,14 @@ export function makeEndpoint(identity: EndpointIdentity, addresses: readonly End
   return { uid, createTimeMs, addresses, hostInterfaceName, mac, attachment, nodeName, pod, netns };
 }
 
-/** The endpoint stored for this very attachment, not for another container of its pod. */
-export function storedEndpoint(view: View, key: EndpointKey, attachment: Attachment): Endpoint | undefined {
+/** What is recorded of this very attachment under a key: its endpoint, or the one that another has replaced. */
+export function recordedEndpoint(view: View, key: EndpointKey, attachment: Attachment): Endpoint | undefined {
   const stored = view.endpoint(key);
-  return stored && sameAttachment(stored.attachment, attachment) ? stored : undefined;
+  if (!stored || sameAttachment(stored.attachment, attachment)) return stored;
+  const [replaced] = (stored.replaced ?? []).flatMap((one) =>
+    one.kind === 'endpoint' && sameAttachment(one.value.attachment, attachment) ? [one.value] : [],
+  );
+  return replaced;
 }
 
 /**
@@ -93,7 +98,7 @@ export function describeEndpoint(
   held: readonly [HeldAddress, ...HeldAddress[]],
 ): Endpoint {
   const holder = holderOf(held[0].attributes);
-  const stored = storedEndpoint(view, endpointKey({ attachment, ...holder }), attachment);
+  const stored = recordedEndpoint(view, endpointKey({ attachment, ...holder }), attachment);
   const createdAtMs = allocatedAtMs(held[0].attributes);
   const identity = { attachment, netns: stored?.netns, ...holder, pod: stored?.pod ?? holder.pod, createdAtMs };
   const addresses = held.map((address) => endpointAddress(view, address));
@@ -139,6 +144,6 @@ export function sameNetns(a: NetnsIdentity | undefined, b: NetnsIdentity | undef
   return a?.bootId === b?.bootId && a?.inode === b?.inode;
 }
 
-function sameAttachment(a: Attachment, b: Attachment): boolean {
+export function sameAttachment(a: Attachment, b: Attachment): boolean {
   return a.network === b.network && a.containerId === b.containerId && a.interfaceName === b.interfaceName;
 }

@@ -1,19 +1,17 @@
-import type { Attachment } from '@podwire/shared/attachment/attachment';
-import { addressAt, formatPrefix, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix } from '@podwire/shared/net/prefix';
 
-import { cannotRead, expectNoAffinity } from './absence.js';
-import { attachmentOf, holderOf } from './attributes.js';
+import { expectNoAffinity } from './absence.js';
 import { attributesAt, collectCold, coolAddresses, ordinalsWhere, releaseAddresses } from './block.js';
 import { BLOCK_BYTES_PER_STEP, blockBytes } from './block-bytes.js';
 import { DEFAULT_CONFIG } from './demand.js';
-import { endpointKey, makeEndpoint, storedEndpoint } from './endpoint.js';
+import { EndpointEdits, putBackOperations, type Ending } from './endpoint-edits.js';
 import { poolsEmptiedBy, removePool } from './drain-pool.js';
 import { historyEntry } from './history.js';
-import { handleChanges, handleOperations, heldBy, type HeldAddress } from './holding.js';
+import { handleChanges, handleOperations, type HeldAddress } from './holding.js';
 import { outOfUse, poolOf } from './pools.js';
-import type { AllocationAttributes, Block, EndpointAddress, Node, Pool } from './records.js';
+import type { AllocationAttributes, Block, Node, Pool } from './records.js';
 import { matches } from './selector/selector.js';
-import type { Change, EndpointKey, View } from './view.js';
+import type { Change, View } from './view.js';
 
 /**
  * What every release has in common, whoever asks for it: the addresses go back to their blocks, or begin to cool down; their
@@ -22,11 +20,6 @@ import type { Change, EndpointKey, View } from './view.js';
 
 /** Handle of the addresses that Windows keeps for itself in each block, in any case (Calico's libcalico-go/lib/ipam). */
 const WINDOWS_RESERVED = 'windows-reserved-ipam-handle';
-
-/** The address, as a prefix of full length. */
-export function addressOf({ block, ordinal }: Pick<HeldAddress, 'block' | 'ordinal'>): Prefix {
-  return hostPrefix(addressAt(block.prefix, ordinal));
-}
 
 /** The addresses of a block that somebody holds and whose attributes are as asked, in their order. Not those that cool down. */
 export function heldIn(block: Block, wanted: (attributes: AllocationAttributes) => boolean): HeldAddress[] {
@@ -54,6 +47,22 @@ export function isUnneeded({ attributes }: Block): boolean {
  * @param held - as the view shows them, none twice; few enough for one transaction, see {@link nextBatch}
  */
 export function giveBack(view: View, held: readonly HeldAddress[], nowMs: number): Change[] {
+  return [...blockChanges(view, held, nowMs), ...new EndpointEdits(view, held).changes()];
+}
+
+export interface EndedHolder {
+  readonly ending: Ending;
+  /** All that it holds. */
+  readonly held: readonly HeldAddress[];
+  readonly nowMs: number;
+}
+
+/** The same where an attachment or a handle ends: its endpoints go, also those that name addresses which it holds no more. */
+export function endHolder(view: View, { ending, held, nowMs }: EndedHolder): Change[] {
+  return [...blockChanges(view, held, nowMs), ...new EndpointEdits(view, held).end(ending).changes()];
+}
+
+function blockChanges(view: View, held: readonly HeldAddress[], nowMs: number): Change[] {
   if (held.length === 0) return [];
   const config = view.config() ?? DEFAULT_CONFIG;
   const { cooldownSeconds } = config;
@@ -63,7 +72,6 @@ export function giveBack(view: View, held: readonly HeldAddress[], nowMs: number
   });
   return [
     ...settleBlocks(view, { blocks: left, ended: held, nowMs }),
-    ...endpointChanges(view, held),
     { type: 'expect', record: { kind: 'config', value: config } },
   ];
 }
@@ -156,46 +164,6 @@ function byBlock(held: readonly HeldAddress[]): BlockShare[] {
   return [...shares.values()];
 }
 
-/**
- * The endpoint is still another's, or missing: one that is on its way to a view which shows its block already would be left behind.
- */
-function expectOther(view: View, key: EndpointKey, attachment: Attachment): Change {
-  const missing = makeEndpoint(
-    { attachment, nodeName: '', pod: undefined, netns: undefined, createdAtMs: undefined },
-    [],
-  );
-  return { type: 'expect', record: { kind: 'endpoint', key, value: view.endpoint(key) ?? missing } };
-}
-
-/** The endpoints lose the addresses; one that has none left goes. One whose name another container took over stays. */
-function endpointChanges(view: View, released: readonly HeldAddress[]): Change[] {
-  const gone = new Set(released.map((address) => formatPrefix(addressOf(address))));
-  const changes = new Map<string, Change>();
-  for (const { attributes } of released) {
-    const attachment = attachmentOf(attributes);
-    if (!attachment) continue;
-    const key = endpointKey({ attachment, ...holderOf(attributes) });
-    const name = `${key.namespace}/${key.name}`;
-    const stored = storedEndpoint(view, key, attachment);
-    if (!stored) {
-      // Another container of the pod may be released along with this one, and its endpoint change.
-      const isOpen = !changes.has(name) && !cannotRead(view, { kind: 'endpoint', key });
-      if (isOpen) changes.set(name, expectOther(view, key, attachment));
-      continue;
-    }
-    const left = heldBy(view, attachment).map((address) => formatPrefix(addressOf(address)));
-    const isLeft = ({ address }: EndpointAddress): boolean => {
-      const text = formatPrefix(address);
-      return !gone.has(text) && left.includes(text);
-    };
-    const addresses = stored.addresses.filter(isLeft);
-    const type = addresses.length > 0 ? 'put' : 'delete';
-    const record = { kind: 'endpoint', key, value: { ...stored, addresses } } as const;
-    changes.set(name, { type, record });
-  }
-  return [...changes.values()];
-}
-
 /** What a transaction may come to at most, of the 128 operations that etcd allows. */
 export const OPERATIONS_PER_STEP = 120;
 /** A block with its affinity, its pool and its node. */
@@ -217,7 +185,7 @@ export function nextBatch(view: View, candidates: Iterable<HeldAddress>): HeldAd
       bytes += blockBytes(block);
     }
     if (!seen.has(handle)) operations += handleOperations(view.handle(attributes.handleId ?? ''));
-    operations += OPERATIONS_PER_ADDRESS;
+    operations += OPERATIONS_PER_ADDRESS + putBackOperations(view, attributes);
     const isOver = operations > OPERATIONS_PER_STEP || bytes > BLOCK_BYTES_PER_STEP;
     if (batch.length > 0 && isOver) break;
     batch.push(address);

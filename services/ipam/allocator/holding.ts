@@ -1,10 +1,17 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
-import { comparePrefixes, formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
+import {
+  addressAt,
+  comparePrefixes,
+  formatPrefix,
+  hostPrefix,
+  parsePrefix,
+  type Prefix,
+} from '@podwire/shared/net/prefix';
 
 import { cannotRead, expectNoBlock, requireReadable } from './absence.js';
 import { belongsTo } from './attributes.js';
-import { attributesAt, ordinalsWhere } from './block.js';
+import { attributesAt, ordinalsWhere, touchBlock } from './block.js';
 import type { AllocationAttributes, Block, Handle, Ordinal } from './records.js';
 import type { Change, View } from './view.js';
 
@@ -20,6 +27,11 @@ export interface HeldAddress {
   readonly attributes: AllocationAttributes;
 }
 
+/** The address, as a prefix of full length. */
+export function addressOf({ block, ordinal }: Pick<HeldAddress, 'block' | 'ordinal'>): Prefix {
+  return hostPrefix(addressAt(block.prefix, ordinal));
+}
+
 /** The addresses of an attachment, IPv4 before IPv6. */
 export function heldBy(view: View, attachment: Attachment): HeldAddress[] {
   const handle = view.handle(handleId(attachment));
@@ -33,6 +45,12 @@ export function heldBy(view: View, attachment: Attachment): HeldAddress[] {
         return attributes ? [{ block, ordinal, attributes }] : [];
       }),
     );
+}
+
+/** So that a release which is decided at the same moment loses, and does not leave behind what is written with it. */
+export function touchBlocks(held: readonly HeldAddress[]): Change[] {
+  const blocks = new Map(held.map(({ block }) => [formatPrefix(block.prefix), block]));
+  return [...blocks.values()].map((block) => ({ type: 'put', record: { kind: 'block', value: touchBlock(block) } }));
 }
 
 /**

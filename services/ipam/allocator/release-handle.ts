@@ -2,9 +2,9 @@ import { parsePrefix } from '@podwire/shared/net/prefix';
 
 import { expectNoBlock } from './absence.js';
 import { allBlocks } from './block-lists.js';
-import { addressOf, giveBack, heldIn, nextBatch } from './give-back.js';
+import { endHolder, giveBack, heldIn, nextBatch } from './give-back.js';
 import { storedHandleNames } from './handle-name.js';
-import { blocksOf, isCountedAnew, requireKnown, type HeldAddress } from './holding.js';
+import { addressOf, blocksOf, isCountedAnew, requireKnown, type HeldAddress } from './holding.js';
 import type { Block, Handle } from './records.js';
 import type { ReleaseStep } from './release-node.js';
 import type { Change, Decision, View } from './view.js';
@@ -24,7 +24,7 @@ const ENTRIES_PER_STEP = 100;
 
 /**
  * Gives back every address of a handle, as much in each step as a transaction takes, and the handle itself, whatever it counts by
- * mistake: blocks that are gone, or addresses that it has not.
+ * mistake: blocks that are gone, or addresses that it has not. The endpoints of its containers go, also those without an address.
  *
  * Idempotent; a handle that is not there has no addresses.
  * @throws Failure STORE_CORRUPT when the handle, or a block that it names, cannot be read
@@ -36,15 +36,17 @@ export function continueHandleRelease(view: View, release: HandleRelease): Decis
   const held = heldByHandle(view, release);
   const batch = nextBatch(view, held);
   const [first, ...others] = recordsOf(view, handleId);
+  const end = (all: readonly HeldAddress[]): Change[] =>
+    endHolder(view, { ending: { type: 'handle', handleId }, held: all, nowMs });
   if (held.length === 0) {
-    const changes = first ? [takeOutEntries(view, first), mark] : [mark];
     const isLast = others.length === 0 && (first?.blocks.size ?? 0) <= ENTRIES_PER_STEP;
-    return { changes: changes.flat(), outcome: { state: isLast ? 'done' : 'more', addresses: [] } };
+    const changes = [...(first ? takeOutEntries(view, first) : []), ...(isLast ? end([]) : []), mark];
+    return { changes, outcome: { state: isLast ? 'done' : 'more', addresses: [] } };
   }
   const isRight = !first || (first.id === handleId && isCountedAnew(first));
   const isWhole = batch.length === held.length && others.length === 0 && isRight;
   return {
-    changes: [...giveBack(view, batch, nowMs), mark],
+    changes: [...(isWhole ? end(held) : giveBack(view, batch, nowMs)), mark],
     outcome: { state: isWhole ? 'done' : 'more', addresses: batch.map(addressOf) },
   };
 }

@@ -3,8 +3,8 @@ import { handleId } from '@podwire/shared/attachment/names';
 import { comparePrefixes, type Prefix } from '@podwire/shared/net/prefix';
 
 import { belongsTo, isUnattached } from './attributes.js';
-import { addressOf, giveBack, heldIn } from './give-back.js';
-import { blocksOf, handleChanges, requireKnown, type HeldAddress } from './holding.js';
+import { endHolder, heldIn } from './give-back.js';
+import { addressOf, blocksOf, handleChanges, requireKnown, type HeldAddress } from './holding.js';
 import type { Change, Decision, View } from './view.js';
 
 /** What a release came to. */
@@ -14,11 +14,11 @@ export interface Released {
 }
 
 /**
- * Gives back every address of an attachment, with its share of the handle and its endpoint. An endpoint whose name another
- * container of the pod has taken over stays, and so does what that container holds.
+ * Gives back every address of an attachment, with its share of the handle and its endpoint, also one that names addresses which it holds
+ * no more. What other attachments hold stays, and so do their endpoints, also under the same key.
  *
- * Addresses under the attachment's handle that tell no interface were given by Calico's own plugin, and go with it: that plugin's
- * DEL frees all that the handle has.
+ * Addresses under the attachment's handle that tell no interface were given by Calico's own plugin, and go with it, as does that plugin's
+ * endpoint of the container: its DEL frees all that the handle has.
  *
  * A block keeps its owner when it becomes empty; one that nobody owns goes, as with Calico. Idempotent: nothing to release is an
  * answer.
@@ -29,7 +29,11 @@ export function release(view: View, attachment: Attachment, nowMs: number): Deci
   const held = releasedWith(view, attachment);
   const mark: Change = { type: 'release', handleId: id, nowMs };
   return {
-    changes: [...(held.length > 0 ? giveBack(view, held, nowMs) : handleChanges(view, id, [])), mark],
+    changes: [
+      ...endHolder(view, { ending: { type: 'attachment', attachment }, held, nowMs }),
+      ...(held.length > 0 ? [] : handleChanges(view, id, [])),
+      mark,
+    ],
     outcome: { addresses: held.map(addressOf) },
   };
 }

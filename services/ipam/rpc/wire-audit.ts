@@ -37,6 +37,7 @@ const KINDS: Record<FindingKind, KindMessage> = {
   addressUnallocated: KindMessage.FINDING_KIND_ADDRESS_UNALLOCATED,
   addressOutsidePools: KindMessage.FINDING_KIND_ADDRESS_OUTSIDE_POOLS,
   addressOfSeveralOwners: KindMessage.FINDING_KIND_ADDRESS_OF_SEVERAL_OWNERS,
+  endpointMissing: KindMessage.FINDING_KIND_ENDPOINT_MISSING,
   endpointOutdated: KindMessage.FINDING_KIND_ENDPOINT_OUTDATED,
   endpointOfGoneNode: KindMessage.FINDING_KIND_ENDPOINT_OF_GONE_NODE,
   tunnelUnallocated: KindMessage.FINDING_KIND_TUNNEL_UNALLOCATED,

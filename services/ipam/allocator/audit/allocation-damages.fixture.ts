@@ -1,5 +1,6 @@
-import { block, claimedBlock, NOW_MS, prefix } from '../records.fixture.js';
-import { calicoAttributes, change, drop, handleRecord, takeBehind } from './audit.fixture.js';
+import { block, claimedBlock, NOW_MS, prefix, request } from '../records.fixture.js';
+import { release } from '../release.js';
+import { calicoAttributes, change, drop, give, handleRecord, takeBehind } from './audit.fixture.js';
 import { B1, IN_NO_BLOCK, OF_C1, setNode, type Damage } from './damage.fixture.js';
 
 /** Of handles, endpoints and tunnels, and of addresses and who holds them. */
@@ -47,13 +48,57 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
   },
   {
     name: 'an allocation without an endpoint',
-    kind: 'allocationUnused',
-    of: OF_C1,
+    kind: 'endpointMissing',
+    of: 'default/n1-k8s-pod--c1-eth0',
     damage: (view) =>
       drop(view, 'endpoint', (record) => record.kind === 'endpoint' && record.value.attachment.containerId === 'c1'),
+    repaired: true,
+  },
+  {
+    name: 'an allocation without an endpoint on a node that is gone',
+    kind: 'allocationUnused',
+    of: OF_C1,
+    damage: (view) => {
+      drop(view, 'endpoint', (record) => record.kind === 'endpoint' && record.value.attachment.containerId === 'c1');
+      drop(view, 'node');
+      setNode(view, 'n2');
+    },
     besides: ['*'],
     repaired: true,
-    released: 2,
+    released: 3,
+  },
+  {
+    name: 'an allocation of a sandbox that another one of its pod replaced',
+    kind: 'allocationUnused',
+    of: OF_C1,
+    damage: (view) => give(view, request('next', { pod: { namespace: 'default', name: 'pod-c1', uid: '' } })),
+    besides: ['*'],
+    repaired: false,
+  },
+  {
+    name: 'an endpoint whose address was given to another since',
+    kind: 'addressOfSeveralOwners',
+    of: OF_C1,
+    damage: (view) => {
+      const { key, value } = view.endpoints()[0]!;
+      view.apply(release(view, value.attachment, NOW_MS));
+      give(view, request('heir', { addresses: [prefix(`${OF_C1}/32`)] }));
+      view.put({ kind: 'endpoint', key, value: { ...value, addresses: value.addresses.slice(0, 1) } });
+    },
+    repaired: true,
+  },
+  {
+    name: 'the address of a virtual machine that is stopped',
+    kind: 'allocationUnexplained',
+    of: 'fd00::c',
+    damage: (view) => {
+      const handleId = 'k8s-pod-network.vmi.default.vm1';
+      const { owner } = calicoAttributes('c9', 'virt-launcher-vm1');
+      const attributes = { handleId, owner: { ...owner, 'vmi-name': 'vm1', 'vm-uid': 'u1' } };
+      claimedBlock(takeBehind(block('fd00::c/126', 'n1'), attributes)).forEach((record) => view.put(record));
+      view.put(handleRecord(handleId, { 'fd00::c/126': 1 }));
+    },
+    repaired: false,
   },
   {
     name: 'an allocation of Calico’s plugin that no endpoint names',

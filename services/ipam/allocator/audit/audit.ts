@@ -6,7 +6,8 @@ import type { Finding, Subject } from './finding.js';
 import { judgeAddress, judgeAddresses } from './judge-address.js';
 import { judgeAffinity } from './judge-affinity.js';
 import { judgeBlock } from './judge-block.js';
-import { judgeEndpoint, judgeForeignEndpoint } from './judge-endpoint.js';
+import { judgeEndpoint } from './judge-endpoint.js';
+import { judgeForeignEndpoint } from './judge-foreign-endpoint.js';
 import { judgeHandle } from './judge-handle.js';
 import { judgeNode, judgePool, judgeUnreadable } from './judge-others.js';
 import { handleCounts, type Judging } from './judging.js';
@@ -95,8 +96,6 @@ function judgeSubject(judging: Judging, subject: Subject): readonly Finding[] {
 function judgeEndpointAt(judging: Judging, { key }: Subject & { type: 'endpoint' }): readonly Finding[] {
   const value = judging.view.endpoint(key);
   if (value) return judgeEndpoint(judging, { key, value });
-  for (const endpoint of judging.view.foreignEndpoints())
-    if (endpoint.key.namespace === key.namespace && endpoint.key.name === key.name)
-      return judgeForeignEndpoint(judging, endpoint);
-  return [];
+  const foreign = judging.view.foreignEndpoint(key);
+  return foreign ? judgeForeignEndpoint(judging, { key, value: foreign }) : [];
 }

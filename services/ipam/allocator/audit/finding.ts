@@ -26,6 +26,7 @@ export const FINDING_KINDS = {
   addressUnallocated: 'error',
   addressOutsidePools: 'information',
   addressOfSeveralOwners: 'error',
+  endpointMissing: 'warning',
   endpointOutdated: 'warning',
   endpointOfGoneNode: 'warning',
   tunnelUnallocated: 'error',

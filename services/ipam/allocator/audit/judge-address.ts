@@ -2,14 +2,16 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, ordinalOf, parsePrefix } from '@podwire/shared/net/prefix';
 
-import { allocatedAtMs, attachmentOf, holderOf } from '../attributes.js';
+import { allocatedAtMs, attachmentOf, holderOf, isVirtualMachine } from '../attributes.js';
 import { attributesAt } from '../block.js';
-import { endpointKey, storedEndpoint } from '../endpoint.js';
-import { addressOf, giveBack, heldIn, isHeld } from '../give-back.js';
-import type { HeldAddress } from '../holding.js';
+import { describeEndpoint, endpointKey, formatEndpointKey, recordedEndpoint, sameAttachment } from '../endpoint.js';
+import { endpointAt } from '../endpoint-key.js';
+import { giveBack, heldIn, isHeld } from '../give-back.js';
+import { addressOf, heldBy, touchBlocks, type HeldAddress } from '../holding.js';
 import { reservedIn } from '../reserved.js';
-import type { Block, Ordinal, TunnelKind } from '../records.js';
-import { makeFinding, named, noRemedy, type Finding, type FindingKind, type Remedy } from './finding.js';
+import type { AllocationAttributes, Block, Ordinal, TunnelKind } from '../records.js';
+import type { EndpointKey } from '../view.js';
+import { makeFinding, named, noRemedy, safely, type Finding, type FindingKind, type Remedy } from './finding.js';
 import { bareHandle, type Judging } from './judging.js';
 import { blocksAround } from './judge-block.js';
 
@@ -55,24 +57,51 @@ function judgeHeld(judging: Judging, block: Block, all: readonly HeldAddress[]):
 
 function judgeUse(judging: Judging, held: HeldAddress): Finding[] {
   const use = useOf(judging, held);
-  if (use.state === 'used') return [];
-  const { attributes } = held;
   const holder = holderText(held);
-  if (use.state === 'unexplained') {
-    const remedy = noRemedy('who uses such an address cannot be known here; release it when it is not needed');
-    const explanation = `${holder}, which neither a container nor a node is known to use`;
-    return [found('allocationUnexplained', held, { explanation, remedy })];
+  switch (use.state) {
+    case 'used':
+      return [];
+    case 'unexplained': {
+      const explanation = `${holder}, ${use.reason}`;
+      return [found('allocationUnexplained', held, { explanation, remedy: noRemedy(use.remedy) })];
+    }
+    case 'endpointMissing':
+      return endpointMissing(judging, use.attachment);
+    case 'replaced':
+    case 'unused':
+    case 'unusedByNode': {
+      const sinceMs = allocatedAtMs(held.attributes);
+      if (sinceMs !== undefined && judging.nowMs - sinceMs < judging.graceMs) return [];
+      const kind = use.state === 'unusedByNode' ? 'tunnelAllocationUnused' : 'allocationUnused';
+      const remedy = use.state === 'replaced' ? noRemedy(REPLACED_REMEDY) : releaseOf(judging, held);
+      return [found(kind, held, { explanation: `${holder}, ${use.reason}`, remedy })];
+    }
   }
-  const sinceMs = allocatedAtMs(attributes);
-  if (sinceMs !== undefined && judging.nowMs - sinceMs < judging.graceMs) return [];
-  const kind = use.state === 'unusedByNode' ? 'tunnelAllocationUnused' : 'allocationUnused';
-  return [found(kind, held, { explanation: `${holder}, ${use.reason}`, remedy: releaseOf(judging, held) })];
 }
+
+const REPLACED_REMEDY =
+  'only its node knows whether the earlier container still runs; release the attachment once it is gone';
 
 type Use =
   | { readonly state: 'used' }
-  | { readonly state: 'unexplained' }
+  | { readonly state: 'unexplained'; readonly reason: string; readonly remedy: string }
+  /** Nothing is recorded of the attachment, which does not say that its container is gone. */
+  | { readonly state: 'endpointMissing'; readonly attachment: Attachment }
+  /** Another container of the pod has its endpoint, which does not say so either. */
+  | { readonly state: 'replaced'; readonly reason: string }
   | { readonly state: 'unused' | 'unusedByNode'; readonly reason: string };
+
+const OF_UNKNOWN_ORIGIN: Use = {
+  state: 'unexplained',
+  reason: 'which neither a container nor a node is known to use',
+  remedy: 'who uses such an address cannot be known here; release it when it is not needed',
+};
+
+const OF_VIRTUAL_MACHINE: Use = {
+  state: 'unexplained',
+  reason: 'which is that of a virtual machine: it keeps its address while it is stopped',
+  remedy: 'whether the virtual machine still exists cannot be known here; release the handle once it is deleted',
+};
 
 const USED: Use = { state: 'used' };
 
@@ -82,11 +111,11 @@ function useOf(judging: Judging, held: HeldAddress): Use {
   if (block.owner?.kind === 'virtual' || handleId?.toLowerCase() === WINDOWS_RESERVED) return USED;
   if (owner.type !== undefined && TUNNELS.has(owner.type)) return useByNode(judging, held, owner.type);
   const attachment = attachmentOf(attributes);
-  if (attachment && hasEndpoint(judging, held, attachment)) return USED;
+  if (attachment) return useByAttachment(judging, attributes, attachment);
   const { nodeName, pod } = holderOf(attributes);
   if (judging.cannotReadAll('endpoint') || judging.users.hasAddress(addressOf(held))) return USED;
-  if (attachment) return { state: 'unused', reason: 'which has no endpoint' };
-  if (!pod) return { state: 'unexplained' };
+  if (isVirtualMachine(attributes)) return OF_VIRTUAL_MACHINE;
+  if (!pod) return OF_UNKNOWN_ORIGIN;
   const containerId = handleId?.slice(handleId.lastIndexOf('.') + 1) ?? '';
   const known =
     (containerId !== '' && judging.users.hasContainer(containerId)) ||
@@ -94,9 +123,51 @@ function useOf(judging: Judging, held: HeldAddress): Use {
   return known ? USED : { state: 'unused', reason: 'and no endpoint names the address, the container or the pod' };
 }
 
-function hasEndpoint({ view }: Judging, { attributes }: HeldAddress, attachment: Attachment): boolean {
-  const key = endpointKey({ attachment, ...holderOf(attributes) });
-  return storedEndpoint(view, key, attachment) !== undefined;
+/** What Podwire gave to a container: where its endpoint is, or what is in its place. */
+function useByAttachment(judging: Judging, attributes: AllocationAttributes, attachment: Attachment): Use {
+  const holder = holderOf(attributes);
+  const key = endpointKey({ attachment, ...holder });
+  if (judging.cannotRead({ kind: 'endpoint', key })) return USED;
+  const current = endpointAt(judging.view, key);
+  const container = current?.kind === 'endpoint' ? current.value.attachment.containerId : current?.value.containerId;
+  if (current?.kind === 'endpoint' && sameAttachment(current.value.attachment, attachment)) return USED;
+  const { nodeName } = holder;
+  if (judging.isGone(nodeName)) return { state: 'unused', reason: `and node ${nodeName} is gone` };
+  if (container === undefined) return { state: 'endpointMissing', attachment };
+  // One container on two networks: one of the two was not attached, and its release puts the other back.
+  if (container === attachment.containerId) return USED;
+  if (isOfEarlierBoot(judging, key, attachment))
+    return { state: 'unused', reason: `and node ${nodeName} was started again since` };
+  return { state: 'replaced', reason: `and its endpoint ${formatEndpointKey(key)} is of container ${container} now` };
+}
+
+/** Whether the namespace of a replaced endpoint was of another boot than that of the one that replaced it: no namespace outlives a boot. */
+function isOfEarlierBoot({ view }: Judging, key: EndpointKey, attachment: Attachment): boolean {
+  const earlier = recordedEndpoint(view, key, attachment)?.netns?.bootId;
+  const current = view.endpoint(key)?.netns?.bootId;
+  return earlier !== undefined && current !== undefined && earlier !== current;
+}
+
+/** Its release loses the comparison of the blocks, so that it does not leave the endpoint behind. */
+function endpointMissing({ view }: Judging, attachment: Attachment): Finding[] {
+  const [first, ...rest] = heldBy(view, attachment);
+  if (!first) return [];
+  const held = [first, ...rest] as const;
+  const value = describeEndpoint(view, attachment, held);
+  const key = endpointKey(value);
+  const addresses = value.addresses.map(({ address }) => named.address(address));
+  return [
+    makeFinding({
+      kind: 'endpointMissing',
+      subject: { type: 'address', block: first.block.prefix, ordinal: first.ordinal },
+      objects: [named.endpoint(key), ...addresses, named.node(value.nodeName)],
+      explanation: `${formatAttachment(attachment)} holds ${addresses.map(({ name }) => name).join(', ')}, and has no endpoint`,
+      remedy: safely('writes the endpoint with what the blocks say', () => [
+        ...touchBlocks(held),
+        { type: 'put', record: { kind: 'endpoint', key, value } },
+      ]),
+    }),
+  ];
 }
 
 function useByNode(judging: Judging, held: HeldAddress, kind: string): Use {

@@ -4,19 +4,20 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, ordinalOf, type Prefix } from '@podwire/shared/net/prefix';
 import { counted } from '@podwire/shared/words/counted';
 
-import { allocatedAtMs, attachmentOf, attributesFor, belongsTo } from '../attributes.js';
-import { attributesAt, touchBlock } from '../block.js';
+import { allocatedAtMs, attributesFor, belongsTo } from '../attributes.js';
+import { attributesAt } from '../block.js';
 import { describeEndpoint } from '../endpoint.js';
-import { giveBack, isHeld } from '../give-back.js';
-import { handleChanges, heldBy, type HeldAddress } from '../holding.js';
-import type { AllocationAttributes, Block, Endpoint } from '../records.js';
+import { EndpointEdits, namesAllocation } from '../endpoint-edits.js';
+import { endHolder, isHeld } from '../give-back.js';
+import { handleChanges, heldBy, touchBlocks } from '../holding.js';
+import type { AllocationAttributes, Block, Endpoint, EndpointAddress } from '../records.js';
 import type { Change, StoredEndpoint, StoredForeignEndpoint, View } from '../view.js';
 import { makeFinding, named, noRemedy, safely, type Finding, type FindingKind, type Remedy } from './finding.js';
-import type { Judging } from './judging.js';
+import { expectBlock, type Judging } from './judging.js';
 import { restoreAddress } from './restore.js';
 
 /** Where an address that somebody uses stands in the blocks. */
-type Standing =
+export type Standing =
   | { readonly state: 'unknown' | 'outside' | 'noBlock' }
   | { readonly state: 'free'; readonly block: Block }
   | { readonly state: 'held'; readonly block: Block; readonly attributes: AllocationAttributes };
@@ -32,7 +33,7 @@ export function standingOf(judging: Judging, address: Prefix): Standing {
 /** What can be wrong with an endpoint of Podwire's: it names what it does not hold, or not all it holds, or its node is gone. */
 export function judgeEndpoint(judging: Judging, { key, value }: StoredEndpoint): Finding[] {
   const endpoint = { key, value };
-  const wrong = value.addresses.flatMap(({ address }) => judgeNamed(judging, endpoint, address));
+  const wrong = value.addresses.flatMap((address) => judgeNamed(judging, endpoint, address));
   return [
     ...wrong,
     ...(wrong.length === 0 ? judgeCompleteness(judging, endpoint) : []),
@@ -40,8 +41,9 @@ export function judgeEndpoint(judging: Judging, { key, value }: StoredEndpoint):
   ];
 }
 
-function judgeNamed(judging: Judging, endpoint: StoredEndpoint, address: Prefix): Finding[] {
+function judgeNamed(judging: Judging, endpoint: StoredEndpoint, inEndpoint: EndpointAddress): Finding[] {
   const { attachment } = endpoint.value;
+  const { address } = inEndpoint;
   const standing = standingOf(judging, address);
   const text = `${formatAttachment(attachment)} uses ${formatAddress(address)}`;
   switch (standing.state) {
@@ -61,11 +63,34 @@ function judgeNamed(judging: Judging, endpoint: StoredEndpoint, address: Prefix)
     }
     case 'held': {
       if (belongsTo(attachment)(standing.attributes)) return [];
-      const remedy = noRemedy('which of the two uses it cannot be told; replace the container that should not');
+      const remedy = outdatedRemedy(judging, endpoint, { named: inEndpoint, block: standing.block });
       const explanation = `${text}, which is allocated to handle ${standing.attributes.handleId ?? 'none'}`;
       return [addressFault('addressOfSeveralOwners', { endpoint, address, remedy, explanation })];
     }
   }
+}
+
+interface NamedIn {
+  readonly named: EndpointAddress;
+  readonly block: Block;
+}
+
+/**
+ * An address that was given to another since the endpoint was written: by the sequence numbers its allocation had ended before, as when
+ * another tool released it.
+ */
+function outdatedRemedy(judging: Judging, { key, value }: StoredEndpoint, { named, block }: NamedIn): Remedy {
+  const now = block.sequenceNumbers[ordinalOf(block.prefix, named.address)] ?? 0n;
+  if (now <= named.sequenceNumber)
+    return noRemedy('which of the two uses it cannot be told; replace the container that should not');
+  const isLast = value.addresses.every((other) => namesAllocation(other, named));
+  const effect = isLast
+    ? 'removes the endpoint, whose allocation ended before the address was given again'
+    : 'takes the address from the endpoint, as its allocation ended before it was given again';
+  return safely(effect, () => [
+    ...new EndpointEdits(judging.view, []).drop(key, value.attachment, named).changes(),
+    expectBlock(block),
+  ]);
 }
 
 interface Restoring {
@@ -102,7 +127,7 @@ function judgeCompleteness({ view }: Judging, { key, value }: StoredEndpoint): F
   if (addressText({ addresses }) === addressText(value)) return [];
   const explanation = `endpoint ${key.namespace}/${key.name} says ${addressText(value)}, and its attachment holds ${addressText({ addresses })}`;
   const remedy = safely('writes the endpoint with what the blocks say', () => [
-    ...touched(held),
+    ...touchBlocks(held),
     { type: 'put', record: { kind: 'endpoint', key, value: { ...value, addresses } } },
   ]);
   const subject = { type: 'endpoint', key } as const;
@@ -119,12 +144,6 @@ function isPlainlyComplete(view: View, { attachment, addresses }: Endpoint): boo
   );
 }
 
-/** So that a release which is decided at the same moment loses, and does not leave the endpoint behind. */
-function touched(held: readonly HeldAddress[]): Change[] {
-  const blocks = new Map(held.map(({ block }) => [formatPrefix(block.prefix), block]));
-  return [...blocks.values()].map((block) => ({ type: 'put', record: { kind: 'block', value: touchBlock(block) } }));
-}
-
 function addressText({ addresses }: Pick<Endpoint, 'addresses'>): string {
   return addresses.map(({ address, sequenceNumber }) => `${formatAddress(address)} (${sequenceNumber})`).join(', ');
 }
@@ -138,10 +157,10 @@ function judgeGoneNode(judging: Judging, { key, value }: StoredEndpoint): Findin
     type: 'release',
     effect: `removes the endpoint and gives back its ${counted(held.length, 'address', 'addresses')}`,
     sinceMs,
-    changes: () => [
-      ...giveBack(judging.view, held, judging.nowMs),
-      { type: 'delete', record: { kind: 'endpoint', key, value } },
-    ],
+    changes: () => {
+      const ending = { type: 'attachment', attachment: value.attachment } as const;
+      return endHolder(judging.view, { ending, held, nowMs: judging.nowMs });
+    },
   };
   const explanation = `${formatAttachment(value.attachment)} has an endpoint on node ${value.nodeName}, which is gone`;
   const subject = { type: 'endpoint', key } as const;
@@ -163,7 +182,7 @@ interface AddressFault extends Pick<Finding, 'explanation' | 'remedy'> {
   readonly address: Prefix;
 }
 
-function addressFault(kind: FindingKind, { endpoint, address, explanation, remedy }: AddressFault): Finding {
+export function addressFault(kind: FindingKind, { endpoint, address, explanation, remedy }: AddressFault): Finding {
   const { key, value } = endpoint;
   return makeFinding({
     kind,
@@ -172,50 +191,4 @@ function addressFault(kind: FindingKind, { endpoint, address, explanation, remed
     explanation,
     remedy,
   });
-}
-
-/** What can be wrong with another writer's endpoint. Nothing of it is changed here: its writer would not know. */
-export function judgeForeignEndpoint(judging: Judging, endpoint: StoredForeignEndpoint): Finding[] {
-  const { key, value } = endpoint;
-  const remedy = noRemedy('the endpoint is another writer’s; replace its container');
-  const addresses = value.addresses.flatMap((address) => {
-    const fault = foreignFault(judging, endpoint, address);
-    if (!fault) return [];
-    const explanation = `endpoint ${key.namespace}/${key.name} uses ${formatAddress(address)}, ${fault.reason}`;
-    return [addressFault(fault.kind, { endpoint, address, explanation, remedy })];
-  });
-  if (!judging.isGone(value.nodeName)) return addresses;
-  const explanation = `endpoint ${key.namespace}/${key.name} is on node ${value.nodeName}, which is gone`;
-  const objects = [named.endpoint(key), named.node(value.nodeName)] as const;
-  const subject = { type: 'endpoint', key } as const;
-  return [...addresses, makeFinding({ kind: 'endpointOfGoneNode', subject, objects, explanation, remedy })];
-}
-
-function foreignFault(
-  judging: Judging,
-  { key, value }: StoredForeignEndpoint,
-  address: Prefix,
-): { readonly kind: FindingKind; readonly reason: string } | undefined {
-  const standing = standingOf(judging, address);
-  switch (standing.state) {
-    case 'unknown':
-      return undefined;
-    case 'outside':
-      return { kind: 'addressOutsidePools', reason: 'which is in no pool' };
-    case 'noBlock':
-    case 'free':
-      return {
-        kind: 'addressUnallocated',
-        reason: 'which is not allocated, so another container may get it',
-      };
-    case 'held': {
-      const { handleId: handle, owner } = standing.attributes;
-      const container = attachmentOf(standing.attributes)?.containerId;
-      const otherPod = owner.pod !== undefined && value.podName !== '' && owner.pod !== value.podName;
-      const otherNamespace = owner.namespace !== undefined && owner.namespace !== key.namespace;
-      const otherContainer = container !== undefined && container !== value.containerId;
-      if (!otherPod && !otherNamespace && !otherContainer) return undefined;
-      return { kind: 'addressOfSeveralOwners', reason: `which is allocated to handle ${handle ?? 'none'}` };
-    }
-  }
 }

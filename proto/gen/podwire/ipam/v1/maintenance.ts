@@ -54,24 +54,31 @@ export enum FindingKind {
   /** FINDING_KIND_HANDLE_MISSING - Addresses are of a handle that does not exist. Warning; repaired: it is written. */
   FINDING_KIND_HANDLE_MISSING = 15,
   /**
-   * FINDING_KIND_ALLOCATION_UNUSED - An address is allocated to a container that no endpoint is of, and was longer ago than the grace. Warning; repaired when
-   * releases are asked for.
+   * FINDING_KIND_ALLOCATION_UNUSED - An address is allocated to a container that does not use it: its node is gone, its pod's endpoint is of another container, or
+   * no endpoint names what Calico's plugin gave. Longer ago than the grace. Warning; repaired when releases are asked for, unless
+   * the container may still run.
    */
   FINDING_KIND_ALLOCATION_UNUSED = 16,
-  /** FINDING_KIND_ALLOCATION_UNEXPLAINED - An address is allocated to neither a container nor a node's tunnel. Information; nothing repairs it. */
+  /**
+   * FINDING_KIND_ALLOCATION_UNEXPLAINED - An address is allocated to neither a container nor a node's tunnel, or to a virtual machine, which keeps it while it is
+   * stopped. Information; nothing repairs it.
+   */
   FINDING_KIND_ALLOCATION_UNEXPLAINED = 17,
   /**
    * FINDING_KIND_ADDRESS_UNALLOCATED - An endpoint uses an address that is not allocated. Error; repaired where the endpoint is one of Podwire's and the address
-   * free: it is allocated to it again.
+   * free: it is allocated to it again. Another writer's endpoint is removed when releases are asked for.
    */
   FINDING_KIND_ADDRESS_UNALLOCATED = 18,
   /** FINDING_KIND_ADDRESS_OUTSIDE_POOLS - Another writer's endpoint uses an address that is in no pool. Information; nothing repairs it. */
   FINDING_KIND_ADDRESS_OUTSIDE_POOLS = 19,
-  /** FINDING_KIND_ADDRESS_OF_SEVERAL_OWNERS - Two use one address. Error; nothing repairs it. */
+  /**
+   * FINDING_KIND_ADDRESS_OF_SEVERAL_OWNERS - Two use one address. Error; repaired where an endpoint of Podwire's names an allocation that ended before the address was
+   * given again: it loses the address. Where it is another writer's endpoint, when releases are asked for.
+   */
   FINDING_KIND_ADDRESS_OF_SEVERAL_OWNERS = 20,
   /** FINDING_KIND_ENDPOINT_OUTDATED - An endpoint does not say what its container holds. Warning; repaired: it is written anew. */
   FINDING_KIND_ENDPOINT_OUTDATED = 21,
-  /** FINDING_KIND_ENDPOINT_OF_GONE_NODE - An endpoint is on a node that is gone. Warning; repaired when releases are asked for and it is one of Podwire's. */
+  /** FINDING_KIND_ENDPOINT_OF_GONE_NODE - An endpoint is on a node that is gone. Warning; repaired when releases are asked for. */
   FINDING_KIND_ENDPOINT_OF_GONE_NODE = 22,
   /** FINDING_KIND_TUNNEL_UNALLOCATED - A node's tunnel has an address that is not allocated. Error; nothing repairs it. */
   FINDING_KIND_TUNNEL_UNALLOCATED = 23,
@@ -81,6 +88,11 @@ export enum FindingKind {
   FINDING_KIND_COOL_DOWN_OVER = 25,
   /** FINDING_KIND_RESERVED_IN_USE - An address in use is reserved. Information; nothing repairs it, as nothing is wrong. */
   FINDING_KIND_RESERVED_IN_USE = 26,
+  /**
+   * FINDING_KIND_ENDPOINT_MISSING - A container holds addresses, and has no endpoint. That does not say that it is gone. Warning; repaired: the endpoint is written
+   * from what the blocks say.
+   */
+  FINDING_KIND_ENDPOINT_MISSING = 27,
   UNRECOGNIZED = -1,
 }
 
