@@ -287,8 +287,25 @@ describe('release', () => {
     });
     expect(await fakes.podwirectl('release', 'handle', 'net.c0ffee', '--search-all-blocks', '--yes')).toMatchObject({
       exitCode: 0,
-      stdout: 'net.c0ffee holds nothing\n',
+      stdout: 'net.c0ffee holds no address, and has no endpoint any more\n',
     });
     expect(asked('ReleaseHandle')).toEqual([{ handleId: 'net.c0ffee', searchAllBlocks: true }]);
+  });
+
+  test('of an attachment and of a handle whose addresses another tool released says what is left to remove', async () => {
+    const missing = (code: 'ENDPOINT_NOT_FOUND' | 'HANDLE_NOT_FOUND') => () => {
+      throw new Failure(code, 'there is none');
+    };
+    await fakes.serve(
+      fake(AddressServiceService.getEndpoint, missing('ENDPOINT_NOT_FOUND')),
+      fake(HandleServiceService.getHandle, missing('HANDLE_NOT_FOUND')),
+    );
+    for (const which of [
+      ['attachment', 'net/c0ffee/eth0'],
+      ['handle', 'net.c0ffee'],
+    ]) {
+      const preview = await fakes.podwirectl('release', ...which);
+      expect(preview).toMatchObject({ exitCode: 2, stdout: expect.stringMatching(/holds no address; .* removed\./) });
+    }
   });
 });

@@ -1,8 +1,10 @@
-import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import { AddressServiceService, type GetEndpointResponse } from '@podwire/proto/podwire/ipam/v1/address';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
 
 import { ATTACHMENT } from '../command-line/forms.js';
 import type { Positional, Verb } from '../command-line/verb.js';
+import type { Service } from '../context.js';
 import { sentence } from '../output/report.js';
 import { podText } from './endpoint-text.js';
 import { unconfirmed, YES } from './confirm.js';
@@ -24,7 +26,12 @@ export const releaseAttachment: Verb = {
     const attachment = input.at(WHICH);
     const name = attachmentText(attachment);
     if (!input.has(YES)) {
-      const found = await ipam.call(AddressServiceService.getEndpoint, { attachment });
+      const found = await heldBy(ipam, attachment);
+      if (!found) {
+        const told = `${name} holds no address; an endpoint that is left of it would be removed.`;
+        const data = () => json.of(AddressServiceService.release, { addresses: [] });
+        return unconfirmed({ sections: [sentence(told)], data }, input.typed());
+      }
       const addresses = found.endpoint?.addresses.map(({ address }) => address).join(', ') ?? '';
       const whose = podText(found.endpoint);
       const sections = [sentence(`${name} would give back ${addresses}${whose === '' ? '' : `, of pod ${whose}`}.`)];
@@ -33,7 +40,18 @@ export const releaseAttachment: Verb = {
     }
     const answer = await ipam.call(AddressServiceService.release, { attachment });
     const told =
-      answer.addresses.length > 0 ? `${name} has given back ${answer.addresses.join(', ')}` : `${name} holds nothing`;
+      answer.addresses.length > 0
+        ? `${name} has given back ${answer.addresses.join(', ')}`
+        : `${name} holds no address, and has no endpoint any more`;
     return { sections: [sentence(told)], data: () => json.of(AddressServiceService.release, answer) };
   },
 };
+
+async function heldBy(ipam: Service, attachment: Attachment): Promise<GetEndpointResponse | undefined> {
+  try {
+    return await ipam.call(AddressServiceService.getEndpoint, { attachment });
+  } catch (error) {
+    if (error instanceof Failure && error.code === 'ENDPOINT_NOT_FOUND') return undefined;
+    throw error;
+  }
+}

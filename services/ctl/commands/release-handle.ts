@@ -1,8 +1,10 @@
-import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
+import { HandleServiceService, type HandleAddress } from '@podwire/proto/podwire/ipam/v1/handle';
+import { Failure } from '@podwire/shared/failure/failure';
 
 import { allPages } from '../clients/pages.js';
 import { text } from '../command-line/forms.js';
 import type { Flag, Positional, Verb } from '../command-line/verb.js';
+import type { Service } from '../context.js';
 import { sentence } from '../output/report.js';
 import { podOf } from '../output/words.js';
 import { unconfirmed, YES } from './confirm.js';
@@ -26,8 +28,7 @@ export const releaseHandle: Verb = {
   run: async (input, { ipam, json }) => {
     const handleId = input.at(WHICH);
     if (!input.has(YES)) {
-      const pages = await allPages((page) => ipam.call(HandleServiceService.getHandle, { ...page, handleId }));
-      const addresses = pages.flatMap((page) => page.addresses);
+      const addresses = await heldBy(ipam, handleId);
       const preview = {
         sections: [
           {
@@ -39,7 +40,7 @@ export const releaseHandle: Verb = {
               attributes.node ?? '',
               String(sequenceNumber),
             ]),
-            none: 'It holds nothing.',
+            none: 'It holds no address; endpoints that are left of its containers would be removed.',
           },
         ],
         data: () => json.of(HandleServiceService.getHandle, { addresses, nextPageToken: '' }),
@@ -52,7 +53,19 @@ export const releaseHandle: Verb = {
     });
     const { addresses } = answer;
     const told =
-      addresses.length > 0 ? `${handleId} has given back ${addresses.join(', ')}` : `${handleId} holds nothing`;
+      addresses.length > 0
+        ? `${handleId} has given back ${addresses.join(', ')}`
+        : `${handleId} holds no address, and has no endpoint any more`;
     return { sections: [sentence(told)], data: () => json.of(HandleServiceService.releaseHandle, answer) };
   },
 };
+
+async function heldBy(ipam: Service, handleId: string): Promise<HandleAddress[]> {
+  try {
+    const pages = await allPages((page) => ipam.call(HandleServiceService.getHandle, { ...page, handleId }));
+    return pages.flatMap(({ addresses }) => addresses);
+  } catch (error) {
+    if (error instanceof Failure && error.code === 'HANDLE_NOT_FOUND') return [];
+    throw error;
+  }
+}

@@ -1,7 +1,9 @@
 import { parseAddress, type Address } from '@podwire/shared/net/address';
-import { formatPrefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, ordinalOf } from '@podwire/shared/net/prefix';
 
-import { takeOrdinals } from './block.js';
+import { attributesAt, releaseAddresses, takeOrdinals } from './block.js';
+import { blockOf } from './block-lists.js';
+import { handleChanges } from './holding.js';
 import type { AllocationAttributes, Block } from './records.js';
 import type { MapView } from './map-view.fixture.js';
 import type { RecordValue } from './view.js';
@@ -34,6 +36,19 @@ export function given(block: Block, ...gives: readonly Give[]): Block {
 
 export function handleRecord(id: string, ...counts: readonly (readonly [string, number])[]): RecordValue {
   return { kind: 'handle', value: { id, blocks: new Map(counts) } };
+}
+
+/** Releases an address as another tool does: its block and its handle lose it, and endpoints are left as they are. */
+export function releaseBehind(view: MapView, text: string): void {
+  const block = blockOf(view, address(text));
+  const ordinal = block ? ordinalOf(block.prefix, address(text)) : 0;
+  const id = block && attributesAt(block, ordinal)?.handleId;
+  if (!block || id === undefined) throw new Error(`nothing holds ${text}`);
+  const value = releaseAddresses(block, [ordinal]);
+  view.apply({
+    changes: [{ type: 'put', record: { kind: 'block', value } }, ...handleChanges(view, id, [value])],
+    outcome: undefined,
+  });
 }
 
 /** The handles that blocks hold addresses for, counted in the obvious way. */

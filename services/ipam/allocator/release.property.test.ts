@@ -8,7 +8,7 @@ import { allocate } from './allocate.js';
 import { attributesAt } from './block.js';
 import { validateBlock } from './block-invariants.js';
 import { collectColdBlock } from './collect-cold.js';
-import { addressOf } from './give-back.js';
+import { addressOf } from './holding.js';
 import { MapView } from './map-view.fixture.js';
 import { attachment, config, NOW_MS, poolRecord, request } from './records.fixture.js';
 import { continueAddressRelease } from './release-addresses.js';
@@ -16,7 +16,7 @@ import { continueAffinityRelease } from './release-affinity.js';
 import { continueHandleRelease } from './release-handle.js';
 import { continueNodeRelease } from './release-node.js';
 import { continuePoolRelease } from './release-pool.js';
-import { address, countedHandles, storedHandles } from './release-records.fixture.js';
+import { address, countedHandles, releaseBehind, storedHandles } from './release-records.fixture.js';
 import { release } from './release.js';
 
 /**
@@ -34,11 +34,18 @@ class Oracle {
   readonly held = new Map<string, Holding>();
   readonly past: string[] = [];
   readonly cooling = new Map<string, number>();
+  /** Addresses that another tool released, as `calicoctl ipam release` does, and that an endpoint names: by handle and node. */
+  readonly left = new Map<string, string>();
 
   give(text: string, holding: Holding): void {
     expect(this.held.has(text), `${text} is held`).toBe(false);
     this.held.set(text, holding);
     this.cooling.delete(text);
+    this.left.delete(`${holding.handle} ${holding.node}`);
+  }
+
+  endEndpoints(handle: string): void {
+    for (const key of this.left.keys()) if (key.startsWith(`${handle} `)) this.left.delete(key);
   }
 
   end(matching: (text: string, holding: Holding) => boolean, nowMs: number): string[] {
@@ -73,6 +80,7 @@ const operation = fc.oneof(
       ),
     }),
   },
+  { weight: 2, arbitrary: fc.record({ type: fc.constant('other tool' as const), text: hosts }) },
   fc.record({ type: fc.constant('node' as const), node: nodes }),
   fc.record({ type: fc.constant('pool' as const) }),
   fc.record({ type: fc.constant('affinity' as const), node: nodes }),
@@ -99,6 +107,7 @@ class World {
       case 'attachment': {
         const { addresses } = view.apply(release(view, attachment(asked.id), nowMs));
         this.expectEnded(addresses.map(formatAddress), (_, { handle }) => handle === `net.${asked.id}`);
+        this.oracle.endEndpoints(`net.${asked.id}`);
         break;
       }
       case 'handle': {
@@ -107,6 +116,15 @@ class World {
         const { addresses, state } = view.apply(step);
         expect(state).toBe('done');
         this.expectEnded(addresses.map(formatAddress), (_, { handle }) => handle === handleId);
+        this.oracle.endEndpoints(handleId);
+        break;
+      }
+      case 'other tool': {
+        const holding = this.oracle.held.get(asked.text);
+        if (!holding) break;
+        releaseBehind(view, asked.text);
+        this.oracle.held.delete(asked.text);
+        this.oracle.left.set(`${holding.handle} ${holding.node}`, asked.text);
         break;
       }
       case 'addresses':
@@ -210,7 +228,7 @@ class World {
     const named = view
       .all('endpoint')
       .flatMap(({ value }) => value.addresses.map(({ address: each }) => formatAddress(each)));
-    expect(named.sort()).toEqual([...oracle.held.keys()].sort());
+    expect(named.sort()).toEqual([...oracle.held.keys(), ...oracle.left.values()].sort());
     for (const { value } of view.all('affinity')) expect(view.block(value.block)?.owner).toEqual(value.owner);
     const past = view.history.map(
       ({ address: each, handleId, sequenceNumber, allocatedAtMs, releasedAtMs }) =>

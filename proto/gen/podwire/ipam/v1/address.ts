@@ -3889,8 +3889,10 @@ export const AddressServiceService = {
     responseDeserialize: (value: Buffer): ExplainAllocationResponse => ExplainAllocationResponse.decode(value),
   },
   /**
-   * Release gives back every address that the attachment holds, with its share of the handle and its workload endpoint.
-   * What another container of the same pod holds stays.
+   * Release gives back every address that the attachment holds, with its share of the handle and its workload endpoint, also an
+   * endpoint that names addresses which another tool released. What another attachment holds stays, with its endpoint, also one
+   * whose key the released endpoint had taken. An endpoint that Calico's plugin wrote for the container goes too, unless another
+   * network of the container holds its addresses.
    *
    * Idempotent: releasing what is not held succeeds and lists no address.
    *
@@ -3922,6 +3924,7 @@ export const AddressServiceService = {
   /**
    * ReleaseAddresses gives back addresses by themselves, whoever holds them: with a handle or a sequence number only from the
    * holder that is meant. Each is judged for itself; one that is somebody else's stays with its holder and hinders no other.
+   * Where handle and sequence number name an allocation that has ended, an endpoint that still names it loses the address.
    *
    * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
    *
@@ -4020,8 +4023,10 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    */
   explainAllocation: handleUnaryCall<ExplainAllocationRequest, ExplainAllocationResponse>;
   /**
-   * Release gives back every address that the attachment holds, with its share of the handle and its workload endpoint.
-   * What another container of the same pod holds stays.
+   * Release gives back every address that the attachment holds, with its share of the handle and its workload endpoint, also an
+   * endpoint that names addresses which another tool released. What another attachment holds stays, with its endpoint, also one
+   * whose key the released endpoint had taken. An endpoint that Calico's plugin wrote for the container goes too, unless another
+   * network of the container holds its addresses.
    *
    * Idempotent: releasing what is not held succeeds and lists no address.
    *
@@ -4037,6 +4042,7 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
   /**
    * ReleaseAddresses gives back addresses by themselves, whoever holds them: with a handle or a sequence number only from the
    * holder that is meant. Each is judged for itself; one that is somebody else's stays with its holder and hinders no other.
+   * Where handle and sequence number name an allocation that has ended, an endpoint that still names it loses the address.
    *
    * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
    *
@@ -4150,8 +4156,10 @@ export interface AddressServiceClient extends Client {
     callback: (error: ServiceError | null, response: ExplainAllocationResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Release gives back every address that the attachment holds, with its share of the handle and its workload endpoint.
-   * What another container of the same pod holds stays.
+   * Release gives back every address that the attachment holds, with its share of the handle and its workload endpoint, also an
+   * endpoint that names addresses which another tool released. What another attachment holds stays, with its endpoint, also one
+   * whose key the released endpoint had taken. An endpoint that Calico's plugin wrote for the container goes too, unless another
+   * network of the container holds its addresses.
    *
    * Idempotent: releasing what is not held succeeds and lists no address.
    *
@@ -4195,6 +4203,7 @@ export interface AddressServiceClient extends Client {
   /**
    * ReleaseAddresses gives back addresses by themselves, whoever holds them: with a handle or a sequence number only from the
    * holder that is meant. Each is judged for itself; one that is somebody else's stays with its holder and hinders no other.
+   * Where handle and sequence number name an allocation that has ended, an endpoint that still names it loses the address.
    *
    * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
    *

@@ -845,8 +845,8 @@ export const HandleServiceService = {
     responseDeserialize: (value: Buffer): GetHandleResponse => GetHandleResponse.decode(value),
   },
   /**
-   * ReleaseHandle gives back every address of a handle, with the endpoints of those that are containers', and the handle. It
-   * is the release for what Calico's old plugins gave, whose handles are `<namespace>.<pod>` or a bare container ID.
+   * ReleaseHandle gives back every address of a handle, with the endpoints of those that are containers', also endpoints that name
+   * no address which the handle holds, and the handle. It is the release for what Calico's old plugins gave, whose handles are `<namespace>.<pod>` or a bare container ID.
    *
    * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
    *
@@ -880,8 +880,8 @@ export interface HandleServiceServer extends UntypedServiceImplementation {
    */
   getHandle: handleUnaryCall<GetHandleRequest, GetHandleResponse>;
   /**
-   * ReleaseHandle gives back every address of a handle, with the endpoints of those that are containers', and the handle. It
-   * is the release for what Calico's old plugins gave, whose handles are `<namespace>.<pod>` or a bare container ID.
+   * ReleaseHandle gives back every address of a handle, with the endpoints of those that are containers', also endpoints that name
+   * no address which the handle holds, and the handle. It is the release for what Calico's old plugins gave, whose handles are `<namespace>.<pod>` or a bare container ID.
    *
    * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
    *
@@ -934,8 +934,8 @@ export interface HandleServiceClient extends Client {
     callback: (error: ServiceError | null, response: GetHandleResponse) => void,
   ): ClientUnaryCall;
   /**
-   * ReleaseHandle gives back every address of a handle, with the endpoints of those that are containers', and the handle. It
-   * is the release for what Calico's old plugins gave, whose handles are `<namespace>.<pod>` or a bare container ID.
+   * ReleaseHandle gives back every address of a handle, with the endpoints of those that are containers', also endpoints that name
+   * no address which the handle holds, and the handle. It is the release for what Calico's old plugins gave, whose handles are `<namespace>.<pod>` or a bare container ID.
    *
    * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
    *
