@@ -1,5 +1,7 @@
 import process from 'node:process';
 
+import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
+import { EndpointServiceService, ListEndpointsRequest } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import {
   AuditRequest,
   AuditServiceService,
@@ -56,7 +58,7 @@ const LEFT_BEHIND: Readonly<Record<string, unknown>> = {
   [`${IPAM}/handle/broken`]: { block: 7 },
   '/calico/resources/v3/projectcalico.org/workloadendpoints/default/node--1-k8s-web--0-eth0': {
     kind: 'WorkloadEndpoint',
-    spec: { node: 'node-1', pod: 'web-0', containerID: '77aa', ipNetworks: ['10.65.0.1/32'] },
+    spec: { node: 'node-1', pod: 'web-0', containerID: '77aa', endpoint: 'eth0', ipNetworks: ['10.65.0.1/32'] },
   },
 };
 
@@ -173,6 +175,24 @@ describe('what an old Calico left behind', () => {
       await store.close();
     }
   }
+});
+
+test('an endpoint of Calico’s is listed without an attachment, and goes with the release of its container', async () => {
+  const ipam = await start();
+  const list = async () => {
+    const message = ListEndpointsRequest.fromPartial({});
+    const { endpoints } = await ipam.peer.call(EndpointServiceService.listEndpoints, message, limits());
+    return endpoints.map(({ name, attachment, addresses }) => [
+      name,
+      attachment?.containerId,
+      ...addresses.map(({ address, blockCidr, poolName }) => `${address} ${blockCidr} ${poolName}`),
+    ]);
+  };
+  const own = ['node--1-cni-c1-eth0', 'c1', expect.stringMatching(/^10\.65\..* default$/)];
+  expect(await list()).toEqual([own, ['node--1-k8s-web--0-eth0', undefined, '10.65.0.1/32 10.65.0.0/26 default']]);
+  const attachment = { network: 'k8s-pod-network', containerId: '77aa', interfaceName: 'eth0' };
+  await ipam.peer.call(AddressServiceService.release, { attachment }, limits());
+  expect(await list()).toEqual([own]);
 });
 
 test('malformed requests are refused with every fault', async () => {

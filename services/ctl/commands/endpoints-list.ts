@@ -19,8 +19,8 @@ const NAMESPACE: Option<string> = {
 
 export const endpointsList: Verb = {
   name: 'endpoints list',
-  about: 'the pods that hold addresses, as IPAM knows them: which, on which node, by which interface',
-  details: 'What a pod held before is told by "podwirectl history".',
+  about: 'the workload endpoints of pods: addresses, node, interface, and which program wrote them',
+  details: 'Calico keeps its endpoints in the same datastore. "podwirectl history" shows what a pod held before.',
   options: [POD, NAMESPACE, NODE, POOL],
   examples: ['endpoints list --node node-1', 'endpoints list --pod default/web-0'],
   run: async (input, { ipam, json, clock }) => {
@@ -31,7 +31,7 @@ export const endpointsList: Verb = {
       podName: pod?.name ?? '',
       poolName: input.get(POOL) ?? '',
     };
-    const endpoints = await listEndpoints(ipam, filter);
+    const endpoints = await listAllEndpoints(ipam, filter);
     if (endpoints.length === 0) await requireNamed(ipam, filter);
     return {
       sections: [endpointTable(endpoints, clock.nowMs())],
@@ -46,7 +46,18 @@ interface EndpointFilter extends Filter {
   readonly podName: string;
 }
 
+/** Those of Podwire's attachments. */
 export async function listEndpoints(ipam: Service, filter: EndpointFilter): Promise<Endpoint[]> {
+  const endpoints = await listAllEndpoints(ipam, filter);
+  return endpoints.filter(isPodwires);
+}
+
+/** Those of other writers have no attachment. */
+function isPodwires({ attachment }: Endpoint): boolean {
+  return attachment !== undefined;
+}
+
+async function listAllEndpoints(ipam: Service, filter: EndpointFilter): Promise<Endpoint[]> {
   const pages = await allPages((page) => ipam.call(EndpointServiceService.listEndpoints, { ...page, ...filter }));
   return pages.flatMap(({ endpoints }) => endpoints);
 }
@@ -54,14 +65,15 @@ export async function listEndpoints(ipam: Service, filter: EndpointFilter): Prom
 function endpointTable(endpoints: readonly Endpoint[], nowMs: number): Table {
   return {
     kind: 'table',
-    columns: ['POD', 'ADDRESSES', 'NODE', 'HOST INTERFACE', 'AGE', 'ATTACHMENT'],
+    columns: ['POD', 'ADDRESSES', 'NODE', 'HOST INTERFACE', 'AGE', 'WRITTEN BY', 'ATTACHMENT'],
     rows: endpoints.map((endpoint) => [
       podText(endpoint),
       endpoint.addresses.map(({ address }) => address.replace(/\/\d+$/, '')).join(', '),
       endpoint.nodeName,
       endpoint.hostInterfaceName,
       age(endpoint.createTime, nowMs),
-      attachmentText(endpoint.attachment),
+      isPodwires(endpoint) ? 'Podwire' : 'Calico',
+      isPodwires(endpoint) ? attachmentText(endpoint.attachment) : `endpoint ${endpoint.namespace}/${endpoint.name}`,
     ]),
     none: 'There is no such endpoint.',
   };

@@ -263,10 +263,14 @@ describe('gc', () => {
   const ipam = (...containers: string[]) => [
     fake(EndpointServiceService.listEndpoints, () =>
       ListEndpointsResponse.fromPartial({
-        endpoints: containers.slice(0, 1).map((containerId) => ({
-          attachment: attachmentOf(containerId),
-          addresses: [{ address: '10.65.0.9/32' }],
-        })),
+        endpoints: [
+          ...containers.slice(0, 1).map((containerId) => ({
+            attachment: attachmentOf(containerId),
+            addresses: [{ address: '10.65.0.9/32' }],
+          })),
+          // Another writer's.
+          { namespace: 'default', name: 'node--1-k8s-calico-eth0', addresses: [{ address: '10.65.0.10/32' }] },
+        ],
       }),
     ),
     fake(AddressServiceService.getEndpoint, ({ attachment }) => {
@@ -336,6 +340,7 @@ describe('gc', () => {
     const { exitCode, stdout, stderr } = await fakes.podwirectl('gc');
     expect(exitCode).toBe(0);
     expect(stdout).toMatch(/^10\.65\.0\.9\/32 +- +net\/gone\/eth0$/m);
+    expect(stdout).not.toContain('10.65.0.10');
     expect(stderr).toContain('podwirectl release attachment net/gone/eth0 --yes');
   });
 });

@@ -224,7 +224,7 @@ describe('a list of what does not exist', () => {
   });
 });
 
-test('endpoints tell which pod has which addresses', async () => {
+test('endpoints show which pod has which addresses, and which program wrote each', async () => {
   const endpoint = {
     attachment: { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' },
     pod: { namespace: 'default', name: 'web-0' },
@@ -232,14 +232,27 @@ test('endpoints tell which pod has which addresses', async () => {
     addresses: [{ address: '10.65.0.7/32' }, { address: 'fd65::7/128' }],
     hostInterfaceName: 'podw1',
   };
+  const calicos = {
+    namespace: 'default',
+    name: 'node--1-k8s-old-eth0',
+    pod: { namespace: 'default', name: 'old' },
+    nodeName: 'node-1',
+    addresses: [{ address: '10.65.0.8/32' }],
+    hostInterfaceName: 'cali1',
+  };
   await fakes.serve(
-    fake(EndpointServiceService.listEndpoints, () => ListEndpointsResponse.fromPartial({ endpoints: [endpoint] })),
+    fake(EndpointServiceService.listEndpoints, () =>
+      ListEndpointsResponse.fromPartial({ endpoints: [endpoint, calicos] }),
+    ),
   );
   const { exitCode, stdout } = await fakes.podwirectl('endpoints', '--pod', 'default/web-0', '--node', 'node-1');
   expect([exitCode, stdout]).toEqual([
     0,
-    expect.stringMatching(/^default\/web-0 +10\.65\.0\.7, fd65::7 +node-1 +podw1 +- +net\/c0ffee\/eth0$/m),
+    expect.stringMatching(/^default\/web-0 +10\.65\.0\.7, fd65::7 +node-1 +podw1 +- +Podwire +net\/c0ffee\/eth0$/m),
   ]);
+  expect(stdout).toMatch(
+    /^default\/old +10\.65\.0\.8 +node-1 +cali1 +- +Calico +endpoint default\/node--1-k8s-old-eth0$/m,
+  );
   await fakes.podwirectl('endpoints', '--namespace', 'red', '--pool', 'main');
   expect(asked('ListEndpoints')).toMatchObject([
     { namespace: 'default', podName: 'web-0', nodeName: 'node-1', poolName: '' },

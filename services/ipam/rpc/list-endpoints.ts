@@ -6,13 +6,13 @@ import type { Handler } from '@podwire/shared/rpc/unary';
 import type { EndpointQuery } from '../allocator/endpoints.js';
 import { labelFault, subdomainFault } from '../allocator/names.js';
 import type { Ipam } from '../ipam.js';
-import { endpointMessage } from './wire-endpoint.js';
+import { listedEndpointMessage } from './wire-endpoint.js';
 
 export function listEndpoints(ipam: Ipam): Handler<ListEndpointsRequest, ListEndpointsResponse> {
   return async (message, { signal }) => {
     const { items, next } = await ipam.endpoints.list(readQuery(message), signal);
     return {
-      endpoints: items.map(({ value }) => endpointMessage(value)),
+      endpoints: items.map(listedEndpointMessage),
       nextPageToken: next === '' ? '' : formatPageToken(scopeOf(message), next),
     };
   };

@@ -2,6 +2,7 @@ import type { Endpoint as EndpointMessage } from '@podwire/proto/podwire/ipam/v1
 import { formatPrefix } from '@podwire/shared/net/prefix';
 
 import { endpointKey } from '../allocator/endpoint.js';
+import type { EndpointListing, ForeignListing } from '../allocator/endpoints.js';
 import type { Endpoint } from '../allocator/records.js';
 
 export function endpointMessage(endpoint: Endpoint): EndpointMessage {
@@ -24,5 +25,31 @@ export function endpointMessage(endpoint: Endpoint): EndpointMessage {
     macAddress: mac,
     hostInterfaceName,
     netns: netns && { ...netns },
+  };
+}
+
+export function listedEndpointMessage(listing: EndpointListing): EndpointMessage {
+  return listing.kind === 'endpoint' ? endpointMessage(listing.value) : foreignEndpointMessage(listing);
+}
+
+/** Another writer's endpoint tells neither the network nor the allocations of its addresses. */
+function foreignEndpointMessage({ key, value, addresses }: ForeignListing): EndpointMessage {
+  const { uid, createTimeMs, nodeName, podName, mac, hostInterfaceName } = value;
+  return {
+    attachment: undefined,
+    ...key,
+    uid,
+    createTime: createTimeMs === undefined ? undefined : new Date(createTimeMs),
+    nodeName,
+    pod: podName === '' ? undefined : { namespace: key.namespace, name: podName, uid: '' },
+    addresses: addresses.map(({ address, block, poolName }) => ({
+      address: formatPrefix(address),
+      blockCidr: block ? formatPrefix(block) : '',
+      poolName,
+      sequenceNumber: 0n,
+    })),
+    macAddress: mac,
+    hostInterfaceName,
+    netns: undefined,
   };
 }

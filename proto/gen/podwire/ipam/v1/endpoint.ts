@@ -41,7 +41,7 @@ export interface NetnsIdentity {
 
 /** Endpoint is a workload endpoint: what an attachment was given. */
 export interface Endpoint {
-  /** The attachment that holds it. */
+  /** The attachment that holds it. Not set where another writer keeps the endpoint, which does not tell the network. */
   attachment:
     | Attachment
     | undefined;
@@ -78,11 +78,17 @@ export interface Endpoint {
 export interface EndpointAddress {
   /** The address as a CIDR of full length (`10.65.0.7/32`, `fd00::7/128`). */
   address: string;
-  /** CIDR of the block that the address was taken from. */
+  /**
+   * CIDR of the block that the address was taken from; of another writer's endpoint the one that it lies in, empty where it lies in
+   * none.
+   */
   blockCidr: string;
   /** Name of the pool that the block lies in; empty when that pool was deleted since. */
   poolName: string;
-  /** The block's sequence number at the allocation: with the address it names this allocation and no later one. */
+  /**
+   * The block's sequence number at the allocation: with the address it names this allocation and no later one. 0 in another writer's
+   * endpoint, which does not tell it.
+   */
   sequenceNumber: bigint;
 }
 
@@ -732,7 +738,8 @@ export const ListEndpointsResponse: MessageFns<ListEndpointsResponse> = {
 export type EndpointServiceService = typeof EndpointServiceService;
 export const EndpointServiceService = {
   /**
-   * ListEndpoints returns workload endpoints in the order of their namespaces and names.
+   * ListEndpoints returns workload endpoints in the order of their namespaces and names, also those that another writer keeps in
+   * the same datastore, such as Calico's plugin: they have no attachment.
    *
    * A page may hold fewer endpoints than asked for, even none, while there are more: a search that few endpoints match goes on
    * with the next page. Only an empty next_page_token says that there are no more.
@@ -753,7 +760,8 @@ export const EndpointServiceService = {
 
 export interface EndpointServiceServer extends UntypedServiceImplementation {
   /**
-   * ListEndpoints returns workload endpoints in the order of their namespaces and names.
+   * ListEndpoints returns workload endpoints in the order of their namespaces and names, also those that another writer keeps in
+   * the same datastore, such as Calico's plugin: they have no attachment.
    *
    * A page may hold fewer endpoints than asked for, even none, while there are more: a search that few endpoints match goes on
    * with the next page. Only an empty next_page_token says that there are no more.
@@ -765,7 +773,8 @@ export interface EndpointServiceServer extends UntypedServiceImplementation {
 
 export interface EndpointServiceClient extends Client {
   /**
-   * ListEndpoints returns workload endpoints in the order of their namespaces and names.
+   * ListEndpoints returns workload endpoints in the order of their namespaces and names, also those that another writer keeps in
+   * the same datastore, such as Calico's plugin: they have no attachment.
    *
    * A page may hold fewer endpoints than asked for, even none, while there are more: a search that few endpoints match goes on
    * with the next page. Only an empty next_page_token says that there are no more.
