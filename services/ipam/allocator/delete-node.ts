@@ -103,13 +103,13 @@ interface Step {
   readonly addresses: readonly Prefix[];
 }
 
-/** Addresses and blocks first, then the endpoints that are left without an address. */
+/** Addresses and blocks first, then the endpoints that are left, also those of other writers. */
 function releaseStep(view: View, { name, nowMs }: { readonly name: string; readonly nowMs: number }): Step {
   const { changes, outcome } = continueNodeRelease(view, { nodeName: name, nowMs });
   if (outcome.state === 'more') return { state: 'more', changes, addresses: outcome.addresses };
   const removals: Change[] = [];
-  for (const { key, value } of endpointsOfNode(view, name)) {
-    removals.push({ type: 'delete', record: { kind: 'endpoint', key, value } });
+  for (const record of endpointsOfNode(view, name)) {
+    removals.push({ type: 'delete', record });
     if (removals.length === ENDPOINTS_PER_STEP) break;
   }
   return { state: removals.length > 0 ? 'more' : 'done', changes: removals, addresses: [] };

@@ -2083,7 +2083,8 @@ export const NodeServiceService = {
   },
   /**
    * DeleteNode gives back all that a node holds, whether or not it is known: the addresses of its containers and tunnels, in
-   * whosever blocks, with their endpoints; its blocks; last the node. Of a block in which other nodes hold addresses the node
+   * whosever blocks, with their endpoints, also those that Calico's plugin wrote; its blocks; last the node. Addresses of virtual
+   * machines stay: a machine may run on another node next. Of a block in which other nodes hold addresses the node
    * gives up the ownership alone. The node's containers must have ended before.
    *
    * The first of its transactions marks the node as being deleted, and from then on nothing is allocated for it. When it is
@@ -2179,7 +2180,8 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
   updateNode: handleUnaryCall<UpdateNodeRequest, UpdateNodeResponse>;
   /**
    * DeleteNode gives back all that a node holds, whether or not it is known: the addresses of its containers and tunnels, in
-   * whosever blocks, with their endpoints; its blocks; last the node. Of a block in which other nodes hold addresses the node
+   * whosever blocks, with their endpoints, also those that Calico's plugin wrote; its blocks; last the node. Addresses of virtual
+   * machines stay: a machine may run on another node next. Of a block in which other nodes hold addresses the node
    * gives up the ownership alone. The node's containers must have ended before.
    *
    * The first of its transactions marks the node as being deleted, and from then on nothing is allocated for it. When it is
@@ -2303,7 +2305,8 @@ export interface NodeServiceClient extends Client {
   ): ClientUnaryCall;
   /**
    * DeleteNode gives back all that a node holds, whether or not it is known: the addresses of its containers and tunnels, in
-   * whosever blocks, with their endpoints; its blocks; last the node. Of a block in which other nodes hold addresses the node
+   * whosever blocks, with their endpoints, also those that Calico's plugin wrote; its blocks; last the node. Addresses of virtual
+   * machines stay: a machine may run on another node next. Of a block in which other nodes hold addresses the node
    * gives up the ownership alone. The node's containers must have ended before.
    *
    * The first of its transactions marks the node as being deleted, and from then on nothing is allocated for it. When it is

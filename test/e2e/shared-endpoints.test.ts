@@ -1,0 +1,181 @@
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { Writable } from 'node:stream';
+
+import { run as runPodwirectl } from '@podwire/ctl/run';
+import { EtcdServer } from '@podwire/ipam/store/etcd/etcd-server.fixture';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+
+import { callCni, makePod, NETWORK, removePod, type CniCall, type Pod } from '../support/pods.js';
+import { pings, rpc } from '../support/programs.js';
+import { ROOT } from '../support/root.js';
+import { Stack } from '../support/stack.js';
+
+/** Workload endpoints in a real etcd, with what Calico and its tools leave there, while pods come, fail and go on a real kernel. */
+
+const ENDPOINTS = '/calico/resources/v3/projectcalico.org/workloadendpoints/';
+const BLOCKS = '/calico/ipam/v2/assignment/';
+const HANDLES = '/calico/ipam/v2/handle/';
+
+const stack = new Stack();
+const pods: Pod[] = [];
+let etcd: EtcdServer;
+let ipam: ChildProcess;
+
+beforeAll(async () => {
+  etcd = await EtcdServer.start();
+  const env = {
+    PATH: process.env.PATH,
+    PODWIRE_IPAM_LISTEN: `unix:${stack.sockets.ipam}`,
+    PODWIRE_IPAM_STORE: 'etcd',
+    PODWIRE_IPAM_ETCD_ENDPOINTS: etcd.url,
+    PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/16',
+  };
+  ipam = spawn(process.execPath, [join(ROOT, 'services/ipam/dist/main.js')], { env, stdio: 'ignore' });
+  await vi.waitFor(() => expect(existsSync(stack.sockets.ipam)).toBe(true), { timeout: 30_000 });
+  await stack.start('dataplane', 'plugin');
+  const nodes = () => JSON.stringify(rpc(stack.sockets.ipam, 'podwire.ipam.v1.NodeService/ListNodes', {}));
+  await vi.waitFor(() => expect(nodes()).toContain('198.18.0.1/32'), { timeout: 30_000 });
+}, 120_000);
+
+afterAll(async () => {
+  await stack.stop('plugin');
+  await stack.stop('dataplane');
+  const exited = once(ipam, 'exit');
+  ipam.kill('SIGTERM');
+  await exited;
+  await stack.destroy();
+  await etcd.dispose();
+  pods.forEach(removePod);
+}, 60_000);
+
+const call = (command: string, pod: Pod, rest: Partial<CniCall> = {}) =>
+  callCni({ command, pod, socket: stack.sockets.plugin, ...rest });
+
+async function added(name: string): Promise<{ readonly pod: Pod; readonly address: string }> {
+  const pod = makePod(name);
+  pods.push(pod);
+  const answer = await call('ADD', pod);
+  expect(answer, answer.stdout).toMatchObject({ exitCode: 0 });
+  const result: { ips: { address: string }[] } = JSON.parse(answer.stdout);
+  return { pod, address: result.ips[0]!.address.replace(/\/\d+$/, '') };
+}
+
+/** The texts of all endpoints and handles, and who holds which address. */
+function recorded(): unknown {
+  const held = [...etcd.dump(BLOCKS)].map(([key, text]) => {
+    const block: { allocations: (number | null)[]; attributes: unknown[] } = JSON.parse(text);
+    return [key, block.allocations.map((index) => (index === null ? null : block.attributes[index]))];
+  });
+  return { held, endpoints: [...etcd.dump(ENDPOINTS)], handles: [...etcd.dump(HANDLES)] };
+}
+
+const endpointKeyOf = ({ name }: Pod) => `${ENDPOINTS}default/node--1-k8s-${name.replaceAll('-', '--')}-eth0`;
+
+async function podwirectl(...args: readonly string[]): Promise<{ readonly exitCode: number; readonly stdout: string }> {
+  let stdout = '';
+  const write = (chunk: Buffer, _: string, done: () => void): void => {
+    stdout += chunk.toString();
+    done();
+  };
+  const env = { PATH: process.env.PATH, PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${stack.sockets.ipam}` };
+  const around = { env, stdout: new Writable({ write }), stderr: new Writable({ write }) };
+  const exitCode = await runPodwirectl(['--timeout', '60s', ...args], { process: around, clock: systemClock });
+  return { exitCode, stdout };
+}
+
+/** What `calicoctl ipam release --ip` does: block and handle lose the address, and endpoints are left as they are. */
+function releaseAsCalicoctl(address: string, handle: string): void {
+  const [key, text] = [...etcd.dump(BLOCKS)].find(([, value]) => value.includes(handle)) ?? ['', '{}'];
+  const block: {
+    allocations: (number | null)[];
+    unallocated: number[];
+    attributes: { handle_id?: string }[];
+    sequenceNumberForAllocation: Record<string, unknown>;
+  } = JSON.parse(text.replace(/("sequenceNumber":)(\d+)/, '$1"$2"').replace(/("\d+":)(\d+)/g, '$1"$2"'));
+  const index = block.attributes.findIndex(({ handle_id: id }) => id === handle);
+  const ordinal = block.allocations.indexOf(index);
+  expect(ordinal, address).toBe(Number(address.split('.').at(-1)) % 64);
+  block.allocations[ordinal] = null;
+  block.unallocated.push(ordinal);
+  block.sequenceNumberForAllocation = Object.fromEntries(
+    Object.entries(block.sequenceNumberForAllocation).filter(([name]) => name !== String(ordinal)),
+  );
+  block.attributes.splice(index, 1);
+  block.allocations = block.allocations.map((each) => (each !== null && each > index ? each - 1 : each));
+  const written = JSON.stringify(block)
+    .replace(/("sequenceNumber":)"(\d+)"/, '$1$2')
+    .replace(/("\d+":)"(\d+)"/g, '$1$2');
+  etcd.ctl('put', key, written);
+  etcd.ctl('del', HANDLES + handle);
+}
+
+describe.each([
+  ['on a second network for the same interface', { config: { name: 'second-network' } }, (pod: Pod) => pod],
+  ['of a second sandbox of the pod', {}, (pod: Pod) => ({ ...pod, containerId: `${pod.containerId}-2` })],
+] as const)('an ADD %s that cannot be attached', (_, rest, sandboxOf) => {
+  test('leaves etcd as it was, and the pod its address, also after the DEL that follows it', async () => {
+    const { pod, address } = await added(`shared-${pods.length}`);
+    const before = recorded();
+    const second = sandboxOf(pod);
+    const failed = await call('ADD', second, rest);
+    expect([failed.exitCode, JSON.parse(failed.stdout)]).toEqual([1, expect.objectContaining({ code: 101 })]);
+    expect(recorded()).toEqual(before);
+    expect(await call('DEL', second, rest)).toMatchObject({ exitCode: 0 });
+    expect(recorded()).toEqual(before);
+    expect(pings(address, stack.netnsPath)).toBe(true);
+    expect(await podwirectl('audit')).toMatchObject({ exitCode: 0 });
+    expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
+    expect([...etcd.dump(ENDPOINTS).keys()]).toEqual([]);
+  }, 120_000);
+});
+
+test('an endpoint that was lost is written again, and the address of its pod is not given away', async () => {
+  const { pod, address } = await added('lost');
+  const before = etcd.dump(ENDPOINTS);
+  const [text = ''] = before.values();
+  etcd.ctl('del', endpointKeyOf(pod));
+  expect(await podwirectl('audit')).toMatchObject({ exitCode: 4, stdout: expect.stringContaining('endpoint-missing') });
+  const repaired = await podwirectl('audit', '--repair', '--release-unused', '--grace', '1m', '--yes');
+  expect(repaired).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/repaired +endpoint-missing/) });
+  const written = etcd.dump(ENDPOINTS).get(endpointKeyOf(pod)) ?? '';
+  expect(JSON.parse(written)).toMatchObject({
+    metadata: { uid: JSON.parse(text).metadata.uid },
+    spec: JSON.parse(text).spec,
+  });
+  expect(pings(address, stack.netnsPath)).toBe(true);
+  expect(await podwirectl('audit')).toMatchObject({ exitCode: 0 });
+  expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
+  expect([...etcd.dump(ENDPOINTS).keys()]).toEqual([]);
+}, 120_000);
+
+test('an endpoint whose address another tool released goes with the DEL, and an audit gives the address to no dead pod', async () => {
+  const { pod, address } = await added('released');
+  releaseAsCalicoctl(address, `${NETWORK}.${pod.containerId}`);
+  await expect.poll(() => podwirectl('audit')).toMatchObject({ exitCode: 4 });
+  expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
+  expect([...etcd.dump(ENDPOINTS).keys()]).toEqual([]);
+  await podwirectl('audit', '--repair');
+  expect([...etcd.dump(HANDLES).keys()]).toEqual([]);
+  expect(await podwirectl('audit')).toMatchObject({ exitCode: 0 });
+}, 120_000);
+
+test('a pod that Calico made is listed with who wrote it, and goes with Podwire’s DEL', async () => {
+  const { pod, address } = await added('calicos');
+  // As Calico's plugin writes it: the attributes tell neither network nor interface, and the endpoint has no annotations.
+  const [key, text] = [...etcd.dump(BLOCKS)].find(([, value]) => value.includes(pod.containerId)) ?? ['', ''];
+  etcd.ctl('put', key, text.replace(`"network":"${NETWORK}","interface":"eth0",`, ''));
+  const endpoint: { metadata: { annotations?: unknown } } = JSON.parse(
+    etcd.dump(ENDPOINTS).get(endpointKeyOf(pod)) ?? '{}',
+  );
+  delete endpoint.metadata.annotations;
+  etcd.ctl('put', endpointKeyOf(pod), JSON.stringify(endpoint));
+  const row = new RegExp(`^default/calicos +${address.replaceAll('.', '\\.')} +node-1 .* Calico `, 'm');
+  await expect.poll(async () => (await podwirectl('endpoints')).stdout).toMatch(row);
+  expect(await podwirectl('audit')).toMatchObject({ exitCode: 0 });
+  expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
+  expect([...etcd.dump(ENDPOINTS).keys(), ...etcd.dump(HANDLES).keys()]).toEqual([]);
+}, 120_000);
