@@ -1,11 +1,12 @@
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import { abandonBlock, OPERATIONS_TO_ABANDON } from './abandon-block.js';
+import { isVirtualMachine } from './attributes.js';
 import { firstWritable } from './block-bytes.js';
 import { allBlocks } from './block-lists.js';
 import { sameOwner } from './demand.js';
-import { addressOf, giveBack, heldIn, nextBatch, OPERATIONS_PER_STEP } from './give-back.js';
-import type { HeldAddress } from './holding.js';
+import { giveBack, heldIn, nextBatch, OPERATIONS_PER_STEP } from './give-back.js';
+import { addressOf, type HeldAddress } from './holding.js';
 import type { BlockOwner } from './records.js';
 import type { Change, Decision, View } from './view.js';
 
@@ -26,7 +27,8 @@ const BLOCKS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / OPERATIONS_TO_ABANDON);
 
 /**
  * Gives back all that a node holds, as much in each step as a transaction takes: first every address whose attributes name the
- * node, in whosever block, unless a container on another node uses it; then its blocks, of which those with others' addresses stay without an owner.
+ * node, in whosever block, unless a container on another node uses it, or it is that of a virtual machine, which may run on another next;
+ * then its blocks, of which those with others' addresses stay without an owner.
  *
  * Idempotent. It comes to an end once nobody gives the node anything any more, as while its record is being deleted.
  */
@@ -50,7 +52,7 @@ export function releaseStep(held: readonly HeldAddress[], changes: readonly Chan
 function* heldByNode(view: View, nodeName: string): Generator<HeldAddress, void, void> {
   const elsewhere = usedElsewhere(view, nodeName);
   for (const block of allBlocks(view))
-    for (const held of heldIn(block, ({ owner }) => owner.node === nodeName))
+    for (const held of heldIn(block, (each) => each.owner.node === nodeName && !isVirtualMachine(each)))
       if (!elsewhere.has(formatPrefix(addressOf(held)))) yield held;
 }
 
