@@ -25,7 +25,7 @@ import type { PodNetwork } from './plan/pod-network.js';
 /** The whole dataplane on the real kernel. */
 
 /** Steps of a new pod, where the kernel has everything. */
-const FRESH_STEPS = 16;
+const FRESH_STEPS = 17;
 
 /** The optional ones among them, which cannot fail a plan. */
 const OPTIONAL = [3, 7, 8];

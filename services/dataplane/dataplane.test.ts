@@ -47,7 +47,7 @@ describe('attach', () => {
     expect(await dataplane.attach(network, never())).toMatchObject({
       host: { name: network.hostInterfaceName, mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500, up: true },
       pod: { name: 'eth0', mac: network.mac, mtuBytes: 1500, up: true },
-      changes: 15,
+      changes: 16,
     });
     expect(lines).toMatchObject([{ msg: 'pod wired', attachment: 'net/a/eth0' }]);
     expect(await dataplane.check(network, never())).toEqual([]);
@@ -152,7 +152,7 @@ describe('attach', () => {
     const network = pod('a');
     // accept_ra, the seventh sysctl.
     kernel.failNext('sysctl-write', { errno: 'ENOENT', after: 6 });
-    expect(await dataplane.attach(network, never())).toMatchObject({ changes: 14 });
+    expect(await dataplane.attach(network, never())).toMatchObject({ changes: 15 });
     expect(kernel.unusedFaults).toBe(0);
     expect(lines).toContainEqual(expect.objectContaining({ level: 'warn', msg: expect.stringContaining('accept_ra') }));
   });
@@ -356,7 +356,7 @@ describe('calls at the same time', () => {
     await pause.reached;
     const detaching = dataplane.detach(detachment(network), never());
     pause.release();
-    expect(await attaching).toMatchObject({ changes: 15 });
+    expect(await attaching).toMatchObject({ changes: 16 });
     expect(await detaching).toBe(true);
     expect(kernel.print()).toBe(before);
   });
@@ -374,7 +374,7 @@ describe('calls at the same time', () => {
     expect(kernel.commands).toHaveLength(commands);
     undoing.release();
     expect(await codeOf(failing)).toBe('KERNEL_REFUSED');
-    expect(await next).toMatchObject({ changes: 15 });
+    expect(await next).toMatchObject({ changes: 16 });
   });
 
   test('for other attachments do not wait', async () => {
@@ -383,7 +383,7 @@ describe('calls at the same time', () => {
     const pause = kernel.pauseBefore('link-add');
     const attaching = dataplane.attach(slow, never());
     await pause.reached;
-    expect(await dataplane.attach(quick, never())).toMatchObject({ changes: 15 });
+    expect(await dataplane.attach(quick, never())).toMatchObject({ changes: 16 });
     pause.release();
     await attaching;
   });
@@ -399,7 +399,7 @@ describe('calls at the same time', () => {
     ending.abort(new Failure('DEADLINE_EXCEEDED', 'too late'));
     expect(await codeOf(waiting)).toBe('DEADLINE_EXCEEDED');
     pause.release();
-    expect(await attaching).toMatchObject({ changes: 15 });
+    expect(await attaching).toMatchObject({ changes: 16 });
   });
 
   test('of many pods, in any mixture, leave nothing behind', async () => {

@@ -4,6 +4,9 @@
  */
 export const TESTED_BY: Readonly<Record<string, string>> = {
   // Seen through a real client that has no files of the contract.
+  'services/dataplane/kernel/nft/tunnel-table.ts': 'services/dataplane/kernel/nft/tunnel-guard.kernel.test.ts',
+  'services/dataplane/plan/mend-link.ts': 'services/dataplane/plan/diff.test.ts',
+  'services/dataplane/plan/mend-neighbours.ts': 'services/dataplane/plan/diff.test.ts',
   'services/shared/rpc/reflection.ts': 'services/shared/rpc/server.test.ts',
 
   // Through a server whose socket somebody removes.

@@ -54,7 +54,10 @@ describe('after a restart', () => {
     pod.writeSysctl('net/ipv4/ip_forward', '1');
     // What a link loses with its MAC address is not its own.
     pod.setNeighbour({ device: 'eth0', address: '169.254.1.1', mac: HOST_MAC });
+    // Nor are the node's entries, which follow it.
+    kernel.host.setNeighbour({ device: a.hostInterfaceName, address: '10.65.0.7', mac: '02:00:00:00:00:99' });
     const own = kernel.print();
+    kernel.host.setNeighbour({ device: a.hostInterfaceName, address: '10.65.0.7', mac: a.mac });
     const { keeper } = await restart();
     await keeper.recover();
     await keeper.check();

@@ -291,9 +291,11 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
       'address-add',
       'neighbour-set',
       'sysctl-write',
+      'neighbour-set',
       'route-add',
       'address-delete',
       'route-delete',
+      'neighbour-delete',
     ]);
     await applyAll(steps);
     expect(diff(other, await under.session.observe(other))).toEqual([]);

@@ -59,6 +59,7 @@ const meddling = fc.constantFrom<readonly [string, (kernel: MemoryKernel, pod: M
     'neighbour changed',
     (_, pod) => pod.setNeighbour({ device: 'eth0', address: '169.254.1.1', mac: '02:00:00:00:00:ff' }),
   ],
+  ['node’s neighbours gone', (kernel) => void kernel.host.neighbours.splice(0)],
   ['host route gone', (kernel) => void kernel.host.routes.splice(0, 1)],
   ['mtu', (_, pod) => pod.setLink(pod.find('eth0'), { mtuBytes: 1280 })],
   ['host mac', (kernel, _, host) => kernel.host.setLink(kernel.host.find(host), { mac: '02:00:00:00:00:fe' })],
@@ -150,6 +151,9 @@ describe('whatever was wired before, and whatever was done to it', () => {
         );
         expect(kernel.host.routes.map((route) => route.destination).sort()).toEqual(
           wanted.host.routes.map((route) => route.destination).sort(),
+        );
+        expect(kernel.host.neighbours.map((entry) => entry.address).sort()).toEqual(
+          wanted.host.neighbours.map((entry) => entry.address).sort(),
         );
       }),
       RUNS,

@@ -33,6 +33,7 @@ describe('a new pod', () => {
       'ip -n pod route add 169.254.1.1 dev eth0 proto 87 scope link',
       'ip -n pod route add default via 169.254.1.1 dev eth0 proto 87',
       'ip netns exec pod sysctl -w net.ipv4.ip_forward=0',
+      'ip neighbour replace 10.65.0.7 dev podwtest lladdr 02:00:00:00:00:07 nud permanent',
       'ip route add 10.65.0.7 dev podwtest proto 87 scope link',
     ]);
   });
@@ -73,6 +74,7 @@ describe('a new pod', () => {
       'ip -n pod neighbour replace fe80::ecee:eeff:feee:eeee dev eth0 lladdr ee:ee:ee:ee:ee:ee nud permanent',
       'ip -n pod route add default via fe80::ecee:eeff:feee:eeee dev eth0 proto 87 metric 1024',
       'ip netns exec pod sysctl -w net.ipv6.conf.all.forwarding=1',
+      'ip neighbour replace fd65::7 dev podwtest lladdr 02:00:00:00:00:07 nud permanent',
       'ip route add fd65::7 dev podwtest proto 87 metric 1024',
     ]);
   });

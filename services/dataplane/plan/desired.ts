@@ -1,6 +1,6 @@
 import { formatAttachment, parseAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { HOST_MAC } from '@podwire/shared/attachment/names';
-import type { Address, Family } from '@podwire/shared/net/address';
+import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import { GATEWAY, HOST_LINK_LOCAL } from './gateway.js';
@@ -83,7 +83,7 @@ export function desired(network: PodNetwork, node: NodeDefaults = { mtuBytes: US
   };
 }
 
-function hostEnd({ attachment, addresses, sourcePrefixes }: PodNetwork, link: LinkSpec): WantedEnd {
+function hostEnd({ attachment, addresses, sourcePrefixes, mac }: PodNetwork, link: LinkSpec): WantedEnd {
   const { name } = link;
   const families = familiesOf(addresses);
   const hasOtherSources = sourcePrefixes.some(({ family }) => family === 4);
@@ -94,7 +94,8 @@ function hostEnd({ attachment, addresses, sourcePrefixes }: PodNetwork, link: Li
     addresses: families.includes(6) ? [HOST_LINK_LOCAL] : [],
     routes: addresses.map((address) => onLink(formatPrefix(hostPrefix(address)), address.family, name)),
     rules: [],
-    neighbours: [],
+    // Permanent ones do not count towards the kernel's limit (gc_thresh3), and are never collected: a full table cuts no pod off.
+    neighbours: addresses.map((address) => ({ device: name, address: formatAddress(address), mac })),
     sysctls: [
       ...(families.includes(4) ? hostSysctls4(name) : []),
       // Strict: a pod sends from its own addresses alone; without one of IPv4, from none. With further prefixes the guard of

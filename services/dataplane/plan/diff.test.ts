@@ -42,10 +42,17 @@ describe('what differs is mended, and told', () => {
   const cases: readonly (readonly [what: string, observed: Observed, commands: string[], told: string[]])[] = [
     ['the host end is down', onHost({}, { up: false }), ['ip link set podwa up'], ['host link podwa: up, not down']],
     [
-      'several attributes of one link, in one step',
-      onHost({}, { mac: '02:00:00:00:00:01', mtuBytes: 1400 }),
-      ['ip link set podwa address ee:ee:ee:ee:ee:ee mtu 1500'],
-      ['host link podwa address: ee:ee:ee:ee:ee:ee, not 02:00:00:00:00:01', 'host link podwa mtu: 1500, not 1400'],
+      'several attributes of one link, in one step; its neighbour entries went with its MAC address',
+      onHost({ neighbours: [] }, { mac: '02:00:00:00:00:01', mtuBytes: 1400 }),
+      [
+        'ip link set podwa address ee:ee:ee:ee:ee:ee mtu 1500',
+        `ip neighbour replace 10.65.0.7 dev podwa lladdr ${network.mac} nud permanent`,
+      ],
+      [
+        'host link podwa address: ee:ee:ee:ee:ee:ee, not 02:00:00:00:00:01',
+        'host link podwa mtu: 1500, not 1400',
+        `host neighbour 10.65.0.7 dev podwa lladdr ${network.mac} nud permanent: present, not missing`,
+      ],
     ],
     [
       'a half-made host end, that is not recorded yet',
@@ -90,6 +97,12 @@ describe('what differs is mended, and told', () => {
       [
         'pod neighbour 169.254.1.1 dev eth0 lladdr ee:ee:ee:ee:ee:ee nud permanent: present, not lladdr 02:00:00:00:00:01',
       ],
+    ],
+    [
+      'the node’s neighbour entry of the pod is missing',
+      onHost({ neighbours: [] }),
+      [`ip neighbour replace 10.65.0.7 dev podwa lladdr ${network.mac} nud permanent`],
+      [`host neighbour 10.65.0.7 dev podwa lladdr ${network.mac} nud permanent: present, not missing`],
     ],
     [
       'the gateway’s neighbour entry was learned',
@@ -157,6 +170,12 @@ describe('what is the workload’s own stays', () => {
         neighbours: [...good.pod.neighbours, { address: '10.1.1.1', mac: '02:00:00:00:00:01', permanent: true }],
       }),
     ],
+    [
+      'a neighbour entry of the node',
+      onHost({
+        neighbours: [...good.host.neighbours, { address: '10.1.1.1', mac: '02:00:00:00:00:01', permanent: true }],
+      }),
+    ],
   ])('%s', (_, observed) => {
     expect(diff(wanted, observed)).toEqual([]);
   });
@@ -166,9 +185,11 @@ test('another address replaces the one before: added first, deleted last', () =>
   const next = podNetwork('a', { hostInterfaceName: 'podwa', addresses: [address('10.65.0.8')] });
   expect(diff(desired(next), good).map(formatStep)).toEqual([
     'ip -n pod address add 10.65.0.8/32 dev eth0',
+    `ip neighbour replace 10.65.0.8 dev podwa lladdr ${next.mac} nud permanent`,
     'ip route add 10.65.0.8 dev podwa proto 87 scope link',
     'ip -n pod address delete 10.65.0.7/32 dev eth0',
     'ip route delete 10.65.0.7 dev podwa proto 87 scope link',
+    `ip neighbour delete 10.65.0.7 dev podwa`,
   ]);
 });
 
@@ -191,6 +212,7 @@ test('a MAC address that the kernel ignored at creation is set again, what is ri
   const host = { ...good.host.link!, mac: '02:00:00:00:00:01' };
   expect(corrections(wanted, { host, pod: good.pod.link! }).map(formatStep)).toEqual([
     'ip link set podwa address ee:ee:ee:ee:ee:ee',
+    `ip neighbour replace 10.65.0.7 dev podwa lladdr ${network.mac} nud permanent`,
   ]);
   expect(corrections(wanted, { host: good.host.link!, pod: good.pod.link! })).toEqual([]);
 });

@@ -1,12 +1,13 @@
 import type { Family } from '@podwire/shared/net/address';
 
-import { ROUTE_PROTOCOL, type Wanted, type WantedEnd, type WantedSysctl } from './desired.js';
-import type { Difference, Mend } from './difference.js';
+import { ROUTE_PROTOCOL, type Wanted, type WantedSysctl } from './desired.js';
+import { familyOf, type Difference, type End, type Mend } from './difference.js';
 import { mendLink } from './mend-link.js';
-import { formatDestination, formatKey, formatNeighbour, formatRoute, formatRule } from './notation.js';
-import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from './observed.js';
+import { clearNeighbours, deleteNeighbours, mendNeighbours, permanentAddresses } from './mend-neighbours.js';
+import { formatDestination, formatKey, formatRoute, formatRule } from './notation.js';
+import { keyText, type Observed, type ObservedLink, type ObservedRoute } from './observed.js';
 import { amongOthers } from './source-routing.js';
-import type { Neighbour, Route, Rule, Side, Step, SysctlKey } from './step.js';
+import type { Route, Rule, Side, Step, SysctlKey } from './step.js';
 import { wireState, withBareWire } from './wire.js';
 
 /**
@@ -41,29 +42,23 @@ export function corrections(wanted: Wanted, links: Readonly<Partial<Record<Side,
   return [...of('host'), ...of('pod')];
 }
 
-interface End {
-  readonly side: Side;
-  readonly wanted: WantedEnd;
-  readonly observed: ObservedEnd;
-}
-
 function mends(asked: Wanted, found: Observed): Mend[] {
   const wanted = amongOthers(asked, found.pod);
   const wiring = mendWire(wanted, found);
   const observed = wireState(found) === 'paired' ? found : withBareWire(wanted, found);
-  const host: End = { side: 'host', wanted: wanted.host, observed: observed.host };
-  const cleared = clearNeighbours(wanted.pod, observed.pod);
-  const pod: End = { side: 'pod', wanted: wanted.pod, observed: cleared.observed };
-  const isLate = ({ disables }: WantedSysctl) =>
-    disables !== undefined && unwantedRoutes(host).some(({ destination }) => familyOf(destination) === disables);
+  const [host, clearedHost] = clearNeighbours({ side: 'host', wanted: wanted.host, observed: observed.host });
+  const [pod, clearedPod] = clearNeighbours({ side: 'pod', wanted: wanted.pod, observed: observed.pod });
+  const stale = staleAddresses(host);
+  const isLate = ({ disables }: WantedSysctl) => disables !== undefined && hasOf(disables, host);
   return [
     ...wiring,
     // The node's end is complete before the pod's comes up: no packet of the pod meets an unguarded interface.
+    ...clearedHost,
     ...mendLink({ side: 'host', wanted: wanted.host, link: observed.host.link }),
     ...mendSysctls(host, (sysctl) => !isLate(sysctl)),
     ...addAddresses(host),
     ...mendSysctls(pod, ({ early }) => early),
-    ...cleared.mends,
+    ...clearedPod,
     ...mendLink({ side: 'pod', wanted: wanted.pod, link: observed.pod.link }),
     ...addAddresses(pod),
     ...mendNeighbours(pod),
@@ -71,18 +66,22 @@ function mends(asked: Wanted, found: Observed): Mend[] {
     // Behind the routes that they lead to; taken away before them.
     ...addRules(pod),
     ...mendSysctls(pod, ({ early }) => !early),
+    ...mendNeighbours(host),
     // Last, so that nothing is sent to a pod that is not ready.
     ...mendRoutes(host),
     ...deleteRules(pod),
     ...deleteRoutes(pod),
-    ...deleteAddresses(pod, staleAddresses(host)),
+    ...deleteAddresses(pod, stale),
     ...deleteRoutes(host),
+    ...deleteNeighbours(host, stale),
     ...mendSysctls(host, isLate),
   ];
 }
 
-function familyOf(cidr: string): Family {
-  return cidr.includes(':') ? 6 : 4;
+/** Whether there is something of a family on the link that goes when the family is disabled. */
+function hasOf(family: Family, end: End): boolean {
+  const there = [...unwantedRoutes(end).map(({ destination }) => destination), ...permanentAddresses(end)];
+  return there.some((text) => familyOf(text) === family);
 }
 
 function mendWire(wanted: Wanted, observed: Observed): Mend[] {
@@ -159,45 +158,6 @@ function addAddresses({ side, wanted, observed }: End): Mend[] {
     // The kernel may have made the node's own in the meantime.
     const type = side === 'host' ? 'address-set' : 'address-add';
     return { step: { type, side, device, address }, differences: [difference] };
-  });
-}
-
-interface Cleared {
-  readonly mends: readonly Mend[];
-  readonly observed: ObservedEnd;
-}
-
-/**
- * A link that gets another MAC address loses its neighbour entries, permanent ones too. Deleted by steps of their own before,
- * and set again after, they come back when the plan is undone.
- */
-function clearNeighbours(wanted: WantedEnd, observed: ObservedEnd): Cleared {
-  if (observed.link?.mac === wanted.link.mac) return { mends: [], observed };
-  const device = wanted.link.name;
-  const mends = observed.neighbours
-    .filter(({ permanent }) => permanent)
-    .flatMap(({ address, mac }): Mend[] =>
-      mac === null
-        ? []
-        : [{ step: { type: 'neighbour-delete', side: 'pod', neighbour: { device, address, mac } }, differences: [] }],
-    );
-  return { mends, observed: { ...observed, neighbours: [] } };
-}
-
-function mendNeighbours({ side, wanted, observed }: End): Mend[] {
-  return wanted.neighbours.flatMap((neighbour): Mend[] => {
-    const found = observed.neighbours.find(({ address }) => address === neighbour.address);
-    if (found?.permanent === true && found.mac === neighbour.mac) return [];
-    const previous: Neighbour | undefined =
-      found?.permanent === true && found.mac !== null ? { ...neighbour, mac: found.mac } : undefined;
-    const object = `${side} neighbour ${formatNeighbour(neighbour)}`;
-    const actual = previous ? `lladdr ${previous.mac}` : found ? 'not permanent' : 'missing';
-    return [
-      {
-        step: { type: 'neighbour-set', side, neighbour, previous },
-        differences: [{ object, wanted: 'present', actual }],
-      },
-    ];
   });
 }
 

@@ -1,4 +1,8 @@
-import type { Step } from './step.js';
+import type { Family } from '@podwire/shared/net/address';
+
+import type { WantedEnd } from './desired.js';
+import type { ObservedEnd } from './observed.js';
+import type { Side, Step } from './step.js';
 
 /** One thing that is not as wanted, in the notation of `ip` and `sysctl`. */
 export interface Difference {
@@ -12,4 +16,16 @@ export interface Difference {
 export interface Mend {
   readonly step: Step;
   readonly differences: readonly Difference[];
+}
+
+/** One end of the wire, as it is wanted and as it is. */
+export interface End {
+  readonly side: Side;
+  readonly wanted: WantedEnd;
+  readonly observed: ObservedEnd;
+}
+
+/** Of an address or a CIDR. */
+export function familyOf(text: string): Family {
+  return text.includes(':') ? 6 : 4;
 }

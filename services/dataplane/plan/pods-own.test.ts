@@ -15,6 +15,10 @@ const inPod = (link: Partial<ObservedLink>, sysctls = good.pod.sysctls): Observe
   ...good,
   pod: changed(good.pod, { sysctls }, link),
 });
+const withOwnMac = (mac: string): Observed => ({
+  host: { ...good.host, neighbours: good.host.neighbours.map((neighbour) => ({ ...neighbour, mac })) },
+  pod: changed(good.pod, {}, { mac }),
+});
 const bothMtus = (mtuBytes: number): Observed => ({
   host: changed(good.host, {}, { mtuBytes }),
   pod: changed(good.pod, {}, { mtuBytes }),
@@ -27,10 +31,16 @@ describe('of a pod that has its wire', () => {
     ['a lower MTU', inPod({ mtuBytes: 1380 })],
     ['another queue length', inPod({ txQueueLength: 1 })],
     ['forwarding', inPod({}, new Map([...good.pod.sysctls, ['net/ipv4/ip_forward', '1']]))],
-    ['another MAC address', inPod({ mac: '02:00:00:00:00:99' })],
+    ['another MAC address, which the node knows', withOwnMac('02:00:00:00:00:99')],
   ])('%s is its own', (_, observed) => {
     expect(differences(wanted, observed)).not.toEqual([]);
     expect(objects(observed)).toEqual([]);
+  });
+
+  test('the node’s neighbour entries follow its MAC address', () => {
+    expect(objects(inPod({ mac: '02:00:00:00:00:99' }))).toEqual([
+      'host neighbour 10.65.0.7 dev podwa lladdr 02:00:00:00:00:99 nud permanent',
+    ]);
   });
 
   test('an MTU that packets of the pod would not get through with is not', () => {

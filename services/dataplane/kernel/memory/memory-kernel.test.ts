@@ -63,6 +63,7 @@ describe('what only a fake can do', () => {
     expect(kernel.print().split('\n')).toEqual([
       '/run/netns/node: link podwa veth address ee:ee:ee:ee:ee:ee mtu 1500 up alias "podwire:net/a/eth0"',
       '/run/netns/node: route 10.65.0.7 dev podwa proto 87 scope link',
+      '/run/netns/node: neighbour 10.65.0.7 dev podwa lladdr 02:00:00:00:00:07 nud permanent',
       '/run/netns/node: sysctl net/ipv4/conf/podwa/forwarding=1',
       '/run/netns/node: sysctl net/ipv4/conf/podwa/proxy_arp=1',
       '/run/netns/node: sysctl net/ipv4/conf/podwa/route_localnet=1',

@@ -22,7 +22,8 @@ export function formOf(objects: readonly JsonObject[]): TableForm {
     else if (isObject(set)) {
       const { elem = [], ...rest } = set;
       structure.push(textOf({ set: rest }));
-      elements.push(`${textOf(rest.name ?? null)}: ${elementsText(elem)}`);
+      // Where elements have a time, rules put them there.
+      elements.push(`${textOf(rest.name ?? null)}: ${'timeout' in rest ? '' : elementsText(elem)}`);
     } else structure.push(textOf(object));
   }
   // The order of rules is part of what they mean, within a chain; that of the others is the kernel's affair.

@@ -30,9 +30,26 @@ export const GUARD_TABLE: TableName = { family: 'inet', name: 'podwire' };
 
 const CHECK_SOURCE = 'check_source';
 const CHECK_ENCAPSULATION = 'check_encapsulation';
+const LIMIT_NEIGHBOURS = 'limit_neighbours';
 const NAMED = 'pod_interfaces';
 const ALLOWED: Readonly<Record<Family, string>> = { 4: 'allowed_sources4', 6: 'allowed_sources6' };
 const FAMILIES: readonly Family[] = [4, 6];
+
+/** IPv6 sources that a pod has sent from of late, by interface, and how fast it names others. */
+const NEIGHBOURS = 'known_neighbours';
+const RATES = 'neighbour_rates';
+
+/** What is known of an interface's sources: some pods on each of the most interfaces that a node has. */
+const KNOWN = { sizeCount: 65_535, timeoutSeconds: 60 };
+
+/**
+ * How many new sources a pod may name. The kernel cannot collect an entry in its first 5 s, so that a pod holds 9 of the 1,024 that its
+ * table has by default.
+ */
+const NEW_SOURCES = { rate: 1, burst: 4, per: 'second', inv: true };
+
+/** Router and neighbour solicitations (RFC 4861): each makes an entry of its source in the kernel's neighbour table. */
+const SOLICITATIONS: Json = { set: [133, 135] };
 
 /** NF_IP_PRI_RAW: before connections are tracked, so that what is dropped costs no entry. */
 const RAW_PRIORITY = -300;
@@ -50,6 +67,9 @@ const WAY_BACK: Json = { fib: { result: 'oif', flags: ['saddr', 'iif'] } };
  *
  * Packets in VXLAN or IPIP are dropped: to a node they would be packets of the overlay, from whatever pod they claim. That is looked at
  * behind the translation of destinations, as that may lead other packets to a node's tunnel.
+ *
+ * Each link-local source that a pod sends from, and each source of a solicitation, becomes an entry in the kernel's neighbour table, which
+ * all interfaces and namespaces share. So a pod names few new ones in a second; those that are known pass.
  *
  * It lets pods send only from addresses that the node routes to them, or that they are allowed besides. Link-local
  * and unspecified IPv6 sources pass, as neighbour discovery needs them; the kernel forwards neither.
@@ -71,16 +91,20 @@ export function guardTable(prefixes: SourcePrefixes): NftTable {
         interval: true,
         elements: [...prefixes].flatMap(([device, allowed]) => allowedElements(family, device, allowed)),
       })),
+      { name: NEIGHBOURS, type: ['ifname', 'ipv6_addr'], interval: false, elements: [], filledByRules: KNOWN },
+      { name: RATES, type: 'ifname', interval: false, elements: [], filledByRules: KNOWN },
     ],
     chains: [
+      limitNeighbours(),
       {
         name: CHECK_SOURCE,
         hook: undefined,
         rules: [
           [match(payload('ip', 'daddr'), '==', LOOPBACK), ...COUNTED_DROP],
           [match(payload('ip', 'saddr'), '==', LOOPBACK), ...COUNTED_DROP],
+          [match({ payload: { protocol: 'icmpv6', field: 'type' } }, '==', SOLICITATIONS), jumpTo(LIMIT_NEIGHBOURS)],
           [match(ipv6Source, '==', '::'), goBack],
-          [match(ipv6Source, '==', linkLocal), goBack],
+          [match(ipv6Source, '==', linkLocal), { goto: { target: LIMIT_NEIGHBOURS } }],
           ...FAMILIES.map((family): readonly JsonObject[] => {
             const sender: Json = { concat: [meta('iifname'), payload(PROTOCOL[family], 'saddr')] };
             return [match(sender, '==', `@${ALLOWED[family]}`), goBack];
@@ -100,9 +124,31 @@ export function guardTable(prefixes: SourcePrefixes): NftTable {
   };
 }
 
+/** Drops packets that name another source of their interface than those known, once these come too fast. */
+function limitNeighbours(): NftChain {
+  const source: Json = { concat: [meta('iifname'), payload('ip6', 'saddr')] };
+  const update = (set: string, elem: Json, ...stmt: readonly JsonObject[]): JsonObject => ({
+    set: { op: 'update', elem, set: `@${set}`, ...(stmt.length > 0 ? { stmt } : {}) },
+  });
+  return {
+    name: LIMIT_NEIGHBOURS,
+    hook: undefined,
+    rules: [
+      [match(source, '==', `@${NEIGHBOURS}`), { return: null }],
+      [update(RATES, meta('iifname'), { limit: NEW_SOURCES }), ...COUNTED_DROP],
+      [update(NEIGHBOURS, source), { return: null }],
+      COUNTED_DROP,
+    ],
+  };
+}
+
+function jumpTo(target: string): JsonObject {
+  return { jump: { target } };
+}
+
 /** A chain that has packets of pods looked at by another. */
 function hookOf(name: string, priority: number, target: string): NftChain {
-  const jump = { jump: { target } };
+  const jump = jumpTo(target);
   return {
     name: `guard_${name}`,
     hook: { type: 'filter', name, priority },

@@ -22,6 +22,8 @@ export interface NftSet {
   /** Whether its elements are ranges. */
   readonly interval: boolean;
   readonly elements: readonly Json[];
+  /** Rules put elements into it, and each goes after a time. Such elements are no part of what the table is. */
+  readonly filledByRules?: { readonly sizeCount: number; readonly timeoutSeconds: number };
 }
 
 /** A chain with its rules, each a list of expressions. */
@@ -121,12 +123,15 @@ export function removal({ family, name }: TableName): readonly NftCommand[] {
 /** The objects of a table in the form in which `nft -j list table` shows them (nftables 1.0.6). */
 export function objectsOf({ family, name, sets, chains }: NftTable): readonly JsonObject[] {
   const within = { family, table: name };
-  const setObjects = sets.map(({ name: set, type, interval, elements }) => ({
+  const setObjects = sets.map(({ name: set, type, interval, elements, filledByRules }) => ({
     set: {
       ...within,
       name: set,
       type,
       ...(interval ? { flags: ['interval'] } : {}),
+      ...(filledByRules
+        ? { size: filledByRules.sizeCount, timeout: filledByRules.timeoutSeconds, flags: ['timeout'] }
+        : {}),
       // An empty list is a syntax error.
       ...(elements.length > 0 ? { elem: elements } : {}),
     },
