@@ -118,6 +118,7 @@ function passed(session: PodSession): PodSession {
   return {
     identity: session.identity,
     observe: (wanted) => session.observe(wanted),
+    podLink: (name) => session.podLink(name),
     rules: (table) => session.rules(table),
     strayRules: () => session.strayRules(),
     apply: (steps) => session.apply(steps),

@@ -166,6 +166,19 @@ export class Dataplane {
     });
   }
 
+  /** Whether a recorded pod has another MAC address than its network asks for; false where it is gone. @throws Failure KERNEL_REFUSED */
+  async hasOwnMac(attachment: Attachment, signal: AbortSignal): Promise<boolean> {
+    const network = this.#registry.get(attachment)?.network;
+    if (!network) return false;
+    try {
+      const link = await this.#inPod(network.netns, signal, (session) => session.podLink(attachment.interfaceName));
+      return link !== undefined && link.mac !== network.mac;
+    } catch (error) {
+      if (error instanceof Failure && error.code === 'INVALID_NETNS') return false;
+      throw error;
+    }
+  }
+
   /**
    * Runs `work` as the only one for an attachment; without one, for the link of that name.
    * @throws Failure the signal's, and whatever `work` throws

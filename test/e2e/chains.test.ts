@@ -110,6 +110,20 @@ test('a hostPort is reached by the node’s 127.0.0.1, which pods do not reach',
   succeeded(await chain.del(), members.length);
 });
 
+test('a pod whose MAC address is given by tuning is reached by it', async () => {
+  const mac = '02:00:5e:00:53:01';
+  const members = [PODWIRE, { ...TUNING, mac }];
+  const target = pod('e2e-chain-mac');
+  const chain = new ChainRun({ stack, cniVersion: '1.0.0', members }, target);
+  succeeded(await chain.add(), members.length);
+  expect(run('ip', '-n', target.name, '-o', 'link', 'show', 'eth0')).toContain(mac);
+  const address = resultOf(chain).ips[0]?.address.split('/')[0] ?? '';
+  // The node's neighbour entry follows two seconds after the wiring, not with the check of all pods.
+  await expect.poll(() => pings(address, stack.netnsPath), { timeout: 20_000 }).toBe(true);
+  expect(onNode('ip', 'neigh', 'show', address)).toContain(`lladdr ${mac} PERMANENT`);
+  succeeded(await chain.del(), members.length);
+});
+
 test('in CNI 1.0.0 a dual-stack pod in a chain with firewall is checked whole', async () => {
   rpc(stack.sockets.ipam, 'podwire.ipam.v1.PoolService/CreatePool', { pool: { name: 'six', cidr: 'fd65::/48' } });
   const ipam = { type: 'podwire-ipam', assign_ipv4: 'true', assign_ipv6: 'true' };

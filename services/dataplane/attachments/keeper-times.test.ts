@@ -84,16 +84,16 @@ describe('by itself, from its start on', () => {
   });
 
   test('what systemd does to the interface of a pod with further IPv4 prefixes is mended within two seconds', async () => {
-    const opening = vi.spyOn(kernel, 'open');
+    const looks = vi.spyOn(node.dataplane, 'mendRecorded');
     const [four, six] = ['192.0.2.1', '2001:db8::1'].map((text) => hostPrefix(address(text)));
     const { hostInterfaceName } = await wire('a', { sourcePrefixes: [four!] });
     await wire('b', { addresses: [address('10.65.0.8')], hostInterfaceName: 'podwb', sourcePrefixes: [six!] });
     const wired = kernel.print();
     kernel.host.sysctls.set(`net/ipv4/conf/${hostInterfaceName}/rp_filter`, '2');
-    opening.mockClear();
+    looks.mockClear();
     for (let told = 0; told < 3; told++) for (const name of [hostInterfaceName, 'podwb']) node.keeper.heardOf(name);
     expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(2);
-    expect(await secondsUntil(() => opening.mock.calls.length > 1, 10), 'once, and no other pod').toBeUndefined();
+    expect(await secondsUntil(() => looks.mock.calls.length > 1, 10), 'once, and no other pod').toBeUndefined();
   });
 
   test('what no wiring does is mended at once, however soon after the wiring, and after the one that is under way', async () => {
@@ -196,15 +196,29 @@ describe('drift that the kernel tells of', () => {
   test('within two seconds of the wiring is mended when they are over, with one look for all of it', async () => {
     const { hostInterfaceName } = await wire('a');
     const wired = kernel.print();
-    const opening = vi.spyOn(kernel, 'open');
+    const looks = vi.spyOn(node.dataplane, 'mendRecorded');
     // Of the wiring itself.
     for (let told = 0; told < 3; told++) node.keeper.heardOf(hostInterfaceName);
-    expect(await secondsUntil(() => opening.mock.calls.length > 0, 1)).toBeUndefined();
+    expect(await secondsUntil(() => looks.mock.calls.length > 0, 1)).toBeUndefined();
     clock.setBack(1000);
     kernel.host.routes.splice(0);
     for (let told = 0; told < 3; told++) node.keeper.heardOf(hostInterfaceName);
     expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(1);
-    expect(opening).toHaveBeenCalledTimes(1);
+    expect(looks).toHaveBeenCalledTimes(1);
+  });
+
+  test('is none where a pod was just wired, but a MAC address that a later plugin gives it is followed', async () => {
+    const [a, b] = [await wire('a'), await wire('b', { addresses: [address('10.65.0.8')] })];
+    const wired = kernel.print();
+    for (const { hostInterfaceName } of [a, b, a]) node.keeper.heardOf(hostInterfaceName);
+    const pod = kernel.namespace(b.netns);
+    pod.setLink(pod.find('eth0'), { mac: '02:00:00:00:00:99' });
+    const known = () => kernel.host.neighbours.map(({ mac }) => mac);
+    expect(await secondsUntil(() => known().includes('02:00:00:00:00:99'), 10)).toBe(2);
+    expect(known()).toEqual([a.mac, '02:00:00:00:00:99']);
+    // The pod that nothing was done to is as it was: the look told so, and no step was taken.
+    const linesOf = (text: string) => text.split('\n').filter((line) => line.startsWith(a.netns));
+    expect(linesOf(kernel.print())).toEqual(linesOf(wired));
   });
 
   test('is mended at once also where the clock was set back since the wiring', async () => {

@@ -75,6 +75,8 @@ export class AttachmentKeeper {
   #repairers = 0;
   /** Host interfaces that are looked at once more when their wiring is over. */
   readonly #watched = new Set<string>();
+  /** Those whose pod's MAC address is looked at then. */
+  readonly #macWatched = new Set<string>();
   /** What the recovery could not do. */
   #toRecover: RecoveryScope | undefined;
   #earlierBootsDone = false;
@@ -176,6 +178,25 @@ export class AttachmentKeeper {
     const isSomebodys = isMeddledWith && !this.#options.dataplane.isWiring(record.network.attachment);
     if (leftMs <= 0 || sinceMs < 0 || isSomebodys) this.repairByHostInterface(name);
     else if (sinceMs >= WIRING_ANSWERED_MS || isMeddledWith || isLoose(record)) this.#lookLater(name, leftMs);
+    else this.#followMac(name, leftMs);
+  }
+
+  /** A later plugin of the chain may give the pod another MAC address after the wiring (`tuning`), of which the node is told nothing. */
+  #followMac(name: string, afterMs: number): void {
+    if (this.#watched.has(name) || this.#macWatched.has(name) || this.#stopped.signal.aborted) return;
+    this.#macWatched.add(name);
+    const { registry, dataplane, clock } = this.#options;
+    const { signal } = this.#stopped;
+    this.#spawn(async () => {
+      await clock.sleep(afterMs, signal);
+      // Otherwise all of it is looked at, or was.
+      const isDue = this.#macWatched.delete(name);
+      const record = registry.byHostInterface(name);
+      if (!isDue || !record || signal.aborted) return;
+      await this.#attempt(`look at the MAC address behind ${name}`, async () => {
+        if (await dataplane.hasOwnMac(record.network.attachment, signal)) this.repairByHostInterface(name);
+      });
+    });
   }
 
   /**
@@ -185,6 +206,7 @@ export class AttachmentKeeper {
   #lookLater(name: string, afterMs: number): void {
     if (this.#watched.has(name) || this.#stopped.signal.aborted) return;
     this.#watched.add(name);
+    this.#macWatched.delete(name);
     this.#spawn(async () => {
       await this.#options.clock.sleep(afterMs, this.#stopped.signal);
       this.#watched.delete(name);

@@ -33,6 +33,7 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
         return {
           identity: session.identity,
           observe: (wanted) => asking(() => session.observe(wanted)),
+          podLink: (name) => asking(() => session.podLink(name)),
           rules: (table) => asking(() => session.rules(table)),
           strayRules: () => asking(() => session.strayRules()),
           apply: (steps) => apply(session, steps),

@@ -49,6 +49,7 @@ export function intercept(kernel: Kernel): InterceptedKernel {
       return {
         identity: session.identity,
         observe: (wanted) => session.observe(wanted),
+        podLink: (name) => session.podLink(name),
         rules: (table) => session.rules(table),
         strayRules: () => session.strayRules(),
         apply: (steps) => apply(session, steps),

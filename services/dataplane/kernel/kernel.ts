@@ -93,6 +93,9 @@ export interface PodSession {
    */
   observe(wanted: Wanted): Promise<Observed>;
 
+  /** Result: the pod's link of that name, or undefined when there is none. Idempotent. */
+  podLink(name: string): Promise<ObservedLink | undefined>;
+
   /**
    * Result: the pod's rules that Podwire made and that lead to a table, of both families; complete, or a failure. Idempotent.
    */

@@ -273,6 +273,13 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
     });
   });
 
+  test('a link of the pod is found by its name, and none where there is none', async () => {
+    await applyAll(fresh);
+    const { name, mac } = wanted.pod.link;
+    expect(await under.session.podLink(name)).toMatchObject({ name, mac, kind: 'veth', up: true });
+    expect(await under.session.podLink('nothing')).toBeUndefined();
+  });
+
   test('every step that can be taken back is: what is observed is as before', async () => {
     await applyAll(fresh);
     const other = desired({

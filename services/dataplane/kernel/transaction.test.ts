@@ -259,6 +259,7 @@ describe('a plan that fails', () => {
     const broken: PodSession = {
       identity: session.identity,
       observe: (all) => session.observe(all),
+      podLink: (name) => session.podLink(name),
       rules: (table) => session.rules(table),
       strayRules: () => session.strayRules(),
       apply: (steps) => (calls++ === 1 ? Promise.reject(new TypeError('defect')) : session.apply(steps)),

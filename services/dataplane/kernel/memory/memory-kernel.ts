@@ -240,6 +240,7 @@ export class MemoryKernel implements Kernel {
         ),
       rules: (table) => this.#ask('rule-list', 'rule.list', () => rulesOf(table, read('rules'))),
       strayRules: () => this.#ask('stray-list', 'rule.list', () => strayRulesOf(read('rules'))),
+      podLink: (name) => this.#ask('link-get', 'link.get', () => (pod.has(name) ? show(pod.find(name)) : undefined)),
       apply: (steps) => this.#apply(steps, pod),
       close: () => {
         if (open) this.openSessions--;

@@ -6,7 +6,7 @@ import { withValueBefore, type Rule, type Side, type Step } from '../../plan/ste
 import type { BatchOutcome, NetnsIdentity, PodSession, StepFailure } from '../kernel.js';
 import type { PodListBounds } from '../pod-lists.js';
 import { boundedPod, type BoundedPod } from './bounded-pod.js';
-import { listRules, listStrayRules, observeHost, observePod, toObservedLink } from './observe.js';
+import { getLink, listRules, listStrayRules, observeHost, observePod, toObservedLink } from './observe.js';
 import { asking, failureOfNetlink } from './refusal.js';
 import { toRequest } from './requests.js';
 
@@ -44,6 +44,13 @@ export class NetlinkSession implements PodSession {
         observePod(this.#pod, wanted.pod),
       ]);
       return { host, pod };
+    });
+  }
+
+  podLink(name: string): Promise<ObservedLink | undefined> {
+    return asking(async () => {
+      const link = await getLink(this.#namespaces.pod, { name });
+      return link && toObservedLink(link);
     });
   }
 
