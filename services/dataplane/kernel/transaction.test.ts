@@ -57,7 +57,11 @@ describe('a plan that succeeds', () => {
     kernel.ignoresMacAtCreation = true;
     const result = await apply(session);
     expect(result).toMatchObject({ applied: true, links: { host: { mac: 'ee:ee:ee:ee:ee:ee' } } });
-    expect(kernel.commands.at(-1)).toBe(`ip link set ${network.hostInterfaceName} address ee:ee:ee:ee:ee:ee`);
+    // A link's neighbour entries go with its MAC address.
+    expect(kernel.commands.slice(-2)).toEqual([
+      `ip link set ${network.hostInterfaceName} address ee:ee:ee:ee:ee:ee`,
+      `ip neighbour replace 10.65.0.7 dev ${network.hostInterfaceName} lladdr ${network.mac} nud permanent`,
+    ]);
   });
 
   test('sets the pod’s MAC address again as well, and the neighbours that go with it', async () => {
@@ -160,7 +164,7 @@ describe('a plan that fails', () => {
   });
 
   test('at any step of mending leaves what was there before', async () => {
-    const steps = 9;
+    const steps = 11;
     const outcomes = [];
     for (let position = 0; position <= steps; position++) {
       const { kernel, session } = await node();
