@@ -11,7 +11,7 @@ import {
   type Observable,
 } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
 import { CommandEvents } from './command-events.js';

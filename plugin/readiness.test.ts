@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import type { Limits } from './clients/clients.js';

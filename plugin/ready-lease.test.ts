@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
 import { ReadyLease } from './ready-lease.js';

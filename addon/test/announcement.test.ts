@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process';
 
 import { describe, expect, it } from 'vitest';
 
-import { failureOf, ip, makePod, open, run } from './ip.fixture.js';
+import { failureOf, ip, makePod, open, run } from './ip.js';
 
 const STALE_MAC = '02:00:00:00:00:99';
 

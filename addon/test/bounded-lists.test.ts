@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 
 import type { ListBounds, Namespace, Request } from '../lib/index.js';
-import { codes, makePod, open, vethPair } from './ip.fixture.js';
+import { codes, makePod, open, vethPair } from './ip.js';
 
 /** Lists of a namespace that others fill are given up at a bound, and the namespace stays usable. */
 

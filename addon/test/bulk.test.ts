@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 
 import { openNamespace, type RouteRequest } from '../lib/index.js';
-import { ADDON_FOLDER, codes, makePod, open, run } from './ip.fixture.js';
+import { ADDON_FOLDER, codes, makePod, open, run } from './ip.js';
 
 const COUNT = 10_000;
 /** Each of these is asked for with host bits, which the kernel refuses. */

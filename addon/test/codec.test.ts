@@ -5,7 +5,7 @@ import { join } from 'node:path';
 
 import { expect, it } from 'vitest';
 
-import { ADDON_FOLDER } from './ip.fixture.js';
+import { ADDON_FOLDER } from './ip.js';
 
 it('the codec reads and writes what ip and the kernel said, and survives damage, under sanitizers', () => {
   const made = spawnSync('make', ['-C', join(ADDON_FOLDER, 'test'), '-j', String(availableParallelism()), 'codec'], {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
-import { makePod, open, run } from './ip.fixture.js';
+import { makePod, open, run } from './ip.js';
 
 /** What `conntrack` of Debian knows of a family's flows; one line each. */
 function flows(router: string, family: 4 | 6): string[] {

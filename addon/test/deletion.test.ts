@@ -4,7 +4,7 @@ import { constants } from 'node:os';
 import { describe, expect, it } from 'vitest';
 
 import type { Monitor } from '../lib/index.js';
-import { ADDON_FOLDER, deletePod, failureOf, ip, link0, makePod, noLink, open, run, vethPair } from './ip.fixture.js';
+import { ADDON_FOLDER, deletePod, failureOf, ip, link0, makePod, noLink, open, run, vethPair } from './ip.js';
 
 const MANY = 50;
 

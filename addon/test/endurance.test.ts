@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process';
 
 import { describe, expect, it } from 'vitest';
 
-import { ADDON_FOLDER, FILTER } from './ip.fixture.js';
+import { ADDON_FOLDER, FILTER } from './ip.js';
 
 /**
  * What a process may grow by from its middle to its end, in bytes, as the garbage collector takes more in steps. One socket's buffer is 64 KiB, so that a leak of it shows after 300 namespaces; one of 1 KiB per request, at once.

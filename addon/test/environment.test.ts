@@ -6,7 +6,7 @@ import { Worker } from 'node:worker_threads';
 
 import { describe, expect, it } from 'vitest';
 
-import { ADDON_FOLDER, FILTER, makePod, run } from './ip.fixture.js';
+import { ADDON_FOLDER, FILTER, makePod, run } from './ip.js';
 
 const LOAD = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});`;
 

@@ -7,7 +7,7 @@ import { setTimeout } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 
 import type { Namespace } from '../lib/index.js';
-import { ADDON_FOLDER, codes, FILTER, makePod, open, vethPair } from './ip.fixture.js';
+import { ADDON_FOLDER, codes, FILTER, makePod, open, vethPair } from './ip.js';
 
 const STABLE = 150;
 

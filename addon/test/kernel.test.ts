@@ -6,20 +6,7 @@ import { join } from 'node:path';
 import { describe, expect, it, onTestFinished } from 'vitest';
 
 import { NotANetworkNamespaceError, openNamespace } from '../lib/index.js';
-import {
-  ADDON_FOLDER,
-  codes,
-  failureOf,
-  ip,
-  link0,
-  link1,
-  link2,
-  makePod,
-  noLink,
-  open,
-  run,
-  vethPair,
-} from './ip.fixture.js';
+import { ADDON_FOLDER, codes, failureOf, ip, link0, link1, link2, makePod, noLink, open, run, vethPair } from './ip.js';
 
 describe('openNamespace', () => {
   it('tells the own namespace from another, by identity', async () => {

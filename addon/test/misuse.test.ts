@@ -5,7 +5,7 @@ import { runInNewContext } from 'node:vm';
 import { beforeAll, describe, expect, it } from 'vitest';
 
 import { NamespaceClosedError, NetlinkError, openNamespace, type Namespace, type Step } from '../lib/index.js';
-import { ADDON_FOLDER, codes, failureOf, link0, makePod, noLink, open, vethPair } from './ip.fixture.js';
+import { ADDON_FOLDER, codes, failureOf, link0, makePod, noLink, open, vethPair } from './ip.js';
 
 setFlagsFromString('--expose-gc');
 const collectGarbage: () => void = runInNewContext('gc');

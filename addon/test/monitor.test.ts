@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
 
 import type { Monitor, MonitorEvent } from '../lib/index.js';
-import { makePod, open, run } from './ip.fixture.js';
+import { makePod, open, run } from './ip.js';
 
 /** Of src/socket/subscription.cc. */
 const DATAGRAMS_PER_TURN = 64;

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 
 import { expect, it } from 'vitest';
 
-import { ADDON_FOLDER } from './ip.fixture.js';
+import { ADDON_FOLDER } from './ip.js';
 
 it('the sockets read lists again that changed, tell of lost notifications and leave nothing, under sanitizers', () => {
   const make = ['-C', join(ADDON_FOLDER, 'test'), '-j', String(availableParallelism()), 'sockets'];

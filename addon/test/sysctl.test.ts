@@ -2,7 +2,7 @@ import { constants } from 'node:os';
 
 import { describe, expect, it } from 'vitest';
 
-import { ADDON_FOLDER, codes, link0, makePod, noLink, open, run, vethPair } from './ip.fixture.js';
+import { ADDON_FOLDER, codes, link0, makePod, noLink, open, run, vethPair } from './ip.js';
 
 /** Of each namespace, and of no consequence to what runs beside these tests. */
 const TTL = ['net', 'ipv4', 'ip_default_ttl'];

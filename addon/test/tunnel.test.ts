@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 
 import type { Namespace, VxlanAdd } from '../lib/index.js';
-import { codes, ip, link0, link1, makePod, open, run, vethPair } from './ip.fixture.js';
+import { codes, ip, link0, link1, makePod, open, run, vethPair } from './ip.js';
 
 /** What `bridge -j fdb` says of a device. */
 function bridgeFdb(pod: string, device: string): Record<string, unknown>[] {

@@ -5,7 +5,7 @@ import { Worker } from 'node:worker_threads';
 import { describe, expect, it } from 'vitest';
 
 import { openNamespace, type Namespace, type RouteRequest } from '../lib/index.js';
-import { ADDON_FOLDER, codes, deletePod, failureOf, ip, link0, makePod, noLink, open, vethPair } from './ip.fixture.js';
+import { ADDON_FOLDER, codes, deletePod, failureOf, ip, link0, makePod, noLink, open, vethPair } from './ip.js';
 
 const VXLAN = { type: 'link.add', kind: 'vxlan', name: 'vx', vni: 1, local: '192.0.2.1' } as const;
 const COUNT = 10_000;

@@ -1,6 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { Bench, GET_POOL, type GetPool } from '@podwire/shared/rpc/server.fixture';
 import { systemClock } from '@podwire/shared/runtime/clock';
+import { Bench, GET_POOL, type GetPool } from '@podwire/shared/testing/server';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { RepeatingPeer } from './repeating-peer.js';

@@ -1,4 +1,4 @@
-import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
+import { FakeClock } from '@podwire/shared/testing/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { Plugin } from '../plugin.fixture.js';

@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { beforeEach, expect, test } from 'vitest';
 
 import { HangingPlugins } from './hanging.js';

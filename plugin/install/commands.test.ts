@@ -4,7 +4,7 @@ import { chmodSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync }
 import { createServer, type Server } from 'node:http';
 import { join } from 'node:path';
 
-import { Program } from '@podwire/shared/runtime/program.fixture';
+import { Program } from '@podwire/shared/testing/program';
 import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { scriptShim, Site } from './site.fixture.js';

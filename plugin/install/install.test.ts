@@ -4,7 +4,7 @@ import { join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { systemClock } from '@podwire/shared/runtime/clock';
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { systemDisk } from './disk.js';

@@ -1,4 +1,4 @@
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { expect, test } from 'vitest';
 
 import { recordingLog } from '../plugin.fixture.js';

@@ -1,4 +1,4 @@
-import { attachments } from '@podwire/shared/attachment/attachment.fixture';
+import { attachments } from '@podwire/shared/testing/attachments';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 

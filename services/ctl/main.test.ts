@@ -3,8 +3,8 @@ import { fileURLToPath } from 'node:url';
 
 import { PoolServiceService, type ListPoolsResponse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
-import { builtFile } from '@podwire/shared/runtime/program.fixture';
 import { propagateTraces } from '@podwire/shared/runtime/telemetry';
+import { builtFile } from '@podwire/shared/testing/program';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { fake, Fakes } from './ctl.fixture.js';

@@ -1,6 +1,6 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
-import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
+import { FakeClock } from '@podwire/shared/testing/clock';
 
 import { MemoryRecordStore } from './attachments/memory-record-store.js';
 import type { RecordStore } from './attachments/record-store.js';

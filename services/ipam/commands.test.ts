@@ -17,7 +17,7 @@ import { Writable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { systemClock } from '@podwire/shared/runtime/clock';
-import { builtFile } from '@podwire/shared/runtime/program.fixture';
+import { builtFile } from '@podwire/shared/testing/program';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { parseCommandLine, USAGE } from './command-line.js';

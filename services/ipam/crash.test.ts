@@ -5,7 +5,7 @@ import process from 'node:process';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import type { Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
-import { builtFile } from '@podwire/shared/runtime/program.fixture';
+import { builtFile } from '@podwire/shared/testing/program';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { countHeld, disagreements, readAll } from './agreement.fixture.js';

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { failed, judgeBroken, reasonsOf } from './sound-plugin.fixture.js';
+import { failed, judgeBroken, reasonsOf } from './testing/sound-plugin.js';
 
 /** The kit's own oracle: a plugin that breaks one rule fails the cases of that rule, and no other. */
 

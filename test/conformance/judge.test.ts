@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { failed, judgeBroken, reasonsOf } from './sound-plugin.fixture.js';
+import { failed, judgeBroken, reasonsOf } from './testing/sound-plugin.js';
 
 /** A little of what `flaws.test.ts` asks at length: the kit as a whole passes what is sound, and fails what is not. */
 

@@ -5,7 +5,7 @@ import { expect, test } from 'vitest';
 
 import { judgePeer, PEERS } from './peers.js';
 import { cellsOf } from './report/table.js';
-import { reasonsOf } from './sound-plugin.fixture.js';
+import { reasonsOf } from './testing/sound-plugin.js';
 
 /** README's table is what Debian's containernetworking-plugins come to: what they fail, and nothing else. */
 

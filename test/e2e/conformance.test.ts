@@ -10,7 +10,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { allocations } from '../support/leftovers.js';
 import { SHIM } from '../support/root.js';
 import { Stack } from '../support/stack.js';
-import { PEERS } from './delegation.fixture.js';
+import { PEERS } from './delegation.js';
 
 /** Podwire before the same judge as everybody else. */
 

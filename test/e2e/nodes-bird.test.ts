@@ -14,7 +14,7 @@ import {
   IPV4_POOL,
   startCluster,
   wire,
-} from './cluster-pods.fixture.js';
+} from './cluster-pods.js';
 
 // Up to a dozen processes start, on a machine that does other things as well.
 vi.setConfig({ testTimeout: 240_000, hookTimeout: 240_000 });

@@ -16,7 +16,7 @@ import {
   VXLAN_CROSS_SUBNET,
   wire,
   type Wired,
-} from './cluster-pods.fixture.js';
+} from './cluster-pods.js';
 
 // Up to nine processes start, on a machine that does other things as well.
 vi.setConfig({ testTimeout: 240_000, hookTimeout: 240_000 });

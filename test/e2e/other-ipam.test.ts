@@ -1,11 +1,11 @@
 // Podwire's wires with the addresses of Debian's IPAM plugins.
-import { readdirSync, existsSync } from 'node:fs';
+import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
 import { pings, run } from '../support/programs.js';
-import { addressOf, DelegatingNode } from './delegation.fixture.js';
+import { addressOf, DelegatingNode } from './delegation.js';
 
 const node = new DelegatingNode();
 

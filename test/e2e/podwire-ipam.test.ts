@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
 import { pings, rpc } from '../support/programs.js';
 import { until } from '../support/until.js';
-import { addressOf, DelegatingNode, PEERS } from './delegation.fixture.js';
+import { addressOf, DelegatingNode, PEERS } from './delegation.js';
 
 const node = new DelegatingNode();
 

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 
 import { hostPrefix } from '@podwire/shared/net/prefix';
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { BOOT } from '../dataplane.fixture.js';

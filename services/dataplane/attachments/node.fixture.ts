@@ -2,7 +2,7 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
+import { FakeClock } from '@podwire/shared/testing/clock';
 
 import { BOOT, recordingLog } from '../dataplane.fixture.js';
 import { Dataplane } from '../dataplane.js';

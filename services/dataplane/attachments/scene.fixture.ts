@@ -1,4 +1,4 @@
-import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
+import { FakeClock } from '@podwire/shared/testing/clock';
 
 import { BOOT } from '../dataplane.fixture.js';
 import { MemoryKernel } from '../kernel/memory/memory-kernel.js';

@@ -1,5 +1,5 @@
 import { parseAddress, type Address } from '@podwire/shared/net/address';
-import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
+import { FakeClock } from '@podwire/shared/testing/clock';
 import { expect, test } from 'vitest';
 
 import { Announcer } from './announcer.js';

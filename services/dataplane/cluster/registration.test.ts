@@ -2,7 +2,7 @@ import type { RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { Failure } from '@podwire/shared/failure/failure';
 import { parseAddress } from '@podwire/shared/net/address';
 import { systemClock } from '@podwire/shared/runtime/clock';
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, describe, expect, test, vi } from 'vitest';
 
 import { recordingLog } from '../dataplane.fixture.js';

@@ -1,4 +1,4 @@
-import { FakeClock } from '@podwire/shared/runtime/clock.fixture';
+import { FakeClock } from '@podwire/shared/testing/clock';
 import { expect, test } from 'vitest';
 
 import { Repeated } from './repeated.js';

@@ -1,6 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { parsePrefix } from '@podwire/shared/net/prefix';
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { describe, expect, test, vi } from 'vitest';
 
 import { MemoryLinks } from '../kernel/memory/memory-links.js';

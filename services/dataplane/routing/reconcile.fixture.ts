@@ -1,8 +1,8 @@
 import { setImmediate } from 'node:timers/promises';
 
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 
 import { doByHand } from '../kernel/memory/node-memory-hands.fixture.js';
 import { MemoryNodeKernel } from '../kernel/memory/node-memory-kernel.js';

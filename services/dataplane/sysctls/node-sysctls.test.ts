@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
 import { MemoryLinks } from '../kernel/memory/memory-links.js';

@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { expect, test } from 'vitest';
 
 import { MemoryStore } from './memory/memory-store.js';

@@ -1,4 +1,4 @@
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { affinity, block, claimedBlock, pool, poolRecord } from '../allocator/records.fixture.js';

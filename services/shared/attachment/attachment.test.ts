@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
+import { attachments } from '../testing/attachments.js';
 import {
   attachmentFaults,
   formatAttachment,
@@ -11,7 +12,6 @@ import {
   parseAttachment,
   podInterfaceNameFault,
 } from './attachment.js';
-import { attachments } from './attachment.fixture.js';
 
 const VALID = { network: 'podwire', containerId: 'c0ffee', interfaceName: 'eth0' };
 

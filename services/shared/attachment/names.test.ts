@@ -2,8 +2,8 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import { parseMac } from '../net/mac.js';
+import { attachments } from '../testing/attachments.js';
 import { interfaceNameFault, type Attachment } from './attachment.js';
-import { attachments } from './attachment.fixture.js';
 import { derivedNames, endpointNames, handleId, HOST_MAC, hostInterfaceName, podMac } from './names.js';
 
 const ATTACHMENT = { network: 'podwire', containerId: 'c0ffee', interfaceName: 'eth0' };

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { FakeClock } from '../runtime/clock.fixture.js';
+import { FakeClock } from '../testing/clock.js';
 import { retry, type RetryOptions } from './retry.js';
 
 /** Fails with each error in turn, then succeeds. */

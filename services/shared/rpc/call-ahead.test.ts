@@ -2,7 +2,7 @@ import { Server, ServerCredentials, ServerInterceptingCall } from '@grpc/grpc-js
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
-import { Bench, GET_POOL, pool, soon } from './server.fixture.js';
+import { Bench, GET_POOL, pool, soon } from '../testing/server.js';
 
 let bench: Bench;
 

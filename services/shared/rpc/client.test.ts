@@ -4,7 +4,7 @@ import { Server, ServerCredentials, ServerInterceptingCall, status, type StatusO
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
-import { Bench, Gate, GET_POOL, pool, soon } from './server.fixture.js';
+import { Bench, Gate, GET_POOL, pool, soon } from '../testing/server.js';
 
 let bench: Bench;
 

@@ -2,9 +2,9 @@ import { Metadata, status, type Client } from '@grpc/grpc-js';
 import type { GetPoolResponse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
+import { Bench, GET_POOL } from '../testing/server.js';
+import { SilentProxy } from '../testing/silent-proxy.js';
 import { Connection } from './connection.js';
-import { Bench, GET_POOL } from './server.fixture.js';
-import { SilentProxy } from './silent-proxy.fixture.js';
 
 /** Longer than any test. */
 const NEVER_MS = 600_000;

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/grpc-js';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { answerPool, Bench, GET_POOL, LIST_POOLS, soon } from './server.fixture.js';
+import { answerPool, Bench, GET_POOL, LIST_POOLS, soon } from '../testing/server.js';
 import { RELEASE, releaseFault } from './release.js';
 
 let bench: Bench;

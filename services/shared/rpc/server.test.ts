@@ -1,8 +1,8 @@
 import { spawn } from 'node:child_process';
-import { existsSync, readFileSync, rmSync, statSync } from 'node:fs';
-import { createServer } from 'node:net';
-import { createRequire } from 'node:module';
 import { once } from 'node:events';
+import { existsSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { createServer } from 'node:net';
 import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -11,7 +11,7 @@ import { Client, connectivityState, credentials } from '@grpc/grpc-js';
 import { service as healthService } from 'grpc-health-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { answerPool, Bench, Gate, GET_POOL, soon } from './server.fixture.js';
+import { answerPool, Bench, Gate, GET_POOL, soon } from '../testing/server.js';
 
 const BUF = createRequire(import.meta.url).resolve('@bufbuild/buf/bin/buf');
 

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
-import { FakeClock } from '../runtime/clock.fixture.js';
+import { FakeClock } from '../testing/clock.js';
 import { takeAlone } from './sole.js';
 
 let folder: string;

@@ -7,8 +7,8 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
 import { systemClock } from '../runtime/clock.js';
+import { Gate, recordingLog } from '../testing/server.js';
 import { Peer } from './client.js';
-import { Gate, recordingLog } from './server.fixture.js';
 import { RpcServer } from './server.js';
 import { preparedMethod, type StreamHandler } from './streaming.js';
 

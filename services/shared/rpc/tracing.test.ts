@@ -7,7 +7,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest
 
 import { Failure } from '../failure/failure.js';
 import { withSpan } from '../runtime/span.js';
-import { answerPool, Bench, GET_POOL, soon } from './server.fixture.js';
+import { answerPool, Bench, GET_POOL, soon } from '../testing/server.js';
 import { contextOf } from './tracing.js';
 
 const exporter = new InMemorySpanExporter();

@@ -8,7 +8,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { Failure } from '../failure/failure.js';
 import { withAttachment } from '../runtime/log.js';
 import { propagateTraces } from '../runtime/telemetry.js';
-import { answerPool, Bench, Gate, GET_POOL, LIST_POOLS, soon, type GetPool } from './server.fixture.js';
+import { answerPool, Bench, Gate, GET_POOL, LIST_POOLS, soon, type GetPool } from '../testing/server.js';
 
 let bench: Bench;
 

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 
 import { describe, expect, test } from 'vitest';
 
-import { builtFile, Program, type Ended } from './program.fixture.js';
+import { builtFile, Program, type Ended } from '../testing/program.js';
 
 interface Signalled {
   /** What the program says before it is sent the signals. */

@@ -1,5 +1,5 @@
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { expect, vi } from 'vitest';
 
 import type { Nft } from './nft.js';

@@ -7,7 +7,7 @@ import process from 'node:process';
 import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { builtFile } from '@podwire/shared/runtime/program.fixture';
+import { builtFile } from '@podwire/shared/testing/program';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
 import { EmbeddedStore } from './embedded-store.js';

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { systemClock } from '@podwire/shared/runtime/clock';
-import { ManualClock } from '@podwire/shared/runtime/manual-clock.fixture';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
 import { commit, never, put, Scene, UNAVAILABLE, untilAnswered } from './etcd-faults.fixture.js';

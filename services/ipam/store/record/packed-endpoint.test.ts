@@ -1,6 +1,6 @@
-import { attachments } from '@podwire/shared/attachment/attachment.fixture';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { hostPrefix, prefixOf } from '@podwire/shared/net/prefix';
+import { attachments } from '@podwire/shared/testing/attachments';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 

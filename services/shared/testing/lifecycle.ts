@@ -3,8 +3,8 @@ import { writeFileSync } from 'node:fs';
 import process from 'node:process';
 
 import { Failure } from '../failure/failure.js';
-import { runProcess, type Running } from './lifecycle.js';
-import { createLogger } from './log.js';
+import { runProcess, type Running } from '../runtime/lifecycle.js';
+import { createLogger } from '../runtime/log.js';
 
 /** A program that lives as its argument says. What happens is on standard output, a word a line. */
 

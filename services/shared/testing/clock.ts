@@ -1,4 +1,4 @@
-import type { Clock } from './clock.js';
+import type { Clock } from '../runtime/clock.js';
 
 /** A clock that stands still but for sleeping, which takes no real time and is written down. */
 export class FakeClock implements Clock {

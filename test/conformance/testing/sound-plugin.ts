@@ -3,11 +3,11 @@ import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import type { Verdict } from './case.js';
-import { judge, type Trial } from './judge.js';
-import { subjectOf } from './subject.js';
+import type { Verdict } from '../case.js';
+import { judge, type Trial } from '../judge.js';
+import { subjectOf } from '../subject.js';
 
-export interface Broken {
+interface Broken {
   /** The rule that is broken; none where it is empty. */
   readonly flaw: string;
   readonly versions?: readonly string[];

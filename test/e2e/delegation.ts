@@ -11,7 +11,7 @@ import { Stack } from '../support/stack.js';
 
 export const PEERS = '/usr/lib/cni';
 
-export interface Result {
+interface Result {
   readonly cniVersion: string;
   readonly ips: readonly { readonly address: string; readonly gateway?: string }[];
   readonly routes?: readonly { readonly dst: string; readonly gw?: string }[];

@@ -1,6 +1,11 @@
 import fc from 'fast-check';
 
-import { MAX_CONTAINER_ID_BYTES, MAX_INTERFACE_NAME_BYTES, MAX_NETWORK_BYTES, type Attachment } from './attachment.js';
+import {
+  MAX_CONTAINER_ID_BYTES,
+  MAX_INTERFACE_NAME_BYTES,
+  MAX_NETWORK_BYTES,
+  type Attachment,
+} from '../attachment/attachment.js';
 
 const identifier = (maxBytes: number) =>
   fc.stringMatching(new RegExp(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,${maxBytes - 1}}$`));

@@ -9,11 +9,11 @@ import {
   type GetPoolResponse,
 } from '@podwire/proto/podwire/ipam/v1/pool';
 
+import { Peer } from '../rpc/client.js';
+import { RpcServer } from '../rpc/server.js';
+import type { Handler } from '../rpc/unary.js';
 import { systemClock } from '../runtime/clock.js';
 import { createLogger, type Logger } from '../runtime/log.js';
-import { Peer } from './client.js';
-import { RpcServer } from './server.js';
-import type { Handler } from './unary.js';
 
 export type GetPool = Handler<GetPoolRequest, GetPoolResponse>;
 
@@ -41,7 +41,7 @@ export function recordingLog(): { readonly log: Logger; readonly lines: Record<s
   return { log: createLogger({ service: 'test', level: 'info', destination }), lines };
 }
 
-export interface ServerChoice {
+interface ServerChoice {
   readonly getPool?: GetPool;
   readonly addresses?: readonly string[];
   readonly defaultCallTimeoutMs?: number;
