@@ -15,7 +15,7 @@ interface Signalled {
 }
 
 async function live(life: string, { word = 'started', signals = [] }: Signalled = {}): Promise<Ended> {
-  const program = new Program('lifecycle.fixture.ts', [life]);
+  const program = new Program('lifecycle.ts', [life]);
   if (signals.length > 0) await program.said(word);
   for (const signal of signals) program.child.kill(signal);
   return program.ended;
@@ -31,7 +31,7 @@ describe.concurrent('a signal', () => {
   });
 
   test('that is repeated stops it once', async ({ expect }) => {
-    const program = new Program('lifecycle.fixture.ts', ['serves']);
+    const program = new Program('lifecycle.ts', ['serves']);
     await program.said('started');
     program.child.kill('SIGTERM');
     await program.said('stop');
@@ -97,7 +97,7 @@ describe.concurrent('a failure', () => {
 });
 
 test('a warning of Node.js is a line of log, and the only word of it', async () => {
-  const program = new Program('lifecycle.fixture.ts', ['is warned']);
+  const program = new Program('lifecycle.ts', ['is warned']);
   await program.said('started');
   program.child.kill('SIGTERM');
   const { exitCode, log } = await program.ended;
@@ -119,7 +119,7 @@ test('what libraries write to the console are lines of log, and the only word of
 test('files are their owner’s alone', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'podwire-umask-'));
   try {
-    const program = new Program('lifecycle.fixture.ts', ['makes a file', join(folder, 'file')]);
+    const program = new Program('lifecycle.ts', ['makes a file', join(folder, 'file')]);
     await program.said('started');
     program.child.kill('SIGTERM');
     await expect(program.ended).resolves.toMatchObject({ exitCode: 0 });
@@ -130,7 +130,7 @@ test('files are their owner’s alone', async () => {
 });
 
 describe('arguments start nothing', () => {
-  const program = builtFile(fileURLToPath(new URL('lifecycle.fixture.ts', import.meta.url)));
+  const program = builtFile(fileURLToPath(new URL('../testing/lifecycle.ts', import.meta.url)));
   const asked = (...args: readonly string[]) => {
     const command = [program, 'takes no arguments', ...args];
     const { status, stdout, stderr } = spawnSync(process.execPath, command, { encoding: 'utf8', timeout: 50_000 });

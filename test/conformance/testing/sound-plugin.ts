@@ -23,7 +23,7 @@ export async function judgeBroken({
 }: Broken): Promise<readonly Verdict[]> {
   const folder = mkdtempSync(join(tmpdir(), 'conformance-sound-'));
   const program = join(folder, 'sound');
-  const source = join(import.meta.dirname, 'sound-plugin.fixture.py');
+  const source = join(import.meta.dirname, 'sound-plugin.py');
   writeFileSync(program, `#!/bin/sh\nexec python3 -I -S '${source}' '${flaw}' ${versions.join(' ')}\n`);
   chmodSync(program, 0o755);
   const template = { type: 'sound', leases: '{leases}', ipam: { type: 'own' } };
