@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 
 import { parseCommandLine } from '@podwire/ctl/command-line/parse';
-import { VERBS } from '@podwire/ctl/commands/index';
+import { VERBS } from '@podwire/ctl/verbs';
 import { describe, expect, test } from 'vitest';
 
 import { missingOf, quotedTests } from './architecture/quoted-tests.js';

@@ -7,7 +7,7 @@ import { propagateTraces } from '@podwire/shared/runtime/telemetry';
 import { builtFile } from '@podwire/shared/testing/program';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { fake, Fakes } from './ctl.fixture.js';
+import { fake, Fakes } from './testing/ctl.js';
 
 const MAIN = builtFile(fileURLToPath(new URL('./main.ts', import.meta.url)));
 

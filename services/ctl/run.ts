@@ -6,18 +6,18 @@ import { readOwnPackage } from '@podwire/shared/runtime/own-package';
 
 import { GrpcService } from './clients/grpc-service.js';
 import { PluginSocket } from './clients/plugin-socket.js';
+import type { Context } from './clients/services.js';
 import { DATAPLANE, IPAM, OUTPUT, PLUGIN, TIMEOUT, USUAL_TIMEOUT_MS } from './command-line/global-options.js';
 import { helpOf } from './command-line/help.js';
 import { parseCommandLine } from './command-line/parse.js';
 import type { Input, Verb } from './command-line/verb.js';
-import { VERBS } from './commands/index.js';
-import type { Context } from './context.js';
 import { failureLine } from './commands/failure-text.js';
 import { DONE, exitCodeOf, NOT_UNDERSTOOD } from './exit-codes.js';
 import { ContractJson } from './output/contract-json.js';
 import { render } from './output/render.js';
 import type { Report } from './output/report.js';
 import { placesOf } from './places.js';
+import { VERBS } from './verbs.js';
 
 /** What podwirectl takes from the process it runs in. */
 export interface Surroundings {

@@ -2,8 +2,8 @@ import type { MethodDefinition } from '@grpc/grpc-js';
 import { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Service } from '../context.js';
 import { assertReachable } from './reach.js';
+import type { Service } from './services.js';
 
 export interface GrpcServiceOptions {
   /** For messages: `podwire-ipam`. */

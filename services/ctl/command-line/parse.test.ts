@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { VERBS } from '../commands/index.js';
+import { VERBS } from '../verbs.js';
 import { ADDRESS, ATTACHMENT, DURATION_MS, LABEL, MOMENT, SEQUENCE_NUMBER, wholeNumber, type Form } from './forms.js';
 import { GLOBAL_FLAGS, GLOBAL_OPTIONS, OUTPUT, TIMEOUT } from './global-options.js';
 import { helpOf } from './help.js';

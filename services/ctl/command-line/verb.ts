@@ -1,4 +1,4 @@
-import type { Context } from '../context.js';
+import type { Context } from '../clients/services.js';
 import type { Report } from '../output/report.js';
 import type { Form } from './forms.js';
 

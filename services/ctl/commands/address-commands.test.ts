@@ -2,9 +2,9 @@ import {
   AddressReleaseResult,
   AddressServiceService,
   AddressState,
+  ExplainAllocationResponse,
   GetAddressResponse,
   GetEndpointResponse,
-  ExplainAllocationResponse,
   ReleaseAddressesResponse,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { GetHandleResponse, HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
@@ -16,7 +16,7 @@ import {
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { fake, Fakes } from '../ctl.fixture.js';
+import { fake, Fakes } from '../testing/ctl.js';
 import { attributes, holder } from './ipam-values.fixture.js';
 
 let fakes: Fakes;

@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import { LABEL, text, type Label } from '../command-line/forms.js';
 import type { Input, Option, Verb } from '../command-line/verb.js';
-import { changeAttributes, WHOSE_ADDRESS } from './attributes-change.js';
+import { changeAttributes, WHOSE_ADDRESS } from './attributes.js';
 
 const labels = (name: string, about: string): Option<Label> => ({ name, form: LABEL, about, repeated: true });
 const names = (name: string, about: string): Option<string> => ({ name, form: text('KEY'), about, repeated: true });

@@ -1,5 +1,5 @@
 import type { Verb } from '../command-line/verb.js';
-import { changeAttributes, WHOSE_ADDRESS } from './attributes-change.js';
+import { changeAttributes, WHOSE_ADDRESS } from './attributes.js';
 
 export const attributesSwap: Verb = {
   name: 'attributes swap',

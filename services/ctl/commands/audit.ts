@@ -12,13 +12,13 @@ import {
 import { counted } from '@podwire/shared/words/counted';
 
 import { allPages } from '../clients/pages.js';
+import type { Context } from '../clients/services.js';
 import { DURATION_MS, oneOf, wholeNumber } from '../command-line/forms.js';
+import { unconfirmed, YES } from '../command-line/options.js';
 import type { Flag, Input, Option, Verb } from '../command-line/verb.js';
-import type { Context } from '../context.js';
 import { DONE, FOUND_WRONG } from '../exit-codes.js';
 import { sentence, type Report, type Section, type Table } from '../output/report.js';
 import { wordOf } from '../output/words.js';
-import { unconfirmed, YES } from './confirm.js';
 
 const kindWord = (kind: FindingKind): string => wordOf(FindingKind[kind], 'FINDING_KIND_');
 

@@ -1,12 +1,12 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
+import type { Context, Service } from '../clients/services.js';
 import { ADDRESS, POD_NAME, text } from '../command-line/forms.js';
 import type { Input, Positional } from '../command-line/verb.js';
-import type { Context, Service } from '../context.js';
+import { listEndpoints } from '../resources/endpoints.js';
+import { listPods } from '../resources/pods.js';
 import { attachmentText } from './attachment-of.js';
-import { listEndpoints } from './endpoints-list.js';
-import { listPods } from './pods-list.js';
 
 export const CHOICE: Positional<string> = {
   form: text('POD'),

@@ -1,21 +1,21 @@
 import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService, type DetachPodResponse } from '@podwire/proto/podwire/dataplane/v1/pod';
-import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { AddressServiceService, AddressState } from '@podwire/proto/podwire/ipam/v1/address';
+import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
+import type { Context, Service } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
+import { unconfirmed, YES } from '../command-line/options.js';
 import type { Option, Verb } from '../command-line/verb.js';
-import type { Context, Service } from '../context.js';
 import { DONE, FAILED } from '../exit-codes.js';
 import type { Section } from '../output/report.js';
+import { listEndpoints } from '../resources/endpoints.js';
+import { listPods } from '../resources/pods.js';
 import { attachmentText } from './attachment-of.js';
-import { unconfirmed, YES } from './confirm.js';
 import { podText } from './endpoint-text.js';
-import { listEndpoints } from './endpoints-list.js';
 import { failureText } from './failure-text.js';
-import { listPods } from './pods-list.js';
 
 const NETWORK: Option<string> = {
   name: '--network',

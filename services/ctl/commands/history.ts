@@ -4,9 +4,9 @@ import {
   type Tenure,
 } from '@podwire/proto/podwire/ipam/v1/history';
 
-import { POD_NAME, wholeNumber, type Form, type Moment, dateOf, MOMENT } from '../command-line/forms.js';
+import type { Context } from '../clients/services.js';
+import { dateOf, MOMENT, POD_NAME, wholeNumber, type Form, type Moment } from '../command-line/forms.js';
 import type { Option, Positional, Verb } from '../command-line/verb.js';
-import type { Context } from '../context.js';
 import { DONE, NOT_FOUND } from '../exit-codes.js';
 import { tenureTable } from './tenures.js';
 

@@ -16,7 +16,7 @@ import { ListReservationsResponse, ReservationServiceService } from '@podwire/pr
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { fake, Fakes } from '../ctl.fixture.js';
+import { fake, Fakes } from '../testing/ctl.js';
 
 let fakes: Fakes;
 beforeEach(() => {

@@ -1,6 +1,6 @@
 import { EncapsulationMode, GetPoolResponse, PoolServiceService, PoolState } from '@podwire/proto/podwire/ipam/v1/pool';
 
-import { fake } from '../ctl.fixture.js';
+import { fake } from '../testing/ctl.js';
 
 /** What several commands show. */
 

@@ -1,11 +1,11 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { JournalEntry } from '../clients/plugin-socket.js';
+import { unconfirmed, YES } from '../command-line/options.js';
 import type { Verb } from '../command-line/verb.js';
 import { DONE, FOUND_WRONG } from '../exit-codes.js';
 import { sentence } from '../output/report.js';
-import { unconfirmed, YES } from './confirm.js';
-import { entriesNamed, entryFields, WHICH_ENTRY } from './journal-entry.js';
+import { entriesNamed, entryFields, WHICH_ENTRY } from '../resources/journal.js';
 
 const PODWIRE_IPAM = 'podwire-ipam';
 

@@ -1,5 +1,5 @@
 import type { Verb } from '../command-line/verb.js';
-import { entriesNamed, entryFields, WHICH_ENTRY } from './journal-entry.js';
+import { entriesNamed, entryFields, WHICH_ENTRY } from '../resources/journal.js';
 
 export const journalShow: Verb = {
   name: 'journal show',

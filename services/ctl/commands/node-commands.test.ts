@@ -13,7 +13,7 @@ import { EndpointServiceService, ListEndpointsResponse } from '@podwire/proto/po
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { fake, Fakes } from '../ctl.fixture.js';
+import { fake, Fakes } from '../testing/ctl.js';
 
 let fakes: Fakes;
 beforeEach(() => {

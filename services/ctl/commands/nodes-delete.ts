@@ -1,10 +1,10 @@
 import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { counted } from '@podwire/shared/words/counted';
 
+import { unconfirmed, YES } from '../command-line/options.js';
 import type { Verb } from '../command-line/verb.js';
 import { sentence } from '../output/report.js';
-import { unconfirmed, YES } from './confirm.js';
-import { NODE_NAME, nodeFields } from './nodes-show.js';
+import { NODE_NAME, nodeFields } from '../resources/nodes.js';
 import { RESOURCE_VERSION } from './pool-options.js';
 
 export const nodesDelete: Verb = {

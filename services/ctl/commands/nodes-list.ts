@@ -3,8 +3,8 @@ import { NodeServiceService, NodeUtilization, type Node } from '@podwire/proto/p
 import { allPages } from '../clients/pages.js';
 import type { Verb } from '../command-line/verb.js';
 import { age } from '../output/words.js';
-import { COUNT_COLUMNS, countCells } from './address-counts.js';
-import { tunnelsOf } from './nodes-show.js';
+import { COUNT_COLUMNS, countCells } from '../resources/address-counts.js';
+import { tunnelsOf } from '../resources/nodes.js';
 
 export const nodesList: Verb = {
   name: 'nodes list',

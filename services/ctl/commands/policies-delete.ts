@@ -2,7 +2,7 @@ import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/requ
 
 import type { Verb } from '../command-line/verb.js';
 import { sentence } from '../output/report.js';
-import { POLICY_NAME } from './policy-arguments.js';
+import { POLICY_NAME } from '../resources/policies.js';
 import { RESOURCE_VERSION } from './pool-options.js';
 
 export const policiesDelete: Verb = {

@@ -3,7 +3,7 @@ import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/requ
 import { allPages } from '../clients/pages.js';
 import type { Verb } from '../command-line/verb.js';
 import { age } from '../output/words.js';
-import { namespacesOf, rulesOf } from './policy-arguments.js';
+import { namespacesOf, rulesOf } from '../resources/policies.js';
 
 export const policiesList: Verb = {
   name: 'policies list',

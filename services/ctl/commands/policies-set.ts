@@ -2,7 +2,7 @@ import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/requ
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Verb } from '../command-line/verb.js';
-import { POLICY_NAME, POLICY_OPTIONS, policyFields, policyOf } from './policy-arguments.js';
+import { POLICY_NAME, POLICY_OPTIONS, policyFields, policyOf } from '../resources/policies.js';
 import { RESOURCE_VERSION } from './pool-options.js';
 
 const { createRequestPolicy, updateRequestPolicy } = RequestPolicyServiceService;

@@ -1,7 +1,7 @@
 import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
 
 import type { Verb } from '../command-line/verb.js';
-import { POLICY_NAME, policyFields } from './policy-arguments.js';
+import { POLICY_NAME, policyFields } from '../resources/policies.js';
 
 export const policiesShow: Verb = {
   name: 'policies show',

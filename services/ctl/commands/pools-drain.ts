@@ -1,8 +1,8 @@
 import { PoolDeletionMode } from '@podwire/proto/podwire/ipam/v1/pool';
 
+import { YES } from '../command-line/options.js';
 import type { Verb } from '../command-line/verb.js';
-import { YES } from './confirm.js';
-import { DELETION_ARGUMENTS, deletePool } from './pool-deletion.js';
+import { deletePool, DELETION_ARGUMENTS } from '../resources/pool-deletion.js';
 
 export const poolsDrain: Verb = {
   name: 'pools drain',

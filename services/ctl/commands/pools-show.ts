@@ -4,9 +4,9 @@ import { counted } from '@podwire/shared/words/counted';
 import type { Verb } from '../command-line/verb.js';
 import type { Fields } from '../output/report.js';
 import { count, moment, momentAndAge, percent, wordOf } from '../output/words.js';
-import { inUseOf } from './address-counts.js';
+import { inUseOf } from '../resources/address-counts.js';
+import { countsOf, encapsulationOf, stateOf } from '../resources/pools.js';
 import { POOL_NAME } from './pool-options.js';
-import { countsOf, encapsulationOf, stateOf } from './pools-list.js';
 
 export const poolsShow: Verb = {
   name: 'pools show',

@@ -1,9 +1,9 @@
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 
 import { wholeNumber } from '../command-line/forms.js';
+import { unconfirmed, YES } from '../command-line/options.js';
 import type { Positional, Verb } from '../command-line/verb.js';
 import { sentence } from '../output/report.js';
-import { unconfirmed, YES } from './confirm.js';
 import { POOL_NAME, RESOURCE_VERSION } from './pool-options.js';
 import { poolFields } from './pools-show.js';
 

@@ -2,13 +2,13 @@ import { AddressServiceService, type GetEndpointResponse } from '@podwire/proto/
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
+import type { Service } from '../clients/services.js';
 import { ATTACHMENT } from '../command-line/forms.js';
+import { unconfirmed, YES } from '../command-line/options.js';
 import type { Positional, Verb } from '../command-line/verb.js';
-import type { Service } from '../context.js';
 import { sentence } from '../output/report.js';
-import { podText } from './endpoint-text.js';
-import { unconfirmed, YES } from './confirm.js';
 import { attachmentText } from './attachment-of.js';
+import { podText } from './endpoint-text.js';
 
 const WHICH: Positional<Attachment> = {
   form: ATTACHMENT,

@@ -2,12 +2,12 @@ import { HandleServiceService, type HandleAddress } from '@podwire/proto/podwire
 import { Failure } from '@podwire/shared/failure/failure';
 
 import { allPages } from '../clients/pages.js';
+import type { Service } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
+import { unconfirmed, YES } from '../command-line/options.js';
 import type { Flag, Positional, Verb } from '../command-line/verb.js';
-import type { Service } from '../context.js';
 import { sentence } from '../output/report.js';
 import { podOf } from '../output/words.js';
-import { unconfirmed, YES } from './confirm.js';
 
 const WHICH: Positional<string> = {
   form: text('HANDLE'),

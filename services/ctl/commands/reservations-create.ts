@@ -1,7 +1,7 @@
 import { Reservation, ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
 
 import type { Verb } from '../command-line/verb.js';
-import { only, RESERVATION_NAME, reservationTable, RESERVED } from './reservation-arguments.js';
+import { only, RESERVATION_NAME, reservationTable, RESERVED } from '../resources/reservations.js';
 
 export const reservationsCreate: Verb = {
   name: 'reservations create',

@@ -2,8 +2,8 @@ import { ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reserv
 
 import type { Verb } from '../command-line/verb.js';
 import { sentence } from '../output/report.js';
+import { RESERVATION_NAME } from '../resources/reservations.js';
 import { RESOURCE_VERSION } from './pool-options.js';
-import { RESERVATION_NAME } from './reservation-arguments.js';
 
 export const reservationsDelete: Verb = {
   name: 'reservations delete',

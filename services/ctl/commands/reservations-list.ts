@@ -2,7 +2,7 @@ import { ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reserv
 
 import { allPages } from '../clients/pages.js';
 import type { Verb } from '../command-line/verb.js';
-import { reservationTable } from './reservation-arguments.js';
+import { reservationTable } from '../resources/reservations.js';
 
 export const reservationsList: Verb = {
   name: 'reservations list',

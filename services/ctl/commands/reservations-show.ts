@@ -1,7 +1,7 @@
 import { ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
 
 import type { Verb } from '../command-line/verb.js';
-import { only, RESERVATION_NAME, reservationTable } from './reservation-arguments.js';
+import { only, RESERVATION_NAME, reservationTable } from '../resources/reservations.js';
 
 export const reservationsShow: Verb = {
   name: 'reservations show',

@@ -1,8 +1,8 @@
 import { ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
 
 import type { Verb } from '../command-line/verb.js';
+import { only, RESERVATION_NAME, reservationTable, RESERVED } from '../resources/reservations.js';
 import { RESOURCE_VERSION } from './pool-options.js';
-import { only, RESERVATION_NAME, reservationTable, RESERVED } from './reservation-arguments.js';
 
 export const reservationsUpdate: Verb = {
   name: 'reservations update',

@@ -5,9 +5,9 @@ import { compareTexts } from '@podwire/shared/words/order';
 import type { Verb } from '../command-line/verb.js';
 import type { Table } from '../output/report.js';
 import { count } from '../output/words.js';
-import { COUNT_COLUMNS, countCells } from './address-counts.js';
-import { borrowedOf, listBlocks, NODE, POOL, requireNamed, utilizationOf } from './blocks-list.js';
-import { countsOf, listPools } from './pools-list.js';
+import { COUNT_COLUMNS, countCells } from '../resources/address-counts.js';
+import { borrowedOf, listBlocks, NODE, POOL, requireNamed, utilizationOf } from '../resources/blocks.js';
+import { countsOf, listPools } from '../resources/pools.js';
 
 const NO_OWNER = '(no owner)';
 

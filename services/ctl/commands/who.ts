@@ -11,9 +11,9 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/history';
 import { Failure } from '@podwire/shared/failure/failure';
 
+import type { Context } from '../clients/services.js';
 import { ADDRESS, dateOf, MOMENT, wholeNumber, type Moment } from '../command-line/forms.js';
 import type { Option, Positional, Verb } from '../command-line/verb.js';
-import type { Context } from '../context.js';
 import { DONE, NOT_FOUND } from '../exit-codes.js';
 import { sentence, type Fields, type Report } from '../output/report.js';
 import { moment, momentAndAge, wordOf } from '../output/words.js';

@@ -1,8 +1,8 @@
-import type { MethodDefinition } from '@grpc/grpc-js';
 import type { JsonValue } from '@bufbuild/protobuf';
+import type { MethodDefinition } from '@grpc/grpc-js';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { PluginSocket } from './clients/plugin-socket.js';
+import type { PluginSocket } from './plugin-socket.js';
 
 /** One of Podwire's gRPC services. */
 export interface Service {

@@ -3,8 +3,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Journal, JournalEntry } from '../clients/plugin-socket.js';
 import { text } from '../command-line/forms.js';
 import type { Positional } from '../command-line/verb.js';
-import { momentAndAge } from '../output/words.js';
 import type { Fields } from '../output/report.js';
+import { momentAndAge } from '../output/words.js';
 
 export const WHICH_ENTRY: Positional<string> = {
   form: text('ENTRY'),

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { Fakes } from '../ctl.fixture.js';
+import { Fakes } from '../testing/ctl.js';
 
 let fakes: Fakes;
 beforeEach(() => {

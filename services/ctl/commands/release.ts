@@ -5,13 +5,13 @@ import {
   type ReleasedAddress,
 } from '@podwire/proto/podwire/ipam/v1/address';
 
+import type { Context } from '../clients/services.js';
 import { ADDRESS, SEQUENCE_NUMBER, text } from '../command-line/forms.js';
+import { unconfirmed, YES } from '../command-line/options.js';
 import type { Input, Option, Positional, Verb } from '../command-line/verb.js';
-import type { Context } from '../context.js';
 import { DONE, FAILED, NOT_FOUND } from '../exit-codes.js';
 import { sentence, type Report } from '../output/report.js';
 import { podOf } from '../output/words.js';
-import { unconfirmed, YES } from './confirm.js';
 import { holderFields } from './tenures.js';
 
 const WHICH: Positional<string> = { form: ADDRESS, about: 'the address to release', presence: 'required' };

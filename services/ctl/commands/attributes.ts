@@ -6,9 +6,9 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { Failure } from '@podwire/shared/failure/failure';
 
+import type { Context } from '../clients/services.js';
 import { ADDRESS } from '../command-line/forms.js';
 import type { Positional } from '../command-line/verb.js';
-import type { Context } from '../context.js';
 import type { Report } from '../output/report.js';
 import { holderFields } from './tenures.js';
 
@@ -19,7 +19,7 @@ export const WHOSE_ADDRESS: Positional<string> = {
 };
 
 /** What becomes of both owners' attributes; undefined for what stays. */
-export interface Change {
+interface Change {
   readonly attributes: Attributes | undefined;
   readonly alternate: Attributes | undefined;
 }

@@ -14,8 +14,8 @@ import {
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { fake, Fakes } from '../ctl.fixture.js';
-import { foundPool, holder, pool } from './ipam-values.fixture.js';
+import { foundPool, holder, pool } from '../commands/ipam-values.fixture.js';
+import { fake, Fakes } from '../testing/ctl.js';
 
 let fakes: Fakes;
 beforeEach(() => {

@@ -6,12 +6,12 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/pool';
 import { counted } from '@podwire/shared/words/counted';
 
+import type { Context } from '../clients/services.js';
+import { unconfirmed, YES } from '../command-line/options.js';
 import type { Input, Verb } from '../command-line/verb.js';
-import type { Context } from '../context.js';
+import { POOL_NAME, RESOURCE_VERSION } from '../commands/pool-options.js';
+import { poolFields } from '../commands/pools-show.js';
 import { sentence, type Report } from '../output/report.js';
-import { unconfirmed, YES } from './confirm.js';
-import { POOL_NAME, RESOURCE_VERSION } from './pool-options.js';
-import { poolFields } from './pools-show.js';
 
 interface Deletion {
   readonly mode: PoolDeletionMode;

@@ -7,8 +7,8 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/pool';
 
 import { allPages } from '../clients/pages.js';
+import type { Service } from '../clients/services.js';
 import type { Verb } from '../command-line/verb.js';
-import type { Service } from '../context.js';
 import { wordOf } from '../output/words.js';
 import { COUNT_COLUMNS, countCells } from './address-counts.js';
 

@@ -1,6 +1,6 @@
 // podwirectl in this process, in front of fake services on real sockets in a folder of their own.
-import { createServer, type Server } from 'node:http';
 import { mkdtempSync, rmSync } from 'node:fs';
+import { createServer, type Server } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
@@ -11,18 +11,18 @@ import type { Unary } from '@podwire/shared/rpc/unary';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
 
-import { run } from './run.js';
+import { run } from '../run.js';
 
 /** What a service is to answer to one of its methods. */
-export interface FakeMethod {
+interface FakeMethod {
   readonly path: string;
   readonly definition: RpcService['definition'];
   readonly handler: (unary: Unary, calls: Call[]) => UntypedHandleCall;
 }
 
-export type PluginAnswer = string | readonly [status: number, body: string] | undefined;
+type PluginAnswer = string | readonly [status: number, body: string] | undefined;
 
-export interface Call {
+interface Call {
   /** Name of the method: `ListPools`. */
   readonly method: string;
   readonly request: object;

@@ -1,14 +1,14 @@
 import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
 
 import { allPages } from '../clients/pages.js';
+import type { Service } from '../clients/services.js';
 import { POD_NAME, text, type PodName } from '../command-line/forms.js';
 import type { Option, Verb } from '../command-line/verb.js';
-import type { Service } from '../context.js';
+import { attachmentText } from '../commands/attachment-of.js';
+import { podText } from '../commands/endpoint-text.js';
 import type { Table } from '../output/report.js';
 import { age } from '../output/words.js';
-import { attachmentText } from './attachment-of.js';
-import { NODE, POOL, requireNamed, type Filter } from './blocks-list.js';
-import { podText } from './endpoint-text.js';
+import { NODE, POOL, requireNamed, type Filter } from './blocks.js';
 
 const POD: Option<PodName> = { name: '--pod', form: POD_NAME, about: 'only those of this pod (all)' };
 const NAMESPACE: Option<string> = {

@@ -1,10 +1,10 @@
 import { AddressServiceService, GetAddressResponse, IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
 import { RequestPolicy, RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
-import { ReservationServiceService, Reservation } from '@podwire/proto/podwire/ipam/v1/reservation';
+import { Reservation, ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { fake, Fakes } from '../ctl.fixture.js';
+import { fake, Fakes } from '../testing/ctl.js';
 
 let fakes: Fakes;
 beforeEach(() => {

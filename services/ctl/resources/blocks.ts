@@ -3,9 +3,9 @@ import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 
 import { allPages } from '../clients/pages.js';
+import type { Service } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
 import type { Flag, Option, Verb } from '../command-line/verb.js';
-import type { Service } from '../context.js';
 import type { Table } from '../output/report.js';
 import { age, momentOfAttribute, podOf, wordOf } from '../output/words.js';
 import { COUNT_COLUMNS, countCells } from './address-counts.js';

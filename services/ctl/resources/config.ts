@@ -3,8 +3,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import { DURATION_MS, wholeNumber, YES_OR_NO, type Form } from '../command-line/forms.js';
 import type { Option, Verb } from '../command-line/verb.js';
-import { configFields } from './config-get.js';
-import { RESOURCE_VERSION } from './pool-options.js';
+import { configFields } from '../commands/config-get.js';
+import { RESOURCE_VERSION } from '../commands/pool-options.js';
 
 const STRICT: Option<boolean> = {
   name: '--strict-affinity',

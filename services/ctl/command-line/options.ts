@@ -1,6 +1,6 @@
-import type { Flag } from '../command-line/verb.js';
 import { NOT_UNDERSTOOD } from '../exit-codes.js';
 import type { Report } from '../output/report.js';
+import type { Flag } from './verb.js';
 
 export const YES: Flag = { name: '--yes', about: 'do it; without this, only show what would be done' };
 
