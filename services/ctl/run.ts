@@ -1,22 +1,26 @@
 import type { Writable } from 'node:stream';
 
-import { Failure } from '@podwire/shared/failure/failure';
+import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { readOwnPackage } from '@podwire/shared/runtime/own-package';
 
-import { GrpcService } from './clients/grpc-service.js';
 import { PluginSocket } from './clients/plugin-socket.js';
-import type { Context } from './clients/services.js';
-import { DATAPLANE, IPAM, OUTPUT, PLUGIN, TIMEOUT, USUAL_TIMEOUT_MS } from './command-line/global-options.js';
+import { GrpcService, type Context } from './clients/services.js';
+import {
+  DATAPLANE,
+  IPAM,
+  OUTPUT,
+  PLUGIN,
+  TIMEOUT,
+  USUAL_TIMEOUT_MS,
+  type Place,
+} from './command-line/global-options.js';
 import { helpOf } from './command-line/help.js';
 import { parseCommandLine } from './command-line/parse.js';
 import type { Input, Verb } from './command-line/verb.js';
-import { failureLine } from './commands/failure-text.js';
-import { DONE, exitCodeOf, NOT_UNDERSTOOD } from './exit-codes.js';
-import { ContractJson } from './output/contract-json.js';
-import { render } from './output/render.js';
-import type { Report } from './output/report.js';
-import { placesOf } from './places.js';
+import { ContractJson, render } from './output/render.js';
+import { DONE, exitCodeOf, NOT_UNDERSTOOD, type Report } from './output/report.js';
+import { failureLine } from './output/words.js';
 import { VERBS } from './verbs.js';
 
 /** What podwirectl takes from the process it runs in. */
@@ -99,4 +103,32 @@ function inReach(report: Report, globals: Input): Report {
   if (typed.length === 0 || !report.hints) return report;
   const command = `${NAME} ${typed.join(' ')} `;
   return { ...report, hints: report.hints.map((hint) => hint.replaceAll(`${NAME} `, command)) };
+}
+
+/** Where the services are. */
+interface Places {
+  readonly ipam: string;
+  readonly dataplane: string;
+  readonly plugin: string;
+}
+
+type Environment = Readonly<Record<string, string | undefined>>;
+
+/**
+ * Each service's place: by its option, else by the variable that Podwire's own processes know it by, else the usual one.
+ * @throws Failure INVALID_SETTINGS that lists every nonsense variable
+ */
+function placesOf(globals: Input, env: Environment): Places {
+  const violations: { readonly field: string; readonly reason: string }[] = [];
+  const read = (place: Place): string => {
+    const given = globals.get(place) ?? env[place.variable];
+    const text = given === undefined || given === '' ? place.usual : given;
+    const value = place.form.read(text);
+    if (value.ok) return value.value;
+    violations.push({ field: place.variable, reason: `is "${text}", which ${value.fault}` });
+    return '';
+  };
+  const places = { ipam: read(IPAM), dataplane: read(DATAPLANE), plugin: read(PLUGIN) };
+  if (violations.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', violations);
+  return places;
 }

@@ -1,8 +1,10 @@
 import type { JsonValue } from '@bufbuild/protobuf';
 import type { MethodDefinition } from '@grpc/grpc-js';
+import { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { PluginSocket } from './plugin-socket.js';
+import { assertReachable } from './reach.js';
 
 /** One of Podwire's gRPC services. */
 export interface Service {
@@ -20,4 +22,55 @@ export interface Context {
   readonly json: {
     of<Request, Response>(method: MethodDefinition<Request, Response>, answer: Response): JsonValue;
   };
+}
+
+interface GrpcServiceOptions {
+  /** For messages: `podwire-ipam`. */
+  readonly name: string;
+  /** `unix:/path` or `host:port`. */
+  readonly address: string;
+  /** The option that names another address. */
+  readonly option: string;
+  readonly clock: Clock;
+  /** When the command's time is over, in epoch milliseconds. */
+  readonly deadlineMs: number;
+}
+
+/** A service that is connected to with the first call, and not at all by commands that have none for it. */
+export class GrpcService implements Service {
+  readonly #options: GrpcServiceOptions;
+  #peer: Peer | undefined;
+
+  constructor(options: GrpcServiceOptions) {
+    this.#options = options;
+  }
+
+  async call<Request, Response>(method: MethodDefinition<Request, Response>, request: Request): Promise<Response> {
+    const { name, address, option, clock, deadlineMs } = this.#options;
+    if (!this.#peer) {
+      await assertReachable(name, { address, option }, Math.max(1, deadlineMs - clock.nowMs()));
+      this.#peer ??= new Peer(name, address);
+    }
+    return this.#peer.call(method, request, { deadlineMs });
+  }
+
+  close(): void {
+    this.#peer?.close();
+  }
+}
+
+/** Most objects that a page of the contract may have. */
+const PAGE_SIZE = 1000;
+
+/** @returns every page of a list, first to last */
+export async function allPages<Page extends { readonly nextPageToken: string }>(
+  read: (page: { readonly pageSize: number; readonly pageToken: string }) => Promise<Page>,
+): Promise<Page[]> {
+  const pages: Page[] = [];
+  for (let pageToken: string | undefined = ''; pageToken !== undefined;) {
+    const page: Page = await read({ pageSize: PAGE_SIZE, pageToken });
+    pages.push(page);
+    pageToken = page.nextPageToken === '' ? undefined : page.nextPageToken;
+  }
+  return pages;
 }

@@ -1,11 +1,9 @@
 import { absolutePath, rpcAddress } from '@podwire/shared/runtime/setting';
 import type { z } from 'zod';
 
+import type { OutputFormat } from '../output/report.js';
 import { durationMs, oneOf, type Form } from './forms.js';
 import type { Flag, Option } from './verb.js';
-
-/** How results are printed. */
-export type OutputFormat = 'table' | 'yaml' | 'json';
 
 /** Where a service is found: by an option, else by an environment variable, else at its usual place. */
 export interface Place extends Option<string> {

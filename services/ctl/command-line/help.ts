@@ -1,4 +1,4 @@
-import { EXIT_CODES } from '../exit-codes.js';
+import { EXIT_CODES } from '../output/report.js';
 import { GLOBAL_FLAGS, GLOBAL_OPTIONS } from './global-options.js';
 import type { Verb } from './verb.js';
 

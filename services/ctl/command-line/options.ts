@@ -1,6 +1,6 @@
-import { NOT_UNDERSTOOD } from '../exit-codes.js';
-import type { Report } from '../output/report.js';
-import type { Flag } from './verb.js';
+import { NOT_UNDERSTOOD, type Report } from '../output/report.js';
+import { text } from './forms.js';
+import type { Flag, Option } from './verb.js';
 
 export const YES: Flag = { name: '--yes', about: 'do it; without this, only show what would be done' };
 
@@ -12,3 +12,10 @@ export function unconfirmed(preview: Omit<Report, 'exitCode'>, again: string): R
   const hints = [...(preview.hints ?? []), `nothing was changed; to do it: podwirectl ${again} ${YES.name}`];
   return { ...preview, hints, exitCode: NOT_UNDERSTOOD };
 }
+
+/** Refuses a change of what somebody else changed since. */
+export const RESOURCE_VERSION: Option<string> = {
+  name: '--resource-version',
+  form: text('VERSION'),
+  about: 'only if the object still has this version, as "show --output json" prints it',
+};

@@ -4,7 +4,7 @@ import { VERBS } from '../verbs.js';
 import { ADDRESS, ATTACHMENT, DURATION_MS, LABEL, MOMENT, SEQUENCE_NUMBER, wholeNumber, type Form } from './forms.js';
 import { GLOBAL_FLAGS, GLOBAL_OPTIONS, OUTPUT, TIMEOUT } from './global-options.js';
 import { helpOf } from './help.js';
-import { parseCommandLine } from './parse.js';
+import { nearest, parseCommandLine } from './parse.js';
 
 const parse = (line: string) => parseCommandLine(line === '' ? [] : line.split(' '), VERBS);
 
@@ -148,4 +148,22 @@ describe('a form', () => {
   ])('%s refuses "%3$s", and says why', (_, form, text) => {
     expect(form.read(text)).toMatchObject({ ok: false, fault: expect.stringMatching(/^is /) });
   });
+});
+
+const KNOWN = ['pools', 'pods', 'nodes', 'node', 'journal', 'reservations', 'who'];
+
+test.each([
+  ['polls', 'pools'],
+  ['pool', 'pools'],
+  ['pod', 'pods'],
+  ['jorunal', 'journal'],
+  ['reservation', 'reservations'],
+  ['res', 'reservations'],
+  ['wo', 'who'],
+])('"%s" is meant as "%s"', (word, meant) => {
+  expect(nearest(word, KNOWN)).toBe(meant);
+});
+
+test.each(['kubectl', 'x', '', 'delete'])('"%s" is meant as none', (word) => {
+  expect(nearest(word, KNOWN)).toBeUndefined();
 });

@@ -16,8 +16,7 @@ import {
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { fake, Fakes } from '../testing/ctl.js';
-import { attributes, holder } from './ipam-values.fixture.js';
+import { attributes, fake, Fakes, holder } from '../testing/ctl.js';
 
 let fakes: Fakes;
 beforeEach(() => {

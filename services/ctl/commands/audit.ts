@@ -11,13 +11,11 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { counted } from '@podwire/shared/words/counted';
 
-import { allPages } from '../clients/pages.js';
-import type { Context } from '../clients/services.js';
+import { allPages, type Context } from '../clients/services.js';
 import { DURATION_MS, oneOf, wholeNumber } from '../command-line/forms.js';
 import { unconfirmed, YES } from '../command-line/options.js';
 import type { Flag, Input, Option, Verb } from '../command-line/verb.js';
-import { DONE, FOUND_WRONG } from '../exit-codes.js';
-import { sentence, type Report, type Section, type Table } from '../output/report.js';
+import { DONE, FOUND_WRONG, sentence, type Report, type Section, type Table } from '../output/report.js';
 import { wordOf } from '../output/words.js';
 
 const kindWord = (kind: FindingKind): string => wordOf(FindingKind[kind], 'FINDING_KIND_');

@@ -24,8 +24,7 @@ import {
   type PodName,
 } from '../command-line/forms.js';
 import type { Input, Option, Positional, Verb } from '../command-line/verb.js';
-import { DONE, FOUND_WRONG } from '../exit-codes.js';
-import { sentence, type Section, type Table } from '../output/report.js';
+import { DONE, FOUND_WRONG, sentence, type Section, type Table } from '../output/report.js';
 import { wordOf } from '../output/words.js';
 
 const NODE: Positional<string> = { form: text('NODE'), about: 'the node that the pod runs on', presence: 'required' };

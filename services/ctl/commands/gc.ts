@@ -9,13 +9,10 @@ import type { Context, Service } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
 import { unconfirmed, YES } from '../command-line/options.js';
 import type { Option, Verb } from '../command-line/verb.js';
-import { DONE, FAILED } from '../exit-codes.js';
-import type { Section } from '../output/report.js';
-import { listEndpoints } from '../resources/endpoints.js';
+import { DONE, FAILED, type Section } from '../output/report.js';
+import { attachmentText, failureText } from '../output/words.js';
+import { listEndpoints, podText } from '../resources/endpoints.js';
 import { listPods } from '../resources/pods.js';
-import { attachmentText } from './attachment-of.js';
-import { podText } from './endpoint-text.js';
-import { failureText } from './failure-text.js';
 
 const NETWORK: Option<string> = {
   name: '--network',

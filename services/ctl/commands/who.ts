@@ -14,11 +14,9 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Context } from '../clients/services.js';
 import { ADDRESS, dateOf, MOMENT, wholeNumber, type Moment } from '../command-line/forms.js';
 import type { Option, Positional, Verb } from '../command-line/verb.js';
-import { DONE, NOT_FOUND } from '../exit-codes.js';
-import { sentence, type Fields, type Report } from '../output/report.js';
-import { moment, momentAndAge, wordOf } from '../output/words.js';
-import { attachmentOf, attachmentText } from './attachment-of.js';
-import { holderFields, tenureTable } from './tenures.js';
+import { DONE, NOT_FOUND, sentence, type Fields, type Report } from '../output/report.js';
+import { attachmentOf, attachmentText, moment, momentAndAge, wordOf } from '../output/words.js';
+import { holderFields, tenureTable } from './history.js';
 
 const ASKED: Positional<string> = { form: ADDRESS, about: 'the address', presence: 'required' };
 

@@ -1,8 +1,7 @@
 import { ListPoolsResponse, PoolServiceService, PoolState } from '@podwire/proto/podwire/ipam/v1/pool';
 import { describe, expect, test } from 'vitest';
 
-import { ContractJson } from './contract-json.js';
-import { render } from './render.js';
+import { ContractJson, render } from './render.js';
 import type { Report } from './report.js';
 import { age, count, lengthOfTime, moment, percent, podOf, wordOf } from './words.js';
 

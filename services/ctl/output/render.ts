@@ -1,8 +1,12 @@
-import type { JsonValue } from '@bufbuild/protobuf';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+
+import { createFileRegistry, fromBinary, toJson, type FileRegistry, type JsonValue } from '@bufbuild/protobuf';
+import { FileDescriptorSetSchema } from '@bufbuild/protobuf/wkt';
+import type { MethodDefinition } from '@grpc/grpc-js';
 import { stringify } from 'yaml';
 
-import type { OutputFormat } from '../command-line/global-options.js';
-import type { Column, Fields, Report, Section, Table } from './report.js';
+import type { Column, Fields, OutputFormat, Report, Section, Table } from './report.js';
 
 /** What goes where. */
 export interface Rendered {
@@ -70,4 +74,27 @@ const widthOf = (text: string): number => Array.from(text).length;
 /** What services pass on was written by anybody: control characters would move the terminal's cursor. */
 function printable(text: string): string {
   return text.replaceAll(/\p{Cc}/gu, (character) => (character === '\n' ? ' ' : '\uFFFD'));
+}
+
+/**
+ * The contract's messages in protobuf's JSON form (ProtoJSON): field names in lowerCamelCase, constants by name, 64-bit numbers as
+ * text, times in RFC 3339. Fields that have their default are written too, so that a program finds them.
+ */
+export class ContractJson {
+  #registry: FileRegistry | undefined;
+
+  /** An answer of a method. */
+  of<Request, Response>(method: MethodDefinition<Request, Response>, answer: Response): JsonValue {
+    const [, service = '', name] = method.path.split('/');
+    const registry = (this.#registry ??= readContract());
+    const message = registry.getService(service)?.methods.find((each) => each.name === name)?.output;
+    if (!message) throw new Error(`the contract does not describe ${method.path}`);
+    const bytes = method.responseSerialize(answer);
+    return toJson(message, fromBinary(message, bytes), { registry, alwaysEmitImplicit: true });
+  }
+}
+
+function readContract(): FileRegistry {
+  const image = readFileSync(createRequire(import.meta.url).resolve('@podwire/proto/image.binpb'));
+  return createFileRegistry(fromBinary(FileDescriptorSetSchema, image));
 }

@@ -1,3 +1,7 @@
+import { attachmentFaults, formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+import { tracedMessage } from '@podwire/shared/failure/status';
+
 /** How values are written for people. */
 
 const SECOND_MS = 1000;
@@ -68,4 +72,33 @@ export function count(value: string | number | bigint): string {
 export function podOf(attributes: Readonly<Record<string, string>>): string {
   const { namespace, pod } = attributes;
   return pod === undefined ? '' : `${namespace ?? '?'}/${pod}`;
+}
+
+type Message = Attachment | undefined;
+
+/** As it is typed; empty where an answer has none. */
+export function attachmentText(attachment: Message): string {
+  return attachment ? formatAttachment(attachment) : '';
+}
+
+/**
+ * The attachment behind a handle, which is `<network>.<container ID>` for containers, and what the holder said of itself.
+ * @returns undefined where it is no container's
+ */
+export function attachmentOf(handleId: string, attributes: Readonly<Record<string, string>>): Attachment | undefined {
+  const { network = '', interface: interfaceName = '' } = attributes;
+  if (!handleId.startsWith(`${network}.`)) return undefined;
+  const attachment = { network, containerId: handleId.slice(network.length + 1), interfaceName };
+  return attachmentFaults(attachment).length === 0 ? attachment : undefined;
+}
+
+/** A failure in one line. */
+export function failureLine(failure: Failure): string {
+  return `${tracedMessage(failure)} (${failure.code})`;
+}
+
+/** What went wrong with one of several things, so that the others go on. @throws what is a defect, or ends the whole command */
+export function failureText(error: unknown): string {
+  if (!(error instanceof Failure) || error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED') throw error;
+  return failureLine(error);
 }

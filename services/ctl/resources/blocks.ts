@@ -2,8 +2,7 @@ import { AffinityState, BlockServiceService, BlockUtilization, type Block } from
 import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 
-import { allPages } from '../clients/pages.js';
-import type { Service } from '../clients/services.js';
+import { allPages, type Service } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
 import type { Flag, Option, Verb } from '../command-line/verb.js';
 import type { Table } from '../output/report.js';

@@ -1,10 +1,10 @@
-import { ConfigServiceService, type UpdateConfigRequest } from '@podwire/proto/podwire/ipam/v1/config';
+import { ConfigServiceService, type Config, type UpdateConfigRequest } from '@podwire/proto/podwire/ipam/v1/config';
 import { Failure } from '@podwire/shared/failure/failure';
 
 import { DURATION_MS, wholeNumber, YES_OR_NO, type Form } from '../command-line/forms.js';
+import { RESOURCE_VERSION } from '../command-line/options.js';
 import type { Option, Verb } from '../command-line/verb.js';
-import { configFields } from '../commands/config-get.js';
-import { RESOURCE_VERSION } from '../commands/pool-options.js';
+import type { Fields } from '../output/report.js';
 
 const STRICT: Option<boolean> = {
   name: '--strict-affinity',
@@ -61,3 +61,29 @@ export const configSet: Verb = {
     };
   },
 };
+
+export const configGet: Verb = {
+  name: 'config get',
+  about: 'the settings that apply to all allocations of the cluster',
+  run: async (_, { ipam, json }) => {
+    const answer = await ipam.call(ConfigServiceService.getConfig, {});
+    return {
+      sections: answer.config ? [configFields(answer.config)] : [],
+      data: () => json.of(ConfigServiceService.getConfig, answer),
+    };
+  },
+};
+
+function configFields(config: Config): Fields {
+  const { strictAffinity, autoAllocateBlocks, maxBlocksPerNode, cooldownSeconds, resourceVersion, stored } = config;
+  return {
+    kind: 'fields',
+    fields: [
+      ['strict-affinity', String(strictAffinity)],
+      ['auto-allocate-blocks', String(autoAllocateBlocks)],
+      ['max-blocks-per-node', maxBlocksPerNode === 0 ? '0 (any number)' : String(maxBlocksPerNode)],
+      ['cooldown', `${cooldownSeconds}s`],
+      ['Version', stored ? resourceVersion : 'not stored: these are the defaults'],
+    ],
+  };
+}

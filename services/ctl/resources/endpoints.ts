@@ -1,13 +1,10 @@
 import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
 
-import { allPages } from '../clients/pages.js';
-import type { Service } from '../clients/services.js';
+import { allPages, type Service } from '../clients/services.js';
 import { POD_NAME, text, type PodName } from '../command-line/forms.js';
 import type { Option, Verb } from '../command-line/verb.js';
-import { attachmentText } from '../commands/attachment-of.js';
-import { podText } from '../commands/endpoint-text.js';
 import type { Table } from '../output/report.js';
-import { age } from '../output/words.js';
+import { age, attachmentText } from '../output/words.js';
 import { NODE, POOL, requireNamed, type Filter } from './blocks.js';
 
 const POD: Option<PodName> = { name: '--pod', form: POD_NAME, about: 'only those of this pod (all)' };
@@ -77,4 +74,10 @@ function endpointTable(endpoints: readonly Endpoint[], nowMs: number): Table {
     ]),
     none: 'There is no such endpoint.',
   };
+}
+
+/** `default/web-0`; empty where there is no pod. */
+export function podText(endpoint: Endpoint | undefined): string {
+  const pod = endpoint?.pod;
+  return pod ? `${pod.namespace}/${pod.name}` : '';
 }

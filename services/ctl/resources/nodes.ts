@@ -1,11 +1,13 @@
 import { NodeServiceService, NodeUtilization, TunnelKind, type Node } from '@podwire/proto/podwire/ipam/v1/node';
 import { counted } from '@podwire/shared/words/counted';
 
+import { allPages } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
+import { RESOURCE_VERSION, unconfirmed, YES } from '../command-line/options.js';
 import type { Positional, Verb } from '../command-line/verb.js';
-import type { Fields } from '../output/report.js';
-import { momentAndAge, percent, wordOf } from '../output/words.js';
-import { inUseOf } from './address-counts.js';
+import { sentence, type Fields } from '../output/report.js';
+import { age, momentAndAge, percent, wordOf } from '../output/words.js';
+import { COUNT_COLUMNS, countCells, inUseOf } from './address-counts.js';
 
 export const NODE_NAME: Positional<string> = { form: text('NAME'), about: 'name of the node', presence: 'required' };
 
@@ -56,3 +58,63 @@ export function nodeFields(node: Node, nowMs: number): Fields {
     ],
   };
 }
+
+export const nodesDelete: Verb = {
+  name: 'nodes delete',
+  about: 'release everything that a node holds, and forget the node; its containers must have ended first',
+  positionals: [NODE_NAME],
+  options: [RESOURCE_VERSION],
+  flags: [YES],
+  run: async (input, { ipam, json, clock }) => {
+    const name = input.at(NODE_NAME);
+    if (!input.has(YES)) {
+      const found = await ipam.call(NodeServiceService.getNode, { name });
+      const sections = [
+        sentence(
+          'This node would give back all its addresses and blocks; pods that still run there would lose theirs. ' +
+            'A podwire-dataplane that still runs there would register it again:',
+        ),
+        ...(found.node ? [nodeFields(found.node, clock.nowMs())] : []),
+      ];
+      const data = () => json.of(NodeServiceService.getNode, found);
+      return unconfirmed({ sections, data }, input.typed());
+    }
+    const answer = await ipam.call(NodeServiceService.deleteNode, {
+      name,
+      resourceVersion: input.get(RESOURCE_VERSION) ?? '',
+    });
+    const { releasedAddresses, releasedBlocks } = answer;
+    const given = `${counted(releasedAddresses, 'address', 'addresses')} and ${counted(releasedBlocks, 'block')}`;
+    return {
+      sections: [sentence(`node ${name} is gone, and has given back ${given}`)],
+      data: () => json.of(NodeServiceService.deleteNode, answer),
+    };
+  },
+};
+
+export const nodesList: Verb = {
+  name: 'nodes list',
+  about: 'the registered nodes, and what they hold',
+  run: async (_, { ipam, json, clock }) => {
+    const pages = await allPages((page) => ipam.call(NodeServiceService.listNodes, page));
+    const nodes = pages.flatMap((page) => page.nodes);
+    const row = (node: Node): string[] => {
+      const { name, ipv4Address, ipv6Address, utilization, deleteTime, createTime } = node;
+      const counts = utilization ?? NodeUtilization.create();
+      const state = deleteTime === undefined ? 'registered' : 'being deleted';
+      const numbers = [String(counts.blocks), ...countCells(counts)];
+      return [name, ipv4Address, ipv6Address, tunnelsOf(node), ...numbers, state, age(createTime, clock.nowMs())];
+    };
+    return {
+      sections: [
+        {
+          kind: 'table',
+          columns: ['NAME', 'IPV4', 'IPV6', 'TUNNELS', { right: 'BLOCKS' }, ...COUNT_COLUMNS, 'STATE', 'AGE'],
+          rows: nodes.map(row),
+          none: 'No node is registered.',
+        },
+      ],
+      data: () => json.of(NodeServiceService.listNodes, { nodes, nextPageToken: '' }),
+    };
+  },
+};

@@ -1,9 +1,8 @@
 import { PodServiceService, type AttachedPod } from '@podwire/proto/podwire/dataplane/v1/pod';
 
-import { allPages } from '../clients/pages.js';
-import type { Service } from '../clients/services.js';
+import { allPages, type Service } from '../clients/services.js';
 import type { Verb } from '../command-line/verb.js';
-import { attachmentText } from '../commands/attachment-of.js';
+import { attachmentText } from '../output/words.js';
 
 export const podsList: Verb = {
   name: 'pods list',

@@ -1,10 +1,13 @@
 import { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
-import type { RequestPolicy } from '@podwire/proto/podwire/ipam/v1/request_policy';
+import { RequestPolicyServiceService, type RequestPolicy } from '@podwire/proto/podwire/ipam/v1/request_policy';
+import { Failure } from '@podwire/shared/failure/failure';
 
+import { allPages } from '../clients/services.js';
 import { oneOf, text } from '../command-line/forms.js';
-import type { Input, Option, Positional } from '../command-line/verb.js';
-import type { Fields } from '../output/report.js';
-import { moment } from '../output/words.js';
+import { RESOURCE_VERSION } from '../command-line/options.js';
+import type { Input, Option, Positional, Verb } from '../command-line/verb.js';
+import { sentence, type Fields } from '../output/report.js';
+import { age, moment } from '../output/words.js';
 
 export const POLICY_NAME: Positional<string> = {
   form: text('NAME'),
@@ -118,3 +121,90 @@ export function policyFields(policy: RequestPolicy | undefined): Fields[] {
   ];
   return [{ kind: 'fields', fields }];
 }
+
+export const policiesDelete: Verb = {
+  name: 'policies delete',
+  about: 'delete a request policy; what no other policy has a rule for is allowed from then on',
+  positionals: [POLICY_NAME],
+  options: [RESOURCE_VERSION],
+  run: async (input, { ipam, json }) => {
+    const name = input.at(POLICY_NAME);
+    const resourceVersion = input.get(RESOURCE_VERSION) ?? '';
+    const answer = await ipam.call(RequestPolicyServiceService.deleteRequestPolicy, { name, resourceVersion });
+    return {
+      sections: [sentence(`request policy ${name} is gone`)],
+      data: () => json.of(RequestPolicyServiceService.deleteRequestPolicy, answer),
+    };
+  },
+};
+
+export const policiesList: Verb = {
+  name: 'policies list',
+  about: 'what the authors of pods may ask for, and in which namespaces',
+  details: 'What no policy about a namespace has a rule for is free there; of several with a rule one has to allow it.',
+  run: async (_, { ipam, json, clock }) => {
+    const pages = await allPages((page) => ipam.call(RequestPolicyServiceService.listRequestPolicies, page));
+    const requestPolicies = pages.flatMap((page) => page.requestPolicies);
+    const nowMs = clock.nowMs();
+    return {
+      sections: [
+        {
+          kind: 'table',
+          columns: ['NAME', 'NAMESPACES', 'ALLOWS', 'AGE'],
+          rows: requestPolicies.map((policy) => [
+            policy.name,
+            namespacesOf(policy),
+            rulesOf(policy)
+              .map(([kind, allowed]) => `${kind.toLowerCase()}: ${allowed}`)
+              .join('; '),
+            age(policy.createTime, nowMs),
+          ]),
+          none: 'There is no request policy: every request is allowed.',
+        },
+      ],
+      data: () => json.of(RequestPolicyServiceService.listRequestPolicies, { requestPolicies, nextPageToken: '' }),
+    };
+  },
+};
+
+const { createRequestPolicy, updateRequestPolicy } = RequestPolicyServiceService;
+
+export const policiesSet: Verb = {
+  name: 'policies set',
+  about: 'create a request policy, or replace everything in it',
+  details:
+    'It holds from the next ADD on; what pods have stays theirs. "Nobody, but this team" is two policies: one about all\nnamespaces that allows nothing, and one about the team’s.',
+  positionals: [POLICY_NAME],
+  options: [...POLICY_OPTIONS, RESOURCE_VERSION],
+  examples: [
+    'policies set closed --none-of pools --none-of addresses',
+    'policies set tenants --namespace red --pool second --address 10.65.0.0/28',
+  ],
+  run: async (input, { ipam, json }) => {
+    const resourceVersion = input.get(RESOURCE_VERSION) ?? '';
+    const requestPolicy = policyOf(input, input.at(POLICY_NAME), resourceVersion);
+    try {
+      const answer = await ipam.call(updateRequestPolicy, { requestPolicy });
+      return { sections: policyFields(answer.requestPolicy), data: () => json.of(updateRequestPolicy, answer) };
+    } catch (error) {
+      // Who names a version means one that is there.
+      const isMissing = error instanceof Failure && error.code === 'REQUEST_POLICY_NOT_FOUND';
+      if (!isMissing || resourceVersion !== '') throw error;
+      const answer = await ipam.call(createRequestPolicy, { requestPolicy });
+      return { sections: policyFields(answer.requestPolicy), data: () => json.of(createRequestPolicy, answer) };
+    }
+  },
+};
+
+export const policiesShow: Verb = {
+  name: 'policies show',
+  about: 'everything about one request policy',
+  positionals: [POLICY_NAME],
+  run: async (input, { ipam, json }) => {
+    const answer = await ipam.call(RequestPolicyServiceService.getRequestPolicy, { name: input.at(POLICY_NAME) });
+    return {
+      sections: policyFields(answer.requestPolicy),
+      data: () => json.of(RequestPolicyServiceService.getRequestPolicy, answer),
+    };
+  },
+};

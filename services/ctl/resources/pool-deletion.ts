@@ -1,17 +1,16 @@
 import {
+  PoolDeletionMode,
   PoolServiceService,
   PoolState,
   type DeletePoolResponse,
-  type PoolDeletionMode,
 } from '@podwire/proto/podwire/ipam/v1/pool';
 import { counted } from '@podwire/shared/words/counted';
 
 import type { Context } from '../clients/services.js';
-import { unconfirmed, YES } from '../command-line/options.js';
-import type { Input, Verb } from '../command-line/verb.js';
-import { POOL_NAME, RESOURCE_VERSION } from '../commands/pool-options.js';
-import { poolFields } from '../commands/pools-show.js';
+import { RESOURCE_VERSION, unconfirmed, YES } from '../command-line/options.js';
+import type { Flag, Input, Verb } from '../command-line/verb.js';
 import { sentence, type Report } from '../output/report.js';
+import { POOL_NAME, poolFields } from './pools.js';
 
 interface Deletion {
   readonly mode: PoolDeletionMode;
@@ -63,4 +62,41 @@ function outcome(name: string, answer: DeletePoolResponse): Omit<Report, 'data'>
 export const DELETION_ARGUMENTS: Pick<Verb, 'positionals' | 'options'> = {
   positionals: [POOL_NAME],
   options: [RESOURCE_VERSION],
+};
+
+const RELEASE: Flag = {
+  name: '--release-addresses',
+  about: 'release its addresses, whoever holds them, even if pods are still using them',
+};
+
+export const poolsDelete: Verb = {
+  name: 'pools delete',
+  about: 'delete a pool that has no address in use',
+  details: 'While addresses are in use it is refused, and says on which nodes; "pools drain" waits for their release.',
+  ...DELETION_ARGUMENTS,
+  flags: [RELEASE, YES],
+  run: (input, context) =>
+    input.has(RELEASE)
+      ? deletePool(input, context, {
+          mode: PoolDeletionMode.POOL_DELETION_MODE_RELEASE_ADDRESSES,
+          warning: 'All addresses of this pool would be given back, whoever uses them, and others may get them:',
+        })
+      : deletePool(input, context, {
+          mode: PoolDeletionMode.POOL_DELETION_MODE_REFUSE_IF_IN_USE,
+          warning: 'This pool would be deleted, provided that no address of it is in use:',
+        }),
+};
+
+export const poolsDrain: Verb = {
+  name: 'pools drain',
+  about: 'give out no more addresses of a pool, and delete it once the last one is released',
+  details:
+    'That cannot be taken back. To keep the pool, and have it give no address: pools update NAME --disabled true.',
+  ...DELETION_ARGUMENTS,
+  flags: [YES],
+  run: (input, context) =>
+    deletePool(input, context, {
+      mode: PoolDeletionMode.POOL_DELETION_MODE_DRAIN,
+      warning: 'This pool would give no address any more, and go with its last one; that cannot be taken back:',
+    }),
 };

@@ -14,8 +14,7 @@ import {
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { foundPool, holder, pool } from '../commands/ipam-values.fixture.js';
-import { fake, Fakes } from '../testing/ctl.js';
+import { fake, Fakes, foundPool, holder, pool } from '../testing/ctl.js';
 
 let fakes: Fakes;
 beforeEach(() => {

@@ -1,8 +1,10 @@
-import type { Reservation } from '@podwire/proto/podwire/ipam/v1/reservation';
+import { Reservation, ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
 
+import { allPages } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
-import type { Positional } from '../command-line/verb.js';
-import type { Table } from '../output/report.js';
+import { RESOURCE_VERSION } from '../command-line/options.js';
+import type { Positional, Verb } from '../command-line/verb.js';
+import { sentence, type Table } from '../output/report.js';
 import { age } from '../output/words.js';
 
 export const RESERVATION_NAME: Positional<string> = {
@@ -35,3 +37,80 @@ export function reservationTable(reservations: readonly Reservation[], nowMs: nu
 export function only(reservation: Reservation | undefined): Reservation[] {
   return reservation ? [reservation] : [];
 }
+
+export const reservationsCreate: Verb = {
+  name: 'reservations create',
+  about: 'reserve addresses; those in use stay in use',
+  positionals: [RESERVATION_NAME, RESERVED],
+  examples: ['reservations create routers 10.65.0.0/28 10.65.0.99'],
+  run: async (input, { ipam, json, clock }) => {
+    const reservation = Reservation.fromPartial({ name: input.at(RESERVATION_NAME), cidrs: input.rest(RESERVED) });
+    const answer = await ipam.call(ReservationServiceService.createReservation, { reservation });
+    return {
+      sections: [reservationTable(only(answer.reservation), clock.nowMs())],
+      data: () => json.of(ReservationServiceService.createReservation, answer),
+    };
+  },
+};
+
+export const reservationsDelete: Verb = {
+  name: 'reservations delete',
+  about: 'delete a reservation; anybody may get its addresses from then on',
+  positionals: [RESERVATION_NAME],
+  options: [RESOURCE_VERSION],
+  run: async (input, { ipam, json }) => {
+    const name = input.at(RESERVATION_NAME);
+    const answer = await ipam.call(ReservationServiceService.deleteReservation, {
+      name,
+      resourceVersion: input.get(RESOURCE_VERSION) ?? '',
+    });
+    return {
+      sections: [sentence(`reservation ${name} is gone`)],
+      data: () => json.of(ReservationServiceService.deleteReservation, answer),
+    };
+  },
+};
+
+export const reservationsList: Verb = {
+  name: 'reservations list',
+  about: 'addresses that are given only to pods that ask for them in particular',
+  run: async (_, { ipam, json, clock }) => {
+    const pages = await allPages((page) => ipam.call(ReservationServiceService.listReservations, page));
+    const reservations = pages.flatMap((page) => page.reservations);
+    return {
+      sections: [reservationTable(reservations, clock.nowMs())],
+      data: () => json.of(ReservationServiceService.listReservations, { reservations, nextPageToken: '' }),
+    };
+  },
+};
+
+export const reservationsShow: Verb = {
+  name: 'reservations show',
+  about: 'one reservation',
+  positionals: [RESERVATION_NAME],
+  run: async (input, { ipam, json, clock }) => {
+    const answer = await ipam.call(ReservationServiceService.getReservation, { name: input.at(RESERVATION_NAME) });
+    return {
+      sections: [reservationTable(only(answer.reservation), clock.nowMs())],
+      data: () => json.of(ReservationServiceService.getReservation, answer),
+    };
+  },
+};
+
+export const reservationsUpdate: Verb = {
+  name: 'reservations update',
+  about: 'replace everything that a reservation reserves',
+  positionals: [RESERVATION_NAME, RESERVED],
+  options: [RESOURCE_VERSION],
+  run: async (input, { ipam, json, clock }) => {
+    const answer = await ipam.call(ReservationServiceService.updateReservation, {
+      name: input.at(RESERVATION_NAME),
+      cidrs: input.rest(RESERVED),
+      resourceVersion: input.get(RESOURCE_VERSION) ?? '',
+    });
+    return {
+      sections: [reservationTable(only(answer.reservation), clock.nowMs())],
+      data: () => json.of(ReservationServiceService.updateReservation, answer),
+    };
+  },
+};
