@@ -1,8 +1,8 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Pod } from './cni/args.js';
 import type { ServiceMethod } from './clients/clients.js';
-import type { CniRequest } from './request.js';
+import type { Pod } from './cni/args.js';
+import type { CniRequest } from './requests/request.js';
 
 const NS_PER_MS = 1_000_000;
 

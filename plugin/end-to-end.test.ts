@@ -12,9 +12,9 @@ import type { Running } from '@podwire/shared/runtime/lifecycle';
 import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
-import { CONFIG, ENVIRONMENT, NOTHING, Plugin, recordingLog } from './plugin.fixture.js';
 import { startPlugin } from './service.js';
 import { readPluginSettings } from './settings.js';
+import { CONFIG, ENVIRONMENT, NOTHING, Plugin, recordingLog } from './testing/plugin.js';
 
 const SHIM_FOLDER = join(import.meta.dirname, 'shim');
 const SHIM = join(SHIM_FOLDER, 'build', 'podwire');

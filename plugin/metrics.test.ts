@@ -14,12 +14,12 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
-import { CommandEvents } from './command-events.js';
 import { Descriptors } from './descriptors.js';
 import { Duration } from './duration.js';
+import { CommandEvents } from './events.js';
 import { JournalEvents } from './journal/events.js';
-import { Plugin, recordingLog } from './plugin.fixture.js';
 import { Stopping } from './stopping.js';
+import { Plugin, recordingLog } from './testing/plugin.js';
 
 /** What operators are told of metrics, and what is recorded. */
 

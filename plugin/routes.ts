@@ -5,9 +5,9 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import { send, sendError } from './answers.js';
 import { VARIABLES, type Variable, type Variables } from './cni/environment.js';
-import type { JournalDesk } from './journal/desk.js';
-import type { CniRequest } from './request.js';
+import type { JournalDesk } from './journal/api.js';
 import { readBody } from './request-body.js';
+import type { CniRequest } from './requests/request.js';
 import type { CniAnswer } from './run.js';
 
 export interface RouteOptions {
@@ -28,6 +28,12 @@ export interface Exchange {
 
 type Route = (exchange: Exchange, options: RouteOptions) => Promise<void> | void;
 
+/** For a call that may be made again, by another connection (RFC 9110): the shim asks the next process (kStatusOfEnding, shim/src/protocol.h). */
+const STATUS_OF_ENDING = 421;
+
+/** 404 is for what an earlier release does not know. */
+const STATUS_OF_DISCARD: Partial<Record<FailureCode, number>> = { ATTACHMENT_NOT_FOUND: 410, STATE_IO: 503 };
+
 const ROUTES: ReadonlyMap<string, Route> = new Map([
   ['POST /cni', carryOut],
   ['GET /healthz', tellHealth],
@@ -35,12 +41,6 @@ const ROUTES: ReadonlyMap<string, Route> = new Map([
   ['POST /journal/retry', retryJournal],
   ['POST /journal/discard', discardEntry],
 ]);
-
-/** For a call that may be made again, by another connection (RFC 9110): the shim asks the next process (kStatusOfEnding, shim/src/protocol.h). */
-const STATUS_OF_ENDING = 421;
-
-/** 404 is for what an earlier release does not know. */
-const STATUS_OF_DISCARD: Partial<Record<FailureCode, number>> = { ATTACHMENT_NOT_FOUND: 410, STATE_IO: 503 };
 
 /** The headers that carry the CNI variables. */
 const HEADER: Readonly<Record<Variable, string>> = {

@@ -3,7 +3,7 @@ import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
 import { SUPPORTED_VERSIONS } from './cni/version.js';
-import { CONFIG, NOTHING, Plugin, recordingLog, type Command } from './plugin.fixture.js';
+import { CONFIG, NOTHING, Plugin, recordingLog, type Command } from './testing/plugin.js';
 
 let plugin: Plugin;
 

@@ -8,20 +8,20 @@ import { statedVersion } from './cni/config.js';
 import { COMMANDS, readCommand } from './cni/environment.js';
 import { cniErrorOf } from './cni/error.js';
 import { OWN_VERSION } from './cni/version.js';
-import type { CommandEvents, CommandName, CutOff } from './command-events.js';
 import { add } from './commands/add.js';
 import { check } from './commands/check.js';
+import type { CommandTools, Tools } from './commands/context.js';
 import { del } from './commands/del.js';
 import { gc } from './commands/gc.js';
+import type { Readiness } from './commands/readiness.js';
 import { status } from './commands/status.js';
-import type { CommandTools, Tools } from './commands/tools.js';
 import { version } from './commands/version.js';
-import { readDelRequest, readPodRequest, type AttachmentRequest, type CniRequest } from './request.js';
-import type { Readiness } from './readiness.js';
 import { Duration } from './duration.js';
+import type { CommandEvents, CommandName, CutOff } from './events.js';
+import { Overtaken, type Turns } from './requests/attachment-queue.js';
+import { readDelRequest, readPodRequest, type AttachmentRequest, type CniRequest } from './requests/request.js';
 import { requireNeighbouringShim } from './shim-release.js';
 import { Stopping } from './stopping.js';
-import { Overtaken, type Turns } from './turns.js';
 
 /** What the plugin's executable prints on standard output, and how it exits. */
 export interface CniAnswer {

@@ -9,10 +9,10 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { recordingLog } from './plugin.fixture.js';
-import type { CniRequest } from './request.js';
+import type { CniRequest } from './requests/request.js';
 import type { CniAnswer } from './run.js';
 import { CniServer } from './server.js';
+import { recordingLog } from './testing/plugin.js';
 
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
 /** For a request to be there; more than a busy machine takes to send one, and less for what never is. */

@@ -2,8 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { RELEASE, releaseFault } from '@podwire/shared/rpc/release';
 
 import type { Command } from './cni/environment.js';
-import type { Notices } from './notices.js';
-import type { CniRequest } from './request.js';
+import type { Notices } from './requests/once-logger.js';
+import type { CniRequest } from './requests/request.js';
 
 /**
  * Refuses a call by a shim that is too far from this release, before anything is done. STATUS says so, so that the node gets no pods. DEL

@@ -2,8 +2,8 @@ import { trace } from '@opentelemetry/api';
 import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
-import { Plugin, recordingLog } from './plugin.fixture.js';
-import { RecordingTracer } from './recording-tracer.fixture.js';
+import { Plugin, recordingLog } from './testing/plugin.js';
+import { RecordingTracer } from './testing/tracer.js';
 
 const TRACE_ID = '0af7651916cd43dd8448eb211c80319c';
 const TRACE_CONTEXT = { traceparent: `00-${TRACE_ID}-b7ad6b7169203331-01`, tracestate: undefined, baggage: undefined };

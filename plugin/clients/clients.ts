@@ -3,8 +3,8 @@ import type { Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 
 import type { Pod } from '../cni/args.js';
-import type { Wish } from '../cni/wish.js';
-import type { NetnsIdentity } from '../netns.js';
+import type { Wish } from '../cni/pod-request.js';
+import type { NetnsIdentity } from '../requests/netns.js';
 
 /** What the plugin wants from Podwire's services, in its own values. Every call is idempotent and repeated while that may help. */
 

@@ -9,7 +9,7 @@ import { hostInterfaceName } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Dataplane, Interface, Limits, WantedPod, Wire } from './clients.js';
-import { RepeatingPeer, type PeerOptions } from './repeating-peer.js';
+import { RepeatingPeer, type PeerOptions } from './retrying-client.js';
 
 /** The most that the contract gives in one page. */
 const PAGE_SIZE = 1000;

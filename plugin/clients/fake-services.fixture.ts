@@ -3,7 +3,7 @@ import { RpcServer } from '@podwire/shared/rpc/server';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import type { FakeDataplane } from './fake-dataplane.fixture.js';
+import type { FakeDataplane } from '../testing/services.js';
 import type { FakeIpam } from './fake-ipam.fixture.js';
 import type { Script } from './script.fixture.js';
 

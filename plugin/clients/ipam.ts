@@ -13,7 +13,7 @@ import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
 
 import type { AskedOfPod, Endpoint, HeldAddress, Ipam } from './clients.js';
-import { RepeatingPeer, type PeerOptions } from './repeating-peer.js';
+import { RepeatingPeer, type PeerOptions } from './retrying-client.js';
 
 /** What the plugin leaves to podwire-ipam. */
 const LEFT_OPEN = { maxBlocksPerNode: 0 };

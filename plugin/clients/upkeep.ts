@@ -5,11 +5,11 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { handleId } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { Wish } from '../cni/wish.js';
+import type { Wish } from '../cni/pod-request.js';
 import type { HeldAddress, Limits } from './clients.js';
 import { isServing } from './health.js';
 import { familyMessage, heldAddresses, poolChoiceMessage } from './ipam.js';
-import { RepeatingPeer, type PeerOptions } from './repeating-peer.js';
+import { RepeatingPeer, type PeerOptions } from './retrying-client.js';
 
 /** What GC, STATUS and the journal want from the services, beside what pods want. */
 

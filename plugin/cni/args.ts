@@ -2,7 +2,7 @@ import type { Violation } from '@podwire/shared/failure/failure';
 
 import { readAddresses, readMac } from './address-list.js';
 import { isLabel, isSubdomain } from './kubernetes-names.js';
-import type { AskedInArgs } from './wish.js';
+import type { AskedInArgs } from './pod-request.js';
 
 /** A Kubernetes pod, as the container runtime names it in CNI_ARGS. */
 export interface Pod {

@@ -2,7 +2,7 @@ import { identifierFault, MAX_CONTAINER_ID_BYTES, podInterfaceNameFault } from '
 import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
 
 import { parseArgs, type Pod } from './args.js';
-import type { AskedInArgs } from './wish.js';
+import type { AskedInArgs } from './pod-request.js';
 
 /** What a container runtime can ask for (CNI specification 1.1.0, section 2). */
 export const COMMANDS = ['ADD', 'DEL', 'CHECK', 'GC', 'STATUS', 'VERSION'] as const;

@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
+import { BEFORE, BEFORE_OLD } from '../testing/cni-result.js';
 import { resultSchema, writeResult, type Result } from './result-form.js';
-import { BEFORE, BEFORE_OLD } from './result.fixture.js';
 import { SUPPORTED_VERSIONS, type CniVersion } from './version.js';
 
 const SEED = 20_261_121;

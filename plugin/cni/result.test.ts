@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
+import { ADDRESSES, BEFORE, BEFORE_OLD, GOLDEN, MADE, type Families, type Place } from '../testing/cni-result.js';
 import { resultSchema } from './result-form.js';
-import { ADDRESSES, BEFORE, BEFORE_OLD, GOLDEN, MADE, type Families, type Place } from './result.fixture.js';
 import { addResult } from './result.js';
 import { SUPPORTED_VERSIONS } from './version.js';
 

@@ -3,10 +3,10 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import type { Dataplane } from '../clients/clients.js';
-import { FakeDataplane } from '../clients/fake-dataplane.fixture.js';
 import { readAttachConfig } from '../cni/config.js';
-import { wishOf } from '../cni/wish.js';
-import { CONFIG, ENVIRONMENT, NOTHING, Plugin } from '../plugin.fixture.js';
+import { wishOf } from '../cni/pod-request.js';
+import { CONFIG, ENVIRONMENT, NOTHING, Plugin } from '../testing/plugin.js';
+import { FakeDataplane } from '../testing/services.js';
 import { add } from './add.js';
 
 const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };

@@ -1,11 +1,11 @@
+import { programOf } from '../addresses/ipam-plugin.js';
+import { delegateOf } from '../addresses/mode.js';
 import type { Interface } from '../clients/clients.js';
 import { addResult } from '../cni/result.js';
 import { addAddresses } from '../delegate/add-addresses.js';
-import { programOf } from '../delegate/ipam-plugin.js';
-import { delegateOf } from '../delegate/share.js';
-import type { PodRequest } from '../request.js';
+import type { PodRequest } from '../requests/request.js';
+import type { CommandTools } from './context.js';
 import { finishEarlier } from './settle-entry.js';
-import type { CommandTools } from './tools.js';
 import { undo, type Progress } from './undo.js';
 import { obtainEndpoint, refuseUnsupported, wantedPod } from './wanted-pod.js';
 

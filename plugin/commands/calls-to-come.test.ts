@@ -3,8 +3,8 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import type { CallToCome, Limits } from '../clients/clients.js';
-import { CONFIG, ENVIRONMENT, Plugin } from '../plugin.fixture.js';
 import { run } from '../run.js';
+import { CONFIG, ENVIRONMENT, Plugin } from '../testing/plugin.js';
 
 /** Calls that were opened, by what they are for, and not closed yet; with how many there have been. */
 interface Counted {

@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { Plugin, type Command } from '../plugin.fixture.js';
+import { Plugin, type Command } from '../testing/plugin.js';
 
 interface Result {
   readonly interfaces: readonly { readonly name: string; readonly mac: string; readonly sandbox?: string }[];

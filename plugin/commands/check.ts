@@ -1,12 +1,12 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
+import { callDelegate } from '../addresses/ipam-plugin.js';
+import { answeredEndpoint } from '../addresses/ipam-result.js';
 import type { Difference, Endpoint } from '../clients/clients.js';
 import type { Result } from '../cni/result-form.js';
-import { answeredEndpoint } from '../delegate/delegated-endpoint.js';
-import { callDelegate } from '../delegate/ipam-plugin.js';
 import { addressesDifference } from '../delegate/check-addresses.js';
-import type { PodRequest } from '../request.js';
-import type { CommandTools } from './tools.js';
+import type { PodRequest } from '../requests/request.js';
+import type { CommandTools } from './context.js';
 import { endpointWithoutIpam, wantedPod } from './wanted-pod.js';
 
 /**

@@ -2,7 +2,7 @@ import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { NOTHING, Plugin, type Command } from '../plugin.fixture.js';
+import { NOTHING, Plugin, type Command } from '../testing/plugin.js';
 
 const SUBJECT = 'net/c0ffee/eth0';
 

@@ -1,11 +1,11 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { tracedMessage } from '@podwire/shared/failure/status';
 
-import { delegateOf } from '../delegate/share.js';
-import type { DelRequest } from '../request.js';
+import { delegateOf } from '../addresses/mode.js';
+import type { DelRequest } from '../requests/request.js';
 import { Stopping } from '../stopping.js';
-import { serviceOf, settle } from './settle.js';
-import type { CommandTools, Tools } from './tools.js';
+import type { CommandTools, Tools } from './context.js';
+import { serviceOf, settle } from './release.js';
 import { limitsWithoutCaller } from './without-caller.js';
 import { writeDown } from './write-down.js';
 

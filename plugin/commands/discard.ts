@@ -2,9 +2,9 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { withAttachment } from '@podwire/shared/runtime/log';
 
 import type { JournalEntry } from '../journal/entry.js';
-import type { Turns } from '../turns.js';
-import { giverNamesOf } from './settle.js';
-import type { Tools } from './tools.js';
+import type { Turns } from '../requests/attachment-queue.js';
+import type { Tools } from './context.js';
+import { giverNamesOf } from './release.js';
 
 export interface DiscardOptions {
   readonly turns: Turns;

@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { BOOTED_AT_MS, NOTHING, Plugin } from '../plugin.fixture.js';
+import { BOOTED_AT_MS, NOTHING, Plugin } from '../testing/plugin.js';
 
 const VALID = 'cni.dev/valid-attachments';
 const DONE = { exitCode: 0, stdout: '' };

@@ -1,15 +1,15 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
+import { callDelegate } from '../addresses/ipam-plugin.js';
+import type { Delegate, Share } from '../addresses/mode.js';
 import type { NodeEndpoint } from '../clients/upkeep.js';
 import { isGatewayHolder } from '../delegate/gateway.js';
-import { callDelegate } from '../delegate/ipam-plugin.js';
-import type { Delegate, Share } from '../delegate/share.js';
-import { begunAtMs, readNodeRequest, type CniRequest } from '../request.js';
-import type { Moment, Turns } from '../turns.js';
+import type { Moment, Turns } from '../requests/attachment-queue.js';
+import { begunAtMs, readNodeRequest, type CniRequest } from '../requests/request.js';
+import type { CommandTools } from './context.js';
+import { failureOf } from './release.js';
 import { settleEntry } from './settle-entry.js';
-import { failureOf } from './settle.js';
-import type { CommandTools } from './tools.js';
 import { readValidAttachments } from './valid-attachments.js';
 
 /** What a GC works on and with. */

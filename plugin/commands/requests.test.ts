@@ -3,7 +3,7 @@ import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { NOTHING, Plugin, type Command } from '../plugin.fixture.js';
+import { NOTHING, Plugin, type Command } from '../testing/plugin.js';
 
 /** What a pod asks for, as it reaches the services. */
 

@@ -1,11 +1,11 @@
-import { Failure } from '@podwire/shared/failure/failure';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
 import { withAttachment } from '@podwire/shared/runtime/log';
 
 import type { JournalEntry } from '../journal/entry.js';
-import type { Turns } from '../turns.js';
-import { settle, type SettleOptions, type Unsettled } from './settle.js';
-import type { CommandTools, Tools } from './tools.js';
+import type { Turns } from '../requests/attachment-queue.js';
+import type { CommandTools, Tools } from './context.js';
+import { settle, type SettleOptions, type Unsettled } from './release.js';
 
 export interface SettleEntryOptions extends SettleOptions {
   readonly turns: Turns;

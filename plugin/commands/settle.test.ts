@@ -4,8 +4,8 @@ import { join } from 'node:path';
 
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { Plugin } from '../plugin.fixture.js';
-import { settle } from './settle.js';
+import { Plugin } from '../testing/plugin.js';
+import { settle } from './release.js';
 
 const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
 

@@ -2,7 +2,7 @@ import { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { Plugin } from '../plugin.fixture.js';
+import { Plugin } from '../testing/plugin.js';
 
 const READY = { exitCode: 0, stdout: '' };
 

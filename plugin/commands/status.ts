@@ -1,5 +1,5 @@
-import type { Readiness } from '../readiness.js';
-import { readNodeRequest, type CniRequest } from '../request.js';
+import { readNodeRequest, type CniRequest } from '../requests/request.js';
+import type { Readiness } from './readiness.js';
 
 /**
  * STATUS: whether the runtime may send pods here. Changes nothing, and answers within half a second whatever hangs.

@@ -2,12 +2,12 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 
+import { isRefusal } from '../addresses/ipam-plugin.js';
+import type { Delegate } from '../addresses/mode.js';
 import type { HeldAddress } from '../clients/clients.js';
-import { isRefusal } from '../delegate/ipam-plugin.js';
-import type { Delegate } from '../delegate/share.js';
 import type { Debt } from '../journal/entry.js';
-import { serviceOf, settle, type Service } from './settle.js';
-import type { CommandTools } from './tools.js';
+import type { CommandTools } from './context.js';
+import { serviceOf, settle, type Service } from './release.js';
 import { limitsWithoutCaller, SILENT_SERVICE_MS } from './without-caller.js';
 import { writeDown } from './write-down.js';
 

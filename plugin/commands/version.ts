@@ -1,6 +1,6 @@
 import { statedVersion } from '../cni/config.js';
 import { OWN_VERSION, SUPPORTED_VERSIONS } from '../cni/version.js';
-import type { CniRequest } from '../request.js';
+import type { CniRequest } from '../requests/request.js';
 
 /** The answer to VERSION. */
 export interface VersionResult {

@@ -1,14 +1,14 @@
 import { derivedNames } from '@podwire/shared/attachment/names';
 import { violationsFailure } from '@podwire/shared/failure/failure';
 
+import { delegatedEndpoint } from '../addresses/ipam-result.js';
+import { delegateOf } from '../addresses/mode.js';
 import type { Allocation, Endpoint, WantedPod } from '../clients/clients.js';
 import { isIpv6 } from '../cni/address-list.js';
 import { FLOATING_IPS_PLACE } from '../cni/annotations.js';
-import { delegatedEndpoint } from '../delegate/delegated-endpoint.js';
-import { delegateOf } from '../delegate/share.js';
-import type { NetnsIdentity } from '../netns.js';
-import type { PodRequest } from '../request.js';
-import type { CommandTools } from './tools.js';
+import type { NetnsIdentity } from '../requests/netns.js';
+import type { PodRequest } from '../requests/request.js';
+import type { CommandTools } from './context.js';
 
 /** What an attachment has whose addresses IPAM is not asked for; undefined for every other. */
 export function endpointWithoutIpam({ attachment, wish }: PodRequest): Endpoint | undefined {

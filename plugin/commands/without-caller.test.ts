@@ -1,7 +1,7 @@
 import { FakeClock } from '@podwire/shared/testing/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { Plugin } from '../plugin.fixture.js';
+import { Plugin } from '../testing/plugin.js';
 import { limitsWithoutCaller } from './without-caller.js';
 
 let plugin: Plugin;

@@ -1,5 +1,5 @@
 import type { Limits } from '../clients/clients.js';
-import type { CommandTools } from './tools.js';
+import type { CommandTools } from './context.js';
 
 /**
  * Time for what a service has, that let the time of an ADD go by, or where the process is to end, in milliseconds: enough for one that is

@@ -1,6 +1,6 @@
 import type { Debt } from '../journal/entry.js';
-import { failureOf, giverNamesOf } from './settle.js';
-import type { Tools } from './tools.js';
+import type { Tools } from './context.js';
+import { failureOf, giverNamesOf } from './release.js';
 
 /** As many as show what is wrong: each is tried again in every round, and by every GC. */
 const MAX_REFUSED_COUNT = 16;

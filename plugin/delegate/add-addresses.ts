@@ -3,11 +3,11 @@ import { splitCidr } from '@podwire/shared/net/prefix';
 
 import type { Allocation } from '../clients/clients.js';
 import { writeResult, type ResultIp } from '../cni/result-form.js';
+import type { CommandTools } from '../commands/context.js';
 import { finishEarlier } from '../commands/settle-entry.js';
-import type { CommandTools } from '../commands/tools.js';
 import { undo, type Progress } from '../commands/undo.js';
 import { obtainEndpoint } from '../commands/wanted-pod.js';
-import type { PodRequest } from '../request.js';
+import type { PodRequest } from '../requests/request.js';
 import { givenGateway, isBroadcast, nodeGateway, poolPrefix } from './gateway.js';
 import { readIpamOptions, type IpamOptions } from './ipam-options.js';
 

@@ -1,6 +1,6 @@
 import type { Difference } from '../clients/clients.js';
-import type { CommandTools } from '../commands/tools.js';
-import type { PodRequest } from '../request.js';
+import type { CommandTools } from '../commands/context.js';
+import type { PodRequest } from '../requests/request.js';
 
 /** CHECK of `podwire-ipam`: IPAM has recorded what the chain's result says. The interfaces are the main plugin's to check. */
 export async function addressesDifference(

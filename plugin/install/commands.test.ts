@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { Program } from '@podwire/shared/testing/program';
 import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { scriptShim, Site } from './site.fixture.js';
+import { scriptShim, Site } from '../testing/site.js';
 import { isShim } from './wanted/shim-file.js';
 
 const MAIN = new URL('main.ts', import.meta.url).href;

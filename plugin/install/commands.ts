@@ -16,7 +16,7 @@ import { readWanted } from './read-wanted.js';
 import { INSTALL_SETTINGS, meaninglessVariables, readInstallSettings, type InstallSettings } from './settings.js';
 import { systemShimRunner, type ShimRunner } from './shim-runner.js';
 import { uninstall } from './uninstall.js';
-import type { Wanted } from './wanted/wanted.js';
+import type { Wanted } from './wanted.js';
 
 /** The part of the process that a command needs. */
 export interface CommandProcess {

@@ -4,13 +4,13 @@ import { isDeepStrictEqual } from 'node:util';
 import { askChain } from '@podwire/shared/chain/ask-chain';
 import { excessOf, excessText, narrowed, programFaults, type ChainVersions } from '@podwire/shared/chain/chain';
 
+import type { Scope } from './command-line.js';
+import { merged, readConflist, type Conflist } from './conflist.js';
 import type { Disk, Standing } from './disk.js';
 import type { ShimRunner } from './shim-runner.js';
-import type { Scope } from './command-line.js';
-import { merged, readConflist, type Conflist } from './wanted/conflist.js';
+import type { Wanted } from './wanted.js';
 import { isLoaded, rivalWarnings } from './wanted/rivals.js';
 import { BINARY_MODE, isShim } from './wanted/shim-file.js';
-import type { Wanted } from './wanted/wanted.js';
 
 /**
  * How a path differs from what is wanted there:

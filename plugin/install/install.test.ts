@@ -7,12 +7,12 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
+import { scriptProgram, scriptShim, Site, watchedDisk } from '../testing/site.js';
+import { statusRequest } from './conflist.js';
 import { systemDisk } from './disk.js';
 import { inspect } from './inspect.js';
 import { systemShimRunner, type ShimRunner } from './shim-runner.js';
-import { scriptProgram, scriptShim, Site, watchedDisk } from './site.fixture.js';
 import { uninstall } from './uninstall.js';
-import { statusRequest } from './wanted/conflist.js';
 
 let site: Site;
 beforeEach(() => void (site = new Site()));

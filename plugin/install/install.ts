@@ -7,12 +7,12 @@ import type { Logger } from '@podwire/shared/runtime/log';
 
 import { Changes, holds } from './changes.js';
 import type { Scope } from './command-line.js';
+import { foreignTypes, merged, readConflist, statusRequest, writeConflist } from './conflist.js';
 import type { Disk } from './disk.js';
 import { bytesOf, conflistPath, versionsOf, warningsOf } from './inspect.js';
 import type { ShimRunner } from './shim-runner.js';
-import { foreignTypes, merged, readConflist, statusRequest, writeConflist } from './wanted/conflist.js';
+import type { GivenProgram, Wanted } from './wanted.js';
 import { BINARY_MODE, BINARY_NAMES, isShim } from './wanted/shim-file.js';
-import type { GivenProgram, Wanted } from './wanted/wanted.js';
 
 export interface InstallOptions {
   readonly disk: Disk;

@@ -3,9 +3,9 @@ import { join } from 'node:path';
 
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
+import { scriptShim, Site } from '../testing/site.js';
 import { readWanted } from './read-wanted.js';
 import { readInstallSettings } from './settings.js';
-import { scriptShim, Site } from './site.fixture.js';
 
 let site: Site;
 beforeEach(() => {

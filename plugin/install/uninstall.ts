@@ -3,11 +3,11 @@ import { join } from 'node:path';
 import type { Logger } from '@podwire/shared/runtime/log';
 
 import type { Scope } from './command-line.js';
+import { foreignTypes, readConflist } from './conflist.js';
 import type { Disk } from './disk.js';
 import { bytesOf, conflistPath } from './inspect.js';
-import { foreignTypes, readConflist } from './wanted/conflist.js';
+import type { Wanted } from './wanted.js';
 import { BINARY_NAMES, isShim } from './wanted/shim-file.js';
-import type { Wanted } from './wanted/wanted.js';
 
 export interface UninstallOptions {
   readonly disk: Disk;

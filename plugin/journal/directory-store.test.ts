@@ -6,12 +6,12 @@ import { join } from 'node:path';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { recordingLog } from '../plugin.fixture.js';
+import { journalEntry, journalStoreContract } from '../testing/journal-store-contract.js';
+import { recordingLog } from '../testing/plugin.js';
 import { DirectoryJournalStore } from './directory-store.js';
 import { encodeEntry } from './entry.js';
 import { JournalEvents } from './events.js';
 import { Journal } from './journal.js';
-import { journalEntry, journalStoreContract } from './store.contract.js';
 
 let folder: string;
 const directory = () => join(folder, 'lib', 'plugin');

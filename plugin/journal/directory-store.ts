@@ -6,8 +6,8 @@ import { join } from 'node:path';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
+import { putDurably, WRITING } from '@podwire/shared/runtime/durable-file';
 
-import { putDurably, WRITING } from './durable-file.js';
 import { decodeEntry, encodeEntry, type DecodedEntry, type JournalEntry } from './entry.js';
 import type { JournalStore, StoredEntries, UnreadableEntry } from './store.js';
 

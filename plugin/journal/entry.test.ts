@@ -2,8 +2,8 @@ import { attachments } from '@podwire/shared/testing/attachments';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
+import { journalEntry } from '../testing/journal-store-contract.js';
 import { decodeEntry, encodeEntry, TODOS, type JournalEntry } from './entry.js';
-import { journalEntry } from './store.contract.js';
 
 const entries: fc.Arbitrary<JournalEntry> = fc.record({
   attachment: attachments,

@@ -3,9 +3,9 @@ import { handleId } from '@podwire/shared/attachment/names';
 import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
+import type { Delegate } from '../addresses/mode.js';
 import type { HeldAddress } from '../clients/clients.js';
 import { VARIABLES } from '../cni/environment.js';
-import type { Delegate } from '../delegate/share.js';
 
 /**
  * What is still to do for an attachment, in this order: an address is given back only when no wire leads to it any more.

@@ -11,11 +11,11 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { recordingLog } from '../plugin.fixture.js';
+import { journalEntry } from '../testing/journal-store-contract.js';
+import { MemoryJournalStore } from '../testing/journal-store.js';
+import { recordingLog } from '../testing/plugin.js';
 import { JournalEvents } from './events.js';
 import { Journal } from './journal.js';
-import { MemoryJournalStore } from './memory-store.js';
-import { journalEntry } from './store.contract.js';
 
 /** A meter whose values can be read, as an exporter reads them. */
 class ReadMeter {

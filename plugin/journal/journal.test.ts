@@ -1,12 +1,12 @@
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { beforeEach, describe, expect, test } from 'vitest';
 
-import { recordingLog } from '../plugin.fixture.js';
+import { journalEntry } from '../testing/journal-store-contract.js';
+import { MemoryJournalStore } from '../testing/journal-store.js';
+import { recordingLog } from '../testing/plugin.js';
 import { encodeEntry } from './entry.js';
 import { JournalEvents } from './events.js';
 import { Journal } from './journal.js';
-import { MemoryJournalStore } from './memory-store.js';
-import { journalEntry } from './store.contract.js';
 
 let clock: ManualClock;
 let store: MemoryJournalStore;

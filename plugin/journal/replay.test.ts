@@ -2,13 +2,13 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
-import { recordingLog } from '../plugin.fixture.js';
+import { journalEntry } from '../testing/journal-store-contract.js';
+import { MemoryJournalStore } from '../testing/journal-store.js';
+import { recordingLog } from '../testing/plugin.js';
 import type { JournalEntry } from './entry.js';
 import { JournalEvents } from './events.js';
 import { Journal } from './journal.js';
-import { MemoryJournalStore } from './memory-store.js';
 import { Replay, type Silence } from './replay.js';
-import { journalEntry } from './store.contract.js';
 
 let clock: ManualClock;
 let journal: Journal;

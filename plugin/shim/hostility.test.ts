@@ -3,9 +3,10 @@ import { execFileSync, spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, symlinkSync, writeFileSync } from 'node:fs';
 import type { Socket } from 'node:net';
 import { join } from 'node:path';
+
 import { describe, expect, it } from 'vitest';
 
-import { HASTY, PATIENT, run, type Outcome } from './shim.fixture.js';
+import { HASTY, PATIENT, run, type Outcome } from '../testing/shim.js';
 import { CONFIGURATION, errorOf, ShimUnderTest } from './shim-under-test.fixture.js';
 
 const ADD = { CNI_COMMAND: 'ADD', CNI_CONTAINERID: 'c0ffee', CNI_NETNS: '/run/netns/pod', CNI_IFNAME: 'eth0' };

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 
-import { buildShim, PATIENT, removeBuild, run, type Build } from './shim.fixture.js';
+import { buildShim, PATIENT, removeBuild, run, type Build } from '../testing/shim.js';
 
 const SEED = 20_260_801;
 const RUNS = 400;

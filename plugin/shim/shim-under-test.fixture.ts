@@ -1,5 +1,6 @@
 // The shim as a test file has it: built once, with what answers it stopped after each test.
 import type { Socket } from 'node:net';
+
 import { afterAll, afterEach, beforeAll, expect } from 'vitest';
 
 import {
@@ -12,7 +13,7 @@ import {
   type Listening,
   type Outcome,
   type Resident,
-} from './shim.fixture.js';
+} from '../testing/shim.js';
 
 export const CONFIGURATION = '{"cniVersion":"0.4.0","name":"net","type":"podwire"}';
 

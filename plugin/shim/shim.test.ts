@@ -2,11 +2,12 @@ import { execFileSync } from 'node:child_process';
 import { chmodSync, rmSync, statSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
 import type { Socket } from 'node:net';
 import { dirname, join } from 'node:path';
+
+import { RELEASE } from '@podwire/shared/rpc/release';
 import { describe, expect, it } from 'vitest';
 
 import { OWN_VERSION, SUPPORTED_VERSIONS } from '../cni/version.js';
-import { RELEASE } from '@podwire/shared/rpc/release';
-import { HASTY, make, PATIENT, run, type Run } from './shim.fixture.js';
+import { HASTY, make, PATIENT, run, type Run } from '../testing/shim.js';
 import { CONFIGURATION, errorOf, ShimUnderTest } from './shim-under-test.fixture.js';
 
 const ADD = {

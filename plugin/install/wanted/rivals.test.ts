@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { readConflist } from './conflist.js';
+import { readConflist } from '../conflist.js';
 import { isLoaded, rivalWarnings } from './rivals.js';
 
 const file = (name: string, ...types: string[]) => ({

@@ -1,4 +1,4 @@
-import type { Conflisted } from './conflist.js';
+import type { Conflisted } from '../conflist.js';
 
 /** A file in the directory of network configurations. */
 export interface ConfigFile {

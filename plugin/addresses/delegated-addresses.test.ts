@@ -1,0 +1,318 @@
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+
+import { NOTHING, Plugin, type Command } from '../testing/plugin.js';
+
+let plugin: Plugin;
+let folder: string;
+
+beforeEach(async () => {
+  plugin = await new Plugin().start();
+  folder = mkdtempSync(join(tmpdir(), 'podwire-delegate-'));
+});
+
+afterEach(async () => {
+  expect(plugin.script.unusedFaults()).toEqual([]);
+  await plugin.end();
+  rmSync(folder, { recursive: true });
+});
+
+const RESULT = JSON.stringify({ cniVersion: '1.0.0', ips: [{ address: '192.0.2.7/24', gateway: '192.0.2.1' }] });
+
+/** Puts a shell script in place of the delegate; each of its calls is noted. */
+function install(script: string, directory = folder): void {
+  mkdirSync(directory, { recursive: true });
+  const lines = ['#!/bin/sh', `echo "$CNI_COMMAND" >> ${folder}/calls`, `cat > ${folder}/stdin`, script];
+  writeFileSync(join(directory, 'other-ipam'), `${lines.join('\n')}\n`, { mode: 0o755 });
+}
+
+const calls = (): string[] =>
+  existsSync(join(folder, 'calls')) ? readFileSync(join(folder, 'calls'), 'utf8').trim().split('\n') : [];
+
+function run(command: string, { variables, config }: Command = {}) {
+  const ipam = { type: 'other-ipam', subnet: '192.0.2.0/24' };
+  return plugin.run(command, { variables: { CNI_PATH: folder, ...variables }, config: { ipam, ...config } });
+}
+
+async function failed(command: string, rest: Command = {}): Promise<{ code: number; msg: string; details: string }> {
+  const answer = await run(command, rest);
+  expect(answer.exitCode).toBe(1);
+  return JSON.parse(answer.stdout);
+}
+
+describe('addresses of another IPAM plugin', () => {
+  test('go to the dataplane with full length, and back to the plugin', async () => {
+    install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+    const added = await run('ADD');
+    const result = JSON.parse(added.stdout);
+    expect(result).toMatchObject({ cniVersion: '1.0.0', ips: [{ address: '192.0.2.7/32', interface: 1 }] });
+    expect(plugin.dataplane.toString()).toContain(' 192.0.2.7/32 ');
+    const [attached] = plugin.script.requests.filter(({ method }) => method === 'AttachPod');
+    expect(attached).toMatchObject({ request: { pod: { addressesFromIpam: false } } });
+    expect(plugin.ipam.toString()).toBe('');
+    expect(await run('CHECK', { config: { prevResult: result } })).toEqual({ exitCode: 0, stdout: '' });
+    const others = { ...result, ips: [...result.ips, { address: '198.51.100.7/24', interface: 0 }] };
+    expect(await run('CHECK', { config: { prevResult: others } })).toEqual({ exitCode: 0, stdout: '' });
+    const checked = plugin.script.requests.filter(({ method }) => method === 'CheckPod');
+    expect(checked).toMatchObject(Array(2).fill({ request: { pod: { addresses: ['192.0.2.7/32'] } } }));
+    expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+    expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+    expect(calls()).toEqual(['ADD', 'CHECK', 'CHECK', 'DEL', 'DEL']);
+    expect(plugin.script.calls.filter((call) => /Allocate|Release|GetEndpoint/.test(call))).toEqual([]);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test.each([
+    ['0.2.0', { ip4: { ip: '192.0.2.7/24', routes: [] } }],
+    ['0.4.0', { ips: [{ version: '4', address: '192.0.2.7/24' }], routes: null }],
+    // Go's encoder writes settings that nobody made.
+    ['1.0.0', { ips: [{ address: '192.0.2.7/24' }], dns: {} }],
+    ['1.1.0', { ips: [{ address: '192.0.2.7/24' }], dns: { nameservers: ['192.0.2.53'] } }],
+  ])('are read from a result of version %s', async (cniVersion, result) => {
+    install(`test "$CNI_COMMAND" = ADD && echo '${JSON.stringify({ cniVersion, ...result })}'; exit 0`);
+    const { stdout } = await run('ADD');
+    const answer: { readonly dns?: object } = JSON.parse(stdout);
+    expect(answer).toMatchObject({ ips: [{ address: '192.0.2.7/32' }] });
+    expect(answer.dns).toEqual('dns' in result && 'nameservers' in result.dns ? result.dns : undefined);
+  });
+
+  test('the plugin gets the whole configuration, the CNI variables, a path, and nothing else', async () => {
+    install(`env > ${folder}/environment; echo '${RESULT}'`);
+    await run('ADD', { config: { mtu: 1400 } });
+    const names = readFileSync(join(folder, 'environment'), 'utf8')
+      .split('\n')
+      .map((line) => line.split('=')[0] ?? '')
+      // Those that the shell sets.
+      .filter((name) => !['', 'PWD', '_', 'SHLVL', 'OLDPWD'].includes(name));
+    const variables = ['ARGS', 'COMMAND', 'CONTAINERID', 'IFNAME', 'NETNS', 'PATH'].map((name) => `CNI_${name}`);
+    expect(names.sort()).toEqual([...variables, 'PATH']);
+    expect(JSON.parse(readFileSync(join(folder, 'stdin'), 'utf8'))).toMatchObject({ name: 'net', mtu: 1400 });
+  });
+
+  test('go back when the wire cannot be made', async () => {
+    install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+    plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'link add: ENOMEM'));
+    expect(await failed('ADD')).toMatchObject({ code: 101 });
+    expect(calls()).toEqual(['ADD', 'DEL']);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('stay a living pod’s when a second ADD is refused', async () => {
+    install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+    await run('ADD');
+    const before = plugin.state();
+    install(`echo '{"code":5,"msg":"duplicate allocation"}'; exit 1`);
+    expect(await failed('ADD')).toMatchObject({ code: 108, msg: 'IPAM plugin other-ipam: ADD: duplicate allocation' });
+    expect(calls()).toEqual(['ADD', 'ADD']);
+    expect(plugin.state()).toBe(before);
+  });
+
+  test('are given back later when the plugin cannot take them at DEL', async () => {
+    install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+    await run('ADD');
+    install('exit 1');
+    expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+    expect(plugin.journal.entries()).toMatchObject([{ todo: 'release', delegate: { type: 'other-ipam' } }]);
+    install('exit 0');
+    await plugin.replayed();
+    expect(calls().slice(0, 2)).toEqual(['ADD', 'DEL']);
+    expect(plugin.script.calls.filter((call) => call.startsWith('Release'))).toEqual([]);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+});
+
+test('addresses that podwire-ipam gave go back to it, whoever the configuration names by then', async () => {
+  install('exit 0');
+  expect(await run('ADD', { config: { ipam: {} } })).toMatchObject({ exitCode: 0 });
+  expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+  expect(calls()).toEqual([]);
+  expect(plugin.state()).toBe(NOTHING);
+});
+
+describe('another IPAM plugin that', () => {
+  test.each([
+    ['prints garbage', 'echo hello', 108, /no CNI result .*hello/],
+    ['prints nothing', 'exit 0', 108, /no CNI result/],
+    ['gives no address', `echo '{"cniVersion":"1.0.0"}'`, 108, /gave no address/],
+    ['gives what is no address', `echo '{"ips":[{"address":"192.0.2.7"}],"cniVersion":"1.0.0"}'`, 108, /is no CIDR/],
+    ['dies by a signal', 'kill -SEGV $$', 108, /was ended by SIGSEGV, and printed nothing/],
+    ['fails with words alone', 'echo oh >&2; exit 3', 108, /ended with exit code 3, and printed "oh/],
+    ['asks to try again', `echo '{"code":11,"msg":"later"}'; exit 1`, 11, /other-ipam: ADD: later/],
+    ['refuses the configuration', `echo '{"code":7,"msg":"no subnet"}'; exit 1`, 7, /other-ipam: ADD: no subnet/],
+    ['prints without end', 'yes', 108, /prints more than 1048576 bytes/],
+  ])('%s fails an ADD, and is told to take back', async (_, script, code, message) => {
+    install(`test "$CNI_COMMAND" = DEL && exit 0\n${script}`);
+    expect(await failed('ADD')).toMatchObject({ code, msg: expect.stringMatching(message) });
+    expect(calls()).toEqual(['ADD', 'DEL']);
+    expect(plugin.state()).toBe(NOTHING);
+    expect(plugin.journal.isIdle).toBe(true);
+  });
+
+  test.each([
+    [1, 1],
+    [2, 7],
+    [4, 4],
+    [6, 6],
+    [7, 7],
+    [11, 11],
+    [50, 50],
+    [51, 51],
+    // The delegate's own, which mean something else here.
+    [3, 108],
+    [5, 108],
+    [100, 108],
+    [999, 108],
+  ])('answers with code %i is passed on as %i', async (own, code) => {
+    install(`echo '{"code":${own},"msg":"why","details":"more"}'; exit 1`);
+    const prevResult = { interfaces: [], ips: [] };
+    const details = expect.stringMatching(new RegExp(`delegate: other-ipam; code: ${own}; said: more`));
+    expect(await failed('CHECK', { config: { prevResult } })).toMatchObject({
+      code,
+      msg: 'IPAM plugin other-ipam: CHECK: why',
+      details,
+    });
+  });
+
+  test('hangs is killed with all that it started', async () => {
+    const own = await new Plugin({ timeoutMs: 5_000, delServiceTimeoutMs: 5_000 }).start();
+    install(`test "$CNI_COMMAND" = DEL && exit 0\nsleep 1000 & echo $! > ${folder}/child; sleep 1000`);
+    const config = { ipam: { type: 'other-ipam' } };
+    const answer = await own.run('ADD', { variables: { CNI_PATH: folder }, config });
+    expect(JSON.parse(answer.stdout)).toMatchObject({
+      code: 11,
+      msg: expect.stringMatching(/has not ended in its time/),
+    });
+    const child = readFileSync(join(folder, 'child'), 'utf8').trim();
+    await vi.waitFor(() => expect(isAlive(child)).toBe(false), { timeout: 20_000 });
+    await own.end();
+  });
+
+  test('is missing, or lies where no absolute directory leads, is named', async () => {
+    install('exit 0', join(folder, 'elsewhere'));
+    for (const path of [folder, 'elsewhere', '.', '']) {
+      const error = await failed('ADD', { variables: { CNI_PATH: path } });
+      expect(error).toMatchObject({
+        code: 108,
+        msg: expect.stringContaining('is in none of the directories of CNI_PATH'),
+      });
+    }
+    expect(calls()).toEqual([]);
+    writeFileSync(join(folder, 'other-ipam'), 'not executable', { mode: 0o644 });
+    expect(await failed('ADD')).toMatchObject({ code: 108 });
+  });
+
+  test('is missing leaves no debt: neither its ADD nor the DEL that follows, and GC succeeds', async () => {
+    for (const time of ['first', 'second']) {
+      const variables = { CNI_CONTAINERID: time };
+      expect(await failed('ADD', { variables })).toMatchObject({ code: 108 });
+      expect(await run('DEL', { variables })).toEqual({ exitCode: 0, stdout: '' });
+    }
+    expect(plugin.journal.entries()).toEqual([]);
+    const config = { cniVersion: '1.1.0', ipam: {}, 'cni.dev/valid-attachments': [] };
+    expect(await plugin.run('GC', { config })).toEqual({ exitCode: 0, stdout: '' });
+  });
+
+  test('is missing leaves no debt, however often DEL comes', async () => {
+    expect(await failed('ADD')).toMatchObject({ code: 108 });
+    for (let time = 0; time < 2; time++) expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+    expect(plugin.journal.entries()).toEqual([]);
+  });
+
+  describe('refuses ADD and DEL for ever', () => {
+    const refuse = `echo '{"code":7,"msg":"no subnet"}'; exit 1`;
+    const names = () => plugin.journal.entries().map(({ attachment }) => attachment.containerId);
+    const start = async (containerId: string, dels = 2) => {
+      const variables = { CNI_CONTAINERID: containerId };
+      await failed('ADD', { variables });
+      for (let time = 0; time < dels; time++) expect(await run('DEL', { variables })).toMatchObject({ exitCode: 0 });
+    };
+    const attempts = Array.from({ length: 18 }, (_, index) => `c${index}`);
+
+    test('leaves the debts of the latest pods that it refused, and of all that it gave an address', async () => {
+      install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+      await run('ADD');
+      install(refuse);
+      expect(await run('DEL')).toMatchObject({ exitCode: 0 });
+      for (const containerId of attempts) await start(containerId);
+      expect(names()).toEqual(['c0ffee', ...attempts.slice(-16)]);
+      // What was given up is not taken up again.
+      expect(await run('DEL', { variables: { CNI_CONTAINERID: 'c0' } })).toMatchObject({ exitCode: 0 });
+      expect(names()).toEqual(['c0ffee', ...attempts.slice(-15), 'c0']);
+    });
+
+    test('leaves as many over a restart of the plugin, and a DEL after it changes nothing', async () => {
+      install(refuse);
+      for (const containerId of attempts.slice(0, 10)) await start(containerId);
+      const { store } = plugin;
+      await plugin.end();
+      plugin = await new Plugin({ store }).start();
+      expect(await run('DEL', { variables: { CNI_CONTAINERID: 'c9' } })).toMatchObject({ exitCode: 0 });
+      for (const containerId of attempts.slice(10)) await start(containerId);
+      expect(names()).toEqual(attempts.slice(-16));
+    });
+
+    test('leaves the debt of an ADD that it did not answer', async () => {
+      install(refuse);
+      await start('unanswered', 0);
+      const [asked, isAdd] = [`${folder}/asked`, 'test "$CNI_COMMAND" = ADD'];
+      install(`${isAdd} && touch ${asked} && kill -KILL $$\ntest -e ${asked} || exit 0\n${refuse}`);
+      await start('unanswered');
+      install(refuse);
+      for (const containerId of attempts) await start(containerId, 0);
+      expect(names()).toEqual(['unanswered', ...attempts.slice(-16)]);
+    });
+  });
+
+  test('is missing for a moment gets back what it gave, also where an ADD failed in between', async () => {
+    install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
+    await run('ADD');
+    rmSync(join(folder, 'other-ipam'));
+    expect(await failed('ADD')).toMatchObject({ code: 108 });
+    expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
+    expect(plugin.journal.entries()).toMatchObject([{ todo: 'release', delegate: { type: 'other-ipam' } }]);
+    install('exit 0');
+    await plugin.replayed();
+    expect(calls().slice(0, 2)).toEqual(['ADD', 'DEL']);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('is asked for its STATUS and its GC', async () => {
+    const config = { cniVersion: '1.1.0' };
+    install(`test "$CNI_COMMAND" = STATUS || exit 0; echo '{"code":50,"msg":"no lease left"}'; exit 1`);
+    expect(await failed('STATUS', { config })).toMatchObject({
+      code: 50,
+      msg: expect.stringMatching(/^IPAM plugin (?!.*IPAM plugin).*no lease left/),
+    });
+    expect(await run('GC', { config: { ...config, 'cni.dev/valid-attachments': [] } })).toMatchObject({ exitCode: 0 });
+    expect(calls()).toEqual(['STATUS', 'GC']);
+  });
+
+  test('is not asked for its GC while wires may lead to its addresses', async () => {
+    install('exit 0');
+    plugin.script.failNext('CollectGarbage', new Failure('KERNEL_REFUSED', 'dump: EPERM'));
+    const config = { cniVersion: '1.1.0', 'cni.dev/valid-attachments': [] };
+    expect(await failed('GC', { config })).toMatchObject({ code: 101 });
+    expect(calls()).toEqual([]);
+  });
+
+  test('is asked for its GC also without a list', async () => {
+    install('exit 0');
+    expect(await run('GC', { config: { cniVersion: '1.1.0' } })).toMatchObject({ exitCode: 0 });
+    expect(calls()).toEqual(['GC']);
+  });
+
+  test('fails its GC when it refuses that', async () => {
+    install(`echo '{"code":11,"msg":"later"}'; exit 1`);
+    const config = { cniVersion: '1.1.0', 'cni.dev/valid-attachments': [] };
+    expect(await failed('GC', { config })).toMatchObject({ code: 11, msg: expect.stringContaining('GC: later') });
+  });
+});
+
+function isAlive(pid: string): boolean {
+  const state = existsSync(`/proc/${pid}/status`) ? readFileSync(`/proc/${pid}/status`, 'utf8') : 'State:\tZ';
+  return !/^State:\s+[ZX]/m.test(state);
+}

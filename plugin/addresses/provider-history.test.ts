@@ -1,0 +1,221 @@
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { NOTHING, Plugin, recordingLog } from '../testing/plugin.js';
+import type { Delegate } from './mode.js';
+import { Givers } from './provider-history.js';
+
+const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
+const DONE = { exitCode: 0, stdout: '' };
+
+let folder: string;
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-givers-'));
+});
+
+afterEach(() => rmSync(folder, { recursive: true }));
+
+/** An IPAM plugin that gives one address, and notes its calls with the container that they are about. */
+function install(type: string, first = ':'): void {
+  const result = JSON.stringify({ cniVersion: '1.0.0', ips: [{ address: '192.0.2.7/24' }] });
+  const lines = [
+    '#!/bin/sh',
+    `echo "${type} $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME" >> ${folder}/calls`,
+    `cat > ${folder}/stdin`,
+    first,
+    `test "$CNI_COMMAND" != ADD || echo '${result}'`,
+  ];
+  writeFileSync(join(folder, type), `${lines.join('\n')}\n`, { mode: 0o755 });
+}
+
+const calls = (): string[] => {
+  try {
+    return readFileSync(join(folder, 'calls'), 'utf8').trim().split('\n');
+  } catch {
+    return [];
+  }
+};
+
+const path = () => join(folder, 'state', 'address-givers');
+const variables = () => ({ CNI_PATH: folder });
+const delegate = (type: string, rest: object = {}): Delegate => ({
+  type,
+  variables: variables(),
+  configuration: JSON.stringify({ cniVersion: '1.0.0', name: 'net', ipam: { type }, ...rest }),
+});
+
+function givers(bootId = 'boot-1') {
+  const { log, lines } = recordingLog();
+  return { givers: new Givers({ path: path(), bootId, log }), lines };
+}
+
+test('nobody gives an address before it is noted who does, also where another note of the same is on its way', async () => {
+  const path = join(folder, 'state', 'givers');
+  const givers = new Givers({ path, bootId: 'boot', log: recordingLog().log });
+  const first = givers.note('net', undefined);
+  // By then it is being written.
+  for (let turn = 0; turn < 3; turn++) await Promise.resolve();
+  await givers.note('net', undefined);
+  expect(existsSync(path)).toBe(true);
+  await first;
+});
+
+describe('a change of ipam.type, with a restart of the plugin in between', () => {
+  let plugin: Plugin;
+
+  const restarted = async () => {
+    const { ipam, dataplane } = plugin;
+    await plugin.end();
+    plugin = new Plugin({ giversPath: path(), ipam, dataplane });
+    await plugin.start();
+  };
+
+  beforeEach(async () => {
+    plugin = await new Plugin({ giversPath: path() }).start();
+    install('other-ipam');
+    install('third-ipam');
+  });
+
+  afterEach(() => plugin.end());
+
+  const as = (type: string) => ({ variables: variables(), config: { ipam: { type } } });
+
+  test.each([
+    ['podwire-ipam', 'other-ipam'],
+    ['other-ipam', 'podwire-ipam'],
+    ['other-ipam', 'third-ipam'],
+  ])('from %s to %s: DEL gives the address back to whom it is of', async (before, after) => {
+    expect(await plugin.run('ADD', as(before))).toMatchObject({ exitCode: 0 });
+    await restarted();
+    expect(await plugin.run('DEL', as(after))).toEqual(DONE);
+    expect(plugin.state()).toBe(NOTHING);
+    expect(calls().filter((call) => call.startsWith(before))).toEqual(
+      before === 'podwire-ipam' ? [] : [`${before} ADD c0ffee eth0`, `${before} DEL c0ffee eth0`],
+    );
+    expect(plugin.journal.isIdle).toBe(true);
+  });
+
+  test('what the former one does not take back is in the journal, and DEL succeeds', async () => {
+    await plugin.run('ADD', as('podwire-ipam'));
+    await restarted();
+    plugin.script.lacks.add('Release');
+    expect(await plugin.run('DEL', as('other-ipam'))).toEqual(DONE);
+    expect(plugin.journal.entries()).toMatchObject([{ todo: 'release' }]);
+    plugin.script.lacks.clear();
+    await plugin.replayed();
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('DELs wait once for a former one that hangs, and leave the rest to the journal, which does all of it', async () => {
+    await plugin.end();
+    plugin = await new Plugin({ giversPath: path(), delServiceTimeoutMs: 1000 }).start();
+    const run = (command: string, type: string, containerId: string) =>
+      plugin.run(command, { ...as(type), variables: { ...variables(), CNI_CONTAINERID: containerId } });
+    const reasonOf = (containerId: string) => plugin.journal.get({ ...ATTACHMENT, containerId })?.reason;
+    await run('ADD', 'other-ipam', 'none');
+    install('other-ipam', 'sleep 60');
+    await run('DEL', 'podwire-ipam', 'a');
+    expect(reasonOf('a')).toContain('was killed');
+    await run('DEL', 'podwire-ipam', 'b');
+    expect(reasonOf('b')).toBe('IPAM plugin other-ipam does not answer');
+
+    install('other-ipam');
+    await plugin.replayed();
+    await run('DEL', 'podwire-ipam', 'c');
+    expect(plugin.journal.isIdle).toBe(true);
+    const lastDels = ['a', 'b', 'c'].map((containerId) => `other-ipam DEL ${containerId} eth0`);
+    expect(calls()).toEqual(expect.arrayContaining(lastDels));
+  });
+
+  test('GC takes what IPAM gave before', async () => {
+    await plugin.run('ADD', as('podwire-ipam'));
+    await restarted();
+    plugin.ipam.put({ ...ATTACHMENT, containerId: 'left' });
+    const config = { ...as('other-ipam').config, cniVersion: '1.1.0', 'cni.dev/valid-attachments': [] };
+    const rest = { startedNs: BigInt(Date.now() + 60_000) * 1_000_000n };
+    expect(await plugin.run('GC', { ...as('other-ipam'), config, rest })).toEqual(DONE);
+    expect(plugin.state()).toBe(NOTHING);
+  });
+
+  test('without one, nobody else is asked', async () => {
+    await plugin.run('ADD', as('other-ipam'));
+    await restarted();
+    for (let count = 0; count < 2; count++) expect(await plugin.run('DEL', as('other-ipam'))).toEqual(DONE);
+    expect(calls()).toHaveLength(3);
+    expect(plugin.script.calls.filter((call) => /Allocate|Release/.test(call))).toEqual([]);
+  });
+});
+
+describe('what is written', () => {
+  test('is for root alone, once for each giver, and without what is one pod’s', async () => {
+    const first = givers().givers;
+    await first.note('net', undefined);
+    await first.note('net', delegate('other-ipam', { runtimeConfig: { mac: 'secret' }, prevResult: {}, subnet: 'a' }));
+    const { ino, mode } = statSync(path());
+    expect(mode & 0o777).toBe(0o600);
+    expect(readFileSync(path(), 'utf8')).not.toContain('secret');
+    await first.note('net', delegate('other-ipam', { runtimeConfig: { mac: 'other' }, subnet: 'a' }));
+    await first.note('net', undefined);
+    // A file that is written is another file.
+    expect(statSync(path()).ino).toBe(ino);
+    await first.note('net', delegate('other-ipam', { subnet: 'b' }));
+    expect(statSync(path()).ino).not.toBe(ino);
+    expect(readFileSync(path(), 'utf8')).not.toContain('"a"');
+  });
+
+  test('holds of podwire-ipam for one boot: what died with it the dataplane gives back', async () => {
+    await givers().givers.note('net', undefined);
+    const [same, later] = [givers().givers, givers('boot-2').givers];
+    await Promise.all([same.load(), later.load()]);
+    expect([same, later].map((each) => each.formerOf(ATTACHMENT, delegate('other-ipam')).isIpam)).toEqual([
+      true,
+      false,
+    ]);
+  });
+
+  test('names nobody whose program is gone, and says so once', async () => {
+    install('other-ipam');
+    const { givers: all, lines } = givers();
+    await all.note('net', delegate('other-ipam'));
+    expect(all.formerOf(ATTACHMENT, undefined).delegates).toMatchObject([{ type: 'other-ipam' }]);
+    rmSync(join(folder, 'other-ipam'));
+    for (let count = 0; count < 2; count++) expect(all.formerOf(ATTACHMENT, undefined).delegates).toEqual([]);
+    expect(lines().map(({ msg }) => msg)).toEqual([
+      expect.stringContaining('other-ipam gave addresses in network net'),
+    ]);
+  });
+
+  test('is bounded', async () => {
+    const { givers: all } = givers();
+    for (let count = 0; count < 300; count++) await all.note(`net-${count}`, undefined);
+    expect(Object.keys(JSON.parse(readFileSync(path(), 'utf8')).networks)).toHaveLength(256);
+    expect([all.wasIpam('net-0'), all.wasIpam('net-299')]).toEqual([false, true]);
+  });
+
+  test.each(['', '{"version":2}', '{"version":1,"networks":{"net":{}}}', '\u0000'])(
+    'that cannot be read is as nothing, and is told: %j',
+    async (text) => {
+      mkdirSync(join(folder, 'state'));
+      writeFileSync(path(), text);
+      const { givers: all, lines } = givers();
+      await all.load();
+      expect(all.wasIpam('net')).toBe(false);
+      expect(lines()).toMatchObject([{ level: 'warn', msg: expect.stringContaining('cannot be read') }]);
+    },
+  );
+
+  test('that cannot be stored fails nobody, is told once, and is stored when it can be', async () => {
+    writeFileSync(join(folder, 'state'), 'a file where the directory is to be');
+    const { givers: all, lines } = givers();
+    for (let count = 0; count < 2; count++) await all.note('net', undefined);
+    expect(lines()).toMatchObject([{ level: 'warn', msg: expect.stringContaining('cannot be written') }]);
+    expect(all.wasIpam('net')).toBe(true);
+    rmSync(join(folder, 'state'));
+    await all.note('net', undefined);
+    expect(readFileSync(path(), 'utf8')).toContain('"net"');
+  });
+});

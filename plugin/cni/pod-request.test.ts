@@ -1,0 +1,372 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { describe, expect, test } from 'vitest';
+
+import { parseArgs } from './args.js';
+import { readAttachConfig } from './config.js';
+import { wishOf, type Wish } from './pod-request.js';
+
+type Keys = Readonly<Record<string, unknown>>;
+
+const NOTHING: Wish = {
+  families: [],
+  pools: [],
+  addresses: [],
+  addressesWithoutIpam: [],
+  macAddress: undefined,
+  sourcePrefixes: [],
+  floatingIps: [],
+  chosenFamilies: [],
+  poolChoices: [],
+  namespaceLabels: {},
+};
+
+const pool = (name: string, family: 4 | 6 = 4) => ({ pool: name, family, isConfigured: false });
+const configured = (name: string, family: 4 | 6 = 4) => ({ pool: name, family, isConfigured: true });
+
+function wish(keys: Keys, args = ''): Wish {
+  const config = readAttachConfig(
+    'ADD',
+    JSON.stringify({ cniVersion: '1.0.0', name: 'net', type: 'podwire', ...keys }),
+  );
+  return wishOf(config.requested, parseArgs(args).asked);
+}
+
+const prefixed = (annotations: Readonly<Record<string, unknown>>) =>
+  Object.fromEntries(
+    Object.entries(annotations).map(([name, value]) => [
+      `cni.projectcalico.org/${name}`,
+      typeof value === 'string' ? value : JSON.stringify(value),
+    ]),
+  );
+
+const annotated = (annotations: Readonly<Record<string, unknown>>, keys: Keys = {}): Keys => ({
+  ...keys,
+  runtimeConfig: { 'io.kubernetes.cri.pod-annotations': prefixed(annotations) },
+});
+
+const ALLOWED = { feature_control: { ip_addrs_no_ipam: true, floating_ips: true, allowed_source_prefixes: true } };
+const MAC = '02:00:00:00:00:07';
+
+type Case = readonly [string, Keys, string, Partial<Wish>];
+
+describe('a pod gets', () => {
+  const cases: readonly Case[] = [
+    ['what IPAM chooses, where nothing is asked for', {}, '', {}],
+    [
+      'that also where everything is empty',
+      { ipam: { ipv4_pools: [] }, runtimeConfig: { ips: [], mac: '' }, args: { cni: { ips: null } } },
+      'IP=;MAC=',
+      {},
+    ],
+    ['IPv4 where only IPv6 is declined', { ipam: { assign_ipv6: 'false' } }, '', { families: [4] }],
+    ['both families', { ipam: { assign_ipv4: 'true', assign_ipv6: 'true' } }, '', { families: [4, 6] }],
+    ['IPv6 alone', { ipam: { assign_ipv4: 'false', assign_ipv6: true } }, '', { families: [6] }],
+    [
+      'the configuration’s pools of IPv4',
+      { ipam: { ipv4_pools: ['a', '10.0.0.0/16'], ipv6_pools: ['fd00::/48'] } },
+      '',
+      { pools: ['a', '10.0.0.0/16'], poolChoices: [configured('a'), configured('10.0.0.0/16')] },
+    ],
+    [
+      'the configuration’s pools of both',
+      { ipam: { assign_ipv6: 'true', ipv4_pools: ['a'], ipv6_pools: ['fd00::/48'] } },
+      '',
+      {
+        families: [4, 6],
+        pools: ['a', 'fd00::/48'],
+        poolChoices: [configured('a'), configured('fd00::/48', 6)],
+      },
+    ],
+    [
+      'its annotation’s pools before the configuration’s',
+      annotated({ ipv4pools: ['b'] }, { ipam: { ipv4_pools: ['a'] } }),
+      '',
+      { pools: ['b'], poolChoices: [pool('b')] },
+    ],
+    [
+      'its annotation’s families before the configuration’s',
+      annotated({ ipFamilies: ['IPv6', 'IPv4'], ipv6pools: ['b'] }, { ipam: { assign_ipv6: 'false' } }),
+      '',
+      { families: [4, 6], chosenFamilies: [4, 6], pools: ['b'], poolChoices: [pool('b', 6)] },
+    ],
+    [
+      'one pool where both families have it, so that IPAM can say of which it is not',
+      annotated({ ipFamilies: ['IPv4', 'IPv6'], ipv4pools: ['b'], ipv6pools: ['b'] }),
+      '',
+      { families: [4, 6], chosenFamilies: [4, 6], pools: ['b'], poolChoices: [pool('b'), pool('b', 6)] },
+    ],
+    [
+      'what its namespace’s annotations choose, before the configuration and behind its own',
+      {
+        ipam: { assign_ipv6: 'true', ipv4_pools: ['a'] },
+        runtimeConfig: {
+          'io.kubernetes.cri.pod-annotations': prefixed({ ipv6pools: ['c'] }),
+          'podwire.dev/namespace-annotations': prefixed({
+            ipv4pools: ['b'],
+            ipv6pools: ['d'],
+            ipFamilies: ['IPv4', 'IPv6'],
+            hwAddr: MAC,
+          }),
+        },
+      },
+      '',
+      { families: [4, 6], chosenFamilies: [4, 6], pools: ['b', 'c'], poolChoices: [pool('b'), pool('c', 6)] },
+    ],
+    [
+      'its own pools before its namespace’s, family by family',
+      {
+        runtimeConfig: {
+          'io.kubernetes.cri.pod-annotations': prefixed({ ipv4pools: ['a'], ipFamilies: ['IPv4', 'IPv6'] }),
+          'podwire.dev/namespace-annotations': prefixed({ ipv4pools: ['b'], ipv6pools: ['d'] }),
+        },
+      },
+      '',
+      { families: [4, 6], chosenFamilies: [4, 6], pools: ['a', 'd'], poolChoices: [pool('a'), pool('d', 6)] },
+    ],
+    [
+      'the families of its annotation before its namespace’s',
+      {
+        runtimeConfig: {
+          'io.kubernetes.cri.pod-annotations': prefixed({ ipFamilies: ['IPv6'] }),
+          'podwire.dev/namespace-annotations': prefixed({ ipFamilies: ['IPv4'] }),
+        },
+      },
+      '',
+      { families: [6], chosenFamilies: [6] },
+    ],
+    [
+      'its namespace’s labels told',
+      { runtimeConfig: { 'podwire.dev/namespace-labels': { tier: 'front' } } },
+      '',
+      { namespaceLabels: { tier: 'front' } },
+    ],
+    [
+      'the addresses of its annotation, and no pools',
+      annotated({ ipAddrs: ['10.65.0.7', 'FD65:0::7'], ipv4pools: ['b'] }),
+      '',
+      { addresses: ['10.65.0.7', 'fd65::7'] },
+    ],
+    [
+      'addresses without IPAM, where that is allowed',
+      annotated({ ipAddrsNoIpam: ['10.65.0.7'] }, ALLOWED),
+      '',
+      { addressesWithoutIpam: ['10.65.0.7'] },
+    ],
+    [
+      'addresses of the runtime’s capability',
+      { runtimeConfig: { ips: ['10.65.0.7/24'] } },
+      '',
+      { addresses: ['10.65.0.7'] },
+    ],
+    [
+      'those of a capability in capitals',
+      { runtimeConfig: { IPs: ['10.65.0.7'], MAC: MAC.toUpperCase() } },
+      '',
+      { addresses: ['10.65.0.7'], macAddress: MAC },
+    ],
+    [
+      'addresses of args.cni before those of CNI_ARGS',
+      { args: { cni: { ips: ['10.65.0.7'], mac: MAC } } },
+      'IP=10.65.0.8;MAC=02:00:00:00:00:08',
+      { addresses: ['10.65.0.7'], macAddress: MAC },
+    ],
+    [
+      'addresses of CNI_ARGS',
+      {},
+      `IP=fd65::7,10.65.0.7;MAC=${MAC}`,
+      { addresses: ['fd65::7', '10.65.0.7'], macAddress: MAC },
+    ],
+    [
+      'what two places agree on',
+      annotated({ ipAddrs: ['10.65.0.7', 'fd65::7'], hwAddr: MAC }),
+      `IP=FD65::7,10.65.0.7;MAC=${MAC}`,
+      { addresses: ['10.65.0.7', 'fd65::7'], macAddress: MAC },
+    ],
+    ['the MAC address of its annotation', annotated({ hwAddr: MAC }), '', { macAddress: MAC }],
+    [
+      'source prefixes, where that is allowed',
+      annotated({ allowedSourcePrefixes: ['8.8.8.0/24', 'FD00::/8'] }, ALLOWED),
+      '',
+      { sourcePrefixes: ['8.8.8.0/24', 'fd00::/8'] },
+    ],
+    [
+      'floating IPs, where they may be asked for',
+      annotated({ floatingIPs: ['1.2.3.4', 'FD00::1', '1.2.3.5'] }, ALLOWED),
+      '',
+      { floatingIps: ['1.2.3.4', 'fd00::1', '1.2.3.5'] },
+    ],
+    [
+      'no floating IP where it asks for none',
+      annotated({ floatingIPs: '[]', ipAddrsNoIpam: '[ ]'.replace(' ', '') }),
+      '',
+      {},
+    ],
+    [
+      'nothing of annotations that are not Calico’s',
+      {
+        runtimeConfig: {
+          'io.kubernetes.cri.pod-annotations': { ipAddrs: 'x' },
+          portMappings: [{}],
+          bandwidth: {},
+          dns: {},
+        },
+      },
+      '',
+      {},
+    ],
+  ];
+
+  test.each(cases)('%s', (_, keys, args, expected) => {
+    expect(wish(keys, args)).toEqual({ ...NOTHING, ...expected });
+  });
+});
+
+describe('a request is refused, with its place, for', () => {
+  const PLACE = 'annotation cni.projectcalico.org/';
+  const cases: readonly (readonly [string, Keys, string, string])[] = [
+    ['no family', { ipam: { assign_ipv4: 'false' } }, '', 'ipam.assign_ipv4 is "false" and ipam.assign_ipv6 is not'],
+    ['a flag in other words', { ipam: { assign_ipv4: 'yes' } }, '', 'ipam.assign_ipv4 is neither "true" nor "false"'],
+    [
+      'a pool of the other family',
+      { ipam: { ipv4_pools: ['fd00::/48'] } },
+      '',
+      'ipam.ipv4_pools has fd00::/48, which is of IPv6',
+    ],
+    ['a pool without a name', { ipam: { ipv6_pools: [''] } }, '', 'ipam.ipv6_pools has an empty entry'],
+    ['pools that are no list', { ipam: { ipv4_pools: 'a' } }, '', 'ipam.ipv4_pools is no list'],
+    [
+      'an annotation that is no JSON',
+      annotated({ ipv4pools: 'a' }),
+      '',
+      `${PLACE}ipv4pools is not a JSON list of texts`,
+    ],
+    ['an annotation with numbers', annotated({ ipAddrs: [7] }), '', `${PLACE}ipAddrs is not a JSON list of texts`],
+    [
+      'an annotated pool of the other family',
+      annotated({ ipv6pools: ['10.0.0.0/8'] }),
+      '',
+      `${PLACE}ipv6pools has 10.0.0.0/8, which is of IPv4`,
+    ],
+    [
+      'an unknown family',
+      annotated({ ipFamilies: ['ipv4'] }),
+      '',
+      `${PLACE}ipFamilies has "ipv4", which is not IPv4 or IPv6`,
+    ],
+    [
+      'a family that is a property of all objects',
+      annotated({ ipFamilies: ['constructor'] }),
+      '',
+      `${PLACE}ipFamilies has "constructor"`,
+    ],
+    ['no address', annotated({ ipAddrs: ['10.65.0'] }), '', `${PLACE}ipAddrs has "10.65.0", which is no IP address`],
+    [
+      'two addresses of a family',
+      annotated({ ipAddrs: ['10.65.0.1', '10.65.0.2'] }),
+      '',
+      `${PLACE}ipAddrs has two IPv4 addresses`,
+    ],
+    [
+      'both kinds of addresses',
+      annotated({ ipAddrs: ['10.65.0.1'], ipAddrsNoIpam: ['10.65.0.1'] }, ALLOWED),
+      '',
+      `${PLACE}ipAddrs cannot be together with ${PLACE}ipAddrsNoIpam`,
+    ],
+    [
+      'addresses without IPAM that are not allowed',
+      annotated({ ipAddrsNoIpam: ['10.65.0.1'] }),
+      '',
+      `${PLACE}ipAddrsNoIpam needs feature_control.ip_addrs_no_ipam`,
+    ],
+    [
+      'source prefixes that are not allowed',
+      annotated({ allowedSourcePrefixes: ['8.8.8.0/24'] }),
+      '',
+      `${PLACE}allowedSourcePrefixes needs feature_control.allowed_source_prefixes`,
+    ],
+    [
+      'a source prefix with host bits',
+      annotated({ allowedSourcePrefixes: ['8.8.8.8/24'] }, ALLOWED),
+      '',
+      `${PLACE}allowedSourcePrefixes has "8.8.8.8/24", which has host bits set`,
+    ],
+    [
+      'floating IPs that are not allowed',
+      annotated({ floatingIPs: ['1.2.3.4'] }),
+      '',
+      `${PLACE}floatingIPs asks for floating IPs, which feature_control.floating_ips of the network configuration does not allow, and Podwire does not make; remove it`,
+    ],
+    [
+      'floating IPs that are none',
+      annotated({ floatingIPs: ['1.2.3.4/32'] }, ALLOWED),
+      '',
+      `${PLACE}floatingIPs has "1.2.3.4/32", which is no IP address`,
+    ],
+    [
+      'a multicast MAC address',
+      annotated({ hwAddr: '01:00:5e:00:00:01' }),
+      '',
+      `${PLACE}hwAddr is "01:00:5e:00:00:01", which is no unicast MAC`,
+    ],
+    [
+      'an address of no wanted family',
+      annotated({ ipAddrs: ['fd65::7'], ipFamilies: ['IPv4'] }),
+      '',
+      `${PLACE}ipAddrs asks for fd65::7, and ${PLACE}ipFamilies has no family`,
+    ],
+    [
+      'addresses that differ',
+      { runtimeConfig: { ips: ['10.65.0.7'] } },
+      'IP=10.65.0.8',
+      'runtimeConfig.ips asks for 10.65.0.7, and CNI_ARGS IP for 10.65.0.8',
+    ],
+    [
+      'addresses that an annotation has otherwise',
+      annotated({ ipAddrs: ['10.65.0.7'] }, { args: { cni: { ips: ['10.65.0.9'] } } }),
+      '',
+      `${PLACE}ipAddrs asks for 10.65.0.7, and args.cni.ips for 10.65.0.9`,
+    ],
+    [
+      'MAC addresses that differ',
+      { runtimeConfig: { mac: MAC } },
+      'MAC=02:00:00:00:00:08',
+      `runtimeConfig.mac asks for ${MAC}, and CNI_ARGS MAC`,
+    ],
+    [
+      'a key in two spellings that differ',
+      { runtimeConfig: { ips: ['10.65.0.7'], IPs: ['10.65.0.8'] } },
+      '',
+      'runtimeConfig.ips asks for 10.65.0.7, and runtimeConfig.IPs',
+    ],
+    [
+      'a capability of another form',
+      { runtimeConfig: { ips: '10.65.0.7' } },
+      '',
+      'runtimeConfig.ips is no list of texts',
+    ],
+    ['a MAC address of another form', { runtimeConfig: { mac: 7 } }, '', 'runtimeConfig.mac is no text'],
+    [
+      'annotations of another form',
+      { runtimeConfig: { 'io.kubernetes.cri.pod-annotations': [] } },
+      '',
+      'pod-annotations is no object',
+    ],
+  ];
+
+  test.each(cases)('%s', (_, keys, args, message) => {
+    const refused = () => wish(keys, args);
+    expect(refused).toThrow(Failure);
+    expect(refused).toThrow(
+      expect.objectContaining({ code: 'INVALID_CONFIG', message: expect.stringContaining(message) }),
+    );
+  });
+
+  test('all faults at once, contradictions too', () => {
+    const keys = annotated({ ipAddrs: ['x'], hwAddr: 'y', ipFamilies: ['z'] }, { mtu: -1, ipam: { assign_ipv4: 'w' } });
+    expect(() => wish(keys)).toThrow(/mtu is.*assign_ipv4 is|assign_ipv4 is.*mtu is/);
+    const both = annotated({ ipAddrs: ['x'], hwAddr: 'y', ipFamilies: ['z'] });
+    expect(() => wish(both)).toThrow(/ipFamilies has "z".*ipAddrs has "x".*hwAddr is "y"/);
+    const apart = { runtimeConfig: { ips: ['10.65.0.7'], mac: MAC } };
+    expect(() => wish(apart, 'IP=10.65.0.8;MAC=02:00:00:00:00:08')).toThrow(/ips asks for.*mac asks for/);
+  });
+});

@@ -1,0 +1,369 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+
+import type { Limits } from '../clients/clients.js';
+import { JournalEvents } from '../journal/events.js';
+import { Journal } from '../journal/journal.js';
+import { readNodeRequest, type NodeRequest } from '../requests/request.js';
+import { MemoryJournalStore } from '../testing/journal-store.js';
+import { BOOT_ID, recordingLog } from '../testing/plugin.js';
+import { ReadinessEvents } from './readiness-events.js';
+import { Readiness } from './readiness.js';
+import { ReadyMark } from './ready-mark.js';
+
+const REQUEST: NodeRequest = readNodeRequest('STATUS', {
+  plugin: 'podwire',
+  variables: {},
+  configuration: JSON.stringify({ cniVersion: '1.1.0', name: 'net' }),
+  traceContext: {},
+  startedNs: undefined,
+  arrivedNs: 0n,
+  cancel: new AbortController(),
+});
+
+/** Nothing but time passes between two looks at the services. */
+const PAUSE_MS = 2000;
+
+let clock: ManualClock;
+let folder: string;
+let record: ReturnType<typeof recordingLog>;
+/** Reads strictly. */
+let readiness: Readiness;
+/** Another process of the plugin on the node. */
+let start: (isStrict: boolean, bootId?: string) => Promise<Readiness>;
+/** How often the dataplane was asked, how long it had for the latest answer, and what it says. */
+let asked: number;
+let givenMs: number;
+let answer: () => Promise<boolean>;
+/** What podwire-ipam says. */
+let ipamServes: () => Promise<boolean>;
+/** Why podwire-ipam has no address. */
+let refusal: () => Promise<string | undefined>;
+/** Where the dataplane is looked for in vain. */
+let unreached: string | undefined;
+
+beforeEach(async () => {
+  clock = new ManualClock();
+  folder = mkdtempSync(join(tmpdir(), 'podwire-readiness-'));
+  record = recordingLog();
+  asked = 0;
+  answer = () => Promise.resolve(true);
+  ipamServes = () => Promise.resolve(true);
+  refusal = () => Promise.resolve(undefined);
+  unreached = undefined;
+  const unused = () => Promise.reject(new Error('not for STATUS'));
+  const isServing = ({ deadlineMs }: Limits) => {
+    asked++;
+    givenMs = deadlineMs - clock.nowMs();
+    return answer();
+  };
+  const events = new JournalEvents(recordingLog().log);
+  const journal = new Journal({ store: new MemoryJournalStore(), maxEntriesCount: 1, clock, events });
+  await journal.load();
+  const upkeep = {
+    ipam: {
+      releaseHeld: unused,
+      endpointsOf: unused,
+      refusalOf: () => refusal(),
+      isServing: () => ipamServes(),
+      unreached: () => undefined,
+    },
+    dataplane: { collectGarbage: unused, wires: unused, isServing, unreached: () => unreached },
+  };
+  const { log } = record;
+  start = async (isStrict, bootId = BOOT_ID) => {
+    const mark = new ReadyMark({ path: join(folder, 'node-ready'), bootId, log });
+    await mark.load();
+    const rest = { journal, mark, events: new ReadinessEvents(log), isStrict };
+    return new Readiness({ upkeep, nodeName: 'node-1', clock, ...rest });
+  };
+  readiness = await start(true);
+});
+
+afterEach(async () => {
+  await readiness.stop();
+  rmSync(folder, { recursive: true });
+});
+
+const ready = () => readiness.require(REQUEST);
+
+/** Lets the answers' keeper come to its next pause. */
+async function paused(): Promise<void> {
+  await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1, timeout: 20_000 });
+}
+
+async function pass(durationMs: number): Promise<void> {
+  await paused();
+  clock.advance(durationMs);
+  await paused();
+}
+
+const silence = () => Promise.reject(new Failure('DEADLINE_EXCEEDED', 'no answer'));
+
+describe('what a runtime asks for again and again', () => {
+  test('is answered without asking anybody', async () => {
+    await ready();
+    expect(asked).toBe(1);
+    for (let times = 0; times < 10; times++) await ready();
+    expect(asked).toBe(1);
+  });
+
+  test('is asked of the services every two seconds meanwhile', async () => {
+    await ready();
+    for (let pauses = 1; pauses <= 3; pauses++) {
+      await pass(PAUSE_MS);
+      expect(asked).toBe(1 + pauses);
+      await ready();
+    }
+    expect(asked).toBe(4);
+  });
+
+  test('turns when a service hangs, without anybody waiting for it', async () => {
+    await ready();
+    answer = silence;
+    await pass(PAUSE_MS);
+    const before = asked;
+    await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+    expect(asked).toBe(before);
+  });
+
+  test('is not believed for longer than three seconds, though nobody looked', async () => {
+    await ready();
+    let letGo: () => void = () => undefined;
+    answer = () => new Promise((resolve) => (letGo = () => resolve(true)));
+    await paused();
+    clock.advance(PAUSE_MS);
+    await vi.waitFor(() => expect(asked).toBe(2), { interval: 1, timeout: 20_000 });
+    await ready();
+    clock.advance(1000);
+    const told = vi.fn();
+    const waiting = ready().then(told);
+    await Promise.resolve();
+    expect(told).not.toHaveBeenCalled();
+    letGo();
+    await waiting;
+    expect(asked).toBe(2);
+  });
+
+  test('is forgotten when nobody asks for a minute', async () => {
+    await ready();
+    await paused();
+    clock.advance(60_000);
+    await vi.waitFor(() => expect(clock.sleeping).toBe(0), { interval: 1, timeout: 20_000 });
+    expect(asked).toBe(1);
+    await ready();
+    expect(asked).toBe(2);
+  });
+});
+
+test('services that have not restored what they hold are not waited for, and are named', async () => {
+  ipamServes = () => Promise.resolve(false);
+  answer = () => Promise.resolve(false);
+  const words = 'is not serving yet, or no longer: see its log';
+  await expect(ready()).rejects.toMatchObject({
+    code: 'NOT_READY',
+    message: `podwire-ipam ${words}; podwire-dataplane ${words}`,
+  });
+});
+
+test('that there is no address is podwire-ipam’s word', async () => {
+  refusal = () => Promise.resolve('pool pods is disabled');
+  await expect(ready()).rejects.toMatchObject({
+    message: 'podwire-ipam has no address for a pod: pool pods is disabled',
+  });
+});
+
+test('a service that refuses is named once, whether it names itself or not, and with one reason for both questions', async () => {
+  const refuses = () => Promise.reject(new Failure('STORE_UNAVAILABLE', 'podwire-ipam at unix:/run/i.sock: EACCES'));
+  [refusal, ipamServes] = [refuses, refuses];
+  answer = () => Promise.reject(new Failure('KERNEL_REFUSED', 'link add: EPERM'));
+  await expect(ready()).rejects.toMatchObject({
+    message: 'podwire-ipam at unix:/run/i.sock: EACCES; podwire-dataplane: link add: EPERM',
+  });
+});
+
+test('a service that is not there is told from one that hangs', async () => {
+  answer = silence;
+  unreached = 'podwire-dataplane at unix:/run/d.sock';
+  await expect(ready()).rejects.toMatchObject({
+    message: 'podwire-dataplane at unix:/run/d.sock is not reached within 800 ms: check that it runs and listens there',
+  });
+});
+
+describe('a service that is slow', () => {
+  let letGo: () => void = () => undefined;
+  const hold = () => {
+    answer = () => new Promise((resolve) => (letGo = () => resolve(true)));
+  };
+
+  test('is waited for 0.3 s, though it has longer, and what it answers then is kept', async () => {
+    hold();
+    const refused = expect(ready()).rejects.toMatchObject({
+      code: 'NOT_READY',
+      message: 'podwire-dataplane does not answer within 300 ms',
+    });
+    await vi.waitFor(() => expect(clock.sleeping).toBe(2), { interval: 1, timeout: 20_000 });
+    clock.advance(300);
+    await refused;
+    await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+    expect([asked, givenMs]).toEqual([1, 800]);
+    letGo();
+    await vi.waitFor(() => ready(), { interval: 1, timeout: 20_000 });
+    expect(asked).toBe(1);
+  });
+
+  test('keeps a node ready that was, where nobody waits for it', async () => {
+    await ready();
+    hold();
+    await paused();
+    clock.advance(PAUSE_MS);
+    await vi.waitFor(() => expect(asked).toBe(2), { interval: 1, timeout: 20_000 });
+    clock.advance(700);
+    await ready();
+    letGo();
+    await paused();
+    clock.advance(1000);
+    await ready();
+    expect(asked).toBe(2);
+  });
+});
+
+test('a service that is back is noticed within a second', async () => {
+  answer = silence;
+  await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+  answer = () => Promise.resolve(true);
+  await paused();
+  clock.advance(999);
+  await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+  clock.advance(1);
+  await ready();
+});
+
+test('a defect is told to whoever asks next, and is not kept', async () => {
+  await ready();
+  answer = () => Promise.reject(new TypeError('defect'));
+  await pass(PAUSE_MS);
+  clock.advance(1000);
+  await expect(ready()).rejects.toThrow('defect');
+  answer = () => Promise.resolve(true);
+  await ready();
+});
+
+test('nothing is believed that was told at a later time: the clock was set back', async () => {
+  answer = silence;
+  await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+  answer = () => Promise.resolve(true);
+  await paused();
+  clock.advance(-3_600_000);
+  await ready();
+});
+
+describe('a node that was ready once since its boot', () => {
+  const OUTAGE_MS = 30_000;
+
+  beforeEach(async () => {
+    await readiness.stop();
+    readiness = await start(false);
+    await ready();
+  });
+
+  /** Lets the services be asked for a time, while a runtime asks for STATUS each five seconds. */
+  async function askedFor(durationMs: number): Promise<void> {
+    for (let passedMs = 0; passedMs < durationMs; passedMs += PAUSE_MS) {
+      await pass(PAUSE_MS);
+      await ready();
+    }
+  }
+
+  test.each([
+    ['the pools are exhausted', () => (refusal = () => Promise.resolve('pool pods has no address left'))],
+    ['podwire-ipam is not serving', () => (ipamServes = () => Promise.resolve(false))],
+    ['podwire-ipam is down', () => ([ipamServes, refusal] = [silence, silence])],
+  ])('stays ready while %s, however long', async (_, fail) => {
+    fail();
+    await askedFor(60_000);
+    await expect(readiness.requireAdd(REQUEST)).rejects.toMatchObject({ code: 'NOT_READY' });
+  });
+
+  test.each([
+    ['is dead', silence],
+    ['is not serving', () => Promise.resolve(false)],
+    ['has a kernel that refuses', () => Promise.reject(new Failure('KERNEL_REFUSED', 'link add: EPERM'))],
+  ])('stays ready for 30 s while the dataplane %s, then is not until that is back', async (_, fault) => {
+    answer = fault;
+    await askedFor(OUTAGE_MS);
+    await pass(2 * PAUSE_MS);
+    await expect(ready()).rejects.toMatchObject({
+      code: 'NOT_READY',
+      message: expect.stringMatching(/^podwire-dataplane/),
+    });
+    answer = () => Promise.resolve(true);
+    await pass(PAUSE_MS);
+    await ready();
+    answer = fault;
+    await askedFor(OUTAGE_MS);
+  });
+
+  test('is answered at once by the next process, which has not heard of any service yet', async () => {
+    await readiness.stop();
+    answer = () => new Promise(() => undefined);
+    readiness = await start(false);
+    await ready();
+  });
+
+  test('is not ready after a reboot before an ADD can succeed', async () => {
+    await readiness.stop();
+    ipamServes = () => Promise.resolve(false);
+    readiness = await start(false, '99999999-2222-4333-8444-555555555555');
+    await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+    await paused();
+    clock.advance(1000);
+    ipamServes = () => Promise.resolve(true);
+    await ready();
+  });
+
+  test('is judged strictly where the cluster wants that', async () => {
+    await readiness.stop();
+    readiness = await start(true);
+    ipamServes = () => Promise.resolve(false);
+    await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+  });
+
+  test('has the reasons why ADDs fail in the log, once for each change', async () => {
+    refusal = () => Promise.resolve('pool pods has no address left');
+    await askedFor(3 * PAUSE_MS);
+    refusal = () => Promise.resolve(undefined);
+    await askedFor(3 * PAUSE_MS);
+    expect(record.lines().map(({ level, msg }) => [level, msg])).toEqual([
+      ['warn', 'network net: an ADD would fail: podwire-ipam has no address for a pod: pool pods has no address left'],
+      ['info', 'network net: ADDs can succeed again'],
+    ]);
+  });
+
+  test('is not prolonged an outage by a clock that was set back, nor given one', async () => {
+    answer = silence;
+    await askedFor(OUTAGE_MS - PAUSE_MS);
+    clock.advance(-3_600_000);
+    await ready();
+    await askedFor(OUTAGE_MS - PAUSE_MS);
+    await pass(3 * PAUSE_MS);
+    await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+  });
+
+  test('is a node that was not, where the file cannot be read: the log says so', async () => {
+    await readiness.stop();
+    writeFileSync(join(folder, 'node-ready'), '{');
+    ipamServes = () => Promise.resolve(false);
+    readiness = await start(false);
+    await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
+    expect(record.lines()[0]).toMatchObject({
+      level: 'warn',
+      msg: expect.stringContaining('node-ready cannot be read'),
+    });
+  });
+});

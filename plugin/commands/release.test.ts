@@ -1,0 +1,104 @@
+import { existsSync, mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+
+import { Plugin } from '../testing/plugin.js';
+import { discardEntry } from './discard.js';
+
+const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
+const DONE = { exitCode: 0, stdout: '' };
+
+let plugin: Plugin;
+let folder: string;
+
+beforeEach(async () => {
+  plugin = await new Plugin().start();
+  folder = mkdtempSync(join(tmpdir(), 'podwire-discard-'));
+});
+
+afterEach(async () => {
+  expect(plugin.script.unusedFaults()).toEqual([]);
+  await plugin.end();
+  rmSync(folder, { recursive: true });
+});
+
+const tools = () => plugin.options.tools;
+const discard = (cancel = new AbortController()) =>
+  discardEntry(ATTACHMENT, tools(), { turns: plugin.options.turns, cancel });
+
+/** The other IPAM plugin of the network: a shell script, whole whenever the replay calls it. */
+function install(script: string): void {
+  const path = join(folder, 'other-ipam');
+  writeFileSync(`${path}.next`, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
+  renameSync(`${path}.next`, path);
+}
+
+const run = (command: string) =>
+  plugin.run(command, {
+    variables: { CNI_PATH: folder },
+    config: { cniVersion: '1.1.0', ipam: { type: 'other-ipam' } },
+  });
+
+const GIVES = `test "$CNI_COMMAND" = ADD && echo '{"cniVersion":"1.1.0","ips":[{"address":"192.0.2.7/24"}]}'; exit 0`;
+
+/** A pod is gone, and the wire that it had as well; its addresses another IPAM plugin does not take back. */
+async function refusedDebt(): Promise<void> {
+  install(GIVES);
+  expect(await run('ADD')).toMatchObject({ exitCode: 0 });
+  install(`test "$CNI_COMMAND" = GC && exit 0; echo '{"code":7,"msg":"no subnet"}'; exit 1`);
+  expect(await run('DEL')).toEqual(DONE);
+}
+
+test('what another IPAM plugin refuses fails no GC any more, and no ADD', async () => {
+  await refusedDebt();
+  for (const command of ['GC', 'ADD']) expect((await run(command)).stdout).toContain('no subnet');
+  expect(await discard()).toMatchObject({ attachment: ATTACHMENT, todo: 'release', delegate: { type: 'other-ipam' } });
+  const warned = plugin.record.lines().filter(({ msg }) => String(msg).includes('is discarded'));
+  expect(warned).toEqual([expect.objectContaining({ level: 'warn', givers: ['other-ipam'] })]);
+  expect(plugin.journal.isIdle).toBe(true);
+  expect(plugin.store.texts.size).toBe(0);
+  expect(await run('GC')).toEqual(DONE);
+  expect(await discard()).toBeUndefined();
+  install(GIVES);
+  expect(await run('ADD')).toMatchObject({ exitCode: 0 });
+});
+
+test('waits for an attempt under way: what that did is not there to be given up', async () => {
+  await plugin.run('ADD');
+  plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'EBUSY'));
+  expect(await plugin.run('DEL')).toEqual(DONE);
+  await plugin.stopServices();
+  await plugin.start();
+  const letGo = plugin.script.hold('Release');
+  const replayed = plugin.replayed();
+  await plugin.script.untilCalled('Release');
+  const discarded = discard();
+  letGo();
+  expect(await discarded).toBeUndefined();
+  await replayed;
+  expect(plugin.journal.entries()).toEqual([]);
+});
+
+test('waits for an attempt under way: what that could not do is given up, and does not come back', async () => {
+  await refusedDebt();
+  install(`touch ${folder}/begun; while ! test -e ${folder}/go; do sleep 0.02; done; exit 1`);
+  const collecting = run('GC');
+  await vi.waitFor(() => expect(existsSync(join(folder, 'begun'))).toBe(true), { interval: 5, timeout: 20_000 });
+  const discarded = discard();
+  writeFileSync(join(folder, 'go'), '');
+  expect(await discarded).toMatchObject({ todo: 'release' });
+  await collecting;
+  await plugin.replayed();
+  expect([plugin.journal.entries(), plugin.store.texts.size]).toEqual([[], 0]);
+});
+
+test('whose caller went away before its turn leaves the entry', async () => {
+  await refusedDebt();
+  const cancel = new AbortController();
+  cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+  await expect(discard(cancel)).rejects.toMatchObject({ code: 'CANCELLED' });
+  expect(plugin.journal.entries()).toHaveLength(1);
+});

@@ -1,0 +1,105 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { parseJson } from '@podwire/shared/json/parse';
+import { z } from 'zod';
+
+/** One member of a chain: its type, and whatever else it has. */
+const MEMBER = z.looseObject({ type: z.string().min(1) });
+
+const CONFLIST = z.looseObject({
+  cniVersion: z.string().min(1).optional(),
+  cniVersions: z.array(z.string()).optional(),
+  name: z.string().min(1),
+  plugins: z.array(MEMBER).min(1),
+});
+
+type ChainMember = z.infer<typeof MEMBER>;
+export type Conflist = z.infer<typeof CONFLIST>;
+
+/** `type` of Podwire's member of a chain, and name of its program. */
+const PLUGIN_TYPE = 'podwire';
+
+/** What a file with a network configuration is to us. */
+export type Conflisted =
+  | { readonly kind: 'ours'; readonly conflist: Conflist }
+  | { readonly kind: 'foreign'; readonly types: readonly string[] }
+  | { readonly kind: 'unreadable' };
+
+/** Says what a file of the directory of network configurations holds: a list, one plugin alone, or nothing of use. */
+export function readConflist(text: string): Conflisted {
+  const json = parseJson(text);
+  const list = CONFLIST.safeParse(json);
+  if (list.success) {
+    const types = list.data.plugins.map(({ type }) => type);
+    return types.includes(PLUGIN_TYPE) ? { kind: 'ours', conflist: list.data } : { kind: 'foreign', types };
+  }
+  const alone = MEMBER.safeParse(json);
+  return alone.success ? { kind: 'foreign', types: [alone.data.type] } : { kind: 'unreadable' };
+}
+
+/**
+ * Reads the network configuration that is to be installed.
+ * @throws Failure INSTALL_REFUSED when it is no JSON, no list of plugins with a name, or has not exactly one podwire plugin
+ */
+export function requireConflist(text: string, source: string): Conflist {
+  const refuse = (reason: string): never => {
+    throw new Failure('INSTALL_REFUSED', `the network configuration of ${source} ${reason}`);
+  };
+  const json = parseJson(text);
+  if (json === undefined) return refuse('is not JSON; correct it, and its placeholders');
+  const parsed = CONFLIST.safeParse(json);
+  if (!parsed.success) {
+    const faults = parsed.error.issues.map(({ path, message }) => `${path.join('.') || 'it'}: ${message}`);
+    return refuse(`is no list of plugins (name, plugins: [{type}, …]): ${faults.join('; ')}`);
+  }
+  const count = parsed.data.plugins.filter(({ type }) => type === PLUGIN_TYPE).length;
+  if (count !== 1) return refuse(`has ${count} plugins of type ${PLUGIN_TYPE}; give it one`);
+  return parsed.data;
+}
+
+/** The shipped configuration with the two values that an operator may set without writing one. */
+export function adapted(shipped: Conflist, { mtuBytes, nodeName }: Adaptation): Conflist {
+  const keys = { ...(mtuBytes === 0 ? {} : { mtu: mtuBytes }), ...(nodeName === '' ? {} : { nodename: nodeName }) };
+  const plugins = shipped.plugins.map((member) => (member.type === PLUGIN_TYPE ? { ...member, ...keys } : member));
+  return { ...shipped, plugins };
+}
+
+interface Adaptation {
+  readonly mtuBytes: number;
+  readonly nodeName: string;
+}
+
+/**
+ * What is to be written where `existing`, which is ours, stands: the wanted configuration, with the chain members and the keys
+ * that others put into it. Each member of others stays behind the one that it stood behind. Merging twice changes nothing.
+ */
+export function merged(wanted: Conflist, existing: Conflist): Conflist {
+  const plugins = [...wanted.plugins];
+  let before: ChainMember | undefined;
+  for (const member of existing.plugins) {
+    const own = wanted.plugins.find(({ type }) => type === member.type);
+    if (own === undefined) plugins.splice(before === undefined ? 0 : plugins.indexOf(before) + 1, 0, member);
+    before = own ?? member;
+  }
+  const others = Object.entries(existing).filter(([key]) => key !== 'cniVersion' && key !== 'cniVersions');
+  return { ...Object.fromEntries(others), ...wanted, plugins };
+}
+
+/** Types of the members that are not the wanted configuration's. */
+export function foreignTypes(wanted: Conflist, actual: Conflist): string[] {
+  return actual.plugins.map(({ type }) => type).filter((type) => !wanted.plugins.some((own) => own.type === type));
+}
+
+/** The file's text. */
+export function writeConflist(conflist: Conflist): string {
+  const { cniVersion, cniVersions, name, ...rest } = conflist;
+  return `${JSON.stringify({ cniVersion, cniVersions, name, ...rest }, null, 2)}\n`;
+}
+
+/** The configuration of the podwire plugin as a runtime gives it to the program that is asked for its STATUS. */
+export function statusRequest(conflist: Conflist): string {
+  const member = conflist.plugins.find(({ type }) => type === PLUGIN_TYPE);
+  return JSON.stringify({ ...member, name: conflist.name, cniVersion: STATUS_VERSION });
+}
+
+/** The version of the specification that brought STATUS. */
+const STATUS_VERSION = '1.1.0';

@@ -1,0 +1,50 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+
+import { meaninglessPlaceholders, placeholderValues } from './wanted/placeholder-values.js';
+import { fillPlaceholders } from './wanted/template.js';
+
+const values = placeholderValues({
+  mtuBytes: 1440,
+  nodeName: 'node-1',
+  logLevel: 'info',
+  env: { KUBERNETES_SERVICE_HOST: '10.0.0.1', SERVICEACCOUNT_TOKEN: 'secret', LOG_FILE_PATH: '/x' },
+});
+
+describe('placeholders', () => {
+  test.each([
+    ['{"mtu": __CNI_MTU__}', { mtu: 1440 }],
+    ['{"mtu": "__CNI_MTU__"}', { mtu: '1440' }],
+    ['{"n": __KUBERNETES_NODE_NAME__}', { n: 'node-1' }],
+    ['{"n": "a-__KUBERNETES_NODE_NAME__-__CNI_MTU__"}', { n: 'a-node-1-1440' }],
+    ['{"a": "__KUBERNETES_SERVICE_HOST__:__KUBERNETES_SERVICE_PORT__"}', { a: '10.0.0.1:' }],
+    [String.raw`{"a": "\"__CNI_MTU__\\"}`, { a: '"1440\\' }],
+    ['{"max": __LOG_FILE_MAX_SIZE__}', { max: 0 }],
+  ])('%s', (template, expected) => {
+    expect(JSON.parse(fillPlaceholders(template, values))).toEqual(expected);
+  });
+
+  test('an unknown one is refused by its name, and so are all others', () => {
+    expect(() => fillPlaceholders('{"a": "__FOO__", "b": __BAR_1__, "c": "__FOO__"}', values)).toThrow(
+      /without a value: __FOO__, __BAR_1__; known are CNI_MTU/,
+    );
+  });
+
+  test('a credential is never written, and the log’s file is nobody’s', () => {
+    const template = '{"t": "__SERVICEACCOUNT_TOKEN__", "f": "__LOG_FILE_PATH__"}';
+    expect(fillPlaceholders(template, values)).toBe('{"t": "", "f": ""}');
+    expect(meaninglessPlaceholders(template)).toEqual(['LOG_FILE_PATH', 'SERVICEACCOUNT_TOKEN']);
+  });
+
+  test('no value changes what the rest of the text means', () => {
+    fc.assert(
+      fc.property(fc.string({ unit: 'binary' }), (value) => {
+        const filled = fillPlaceholders('{"in": "<__X__>", "out": __X__, "last": 1}', { X: value });
+        const parsed = JSON.parse(filled);
+        expect(parsed).toMatchObject({ in: `<${value}>`, last: 1 });
+        expect(String(parsed.out)).toBe(/^-?\d+(\.\d+)?$/.test(value) ? String(Number(value)) : value);
+      }),
+      { examples: [['"'], ['\\'], ['",x":"'], ['$&'], ['1e9'], ['-0.5'], ['true'], ['__X__'], ['\u2028\n']] },
+    );
+  });
+});

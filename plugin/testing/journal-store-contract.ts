@@ -1,0 +1,130 @@
+import { beforeEach, expect, test } from 'vitest';
+
+import { encodeEntry, type JournalEntry } from '../journal/entry.js';
+import type { JournalStore } from '../journal/store.js';
+
+/** A store to test, and what happens to it from outside. */
+interface JournalStoreFixture {
+  /** A process that starts: on what the one before has left. */
+  open(): JournalStore;
+  /** Overwrites every stored entry, also those that are set aside, with a text. */
+  spoil(text: string): void;
+}
+
+export function journalEntry(containerId: string, rest: Partial<JournalEntry> = {}): JournalEntry {
+  return {
+    attachment: { network: 'net', containerId, interfaceName: 'eth0' },
+    todo: 'detach-and-release',
+    held: [{ address: '10.65.0.7', sequenceNumber: 2n ** 63n }],
+    reason: 'podwire-dataplane does not answer',
+    order: 1,
+    sinceMs: 1_700_000_000_000,
+    ...rest,
+  };
+}
+
+/** What every store of the journal has to do. */
+export function journalStoreContract(setUp: () => JournalStoreFixture): void {
+  let fixture: JournalStoreFixture;
+  let store: JournalStore;
+
+  beforeEach(() => {
+    fixture = setUp();
+    store = fixture.open();
+  });
+
+  const names = async (from: JournalStore) =>
+    (await from.load()).entries.map(({ attachment }) => attachment.containerId).sort();
+
+  test('is empty at first', async () => {
+    expect(await store.load()).toEqual({ entries: [], unreadable: [] });
+  });
+
+  test('gives back what was put, also to the next process', async () => {
+    const [a, b] = [journalEntry('a'), journalEntry('b', { held: undefined, todo: 'release', order: 2 })];
+    await store.put(a);
+    await store.put(b);
+    const { entries, unreadable } = await fixture.open().load();
+    expect(unreadable).toEqual([]);
+    expect(entries.toSorted((x, y) => x.order - y.order)).toEqual([a, b]);
+  });
+
+  test('keeps one entry for each attachment: the last', async () => {
+    await store.put(journalEntry('a'));
+    const last = journalEntry('a', { todo: 'release-unless-attached', reason: 'other' });
+    await store.put(last);
+    expect(await fixture.open().load()).toEqual({ entries: [last], unreadable: [] });
+  });
+
+  test('tells apart what differs in one part of the attachment', async () => {
+    const { attachment } = journalEntry('a');
+    const attachments = [
+      attachment,
+      { ...attachment, network: 'net2' },
+      { ...attachment, containerId: 'a2' },
+      { ...attachment, interfaceName: 'eth1' },
+    ];
+    for (const each of attachments) await store.put(journalEntry('a', { attachment: each }));
+    expect(await names(store)).toHaveLength(attachments.length);
+  });
+
+  test('removes one, and what is not there as well', async () => {
+    await store.put(journalEntry('a'));
+    await store.put(journalEntry('b'));
+    await store.remove(journalEntry('a').attachment);
+    await store.remove(journalEntry('a').attachment);
+    await store.remove(journalEntry('never').attachment);
+    expect(await names(fixture.open())).toEqual(['b']);
+  });
+
+  test.each(['', '{', '{"version":2}', '\0\0\0'])(
+    'sets aside what cannot be read (%j), and tells it to each process until somebody puts another',
+    async (text) => {
+      await store.put(journalEntry('a'));
+      fixture.spoil(text);
+      for (let process = 0; process < 2; process++) {
+        store = fixture.open();
+        const { entries, unreadable } = await store.load();
+        expect(entries).toEqual([]);
+        expect(unreadable).toEqual([{ path: expect.any(String), fault: expect.stringMatching(/./) }]);
+        expect(store.unreadable()).toEqual(unreadable);
+        const isSetAside = ['a', 'b'].map((name) => store.isSetAside(journalEntry(name).attachment));
+        expect(isSetAside).toEqual([true, false]);
+      }
+      await store.put(journalEntry('a'));
+      expect(await fixture.open().load()).toEqual({ entries: [journalEntry('a')], unreadable: [] });
+    },
+  );
+
+  test('gives back what could not be read to a process that can read it', async () => {
+    await store.put(journalEntry('a'));
+    fixture.spoil('{');
+    await fixture.open().load();
+    fixture.spoil(encodeEntry(journalEntry('a')));
+    for (let process = 0; process < 2; process++) {
+      store = fixture.open();
+      expect(await store.load()).toEqual({ entries: [journalEntry('a')], unreadable: [] });
+    }
+    await store.remove(journalEntry('a').attachment);
+    expect(await fixture.open().load()).toEqual({ entries: [], unreadable: [] });
+  });
+
+  test('removes also what was set aside', async () => {
+    for (const name of ['a', 'b']) await store.put(journalEntry(name));
+    fixture.spoil('{');
+    store = fixture.open();
+    await store.load();
+    await store.remove(journalEntry('a').attachment);
+    expect(store.isSetAside(journalEntry('a').attachment)).toBe(false);
+    expect(store.unreadable()).toHaveLength(1);
+    expect((await fixture.open().load()).unreadable).toHaveLength(1);
+  });
+
+  test('puts and removals of many attachments at once do not mix', async () => {
+    const all = Array.from({ length: 50 }, (_, at) => `p${String(at).padStart(2, '0')}`);
+    await Promise.all(all.map((name) => store.put(journalEntry(name))));
+    const removed = all.filter((_, at) => at % 2 === 0);
+    await Promise.all(removed.map((name) => store.remove(journalEntry(name).attachment)));
+    expect(await names(fixture.open())).toEqual(all.filter((_, at) => at % 2 === 1));
+  });
+}

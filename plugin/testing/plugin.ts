@@ -1,0 +1,230 @@
+// The resident plugin with fake services behind real sockets, in a folder of its own.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { PassThrough } from 'node:stream';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { Peer } from '@podwire/shared/rpc/client';
+import type { RpcServer } from '@podwire/shared/rpc/server';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { createLogger, type Logger } from '@podwire/shared/runtime/log';
+import { expect, vi } from 'vitest';
+
+import { HangingPlugins } from '../addresses/circuit-breaker.js';
+import { Givers } from '../addresses/provider-history.js';
+import { dataplaneClient } from '../clients/dataplane.js';
+import { FakeIpam } from '../clients/fake-ipam.fixture.js';
+import { serve } from '../clients/fake-services.fixture.js';
+import { ipamClient } from '../clients/ipam.js';
+import { Script } from '../clients/script.fixture.js';
+import { dataplaneUpkeep, ipamUpkeep } from '../clients/upkeep.js';
+import type { Variables } from '../cni/environment.js';
+import type { Tools } from '../commands/context.js';
+import { ReadinessEvents } from '../commands/readiness-events.js';
+import { Readiness } from '../commands/readiness.js';
+import { ReadyMark } from '../commands/ready-mark.js';
+import { CommandEvents } from '../events.js';
+import { JournalEvents } from '../journal/events.js';
+import { Journal } from '../journal/journal.js';
+import { KnownAllocations } from '../journal/known-allocations.js';
+import type { Replay } from '../journal/replay.js';
+import { Turns } from '../requests/attachment-queue.js';
+import type { NetnsReader } from '../requests/netns.js';
+import { Notices } from '../requests/once-logger.js';
+import type { CniRequest } from '../requests/request.js';
+import { run, type CniAnswer, type RunOptions } from '../run.js';
+import { makeReplay } from '../service.js';
+import { MemoryJournalStore } from './journal-store.js';
+import { FakeDataplane } from './services.js';
+
+export const BOOT_ID = '11111111-2222-4333-8444-555555555555';
+
+/** Network namespaces by path; every other path is refused as the real reader refuses it. */
+const NAMESPACES: Readonly<Record<string, bigint>> = {
+  '/run/netns/pod': 4026532001n,
+  '/run/netns/other': 4026532002n,
+};
+
+/** When the machine of these tests was booted. */
+export const BOOTED_AT_MS = 1_700_000_000_000;
+
+/** Path of the node's own network namespace. */
+export const OWN_NETNS = '/proc/1/ns/net';
+
+const namespaces: NetnsReader = {
+  boot: { id: BOOT_ID, startedAtMs: BOOTED_AT_MS },
+  identify(path, options) {
+    const inode = path === OWN_NETNS && options?.allowsOwn ? 4026531840n : NAMESPACES[path];
+    if (inode === undefined) throw new Failure('INVALID_NETNS', `CNI_NETNS ${path} does not exist`);
+    return { bootId: BOOT_ID, inode };
+  },
+};
+
+/** A logger, and the lines that it wrote. */
+export function recordingLog(): { readonly log: Logger; readonly lines: () => Record<string, unknown>[] } {
+  const destination = new PassThrough();
+  let text = '';
+  destination.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
+  const log = createLogger({ service: 'podwire-plugin', level: 'info', destination });
+  const lines = () =>
+    text
+      .trim()
+      .split('\n')
+      .filter((line) => line !== '')
+      .map((line): Record<string, unknown> => JSON.parse(line));
+  return { log, lines };
+}
+
+export interface Command {
+  readonly variables?: Variables;
+  /** Keys of the configuration that replace or extend the usual ones; undefined removes one. */
+  readonly config?: Readonly<Record<string, unknown>>;
+  /** The configuration's text instead. */
+  readonly text?: string;
+  readonly rest?: Partial<CniRequest>;
+}
+
+export const ENVIRONMENT = {
+  CNI_CONTAINERID: 'c0ffee',
+  CNI_NETNS: '/run/netns/pod',
+  CNI_IFNAME: 'eth0',
+  CNI_ARGS: 'IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0;K8S_POD_UID=u-1',
+  CNI_PATH: '/opt/cni/bin',
+} as const;
+
+export const CONFIG = { cniVersion: '1.0.0', name: 'net', type: 'podwire', ipam: { type: 'podwire-ipam' } } as const;
+
+/** The plugin as it runs in the resident process, without its socket. */
+export class Plugin {
+  readonly folder = mkdtempSync(join(tmpdir(), 'podwire-plugin-'));
+  readonly script = new Script();
+  readonly ipam: FakeIpam;
+  readonly dataplane: FakeDataplane;
+  readonly record = recordingLog();
+  readonly options: RunOptions;
+  /** What outlives the process of the plugin. */
+  readonly store: MemoryJournalStore;
+  readonly givers: Givers;
+  /** Tells commands that the process is to end. */
+  readonly stopping = new AbortController();
+  /** Cuts off what goes on without a caller, as the end of the process does. */
+  readonly ending = new AbortController();
+  readonly #replay: Replay;
+  readonly #peers: readonly Peer[];
+  /** Release that the services are of from their next start on; this one's when undefined. */
+  release: number | undefined;
+  #servers: RpcServer[] = [];
+
+  /** Times are longer than a busy machine takes, as what a service does not do in them is left to the journal. */
+  constructor({
+    timeoutMs = 20_000,
+    cleanUpTimeoutMs = 20_000,
+    delServiceTimeoutMs = 20_000,
+    netns = namespaces,
+    store = new MemoryJournalStore(),
+    giversPath = '',
+    isStrict = false,
+    ipam: fakeIpam = new FakeIpam(),
+    dataplane: fakeDataplane = new FakeDataplane(),
+  } = {}) {
+    this.ipam = fakeIpam;
+    this.dataplane = fakeDataplane;
+    const ipam = new Peer('podwire-ipam', this.address('ipam'));
+    const dataplane = new Peer('podwire-dataplane', this.address('dataplane'));
+    this.#peers = [ipam, dataplane];
+    const surroundings = { clock: systemClock, random: () => 0.5 };
+    const { log } = this.record;
+    this.store = store;
+    const path = giversPath === '' ? join(this.folder, 'address-givers') : giversPath;
+    this.givers = new Givers({ path, bootId: BOOT_ID, log });
+    const events = new JournalEvents(log);
+    const tools: Tools = {
+      ipam: ipamClient({ peer: ipam, ...surroundings }),
+      dataplane: dataplaneClient({ peer: dataplane, ...surroundings }),
+      upkeep: {
+        ipam: ipamUpkeep({ peer: ipam, ...surroundings }),
+        dataplane: dataplaneUpkeep({ peer: dataplane, ...surroundings }),
+      },
+      journal: new Journal({ store, maxEntriesCount: 100, clock: systemClock, events }),
+      knownAllocations: new KnownAllocations(),
+      givers: this.givers,
+      hanging: new HangingPlugins(systemClock),
+      netns,
+      nodeName: 'node-1',
+      clock: systemClock,
+      log,
+      notices: new Notices(log),
+      cleanUpTimeoutMs,
+      delServiceTimeoutMs,
+      stopping: this.stopping.signal,
+      ending: this.ending.signal,
+    };
+    const turns = new Turns(systemClock);
+    const mark = new ReadyMark({ path: join(this.folder, 'node-ready'), bootId: BOOT_ID, log });
+    const readiness = new Readiness({ ...tools, mark, events: new ReadinessEvents(log), isStrict });
+    const limits = { ADD: timeoutMs, CHECK: timeoutMs, DEL: timeoutMs, GC: timeoutMs };
+    this.options = { tools, turns, timeoutMs: limits, readiness, events: new CommandEvents() };
+    this.#replay = makeReplay(tools, turns, { log, ...surroundings });
+  }
+
+  get journal(): Journal {
+    return this.options.tools.journal;
+  }
+
+  /** Does what the journal says, as the resident does while it runs. */
+  async replayed(): Promise<void> {
+    void this.#replay.hurry();
+    await vi.waitFor(() => expect(this.journal.isIdle).toBe(true), { interval: 5, timeout: 20_000 });
+  }
+
+  address(service: 'ipam' | 'dataplane'): string {
+    return `unix:${join(this.folder, `${service}.sock`)}`;
+  }
+
+  /** @param services - those to start; both when there is none */
+  async start(...services: readonly ('ipam' | 'dataplane')[]): Promise<this> {
+    const { script, release } = this;
+    await this.journal.load();
+    await this.givers.load();
+    const log = recordingLog().log;
+    for (const service of services.length > 0 ? services : (['ipam', 'dataplane'] as const)) {
+      this.#servers.push(await serve(this.address(service), { fake: this[service], script, log, release }));
+    }
+    return this;
+  }
+
+  /** Ends the services at once. */
+  async stopServices(): Promise<void> {
+    await Promise.all(this.#servers.splice(0).map((server) => server.stop()));
+  }
+
+  async end(): Promise<void> {
+    await this.options.readiness.stop();
+    await this.#replay.stop();
+    for (const peer of this.#peers) peer.close();
+    await this.stopServices();
+    rmSync(this.folder, { recursive: true });
+  }
+
+  run(command: string, { variables, config, text, rest }: Command = {}): Promise<CniAnswer> {
+    const request: CniRequest = {
+      plugin: 'podwire',
+      variables: { ...ENVIRONMENT, CNI_COMMAND: command, ...variables },
+      configuration: text ?? JSON.stringify({ ...CONFIG, ...config }),
+      traceContext: {},
+      startedNs: undefined,
+      arrivedNs: BigInt(systemClock.nowMs()) * 1_000_000n,
+      cancel: new AbortController(),
+      ...rest,
+    };
+    return run(request, this.options);
+  }
+
+  /** What is allocated and what is wired. */
+  state(): string {
+    return `${this.ipam.toString()}\n--\n${this.dataplane.toString()}`;
+  }
+}
+
+export const NOTHING = '\n--\n';

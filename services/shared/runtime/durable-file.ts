@@ -1,0 +1,37 @@
+import { open, rename, rm } from 'node:fs/promises';
+import { dirname } from 'node:path';
+
+import { syncDirectory } from './sync-directory.js';
+
+/** Behind the name of a file that is being written. */
+export const WRITING = '.writing';
+
+/** Root's alone, as what a directory of state holds is. */
+const STATE_FILE_MODE = 0o600;
+
+/**
+ * Puts a file in place, durably: it outlives a power cut once this is answered, and whoever is killed in the middle leaves the earlier one,
+ * whole. Its directory has to exist.
+ * @throws Error of the file system; the earlier file is as it was
+ */
+export async function putDurably(path: string, text: string): Promise<void> {
+  try {
+    await writeSynced(path + WRITING, text);
+    await rename(path + WRITING, path);
+  } catch (error) {
+    // What is half written takes room that a later file may need.
+    await rm(path + WRITING, { force: true }).catch(() => undefined);
+    throw error;
+  }
+  await syncDirectory(dirname(path));
+}
+
+async function writeSynced(path: string, text: string): Promise<void> {
+  const file = await open(path, 'w', STATE_FILE_MODE);
+  try {
+    await file.writeFile(text);
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+}
