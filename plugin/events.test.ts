@@ -1,7 +1,7 @@
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { expect, test } from 'vitest';
 
-import { Duration } from './duration.js';
+import { Duration } from './events.js';
 
 const arrivedNs = 1_700_000_000_000_000_000n;
 

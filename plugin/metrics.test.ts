@@ -14,11 +14,10 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
-import { Descriptors } from './descriptors.js';
-import { Duration } from './duration.js';
-import { CommandEvents } from './events.js';
+import { CommandEvents, Duration } from './events.js';
 import { JournalEvents } from './journal/events.js';
-import { Stopping } from './stopping.js';
+import { Stopping } from './requests/request.js';
+import { Descriptors } from './service.js';
 import { Plugin, recordingLog } from './testing/plugin.js';
 
 /** What operators are told of metrics, and what is recorded. */

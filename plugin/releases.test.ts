@@ -2,8 +2,8 @@
 import { RELEASE } from '@podwire/shared/rpc/release';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import type { Method } from './clients/script.fixture.js';
 import { Plugin } from './testing/plugin.js';
+import type { Method } from './testing/services.js';
 
 const SUCCESS = { exitCode: 0, stdout: '' };
 const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };

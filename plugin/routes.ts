@@ -1,12 +1,14 @@
 import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
+import type { Duplex } from 'node:stream';
 
 import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
 
-import { send, sendError } from './answers.js';
 import { VARIABLES, type Variable, type Variables } from './cni/environment.js';
+import { cniErrorOf } from './cni/error.js';
+import { OWN_VERSION } from './cni/version.js';
 import type { JournalDesk } from './journal/api.js';
-import { readBody } from './request-body.js';
 import type { CniRequest } from './requests/request.js';
 import type { CniAnswer } from './run.js';
 
@@ -139,4 +141,89 @@ function isTrue(text: string | undefined): boolean {
 function startOf(headers: IncomingHttpHeaders): bigint | undefined {
   const text = textOf(headers, 'cni-exec-time') ?? '';
   return /^\d{1,20}$/.test(text) ? BigInt(text) : undefined;
+}
+
+interface Answer {
+  readonly status: number;
+  readonly body: string;
+  /** Media type of the body. */
+  readonly type: string;
+}
+
+/** One request a connection: callers run once, and a connection that stays would keep the process from stopping. */
+function send(response: ServerResponse, { status, body, type }: Answer): void {
+  response.sendDate = false;
+  response
+    .writeHead(status, { 'content-type': type, 'content-length': Buffer.byteLength(body), connection: 'close' })
+    .end(body);
+}
+
+/** Answers what never became a command with a CNI error object. Idempotent: what was answered already stays as it is. */
+export function sendError(response: ServerResponse, status: number, error: unknown): void {
+  if (response.headersSent) return;
+  send(response, { status, body: errorBody(error), type: 'application/json' });
+}
+
+/** Answers what is not HTTP, is too large in its head, or was not sent in time. */
+export function answerGarbage(error: Error, socket: Duplex): void {
+  const failure = new Failure('INVALID_REQUEST', `this is no HTTP request of the CNI shim: ${error.message}`);
+  answerAtOnce(socket, '400 Bad Request', failure);
+}
+
+/** Answers without waiting for the rest of the request. @param status - code and reason: `503 Service Unavailable` */
+export function answerAtOnce(socket: Duplex, status: string, failure: Failure): void {
+  const body = errorBody(failure);
+  const head = [
+    `HTTP/1.1 ${status}`,
+    'content-type: application/json',
+    `content-length: ${Buffer.byteLength(body)}`,
+    'connection: close',
+  ];
+  if (socket.writable) socket.end(`${head.join('\r\n')}\r\n\r\n${body}`);
+  else socket.destroy();
+}
+
+function errorBody(error: unknown): string {
+  return `${JSON.stringify(cniErrorOf(error, { cniVersion: OWN_VERSION }))}\n`;
+}
+
+/** As much as the shim sends (kMaxConfigurationBytes, shim/src/protocol.h). */
+const MAX_BODY_BYTES = 4 * 1024 * 1024;
+
+/**
+ * The body of a request as text, or why there is none.
+ * @param signal - ends the wait for it; with a Failure as its reason
+ */
+function readBody(request: IncomingMessage, signal: AbortSignal): Promise<string | Failure> {
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  return new Promise((resolve) => {
+    request.on('data', (chunk: Buffer) => {
+      bytes += chunk.length;
+      // What comes after the limit is let pass, so that the caller can send all of it and then read the answer.
+      if (bytes <= MAX_BODY_BYTES) chunks.push(chunk);
+    });
+    request.once('end', () => {
+      resolve(
+        bytes > MAX_BODY_BYTES
+          ? new Failure('INVALID_CONFIG', `the network configuration is larger than ${MAX_BODY_BYTES} bytes`)
+          : decode(Buffer.concat(chunks)),
+      );
+    });
+    signal.addEventListener('abort', () => resolve(failureOfSignal(signal)), { once: true });
+    request.once('close', () => {
+      // Every request is closed in the end; the others were answered by then.
+      if (!request.readableEnded) resolve(new Failure('CANCELLED', 'the connection ended before the request did'));
+    });
+  });
+}
+
+const UTF8 = new TextDecoder('utf-8', { fatal: true });
+
+function decode(bytes: Buffer): string | Failure {
+  try {
+    return UTF8.decode(bytes);
+  } catch (cause) {
+    return new Failure('CONFIG_NOT_JSON', 'the network configuration is not UTF-8, so it is not JSON', { cause });
+  }
 }

@@ -3,9 +3,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { withAttachment } from '@podwire/shared/runtime/log';
 import { markFailed, withSpan } from '@podwire/shared/runtime/span';
 
-import type { Pod } from './cni/args.js';
 import { statedVersion } from './cni/config.js';
-import { COMMANDS, readCommand } from './cni/environment.js';
+import { COMMANDS, readCommand, type Pod } from './cni/environment.js';
 import { cniErrorOf } from './cni/error.js';
 import { OWN_VERSION } from './cni/version.js';
 import { add } from './commands/add.js';
@@ -14,14 +13,16 @@ import type { CommandTools, Tools } from './commands/context.js';
 import { del } from './commands/del.js';
 import { gc } from './commands/gc.js';
 import type { Readiness } from './commands/readiness.js';
-import { status } from './commands/status.js';
-import { version } from './commands/version.js';
-import { Duration } from './duration.js';
-import type { CommandEvents, CommandName, CutOff } from './events.js';
+import { status, version } from './commands/status.js';
+import { Duration, requireNeighbouringShim, type CommandEvents, type CommandName, type CutOff } from './events.js';
 import { Overtaken, type Turns } from './requests/attachment-queue.js';
-import { readDelRequest, readPodRequest, type AttachmentRequest, type CniRequest } from './requests/request.js';
-import { requireNeighbouringShim } from './shim-release.js';
-import { Stopping } from './stopping.js';
+import {
+  readDelRequest,
+  readPodRequest,
+  Stopping,
+  type AttachmentRequest,
+  type CniRequest,
+} from './requests/request.js';
 
 /** What the plugin's executable prints on standard output, and how it exits. */
 export interface CniAnswer {

@@ -8,9 +8,8 @@ import { keepSocket, removeOwn, type SocketFile } from '@podwire/shared/rpc/sock
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import { answerAtOnce, answerGarbage, sendError } from './answers.js';
-import { answer, type RouteOptions } from './routes.js';
-import { Stopping } from './stopping.js';
+import { Stopping } from './requests/request.js';
+import { answer, answerAtOnce, answerGarbage, sendError, type RouteOptions } from './routes.js';
 
 export interface CniServerOptions extends RouteOptions {
   /** Absolute path of the unix socket. */

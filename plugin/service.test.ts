@@ -3,7 +3,7 @@ import { join } from 'node:path';
 
 import { expect, test } from 'vitest';
 
-import { Descriptors } from './descriptors.js';
+import { Descriptors } from './service.js';
 import { recordingLog } from './testing/plugin.js';
 
 test('a process that can open files has no shortage, and says nothing', () => {
@@ -27,7 +27,7 @@ const PROGRAM = `
   console.log(JSON.stringify({ told, codes: failures.map((failure) => failure?.code ?? null) }));`;
 
 test('one that cannot is refused its calls with the reason, which the log has once, until it can again', async () => {
-  const module = join(import.meta.dirname, 'dist/descriptors.js');
+  const module = join(import.meta.dirname, 'dist/service.js');
   const args = ['--nofile=200:200', process.execPath, '--input-type=module', '-e', PROGRAM, module];
   const text = await new Promise<string>((resolve) => execFile('prlimit', args, (_, stdout) => resolve(stdout)));
   expect(JSON.parse(text)).toEqual({

@@ -3,7 +3,7 @@ import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import { absolutePath, flag, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
 import { serverUsage } from '@podwire/shared/runtime/usage';
 
-import { isSubdomain } from './cni/kubernetes-names.js';
+import { isSubdomain } from './cni/environment.js';
 
 /** Prefix of the environment variables that are settings of the plugin. */
 const PREFIX = 'PODWIRE_PLUGIN_';

@@ -7,7 +7,7 @@ import { putDurably } from '@podwire/shared/runtime/durable-file';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { z } from 'zod';
 
-import { findProgram } from '../delegate/program.js';
+import { findProgram } from './ipam-plugin.js';
 import type { Delegate } from './mode.js';
 
 /** Another IPAM plugin that gave addresses in a network: what its DEL needs, beside the pod. */

@@ -2,9 +2,8 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import type { Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 
-import type { Pod } from '../cni/args.js';
+import type { Pod } from '../cni/environment.js';
 import type { Wish } from '../cni/pod-request.js';
-import type { NetnsIdentity } from '../requests/netns.js';
 
 /** What the plugin wants from Podwire's services, in its own values. Every call is idempotent and repeated while that may help. */
 
@@ -164,4 +163,12 @@ export interface Dataplane {
   checkPod(pod: WantedPod, limits: Limits): Promise<Difference | undefined>;
   /** Whether the kernel holds a wire of the attachment. */
   isAttached(attachment: Attachment, limits: Limits): Promise<boolean>;
+}
+
+/** What tells one network namespace from every other that ever was on the node. */
+export interface NetnsIdentity {
+  /** Identity of the node's boot (proc(5), /proc/sys/kernel/random/boot_id). */
+  readonly bootId: string;
+  /** Inode number of the namespace. */
+  readonly inode: bigint;
 }

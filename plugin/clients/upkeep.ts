@@ -4,10 +4,10 @@ import { EndpointServiceService, type Endpoint as EndpointMessage } from '@podwi
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
+import type { Peer } from '@podwire/shared/rpc/client';
 
 import type { Wish } from '../cni/pod-request.js';
 import type { HeldAddress, Limits } from './clients.js';
-import { isServing } from './health.js';
 import { familyMessage, heldAddresses, poolChoiceMessage } from './ipam.js';
 import { RepeatingPeer, type PeerOptions } from './retrying-client.js';
 
@@ -165,4 +165,31 @@ function nodeEndpoint({ attachment, addresses, netns, createTime }: EndpointMess
   if (!attachment) return [];
   const held = heldAddresses(addresses);
   return [{ attachment, held, bootId: netns?.bootId, createdAtMs: createTime?.getTime() }];
+}
+
+type Method<Request, Response> = Parameters<typeof Peer.prototype.call<Request, Response>>[0];
+
+/** ServingStatus of grpc.health.v1. */
+const SERVING = 1;
+
+/** Tag of the only field of HealthCheckResponse: number 1, a varint. */
+const STATUS_TAG = 0x08;
+
+/** `grpc.health.v1.Health/Check` (gRPC Health Checking Protocol) of a whole server; its messages are a few bytes. */
+const CHECK: Method<'server', number> = {
+  path: '/grpc.health.v1.Health/Check',
+  requestStream: false,
+  responseStream: false,
+  requestSerialize: () => Buffer.alloc(0),
+  requestDeserialize: () => 'server',
+  responseSerialize: (status) => Buffer.from([STATUS_TAG, status]),
+  responseDeserialize: (bytes) => (bytes[0] === STATUS_TAG ? (bytes[1] ?? 0) : 0),
+};
+
+/**
+ * Whether a service says that it serves.
+ * @throws Failure UNREACHABLE or DEADLINE_EXCEEDED when it does not answer; UNIMPLEMENTED when it has no health service
+ */
+async function isServing(peer: Peer, limits: Limits): Promise<boolean> {
+  return (await peer.call(CHECK, 'server', limits)) === SERVING;
 }

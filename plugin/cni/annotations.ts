@@ -1,10 +1,9 @@
+import type { Violation } from '@podwire/shared/failure/failure';
 import { parseJson } from '@podwire/shared/json/parse';
-import { formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
-import { formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
+import { formatAddress, parseAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { parseMac, type Mac } from '@podwire/shared/net/mac';
+import { formatPrefix, parsePrefix, splitCidr } from '@podwire/shared/net/prefix';
 import { z } from 'zod';
-
-import { readAddresses, readMac, type Asked, type AskedAddresses, type AskedMac, type Refuse } from './address-list.js';
-import { readPools } from './pools.js';
 
 /** What Calico's annotations of a pod ask for (`cni.projectcalico.org/…`). */
 export interface Annotations {
@@ -150,4 +149,79 @@ function readFloatingIps(place: string, texts: readonly string[], refuse: Refuse
 
 function reasonOf(fault: string): string {
   return fault === 'has host bits set' ? fault : `is ${fault}`;
+}
+
+/** A value that was asked for, and where. */
+export interface Asked<Value> {
+  /** The place as its writer knows it: `CNI_ARGS IP`, `runtimeConfig.ips`. */
+  readonly place: string;
+  readonly value: Value;
+}
+
+/** Addresses that were asked for by themselves: one of a family at most, in their usual text form. */
+export type AskedAddresses = Asked<readonly string[]>;
+
+export type AskedMac = Asked<Mac>;
+
+/** Notes a fault of a place. */
+export type Refuse = (violation: Violation) => void;
+
+/**
+ * Reads addresses that are asked for. A prefix length is let pass and has no effect: a pod's address stands alone.
+ * @returns undefined when there are none, or when they are faulty
+ */
+export function readAddresses(place: string, texts: readonly string[], refuse: Refuse): AskedAddresses | undefined {
+  const addresses: Address[] = [];
+  for (const text of texts) {
+    const address = parseAddress(text) ?? splitCidr(text)?.address;
+    if (!address) {
+      refuse({ field: place, reason: `has ${JSON.stringify(text)}, which is no IP address` });
+      return undefined;
+    }
+    if (addresses.some(({ family }) => family === address.family)) {
+      refuse({ field: place, reason: `has two IPv${address.family} addresses; an interface gets one of each family` });
+      return undefined;
+    }
+    addresses.push(address);
+  }
+  return addresses.length === 0 ? undefined : { place, value: addresses.map(formatAddress) };
+}
+
+/** Reads a MAC address that is asked for. @returns undefined when it is empty or faulty */
+export function readMac(place: string, text: string, refuse: Refuse): AskedMac | undefined {
+  if (text === '') return undefined;
+  const value = parseMac(text);
+  if (value !== undefined) return { place, value };
+  refuse({ field: place, reason: `is ${JSON.stringify(text)}, which is no unicast MAC address` });
+  return undefined;
+}
+
+/** Whether an address in its usual text form is one of IPv6. */
+export function isIpv6(address: string): boolean {
+  return address.includes(':');
+}
+
+/** Pools of one family that are asked for. */
+interface PoolTexts {
+  readonly texts: readonly string[];
+  readonly family: Family;
+}
+
+/**
+ * Reads pools, each by its name or its CIDR. Whether they exist is IPAM's to say.
+ * @returns undefined when there are none, or when one is of the other family
+ */
+export function readPools(
+  place: string,
+  { texts, family }: PoolTexts,
+  refuse: Refuse,
+): Asked<readonly string[]> | undefined {
+  const faults = texts.flatMap((text) => {
+    if (text === '') return ['has an empty entry; give the name of a pool, or its CIDR'];
+    const address = splitCidr(text)?.address;
+    if (!address || address.family === family) return [];
+    return [`has ${text}, which is of IPv${address.family}; give pools of IPv${family}`];
+  });
+  for (const reason of faults) refuse({ field: place, reason });
+  return texts.length === 0 || faults.length > 0 ? undefined : { place, value: texts };
 }

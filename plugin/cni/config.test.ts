@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { readAttachConfig } from './config.js';
+import { isNestedDeeper, readAttachConfig } from './config.js';
 
 /** Every key of Calico's reference, with a value that asks for something. */
 const READ = {
@@ -108,4 +108,21 @@ describe('a configuration that was written for Calico', () => {
   test('has keys pass that are nobody’s', () => {
     expect(named({ args: { 'org.apache.mesos': {} }, capabilities: { dns: true }, later: 1 })).toEqual([]);
   });
+});
+
+const nested = (depth: number, open = '[', close = ']') => `${open.repeat(depth)}1${close.repeat(depth)}`;
+
+test.each([
+  ['lists', nested(100), nested(101)],
+  ['objects', nested(100, '{"a":', '}'), nested(101, '{"a":', '}')],
+  ['both, behind others', `[[1],{"a":[]},${nested(99)}]`, `[[1],{"a":[]},${nested(100)}]`],
+])('%s are counted as they lie in each other', (_, most, tooDeep) => {
+  expect([isNestedDeeper(most, 100), isNestedDeeper(tooDeep, 100)]).toEqual([false, true]);
+});
+
+test.each([
+  ['what stands beside each other', `[${Array(300).fill('[]').join()}]`],
+  ['brackets in strings', JSON.stringify({ text: '['.repeat(300), [`"\\${'{'.repeat(300)}`]: '\\\\"[{' })],
+])('%s is not deep', (_, text) => {
+  expect(isNestedDeeper(text, 100)).toBe(false);
 });

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { parseArgs } from './args.js';
+import { parseArgs } from './environment.js';
 
 const POD = { namespace: 'default', name: 'web-0', uid: 'u-1' };
 const NOTHING_ASKED = { addresses: undefined, mac: undefined };

@@ -1,8 +1,8 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { describe, expect, test } from 'vitest';
 
-import { parseArgs } from './args.js';
 import { readAttachConfig } from './config.js';
+import { parseArgs } from './environment.js';
 import { wishOf, type Wish } from './pod-request.js';
 
 type Keys = Readonly<Record<string, unknown>>;

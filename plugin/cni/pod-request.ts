@@ -2,7 +2,7 @@ import { violationsFailure, type Violation } from '@podwire/shared/failure/failu
 import type { Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 
-import { isIpv6, type Asked, type AskedAddresses, type AskedMac } from './address-list.js';
+import { isIpv6, type Asked, type AskedAddresses, type AskedMac } from './annotations.js';
 import type { Requested } from './requested.js';
 
 /** What a pod is to get, of all that was asked for. */

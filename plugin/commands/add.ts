@@ -1,13 +1,25 @@
+import { derivedNames } from '@podwire/shared/attachment/names';
+import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
+import { splitCidr } from '@podwire/shared/net/prefix';
+
 import { programOf } from '../addresses/ipam-plugin.js';
+import {
+  delegatedEndpoint,
+  givenGateway,
+  isBroadcast,
+  nodeGateway,
+  poolPrefix,
+  readIpamOptions,
+  type IpamOptions,
+} from '../addresses/ipam-result.js';
 import { delegateOf } from '../addresses/mode.js';
-import type { Interface } from '../clients/clients.js';
-import { addResult } from '../cni/result.js';
-import { addAddresses } from '../delegate/add-addresses.js';
+import type { Allocation, Endpoint, Interface, NetnsIdentity, WantedPod } from '../clients/clients.js';
+import { FLOATING_IPS_PLACE, isIpv6 } from '../cni/annotations.js';
+import { addResult, writeResult, type ResultIp } from '../cni/result.js';
 import type { PodRequest } from '../requests/request.js';
 import type { CommandTools } from './context.js';
-import { finishEarlier } from './settle-entry.js';
+import { finishEarlier } from './release.js';
 import { undo, type Progress } from './undo.js';
-import { obtainEndpoint, refuseUnsupported, wantedPod } from './wanted-pod.js';
 
 /**
  * ADD: gives a pod its addresses and its wire. What was begun is undone when it fails or is cancelled.
@@ -78,4 +90,148 @@ function noteWithoutEffect({ attachment, config, pod }: PodRequest, { notices }:
 
 function describe({ name, macAddress, mtuBytes }: Interface) {
   return { name, mac: macAddress, mtu: mtuBytes };
+}
+
+/** What an attachment has whose addresses IPAM is not asked for; undefined for every other. */
+export function endpointWithoutIpam({ attachment, wish }: PodRequest): Endpoint | undefined {
+  if (wish.addressesWithoutIpam.length === 0) return undefined;
+  const { hostInterfaceName, mac } = derivedNames(attachment);
+  const addresses = wish.addressesWithoutIpam.map((address) => `${address}/${isIpv6(address) ? 128 : 32}`);
+  return { addresses, held: [], macAddress: mac, hostInterfaceName };
+}
+
+/**
+ * Refuses what Podwire does not do, before anything is begun. Whether the namespace may ask for it at all comes first: who may not is
+ * told that, whatever Podwire can.
+ * @throws Failure REQUEST_DENIED, or INVALID_CONFIG that says what to do instead
+ */
+async function refuseUnsupported(request: PodRequest, tools: CommandTools): Promise<void> {
+  const { floatingIps } = request.wish;
+  if (floatingIps.length === 0) return;
+  await authorize(request, tools);
+  const reason = `asks for floating IPs (${floatingIps.join(', ')}), which Podwire does not make: podwire-dataplane has no NAT for them; remove it, and publish a port of the pod by portMappings or a Service`;
+  throw violationsFailure('INVALID_CONFIG', 'request refused', [{ field: FLOATING_IPS_PLACE, reason }]);
+}
+
+/**
+ * Gets an attachment its addresses: from IPAM, unless it brings its own, which are taken for allocated before.
+ * @param netns - of the attachment's namespace
+ */
+async function obtainEndpoint(request: PodRequest, netns: NetnsIdentity, tools: CommandTools): Promise<Allocation> {
+  const { attachment, config, pod, wish } = request;
+  const own = endpointWithoutIpam(request);
+  const delegate = delegateOf(request.share);
+  if (own || delegate) await authorize(request, tools);
+  if (own) return { endpoint: own, alreadyAllocated: true, poolNames: [] };
+  if (delegate) return delegatedEndpoint({ attachment, wish, delegate }, tools);
+  const { families, pools, addresses } = wish;
+  const nodeName = config.nodeName ?? tools.nodeName;
+  const allocation = { attachment, nodeName, pod, netns, families, pools, addresses, asked: wish };
+  return tools.ipam.allocate(allocation, tools.limits);
+}
+
+/**
+ * Asks for what a pod is to get without Allocate, which judges the rest. Where it asks for nothing, IPAM need not be there.
+ * @throws Failure REQUEST_DENIED
+ */
+async function authorize({ pod, wish }: PodRequest, { ipam, limits }: CommandTools): Promise<void> {
+  const { addresses, addressesWithoutIpam, chosenFamilies, macAddress, sourcePrefixes, floatingIps } = wish;
+  const lists = [addresses, addressesWithoutIpam, chosenFamilies, sourcePrefixes, floatingIps];
+  const asksForSomething = macAddress !== undefined || lists.some((list) => list.length > 0);
+  if (pod && asksForSomething) await ipam.authorize({ pod, addresses, asked: wish }, limits);
+}
+
+/** What the kernel is to hold of an attachment. */
+export function wantedPod(request: PodRequest, endpoint: Endpoint): WantedPod {
+  const { attachment, netns, config, wish, share } = request;
+  const { macAddress, ...allocated } = endpoint;
+  return {
+    macAddress: wish.macAddress ?? macAddress,
+    attachment,
+    netns,
+    mtuBytes: config.mtuBytes,
+    ipForwarding: config.ipForwarding,
+    sourcePrefixes: wish.sourcePrefixes,
+    queueCount: config.queueCount,
+    addressesFromIpam: wish.addressesWithoutIpam.length === 0 && delegateOf(share) === undefined,
+    ...allocated,
+  };
+}
+
+/**
+ * ADD of `podwire-ipam`: gives the plugin above it addresses, as it needs them to wire a pod by itself.
+ *
+ * An address comes with the length of its pool's prefix, as `ptp` and `bridge` make routes of it and fail with one of full length; and
+ * with a gateway in that prefix, which is the node's own in the pool unless the configuration names one. The dataplane has no part in it.
+ *
+ * Idempotent: repeated for the same attachment it gives the same answer.
+ * @returns an IPAM result in the form of the configuration's cniVersion
+ * @throws Failure with what could not be undone, where that failed too
+ */
+async function addAddresses(request: PodRequest, tools: CommandTools): Promise<object> {
+  const { attachment, config, wish } = request;
+  const options = readIpamOptions(request.configuration);
+  if (wish.addressesWithoutIpam.length > 0) throw withoutIpam();
+  const netns = tools.netns.identify(request.netns, { allowsOwn: request.overridesNetns });
+  await finishEarlier(attachment, tools);
+
+  let progress: Progress = { reached: 'addresses', held: false, allocation: undefined };
+  try {
+    const allocation = await obtainEndpoint(request, netns, tools);
+    const { endpoint, alreadyAllocated } = allocation;
+    progress = { reached: 'addresses', held: alreadyAllocated, allocation: endpoint.held };
+    const ips = await ipsOf({ request, allocation, options }, tools);
+    tools.limits.signal.throwIfAborted();
+    tools.knownAllocations.remember(attachment, endpoint.held);
+    await tools.journal.added(attachment);
+    const rest = options.dns ? { dns: options.dns } : {};
+    return writeResult({ interfaces: [], ips, routes: options.routes, rest }, config.cniVersion);
+  } catch (error) {
+    throw await undo({ attachment, progress, error }, tools);
+  }
+}
+
+function withoutIpam(): Failure {
+  return violationsFailure('INVALID_CONFIG', 'request refused', [
+    { field: 'ipAddrsNoIpam', reason: 'asks for addresses without IPAM, and podwire-ipam is run as IPAM; remove it' },
+  ]);
+}
+
+interface Answering {
+  readonly request: PodRequest;
+  readonly allocation: Allocation;
+  readonly options: IpamOptions;
+}
+
+/** The addresses as interfaces get them. @throws Failure ADDRESS_REFUSED for one that no interface of its pool can have */
+function ipsOf({ request, allocation, options }: Answering, tools: CommandTools): Promise<ResultIp[]> {
+  const { endpoint, poolNames } = allocation;
+  const { network } = request.attachment;
+  const nodeName = request.config.nodeName ?? tools.nodeName;
+  return Promise.all(
+    endpoint.addresses.map(async (cidr, index) => {
+      const poolName = poolNames[index] ?? '';
+      const address = splitCidr(cidr)?.address;
+      if (!address) throw new Failure('INTERNAL', `podwire-ipam: answered ${JSON.stringify(cidr)} for an address`);
+      const prefix = await poolPrefix(poolName, tools);
+      const text = cidr.slice(0, cidr.indexOf('/'));
+      if (isBroadcast(address, prefix)) {
+        throw new Failure(
+          'ADDRESS_REFUSED',
+          `${text} is the broadcast address of pool ${poolName}, which no interface beside others can have; reserve it, and repeat the request`,
+        );
+      }
+      const place = { network, nodeName, poolName };
+      const gateway = options.gateways
+        ? givenGateway(options.gateways, prefix)
+        : await nodeGateway(place, prefix, tools);
+      if (gateway === text) {
+        throw new Failure(
+          'ADDRESS_REFUSED',
+          `${text} is the gateway of the configuration; reserve it, and repeat the request`,
+        );
+      }
+      return { address: `${text}/${prefix.length}`, ...(gateway !== undefined && { gateway }) };
+    }),
+  );
 }

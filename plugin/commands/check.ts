@@ -3,11 +3,10 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { callDelegate } from '../addresses/ipam-plugin.js';
 import { answeredEndpoint } from '../addresses/ipam-result.js';
 import type { Difference, Endpoint } from '../clients/clients.js';
-import type { Result } from '../cni/result-form.js';
-import { addressesDifference } from '../delegate/check-addresses.js';
+import type { Result } from '../cni/result.js';
 import type { PodRequest } from '../requests/request.js';
+import { endpointWithoutIpam, wantedPod } from './add.js';
 import type { CommandTools } from './context.js';
-import { endpointWithoutIpam, wantedPod } from './wanted-pod.js';
 
 /**
  * CHECK: compares what ADD answered with what IPAM has recorded, and both with the kernel. Changes nothing.
@@ -63,4 +62,21 @@ function recordDifference(endpoint: Endpoint, prevResult: Result | undefined): D
   const missing = endpoint.addresses.find((address) => !answered.includes(address));
   if (missing === undefined) return undefined;
   return { object: 'prevResult ips', wanted: missing, actual: answered.length === 0 ? 'missing' : answered.join(', ') };
+}
+
+/** CHECK of `podwire-ipam`: IPAM has recorded what the chain's result says. The interfaces are the main plugin's to check. */
+async function addressesDifference(
+  { attachment, config }: PodRequest,
+  { ipam, limits }: CommandTools,
+): Promise<Difference | undefined> {
+  const endpoint = await ipam.getEndpoint(attachment, limits);
+  if (!endpoint) return { object: "IPAM's endpoint", wanted: 'present', actual: 'missing' };
+  const answered = (config.prevResult?.ips ?? []).map(({ address }) => withoutLength(address));
+  const missing = endpoint.addresses.map(withoutLength).find((address) => !answered.includes(address));
+  if (missing === undefined) return undefined;
+  return { object: 'prevResult ips', wanted: missing, actual: answered.length === 0 ? 'missing' : answered.join(', ') };
+}
+
+function withoutLength(cidr: string): string {
+  return cidr.split('/')[0] ?? '';
 }

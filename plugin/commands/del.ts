@@ -2,12 +2,9 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { tracedMessage } from '@podwire/shared/failure/status';
 
 import { delegateOf } from '../addresses/mode.js';
-import type { DelRequest } from '../requests/request.js';
-import { Stopping } from '../stopping.js';
+import { Stopping, type DelRequest } from '../requests/request.js';
 import type { CommandTools, Tools } from './context.js';
-import { serviceOf, settle } from './release.js';
-import { limitsWithoutCaller } from './without-caller.js';
-import { writeDown } from './write-down.js';
+import { limitsWithoutCaller, serviceOf, settle, writeDown } from './release.js';
 
 /**
  * DEL: takes a pod's wire away and gives its addresses back.

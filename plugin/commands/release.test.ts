@@ -6,7 +6,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
 import { Plugin } from '../testing/plugin.js';
-import { discardEntry } from './discard.js';
+import { discardEntry } from './release.js';
 
 const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
 const DONE = { exitCode: 0, stdout: '' };

@@ -1,12 +1,13 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
-import type { Logger } from '@podwire/shared/runtime/log';
+import { withAttachment, type Logger } from '@podwire/shared/runtime/log';
 
 import { callDelegate } from '../addresses/ipam-plugin.js';
 import type { Delegate } from '../addresses/mode.js';
 import type { CallToCome, HeldAddress, Limits } from '../clients/clients.js';
-import type { Debt, Todo } from '../journal/entry.js';
-import type { Tools } from './context.js';
+import type { Debt, JournalEntry, Todo } from '../journal/entry.js';
+import type { Turns } from '../requests/attachment-queue.js';
+import type { CommandTools, Tools } from './context.js';
 
 export type Service = 'podwire-dataplane' | 'podwire-ipam' | `IPAM plugin ${string}`;
 
@@ -169,4 +170,120 @@ export async function failureOf(
 ): Promise<Failure | undefined> {
   const outcome = await outcomeOf(work, circumstances);
   return outcome.ok ? undefined : outcome.failure;
+}
+
+interface DiscardOptions {
+  readonly turns: Turns;
+  /** Fires when nobody waits for it any more; what was not begun by then stays. */
+  readonly cancel: AbortController;
+}
+
+/**
+ * Gives up what the journal says of an attachment: nobody does it any more. In the attachment's turn, so that what is being settled
+ * is over by then: where it was done, there is nothing to give up. Idempotent.
+ * @returns the entry that is gone; undefined where there is none
+ * @throws Failure STATE_IO, where what earlier processes left is not known; CANCELLED
+ */
+export function discardEntry(
+  attachment: Attachment,
+  tools: Pick<Tools, 'journal' | 'givers'>,
+  { turns, cancel }: DiscardOptions,
+): Promise<JournalEntry | undefined> {
+  const { journal } = tools;
+  const turn = {
+    command: 'DISCARD',
+    attachment,
+    startedNs: undefined,
+    deadlineMs: Number.POSITIVE_INFINITY,
+    cancel,
+  } as const;
+  const work = async () => {
+    const entry = journal.get(attachment);
+    if (entry) await journal.discard(entry, giverNamesOf(entry, tools));
+    return entry;
+  };
+  return withAttachment(attachment, () => turns.take(turn, work));
+}
+
+interface SettleEntryOptions extends SettleOptions {
+  readonly turns: Turns;
+}
+
+/**
+ * Does what an entry of the journal says, in the attachment's turn, and strikes it out. What its turn finds changed or gone by then
+ * is done as it is then.
+ * @returns what is left, or undefined
+ */
+export function settleEntry(
+  { attachment }: JournalEntry,
+  tools: Tools,
+  { turns, ...options }: SettleEntryOptions,
+): Promise<Unsettled | undefined> {
+  const turn = {
+    command: 'REPLAY',
+    attachment,
+    startedNs: undefined,
+    deadlineMs: Number.POSITIVE_INFINITY,
+    cancel: new AbortController(),
+  } as const;
+  const work = async () => {
+    const entry = tools.journal.get(attachment);
+    if (!entry) return undefined;
+    const unsettled = await settle(entry, tools, options);
+    if (!unsettled) await tools.journal.done(attachment);
+    return unsettled;
+  };
+  return withAttachment(attachment, () => turns.take(turn, work));
+}
+
+/**
+ * Does what an earlier ADD that failed, or DEL, of the attachment left, so that an ADD begins with nothing. In the ADD's turn.
+ * @throws Failure why it cannot be done; nothing is allocated then
+ */
+export async function finishEarlier(attachment: Attachment, tools: CommandTools): Promise<void> {
+  const entry = tools.journal.get(attachment);
+  if (!entry) return;
+  const unsettled = await settle(entry, tools, { limitsOf: () => tools.limits });
+  if (!unsettled) return tools.journal.done(attachment);
+  const { code, message, details } = unsettled.failure;
+  throw new Failure(code, `what an earlier ADD or DEL of this attachment left cannot be finished yet: ${message}`, {
+    details,
+    cause: unsettled.failure,
+  });
+}
+
+/**
+ * Time for what a service has, that let the time of an ADD go by, or where the process is to end, in milliseconds: enough for one that is
+ * there, and nobody waits longer for what the journal does as well.
+ */
+export const SILENT_SERVICE_MS = 500;
+
+/**
+ * Limits of a service's call that goes on when its caller is gone. The end of the process cuts it off; what is begun after that has
+ * {@link SILENT_SERVICE_MS}.
+ */
+export function limitsWithoutCaller({ limits, ending, clock }: CommandTools, deadlineMs: number): Limits {
+  if (!ending.aborted) return { ...limits, deadlineMs, signal: ending };
+  const lastMs = Math.min(deadlineMs, clock.nowMs() + SILENT_SERVICE_MS);
+  return { ...limits, deadlineMs: lastMs, signal: new AbortController().signal };
+}
+
+/** As many as show what is wrong: each is tried again in every round, and by every GC. */
+const MAX_REFUSED_COUNT = 16;
+
+/**
+ * Writes a debt to the node's journal. Of those that another IPAM plugin refuses to take back after it had refused the ADD itself, which by
+ * CNI leaves nothing, the latest stay: a configuration that it refuses would leave one for each attempt to start a pod.
+ */
+export async function writeDown(debt: Omit<Debt, 'refused'>, tools: Tools): Promise<void> {
+  const { journal, knownAllocations, log } = tools;
+  const { attachment } = debt;
+  // An earlier process may have seen the ADD. One that came later would have struck the entry out before it asked.
+  const isRefused = knownAllocations.wasRefused(attachment) || journal.get(attachment)?.refused;
+  await journal.add({ ...debt, ...(isRefused && { refused: true }) });
+  if (!isRefused) return;
+  const refused = journal.entries().filter((entry) => entry.refused);
+  for (const entry of refused.slice(0, -MAX_REFUSED_COUNT)) {
+    await failureOf(() => journal.discard(entry, giverNamesOf(entry, tools)), { log, what: 'giving up an entry' });
+  }
 }

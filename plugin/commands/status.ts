@@ -1,3 +1,5 @@
+import { statedVersion } from '../cni/config.js';
+import { OWN_VERSION, SUPPORTED_VERSIONS } from '../cni/version.js';
 import { readNodeRequest, type CniRequest } from '../requests/request.js';
 import type { Readiness } from './readiness.js';
 
@@ -9,4 +11,16 @@ export async function status(request: CniRequest, readiness: Readiness): Promise
   const asked = readNodeRequest('STATUS', request);
   await (request.isStrict ? readiness.requireAdd(asked) : readiness.require(asked));
   return undefined;
+}
+
+/** The answer to VERSION. */
+interface VersionResult {
+  /** What the question stated, spoken here or not. */
+  readonly cniVersion: string;
+  readonly supportedVersions: readonly string[];
+}
+
+/** VERSION: the versions of the specification that this release speaks. The shim answers it too, without asking. */
+export function version({ configuration }: CniRequest): VersionResult {
+  return { cniVersion: statedVersion(configuration) ?? OWN_VERSION, supportedVersions: SUPPORTED_VERSIONS };
 }

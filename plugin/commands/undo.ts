@@ -7,9 +7,7 @@ import type { Delegate } from '../addresses/mode.js';
 import type { HeldAddress } from '../clients/clients.js';
 import type { Debt } from '../journal/entry.js';
 import type { CommandTools } from './context.js';
-import { serviceOf, settle, type Service } from './release.js';
-import { limitsWithoutCaller, SILENT_SERVICE_MS } from './without-caller.js';
-import { writeDown } from './write-down.js';
+import { limitsWithoutCaller, serviceOf, settle, SILENT_SERVICE_MS, writeDown, type Service } from './release.js';
 
 /**
  * How far an ADD came, and with it what it may take away again.

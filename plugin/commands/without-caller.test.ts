@@ -2,7 +2,7 @@ import { FakeClock } from '@podwire/shared/testing/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { Plugin } from '../testing/plugin.js';
-import { limitsWithoutCaller } from './without-caller.js';
+import { limitsWithoutCaller } from './release.js';
 
 let plugin: Plugin;
 let ending: AbortController;

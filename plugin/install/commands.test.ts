@@ -8,7 +8,7 @@ import { Program } from '@podwire/shared/testing/program';
 import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { scriptShim, Site } from '../testing/site.js';
-import { isShim } from './wanted/shim-file.js';
+import { isShim } from './conflist.js';
 
 const MAIN = new URL('main.ts', import.meta.url).href;
 const SHIM_FOLDER = join(import.meta.dirname, '..', 'shim');

@@ -10,12 +10,11 @@ import { settingsUsage } from '@podwire/shared/runtime/usage';
 import { USAGE, type Command } from './command-line.js';
 import { systemDisk, type Disk } from './disk.js';
 import { conflistPath, inspect, surroundingsOf, warningsOf, type Finding } from './inspect.js';
-import { install } from './install.js';
+import { install, uninstall } from './install.js';
 import { KEEP_LIMITS, keepInstalled, type KeepEvents } from './keep-installed.js';
 import { readWanted } from './read-wanted.js';
 import { INSTALL_SETTINGS, meaninglessVariables, readInstallSettings, type InstallSettings } from './settings.js';
 import { systemShimRunner, type ShimRunner } from './shim-runner.js';
-import { uninstall } from './uninstall.js';
 import type { Wanted } from './wanted.js';
 
 /** The part of the process that a command needs. */

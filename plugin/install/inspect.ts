@@ -5,12 +5,10 @@ import { askChain } from '@podwire/shared/chain/ask-chain';
 import { excessOf, excessText, narrowed, programFaults, type ChainVersions } from '@podwire/shared/chain/chain';
 
 import type { Scope } from './command-line.js';
-import { merged, readConflist, type Conflist } from './conflist.js';
+import { BINARY_MODE, isLoaded, isShim, merged, readConflist, rivalWarnings, type Conflist } from './conflist.js';
 import type { Disk, Standing } from './disk.js';
 import type { ShimRunner } from './shim-runner.js';
 import type { Wanted } from './wanted.js';
-import { isLoaded, rivalWarnings } from './wanted/rivals.js';
-import { BINARY_MODE, isShim } from './wanted/shim-file.js';
 
 /**
  * How a path differs from what is wanted there:

@@ -11,8 +11,8 @@ import { scriptProgram, scriptShim, Site, watchedDisk } from '../testing/site.js
 import { statusRequest } from './conflist.js';
 import { systemDisk } from './disk.js';
 import { inspect } from './inspect.js';
+import { uninstall } from './install.js';
 import { systemShimRunner, type ShimRunner } from './shim-runner.js';
-import { uninstall } from './uninstall.js';
 
 let site: Site;
 beforeEach(() => void (site = new Site()));

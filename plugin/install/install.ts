@@ -5,14 +5,21 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import { Changes, holds } from './changes.js';
 import type { Scope } from './command-line.js';
-import { foreignTypes, merged, readConflist, statusRequest, writeConflist } from './conflist.js';
-import type { Disk } from './disk.js';
+import {
+  BINARY_MODE,
+  BINARY_NAMES,
+  foreignTypes,
+  isShim,
+  merged,
+  readConflist,
+  statusRequest,
+  writeConflist,
+} from './conflist.js';
+import { Changes, holds, type Disk } from './disk.js';
 import { bytesOf, conflistPath, versionsOf, warningsOf } from './inspect.js';
 import type { ShimRunner } from './shim-runner.js';
 import type { GivenProgram, Wanted } from './wanted.js';
-import { BINARY_MODE, BINARY_NAMES, isShim } from './wanted/shim-file.js';
 
 export interface InstallOptions {
   readonly disk: Disk;
@@ -192,4 +199,42 @@ async function removeOldConf(wanted: Wanted, { disk, changes, log }: Step): Prom
   if (kind === 'other') throw inTheWay(path);
   await changes.remove(path);
   log.info(`removed ${path}, as CNI_OLD_CONF_NAME says`);
+}
+
+interface UninstallOptions {
+  readonly disk: Disk;
+  readonly log: Logger;
+  readonly scope: Scope;
+}
+
+/**
+ * Removes the network configuration, so that no pod is made any more, then the programs. What is not Podwire's stays, and what
+ * is missing is no failure.
+ * @returns the paths that were removed
+ * @throws Failure INSTALL_IO; a repeat goes on where this one stopped
+ */
+export async function uninstall(wanted: Wanted, { disk, log, scope }: UninstallOptions): Promise<readonly string[]> {
+  const removed: string[] = [];
+  const remove = async (path: string, note = ''): Promise<void> => {
+    await disk.remove(path);
+    removed.push(path);
+    log.info(`removed ${path}${note}`);
+  };
+  if (scope === 'all') {
+    const path = conflistPath(wanted);
+    const standing = await disk.look(path);
+    const content = readConflist(bytesOf(standing)?.toString() ?? '');
+    if (content.kind === 'ours') {
+      const others = foreignTypes(wanted.conflist, content.conflist);
+      await remove(path, others.length === 0 ? '' : `, and with it the chain’s ${others.join(', ')}`);
+    } else if (standing.kind !== 'absent') log.warn(`${path} is not Podwire’s, and stays`);
+  }
+  for (const name of BINARY_NAMES) {
+    const path = join(wanted.binaryDirectory, name);
+    const standing = await disk.look(path);
+    const bytes = bytesOf(standing);
+    if (bytes !== undefined && isShim(bytes)) await remove(path);
+    else if (standing.kind !== 'absent') log.warn(`${path} is not Podwire’s, and stays`);
+  }
+  return removed;
 }

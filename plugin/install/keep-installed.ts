@@ -1,7 +1,6 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Finding } from './inspect.js';
-import { Restraint, type RestraintLimits } from './wanted/restraint.js';
 
 /** What others do to an installation, for the log. */
 export interface KeepEvents {
@@ -112,5 +111,32 @@ class Keeper {
     }
     const paths = findings.map(({ path }) => path);
     for (const path of this.#told.keys()) if (!paths.includes(path)) this.#told.delete(path);
+  }
+}
+
+/** How often something is put back before whoever removes it has its way for a while. */
+interface RestraintLimits {
+  readonly count: number;
+  readonly windowMs: number;
+}
+
+/** Keeps two installers that undo each other's work from doing so for ever: at most `count` repairs in any window of time. */
+class Restraint {
+  readonly #limits: RestraintLimits;
+  #repairedAtMs: readonly number[] = [];
+
+  constructor(limits: RestraintLimits) {
+    this.#limits = limits;
+  }
+
+  /** Whether no repair may be made for now. */
+  isSpent(nowMs: number): boolean {
+    const { count, windowMs } = this.#limits;
+    return this.#repairedAtMs.filter((atMs) => nowMs - atMs < windowMs).length >= count;
+  }
+
+  /** Counts a repair. */
+  note(nowMs: number): void {
+    this.#repairedAtMs = [...this.#repairedAtMs, nowMs].slice(-this.#limits.count);
   }
 }

@@ -5,12 +5,15 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import { adapted, requireConflist, type Conflist } from './conflist.js';
+import { adapted, BINARY_NAMES, isShim, requireConflist, type Conflist } from './conflist.js';
 import type { InstallSettings } from './settings.js';
-import type { GivenProgram, Wanted } from './wanted.js';
-import { meaninglessPlaceholders, placeholderValues } from './wanted/placeholder-values.js';
-import { BINARY_NAMES, isShim } from './wanted/shim-file.js';
-import { fillPlaceholders } from './wanted/template.js';
+import {
+  fillPlaceholders,
+  meaninglessPlaceholders,
+  placeholderValues,
+  type GivenProgram,
+  type Wanted,
+} from './wanted.js';
 
 export interface WantedSources {
   readonly settings: InstallSettings;

@@ -1,8 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { meaninglessPlaceholders, placeholderValues } from './wanted/placeholder-values.js';
-import { fillPlaceholders } from './wanted/template.js';
+import { fillPlaceholders, meaninglessPlaceholders, placeholderValues } from './wanted.js';
 
 const values = placeholderValues({
   mtuBytes: 1440,

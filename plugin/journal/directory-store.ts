@@ -8,8 +8,15 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import { putDurably, WRITING } from '@podwire/shared/runtime/durable-file';
 
-import { decodeEntry, encodeEntry, type DecodedEntry, type JournalEntry } from './entry.js';
-import type { JournalStore, StoredEntries, UnreadableEntry } from './store.js';
+import {
+  decodeEntry,
+  encodeEntry,
+  type DecodedEntry,
+  type JournalEntry,
+  type JournalStore,
+  type StoredEntries,
+  type UnreadableEntry,
+} from './entry.js';
 
 /** `<hash of the attachment>.json` holds an entry; with one of these behind it, it is being written, or cannot be read. */
 const ENTRY = '.json';

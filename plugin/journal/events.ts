@@ -4,8 +4,7 @@ import type { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { counted } from '@podwire/shared/words/counted';
 
-import type { JournalEntry } from './entry.js';
-import type { UnreadableEntry } from './store.js';
+import type { JournalEntry, UnreadableEntry } from './entry.js';
 
 /** How much waits, for the metrics. */
 export interface JournalLevel {

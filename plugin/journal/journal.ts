@@ -3,9 +3,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { counted } from '@podwire/shared/words/counted';
 
-import type { Debt, JournalEntry } from './entry.js';
+import type { Debt, JournalEntry, JournalStore, UnreadableEntry } from './entry.js';
 import type { JournalEvents, JournalLevel } from './events.js';
-import type { JournalStore, UnreadableEntry } from './store.js';
 
 export interface JournalOptions {
   readonly store: JournalStore;

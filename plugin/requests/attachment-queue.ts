@@ -3,7 +3,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { withSpan } from '@podwire/shared/runtime/span';
 
-import { NS_PER_MS } from '../wall-time.js';
+import { NS_PER_MS } from './request.js';
 
 /** A command that wants its turn. */
 export interface Turn {

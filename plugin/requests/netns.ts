@@ -2,13 +2,7 @@ import { readFileSync, statfsSync, statSync, type BigIntStats } from 'node:fs';
 
 import { Failure } from '@podwire/shared/failure/failure';
 
-/** What tells one network namespace from every other that ever was on the node. */
-export interface NetnsIdentity {
-  /** Identity of the node's boot (proc(5), /proc/sys/kernel/random/boot_id). */
-  readonly bootId: string;
-  /** Inode number of the namespace. */
-  readonly inode: bigint;
-}
+import type { NetnsIdentity } from '../clients/clients.js';
 
 /** Which boot of the machine this is. */
 interface Boot {

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { wallTimeNs } from '../wall-time.js';
+import { wallTimeNs } from './request.js';
 
 const sleep = () => Promise.resolve('elapsed' as const);
 

@@ -1,8 +1,8 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { shareOf, type Share } from '../addresses/mode.js';
-import type { Pod } from '../cni/args.js';
 import {
   readAttachConfig,
   readNetworkConfig,
@@ -10,9 +10,14 @@ import {
   type AttachConfig,
   type NetworkConfig,
 } from '../cni/config.js';
-import { checkNodeEnvironment, readDelEnvironment, readPodEnvironment, type Variables } from '../cni/environment.js';
+import {
+  checkNodeEnvironment,
+  readDelEnvironment,
+  readPodEnvironment,
+  type Pod,
+  type Variables,
+} from '../cni/environment.js';
 import { wishOf, type Wish } from '../cni/pod-request.js';
-import { NS_PER_MS } from '../wall-time.js';
 
 /** A CNI command as the container runtime sent it. */
 export interface CniRequest {
@@ -143,4 +148,36 @@ function joined(failures: readonly Failure[]): Failure {
     violations: failures.flatMap(({ violations }) => violations),
     details: Object.fromEntries(failures.flatMap(({ details }) => Object.entries(details))),
   });
+}
+
+/** Why a command ends that the end of the process cuts off: the next process carries it out. */
+export class Stopping extends Failure {
+  /** @param rest - what cannot be left to the next process, where that is why the command is not done */
+  constructor(rest?: string) {
+    const reason = 'podwire-plugin is being stopped, and the next one carries it out; repeat it';
+    super('CANCELLED', rest === undefined ? reason : `${reason}: ${rest}`);
+  }
+}
+
+export const NS_PER_MS = 1_000_000n;
+
+/** A time that only moves forward, in milliseconds with their fractions. */
+export interface Stopwatch {
+  now(): number;
+}
+
+/**
+ * Wall clock in epoch nanoseconds, to compare with that of the shim, which ends before a clock of whole milliseconds moves on.
+ * The fractions are a stopwatch's, kept within the clock's millisecond, however long the two run and drift apart.
+ */
+export function wallTimeNs(clock: Clock, stopwatch: Stopwatch): () => bigint {
+  let offsetMs = clock.nowMs() - stopwatch.now();
+  return () => {
+    const earliestMs = clock.nowMs();
+    const latestMs = earliestMs + 1;
+    const elapsedMs = stopwatch.now();
+    offsetMs = Math.min(Math.max(offsetMs, earliestMs - elapsedMs), latestMs - elapsedMs);
+    const fractionNs = Math.floor((offsetMs + elapsedMs - earliestMs) * Number(NS_PER_MS));
+    return BigInt(earliestMs) * NS_PER_MS + BigInt(fractionNs);
+  };
 }

@@ -6,8 +6,7 @@ import { join } from 'node:path';
 
 import { describe, expect, it } from 'vitest';
 
-import { HASTY, PATIENT, run, type Outcome } from '../testing/shim.js';
-import { CONFIGURATION, errorOf, ShimUnderTest } from './shim-under-test.fixture.js';
+import { CONFIGURATION, errorOf, HASTY, PATIENT, run, ShimUnderTest, type Outcome } from '../testing/shim.js';
 
 const ADD = { CNI_COMMAND: 'ADD', CNI_CONTAINERID: 'c0ffee', CNI_NETNS: '/run/netns/pod', CNI_IFNAME: 'eth0' };
 

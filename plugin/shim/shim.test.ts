@@ -7,8 +7,7 @@ import { RELEASE } from '@podwire/shared/rpc/release';
 import { describe, expect, it } from 'vitest';
 
 import { OWN_VERSION, SUPPORTED_VERSIONS } from '../cni/version.js';
-import { HASTY, make, PATIENT, run, type Run } from '../testing/shim.js';
-import { CONFIGURATION, errorOf, ShimUnderTest } from './shim-under-test.fixture.js';
+import { CONFIGURATION, errorOf, HASTY, make, PATIENT, run, ShimUnderTest, type Run } from '../testing/shim.js';
 
 const ADD = {
   CNI_COMMAND: 'ADD',

@@ -1,7 +1,6 @@
 import { beforeEach, expect, test } from 'vitest';
 
-import { encodeEntry, type JournalEntry } from '../journal/entry.js';
-import type { JournalStore } from '../journal/store.js';
+import { encodeEntry, type JournalEntry, type JournalStore } from '../journal/entry.js';
 
 /** A store to test, and what happens to it from outside. */
 interface JournalStoreFixture {

@@ -1,8 +1,14 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { decodeEntry, encodeEntry, type JournalEntry } from '../journal/entry.js';
-import type { JournalStore, StoredEntries, UnreadableEntry } from '../journal/store.js';
+import {
+  decodeEntry,
+  encodeEntry,
+  type JournalEntry,
+  type JournalStore,
+  type StoredEntries,
+  type UnreadableEntry,
+} from '../journal/entry.js';
 
 /** The fake: texts in memory, as the directory would have them, which outlive the journal that uses it. */
 export class MemoryJournalStore implements JournalStore {

@@ -14,10 +14,7 @@ import { expect, vi } from 'vitest';
 import { HangingPlugins } from '../addresses/circuit-breaker.js';
 import { Givers } from '../addresses/provider-history.js';
 import { dataplaneClient } from '../clients/dataplane.js';
-import { FakeIpam } from '../clients/fake-ipam.fixture.js';
-import { serve } from '../clients/fake-services.fixture.js';
 import { ipamClient } from '../clients/ipam.js';
-import { Script } from '../clients/script.fixture.js';
 import { dataplaneUpkeep, ipamUpkeep } from '../clients/upkeep.js';
 import type { Variables } from '../cni/environment.js';
 import type { Tools } from '../commands/context.js';
@@ -36,7 +33,7 @@ import type { CniRequest } from '../requests/request.js';
 import { run, type CniAnswer, type RunOptions } from '../run.js';
 import { makeReplay } from '../service.js';
 import { MemoryJournalStore } from './journal-store.js';
-import { FakeDataplane } from './services.js';
+import { FakeDataplane, FakeIpam, Script, serve } from './services.js';
 
 export const BOOT_ID = '11111111-2222-4333-8444-555555555555';
 

@@ -1,16 +1,27 @@
 // podwire-dataplane as the contract describes it, with memory in place of the kernel.
+import { trace } from '@opentelemetry/api';
 import {
   PodServiceService,
   type CollectGarbageRequest,
   type PodNetwork,
 } from '@podwire/proto/podwire/dataplane/v1/pod';
-import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
-import { HOST_MAC } from '@podwire/shared/attachment/names';
+import {
+  AddressReleaseResult,
+  AddressServiceService,
+  type AddressRelease,
+} from '@podwire/proto/podwire/ipam/v1/address';
+import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import { Pool, PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
+import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
+import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
+import { attachmentFaults, formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { handleId, HOST_MAC, hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
-import type { RpcService } from '@podwire/shared/rpc/server';
-import type { Unary } from '@podwire/shared/rpc/unary';
-
-import { checked, type Script } from '../clients/script.fixture.js';
+import { RpcServer, type RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import type { Logger } from '@podwire/shared/runtime/log';
+import { expect, vi } from 'vitest';
 
 /** The dataplane with a list of wires as its kernel. */
 export class FakeDataplane {
@@ -139,4 +150,328 @@ function checkedPod(pod: PodNetwork | undefined): PodNetwork {
   ];
   if (violations.length > 0) throw violationsFailure('INVALID_REQUEST', 'request refused', violations);
   return pod;
+}
+
+const POOL_ADDRESSES = 64;
+
+/** What this fake looks at of a request. */
+type Asked = Pick<Endpoint, 'attachment' | 'nodeName' | 'pod' | 'netns'> & { readonly addresses: readonly string[] };
+
+function hostCidr(address: string): string {
+  return `${address}/${address.includes(':') ? 128 : 32}`;
+}
+
+/** IPAM with one pool of 64 addresses, which it gives first-in-first-out. */
+export class FakeIpam {
+  readonly #free = Array.from({ length: POOL_ADDRESSES }, (_, i) => `10.65.0.${i}/32`);
+  readonly #endpoints = new Map<string, Endpoint>();
+  #sequenceNumber = 0n;
+
+  /** The endpoints, each as `handle address mac host-interface pod@node netns-inode`. */
+  toString(): string {
+    const lines = [...this.#endpoints.values()].map((endpoint) => {
+      const { attachment, addresses, macAddress, nodeName, pod, netns } = endpoint;
+      const owner = pod ? `${pod.namespace}/${pod.name}/${pod.uid}` : '-';
+      const handle = handleId(checked(attachment));
+      const list = addresses.map(({ address }) => address).join(',');
+      return `${handle} ${list} ${macAddress} ${endpoint.hostInterfaceName} ${owner}@${nodeName} netns ${netns?.inode ?? '-'}`;
+    });
+    return lines.join('\n');
+  }
+
+  /** Records what nobody asked for, as an earlier boot or another node left it. */
+  put(attachment: Attachment, rest: Partial<Endpoint> = {}): void {
+    const request = { attachment, nodeName: 'node-1', pod: undefined, netns: undefined, addresses: [] };
+    const { endpoint } = this.#allocate(request);
+    this.#endpoints.set(formatAttachment(attachment), { ...endpoint, ...rest });
+  }
+
+  /** As if the attachment had given its address back and got another one, unseen by this node. */
+  reallocate(attachment: Attachment): void {
+    this.#release(attachment);
+    this.put(attachment);
+  }
+
+  services(unary: Unary, script: Script): RpcService[] {
+    const { listEndpoints } = EndpointServiceService;
+    const list = script.play('ListEndpoints', (request: { readonly nodeName: string; readonly pageToken: string }) =>
+      this.#list(request),
+    );
+    return [
+      this.#addresses(unary, script),
+      {
+        name: 'podwire.ipam.v1.EndpointService',
+        definition: EndpointServiceService,
+        implementation: { listEndpoints: unary(listEndpoints, list) },
+      },
+      {
+        name: 'podwire.ipam.v1.RequestPolicyService',
+        definition: RequestPolicyServiceService,
+        implementation: {
+          authorizeRequests: unary(
+            RequestPolicyServiceService.authorizeRequests,
+            script.play('AuthorizeRequests', () => ({})),
+          ),
+        },
+      },
+      {
+        name: 'podwire.ipam.v1.PoolService',
+        definition: PoolServiceService,
+        implementation: {
+          getPool: unary(
+            PoolServiceService.getPool,
+            script.play('GetPool', ({ name }) => ({ pool: Pool.create({ name, cidr: '10.65.0.0/26' }) })),
+          ),
+        },
+      },
+    ];
+  }
+
+  #addresses(unary: Unary, script: Script): RpcService {
+    const { allocate, release, getEndpoint, releaseAddresses, explainAllocation } = AddressServiceService;
+    return {
+      name: 'podwire.ipam.v1.AddressService',
+      definition: AddressServiceService,
+      implementation: {
+        allocate: unary(
+          allocate,
+          script.play('Allocate', (request) => this.#allocate(request)),
+        ),
+        release: unary(
+          release,
+          script.play('Release', ({ attachment }) => this.#release(checked(attachment))),
+        ),
+        getEndpoint: unary(
+          getEndpoint,
+          script.play('GetEndpoint', ({ attachment }) => this.#get(checked(attachment))),
+        ),
+        releaseAddresses: unary(
+          releaseAddresses,
+          script.play('ReleaseAddresses', ({ releases }) => this.#releaseEach(releases)),
+        ),
+        explainAllocation: unary(
+          explainAllocation,
+          script.play('ExplainAllocation', () => this.#explain()),
+        ),
+      },
+    };
+  }
+
+  #allocate(request: Asked) {
+    const attachment = checked(request.attachment);
+    const key = formatAttachment(attachment);
+    const found = this.#endpoints.get(key);
+    if (found) return { endpoint: found, alreadyAllocated: true };
+    const addresses = request.addresses.length > 0 ? request.addresses.map(hostCidr) : [this.#next()];
+    const { nodeName, pod, netns } = request;
+    const endpoint: Endpoint = {
+      attachment,
+      namespace: pod?.namespace ?? 'default',
+      uid: '',
+      createTime: undefined,
+      name: `${nodeName}-cni-${attachment.containerId}-${attachment.interfaceName}`,
+      nodeName,
+      pod,
+      netns,
+      addresses: addresses.map((address) => {
+        const sequenceNumber = ++this.#sequenceNumber;
+        return { address, blockCidr: '10.65.0.0/26', poolName: 'default', sequenceNumber };
+      }),
+      macAddress: podMac(attachment),
+      hostInterfaceName: hostInterfaceName(attachment),
+    };
+    this.#endpoints.set(key, endpoint);
+    return { endpoint, alreadyAllocated: false };
+  }
+
+  #next(): string {
+    const address = this.#free.shift();
+    if (address === undefined) throw new Failure('POOLS_EXHAUSTED', 'pool 10.65.0.0/26 has no address left');
+    return address;
+  }
+
+  #release(attachment: Attachment) {
+    const key = formatAttachment(attachment);
+    const addresses = (this.#endpoints.get(key)?.addresses ?? []).map(({ address }) => address);
+    this.#endpoints.delete(key);
+    this.#free.push(...addresses);
+    return { addresses };
+  }
+
+  /** Only the allocation that is meant goes. */
+  #releaseEach(releases: readonly AddressRelease[]) {
+    const addresses = releases.map(({ address, handleId: handle, sequenceNumber }) => {
+      const held = [...this.#endpoints.values()].find(({ addresses: [first] }) => first?.address === `${address}/32`);
+      const attachment = checked(held?.attachment ?? { network: 'none', containerId: 'none', interfaceName: 'none' });
+      const isMeant =
+        held !== undefined && held.addresses[0]?.sequenceNumber === sequenceNumber && handleId(attachment) === handle;
+      if (isMeant) this.#release(attachment);
+      const missing = held
+        ? AddressReleaseResult.ADDRESS_RELEASE_RESULT_MISMATCH
+        : AddressReleaseResult.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED;
+      const result = isMeant ? AddressReleaseResult.ADDRESS_RELEASE_RESULT_RELEASED : missing;
+      return { address, result, holder: undefined };
+    });
+    return { addresses };
+  }
+
+  #explain() {
+    const isFull = this.#free.length === 0;
+    const refusal = isFull ? 'pool 10.65.0.0/26 has no address left' : '';
+    return {
+      alreadyAllocated: false,
+      refusalCode: isFull ? 'POOLS_EXHAUSTED' : '',
+      refusal,
+      families: [],
+      requests: [],
+    };
+  }
+
+  /** One endpoint a page, so that readers have to turn it. */
+  #list({ nodeName, pageToken }: { readonly nodeName: string; readonly pageToken: string }) {
+    const index = Number(pageToken);
+    const endpoints = [...this.#endpoints.values()].filter((endpoint) => endpoint.nodeName === nodeName);
+    const nextPageToken = index + 1 < endpoints.length ? String(index + 1) : '';
+    return { endpoints: endpoints.slice(index, index + 1), nextPageToken };
+  }
+
+  #get(attachment: Attachment) {
+    const endpoint = this.#endpoints.get(formatAttachment(attachment));
+    if (!endpoint) throw new Failure('ENDPOINT_NOT_FOUND', `${formatAttachment(attachment)} holds no address`);
+    return { endpoint };
+  }
+}
+
+interface ServedFake {
+  readonly fake: FakeIpam | FakeDataplane;
+  readonly script: Script;
+  readonly log: Logger;
+  /** Release that it is of; this one's when undefined. */
+  readonly release?: number | undefined;
+}
+
+/** Serves one of the two at a gRPC address. */
+export async function serve(address: string, { fake, script, log, release }: ServedFake): Promise<RpcServer> {
+  const server = new RpcServer({
+    addresses: [address],
+    ...(release !== undefined && { release }),
+    log,
+    clock: systemClock,
+    defaultCallTimeoutMs: 5_000,
+    drainTimeoutMs: 0,
+    services: (unary) => fake.services(unary, script),
+  });
+  await server.listen();
+  server.setServing();
+  return server;
+}
+
+export type Method =
+  | 'Allocate'
+  | 'Release'
+  | 'GetEndpoint'
+  | 'GetPool'
+  | 'AuthorizeRequests'
+  | 'ReleaseAddresses'
+  | 'ExplainAllocation'
+  | 'ListEndpoints'
+  | 'AttachPod'
+  | 'DetachPod'
+  | 'CheckPod'
+  | 'ListPods'
+  | 'CollectGarbage';
+
+interface PlannedFault {
+  readonly method: Method;
+  readonly error: Error;
+  /** Whether the work is done all the same, so that only the answer is lost. */
+  readonly afterWork: boolean;
+}
+
+/** What the services were asked, and what they are to answer instead. */
+export class Script {
+  /** Method and attachment of every call, in order of arrival. */
+  readonly calls: string[] = [];
+  /** Trace that each call came under. */
+  readonly traceIds: (string | undefined)[] = [];
+  /** The calls' messages. */
+  readonly requests: { readonly method: Method; readonly request: object }[] = [];
+  /** Methods that the services lack, as those of an earlier release. */
+  readonly lacks = new Set<Method>();
+  readonly #faults: PlannedFault[] = [];
+  readonly #holds = new Map<Method, Promise<void>>();
+
+  failNext(method: Method, error: Error, { afterWork = false } = {}): void {
+    this.#faults.push({ method, error, afterWork });
+  }
+
+  /** Failures that nobody ran into: a test that planned one has to meet it. */
+  unusedFaults(): string[] {
+    return this.#faults.map(({ method, error }) => `${method}: ${error.message}`);
+  }
+
+  /** Makes the calls of a method wait. @returns what lets them go on */
+  hold(method: Method): () => void {
+    let letGo = () => undefined;
+    const held = new Promise<void>((resolve) => {
+      letGo = () => {
+        this.#holds.delete(method);
+        resolve();
+      };
+    });
+    this.#holds.set(method, held);
+    return letGo;
+  }
+
+  /** Resolves when a method has been called. */
+  async untilCalled(method: string): Promise<void> {
+    await vi.waitFor(() => expect(this.calls.join('\n')).toContain(method), { interval: 2, timeout: 20_000 });
+  }
+
+  /** A handler that notes its calls, waits where it is held, and fails where that is planned. */
+  play<Request extends object, Response>(
+    method: Method,
+    work: (request: Request) => Response,
+  ): Handler<Request, Response> {
+    return async (request, { signal }) => {
+      this.requests.push({ method, request });
+      this.calls.push(`${method}${subjectOf(request)}`);
+      this.traceIds.push(trace.getActiveSpan()?.spanContext().traceId);
+      const cut = new Promise<never>((_, reject) => {
+        signal.addEventListener('abort', () => reject(new Failure('CANCELLED', 'the caller gave up')), { once: true });
+      });
+      cut.catch(() => undefined);
+      const hold = this.#holds.get(method);
+      if (hold) await Promise.race([hold, cut]);
+      if (this.lacks.has(method)) throw new Failure('UNIMPLEMENTED', `the service does not know ${method}`);
+      const fault = this.#take(method);
+      if (fault && !fault.afterWork) throw fault.error;
+      const response = work(request);
+      if (fault) throw fault.error;
+      return response;
+    };
+  }
+
+  #take(method: Method): PlannedFault | undefined {
+    const index = this.#faults.findIndex((fault) => fault.method === method);
+    return index < 0 ? undefined : this.#faults.splice(index, 1)[0];
+  }
+}
+
+function subjectOf(request: object): string {
+  const about = 'pod' in request && isAbout(request.pod) ? request.pod : request;
+  return isAbout(about) && about.attachment ? ` ${formatAttachment(about.attachment)}` : '';
+}
+
+function isAbout(value: unknown): value is { attachment: Attachment | undefined } {
+  return typeof value === 'object' && value !== null && 'attachment' in value;
+}
+
+/** The attachment of a request. @throws Failure INVALID_REQUEST as the services answer */
+function checked(attachment: AttachmentMessage | undefined): AttachmentMessage {
+  const faults = attachment
+    ? attachmentFaults(attachment).map(({ field, reason }) => ({ field: `attachment.${field}`, reason }))
+    : [{ field: 'attachment', reason: 'is missing' }];
+  if (!attachment || faults.length > 0) throw violationsFailure('INVALID_REQUEST', 'request refused', faults);
+  return attachment;
 }

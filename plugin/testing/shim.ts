@@ -6,7 +6,9 @@ import { createServer as createRawServer, type Server, type Socket } from 'node:
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-const SOURCE = import.meta.dirname;
+import { afterAll, afterEach, beforeAll, expect } from 'vitest';
+
+const SOURCE = join(import.meta.dirname, '..', 'shim');
 
 /** The limits of a test build: the shipped program's code, in other time. */
 export interface Limits {
@@ -141,4 +143,59 @@ export function startRawPeer(path: string, speak: (connection: Socket) => void):
     connection.once('data', () => speak(connection));
   });
   return listen(server, path);
+}
+
+export const CONFIGURATION = '{"cniVersion":"0.4.0","name":"net","type":"podwire"}';
+
+export class ShimUnderTest {
+  #build: Build | undefined;
+  readonly #listening: Listening[] = [];
+
+  /** Called at the top of a file. */
+  constructor(limits: Limits) {
+    beforeAll(() => {
+      this.#build = buildShim(limits);
+    }, 120_000);
+    afterAll(() => removeBuild(this.build));
+    afterEach(async () => {
+      await Promise.all(this.#listening.splice(0).map((server) => server.close()));
+    });
+  }
+
+  get build(): Build {
+    if (!this.#build) throw new Error('the shim is built before the first test');
+    return this.#build;
+  }
+
+  async resident(
+    answer: Parameters<typeof startResident>[1],
+    path: string = this.build.defaultSocket,
+  ): Promise<Resident> {
+    const started = await startResident(path, answer);
+    this.#listening.push(started);
+    return started;
+  }
+
+  async rawPeer(speak: (connection: Socket) => void): Promise<void> {
+    this.#listening.push(await startRawPeer(this.build.defaultSocket, speak));
+  }
+}
+
+/** The CNI error document on stdout, after checking what holds for every one of them. */
+export function errorOf(outcome: Outcome): Record<string, unknown> {
+  expect({ exitCode: outcome.exitCode, signal: outcome.signal, stderr: outcome.stderr }).toEqual({
+    exitCode: 1,
+    signal: null,
+    stderr: '',
+  });
+  const document: unknown = JSON.parse(outcome.stdout);
+  expect(document).toEqual({
+    cniVersion: expect.any(String),
+    code: expect.any(Number),
+    msg: expect.stringMatching(/./),
+    details: expect.stringMatching(/./),
+  });
+  // containerd takes a DEL whose error says one of these for done.
+  expect(outcome.stdout).not.toMatch(/not found|no such file or directory/i);
+  return Object.fromEntries(Object.entries(document ?? {}));
 }
