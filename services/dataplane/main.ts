@@ -1,9 +1,8 @@
 #!/usr/bin/env node
-import '@podwire/shared/runtime/young-generation';
-
 import { hostname } from 'node:os';
 import process from 'node:process';
 
+import '@podwire/shared/runtime/young-generation';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { runProcess } from '@podwire/shared/runtime/lifecycle';
 import { createLogger } from '@podwire/shared/runtime/log';

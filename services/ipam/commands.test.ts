@@ -23,9 +23,9 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { parseCommandLine, USAGE } from './command-line.js';
 import { runCommand } from './commands.js';
 import { SETTINGS } from './config.js';
-import { EmbeddedStore } from './store/embedded/embedded-store.js';
+import { EmbeddedStore } from './engine/embedded/embedded-store.js';
+import { contentOf, fill, forever, sampleRecords } from './testing/archives.js';
 import { readMark } from './transfer/marker.js';
-import { contentOf, fill, forever, sampleRecords } from './transfer/transfer.fixture.js';
 
 let folder: string;
 beforeEach(() => {

@@ -9,10 +9,10 @@ import { counted } from '@podwire/shared/words/counted';
 
 import { USAGE, type Command, type ExportCommand, type ImportCommand } from './command-line.js';
 import { readConfig, SETTINGS, type Config } from './config.js';
-import { Events } from './events.js';
-import { openStore, type OpenStore } from './open-store.js';
-import { exportDatastore } from './transfer/export.js';
+import { Events } from './engine/events.js';
+import { openStore, type OpenStore } from './startup.js';
 import { readLines, streamSink, writeWhole } from './transfer/export-file.js';
+import { exportDatastore } from './transfer/export.js';
 import { importDatastore } from './transfer/import.js';
 
 /** The part of the process that a command needs. */

@@ -5,9 +5,9 @@ import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import { absolutePath, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
 import { z } from 'zod';
 
-import { checkPool, type PoolFault, type PoolSpec } from './allocator/check-pool.js';
-import { subdomainFault } from './allocator/names.js';
 import { ETCD_SETTINGS, etcdFaults } from './etcd-settings.js';
+import { checkPool, type PoolFault, type PoolSpec } from './pools/rules.js';
+import { subdomainFault } from './records/names.js';
 
 /** Prefix of the environment variables that are settings of podwire-ipam. */
 const PREFIX = 'PODWIRE_IPAM_';

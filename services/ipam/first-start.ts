@@ -1,11 +1,11 @@
-import { wholeSeconds } from './allocator/block.js';
-import type { PoolSpec } from './allocator/check-pool.js';
-import { makePool } from './allocator/create-pool.js';
 import type { Pool } from './allocator/records.js';
-import type { JsonObject } from './store/record/json.js';
-import type { RecordKeys } from './store/record/keys.js';
-import { encodeRecord, serialize } from './store/record/record.js';
-import type { Store } from './store/store.js';
+import type { Store } from './engine/store.js';
+import { makePool } from './pools/changes.js';
+import type { PoolSpec } from './pools/rules.js';
+import { wholeSeconds } from './records/block.js';
+import type { JsonObject } from './records/json/json.js';
+import type { RecordKeys } from './records/json/keys.js';
+import { encodeRecord, serialize } from './records/json/registry.js';
 
 export interface FirstStart {
   readonly store: Store;

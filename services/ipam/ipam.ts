@@ -1,18 +1,18 @@
-import { Addresses } from './operations/addresses.js';
+import { Addresses } from './addresses/addresses-operations.js';
+import { Affinities } from './affinities/affinities-operations.js';
+import { Audits } from './audit/audit-operations.js';
+import type { IpamOptions } from './engine/updates/operation.js';
+import { History } from './history/history-operations.js';
+import { Nodes } from './nodes/nodes-operations.js';
 import { Assignments } from './operations/assignments.js';
-import { Affinities } from './operations/affinities.js';
-import { Audits } from './operations/audits.js';
 import { Blocks } from './operations/blocks.js';
 import { Configuration } from './operations/configuration.js';
 import { tellDrainedPools } from './operations/drained-pools.js';
 import { Endpoints } from './operations/endpoints.js';
 import { Handles } from './operations/handles.js';
-import { Nodes } from './operations/nodes.js';
-import { History } from './operations/history.js';
-import type { IpamOptions } from './operations/options.js';
-import { Pools } from './operations/pools.js';
-import { RequestPolicyKeeper } from './operations/request-policies.js';
-import { Reservations } from './operations/reservations.js';
+import { RequestPolicyKeeper } from './policies/policies-operations.js';
+import { Pools } from './pools/pools-operations.js';
+import { Reservations } from './reservations/reservations-operations.js';
 
 /**
  * What IPAM does, by subject. Each operation is a decision of `allocator/` handed to the store's update loop, and told to `events`

@@ -3,8 +3,8 @@ import { Writable } from 'node:stream';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { expect, test } from 'vitest';
 
+import { forever } from './engine/testing/stores.js';
 import { LockPause } from './lock-pause.js';
-import { forever } from './store/store.fixture.js';
 
 test('a task pauses while the datastore is locked, and the log says once when a lock begins and ends', async () => {
   let locked = false;

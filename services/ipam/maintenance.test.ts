@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest';
 
-import type { RepairReport } from './allocator/audit/repair.js';
+import type { RepairReport } from './audit/repair.js';
+import { forever } from './engine/testing/stores.js';
 import { garbageTask } from './maintenance.js';
-import { forever } from './store/store.fixture.js';
 
 function taskOf(report: RepairReport) {
   const limits: number[] = [];

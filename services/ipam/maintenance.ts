@@ -1,4 +1,4 @@
-import type { Events } from './events.js';
+import type { Events } from './engine/events.js';
 import type { Ipam } from './ipam.js';
 import type { UpkeepTask } from './upkeep.js';
 

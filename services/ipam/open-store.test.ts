@@ -6,12 +6,12 @@ import { createLogger } from '@podwire/shared/runtime/log';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { readConfig } from './config.js';
-import { Events } from './events.js';
-import { openStore } from './open-store.js';
-import { Caller, Place } from './service.fixture.js';
+import { Events } from './engine/events.js';
+import { untilAnswered } from './engine/testing/etcd-faults.js';
+import { EtcdServer } from './engine/testing/etcd-server.js';
 import type { RunningService } from './service.js';
-import { untilAnswered } from './store/etcd/etcd-faults.fixture.js';
-import { EtcdServer } from './store/etcd/etcd-server.fixture.js';
+import { openStore } from './startup.js';
+import { Caller, Place } from './testing/service.js';
 
 const never = new AbortController().signal;
 const cleanups: (() => unknown)[] = [];

@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, expect } from 'vitest';
 
 import type { RunningService } from './service.js';
-import { Caller, Place } from './service.fixture.js';
+import { Caller, Place } from './testing/service.js';
 
 type Environment = Readonly<Record<string, string>>;
 

@@ -7,9 +7,9 @@ import { DeletePoolResponse, PoolDeletionMode } from '@podwire/proto/podwire/ipa
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { describe, expect, test } from 'vitest';
 
+import { EmbeddedStore } from './engine/embedded/embedded-store.js';
 import { failureOf, servedForEachTest } from './served.fixture.js';
-import { attachment } from './service.fixture.js';
-import { EmbeddedStore } from './store/embedded/embedded-store.js';
+import { attachment } from './testing/service.js';
 
 const { IP_FAMILY_UNSPECIFIED: UNSPECIFIED, IP_FAMILY_IPV4: IPV4, IP_FAMILY_IPV6: IPV6 } = IpFamily;
 

@@ -4,32 +4,32 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 
+import { observeUsage } from './audit/usage-metrics.js';
 import type { Config } from './config.js';
-import { Events } from './events.js';
+import { Events } from './engine/events.js';
+import { Mirror, type MirrorEvent } from './engine/mirror/mirror.js';
+import { MarkExpiry } from './engine/release-marks.js';
+import type { Store } from './engine/store.js';
+import { timedStore } from './engine/timed-store.js';
+import { throwIfAborted } from './engine/transaction.js';
+import type { HistoryOptions, IpamOptions } from './engine/updates/operation.js';
+import { Updater } from './engine/updates/update-loop.js';
 import { beginDatastore } from './first-start.js';
+import { HistoryExpiry } from './history/expiry.js';
+import { HistoryLog } from './history/history-log.js';
 import { Ipam } from './ipam.js';
-import { HistoryExpiry } from './operations/history-expiry.js';
-import type { HistoryOptions, IpamOptions } from './operations/options.js';
 import { LockPause } from './lock-pause.js';
 import { garbageTask } from './maintenance.js';
-import { openStore, type OpenStore } from './open-store.js';
+import { RecordKeys } from './records/json/keys.js';
 import { ipamServices } from './rpc/index.js';
 import { watchService } from './rpc/services/watch.js';
-import { watchCodec } from './rpc/wire-watch.js';
-import { HistoryLog } from './store/history-log.js';
-import { Mirror, type MirrorEvent } from './store/mirror.js';
-import { RecordKeys } from './store/record/keys.js';
+import { openStore, type OpenStore } from './startup.js';
 import { CertificateLife } from './store/etcd/certificate-life.js';
-import { MarkExpiry } from './store/release-marks.js';
-import type { Store } from './store/store.js';
-import { timedStore } from './store/timed-store.js';
-import { throwIfAborted } from './store/transaction.js';
-import { Updater } from './store/update.js';
 import { requireWhole } from './transfer/marker.js';
 import { untilAvailable, type Patience } from './until-available.js';
 import { Upkeep, type UpkeepTask } from './upkeep.js';
-import { observeUsage } from './usage-metrics.js';
 import { WatchHub, type Watches } from './watch/hub.js';
+import { watchCodec } from './watch/watch-rpc.js';
 
 /** What the service takes from the process it runs in. */
 export interface Surroundings {

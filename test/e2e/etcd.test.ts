@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { requireThrowawayNamespace } from '@podwire/dataplane/kernel/netlink/namespaces.fixture';
-import { EtcdServer } from '@podwire/ipam/store/etcd/etcd-server.fixture';
+import { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
 import { bufCurl, rpc, run } from '../support/programs.js';

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { Writable } from 'node:stream';
 
 import { run as runPodwirectl } from '@podwire/ctl/run';
-import { EtcdServer } from '@podwire/ipam/store/etcd/etcd-server.fixture';
+import { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 

@@ -3,11 +3,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { countHeld, disagreements, heldByHandle } from '@podwire/ipam/agreement.fixture';
-import { MapView } from '@podwire/ipam/allocator/map-view.fixture';
-import { EtcdServer } from '@podwire/ipam/store/etcd/etcd-server.fixture';
-import { RecordKeys } from '@podwire/ipam/store/record/keys';
-import { decodeRecord } from '@podwire/ipam/store/record/record';
+import { countHeld, disagreements, heldByHandle } from '@podwire/ipam/engine/testing/agreement';
+import { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
+import { RecordKeys } from '@podwire/ipam/records/json/keys';
+import { decodeRecord } from '@podwire/ipam/records/json/registry';
+import { MapView } from '@podwire/ipam/records/testing/map-view';
 import { AuditRequest, AuditServiceService } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import type { EtcdServer } from '@podwire/ipam/store/etcd/etcd-server.fixture';
+import type { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
 
 import type { FlakyProxy } from '../support/flaky-proxy.js';
 import type { Replica } from './replica.js';

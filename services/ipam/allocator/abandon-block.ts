@@ -1,11 +1,11 @@
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import { cannotRead, expectNoBlock } from './absence.js';
-import { collectCold, touchBlock } from './block.js';
-import { DEFAULT_CONFIG, sameOwner } from './demand.js';
-import { isUnneeded, removeBlocks } from './give-back.js';
+import { DEFAULT_CONFIG, sameOwner } from '../blocks/demand.js';
+import { isUnneeded, removeBlocks } from '../blocks/release-changes.js';
+import { cannotRead, expectNoBlock } from '../records/absence.js';
+import { collectCold, touchBlock } from '../records/block.js';
+import type { Change, View } from '../records/view.js';
 import type { Block, BlockOwner } from './records.js';
-import type { Change, View } from './view.js';
 
 export interface Abandoning {
   readonly owner: BlockOwner;

@@ -1,13 +1,13 @@
 import { prefixContains } from '@podwire/shared/net/prefix';
 
-import { usedCount } from './block.js';
-import { sameOwner } from './demand.js';
+import { sameOwner } from '../blocks/demand.js';
+import { poolOf } from '../pools/pools.js';
+import { usedCount } from '../records/block.js';
+import { smallest } from '../records/page.js';
+import type { View } from '../records/view.js';
 import type { Page } from './listing.js';
-import { poolOf } from './pools.js';
 import type { Affinity } from './records.js';
 import { compareClaims, type OwnedBlock } from './release-affinity.js';
-import { smallest } from './smallest.js';
-import type { View } from './view.js';
 
 export interface AffinityQuery {
   /** The affinity behind which the page begins; undefined for the first page. */

@@ -1,11 +1,11 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { expect } from 'vitest';
 
-import { disagreements } from '../agreement.fixture.js';
-import { assignAddresses, type AssignmentRequest, type Counts } from './assign.js';
-import { keyOf, type MapView } from './map-view.fixture.js';
-import { host, NOW_MS } from './records.fixture.js';
-import type { Change } from './view.js';
+import { assignAddresses, type AssignmentRequest, type Counts } from '../addresses/assign.js';
+import { disagreements } from '../engine/testing/agreement.js';
+import { keyOf, type MapView } from '../records/testing/map-view.js';
+import type { Change } from '../records/view.js';
+import { host, NOW_MS } from '../testing/records.js';
 
 /** Etcd's limit on the comparisons of one transaction, and on its writes. */
 const MAX_OPERATIONS = 128;

@@ -1,6 +1,6 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 
-import { blockSize } from './block.js';
+import { blockSize } from '../records/block.js';
 import type { Block, Ordinal } from './records.js';
 
 /**

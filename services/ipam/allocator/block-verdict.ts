@@ -1,5 +1,7 @@
 import { formatPrefix, prefixContains, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 
+import { sameOwner } from '../blocks/demand.js';
+import { collect, type Search } from '../blocks/search.js';
 import {
   addTallies,
   countBlocks,
@@ -9,11 +11,9 @@ import {
   tallyOf,
   type BlockTally,
   type Standing,
-} from './block-tally.js';
-import { sameOwner } from './demand.js';
+} from '../records/block-stats.js';
 import type { Block, BlockOwner, Pool } from './records.js';
 import { hasRoom } from './reserved.js';
-import { collect, type Search } from './search.js';
 
 /** Why a block gave no address. */
 export type BlockVerdict =

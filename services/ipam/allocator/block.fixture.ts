@@ -1,4 +1,4 @@
-import { takeOrdinals } from './block.js';
+import { takeOrdinals } from '../records/block.js';
 import type { AllocationAttributes, Block, Ordinal } from './records.js';
 
 /** An address just taken: its place in the block, and the sequence number that names this allocation and no later one. */

@@ -1,8 +1,8 @@
-import { roomyBlocks } from './claim.js';
-import { sameOwner } from './demand.js';
+import { sameOwner } from '../blocks/demand.js';
+import { roomyBlocks } from '../blocks/pool-walk.js';
+import { collect, expectRules, seedOf, type Offer, type Search } from '../blocks/search.js';
 import type { Block } from './records.js';
 import { hasRoom } from './reserved.js';
-import { collect, expectRules, seedOf, type Offer, type Search } from './search.js';
 
 /**
  * What others' blocks, and blocks of nobody, have to give. They stay whose they are; routes to such an address lead to the

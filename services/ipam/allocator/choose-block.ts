@@ -1,13 +1,7 @@
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { usedCount } from './block.js';
-import { borrowOffers } from './borrow.js';
-import { idleBlocks, walkBlocks } from './claim.js';
-import { sameOwner } from './demand.js';
-import { poolOf, takenAcross } from './pools.js';
-import { isReclaimable, reclaimOrder } from './reclaim.js';
-import type { Affinity, Block, Pool } from './records.js';
-import { hasRoom } from './reserved.js';
+import { sameOwner } from '../blocks/demand.js';
+import { idleBlocks, walkBlocks } from '../blocks/pool-walk.js';
 import {
   blockCap,
   canConfirm,
@@ -21,9 +15,15 @@ import {
   type Existing,
   type Offer,
   type Search,
-} from './search.js';
+} from '../blocks/search.js';
+import { poolOf, takenAcross } from '../pools/pools.js';
+import { usedCount } from '../records/block.js';
+import type { Change } from '../records/view.js';
+import { borrowOffers } from './borrow.js';
+import { isReclaimable, reclaimOrder } from './reclaim.js';
+import type { Affinity, Block, Pool } from './records.js';
+import { hasRoom } from './reserved.js';
 import { strayChanges } from './stray.js';
-import type { Change } from './view.js';
 
 /** At most so many changes about affinities that turned out to be stale come along with one offer, two for each. */
 const STALE_PER_OFFER = 16;

@@ -1,8 +1,8 @@
-import { collectCold, touchBlock } from './block.js';
-import { DEFAULT_CONFIG } from './demand.js';
-import { settleBlocks } from './give-back.js';
+import { DEFAULT_CONFIG } from '../blocks/demand.js';
+import { settleBlocks } from '../blocks/release-changes.js';
+import { collectCold, touchBlock } from '../records/block.js';
+import type { Decision, View } from '../records/view.js';
 import type { Block } from './records.js';
-import type { Decision, View } from './view.js';
 
 export interface ColdBlock {
   /** As it was seen; of another view, too. */

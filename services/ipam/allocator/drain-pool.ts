@@ -1,7 +1,7 @@
 import { prefixContains } from '@podwire/shared/net/prefix';
 
+import type { Change, View } from '../records/view.js';
 import type { Affinity, Block, Pool } from './records.js';
-import type { Change, View } from './view.js';
 
 /**
  * How a pool that is being deleted ends: whoever gives back the last address of a block removes the block, and with the last

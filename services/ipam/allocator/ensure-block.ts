@@ -1,15 +1,15 @@
 import type { Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
+import { refusalOf } from '../addresses/refusal.js';
+import { sameOwner, type Demand } from '../blocks/demand.js';
+import { beginSearch } from '../blocks/search.js';
+import { poolOf } from '../pools/pools.js';
+import { checkAskedPools, servingPools } from '../pools/selection.js';
+import type { Decision, View } from '../records/view.js';
 import { offers } from './choose-block.js';
-import { sameOwner, type Demand } from './demand.js';
-import { refusalOf } from './explain.js';
 import { judgeNode } from './judge-node.js';
-import { checkAskedPools, servingPools } from './judge-pools.js';
-import { poolOf } from './pools.js';
 import type { Block, BlockOwner, UnknownNodes } from './records.js';
-import { beginSearch } from './search.js';
-import type { Decision, View } from './view.js';
 
 export interface BlockDemand {
   readonly nodeName: string;

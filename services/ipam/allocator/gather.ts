@@ -1,9 +1,9 @@
+import type { Offer, Search } from '../blocks/search.js';
+import type { Change } from '../records/view.js';
 import { BLOCK_BYTES_PER_STEP, blockBytes, fitOneRequest } from './block-bytes.js';
 import { offers } from './choose-block.js';
 import type { Ordinal } from './records.js';
 import { givable } from './reserved.js';
-import type { Offer, Search } from './search.js';
-import type { Change } from './view.js';
 
 /** Addresses of one block. */
 export interface Grant {

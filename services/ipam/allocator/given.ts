@@ -2,13 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, ordinalOf, prefixContains, prefixOf } from '@podwire/shared/net/prefix';
 
-import { corruptFailure, requireReadable } from './absence.js';
-import { attributesAt, usedCount } from './block.js';
-import { sameOwner, type Demand } from './demand.js';
-import { wrongUse } from './judge-pools.js';
-import type { Place } from './place.js';
-import { outOfUse, overlappingBlock, takenAcross } from './pools.js';
-import type { AllocationAttributes, Block, Pool } from './records.js';
+import type { Place } from '../addresses/choice.js';
+import { sameOwner, type Demand } from '../blocks/demand.js';
 import {
   beginSearch,
   claimOffer,
@@ -19,8 +14,13 @@ import {
   takeoverOffer,
   type Offer,
   type Search,
-} from './search.js';
-import type { View } from './view.js';
+} from '../blocks/search.js';
+import { outOfUse, overlappingBlock, takenAcross } from '../pools/pools.js';
+import { wrongUse } from '../pools/selection.js';
+import { corruptFailure, requireReadable } from '../records/absence.js';
+import { attributesAt, usedCount } from '../records/block.js';
+import type { View } from '../records/view.js';
+import type { AllocationAttributes, Block, Pool } from './records.js';
 
 /**
  * An address that is asked for by itself. Who asks for it knows what it is: reservations, selectors, assignmentMode and the cap of

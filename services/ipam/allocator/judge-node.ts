@@ -1,10 +1,10 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { requireReadable } from './absence.js';
-import { makeNode } from './nodes.js';
+import { makeNode } from '../nodes/nodes.js';
+import { requireReadable } from '../records/absence.js';
+import type { Change, View } from '../records/view.js';
 import type { Node, UnknownNodes } from './records.js';
 import type { Labels } from './selector/ast.js';
-import type { Change, View } from './view.js';
 
 export interface NodeQuestion {
   readonly nodeName: string;

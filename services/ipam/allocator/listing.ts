@@ -4,14 +4,14 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, defaultRoute, type Prefix } from '@podwire/shared/net/prefix';
 
-import { usedCount } from './block.js';
-import { describeEndpoint } from './endpoint.js';
-import { heldBy, requireKnown } from './holding.js';
-import { poolOf, requirePool, type PoolListing } from './pools.js';
+import { heldBy, requireKnown } from '../blocks/holding.js';
+import { blockUtilization, poolUtilization, type BlockUtilization } from '../blocks/utilization.js';
+import { poolOf, requirePool, type PoolListing } from '../pools/pools.js';
+import { usedCount } from '../records/block.js';
+import { describeEndpoint } from '../records/endpoint.js';
+import type { View } from '../records/view.js';
 import type { AffinityState, Block, Endpoint } from './records.js';
 import { reservedIn } from './reserved.js';
-import { blockUtilization, poolUtilization, type BlockUtilization } from './utilization.js';
-import type { View } from './view.js';
 
 /** What is read without changing anything. */
 

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 
-import { choosePlaces, type Place } from './place.js';
-import { block, pool } from './records.fixture.js';
+import { choosePlaces, type Place } from '../addresses/choice.js';
+import { block, pool } from '../testing/records.js';
 import type { Block } from './records.js';
 
 const inPool = pool('p', '10.0.0.0/8', { blockSizeBits: 22 });

@@ -2,10 +2,10 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { counted } from '@podwire/shared/words/counted';
 import { compareTexts } from '@podwire/shared/words/order';
 
-import { collectCold } from './block.js';
-import { isHeld, isUnneeded } from './give-back.js';
+import { isHeld, isUnneeded } from '../blocks/release-changes.js';
+import { collectCold } from '../records/block.js';
+import type { UnreadableBlock, View } from '../records/view.js';
 import type { Block, Pool } from './records.js';
-import type { UnreadableBlock, View } from './view.js';
 
 /** What keeps a pool from being removed. */
 export interface PoolHolders {

@@ -1,10 +1,10 @@
-import { cannotRead } from './absence.js';
-import { usedCount } from './block.js';
-import { sameOwner } from './demand.js';
+import { sameOwner } from '../blocks/demand.js';
+import { canConfirm, type Search } from '../blocks/search.js';
+import { cannotRead } from '../records/absence.js';
+import { usedCount } from '../records/block.js';
+import type { View } from '../records/view.js';
 import type { Block } from './records.js';
 import { hasRoom } from './reserved.js';
-import { canConfirm, type Search } from './search.js';
-import type { View } from './view.js';
 
 /**
  * Empty blocks of other nodes, which are taken when no pool has a possible block left that nobody has. In one transaction the

@@ -3,7 +3,7 @@ import type { Address, Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import type { PodRequests, PoolChoice } from './request-policy/policy.js';
+import type { PodRequests, PoolChoice } from '../records/request-policy.js';
 
 /**
  * The records of the datastore as values: what Calico's v3 schema holds (reference: Calico's libcalico-go/lib/backend/model),

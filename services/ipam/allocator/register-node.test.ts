@@ -1,11 +1,11 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
+import { MapView } from '../records/testing/map-view.js';
+import { versionOf } from '../records/versions.js';
+import { node, nodeRecord, NOW_MS, prefix } from '../testing/records.js';
 import { failureOf } from './failure.fixture.js';
-import { MapView } from './map-view.fixture.js';
-import { node, nodeRecord, NOW_MS, prefix } from './records.fixture.js';
 import { registerNode, updateNode, type Registration } from './register-node.js';
-import { versionOf } from './version.js';
 
 const IPV4 = { address: prefix('192.0.2.7/32'), subnetBits: 24 };
 

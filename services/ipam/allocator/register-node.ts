@@ -1,9 +1,16 @@
 import type { Mac } from '@podwire/shared/net/mac';
 
-import { describeNode, makeNode, requireLiving, requireNode, requireNodeVersion, type NodeListing } from './nodes.js';
+import {
+  describeNode,
+  makeNode,
+  requireLiving,
+  requireNode,
+  requireNodeVersion,
+  type NodeListing,
+} from '../nodes/nodes.js';
+import { versionOf } from '../records/versions.js';
+import type { Decision, View } from '../records/view.js';
 import type { Node, NodeAddress, NodeInterface, TunnelKind } from './records.js';
-import { versionOf } from './version.js';
-import type { Decision, View } from './view.js';
 
 type Labels = Readonly<Record<string, string>>;
 

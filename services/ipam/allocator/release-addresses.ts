@@ -3,16 +3,16 @@ import { handleId } from '@podwire/shared/attachment/names';
 import type { Address } from '@podwire/shared/net/address';
 import { hostPrefix, ordinalOf } from '@podwire/shared/net/prefix';
 
-import { attachmentOf, containerIdsOf, holderOf } from './attributes.js';
-import { attributesAt } from './block.js';
-import { blockOf, unreadableBlockOf } from './block-lists.js';
-import { endpointKey, recordedEndpoint, sameNetns } from './endpoint.js';
-import { EndpointEdits, namesAllocation, type EndedAllocation } from './endpoint-edits.js';
-import { replacedBy } from './endpoint-key.js';
-import { giveBack, isHeld, nextBatch } from './give-back.js';
-import type { HeldAddress } from './holding.js';
+import { EndpointEdits, namesAllocation, type EndedAllocation } from '../blocks/endpoint-edits.js';
+import { replacedBy } from '../blocks/endpoint-key.js';
+import type { HeldAddress } from '../blocks/holding.js';
+import { blockOf, unreadableBlockOf } from '../blocks/lookup.js';
+import { giveBack, isHeld, nextBatch } from '../blocks/release-changes.js';
+import { attachmentOf, containerIdsOf, holderOf } from '../records/attributes.js';
+import { attributesAt } from '../records/block.js';
+import { endpointKey, recordedEndpoint, sameNetns } from '../records/endpoint.js';
+import type { Change, Decision, EndpointKey, StoredEndpoint, View } from '../records/view.js';
 import type { NetnsIdentity } from './records.js';
-import type { Change, Decision, EndpointKey, StoredEndpoint, View } from './view.js';
 
 /** An address to give back, and whose it has to be. */
 export interface AddressRelease {

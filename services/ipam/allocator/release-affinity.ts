@@ -8,13 +8,13 @@ import {
 } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
+import { allBlocks } from '../blocks/lookup.js';
+import { OPERATIONS_PER_STEP } from '../blocks/release-changes.js';
+import { requirePool } from '../pools/pools.js';
+import type { Decision, View } from '../records/view.js';
 import { abandonBlock, OPERATIONS_TO_ABANDON, type Abandoned } from './abandon-block.js';
 import { firstWritable } from './block-bytes.js';
-import { allBlocks } from './block-lists.js';
-import { OPERATIONS_PER_STEP } from './give-back.js';
-import { requirePool } from './pools.js';
 import type { BlockOwner } from './records.js';
-import type { Decision, View } from './view.js';
 
 /** The claims that are to end. */
 export type AffinityScope =

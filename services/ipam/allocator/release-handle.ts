@@ -1,13 +1,13 @@
 import { parsePrefix } from '@podwire/shared/net/prefix';
 
-import { expectNoBlock } from './absence.js';
-import { allBlocks } from './block-lists.js';
-import { endHolder, giveBack, heldIn, nextBatch } from './give-back.js';
+import { addressOf, blocksOf, isCountedAnew, requireKnown, type HeldAddress } from '../blocks/holding.js';
+import { allBlocks } from '../blocks/lookup.js';
+import { endHolder, giveBack, heldIn, nextBatch } from '../blocks/release-changes.js';
+import { expectNoBlock } from '../records/absence.js';
+import type { Change, Decision, View } from '../records/view.js';
 import { storedHandleNames } from './handle-name.js';
-import { addressOf, blocksOf, isCountedAnew, requireKnown, type HeldAddress } from './holding.js';
 import type { Block, Handle } from './records.js';
 import type { ReleaseStep } from './release-node.js';
-import type { Change, Decision, View } from './view.js';
 
 export interface HandleRelease {
   readonly handleId: string;

@@ -1,9 +1,11 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { allocate } from './allocate.js';
-import { getEndpoint } from './listing.js';
-import { MapView } from './map-view.fixture.js';
+import { allocate } from '../addresses/allocate.js';
+import { release } from '../addresses/release.js';
+import { MapView } from '../records/testing/map-view.js';
+import type { Decision } from '../records/view.js';
+import { calico, countedHandles, given, handleRecord, storedHandles } from '../testing/allocations.js';
 import {
   attachment,
   block,
@@ -15,14 +17,12 @@ import {
   poolRecord,
   prefix,
   request,
-} from './records.fixture.js';
+} from '../testing/records.js';
+import { getEndpoint } from './listing.js';
 import { continueAddressRelease } from './release-addresses.js';
 import { continueHandleRelease } from './release-handle.js';
 import { continueNodeRelease, type ReleaseStep } from './release-node.js';
 import { continuePoolRelease } from './release-pool.js';
-import { calico, countedHandles, given, handleRecord, storedHandles } from './release-records.fixture.js';
-import { release } from './release.js';
-import type { Decision } from './view.js';
 
 /** Steps to the end; after each the counts of the handles are right. @returns what was given back */
 function toTheEnd(view: MapView, step: () => Decision<ReleaseStep>): string[] {

@@ -1,14 +1,14 @@
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
+import { sameOwner } from '../blocks/demand.js';
+import { addressOf, type HeldAddress } from '../blocks/holding.js';
+import { allBlocks } from '../blocks/lookup.js';
+import { giveBack, heldIn, nextBatch, OPERATIONS_PER_STEP } from '../blocks/release-changes.js';
+import { isVirtualMachine } from '../records/attributes.js';
+import type { Change, Decision, View } from '../records/view.js';
 import { abandonBlock, OPERATIONS_TO_ABANDON } from './abandon-block.js';
-import { isVirtualMachine } from './attributes.js';
 import { firstWritable } from './block-bytes.js';
-import { allBlocks } from './block-lists.js';
-import { sameOwner } from './demand.js';
-import { giveBack, heldIn, nextBatch, OPERATIONS_PER_STEP } from './give-back.js';
-import { addressOf, type HeldAddress } from './holding.js';
 import type { BlockOwner } from './records.js';
-import type { Change, Decision, View } from './view.js';
 
 /** What one step of a release of several transactions came to. */
 export interface ReleaseStep {

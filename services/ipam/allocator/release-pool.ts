@@ -1,8 +1,8 @@
-import { giveBack, heldIn, nextBatch } from './give-back.js';
-import type { HeldAddress } from './holding.js';
-import { releaseStep, type ReleaseStep } from './release-node.js';
+import type { HeldAddress } from '../blocks/holding.js';
+import { giveBack, heldIn, nextBatch } from '../blocks/release-changes.js';
+import type { Decision, View } from '../records/view.js';
 import type { Pool } from './records.js';
-import type { Decision, View } from './view.js';
+import { releaseStep, type ReleaseStep } from './release-node.js';
 
 export interface PoolRelease {
   readonly poolName: string;

@@ -2,7 +2,7 @@ import { addressAt } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { block, prefix } from './records.fixture.js';
+import { block, prefix } from '../testing/records.js';
 import { firstGivable, givable, hasRoom, ReservedAddresses } from './reserved.js';
 
 const reserved = (...cidrs: string[]) => new ReservedAddresses(cidrs.map(prefix));

@@ -1,8 +1,8 @@
 import { familyBits, type Address, type Family } from '@podwire/shared/net/address';
 import { addressAt, ordinalOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
+import type { View } from '../records/view.js';
 import type { Block, Ordinal, Reservation } from './records.js';
-import type { View } from './view.js';
 
 /**
  * The addresses that are never given unless asked for by themselves, as sorted ranges: reservations may nest and repeat, and one

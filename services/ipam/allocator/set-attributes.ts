@@ -1,12 +1,12 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 
-import { attachmentOf, sameAttributes, sameOwnerAttributes, type OwnerAttributes } from './attributes.js';
-import { replaceAttributes } from './block.js';
-import type { HeldAddress } from './holding.js';
-import { allocationOf, holderOfAddress, type AddressHolder } from './release-addresses.js';
+import type { HeldAddress } from '../blocks/holding.js';
+import { attachmentOf, sameAttributes, sameOwnerAttributes, type OwnerAttributes } from '../records/attributes.js';
+import { replaceAttributes } from '../records/block.js';
+import type { Decision, View } from '../records/view.js';
 import type { AllocationAttributes } from './records.js';
-import type { Decision, View } from './view.js';
+import { allocationOf, holderOfAddress, type AddressHolder } from './release-addresses.js';
 
 export interface AttributesChange {
   readonly address: Address;

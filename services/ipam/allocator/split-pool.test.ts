@@ -2,11 +2,11 @@ import { formatPrefix, prefixContains, prefixesOverlap, prefixOf, prefixSize } f
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { allocate } from './allocate.js';
+import { allocate } from '../addresses/allocate.js';
+import { poolVersion } from '../pools/pools.js';
+import { MapView } from '../records/testing/map-view.js';
+import { block, claimedBlock, NOW_MS, pool, poolRecord, prefix, request } from '../testing/records.js';
 import { failureOf } from './failure.fixture.js';
-import { MapView } from './map-view.fixture.js';
-import { poolVersion } from './pools.js';
-import { block, claimedBlock, NOW_MS, pool, poolRecord, prefix, request } from './records.fixture.js';
 import type { Pool } from './records.js';
 import { MAX_PARTS, splitPool, type PoolSplitRequest } from './split-pool.js';
 

@@ -3,14 +3,14 @@ import { familyBits } from '@podwire/shared/net/address';
 import { comparePrefixes, formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 import { counted } from '@podwire/shared/words/counted';
 
-import { wholeSeconds } from './block.js';
-import { subdomainFault } from './names.js';
+import { poolUtilization } from '../blocks/utilization.js';
+import { requirePool, requireVersion, takenAcross, type PoolListing } from '../pools/pools.js';
+import { wholeSeconds } from '../records/block.js';
+import { subdomainFault } from '../records/names.js';
+import type { Change, Decision, RecordValue, View } from '../records/view.js';
 import { poolText } from './pool-holders.js';
-import { requirePool, requireVersion, takenAcross, type PoolListing } from './pools.js';
 import type { Pool } from './records.js';
 import { stillNotAllocatable } from './update-pool.js';
-import { poolUtilization } from './utilization.js';
-import type { Change, Decision, RecordValue, View } from './view.js';
 
 /** Into how many pools one is split at most: the power of two whose records fit one transaction of etcd, of 128 operations. */
 export const MAX_PARTS = 64;

@@ -1,11 +1,11 @@
-import { cannotRead, expectNoBlock } from './absence.js';
-import { usedCount } from './block.js';
-import { sameOwner } from './demand.js';
-import { outOfUse, poolOf } from './pools.js';
+import { sameOwner } from '../blocks/demand.js';
+import { collect, type Search } from '../blocks/search.js';
+import { outOfUse, poolOf } from '../pools/pools.js';
+import { cannotRead, expectNoBlock } from '../records/absence.js';
+import { usedCount } from '../records/block.js';
+import type { Change } from '../records/view.js';
+import { matches } from '../selectors/selector.js';
 import type { Affinity } from './records.js';
-import { collect, type Search } from './search.js';
-import { matches } from './selector/selector.js';
-import type { Change } from './view.js';
 
 /** At most so many are given up along with one allocation; the next one gives up further ones. */
 const STRAYS_PER_ALLOCATION = 4;

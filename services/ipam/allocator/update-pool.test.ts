@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'vitest';
 
+import { poolVersion } from '../pools/pools.js';
+import { MapView } from '../records/testing/map-view.js';
+import { NOW_MS, pool, poolRecord } from '../testing/records.js';
 import { failureOf } from './failure.fixture.js';
-import { MapView } from './map-view.fixture.js';
-import { poolVersion } from './pools.js';
-import { NOW_MS, pool, poolRecord } from './records.fixture.js';
 import type { Pool } from './records.js';
 import { updatePool, type PoolChange } from './update-pool.js';
 

@@ -1,12 +1,12 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix, prefixesOverlap } from '@podwire/shared/net/prefix';
 
-import { checkPool, LOAD_BALANCER, type PoolFault, type PoolRules } from './check-pool.js';
+import { poolUtilization } from '../blocks/utilization.js';
+import { poolVersion, requirePool, requireVersion, type PoolListing } from '../pools/pools.js';
+import { checkPool, LOAD_BALANCER, type PoolFault, type PoolRules } from '../pools/rules.js';
+import type { Decision, View } from '../records/view.js';
 import { poolText } from './pool-holders.js';
-import { poolVersion, requirePool, requireVersion, type PoolListing } from './pools.js';
 import type { Pool } from './records.js';
-import { poolUtilization } from './utilization.js';
-import type { Decision, View } from './view.js';
 
 /** Reason of Calico's pool controller. */
 const OVERLAP = 'CIDROverlap';

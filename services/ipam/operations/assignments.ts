@@ -1,6 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { counted } from '@podwire/shared/words/counted';
 import type { Family } from '@podwire/shared/net/address';
+import { counted } from '@podwire/shared/words/counted';
 
 import {
   assignAddresses,
@@ -8,10 +8,10 @@ import {
   type Assignment,
   type Counts,
   type Shortage,
-} from '../allocator/assign.js';
-import { explainAllocation, type ExplainedAllocation } from '../allocator/explain-allocation.js';
+} from '../addresses/assign.js';
+import { explainAllocation, type ExplainedAllocation } from '../addresses/preview.js';
 import type { AskedAllocation, EndpointAddress } from '../allocator/records.js';
-import { nodeLane, read, unknownNodes, type IpamOptions } from './options.js';
+import { nodeLane, read, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
 
 export interface ExplainLimits {
   readonly maxBlocksCount: number;

@@ -1,5 +1,5 @@
 import { listBlocks, type BlockQuery, type ListedBlock, type Page } from '../allocator/listing.js';
-import { read, type IpamOptions } from './options.js';
+import { read, type IpamOptions } from '../engine/updates/operation.js';
 
 /** Shows how pools are cut into blocks. */
 export class Blocks {

@@ -1,5 +1,5 @@
-import { getConfig, updateConfig, type ConfigListing, type ConfigUpdate } from '../allocator/configuration.js';
-import { read, type IpamOptions } from './options.js';
+import { getConfig, updateConfig, type ConfigListing, type ConfigUpdate } from '../configuration/configuration.js';
+import { read, type IpamOptions } from '../engine/updates/operation.js';
 
 const CONFIG_LANE = 'config';
 

@@ -1,6 +1,6 @@
 import type { Pool } from '../allocator/records.js';
-import type { Decision } from '../allocator/view.js';
-import type { IpamOptions } from './options.js';
+import type { IpamOptions } from '../engine/updates/operation.js';
+import type { Decision } from '../records/view.js';
 
 /**
  * The update loop for all that is no work on pools: a pool that is being deleted goes with the release of its last address, whoever

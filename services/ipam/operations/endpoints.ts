@@ -1,5 +1,5 @@
-import { listEndpoints, type EndpointPage, type EndpointQuery } from '../allocator/endpoints.js';
-import { read, type IpamOptions } from './options.js';
+import { listEndpoints, type EndpointPage, type EndpointQuery } from '../endpoints/endpoints.js';
+import { read, type IpamOptions } from '../engine/updates/operation.js';
 
 /** Shows which attachment holds what. */
 export class Endpoints {

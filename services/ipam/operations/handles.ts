@@ -1,16 +1,11 @@
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import {
-  listHandleAddresses,
-  listHandles,
-  type HandleAddressQuery,
-  type HandleQuery,
-} from '../allocator/handle-listing.js';
-import type { HeldAddress } from '../allocator/holding.js';
 import type { Page } from '../allocator/listing.js';
 import type { Handle } from '../allocator/records.js';
 import { continueHandleRelease, heldByHandle, type HandleRelease } from '../allocator/release-handle.js';
-import { blockLane, read, type IpamOptions } from './options.js';
+import type { HeldAddress } from '../blocks/holding.js';
+import { blockLane, read, type IpamOptions } from '../engine/updates/operation.js';
+import { listHandleAddresses, listHandles, type HandleAddressQuery, type HandleQuery } from '../handles/handles.js';
 
 /** Shows and releases what belongs to a handle. */
 export class Handles {

@@ -2,17 +2,17 @@ import { Failure } from '@podwire/shared/failure/failure';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { disagreements, readAll } from '../agreement.fixture.js';
-import { ordinalsWhere } from '../allocator/block.js';
-import { checkPool } from '../allocator/check-pool.js';
-import type { PoolDeleted } from '../allocator/delete-pool.js';
-import { poolVersion } from '../allocator/pools.js';
-import { attachment, NOW_MS, request } from '../allocator/records.fixture.js';
-import { startIpam } from '../ipam.fixture.js';
+import type { RevisionChanges, Store, WatchRequest } from '../engine/store.js';
+import { disagreements, readAll } from '../engine/testing/agreement.js';
+import { MemoryStore, type MemoryStoreOptions } from '../engine/testing/memory-store.js';
+import { forever, keys, settleEvents } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
-import { MemoryStore, type MemoryStoreOptions } from '../store/memory/memory-store.js';
-import type { RevisionChanges, Store, WatchRequest } from '../store/store.js';
-import { forever, keys, settleEvents } from '../store/store.fixture.js';
+import type { PoolDeleted } from '../pools/deletion.js';
+import { poolVersion } from '../pools/pools.js';
+import { checkPool } from '../pools/rules.js';
+import { ordinalsWhere } from '../records/block.js';
+import { startIpam } from '../testing/ipam.js';
+import { attachment, NOW_MS, request } from '../testing/records.js';
 
 /** The same store, whose watch brings each change only after a wait. */
 function withLateWatch(store: MemoryStore, wait: () => Promise<void>): Store {

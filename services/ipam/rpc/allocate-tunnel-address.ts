@@ -3,7 +3,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { readTunnelEnd } from './wire-node.js';
+import { readTunnelEnd } from '../nodes/nodes-rpc.js';
 
 export function allocateTunnelAddress(
   ipam: Ipam,

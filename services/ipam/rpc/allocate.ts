@@ -2,9 +2,9 @@ import type { AllocateRequest, AllocateResponse } from '@podwire/proto/podwire/i
 import type { Handler } from '@podwire/shared/rpc/unary';
 import { withAttachment } from '@podwire/shared/runtime/log';
 
+import { readAllocateRequest } from '../addresses/allocate-rpc.js';
+import { endpointMessage } from '../endpoints/endpoints-rpc.js';
 import type { Ipam } from '../ipam.js';
-import { readAllocateRequest } from './wire-allocate.js';
-import { endpointMessage } from './wire-endpoint.js';
 
 export function allocate(ipam: Ipam): Handler<AllocateRequest, AllocateResponse> {
   return async (message, { signal }) => {

@@ -2,8 +2,8 @@ import type { AuditRequest, AuditResponse } from '@podwire/proto/podwire/ipam/v1
 import { formatPageToken } from '@podwire/shared/rpc/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
+import { auditScope, findingMessage, readAuditRequest, summaryMessage } from '../audit/audit-rpc.js';
 import type { Ipam } from '../ipam.js';
-import { auditScope, findingMessage, readAuditRequest, summaryMessage } from './wire-audit.js';
 
 export function audit(ipam: Ipam): Handler<AuditRequest, AuditResponse> {
   return async (message, { signal }) => {

@@ -3,9 +3,9 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { checked } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import { subdomainFault } from '../allocator/names.js';
+import { readCidr } from '../affinities/affinities-rpc.js';
 import type { Ipam } from '../ipam.js';
-import { readCidr } from './wire-affinity.js';
+import { subdomainFault } from '../records/names.js';
 
 export function claimAffinity(ipam: Ipam): Handler<ClaimAffinityRequest, ClaimAffinityResponse> {
   return async (message, { signal }) => {

@@ -2,7 +2,7 @@ import type { CreatePoolRequest, CreatePoolResponse } from '@podwire/proto/podwi
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { poolMessage, readCreatePoolRequest } from './wire-pool.js';
+import { poolMessage, readCreatePoolRequest } from '../pools/pools-rpc.js';
 
 export function createPool(ipam: Ipam): Handler<CreatePoolRequest, CreatePoolResponse> {
   return async (message, { signal }) => {

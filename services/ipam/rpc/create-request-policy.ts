@@ -5,7 +5,7 @@ import type {
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { readCreateRequestPolicyRequest, requestPolicyMessage } from './wire-request-policy.js';
+import { readCreateRequestPolicyRequest, requestPolicyMessage } from '../policies/policies-rpc.js';
 
 export function createRequestPolicy(ipam: Ipam): Handler<CreateRequestPolicyRequest, CreateRequestPolicyResponse> {
   return async (message, { signal }) => {

@@ -2,7 +2,7 @@ import type { CreateReservationRequest, CreateReservationResponse } from '@podwi
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { readCreateReservationRequest, reservationMessage } from './wire-reservation.js';
+import { readCreateReservationRequest, reservationMessage } from '../reservations/reservations-rpc.js';
 
 export function createReservation(ipam: Ipam): Handler<CreateReservationRequest, CreateReservationResponse> {
   return async (message, { signal }) => {

@@ -2,7 +2,7 @@ import type { DeleteNodeRequest, DeleteNodeResponse } from '@podwire/proto/podwi
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { readDeleteNodeRequest } from './wire-node.js';
+import { readDeleteNodeRequest } from '../nodes/nodes-rpc.js';
 
 export function deleteNode(ipam: Ipam): Handler<DeleteNodeRequest, DeleteNodeResponse> {
   return async (message, { signal }) => {

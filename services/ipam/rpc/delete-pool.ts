@@ -2,7 +2,7 @@ import type { DeletePoolRequest, DeletePoolResponse } from '@podwire/proto/podwi
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { deletePoolResponse, readDeletePoolRequest } from './wire-pool.js';
+import { deletePoolResponse, readDeletePoolRequest } from '../pools/pools-rpc.js';
 
 export function deletePool(ipam: Ipam): Handler<DeletePoolRequest, DeletePoolResponse> {
   return async (message, { signal }) =>

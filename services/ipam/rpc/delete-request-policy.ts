@@ -5,7 +5,7 @@ import type {
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { readPolicyName } from './wire-request-policy.js';
+import { readPolicyName } from '../policies/policies-rpc.js';
 
 export function deleteRequestPolicy(ipam: Ipam): Handler<DeleteRequestPolicyRequest, DeleteRequestPolicyResponse> {
   return async ({ name, resourceVersion }, { signal }) => {

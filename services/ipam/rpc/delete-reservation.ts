@@ -2,7 +2,7 @@ import type { DeleteReservationRequest, DeleteReservationResponse } from '@podwi
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { readDeleteReservationRequest } from './wire-reservation.js';
+import { readDeleteReservationRequest } from '../reservations/reservations-rpc.js';
 
 export function deleteReservation(ipam: Ipam): Handler<DeleteReservationRequest, DeleteReservationResponse> {
   return async (message, { signal }) => {

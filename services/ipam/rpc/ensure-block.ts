@@ -3,10 +3,10 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { checked } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import { subdomainFault } from '../allocator/names.js';
+import { readPools } from '../addresses/allocate-rpc.js';
 import type { Ipam } from '../ipam.js';
-import { readPools } from './wire-allocate.js';
-import { FAMILIES } from './wire-ip.js';
+import { FAMILIES } from '../messages/parts.js';
+import { subdomainFault } from '../records/names.js';
 
 export function ensureBlock(ipam: Ipam): Handler<EnsureBlockRequest, EnsureBlockResponse> {
   return async ({ nodeName, family: message, pools: texts }, { signal }) => {

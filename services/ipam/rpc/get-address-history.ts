@@ -2,8 +2,8 @@ import type { GetAddressHistoryRequest, GetAddressHistoryResponse } from '@podwi
 import { formatPageToken } from '@podwire/shared/rpc/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
+import { formatPlace, historyScope, readHistoryRequest, tenureMessage } from '../history/history-rpc.js';
 import type { Ipam } from '../ipam.js';
-import { formatPlace, historyScope, readHistoryRequest, tenureMessage } from './wire-history.js';
 
 export function getAddressHistory(ipam: Ipam): Handler<GetAddressHistoryRequest, GetAddressHistoryResponse> {
   return async (message, { signal }) => {

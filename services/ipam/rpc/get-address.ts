@@ -2,8 +2,8 @@ import type { GetAddressRequest, GetAddressResponse } from '@podwire/proto/podwi
 import { checked } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
+import { addressMessage, readAddress } from '../addresses/addresses-rpc.js';
 import type { Ipam } from '../ipam.js';
-import { addressMessage, readAddress } from './wire-address.js';
 
 export function getAddress(ipam: Ipam): Handler<GetAddressRequest, GetAddressResponse> {
   return async (message, { signal }) => {

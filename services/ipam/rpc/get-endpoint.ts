@@ -1,11 +1,11 @@
 import type { GetEndpointRequest, GetEndpointResponse } from '@podwire/proto/podwire/ipam/v1/address';
+import { checked } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 import { withAttachment } from '@podwire/shared/runtime/log';
 
+import { endpointMessage } from '../endpoints/endpoints-rpc.js';
 import type { Ipam } from '../ipam.js';
-import { checked } from '@podwire/shared/rpc/checks';
 import { readAttachment } from './wire-attachment.js';
-import { endpointMessage } from './wire-endpoint.js';
 
 export function getEndpoint(ipam: Ipam): Handler<GetEndpointRequest, GetEndpointResponse> {
   return async (message, { signal }) => {

@@ -5,10 +5,10 @@ import { checked } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { HandleAddressQuery } from '../allocator/handle-listing.js';
 import { handleFault } from '../allocator/handle-name.js';
+import { handleAddressMessage } from '../handles/handles-rpc.js';
+import type { HandleAddressQuery } from '../handles/handles.js';
 import type { Ipam } from '../ipam.js';
-import { handleAddressMessage } from './wire-handle.js';
 
 export function getHandle(ipam: Ipam): Handler<GetHandleRequest, GetHandleResponse> {
   return async (message, { signal }) => {

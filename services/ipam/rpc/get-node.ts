@@ -2,7 +2,7 @@ import type { GetNodeRequest, GetNodeResponse } from '@podwire/proto/podwire/ipa
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { nodeMessage, readNodeName } from './wire-node.js';
+import { nodeMessage, readNodeName } from '../nodes/nodes-rpc.js';
 
 export function getNode(ipam: Ipam): Handler<GetNodeRequest, GetNodeResponse> {
   return async (message, { signal }) => {

@@ -2,7 +2,7 @@ import type { GetPoolRequest, GetPoolResponse } from '@podwire/proto/podwire/ipa
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { poolMessage, readGetPoolRequest } from './wire-pool.js';
+import { poolMessage, readGetPoolRequest } from '../pools/pools-rpc.js';
 
 export function getPool(ipam: Ipam): Handler<GetPoolRequest, GetPoolResponse> {
   return async (message, { signal }) => {

@@ -2,7 +2,7 @@ import type { GetRequestPolicyRequest, GetRequestPolicyResponse } from '@podwire
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { readPolicyName, requestPolicyMessage } from './wire-request-policy.js';
+import { readPolicyName, requestPolicyMessage } from '../policies/policies-rpc.js';
 
 export function getRequestPolicy(ipam: Ipam): Handler<GetRequestPolicyRequest, GetRequestPolicyResponse> {
   return async (message, { signal }) => {

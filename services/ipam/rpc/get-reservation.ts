@@ -2,7 +2,7 @@ import type { GetReservationRequest, GetReservationResponse } from '@podwire/pro
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { readReservationName, reservationMessage } from './wire-reservation.js';
+import { readReservationName, reservationMessage } from '../reservations/reservations-rpc.js';
 
 export function getReservation(ipam: Ipam): Handler<GetReservationRequest, GetReservationResponse> {
   return async (message, { signal }) => {

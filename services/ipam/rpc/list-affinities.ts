@@ -4,11 +4,11 @@ import { checked } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
+import { affinityMessage } from '../affinities/affinities-rpc.js';
 import type { AffinityQuery } from '../allocator/affinity-listing.js';
-import { subdomainFault } from '../allocator/names.js';
 import type { OwnedBlock } from '../allocator/release-affinity.js';
 import type { Ipam } from '../ipam.js';
-import { affinityMessage } from './wire-affinity.js';
+import { subdomainFault } from '../records/names.js';
 
 export function listAffinities(ipam: Ipam): Handler<ListAffinitiesRequest, ListAffinitiesResponse> {
   return async (message, { signal }) => {

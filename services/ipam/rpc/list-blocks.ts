@@ -1,13 +1,13 @@
 import type { ListBlocksRequest, ListBlocksResponse } from '@podwire/proto/podwire/ipam/v1/block';
 import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { BlockQuery } from '../allocator/listing.js';
-import { subdomainFault } from '../allocator/names.js';
+import { blockMessage } from '../blocks/blocks-rpc.js';
 import type { Ipam } from '../ipam.js';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
-import { blockMessage } from './wire-block.js';
+import { subdomainFault } from '../records/names.js';
 
 export function listBlocks(ipam: Ipam): Handler<ListBlocksRequest, ListBlocksResponse> {
   return async (message, { signal }) => {

@@ -3,10 +3,10 @@ import { checked, type Checks } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { EndpointQuery } from '../allocator/endpoints.js';
-import { labelFault, subdomainFault } from '../allocator/names.js';
+import { listedEndpointMessage } from '../endpoints/endpoints-rpc.js';
+import type { EndpointQuery } from '../endpoints/endpoints.js';
 import type { Ipam } from '../ipam.js';
-import { listedEndpointMessage } from './wire-endpoint.js';
+import { labelFault, subdomainFault } from '../records/names.js';
 
 export function listEndpoints(ipam: Ipam): Handler<ListEndpointsRequest, ListEndpointsResponse> {
   return async (message, { signal }) => {

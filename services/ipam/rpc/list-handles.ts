@@ -3,8 +3,8 @@ import { checked } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
+import { handleMessage } from '../handles/handles-rpc.js';
 import type { Ipam } from '../ipam.js';
-import { handleMessage } from './wire-handle.js';
 
 const SCOPE: ListScope = ['handles'];
 

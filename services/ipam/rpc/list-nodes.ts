@@ -3,9 +3,9 @@ import { checked } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { NodeQuery } from '../allocator/nodes.js';
 import type { Ipam } from '../ipam.js';
-import { nodeMessage } from './wire-node.js';
+import { nodeMessage } from '../nodes/nodes-rpc.js';
+import type { NodeQuery } from '../nodes/nodes.js';
 
 const SCOPE: ListScope = ['nodes'];
 

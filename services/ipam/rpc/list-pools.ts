@@ -1,11 +1,11 @@
 import type { ListPoolsRequest, ListPoolsResponse } from '@podwire/proto/podwire/ipam/v1/pool';
+import { checked } from '@podwire/shared/rpc/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { PoolQuery } from '../allocator/listing.js';
 import type { Ipam } from '../ipam.js';
-import { checked } from '@podwire/shared/rpc/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
-import { poolMessage } from './wire-pool.js';
+import { poolMessage } from '../pools/pools-rpc.js';
 
 const SCOPE: ListScope = ['pools'];
 

@@ -6,9 +6,9 @@ import { checked } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { RequestPolicyQuery } from '../allocator/request-policies.js';
 import type { Ipam } from '../ipam.js';
-import { requestPolicyMessage } from './wire-request-policy.js';
+import { requestPolicyMessage } from '../policies/policies-rpc.js';
+import type { RequestPolicyQuery } from '../policies/policies.js';
 
 const SCOPE: ListScope = ['request policies'];
 

@@ -3,9 +3,9 @@ import { checked } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { ReservationQuery } from '../allocator/reservations.js';
 import type { Ipam } from '../ipam.js';
-import { reservationMessage } from './wire-reservation.js';
+import { reservationMessage } from '../reservations/reservations-rpc.js';
+import type { ReservationQuery } from '../reservations/reservations.js';
 
 const SCOPE: ListScope = ['reservations'];
 

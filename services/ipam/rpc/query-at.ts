@@ -1,8 +1,8 @@
 import type { QueryAtRequest, QueryAtResponse } from '@podwire/proto/podwire/ipam/v1/history';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
+import { readQueryAtRequest, tenureMessage } from '../history/history-rpc.js';
 import type { Ipam } from '../ipam.js';
-import { readQueryAtRequest, tenureMessage } from './wire-history.js';
 
 export function queryAt(ipam: Ipam): Handler<QueryAtRequest, QueryAtResponse> {
   return async (message, { signal }) => {

@@ -2,7 +2,7 @@ import type { RegisterNodeRequest, RegisterNodeResponse } from '@podwire/proto/p
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { nodeMessage, readRegisterNodeRequest } from './wire-node.js';
+import { nodeMessage, readRegisterNodeRequest } from '../nodes/nodes-rpc.js';
 
 export function registerNode(ipam: Ipam): Handler<RegisterNodeRequest, RegisterNodeResponse> {
   return async (message, { signal }) => {

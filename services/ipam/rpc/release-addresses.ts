@@ -1,8 +1,8 @@
 import type { ReleaseAddressesRequest, ReleaseAddressesResponse } from '@podwire/proto/podwire/ipam/v1/address';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
+import { readReleaseAddressesRequest, releasedAddressMessage } from '../addresses/addresses-rpc.js';
 import type { Ipam } from '../ipam.js';
-import { readReleaseAddressesRequest, releasedAddressMessage } from './wire-address.js';
 
 export function releaseAddresses(ipam: Ipam): Handler<ReleaseAddressesRequest, ReleaseAddressesResponse> {
   return async (message, { signal }) => {

@@ -1,8 +1,8 @@
 import type { ReleaseAffinityRequest, ReleaseAffinityResponse } from '@podwire/proto/podwire/ipam/v1/affinity';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
+import { readReleaseAffinityRequest, releasedAffinityMessage } from '../affinities/affinities-rpc.js';
 import type { Ipam } from '../ipam.js';
-import { readReleaseAffinityRequest, releasedAffinityMessage } from './wire-affinity.js';
 
 export function releaseAffinity(ipam: Ipam): Handler<ReleaseAffinityRequest, ReleaseAffinityResponse> {
   return async (message, { signal }) => {

@@ -1,8 +1,8 @@
 import type { SetAttributesRequest, SetAttributesResponse } from '@podwire/proto/podwire/ipam/v1/address';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
+import { holderMessage, readSetAttributesRequest } from '../addresses/addresses-rpc.js';
 import type { Ipam } from '../ipam.js';
-import { holderMessage, readSetAttributesRequest } from './wire-address.js';
 
 export function setAttributes(ipam: Ipam): Handler<SetAttributesRequest, SetAttributesResponse> {
   return async (message, { signal }) => {

@@ -3,7 +3,7 @@ import { violationsFailure } from '@podwire/shared/failure/failure';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { poolMessage, readSplitPoolRequest } from './wire-pool.js';
+import { poolMessage, readSplitPoolRequest } from '../pools/pools-rpc.js';
 
 export function splitPool(ipam: Ipam): Handler<SplitPoolRequest, SplitPoolResponse> {
   return async (message, { signal }) => {

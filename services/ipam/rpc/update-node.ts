@@ -2,7 +2,7 @@ import type { UpdateNodeRequest, UpdateNodeResponse } from '@podwire/proto/podwi
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { nodeMessage, readUpdateNodeRequest } from './wire-node.js';
+import { nodeMessage, readUpdateNodeRequest } from '../nodes/nodes-rpc.js';
 
 export function updateNode(ipam: Ipam): Handler<UpdateNodeRequest, UpdateNodeResponse> {
   return async (message, { signal }) => {

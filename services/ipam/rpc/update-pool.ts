@@ -2,7 +2,7 @@ import type { UpdatePoolRequest, UpdatePoolResponse } from '@podwire/proto/podwi
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { poolFaultsFailure, poolMessage, readUpdatePoolRequest } from './wire-pool.js';
+import { poolFaultsFailure, poolMessage, readUpdatePoolRequest } from '../pools/pools-rpc.js';
 
 export function updatePool(ipam: Ipam): Handler<UpdatePoolRequest, UpdatePoolResponse> {
   return async (message, { signal }) => {

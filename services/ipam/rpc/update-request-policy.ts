@@ -5,7 +5,7 @@ import type {
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { readUpdateRequestPolicyRequest, requestPolicyMessage } from './wire-request-policy.js';
+import { readUpdateRequestPolicyRequest, requestPolicyMessage } from '../policies/policies-rpc.js';
 
 export function updateRequestPolicy(ipam: Ipam): Handler<UpdateRequestPolicyRequest, UpdateRequestPolicyResponse> {
   return async (message, { signal }) => {

@@ -2,7 +2,7 @@ import type { UpdateReservationRequest, UpdateReservationResponse } from '@podwi
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Ipam } from '../ipam.js';
-import { readUpdateReservationRequest, reservationMessage } from './wire-reservation.js';
+import { readUpdateReservationRequest, reservationMessage } from '../reservations/reservations-rpc.js';
 
 export function updateReservation(ipam: Ipam): Handler<UpdateReservationRequest, UpdateReservationResponse> {
   return async (message, { signal }) => {

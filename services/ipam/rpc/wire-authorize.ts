@@ -1,10 +1,10 @@
 import type { AuthorizeRequestsRequest } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { checked } from '@podwire/shared/rpc/checks';
 
+import { readNamespaceLabels, readPod } from '../addresses/allocate-rpc.js';
 import type { Petition } from '../allocator/request-policy/petition.js';
-import { readNamespaceLabels, readPod } from './wire-allocate.js';
-import { checkOnePerFamily, readAddresses } from './wire-ip.js';
-import { readRequests } from './wire-request.js';
+import { checkOnePerFamily, readAddresses } from '../messages/parts.js';
+import { readRequests } from '../messages/request-parts.js';
 
 export function readAuthorizeRequestsRequest(message: AuthorizeRequestsRequest): Petition {
   return checked('AuthorizeRequests', (checks) => {

@@ -8,12 +8,12 @@ import {
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { checked, Checks } from '@podwire/shared/rpc/checks';
 
-import type { ExplainedAllocation, ExplainedFamily } from '../allocator/explain-allocation.js';
+import { readAllocation } from '../addresses/allocate-rpc.js';
+import { explainedPool, FAMILY_MESSAGES } from '../addresses/assign-rpc.js';
+import type { ExplainedAllocation, ExplainedFamily } from '../addresses/preview.js';
 import type { AskedAllocation } from '../allocator/records.js';
-import type { Origin } from '../allocator/search.js';
-import { readAllocation } from './wire-allocate.js';
-import { judgementMessage } from './wire-request.js';
-import { explainedPool, FAMILY_MESSAGES } from './wire-assign.js';
+import type { Origin } from '../blocks/search.js';
+import { judgementMessage } from '../messages/request-parts.js';
 
 const MAX_BLOCKS_COUNT = 10_000;
 const DEFAULT_BLOCKS_COUNT = 1000;

@@ -1,7 +1,7 @@
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import { addTallies, NO_BLOCKS, subtractTallies, tallyOf, type BlockTally } from '../allocator/block-tally.js';
 import type { Block } from '../allocator/records.js';
+import { addTallies, NO_BLOCKS, subtractTallies, tallyOf, type BlockTally } from '../records/block-stats.js';
 
 interface Entry {
   readonly prefix: Prefix;

@@ -1,7 +1,7 @@
 import { context, trace, type Context } from '@opentelemetry/api';
 import { withSpan } from '@podwire/shared/runtime/span';
 
-import type { CommitResult, Transaction } from './store.js';
+import type { CommitResult, Transaction } from '../engine/store.js';
 
 /** Spans of the update loop. Where nobody records the trace they are not made: a span costs as much as a decision. */
 

@@ -1,4 +1,4 @@
-import type { RecordValue } from '../allocator/view.js';
+import type { RecordValue } from '../records/view.js';
 
 /** What a mirror tells of: durable, and exactly the state at the revision, though the view may be ahead of it by own commits and reads. */
 export type Observed =

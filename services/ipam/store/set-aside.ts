@@ -1,8 +1,8 @@
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import { rangesAround } from '../allocator/pools.js';
-import type { UnreadableBlock, UnreadableRecord } from '../allocator/view.js';
+import { rangesAround } from '../pools/pools.js';
+import type { UnreadableBlock, UnreadableRecord } from '../records/view.js';
 
 /** The records that cannot be read, few or none: by their keys, and the blocks among them in the order of their addresses. */
 export class SetAside {

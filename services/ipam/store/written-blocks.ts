@@ -1,7 +1,7 @@
 import { prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import type { Block } from '../allocator/records.js';
-import { SortedPrefixes } from './sorted-prefixes.js';
+import { SortedPrefixes } from '../engine/mirror/sorted-runs.js';
 
 export interface WrittenBlocksOptions {
   /** The block as it is once the decisions are committed. */

@@ -1,6 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { RevisionCompacted, type Page, type Store, type StoredRecord } from '../store/store.js';
+import { RevisionCompacted, type Page, type Store, type StoredRecord } from '../engine/store.js';
 import { ArchiveEncoder, type ArchiveTrailer } from './archive.js';
 import { buffered, type Sink } from './export-file.js';
 import { requireWhole } from './marker.js';

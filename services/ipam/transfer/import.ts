@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { counted } from '@podwire/shared/words/counted';
 
-import type { Comparison, Store } from '../store/store.js';
+import type { Comparison, Store } from '../engine/store.js';
 import { readArchive, type ArchivedRecord, type ArchiveHeader, type ArchiveTrailer } from './archive.js';
 import { recordsUnder } from './export.js';
 import { encodeMark, readMark, type ImportMark, type StoredMark } from './marker.js';

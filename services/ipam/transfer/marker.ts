@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
-import type { Store } from '../store/store.js';
+import type { Store } from '../engine/store.js';
 import { markerKey } from './scope.js';
 
 /** What the datastore says of the import that made it. */

@@ -8,19 +8,19 @@ import { runInNewContext } from 'node:vm';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { EmbeddedStore } from '../store/embedded/embedded-store.js';
-import { EtcdServer } from '../store/etcd/etcd-server.fixture.js';
+import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
+import type { Store } from '../engine/store.js';
+import { EtcdServer } from '../engine/testing/etcd-server.js';
+import { MemoryStore } from '../engine/testing/memory-store.js';
+import { HistoryLog } from '../history/history-log.js';
+import { RecordKeys } from '../records/json/keys.js';
 import { openEtcdStore } from '../store/etcd/etcd-store.fixture.js';
-import { HistoryLog } from '../store/history-log.js';
-import { MemoryStore } from '../store/memory/memory-store.js';
-import { RecordKeys } from '../store/record/keys.js';
-import type { Store } from '../store/store.js';
+import { contentOf, exported, fill, forever, imported, recordLines, sampleRecords } from '../testing/archives.js';
 import { ArchiveEncoder } from './archive.js';
-import { exportDatastore } from './export.js';
 import { readLines, writeWhole } from './export-file.js';
+import { exportDatastore } from './export.js';
 import { readMark, requireWhole } from './marker.js';
 import { markerKey } from './scope.js';
-import { contentOf, exported, fill, forever, imported, recordLines, sampleRecords } from './transfer.fixture.js';
 
 let folder: string;
 beforeEach(() => {

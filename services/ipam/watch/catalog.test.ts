@@ -2,12 +2,12 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { block, claimedBlock, host, poolRecord } from '../allocator/records.fixture.js';
-import type { RecordValue } from '../allocator/view.js';
-import { MemoryStore } from '../store/memory/memory-store.js';
+import { MemoryStore } from '../engine/testing/memory-store.js';
+import type { RecordValue } from '../records/view.js';
 import type { ObservedRecord } from '../store/observed.js';
+import { block, claimedBlock, host, poolRecord } from '../testing/records.js';
+import { ALL_KINDS, freshList, keys, LineCodec, query, sorted, WatchingClient, write } from '../testing/watching.js';
 import { WatchHub } from './hub.js';
-import { ALL_KINDS, freshList, keys, LineCodec, query, sorted, WatchingClient, write } from './watching.fixture.js';
 
 function makeHub(): WatchHub {
   const currentRevision = (): Promise<number> => Promise.resolve(1);

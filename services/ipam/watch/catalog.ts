@@ -1,14 +1,14 @@
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import { withPoolNames } from '../allocator/endpoint.js';
 import type { BlockListing } from '../allocator/listing.js';
-import { poolOf } from '../allocator/pools.js';
 import type { AffinityState, Block, Pool } from '../allocator/records.js';
-import type { RecordValue } from '../allocator/view.js';
-import { sortByName } from '../store/record-lists.js';
+import { sortByName } from '../engine/mirror/record-lists.js';
+import { poolOf } from '../pools/pools.js';
+import { withPoolNames } from '../records/endpoint.js';
+import type { RecordKeys } from '../records/json/keys.js';
+import { PackedEndpoint, type EndpointOrigin } from '../records/json/packed-endpoint.js';
+import type { RecordValue } from '../records/view.js';
 import type { Observed, ObservedList, ObservedRecord } from '../store/observed.js';
-import type { RecordKeys } from '../store/record/keys.js';
-import { PackedEndpoint, type EndpointOrigin } from '../store/record/packed-endpoint.js';
 import { blockRoute, keepsRoute, sameBlockRoute, type BlockRoute } from './block-route.js';
 import type { Item } from './item.js';
 import { NodeItems } from './node-items.js';

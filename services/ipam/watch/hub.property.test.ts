@@ -3,11 +3,11 @@ import { hostPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { affinity, block, pool } from '../allocator/records.fixture.js';
 import type { AllocationAttributes, Endpoint } from '../allocator/records.js';
-import type { RecordValue } from '../allocator/view.js';
-import { MemoryStore } from '../store/memory/memory-store.js';
-import { decodeRecord } from '../store/record/record.js';
+import { MemoryStore } from '../engine/testing/memory-store.js';
+import { decodeRecord } from '../records/json/registry.js';
+import type { RecordValue } from '../records/view.js';
+import { affinity, block, pool } from '../testing/records.js';
 import {
   ALL_KINDS,
   freshList,
@@ -21,7 +21,7 @@ import {
   WatchingClient,
   write,
   type WatchingReplica,
-} from './watching.fixture.js';
+} from '../testing/watching.js';
 
 const CIDRS = ['10.65.0.0/26', '10.65.0.64/26', '10.65.1.0/26', '10.66.0.0/26'];
 const NODES = ['n1', 'n2', 'n3'];

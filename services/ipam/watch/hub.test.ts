@@ -1,10 +1,9 @@
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { affinity, block, claimedBlock, pool, poolRecord } from '../allocator/records.fixture.js';
-import type { RecordValue } from '../allocator/view.js';
-import { MemoryStore } from '../store/memory/memory-store.js';
-import type { HubOptions } from './hub.js';
+import { MemoryStore } from '../engine/testing/memory-store.js';
+import type { RecordValue } from '../records/view.js';
+import { affinity, block, claimedBlock, pool, poolRecord } from '../testing/records.js';
 import {
   forever,
   freshList,
@@ -18,7 +17,8 @@ import {
   WatchingClient,
   write,
   type WatchingReplica,
-} from './watching.fixture.js';
+} from '../testing/watching.js';
+import type { HubOptions } from './hub.js';
 
 const POOL = poolRecord('p', '10.65.0.0/16');
 const LIMIT_MS = 5_000;

@@ -1,7 +1,7 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
+import type { RecordKeys } from '../records/json/keys.js';
 import type { Observed } from '../store/observed.js';
-import type { RecordKeys } from '../store/record/keys.js';
 import { Batches, type Portions, type SharedBatch } from './batches.js';
 import { Catalog } from './catalog.js';
 import type { WatchCodec } from './codec.js';

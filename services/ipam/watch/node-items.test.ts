@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { block } from '../allocator/records.fixture.js';
+import { block } from '../testing/records.js';
 import type { Item } from './item.js';
 import { NodeItems } from './node-items.js';
 import { nodeNameOf, type WatchedObject } from './watched.js';

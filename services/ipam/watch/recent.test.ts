@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { poolRecord } from '../allocator/records.fixture.js';
+import { poolRecord } from '../testing/records.js';
 import type { Item } from './item.js';
 import { RecentChanges } from './recent.js';
 import type { WatchedObject } from './watched.js';

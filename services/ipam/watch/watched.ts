@@ -2,8 +2,8 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 
 import { fnv1a64 } from '../allocator/hash.js';
 import type { BlockListing } from '../allocator/listing.js';
-import type { RecordName, RecordValue } from '../allocator/view.js';
-import { PackedEndpoint } from '../store/record/packed-endpoint.js';
+import { PackedEndpoint } from '../records/json/packed-endpoint.js';
+import type { RecordName, RecordValue } from '../records/view.js';
 import type { BlockRoute } from './block-route.js';
 
 /** What can be watched. */

@@ -1,13 +1,13 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { performance } from 'node:perf_hooks';
 import process from 'node:process';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
 
-import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';
+import { EmbeddedStore } from '@podwire/ipam/engine/embedded/embedded-store';
 import { openNamespace, type Namespace } from '@podwire/netlink';
-import { EnsureBlockRequest } from '@podwire/proto/podwire/ipam/v1/affinity';
 import { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
+import { EnsureBlockRequest } from '@podwire/proto/podwire/ipam/v1/affinity';
 
 import { NODE_ADDRESS, Stack } from '../../support/stack.js';
 import { median, type Figure } from '../figure.js';

@@ -1,6 +1,6 @@
 import process from 'node:process';
 
-import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';
+import { EmbeddedStore } from '@podwire/ipam/engine/embedded/embedded-store';
 
 import { median, type Figure } from '../figure.js';
 import { bareTransaction } from '../ipam/bare-transaction.js';

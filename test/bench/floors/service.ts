@@ -1,11 +1,10 @@
 // A gRPC service that decides nothing. usage: service.js SOCKET [embedded DIRECTORY | etcd URL]
-import '@podwire/shared/runtime/young-generation';
-
 import process from 'node:process';
 
+import '@podwire/shared/runtime/young-generation';
 import { Server, ServerCredentials, type handleUnaryCall } from '@grpc/grpc-js';
-import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';
-import type { Store } from '@podwire/ipam/store/store';
+import { EmbeddedStore } from '@podwire/ipam/engine/embedded/embedded-store';
+import type { Store } from '@podwire/ipam/engine/store';
 
 import { openEtcdStore } from '../ipam/etcd.js';
 import { DO } from './method.js';

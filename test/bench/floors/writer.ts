@@ -1,4 +1,4 @@
-import type { Store, Transaction } from '@podwire/ipam/store/store';
+import type { Store, Transaction } from '@podwire/ipam/engine/store';
 
 import { barePuts } from '../ipam/bare-transaction.js';
 

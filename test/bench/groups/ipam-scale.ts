@@ -2,8 +2,8 @@ import { existsSync } from 'node:fs';
 import { performance } from 'node:perf_hooks';
 import process from 'node:process';
 
-import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';
-import type { Store } from '@podwire/ipam/store/store';
+import { EmbeddedStore } from '@podwire/ipam/engine/embedded/embedded-store';
+import type { Store } from '@podwire/ipam/engine/store';
 
 import { median, type Figure } from '../figure.js';
 import { openEtcdStore, startEtcd } from '../ipam/etcd.js';

@@ -1,7 +1,7 @@
 import process from 'node:process';
 
-import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';
-import type { Store } from '@podwire/ipam/store/store';
+import { EmbeddedStore } from '@podwire/ipam/engine/embedded/embedded-store';
+import type { Store } from '@podwire/ipam/engine/store';
 
 import { median, type Figure } from '../figure.js';
 import { bareTransaction } from '../ipam/bare-transaction.js';

@@ -1,4 +1,4 @@
-import type { Transaction } from '@podwire/ipam/store/store';
+import type { Transaction } from '@podwire/ipam/engine/store';
 
 /** Bytes of what an allocation writes: a block of 64 addresses that is half full, a handle and an endpoint. */
 const BLOCK_BYTES = 9_000;

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:net';
 
-import { EtcdStore } from '@podwire/ipam/store/etcd/etcd-store';
+import { EtcdStore } from '@podwire/ipam/engine/etcd/etcd-store';
 
 import { ServingProcess, type Place } from './processes.js';
 

@@ -1,12 +1,12 @@
-import { attributesFor } from '@podwire/ipam/allocator/attributes';
-import { makeBlock } from '@podwire/ipam/allocator/block';
 import { takeAddress } from '@podwire/ipam/allocator/block.fixture';
-import { endpointKey, makeEndpoint } from '@podwire/ipam/allocator/endpoint';
 import type { Block, EndpointAddress } from '@podwire/ipam/allocator/records';
-import type { RecordValue } from '@podwire/ipam/allocator/view';
-import { RecordKeys } from '@podwire/ipam/store/record/keys';
-import { writeRecord } from '@podwire/ipam/store/record/record';
-import type { Store } from '@podwire/ipam/store/store';
+import type { Store } from '@podwire/ipam/engine/store';
+import { attributesFor } from '@podwire/ipam/records/attributes';
+import { makeBlock } from '@podwire/ipam/records/block';
+import { endpointKey, makeEndpoint } from '@podwire/ipam/records/endpoint';
+import { RecordKeys } from '@podwire/ipam/records/json/keys';
+import { writeRecord } from '@podwire/ipam/records/json/registry';
+import type { RecordValue } from '@podwire/ipam/records/view';
 import { handleId } from '@podwire/shared/attachment/names';
 import { addressAt, formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 

@@ -1,16 +1,16 @@
 import { randomUUID } from 'node:crypto';
 import { Writable } from 'node:stream';
 
-import { checkPool } from '@podwire/ipam/allocator/check-pool';
 import type { AskedAllocation } from '@podwire/ipam/allocator/records';
-import { NO_REQUESTS } from '@podwire/ipam/allocator/request-policy/policy';
-import { Events } from '@podwire/ipam/events';
+import { Events } from '@podwire/ipam/engine/events';
+import { Mirror } from '@podwire/ipam/engine/mirror/mirror';
+import { MemoryStore, type Operation } from '@podwire/ipam/engine/testing/memory-store';
+import { Updater } from '@podwire/ipam/engine/updates/update-loop';
+import { HistoryLog } from '@podwire/ipam/history/history-log';
 import { Ipam } from '@podwire/ipam/ipam';
-import { MemoryStore, type Operation } from '@podwire/ipam/store/memory/memory-store';
-import { HistoryLog } from '@podwire/ipam/store/history-log';
-import { Mirror } from '@podwire/ipam/store/mirror';
-import { RecordKeys } from '@podwire/ipam/store/record/keys';
-import { Updater } from '@podwire/ipam/store/update';
+import { checkPool } from '@podwire/ipam/pools/rules';
+import { RecordKeys } from '@podwire/ipam/records/json/keys';
+import { NO_REQUESTS } from '@podwire/ipam/records/request-policy';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
 

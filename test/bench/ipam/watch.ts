@@ -1,15 +1,15 @@
 import { performance } from 'node:perf_hooks';
 import process from 'node:process';
 
-import { attributesFor } from '@podwire/ipam/allocator/attributes';
-import { makeBlock } from '@podwire/ipam/allocator/block';
 import { takeAddress } from '@podwire/ipam/allocator/block.fixture';
 import type { Block } from '@podwire/ipam/allocator/records';
-import type { RecordValue } from '@podwire/ipam/allocator/view';
-import { EmbeddedStore } from '@podwire/ipam/store/embedded/embedded-store';
-import { RecordKeys } from '@podwire/ipam/store/record/keys';
-import { writeRecord } from '@podwire/ipam/store/record/record';
-import type { Store } from '@podwire/ipam/store/store';
+import { EmbeddedStore } from '@podwire/ipam/engine/embedded/embedded-store';
+import type { Store } from '@podwire/ipam/engine/store';
+import { attributesFor } from '@podwire/ipam/records/attributes';
+import { makeBlock } from '@podwire/ipam/records/block';
+import { RecordKeys } from '@podwire/ipam/records/json/keys';
+import { writeRecord } from '@podwire/ipam/records/json/registry';
+import type { RecordValue } from '@podwire/ipam/records/view';
 import { WatchKind, WatchPhase, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
 import { Peer } from '@podwire/shared/rpc/client';
 

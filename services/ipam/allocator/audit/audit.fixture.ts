@@ -1,14 +1,14 @@
 import { formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 
-import { allocate } from '../allocate.js';
-import { MapView } from '../map-view.fixture.js';
-import { NOW_MS, poolRecord, prefix, request } from '../records.fixture.js';
+import { allocate } from '../../addresses/allocate.js';
+import { auditSteps, distinctFindings } from '../../audit/audit.js';
+import { Judging } from '../../audit/context.js';
+import type { Finding } from '../../audit/finding.js';
+import { repair, type RepairInput, type RepairResult } from '../../audit/repair.js';
+import { MapView } from '../../records/testing/map-view.js';
+import type { RecordValue } from '../../records/view.js';
+import { NOW_MS, poolRecord, prefix, request } from '../../testing/records.js';
 import type { AllocationAttributes, AllocationRequest, Block } from '../records.js';
-import type { RecordValue } from '../view.js';
-import { auditSteps, distinctFindings } from './audit.js';
-import type { Finding } from './finding.js';
-import { Judging } from './judging.js';
-import { repair, type RepairInput, type RepairResult } from './repair.js';
 
 /** What the tests of audit and repair share. */
 

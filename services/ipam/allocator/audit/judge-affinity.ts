@@ -1,9 +1,9 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 
-import { expectNoBlock } from '../absence.js';
+import { expectBlock, type Judging } from '../../audit/context.js';
+import { makeFinding, named, ownerText, safely, type Finding } from '../../audit/finding.js';
+import { expectNoBlock } from '../../records/absence.js';
 import type { Affinity } from '../records.js';
-import { makeFinding, named, ownerText, safely, type Finding } from './finding.js';
-import { expectBlock, type Judging } from './judging.js';
 
 /** What can be wrong with an affinity whose block does not name its owner. Others are judged with their block. */
 export function judgeAffinity(judging: Judging, affinity: Affinity): Finding[] {

@@ -1,11 +1,11 @@
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, prefixesOverlap } from '@podwire/shared/net/prefix';
 
+import type { Judging } from '../../audit/context.js';
+import { standingOf } from '../../audit/endpoint-findings.js';
+import { makeFinding, named, noRemedy, type Finding } from '../../audit/finding.js';
+import type { UnreadableRecord } from '../../records/view.js';
 import type { Node, Pool } from '../records.js';
-import type { UnreadableRecord } from '../view.js';
-import { makeFinding, named, noRemedy, type Finding } from './finding.js';
-import type { Judging } from './judging.js';
-import { standingOf } from './judge-endpoint.js';
 
 /** Whether a pool shares addresses with one behind it in the order of the names. */
 export function judgePool({ view }: Judging, pool: Pool): Finding[] {

@@ -1,7 +1,7 @@
 import { compareTexts } from '@podwire/shared/words/order';
 
-import { severityOf, type Finding, type FindingKind, type Severity } from './finding.js';
-import type { Usage } from './usage.js';
+import { severityOf, type Finding, type FindingKind, type Severity } from '../../audit/finding.js';
+import type { Usage } from '../../audit/usage.js';
 
 /** Which findings to tell. */
 export interface AuditQuery {

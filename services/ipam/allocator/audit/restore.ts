@@ -1,7 +1,6 @@
-import type { Prefix } from '@podwire/shared/net/prefix';
-import { ordinalOf } from '@podwire/shared/net/prefix';
+import { ordinalOf, type Prefix } from '@podwire/shared/net/prefix';
 
-import { releaseAddresses } from '../block.js';
+import { releaseAddresses } from '../../records/block.js';
 import type { AllocationAttributes, Block } from '../records.js';
 
 /** Allocates a given address that is free, or cools down, to who is known to use it. */

@@ -1,8 +1,8 @@
 import { familyBits, formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
+import type { RequestRules, RuleKind } from '../../records/request-policy.js';
 import { formatMacRange } from './mac-range.js';
-import type { RequestRules, RuleKind } from './policy.js';
 
 /** What a rule allows, one text for each of its entries, as its writer would know it. */
 export function allowedTexts(rules: RequestRules, kind: RuleKind): string[] {

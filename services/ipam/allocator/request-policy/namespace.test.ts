@@ -1,10 +1,10 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
+import { policy } from '../../testing/request-policies.js';
 import type { Selector } from '../selector/ast.js';
 import { evaluate } from '../selector/evaluate.js';
 import { byNameAlone, concernOf, knownLabels, NAME_LABEL } from './namespace.js';
-import { policy } from './policy.fixture.js';
 
 describe('a policy is about a namespace', () => {
   const labels = { tier: 'front' };

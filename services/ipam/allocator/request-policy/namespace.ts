@@ -1,7 +1,7 @@
+import type { RequestPolicy } from '../../records/request-policy.js';
+import { readSelector } from '../../selectors/selector.js';
 import type { Labels, Selector } from '../selector/ast.js';
 import { evaluate } from '../selector/evaluate.js';
-import { readSelector } from '../selector/selector.js';
-import type { RequestPolicy } from './policy.js';
 
 /** The label that Kubernetes gives every namespace: its name. Nobody can set it to anything else. */
 export const NAME_LABEL = 'kubernetes.io/metadata.name';

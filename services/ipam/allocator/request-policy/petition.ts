@@ -1,13 +1,13 @@
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import { findPool } from '../judge-pools.js';
+import { findPool } from '../../pools/selection.js';
+import type { PodRequests, PoolChoice, PoolRule, RequestRules, RuleKind } from '../../records/request-policy.js';
+import type { View } from '../../records/view.js';
+import { matches } from '../../selectors/selector.js';
 import type { Pool } from '../records.js';
-import { matches } from '../selector/selector.js';
-import type { View } from '../view.js';
 import { macInRange } from './mac-range.js';
 import type { Namespace } from './namespace.js';
-import type { PodRequests, PoolChoice, PoolRule, RequestRules, RuleKind } from './policy.js';
 
 /** All that is asked for a pod, and may be forbidden. */
 export interface Petition {

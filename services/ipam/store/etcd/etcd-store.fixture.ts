@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 
-import type { EtcdServer } from './etcd-server.fixture.js';
-import { EtcdStore, type EtcdStoreOptions } from './etcd-store.js';
+import { EtcdStore, type EtcdStoreOptions } from '../../engine/etcd/etcd-store.js';
+import type { EtcdServer } from '../../engine/testing/etcd-server.js';
 
 const NO_CREDENTIALS = {
   caFile: undefined,

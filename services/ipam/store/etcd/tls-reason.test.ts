@@ -4,7 +4,7 @@ import { join } from 'node:path';
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 
-import { CertificateAuthority } from './etcd-server.fixture.js';
+import { CertificateAuthority } from '../../engine/testing/etcd-server.js';
 import { connectionText, tlsReason } from './tls-reason.js';
 
 const NOW_MS = Date.parse('2026-11-23T12:00:00Z');

@@ -1,7 +1,7 @@
 import { InterceptingCall, type Interceptor } from '@grpc/grpc-js';
 import type { Etcd3 } from 'etcd3';
 
-import type { Credentials } from './credentials.js';
+import type { Credentials } from '../../engine/etcd/credentials.js';
 
 /**
  * How etcd refuses a token that it issued (api/v3rpc/rpctypes/error.go): it has expired, or was forgotten with a restart or a new password;

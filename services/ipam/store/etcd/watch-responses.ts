@@ -1,6 +1,6 @@
 import type { IWatchCreateRequest, IWatchResponse } from 'etcd3';
 
-import type { WatchStream } from './endpoint.js';
+import type { WatchStream } from '../../engine/etcd/connection.js';
 
 /**
  * The responses of one stream of watches, to be iterated once. Ends when the signal fires; fails when the stream does, or when the

@@ -1,9 +1,9 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 
-import { sameAttributes } from '../../allocator/attributes.js';
 import type { AllocationAttributes, Block, Ordinal } from '../../allocator/records.js';
-import { keepTime } from './fields.js';
-import { formatJson, isObject, parseJson, type Json, type JsonObject } from './json.js';
+import { sameAttributes } from '../../records/attributes.js';
+import { keepTime } from '../../records/json/fields.js';
+import { formatJson, isObject, parseJson, type Json, type JsonObject } from '../../records/json/json.js';
 
 /** The parts of a block's JSON text. */
 

@@ -2,14 +2,14 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { coolAddresses, makeBlock, releaseAddresses, replaceAttributes, takeOrdinals } from '../../allocator/block.js';
-import { NOW_MS, prefix } from '../../allocator/records.fixture.js';
 import type { Block } from '../../allocator/records.js';
+import { coolAddresses, makeBlock, releaseAddresses, replaceAttributes, takeOrdinals } from '../../records/block.js';
+import { writeBlock } from '../../records/json/block-writer.js';
+import { formatJson, type JsonObject } from '../../records/json/json.js';
+import { RecordKeys } from '../../records/json/keys.js';
+import { decodeRecord } from '../../records/json/registry.js';
+import { NOW_MS, prefix } from '../../testing/records.js';
 import { formatBlock, type StoredBlock } from './block-text.js';
-import { formatJson, type JsonObject } from './json.js';
-import { RecordKeys } from './keys.js';
-import { decodeRecord } from './record.js';
-import { writeBlock } from './written-block.js';
 
 const owner = { kind: 'host', name: 'node "1" \\ ü' } as const;
 const EMPTY = makeBlock({ prefix: prefix('10.0.0.0/28'), owner, nowMs: NOW_MS });

@@ -9,8 +9,8 @@ import { parseMac } from '@podwire/shared/net/mac';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 
 import type { Endpoint } from '../../allocator/records.js';
-import type { EndpointKey } from '../../allocator/view.js';
-import { formatTime } from './fields.js';
+import { formatTime } from '../../records/json/fields.js';
+import type { EndpointKey } from '../../records/view.js';
 import { knownPrefix } from './known-prefixes.js';
 
 /** What the text of a new endpoint says, as it is written there; empty where it says nothing. */

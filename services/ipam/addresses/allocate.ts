@@ -1,0 +1,250 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { handleId } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import type { Prefix } from '@podwire/shared/net/prefix';
+
+import { offerOf } from '../allocator/given.js';
+import { judgeNode, type JudgedNode } from '../allocator/judge-node.js';
+import type { AllocationRequest, Block, Endpoint, EndpointAddress } from '../allocator/records.js';
+import { knownLabels } from '../allocator/request-policy/namespace.js';
+import type { Petition } from '../allocator/request-policy/petition.js';
+import type { Demand } from '../blocks/demand.js';
+import { endpointAt, rewriteEndpoint, takeKey } from '../blocks/endpoint-key.js';
+import { handleChanges, heldBy, requireKnown, type HeldAddress } from '../blocks/holding.js';
+import { beginSearch, type Origin } from '../blocks/search.js';
+import { permit } from '../policies/evaluation.js';
+import { checkAskedPools, servingPools } from '../pools/selection.js';
+import { attributesFor } from '../records/attributes.js';
+import { takeOrdinals, touchBlock } from '../records/block.js';
+import {
+  describeEndpoint,
+  endpointAddress,
+  endpointKey,
+  makeEndpoint,
+  recordedEndpoint,
+  sameAttachment,
+  sameNetns,
+} from '../records/endpoint.js';
+import type { Change, Decision, View } from '../records/view.js';
+import { choosePlaces, placesOf, type Place, type Places } from './choice.js';
+import { refusalOf } from './refusal.js';
+
+export interface AllocationInput {
+  readonly request: AllocationRequest;
+  readonly nowMs: number;
+}
+
+/** What an allocation came to. */
+export interface Allocation {
+  readonly endpoint: Endpoint;
+  /** The families that got an address by this decision; empty when the attachment held all it asked for. */
+  readonly added: readonly Family[];
+  /** The blocks that became the node's with it. */
+  readonly claimed: readonly Prefix[];
+  /** Those of them that were another node's. */
+  readonly reclaimed: readonly Prefix[];
+  /** The blocks of others that addresses were borrowed from. */
+  readonly borrowed: readonly Prefix[];
+  /** Another attachment of the same pod, whose endpoint this one replaced; it keeps its addresses. */
+  readonly replaced: Attachment | undefined;
+}
+
+/**
+ * Gives an attachment one address of each family that it asks for and does not hold, all of them or none.
+ *
+ * Idempotent per attachment: what it holds already is found and answered, in full, also when it asks for less.
+ * @throws Failure NO_POOL when there is no pool of a family, or one that is asked for is out of use; POOLS_EXHAUSTED when none can serve,
+ * with the reason for each; INVALID_REQUEST for pools that do not exist; NODE_NOT_FOUND, NODE_BEING_DELETED; for addresses that are
+ * asked for by themselves ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another; STORE_CORRUPT when its
+ * handle, or a block that this names, cannot be read, or the configuration, where nothing else can be had, or the request policies, where
+ * something is asked for that they may forbid; REQUEST_DENIED when they do
+ */
+export function allocate(view: View, { request, nowMs }: AllocationInput): Decision<Allocation> {
+  const { attachment } = request;
+  const petition = petitionOf(request);
+  const permission = petition ? permit(view, petition) : [];
+  const handle = requireKnown(view, handleId(attachment));
+  const [first, ...rest] = handle ? heldBy(view, attachment) : [];
+  const decision = first
+    ? allocateMissing(view, { request, nowMs, held: [first, ...rest] })
+    : allocateFirst(view, { request, nowMs });
+  const { changes, outcome } = decision;
+  // What changes nothing is decided on a view that has all that was acknowledged before.
+  if (permission.length === 0 || changes.length === 0) return decision;
+  return { changes: [...changes, ...permission], outcome };
+}
+
+/** What request policies judge of an allocation; nothing where there is no pod, and so no namespace. */
+export function petitionOf(request: AllocationRequest): Petition | undefined {
+  const { pod, namespaceLabels: labels, pools, poolChoices, addresses, requests } = request;
+  return pod && { namespace: { name: pod.namespace, labels }, pools, poolChoices, addresses, requests };
+}
+
+interface PartialInput extends AllocationInput {
+  readonly held: readonly [HeldAddress, ...HeldAddress[]];
+}
+
+/** Gives an attachment what it asks for beside what it holds. */
+function allocateMissing(view: View, { request, nowMs, held }: PartialInput): Decision<Allocation> {
+  const { attachment } = request;
+  for (const address of request.addresses) requireHeld(held, address, attachment);
+  const known = describeEndpoint(view, attachment, held);
+  const missing = request.families.filter((family) => !held.some(({ block }) => block.prefix.family === family));
+  // The container lives where its first address was given; its other family belongs there too.
+  const subject = { ...request, nodeName: known.nodeName, pod: known.pod };
+  const written = [...new Set(held.map(({ block }) => block))];
+  const granted = grantAll(view, { request: { ...subject, families: missing }, nowMs }, written);
+  const { grants } = granted;
+  const netns = request.netns ?? known.netns;
+  const endpoint = { ...known, netns, addresses: [...known.addresses, ...grants.map(({ address }) => address)] };
+  return {
+    changes: [
+      ...allocationChanges(view, attachment, granted),
+      ...refreshEndpoint(view, {
+        endpoint,
+        held,
+        changed: missing.length > 0 || !sameNetns(endpoint.netns, known.netns),
+      }),
+    ],
+    outcome: { endpoint, added: missing, ...gainedBy(grants), replaced: undefined },
+  };
+}
+
+function allocateFirst(view: View, { request, nowMs }: AllocationInput): Decision<Allocation> {
+  const { attachment, nodeName, pod, netns, families } = request;
+  const granted = grantAll(view, { request, nowMs });
+  const { grants } = granted;
+  const endpoint = makeEndpoint(
+    { attachment, nodeName, pod, netns, createdAtMs: nowMs },
+    grants.map(({ address }) => address),
+  );
+  const key = endpointKey(request);
+  const before = view.endpoint(key);
+  const replaced = before && !sameAttachment(before.attachment, attachment) ? before.attachment : undefined;
+  const changes = allocationChanges(view, attachment, granted);
+  changes.push(takeKey(view, key, endpoint));
+  const { claimed, reclaimed, borrowed } = gainedBy(grants);
+  return { changes, outcome: { endpoint, added: families, claimed, reclaimed, borrowed, replaced } };
+}
+
+/** @throws Failure ADDRESS_DIFFERS when the attachment holds another address of the family */
+function requireHeld(held: readonly HeldAddress[], wanted: Address, attachment: Attachment): void {
+  const ofFamily = held.filter(({ block }) => block.prefix.family === wanted.family);
+  const values = ofFamily.map(({ block, ordinal }) => block.prefix.value + BigInt(ordinal));
+  const [value] = values;
+  if (value === undefined || values.includes(wanted.value)) return;
+  const name = formatAttachment(attachment);
+  const text = `${name} asks for ${formatAddress(wanted)} and holds ${formatAddress({ ...wanted, value })}; release that first`;
+  throw new Failure('ADDRESS_DIFFERS', text);
+}
+
+/** An address that is given: the block without it is what the view shows, the block with it is what will be stored. */
+interface Grant {
+  readonly block: Block;
+  readonly address: EndpointAddress;
+  readonly origin: Origin;
+}
+
+interface Granted {
+  readonly grants: readonly Grant[];
+  /** What they rest on, and the blocks with them. */
+  readonly changes: readonly Change[];
+}
+
+/** @param written - the blocks that come into the same transaction besides */
+function grantAll(view: View, { request, nowMs }: AllocationInput, written: readonly Block[] = []): Granted {
+  const { families, pools, poolChoices, nodeName, unknownNodes } = request;
+  if (families.length === 0) return { grants: [], changes: [] };
+  const node = judgeNode(view, { nodeName, unknownNodes, nowMs });
+  checkAskedPools(view, { pools, poolChoices, families });
+  const demands = families.map((family) => demandOf(family, { request, nowMs, node }));
+  const places = choosePlaces(
+    demands.map((demand) => placesFor(view, demand, request)),
+    written,
+  );
+  const refused = demands.filter((_, index) => !places[index]);
+  if (refused.length > 0) throw refusal(view, refused, request);
+  const grants: Grant[] = [];
+  const changes = [...node.changes];
+  for (const place of places) {
+    if (!place) continue;
+    const given = grant(view, place, { request, nowMs });
+    grants.push(given);
+    changes.push(...place.offer.changes, { type: 'put', record: { kind: 'block', value: given.block } });
+  }
+  return { grants, changes };
+}
+
+/** What an allocation wants of a family. */
+export function demandOf(family: Family, { request, nowMs, node }: AllocationInput & { node: JudgedNode }): Demand {
+  const { attachment, nodeName, pod, namespaceLabels, isAnyNamespace, pools, maxBlocksCount } = request;
+  return {
+    family,
+    use: 'Workload',
+    owner: { kind: 'host', name: nodeName },
+    nodeLabels: node.labels,
+    namespaceLabels: pod ? knownLabels({ name: pod.namespace, labels: namespaceLabels }) : namespaceLabels,
+    isAnyNamespace,
+    pools,
+    maxBlocksCount,
+    seed: `${nodeName}/${formatAttachment(attachment)}`,
+    nowMs,
+  };
+}
+
+/** The address that is asked for by itself, or the best one of each block. */
+function placesFor(view: View, demand: Demand, { addresses }: AllocationRequest): Places {
+  const wanted = addresses.find(({ family }) => family === demand.family);
+  return wanted ? [offerOf(view, demand, wanted)] : placesOf(beginSearch(view, demand, servingPools(view, demand)));
+}
+
+function grant(view: View, { offer, ordinal }: Place, { request, nowMs }: AllocationInput): Grant {
+  const block = takeOrdinals(offer.block, [ordinal], attributesFor(request, nowMs));
+  return { block, address: endpointAddress(view, { block, ordinal }), origin: offer.origin };
+}
+
+function refusal(view: View, demands: readonly Demand[], { attachment, nodeName }: AllocationRequest): Failure {
+  return refusalOf(view, demands, { subject: formatAttachment(attachment), details: { node: nodeName } });
+}
+
+function allocationChanges(view: View, attachment: Attachment, { grants, changes }: Granted): Change[] {
+  if (grants.length === 0) return [];
+  const blocks = grants.map(({ block }) => block);
+  const id = handleId(attachment);
+  return [...changes, ...handleChanges(view, id, blocks), { type: 'expectUnreleased', handleId: id }];
+}
+
+interface Refresh {
+  readonly endpoint: Endpoint;
+  readonly held: readonly HeldAddress[];
+  readonly changed: boolean;
+}
+
+/**
+ * Writes the endpoint of a known attachment where it is missing or out of date. A key that another attachment has stays with that one.
+ * A release that was decided without seeing it would leave it behind; the changed blocks make that lose its comparison.
+ */
+function refreshEndpoint(view: View, { endpoint, held, changed }: Refresh): Change[] {
+  const key = endpointKey(endpoint);
+  const isRecorded = recordedEndpoint(view, key, endpoint.attachment) !== undefined;
+  const isWanted = isRecorded ? changed : !endpointAt(view, key);
+  if (!isWanted) return [];
+  const blocks = held.map(({ block }): Change => ({
+    type: 'put',
+    record: { kind: 'block', value: touchBlock(block) },
+  }));
+  return [...blocks, rewriteEndpoint(view, key, endpoint) ?? takeKey(view, key, endpoint)];
+}
+
+function gainedBy(grants: readonly Grant[]): Pick<Allocation, 'claimed' | 'reclaimed' | 'borrowed'> {
+  const claimed: Prefix[] = [];
+  const reclaimed: Prefix[] = [];
+  const borrowed: Prefix[] = [];
+  for (const { origin, block } of grants) {
+    if (origin === 'claimed' || origin === 'reclaimed') claimed.push(block.prefix);
+    if (origin === 'reclaimed') reclaimed.push(block.prefix);
+    if (origin === 'borrowed') borrowed.push(block.prefix);
+  }
+  return { claimed, reclaimed, borrowed };
+}

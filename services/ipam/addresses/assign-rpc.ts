@@ -1,0 +1,170 @@
+import {
+  BlockVerdict as VerdictMessage,
+  IpFamily,
+  type AssignAddressesRequest,
+  type AssignAddressesResponse,
+  type AssignedAddress,
+  type ExplainedPool,
+  type FamilyAssignment,
+} from '@podwire/proto/podwire/ipam/v1/address';
+import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
+import type { Family } from '@podwire/shared/net/address';
+import { formatPrefix } from '@podwire/shared/net/prefix';
+import { checked, type Checks } from '@podwire/shared/rpc/checks';
+
+import { handleFault } from '../allocator/handle-name.js';
+import type { BlockOwner, EndpointAddress } from '../allocator/records.js';
+import type { PoolUse } from '../blocks/demand.js';
+import { readAddresses } from '../messages/parts.js';
+import { RESERVED_ATTRIBUTES } from '../records/attributes.js';
+import { subdomainFault } from '../records/names.js';
+import { readBlockCap, readLabels, readPools } from './allocate-rpc.js';
+import type { AskedAssignment, Assignment } from './assign.js';
+import type { BlockVerdict, PoolStory } from './refusal.js';
+
+const MAX_COUNT = 4096;
+const MAX_ADDRESSES_COUNT = 32;
+const MAX_PER_HANDLE_COUNT = 1_000_000;
+const MAX_ATTRIBUTES_COUNT = 32;
+const MAX_ATTRIBUTE_NAME_BYTES = 64;
+const MAX_ATTRIBUTE_VALUE_BYTES = 1024;
+
+/** The only virtual owner that Calico knows. */
+const LOAD_BALANCER_OWNER: BlockOwner = { kind: 'virtual', name: 'load-balancer' };
+
+const USES: Partial<Record<AddressUse, PoolUse>> = {
+  [AddressUse.ADDRESS_USE_WORKLOAD]: 'Workload',
+  [AddressUse.ADDRESS_USE_TUNNEL]: 'Tunnel',
+  [AddressUse.ADDRESS_USE_LOAD_BALANCER]: 'LoadBalancer',
+};
+
+export function readAssignAddressesRequest(message: AssignAddressesRequest): AskedAssignment {
+  return checked('AssignAddresses', (checks) => {
+    checks.check('handle_id', handleFault(message.handleId));
+    const use = USES[message.use];
+    if (!use) checks.check('use', 'is not stated, or unknown: say what the addresses are for');
+    checkCounts(message, checks);
+    return {
+      handleId: message.handleId,
+      owner: readOwner(message, checks),
+      use: use ?? 'Workload',
+      counts: { 4: message.ipv4Count, 6: message.ipv6Count },
+      addresses: readGiven(message, checks),
+      pools: readPools(message.pools, checks),
+      namespaceLabels: readLabels('namespace_labels', message.namespaceLabels, checks),
+      maxBlocksCount: readBlockCap(message.maxBlocksPerNode, checks),
+      maxPerHandleCount: message.maxPerHandle,
+      attributes: readAttributes(message.attributes, checks),
+      allOrNothing: message.allOrNothing,
+    };
+  });
+}
+
+function readOwner({ use, nodeName }: AssignAddressesRequest, checks: Checks): BlockOwner {
+  if (use !== AddressUse.ADDRESS_USE_LOAD_BALANCER) {
+    checks.check('node_name', subdomainFault(nodeName));
+    return { kind: 'host', name: nodeName };
+  }
+  checks.check('node_name', nodeName === '' ? undefined : 'is set; addresses of load balancers belong to no node');
+  return LOAD_BALANCER_OWNER;
+}
+
+function checkCounts({ ipv4Count, ipv6Count, addresses, maxPerHandle }: AssignAddressesRequest, checks: Checks): void {
+  if (ipv4Count + ipv6Count + addresses.length === 0)
+    checks.check('ipv4_count', 'is 0, and so is ipv6_count, and there are no addresses: say what is wanted');
+  for (const [field, count] of Object.entries({ ipv4_count: ipv4Count, ipv6_count: ipv6Count })) {
+    if (count > MAX_COUNT) checks.check(field, `is ${count}; at most ${MAX_COUNT} are allowed`);
+    if (count > 0 && addresses.length > 0) checks.check(field, 'is set together with addresses; ask for either');
+    if (maxPerHandle > 0 && count > maxPerHandle)
+      checks.check(field, `is ${count}, and max_per_handle is ${maxPerHandle}; it may not be below`);
+  }
+  if (maxPerHandle > MAX_PER_HANDLE_COUNT)
+    checks.check('max_per_handle', `is ${maxPerHandle}; at most ${MAX_PER_HANDLE_COUNT} is allowed`);
+}
+
+function readGiven({ addresses: texts }: AssignAddressesRequest, checks: Checks) {
+  if (texts.length > MAX_ADDRESSES_COUNT)
+    checks.check('addresses', `has ${texts.length} entries; at most ${MAX_ADDRESSES_COUNT} are allowed`);
+  const addresses = readAddresses(texts.slice(0, MAX_ADDRESSES_COUNT), checks);
+  addresses.forEach(({ family, value }, index) => {
+    const repeated = addresses.slice(0, index).some((other) => other.family === family && other.value === value);
+    if (repeated) checks.check('addresses', `has ${texts[index] ?? 'an address'} twice`);
+  });
+  return addresses;
+}
+
+function readAttributes(
+  attributes: Readonly<Record<string, string>>,
+  checks: Checks,
+): Readonly<Record<string, string>> {
+  const entries = Object.entries(attributes);
+  if (entries.length > MAX_ATTRIBUTES_COUNT)
+    checks.check('attributes', `has ${entries.length} entries; at most ${MAX_ATTRIBUTES_COUNT} are allowed`);
+  for (const [name, value] of entries.slice(0, MAX_ATTRIBUTES_COUNT)) {
+    const bytes = Buffer.byteLength(name);
+    if (bytes === 0 || bytes > MAX_ATTRIBUTE_NAME_BYTES)
+      checks.check('attributes', `has a name of ${bytes} bytes; 1 to ${MAX_ATTRIBUTE_NAME_BYTES} are allowed`);
+    if (RESERVED_ATTRIBUTES.includes(name))
+      checks.check(`attributes["${name}"]`, 'is not for callers to set; leave it out');
+    if (Buffer.byteLength(value) > MAX_ATTRIBUTE_VALUE_BYTES)
+      checks.check(`attributes["${name}"]`, `is longer than ${MAX_ATTRIBUTE_VALUE_BYTES} bytes`);
+  }
+  return attributes;
+}
+
+export function assignmentMessage(asked: AskedAssignment, assignment: Assignment): AssignAddressesResponse {
+  const { given, held, shortages } = assignment;
+  const addresses = [
+    ...given.map((address) => assigned(address, false)),
+    ...held.map((address) => assigned(address, true)),
+  ];
+  const families = ([4, 6] as const).flatMap((family): FamilyAssignment[] => {
+    const requested = asked.counts[family] + asked.addresses.filter((address) => address.family === family).length;
+    const count = [...given, ...held].filter(({ address }) => address.family === family).length;
+    const shortage = shortages.get(family);
+    if (requested === 0) return [];
+    const explained = { explanation: shortage?.text ?? '', pools: shortage?.pools.map(explainedPool) ?? [] };
+    return [{ family: FAMILY_MESSAGES[family], requested, assigned: count, ...explained }];
+  });
+  return { addresses, families };
+}
+
+export const FAMILY_MESSAGES: Readonly<Record<Family, IpFamily>> = {
+  4: IpFamily.IP_FAMILY_IPV4,
+  6: IpFamily.IP_FAMILY_IPV6,
+};
+
+const assigned = (
+  { address, block, poolName, sequenceNumber }: EndpointAddress,
+  alreadyHeld: boolean,
+): AssignedAddress => ({
+  address: formatPrefix(address),
+  blockCidr: formatPrefix(block),
+  poolName,
+  sequenceNumber,
+  alreadyHeld,
+});
+
+const VERDICTS: Readonly<Record<BlockVerdict, VerdictMessage>> = {
+  open: VerdictMessage.BLOCK_VERDICT_OPEN,
+  full: VerdictMessage.BLOCK_VERDICT_FULL,
+  'of other owners': VerdictMessage.BLOCK_VERDICT_OTHER_OWNER,
+  'without an owner': VerdictMessage.BLOCK_VERDICT_NO_OWNER,
+  reserved: VerdictMessage.BLOCK_VERDICT_RESERVED,
+  unreadable: VerdictMessage.BLOCK_VERDICT_UNREADABLE,
+};
+
+export function explainedPool({ pool, passedOver, blocks, more, noClaim }: PoolStory): ExplainedPool {
+  return {
+    name: pool.name,
+    cidr: formatPrefix(pool.prefix),
+    passedOverReason: passedOver ?? '',
+    blocks: blocks.map(({ prefix, verdict, reason }) => ({
+      cidr: formatPrefix(prefix),
+      verdict: VERDICTS[verdict],
+      reason,
+    })),
+    moreBlocks: [...more].map(([verdict, count]) => ({ verdict: VERDICTS[verdict], count })),
+    noClaimReason: noClaim ?? '',
+  };
+}

@@ -1,0 +1,299 @@
+import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
+import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
+
+import { gather, type Gathered, type Want } from '../allocator/gather.js';
+import { offerOf } from '../allocator/given.js';
+import { judgeNode, type JudgedNode } from '../allocator/judge-node.js';
+import type { AllocationAttributes, BlockOwner, EndpointAddress, UnknownNodes } from '../allocator/records.js';
+import type { Demand, PoolUse } from '../blocks/demand.js';
+import { blocksOf, handleChanges, requireKnown, type HeldAddress } from '../blocks/holding.js';
+import { blockOf } from '../blocks/lookup.js';
+import { heldIn } from '../blocks/release-changes.js';
+import { beginSearch, type Offer } from '../blocks/search.js';
+import { checkAskedPools, servingPools } from '../pools/selection.js';
+import { handleAttributes } from '../records/attributes.js';
+import { takeOrdinals } from '../records/block.js';
+import { endpointAddress } from '../records/endpoint.js';
+import type { Change, Decision, View } from '../records/view.js';
+import { explainDemand, explainRefusal, refusalOf, type PoolStory } from './refusal.js';
+
+/**
+ * Addresses for a handle that is no attachment's. As many blocks as they need may be more than one transaction holds, so it is
+ * done in steps of one transaction each; what a step has given stays, whatever becomes of the next.
+ */
+
+export type Counts = Readonly<Record<Family, number>>;
+
+export interface AssignmentRequest {
+  readonly handleId: string;
+  /** Whose blocks come first. */
+  readonly owner: BlockOwner;
+  readonly use: PoolUse;
+  readonly counts: Counts;
+  /** Addresses wanted by themselves, none twice; then the counts are 0. */
+  readonly addresses: readonly Address[];
+  /** As in an allocation. */
+  readonly pools: readonly string[];
+  readonly namespaceLabels: Readonly<Record<string, string>>;
+  readonly maxBlocksCount: number;
+  /** Addresses of a family that the handle may have; 0 for any number. Not below the counts. */
+  readonly maxPerHandleCount: number;
+  /** What the owner says of itself. */
+  readonly attributes: Readonly<Record<string, string>>;
+  readonly allOrNothing: boolean;
+  readonly unknownNodes: UnknownNodes;
+}
+
+/** What a caller of AssignAddresses says; the rest is the service's. */
+export type AskedAssignment = Omit<AssignmentRequest, 'unknownNodes'>;
+
+/** What an assignment came to, over all its steps. */
+export type Assignment = Omit<AssignmentStep, 'left'>;
+
+interface AssignmentInput {
+  readonly request: AssignmentRequest;
+  readonly nowMs: number;
+  /** How many are still to be given; undefined in the first step. */
+  readonly left: Counts | undefined;
+}
+
+/** Why no more of a family can be had. */
+export interface Shortage {
+  readonly text: string;
+  readonly pools: readonly PoolStory[];
+}
+
+/** What one step came to. */
+interface AssignmentStep {
+  readonly given: readonly EndpointAddress[];
+  /** What the handle had before, where that is a part of the answer. */
+  readonly held: readonly EndpointAddress[];
+  /** For the next step; undefined when there is none to take. */
+  readonly left: Counts | undefined;
+  /** Of the families of which this step found nothing. */
+  readonly shortages: ReadonlyMap<Family, Shortage>;
+}
+
+/** Blocks named in the explanation of a shortage. */
+const NAMED_BLOCKS = 100;
+
+/**
+ * One step of an assignment.
+ * @throws Failure NO_POOL when no pool is for this use and owner, or one that is asked for is out of use; INVALID_REQUEST for pools that
+ * do not exist, and where all or nothing needs more than one transaction; POOLS_EXHAUSTED where it cannot be had; ADDRESS_IN_USE,
+ * ADDRESS_REFUSED, NODE_NOT_FOUND, NODE_BEING_DELETED
+ */
+export function assignAddresses(view: View, input: AssignmentInput): Decision<AssignmentStep> {
+  const { request } = input;
+  const node = ownerNode(view, input);
+  if (request.addresses.length > 0) return assignGiven(view, input, node);
+  const before = heldByHandle(view, request.handleId);
+  const wanted = wantedNow(input, before);
+  const families = ([4, 6] as const).filter((family) => wanted[family] > 0);
+  if (!input.left) checkAskedPools(view, { pools: request.pools, families: familiesOf(request.counts) });
+  const found: FamilyPart[] = [];
+  for (const family of families) {
+    const bytesTaken = found.reduce((bytes, { gathered }) => bytes + gathered.bytes, 0);
+    const wish = { count: wanted[family], bytesTaken, handleId: request.handleId };
+    found.push(gatherFamily(view, demandOf(family, input, node), wish));
+  }
+  const gathered = found.flatMap(({ gathered: { grants } }) => grants);
+  if (request.allOrNothing) requireAll(view, found, request);
+  const shortages = new Map(
+    found.flatMap((part) => (part.shortage ? [[part.demand.family, part.shortage] as const] : [])),
+  );
+  const left = leftOf(found);
+  const isLast = left[4] + left[6] === 0;
+  const granted = commit(view, { input, node, grants: gathered });
+  const held = request.maxPerHandleCount > 0 && !input.left ? before.filter(isAsked(request)) : [];
+  return {
+    changes: granted.changes,
+    outcome: {
+      given: granted.given,
+      held: held.map((address) => endpointAddress(view, address)),
+      left: isLast ? undefined : left,
+      shortages,
+    },
+  };
+}
+
+/** How the handle's attributes and the node are judged: virtual owners have no node. */
+function ownerNode(view: View, { request, nowMs }: AssignmentInput): JudgedNode {
+  const { owner, unknownNodes } = request;
+  return owner.kind === 'host'
+    ? judgeNode(view, { nodeName: owner.name, unknownNodes, nowMs })
+    : { labels: {}, changes: [] };
+}
+
+function heldByHandle(view: View, handleId: string): HeldAddress[] {
+  requireKnown(view, handleId);
+  return blocksOf(view, view.handle(handleId)).flatMap((block) =>
+    heldIn(block, (attributes) => attributes.handleId === handleId),
+  );
+}
+
+function familiesOf(counts: Counts): Family[] {
+  return ([4, 6] as const).filter((family) => counts[family] > 0);
+}
+
+function isAsked({ counts }: AssignmentRequest): (address: HeldAddress) => boolean {
+  return ({ block }) => counts[block.prefix.family] > 0;
+}
+
+/**
+ * How many of each family this step is to give. With a maximum per handle, a call that would go beyond it gives what is missing to
+ * its count, so that its repeat gives nothing.
+ */
+function wantedNow({ request, left }: AssignmentInput, before: readonly HeldAddress[]): Counts {
+  const { counts, maxPerHandleCount: max } = request;
+  const wanted = (family: Family): number => {
+    const asked = left?.[family] ?? counts[family];
+    const held = before.filter(({ block }) => block.prefix.family === family).length;
+    if (max === 0 || held + asked <= max) return asked;
+    return Math.max(0, Math.min(asked, left ? max - held : counts[family] - held));
+  };
+  return { 4: wanted(4), 6: wanted(6) };
+}
+
+function demandOf(family: Family, { request, nowMs }: AssignmentInput, node: JudgedNode): Demand {
+  const { owner, use, namespaceLabels, pools, maxBlocksCount, handleId } = request;
+  const seed = `${owner.name}/${handleId}`;
+  return { family, use, owner, nodeLabels: node.labels, namespaceLabels, pools, maxBlocksCount, seed, nowMs };
+}
+
+interface FamilyPart {
+  readonly demand: Demand;
+  readonly wanted: number;
+  readonly gathered: Gathered;
+  readonly shortage: Shortage | undefined;
+}
+
+interface Wish extends Want {
+  readonly handleId: string;
+}
+
+function gatherFamily(view: View, demand: Demand, { handleId, ...want }: Wish): FamilyPart {
+  const pools = servingPools(view, demand);
+  const shortage = (): Shortage => ({
+    text: explainRefusal(view, demand, `handle ${handleId}`),
+    pools: explainDemand(view, demand, { maxBlocksCount: NAMED_BLOCKS }),
+  });
+  if (pools.length === 0)
+    throw refusalOf(view, [demand], { subject: `handle ${handleId}`, details: { use: demand.use } });
+  const gathered = gather(beginSearch(view, demand, pools), want);
+  const isShort = gathered.count === 0 && gathered.isExhausted;
+  return { demand, wanted: want.count, gathered, shortage: isShort ? shortage() : undefined };
+}
+
+/** What is worth another step: a family of which this one found something, and not all. */
+function leftOf(found: readonly FamilyPart[]): Counts {
+  const left = (family: Family): number => {
+    const part = found.find(({ demand }) => demand.family === family);
+    return part && !part.shortage ? part.wanted - part.gathered.count : 0;
+  };
+  return { 4: left(4), 6: left(6) };
+}
+
+/** @throws Failure POOLS_EXHAUSTED, or INVALID_REQUEST when there is enough for more than one transaction */
+function requireAll(view: View, found: readonly FamilyPart[], { handleId }: AssignmentRequest): void {
+  const short = found.find(({ wanted, gathered }) => gathered.count < wanted);
+  if (!short) return;
+  const { demand, wanted, gathered } = short;
+  const have = `${gathered.count} of ${wanted} IPv${demand.family} addresses for handle ${handleId}`;
+  if (gathered.isExhausted) {
+    const text = `only ${have} can be had, and all are wanted or none. ${explainRefusal(view, demand, 'the rest')}`;
+    throw new Failure('POOLS_EXHAUSTED', text, { details: { handle: handleId } });
+  }
+  const reason = `is set, and one transaction holds ${have}; ask for fewer at a time, or without it`;
+  throw violationsFailure('INVALID_REQUEST', 'AssignAddresses refused', [{ field: 'all_or_nothing', reason }]);
+}
+
+function assignGiven(view: View, { request, nowMs }: AssignmentInput, node: JudgedNode): Decision<AssignmentStep> {
+  const input = { request, nowMs, left: undefined };
+  const held: EndpointAddress[] = [];
+  const places = new Map<string, { offer: Offer; ordinals: number[] }>();
+  for (const address of request.addresses) {
+    const own = heldAt(view, request.handleId, address);
+    if (own) {
+      held.push(endpointAddress(view, own));
+      continue;
+    }
+    const { offer, ordinal } = offerOf(view, demandOf(address.family, input, node), address);
+    const cidr = formatPrefix(offer.block.prefix);
+    const place = places.get(cidr);
+    if (place) place.ordinals.push(ordinal);
+    else places.set(cidr, { offer, ordinals: [ordinal] });
+  }
+  requireRoom(view, request, held.length);
+  const granted = commit(view, { input, node, grants: [...places.values()] });
+  return {
+    changes: granted.changes,
+    outcome: { given: granted.given, held, left: undefined, shortages: new Map() },
+  };
+}
+
+function heldAt(view: View, handleId: string, address: Address): HeldAddress | undefined {
+  const block = blockOf(view, address);
+  const [held] = block
+    ? heldIn(block, (attributes) => attributes.handleId === handleId).filter(isAtAddress(address))
+    : [];
+  return held;
+}
+
+function isAtAddress({ value }: Address): (held: HeldAddress) => boolean {
+  return ({ block, ordinal }) => addressAt(block.prefix, ordinal).value === value;
+}
+
+/** @throws Failure INVALID_REQUEST when the handle would have more than its maximum */
+function requireRoom(view: View, { handleId, addresses, maxPerHandleCount }: AssignmentRequest, already: number): void {
+  if (maxPerHandleCount === 0 || already === addresses.length) return;
+  const before = heldByHandle(view, handleId);
+  for (const family of [4, 6] as const) {
+    const held = before.filter(({ block }) => block.prefix.family === family);
+    const asked = addresses.filter((address) => address.family === family && !held.some(isAtAddress(address)));
+    if (held.length + asked.length <= maxPerHandleCount) continue;
+    const names = held.map(({ block, ordinal }) => formatAddress(addressAt(block.prefix, ordinal)));
+    const reason = `has ${asked.length} IPv${family} addresses that handle ${handleId} does not have; it has ${names.slice(0, 8).join(', ') || 'none'}, and may have ${maxPerHandleCount}`;
+    throw violationsFailure('INVALID_REQUEST', 'AssignAddresses refused', [{ field: 'addresses', reason }]);
+  }
+}
+
+interface Commitment {
+  readonly input: AssignmentInput;
+  readonly node: JudgedNode;
+  readonly grants: readonly { readonly offer: Offer; readonly ordinals: readonly number[] }[];
+}
+
+interface Committed {
+  readonly changes: readonly Change[];
+  readonly given: readonly EndpointAddress[];
+}
+
+/** The addresses taken, block by block, and the handle that counts them. */
+function commit(view: View, { input, node, grants }: Commitment): Committed {
+  if (grants.length === 0) return { changes: [], given: [] };
+  const { handleId } = input.request;
+  const attributes = attributesOf(input);
+  const taken = grants.map(({ offer, ordinals }) => ({
+    ordinals,
+    changes: offer.changes,
+    block: takeOrdinals(offer.block, ordinals, attributes),
+  }));
+  const blocks = taken.map(({ block }) => block);
+  return {
+    changes: [
+      ...node.changes,
+      ...taken.flatMap(({ changes }) => changes),
+      ...blocks.map((value): Change => ({ type: 'put', record: { kind: 'block', value } })),
+      ...handleChanges(view, handleId, blocks),
+      { type: 'expectUnreleased', handleId },
+    ],
+    given: taken.flatMap(({ block, ordinals }) => ordinals.map((ordinal) => endpointAddress(view, { block, ordinal }))),
+  };
+}
+
+function attributesOf({ request, nowMs }: AssignmentInput): AllocationAttributes {
+  const { handleId, owner, attributes } = request;
+  return handleAttributes({ handleId, attributes, nodeName: owner.kind === 'host' ? owner.name : undefined, nowMs });
+}

@@ -1,0 +1,91 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Family } from '@podwire/shared/net/address';
+import { comparePrefixes, type Prefix } from '@podwire/shared/net/prefix';
+
+import type { EndpointAddress } from '../allocator/records.js';
+import type { Origin } from '../blocks/search.js';
+import { judge, type Judgement } from '../policies/evaluation.js';
+import { requireUnlocked } from '../records/datastore-lock.js';
+import type { View } from '../records/view.js';
+import { allocate, demandOf, petitionOf, type Allocation, type AllocationInput } from './allocate.js';
+import { explainDemand, type PoolStory } from './refusal.js';
+
+/** An address that an allocation would give, or that is held. */
+interface ExplainedGrant {
+  readonly address: EndpointAddress;
+  /** Undefined when the attachment holds it already. */
+  readonly origin: Origin | undefined;
+}
+
+export interface ExplainedFamily {
+  readonly family: Family;
+  /** Undefined when there would be none. */
+  readonly grant: ExplainedGrant | undefined;
+  readonly pools: readonly PoolStory[];
+}
+
+/** What would become of an allocation that is not made. */
+export interface ExplainedAllocation {
+  /** Undefined when it would succeed. */
+  readonly refusal: Failure | undefined;
+  readonly isRepeat: boolean;
+  /** Those asked for, in that order. */
+  readonly families: readonly ExplainedFamily[];
+  /** What request policies say of all that is asked for, allowed or not; empty where they cannot be read, which is the refusal. */
+  readonly judgements: readonly Judgement[];
+}
+
+interface ExplainInput extends AllocationInput {
+  /** Blocks that are named, over all pools and families; the others are counted. */
+  readonly maxBlocksCount: number;
+}
+
+/** Decides an allocation, tells what it looked at, and forgets it. */
+export function explainAllocation(view: View, input: ExplainInput): ExplainedAllocation {
+  const decided = attempt(view, input);
+  const allocation = decided instanceof Failure ? undefined : decided;
+  let left = input.maxBlocksCount;
+  const families = input.request.families.map((family): ExplainedFamily => {
+    const node = { labels: view.node(input.request.nodeName)?.labels ?? {}, changes: [] };
+    const pools = explainDemand(view, demandOf(family, { ...input, node }), { maxBlocksCount: left });
+    left -= pools.reduce((sum, { blocks }) => sum + blocks.length, 0);
+    return { family, grant: allocation && grantOf(allocation, family), pools };
+  });
+  return {
+    refusal: decided instanceof Failure ? decided : undefined,
+    isRepeat: allocation?.added.length === 0,
+    families,
+    judgements: judgementsOf(view, input),
+  };
+}
+
+function judgementsOf(view: View, { request }: AllocationInput): readonly Judgement[] {
+  const petition = petitionOf(request);
+  if (!petition || view.unreadableRecord({ kind: 'requestPolicies' })) return [];
+  return judge(view, petition);
+}
+
+function attempt(view: View, input: AllocationInput): Allocation | Failure {
+  try {
+    const { changes, outcome } = allocate(view, input);
+    requireUnlocked(view, changes);
+    return outcome;
+  } catch (failure) {
+    if (failure instanceof Failure) return failure;
+    throw failure;
+  }
+}
+
+function grantOf(
+  { endpoint, added, claimed, reclaimed, borrowed }: Allocation,
+  family: Family,
+): ExplainedGrant | undefined {
+  const address = endpoint.addresses.find((candidate) => candidate.address.family === family);
+  if (!address) return undefined;
+  if (!added.includes(family)) return { address, origin: undefined };
+  const isIn = (blocks: readonly Prefix[]): boolean =>
+    blocks.some((block) => comparePrefixes(block, address.block) === 0);
+  if (isIn(reclaimed)) return { address, origin: 'reclaimed' };
+  if (isIn(claimed)) return { address, origin: 'claimed' };
+  return { address, origin: isIn(borrowed) ? 'borrowed' : 'own' };
+}

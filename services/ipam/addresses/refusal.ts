@@ -1,0 +1,254 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Family } from '@podwire/shared/net/address';
+import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { counted } from '@podwire/shared/words/counted';
+
+import { countOthers, verdictOf, type BlockVerdict } from '../allocator/block-verdict.js';
+import { isClaimable, ownedCount } from '../allocator/choose-block.js';
+import { first } from '../allocator/gather.js';
+import { isSpared } from '../allocator/reclaim.js';
+import type { Block, Pool } from '../allocator/records.js';
+import { hasRoom, reservedFreeCount } from '../allocator/reserved.js';
+import { sameOwner, type Demand } from '../blocks/demand.js';
+import { blockCount } from '../blocks/pool-walk.js';
+import { beginSearch, blockCap, collect, type Search } from '../blocks/search.js';
+import { judgePools, servingPools, type JudgedPool, type Obstacle } from '../pools/selection.js';
+import { requireReadable } from '../records/absence.js';
+import { coolingCount, countBlocks, NO_BLOCKS, type BlockTally } from '../records/block-stats.js';
+import { usedCount } from '../records/block.js';
+import type { UnreadableBlock, UnreadableRecord, View } from '../records/view.js';
+
+export type { BlockVerdict } from '../allocator/block-verdict.js';
+
+/** A block that was looked at. */
+interface BlockStory {
+  readonly prefix: Prefix;
+  readonly verdict: BlockVerdict;
+  /** In words, with how full the block is. */
+  readonly reason: string;
+}
+
+/** A pool that was looked at. */
+export interface PoolStory {
+  readonly pool: Pool;
+  /** Why none of its blocks were looked at; undefined when they were. */
+  readonly passedOver: string | undefined;
+  /** Its blocks in the order of their addresses, as many as were asked for. */
+  readonly blocks: readonly BlockStory[];
+  /** The blocks that are not named, by their verdict. A released address counts as in use until it is free. */
+  readonly more: ReadonlyMap<BlockVerdict, number>;
+  /** Why no further block can be claimed in it; undefined when one can. */
+  readonly noClaim: string | undefined;
+  /** What changes that it is passed over, or that no block can be claimed; undefined where neither is so. */
+  readonly remedy: string | undefined;
+  readonly usage: Usage;
+}
+
+/** How much of a pool's blocks is used. */
+interface Usage {
+  readonly blocks: number;
+  /** A released address is in use until it is free. */
+  readonly used: number;
+  /** Of those in use, how many were released. */
+  readonly cooling: number;
+  readonly size: number;
+}
+
+interface ExplainOptions {
+  /** Blocks that are named, over all pools; the others are counted. */
+  readonly maxBlocksCount: number;
+  /** Blocks of one pool that are named; all of them unless it is given. */
+  readonly maxPoolBlocksCount?: number;
+  /** Pools that are told of; all of them unless it is given. */
+  readonly maxPoolsCount?: number;
+}
+
+/**
+ * The pools of a demand, and the blocks of those that may serve: what was found there. Looks at the blocks that it names, at those that
+ * reservations cut and at the owner's own; the others it counts by sums that the view keeps.
+ */
+export function explainDemand(view: View, demand: Demand, options: ExplainOptions): PoolStory[] {
+  const { maxBlocksCount, maxPoolBlocksCount = maxBlocksCount, maxPoolsCount } = options;
+  const search = beginSearch(view, demand, servingPools(view, demand));
+  let left = maxBlocksCount;
+  return judgePools(view, demand)
+    .slice(0, maxPoolsCount)
+    .map((judged) => {
+      const story = poolStory(search, judged, Math.min(left, maxPoolBlocksCount));
+      left -= story.blocks.length;
+      return story;
+    });
+}
+
+function poolStory(search: Search, { pool, passedOver, remedy }: JudgedPool, maxBlocksCount: number): PoolStory {
+  const nothing = { blocks: [], more: new Map<BlockVerdict, number>(), usage: usageOf(NO_BLOCKS) };
+  if (passedOver !== undefined) return { pool, passedOver, ...nothing, noClaim: undefined, remedy };
+  const unreadable = unreadableIn(search.view, pool);
+  const stories = unreadable.slice(0, maxBlocksCount).map(({ key, name, reason }): BlockStory => {
+    return { prefix: name.prefix, verdict: 'unreadable', reason: `cannot be read (record ${key}: ${reason})` };
+  });
+  const named = first(search.view.blocksIn(pool.prefix), maxBlocksCount - stories.length);
+  for (const stored of named) {
+    const block = collect(search, stored);
+    stories.push({ prefix: block.prefix, verdict: verdictOf(search, block), reason: blockReason(search, block) });
+  }
+  const more = countOthers(search, pool, named);
+  const hiddenCount = unreadable.length - Math.min(unreadable.length, maxBlocksCount);
+  if (hiddenCount > 0) more.set('unreadable', hiddenCount);
+  const usage = usageOf(search.view.tallyBlocks(pool.prefix));
+  const claim = noClaim(search, pool, usage);
+  return { pool, passedOver, blocks: stories, more, noClaim: claim?.reason, remedy: claim?.remedy, usage };
+}
+
+function usageOf(tally: BlockTally): Usage {
+  const { used, cooling, size } = tally;
+  return { blocks: countBlocks(tally), used, cooling, size };
+}
+
+/** They come first in what is told, as somebody has to do something about them. */
+function unreadableIn(view: View, { prefix }: Pool): UnreadableBlock[] {
+  const first = view.unreadableBlock(prefix);
+  if (!first || !prefixContains(prefix, first.name.prefix)) return first ? [first] : [];
+  return [...view.unreadable()].filter(isBlock).filter(({ name }) => prefixContains(prefix, name.prefix));
+}
+
+function isBlock(record: UnreadableRecord): record is UnreadableBlock {
+  return record.name.kind === 'block';
+}
+
+function blockReason(search: Search, block: Block): string {
+  const { owner } = block;
+  const usage = blockUsage(search, block);
+  if (sameOwner(owner, search.demand.owner))
+    return hasRoom(block, search.reserved) ? `has room (${usage})` : `is full (${usage})`;
+  if (!owner) return `has no owner (${usage})`;
+  if (owner.kind === 'virtual') return `belongs to ${owner.name} (${usage})`;
+  const spared = usedCount(block) === 0 && isSpared(block.claimTimeMs, search.demand.nowMs);
+  return `belongs to node ${owner.name} (${usage}${spared ? ', claimed just now' : ''})`;
+}
+
+function blockUsage({ reserved }: Search, block: Block): string {
+  const parts = [inUse({ used: usedCount(block), cooling: coolingCount(block), size: block.allocations.length })];
+  const kept = reservedFreeCount(block, reserved);
+  if (kept > 0) parts.push(`${kept} free ones reserved`);
+  return parts.join(', ');
+}
+
+function inUse({ used, cooling, size }: Omit<Usage, 'blocks'>): string {
+  return `${used} of ${size} addresses in use${cooling > 0 ? `, ${cooling} of them cooling down` : ''}`;
+}
+
+/** Why the owner gets no further block of a pool; undefined when it can claim one, or every possible one exists. */
+function noClaim(search: Search, pool: Pool, { blocks, size }: Usage): Obstacle | undefined {
+  const { view, demand, config, reserved } = search;
+  if (reserved.coversAll(pool.prefix)) return { reason: 'all of it is reserved', remedy: LESS_RESERVED };
+  const whole = BigInt(blocks) >= blockCount(pool);
+  if (whole) return undefined;
+  const cap = blockCap(search);
+  const owned = ownedCount(search);
+  if (owned >= cap) {
+    const reason = `no further block: ${ownerName(demand)} has ${counted(owned, 'block')} in the pools that serve, and may have ${cap}`;
+    return { reason, remedy: 'raise max_blocks_per_node, or release addresses of the node’s blocks' };
+  }
+  if (!config.autoAllocateBlocks) {
+    const reason = 'no further block: autoAllocateBlocks is off, so blocks are not claimed';
+    return { reason, remedy: 'switch auto_allocate_blocks on, or claim a block for the node' };
+  }
+  if (isClaimable(search, pool)) return undefined;
+  const [unreadable] = unreadableIn(view, pool);
+  if (unreadable) {
+    const reason = 'no further block: what is left is reserved, taken, or under records that cannot be read';
+    return { reason, remedy: 'correct or delete the records that cannot be read' };
+  }
+  if (size === 0) {
+    const reason = 'a block of another size, which a former pool left, lies around it';
+    return { reason, remedy: 'release the addresses of the block of another size' };
+  }
+  const reason = 'no further block: what is left is reserved, or under blocks of another size';
+  return { reason, remedy: `${LESS_RESERVED}, or release addresses` };
+}
+
+const LESS_RESERVED = 'remove reservations that are not needed';
+
+function ownerName({ owner }: Demand): string {
+  return owner.kind === 'host' ? `node ${owner.name}` : `virtual owner ${owner.name}`;
+}
+
+/**
+ * A gRPC status travels in a header of a few kilobytes, so only so many pools and blocks are named in a text, and the others
+ * counted by their reason.
+ */
+const NAMED_POOLS = 6;
+const NAMED_BLOCKS = 4;
+
+interface Refused {
+  /** What wants the address, for the text. */
+  readonly subject: string;
+  readonly details: Readonly<Record<string, string>>;
+}
+
+/**
+ * The failure of demands that no pool could serve: NO_POOL where one is of a family without a pool, NO_POOL_SERVES where all pools of one
+ * are passed over, and POOLS_EXHAUSTED where those that serve have nothing to give.
+ */
+export function refusalOf(view: View, demands: readonly Demand[], { subject, details }: Refused): Failure {
+  const judged = demands.map((demand) => judgePools(view, demand));
+  const code = judged.some((pools) => pools.length === 0)
+    ? 'NO_POOL'
+    : judged.some((pools) => pools.every(({ passedOver }) => passedOver !== undefined))
+      ? 'NO_POOL_SERVES'
+      : 'POOLS_EXHAUSTED';
+  // Whether what cools down is free, the configuration tells.
+  if (code === 'POOLS_EXHAUSTED') requireReadable(view, { kind: 'config' });
+  const text = demands.map((demand) => explainRefusal(view, demand, subject)).join('. ');
+  return new Failure(code, text, { details });
+}
+
+/** Why no pool could serve a demand, as a text: every pool and why, every block and why, and what changes that. */
+export function explainRefusal(view: View, demand: Demand, subject: string): string {
+  const maxBlocksCount = NAMED_POOLS * NAMED_BLOCKS;
+  const limits = { maxBlocksCount, maxPoolBlocksCount: NAMED_BLOCKS, maxPoolsCount: NAMED_POOLS };
+  const stories = explainDemand(view, demand, limits);
+  const wish = `no IPv${demand.family} address for ${subject} on ${ownerName(demand)}`;
+  if (stories.length === 0) return `${wish}: ${noPoolText(demand.family)}`;
+  const moreCount = judgePools(view, demand).length - stories.length;
+  const texts = [...stories.map(storyText), ...(moreCount > 0 ? [`and ${counted(moreCount, 'more pool')}`] : [])];
+  const { strictAffinity } = beginSearch(view, demand, []).config;
+  const strict =
+    strictAffinity && stories.some(keepsFromOthers)
+      ? ' Affinity is strict, so no node takes addresses of blocks that are not its own.'
+      : '';
+  const remedies = [...new Set(stories.flatMap((story) => remediesOf(story, strictAffinity)))];
+  return `${wish}: ${texts.join('; ')}.${strict} ${remedies.length === 1 ? 'Remedy' : 'Remedies'}: ${remedies.join('; ')}`;
+}
+
+/** What would give an address of a pool. That it is full is the reason only where nothing else is. */
+function remediesOf(story: PoolStory, strictAffinity: boolean): string[] {
+  const remedies = story.remedy === undefined ? [] : [story.remedy];
+  if (strictAffinity && keepsFromOthers(story))
+    remedies.push('switch strict affinity off, or release addresses of the node’s blocks');
+  if (remedies.length === 0) remedies.push('create a pool, or release addresses');
+  if (story.usage.cooling > 0) remedies.push('wait until released addresses have cooled down');
+  return remedies;
+}
+
+/** Whether a pool has addresses that only other owners, or none, could be given. */
+function keepsFromOthers({ blocks, more }: PoolStory): boolean {
+  const met = new Set([...blocks.map(({ verdict }) => verdict), ...more.keys()]);
+  return met.has('of other owners') || met.has('without an owner');
+}
+
+function noPoolText(family: Family): string {
+  return `there is no IPv${family} pool; create one`;
+}
+
+/** A pool's story in one line. */
+function storyText({ pool, passedOver, blocks, more, noClaim: claim, usage }: PoolStory): string {
+  const name = `pool "${pool.name}" ${formatPrefix(pool.prefix)}`;
+  if (passedOver !== undefined) return `${name}: ${passedOver}`;
+  if (usage.used === usage.size && BigInt(usage.blocks) === blockCount(pool))
+    return `${name}: ${usage.blocks === 1 ? 'its one block is' : `all ${usage.blocks} blocks are`} full (${inUse(usage)})`;
+  const named = blocks.map(({ prefix, reason }) => `block ${formatPrefix(prefix)} ${reason}`);
+  const others = [...more].map(([verdict, count]) => `and ${counted(count, 'more block')} ${verdict}`);
+  return `${name}: ${[...named, ...others, ...(claim === undefined ? [] : [claim])].join(', ')}`;
+}

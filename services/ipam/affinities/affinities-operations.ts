@@ -1,0 +1,88 @@
+import type { Prefix } from '@podwire/shared/net/prefix';
+
+import { listAffinities, type AffinityListing, type AffinityQuery } from '../allocator/affinity-listing.js';
+import { ensureBlock, type BlockDemand, type EnsuredBlock } from '../allocator/ensure-block.js';
+import type { Page } from '../allocator/listing.js';
+import {
+  continueAffinityRelease,
+  type AffinityRelease,
+  type AffinityScope,
+  type ReleasedAffinity,
+} from '../allocator/release-affinity.js';
+import { blockLane, nodeLane, POOLS_LANE, read, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
+import { continueAffinityClaim, type AffinityClaim, type RefusedClaim } from './affinities.js';
+
+/** What the caller of each operation says; the rest is the service's. */
+type Asked<Request> = Omit<Request, 'nowMs' | 'unknownNodes' | 'after'>;
+
+/** What became of a range that was claimed. */
+interface ClaimedRange {
+  readonly claimed: readonly Prefix[];
+  readonly refused: readonly RefusedClaim[];
+}
+
+/** Decides which node a block belongs to. */
+export class Affinities {
+  readonly #options: IpamOptions;
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  list(query: AffinityQuery, signal: AbortSignal): Promise<Page<AffinityListing>> {
+    return read(this.#options, (view) => listAffinities(view, query), signal);
+  }
+
+  /** Several transactions where the range takes them. Idempotent. @throws Failure CLAIM_REFUSED, NODE_NOT_FOUND, NODE_BEING_DELETED */
+  async claim(asked: Asked<AffinityClaim>, signal: AbortSignal): Promise<ClaimedRange> {
+    const { updates, events, clock } = this.#options;
+    const claimed: Prefix[] = [];
+    const refused: RefusedClaim[] = [];
+    for (let after: Prefix | undefined; ;) {
+      const claim = { after, nowMs: clock.nowMs(), unknownNodes: unknownNodes(this.#options), ...asked };
+      const lane = nodeLane(asked.nodeName);
+      const step = await updates.update(lane, (view) => continueAffinityClaim(view, claim), { signal });
+      events.blocksClaimed(step.gained, asked.nodeName);
+      claimed.push(...step.claimed);
+      refused.push(...step.refused);
+      if (!step.next) return { claimed, refused };
+      after = step.next;
+    }
+  }
+
+  /** Several transactions where there are many. Idempotent. @throws Failure POOL_NOT_FOUND, BLOCK_IN_USE */
+  async release(asked: Asked<AffinityRelease>, signal: AbortSignal): Promise<ReleasedAffinity[]> {
+    const { updates, events, clock } = this.#options;
+    const lane = await this.#laneOf(asked.scope);
+    const results: ReleasedAffinity[] = [];
+    for (let after: AffinityRelease['after']; ;) {
+      const release = { after, nowMs: clock.nowMs(), ...asked };
+      const step = await updates.update(lane, (view) => continueAffinityRelease(view, release), { signal });
+      events.affinitiesReleased(step.results);
+      results.push(...step.results);
+      if (!step.next) return results;
+      after = step.next;
+    }
+  }
+
+  /** Idempotent. @throws Failure NO_POOL, POOLS_EXHAUSTED, INVALID_REQUEST, NODE_NOT_FOUND, NODE_BEING_DELETED */
+  async ensureBlock(asked: Asked<BlockDemand>, signal: AbortSignal): Promise<EnsuredBlock> {
+    const { updates, events, clock } = this.#options;
+    const demand = { nowMs: clock.nowMs(), unknownNodes: unknownNodes(this.#options), ...asked };
+    const ensured = await updates.update(nodeLane(asked.nodeName), (view) => ensureBlock(view, demand), { signal });
+    if (ensured.isNew) events.blocksClaimed([ensured.block], asked.nodeName);
+    return ensured;
+  }
+
+  async #laneOf(scope: AffinityScope): Promise<string> {
+    switch (scope.kind) {
+      case 'block':
+        return this.#options.updates.peek((view) => blockLane(view.block(scope.block)));
+      case 'range':
+      case 'owner':
+        return nodeLane(scope.owner.name);
+      case 'pool':
+        return POOLS_LANE;
+    }
+  }
+}

@@ -1,0 +1,125 @@
+import { describe, expect, test } from 'vitest';
+
+import {
+  audit,
+  calicoAttributes,
+  drop,
+  found,
+  GRACE_MS,
+  handleRecord,
+  healthyView,
+  LATER_MS,
+  repairAll,
+  takeBehind,
+} from '../allocator/audit/audit.fixture.js';
+import type { ForeignEndpoint } from '../allocator/records.js';
+import type { MapView } from '../records/testing/map-view.js';
+import { block, claimedBlock, foreignRecord, NOW_MS, prefix } from '../testing/records.js';
+import { repair } from './repair.js';
+
+const CIDR = 'fd00::c/126';
+const ADDRESS = 'fd00::c';
+
+/** A healthy view with an address of Calico's own plugin, and endpoints that may be its. */
+function withCalico(...endpoints: Partial<ForeignEndpoint>[]): MapView {
+  const view = healthyView();
+  claimedBlock(takeBehind(block(CIDR, 'n1'), calicoAttributes('c9', 'web'))).forEach((record) => view.put(record));
+  view.put(handleRecord('k8s-pod-network.c9', { [CIDR]: 1 }));
+  endpoints.forEach((endpoint, index) => view.put(foreignRecord(`e${index}`, endpoint)));
+  return view;
+}
+
+const ITS_ADDRESS = [prefix(`${ADDRESS}/128`)];
+
+describe('an address of Calico’s own plugin', () => {
+  test('is unused when no endpoint names it, its container or its pod', () => {
+    expect(found(withCalico())).toEqual([`allocationUnused ${ADDRESS}`]);
+    const others = [{ podName: 'other' }, { podName: 'web', nodeName: 'n2' }, { containerId: 'c8' }];
+    expect(found(withCalico(...others))).toEqual([`allocationUnused ${ADDRESS}`]);
+  });
+
+  test.each<[string, Partial<ForeignEndpoint>]>([
+    ['the address', { addresses: ITS_ADDRESS }],
+    ['the container', { containerId: 'c9' }],
+    ['the pod, which may get its address later', { podName: 'web' }],
+  ])('is used when an endpoint names %s', (_, endpoint) => {
+    expect(found(withCalico(endpoint))).toEqual([]);
+  });
+
+  test('is not called unused while an endpoint cannot be read', () => {
+    const view = withCalico();
+    const key = { namespace: 'default', name: 'x' };
+    view.setAside.push({ key: '/x', name: { kind: 'endpoint', key }, reason: 'no' });
+    expect(found(view)).toEqual(['recordUnreadable /x']);
+  });
+
+  test('is of two owners when another pod’s endpoint names it', () => {
+    expect(found(withCalico({ podName: 'other', addresses: ITS_ADDRESS }))).toEqual([
+      `addressOfSeveralOwners ${ADDRESS}`,
+    ]);
+  });
+});
+
+test('an endpoint of another writer’s may use an address outside the pools, and not one that is free', () => {
+  const view = withCalico({ addresses: [...ITS_ADDRESS, prefix('192.168.7.7/32'), prefix('fd00::d/128')] });
+  expect(found(view)).toEqual(['addressOutsidePools 192.168.7.7', 'addressUnallocated fd00::d']);
+  expect(repairAll(view).map(({ state }) => state)).not.toContain('repaired');
+});
+
+describe('an allocation that is unused', () => {
+  /** Its container is on a node that is gone. */
+  function withoutEndpoints(): MapView {
+    const view = healthyView();
+    drop(view, 'endpoint', (record) => record.kind === 'endpoint' && record.value.attachment.containerId === 'c3');
+    drop(view, 'node', (record) => record.kind === 'node' && record.value.name === 'n2');
+    return view;
+  }
+  const unused = (nowMs: number) =>
+    found(withoutEndpoints(), nowMs).filter((text) => text.startsWith('allocationUnused')).length;
+
+  test('is not judged before the grace is over', () => {
+    expect([unused(NOW_MS), unused(NOW_MS + GRACE_MS - 1000), unused(NOW_MS + GRACE_MS)]).toEqual([0, 0, 1]);
+  });
+
+  test('is given back only if that is asked for', () => {
+    const view = withoutEndpoints();
+    const before = view.snapshot();
+    const results = repairAll(view, { releases: false, passes: 1 });
+    expect(results).toContainEqual({ state: 'refused', reason: expect.stringContaining('has to be asked for') });
+    expect(results.filter(({ state }) => state !== 'refused')).toEqual([]);
+    expect(view.snapshot()).toEqual(before);
+  });
+
+  test('stays when another address of its handle is in use', () => {
+    const view = withCalico({ addresses: ITS_ADDRESS });
+    const known = view.block(prefix(CIDR))!;
+    const second = takeBehind(known, calicoAttributes('c9', 'web-2'));
+    view.put({ kind: 'block', value: second });
+    view.put(handleRecord('k8s-pod-network.c9', { [CIDR]: 2 }));
+    view.put(foreignRecord('e0', { addresses: ITS_ADDRESS, podName: 'web' }));
+    expect(found(view)).toEqual(['allocationUnused fd00::d']);
+    expect(repairAll(view, { passes: 1 })).toMatchObject([
+      { state: 'refused', reason: expect.stringContaining('of the same handle is in use') },
+    ]);
+  });
+});
+
+test('an allocation that does not tell its age is given back once it was seen unused for as long as the grace', () => {
+  const view = withCalico();
+  const { attributes, ...rest } = view.block(prefix(CIDR))!;
+  const ageless = attributes.map((entry) => ({ ...entry, owner: { ...entry.owner, timestamp: 'yesterday' } }));
+  view.put({ kind: 'block', value: { ...rest, attributes: ageless } });
+  const [finding] = audit(view);
+  const input = { finding: finding!, nowMs: LATER_MS, graceMs: GRACE_MS, releases: true, dryRun: false };
+  const stateAt = (firstSeenMs: number) => repair(view, { ...input, firstSeenMs }).outcome.state;
+  expect([stateAt(LATER_MS), stateAt(LATER_MS - GRACE_MS + 1)]).toEqual(['refused', 'refused']);
+  expect(stateAt(LATER_MS - GRACE_MS)).toBe('repaired');
+});
+
+test('nothing is concluded from a block that cannot be read', () => {
+  const view = healthyView();
+  const lost = view.blocks()[0]!;
+  drop(view, 'block', (record) => record.kind === 'block' && record.value === lost);
+  view.setAside.push({ key: '/b', name: { kind: 'block', prefix: lost.prefix }, reason: 'no' });
+  expect(audit(view).map(({ kind }) => kind)).toEqual(['recordUnreadable']);
+});

@@ -1,0 +1,270 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { formatAddress } from '@podwire/shared/net/address';
+import { formatPrefix, ordinalOf, parsePrefix } from '@podwire/shared/net/prefix';
+
+import type { AllocationAttributes, Block, Ordinal, TunnelKind } from '../allocator/records.js';
+import { reservedIn } from '../allocator/reserved.js';
+import { endpointAt } from '../blocks/endpoint-key.js';
+import { addressOf, heldBy, touchBlocks, type HeldAddress } from '../blocks/holding.js';
+import { giveBack, heldIn, isHeld } from '../blocks/release-changes.js';
+import { allocatedAtMs, attachmentOf, holderOf, isVirtualMachine } from '../records/attributes.js';
+import { attributesAt } from '../records/block.js';
+import {
+  describeEndpoint,
+  endpointKey,
+  formatEndpointKey,
+  recordedEndpoint,
+  sameAttachment,
+} from '../records/endpoint.js';
+import type { EndpointKey } from '../records/view.js';
+import { blocksAround } from './block-findings.js';
+import { bareHandle, type Judging } from './context.js';
+import { makeFinding, named, noRemedy, safely, type Finding, type FindingKind, type Remedy } from './finding.js';
+
+/** Handle of the addresses that Windows keeps for itself in each block, in any case (Calico's libcalico-go/lib/ipam). */
+const WINDOWS_RESERVED = 'windows-reserved-ipam-handle';
+
+const TUNNELS: ReadonlySet<string> = new Set<TunnelKind>([
+  'ipipTunnelAddress',
+  'vxlanTunnelAddress',
+  'vxlanV6TunnelAddress',
+  'wireguardTunnelAddress',
+  'wireguardV6TunnelAddress',
+]);
+
+/**
+ * What can be wrong with the addresses of a block that somebody holds: nobody uses them, or two do. IPAM knows of users by
+ * endpoints and nodes alone, its own and those of other writers; what it cannot know about, it does not call unused.
+ */
+export function judgeAddresses(judging: Judging, block: Block): Finding[] {
+  return judgeHeld(
+    judging,
+    block,
+    heldIn(block, () => true),
+  );
+}
+
+/** The same for a single address of it. */
+export function judgeAddress(judging: Judging, block: Block, ordinal: Ordinal): Finding[] {
+  const held = heldIn(block, () => true).filter((each) => each.ordinal === ordinal);
+  return judgeHeld(judging, block, held);
+}
+
+function judgeHeld(judging: Judging, block: Block, all: readonly HeldAddress[]): Finding[] {
+  const around = blocksAround(judging, block);
+  const reserved = reservedIn(judging.view);
+  const touched = reserved.touches(block.prefix);
+  return all.flatMap((held) => [
+    ...judgeUse(judging, held),
+    ...judgeSecondOwner(held, around),
+    ...(touched && reserved.has(addressOf(held)) ? [reservedInUse(held)] : []),
+  ]);
+}
+
+function judgeUse(judging: Judging, held: HeldAddress): Finding[] {
+  const use = useOf(judging, held);
+  const holder = holderText(held);
+  switch (use.state) {
+    case 'used':
+      return [];
+    case 'unexplained': {
+      const explanation = `${holder}, ${use.reason}`;
+      return [found('allocationUnexplained', held, { explanation, remedy: noRemedy(use.remedy) })];
+    }
+    case 'endpointMissing':
+      return endpointMissing(judging, use.attachment);
+    case 'replaced':
+    case 'unused':
+    case 'unusedByNode': {
+      const sinceMs = allocatedAtMs(held.attributes);
+      if (sinceMs !== undefined && judging.nowMs - sinceMs < judging.graceMs) return [];
+      const kind = use.state === 'unusedByNode' ? 'tunnelAllocationUnused' : 'allocationUnused';
+      const remedy = use.state === 'replaced' ? noRemedy(REPLACED_REMEDY) : releaseOf(judging, held);
+      return [found(kind, held, { explanation: `${holder}, ${use.reason}`, remedy })];
+    }
+  }
+}
+
+const REPLACED_REMEDY =
+  'only its node knows whether the earlier container still runs; release the attachment once it is gone';
+
+type Use =
+  | { readonly state: 'used' }
+  | { readonly state: 'unexplained'; readonly reason: string; readonly remedy: string }
+  /** Nothing is recorded of the attachment, which does not say that its container is gone. */
+  | { readonly state: 'endpointMissing'; readonly attachment: Attachment }
+  /** Another container of the pod has its endpoint, which does not say so either. */
+  | { readonly state: 'replaced'; readonly reason: string }
+  | { readonly state: 'unused' | 'unusedByNode'; readonly reason: string };
+
+const OF_UNKNOWN_ORIGIN: Use = {
+  state: 'unexplained',
+  reason: 'which neither a container nor a node is known to use',
+  remedy: 'who uses such an address cannot be known here; release it when it is not needed',
+};
+
+const OF_VIRTUAL_MACHINE: Use = {
+  state: 'unexplained',
+  reason: 'which is that of a virtual machine: it keeps its address while it is stopped',
+  remedy: 'whether the virtual machine still exists cannot be known here; release the handle once it is deleted',
+};
+
+const USED: Use = { state: 'used' };
+
+function useOf(judging: Judging, held: HeldAddress): Use {
+  const { attributes, block } = held;
+  const { owner, handleId } = attributes;
+  if (block.owner?.kind === 'virtual' || handleId?.toLowerCase() === WINDOWS_RESERVED) return USED;
+  if (owner.type !== undefined && TUNNELS.has(owner.type)) return useByNode(judging, held, owner.type);
+  const attachment = attachmentOf(attributes);
+  if (attachment) return useByAttachment(judging, attributes, attachment);
+  const { nodeName, pod } = holderOf(attributes);
+  if (judging.cannotReadAll('endpoint') || judging.users.hasAddress(addressOf(held))) return USED;
+  if (isVirtualMachine(attributes)) return OF_VIRTUAL_MACHINE;
+  if (!pod) return OF_UNKNOWN_ORIGIN;
+  const containerId = handleId?.slice(handleId.lastIndexOf('.') + 1) ?? '';
+  const known =
+    (containerId !== '' && judging.users.hasContainer(containerId)) ||
+    judging.users.hasPod(nodeName, pod.namespace, pod.name);
+  return known ? USED : { state: 'unused', reason: 'and no endpoint names the address, the container or the pod' };
+}
+
+/** What Podwire gave to a container: where its endpoint is, or what is in its place. */
+function useByAttachment(judging: Judging, attributes: AllocationAttributes, attachment: Attachment): Use {
+  const holder = holderOf(attributes);
+  const key = endpointKey({ attachment, ...holder });
+  if (judging.cannotRead({ kind: 'endpoint', key })) return USED;
+  const current = endpointAt(judging.view, key);
+  const container = current?.kind === 'endpoint' ? current.value.attachment.containerId : current?.value.containerId;
+  if (current?.kind === 'endpoint' && sameAttachment(current.value.attachment, attachment)) return USED;
+  const { nodeName } = holder;
+  if (judging.isGone(nodeName)) return { state: 'unused', reason: `and node ${nodeName} is gone` };
+  if (container === undefined) return { state: 'endpointMissing', attachment };
+  // One container on two networks: one of the two was not attached, and its release puts the other back.
+  if (container === attachment.containerId) return USED;
+  if (isOfEarlierBoot(judging, key, attachment))
+    return { state: 'unused', reason: `and node ${nodeName} was started again since` };
+  return { state: 'replaced', reason: `and its endpoint ${formatEndpointKey(key)} is of container ${container} now` };
+}
+
+/** Whether the namespace of a replaced endpoint was of another boot than that of the one that replaced it: no namespace outlives a boot. */
+function isOfEarlierBoot({ view }: Judging, key: EndpointKey, attachment: Attachment): boolean {
+  const earlier = recordedEndpoint(view, key, attachment)?.netns?.bootId;
+  const current = view.endpoint(key)?.netns?.bootId;
+  return earlier !== undefined && current !== undefined && earlier !== current;
+}
+
+/** Its release loses the comparison of the blocks, so that it does not leave the endpoint behind. */
+function endpointMissing({ view }: Judging, attachment: Attachment): Finding[] {
+  const [first, ...rest] = heldBy(view, attachment);
+  if (!first) return [];
+  const held = [first, ...rest] as const;
+  const value = describeEndpoint(view, attachment, held);
+  const key = endpointKey(value);
+  const addresses = value.addresses.map(({ address }) => named.address(address));
+  return [
+    makeFinding({
+      kind: 'endpointMissing',
+      subject: { type: 'address', block: first.block.prefix, ordinal: first.ordinal },
+      objects: [named.endpoint(key), ...addresses, named.node(value.nodeName)],
+      explanation: `${formatAttachment(attachment)} holds ${addresses.map(({ name }) => name).join(', ')}, and has no endpoint`,
+      remedy: safely('writes the endpoint with what the blocks say', () => [
+        ...touchBlocks(held),
+        { type: 'put', record: { kind: 'endpoint', key, value } },
+      ]),
+    }),
+  ];
+}
+
+function useByNode(judging: Judging, held: HeldAddress, kind: string): Use {
+  const { node: nodeName = '' } = held.attributes.owner;
+  const { view } = judging;
+  const node = view.node(nodeName);
+  if (!node) {
+    const gone = judging.isGone(nodeName);
+    return gone ? { state: 'unusedByNode', reason: `and node ${nodeName} is gone` } : USED;
+  }
+  const address = addressOf(held);
+  for (const tunnel of node.tunnels.values()) if (tunnel.address.value === address.value) return USED;
+  return { state: 'unusedByNode', reason: `and node ${nodeName} does not name it as its ${kind}` };
+}
+
+/**
+ * Gives back all that the handle has, if none of it is in use: a container has one handle for all its addresses, so that one in use
+ * says that it lives.
+ */
+function releaseOf(judging: Judging, held: HeldAddress): Remedy {
+  const all = heldWith(judging, held);
+  const inUse = all.find((other) => useOf(judging, other).state === 'used');
+  if (inUse) return noRemedy(`${formatAddress(addressOf(inUse))} of the same handle is in use`);
+  const times = all.map(({ attributes }) => allocatedAtMs(attributes));
+  const sinceMs = times.reduce((a, b) => (a === undefined || b === undefined ? undefined : Math.max(a, b)));
+  const addresses = all.map((other) => formatAddress(addressOf(other))).join(', ');
+  const effect = `gives back ${addresses}`;
+  return { type: 'release', effect, sinceMs, changes: () => giveBack(judging.view, all, judging.nowMs) };
+}
+
+/** The addresses of the same handle, this one included. */
+function heldWith({ view }: Judging, held: HeldAddress): HeldAddress[] {
+  const { handleId } = held.attributes;
+  if (handleId === undefined) return [held];
+  const bare = bareHandle(handleId);
+  const named = view.handle(bare) ?? view.handle(handleId);
+  const others = [...(named?.blocks.keys() ?? [])].flatMap((cidr) => {
+    const parsed = parsePrefix(cidr);
+    const block = parsed.ok ? view.block(parsed.prefix) : undefined;
+    return block && formatPrefix(block.prefix) !== formatPrefix(held.block.prefix) ? [block] : [];
+  });
+  return [held.block, ...others].flatMap((block) =>
+    heldIn(block, (attributes) => attributes.handleId !== undefined && bareHandle(attributes.handleId) === bare),
+  );
+}
+
+/** A block that lies in a larger one gives the same addresses. */
+function judgeSecondOwner(held: HeldAddress, around: readonly Block[]): Finding[] {
+  const address = addressOf(held);
+  return around.flatMap((outer) => {
+    const ordinal = ordinalOf(outer.prefix, address);
+    const attributes = attributesAt(outer, ordinal);
+    if (!attributes || !isHeld(attributes)) return [];
+    const explanation = `${holderText(held)}, and is also allocated in block ${formatPrefix(outer.prefix)} to handle ${attributes.handleId ?? 'none'}`;
+    const remedy = noRemedy('which of the two uses it cannot be told; release the one that does not');
+    return [found('addressOfSeveralOwners', held, { explanation, remedy })];
+  });
+}
+
+function reservedInUse(held: HeldAddress): Finding {
+  const explanation = `${holderText(held)}, and is reserved`;
+  const remedy = noRemedy(
+    'a reservation keeps an address from being given by itself; what was given before, or asked for, stays',
+  );
+  return found('reservedInUse', held, { explanation, remedy });
+}
+
+function holderText(held: HeldAddress): string {
+  const { attributes } = held;
+  const attachment = attachmentOf(attributes);
+  const holder = attachment ? formatAttachment(attachment) : `handle ${attributes.handleId ?? 'none'}`;
+  return `address ${formatAddress(addressOf(held))} is allocated to ${holder}`;
+}
+
+function found(
+  kind: FindingKind,
+  held: HeldAddress,
+  { explanation, remedy }: Pick<Finding, 'explanation' | 'remedy'>,
+): Finding {
+  const { attributes, block, ordinal } = held;
+  const { nodeName } = holderOf(attributes);
+  return makeFinding({
+    kind,
+    subject: { type: 'address', block: block.prefix, ordinal },
+    objects: [
+      named.address(addressOf(held)),
+      named.block(block.prefix),
+      ...(attributes.handleId === undefined ? [] : [named.handle(attributes.handleId)]),
+      ...(nodeName === '' ? [] : [named.node(nodeName)]),
+    ],
+    explanation,
+    remedy,
+  });
+}

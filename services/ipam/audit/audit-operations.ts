@@ -1,0 +1,168 @@
+import type { FailureCode } from '@podwire/shared/failure/codes';
+import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
+
+import { isWanted, makeReport, type AuditQuery, type AuditReport } from '../allocator/audit/report.js';
+import type { IpamOptions } from '../engine/updates/operation.js';
+import type { View } from '../records/view.js';
+import { auditSteps, distinctFindings, judgeAgain } from './audit.js';
+import { Judging } from './context.js';
+import type { Finding, FindingKind } from './finding.js';
+import { repair, type Repaired, type RepairOrder, type RepairReport } from './repair.js';
+import { usageOf, type Usage } from './usage.js';
+
+/** How old an allocation has to be before it is called unused, unless said: as with Calico's garbage collector. */
+const DEFAULT_GRACE_MS = 15 * 60 * 1000;
+
+/** What an older Calico leaves behind, and is removed without being asked for. All of it is {@link Remedy} `safe`. */
+const GARBAGE: ReadonlySet<FindingKind> = new Set([
+  'handleWithoutAddresses',
+  'handleCountsWrong',
+  'handleMissing',
+  'affinityWithoutBlock',
+  'affinityOfOthersBlock',
+  'affinityUnconfirmed',
+  'blockWithoutOwnerEmpty',
+  'coolDownOver',
+]);
+
+/**
+ * How long garbage has to lie there before it is removed, in milliseconds: Calico writes what belongs together one by one, so what
+ * looks like garbage may be half of what is coming.
+ */
+const GARBAGE_AGE_MS = 60_000;
+
+/** Repairs that are under way at once; the update loop commits them together. */
+const BATCH_COUNT = 16;
+
+/** How long an audit goes on before it lets others run, in milliseconds, and in things looked at. */
+const TURN_MS = 5;
+const TURN_STEPS_COUNT = 2000;
+
+/** Of faults beyond it, the time of their first sight is not kept. */
+const MAX_SIGHTINGS_COUNT = 100_000;
+
+/** All repairs, so that those that arrive together are committed together. */
+const LANE = 'maintenance';
+
+/** What fails one repair, and not those of other findings: records that cannot be read, and others that change too often. */
+const REFUSALS: ReadonlySet<FailureCode> = new Set(['STORE_CORRUPT', 'CONFLICT']);
+
+/** Finds what is wrong in the datastore, and repairs what can be. */
+export class Audits {
+  readonly #options: IpamOptions;
+  /** When each fault was first seen by this process, in epoch milliseconds. Only those that the last audit saw as well. */
+  #firstSeen: ReadonlyMap<string, number> = new Map();
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  /** Looks at everything. Pages are of different moments. */
+  async audit(query: AuditQuery, signal: AbortSignal): Promise<AuditReport> {
+    const findings = await this.#findAll(DEFAULT_GRACE_MS, signal);
+    return makeReport(findings, await this.usage(), query);
+  }
+
+  /** How much is in use, per pool and node, as far as this replica knows by now. */
+  usage(): Promise<Usage> {
+    return this.#options.updates.peek(usageOf);
+  }
+
+  /**
+   * Finds and repairs. Each repair is a transaction, so what was done before a failure stays done. Idempotent.
+   * @returns what came of each finding that was asked for
+   */
+  async repair(order: RepairOrder, signal: AbortSignal): Promise<RepairReport> {
+    const findings = await this.#findAll(order.graceMs, signal);
+    const wanted = findings.filter((finding) => isWanted(finding, { kinds: order.kinds, information: true }));
+    const results = await this.#repairAll(wanted.slice(0, order.limit), order, signal);
+    return { results, more: wanted.length > order.limit };
+  }
+
+  /**
+   * Removes garbage that has lain there since an earlier run.
+   * @param limit - repairs at most
+   */
+  async collectGarbage(limit: number, signal: AbortSignal): Promise<RepairReport> {
+    const nowMs = this.#options.clock.nowMs();
+    const findings = await this.#findAll(DEFAULT_GRACE_MS, signal);
+    const garbage = findings.filter(
+      ({ id, kind, remedy }) =>
+        GARBAGE.has(kind) &&
+        remedy.type === 'safe' &&
+        (kind === 'coolDownOver' || nowMs - (this.#firstSeen.get(id) ?? nowMs) >= GARBAGE_AGE_MS),
+    );
+    const order = { kinds: [], dryRun: false, releases: false, graceMs: DEFAULT_GRACE_MS, limit };
+    const results = await this.#repairAll(garbage.slice(0, limit), order, signal);
+    return { results, more: garbage.length > limit };
+  }
+
+  /** Looks at everything a few milliseconds at a time, and then once more at what was found. */
+  async #findAll(graceMs: number, signal: AbortSignal): Promise<Finding[]> {
+    const { updates, clock } = this.#options;
+    const judging = await updates.read((view) => this.#judging(view, graceMs), { signal });
+    const candidates: Finding[] = [];
+    await this.#inTurns(auditSteps(judging), (found) => candidates.push(...found), signal);
+    const { view } = judging;
+    const again = this.#judging(view, graceMs);
+    const findings: Finding[] = [];
+    const looks = distinctFindings(candidates)[Symbol.iterator]();
+    const look = (candidate: Finding): void => {
+      const found = judgeAgain(again, candidate);
+      if (found) findings.push(found);
+    };
+    await this.#inTurns(looks, look, signal);
+    this.#remember(findings, clock.nowMs());
+    return findings;
+  }
+
+  #judging(view: View, graceMs: number): Judging {
+    return new Judging(view, { nowMs: this.#options.clock.nowMs(), graceMs });
+  }
+
+  async #inTurns<Step>(steps: Iterator<Step>, take: (step: Step) => void, signal: AbortSignal): Promise<void> {
+    const { clock } = this.#options;
+    let count = 0;
+    let beganMs = clock.nowMs();
+    for (let step = steps.next(); step.done !== true; step = steps.next()) {
+      take(step.value);
+      if (++count < TURN_STEPS_COUNT && clock.nowMs() - beganMs < TURN_MS) continue;
+      await clock.sleep(0, signal);
+      if (signal.aborted) throw failureOfSignal(signal);
+      count = 0;
+      beganMs = clock.nowMs();
+    }
+  }
+
+  #remember(findings: readonly Finding[], nowMs: number): void {
+    const known = this.#firstSeen;
+    const kept = findings.slice(0, MAX_SIGHTINGS_COUNT);
+    this.#firstSeen = new Map(kept.map(({ id }) => [id, known.get(id) ?? nowMs]));
+  }
+
+  async #repairAll(findings: readonly Finding[], order: RepairOrder, signal: AbortSignal): Promise<Repaired[]> {
+    const results: Repaired[] = [];
+    for (let start = 0; start < findings.length; start += BATCH_COUNT) {
+      const batch = findings.slice(start, start + BATCH_COUNT);
+      results.push(...(await Promise.all(batch.map((finding) => this.#repairOne(finding, order, signal)))));
+    }
+    this.#options.events.repaired(results);
+    return results;
+  }
+
+  async #repairOne(finding: Finding, order: RepairOrder, signal: AbortSignal): Promise<Repaired> {
+    const { updates, clock } = this.#options;
+    const nowMs = clock.nowMs();
+    const { dryRun, releases, graceMs } = order;
+    const firstSeenMs = this.#firstSeen.get(finding.id) ?? nowMs;
+    const input = { finding, nowMs, dryRun, releases, graceMs, firstSeenMs };
+    try {
+      const result = await updates.update(LANE, (view) => repair(view, input), { signal, isFresh: true });
+      return { finding, result };
+    } catch (error) {
+      if (!(error instanceof Failure) || !REFUSALS.has(error.code)) throw error;
+      return { finding, result: { state: 'refused', reason: error.message } };
+    }
+  }
+}

@@ -1,0 +1,181 @@
+import {
+  FindingKind as KindMessage,
+  RemedyType,
+  RepairOutcome,
+  Severity as SeverityMessage,
+  type AuditRequest,
+  type AuditSummary,
+  type Finding as FindingMessage,
+  type RepairRequest,
+  type RepairResult as RepairResultMessage,
+} from '@podwire/proto/podwire/ipam/v1/maintenance';
+import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+
+import type { AuditQuery, AuditReport } from '../allocator/audit/report.js';
+import { severityOf, type Finding, type FindingKind, type Remedy, type Severity } from './finding.js';
+import type { Repaired, RepairOrder } from './repair.js';
+
+const KINDS: Record<FindingKind, KindMessage> = {
+  recordUnreadable: KindMessage.FINDING_KIND_RECORD_UNREADABLE,
+  poolsOverlap: KindMessage.FINDING_KIND_POOLS_OVERLAP,
+  blocksOverlap: KindMessage.FINDING_KIND_BLOCKS_OVERLAP,
+  blockInvalid: KindMessage.FINDING_KIND_BLOCK_INVALID,
+  blockWithoutPool: KindMessage.FINDING_KIND_BLOCK_WITHOUT_POOL,
+  blockOfOtherSize: KindMessage.FINDING_KIND_BLOCK_OF_OTHER_SIZE,
+  blockWithoutOwnerEmpty: KindMessage.FINDING_KIND_BLOCK_WITHOUT_OWNER_EMPTY,
+  blockWithoutAffinity: KindMessage.FINDING_KIND_BLOCK_WITHOUT_AFFINITY,
+  affinityUnconfirmed: KindMessage.FINDING_KIND_AFFINITY_UNCONFIRMED,
+  affinityWithoutBlock: KindMessage.FINDING_KIND_AFFINITY_WITHOUT_BLOCK,
+  affinityOfOthersBlock: KindMessage.FINDING_KIND_AFFINITY_OF_OTHERS_BLOCK,
+  blockOfGoneNode: KindMessage.FINDING_KIND_BLOCK_OF_GONE_NODE,
+  handleWithoutAddresses: KindMessage.FINDING_KIND_HANDLE_WITHOUT_ADDRESSES,
+  handleCountsWrong: KindMessage.FINDING_KIND_HANDLE_COUNTS_WRONG,
+  handleMissing: KindMessage.FINDING_KIND_HANDLE_MISSING,
+  allocationUnused: KindMessage.FINDING_KIND_ALLOCATION_UNUSED,
+  allocationUnexplained: KindMessage.FINDING_KIND_ALLOCATION_UNEXPLAINED,
+  addressUnallocated: KindMessage.FINDING_KIND_ADDRESS_UNALLOCATED,
+  addressOutsidePools: KindMessage.FINDING_KIND_ADDRESS_OUTSIDE_POOLS,
+  addressOfSeveralOwners: KindMessage.FINDING_KIND_ADDRESS_OF_SEVERAL_OWNERS,
+  endpointMissing: KindMessage.FINDING_KIND_ENDPOINT_MISSING,
+  endpointOutdated: KindMessage.FINDING_KIND_ENDPOINT_OUTDATED,
+  endpointOfGoneNode: KindMessage.FINDING_KIND_ENDPOINT_OF_GONE_NODE,
+  tunnelUnallocated: KindMessage.FINDING_KIND_TUNNEL_UNALLOCATED,
+  tunnelAllocationUnused: KindMessage.FINDING_KIND_TUNNEL_ALLOCATION_UNUSED,
+  coolDownOver: KindMessage.FINDING_KIND_COOL_DOWN_OVER,
+  reservedInUse: KindMessage.FINDING_KIND_RESERVED_IN_USE,
+};
+
+const SEVERITIES: Record<Severity, SeverityMessage> = {
+  information: SeverityMessage.SEVERITY_INFORMATION,
+  warning: SeverityMessage.SEVERITY_WARNING,
+  error: SeverityMessage.SEVERITY_ERROR,
+};
+
+const REMEDIES: Record<Remedy['type'], RemedyType> = {
+  none: RemedyType.REMEDY_TYPE_NONE,
+  safe: RemedyType.REMEDY_TYPE_SAFE,
+  release: RemedyType.REMEDY_TYPE_RELEASE,
+};
+
+const OUTCOMES: Record<Repaired['result']['state'], RepairOutcome> = {
+  repaired: RepairOutcome.REPAIR_OUTCOME_REPAIRED,
+  possible: RepairOutcome.REPAIR_OUTCOME_POSSIBLE,
+  gone: RepairOutcome.REPAIR_OUTCOME_GONE,
+  refused: RepairOutcome.REPAIR_OUTCOME_REFUSED,
+};
+
+const MAX_NODES = 1000;
+
+const USUAL_REPAIRS = 1000;
+const MAX_REPAIRS = 10_000;
+
+const USUAL_GRACE_SECONDS = 900;
+const MIN_GRACE_SECONDS = 60;
+const MAX_GRACE_SECONDS = 30 * 24 * 3600;
+
+export function readAuditRequest(message: AuditRequest): AuditQuery {
+  return checked('Audit', (checks) => {
+    const { topNodes } = message;
+    checks.check(
+      'top_nodes',
+      topNodes < 0 || topNodes > MAX_NODES ? `is ${topNodes}; it has to be 0 to ${MAX_NODES}` : undefined,
+    );
+    return {
+      after: readPageToken(message, auditScope(message), checks),
+      limit: readPageSize(message, checks),
+      kinds: readKinds(message.kinds, checks),
+      information: message.includeInformation,
+      nodesLimit: topNodes,
+    };
+  });
+}
+
+/** A page token is good for the same filters only. */
+export function auditScope({ kinds, includeInformation }: AuditRequest): ListScope {
+  return ['findings', kinds.join(','), String(includeInformation)];
+}
+
+export function readRepairRequest(message: RepairRequest): RepairOrder {
+  return checked('Repair', (checks) => {
+    const { dryRun = true, releaseUnused, graceSeconds = USUAL_GRACE_SECONDS, limit } = message;
+    const isGrace = graceSeconds >= MIN_GRACE_SECONDS && graceSeconds <= MAX_GRACE_SECONDS;
+    const graces = `${MIN_GRACE_SECONDS} to ${MAX_GRACE_SECONDS}`;
+    checks.check('grace_seconds', isGrace ? undefined : `is ${graceSeconds}; it has to be ${graces}`);
+    const isLimit = limit >= 0 && limit <= MAX_REPAIRS;
+    checks.check('limit', isLimit ? undefined : `is ${limit}; it has to be 0 to ${MAX_REPAIRS}`);
+    return {
+      kinds: readKinds(message.kinds, checks),
+      dryRun,
+      releases: releaseUnused,
+      graceMs: graceSeconds * 1000,
+      limit: limit === 0 ? USUAL_REPAIRS : limit,
+    };
+  });
+}
+
+function readKinds(messages: readonly KindMessage[], checks: Checks): FindingKind[] {
+  const known = new Map(Object.entries(KINDS).map(([kind, message]) => [message, kind]));
+  return messages.flatMap((message, index) => {
+    const kind = known.get(message);
+    if (kind !== undefined && isKind(kind)) return [kind];
+    checks.check(`kinds[${index}]`, `is ${message}, which is no kind of finding`);
+    return [];
+  });
+}
+
+function isKind(text: string): text is FindingKind {
+  return Object.hasOwn(KINDS, text);
+}
+
+export function findingMessage(finding: Finding): FindingMessage {
+  const { id, kind, objects, explanation, remedy } = finding;
+  return {
+    id,
+    kind: KINDS[kind],
+    severity: SEVERITIES[severityOf(finding)],
+    objects: objects.map(({ type, name }) => ({ type, name })),
+    explanation,
+    remedy: REMEDIES[remedy.type],
+    remedyExplanation: remedy.type === 'none' ? remedy.reason : remedy.effect,
+  };
+}
+
+export function summaryMessage({ counts, nodes, blocks, addressesInUse, addressesCooling }: AuditReport): AuditSummary {
+  return {
+    findings: counts.map(({ kind, severity, count }) => ({
+      kind: KINDS[kind],
+      severity: SEVERITIES[severity],
+      count: BigInt(count),
+    })),
+    blocks: BigInt(blocks),
+    addressesInUse: BigInt(addressesInUse),
+    addressesCooling: BigInt(addressesCooling),
+    topNodes: nodes.map(({ nodeName, blocks: ofNode, inUse, borrowed }) => ({
+      nodeName,
+      blocks: BigInt(ofNode),
+      addressesInUse: BigInt(inUse),
+      addressesBorrowed: BigInt(borrowed),
+    })),
+  };
+}
+
+export function repairedMessage({ finding, result }: Repaired): RepairResultMessage {
+  return {
+    finding: findingMessage(finding),
+    outcome: OUTCOMES[result.state],
+    explanation: explanationOf(result),
+  };
+}
+
+function explanationOf(result: Repaired['result']): string {
+  switch (result.state) {
+    case 'repaired':
+    case 'possible':
+      return result.effect;
+    case 'gone':
+      return 'it was not there any more';
+    case 'refused':
+      return result.reason;
+  }
+}

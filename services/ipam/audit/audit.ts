@@ -1,0 +1,101 @@
+import type { Family } from '@podwire/shared/net/address';
+import { defaultRoute, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+
+import { judgeAffinity } from '../allocator/audit/judge-affinity.js';
+import { judgeNode, judgePool, judgeUnreadable } from '../allocator/audit/judge-others.js';
+import type { Block } from '../allocator/records.js';
+import { judgeAddress, judgeAddresses } from './address-findings.js';
+import { judgeBlock } from './block-findings.js';
+import { handleCounts, type Judging } from './context.js';
+import { judgeEndpoint } from './endpoint-findings.js';
+import type { Finding, Subject } from './finding.js';
+import { judgeForeignEndpoint } from './foreign-endpoint-findings.js';
+import { judgeHandle } from './record-findings.js';
+
+const FAMILIES: readonly Family[] = [4, 6];
+
+/**
+ * Looks at everything in the datastore, one thing at each step, so that whoever drives it can let others run in between. The
+ * view may change meanwhile: what is found then may be the difference of two moments, so it is to be judged again at the end,
+ * see {@link judgeAgain}; and what is wrong all the time is found.
+ * @returns per step what was found
+ */
+export function* auditSteps(judging: Judging): Generator<readonly Finding[], void, void> {
+  const { view } = judging;
+  // Listed at once: what is stored in order cannot be walked through while it changes.
+  const blocks = FAMILIES.flatMap((family) => [...view.blocksIn(defaultRoute(family))]);
+  const [affinities, handles] = [[...view.affinities()], [...view.handles()]];
+  const [endpoints, foreign] = [[...view.endpoints()], [...view.foreignEndpoints()]];
+  yield [...view.unreadable()].map(judgeUnreadable);
+  for (const pool of view.pools()) yield judgePool(judging, pool);
+  const unnamed = new Map<string, Prefix[]>();
+  for (const block of blocks) {
+    noteUnnamed(judging, block, unnamed);
+    yield [...judgeBlock(judging, block), ...judgeAddresses(judging, block)];
+  }
+  for (const affinity of affinities) yield judgeAffinity(judging, affinity);
+  for (const { id } of handles) {
+    yield judgeHandle(judging, { id, alsoIn: unnamed.get(id) ?? [] });
+    unnamed.delete(id);
+  }
+  for (const [id, alsoIn] of unnamed) yield judgeHandle(judging, { id, alsoIn });
+  for (const endpoint of endpoints) yield judgeEndpoint(judging, endpoint);
+  for (const endpoint of foreign) yield judgeForeignEndpoint(judging, endpoint);
+  for (const node of view.nodes()) yield judgeNode(judging, node);
+}
+
+/** Notes the handles that have addresses of the block and do not name it. */
+function noteUnnamed({ view }: Judging, block: Block, unnamed: Map<string, Prefix[]>): void {
+  const cidr = formatPrefix(block.prefix);
+  for (const id of handleCounts(block).keys())
+    if (view.handle(id)?.blocks.has(cidr) !== true) unnamed.set(id, [...(unnamed.get(id) ?? []), block.prefix]);
+}
+
+/** Each fault once, also where several of its objects show it. */
+export function distinctFindings(findings: readonly Finding[]): Finding[] {
+  return [...new Map(findings.map((finding) => [finding.id, finding])).values()];
+}
+
+/** The finding as it is now; undefined when there is no such fault any more. */
+export function judgeAgain(judging: Judging, { id, subject }: Pick<Finding, 'id' | 'subject'>): Finding | undefined {
+  return judgeSubject(judging, subject).find((finding) => finding.id === id);
+}
+
+function judgeSubject(judging: Judging, subject: Subject): readonly Finding[] {
+  const { view } = judging;
+  switch (subject.type) {
+    case 'record':
+      return [...view.unreadable()].map(judgeUnreadable);
+    case 'pool': {
+      const pool = view.pool(subject.name);
+      return pool ? judgePool(judging, pool) : [];
+    }
+    case 'block': {
+      const block = view.block(subject.prefix);
+      return block ? judgeBlock(judging, block) : [];
+    }
+    case 'address': {
+      const block = view.block(subject.block);
+      return block ? judgeAddress(judging, block, subject.ordinal) : [];
+    }
+    case 'affinity': {
+      const affinity = view.affinity(subject.owner, subject.block);
+      return affinity ? judgeAffinity(judging, affinity) : [];
+    }
+    case 'handle':
+      return judgeHandle(judging, subject);
+    case 'endpoint':
+      return judgeEndpointAt(judging, subject);
+    case 'node': {
+      const node = view.node(subject.name);
+      return node ? judgeNode(judging, node) : [];
+    }
+  }
+}
+
+function judgeEndpointAt(judging: Judging, { key }: Subject & { type: 'endpoint' }): readonly Finding[] {
+  const value = judging.view.endpoint(key);
+  if (value) return judgeEndpoint(judging, { key, value });
+  const foreign = judging.view.foreignEndpoint(key);
+  return foreign ? judgeForeignEndpoint(judging, { key, value: foreign }) : [];
+}

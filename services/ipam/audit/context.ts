@@ -1,0 +1,171 @@
+import type { Address, Family } from '@podwire/shared/net/address';
+import { prefixContains, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
+
+import type { Block } from '../allocator/records.js';
+import { overlappingBlock, poolOf } from '../pools/pools.js';
+import { nameText } from '../records/absence.js';
+import type { Change, RecordName, View } from '../records/view.js';
+
+/** What judging rests on: one moment of the datastore, and what is made of it once for all who are judged. */
+export class Judging {
+  readonly view: View;
+  readonly nowMs: number;
+  /** Allocations that are younger are not judged by whether anybody uses them: their users may be on their way. */
+  readonly graceMs: number;
+  #users: Users | undefined;
+  #unreadable: ReadonlySet<string> | undefined;
+
+  constructor(view: View, { nowMs, graceMs }: { readonly nowMs: number; readonly graceMs: number }) {
+    this.view = view;
+    this.nowMs = nowMs;
+    this.graceMs = graceMs;
+  }
+
+  /** Who uses which address, by all endpoints there are: for allocations whose own endpoint is missing. */
+  get users(): Users {
+    this.#users ??= new Users(this.view);
+    return this.#users;
+  }
+
+  /** Whether there is such a record, but one that cannot be read. Nothing is concluded from its absence then. */
+  cannotRead(name: RecordName): boolean {
+    this.#unreadable ??= new Set([...this.view.unreadable()].map((record) => nameText(record.name)));
+    return this.#unreadable.size > 0 && this.#unreadable.has(nameText(name));
+  }
+
+  /** Whether records of a kind are missing from the view, as they cannot be read. */
+  cannotReadAll(kind: RecordName['kind']): boolean {
+    for (const { name } of this.view.unreadable()) if (name.kind === kind) return true;
+    return false;
+  }
+
+  /**
+   * Whether a node is known to be gone: others are there, and it is not. Where no node is registered at all, as outside Kubernetes,
+   * nothing is known of any.
+   */
+  isGone(nodeName: string): boolean {
+    if (nodeName === '' || this.view.node(nodeName) || this.cannotRead({ kind: 'node', name: nodeName })) return false;
+    return this.view.nodes().length > 0;
+  }
+
+  /** Whether an address is within a pool. */
+  isPooled(address: Prefix): boolean {
+    return poolOf(this.view.pools(), address) !== undefined;
+  }
+
+  /** The block that an address is of; `unreadable` when there is one that cannot be read. */
+  blockOf(address: Prefix): Block | 'unreadable' | undefined {
+    for (const { name } of this.view.unreadable())
+      if (name.kind === 'block' && prefixContains(name.prefix, address)) return 'unreadable';
+    const pool = poolOf(this.view.pools(), address);
+    const usual = pool && this.view.block(prefixOf(address, pool.blockSizeBits));
+    return usual ?? overlappingBlock(this.view, address);
+  }
+}
+
+/** What endpoints name: addresses, containers and pods. */
+interface Named {
+  readonly addresses: ReadonlySet<bigint>;
+  readonly containers: ReadonlySet<string>;
+  readonly pods: ReadonlySet<string>;
+}
+
+/** So many questions are answered by looking at every endpoint; whoever asks more often gets an index. */
+const UNINDEXED_QUESTIONS_COUNT = 4;
+
+/** Who is known to use what: all that endpoints name, Podwire's and those of other writers. */
+class Users {
+  readonly #view: View;
+  #index: Readonly<Record<Family, Named>> | undefined;
+  #questionsCount = 0;
+
+  constructor(view: View) {
+    this.#view = view;
+  }
+
+  /** Whether an endpoint names the address. */
+  hasAddress({ family, value }: Address): boolean {
+    const index = this.#indexed();
+    if (index) return index[family].addresses.has(value);
+    const isIt = (other: Address): boolean => other.value === value && other.family === family;
+    for (const { value: endpoint } of this.#view.endpoints())
+      if (endpoint.addresses.some(({ address }) => isIt(address))) return true;
+    for (const { value: endpoint } of this.#view.foreignEndpoints()) if (endpoint.addresses.some(isIt)) return true;
+    return false;
+  }
+
+  /** Whether an endpoint is of the container. */
+  hasContainer(containerId: string): boolean {
+    const index = this.#indexed();
+    if (index) return index[4].containers.has(containerId);
+    for (const { value } of this.#view.endpoints()) if (value.attachment.containerId === containerId) return true;
+    for (const { value } of this.#view.foreignEndpoints()) if (value.containerId === containerId) return true;
+    return false;
+  }
+
+  /** Whether another writer keeps an endpoint of the pod on the node; it may get its address later. */
+  hasPod(nodeName: string, namespace: string, podName: string): boolean {
+    const pod = podText(nodeName, namespace, podName);
+    const index = this.#indexed();
+    if (index) return index[4].pods.has(pod);
+    for (const { key, value } of this.#view.foreignEndpoints())
+      if (podText(value.nodeName, key.namespace, value.podName) === pod) return true;
+    return false;
+  }
+
+  #indexed(): Readonly<Record<Family, Named>> | undefined {
+    if (!this.#index && ++this.#questionsCount > UNINDEXED_QUESTIONS_COUNT) this.#index = indexUsers(this.#view);
+    return this.#index;
+  }
+}
+
+function indexUsers(view: View): Readonly<Record<Family, Named>> {
+  const addresses: Readonly<Record<Family, Set<bigint>>> = { 4: new Set(), 6: new Set() };
+  const containers = new Set<string>();
+  const pods = new Set<string>();
+  for (const { value } of view.endpoints()) {
+    for (const { address } of value.addresses) addresses[address.family].add(address.value);
+    containers.add(value.attachment.containerId);
+  }
+  for (const { key, value } of view.foreignEndpoints()) {
+    for (const address of value.addresses) addresses[address.family].add(address.value);
+    containers.add(value.containerId);
+    pods.add(podText(value.nodeName, key.namespace, value.podName));
+  }
+  return { 4: { addresses: addresses[4], containers, pods }, 6: { addresses: addresses[6], containers, pods } };
+}
+
+function podText(...parts: readonly string[]): string {
+  return parts.join('/');
+}
+
+/** Handles are compared without what follows a carriage return: an old migration of Calico's wrote such ones into blocks. */
+export function bareHandle(id: string): string {
+  const end = id.indexOf('\r');
+  return end < 0 ? id : id.slice(0, end);
+}
+
+/** How many addresses of a block each handle has, by its {@link bareHandle}. */
+const known = new WeakMap<Block, ReadonlyMap<string, number>>();
+
+export function handleCounts(block: Block): ReadonlyMap<string, number> {
+  const remembered = known.get(block);
+  if (remembered) return remembered;
+  const ids = block.attributes.map(({ handleId }) => (handleId === undefined ? undefined : bareHandle(handleId)));
+  const counts = new Map<string, number>();
+  for (const index of block.allocations) {
+    const id = index === null ? undefined : ids[index];
+    if (id !== undefined) counts.set(id, (counts.get(id) ?? 0) + 1);
+  }
+  known.set(block, counts);
+  return counts;
+}
+
+/** How many addresses of a block a handle has. */
+export function countOf(block: Block, id: string): number {
+  return handleCounts(block).get(bareHandle(id)) ?? 0;
+}
+
+export function expectBlock(value: Block): Change {
+  return { type: 'expect', record: { kind: 'block', value } };
+}

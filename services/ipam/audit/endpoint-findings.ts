@@ -1,0 +1,194 @@
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { handleId } from '@podwire/shared/attachment/names';
+import { formatAddress } from '@podwire/shared/net/address';
+import { formatPrefix, ordinalOf, type Prefix } from '@podwire/shared/net/prefix';
+import { counted } from '@podwire/shared/words/counted';
+
+import { restoreAddress } from '../allocator/audit/restore.js';
+import type { AllocationAttributes, Block, Endpoint, EndpointAddress } from '../allocator/records.js';
+import { EndpointEdits, namesAllocation } from '../blocks/endpoint-edits.js';
+import { handleChanges, heldBy, touchBlocks } from '../blocks/holding.js';
+import { endHolder, isHeld } from '../blocks/release-changes.js';
+import { allocatedAtMs, attributesFor, belongsTo } from '../records/attributes.js';
+import { attributesAt } from '../records/block.js';
+import { describeEndpoint } from '../records/endpoint.js';
+import type { Change, StoredEndpoint, StoredForeignEndpoint, View } from '../records/view.js';
+import { expectBlock, type Judging } from './context.js';
+import { makeFinding, named, noRemedy, safely, type Finding, type FindingKind, type Remedy } from './finding.js';
+
+/** Where an address that somebody uses stands in the blocks. */
+export type Standing =
+  | { readonly state: 'unknown' | 'outside' | 'noBlock' }
+  | { readonly state: 'free'; readonly block: Block }
+  | { readonly state: 'held'; readonly block: Block; readonly attributes: AllocationAttributes };
+
+export function standingOf(judging: Judging, address: Prefix): Standing {
+  const block = judging.blockOf(address);
+  if (block === 'unreadable') return { state: 'unknown' };
+  if (!block) return { state: judging.isPooled(address) ? 'noBlock' : 'outside' };
+  const attributes = attributesAt(block, ordinalOf(block.prefix, address));
+  return attributes && isHeld(attributes) ? { state: 'held', block, attributes } : { state: 'free', block };
+}
+
+/** What can be wrong with an endpoint of Podwire's: it names what it does not hold, or not all it holds, or its node is gone. */
+export function judgeEndpoint(judging: Judging, { key, value }: StoredEndpoint): Finding[] {
+  const endpoint = { key, value };
+  const wrong = value.addresses.flatMap((address) => judgeNamed(judging, endpoint, address));
+  return [
+    ...wrong,
+    ...(wrong.length === 0 ? judgeCompleteness(judging, endpoint) : []),
+    ...judgeGoneNode(judging, endpoint),
+  ];
+}
+
+function judgeNamed(judging: Judging, endpoint: StoredEndpoint, inEndpoint: EndpointAddress): Finding[] {
+  const { attachment } = endpoint.value;
+  const { address } = inEndpoint;
+  const standing = standingOf(judging, address);
+  const text = `${formatAttachment(attachment)} uses ${formatAddress(address)}`;
+  switch (standing.state) {
+    case 'unknown':
+      return [];
+    case 'outside':
+    case 'noBlock': {
+      const remedy = noRemedy('there is no block to allocate it in; replace the container');
+      const where = standing.state === 'outside' ? 'which is in no pool' : 'which is in no block';
+      return [addressFault('addressUnallocated', { endpoint, address, remedy, explanation: `${text}, ${where}` })];
+    }
+    case 'free': {
+      const effect = `allocates ${formatAddress(address)} to ${formatAttachment(attachment)} again`;
+      const remedy = safely(effect, () => restore(judging, { endpoint, address, block: standing.block }));
+      const explanation = `${text}, which is not allocated, so another container may get it`;
+      return [addressFault('addressUnallocated', { endpoint, address, remedy, explanation })];
+    }
+    case 'held': {
+      if (belongsTo(attachment)(standing.attributes)) return [];
+      const remedy = outdatedRemedy(judging, endpoint, { named: inEndpoint, block: standing.block });
+      const explanation = `${text}, which is allocated to handle ${standing.attributes.handleId ?? 'none'}`;
+      return [addressFault('addressOfSeveralOwners', { endpoint, address, remedy, explanation })];
+    }
+  }
+}
+
+interface NamedIn {
+  readonly named: EndpointAddress;
+  readonly block: Block;
+}
+
+/**
+ * An address that was given to another since the endpoint was written: by the sequence numbers its allocation had ended before, as when
+ * another tool released it.
+ */
+function outdatedRemedy(judging: Judging, { key, value }: StoredEndpoint, { named, block }: NamedIn): Remedy {
+  const now = block.sequenceNumbers[ordinalOf(block.prefix, named.address)] ?? 0n;
+  if (now <= named.sequenceNumber)
+    return noRemedy('which of the two uses it cannot be told; replace the container that should not');
+  const isLast = value.addresses.every((other) => namesAllocation(other, named));
+  const effect = isLast
+    ? 'removes the endpoint, whose allocation ended before the address was given again'
+    : 'takes the address from the endpoint, as its allocation ended before it was given again';
+  return safely(effect, () => [
+    ...new EndpointEdits(judging.view, []).drop(key, value.attachment, named).changes(),
+    expectBlock(block),
+  ]);
+}
+
+interface Restoring {
+  readonly endpoint: StoredEndpoint;
+  readonly address: Prefix;
+  readonly block: Block;
+}
+
+function restore({ view, nowMs }: Judging, { endpoint, address, block }: Restoring): Change[] {
+  const { key, value } = endpoint;
+  const restored = restoreAddress(block, address, attributesFor(value, nowMs));
+  const ordinal = ordinalOf(block.prefix, address);
+  const sequenceNumber = restored.sequenceNumbers[ordinal] ?? 0n;
+  const addresses = value.addresses.map((known) =>
+    known.address.value === address.value ? { ...known, block: block.prefix, sequenceNumber } : known,
+  );
+  return [
+    { type: 'put', record: { kind: 'block', value: restored } },
+    ...handleChanges(view, handleId(value.attachment), [restored]),
+    { type: 'put', record: { kind: 'endpoint', key, value: { ...value, addresses } } },
+  ];
+}
+
+/** All it names it holds; whether it names all it holds, as the blocks have it. */
+function judgeCompleteness({ view }: Judging, { key, value }: StoredEndpoint): Finding[] {
+  if (isPlainlyComplete(view, value)) return [];
+  const [first, ...rest] = heldBy(view, value.attachment);
+  if (!first) return [];
+  const held = [first, ...rest] as const;
+  const { addresses } = describeEndpoint(view, value.attachment, held);
+  // What is named and not seen here is in a block that cannot be read, or one that the handle does not name: not the endpoint's fault.
+  const seen = new Set(addresses.map(({ address }) => formatPrefix(address)));
+  if (!value.addresses.every(({ address }) => seen.has(formatPrefix(address)))) return [];
+  if (addressText({ addresses }) === addressText(value)) return [];
+  const explanation = `endpoint ${key.namespace}/${key.name} says ${addressText(value)}, and its attachment holds ${addressText({ addresses })}`;
+  const remedy = safely('writes the endpoint with what the blocks say', () => [
+    ...touchBlocks(held),
+    { type: 'put', record: { kind: 'endpoint', key, value: { ...value, addresses } } },
+  ]);
+  const subject = { type: 'endpoint', key } as const;
+  return [makeFinding({ kind: 'endpointOutdated', subject, objects: objectsOf({ key, value }), explanation, remedy })];
+}
+
+/** The usual case, at the cost of a few look-ups: the handle has as many addresses as are named, each with its number. */
+function isPlainlyComplete(view: View, { attachment, addresses }: Endpoint): boolean {
+  const counts = [...(view.handle(handleId(attachment))?.blocks.values() ?? [])];
+  if (counts.reduce((sum, count) => sum + count, 0) !== addresses.length) return false;
+  return addresses.every(
+    ({ address, block, sequenceNumber }) =>
+      view.block(block)?.sequenceNumbers[ordinalOf(block, address)] === sequenceNumber,
+  );
+}
+
+function addressText({ addresses }: Pick<Endpoint, 'addresses'>): string {
+  return addresses.map(({ address, sequenceNumber }) => `${formatAddress(address)} (${sequenceNumber})`).join(', ');
+}
+
+function judgeGoneNode(judging: Judging, { key, value }: StoredEndpoint): Finding[] {
+  if (!judging.isGone(value.nodeName)) return [];
+  const held = heldBy(judging.view, value.attachment);
+  const times = held.map(({ attributes }) => allocatedAtMs(attributes));
+  const sinceMs = times.reduce((a, b) => (a === undefined || b === undefined ? undefined : Math.max(a, b)), 0);
+  const remedy: Remedy = {
+    type: 'release',
+    effect: `removes the endpoint and gives back its ${counted(held.length, 'address', 'addresses')}`,
+    sinceMs,
+    changes: () => {
+      const ending = { type: 'attachment', attachment: value.attachment } as const;
+      return endHolder(judging.view, { ending, held, nowMs: judging.nowMs });
+    },
+  };
+  const explanation = `${formatAttachment(value.attachment)} has an endpoint on node ${value.nodeName}, which is gone`;
+  const subject = { type: 'endpoint', key } as const;
+  return [
+    makeFinding({ kind: 'endpointOfGoneNode', subject, objects: objectsOf({ key, value }), explanation, remedy }),
+  ];
+}
+
+function objectsOf({ key, value }: StoredEndpoint) {
+  return [
+    named.endpoint(key),
+    ...value.addresses.map(({ address }) => named.address(address)),
+    named.node(value.nodeName),
+  ] as const;
+}
+
+interface AddressFault extends Pick<Finding, 'explanation' | 'remedy'> {
+  readonly endpoint: StoredEndpoint | StoredForeignEndpoint;
+  readonly address: Prefix;
+}
+
+export function addressFault(kind: FindingKind, { endpoint, address, explanation, remedy }: AddressFault): Finding {
+  const { key, value } = endpoint;
+  return makeFinding({
+    kind,
+    subject: { type: 'endpoint', key },
+    objects: [named.address(address), named.endpoint(key), named.node(value.nodeName)],
+    explanation,
+    remedy,
+  });
+}

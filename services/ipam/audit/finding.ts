@@ -1,0 +1,136 @@
+import { formatAddress, type Address } from '@podwire/shared/net/address';
+import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+
+import type { BlockOwner, Ordinal } from '../allocator/records.js';
+import type { Change, EndpointKey } from '../records/view.js';
+
+/** What an audit can find, and how bad it is. DESIGN.md says for each what a repair does. */
+export const FINDING_KINDS = {
+  recordUnreadable: 'error',
+  poolsOverlap: 'error',
+  blocksOverlap: 'error',
+  blockInvalid: 'error',
+  blockWithoutPool: 'warning',
+  blockOfOtherSize: 'warning',
+  blockWithoutOwnerEmpty: 'warning',
+  blockWithoutAffinity: 'warning',
+  affinityUnconfirmed: 'warning',
+  affinityWithoutBlock: 'warning',
+  affinityOfOthersBlock: 'warning',
+  blockOfGoneNode: 'warning',
+  handleWithoutAddresses: 'warning',
+  handleCountsWrong: 'warning',
+  handleMissing: 'warning',
+  allocationUnused: 'warning',
+  allocationUnexplained: 'information',
+  addressUnallocated: 'error',
+  addressOutsidePools: 'information',
+  addressOfSeveralOwners: 'error',
+  endpointMissing: 'warning',
+  endpointOutdated: 'warning',
+  endpointOfGoneNode: 'warning',
+  tunnelUnallocated: 'error',
+  tunnelAllocationUnused: 'warning',
+  coolDownOver: 'information',
+  reservedInUse: 'information',
+} as const satisfies Record<string, Severity>;
+
+export type FindingKind = keyof typeof FINDING_KINDS;
+
+/**
+ * How bad it is. Error: an address is, or may be given, twice, or a record is lost to all. Warning: something is held or kept for
+ * nothing, or two records disagree without harm to anybody's address. Information: allowed, and worth knowing.
+ */
+export type Severity = 'error' | 'warning' | 'information';
+
+/** What is at fault, so that it can be looked at again. */
+export type Subject =
+  | { readonly type: 'pool'; readonly name: string }
+  | { readonly type: 'block'; readonly prefix: Prefix }
+  | { readonly type: 'address'; readonly block: Prefix; readonly ordinal: Ordinal }
+  | { readonly type: 'affinity'; readonly owner: BlockOwner; readonly block: Prefix }
+  /** With the blocks in which addresses of it were seen that it does not name. */
+  | { readonly type: 'handle'; readonly id: string; readonly alsoIn: readonly Prefix[] }
+  | { readonly type: 'endpoint'; readonly key: EndpointKey }
+  | { readonly type: 'node'; readonly name: string }
+  | { readonly type: 'record'; readonly key: string };
+
+/** A thing of the datastore that a finding is about, by its name. */
+interface FoundObject {
+  readonly type: 'pool' | 'block' | 'address' | 'affinity' | 'handle' | 'endpoint' | 'node' | 'reservation' | 'record';
+  readonly name: string;
+}
+
+/**
+ * What can be done about a finding.
+ *
+ * Safe: rests on the records alone. Whoever lives, nobody loses an address, and nobody's is given to another.
+ * Release: gives addresses back because nothing is known to use them. Right only where endpoints tell the truth, so it is done
+ * for who asks for it, and not before the allocation is old enough.
+ */
+export type Remedy =
+  | { readonly type: 'none'; readonly reason: string }
+  | { readonly type: 'safe'; readonly effect: string; readonly changes: () => readonly Change[] }
+  | {
+      readonly type: 'release';
+      readonly effect: string;
+      /** When the youngest of the allocations was made, in epoch milliseconds; undefined where none tells. */
+      readonly sinceMs: number | undefined;
+      readonly changes: () => readonly Change[];
+    };
+
+export interface Finding {
+  readonly kind: FindingKind;
+  /** The same text for the same fault, in every audit. */
+  readonly id: string;
+  readonly subject: Subject;
+  readonly objects: readonly FoundObject[];
+  /** What is wrong, in a sentence. */
+  readonly explanation: string;
+  readonly remedy: Remedy;
+}
+
+interface FindingParts {
+  readonly kind: FindingKind;
+  readonly subject: Subject;
+  /** The first is what the finding is about; the kind and it make the ID. */
+  readonly objects: readonly [FoundObject, ...FoundObject[]];
+  readonly explanation: string;
+  readonly remedy: Remedy;
+}
+
+export function makeFinding(parts: FindingParts): Finding {
+  const [first] = parts.objects;
+  return { ...parts, id: `${parts.kind}/${first.type}/${first.name}` };
+}
+
+export function severityOf({ kind }: Pick<Finding, 'kind'>): Severity {
+  return FINDING_KINDS[kind];
+}
+
+export function noRemedy(reason: string): Remedy {
+  return { type: 'none', reason };
+}
+
+export function safely(effect: string, changes: () => readonly Change[]): Remedy {
+  return { type: 'safe', effect, changes };
+}
+
+export function ownerText({ kind, name }: BlockOwner): string {
+  return kind === 'host' ? `node ${name}` : name;
+}
+
+export const named = {
+  pool: (name: string): FoundObject => ({ type: 'pool', name }),
+  block: (prefix: Prefix): FoundObject => ({ type: 'block', name: formatPrefix(prefix) }),
+  address: (address: Address): FoundObject => ({ type: 'address', name: formatAddress(address) }),
+  affinity: (owner: BlockOwner, block: Prefix): FoundObject => ({
+    type: 'affinity',
+    name: `${owner.kind}:${owner.name}/${formatPrefix(block)}`,
+  }),
+  handle: (id: string): FoundObject => ({ type: 'handle', name: id }),
+  endpoint: ({ namespace, name }: EndpointKey): FoundObject => ({ type: 'endpoint', name: `${namespace}/${name}` }),
+  node: (name: string): FoundObject => ({ type: 'node', name }),
+  reservation: (name: string): FoundObject => ({ type: 'reservation', name }),
+  record: (key: string): FoundObject => ({ type: 'record', name: key }),
+};

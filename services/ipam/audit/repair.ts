@@ -1,0 +1,87 @@
+import type { Decision, View } from '../records/view.js';
+import { judgeAgain } from './audit.js';
+import { Judging } from './context.js';
+import type { Finding, FindingKind, Remedy } from './finding.js';
+
+/** What a repair is asked to do, and on what conditions. */
+export interface RepairInput {
+  readonly finding: Pick<Finding, 'id' | 'subject'>;
+  readonly nowMs: number;
+  /** How long nothing may have used an address before it is given back. */
+  readonly graceMs: number;
+  /** Whether addresses that nothing is known to use may be given back. */
+  readonly releases: boolean;
+  /** When the fault was first seen, in epoch milliseconds, for allocations that do not tell when they were made. */
+  readonly firstSeenMs: number;
+  /** Only says what would be done. */
+  readonly dryRun: boolean;
+}
+
+export type RepairResult =
+  | { readonly state: 'repaired' | 'possible'; readonly effect: string }
+  /** The fault is not there any more. */
+  | { readonly state: 'gone' }
+  | { readonly state: 'refused'; readonly reason: string };
+
+/** A finding, and what came of it. */
+export interface Repaired {
+  readonly finding: Finding;
+  readonly result: RepairResult;
+}
+
+/** What is to be repaired, and how far that may go. */
+export interface RepairOrder {
+  /** Only findings of these kinds; empty for all. */
+  readonly kinds: readonly FindingKind[];
+  /** Only says what would be done. */
+  readonly dryRun: boolean;
+  /** Whether addresses that nothing is known to use may be given back. */
+  readonly releases: boolean;
+  /** How long nothing may have used them before. */
+  readonly graceMs: number;
+  /** At most so many findings are looked at. */
+  readonly limit: number;
+}
+
+export interface RepairReport {
+  readonly results: readonly Repaired[];
+  /** Whether there were more findings than the limit. */
+  readonly more: boolean;
+}
+
+/** More than any single repair of a sound size needs, and below what etcd takes in one transaction. */
+const MAX_CHANGES_COUNT = 120;
+
+/**
+ * Repairs what was found, if it is still there. It is judged anew on the view that it is committed on, and the changes rest on every
+ * record that was judged by, so that whoever changes one of them meanwhile makes it be judged again.
+ */
+export function repair(view: View, input: RepairInput): Decision<RepairResult> {
+  const { finding, nowMs, graceMs, dryRun } = input;
+  const found = judgeAgain(new Judging(view, { nowMs, graceMs }), finding);
+  if (!found) return unchanged({ state: 'gone' });
+  const { remedy } = found;
+  if (remedy.type === 'none') return unchanged({ state: 'refused', reason: remedy.reason });
+  const reason = remedy.type === 'release' ? reasonToKeep(remedy, input) : undefined;
+  if (reason !== undefined) return unchanged({ state: 'refused', reason });
+  const changes = remedy.changes();
+  if (changes.length > MAX_CHANGES_COUNT) {
+    const text = `it takes ${changes.length} changes, more than one transaction may have; release the addresses one by one`;
+    return unchanged({ state: 'refused', reason: text });
+  }
+  const { effect } = remedy;
+  return dryRun ? unchanged({ state: 'possible', effect }) : { changes, outcome: { state: 'repaired', effect } };
+}
+
+function reasonToKeep({ sinceMs }: Remedy & { type: 'release' }, input: RepairInput): string | undefined {
+  const { releases, nowMs, graceMs, firstSeenMs } = input;
+  if (!releases) return 'it would give addresses back, which has to be asked for';
+  const ageMs = nowMs - (sinceMs ?? firstSeenMs);
+  if (ageMs >= graceMs) return undefined;
+  const since = sinceMs === undefined ? 'was first seen' : 'was allocated';
+  return `it ${since} ${Math.max(0, Math.floor(ageMs / 1000))} s ago, and has to be ${Math.ceil(graceMs / 1000)} s old`;
+}
+
+function unchanged(outcome: RepairResult): Decision<RepairResult> {
+  return { changes: [], outcome };
+}

@@ -1,0 +1,48 @@
+import { expect, test } from 'vitest';
+
+import { calicoAttributes, healthyView, putBlock, takeBehind } from '../allocator/audit/audit.fixture.js';
+import { makeReport } from '../allocator/audit/report.js';
+import { block, claimedBlock, NOW_MS, prefix } from '../testing/records.js';
+import { usageOf } from './usage.js';
+
+function view() {
+  const made = healthyView();
+  const borrowed = takeBehind(block('192.168.0.0/30', 'n1'), calicoAttributes('x', 'x', 'n7'));
+  const cooling = takeBehind(borrowed, { releasedAtMs: NOW_MS });
+  claimedBlock(takeBehind(cooling, { owner: {} })).forEach((record) => made.put(record));
+  putBlock(made, block('192.168.1.0/30', 'n1', { owner: undefined }));
+  const prefixes = [prefix('10.0.0.0/30'), prefix('10.0.0.1/32'), prefix('172.16.0.0/12')];
+  made.put({ kind: 'reservation', value: { name: 'r', uid: 'u', createTimeMs: NOW_MS, prefixes } });
+  return made;
+}
+
+test('what is in use is counted by the pool and the node that uses it', () => {
+  const { shares, pools, cooling } = usageOf(view());
+  const text = shares.map((share) =>
+    [share.poolName, share.nodeName, share.blocks, share.inUse, share.borrowed].join(' '),
+  );
+  expect(text).toEqual([
+    'four n1 1 2 0',
+    'four n2 1 1 0',
+    'no_ippool n1 1 0 0',
+    'no_ippool n7 0 1 1',
+    'no_ippool no_affinity 1 0 0',
+    'no_ippool unknown_node 0 1 1',
+    'six n1 1 1 0',
+  ]);
+  expect(cooling).toBe(1);
+  expect(pools).toEqual([
+    { poolName: 'four', size: 16n, reserved: 4n, available: 11n },
+    { poolName: 'six', size: 16n, reserved: 0n, available: 15n },
+  ]);
+});
+
+test('a report names the nodes with the most addresses first, as many as asked for', () => {
+  const query = { after: '', limit: 10, kinds: [], information: false, nodesLimit: 2 };
+  const report = makeReport([], usageOf(view()), query);
+  expect(report.nodes).toEqual([
+    { nodeName: 'n1', blocks: 3, inUse: 3, borrowed: 0 },
+    { nodeName: 'n2', blocks: 1, inUse: 1, borrowed: 0 },
+  ]);
+  expect(report).toMatchObject({ blocks: 5, addressesInUse: 6, addressesCooling: 1, more: false });
+});

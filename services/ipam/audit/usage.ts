@@ -1,0 +1,128 @@
+import type { Family } from '@podwire/shared/net/address';
+import { defaultRoute } from '@podwire/shared/net/prefix';
+import { compareTexts } from '@podwire/shared/words/order';
+
+import type { Block } from '../allocator/records.js';
+import { reservedIn } from '../allocator/reserved.js';
+import { isHeld } from '../blocks/release-changes.js';
+import { poolUtilization } from '../blocks/utilization.js';
+import { poolOf } from '../pools/pools.js';
+import { holderOf } from '../records/attributes.js';
+import type { View } from '../records/view.js';
+
+/** What stands for the name where there is none, as in Calico's metrics. */
+const NO_POOL = 'no_ippool';
+export const NO_AFFINITY = 'no_affinity';
+const UNKNOWN_NODE = 'unknown_node';
+
+/** How much a node has of a pool. */
+interface Share {
+  /** {@link NO_POOL} for blocks that are in none. */
+  readonly poolName: string;
+  /** Where the addresses are used; of blocks, who owns them. {@link UNKNOWN_NODE} and {@link NO_AFFINITY} where there is none. */
+  readonly nodeName: string;
+  readonly blocks: number;
+  /** Addresses in use on the node, from whosever blocks. */
+  readonly inUse: number;
+  /** Of these, from blocks that are not the node's. */
+  readonly borrowed: number;
+}
+
+interface PoolSize {
+  readonly poolName: string;
+  readonly size: bigint;
+  /** Covered by reservations, allocated or not, as Calico's metric counts them. */
+  readonly reserved: bigint;
+  /** Neither allocated nor reserved. */
+  readonly available: bigint;
+}
+
+export interface Usage {
+  readonly shares: readonly Share[];
+  readonly pools: readonly PoolSize[];
+  /** Addresses that cool down. */
+  readonly cooling: number;
+}
+
+/** How much of a block each node uses. */
+interface BlockUse {
+  readonly inUse: ReadonlyMap<string, number>;
+  readonly cooling: number;
+}
+
+/** Blocks are values: what was counted once need not be counted again while the block is the same. */
+const counted = new WeakMap<Block, BlockUse>();
+
+function useOfBlock(block: Block): BlockUse {
+  const known = counted.get(block);
+  if (known) return known;
+  const inUse = new Map<string, number>();
+  let cooling = 0;
+  for (const index of block.allocations) {
+    const attributes = index === null ? undefined : block.attributes[index];
+    if (!attributes) continue;
+    if (!isHeld(attributes)) cooling++;
+    else {
+      const nodeName = holderOf(attributes).nodeName || UNKNOWN_NODE;
+      inUse.set(nodeName, (inUse.get(nodeName) ?? 0) + 1);
+    }
+  }
+  const use = { inUse, cooling };
+  counted.set(block, use);
+  return use;
+}
+
+const FAMILIES: readonly Family[] = [4, 6];
+
+/** Counts what is in use, per pool and node, in the order of their names. */
+export function usageOf(view: View): Usage {
+  const pools = view.pools();
+  const shares = new Shares();
+  let cooling = 0;
+  for (const family of FAMILIES) {
+    for (const block of view.blocksIn(defaultRoute(family))) {
+      const poolName = poolOf(pools, block.prefix)?.name ?? NO_POOL;
+      const owner = block.owner?.kind === 'host' ? block.owner.name : (block.owner?.name ?? NO_AFFINITY);
+      const use = useOfBlock(block);
+      shares.add(poolName, owner, { blocks: 1 });
+      for (const [node, count] of use.inUse)
+        shares.add(poolName, node, { inUse: count, borrowed: node === owner ? 0 : count });
+      cooling += use.cooling;
+    }
+  }
+  const reserved = reservedIn(view);
+  return {
+    shares: shares.sorted(),
+    pools: pools.map((pool) => {
+      const { capacity, available } = poolUtilization(view, pool);
+      return { poolName: pool.name, size: capacity, reserved: reserved.countIn(pool.prefix), available };
+    }),
+    cooling,
+  };
+}
+
+type Counts = Pick<Share, 'blocks' | 'inUse' | 'borrowed'>;
+
+class Shares {
+  readonly #byName = new Map<string, Map<string, Share>>();
+
+  add(poolName: string, nodeName: string, { blocks = 0, inUse = 0, borrowed = 0 }: Partial<Counts>): void {
+    const ofPool = this.#byName.get(poolName) ?? new Map<string, Share>();
+    this.#byName.set(poolName, ofPool);
+    const known = ofPool.get(nodeName);
+    ofPool.set(nodeName, {
+      poolName,
+      nodeName,
+      blocks: (known?.blocks ?? 0) + blocks,
+      inUse: (known?.inUse ?? 0) + inUse,
+      borrowed: (known?.borrowed ?? 0) + borrowed,
+    });
+  }
+
+  sorted(): Share[] {
+    const text = ({ poolName, nodeName }: Share): string => `${poolName}/${nodeName}`;
+    return [...this.#byName.values()]
+      .flatMap((ofPool) => [...ofPool.values()])
+      .sort((a, b) => compareTexts(text(a), text(b)));
+  }
+}

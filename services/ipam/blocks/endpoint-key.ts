@@ -1,0 +1,56 @@
+import type { AnyEndpoint, Endpoint } from '../allocator/records.js';
+import { sameAttachment } from '../records/endpoint.js';
+import type { Change, EndpointKey, View } from '../records/view.js';
+
+/**
+ * Who has an endpoint's key, which several attachments may want: the one that was added last. It keeps the endpoints that it replaced, so
+ * that they are put back when it is released, as an ADD that failed is.
+ */
+
+/** The endpoint under a key, whoever wrote it. */
+export function endpointAt(view: View, key: EndpointKey): AnyEndpoint | undefined {
+  const value = view.endpoint(key);
+  if (value) return { kind: 'endpoint', value };
+  const foreign = view.foreignEndpoint(key);
+  return foreign && { kind: 'foreignEndpoint', value: foreign };
+}
+
+/** Writes the endpoint of an attachment that is new under the key. */
+export function takeKey(view: View, key: EndpointKey, endpoint: Endpoint): Change {
+  const current = endpointAt(view, key);
+  const replaced = current ? [withoutReplaced(current), ...replacedBy(current)] : [];
+  const others = replaced.filter(
+    (one) => one.kind !== 'endpoint' || !sameAttachment(one.value.attachment, endpoint.attachment),
+  );
+  return { type: 'put', record: { kind: 'endpoint', key, value: withReplaced(endpoint, others) } };
+}
+
+/**
+ * Writes what is recorded of an attachment under a key, which stays whose it is.
+ * @returns undefined where nothing is recorded of it
+ */
+export function rewriteEndpoint(view: View, key: EndpointKey, endpoint: Endpoint): Change | undefined {
+  const stored = view.endpoint(key);
+  if (!stored) return undefined;
+  const put = (value: Endpoint): Change => ({ type: 'put', record: { kind: 'endpoint', key, value } });
+  const replaced = stored.replaced ?? [];
+  if (sameAttachment(stored.attachment, endpoint.attachment)) return put(withReplaced(endpoint, replaced));
+  const isIt = (one: AnyEndpoint): boolean =>
+    one.kind === 'endpoint' && sameAttachment(one.value.attachment, endpoint.attachment);
+  if (!replaced.some(isIt)) return undefined;
+  const rewritten = replaced.map((one): AnyEndpoint => (isIt(one) ? { kind: 'endpoint', value: endpoint } : one));
+  return put(withReplaced(stored, rewritten));
+}
+
+/** The endpoints that one replaced. */
+export function replacedBy(endpoint: AnyEndpoint): readonly AnyEndpoint[] {
+  return endpoint.kind === 'endpoint' ? (endpoint.value.replaced ?? []) : [];
+}
+
+export function withReplaced(endpoint: Endpoint, replaced: readonly AnyEndpoint[]): Endpoint {
+  return { ...endpoint, replaced: replaced.length === 0 ? undefined : replaced };
+}
+
+function withoutReplaced(endpoint: AnyEndpoint): AnyEndpoint {
+  return endpoint.kind === 'endpoint' ? { ...endpoint, value: withReplaced(endpoint.value, []) } : endpoint;
+}

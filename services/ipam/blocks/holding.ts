@@ -1,0 +1,170 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { handleId } from '@podwire/shared/attachment/names';
+import {
+  addressAt,
+  comparePrefixes,
+  formatPrefix,
+  hostPrefix,
+  parsePrefix,
+  type Prefix,
+} from '@podwire/shared/net/prefix';
+
+import type { AllocationAttributes, Block, Handle, Ordinal } from '../allocator/records.js';
+import { cannotRead, expectNoBlock, requireReadable } from '../records/absence.js';
+import { belongsTo } from '../records/attributes.js';
+import { attributesAt, ordinalsWhere, touchBlock } from '../records/block.js';
+import type { Change, View } from '../records/view.js';
+
+/**
+ * What an attachment holds. The blocks say it; the handle says in which blocks to look, and may name too many (Calico's does
+ * after a crash), never too few. The endpoint does not say it: its name is the pod's, and the pod's next sandbox takes it.
+ */
+
+/** One address that an attachment holds. */
+export interface HeldAddress {
+  readonly block: Block;
+  readonly ordinal: Ordinal;
+  readonly attributes: AllocationAttributes;
+}
+
+/** The address, as a prefix of full length. */
+export function addressOf({ block, ordinal }: Pick<HeldAddress, 'block' | 'ordinal'>): Prefix {
+  return hostPrefix(addressAt(block.prefix, ordinal));
+}
+
+/** The addresses of an attachment, IPv4 before IPv6. */
+export function heldBy(view: View, attachment: Attachment): HeldAddress[] {
+  const handle = view.handle(handleId(attachment));
+  if (!handle) return [];
+  const belongs = belongsTo(attachment);
+  return blocksOf(view, handle)
+    .sort((a, b) => comparePrefixes(a.prefix, b.prefix))
+    .flatMap((block) =>
+      ordinalsWhere(block, belongs).flatMap((ordinal) => {
+        const attributes = attributesAt(block, ordinal);
+        return attributes ? [{ block, ordinal, attributes }] : [];
+      }),
+    );
+}
+
+/** So that a release which is decided at the same moment loses, and does not leave behind what is written with it. */
+export function touchBlocks(held: readonly HeldAddress[]): Change[] {
+  const blocks = new Map(held.map(({ block }) => [formatPrefix(block.prefix), block]));
+  return [...blocks.values()].map((block) => ({ type: 'put', record: { kind: 'block', value: touchBlock(block) } }));
+}
+
+/**
+ * For what rests on all that a handle has.
+ * @returns the handle
+ * @throws Failure STORE_CORRUPT when the handle, or a block that it names, cannot be read
+ */
+export function requireKnown(view: View, id: string): Handle | undefined {
+  requireReadable(view, { kind: 'handle', id });
+  const handle = view.handle(id);
+  if (!handle) return undefined;
+  for (const cidr of handle.blocks.keys()) {
+    const parsed = parsePrefix(cidr);
+    if (parsed.ok) requireReadable(view, { kind: 'block', prefix: parsed.prefix });
+  }
+  return handle;
+}
+
+/** The blocks that a handle names and that exist. */
+export function blocksOf(view: View, handle: Handle | undefined): Block[] {
+  return [...(handle?.blocks.keys() ?? [])].flatMap((cidr) => {
+    const parsed = parsePrefix(cidr);
+    const block = parsed.ok ? view.block(parsed.prefix) : undefined;
+    return block ? [block] : [];
+  });
+}
+
+/** A handle with more blocks than that is not counted anew, only changed: every block counted is one to compare. */
+const MAX_COUNTED_BLOCKS = 16;
+
+/** How many operations {@link handleChanges} takes at most. */
+export function handleOperations(handle: Handle | undefined): number {
+  return 1 + Math.min(handle?.blocks.size ?? 0, MAX_COUNTED_BLOCKS);
+}
+
+/** Whether {@link handleChanges} sets the whole handle right, and not only the blocks that change. */
+export function isCountedAnew({ blocks }: Handle): boolean {
+  return blocks.size <= MAX_COUNTED_BLOCKS;
+}
+
+/**
+ * The changes that make a handle say what the blocks say, once `changed` are stored. It counts anew, so that what others left in
+ * the handle by mistake goes with the next change; the blocks that it only counts in have to be as they were seen. The counts of
+ * a handle in more than {@link MAX_COUNTED_BLOCKS} other blocks stay as they are.
+ * @returns when the handle is right as it is, no more than that it has to be
+ */
+export function handleChanges(view: View, id: string, changed: readonly Block[]): Change[] {
+  const stored = view.handle(id);
+  const shares = stored ? otherShares(view, stored, changed) : [];
+  const counts = new Map<string, number>();
+  for (const { cidr, count } of shares) if (count > 0) counts.set(cidr, count);
+  countPerBlock(changed, id, counts);
+  const put: Change = { type: 'put', record: { kind: 'handle', value: { id, blocks: counts } } };
+  if (sameCounts(stored?.blocks, counts)) return changed.length > 0 ? holdOn(view, id, put) : [];
+  const changes = shares.flatMap(({ expected }) => expected);
+  if (counts.size > 0) changes.push(put);
+  else if (stored) changes.push({ type: 'delete', record: { kind: 'handle', value: stored } });
+  return changes;
+}
+
+/** How many addresses of a block a handle has, and what that rests on. */
+interface Share {
+  readonly cidr: string;
+  readonly count: number;
+  readonly expected: readonly Change[];
+}
+
+/** What a handle has of the blocks that do not change. */
+function otherShares(view: View, { id, blocks }: Handle, changed: readonly Block[]): Share[] {
+  const cidrs = new Set(changed.map(({ prefix }) => formatPrefix(prefix)));
+  const others = [...blocks].filter(([cidr]) => !cidrs.has(cidr));
+  const isCounted = others.length <= MAX_COUNTED_BLOCKS;
+  return others.map(([cidr, count]): Share => {
+    return isCounted ? countShare(view, id, { cidr, count }) : { cidr, count, expected: [] };
+  });
+}
+
+/** A block that cannot be read is taken to have what the handle says; one that is missing has to be missing still. */
+function countShare(view: View, id: string, { cidr, count }: Omit<Share, 'expected'>): Share {
+  const parsed = parsePrefix(cidr);
+  if (!parsed.ok) return { cidr, count: 0, expected: [] };
+  const { prefix } = parsed;
+  const value = view.block(prefix);
+  if (value) {
+    const counted = countIn(value, id);
+    return { cidr, count: counted, expected: [{ type: 'expect', record: { kind: 'block', value } }] };
+  }
+  if (cannotRead(view, { kind: 'block', prefix })) return { cidr, count, expected: [] };
+  return { cidr, count: 0, expected: [expectNoBlock(prefix)] };
+}
+
+/**
+ * What needs no change is still what the changed blocks rest on. A handle that is right by what was left in it is written all the
+ * same, so that whoever is about to remove it loses; one that is missing has to be missing still.
+ */
+function holdOn(view: View, id: string, put: Change): Change[] {
+  if (view.handle(id)) return [put];
+  const value = { id, blocks: new Map<string, number>() };
+  return cannotRead(view, { kind: 'handle', id }) ? [] : [{ type: 'expect', record: { kind: 'handle', value } }];
+}
+
+/** Adds how many addresses of each block a handle has to the counts. */
+function countPerBlock(blocks: readonly Block[], id: string, counts: Map<string, number>): void {
+  for (const block of blocks) {
+    const count = countIn(block, id);
+    if (count > 0) counts.set(formatPrefix(block.prefix), count);
+  }
+}
+
+function countIn(block: Block, id: string): number {
+  return ordinalsWhere(block, (attributes) => attributes.handleId === id).length;
+}
+
+function sameCounts(stored: ReadonlyMap<string, number> | undefined, counts: ReadonlyMap<string, number>): boolean {
+  if (!stored) return counts.size === 0;
+  return stored.size === counts.size && [...stored].every(([cidr, count]) => counts.get(cidr) === count);
+}

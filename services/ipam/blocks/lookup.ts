@@ -1,0 +1,39 @@
+import { familyBits, type Address, type Family } from '@podwire/shared/net/address';
+import { defaultRoute, hostPrefix, prefixOf } from '@podwire/shared/net/prefix';
+
+import type { Block } from '../allocator/records.js';
+import { LARGEST_BLOCK_BITS } from '../pools/pools.js';
+import { corruptFailure } from '../records/absence.js';
+import type { UnreadableRecord, View } from '../records/view.js';
+
+const FAMILIES: readonly Family[] = [4, 6];
+
+/** Every block, IPv4 before IPv6, in the order of their addresses. */
+export function* allBlocks(view: View): Generator<Block, void, void> {
+  for (const family of FAMILIES) yield* view.blocksIn(defaultRoute(family));
+}
+
+/**
+ * The block that an address lies in, also when no pool has it. Costs one look-up for each size that a block may have.
+ * @throws Failure STORE_CORRUPT when that block cannot be read: who holds the address is not known then
+ */
+export function blockOf(view: View, address: Address): Block | undefined {
+  const block = readableBlockOf(view, address);
+  const unreadable = block ? undefined : view.unreadableBlock(hostPrefix(address));
+  if (unreadable) throw corruptFailure(unreadable);
+  return block;
+}
+
+/** The record of the block that an address lies in, where it cannot be read. */
+export function unreadableBlockOf(view: View, address: Address): UnreadableRecord | undefined {
+  return readableBlockOf(view, address) ? undefined : view.unreadableBlock(hostPrefix(address));
+}
+
+function readableBlockOf(view: View, address: Address): Block | undefined {
+  const bits = familyBits(address.family);
+  for (let length = bits; length >= bits - LARGEST_BLOCK_BITS; length--) {
+    const block = view.block(prefixOf(hostPrefix(address), length));
+    if (block) return block;
+  }
+  return undefined;
+}

@@ -1,0 +1,124 @@
+import { familyBits } from '@podwire/shared/net/address';
+import { prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+
+import { fnv1a32 } from '../allocator/hash.js';
+import type { Block, Pool } from '../allocator/records.js';
+import type { ReservedAddresses } from '../allocator/reserved.js';
+import { takenAcross } from '../pools/pools.js';
+import type { View } from '../records/view.js';
+
+/**
+ * The walk over a pool's possible blocks, from a start that the seed decides, once around. What exists and cannot serve costs nothing,
+ * however much it is, and neither does the size of the pool.
+ */
+
+interface Walk {
+  readonly pool: Pool;
+  /** Where to start: the same text, the same place. Different nodes start far apart, so that they seldom collide. */
+  readonly seed: string;
+  /** Blocks that are reserved as a whole are not met unless they exist. */
+  readonly reserved: ReservedAddresses;
+}
+
+/** What a walk meets: a possible block that nobody has, or one that exists and no affinity leads to. */
+export type Met =
+  { readonly kind: 'unclaimed'; readonly prefix: Prefix } | { readonly kind: 'existing'; readonly block: Block };
+
+/**
+ * Every block of a pool that nobody has, once, in the order of the walk: those that are possible, and those that exist and that no
+ * affinity leads to. Lazy: what is not asked for costs nothing, and the blocks of a large pool cannot be counted.
+ */
+export function* walkBlocks(view: View, { pool, seed, reserved }: Walk): Generator<Met, void, void> {
+  const behind = { from: 0n, end: 0n };
+  for (const part of partsFrom(pool, seed)) yield* walkPart(view, { pool, part, reserved, behind });
+}
+
+/** The blocks of a pool that may have something to give, once each, in the order of the walk. */
+export function* roomyBlocks(view: View, { pool, seed }: Omit<Walk, 'reserved'>): Generator<Block, void, void> {
+  for (const part of partsFrom(pool, seed)) yield* view.roomyBlocksIn(part);
+}
+
+/** The blocks of a pool that hosts have and nobody holds an address of, once each, in the order of the walk. */
+export function* idleBlocks(view: View, { pool, seed }: Omit<Walk, 'reserved'>): Generator<Block, void, void> {
+  for (const part of partsFrom(pool, seed)) yield* view.idleBlocksIn(part);
+}
+
+function* partsFrom(pool: Pool, seed: string): Generator<Prefix, void, void> {
+  const count = blockCount(pool);
+  if (count === 0n) return;
+  const start = BigInt(fnv1a32(seed)) % count;
+  yield* alignedParts(pool, { first: start, end: count });
+  yield* alignedParts(pool, { first: 0n, end: start });
+}
+
+/** Number of blocks that fit into a pool; 0 for a pool that is smaller than one. */
+export function blockCount({ prefix, blockSizeBits }: Pool): bigint {
+  return blockSizeBits < prefix.length ? 0n : 1n << BigInt(blockSizeBits - prefix.length);
+}
+
+/** Blocks of a pool by their number, counted from 0. */
+interface BlockRange {
+  readonly first: bigint;
+  /** Behind the last. */
+  readonly end: bigint;
+}
+
+/** The range cut into prefixes, as few as can be, in order: at most two per bit of the range. */
+function* alignedParts({ prefix, blockSizeBits }: Pool, { first, end }: BlockRange): Iterable<Prefix> {
+  const hostBits = BigInt(familyBits(prefix.family) - blockSizeBits);
+  for (let index = first; index < end;) {
+    let bits = 0n;
+    while ((index >> bits) % 2n === 0n && index + (1n << (bits + 1n)) <= end) bits++;
+    yield { ...prefix, value: prefix.value + (index << hostBits), length: blockSizeBits - Number(bits) };
+    index += 1n << bits;
+  }
+}
+
+interface Part {
+  readonly pool: Pool;
+  readonly part: Prefix;
+  readonly reserved: ReservedAddresses;
+  /** The last run of blocks that was met: it may reach over the next parts. */
+  readonly behind: { from: bigint; end: bigint };
+}
+
+/** Both kinds in the order of their addresses. */
+function* walkPart(view: View, within: Part): Generator<Met, void, void> {
+  const loose = view.looseBlocksIn(within.part)[Symbol.iterator]();
+  let next = loose.next();
+  for (const prefix of unclaimed(view, within)) {
+    for (; !next.done && next.value.prefix.value < prefix.value; next = loose.next())
+      yield { kind: 'existing', block: next.value };
+    yield { kind: 'unclaimed', prefix };
+  }
+  for (; !next.done; next = loose.next()) yield { kind: 'existing', block: next.value };
+}
+
+/**
+ * The possible blocks of a part that nobody has. What exists is stepped over in runs. A block around one (of another size) rules it
+ * out, and so do a block there that cannot be read and a reservation of all of it; what these cover is stepped over at once.
+ */
+function* unclaimed(view: View, { pool, part, reserved, behind: run }: Part): Generator<Prefix, void, void> {
+  const step = 1n << BigInt(familyBits(part.family) - pool.blockSizeBits);
+  const end = part.value + prefixSize(part);
+  for (let value = run.end > part.value && run.from <= part.value ? run.end : part.value; value < end;) {
+    const prefix: Prefix = { family: pool.prefix.family, value, length: pool.blockSizeBits };
+    const behind = value + step;
+    const existing = view.consecutiveBlocks(prefix);
+    if (existing > 0) {
+      run.from = value;
+      run.end = value + BigInt(existing) * step;
+      value = run.end;
+      continue;
+    }
+    if (reserved.coversAll(prefix)) {
+      const free = reserved.nextFree(prefix);
+      value += ((free - value) / step) * step;
+      continue;
+    }
+    const across = takenAcross(view, prefix);
+    if (!across) yield prefix;
+    const acrossEnd = across ? across.value + prefixSize(across) : behind;
+    value = acrossEnd > behind ? acrossEnd : behind;
+  }
+}

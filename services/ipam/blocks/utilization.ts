@@ -1,0 +1,90 @@
+import { prefixSize } from '@podwire/shared/net/prefix';
+
+import type { Block, Node, Pool } from '../allocator/records.js';
+import { reservedFreeCount, reservedIn, type ReservedAddresses } from '../allocator/reserved.js';
+import { coolingCount, countBlocks } from '../records/block-stats.js';
+import { usedCount } from '../records/block.js';
+import type { View } from '../records/view.js';
+
+/**
+ * How much of a block, a node's blocks or a pool is in use. Every address counts once: capacity = allocated + reserved + available.
+ * An address that is reserved while it is allocated counts as allocated alone.
+ */
+export interface BlockUtilization {
+  /** In use or cooling down. */
+  readonly allocated: number;
+  /** Of the allocated ones, those that were released and are not free yet. */
+  readonly cooling: number;
+  /** Not allocated, and kept from automatic allocation by a reservation. */
+  readonly reserved: number;
+  /** Neither allocated nor reserved. */
+  readonly available: number;
+}
+
+/** Of the blocks that belong to a node, whichever node uses their addresses. */
+export interface NodeUtilization extends BlockUtilization {
+  readonly blocks: number;
+  /** Addresses in these blocks. */
+  readonly capacity: number;
+}
+
+/** Of all addresses of a pool's range, in blocks or not. */
+export interface PoolUtilization {
+  readonly capacity: bigint;
+  readonly allocated: bigint;
+  readonly cooling: bigint;
+  readonly reserved: bigint;
+  readonly available: bigint;
+  readonly blocks: bigint;
+}
+
+export function blockUtilization(block: Block, reserved: ReservedAddresses): BlockUtilization {
+  const reservedCount = reservedFreeCount(block, reserved);
+  return {
+    allocated: usedCount(block),
+    cooling: coolingCount(block),
+    reserved: reservedCount,
+    available: block.unallocated.length - reservedCount,
+  };
+}
+
+export function nodeUtilization(view: View, { name }: Node): NodeUtilization {
+  const ofReserved = reservedIn(view);
+  let [blocks, capacity, allocated, cooling, reserved] = [0, 0, 0, 0, 0];
+  for (const { block: prefix } of view.affinitiesOf({ kind: 'host', name })) {
+    const block = view.block(prefix);
+    if (block?.owner?.kind !== 'host' || block.owner.name !== name) continue;
+    blocks++;
+    capacity += block.allocations.length;
+    allocated += usedCount(block);
+    cooling += coolingCount(block);
+    reserved += reservedFreeCount(block, ofReserved);
+  }
+  return { blocks, capacity, allocated, cooling, reserved, available: capacity - allocated - reserved };
+}
+
+export function poolUtilization(view: View, { prefix }: Pool): PoolUtilization {
+  const tally = view.tallyBlocks(prefix);
+  const capacity = prefixSize(prefix);
+  const allocated = BigInt(tally.used);
+  const reserved = reservedInPool(view, prefix);
+  return {
+    capacity,
+    allocated,
+    cooling: BigInt(tally.cooling),
+    reserved,
+    available: capacity - allocated - reserved,
+    blocks: BigInt(countBlocks(tally)),
+  };
+}
+
+/** What reservations cover less what of it is allocated; blocks are looked at only where a reservation touches the pool. */
+function reservedInPool(view: View, prefix: Pool['prefix']): bigint {
+  const ofReserved = reservedIn(view);
+  let reserved = ofReserved.countIn(prefix);
+  if (reserved === 0n) return 0n;
+  for (const block of view.blocksIn(prefix))
+    if (ofReserved.touches(block.prefix))
+      reserved -= ofReserved.countIn(block.prefix) - BigInt(reservedFreeCount(block, ofReserved));
+  return reserved;
+}

@@ -1,0 +1,155 @@
+import type { Prefix } from '@podwire/shared/net/prefix';
+
+import type { Page } from '../allocator/listing.js';
+import type { ForeignEndpoint, Pool } from '../allocator/records.js';
+import { blockOf } from '../blocks/lookup.js';
+import { poolOf } from '../pools/pools.js';
+import { endpointPrefixes, formatEndpointKey, withPoolNames } from '../records/endpoint.js';
+import type { EndpointKey, EndpointRecord, StoredEndpoint, View } from '../records/view.js';
+
+/** Lists of endpoints, in the order of their keys as texts. */
+
+/** Which endpoints are asked for: those that match every filter that is not empty. */
+export interface EndpointFilter {
+  readonly nodeName: string;
+  readonly namespace: string;
+  readonly podName: string;
+  readonly poolName: string;
+}
+
+export interface EndpointQuery extends EndpointFilter {
+  /** The key's text behind which the page begins; empty for the first page. */
+  readonly after: string;
+  readonly limit: number;
+}
+
+/** An endpoint of another writer's, and what is known here of the addresses that it names. */
+export interface ForeignListing {
+  readonly kind: 'foreignEndpoint';
+  readonly key: EndpointKey;
+  readonly value: ForeignEndpoint;
+  readonly addresses: readonly ForeignAddress[];
+}
+
+interface ForeignAddress {
+  /** Of full length: /32 or /128. */
+  readonly address: Prefix;
+  /** Undefined where it lies in none. */
+  readonly block: Prefix | undefined;
+  /** Empty where it lies in none. */
+  readonly poolName: string;
+}
+
+export type EndpointListing = ({ readonly kind: 'endpoint' } & StoredEndpoint) | ForeignListing;
+
+/** A page of endpoints, and where the next one begins. */
+export interface EndpointPage extends Pick<Page<EndpointListing>, 'items'> {
+  /** `after` of the next page; empty when there is none. Not always the last item's: a search may end between items. */
+  readonly next: string;
+}
+
+/** Endpoints that one page looks at: a search that few match must not hold up everything else (of 250,000, 2,000 take 8 ms). */
+const MOST_LOOKED_AT = 2000;
+
+/**
+ * A page of the endpoints, whoever wrote them. It may end before the limit, even empty, while there are more.
+ *
+ * Its cost is that of what it looks at: of one node or one pod of a node that is no more than it has, in each namespace; with the
+ * other filters it is all there are, in pages.
+ */
+export function listEndpoints(view: View, { after, limit, ...filter }: EndpointQuery): EndpointPage {
+  const items: EndpointListing[] = [];
+  const pools = view.pools();
+  let last: EndpointKey | undefined;
+  let lookedAt = 0;
+  for (const endpoint of candidates(view, filter, after)) {
+    if (last && (items.length === limit || lookedAt === MOST_LOOKED_AT))
+      return { items, next: formatEndpointKey(last) };
+    lookedAt++;
+    last = endpoint.key;
+    if (!matches(endpoint, filter)) continue;
+    const listing = listingOf(view, endpoint, pools);
+    if (filter.poolName === '' || hasAddressOf(listing, filter.poolName)) items.push(listing);
+  }
+  return { items, next: '' };
+}
+
+function listingOf(view: View, endpoint: EndpointRecord, pools: readonly Pool[]): EndpointListing {
+  const { key } = endpoint;
+  if (endpoint.kind === 'endpoint') return { kind: 'endpoint', key, value: withPoolNames(pools, endpoint.value) };
+  const addresses = endpoint.value.addresses.map((address) => ({
+    address,
+    block: blockOf(view, address)?.prefix,
+    poolName: poolOf(pools, address)?.name ?? '',
+  }));
+  return { kind: 'foreignEndpoint', key, value: endpoint.value, addresses };
+}
+
+/** The endpoints of containers on a node, whoever wrote them, also those that are not named as Calico names them. */
+export function* endpointsOfNode(view: View, nodeName: string): Generator<EndpointRecord, void, void> {
+  const filter = { nodeName, namespace: '', podName: '', poolName: '' };
+  for (const endpoint of candidates(view, filter, ''))
+    if (endpoint.kind === 'endpoint' && matches(endpoint, filter)) yield endpoint;
+  for (const { key, value } of view.foreignEndpoints())
+    if (value.nodeName === nodeName) yield { kind: 'foreignEndpoint', key, value };
+}
+
+/** Every endpoint behind `after` that {@link matches}, and others: whole runs of keys that cannot match are left out. */
+function* candidates(view: View, filter: EndpointFilter, after: string): Generator<EndpointRecord, void, void> {
+  for (const namespace of namespaces(view, filter, after)) {
+    for (const namePrefix of namePrefixes(filter)) {
+      const prefix = formatEndpointKey({ namespace, name: namePrefix });
+      // No key is the prefix itself, so nothing is missed by beginning behind it.
+      for (const endpoint of view.allEndpointsBehind(after > prefix ? after : prefix)) {
+        const { key } = endpoint;
+        if (key.namespace !== namespace || !key.name.startsWith(namePrefix)) break;
+        yield endpoint;
+      }
+    }
+  }
+}
+
+/** The namespaces that have an endpoint behind `after`, or the one that is asked for. */
+function* namespaces(view: View, { namespace }: EndpointFilter, after: string): Generator<string, void, void> {
+  if (namespace !== '') {
+    yield namespace;
+    return;
+  }
+  for (let position = after; ;) {
+    const [next] = firstOf(view.allEndpointsBehind(position));
+    if (!next) return;
+    yield next.key.namespace;
+    position = behindNamespace(next.key);
+  }
+}
+
+function firstOf<Item>(items: Iterable<Item>): Item[] {
+  for (const item of items) return [item];
+  return [];
+}
+
+/** Behind every key of the namespace, and before every other that comes after it: "0" comes right behind "/". */
+function behindNamespace({ namespace }: EndpointKey): string {
+  return `${namespace}0`;
+}
+
+/** What the names that can match begin with, in order. */
+function namePrefixes({ nodeName, podName }: EndpointFilter): string[] {
+  return nodeName === '' ? [''] : endpointPrefixes({ nodeName, podName });
+}
+
+/** Whether an endpoint passes all filters but that by pool. */
+function matches({ key, kind, value }: EndpointRecord, filter: EndpointFilter): boolean {
+  const { nodeName, namespace, podName } = filter;
+  const pod = kind === 'endpoint' ? value.pod?.name : value.podName;
+  return (
+    (nodeName === '' || value.nodeName === nodeName) &&
+    (namespace === '' || key.namespace === namespace) &&
+    (podName === '' || pod === podName)
+  );
+}
+
+function hasAddressOf(listing: EndpointListing, wanted: string): boolean {
+  const { addresses } = listing.kind === 'endpoint' ? listing.value : listing;
+  return addresses.some(({ poolName }) => poolName === wanted);
+}

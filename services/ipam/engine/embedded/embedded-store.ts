@@ -1,0 +1,387 @@
+import { chmodSync, mkdirSync } from 'node:fs';
+import { setImmediate as setImmediatePromise } from 'node:timers/promises';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
+import { messageOf } from '@podwire/shared/failure/thrown';
+import type { DirectoryLock } from '@podwire/shared/runtime/directory-lock';
+import { open, type Database, type RootDatabase } from 'lmdb';
+
+import { lockDirectory } from '../../store/embedded/directory-lock.js';
+import { RecentRevisions } from '../../store/embedded/recent-revisions.js';
+import { ChangeLog } from '../change-log.js';
+import {
+  RevisionCompacted,
+  type CommitResult,
+  type Page,
+  type RevisionChanges,
+  type ScanRequest,
+  type Snapshot,
+  type Store,
+  type StoredRecord,
+  type Transaction,
+  type WatchRequest,
+} from '../store.js';
+import { closedFailure, effectiveChanges, judgeComparisons, throwIfAborted, type Judged } from '../transaction.js';
+
+interface EmbeddedStoreOptions {
+  /** Where the files are; made when it is missing, readable for its owner alone. */
+  readonly directory: string;
+  /** This process, as the message of those it keeps out names it. */
+  readonly pid: number;
+  /** How many revisions a watch can go back at least, unless their values are larger than 8 MiB. Default: 10,000. */
+  readonly watchHistoryCount?: number;
+  /** Address space that is set aside for the file at first, in bytes; it grows by itself. Default: 64 MiB. */
+  readonly initialMapBytes?: number;
+}
+
+const DEFAULT_WATCH_HISTORY_COUNT = 10_000;
+const DEFAULT_INITIAL_MAP_BYTES = 64 * 2 ** 20;
+
+/** Version of the layout below; another one is refused. */
+const FORMAT = 1;
+const FORMAT_KEY = 'format';
+const REVISION_KEY = 'revision';
+
+/** A stored value begins with its record's modRevision, a big-endian 64-bit integer. */
+const REVISION_BYTES = 8;
+
+/** After every text that begins with a prefix. */
+const LAST = '\u{10ffff}';
+
+interface Waiting {
+  readonly transaction: Transaction;
+  readonly signal: AbortSignal;
+  readonly resolve: (result: CommitResult) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/**
+ * The store of one machine: an lmdb file that this process alone has open.
+ *
+ * Transactions that arrive while others are being written are written together after them, in one lmdb transaction, each with its own
+ * comparisons, which are judged here: nobody else writes. lmdb writes its pages, calls fdatasync, and writes the meta page
+ * with O_DSYNC before it answers. It does so on a thread of its own, so that this one goes on with other requests; but for one small
+ * transaction alone, whose sender has nothing else to wait for, the way to that thread and back takes longer than the work.
+ * lmdb's asynchronous transactions with callbacks never came back on Node 20 (lmdb 3.5.6), and its conditional puts cannot
+ * compare a prefix; plain puts in a `batch` are atomic.
+ */
+export class EmbeddedStore implements Store {
+  readonly #root: RootDatabase<Buffer, string>;
+  readonly #records: Database<Buffer, string>;
+  readonly #meta: Database<number, string>;
+  readonly #lock: DirectoryLock;
+  readonly #log: ChangeLog;
+  readonly #recent = new RecentRevisions();
+  #waiting: Waiting[] = [];
+  /** What is being written; one batch at a time, so that each is judged by what the ones before have left. */
+  #writing: Promise<void> | undefined;
+  #closing: Promise<void> | undefined;
+
+  private constructor(options: EmbeddedStoreOptions, lock: DirectoryLock) {
+    this.#lock = lock;
+    const settings = {
+      path: options.directory,
+      encoding: 'binary',
+      mapSize: options.initialMapBytes ?? DEFAULT_INITIAL_MAP_BYTES,
+      maxDbs: 4,
+      // A commit is answered once it is on the disk.
+      overlappingSync: false,
+      // Of a batch of its own making lmdb keeps a promise to itself, whose rejection, as on a full disk, would end the process.
+      eventTurnBatching: false,
+      // A batch is written at once. lmdb's types do not know this one.
+      txnStartThreshold: 0,
+    } as const;
+    this.#root = open<Buffer, string>(settings);
+    this.#records = this.#root.openDB<Buffer, string>({ name: 'records', encoding: 'binary' });
+    this.#meta = this.#root.openDB<number, string>({ name: 'meta', encoding: 'ordered-binary' });
+    this.#checkFormat(options.directory);
+    this.#log = new ChangeLog(this.#revision(), options.watchHistoryCount ?? DEFAULT_WATCH_HISTORY_COUNT);
+  }
+
+  /**
+   * Opens the store and locks its directory.
+   * @throws Failure STORE_IN_USE when another process has it open, STORE_CORRUPT when it is of another format,
+   * STORE_UNAVAILABLE when the files cannot be opened
+   */
+  static async open(options: EmbeddedStoreOptions): Promise<EmbeddedStore> {
+    const { directory } = options;
+    let lock: DirectoryLock | undefined;
+    try {
+      mkdirSync(directory, { recursive: true, mode: 0o700 });
+      chmodSync(directory, 0o700);
+      lock = await lockDirectory(directory, String(options.pid));
+      return new EmbeddedStore(options, lock);
+    } catch (error) {
+      lock?.release();
+      if (error instanceof Failure) throw error;
+      throw ioFailure(`the datastore in ${directory} cannot be opened`, error);
+    }
+  }
+
+  list(prefix: string, signal: AbortSignal): Promise<Snapshot> {
+    return this.#readWith(signal, () => {
+      const range = this.#records.getRange({ start: prefix, end: prefix + LAST });
+      return Array.from(range, ({ key, value }) => decodeRecord(key, value));
+    });
+  }
+
+  read(keys: readonly string[], signal: AbortSignal): Promise<Snapshot> {
+    return this.#readWith(signal, () =>
+      [...new Set(keys)].sort().flatMap((key) => {
+        const value = this.#records.get(key);
+        return value ? [decodeRecord(key, value)] : [];
+      }),
+    );
+  }
+
+  async scan({ prefix, after, limit, revision: wanted }: ScanRequest, signal: AbortSignal): Promise<Page> {
+    const { records, revision } = await this.#readWith(signal, () => {
+      const start = after ?? prefix;
+      const exclusiveStart = after !== undefined;
+      const range = this.#records.getRange({ start, exclusiveStart, end: prefix + LAST, limit: limit + 1 });
+      return Array.from(range, ({ key, value }) => decodeRecord(key, value));
+    });
+    // What was there before is overwritten.
+    if (wanted !== undefined && wanted !== revision) throw new RevisionCompacted(wanted);
+    return { records: records.slice(0, limit), revision, more: records.length > limit };
+  }
+
+  revision(signal: AbortSignal): Promise<number> {
+    return new Promise((resolve) => {
+      this.#check(signal);
+      this.#root.resetReadTxn();
+      resolve(this.#revision());
+    });
+  }
+
+  commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
+    return new Promise((resolve, reject) => {
+      this.#check(signal);
+      if (this.#waiting.length === 0) setImmediate(() => this.#commitWaiting());
+      this.#waiting.push({ transaction, signal, resolve, reject });
+    });
+  }
+
+  watch(watch: WatchRequest, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
+    return this.#log.watch(watch, signal);
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    this.#commitWaiting();
+    while (this.#writing) await this.#writing;
+    this.#log.close(closedFailure());
+    await this.#root.close();
+    this.#lock.release();
+  }
+
+  #check(signal: AbortSignal): void {
+    throwIfAborted(signal);
+    if (this.#closing) throw closedFailure();
+  }
+
+  /** All reads and the revision come from one lmdb snapshot: this process is the only writer, and this is one turn. */
+  #readWith(signal: AbortSignal, read: () => StoredRecord[]): Promise<Snapshot> {
+    return new Promise((resolve) => {
+      this.#check(signal);
+      this.#root.resetReadTxn();
+      resolve({ records: read(), revision: this.#revision() });
+    });
+  }
+
+  #revision(): number {
+    return this.#meta.get(REVISION_KEY) ?? 1;
+  }
+
+  #checkFormat(directory: string): void {
+    const format = this.#meta.get(FORMAT_KEY);
+    if (format === undefined) this.#meta.putSync(FORMAT_KEY, FORMAT);
+    else if (format !== FORMAT)
+      throw new Failure(
+        'STORE_CORRUPT',
+        `the datastore in ${directory} has format ${format} and this release reads ${FORMAT}: use the release that wrote it, export, and import here`,
+      );
+  }
+
+  #commitWaiting(): void {
+    if (this.#writing) return;
+    const batch = this.#waiting.splice(0);
+    // Closing has served them already.
+    if (batch.length === 0) return;
+    this.#root.resetReadTxn();
+    const judged = new Batch(this.#records, this.#recent, this.#revision());
+    const results = batch.map(({ transaction, signal }) => (signal.aborted ? undefined : judged.add(transaction)));
+    const answer = (): void => this.#answer(batch, results, judged.published);
+    const isSmall = batch.length === 1 && judged.writes.size <= SMALL_WRITES_COUNT;
+    if (judged.writes.size === 0) answer();
+    else if (isSmall) this.#write(judged, { batch, answer });
+    else this.#writing = this.#writeOnThread(judged, { batch, answer });
+  }
+
+  /** Once it is written. */
+  #answer(batch: readonly Waiting[], results: readonly Result[], published: readonly RevisionChanges[]): void {
+    for (const { revision, changes } of published) {
+      for (const { key, type } of changes) this.#recent.set(key, type === 'put' ? revision : 0);
+    }
+    batch.forEach(({ resolve, reject, signal }, index) => {
+      const result = results[index];
+      if (result) resolve(result);
+      else reject(failureOfSignal(signal));
+    });
+    // After those who committed: a mirror that has taken over its own change need not decode it again.
+    setImmediate(() => {
+      for (const changes of published) this.#log.append(changes);
+    });
+  }
+
+  /** In this turn of the event loop. */
+  #write({ writes, revision }: Batch, { batch, answer }: Written): void {
+    try {
+      this.#root.transactionSync(() => {
+        for (const [key, value] of writes) {
+          if (value) this.#records.putSync(key, value);
+          else this.#records.removeSync(key);
+        }
+        this.#meta.putSync(REVISION_KEY, revision);
+      });
+    } catch (error) {
+      fail(batch, error);
+      return;
+    }
+    answer();
+  }
+
+  async #writeOnThread({ writes, revision }: Batch, { batch, answer }: Written): Promise<void> {
+    try {
+      await this.#root.batch(() => {
+        for (const [key, value] of writes) {
+          if (value) void this.#records.put(key, value);
+          else void this.#records.remove(key);
+        }
+        void this.#meta.put(REVISION_KEY, revision);
+      });
+      answer();
+    } catch (error) {
+      fail(batch, await causeOf(error));
+    }
+    this.#writing = undefined;
+    this.#commitWaiting();
+  }
+}
+
+/** What an allocation of one address in a block of its node writes. */
+const SMALL_WRITES_COUNT = 4;
+
+type Result = CommitResult | undefined;
+
+interface Written {
+  readonly batch: readonly Waiting[];
+  readonly answer: () => void;
+}
+
+/**
+ * Why a commit on lmdb's thread failed: its error has a promise that is rejected with the reason, in the same turn of the event loop, and that
+ * somebody has to listen to.
+ */
+async function causeOf(error: unknown): Promise<unknown> {
+  if (!(error instanceof Error && 'commitError' in error && error.commitError instanceof Promise)) return error;
+  const reason = error.commitError.then(
+    () => error,
+    (cause: unknown) => cause,
+  );
+  return await Promise.race([reason, setImmediatePromise(error)]);
+}
+
+/** lmdb has undone all of it. */
+function fail(batch: readonly Waiting[], error: unknown): void {
+  const failure = ioFailure('the datastore could not write a transaction', error);
+  for (const { reject } of batch) reject(failure);
+}
+
+/** Transactions that are written together: what the records will be, and whether the comparisons hold against that. */
+class Batch implements Judged {
+  /** The values with their revisions; undefined for what is deleted. */
+  readonly writes = new Map<string, Buffer | undefined>();
+  readonly published: RevisionChanges[] = [];
+  readonly #records: Database<Buffer, string>;
+  readonly #recent: RecentRevisions;
+  #revision: number;
+
+  constructor(records: Database<Buffer, string>, recent: RecentRevisions, revision: number) {
+    this.#records = records;
+    this.#recent = recent;
+    this.#revision = revision;
+  }
+
+  /** The store's revision once the batch is written. */
+  get revision(): number {
+    return this.#revision;
+  }
+
+  add(transaction: Transaction): CommitResult {
+    const lost = judgeComparisons(transaction.comparisons, this);
+    if (lost) return lost;
+    const changes = effectiveChanges(transaction, (key) => this.modRevision(key) !== 0);
+    if (changes.length === 0) return { committed: true, revision: this.#revision };
+    const revision = ++this.#revision;
+    for (const change of changes) {
+      this.writes.set(change.key, change.type === 'put' ? encodeValue(change.value, revision) : undefined);
+    }
+    this.published.push({ revision, changes });
+    return { committed: true, revision };
+  }
+
+  get(key: string): StoredRecord | undefined {
+    const value = this.writes.has(key) ? this.writes.get(key) : this.#records.get(key);
+    return value && decodeRecord(key, value);
+  }
+
+  modRevision(key: string): number {
+    const written = this.writes.get(key);
+    if (written) return revisionOf(written);
+    if (this.writes.has(key)) return 0;
+    const recent = this.#recent.get(key);
+    if (recent !== undefined) return recent;
+    // The buffer is lmdb's own until the next read: no copy of a block for its first bytes.
+    const stored = this.#records.getBinaryFast(key);
+    return stored ? revisionOf(stored) : 0;
+  }
+
+  *changedUnder(prefix: string, revision: number): Generator<StoredRecord, void, void> {
+    const stored = this.#records.getRange({ start: prefix, end: prefix + LAST }).map(({ key }) => key);
+    const written = [...this.writes.keys()].filter((key) => key.startsWith(prefix));
+    for (const keys of [stored, written]) {
+      for (const key of keys) {
+        const record = this.get(key);
+        if (record && record.modRevision > revision) yield record;
+      }
+    }
+  }
+}
+
+function encodeValue(value: Uint8Array, revision: number): Buffer {
+  const stored = Buffer.allocUnsafe(REVISION_BYTES + value.length);
+  stored.writeBigUInt64BE(BigInt(revision));
+  stored.set(value, REVISION_BYTES);
+  return stored;
+}
+
+function revisionOf(value: Buffer): number {
+  return value.readUInt32BE(0) * 2 ** 32 + value.readUInt32BE(4);
+}
+
+function decodeRecord(key: string, value: Buffer): StoredRecord {
+  return { key, value: value.subarray(REVISION_BYTES), modRevision: revisionOf(value) };
+}
+
+function ioFailure(what: string, cause: unknown): Failure {
+  const reason = messageOf(cause);
+  return new Failure('STORE_UNAVAILABLE', `${what} (${reason}): check the disk's free space and permissions`, {
+    cause,
+  });
+}

@@ -1,0 +1,266 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import { closedFailure, throwIfAborted, untilAborted } from '../transaction.js';
+import { EtcdEndpoint, type Answer, type Send } from './connection.js';
+import { readCredentials, sameCredentials, type CredentialFiles, type Credentials } from './credentials.js';
+import { NotExecuted, replacedCredentialsFailure, replacedFailure, timeoutFailure } from './failure.js';
+
+export interface ClusterOptions {
+  /** URLs with http or https, one or more. */
+  readonly endpoints: readonly string[];
+  readonly credentials: CredentialFiles;
+  /** How long one request may take. */
+  readonly requestTimeoutMs: number;
+  /** How long to look for an endpoint that answers. */
+  readonly dialTimeoutMs: number;
+  readonly clock: Clock;
+  /** A key that may be read, to find out whether an endpoint answers. */
+  readonly probeKey: string;
+  /** Told of what an operator should know. Must not throw. */
+  readonly report: (event: ClusterEvent) => void;
+}
+
+export type ClusterEvent =
+  /** An endpoint that answers was found, at the start or after a loss. */
+  | { readonly type: 'endpointChosen'; readonly endpoint: string }
+  /** The endpoint in use fails. Others are tried, and it again. */
+  | { readonly type: 'endpointLost'; readonly endpoint: string; readonly failure: Failure }
+  /** The files with credentials cannot be used as they are now. Those that were read before stay in use. Told once for each reason. */
+  | { readonly type: 'credentialsRefused'; readonly failure: Failure }
+  /** The datastore is not the one that was read before: every request is refused from now on. Told once. */
+  | { readonly type: 'replaced'; readonly failure: Failure };
+
+/** The endpoint in use. `lost` fires when it is given up: watches on it go on elsewhere. */
+export interface Chosen {
+  readonly endpoint: EtcdEndpoint;
+  readonly lost: AbortSignal;
+}
+
+const PROBE_PAUSE_MS = 50;
+
+/** How often a request that only reads is sent at most. */
+const MAX_READ_ATTEMPTS = 3;
+
+/**
+ * The way to the cluster: one endpoint at a time, chosen by a read that needs a leader, so that a server which runs but is
+ * cut off from the others is not chosen, and kept until it fails. All are asked at once, and the first that answers is taken.
+ * Files with credentials are read anew each time. While they are being replaced, those of before may well be good.
+ */
+export class EtcdCluster {
+  readonly #options: ClusterOptions;
+  readonly #endpoints: readonly EtcdEndpoint[];
+  readonly #stop = new AbortController();
+  #credentials: Credentials;
+  /** Why the files cannot be used, as it was told. */
+  #refused: string | undefined;
+  #choosing: Promise<Chosen> | undefined;
+  #inUse: { readonly chosen: Chosen; readonly lose: () => void } | undefined;
+  #clusterId: string | undefined;
+  #newestRevision = 0;
+  #replaced: Failure | undefined;
+
+  /** @throws Failure INVALID_SETTINGS when a file with credentials cannot be read or used */
+  constructor(options: ClusterOptions) {
+    this.#options = options;
+    this.#credentials = readCredentials(options.credentials);
+    const { clock } = options;
+    this.#endpoints = options.endpoints.map((url) => new EtcdEndpoint(url, { credentials: this.#credentials, clock }));
+  }
+
+  /**
+   * The endpoint in use; another is looked for when there is none.
+   * @throws Failure when none answers within the dial time-out, or the signal's
+   */
+  async connect(signal: AbortSignal): Promise<Chosen> {
+    throwIfAborted(signal);
+    this.#check();
+    if (this.#inUse) return this.#inUse.chosen;
+    // Shared by all who wait, so no one's signal ends it.
+    this.#choosing ??= this.#choose().finally(() => (this.#choosing = undefined));
+    return await untilAborted(this.#choosing, signal);
+  }
+
+  /**
+   * Sends a request that changes nothing; to another endpoint when the first fails.
+   * @throws Failure, RevisionGone
+   */
+  async read<Response extends Answer>(send: Send<Response>, signal: AbortSignal): Promise<Response> {
+    for (let attempt = 1; ; attempt++) {
+      const chosen = await this.connect(signal);
+      try {
+        return await this.send(chosen, send, signal);
+      } catch (error) {
+        const mayPass = error instanceof Failure && error.code === 'STORE_UNAVAILABLE' && !this.#stop.signal.aborted;
+        if (!mayPass || attempt >= MAX_READ_ATTEMPTS) throw error;
+      }
+    }
+  }
+
+  /**
+   * Sends a request once.
+   * @throws Failure: {@link NotExecuted} when it is certain that it has not been executed and will not be; RevisionGone
+   */
+  async send<Response extends Answer>(chosen: Chosen, send: Send<Response>, signal: AbortSignal): Promise<Response> {
+    const { endpoint } = chosen;
+    const newestBefore = this.#newestRevision;
+    try {
+      const answer = await endpoint.call(send, { signal, timeoutMs: this.#options.requestTimeoutMs });
+      this.#compare(endpoint, answer, newestBefore);
+      return answer;
+    } catch (error) {
+      const failure = this.#isForOldCredentials(error) ? replacedCredentialsFailure(endpoint.url, error) : error;
+      if (failure instanceof Failure && failure.code === 'STORE_UNAVAILABLE') this.lose(chosen, failure);
+      throw failure;
+    }
+  }
+
+  /** Gives the endpoint up, if it is still in use. */
+  lose(chosen: Chosen, failure: Failure): void {
+    if (this.#inUse?.chosen !== chosen) return;
+    const { lose } = this.#inUse;
+    this.#inUse = undefined;
+    this.#options.report({ type: 'endpointLost', endpoint: chosen.endpoint.url, failure });
+    lose();
+  }
+
+  /** The datastore has reached this revision: one that answers with an older one is another. */
+  observe(revision: number): void {
+    this.#newestRevision = Math.max(this.#newestRevision, revision);
+  }
+
+  /**
+   * The datastore is not the one that was read before: every request is refused from now on.
+   * @param reason - what shows it
+   * @returns the failure of all of them, which tells the first reason
+   */
+  refuse({ url }: EtcdEndpoint, reason: string): Failure {
+    if (this.#replaced) return this.#replaced;
+    this.#replaced = replacedFailure(url, reason);
+    this.#options.report({ type: 'replaced', failure: this.#replaced });
+    return this.#replaced;
+  }
+
+  /** Idempotent. */
+  close(): void {
+    if (this.#stop.signal.aborted) return;
+    this.#stop.abort(closedFailure());
+    this.#inUse?.lose();
+    for (const endpoint of this.#endpoints) endpoint.close();
+  }
+
+  #check(): void {
+    if (this.#stop.signal.aborted) throw closedFailure();
+    if (this.#replaced) throw this.#replaced;
+  }
+
+  async #choose(): Promise<Chosen> {
+    this.#renewCredentials();
+    const found = new AbortController();
+    const signal = AbortSignal.any([found.signal, this.#stop.signal]);
+    try {
+      const endpoint = await Promise.any(this.#endpoints.map((candidate) => this.#probe(candidate, signal)));
+      this.#check();
+      const lost = new AbortController();
+      const chosen = { endpoint, lost: lost.signal };
+      this.#inUse = { chosen, lose: () => lost.abort() };
+      this.#options.report({ type: 'endpointChosen', endpoint: endpoint.url });
+      return chosen;
+    } catch (error) {
+      throw error instanceof AggregateError ? noneFailure(error.errors) : error;
+    } finally {
+      found.abort();
+    }
+  }
+
+  /** Whether what was refused came with credentials that the files do not have any more: a password that was changed. */
+  #isForOldCredentials(error: unknown): boolean {
+    if (!(error instanceof Failure && error.code === 'STORE_DENIED')) return false;
+    try {
+      return !sameCredentials(readCredentials(this.#options.credentials), this.#credentials);
+    } catch {
+      // They are just being replaced.
+      return false;
+    }
+  }
+
+  #renewCredentials(): void {
+    const credentials = this.#readAgain();
+    if (!credentials || sameCredentials(credentials, this.#credentials)) return;
+    this.#credentials = credentials;
+    for (const endpoint of this.#endpoints) endpoint.renew(credentials);
+  }
+
+  /** @returns undefined while the files cannot be used */
+  #readAgain(): Credentials | undefined {
+    try {
+      const credentials = readCredentials(this.#options.credentials);
+      this.#refused = undefined;
+      return credentials;
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      if (error.message !== this.#refused) this.#options.report({ type: 'credentialsRefused', failure: error });
+      this.#refused = error.message;
+      return undefined;
+    }
+  }
+
+  /** Asks until there is an answer, as a server that is being restarted is back within a second. */
+  async #probe(endpoint: EtcdEndpoint, signal: AbortSignal): Promise<EtcdEndpoint> {
+    const { clock, dialTimeoutMs, probeKey } = this.#options;
+    const key = Buffer.from(probeKey);
+    const timeout = new AbortController();
+    const answered = new AbortController();
+    void clock.sleep(dialTimeoutMs, answered.signal).then((end) => {
+      if (end === 'elapsed') timeout.abort(timeoutFailure(endpoint.url, dialTimeoutMs));
+    });
+    const bounds = { signal: AbortSignal.any([signal, timeout.signal]), timeoutMs: dialTimeoutMs };
+    let failed: unknown;
+    try {
+      for (;;) {
+        const newestBefore = this.#newestRevision;
+        try {
+          const answer = await endpoint.call(({ kv }, options) => kv.range({ key, count_only: true }, options), bounds);
+          this.#compare(endpoint, answer, newestBefore);
+          return endpoint;
+        } catch (error) {
+          // What the server said last is of more use than that the time is over.
+          if (bounds.signal.aborted) throw failed ?? error;
+          if (!(error instanceof Failure && error.retryable)) throw error;
+          failed = error;
+          await clock.sleep(PROBE_PAUSE_MS, bounds.signal);
+        }
+      }
+    } finally {
+      answered.abort(null);
+    }
+  }
+
+  /**
+   * Finds out that the datastore was replaced: the records that are known here, and their revisions, mean nothing there.
+   * @param newestBefore - the newest revision that was known when the request was sent
+   */
+  #compare(endpoint: EtcdEndpoint, { header }: Answer, newestBefore: number): void {
+    this.#clusterId ??= header.cluster_id;
+    const revision = Number(header.revision);
+    const reason =
+      header.cluster_id !== this.#clusterId
+        ? `cluster ${header.cluster_id} instead of ${this.#clusterId}`
+        : revision < newestBefore
+          ? `revision ${revision} after ${newestBefore}`
+          : undefined;
+    if (reason !== undefined) throw this.refuse(endpoint, reason);
+    this.observe(revision);
+  }
+}
+
+/** What is wrong when no endpoint answers: a refusal says more than silence. */
+function noneFailure(errors: readonly unknown[]): Error {
+  const failures = errors.filter((error) => error instanceof Failure);
+  const refused = failures.find((failure) => failure instanceof NotExecuted);
+  const [first] = failures;
+  if (refused) return refused;
+  if (first && failures.length === 1) return first;
+  const messages = failures.map(({ message }) => message).join('; ');
+  return new Failure('STORE_UNAVAILABLE', `none of ${errors.length} endpoints answers: ${messages}`);
+}

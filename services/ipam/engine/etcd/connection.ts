@@ -1,0 +1,189 @@
+import { InterceptingCall, status, type CallOptions, type ChannelOptions, type Interceptor } from '@grpc/grpc-js';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import { noop } from 'cockatiel';
+import { Etcd3, type IDuplexStream, type IResponseHeader, type IWatchRequest, type IWatchResponse } from 'etcd3';
+
+import { bearing, isOfStaleToken, UserToken } from '../../store/etcd/token.js';
+import type { Credentials } from './credentials.js';
+import { failureOfEtcd, timeoutFailure, type RevisionGone } from './failure.js';
+
+/**
+ * What etcd may send on a stream, and on all of them, before this process has read it. With HTTP/2's 64 KiB a page of a list or the changes of one
+ * transaction take a turn of the event loop for every 64 KiB, and under load the watch falls seconds behind.
+ */
+const WINDOW_BYTES = 8 * 1024 * 1024;
+
+/**
+ * A list of many records is larger than gRPC's default limit. Pings are no more frequent than etcd allows (5 s), and find a server
+ * that is gone without a word. A server that restarts is found again within half a second.
+ */
+const CHANNEL: ChannelOptions = {
+  'grpc.max_receive_message_length': -1,
+  'grpc.max_send_message_length': -1,
+  'grpc-node.flow_control_window': WINDOW_BYTES,
+  'grpc.keepalive_time_ms': 10_000,
+  'grpc.keepalive_timeout_ms': 5_000,
+  'grpc.initial_reconnect_backoff_ms': 50,
+  'grpc.min_reconnect_backoff_ms': 50,
+  'grpc.max_reconnect_backoff_ms': 500,
+  'grpc.service_config_disable_resolution': 1,
+  'grpc.enable_retries': 0,
+  // Nobody asks for what it counts with each call.
+  'grpc.enable_channelz': 0,
+  'grpc.enable_http_proxy': 0,
+};
+
+export interface Answer {
+  readonly header: IResponseHeader;
+}
+
+export type WatchStream = IDuplexStream<IWatchRequest, IWatchResponse>;
+
+/** Sends one request. Its options have to go to the client's method. */
+export type Send<Response extends Answer> = (client: Etcd3, options: CallOptions) => Promise<Response>;
+
+interface CallBounds {
+  readonly signal: AbortSignal;
+  readonly timeoutMs: number;
+}
+
+/**
+ * One server of the cluster. etcd3's own handling of faults is off: it repeats transactions, and chooses servers without asking
+ * whether they have a leader.
+ */
+export class EtcdEndpoint {
+  readonly url: string;
+  readonly #clock: Clock;
+  #credentials: Credentials;
+  #client: Etcd3;
+  /** Undefined without a user. */
+  #token: UserToken | undefined;
+
+  constructor(url: string, { credentials, clock }: { readonly credentials: Credentials; readonly clock: Clock }) {
+    this.url = url;
+    this.#clock = clock;
+    this.#credentials = credentials;
+    this.#client = connect(url, credentials);
+    this.#token = credentials.user && new UserToken(credentials.user);
+  }
+
+  /** Takes new credentials into use. Requests under way end as they would have. */
+  renew(credentials: Credentials): void {
+    this.#client.close();
+    this.#credentials = credentials;
+    this.#client = connect(this.url, credentials);
+    this.#token = credentials.user && new UserToken(credentials.user);
+  }
+
+  /**
+   * Sends one request; once more where etcd refuses its token, as it was not executed then. It is cancelled when the signal fires or the time is over.
+   * @throws Failure, {@link RevisionGone}
+   */
+  call<Response extends Answer>(send: Send<Response>, { signal, timeoutMs }: CallBounds): Promise<Response> {
+    if (signal.aborted) return Promise.reject(failureOfSignal(signal));
+    const call = new CancellableCall();
+    return new Promise((resolve, reject) => {
+      const onAbort = (): void => giveUp(failureOfSignal(signal));
+      const callOff = this.#clock.after(timeoutMs, () => giveUp(timeoutFailure(this.url, timeoutMs)));
+      const ended = (): void => {
+        callOff();
+        signal.removeEventListener('abort', onAbort);
+      };
+      const giveUp = (failure: Error): void => {
+        ended();
+        call.cancel();
+        reject(failure);
+      };
+      signal.addEventListener('abort', onAbort);
+      this.#send(send, call.interceptor).then(
+        (answer) => {
+          ended();
+          resolve(answer);
+        },
+        (error: unknown) => {
+          ended();
+          reject(this.failure(error));
+        },
+      );
+    });
+  }
+
+  /** Opens a stream for watches. It ends when the server has lost its leader, where it would go silent else. */
+  async openWatch(): Promise<WatchStream> {
+    const token = await this.#token?.get(this.#client);
+    const interceptors = [requireLeader, ...(token === undefined ? [] : [bearing(token)])];
+    return await this.#client.watchClient.watch({ interceptors });
+  }
+
+  failure(error: unknown): Error | RevisionGone {
+    const certificate = this.#credentials.tls?.client?.certificate;
+    return failureOfEtcd(error, this.url, certificate && { certificate, nowMs: this.#clock.nowMs() });
+  }
+
+  close(): void {
+    this.#client.close();
+  }
+
+  async #send<Response extends Answer>(send: Send<Response>, interceptor: Interceptor): Promise<Response> {
+    const [client, token] = [this.#client, this.#token];
+    if (!token) return await send(client, { interceptors: [interceptor] });
+    const first = token.get(client);
+    try {
+      return await send(client, { interceptors: [interceptor, bearing(await first)] });
+    } catch (error) {
+      if (!isOfStaleToken(error)) throw error;
+      token.forget(first);
+      return await send(client, { interceptors: [interceptor, bearing(await token.get(client))] });
+    }
+  }
+}
+
+function connect(url: string, { tls }: Credentials): Etcd3 {
+  return new Etcd3({
+    hosts: url,
+    grpcOptions: CHANNEL,
+    faultHandling: { global: noop, host: () => noop },
+    ...(tls && {
+      credentials: {
+        rootCertificate: tls.ca,
+        ...(tls.client && { privateKey: tls.client.key, certChain: tls.client.certificate }),
+      },
+    }),
+  });
+}
+
+/**
+ * What gRPC is to say of a call that was given up, which nobody hears but etcd3: at CANCELLED it takes the server for faulty and closes
+ * the channel, with all requests that wait for a connection.
+ */
+const GIVEN_UP = status.FAILED_PRECONDITION;
+
+/** etcd3 gives no handle on a call, so it is caught on its way to gRPC. */
+class CancellableCall {
+  #call: InterceptingCall | undefined;
+  #isCancelled = false;
+
+  readonly interceptor: Interceptor = (options, nextCall) => {
+    const call = new InterceptingCall(nextCall(options));
+    // Given up while its token was waited for: it must not be sent any more.
+    if (this.#isCancelled) call.cancelWithStatus(GIVEN_UP, 'given up before it was sent');
+    this.#call = call;
+    return call;
+  };
+
+  cancel(): void {
+    this.#isCancelled = true;
+    this.#call?.cancelWithStatus(GIVEN_UP, 'given up');
+  }
+}
+
+const requireLeader: Interceptor = (options, nextCall) =>
+  new InterceptingCall(nextCall(options), {
+    start: (metadata, listener, next) => {
+      // etcd3 uses one object for all calls.
+      const own = metadata.clone();
+      own.set('hasleader', 'true');
+      next(own, listener);
+    },
+  });

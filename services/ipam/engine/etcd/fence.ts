@@ -1,0 +1,85 @@
+import { createHash } from 'node:crypto';
+
+import type { ICompare } from 'etcd3';
+
+import type { EtcdCluster } from './cluster.js';
+import { absent } from './request.js';
+
+interface FenceOptions {
+  readonly cluster: EtcdCluster;
+  /** What this store's own keys begin with; no other store of the datastore has the same. */
+  readonly keyPrefix: string;
+}
+
+/** How long etcd keeps a fence's key: by far longer than a request can wait for a server that stands still. */
+const KEY_LIFETIME_S = 24 * 60 * 60;
+
+/**
+ * Keeps a transaction whose answer was lost from being executed late. A request may wait in a server that stands still, or in the
+ * network, long after it was given up; then it would be executed although its sender was told of a failure and has looked at the
+ * records since.
+ *
+ * Every transaction has the condition that a key of this store does not exist. When one has failed and may still be under way, that
+ * key is made, before anything else is read or written: what was sent before can then no longer be committed. The transactions
+ * after that have another key. Others that were under way lose their comparison, and are decided again.
+ *
+ * etcd removes the keys after a day, by a lease.
+ */
+export class Fence {
+  readonly #options: FenceOptions;
+  #number = 0;
+  #leasesCount = 0;
+  #isBroken = false;
+  #mending: Promise<void> | undefined;
+
+  constructor(options: FenceOptions) {
+    this.#options = options;
+  }
+
+  /** The condition under which a transaction may be executed. */
+  get guard(): ICompare {
+    return absent(this.#key);
+  }
+
+  /** A transaction was sent and may or may not be executed: {@link mend} has to come before any other request. */
+  break(): void {
+    this.#isBroken = true;
+  }
+
+  get isBroken(): boolean {
+    return this.#isBroken;
+  }
+
+  /**
+   * Makes sure that nothing that was sent before will be executed any more. Shared by all who call it meanwhile.
+   * @throws Failure of the cluster; then it is still broken
+   */
+  mend(): Promise<void> {
+    this.#mending ??= this.#close().finally(() => (this.#mending = undefined));
+    return this.#mending;
+  }
+
+  get #key(): string {
+    return `${this.#options.keyPrefix}${this.#number}`;
+  }
+
+  async #close(): Promise<void> {
+    const { cluster } = this.#options;
+    const never = new AbortController().signal;
+    const key = Buffer.from(this.#key);
+    // Both may be repeated: a lease that no key has ends by itself, and the key may be made twice.
+    await cluster.read(async ({ leaseClient, kv }, options) => {
+      const lease = this.#newLease();
+      await leaseClient.leaseGrant({ ID: lease, TTL: KEY_LIFETIME_S }, options);
+      return kv.put({ key, value: Buffer.from('{}'), lease }, options);
+    }, never);
+    this.#number++;
+    this.#isBroken = false;
+  }
+
+  /** A lease of 48 bits, where etcd would choose one of 64, which etcd3 may round to a number. */
+  #newLease(): number {
+    const name = `${this.#options.keyPrefix}${this.#leasesCount++}`;
+    return createHash('sha256').update(name).digest().readUIntBE(0, 6);
+  }
+}

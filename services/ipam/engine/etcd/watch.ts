@@ -1,0 +1,160 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import type { IEvent, IWatchResponse } from 'etcd3';
+
+import { WatchResponses } from '../../store/etcd/watch-responses.js';
+import { RevisionCompacted, type RecordChange, type RevisionChanges, type WatchRequest } from '../store.js';
+import { closedFailure, isOver } from '../transaction.js';
+import type { Chosen, EtcdCluster } from './cluster.js';
+import { RevisionGone } from './failure.js';
+import { prefixRange } from './request.js';
+
+interface WatchContext {
+  readonly cluster: EtcdCluster;
+  /** Ends the watch. */
+  readonly signal: AbortSignal;
+  /** Fails the watch: the store is being closed. */
+  readonly stop: AbortSignal;
+}
+
+/** How many streams in a row may end before they have brought a change, before the watch fails. */
+const MAX_FRUITLESS_STREAMS = 3;
+
+/**
+ * See `Store.watch`. Not etcd3's own Watcher: that takes a watch up again after the revision in the header of its last response,
+ * which may be later than the last change it delivered, and knows no parts of a split response. What makes it hard:
+ *
+ * - A stream may end at any moment. The next one begins after the last revision whose changes were all delivered.
+ * - The changes of one revision may come in several responses ({@link RevisionSorter}).
+ * - A server that is cut off goes silent: streams ask for a leader, and end when their endpoint is given up.
+ * - A server may be behind what is known here. Each stream begins with a linearizable read, after which it is not.
+ * - etcd before 3.4.36 and 3.5.18 forgets deletions at the very revision it is compacted to, and yet lets a watch begin there
+ *   (etcd issue 19179). So that read is of the revision before: it fails where a change may be missing.
+ */
+export async function* watchEtcd(
+  { prefix, afterRevision }: WatchRequest,
+  { cluster, signal, stop }: WatchContext,
+): AsyncGenerator<RevisionChanges, void, void> {
+  let position = afterRevision;
+  for (let fruitless = 0; !signal.aborted; fruitless++) {
+    try {
+      for await (const item of streamOnce({ prefix, afterRevision: position }, { cluster, signal, stop })) {
+        position = item.revision;
+        fruitless = 0;
+        cluster.observe(item.revision);
+        yield item;
+      }
+    } catch (error) {
+      if (isOver(signal)) return;
+      if (stop.aborted) throw closedFailure();
+      const mayPass = error instanceof Failure && error.code === 'STORE_UNAVAILABLE';
+      if (!mayPass || fruitless >= MAX_FRUITLESS_STREAMS) throw error;
+    }
+  }
+}
+
+/** The changes that one stream brings. Ends when its endpoint is given up. */
+async function* streamOnce(
+  { prefix, afterRevision }: WatchRequest,
+  { cluster, signal, stop }: WatchContext,
+): AsyncGenerator<RevisionChanges, void, void> {
+  const chosen = await cluster.connect(signal);
+  await checkKept({ prefix, afterRevision }, { cluster, chosen, signal });
+  const ends = AbortSignal.any([signal, stop, chosen.lost]);
+  const responses = new WatchResponses(await chosen.endpoint.openWatch(), ends);
+  const sorter = new RevisionSorter(afterRevision);
+  try {
+    responses.create({
+      ...prefixRange(prefix),
+      start_revision: afterRevision + 1,
+      progress_notify: true,
+      fragment: true,
+    });
+    for await (const response of responses) {
+      checkCancelled(response, { afterRevision: sorter.position, chosen });
+      yield* sorter.take(response);
+    }
+  } catch (error) {
+    if (error instanceof RevisionCompacted) throw error;
+    const failure = chosen.endpoint.failure(error);
+    if (failure instanceof Failure && failure.code === 'STORE_UNAVAILABLE') cluster.lose(chosen, failure);
+    throw failure;
+  } finally {
+    responses.close();
+  }
+}
+
+interface Kept {
+  readonly cluster: EtcdCluster;
+  readonly chosen: Chosen;
+  readonly signal: AbortSignal;
+}
+
+/** @throws RevisionCompacted when changes after the revision may be missing */
+async function checkKept({ prefix, afterRevision }: WatchRequest, { cluster, chosen, signal }: Kept): Promise<void> {
+  const request = { key: prefixRange(prefix).key, count_only: true, revision: afterRevision };
+  try {
+    await cluster.send(chosen, ({ kv }, options) => kv.range(request, options), signal);
+  } catch (error) {
+    if (error instanceof RevisionGone) throw new RevisionCompacted(afterRevision);
+    throw error;
+  }
+}
+
+function checkCancelled(
+  { canceled, cancel_reason: reason, compact_revision: compacted }: IWatchResponse,
+  { afterRevision, chosen }: { readonly afterRevision: number; readonly chosen: Chosen },
+): void {
+  if (!canceled) return;
+  if (Number(compacted) > 0) throw new RevisionCompacted(afterRevision, Number(compacted));
+  throw chosen.endpoint.failure(new Error(reason === '' ? 'the watch was cancelled' : reason));
+}
+
+/** Puts the events of responses together by their revisions. */
+export class RevisionSorter {
+  #position: number;
+  /** Changes of a revision of which more may come. */
+  #pending: { readonly revision: number; readonly changes: RecordChange[] } | undefined;
+
+  /** @param position - the revision after which the watch begins */
+  constructor(position: number) {
+    this.#position = position;
+  }
+
+  /** Everything up to this revision has been given out. */
+  get position(): number {
+    return this.#position;
+  }
+
+  /** @returns the revisions that are complete with this response */
+  *take({ events, fragment, created, header }: IWatchResponse): Generator<RevisionChanges, void, void> {
+    for (const event of events) {
+      const revision = Number(event.kv.mod_revision);
+      if (revision <= this.#position) continue;
+      if (this.#pending && this.#pending.revision !== revision) yield* this.#finish();
+      this.#pending ??= { revision, changes: [] };
+      this.#pending.changes.push(changeOf(event));
+    }
+    // The rest of a revision is never in a response of its own, unless as a fragment.
+    if (fragment) return;
+    yield* this.#finish();
+    // What a new watch's first response says is not in order with the changes.
+    if (created || events.length > 0) return;
+    const revision = Number(header.revision);
+    if (revision <= this.#position) return;
+    this.#position = revision;
+    yield { revision, changes: [] };
+  }
+
+  *#finish(): Generator<RevisionChanges, void, void> {
+    const finished = this.#pending;
+    if (!finished) return;
+    this.#pending = undefined;
+    this.#position = finished.revision;
+    yield finished;
+  }
+}
+
+function changeOf({ type, kv }: IEvent): RecordChange {
+  const key = kv.key.toString();
+  return type === 'Delete' ? { type: 'delete', key } : { type: 'put', key, value: kv.value };
+}

@@ -1,0 +1,321 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+
+import { decodeRecord, encodeRecord, serialize } from '../../records/json/registry.js';
+import type { Observed } from '../../store/observed.js';
+import { MemoryStore } from '../testing/memory-store.js';
+import {
+  BLOCK,
+  emptyBlock,
+  forever,
+  handle,
+  instantClock,
+  keys,
+  prefix,
+  settleEvents,
+  startReplica,
+  writeHandle,
+} from '../testing/stores.js';
+import { Mirror } from './mirror.js';
+
+const KEY = keys.handle('a');
+
+function count(mirror: Mirror, id = 'a'): number | undefined {
+  return mirror.view.handle(id)?.blocks.get(BLOCK);
+}
+
+function own(id: string, value: number) {
+  const record = { kind: 'handle', value: handle(id, value) } as const;
+  const raw = encodeRecord(record, undefined);
+  return { key: keys.handle(id), decoded: { record, raw }, value: serialize(raw) };
+}
+
+async function putText(store: MemoryStore, key: string, text: string): Promise<void> {
+  await store.commit({ comparisons: [], puts: [{ key, value: Buffer.from(text) }], deletes: [] }, forever);
+}
+
+async function remove(store: MemoryStore, key: string): Promise<void> {
+  await store.commit({ comparisons: [], puts: [], deletes: [key] }, forever);
+}
+
+const NOT_POOLS = { poolsCompared: false };
+
+describe('the mirror', () => {
+  it('has what was there, and what comes', async () => {
+    const store = new MemoryStore();
+    await writeHandle(store, handle('a', 1));
+    const { mirror } = await startReplica(store);
+    expect(count(mirror)).toBe(1);
+    await writeHandle(store, handle('a', 2));
+    await writeHandle(store, handle('b', 1));
+    await remove(store, keys.handle('b'));
+    await settleEvents();
+    expect([count(mirror), count(mirror, 'b')]).toEqual([2, undefined]);
+    expect([mirror.modRevision(KEY), mirror.modRevision(keys.handle('b'))]).toEqual([3, 0]);
+  });
+
+  it('is not set back by older changes that the watch brings after an own commit', async () => {
+    const store = new MemoryStore();
+    const { mirror } = await startReplica(store);
+    mirror.applyOwn(9, [own('a', 9), { key: keys.handle('b'), decoded: undefined, value: undefined }], NOT_POOLS);
+    await writeHandle(store, handle('a', 1));
+    await writeHandle(store, handle('b', 1));
+    await settleEvents();
+    expect([count(mirror), count(mirror, 'b')]).toEqual([9, undefined]);
+  });
+
+  it('takes newer changes after an own deletion', async () => {
+    const store = new MemoryStore();
+    await writeHandle(store, handle('a', 1));
+    const { mirror } = await startReplica(store);
+    mirror.applyOwn(3, [{ key: KEY, decoded: undefined, value: undefined }], NOT_POOLS);
+    await remove(store, KEY);
+    await writeHandle(store, handle('a', 5));
+    await settleEvents();
+    expect(count(mirror)).toBe(5);
+  });
+
+  it('takes what a lost comparison has met as the watch would bring it, and is not set back by it', async () => {
+    const never = new Promise<void>(() => undefined);
+    const store = new MemoryStore({ before: (operation) => (operation === 'watch' ? never : Promise.resolve()) });
+    await writeHandle(store, handle('a', 1));
+    await writeHandle(store, handle('gone', 1));
+    const { mirror } = await startReplica(store);
+    const meet = async () => {
+      const comparisons = ['a', 'gone', 'made'].map((id) => {
+        const key = keys.handle(id);
+        return { type: 'record', key, modRevision: mirror.modRevision(key) } as const;
+      });
+      const result = await store.commit({ comparisons, puts: [], deletes: [] }, forever);
+      if (result.committed) throw new Error('the comparison was not lost');
+      return result;
+    };
+    await writeHandle(store, handle('a', 2));
+    await remove(store, keys.handle('gone'));
+    const older = await meet();
+    await writeHandle(store, handle('a', 3));
+    await writeHandle(store, handle('gone', 3));
+    await writeHandle(store, handle('made', 3));
+    const newer = await meet();
+    const shown = () => [count(mirror), count(mirror, 'gone'), count(mirror, 'made')];
+    mirror.applyMet(older, NOT_POOLS);
+    expect(shown()).toEqual([2, undefined, undefined]);
+    for (const met of [newer, older]) {
+      mirror.applyMet(met, NOT_POOLS);
+      expect(shown()).toEqual([3, 3, 3]);
+    }
+    expect(mirror.modRevision(keys.handle('gone'))).toBe(
+      newer.changed.find(({ key }) => key.includes('gone'))?.modRevision,
+    );
+  });
+
+  it('is not set back by a read that the watch has overtaken', async () => {
+    const store = new MemoryStore();
+    await writeHandle(store, handle('a', 1));
+    let letGo = (): void => undefined;
+    const slowRead = new Promise<void>((resolve) => (letGo = resolve));
+    const { mirror } = await startReplica(store);
+    const snapshot = await store.read([KEY], forever);
+    store.read = () => slowRead.then(() => snapshot);
+    const refreshed = mirror.refresh({ keys: [KEY], pools: false }, forever);
+    await remove(store, KEY);
+    await settleEvents();
+    letGo();
+    await refreshed;
+    expect(count(mirror)).toBeUndefined();
+  });
+
+  it('lists again when the watch has fallen too far behind', async () => {
+    const store = new MemoryStore();
+    await writeHandle(store, handle('gone', 1));
+    await writeHandle(store, handle('a', 1));
+    const { mirror, events } = await startReplica(store);
+    await settleEvents();
+    store.injectFault('watch', { type: 'fails', failure: new Failure('STORE_UNAVAILABLE', 'planned') });
+    await writeHandle(store, handle('a', 2));
+    await Promise.resolve();
+    await remove(store, keys.handle('gone'));
+    store.compact();
+    await settleEvents();
+    await settleEvents();
+    expect(events.map(({ type }) => type)).toEqual(['watchFailed', 'listedAgain']);
+    expect([count(mirror), count(mirror, 'gone')]).toEqual([2, undefined]);
+    expect(store.unusedFaults()).toEqual([]);
+    await writeHandle(store, handle('a', 3));
+    await settleEvents();
+    expect(count(mirror)).toBe(3);
+  });
+
+  it('sets a record aside that cannot be read, says so once, and serves the rest', async () => {
+    const store = new MemoryStore();
+    await putText(store, KEY, '{"block":7}');
+    await writeHandle(store, handle('b', 1));
+    const { mirror, events } = await startReplica(store);
+    expect(events).toEqual([expect.objectContaining({ type: 'unreadable', key: KEY })]);
+    expect([count(mirror), count(mirror, 'b')]).toEqual([undefined, 1]);
+    expect(() => mirror.stored(KEY)).toThrow(/record .*handle\/a cannot be read/);
+    await writeHandle(store, handle('a', 4));
+    await settleEvents();
+    expect(count(mirror)).toBe(4);
+  });
+
+  it('shows what it sets aside, and other writers’ endpoints, apart from the records', async () => {
+    const store = new MemoryStore();
+    const foreign = keys.endpoint({ namespace: 'default', name: 'n1-k8s-web-eth0' });
+    const networks = '["10.0.0.7/32","fd00::7",7,"10.0.0.0/24"]';
+    await putText(store, KEY, '{"block":7}');
+    await putText(store, foreign, `{"spec":{"node":"n1","containerID":"c","pod":"web","ipNetworks":${networks}}}`);
+    const { mirror, updater } = await startReplica(store);
+    const shown = async () =>
+      updater.update(
+        'reads',
+        (view) => ({ changes: [], outcome: [...view.foreignEndpoints(), ...view.unreadable()] }),
+        {
+          signal: forever,
+        },
+      );
+    const addresses = [prefix('10.0.0.7/32'), prefix('fd00::7/128')];
+    expect(await shown()).toMatchObject([
+      {
+        key: { namespace: 'default', name: 'n1-k8s-web-eth0' },
+        value: { nodeName: 'n1', containerId: 'c', podName: 'web', addresses },
+      },
+      { key: KEY, name: { kind: 'handle', id: 'a' }, reason: expect.stringContaining('block is 7') },
+    ]);
+    expect([...mirror.view.endpoints()]).toEqual([]);
+    await writeHandle(store, handle('a', 4));
+    await remove(store, foreign);
+    await settleEvents();
+    expect(await shown()).toEqual([]);
+  });
+
+  it('ends its watch when it is closed', async () => {
+    const store = new MemoryStore();
+    const { mirror } = await startReplica(store);
+    await mirror.close();
+    await writeHandle(store, handle('a', 1));
+    await settleEvents();
+    expect(count(mirror)).toBeUndefined();
+  });
+
+  it('says why it waits for what is in doubt to whoever gives up', async () => {
+    const { mirror } = await startReplica(new MemoryStore());
+    mirror.doubt({ keys: [KEY], pools: true });
+    await expect(mirror.settle(AbortSignal.abort())).rejects.toMatchObject({ code: 'CANCELLED' });
+    await mirror.settle(forever);
+    expect(mirror.inDoubt).toBe(false);
+  });
+
+  it('takes what the watch tells of an own transaction before its answer for what was sent, and only that', async () => {
+    const store = new MemoryStore();
+    const { mirror } = await startReplica(store);
+    const sent = [own('a', 1), own('b', 1), own('c', 1)];
+    mirror.own.sent(sent);
+    await writeHandle(store, handle('a', 1));
+    await writeHandle(store, handle('b', 2));
+    await settleEvents();
+    expect(mirror.stored(KEY)).toBe(sent[0]?.decoded);
+    expect(count(mirror, 'b')).toBe(2);
+    mirror.own.answered(sent);
+    await writeHandle(store, handle('c', 1));
+    await settleEvents();
+    expect(count(mirror, 'c')).toBe(1);
+    expect(mirror.stored(keys.handle('c'))).not.toBe(sent[2]?.decoded);
+  });
+
+  it('tells observers of an own commit as it was, also when the watch brings it after the next one', async () => {
+    let goOn = (): void => undefined;
+    const held = new Promise<void>((resolve) => (goOn = resolve));
+    const store = new MemoryStore({ before: (operation) => (operation === 'watch' ? held : Promise.resolve()) });
+    const observed: Observed[] = [];
+    const observe = (each: Observed): undefined => void observed.push(each);
+    const options = { store, keys, clock: instantClock, random: () => 0.5, report: () => undefined, observe };
+    const mirror = await Mirror.start(options, forever);
+    const writes = [own('a', 1), own('a', 2)];
+    for (const write of writes) {
+      const result = await store.commit({ comparisons: [], puts: [write], deletes: [] }, forever);
+      mirror.applyOwn(result.revision, [write], NOT_POOLS);
+    }
+    await writeHandle(store, handle('a', 3));
+    goOn();
+    await settleEvents();
+    const records = observed
+      .flatMap((each) => (each.type === 'changed' ? each.changes : []))
+      .map(({ record }) => record);
+    expect(records.map((record) => record?.value)).toEqual([1, 2, 3].map((value) => handle('a', value)));
+    expect(records.slice(0, 2)).toEqual(writes.map(({ decoded }) => decoded.record));
+    expect(records[0]).toBe(writes[0]?.decoded.record);
+    await mirror.close();
+  });
+
+  it('shows, after any changes, what a fresh list would', async () => {
+    const command = fc.record({
+      id: fc.constantFrom('a', 'b', 'c'),
+      count: fc.option(fc.nat(9)),
+      settle: fc.boolean(),
+      own: fc.boolean(),
+      sent: fc.option(fc.nat(9), { nil: undefined }),
+    });
+    await fc.assert(
+      fc.asyncProperty(fc.array(command, { maxLength: 20 }), async (commands) => {
+        const store = new MemoryStore();
+        const { mirror } = await startReplica(store);
+        for (const { id, count: value, settle, own: isOwn, sent } of commands) {
+          if (sent !== undefined) mirror.own.sent([own(id, sent)]);
+          if (value === null) await remove(store, keys.handle(id));
+          else await writeHandle(store, handle(id, value));
+          const { revision, records } = await store.read([keys.handle(id)], forever);
+          const write =
+            records.length > 0 && value !== null
+              ? own(id, value)
+              : { key: keys.handle(id), decoded: undefined, value: undefined };
+          if (isOwn) mirror.applyOwn(revision, [write], NOT_POOLS);
+          if (settle) await settleEvents();
+        }
+        await settleEvents();
+        const { records } = await store.list('', forever);
+        const fresh = new Map(records.map(({ key, value }) => [key, value]));
+        for (const id of ['a', 'b', 'c']) {
+          const value = fresh.get(keys.handle(id));
+          const expected = value && decodeRecord(keys.handle(id), { kind: 'handle', id }, value).record.value;
+          expect(mirror.view.handle(id)).toEqual(expected);
+        }
+      }),
+      { seed: 20261121, numRuns: 100 },
+    );
+  });
+});
+
+describe('its indexes', () => {
+  it('list the blocks in a prefix in the order of their addresses, per family', async () => {
+    const store = new MemoryStore();
+    const cidrs = ['10.0.2.0/30', '10.0.0.0/29', '10.1.0.0/30', '10.0.1.4/30', '10.0.1.0/30'];
+    for (const cidr of cidrs) {
+      const value = serialize(encodeRecord({ kind: 'block', value: emptyBlock(cidr) }, undefined));
+      await store.commit({ comparisons: [], puts: [{ key: keys.block(prefix(cidr)), value }], deletes: [] }, forever);
+    }
+    await remove(store, keys.block(prefix('10.0.2.0/30')));
+    const { mirror } = await startReplica(store);
+    const shown = (cidr: string) => [...mirror.view.blocksIn(prefix(cidr))].map((block) => block.prefix);
+    expect(shown('10.0.0.0/16')).toEqual(['10.0.0.0/29', '10.0.1.0/30', '10.0.1.4/30'].map(prefix));
+    expect(shown('10.0.1.4/30')).toEqual([prefix('10.0.1.4/30')]);
+    expect(shown('10.0.0.0/30')).toEqual([]);
+    expect(shown('::/0')).toEqual([]);
+  });
+
+  it('tell the affinities of one owner from those of another', async () => {
+    const store = new MemoryStore();
+    const names = ['node1', 'node10'];
+    for (const name of names)
+      for (const cidr of ['10.0.0.64/26', '10.0.0.0/26'])
+        await putText(store, keys.affinity({ kind: 'host', name }, prefix(cidr)), '{"state":"confirmed"}');
+    const { mirror } = await startReplica(store);
+    const affinities = mirror.view.affinitiesOf({ kind: 'host', name: 'node1' });
+    expect(affinities.map(({ owner, block }) => [owner.name, block])).toEqual([
+      ['node1', prefix('10.0.0.0/26')],
+      ['node1', prefix('10.0.0.64/26')],
+    ]);
+    expect(mirror.view.affinitiesOf({ kind: 'virtual', name: 'node1' })).toEqual([]);
+  });
+});

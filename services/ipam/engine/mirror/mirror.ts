@@ -1,0 +1,396 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { RecordKeys, RecordName } from '../../records/json/keys.js';
+import { decodeAgain, decodeRecord, type DecodedRecord } from '../../records/json/registry.js';
+import type { RecordValue } from '../../records/view.js';
+import type { Observed, ObservedRecord } from '../../store/observed.js';
+import { ReleaseRevisions } from '../../store/release-revisions.js';
+import { RevisionCompacted, type LostComparison, type RecordChange, type Snapshot, type Store } from '../store.js';
+import { isForGood, isOver, throwIfAborted, untilAborted } from '../transaction.js';
+import { OwnWrites, type OwnWrite } from './own-writes.js';
+import { listInParts } from './pages.js';
+import { Image, type KeyedView } from './snapshot.js';
+
+interface MirrorOptions {
+  readonly store: Store;
+  readonly keys: RecordKeys;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** Told of what an operator should know. Must not throw. */
+  readonly report: (event: MirrorEvent) => void;
+  /**
+   * Told of what the datastore holds, and then of each revision in order, applied already. Must not throw or reject; may take its
+   * time for a list, which the mirror waits for, and for nothing else. Default: nobody.
+   */
+  readonly observe?: (observed: Observed) => Promise<void> | undefined;
+}
+
+export type MirrorEvent =
+  /** A record cannot be read. It is set aside: decisions do not see it, and cannot write its key. */
+  | { readonly type: 'unreadable'; readonly key: string; readonly failure: Failure }
+  /** The watch broke. It is taken up again after the wait; until then other replicas' changes are not seen. */
+  | { readonly type: 'watchFailed'; readonly error: unknown; readonly retryInMs: number }
+  /** The watch had fallen too far behind, and everything was listed again. */
+  | { readonly type: 'listedAgain'; readonly revision: number };
+
+/** What is known of a key. Its revision is that of the last change known, deletions included. */
+type Entry =
+  | { readonly state: 'present'; readonly revision: number; readonly decoded: DecodedRecord; readonly bytes: number }
+  | { readonly state: 'unreadable'; readonly revision: number; readonly failure: Failure }
+  | { readonly state: 'deleted'; readonly revision: number };
+
+/** The part of a transaction that an unknown outcome puts in question. */
+export interface Questioned {
+  readonly keys: readonly string[];
+  readonly pools: boolean;
+}
+
+const WATCH_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5_000 };
+
+/**
+ * The datastore as this process knows it: listed once, then fed by the watch, by this process's own commits, by what its lost ones
+ * have met, and by reads of what is in question. What makes it hard:
+ *
+ * - The sources overtake each other. An own commit is applied before the watch tells of it, and before the watch tells of
+ *   older changes of other replicas; what was met or read may be older or newer than both. So each key keeps the revision of its
+ *   last known change, and nothing older is applied. For deleted keys, too, until the watch has passed them.
+ * - A commit may fail with an unknown outcome. What it might have changed is in doubt until it has been read again, and no
+ *   decision is made before ({@link settle}): a release that finds nothing must not be answered from before the allocation.
+ * - Records that cannot be read stay known by key, so that nobody writes over them.
+ */
+export class Mirror {
+  readonly view: KeyedView;
+  /** Who commits says here what, from before it is sent until its outcome is known. */
+  readonly own = new OwnWrites();
+  /** Keys of records that are known, or were until lately. */
+  readonly knownKeys = (): Iterable<string> => this.#entries.keys();
+  readonly #image: Image;
+  readonly #options: MirrorOptions;
+  readonly #entries = new Map<string, Entry>();
+  /** Keys of the entries in state `deleted`. */
+  readonly #deleted = new Set<string>();
+  readonly #marks = new ReleaseRevisions();
+  readonly #stop = new AbortController();
+  #position = 0;
+  /** Every change of a pool up to this revision is applied. */
+  #poolsPosition = 0;
+  readonly #awaited = new Set<{ readonly revision: number; readonly resolve: () => void }>();
+  #doubt: Questioned = { keys: [], pools: false };
+  #settling: Promise<void> | undefined;
+  #following: Promise<void> = Promise.resolve();
+
+  private constructor(options: MirrorOptions) {
+    this.#options = options;
+    this.#image = new Image(options.keys, (key) => this.modRevision(key) <= this.#position);
+    this.view = this.#image;
+  }
+
+  /**
+   * Lists the datastore and begins to watch it. Whoever starts a mirror closes it, before the store.
+   * @throws Failure of the list
+   */
+  static async start(options: MirrorOptions, signal: AbortSignal): Promise<Mirror> {
+    const mirror = new Mirror(options);
+    await mirror.#listAll(signal);
+    mirror.#following = mirror.#follow();
+    return mirror;
+  }
+
+  /** Ends the watch. Idempotent. */
+  async close(): Promise<void> {
+    this.#stop.abort();
+    await this.#following;
+  }
+
+  /** Revision of the record's last change as known here; 0 when there is no record. */
+  modRevision(key: string): number {
+    const entry = this.#entries.get(key);
+    if (!entry && this.#isMark(key)) return this.#marks.of(key);
+    return !entry || entry.state === 'deleted' ? 0 : entry.revision;
+  }
+
+  /** All up to it is applied. */
+  get position(): number {
+    return this.#position;
+  }
+
+  /**
+   * Waits until everything up to the revision is applied.
+   * @throws Failure of the signal
+   */
+  async reach(revision: number, signal: AbortSignal): Promise<void> {
+    if (this.#position >= revision) return;
+    const reached = new Promise<void>((resolve) => {
+      this.#awaited.add({ revision, resolve });
+    });
+    await untilAborted(reached, signal);
+  }
+
+  /** A revision up to which every change of a pool is known here. */
+  get poolsRevision(): number {
+    return Math.max(this.#position, this.#poolsPosition);
+  }
+
+  /**
+   * What is stored under the key.
+   * @throws Failure STORE_CORRUPT when the record cannot be read
+   */
+  stored(key: string): DecodedRecord | undefined {
+    const entry = this.#entries.get(key);
+    if (entry?.state === 'unreadable') throw entry.failure;
+    return entry?.state === 'present' ? entry.decoded : undefined;
+  }
+
+  /** @throws Failure STORE_CORRUPT */
+  #decode(key: string, name: RecordName, value: Uint8Array): DecodedRecord {
+    const entry = this.#entries.get(key);
+    const again = entry?.state === 'present' ? decodeAgain(value, entry.decoded) : undefined;
+    return again ?? decodeRecord(key, name, value);
+  }
+
+  /** Size of the value that is stored under the key; 0 when there is none. */
+  storedBytes(key: string): number {
+    const entry = this.#entries.get(key);
+    return entry?.state === 'present' ? entry.bytes : 0;
+  }
+
+  /**
+   * Applies a commit of this process.
+   * @param poolsCompared - whether it was committed on the condition that no pool had changed
+   */
+  applyOwn(
+    revision: number,
+    writes: readonly OwnWrite[],
+    { poolsCompared }: { readonly poolsCompared: boolean },
+  ): void {
+    for (const { key, decoded, value } of writes) {
+      const bytes = value?.length ?? 0;
+      this.#apply(key, decoded ? { state: 'present', revision, decoded, bytes } : { state: 'deleted', revision });
+    }
+    if (this.#options.observe && revision > this.#position) this.own.committed(revision, writes);
+    if (poolsCompared) this.#poolsPosition = Math.max(this.#poolsPosition, revision);
+  }
+
+  /**
+   * Applies what a lost comparison of this process has met, as the watch will bring it. The view then shows these records as they were
+   * then, and others maybe as they were before, until the watch has caught up.
+   * @param poolsCompared - whether it was on the condition that no pool had changed
+   */
+  applyMet(met: LostComparison, { poolsCompared }: { readonly poolsCompared: boolean }): void {
+    this.#applySnapshot({ records: met.changed, revision: met.revision }, met.missing);
+    if (poolsCompared) this.#poolsPosition = Math.max(this.#poolsPosition, met.revision);
+  }
+
+  /**
+   * Reads again what is in question, and applies it.
+   * @throws Failure of the store
+   */
+  async refresh(questioned: Questioned, signal: AbortSignal): Promise<void> {
+    const { store, keys } = this.#options;
+    const [records, pools] = await Promise.all([
+      questioned.keys.length > 0 ? store.read(questioned.keys, signal) : undefined,
+      questioned.pools ? store.list(keys.pools, signal) : undefined,
+    ]);
+    if (records) this.#applySnapshot(records, questioned.keys);
+    if (!pools) return;
+    this.#applySnapshot(
+      pools,
+      [...this.#entries.keys()].filter((key) => key.startsWith(keys.pools)),
+    );
+    this.#poolsPosition = Math.max(this.#poolsPosition, pools.revision);
+  }
+
+  /** Nothing is decided until these have been read again: a commit that concerns them failed with an unknown outcome. */
+  doubt(questioned: Questioned): void {
+    this.#doubt = {
+      keys: [...new Set([...this.#doubt.keys, ...questioned.keys])],
+      pools: this.#doubt.pools || questioned.pools,
+    };
+  }
+
+  get inDoubt(): boolean {
+    return this.#doubt.keys.length > 0 || this.#doubt.pools;
+  }
+
+  /**
+   * Waits until nothing is in doubt.
+   * @throws Failure of the store, or the signal's
+   */
+  async settle(signal: AbortSignal): Promise<void> {
+    while (this.inDoubt) {
+      throwIfAborted(signal);
+      // Shared by all who wait, so no one's signal ends it but the mirror's own.
+      this.#settling ??= this.#readDoubtful().finally(() => (this.#settling = undefined));
+      await untilAborted(this.#settling, signal);
+    }
+  }
+
+  async #readDoubtful(): Promise<void> {
+    const doubted = this.#doubt;
+    await this.refresh(doubted, this.#stop.signal);
+    const settled = new Set(doubted.keys);
+    const added = this.#doubt !== doubted;
+    this.#doubt = {
+      keys: added ? this.#doubt.keys : this.#doubt.keys.filter((key) => !settled.has(key)),
+      pools: added && this.#doubt.pools,
+    };
+  }
+
+  async #follow(): Promise<void> {
+    const { signal } = this.#stop;
+    for (let attempt = 0; !signal.aborted; attempt++) {
+      try {
+        await this.#catchUp(() => (attempt = 0));
+      } catch (error) {
+        if (isOver(signal) || isForGood(error)) return;
+        const retryInMs = backoffMs(attempt, WATCH_BACKOFF, this.#options.random());
+        this.#options.report({ type: 'watchFailed', error, retryInMs });
+        await this.#options.clock.sleep(retryInMs, signal);
+      }
+    }
+  }
+
+  async #catchUp(onProgress: () => void): Promise<void> {
+    const { store, keys } = this.#options;
+    const { signal } = this.#stop;
+    try {
+      for await (const { revision, changes } of store.watch(
+        { prefix: keys.root, afterRevision: this.#position },
+        signal,
+      )) {
+        for (const change of changes) {
+          if (change.type === 'put') this.#applyStored(change.key, change.value, revision);
+          else this.#apply(change.key, { state: 'deleted', revision });
+        }
+        this.#advance(revision);
+        this.#observeChanges(revision, changes);
+        this.own.passed(revision);
+        onProgress();
+      }
+    } catch (error) {
+      if (!(error instanceof RevisionCompacted)) throw error;
+      await this.#listAll(signal);
+      this.#options.report({ type: 'listedAgain', revision: this.#position });
+    }
+  }
+
+  async #listAll(signal: AbortSignal): Promise<void> {
+    const { store, keys, observe } = this.#options;
+    let revision = 0;
+    let observed: ObservedRecord[] = [];
+    // Where nothing was known before, nothing of it can be missing.
+    let listed: Set<string> | undefined;
+    for await (const part of listInParts(store, keys.root, signal)) {
+      if (part.isFirst) [observed, listed] = [[], this.#entries.size > 0 ? new Set() : undefined];
+      revision = part.revision;
+      this.#applySnapshot(part, []);
+      for (const { key, value, modRevision } of part.records) {
+        listed?.add(key);
+        if (!observe || keys.isOfHandle(key)) continue;
+        observed.push({ key, record: this.#recordAt(key, value, modRevision) });
+      }
+    }
+    for (const key of listed ? [...this.#entries.keys()] : [])
+      if (!listed?.has(key)) this.#apply(key, { state: 'deleted', revision });
+    this.#advance(revision);
+    this.own.passed(revision);
+    await observe?.({ type: 'listed', revision, records: observed });
+  }
+
+  #observeChanges(revision: number, changes: readonly RecordChange[]): void {
+    if (!this.#options.observe) return;
+    const observed = changes.map((change) => ({
+      key: change.key,
+      record: change.type === 'put' ? this.#recordAt(change.key, change.value, revision) : undefined,
+    }));
+    void this.#options.observe({ type: 'changed', revision, changes: observed });
+  }
+
+  /** What was stored at the revision; decoded again only where the mirror knows a later state, and another replica wrote it. */
+  #recordAt(key: string, value: Uint8Array, revision: number): RecordValue | undefined {
+    const entry = this.#entries.get(key);
+    if (entry?.revision === revision) return entry.state === 'present' ? entry.decoded.record : undefined;
+    const own = this.own.at(revision, key);
+    if (own) return own.record;
+    const name = this.#options.keys.parse(key);
+    if (!name) return undefined;
+    try {
+      return this.#decode(key, name, value).record;
+    } catch (error) {
+      if (error instanceof Failure) return undefined;
+      throw error;
+    }
+  }
+
+  /** @param covered - keys that the snapshot would show if they existed */
+  #applySnapshot({ records, revision }: Snapshot, covered: readonly string[]): void {
+    const present = covered.length > 0 ? new Set<string>() : undefined;
+    for (const { key, value, modRevision } of records) {
+      present?.add(key);
+      if (this.#isMark(key)) this.#marks.keep(key, modRevision);
+      else this.#applyStored(key, value, modRevision);
+    }
+    for (const key of covered) {
+      if (this.#isMark(key)) {
+        if (!present?.has(key)) this.#marks.delete(key);
+      } else if (!present?.has(key)) this.#apply(key, { state: 'deleted', revision });
+    }
+  }
+
+  #isMark(key: string): boolean {
+    return key.startsWith(this.#options.keys.releases);
+  }
+
+  #applyStored(key: string, value: Uint8Array, revision: number): void {
+    if (this.#knownUpTo(key) >= revision) return;
+    const name = this.#options.keys.parse(key);
+    if (!name) return;
+    try {
+      const decoded = this.own.decoded(key, value) ?? this.#decode(key, name, value);
+      this.#apply(key, { state: 'present', revision, decoded, bytes: value.length });
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      this.#apply(key, { state: 'unreadable', revision, failure: error });
+      this.#options.report({ type: 'unreadable', key, failure: error });
+    }
+  }
+
+  #apply(key: string, entry: Entry): void {
+    if (this.#knownUpTo(key) >= entry.revision) return;
+    this.#entries.set(key, entry);
+    if (entry.state === 'deleted') this.#deleted.add(key);
+    else if (this.#deleted.size > 0) this.#deleted.delete(key);
+    this.#show(key, entry);
+  }
+
+  #show(key: string, entry: Entry): void {
+    const name = entry.state === 'unreadable' ? this.#options.keys.parse(key) : undefined;
+    if (entry.state === 'present') this.#image.set(key, entry.decoded.record);
+    else if (entry.state === 'unreadable' && name)
+      this.#image.setUnreadable({ key, name, reason: entry.failure.details.reason ?? entry.failure.message });
+    else this.#image.delete(key);
+  }
+
+  /** Of a key without an entry it is known that there was no record at the position. */
+  #knownUpTo(key: string): number {
+    return this.#entries.get(key)?.revision ?? this.#position;
+  }
+
+  /** Deletions that the watch has passed cannot be undone by anything it still brings. */
+  #advance(revision: number): void {
+    this.#position = Math.max(this.#position, revision);
+    for (const awaited of this.#awaited) {
+      if (awaited.revision > this.#position) continue;
+      this.#awaited.delete(awaited);
+      awaited.resolve();
+    }
+    for (const key of this.#deleted) {
+      if ((this.#entries.get(key)?.revision ?? 0) > this.#position) continue;
+      this.#entries.delete(key);
+      this.#deleted.delete(key);
+    }
+  }
+}

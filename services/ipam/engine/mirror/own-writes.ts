@@ -1,0 +1,61 @@
+import type { DecodedRecord } from '../../records/json/registry.js';
+
+/** A record that this process writes, with what it already knows of it. */
+export interface OwnWrite {
+  readonly key: string;
+  /** What the value says. Undefined when the record is deleted. */
+  readonly decoded: DecodedRecord | undefined;
+  /** What is stored. Undefined when the record is deleted. */
+  readonly value: Uint8Array | undefined;
+}
+
+/** So many commits are remembered at most, while the watch does not get on. */
+const MAX_COMMITS_COUNT = 256;
+
+/**
+ * What this process writes, until the watch has told of it: the watch would have it decoded again, and to decode a block is most of what a
+ * commit costs. The watch may tell of a commit before its answer does, and after the next commit of the same records.
+ */
+export class OwnWrites {
+  /** Of transactions under way, by key. */
+  readonly #sent = new Map<string, OwnWrite>();
+  /** By revision; by key. */
+  readonly #committed = new Map<number, ReadonlyMap<string, DecodedRecord>>();
+
+  /** A transaction is about to be sent. */
+  sent(writes: readonly OwnWrite[]): void {
+    for (const write of writes) this.#sent.set(write.key, write);
+  }
+
+  /** Its outcome is known, or will not be. */
+  answered(writes: readonly OwnWrite[]): void {
+    for (const write of writes) if (this.#sent.get(write.key) === write) this.#sent.delete(write.key);
+  }
+
+  committed(revision: number, writes: readonly OwnWrite[]): void {
+    const records = new Map<string, DecodedRecord>();
+    for (const { key, decoded } of writes) if (decoded) records.set(key, decoded);
+    this.#committed.set(revision, records);
+    for (const oldest of this.#committed.keys()) {
+      if (this.#committed.size <= MAX_COMMITS_COUNT) return;
+      this.#committed.delete(oldest);
+    }
+  }
+
+  /** What a stored value says, where it is to the byte what was sent: whoever stored it. */
+  decoded(key: string, value: Uint8Array): DecodedRecord | undefined {
+    const write = this.#sent.get(key);
+    return write?.value && Buffer.compare(write.value, value) === 0 ? write.decoded : undefined;
+  }
+
+  /** What was written under a key at a revision; undefined where that is not remembered. */
+  at(revision: number, key: string): DecodedRecord | undefined {
+    return this.#committed.get(revision)?.get(key);
+  }
+
+  /** The watch has told of all up to a revision. */
+  passed(revision: number): void {
+    // Answers may overtake each other, so that they are not surely in order.
+    for (const known of this.#committed.keys()) if (known <= revision) this.#committed.delete(known);
+  }
+}

@@ -1,0 +1,63 @@
+import { RevisionCompacted, type Snapshot, type Store } from '../store.js';
+
+/** A part of a list. */
+interface ListPart extends Snapshot {
+  /** Whether the list begins with this part: what came before it is of another moment, and counts no more. */
+  readonly isFirst: boolean;
+}
+
+/**
+ * What a page is asked to have at most; records are from 40 bytes to 500 KB. For each page etcd looks at all that lies behind it, so that
+ * small pages of a large datastore take it longer than everything else.
+ */
+const PAGE: Bounds = { bytes: 8 * 2 ** 20, count: 20_000 };
+const FIRST_PAGE_COUNT = 100;
+
+/** What is given out at once: other work waits for as long as that takes. */
+const PART: Bounds = { bytes: 2 ** 20, count: 2_000 };
+
+interface Bounds {
+  readonly bytes: number;
+  readonly count: number;
+}
+
+/**
+ * All records whose key begins with the prefix, as `list` has them at one moment, in parts: a whole list of a large datastore takes
+ * as much memory again as what is made of it. Other work goes on between two parts, and the store has the next page ready meanwhile. A
+ * store that no longer has the moment, as one that keeps a single moment has after each commit, is listed at once.
+ * @throws Failure of the store
+ */
+export async function* listInParts(
+  store: Store,
+  prefix: string,
+  signal: AbortSignal,
+): AsyncGenerator<ListPart, void, void> {
+  try {
+    let page = await store.scan({ prefix, after: undefined, limit: FIRST_PAGE_COUNT }, signal);
+    const { revision } = page;
+    for (let isFirst = true; ; isFirst = false) {
+      const { records, more } = page;
+      const last = records.at(-1);
+      const limit = countWithin(records, PAGE);
+      const next = more && last && store.scan({ prefix, after: last.key, limit, revision }, signal);
+      // Whoever iterates may not come back to wait for it.
+      if (next) next.catch(() => undefined);
+      const partCount = countWithin(records, PART);
+      for (let at = 0; at === 0 || at < records.length; at += partCount) {
+        yield { records: records.slice(at, at + partCount), revision, isFirst: isFirst && at === 0 };
+        await new Promise((resolve) => setImmediate(resolve));
+      }
+      if (!next) return;
+      page = await next;
+    }
+  } catch (error) {
+    if (!(error instanceof RevisionCompacted)) throw error;
+  }
+  yield { isFirst: true, ...(await store.list(prefix, signal)) };
+}
+
+/** How many records are within the bounds, going by the size of those that are known. */
+function countWithin(records: Snapshot['records'], { bytes: bytesMax, count }: Bounds): number {
+  const bytes = records.reduce((sum, { value }) => sum + value.length, 1);
+  return Math.min(count, Math.max(1, Math.floor((bytesMax * records.length) / bytes)));
+}

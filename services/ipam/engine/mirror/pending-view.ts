@@ -1,0 +1,383 @@
+import { comparePrefixes, prefixContains, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { compareTexts } from '@podwire/shared/words/order';
+
+import type {
+  Affinity,
+  Block,
+  BlockOwner,
+  Endpoint,
+  ForeignEndpoint,
+  Handle,
+  IpamConfig,
+  Node,
+  Pool,
+  Reservation,
+} from '../../allocator/records.js';
+import { isIdle, isLoose, isSpent, mayGive } from '../../allocator/spent.js';
+import { addTallies, subtractTallies, tallyOf, type BlockTally } from '../../records/block-stats.js';
+import { formatEndpointKey } from '../../records/endpoint.js';
+import type { RecordKeys } from '../../records/json/keys.js';
+import type { RequestPolicies } from '../../records/request-policy.js';
+import type {
+  EndpointKey,
+  EndpointRecord,
+  RecordName,
+  RecordValue,
+  StoredEndpoint,
+  StoredForeignEndpoint,
+  UnreadableBlock,
+  UnreadableRecord,
+  View,
+} from '../../records/view.js';
+import { WrittenBlocks } from '../../store/written-blocks.js';
+import { containerIdsOf } from './endpoint-index.js';
+import type { Mirror } from './mirror.js';
+import { sortAffinities, sortByName } from './record-lists.js';
+
+/** A record that the folded decisions name: what they have made of it, and whether they write it. */
+interface Touched {
+  /** Undefined when there is to be no record. */
+  readonly record: RecordValue | undefined;
+  readonly written: boolean;
+  /** Key of the record from whose stored form a new one takes over what is not known here. */
+  readonly likeKey: string | undefined;
+}
+
+type Kind = RecordValue['kind'];
+
+/** The mirror with some records in place of its own. */
+export class Overlay implements View {
+  protected readonly mirror: Mirror;
+  protected readonly keys: RecordKeys;
+  readonly #touched = new Map<string, Touched>();
+  /** The keys of what is written, of each kind. What is only touched is as the mirror has it. */
+  readonly #written = new Map<Kind, Set<string>>();
+  /** The blocks that name an owner, or did before, by the owner and their keys. */
+  readonly #blocksOf = new Map<string, Map<string, Prefix>>();
+  readonly #writtenBlocks = new WrittenBlocks({
+    blockAt: (prefix) => this.block(prefix),
+    isLoose: (block) => isLoose(block, block.owner && this.affinity(block.owner, block.prefix)),
+  });
+
+  constructor(mirror: Mirror, keys: RecordKeys) {
+    this.mirror = mirror;
+    this.keys = keys;
+  }
+
+  #note(key: string, { owner, prefix }: Block): void {
+    if (!owner) return;
+    const text = ownerText(owner);
+    const blocks = this.#blocksOf.get(text) ?? new Map<string, Prefix>();
+    this.#blocksOf.set(text, blocks.set(key, prefix));
+  }
+
+  protected get touched(): ReadonlyMap<string, Touched> {
+    return this.#touched;
+  }
+
+  /** Names a record that is as the mirror has it. */
+  protected compare(key: string): void {
+    this.#touched.set(key, { record: this.mirror.stored(key)?.record, written: false, likeKey: undefined });
+  }
+
+  /**
+   * Shows a record in place of what the mirror has under the key.
+   * @param named - the record, or the one that is deleted
+   */
+  protected write(key: string, named: RecordValue, touched: Touched): void {
+    const isFirst = !this.#isWritten(key);
+    this.#touched.set(key, touched);
+    const keys = this.#written.get(named.kind);
+    if (keys) keys.add(key);
+    else this.#written.set(named.kind, new Set([key]));
+    if (named.kind === 'affinity') {
+      const { block } = named.value;
+      this.#writtenBlocks.noteAffinity(this.keys.block(block), block);
+    }
+    if (named.kind !== 'block') return;
+    const stored = isFirst ? this.mirror.stored(key)?.record : undefined;
+    for (const record of [stored, touched.record]) if (record?.kind === 'block') this.#note(key, record.value);
+    this.#writtenBlocks.note(key, named.value.prefix, stored?.kind === 'block' ? stored.value : undefined);
+  }
+
+  pools(): readonly Pool[] {
+    return this.#listed({
+      kind: 'pool',
+      stored: this.mirror.view.pools(),
+      changed: this.#writtenOf('pool'),
+      keyOf: (name) => this.keys.pool(name),
+    });
+  }
+
+  pool(name: string): Pool | undefined {
+    const record = this.#at(this.keys.pool(name));
+    return record?.kind === 'pool' ? record.value : undefined;
+  }
+
+  /** Of a pool that is written here nothing is known before the commit. */
+  showsAllBefore(record: RecordValue): boolean {
+    return !this.#isWritten(this.keys.of(record)) && this.mirror.view.showsAllBefore(record);
+  }
+
+  block(prefix: Prefix): Block | undefined {
+    const record = this.#at(this.keys.block(prefix));
+    return record?.kind === 'block' ? record.value : undefined;
+  }
+
+  *blocksIn(prefix: Prefix): Generator<Block, void, void> {
+    yield* this.#merged(this.mirror.view.blocksIn(prefix), this.#writtenBlocks.within(prefix));
+  }
+
+  tallyBlocks(prefix: Prefix): BlockTally {
+    let tally = this.mirror.view.tallyBlocks(prefix);
+    for (const block of this.#writtenBlocks.replaced)
+      if (prefixContains(prefix, block.prefix)) tally = subtractTallies(tally, tallyOf(block));
+    return this.#writtenBlocks.within(prefix).map(tallyOf).reduce(addTallies, tally);
+  }
+
+  roomyBlocksIn(prefix: Prefix): Iterable<Block> {
+    return this.#merged(this.mirror.view.roomyBlocksIn(prefix), this.#writtenBlocks.within(prefix).filter(mayGive));
+  }
+
+  idleBlocksIn(prefix: Prefix): Iterable<Block> {
+    return this.#merged(this.mirror.view.idleBlocksIn(prefix), this.#writtenBlocks.within(prefix).filter(isIdle));
+  }
+
+  looseBlocksIn(prefix: Prefix): Iterable<Block> {
+    const isJudged = (block: Block): boolean => this.#writtenBlocks.judges(this.keys.block(block.prefix));
+    const kept = without(this.mirror.view.looseBlocksIn(prefix), isJudged);
+    return this.#merged(kept, this.#writtenBlocks.looseWithin(prefix));
+  }
+
+  consecutiveBlocks(first: Prefix): number {
+    const { view } = this.mirror;
+    if (!this.#written.has('block')) return view.consecutiveBlocks(first);
+    const size = prefixSize(first);
+    for (let count = 0; ;) {
+      const next = { ...first, value: first.value + BigInt(count) * size };
+      if (!this.block(next)) return count;
+      count += this.#writtenBlocks.undeletedFrom(next, Math.max(1, view.consecutiveBlocks(next)));
+    }
+  }
+
+  /** Both in order. */
+  *#merged(stored: Iterable<Block>, changed: Block[]): Generator<Block, void, void> {
+    for (const block of stored) {
+      if (this.#writtenBlocks.replaces(block)) continue;
+      for (let [next] = changed; next && byPrefix(next, block) < 0; [next] = changed) {
+        changed.shift();
+        yield next;
+      }
+      yield block;
+    }
+    yield* changed;
+  }
+
+  affinitiesOf(owner: BlockOwner): readonly Affinity[] {
+    const stored = this.mirror.view.affinitiesOf(owner);
+    if (!this.#written.has('affinity')) return stored;
+    const kept = stored.filter(({ block }) => !this.#isWritten(this.keys.affinity(owner, block)));
+    const changed = [...this.#writtenOf('affinity')]
+      .map(({ value }) => value)
+      .filter((affinity) => affinity.owner.kind === owner.kind && affinity.owner.name === owner.name);
+    return sortAffinities([...kept, ...changed]);
+  }
+
+  unspentAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
+    const stored = this.mirror.view.unspentAffinitiesOf(owner);
+    const affinities = this.#written.get('affinity');
+    const blocks = this.#blocksOf.get(ownerText(owner));
+    if (!affinities && !blocks) return stored;
+    const isWritten = (block: Prefix): boolean => affinities?.has(this.keys.affinity(owner, block)) ?? false;
+    const unspent = stored.filter(({ block }) => !isWritten(block) && !blocks?.has(this.keys.block(block)));
+    const judge = (affinity: Affinity): void => {
+      if (!isSpent(affinity, this.block(affinity.block))) unspent.push(affinity);
+    };
+    if (affinities)
+      for (const { value } of this.#writtenOf('affinity'))
+        if (value.owner.kind === owner.kind && value.owner.name === owner.name) judge(value);
+    for (const prefix of blocks?.values() ?? []) {
+      const affinity = isWritten(prefix) ? undefined : this.mirror.view.affinity(owner, prefix);
+      if (affinity) judge(affinity);
+    }
+    return sortAffinities(unspent);
+  }
+
+  affinity(owner: BlockOwner, block: Prefix): Affinity | undefined {
+    const record = this.#at(this.keys.affinity(owner, block));
+    return record?.kind === 'affinity' ? record.value : undefined;
+  }
+
+  handle(id: string): Handle | undefined {
+    const record = this.#at(this.keys.handle(id));
+    return record?.kind === 'handle' ? record.value : undefined;
+  }
+
+  endpoint(key: EndpointKey): Endpoint | undefined {
+    const record = this.#at(this.keys.endpoint(key));
+    return record?.kind === 'endpoint' ? record.value : undefined;
+  }
+
+  config(): IpamConfig | undefined {
+    const record = this.#at(this.keys.config);
+    return record?.kind === 'config' ? record.value : undefined;
+  }
+
+  isLocked(): boolean {
+    return this.mirror.view.isLocked();
+  }
+
+  reservations(): readonly Reservation[] {
+    return this.#listed({
+      kind: 'reservation',
+      stored: this.mirror.view.reservations(),
+      changed: this.#writtenOf('reservation'),
+      keyOf: (name) => this.keys.reservation(name),
+    });
+  }
+
+  reservation(name: string): Reservation | undefined {
+    const record = this.#at(this.keys.reservation(name));
+    return record?.kind === 'reservation' ? record.value : undefined;
+  }
+
+  requestPolicies(): RequestPolicies {
+    const record = this.#at(this.keys.requestPolicies);
+    return record?.kind === 'requestPolicies' ? record.value : [];
+  }
+
+  nodes(): readonly Node[] {
+    return this.#listed({
+      kind: 'node',
+      stored: this.mirror.view.nodes(),
+      changed: this.#writtenOf('node'),
+      keyOf: (name) => this.keys.node(name),
+    });
+  }
+
+  node(name: string): Node | undefined {
+    const record = this.#at(this.keys.node(name));
+    return record?.kind === 'node' ? record.value : undefined;
+  }
+
+  *handles(): Generator<Handle, void, void> {
+    for (const handle of this.mirror.view.handles()) if (!this.#isWritten(this.keys.handle(handle.id))) yield handle;
+    for (const { value } of this.#writtenOf('handle')) yield value;
+  }
+
+  *affinities(): Generator<Affinity, void, void> {
+    for (const affinity of this.mirror.view.affinities())
+      if (!this.#isWritten(this.keys.affinity(affinity.owner, affinity.block))) yield affinity;
+    for (const { value } of this.#writtenOf('affinity')) yield value;
+  }
+
+  *endpoints(): Generator<StoredEndpoint, void, void> {
+    for (const endpoint of this.mirror.view.endpoints())
+      if (!this.#isWritten(this.keys.endpoint(endpoint.key))) yield endpoint;
+    yield* this.#writtenOf('endpoint');
+  }
+
+  *endpointsBehind(after: string): Generator<StoredEndpoint, void, void> {
+    for (const record of this.allEndpointsBehind(after)) if (record.kind === 'endpoint') yield record;
+  }
+
+  *allEndpointsBehind(after: string): Generator<EndpointRecord, void, void> {
+    const changed = this.#writtenEndpoints()
+      .filter(({ key }) => formatEndpointKey(key) > after)
+      .sort((a, b) => compareTexts(formatEndpointKey(a.key), formatEndpointKey(b.key)));
+    for (const endpoint of this.mirror.view.allEndpointsBehind(after)) {
+      if (this.#isWritten(this.keys.endpoint(endpoint.key))) continue;
+      const text = formatEndpointKey(endpoint.key);
+      for (let [next] = changed; next && formatEndpointKey(next.key) < text; [next] = changed) {
+        changed.shift();
+        yield next;
+      }
+      yield endpoint;
+    }
+    yield* changed;
+  }
+
+  *foreignEndpoints(): Generator<StoredForeignEndpoint, void, void> {
+    for (const endpoint of this.mirror.view.foreignEndpoints())
+      if (!this.#isWritten(this.keys.endpoint(endpoint.key))) yield endpoint;
+    yield* this.#writtenOf('foreignEndpoint');
+  }
+
+  foreignEndpoint(key: EndpointKey): ForeignEndpoint | undefined {
+    const record = this.#at(this.keys.endpoint(key));
+    return record?.kind === 'foreignEndpoint' ? record.value : undefined;
+  }
+
+  *endpointsOfContainer(containerId: string): Generator<EndpointRecord, void, void> {
+    for (const endpoint of this.mirror.view.endpointsOfContainer(containerId))
+      if (!this.#isWritten(this.keys.endpoint(endpoint.key))) yield endpoint;
+    for (const endpoint of this.#writtenEndpoints()) if (containerIdsOf(endpoint).includes(containerId)) yield endpoint;
+  }
+
+  #writtenEndpoints(): EndpointRecord[] {
+    return [...this.#writtenOf('endpoint'), ...this.#writtenOf('foreignEndpoint')];
+  }
+
+  unreadable(): Iterable<UnreadableRecord> {
+    return this.mirror.view.unreadable();
+  }
+
+  // What cannot be read cannot be written either, so nothing here is in its place.
+  unreadableRecord(name: RecordName): UnreadableRecord | undefined {
+    return this.mirror.view.unreadableRecord(name);
+  }
+
+  unreadableBlock(prefix: Prefix): UnreadableBlock | undefined {
+    return this.mirror.view.unreadableBlock(prefix);
+  }
+
+  /** The record of the key as this view shows it: asked of the mirror by the same key, which is made and hashed once. */
+  #at(key: string): RecordValue | undefined {
+    const touched = this.#touched.get(key);
+    return touched ? touched.record : this.mirror.view.get(key);
+  }
+
+  #isWritten(key: string): boolean {
+    return this.#touched.get(key)?.written ?? false;
+  }
+
+  /** The records of one kind in the order of their names, those that are written in place of the stored ones. */
+  #listed<Named extends { readonly name: string }>({ kind, stored, changed, keyOf }: Listing<Named>): readonly Named[] {
+    if (!this.#written.has(kind)) return stored;
+    const kept = stored.filter(({ name }) => !this.#isWritten(keyOf(name)));
+    return sortByName([...kept, ...[...changed].map(({ value }) => value)]);
+  }
+
+  *#writtenOf<Wanted extends Kind>(kind: Wanted): Generator<Extract<RecordValue, { kind: Wanted }>> {
+    for (const key of this.#written.get(kind) ?? []) {
+      const record = this.#touched.get(key)?.record;
+      if (record && isKind(record, kind)) yield record;
+    }
+  }
+}
+
+function ownerText({ kind, name }: BlockOwner): string {
+  return `${kind}:${name}`;
+}
+
+function byPrefix(a: Block, b: Block): number {
+  return comparePrefixes(a.prefix, b.prefix);
+}
+
+function* without(blocks: Iterable<Block>, isLeft: (block: Block) => boolean): Generator<Block, void, void> {
+  for (const block of blocks) if (!isLeft(block)) yield block;
+}
+
+interface Listing<Named> {
+  readonly kind: Kind;
+  readonly stored: readonly Named[];
+  readonly changed: Iterable<{ readonly value: Named }>;
+  readonly keyOf: (name: string) => string;
+}
+
+function isKind<Wanted extends Kind>(
+  record: RecordValue,
+  kind: Wanted,
+): record is Extract<RecordValue, { kind: Wanted }> {
+  return record.kind === kind;
+}

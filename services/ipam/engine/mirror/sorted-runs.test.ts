@@ -1,0 +1,58 @@
+import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+
+import { prefix } from '../testing/stores.js';
+import { SortedPrefixes } from './sorted-runs.js';
+
+const START = prefix('10.0.0.0/28').value;
+
+function blockAt(place: number): Prefix {
+  return { family: 4, value: START + BigInt(place) * 16n, length: 28 };
+}
+
+test('property: lists, and counts those that follow each other, as looking at each would', () => {
+  // Enough for several runs: whole stretches come and go, in any order.
+  const step = fc.record({ adds: fc.boolean(), from: fc.nat(3000), count: fc.nat(1500), isBackwards: fc.boolean() });
+  const scenario = fc.record({
+    steps: fc.array(step, { maxLength: 5 }),
+    probes: fc.array(fc.nat(4600), { minLength: 3 }),
+  });
+  fc.assert(
+    fc.property(scenario, ({ steps, probes }) => {
+      const sorted = new SortedPrefixes();
+      const known = new Map<number, Prefix>();
+      for (const { adds, from, count, isBackwards } of steps) {
+        for (let index = 0; index < count; index++) {
+          const place = from + (isBackwards ? count - index : index);
+          if (adds) known.set(place, blockAt(place));
+          else known.delete(place);
+          if (adds) sorted.add(blockAt(place));
+          else sorted.delete(blockAt(place));
+        }
+      }
+      const all = [...known.values()].sort(comparePrefixes);
+      for (const place of probes) {
+        let count = 0;
+        while (known.has(place + count)) count++;
+        expect(sorted.consecutiveFrom(blockAt(place))).toBe(count);
+        for (const length of [18, 23, 28]) {
+          const hostBits = BigInt(32 - length);
+          const range: Prefix = { family: 4, value: (blockAt(place).value >> hostBits) << hostBits, length };
+          expect([...sorted.within(range)]).toEqual(all.filter((each) => prefixContains(range, each)));
+        }
+      }
+    }),
+    { numRuns: 60, verbose: fc.VerbosityLevel.Verbose },
+  );
+});
+
+test('keeps each once', () => {
+  const sorted = new SortedPrefixes();
+  sorted.delete(blockAt(1));
+  for (const place of [2, 1, 2]) sorted.add(blockAt(place));
+  expect([...sorted.within(prefix('10.0.0.0/8'))]).toEqual([blockAt(1), blockAt(2)]);
+  sorted.delete(blockAt(2));
+  expect(sorted.consecutiveFrom(blockAt(1))).toBe(1);
+  expect(sorted.consecutiveFrom(blockAt(2))).toBe(0);
+});

@@ -1,0 +1,113 @@
+import { comparePrefixes, prefixContains, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+
+/** Prefixes of one family in the order of their addresses, each once. */
+export class SortedPrefixes {
+  /** Runs in order, none empty. Short ones, as a prefix that is added moves those behind it in its run. */
+  readonly #runs: Prefix[][] = [];
+
+  /** Nothing changes when it is there already. */
+  add(prefix: Prefix): void {
+    const runIndex = Math.max(0, this.#runOf(prefix));
+    const run = this.#runs[runIndex];
+    if (!run) {
+      this.#runs.push([prefix]);
+      return;
+    }
+    const index = lastAtMost(run, prefix);
+    const known = run[index];
+    if (known && comparePrefixes(known, prefix) === 0) return;
+    run.splice(index + 1, 0, prefix);
+    if (run.length > LONGEST_RUN) this.#runs.splice(runIndex + 1, 0, run.splice(LONGEST_RUN / 2));
+  }
+
+  /** Nothing changes when it is not there. */
+  delete(prefix: Prefix): void {
+    const runIndex = this.#runOf(prefix);
+    const run = this.#runs[runIndex];
+    if (!run) return;
+    const index = lastAtMost(run, prefix);
+    const known = run[index];
+    if (!known || comparePrefixes(known, prefix) !== 0) return;
+    run.splice(index, 1);
+    if (run.length === 0) this.#runs.splice(runIndex, 1);
+  }
+
+  /** Those that lie in a range. Must not be changed meanwhile. */
+  *within(range: Prefix): Generator<Prefix, void, void> {
+    const first = Math.max(0, this.#runOf(range));
+    for (let runIndex = first; runIndex < this.#runs.length; runIndex++) {
+      const run = this.#runs[runIndex] ?? [];
+      for (let index = runIndex === first ? firstAtLeast(run, range) : 0; index < run.length; index++) {
+        const prefix = run[index];
+        if (!prefix || !prefixContains(range, prefix)) return;
+        yield prefix;
+      }
+    }
+  }
+
+  /**
+   * How many follow each other without a gap from this one on, itself included; 0 when it is not there. All have to be of one size.
+   * Costs a comparison for every {@link LONGEST_RUN} of them or so: a run has no gap if its last lies where it then would.
+   */
+  consecutiveFrom(first: Prefix): number {
+    const firstRun = this.#runOf(first);
+    const size = prefixSize(first);
+    let count = 0;
+    for (let runIndex = firstRun; runIndex >= 0 && runIndex < this.#runs.length; runIndex++) {
+      const run = this.#runs[runIndex] ?? [];
+      const start = runIndex === firstRun ? lastAtMost(run, first) : 0;
+      if (run[start]?.value !== first.value + BigInt(count) * size) return count;
+      const length = consecutive(run, start, size);
+      count += length;
+      if (start + length < run.length) return count;
+    }
+    return count;
+  }
+
+  /** Index of the run that has the prefix, if any has; -1 when all lie behind it. */
+  #runOf(prefix: Prefix): number {
+    let low = 0;
+    for (let high = this.#runs.length; low < high;) {
+      const middle = (low + high) >>> 1;
+      const first = this.#runs[middle]?.[0];
+      if (first && comparePrefixes(first, prefix) <= 0) low = middle + 1;
+      else high = middle;
+    }
+    return low - 1;
+  }
+}
+
+const LONGEST_RUN = 512;
+
+/** How many of a run's prefixes follow each other from an index on. */
+function consecutive(run: readonly Prefix[], start: number, size: bigint): number {
+  const from = run[start]?.value ?? 0n;
+  const isUnbroken = (index: number): boolean => run[index]?.value === from + BigInt(index - start) * size;
+  if (isUnbroken(run.length - 1)) return run.length - start;
+  let low = start;
+  for (let high = run.length - 1; low + 1 < high;) {
+    const middle = (low + high) >>> 1;
+    if (isUnbroken(middle)) low = middle;
+    else high = middle;
+  }
+  return low - start + 1;
+}
+
+/** Index of the last one that does not come behind the prefix; -1 when all do. */
+function lastAtMost(prefixes: readonly Prefix[], prefix: Prefix): number {
+  let low = 0;
+  for (let high = prefixes.length; low < high;) {
+    const middle = (low + high) >>> 1;
+    const item = prefixes[middle];
+    if (item && comparePrefixes(item, prefix) <= 0) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
+
+/** Index of the first one that does not come before the prefix. */
+function firstAtLeast(prefixes: readonly Prefix[], prefix: Prefix): number {
+  const index = lastAtMost(prefixes, prefix);
+  const item = prefixes[index];
+  return item && comparePrefixes(item, prefix) === 0 ? index : index + 1;
+}

@@ -1,0 +1,110 @@
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { RecordKeys } from '../records/json/keys.js';
+import type { Store, StoredRecord } from './store.js';
+
+/**
+ * A mark goes once so many runs were made since it was seen. Runs are 15 s apart at least and half a minute as a rule, so that is a quarter
+ * of an hour at least: by far longer than a transaction is on its way to the datastore. Runs are counted because clocks are what may be wrong.
+ */
+const KEPT_RUNS = 60;
+
+/** Every mark is looked at then, so not at each run. */
+const RUNS_PER_LOOK = 10;
+
+/** Marks that are looked at at once. */
+const PAGE_COUNT = 1000;
+
+/** Marks that are removed at once, within the limit of any datastore. */
+const BATCH_COUNT = 100;
+
+/** Between a decision, whose time the mark has, and its commit there may be this much, in milliseconds; clocks of a cluster differ by less. */
+const TOLERANCE_MS = 30_000;
+
+interface MarkExpiryOptions {
+  readonly store: Store;
+  readonly keys: RecordKeys;
+  readonly clock: Clock;
+  /** Told that another replica's clock and this one's differ: by how much that one is ahead, in milliseconds; behind when negative. */
+  readonly clocksDiffer: (aheadMs: number) => void;
+}
+
+/** What there was at a run. */
+interface Seen {
+  readonly revision: number;
+  readonly atMs: number;
+}
+
+/**
+ * Removes the marks of releases that are too old to matter. Several replicas may do it at once, and a mark that was made anew meanwhile
+ * stays. How old a mark is tells its revision, not the time in it, which is another replica's clock: one of two that differ would remove
+ * what was made a moment ago.
+ *
+ * A mark that was made between two runs has the time between them, unless clocks differ. That is told, once for each look.
+ */
+export class MarkExpiry {
+  readonly #options: MarkExpiryOptions;
+  /** The last runs, oldest first. */
+  #seen: Seen[] = [];
+  #runs = 0;
+  /** The marks up to this revision were compared with the clock. */
+  #comparedTo = 0;
+
+  constructor(options: MarkExpiryOptions) {
+    this.#options = options;
+  }
+
+  /** To be called again and again, see {@link KEPT_RUNS}. @throws Failure of the store; the next run makes good for it */
+  async run(signal: AbortSignal): Promise<void> {
+    const { store, clock } = this.#options;
+    const seen = { revision: await store.revision(signal), atMs: clock.nowMs() };
+    this.#seen = [...this.#seen.slice(-KEPT_RUNS), seen];
+    if (++this.#runs % RUNS_PER_LOOK === 0) await this.#look(signal);
+  }
+
+  async #look(signal: AbortSignal): Promise<void> {
+    const { store, keys, clocksDiffer } = this.#options;
+    const oldTo = this.#seen.length > KEPT_RUNS ? (this.#seen[0]?.revision ?? 0) : 0;
+    let aheadMs = 0;
+    let after: string | undefined;
+    for (;;) {
+      const { records, more } = await store.scan({ prefix: keys.releases, after, limit: PAGE_COUNT }, signal);
+      for (const mark of records) aheadMs = larger(aheadMs, this.#aheadMs(mark));
+      const old = records.filter(({ modRevision }) => modRevision <= oldTo);
+      for (let start = 0; start < old.length; start += BATCH_COUNT)
+        await removeAll(store, old.slice(start, start + BATCH_COUNT), signal);
+      after = records.at(-1)?.key;
+      if (!more || after === undefined) break;
+    }
+    this.#comparedTo = this.#seen.at(-1)?.revision ?? 0;
+    if (aheadMs !== 0) clocksDiffer(aheadMs);
+  }
+
+  /** By how much a mark's time lies outside of that between the runs around it; 0 where that is not known, or little. */
+  #aheadMs({ value, modRevision }: StoredRecord): number {
+    if (modRevision <= this.#comparedTo) return 0;
+    const next = this.#seen.findIndex(({ revision }) => revision >= modRevision);
+    const [from, to] = [this.#seen[next - 1], this.#seen[next]];
+    // Between runs in which the own clock was set back nothing can be told.
+    if (!from || !to || to.atMs < from.atMs) return 0;
+    const markedMs = releaseTimeMs(value);
+    if (markedMs > to.atMs + TOLERANCE_MS) return markedMs - to.atMs;
+    return markedMs < from.atMs - TOLERANCE_MS ? markedMs - from.atMs : 0;
+  }
+}
+
+/** All or none: when one was changed at the same moment they stay, and are looked at again next time. */
+async function removeAll(store: Store, marks: readonly StoredRecord[], signal: AbortSignal): Promise<void> {
+  const comparisons = marks.map(({ key, modRevision }) => ({ type: 'record', key, modRevision }) as const);
+  await store.commit({ comparisons, puts: [], deletes: marks.map(({ key }) => key) }, signal);
+}
+
+function larger(a: number, b: number): number {
+  return Math.abs(b) > Math.abs(a) ? b : a;
+}
+
+/** @returns NaN for a mark that cannot be read */
+function releaseTimeMs(value: Uint8Array): number {
+  const match = /"releasedAt":"([^"]*)"/.exec(Buffer.from(value).toString('latin1'));
+  return Date.parse(match?.[1] ?? '');
+}

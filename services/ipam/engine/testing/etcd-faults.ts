@@ -1,0 +1,128 @@
+import { setMaxListeners } from 'node:events';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { expect } from 'vitest';
+
+import { openEtcdStore } from '../../store/etcd/etcd-store.fixture.js';
+import type { ClusterEvent } from '../etcd/cluster.js';
+import type { EtcdStore, EtcdStoreOptions } from '../etcd/etcd-store.js';
+import { RevisionCompacted, type RevisionChanges, type Store, type Transaction } from '../store.js';
+import { EtcdServer } from './etcd-server.js';
+
+/** What the tests of a failing etcd share. */
+
+export const never: AbortSignal = new AbortController().signal;
+setMaxListeners(0, never);
+export const UNAVAILABLE = { code: 'STORE_UNAVAILABLE' };
+
+/** The servers, stores and watches of one test; all end with it. */
+export class Scene {
+  readonly events: ClusterEvent[] = [];
+  readonly #cleanups: (() => unknown)[] = [];
+
+  async start(...args: Parameters<typeof EtcdServer.start>): Promise<EtcdServer> {
+    const server = await EtcdServer.start(...args);
+    this.onEnd(() => server.dispose());
+    return server;
+  }
+
+  async startCluster(size: number): Promise<EtcdServer[]> {
+    const servers = await EtcdServer.startCluster(size);
+    for (const server of servers) this.onEnd(() => server.dispose());
+    return servers;
+  }
+
+  async open(servers: readonly Pick<EtcdServer, 'url'>[], options: Partial<EtcdStoreOptions> = {}): Promise<EtcdStore> {
+    const report = (event: ClusterEvent): number => this.events.push(event);
+    const store = await openEtcdStore(servers, { report, ...options });
+    this.onEnd(() => store.close());
+    return store;
+  }
+
+  watch(store: Store, prefix: string, afterRevision: number): Watching {
+    const watching = new Watching(store, { prefix, afterRevision });
+    this.onEnd(() => watching.end());
+    return watching;
+  }
+
+  onEnd(clean: () => unknown): void {
+    this.#cleanups.push(clean);
+  }
+
+  async end(): Promise<void> {
+    for (const clean of this.#cleanups.splice(0).reverse()) await clean();
+  }
+}
+
+export function put(key: string, value = '1', modRevision?: number): Transaction {
+  const comparisons = modRevision === undefined ? [] : [{ type: 'record' as const, key, modRevision }];
+  return { comparisons, puts: [{ key, value: Buffer.from(value) }], deletes: [] };
+}
+
+export async function commit(store: Store, transaction: Transaction): Promise<number> {
+  const result = await store.commit(transaction, never);
+  if (!result.committed) throw new Error('the comparison was lost');
+  return result.revision;
+}
+
+/** Repeats what fails as the datastore does not answer. */
+export async function untilAnswered<Result>(ask: () => Promise<Result>): Promise<Result> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (!(error instanceof Failure && error.retryable) || attempt === 50) throw error;
+      await sleep(100);
+    }
+  }
+}
+
+/** What a watch brings, until it is told to end. Takes it up again where it fails, as the mirror does. */
+class Watching {
+  readonly items: RevisionChanges[] = [];
+  readonly failures: unknown[] = [];
+  readonly #stop = new AbortController();
+  readonly #done: Promise<void>;
+
+  constructor(store: Store, request: { readonly prefix: string; readonly afterRevision: number }) {
+    this.#done = this.#follow(store, request);
+  }
+
+  get position(): number {
+    return this.items.at(-1)?.revision ?? 0;
+  }
+
+  async reaches(revision: number): Promise<void> {
+    await expect.poll(() => this.position, { timeout: 45_000, interval: 20 }).toBeGreaterThanOrEqual(revision);
+  }
+
+  /** Revision and keys of each item with changes. */
+  get seen(): [revision: number, ...keys: string[]][] {
+    return this.items
+      .filter(({ changes }) => changes.length > 0)
+      .map(({ revision, changes }) => [revision, ...changes.map(({ key }) => key)]);
+  }
+
+  async end(): Promise<void> {
+    this.#stop.abort();
+    await this.#done;
+  }
+
+  async #follow(
+    store: Store,
+    { prefix, afterRevision }: { readonly prefix: string; readonly afterRevision: number },
+  ): Promise<void> {
+    const { signal } = this.#stop;
+    while (!signal.aborted) {
+      try {
+        const after = Math.max(afterRevision, this.position);
+        for await (const item of store.watch({ prefix, afterRevision: after }, signal)) this.items.push(item);
+      } catch (error) {
+        this.failures.push(error);
+        if (error instanceof RevisionCompacted || this.failures.length > 100) return;
+        await sleep(50);
+      }
+    }
+  }
+}

@@ -1,0 +1,253 @@
+import type { HistoryEntry } from '../../allocator/records.js';
+import { isFrozen } from '../../records/datastore-lock.js';
+import { encodeHistoryEntry } from '../../records/json/history.js';
+import type { RecordKeys } from '../../records/json/keys.js';
+import { serialize, writeRecord, type DecodedRecord } from '../../records/json/registry.js';
+import type { Change, RecordChange, RecordValue } from '../../records/view.js';
+import type { Mirror, Questioned } from '../mirror/mirror.js';
+import type { OwnWrite } from '../mirror/own-writes.js';
+import { Overlay } from '../mirror/pending-view.js';
+import type { Comparison, Transaction } from '../store.js';
+
+/** A change with the key of its record. */
+interface Keyed {
+  readonly change: RecordChange;
+  readonly key: string;
+}
+
+/** Estimates of the bytes of what one decision adds: a new record's, and an allocation's in its block. */
+const NEW_RECORD_BYTES = 1500;
+const ALLOCATION_BYTES = 500;
+
+/** A transaction with what the mirror has to know of it afterwards. */
+export interface DraftedTransaction {
+  readonly transaction: Transaction;
+  readonly writes: readonly OwnWrite[];
+  readonly questioned: Questioned;
+}
+
+interface DraftOptions {
+  /**
+   * Whether releases are marked, and allocations compared with the marks: where a transaction may be executed after its
+   * sender was told of a failure.
+   */
+  readonly marksReleases: boolean;
+  /** Whether what decisions log is kept. Default: true. */
+  readonly keepsHistory?: boolean;
+}
+
+/**
+ * The mirror with the changes of the decisions folded so far: what the next decision of the same transaction sees. Lives
+ * within one turn of the event loop, in which the mirror stands still.
+ */
+export class Draft extends Overlay {
+  readonly #history: HistoryEntry[] = [];
+  /** By the key of the mark: when it was released, in epoch milliseconds. */
+  readonly #released = new Map<string, number>();
+  /** Keys of the marks. */
+  readonly #unreleased = new Set<string>();
+  readonly #marksReleases: boolean;
+  readonly #keepsHistory: boolean;
+  #poolsCompared = false;
+  /** Whether it is committed on the condition that nobody has locked the datastore. */
+  #lockCompared = false;
+  #writtenCount = 0;
+  /** Estimated. */
+  #bytes = 0;
+  #lastKeyed: { readonly changes: readonly Change[]; readonly keyed: readonly Keyed[] } = { changes: [], keyed: [] };
+  /** Of changes that have not been folded. */
+  #lastWeighed: { readonly changes: readonly Change[]; readonly bytes: number } | undefined;
+
+  constructor(mirror: Mirror, keys: RecordKeys, { marksReleases, keepsHistory = true }: DraftOptions) {
+    super(mirror, keys);
+    this.#marksReleases = marksReleases;
+    this.#keepsHistory = keepsHistory;
+  }
+
+  /** Whether there is something to commit. */
+  get isEmpty(): boolean {
+    return this.touched.size === 0 && !this.#poolsCompared && this.#history.length === 0 && this.#released.size === 0;
+  }
+
+  /** Whether the transaction compares what the change rests on. */
+  isCompared(change: Change): boolean {
+    return namesRecord(change) || (change.type === 'release' && this.#marksReleases);
+  }
+
+  /**
+   * How many operations the transaction has after these changes: comparisons or writes, whichever are more, as etcd counts
+   * them against its limit.
+   */
+  operationsWith(changes: readonly Change[]): number {
+    const fresh = new Set<string>();
+    const written = new Set<string>();
+    for (const { change, key } of this.#keyed(changes)) {
+      const before = this.touched.get(key);
+      if (!before) fresh.add(key);
+      if (change.type !== 'expect' && !before?.written) written.add(key);
+    }
+    let comparisons = this.touched.size + fresh.size + this.#unreleased.size;
+    let writes = this.#writtenCount + written.size + this.#history.length + this.#released.size;
+    let poolsCompared = this.#poolsCompared;
+    let lockCompared = this.#lockCompared;
+    for (const change of changes) {
+      const { type } = change;
+      if (this.#needsNoLock(change)) lockCompared = true;
+      if (type === 'expectPools') poolsCompared = true;
+      else if (type === 'log' && this.#keepsHistory) writes++;
+      else if (type === 'expectUnreleased' && this.#marksReleases) comparisons++;
+      else if (type === 'release' && this.#marksReleases) {
+        // It is compared with its handle.
+        comparisons++;
+        writes++;
+      }
+    }
+    return Math.max(comparisons + (poolsCompared ? 1 : 0) + (lockCompared ? 1 : 0), writes);
+  }
+
+  /** About how many bytes the transaction has after these changes. */
+  bytesWith(changes: readonly Change[]): number {
+    return this.#bytes + this.#bytesOf(changes);
+  }
+
+  /** Computed once, too, until they are folded. */
+  #bytesOf(changes: readonly Change[]): number {
+    if (this.#lastWeighed?.changes !== changes) this.#lastWeighed = { changes, bytes: this.#weigh(changes) };
+    return this.#lastWeighed.bytes;
+  }
+
+  #weigh(changes: readonly Change[]): number {
+    let bytes = 0;
+    for (const change of changes) if (!namesRecord(change)) bytes += NEW_RECORD_BYTES;
+    for (const { change, key } of this.#keyed(changes)) {
+      if (change.type !== 'put') continue;
+      bytes += this.touched.get(key)?.written
+        ? ALLOCATION_BYTES
+        : NEW_RECORD_BYTES + Math.max(this.mirror.storedBytes(key), newBytes(change.record));
+    }
+    return bytes;
+  }
+
+  /**
+   * Takes over a decision's changes, all or none.
+   * @returns the keys of the records they name
+   * @throws Failure STORE_CORRUPT when one would replace a record that cannot be read
+   */
+  fold(changes: readonly Change[]): readonly string[] {
+    const keyed = this.#keyed(changes);
+    for (const { key } of keyed) this.mirror.stored(key);
+    this.#bytes += this.#bytesOf(changes);
+    this.#lastWeighed = undefined;
+    for (const change of changes) {
+      if (this.#needsNoLock(change)) this.#lockCompared = true;
+      if (change.type === 'expectPools') this.#poolsCompared = true;
+      else if (change.type === 'log') this.#log(change.entry);
+      else if (!namesRecord(change)) this.#mark(change);
+    }
+    return keyed.map((each) => {
+      this.#touch(each);
+      return each.key;
+    });
+  }
+
+  #needsNoLock(change: Change): boolean {
+    return this.keys.hasLock && isFrozen(change);
+  }
+
+  #log(entry: HistoryEntry): void {
+    if (this.#keepsHistory) this.#history.push(entry);
+  }
+
+  /** What to commit: every record that was named is compared with the revision the decisions saw. */
+  build(): DraftedTransaction {
+    const comparisons: Comparison[] = [];
+    const puts: Transaction['puts'][number][] = [];
+    const deletes: string[] = [];
+    const writes: OwnWrite[] = [];
+    for (const [key, { record, written, likeKey }] of this.touched) {
+      const modRevision = this.mirror.modRevision(key);
+      comparisons.push({ type: 'record', key, modRevision });
+      if (!written) continue;
+      const made = record && writeRecord(record, this.mirror.stored(key) ?? this.#storedLike(likeKey));
+      const value = made?.bytes;
+      if (value) puts.push({ key, value });
+      else if (modRevision !== 0) deletes.push(key);
+      writes.push({ key, decoded: made?.decoded, value });
+    }
+    for (const entry of this.#history)
+      puts.push({ key: this.keys.historyEntry(entry), value: serialize(encodeHistoryEntry(entry)) });
+    for (const [key, atMs] of this.#released)
+      puts.push({ key, value: serialize({ releasedAt: new Date(atMs).toISOString() }) });
+    for (const key of this.#unreleased)
+      comparisons.push({ type: 'record', key, modRevision: this.mirror.modRevision(key) });
+    if (this.#lockCompared) {
+      const key = this.keys.clusterInformation;
+      comparisons.push({ type: 'record', key, modRevision: this.mirror.modRevision(key) });
+    }
+    if (this.#poolsCompared) {
+      const notAfterRevision = this.mirror.poolsRevision;
+      comparisons.push({ type: 'prefix', prefix: this.keys.pools, notAfterRevision });
+    }
+    return {
+      transaction: { comparisons, puts, deletes },
+      writes,
+      questioned: { keys: [...this.touched.keys(), ...this.#unreleased], pools: this.#poolsCompared },
+    };
+  }
+
+  /** Computed once for the questions about the same changes. */
+  #keyed(changes: readonly Change[]): readonly Keyed[] {
+    if (this.#lastKeyed.changes !== changes) {
+      const keyed: Keyed[] = [];
+      for (const change of changes) if (namesRecord(change)) keyed.push({ change, key: this.keys.of(change.record) });
+      this.#lastKeyed = { changes, keyed };
+    }
+    return this.#lastKeyed.keyed;
+  }
+
+  #mark(change: Extract<Change, { handleId: string }>): void {
+    if (!this.#marksReleases) return;
+    const mark = this.keys.release(change.handleId);
+    if (change.type === 'expectUnreleased') {
+      this.#unreleased.add(mark);
+      return;
+    }
+    this.#released.set(mark, change.nowMs);
+    // Who finds nothing to release has found no handle, and that must be so.
+    const handle = this.keys.handle(change.handleId);
+    if (!this.touched.has(handle)) this.compare(handle);
+  }
+
+  #storedLike(key: string | undefined): DecodedRecord | undefined {
+    return key === undefined ? undefined : this.mirror.stored(key);
+  }
+
+  /** Key of what is stored of a record, which may itself have been made like another within this transaction. */
+  #originOf(record: RecordValue): string {
+    const key = this.keys.of(record);
+    return this.touched.get(key)?.likeKey ?? key;
+  }
+
+  #touch({ change, key }: Keyed): void {
+    const { type, record } = change;
+    const before = this.touched.get(key);
+    if (type === 'expect') {
+      if (!before) this.compare(key);
+      return;
+    }
+    if (!before?.written) this.#writtenCount++;
+    const likeKey = type === 'put' && change.like ? this.#originOf(change.like) : before?.likeKey;
+    this.write(key, record, { record: type === 'put' ? record : undefined, written: true, likeKey });
+  }
+}
+
+/** Of a block's addresses, in its text, while none is given. */
+const FREE_ADDRESS_BYTES = 16;
+
+function newBytes(record: RecordValue): number {
+  return record.kind === 'block' ? record.value.allocations.length * FREE_ADDRESS_BYTES : 0;
+}
+
+function namesRecord(change: Change): change is RecordChange {
+  return 'record' in change;
+}

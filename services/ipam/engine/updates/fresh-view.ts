@@ -1,0 +1,109 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { RecordKeys } from '../../records/json/keys.js';
+import type { Mirror } from '../mirror/mirror.js';
+import { listInParts } from '../mirror/pages.js';
+import type { Store, StoredRecord } from '../store.js';
+import { untilAborted } from '../transaction.js';
+
+interface FreshViewOptions {
+  readonly store: Store;
+  readonly mirror: Mirror;
+  readonly keys: RecordKeys;
+  readonly clock: Clock;
+}
+
+/** How long the watch may take to bring what is known to be committed before it is made to, in milliseconds. */
+const WATCH_PATIENCE_MS = 20;
+
+/**
+ * Brings the mirror up to all that any replica has acknowledged. What makes it hard:
+ *
+ * - The store tells its revision, and the watch tells of changes: where the last changes were of keys that are not watched, the watch
+ *   stays behind the revision for as long as nothing else happens. Then a key is written that is watched; what comes before it
+ *   is known when it comes. (etcd answers a request for the watch's progress, but releases before 3.4.25 and 3.5.8 may
+ *   answer it before they have sent the changes.)
+ * - A store without space takes no such key, and stays at its revision. Then everything is listed, once for that revision.
+ * - One round serves all who ask before it begins, and one round is under way at a time, so that its cost does not grow with those
+ *   who ask.
+ */
+export class FreshView {
+  readonly #options: FreshViewOptions;
+  /** Ends the rounds. */
+  readonly #stop: AbortSignal;
+  /** All up to it is applied, though perhaps not by the watch. */
+  #listedRevision = 0;
+  #next: Promise<void> | undefined;
+  #current: Promise<void> = Promise.resolve();
+
+  constructor(options: FreshViewOptions, stop: AbortSignal) {
+    this.#options = options;
+    this.#stop = stop;
+  }
+
+  /**
+   * Waits until the mirror shows all that was acknowledged before the call.
+   * @throws Failure of the store, or the signal's
+   */
+  reach(signal: AbortSignal): Promise<void> {
+    this.#next ??= this.#begin();
+    return untilAborted(this.#next, signal);
+  }
+
+  #begin(): Promise<void> {
+    const round = this.#current
+      .catch(() => undefined)
+      .then(() => {
+        this.#next = undefined;
+        this.#current = this.#round();
+        return this.#current;
+      });
+    // Everybody who waits may have given up.
+    round.catch(() => undefined);
+    return round;
+  }
+
+  async #round(): Promise<void> {
+    const { store, mirror, clock, keys } = this.#options;
+    const revision = await store.revision(this.#stop);
+    if (Math.max(mirror.position, this.#listedRevision) >= revision) return;
+    const reached = new AbortController();
+    const patience = clock.sleep(WATCH_PATIENCE_MS, AbortSignal.any([this.#stop, reached.signal]));
+    const watched = mirror.reach(revision, this.#stop).then(() => reached.abort());
+    watched.catch(() => reached.abort());
+    await patience;
+    if (mirror.position >= revision) return;
+    const puts = [{ key: keys.barrier, value: Buffer.from('{}') }];
+    try {
+      const result = await store.commit({ comparisons: [], puts, deletes: [] }, this.#stop);
+      if (result.committed) await mirror.reach(result.revision, this.#stop);
+    } catch (error) {
+      if (!(error instanceof Failure && error.code === 'STORE_FULL')) throw error;
+      await this.#list();
+    }
+  }
+
+  /**
+   * Brings the mirror up to the store where nothing can be written. Its position stays the watch's, as whoever is told of changes is
+   * told of them by that.
+   */
+  async #list(): Promise<void> {
+    const { store, mirror, keys } = this.#options;
+    let listed = new Set<string>();
+    let revision = 0;
+    const apply = (changed: readonly StoredRecord[], missing: readonly string[]): void =>
+      mirror.applyMet({ committed: false, revision, changed, missing }, { poolsCompared: false });
+    for await (const part of listInParts(store, keys.root, this.#stop)) {
+      if (part.isFirst) listed = new Set();
+      revision = part.revision;
+      apply(part.records, []);
+      for (const { key } of part.records) listed.add(key);
+    }
+    apply(
+      [],
+      [...mirror.knownKeys()].filter((key) => key.startsWith(keys.root) && !listed.has(key)),
+    );
+    this.#listedRevision = revision;
+  }
+}

@@ -1,0 +1,57 @@
+import { context } from '@opentelemetry/api';
+import { describe, expect, it } from 'vitest';
+
+import { forever } from '../testing/stores.js';
+import { Lane } from './lane.js';
+import type { Request } from './update-request.js';
+
+const nothing = (): void => undefined;
+
+function request(isAnswered = false): Request {
+  const told = { succeed: nothing, fail: nothing, started: nothing };
+  const known = { isAnswered, isFresh: true, hasWaited: false, attempts: 0, keys: [], signal: forever };
+  return { decide: () => 'folded', ...told, ...known, context: context.active() };
+}
+
+describe('a lane', () => {
+  it('gives its requests in the order in which they came, without those that nobody waits for', () => {
+    const lane = new Lane('n');
+    const [first, gone, last] = [request(), request(true), request()];
+    for (const each of [first, gone, last]) lane.add(each);
+    expect(lane.first()).toBe(first);
+    lane.takeFirst();
+    expect(lane.first()).toBe(last);
+    lane.putBack([first, gone]);
+    expect(lane.takeAll()).toEqual([first, last]);
+    expect(lane.isIdle).toBe(true);
+  });
+
+  it('is not served while it has a transaction under way, or waits', () => {
+    const lane = new Lane('n');
+    lane.add(request());
+    expect([lane.isReady, lane.isOccupied]).toEqual([true, true]);
+    lane.isBusy = true;
+    expect([lane.isReady, lane.isIdle]).toEqual([false, false]);
+    lane.isBusy = false;
+    lane.pause();
+    expect([lane.isReady, lane.isIdle]).toEqual([false, false]);
+    lane.resume();
+    expect(lane.isReady).toBe(true);
+  });
+
+  it('goes alone for a while after it lost', () => {
+    const lane = new Lane('n');
+    expect(lane.isAlone(0)).toBe(false);
+    lane.lost(1000);
+    expect([lane.isReady, lane.isAlone(1499), lane.isAlone(1500)]).toEqual([false, true, false]);
+  });
+
+  it('goes with others again after two transactions without a loss, and knows which came first', () => {
+    const lane = new Lane('n');
+    lane.lost(0);
+    expect([lane.won(), lane.isAlone(0)]).toEqual([true, true]);
+    lane.lost(0);
+    expect([lane.won(), lane.isAlone(0)]).toEqual([true, true]);
+    expect([lane.won(), lane.isAlone(0)]).toEqual([false, false]);
+  });
+});

@@ -1,0 +1,36 @@
+import { expect, it } from 'vitest';
+
+import type { Decision, View } from '../../records/view.js';
+import { forever, handle, heldStore, put, settleEvents, startReplica } from '../testing/stores.js';
+
+const give = (): Decision<string> => ({ changes: [put(handle('net.c1', 1))], outcome: 'given' });
+
+/** As a release: it has something to change where it finds the handle. */
+const release = (view: View): Decision<string> => ({
+  changes: [{ type: 'release', handleId: 'net.c1', nowMs: 0 }],
+  outcome: view.handle('net.c1') ? 'found' : 'nothing to release',
+});
+
+it('finds what a caller who gave up has left on its way to the only writer’s store', async () => {
+  const { store, letGo } = heldStore();
+  const { updater } = await startReplica(store, { isSoleWriter: true });
+  const caller = new AbortController();
+  const allocation = updater.update('node', give, { signal: caller.signal });
+  await settleEvents();
+  caller.abort();
+  await expect(allocation).rejects.toMatchObject({ code: 'CANCELLED' });
+  const released = updater.update('block', release, { signal: forever });
+  await settleEvents();
+  letGo();
+  expect(await released).toBe('found');
+});
+
+it('does not wait for transactions whose callers wait', async () => {
+  const { store, letGo } = heldStore();
+  const { updater } = await startReplica(store, { isSoleWriter: true });
+  const allocation = updater.update('node', give, { signal: forever });
+  await settleEvents();
+  expect(await updater.update('block', release, { signal: forever })).toBe('nothing to release');
+  letGo();
+  expect(await allocation).toBe('given');
+});

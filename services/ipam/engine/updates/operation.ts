@@ -1,0 +1,55 @@
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { Block, UnknownNodes } from '../../allocator/records.js';
+import type { HistoryLog } from '../../history/history-log.js';
+import type { View } from '../../records/view.js';
+import type { Events } from '../events.js';
+import type { Updater } from './update-loop.js';
+
+export const HOUR_MS = 3_600_000;
+
+export interface HistoryOptions {
+  readonly log: HistoryLog;
+  /** For how many hours past allocations are kept; 0 when none is. */
+  readonly keptHoursCount: number;
+}
+
+/** What every operation stands on. */
+export interface IpamOptions {
+  /** The compare-and-swap loop over the datastore. */
+  readonly updates: Pick<Updater, 'update' | 'read' | 'peek'>;
+  readonly events: Events;
+  readonly clock: Clock;
+  /** Makes a UUID. */
+  readonly newUid: () => string;
+  readonly history: HistoryOptions;
+  /** What becomes of requests for nodes that are not registered. */
+  readonly unknownNodes: UnknownNodes['policy'];
+}
+
+/** Looks at the datastore without changing it. @throws what `look` throws, and the failures of every operation */
+export function read<Result>(
+  { updates }: Pick<IpamOptions, 'updates'>,
+  look: (view: View) => Result,
+  signal: AbortSignal,
+): Promise<Result> {
+  return updates.read(look, { signal });
+}
+
+/** All that changes the blocks of one node goes into one lane, so that it does not lose its comparisons to itself. */
+export function nodeLane(nodeName: string): string {
+  return `node/${nodeName}`;
+}
+
+/** The lane of all that changes a block: its owner's. Only a choice of the cheaper way, as any lane is right. */
+export function blockLane(block: Block | undefined): string {
+  return nodeLane(block?.owner?.name ?? '');
+}
+
+/** All that changes pools. */
+export const POOLS_LANE = 'pools';
+
+/** What becomes of a request for a node that is not registered. */
+export function unknownNodes({ unknownNodes: policy, newUid }: IpamOptions): UnknownNodes {
+  return policy === 'refuse' ? { policy } : { policy, uid: newUid() };
+}

@@ -1,0 +1,398 @@
+import { setMaxListeners } from 'node:events';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
+import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { RecordKeys } from '../../records/json/keys.js';
+import type { View } from '../../records/view.js';
+import { withCommitSpan } from '../../store/commit-span.js';
+import type { Mirror } from '../mirror/mirror.js';
+import type { CommitResult, LostComparison, Store } from '../store.js';
+import { Draft, type DraftedTransaction } from './draft.js';
+import { FreshView } from './fresh-view.js';
+import { Lane } from './lane.js';
+import { makeRequest, type Decide, type Request, type TransactionLimits } from './update-request.js';
+
+export type { Decide } from './update-request.js';
+
+export interface UpdaterOptions {
+  readonly store: Store;
+  readonly mirror: Mirror;
+  readonly keys: RecordKeys;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** Operations that one transaction may have; etcd's default limit. Range: 1 and more. Default: 128. */
+  readonly maxOperationsCount?: number;
+  /** Estimated size above which a transaction takes no further request; etcd refuses 1.5 MiB. Default: 1 MiB. */
+  readonly maxTransactionBytes?: number;
+  /** Transactions that are under way at once at most. Range: 1 and more. Default: 2. */
+  readonly maxInFlightCount?: number;
+  /** How often a request is decided at most before it fails with CONFLICT. Range: 1 and more. Default: 40. */
+  readonly maxAttemptsCount?: number;
+  /** How long a transaction may take before its outcome counts as unknown. Default: 10,000. */
+  readonly commitTimeoutMs?: number;
+  /**
+   * Whether the store may execute a transaction after it was given up; then releases leave a mark that makes such an allocation
+   * lose, for one put with each release and one comparison with each allocation. Default: false.
+   */
+  readonly marksReleases?: boolean;
+  /**
+   * Whether no other process writes to the store: then the mirror, which has all that this process has acknowledged, has all there is,
+   * and is never asked about. Default: false.
+   */
+  readonly isSoleWriter?: boolean;
+  /** Whether what decisions log is kept, for one put with each released address. Default: true. */
+  readonly keepsHistory?: boolean;
+}
+
+const DEFAULTS = {
+  maxOperationsCount: 128,
+  maxTransactionBytes: 2 ** 20,
+  maxInFlightCount: 2,
+  maxAttemptsCount: 40,
+  commitTimeoutMs: 10_000,
+  marksReleases: false,
+  isSoleWriter: false,
+  keepsHistory: true,
+} as const;
+/** Lost attempts of a request that are repeated at once, on what they have met; whoever waits is late for the next turn, too. */
+const PROMPT_ATTEMPTS = 10;
+const CONFLICT_BACKOFF: BackoffBounds = { baseMs: 2, maxMs: 50 };
+/** Longest time for which a lane lets others have a turn, in milliseconds. */
+const MAX_TURN_MS = 50;
+
+interface UpdateOptions {
+  readonly signal: AbortSignal;
+  /** Whether the first decision already has to see all that any replica has acknowledged. Default: false. */
+  readonly isFresh?: boolean;
+}
+
+/** Requests whose changes are committed together, by the lanes they are from. */
+type Group = ReadonlyMap<Lane, readonly Request[]>;
+
+/**
+ * The one compare-and-swap loop. A request is a decision: it is run on a view of the datastore, and its changes are committed on
+ * the condition that no record it named has changed since; else it is run again. What makes it hard:
+ *
+ * - A transaction costs more than a decision. So those that wait are folded, each seeing the changes of those before it, and
+ *   committed together, those of all lanes, while earlier ones are under way. But one lost comparison loses all of them.
+ * - Requests of one lane (one node, as a rule) want the same block: while some of them are being committed, the others wait, or
+ *   they would lose to them. Lanes do not wait for each other. One that loses to another replica goes alone for a while.
+ * - Replicas that want the same block take turns: a transaction that loses brings back what it has met, and is decided again on that
+ *   at once, in time for the next turn; who wins after a loss leaves that turn to the others. Waiting longer would only lose: what
+ *   is decided before another's transaction is executed is out of date after it.
+ * - An answer may rest on a change that is not committed yet: the repeat of an allocation finds the first one's in the draft. It
+ *   has nothing to write, but must wait for the transaction, and be decided anew if that loses.
+ * - What is found without being compared (nothing to release, no pool with room, a repeat) may be out of date where other replicas
+ *   write. It is decided again on a view that has all they have acknowledged before it is answered.
+ * - Nor is what a transaction under way may bring whose caller has given up, as a killed ADD does before its DEL: who finds nothing to
+ *   change while there is one waits for it, and is decided again.
+ * - A decision that fails must leave nothing in the draft that others are folded on: its changes are taken over at once or not
+ *   at all, after all that can fail has been tried.
+ * - A caller may give up at any moment. Before its transaction is sent, it leaves no trace; after that the outcome stands, even
+ *   though nobody hears of it. Folding and sending happen in one turn of the event loop, so there is no moment between.
+ * - A commit may fail with its outcome unknown. Its requests fail, as a repeat could act twice; the mirror then reads again what
+ *   the commit may have changed before anything else is decided.
+ */
+export class Updater {
+  readonly #options: Required<UpdaterOptions>;
+  readonly #limits: TransactionLimits;
+  readonly #lanes = new Map<string, Lane>();
+  readonly #stop = new AbortController();
+  readonly #fresh: FreshView;
+  /** What is under way: transactions, and waits for fresh views and for back-offs. */
+  readonly #running = new Set<Promise<void>>();
+  /** Of commits that ended in time, for the next ones: Node takes long to make one. */
+  readonly #timeouts: AbortController[] = [];
+  /** Transactions under way, with their requests. */
+  readonly #committing = new Map<Promise<void>, readonly Request[]>();
+  #inFlight = 0;
+  #isScheduled = false;
+  #isSettling = false;
+
+  constructor(options: UpdaterOptions) {
+    this.#options = { ...DEFAULTS, ...options };
+    const { maxOperationsCount: operationsCount, maxTransactionBytes: bytes } = this.#options;
+    this.#limits = { operationsCount, bytes };
+    this.#fresh = new FreshView(options, this.#stop.signal);
+    // Everybody who waits listens to it; Node would take more than ten for a leak, and say so on standard error.
+    setMaxListeners(0, this.#stop.signal);
+  }
+
+  /**
+   * Decides, commits, and answers once it is durable. A decision without changes is answered without a commit, from a view that
+   * has everything that any replica has acknowledged before.
+   * @param lane - requests with the same text are committed in the order in which they came
+   * @throws what the decision throws; Failure CONFLICT, STORE_UNAVAILABLE, or the signal's
+   */
+  update<Outcome>(lane: string, decide: Decide<Outcome>, { signal, isFresh = false }: UpdateOptions): Promise<Outcome> {
+    if (signal.aborted) return Promise.reject(failureOfSignal(signal));
+    if (this.#stop.signal.aborted) return Promise.reject(closedFailure());
+    return new Promise((resolve, reject) => {
+      const waits = this.#lanes.get(lane)?.isOccupied ?? false;
+      const limits = this.#limits;
+      const request = makeRequest({
+        decide,
+        resolve,
+        reject,
+        signal,
+        waits,
+        isFresh: this.#options.isSoleWriter,
+        limits,
+      });
+      if (isFresh && !request.isFresh) this.#run(this.#freshen(lane, request));
+      else this.#enqueue(lane, request);
+    });
+  }
+
+  /**
+   * Looks at a view that has everything that any replica has acknowledged before the call.
+   * @throws what `look` throws; Failure STORE_UNAVAILABLE, or the signal's
+   */
+  async read<Result>(look: (view: View) => Result, { signal }: { readonly signal: AbortSignal }): Promise<Result> {
+    if (signal.aborted) throw failureOfSignal(signal);
+    if (this.#stop.signal.aborted) throw closedFailure();
+    const { mirror, isSoleWriter } = this.#options;
+    if (!isSoleWriter) await this.#fresh.reach(signal);
+    if (mirror.inDoubt) await mirror.settle(signal);
+    return look(mirror.view);
+  }
+
+  /** Looks at the view as it is, which other replicas may have changed since: for hints. */
+  peek<Result>(look: (view: View) => Result): Promise<Result> {
+    return Promise.resolve(this.#options.mirror.view).then(look);
+  }
+
+  /** Fails all requests that wait, and waits for the transactions in flight. Idempotent. */
+  async close(): Promise<void> {
+    this.#stop.abort();
+    while (this.#running.size > 0) await Promise.all(this.#running);
+    this.#failWaiting(closedFailure());
+  }
+
+  #enqueue(name: string, request: Request): void {
+    if (this.#stop.signal.aborted) {
+      request.fail(closedFailure());
+      return;
+    }
+    const lane = this.#lanes.get(name) ?? new Lane(name);
+    this.#lanes.set(name, lane);
+    lane.add(request);
+    this.#schedule();
+  }
+
+  /** Requests of the same turn of the event loop go into the same transaction. */
+  #schedule(): void {
+    if (this.#isScheduled) return;
+    this.#isScheduled = true;
+    setImmediate(() => {
+      this.#isScheduled = false;
+      this.#serve();
+    });
+  }
+
+  #serve(): void {
+    if (this.#stop.signal.aborted) {
+      this.#failWaiting(closedFailure());
+      return;
+    }
+    if (this.#options.mirror.inDoubt) {
+      if (!this.#isSettling) this.#run(this.#settle());
+      return;
+    }
+    while (this.#inFlight < this.#options.maxInFlightCount && this.#hasReadyLane()) {
+      const draft = new Draft(this.#options.mirror, this.#options.keys, this.#options);
+      const group = this.#fold(draft);
+      if (group.size === 0) return;
+      const requests = [...group.values()].flat();
+      const committing = this.#commitGroup(draft, group, requests).then(() => void this.#committing.delete(committing));
+      this.#committing.set(committing, requests);
+      this.#run(committing);
+    }
+  }
+
+  #hasReadyLane(): boolean {
+    for (const lane of this.#lanes.values()) if (lane.isReady) return true;
+    return false;
+  }
+
+  /** Keeps a promise, which does not reject, for {@link close} to wait for. */
+  #run(running: Promise<void>): void {
+    this.#running.add(running);
+    void running.then(() => this.#running.delete(running));
+  }
+
+  async #settle(): Promise<void> {
+    this.#isSettling = true;
+    try {
+      await this.#options.mirror.settle(this.#stop.signal);
+    } catch (error) {
+      this.#failWaiting(error);
+    } finally {
+      this.#isSettling = false;
+      this.#schedule();
+    }
+  }
+
+  #failWaiting(error: unknown): void {
+    for (const lane of this.#lanes.values()) for (const request of lane.takeAll()) request.fail(error);
+  }
+
+  /** Takes requests off their lanes for as long as the transaction has room. */
+  #fold(draft: Draft): Group {
+    const group = new Map<Lane, Request[]>();
+    const nowMs = this.#options.clock.nowMs();
+    for (const lane of this.#lanes.values()) {
+      const isAlone = lane.isAlone(nowMs);
+      if (lane.isIdle && !isAlone) this.#lanes.delete(lane.name);
+      if (!lane.isReady || (isAlone && group.size > 0)) continue;
+      const { requests, isFull } = this.#foldLane(draft, lane);
+      if (requests.length > 0) group.set(lane, requests);
+      if (isFull || (isAlone && group.size > 0)) break;
+    }
+    return group;
+  }
+
+  #foldLane(draft: Draft, lane: Lane): { readonly requests: Request[]; readonly isFull: boolean } {
+    const requests: Request[] = [];
+    for (let request = lane.first(); request; request = lane.first()) {
+      const folded = request.decide(draft);
+      if (folded === 'full') return { requests, isFull: true };
+      lane.takeFirst();
+      request.started();
+      if (folded === 'unsure') this.#run(this.#freshen(lane.name, request));
+      else if (folded === 'failed') continue;
+      else if (folded === 'unchanged' && this.#waitsForLeft(lane.name, request)) continue;
+      else if (draft.isEmpty) request.succeed();
+      else requests.push(request);
+    }
+    return { requests, isFull: false };
+  }
+
+  async #freshen(lane: string, request: Request): Promise<void> {
+    try {
+      await this.#fresh.reach(request.signal);
+      request.isFresh = true;
+      this.#enqueue(lane, request);
+    } catch (error) {
+      request.fail(this.#stop.signal.aborted ? closedFailure() : error);
+    }
+  }
+
+  /** Has a request decided again behind the transactions whose callers have given up. @returns false where there is none */
+  #waitsForLeft(lane: string, request: Request): boolean {
+    const left = [...this.#committing].flatMap(([committing, requests]) =>
+      requests.some(({ isAnswered }) => isAnswered) ? [committing] : [],
+    );
+    if (request.hasWaited || left.length === 0) return false;
+    request.hasWaited = true;
+    this.#run(Promise.all(left).then(() => this.#enqueue(lane, request)));
+    return true;
+  }
+
+  async #commitGroup(draft: Draft, group: Group, requests: readonly Request[]): Promise<void> {
+    this.#inFlight++;
+    for (const lane of group.keys()) lane.isBusy = true;
+    let drafted: DraftedTransaction | undefined;
+    const { mirror, clock } = this.#options;
+    const beganMs = clock.nowMs();
+    try {
+      drafted = draft.build();
+      const { transaction, writes, questioned } = drafted;
+      mirror.own.sent(writes);
+      const contexts = requests.map(({ context }) => context);
+      const result = await withCommitSpan(transaction, contexts, () => this.#commitInTime(transaction));
+      if (result.committed) {
+        mirror.applyOwn(result.revision, writes, { poolsCompared: questioned.pools });
+        for (const request of requests) request.succeed();
+        for (const lane of group.keys()) if (lane.won()) this.#letOthers(lane, clock.nowMs() - beganMs);
+      } else this.#lost(drafted, group, result);
+    } catch (error) {
+      if (drafted) mirror.doubt(drafted.questioned);
+      for (const request of requests) request.fail(error);
+    } finally {
+      if (drafted) mirror.own.answered(drafted.writes);
+      for (const lane of group.keys()) lane.isBusy = false;
+      this.#inFlight--;
+      this.#schedule();
+    }
+  }
+
+  async #commitInTime(transaction: DraftedTransaction['transaction']): Promise<CommitResult> {
+    const { store, clock, commitTimeoutMs } = this.#options;
+    const timeout = this.#timeouts.pop() ?? new AbortController();
+    const callOff = clock.after(commitTimeoutMs, () => timeout.abort(timeoutFailure(commitTimeoutMs)));
+    try {
+      return await store.commit(transaction, timeout.signal);
+    } finally {
+      callOff();
+      if (!timeout.signal.aborted) this.#timeouts.push(timeout);
+    }
+  }
+
+  /**
+   * Puts the requests back, to be decided anew on what the transaction has met. Those whose records have changed go alone from then on;
+   * at once, unless they have lost before.
+   */
+  #lost({ questioned }: DraftedTransaction, group: Group, met: LostComparison): void {
+    const { mirror, maxAttemptsCount } = this.#options;
+    const requests = [...group.values()].flat();
+    mirror.applyMet(met, { poolsCompared: questioned.pools });
+    const changed = new Set([...met.changed.map(({ key }) => key), ...met.missing]);
+    const lost = requests.filter(({ keys }) => keys.some((key) => changed.has(key)));
+    // Where no record tells who was at fault (a pool was made, the store gave no reason), everybody is.
+    const atFault = new Set(lost.length > 0 ? lost : requests);
+    for (const request of atFault) {
+      if (++request.attempts >= maxAttemptsCount) request.fail(conflictFailure(request.attempts));
+    }
+    for (const [lane, own] of group) {
+      lane.putBack(own);
+      const attempts = own.filter((request) => atFault.has(request)).map((request) => request.attempts);
+      if (attempts.length > 0) this.#backOff(lane, Math.max(...attempts) - 1);
+    }
+  }
+
+  #backOff(lane: Lane, attempt: number): void {
+    const { clock, random } = this.#options;
+    lane.lost(clock.nowMs());
+    if (attempt < PROMPT_ATTEMPTS) return;
+    this.#pause(lane, backoffMs(attempt - PROMPT_ATTEMPTS, CONFLICT_BACKOFF, random()));
+  }
+
+  /** Those who lost to it repeat at once what it has met; they would lose again if it went on. */
+  #letOthers(lane: Lane, transactionMs: number): void {
+    this.#pause(lane, Math.min(MAX_TURN_MS, transactionMs * (0.5 + this.#options.random())));
+  }
+
+  #pause(lane: Lane, delayMs: number): void {
+    const { clock } = this.#options;
+    lane.pause();
+    this.#run(
+      clock.sleep(delayMs, this.#stop.signal).then(() => {
+        lane.resume();
+        this.#schedule();
+      }),
+    );
+  }
+}
+
+function conflictFailure(attempts: number): Failure {
+  return new Failure(
+    'CONFLICT',
+    `the same records were changed by others at each of ${attempts} attempts; repeat the request`,
+  );
+}
+
+function timeoutFailure(timeoutMs: number): Failure {
+  return new Failure(
+    'STORE_UNAVAILABLE',
+    `the datastore has not answered a transaction within ${timeoutMs} ms, so its outcome is unknown; check the datastore and repeat the request`,
+  );
+}
+
+function closedFailure(): Failure {
+  return new Failure('STORE_UNAVAILABLE', 'the service is shutting down; repeat the request');
+}

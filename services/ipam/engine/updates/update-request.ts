@@ -1,0 +1,125 @@
+import { context, type Context } from '@opentelemetry/api';
+import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
+
+import { requireUnlocked } from '../../records/datastore-lock.js';
+import type { Decision, View } from '../../records/view.js';
+import { startWait } from '../../store/commit-span.js';
+import type { Draft } from './draft.js';
+
+/** Pure: looks at nothing but the view, and may run several times. A throw fails its own request alone. */
+export type Decide<Outcome> = (view: View) => Decision<Outcome>;
+
+/** What came of deciding a request against a draft. */
+type Folded =
+  /** Its changes are in the draft. */
+  | 'folded'
+  /** It has nothing to commit. What it found may rest on changes that are in the draft. */
+  | 'unchanged'
+  /** Its caller has been told. */
+  | 'failed'
+  /** The transaction has no room for its changes. */
+  | 'full'
+  /** What it found may be out of date, and nothing that is compared protects it. */
+  | 'unsure';
+
+/** What a transaction may hold. */
+export interface TransactionLimits {
+  readonly operationsCount: number;
+  readonly bytes: number;
+}
+
+/** A request in its lane. Its outcome's type is known to its closures alone. */
+export interface Request {
+  /** Decides against the draft, and folds the changes into it. */
+  readonly decide: (draft: Draft) => Folded;
+  /** Tells the caller the outcome of the newest decision. */
+  readonly succeed: () => void;
+  readonly fail: (error: unknown) => void;
+  /** Ends the span of the wait. */
+  readonly started: () => void;
+  /** True once the caller knows its answer. */
+  isAnswered: boolean;
+  /** Whether the mirror has all that was acknowledged before the request came. */
+  isFresh: boolean;
+  /** Whether it was decided after the transactions that callers had left behind when it was decided first. */
+  hasWaited: boolean;
+  attempts: number;
+  /** Keys that its newest decision named. */
+  keys: readonly string[];
+  readonly signal: AbortSignal;
+  readonly context: Context;
+}
+
+interface Caller<Outcome> {
+  readonly decide: Decide<Outcome>;
+  readonly resolve: (outcome: Outcome) => void;
+  readonly reject: (error: unknown) => void;
+  readonly signal: AbortSignal;
+  readonly waits: boolean;
+  readonly isFresh: boolean;
+  readonly limits: TransactionLimits;
+}
+
+export function makeRequest<Outcome>(caller: Caller<Outcome>): Request {
+  const { decide, signal, limits } = caller;
+  const wait = caller.waits ? startWait() : () => undefined;
+  let answer = (): void => undefined;
+  const finish = (tell: () => void): void => {
+    if (request.isAnswered) return;
+    request.isAnswered = true;
+    signal.removeEventListener('abort', onAbort);
+    wait();
+    tell();
+  };
+  const fail = (error: unknown): void => finish(() => caller.reject(error));
+  const onAbort = (): void => fail(failureOfSignal(signal));
+  const request: Request = {
+    isAnswered: false,
+    isFresh: caller.isFresh,
+    hasWaited: false,
+    attempts: 0,
+    keys: [],
+    signal,
+    context: context.active(),
+    started: wait,
+    succeed: () => finish(answer),
+    fail,
+    decide: (draft) => {
+      try {
+        const { changes, outcome } = decide(draft);
+        requireUnlocked(draft, changes);
+        const isCompared = changes.some((change) => draft.isCompared(change));
+        if (!isCompared && !request.isFresh) return 'unsure';
+        const keys = foldWithin(draft, changes, limits);
+        if (!keys) return 'full';
+        request.keys = keys;
+        answer = () => caller.resolve(outcome);
+        return isCompared ? 'folded' : 'unchanged';
+      } catch (error) {
+        if (!request.isFresh && error instanceof Failure) return 'unsure';
+        fail(error);
+        return 'failed';
+      }
+    },
+  };
+  signal.addEventListener('abort', onAbort);
+  return request;
+}
+
+/** @returns the keys of the records that the changes name; undefined when the transaction has no room for them */
+function foldWithin(
+  draft: Draft,
+  changes: Decision<unknown>['changes'],
+  { operationsCount, bytes }: TransactionLimits,
+): readonly string[] | undefined {
+  const operations = draft.operationsWith(changes);
+  const isOver = operations > operationsCount;
+  if (!draft.isEmpty && (isOver || draft.bytesWith(changes) > bytes)) return undefined;
+  if (isOver)
+    throw new Failure(
+      'INTERNAL',
+      `the request needs ${operations} operations in one transaction and the datastore allows ${operationsCount}: raise the limit there and here, or ask for fewer addresses at once`,
+    );
+  return draft.fold(changes);
+}

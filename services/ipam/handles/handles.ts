@@ -1,0 +1,53 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { compareAddresses, type Address } from '@podwire/shared/net/address';
+import { addressAt } from '@podwire/shared/net/prefix';
+import { compareTexts } from '@podwire/shared/words/order';
+
+import type { Page } from '../allocator/listing.js';
+import type { Handle } from '../allocator/records.js';
+import { heldByHandle } from '../allocator/release-handle.js';
+import { requireKnown, type HeldAddress } from '../blocks/holding.js';
+import { smallest } from '../records/page.js';
+import type { View } from '../records/view.js';
+
+export interface HandleQuery {
+  /** The handle behind which the page begins; empty for the first page. */
+  readonly after: string;
+  readonly limit: number;
+}
+
+export interface HandleAddressQuery {
+  readonly handleId: string;
+  /** The address behind which the page begins; undefined for the first page. */
+  readonly after: Address | undefined;
+  readonly limit: number;
+}
+
+/** A page of the handles, in the order of their names. */
+export function listHandles(view: View, { after, limit }: HandleQuery): Page<Handle> {
+  const items = smallest(handlesBehind(view, after), limit + 1, (a, b) => compareTexts(a.id, b.id));
+  return { items: items.slice(0, limit), more: items.length > limit };
+}
+
+function* handlesBehind(view: View, after: string): Generator<Handle, void, void> {
+  for (const handle of view.handles()) if (handle.id > after) yield handle;
+}
+
+/**
+ * A page of the addresses of a handle, in the order of the addresses, as the blocks tell them.
+ * @throws Failure HANDLE_NOT_FOUND when it has none; STORE_CORRUPT when it, or a block that it names, cannot be read
+ */
+export function listHandleAddresses(view: View, query: HandleAddressQuery): Page<HeldAddress> {
+  const { handleId, after, limit } = query;
+  requireKnown(view, handleId);
+  const held = heldByHandle(view, { handleId, searchesAllBlocks: false });
+  if (held.length === 0) {
+    const text = `handle ${handleId} holds no address; it was released, or never allocated for`;
+    throw new Failure('HANDLE_NOT_FOUND', text, { details: { handle: handleId } });
+  }
+  const addressIn = ({ block, ordinal }: HeldAddress): Address => addressAt(block.prefix, ordinal);
+  const behind = held
+    .sort((a, b) => compareAddresses(addressIn(a), addressIn(b)))
+    .filter((address) => !after || compareAddresses(addressIn(address), after) > 0);
+  return { items: behind.slice(0, limit), more: behind.length > limit };
+}

@@ -1,0 +1,94 @@
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { Events } from '../engine/events.js';
+import { HOUR_MS } from '../engine/updates/operation.js';
+import { dayOf, dayStartMs } from '../records/json/keys.js';
+import type { HistoryLog } from './history-log.js';
+
+interface HistoryExpiryOptions {
+  readonly log: Pick<HistoryLog, 'dayAfter' | 'removeSome' | 'keepFrom'>;
+  readonly keptHoursCount: number;
+  readonly events: Pick<Events, 'historyExpired'>;
+  readonly clock: Clock;
+}
+
+/**
+ * Of the history a replica removes one day in so many runs: with a run each half minute four in a day, where one falls due.
+ * Runs are counted because the clock is what may be wrong.
+ */
+const RUNS_PER_REMOVAL = 720;
+
+/** Where nothing is to be removed, it is looked at again each hour; and by a replica that was started, first after an hour. */
+const RUNS_PER_LOOK = 120;
+
+/**
+ * Removes what is older than the history is kept, by whole days, the oldest first. Any number of replicas may do so at once: a removal
+ * that another has done already removes nothing.
+ *
+ * A replica whose clock is ahead must not take the whole history with it, so two things hold it back. Nothing is removed that is
+ * newer than the newest entry's day less the time to keep. And as that replica's own releases are entries too, it removes only a
+ * few days in a day: who is warned by the log has time to act. A replica that is started again and again removes none. A clock behind
+ * removes too little.
+ */
+export class HistoryExpiry {
+  readonly #options: HistoryExpiryOptions;
+  /** Runs until the next removal. */
+  #pauseRuns = RUNS_PER_LOOK - 1;
+  /** The day that is known to lack what was released. */
+  #unkeptDay = -1;
+
+  constructor(options: HistoryExpiryOptions) {
+    this.#options = options;
+  }
+
+  /** Removes one day at most, a large one in several runs. What is cut off by the signal goes on with the next run. */
+  async run(signal: AbortSignal): Promise<void> {
+    const { log, events, clock } = this.#options;
+    await this.#tellUnkept(signal);
+    if (this.#pauseRuns > 0) {
+      this.#pauseRuns--;
+      return;
+    }
+    const day = await log.dayAfter(undefined, signal);
+    if (day === undefined || day >= (await this.#limit(signal))) {
+      this.#pauseRuns = RUNS_PER_LOOK - 1;
+      return;
+    }
+    // A day ahead, as a wrong clock leaves it, says nothing of those before it.
+    await log.keepFrom(Math.min(day, dayOf(clock.nowMs())) + 1, signal);
+    const { count, more } = await log.removeSome(day, signal);
+    if (!more) this.#pauseRuns = RUNS_PER_REMOVAL - 1;
+    events.historyExpired(new Date(dayStartMs(day)), count);
+  }
+
+  /** Where none is kept, who asks later is to know that today is not whole. */
+  async #tellUnkept(signal: AbortSignal): Promise<void> {
+    const { log, clock, keptHoursCount } = this.#options;
+    const today = dayOf(clock.nowMs());
+    if (keptHoursCount > 0 || today === this.#unkeptDay) return;
+    await log.keepFrom(today + 1, signal);
+    this.#unkeptDay = today;
+  }
+
+  /** The days before this one are to go: all of each is older than it is kept. */
+  async #limit(signal: AbortSignal): Promise<number> {
+    const { clock, keptHoursCount } = this.#options;
+    if (keptHoursCount === 0) return Number.POSITIVE_INFINITY;
+    const nowMs = clock.nowMs();
+    const today = dayOf(nowMs);
+    const newest = await this.#newestUpTo(today, signal);
+    return dayOf((newest === today ? nowMs : dayStartMs(newest)) - keptHoursCount * HOUR_MS);
+  }
+
+  /** The newest day with entries, or one that is not before `today`: halving, as the datastore lists forwards only. */
+  async #newestUpTo(today: number, signal: AbortSignal): Promise<number> {
+    let low = -1;
+    for (let high = today; low < high;) {
+      const middle = Math.ceil((low + high) / 2);
+      const behind = await this.#options.log.dayAfter(middle - 1, signal);
+      if (behind === undefined) high = middle - 1;
+      else low = Math.max(middle, Math.min(behind, high));
+    }
+    return low;
+  }
+}

@@ -1,0 +1,135 @@
+import { formatAddress, type Address } from '@podwire/shared/net/address';
+
+import type { HistoryEntry } from '../allocator/records.js';
+import type { Store, StoredRecord } from '../engine/store.js';
+import { decodeHistoryEntry } from '../records/json/history.js';
+import { historyDay, type RecordKeys } from '../records/json/keys.js';
+import { serialize } from '../records/json/registry.js';
+
+/** After every text that begins with a prefix. */
+const LAST = '\u{10ffff}';
+
+/** Records of one read. */
+const PAGE_SIZE = 1000;
+
+/** Operations of one transaction, of the 128 that etcd allows. */
+const REMOVALS_PER_TRANSACTION = 100;
+
+/** Entries that are removed at once, in as many transactions as it takes. */
+const MAX_REMOVED_COUNT = 10_000;
+
+const DAY_DIGITS = 8;
+
+/** Part of the entries of a day. */
+interface DayPage {
+  readonly entries: readonly HistoryEntry[];
+  /** The key behind which to go on; undefined at the end of the day. */
+  readonly next: string | undefined;
+  /** Entries that were looked at, those that cannot be read included. */
+  readonly lookedAtCount: number;
+}
+
+/**
+ * The history as it is stored: past allocations by the day of their release, days counted from 1970. It is not mirrored, every
+ * question goes to the datastore. Entries that cannot be read are left out.
+ */
+export class HistoryLog {
+  readonly #store: Store;
+  readonly #keys: RecordKeys;
+  readonly #maxRemovedCount: number;
+
+  /** @param maxRemovedCount - entries that {@link removeSome} removes at most, give or take a transaction */
+  constructor(store: Store, keys: RecordKeys, maxRemovedCount = MAX_REMOVED_COUNT) {
+    this.#store = store;
+    this.#keys = keys;
+    this.#maxRemovedCount = maxRemovedCount;
+  }
+
+  /** The first day behind another that has entries; undefined for the first of all. @returns undefined when there is none */
+  async dayAfter(day: number | undefined, signal: AbortSignal): Promise<number | undefined> {
+    const prefix = this.#keys.history;
+    const after = day === undefined ? undefined : this.#dayPrefix(day) + LAST;
+    const { records } = await this.#store.scan({ prefix, after, limit: 1 }, signal);
+    const digits = records[0]?.key.slice(prefix.length, prefix.length + DAY_DIGITS);
+    return digits !== undefined && /^\d+$/.test(digits) ? Number(digits) : undefined;
+  }
+
+  /** All entries of an address within a day, in the order of their sequence numbers as texts. */
+  async entriesOf(address: Address, day: number, signal: AbortSignal): Promise<HistoryEntry[]> {
+    const prefix = `${this.#dayPrefix(day)}${formatAddress(address)}/`;
+    const entries: HistoryEntry[] = [];
+    for (let after: string | undefined; ;) {
+      const { records, more } = await this.#store.scan({ prefix, after, limit: PAGE_SIZE }, signal);
+      entries.push(...records.flatMap(decode));
+      after = records.at(-1)?.key;
+      if (!more) return entries;
+    }
+  }
+
+  /** Entries of a day in the order of their keys, whoever's they are. @param after - what the page before named; undefined to begin */
+  async page(day: number, after: string | undefined, signal: AbortSignal): Promise<DayPage> {
+    const prefix = this.#dayPrefix(day);
+    const { records, more } = await this.#store.scan({ prefix, after, limit: PAGE_SIZE }, signal);
+    return {
+      entries: records.flatMap(decode),
+      next: more ? records.at(-1)?.key : undefined,
+      lookedAtCount: records.length,
+    };
+  }
+
+  /**
+   * The first day from which on nothing was removed or left out; 0 for ever. Who asks after he has read entries is told of all that were
+   * removed before.
+   */
+  async keptFromDay(signal: AbortSignal): Promise<number> {
+    return Math.max(0, ...(await this.#begins(signal)).map(({ day }) => day));
+  }
+
+  /** What was released before a day is not all there any more, whatever is said later. To be called before it is removed. Idempotent. */
+  async keepFrom(day: number, signal: AbortSignal): Promise<void> {
+    const begins = await this.#begins(signal);
+    if (begins.some((begin) => begin.day >= day)) return;
+    const puts = [{ key: this.#keys.historyBegins + historyDay(day), value: serialize({}) }];
+    const deletes = begins.map(({ key }) => key).slice(0, REMOVALS_PER_TRANSACTION);
+    await this.#store.commit({ comparisons: [], puts, deletes }, signal);
+  }
+
+  /** Under which an entry is stored. */
+  keyOf(entry: HistoryEntry): string {
+    return this.#keys.historyEntry(entry);
+  }
+
+  /**
+   * Removes entries of a day, not all where they are many: there may be hundreds of thousands, and other work to do. Idempotent.
+   * @returns how many were removed, and whether some are left
+   */
+  async removeSome(day: number, signal: AbortSignal): Promise<{ readonly count: number; readonly more: boolean }> {
+    const prefix = this.#dayPrefix(day);
+    for (let count = 0; ;) {
+      const page = await this.#store.scan({ prefix, after: undefined, limit: REMOVALS_PER_TRANSACTION }, signal);
+      const deletes = page.records.map(({ key }) => key);
+      if (deletes.length > 0) await this.#store.commit({ comparisons: [], puts: [], deletes }, signal);
+      count += deletes.length;
+      if (!page.more || count >= this.#maxRemovedCount) return { count, more: page.more };
+    }
+  }
+
+  /** One as a rule; several after replicas wrote theirs at once, or two datastores were made one. */
+  async #begins(signal: AbortSignal): Promise<{ readonly key: string; readonly day: number }[]> {
+    const prefix = this.#keys.historyBegins;
+    const { records } = await this.#store.list(prefix, signal);
+    return records.flatMap(({ key }) => {
+      const digits = key.slice(prefix.length);
+      return /^\d+$/.test(digits) ? [{ key, day: Number(digits) }] : [];
+    });
+  }
+
+  #dayPrefix(day: number): string {
+    return `${this.#keys.history}${historyDay(day)}/`;
+  }
+}
+
+function decode({ value }: StoredRecord): HistoryEntry[] {
+  const entry = decodeHistoryEntry(value);
+  return entry ? [entry] : [];
+}

@@ -1,0 +1,226 @@
+import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
+import type { Address } from '@podwire/shared/net/address';
+
+import { HOUR_MS, read, type IpamOptions } from '../engine/updates/operation.js';
+import { dayOf, dayStartMs } from '../records/json/keys.js';
+import type { HistoryLog } from './history-log.js';
+import {
+  compareTenures,
+  holderAt,
+  isOf,
+  isSameAllocation,
+  lastedWithin,
+  presentTenures,
+  type HistoryPlace,
+  type Tenure,
+  type TenureQuery,
+  type TenureSubject,
+} from './tenures.js';
+
+/** Who held an address at a moment. */
+interface HolderAt {
+  /** Undefined when nobody did, as far as is known. */
+  readonly tenure: Tenure | undefined;
+  /** Whether the history is kept from so far back. */
+  readonly isCovered: boolean;
+}
+
+interface HistoryPage {
+  readonly tenures: readonly Tenure[];
+  /** Undefined on the last page. */
+  readonly next: HistoryPlace | undefined;
+}
+
+/** Days that one page looks at at most. */
+const DAYS_PER_PAGE = 512;
+/** Entries that one page of a handle or a pod looks at, give or take one read. */
+const ENTRIES_PER_PAGE = 20_000;
+/** Days that are asked for at the same time. */
+const DAYS_AT_ONCE = 8;
+/** Days of clocks that were wrong, before or behind all others, that are looked for. */
+const MAX_STRAY_DAYS = 1000;
+
+/** Who held what when: past allocations from the history, present ones from the blocks. */
+export class History {
+  readonly #options: IpamOptions;
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  /** A page of what the subject held, newest first. @throws Failure HISTORY_NOT_KEPT */
+  async query(query: TenureQuery, signal: AbortSignal): Promise<HistoryPage> {
+    this.#requireHistory();
+    const { subject, span, limit, after } = query;
+    const isFirst = after === undefined || after.kind === 'present';
+    // Before the history, so that what is released meanwhile is seen there, if not here.
+    const present = isFirst ? await read(this.#options, (view) => presentTenures(view, subject), signal) : [];
+    const wanted = present.filter((tenure) => lastedWithin(tenure, span));
+    const begin = after?.kind === 'present' ? after.count : 0;
+    const held = wanted.slice(begin, begin + limit);
+    if (wanted.length > begin + held.length)
+      return { tenures: held, next: { kind: 'present', count: begin + held.length } };
+    const walk = new Walk(this.#options, { ...query, limit: Math.max(1, limit - held.length) });
+    const past = await walk.run(signal);
+    const stillHeld = held.filter((tenure) => !past.tenures.some((other) => isSameAllocation(other, tenure)));
+    if (stillHeld.length + past.tenures.length <= limit) return { ...past, tenures: [...stillHeld, ...past.tenures] };
+    return { tenures: held, next: { kind: 'day', day: Number.MAX_SAFE_INTEGER } };
+  }
+
+  /** Who held an address at a moment. @throws Failure HISTORY_NOT_KEPT, and INVALID_REQUEST for a moment to come */
+  async at(address: Address, atMs: number, signal: AbortSignal): Promise<HolderAt> {
+    this.#requireHistory();
+    const { history, clock } = this.#options;
+    const nowMs = clock.nowMs();
+    if (atMs > nowMs) {
+      const violation = { field: 'time', reason: 'is in the future, of which nothing is known' };
+      throw violationsFailure('INVALID_REQUEST', 'QueryAt refused', [violation]);
+    }
+    const tenure = await this.#holderAt(address, atMs, signal);
+    // Behind the entries, so that what was removed while they were read is told.
+    const removedToMs = dayStartMs(await history.log.keptFromDay(signal));
+    return { tenure, isCovered: atMs >= Math.max(removedToMs, nowMs - history.keptHoursCount * HOUR_MS) };
+  }
+
+  async #holderAt(address: Address, atMs: number, signal: AbortSignal): Promise<Tenure | undefined> {
+    const subject: TenureSubject = { kind: 'address', address };
+    const [present] = await read(this.#options, (view) => presentTenures(view, subject), signal);
+    if (present?.allocatedAtMs !== undefined && present.allocatedAtMs <= atMs) return present;
+    const { log } = this.#options.history;
+    const today = dayOf(this.#options.clock.nowMs());
+    for (let day = dayOf(atMs); day <= today; day += DAYS_AT_ONCE) {
+      const days = Array.from({ length: DAYS_AT_ONCE }, (_, index) => day + index);
+      const entries = await Promise.all(days.map((each) => log.entriesOf(address, each, signal)));
+      const behind = entries.flat().filter(({ releasedAtMs }) => releasedAtMs > atMs);
+      if (behind.length > 0) return holderAt(behind, present, atMs);
+    }
+    return holderAt([], present, atMs);
+  }
+
+  #requireHistory(): void {
+    if (this.#options.history.keptHoursCount > 0) return;
+    const text = 'no history is kept; set PODWIRE_IPAM_HISTORY_HOURS to for how long to keep it from now on';
+    throw new Failure('HISTORY_NOT_KEPT', text);
+  }
+}
+
+/** One page's way through the days, newest first. */
+class Walk {
+  readonly #log: HistoryLog;
+  readonly #query: TenureQuery;
+  readonly #today: number;
+  readonly #oldestDay: number;
+  readonly #found: Tenure[] = [];
+
+  constructor({ history, clock }: IpamOptions, query: TenureQuery) {
+    this.#log = history.log;
+    this.#query = query;
+    const nowMs = clock.nowMs();
+    this.#today = dayOf(nowMs);
+    this.#oldestDay = dayOf(nowMs - history.keptHoursCount * HOUR_MS);
+  }
+
+  async run(signal: AbortSignal): Promise<HistoryPage> {
+    const days = await this.#days(signal);
+    const next =
+      this.#query.subject.kind === 'address'
+        ? await this.#walkAddress(days, this.#query.subject.address, signal)
+        : await this.#walkEntries(days, signal);
+    return { tenures: this.#found, next };
+  }
+
+  /**
+   * The days to look at, newest first: those of the kept time one by one, since asking whether one has entries costs as much as
+   * asking for them; and beyond it those that have entries, of replicas with a wrong clock or not removed yet.
+   */
+  async #days(signal: AbortSignal): Promise<number[]> {
+    const { span, after } = this.#query;
+    const ahead = await this.#strays(this.#today, Number.POSITIVE_INFINITY, signal);
+    const behind = await this.#strays(undefined, this.#oldestDay, signal);
+    const kept = Array.from({ length: this.#today - this.#oldestDay + 1 }, (_, index) => this.#oldestDay + index);
+    const firstDay = dayOf(span.fromMs);
+    const lastDay = after && 'day' in after ? after.day : Number.POSITIVE_INFINITY;
+    return [...behind, ...kept, ...ahead].filter((day) => day >= firstDay && day <= lastDay).reverse();
+  }
+
+  /** The days with entries between two others. */
+  async #strays(after: number | undefined, before: number, signal: AbortSignal): Promise<number[]> {
+    const days: number[] = [];
+    for (let last = after; days.length < MAX_STRAY_DAYS;) {
+      last = await this.#log.dayAfter(last, signal);
+      if (last === undefined || last >= before) break;
+      days.push(last);
+    }
+    return days;
+  }
+
+  async #walkAddress(
+    days: readonly number[],
+    address: Address,
+    signal: AbortSignal,
+  ): Promise<HistoryPlace | undefined> {
+    const { limit } = this.#query;
+    for (let start = 0; start < days.length; start += DAYS_AT_ONCE) {
+      if (start >= DAYS_PER_PAGE) return dayPlace(days[start]);
+      const some = days.slice(start, start + DAYS_AT_ONCE);
+      const entries = await Promise.all(some.map((day) => this.#log.entriesOf(address, day, signal)));
+      for (const [index, day] of some.entries()) {
+        const wanted = this.#wanted(entries[index] ?? [], day).sort(compareTenures);
+        const room = limit - this.#found.length;
+        this.#found.push(...wanted.slice(0, room));
+        const last = this.#found.at(-1);
+        if (wanted.length > room && last) return releasePlace(day, last);
+        if (this.#found.length >= limit) return dayPlace(days[start + index + 1]);
+      }
+    }
+    return undefined;
+  }
+
+  async #walkEntries(days: readonly number[], signal: AbortSignal): Promise<HistoryPlace | undefined> {
+    const { limit, after } = this.#query;
+    let lookedAt = 0;
+    for (const [index, day] of days.entries()) {
+      let key = after?.kind === 'key' && after.day === day ? after.key : undefined;
+      do {
+        const page = await this.#log.page(day, key, signal);
+        lookedAt += page.lookedAtCount + 1;
+        key = page.next;
+        const wanted = this.#wanted(page.entries, day);
+        const room = limit - this.#found.length;
+        this.#found.push(...wanted.slice(0, room));
+        const last = wanted[room - 1];
+        if (wanted.length > room && last) return this.#end({ kind: 'key', day, key: this.#log.keyOf(last) });
+        if (this.#found.length >= limit || lookedAt > ENTRIES_PER_PAGE || index >= DAYS_PER_PAGE)
+          return this.#end(key === undefined ? dayPlace(days[index + 1]) : { kind: 'key', day, key });
+      } while (key !== undefined);
+    }
+    return this.#end(undefined);
+  }
+
+  #end(place: HistoryPlace | undefined): HistoryPlace | undefined {
+    this.#found.sort(compareTenures);
+    return place;
+  }
+
+  #wanted<Entry extends Tenure>(entries: readonly Entry[], day: number): Entry[] {
+    const { subject, span, after } = this.#query;
+    return entries.filter((tenure) => {
+      const isBehind =
+        after?.kind !== 'release' || after.day !== day || compareTenures(tenure, placeOf(tenure, after)) > 0;
+      return isBehind && isOf(subject, tenure) && lastedWithin(tenure, span);
+    });
+  }
+}
+
+function dayPlace(day: number | undefined): HistoryPlace | undefined {
+  return day === undefined ? undefined : { kind: 'day', day };
+}
+
+function releasePlace(day: number, { releasedAtMs = 0, sequenceNumber }: Tenure): HistoryPlace {
+  return { kind: 'release', day, releasedAtMs, sequenceNumber };
+}
+
+/** A tenure at the place, to compare with. */
+function placeOf(tenure: Tenure, { releasedAtMs, sequenceNumber }: HistoryPlace & { kind: 'release' }): Tenure {
+  return { ...tenure, releasedAtMs, sequenceNumber };
+}

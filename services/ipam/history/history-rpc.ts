@@ -1,0 +1,105 @@
+import type {
+  GetAddressHistoryRequest,
+  QueryAtRequest,
+  Tenure as TenureMessage,
+} from '@podwire/proto/podwire/ipam/v1/history';
+import { formatAddress, type Address } from '@podwire/shared/net/address';
+import { formatPrefix } from '@podwire/shared/net/prefix';
+import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+
+import { dateOf, readAddress } from '../addresses/addresses-rpc.js';
+import { cutHandle, handleFault } from '../allocator/handle-name.js';
+import { labelFault, subdomainFault } from '../records/names.js';
+import type { HistoryPlace, Tenure, TenureQuery, TenureSubject, TimeSpan } from './tenures.js';
+
+export function readHistoryRequest(message: GetAddressHistoryRequest): TenureQuery {
+  return checked('GetAddressHistory', (checks) => {
+    const subject = readSubject(message.subject, checks);
+    const span = readSpan(message, checks);
+    const token = readPageToken(message, historyScope(message), checks);
+    return { subject, span, limit: readPageSize(message, checks), after: parsePlace(token) };
+  });
+}
+
+export function historyScope({ subject, from, until }: GetAddressHistoryRequest): ListScope {
+  const value = subject?.$case === 'pod' ? `${subject.value.namespace}/${subject.value.name}` : (subject?.value ?? '');
+  return ['history', subject?.$case ?? '', value, String(from?.getTime()), String(until?.getTime())];
+}
+
+function readSubject(subject: GetAddressHistoryRequest['subject'], checks: Checks): TenureSubject {
+  switch (subject?.$case) {
+    case 'address':
+      return { kind: 'address', address: readAddress('address', subject.value, checks) };
+    case 'handleId': {
+      const handleId = cutHandle(subject.value);
+      checks.check('handle_id', handleFault(handleId));
+      return { kind: 'handle', handleId };
+    }
+    case 'pod':
+      checks.check('pod.namespace', labelFault(subject.value.namespace));
+      checks.check('pod.name', subdomainFault(subject.value.name));
+      return { kind: 'pod', pod: subject.value };
+    case undefined:
+      checks.check('subject', 'is missing: set one of address, handle_id and pod');
+      return { kind: 'handle', handleId: '' };
+  }
+}
+
+function readSpan({ from, until }: GetAddressHistoryRequest, checks: Checks): TimeSpan {
+  const span = { fromMs: from?.getTime() ?? 0, untilMs: until?.getTime() ?? Number.MAX_SAFE_INTEGER };
+  checks.check('until', span.fromMs < span.untilMs ? undefined : 'is not after from');
+  return span;
+}
+
+interface Moment {
+  readonly address: Address;
+  readonly atMs: number;
+}
+
+export function readQueryAtRequest({ address, time }: QueryAtRequest): Moment {
+  return checked('QueryAt', (checks) => {
+    checks.check('time', time ? undefined : 'is missing');
+    return { address: readAddress('address', address, checks), atMs: time?.getTime() ?? 0 };
+  });
+}
+
+export function tenureMessage(tenure: Tenure): TenureMessage {
+  const { address, block, handleId, owner, allocatedAtMs, releasedAtMs, sequenceNumber } = tenure;
+  return {
+    address: formatAddress(address),
+    blockCidr: formatPrefix(block),
+    handleId: handleId ?? '',
+    attributes: { ...owner },
+    allocateTime: dateOf(allocatedAtMs),
+    releaseTime: dateOf(releasedAtMs),
+    sequenceNumber,
+  };
+}
+
+/** `present 3`, `day 20594`, `release 20594 1779379200000 17793…`, `key 20594 /podwire/…`. */
+export function formatPlace(place: HistoryPlace): string {
+  switch (place.kind) {
+    case 'present':
+      return `present ${place.count}`;
+    case 'day':
+      return `day ${place.day}`;
+    case 'release':
+      return `release ${place.day} ${place.releasedAtMs} ${place.sequenceNumber}`;
+    case 'key':
+      return `key ${place.day} ${place.key}`;
+  }
+}
+
+const PLACE = /^(present|day|release|key) (\d{1,16})(?: (\S+))?(?: (\d{1,20}))?$/;
+
+/** @returns undefined for the first page */
+function parsePlace(text: string): HistoryPlace | undefined {
+  const [, kind, number = '', third = '', fourth = ''] = PLACE.exec(text) ?? [];
+  const count = Number(number);
+  if (kind === 'present') return { kind, count };
+  if (kind === 'day') return { kind, day: count };
+  if (kind === 'key') return { kind, day: count, key: third };
+  if (kind !== 'release') return undefined;
+  return { kind, day: count, releasedAtMs: Number(third), sequenceNumber: BigInt(fourth) };
+}

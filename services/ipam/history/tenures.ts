@@ -1,0 +1,124 @@
+import { compareAddresses, type Address } from '@podwire/shared/net/address';
+
+import type { HistoryEntry, PodIdentity } from '../allocator/records.js';
+import { allocationOf } from '../allocator/release-addresses.js';
+import { heldByHandle } from '../allocator/release-handle.js';
+import type { HeldAddress } from '../blocks/holding.js';
+import { allBlocks } from '../blocks/lookup.js';
+import { heldIn } from '../blocks/release-changes.js';
+import { historyEntry } from '../records/history.js';
+import type { View } from '../records/view.js';
+
+/** The time for which an address was somebody's, or is. */
+export interface Tenure extends Omit<HistoryEntry, 'releasedAtMs'> {
+  /** Undefined while it is held. */
+  readonly releasedAtMs: number | undefined;
+}
+
+/** Whose tenures are asked for. */
+export type TenureSubject =
+  | { readonly kind: 'address'; readonly address: Address }
+  | { readonly kind: 'handle'; readonly handleId: string }
+  | { readonly kind: 'pod'; readonly pod: Pick<PodIdentity, 'namespace' | 'name'> };
+
+/** What the subject holds now, in the order of the addresses. For a pod all that is allocated is looked at. */
+export function presentTenures(view: View, subject: TenureSubject): Tenure[] {
+  return heldBySubject(view, subject)
+    .map(presentTenure)
+    .sort((a, b) => compareAddresses(a.address, b.address));
+}
+
+function heldBySubject(view: View, subject: TenureSubject): HeldAddress[] {
+  switch (subject.kind) {
+    case 'address': {
+      const held = allocationOf(view, subject.address);
+      return held ? [held] : [];
+    }
+    case 'handle':
+      return heldByHandle(view, { handleId: subject.handleId, searchesAllBlocks: false });
+    case 'pod':
+      return [...allBlocks(view)].flatMap((block) => heldIn(block, ({ owner }) => isPod(owner, subject.pod)));
+  }
+}
+
+function presentTenure(held: HeldAddress): Tenure {
+  return { ...historyEntry(held, 0), releasedAtMs: undefined };
+}
+
+function isPod(owner: HistoryEntry['owner'], { namespace, name }: Pick<PodIdentity, 'namespace' | 'name'>): boolean {
+  return owner.pod === name && owner.namespace === namespace;
+}
+
+/** Whether a tenure is one that is asked for. */
+export function isOf(subject: TenureSubject, { address, handleId, owner }: Tenure): boolean {
+  switch (subject.kind) {
+    case 'address':
+      return compareAddresses(address, subject.address) === 0;
+    case 'handle':
+      return handleId === subject.handleId;
+    case 'pod':
+      return isPod(owner, subject.pod);
+  }
+}
+
+/** A span of time, in epoch milliseconds: from the first moment, before the second. */
+export interface TimeSpan {
+  readonly fromMs: number;
+  readonly untilMs: number;
+}
+
+/** A page of tenures that is asked for. */
+export interface TenureQuery {
+  readonly subject: TenureSubject;
+  readonly span: TimeSpan;
+  readonly limit: number;
+  /** Where the page before ended; undefined for the first page. */
+  readonly after: HistoryPlace | undefined;
+}
+
+/** Where a page ends, and the next one begins. */
+export type HistoryPlace =
+  /** Among what is held now: behind this many. */
+  | { readonly kind: 'present'; readonly count: number }
+  /** At the begin of a day. */
+  | { readonly kind: 'day'; readonly day: number }
+  /** Within a day of an address: behind this release. */
+  | {
+      readonly kind: 'release';
+      readonly day: number;
+      readonly releasedAtMs: number;
+      readonly sequenceNumber: bigint;
+    }
+  /** Within a day: behind this key. */
+  | { readonly kind: 'key'; readonly day: number; readonly key: string };
+
+/** Whether a tenure shares a moment with the span. One that does not tell its begin may have begun at any time. */
+export function lastedWithin({ allocatedAtMs, releasedAtMs }: Tenure, { fromMs, untilMs }: TimeSpan): boolean {
+  return (releasedAtMs ?? Number.POSITIVE_INFINITY) > fromMs && (allocatedAtMs ?? Number.NEGATIVE_INFINITY) < untilMs;
+}
+
+/** Names the allocation. */
+export function isSameAllocation(a: Tenure, b: Tenure): boolean {
+  return compareAddresses(a.address, b.address) === 0 && a.sequenceNumber === b.sequenceNumber;
+}
+
+/** Orders by the release, latest first; of one moment by the sequence number. */
+export function compareTenures(a: Tenure, b: Tenure): number {
+  const [aMs, bMs] = [a, b].map(({ releasedAtMs }) => releasedAtMs ?? Number.MAX_SAFE_INTEGER);
+  if (aMs !== bMs) return (bMs ?? 0) - (aMs ?? 0);
+  return a.sequenceNumber < b.sequenceNumber ? 1 : a.sequenceNumber > b.sequenceNumber ? -1 : 0;
+}
+
+/**
+ * Who held an address at a moment: an address is one holder's at a time, so the first release behind the moment is of whoever held
+ * it then, or of somebody who came later.
+ * @param releases - of the address, in any order
+ * @param present - who holds it now
+ */
+export function holderAt(releases: readonly Tenure[], present: Tenure | undefined, atMs: number): Tenure | undefined {
+  const [first] = releases
+    .filter(({ releasedAtMs }) => releasedAtMs !== undefined && releasedAtMs > atMs)
+    .sort((a, b) => -compareTenures(a, b));
+  const holder = first ?? present;
+  return holder && (holder.allocatedAtMs ?? Number.NEGATIVE_INFINITY) <= atMs ? holder : undefined;
+}

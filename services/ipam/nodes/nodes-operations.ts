@@ -1,0 +1,130 @@
+import type { Page } from '../allocator/listing.js';
+import type { Node } from '../allocator/records.js';
+import {
+  registerNode,
+  updateNode,
+  type NodeUpdate,
+  type Registered,
+  type Registration,
+} from '../allocator/register-node.js';
+import type { NodeDeleted } from '../engine/events.js';
+import { nodeLane, read, type IpamOptions } from '../engine/updates/operation.js';
+import { beginNodeDeletion, continueNodeDeletion, type NodeDeletionStep } from './deletion.js';
+import { getNode, listNodes, type NodeListing, type NodeQuery } from './nodes.js';
+import { assignTunnel, releaseTunnel, type TunnelAssignment, type TunnelEnd, type TunnelRelease } from './tunnels.js';
+
+/** How long a deletion waits between looks for other replicas' changes that it has to see before it ends. */
+const CATCH_UP_INTERVAL_MS = 20;
+
+/** Knows the nodes, and takes back what they hold. */
+export class Nodes {
+  readonly #options: IpamOptions;
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  /** Idempotent. @throws Failure NODE_BEING_DELETED */
+  async register(registration: Registration, signal: AbortSignal): Promise<Registered> {
+    const { updates, events, clock, newUid } = this.#options;
+    const input = { registration, uid: newUid(), nowMs: clock.nowMs() };
+    const lane = nodeLane(registration.name);
+    const registered = await updates.update(lane, (view) => registerNode(view, input), { signal });
+    const { node } = registered.listing;
+    if (registered.outcome === 'created') events.nodeRegistered(node);
+    if (registered.outcome === 'changed') events.nodeChanged(node);
+    return registered;
+  }
+
+  /** @throws Failure NODE_NOT_FOUND */
+  get(name: string, signal: AbortSignal): Promise<NodeListing> {
+    return read(this.#options, (view) => getNode(view, name), signal);
+  }
+
+  list(query: NodeQuery, signal: AbortSignal): Promise<Page<NodeListing>> {
+    return read(this.#options, (view) => listNodes(view, query), signal);
+  }
+
+  /** Idempotent where no version is given. @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, STALE_VERSION */
+  async update(update: NodeUpdate, signal: AbortSignal): Promise<NodeListing> {
+    const { updates, events } = this.#options;
+    const updated = await updates.update(nodeLane(update.name), (view) => updateNode(view, update), { signal });
+    if (updated.outcome === 'changed') events.nodeChanged(updated.listing.node);
+    return updated.listing;
+  }
+
+  /**
+   * Takes back all that a node holds, and its record last. Several transactions: when it fails between them, repeat it, or let
+   * {@link finishDeletions} go on.
+   * @throws Failure NODE_NOT_FOUND when there is neither a record nor anything held, STALE_VERSION
+   */
+  async delete(
+    deletion: { readonly name: string; readonly resourceVersion: string },
+    signal: AbortSignal,
+  ): Promise<NodeDeleted> {
+    const { updates, clock, newUid } = this.#options;
+    const begin = { uid: newUid(), nowMs: clock.nowMs(), ...deletion };
+    const lane = nodeLane(deletion.name);
+    const node = await updates.update(lane, (view) => beginNodeDeletion(view, begin), { signal });
+    return this.#runSteps(node, signal);
+  }
+
+  /**
+   * Goes on with every deletion that has begun: for callers and replicas that ended in the middle of one. Any number of replicas may
+   * do so at the same time. One that fails does not hold up the others.
+   */
+  async finishDeletions(signal: AbortSignal): Promise<void> {
+    const nodes = await read(this.#options, (view) => view.nodes(), signal);
+    for (const node of nodes.filter(({ deletionTimeMs }) => deletionTimeMs !== undefined)) {
+      try {
+        await this.#runSteps(node, signal);
+      } catch (error) {
+        if (signal.aborted) throw error;
+        this.#options.events.nodeDeletionFailed(node, error);
+      }
+    }
+  }
+
+  /**
+   * Sees to it that a node's tunnel has an address. Idempotent.
+   * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, NO_POOL, POOLS_EXHAUSTED
+   */
+  async assignTunnel(end: TunnelEnd, signal: AbortSignal): Promise<TunnelAssignment> {
+    const { updates, events, clock } = this.#options;
+    const request = { nowMs: clock.nowMs(), ...end };
+    const assigned = await updates.update(nodeLane(end.nodeName), (view) => assignTunnel(view, request), { signal });
+    if (assigned.released.length > 0) events.addressesReleased(assigned.released);
+    if (!assigned.isKept) events.tunnelAssigned(end, assigned.address);
+    return assigned;
+  }
+
+  /** Takes back the address of a node's tunnel. Idempotent. */
+  async releaseTunnel(end: TunnelEnd, signal: AbortSignal): Promise<TunnelRelease> {
+    const { updates, events, clock } = this.#options;
+    const request = { nowMs: clock.nowMs(), ...end };
+    const released = await updates.update(nodeLane(end.nodeName), (view) => releaseTunnel(view, request), { signal });
+    events.addressesReleased(released.released);
+    return released;
+  }
+
+  async #runSteps(node: Node, signal: AbortSignal): Promise<NodeDeleted> {
+    const { clock, events } = this.#options;
+    let [addressesCount, blocksCount] = [0, 0];
+    for (;;) {
+      const { state, addresses, blocks, isRemoved } = await this.#step(node, signal);
+      if (addresses.length > 0) events.addressesReleased(addresses);
+      addressesCount += addresses.length;
+      blocksCount += blocks;
+      if (state === 'behind') await clock.sleep(CATCH_UP_INTERVAL_MS, signal);
+      if (state !== 'done') continue;
+      if (isRemoved) events.nodeDeleted(node, { addressesCount, blocksCount });
+      return { addressesCount, blocksCount };
+    }
+  }
+
+  #step(node: Node, signal: AbortSignal): Promise<NodeDeletionStep> {
+    const { updates, clock } = this.#options;
+    const progress = { node, nowMs: clock.nowMs() };
+    return updates.update(nodeLane(node.name), (view) => continueNodeDeletion(view, progress), { signal });
+  }
+}

@@ -1,0 +1,288 @@
+import process from 'node:process';
+
+import {
+  NodeServiceService,
+  RegisterNodeRequest,
+  TunnelKind,
+  type Node,
+  type RegisterNodeRequest as RegisterMessage,
+} from '@podwire/proto/podwire/ipam/v1/node';
+import { EncapsulationMode } from '@podwire/proto/podwire/ipam/v1/pool';
+import { beforeEach, describe, expect, test } from 'vitest';
+
+import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
+import { RecordKeys } from '../records/json/keys.js';
+import { failureOf, faultsOf, limits, servedForEachTest } from '../served.fixture.js';
+
+const {
+  TUNNEL_KIND_UNSPECIFIED: UNSPECIFIED,
+  TUNNEL_KIND_IPIP: IPIP,
+  TUNNEL_KIND_VXLAN_IPV4: VXLAN,
+  TUNNEL_KIND_VXLAN_IPV6: VXLAN6,
+} = TunnelKind;
+
+const NEVER = new AbortController().signal;
+
+const NO_USE = { blocks: 0n, capacity: 0n, allocated: 0n, cooling: 0n, reserved: 0n, available: 0n };
+
+const served = servedForEachTest({ PODWIRE_IPAM_UNKNOWN_NODES: 'refuse' });
+
+function register(name: string, rest: Partial<RegisterMessage> = {}) {
+  const message = { ...RegisterNodeRequest.fromPartial({}), name, ipv4Address: '192.0.2.7/24', ...rest };
+  return served.caller.peer.call(NodeServiceService.registerNode, message, limits());
+}
+
+async function getNode(name: string): Promise<Node | undefined> {
+  const { node } = await served.caller.peer.call(NodeServiceService.getNode, { name }, limits());
+  return node;
+}
+
+function listNodes(pageSize = 0, pageToken = '') {
+  return served.caller.peer.call(NodeServiceService.listNodes, { pageSize, pageToken }, limits());
+}
+
+function updateNode(name: string, labels: Record<string, string>, resourceVersion = '') {
+  return served.caller.peer.call(NodeServiceService.updateNode, { name, labels, resourceVersion }, limits());
+}
+
+function deleteNode(name: string, resourceVersion = '') {
+  return served.caller.peer.call(NodeServiceService.deleteNode, { name, resourceVersion }, limits());
+}
+
+function allocateTunnel(nodeName: string, kind: TunnelKind) {
+  return served.caller.peer.call(NodeServiceService.allocateTunnelAddress, { nodeName, kind }, limits());
+}
+
+function releaseTunnel(nodeName: string, kind: TunnelKind) {
+  return served.caller.peer.call(NodeServiceService.releaseTunnelAddress, { nodeName, kind }, limits());
+}
+
+describe('a node', () => {
+  test('tells of itself, and is shown with what it holds', async () => {
+    const told = {
+      ipv6Address: '2001:db8::7/64',
+      labels: { 'topology.kubernetes.io/zone': 'a', empty: '' },
+      interfaces: [{ name: 'eth0', addresses: ['192.0.2.7/24', '2001:db8::7/64'] }],
+      tunnelMacs: [{ kind: VXLAN, macAddress: '66:AA:00:00:00:01' }],
+    };
+    const { node, created } = await register('node-1', told);
+    expect(created).toBe(true);
+    expect(node).toEqual({
+      name: 'node-1',
+      uid: expect.stringMatching(/^[0-9a-f-]{36}$/),
+      createTime: expect.any(Date),
+      deleteTime: undefined,
+      labels: told.labels,
+      ipv4Address: '192.0.2.7/24',
+      ipv6Address: '2001:db8::7/64',
+      tunnels: [{ kind: VXLAN, address: '', macAddress: '66:aa:00:00:00:01' }],
+      interfaces: told.interfaces,
+      asNumber: undefined,
+      resourceVersion: expect.stringMatching(/./),
+      utilization: NO_USE,
+    });
+    expect(await register('node-1', told)).toEqual({ node, created: false });
+    await served.caller.allocate('c1', { nodeName: 'node-1' });
+    expect(await getNode('node-1')).toEqual({
+      ...node,
+      utilization: { ...NO_USE, blocks: 1n, capacity: 64n, allocated: 1n, available: 63n },
+    });
+  });
+
+  test('has to be registered before it gets addresses', async () => {
+    expect((await failureOf(served.caller.allocate('c1', { nodeName: 'node-1' }))).code).toBe('NODE_NOT_FOUND');
+    await register('node-1');
+    await served.caller.allocate('c1', { nodeName: 'node-1' });
+  });
+
+  test('keeps what operators labelled across its registrations', async () => {
+    await register('node-1', { labels: { rack: 'r1' } });
+    await updateNode('node-1', { rack: 'r2', owner: 'x' });
+    const { node } = await register('node-1', { labels: { rack: 'r1' } });
+    expect(node?.labels).toEqual({ rack: 'r2', owner: 'x' });
+  });
+
+  test('is known after a restart', async () => {
+    const { node } = await register('node-1', { labels: { rack: 'r1' } });
+    await served.restart();
+    expect(await getNode('node-1')).toEqual(node);
+  });
+
+  test('is changed by the version that was read', async () => {
+    const { node } = await register('node-1');
+    const version = node?.resourceVersion ?? '';
+    const updated = await updateNode('node-1', { a: '1' }, version);
+    expect((await failureOf(updateNode('node-1', { a: '2' }, version))).code).toBe('STALE_VERSION');
+    expect((await failureOf(deleteNode('node-1', version))).code).toBe('STALE_VERSION');
+    expect(await getNode('node-1')).toEqual(updated.node);
+    await deleteNode('node-1', updated.node?.resourceVersion);
+    expect((await failureOf(getNode('node-1'))).code).toBe('NODE_NOT_FOUND');
+  });
+});
+
+test('nodes are listed in pages', async () => {
+  for (const name of ['n3', 'n1', 'n2']) await register(name);
+  const first = await listNodes(2);
+  expect(first.nodes.map(({ name }) => name)).toEqual(['n1', 'n2']);
+  const second = await listNodes(2, first.nextPageToken);
+  expect([second.nodes.map(({ name }) => name), second.nextPageToken]).toEqual([['n3'], '']);
+  expect(await faultsOf(listNodes(-1, 'x'))).toEqual([
+    'page_size is -1; it has to be 0 or more',
+    expect.stringMatching(/^page_token /),
+  ]);
+});
+
+describe('a tunnel', () => {
+  beforeEach(async () => {
+    await served.caller.createPool({
+      name: 'overlay',
+      cidr: '10.66.0.0/24',
+      ipipMode: EncapsulationMode.ENCAPSULATION_MODE_ALWAYS,
+    });
+    await register('node-1');
+  });
+
+  test('gets an address of a pool that is encapsulated as it is, and gives it back', async () => {
+    const given = await allocateTunnel('node-1', IPIP);
+    expect(given).toEqual({
+      address: expect.stringMatching(/^10\.66\.0\.\d+\/32$/),
+      alreadyAllocated: false,
+      releasedAddresses: [],
+    });
+    expect(await allocateTunnel('node-1', IPIP)).toEqual({ ...given, alreadyAllocated: true });
+    const bare = given.address.replace('/32', '');
+    expect((await getNode('node-1'))?.tunnels).toEqual([{ kind: IPIP, address: bare, macAddress: '' }]);
+    expect(await releaseTunnel('node-1', IPIP)).toEqual({ addresses: [given.address] });
+    expect(await releaseTunnel('node-1', IPIP)).toEqual({ addresses: [] });
+    expect((await getNode('node-1'))?.tunnels).toEqual([]);
+  });
+
+  test('is refused for nodes that are not registered, and where no pool is for it', async () => {
+    expect((await failureOf(allocateTunnel('node-9', IPIP))).code).toBe('NODE_NOT_FOUND');
+    expect((await failureOf(allocateTunnel('node-1', VXLAN6))).code).toBe('NO_POOL');
+    expect(await releaseTunnel('node-9', IPIP)).toEqual({ addresses: [] });
+  });
+
+  test('of no kind, or of a node without a name, is refused', async () => {
+    const faults = [
+      expect.stringMatching(/^node_name is no RFC 1123/),
+      'kind is 0, which is no kind that this release knows',
+    ];
+    expect(await faultsOf(allocateTunnel('Node', UNSPECIFIED))).toEqual(faults);
+    expect(await faultsOf(releaseTunnel('Node', UNSPECIFIED))).toEqual(faults);
+  });
+});
+
+describe('a node that is deleted', () => {
+  test('gives back what it held, and may register anew', async () => {
+    await register('node-1');
+    await register('node-2');
+    const address = await served.caller.allocateAddress('c1', { nodeName: 'node-1' });
+    await served.caller.allocate('c2', { nodeName: 'node-1' });
+    await served.caller.allocate('c3', { nodeName: 'node-2' });
+    expect(await deleteNode('node-1')).toEqual({ releasedAddresses: 2n, releasedBlocks: 1n });
+    expect((await failureOf(served.caller.getEndpoint('c1'))).code).toBe('ENDPOINT_NOT_FOUND');
+    expect((await served.caller.allBlocks()).map(({ nodeName }) => nodeName)).toEqual(['node-2']);
+    expect(await served.caller.getEndpoint('c3')).toMatchObject({ endpoint: { nodeName: 'node-2' } });
+    expect((await failureOf(deleteNode('node-1'))).code).toBe('NODE_NOT_FOUND');
+    const { node, created } = await register('node-1');
+    expect([created, node?.deleteTime]).toEqual([true, undefined]);
+    expect(await served.caller.release('c1')).toEqual({ addresses: [] });
+    expect(address).toMatch(/^10\.65/);
+  });
+
+  test('gets nothing while others allocate on it, and leaves nothing', async () => {
+    await register('node-1');
+    const allocations = Array.from({ length: 60 }, (_, i) => served.caller.allocate(`c${i}`, { nodeName: 'node-1' }));
+    const [deleted, ...given] = await Promise.allSettled([deleteNode('node-1'), ...allocations]);
+    expect(deleted.status).toBe('fulfilled');
+    for (const result of given)
+      if (result.status === 'rejected')
+        expect(result.reason).toMatchObject({ code: expect.stringMatching(/^NODE_(BEING_DELETED|NOT_FOUND)$/) });
+    expect(await served.caller.allBlocks()).toEqual([]);
+    expect((await failureOf(getNode('node-1'))).code).toBe('NODE_NOT_FOUND');
+  });
+
+  test('of which a former process did not see the end is finished by itself', async () => {
+    await register('node-1');
+    await served.caller.allocate('c1', { nodeName: 'node-1' });
+    await served.stop();
+    const store = await EmbeddedStore.open({ directory: served.place.storeDirectory, pid: process.pid });
+    const keys = new RecordKeys('/calico');
+    const [stored] = (await store.read([keys.node('node-1')], NEVER)).records;
+    const node: unknown = JSON.parse(Buffer.from(stored!.value).toString());
+    expect(node).toHaveProperty('metadata');
+    const marked = JSON.stringify(node, (name, value) =>
+      name === 'metadata' ? { ...value, deletionTimestamp: '2026-08-22T06:33:25Z' } : value,
+    );
+    const puts = [{ key: keys.node('node-1'), value: Buffer.from(marked) }];
+    await store.commit({ comparisons: [], puts, deletes: [] }, NEVER);
+    await store.close();
+    await served.start();
+    await expect
+      .poll(async () => (await listNodes()).nodes.length, { timeout: 10_000, message: 'the node goes' })
+      .toBe(0);
+    expect(await served.caller.allBlocks()).toEqual([]);
+  });
+});
+
+describe('what is malformed is refused, all at once', () => {
+  test('in a registration', async () => {
+    const many = Object.fromEntries(Array.from({ length: 257 }, (_, i) => [`l${i}`, '']));
+    expect(
+      await faultsOf(
+        register('Node_1', {
+          ipv4Address: '2001:db8::7/64',
+          ipv6Address: 'fd00::1',
+          labels: { '-a': 'ok', 'x/y/z': 'not ok!', [`a/${'b'.repeat(64)}`]: '' },
+          interfaces: [
+            { name: 'eth0', addresses: ['192.0.2.7', '192.0.2.7/33'] },
+            { name: 'eth0', addresses: [] },
+            { name: 'a name', addresses: Array.from({ length: 65 }, () => '192.0.2.7/24') },
+          ],
+          tunnelMacs: [
+            { kind: IPIP, macAddress: '66:00:00:00:00:01' },
+            { kind: VXLAN, macAddress: 'ff:ff:ff:ff:ff:ff' },
+            { kind: VXLAN, macAddress: '66:00:00:00:00:01' },
+          ],
+        }),
+      ),
+    ).toEqual([
+      expect.stringMatching(/^name is no RFC 1123 subdomain/),
+      expect.stringMatching(/^ipv4_address is no IPv4 address with the length of its subnet/),
+      expect.stringMatching(/^ipv6_address is no IPv6 address with the length of its subnet/),
+      expect.stringMatching(/^labels\["-a"\] has a key that has other characters/),
+      expect.stringMatching(/^labels\["x\/y\/z"\] has a key that has a prefix before "\/" that is no RFC 1123/),
+      expect.stringMatching(/^labels\["x\/y\/z"\] has a value that has other characters/),
+      expect.stringMatching(/^labels\["a\/bbb.*"\] has a key that is longer than 63 bytes/),
+      expect.stringMatching(/^interfaces\[0\].addresses\[0\] is no address/),
+      expect.stringMatching(/^interfaces\[0\].addresses\[1\] is no address/),
+      'interfaces[1].name is "eth0" a second time',
+      expect.stringMatching(/^interfaces\[2\].name holds/),
+      'interfaces[2].addresses has 65 entries; at most 64 are allowed',
+      "tunnel_macs[0].kind is 1; only VXLAN's have a MAC address",
+      expect.stringMatching(/^tunnel_macs\[1\].mac_address is no unicast MAC address/),
+      'tunnel_macs[2].kind is 2 a second time',
+    ]);
+    expect(await faultsOf(register('n', { ipv4Address: '', labels: many }))).toEqual([
+      'ipv4_address is empty, and so is ipv6_address; a node has at least one of them',
+      'labels has 257 entries; at most 256 are allowed',
+    ]);
+    const interfaces = Array.from({ length: 65 }, (_, i) => ({ name: `e${i}`, addresses: [] }));
+    const tunnelMacs = Array.from({ length: 6 }, () => ({ kind: VXLAN, macAddress: '66:00:00:00:00:01' }));
+    expect(
+      (await faultsOf(register('n', { interfaces, tunnelMacs }))).filter((text) => !text.includes('second')),
+    ).toEqual(['interfaces has 65 entries; at most 64 are allowed', 'tunnel_macs has 6 entries; there are two kinds']);
+    expect((await listNodes()).nodes).toEqual([]);
+  });
+
+  test('in names and labels', async () => {
+    const fault = expect.stringMatching(/^name is no RFC 1123 subdomain/);
+    expect(await faultsOf(getNode('a_b'))).toEqual([fault]);
+    expect(await faultsOf(deleteNode('a_b'))).toEqual([fault]);
+    expect(await faultsOf(updateNode('a_b', { a: '-' }))).toEqual([
+      fault,
+      expect.stringMatching(/^labels\["a"\] has a value/),
+    ]);
+  });
+});

@@ -1,0 +1,207 @@
+import {
+  TunnelKind as TunnelKindMessage,
+  type AllocateTunnelAddressRequest,
+  type DeleteNodeRequest,
+  type Node as NodeMessage,
+  type NodeInterface as InterfaceMessage,
+  type RegisterNodeRequest,
+  type TunnelMac,
+  type UpdateNodeRequest,
+} from '@podwire/proto/podwire/ipam/v1/node';
+import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
+import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
+import { parseMac, type Mac } from '@podwire/shared/net/mac';
+import { hostPrefix } from '@podwire/shared/net/prefix';
+import { checked, type Checks } from '@podwire/shared/rpc/checks';
+
+import type { Node, NodeAddress, NodeInterface, TunnelKind } from '../allocator/records.js';
+import type { NodeUpdate, Registration } from '../allocator/register-node.js';
+import { labelKeyFault, labelValueFault, subdomainFault } from '../records/names.js';
+import { versionOf } from '../records/versions.js';
+import type { NodeListing } from './nodes.js';
+import type { TunnelEnd } from './tunnels.js';
+
+const MAX_LABELS_COUNT = 256;
+const MAX_INTERFACES_COUNT = 64;
+const MAX_ADDRESSES_COUNT = 64;
+
+/** In the order of the contract, which is that of a node's tunnels too. */
+const KINDS: readonly (readonly [TunnelKindMessage, TunnelKind])[] = [
+  [TunnelKindMessage.TUNNEL_KIND_IPIP, 'ipipTunnelAddress'],
+  [TunnelKindMessage.TUNNEL_KIND_VXLAN_IPV4, 'vxlanTunnelAddress'],
+  [TunnelKindMessage.TUNNEL_KIND_VXLAN_IPV6, 'vxlanV6TunnelAddress'],
+  [TunnelKindMessage.TUNNEL_KIND_WIREGUARD_IPV4, 'wireguardTunnelAddress'],
+  [TunnelKindMessage.TUNNEL_KIND_WIREGUARD_IPV6, 'wireguardV6TunnelAddress'],
+];
+
+const WITH_MAC: readonly TunnelKind[] = ['vxlanTunnelAddress', 'vxlanV6TunnelAddress'];
+
+export function readRegisterNodeRequest(message: RegisterNodeRequest): Registration {
+  return checked('RegisterNode', (checks) => {
+    checks.check('name', subdomainFault(message.name));
+    const { ipv4Address, ipv6Address } = message;
+    if (ipv4Address === '' && ipv6Address === '')
+      checks.check('ipv4_address', 'is empty, and so is ipv6_address; a node has at least one of them');
+    return {
+      name: message.name,
+      ipv4: readNodeAddress('ipv4_address', { text: ipv4Address, family: 4 }, checks),
+      ipv6: readNodeAddress('ipv6_address', { text: ipv6Address, family: 6 }, checks),
+      labels: readNodeLabels(message.labels, checks),
+      interfaces: readInterfaces(message.interfaces, checks),
+      tunnelMacs: readMacs(message.tunnelMacs, checks),
+    };
+  });
+}
+
+function readNodeAddress(
+  field: string,
+  { text, family }: { readonly text: string; readonly family: Family },
+  checks: Checks,
+): NodeAddress | undefined {
+  if (text === '') return undefined;
+  const address = parseNodeAddress(text);
+  const example = family === 4 ? '192.0.2.7/24' : '2001:db8::7/64';
+  const isRight = address?.address.family === family;
+  checks.check(
+    field,
+    isRight ? undefined : `is no IPv${family} address with the length of its subnet, such as ${example}`,
+  );
+  return address;
+}
+
+/** An address with host bits, and the length of its subnet behind a slash. */
+function parseNodeAddress(text: string): NodeAddress | undefined {
+  const slash = text.lastIndexOf('/');
+  const length = text.slice(slash + 1);
+  const address = slash < 0 ? undefined : parseAddress(text.slice(0, slash));
+  if (!address || !/^(0|[1-9]\d{0,2})$/.test(length) || Number(length) > familyBits(address.family)) return undefined;
+  return { address: hostPrefix(address), subnetBits: Number(length) };
+}
+
+/** All labels of a node, or those that it gives itself. */
+function readNodeLabels(labels: Readonly<Record<string, string>>, checks: Checks): Record<string, string> {
+  const entries = Object.entries(labels);
+  if (entries.length > MAX_LABELS_COUNT)
+    checks.check('labels', `has ${entries.length} entries; at most ${MAX_LABELS_COUNT} are allowed`);
+  for (const [key, value] of entries.slice(0, MAX_LABELS_COUNT)) {
+    const name = `labels[${JSON.stringify(key.slice(0, 80))}]`;
+    const keyFault = labelKeyFault(key);
+    checks.check(name, keyFault === undefined ? undefined : `has a key that ${keyFault}`);
+    const valueFault = labelValueFault(value);
+    checks.check(name, valueFault === undefined ? undefined : `has a value that ${valueFault}`);
+  }
+  return Object.fromEntries(entries);
+}
+
+function readInterfaces(messages: readonly InterfaceMessage[], checks: Checks): NodeInterface[] {
+  if (messages.length > MAX_INTERFACES_COUNT)
+    checks.check('interfaces', `has ${messages.length} entries; at most ${MAX_INTERFACES_COUNT} are allowed`);
+  const names = new Set<string>();
+  return messages.slice(0, MAX_INTERFACES_COUNT).map(({ name, addresses }, index) => {
+    const field = `interfaces[${index}]`;
+    checks.check(`${field}.name`, names.has(name) ? `is "${name}" a second time` : interfaceNameFault(name));
+    names.add(name);
+    if (addresses.length > MAX_ADDRESSES_COUNT)
+      checks.check(`${field}.addresses`, `has ${addresses.length} entries; at most ${MAX_ADDRESSES_COUNT} are allowed`);
+    return {
+      name,
+      addresses: addresses.slice(0, MAX_ADDRESSES_COUNT).flatMap((text, at) => {
+        const address = parseNodeAddress(text);
+        const fault = 'is no address with the length of its subnet, such as 192.0.2.7/24';
+        checks.check(`${field}.addresses[${at}]`, address ? undefined : fault);
+        return address ?? [];
+      }),
+    };
+  });
+}
+
+function readMacs(messages: readonly TunnelMac[], checks: Checks): Map<TunnelKind, Mac> {
+  const macs = new Map<TunnelKind, Mac>();
+  messages.slice(0, KINDS.length).forEach(({ kind: message, macAddress }, index) => {
+    const field = `tunnel_macs[${index}]`;
+    const kind = kindOf(message);
+    const mac = parseMac(macAddress);
+    checks.check(
+      `${field}.mac_address`,
+      mac === undefined ? 'is no unicast MAC address, such as 66:00:00:00:00:01' : undefined,
+    );
+    if (!kind || !WITH_MAC.includes(kind))
+      checks.check(`${field}.kind`, `is ${message}; only VXLAN's have a MAC address`);
+    else if (macs.has(kind)) checks.check(`${field}.kind`, `is ${message} a second time`);
+    else macs.set(kind, mac ?? '');
+  });
+  if (messages.length > KINDS.length)
+    checks.check('tunnel_macs', `has ${messages.length} entries; there are two kinds`);
+  return macs;
+}
+
+function kindOf(message: TunnelKindMessage): TunnelKind | undefined {
+  return KINDS.find(([known]) => known === message)?.[1];
+}
+
+/** @param method - for the message */
+export function readNodeName(method: string, name: string): string {
+  return checked(method, (checks) => {
+    checks.check('name', subdomainFault(name));
+    return name;
+  });
+}
+
+export function readUpdateNodeRequest({ name, labels, resourceVersion }: UpdateNodeRequest): NodeUpdate {
+  return checked('UpdateNode', (checks) => {
+    checks.check('name', subdomainFault(name));
+    return { name, labels: readNodeLabels(labels, checks), resourceVersion };
+  });
+}
+
+export function readDeleteNodeRequest({ name, resourceVersion }: DeleteNodeRequest) {
+  return { name: readNodeName('DeleteNode', name), resourceVersion };
+}
+
+/** @param method - for the message */
+export function readTunnelEnd(method: string, { nodeName, kind: message }: AllocateTunnelAddressRequest): TunnelEnd {
+  return checked(method, (checks) => {
+    checks.check('node_name', subdomainFault(nodeName));
+    const kind = kindOf(message);
+    checks.check('kind', kind ? undefined : `is ${message}, which is no kind that this release knows`);
+    return { nodeName, kind: kind ?? 'ipipTunnelAddress' };
+  });
+}
+
+/** With its utilization, where that is asked for. */
+export function nodeMessage({ node, utilization }: Pick<NodeListing, 'node'> & Partial<NodeListing>): NodeMessage {
+  return {
+    name: node.name,
+    uid: node.uid,
+    createTime: new Date(node.createTimeMs),
+    deleteTime: node.deletionTimeMs === undefined ? undefined : new Date(node.deletionTimeMs),
+    labels: { ...node.labels },
+    ipv4Address: node.ipv4 ? formatNodeAddress(node.ipv4) : '',
+    ipv6Address: node.ipv6 ? formatNodeAddress(node.ipv6) : '',
+    tunnels: tunnelMessages(node),
+    interfaces: node.interfaces.map(({ name, addresses }) => ({ name, addresses: addresses.map(formatNodeAddress) })),
+    asNumber: node.asNumber,
+    resourceVersion: versionOf(node),
+    utilization: utilization && {
+      blocks: BigInt(utilization.blocks),
+      capacity: BigInt(utilization.capacity),
+      allocated: BigInt(utilization.allocated),
+      cooling: BigInt(utilization.cooling),
+      reserved: BigInt(utilization.reserved),
+      available: BigInt(utilization.available),
+    },
+  };
+}
+
+function formatNodeAddress({ address, subnetBits }: NodeAddress): string {
+  return `${formatAddress(address)}/${subnetBits}`;
+}
+
+function tunnelMessages({ tunnels, tunnelMacs }: Node): NodeMessage['tunnels'] {
+  return KINDS.flatMap(([message, kind]) => {
+    const tunnel = tunnels.get(kind);
+    const macAddress = tunnelMacs.get(kind) ?? '';
+    const address = tunnel ? formatAddress(tunnel.address) : '';
+    return tunnel || macAddress !== '' ? [{ kind: message, address, macAddress }] : [];
+  });
+}

@@ -1,0 +1,170 @@
+import { formatPrefix } from '@podwire/shared/net/prefix';
+import { describe, expect, test } from 'vitest';
+
+import { allocate } from '../addresses/allocate.js';
+import { failureOf } from '../allocator/failure.fixture.js';
+import type { Pool, TunnelKind } from '../allocator/records.js';
+import { disagreements } from '../engine/testing/agreement.js';
+import { attributesAt } from '../records/block.js';
+import { MapView } from '../records/testing/map-view.js';
+import type { RecordValue } from '../records/view.js';
+import { config, nodeRecord, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
+import { assignTunnel, releaseTunnel, tunnelHandleId } from './tunnels.js';
+
+const VXLAN: TunnelKind = 'vxlanTunnelAddress';
+
+const vxlanPool = (rest: Partial<Pool> = {}) =>
+  poolRecord('v', '10.0.0.0/28', { blockSizeBits: 30, vxlanMode: 'CrossSubnet', ...rest });
+const start = (...records: RecordValue[]) =>
+  new MapView([nodeRecord('n1'), poolRecord('plain', '10.9.0.0/28', { blockSizeBits: 30 }), vxlanPool(), ...records]);
+
+function assign(view: MapView, kind: TunnelKind = VXLAN) {
+  const outcome = view.apply(assignTunnel(view, { nodeName: 'n1', kind, nowMs: NOW_MS }));
+  expect(disagreements(view, NOW_MS)).toEqual([]);
+  return { ...outcome, address: formatPrefix(outcome.address), released: outcome.released.map(formatPrefix) };
+}
+
+const recorded = (view: MapView, kind: TunnelKind = VXLAN) => {
+  const address = view.node('n1')?.tunnels.get(kind)?.address;
+  return address && formatPrefix(address);
+};
+
+const held = (view: MapView) =>
+  view.blocks().flatMap((block) => block.allocations.flatMap((_, ordinal) => attributesAt(block, ordinal) ?? []));
+
+describe('a tunnel gets an address', () => {
+  test.each<[TunnelKind, Partial<Pool>, string, string]>([
+    ['ipipTunnelAddress', { ipipMode: 'Always' }, '10.8.0.0/28', 'ipip-tunnel-addr-n1'],
+    ['vxlanTunnelAddress', { vxlanMode: 'Always' }, '10.8.0.0/28', 'vxlan-tunnel-addr-n1'],
+    ['vxlanV6TunnelAddress', { vxlanMode: 'CrossSubnet' }, 'fd00::/124', 'vxlan-v6-tunnel-addr-n1'],
+    ['wireguardTunnelAddress', {}, '10.8.0.0/28', 'wireguard-tunnel-addr-n1'],
+    ['wireguardV6TunnelAddress', {}, 'fd00::/124', 'wireguard-v6-tunnel-addr-n1'],
+  ])('%s: under the handle and with the attributes of Calico’s, in the node’s record', (kind, rest, cidr, handle) => {
+    const blockSizeBits = cidr.includes(':') ? 126 : 30;
+    const view = new MapView([nodeRecord('n1'), poolRecord('p', cidr, { blockSizeBits, ...rest })]);
+    const { address, isKept } = assign(view, kind);
+    expect(isKept).toBe(false);
+    expect(recorded(view, kind)).toBe(address);
+    expect(tunnelHandleId('n1', kind)).toBe(handle);
+    expect(held(view)).toEqual([{ handleId: handle, owner: { node: 'n1', type: kind }, releasedAtMs: undefined }]);
+    expect([...view.handle(handle)!.blocks.values()]).toEqual([1]);
+  });
+
+  test('from a pool with its encapsulation, whatever the pool selects', () => {
+    const view = start(vxlanPool({ nodeSelector: 'has(nothing)', assignmentMode: 'Manual' }));
+    expect(assign(view).address).toMatch(/^10\.0\.0\./);
+  });
+
+  test('once: a repeat changes nothing', () => {
+    const view = start();
+    const first = assign(view);
+    const again = assignTunnel(view, { nodeName: 'n1', kind: VXLAN, nowMs: NOW_MS });
+    expect(again.changes).toEqual([]);
+    expect(assign(view)).toEqual({ ...first, isKept: true });
+  });
+
+  test('that its handle holds already, where the node’s record lost it', () => {
+    const view = start();
+    const { address } = assign(view);
+    view.put(nodeRecord('n1'));
+    expect(assign(view)).toEqual({ address, isKept: false, released: [] });
+    expect(recorded(view)).toBe(address);
+  });
+
+  test('for each kind its own', () => {
+    const view = start(vxlanPool({ ipipMode: 'Always' }));
+    expect(assign(view, 'ipipTunnelAddress').address).not.toBe(assign(view).address);
+    expect(view.node('n1')!.tunnels.size).toBe(2);
+  });
+});
+
+describe('an address that is not right is replaced', () => {
+  test('one that somebody else holds, and that stays theirs', () => {
+    const view = start();
+    const pod = view.apply(allocate(view, { request: request('c1', { pools: ['v'] }), nowMs: NOW_MS }));
+    const theirs = pod.endpoint.addresses[0]!.address;
+    view.put(nodeRecord('n1', { tunnels: new Map([[VXLAN, { address: theirs }]]) }));
+    const { address, released } = assign(view);
+    expect(address).not.toBe(formatPrefix(theirs));
+    expect(released).toEqual([]);
+    expect(view.handle('net.c1')?.blocks.size).toBe(1);
+  });
+
+  test.each<[string, Partial<Pool>]>([
+    ['is disabled', { disabled: true }],
+    ['has another encapsulation', { vxlanMode: 'Never' }],
+    ['is not for tunnels any more', { allowedUses: ['Workload'] }],
+  ])('one whose pool %s, and it goes back', (_, rest) => {
+    const view = start();
+    const old = assign(view).address;
+    view.put(vxlanPool(rest));
+    view.put(poolRecord('w', '10.1.0.0/28', { blockSizeBits: 30, vxlanMode: 'Always' }));
+    const { address, released } = assign(view);
+    expect(released).toEqual([old]);
+    expect(address).toMatch(/^10\.1\.0\./);
+    expect(recorded(view)).toBe(address);
+    expect(held(view)).toHaveLength(1);
+    expect(view.history.map(({ handleId }) => handleId)).toEqual(['vxlan-tunnel-addr-n1']);
+  });
+
+  test('one that cools down after its release is not taken back', () => {
+    const view = start(config({ cooldownSeconds: 30 }));
+    const old = assign(view).address;
+    view.apply(releaseTunnel(view, { nodeName: 'n1', kind: VXLAN, nowMs: NOW_MS }));
+    view.put(nodeRecord('n1', { tunnels: new Map([[VXLAN, { address: prefix(old) }]]) }));
+    expect(assign(view).address).not.toBe(old);
+  });
+});
+
+describe('the end of a tunnel', () => {
+  test('gives its address back and clears the record; a repeat does nothing', () => {
+    const view = start();
+    const { address } = assign(view);
+    const { released } = view.apply(releaseTunnel(view, { nodeName: 'n1', kind: VXLAN, nowMs: NOW_MS }));
+    expect(released.map(formatPrefix)).toEqual([address]);
+    expect(recorded(view)).toBeUndefined();
+    expect(view.all('handle')).toEqual([]);
+    const again = releaseTunnel(view, { nodeName: 'n1', kind: VXLAN, nowMs: NOW_MS });
+    expect(again).toEqual({ changes: [], outcome: { released: [] } });
+  });
+
+  test('works when the node is gone', () => {
+    const view = start();
+    assign(view);
+    view.records.delete('node n1');
+    const { released } = view.apply(releaseTunnel(view, { nodeName: 'n1', kind: VXLAN, nowMs: NOW_MS }));
+    expect(released).toHaveLength(1);
+    expect(view.all('node')).toEqual([]);
+  });
+});
+
+describe('is refused, and nothing changes', () => {
+  const refused = (view: MapView) => {
+    const before = view.snapshot();
+    const failure = failureOf(() => assignTunnel(view, { nodeName: 'n1', kind: VXLAN, nowMs: NOW_MS }));
+    expect(view.snapshot()).toEqual(before);
+    return failure;
+  };
+
+  test('for a node that is not registered, or on its way out', () => {
+    expect(refused(new MapView([vxlanPool()])).code).toBe('NODE_NOT_FOUND');
+    expect(refused(start(nodeRecord('n1', { deletionTimeMs: NOW_MS }))).code).toBe('NODE_BEING_DELETED');
+  });
+
+  test('without a pool of the encapsulation', () => {
+    expect(refused(start(vxlanPool({ vxlanMode: 'Never' })))).toMatchObject({
+      code: 'NO_POOL',
+      message: expect.stringContaining('no IPv4 pool is for VXLAN tunnels'),
+    });
+  });
+
+  test('when those pools are full', () => {
+    const view = start();
+    for (let i = 0; i < 16; i++)
+      view.apply(allocate(view, { request: request(`c${i}`, { pools: ['v'] }), nowMs: NOW_MS }));
+    expect(refused(view)).toMatchObject({
+      code: 'POOLS_EXHAUSTED',
+      message: expect.stringContaining('no IPv4 address for the VXLAN tunnel on node n1: pool "v" 10.0.0.0/28: all 4'),
+    });
+  });
+});

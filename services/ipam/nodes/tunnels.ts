@@ -1,0 +1,236 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Family } from '@podwire/shared/net/address';
+import { addressAt, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
+
+import { choosePlaces, placesOf } from '../addresses/choice.js';
+import { refusalOf } from '../addresses/refusal.js';
+import { judgeNode, nodeNotFound } from '../allocator/judge-node.js';
+import type { AllocationAttributes, Block, Node, Pool, Tunnel, TunnelKind } from '../allocator/records.js';
+import type { Demand } from '../blocks/demand.js';
+import { addressOf, blocksOf, handleChanges, requireKnown, type HeldAddress } from '../blocks/holding.js';
+import { giveBack, heldIn } from '../blocks/release-changes.js';
+import { beginSearch } from '../blocks/search.js';
+import { outOfUse, poolOf } from '../pools/pools.js';
+import { servingPools, wrongUse } from '../pools/selection.js';
+import { requireReadable } from '../records/absence.js';
+import { takeOrdinals } from '../records/block.js';
+import type { Change, Decision, View } from '../records/view.js';
+
+/**
+ * The addresses of nodes' tunnels: kept under a handle and with attributes of Calico's, from pools that are encapsulated as the
+ * tunnel encapsulates, and written to the node's record in the same transaction.
+ */
+
+interface TunnelFacts {
+  readonly family: Family;
+  /** What the handle's ID begins with; the node's name follows. */
+  readonly handle: string;
+  readonly encapsulation: string;
+  readonly isEncapsulated: (pool: Pool) => boolean;
+}
+
+const VXLAN = {
+  encapsulation: 'VXLAN',
+  isEncapsulated: ({ vxlanMode }: Pool): boolean => vxlanMode !== 'Never',
+};
+/** WireGuard is a setting of nodes, so it carries what any pool's pods send. */
+const WIREGUARD = { encapsulation: 'WireGuard', isEncapsulated: (): boolean => true };
+
+const TUNNELS: Readonly<Record<TunnelKind, TunnelFacts>> = {
+  ipipTunnelAddress: {
+    family: 4,
+    handle: 'ipip-tunnel-addr-',
+    encapsulation: 'IPIP',
+    isEncapsulated: ({ ipipMode }) => ipipMode !== 'Never',
+  },
+  vxlanTunnelAddress: { family: 4, handle: 'vxlan-tunnel-addr-', ...VXLAN },
+  vxlanV6TunnelAddress: { family: 6, handle: 'vxlan-v6-tunnel-addr-', ...VXLAN },
+  wireguardTunnelAddress: { family: 4, handle: 'wireguard-tunnel-addr-', ...WIREGUARD },
+  wireguardV6TunnelAddress: { family: 6, handle: 'wireguard-v6-tunnel-addr-', ...WIREGUARD },
+};
+
+/** ID of the handle that holds the address of a node's tunnel. */
+export function tunnelHandleId(nodeName: string, kind: TunnelKind): string {
+  return TUNNELS[kind].handle + nodeName;
+}
+
+/** A node's tunnel. */
+export interface TunnelEnd {
+  readonly nodeName: string;
+  readonly kind: TunnelKind;
+}
+
+interface TunnelRequest extends TunnelEnd {
+  readonly nowMs: number;
+}
+
+/** What a node's tunnel has by now. */
+export interface TunnelAssignment {
+  /** Of full length. */
+  readonly address: Prefix;
+  /** Whether the tunnel had it before, and nothing was changed. */
+  readonly isKept: boolean;
+  /** Addresses under the tunnel's handle that went back, as they are of no use for it any more. */
+  readonly released: readonly Prefix[];
+}
+
+/**
+ * Sees to it that a node's tunnel has an address of an enabled pool that is encapsulated in the same way and allows tunnels. What it
+ * has is kept if it is such a one, and is held under the tunnel's handle for this node; anything else is replaced. Selectors do
+ * not count, as with Calico. Idempotent.
+ * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED; NO_POOL when no pool is for such tunnels, POOLS_EXHAUSTED when they have no address,
+ * STORE_CORRUPT in place of it when the configuration cannot be read
+ */
+export function assignTunnel(view: View, request: TunnelRequest): Decision<TunnelAssignment> {
+  const { nodeName, kind, nowMs } = request;
+  judgeNode(view, { nodeName, unknownNodes: { policy: 'refuse' }, nowMs });
+  const node = requireNode(view, nodeName);
+  const pools = tunnelPools(view, kind);
+  const held = heldByTunnel(view, request);
+  const usable = held.filter(({ block }) => poolOf(pools, block.prefix));
+  const current = node.tunnels.get(kind)?.address;
+  const kept = usable.find((address) => isAt(address, current)) ?? usable[0];
+  const old = held.filter((address) => address !== kept);
+  const released = old.map(addressOf);
+  if (kept) {
+    const address = addressOf(kept);
+    const isKept = isAt(kept, current);
+    const nodeChanges = isKept ? [] : [putTunnel(node, kind, { address })];
+    return { changes: [...giveBack(view, old, nowMs), ...nodeChanges], outcome: { address, isKept, released } };
+  }
+  const taken = take(view, request, pools);
+  return {
+    changes: [
+      ...taken.changes,
+      ...replaceAll(view, { request, old, taken: taken.block }),
+      putTunnel(node, kind, taken),
+    ],
+    outcome: { address: taken.address, isKept: false, released },
+  };
+}
+
+/** What the end of a tunnel came to. */
+export interface TunnelRelease {
+  /** Of full length; empty when the tunnel had none. */
+  readonly released: readonly Prefix[];
+}
+
+/**
+ * Gives back the address of a node's tunnel and clears it from the node's record. Idempotent; the node may be gone.
+ * @throws Failure STORE_CORRUPT when the record cannot be read, and so cannot be cleared
+ */
+export function releaseTunnel(view: View, request: TunnelRequest): Decision<TunnelRelease> {
+  requireReadable(view, { kind: 'node', name: request.nodeName });
+  const held = heldByTunnel(view, request);
+  const node = view.node(request.nodeName);
+  const recorded = node?.tunnels.has(request.kind) === true;
+  const nodeChanges = recorded ? [putTunnel(node, request.kind, undefined)] : [];
+  return {
+    changes: [...giveBack(view, held, request.nowMs), ...nodeChanges],
+    outcome: { released: held.map(addressOf) },
+  };
+}
+
+function requireNode(view: View, nodeName: string): Node {
+  const node = view.node(nodeName);
+  if (!node) throw nodeNotFound(nodeName);
+  return node;
+}
+
+/** The pools that a tunnel's address may be from, in the order of their names. */
+function tunnelPools(view: View, kind: TunnelKind): Pool[] {
+  const { family, isEncapsulated } = TUNNELS[kind];
+  return view
+    .pools()
+    .filter((pool) => pool.prefix.family === family && isEncapsulated(pool))
+    .filter((pool) => outOfUse(pool) === undefined && wrongUse(pool, 'Tunnel') === undefined);
+}
+
+/** What is held under the tunnel's handle, and says that it is this node's and of this kind. */
+function heldByTunnel(view: View, { nodeName, kind }: TunnelRequest): HeldAddress[] {
+  const id = tunnelHandleId(nodeName, kind);
+  requireKnown(view, id);
+  return blocksOf(view, view.handle(id)).flatMap((block) =>
+    heldIn(block, ({ handleId, owner }) => handleId === id && owner.node === nodeName && owner.type === kind),
+  );
+}
+
+function isAt({ block, ordinal }: HeldAddress, address: Prefix | undefined): boolean {
+  const at = addressAt(block.prefix, ordinal);
+  return at.family === address?.family && at.value === address.value;
+}
+
+function putTunnel(node: Node, kind: TunnelKind, tunnel: Tunnel | undefined): Change {
+  const tunnels = new Map(node.tunnels);
+  if (tunnel) tunnels.set(kind, { address: tunnel.address });
+  else tunnels.delete(kind);
+  return { type: 'put', record: { kind: 'node', value: { ...node, tunnels } } };
+}
+
+interface Taken {
+  readonly address: Prefix;
+  readonly block: Block;
+  /** All but those of the handle and the node. */
+  readonly changes: readonly Change[];
+}
+
+function take(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools: readonly Pool[]): Taken {
+  const { family, encapsulation } = TUNNELS[kind];
+  if (pools.length === 0) {
+    const text = `no IPv${family} pool is for ${encapsulation} tunnels; enable one with that encapsulation and Tunnel among its allowedUses`;
+    throw new Failure('NO_POOL', `${text}, or release the tunnel's address`, { details: { node: nodeName } });
+  }
+  const demand: Demand = {
+    family,
+    use: 'Tunnel',
+    owner: { kind: 'host', name: nodeName },
+    nodeLabels: view.node(nodeName)?.labels ?? {},
+    namespaceLabels: {},
+    pools: pools.map(({ name }) => name),
+    maxBlocksCount: 0,
+    seed: tunnelHandleId(nodeName, kind),
+    nowMs,
+  };
+  const [place] = choosePlaces([placesOf(beginSearch(view, demand, servingPools(view, demand)))]);
+  if (place) {
+    const { ordinal, offer } = place;
+    const block = takeOrdinals(offer.block, [ordinal], attributesOf(nodeName, kind));
+    const put: Change = { type: 'put', record: { kind: 'block', value: block } };
+    return { address: hostPrefix(addressAt(block.prefix, ordinal)), block, changes: [...offer.changes, put] };
+  }
+  throw refusalOf(view, [demand], { subject: `the ${encapsulation} tunnel`, details: { node: nodeName } });
+}
+
+function attributesOf(nodeName: string, kind: TunnelKind): AllocationAttributes {
+  return {
+    handleId: tunnelHandleId(nodeName, kind),
+    owner: { node: nodeName, type: kind },
+    releasedAtMs: undefined,
+  };
+}
+
+interface Replacement {
+  readonly request: TunnelRequest;
+  readonly old: readonly HeldAddress[];
+  readonly taken: Block;
+}
+
+/**
+ * The old addresses go, and the handle is counted once over all that changes. The blocks differ: the old ones' pools do not serve
+ * any more.
+ */
+function replaceAll(view: View, { request, old, taken }: Replacement): Change[] {
+  const id = tunnelHandleId(request.nodeName, request.kind);
+  const freed = giveBack(view, old, request.nowMs).filter((change) => !isHandle(change, id));
+  const blocks = freed.flatMap((change) => {
+    if (!('record' in change) || change.record.kind !== 'block') return [];
+    const { value } = change.record;
+    const emptied = { ...value, allocations: value.allocations.map(() => null), attributes: [] };
+    return change.type === 'put' ? [value] : change.type === 'delete' ? [emptied] : [];
+  });
+  return [...freed, ...handleChanges(view, id, [...blocks, taken]), { type: 'expectUnreleased', handleId: id }];
+}
+
+function isHandle(change: Change, id: string): boolean {
+  return 'record' in change && change.record.kind === 'handle' && change.record.value.id === id;
+}

@@ -1,0 +1,72 @@
+import { describe, expect, test } from 'vitest';
+
+import { MapView } from '../records/testing/map-view.js';
+import { versionOf } from '../records/versions.js';
+import { NOW_MS } from '../testing/records.js';
+import { rules } from '../testing/request-policies.js';
+import {
+  createRequestPolicy,
+  deleteRequestPolicy,
+  getRequestPolicy,
+  listRequestPolicies,
+  updateRequestPolicy,
+} from './policies.js';
+
+const spec = (name: string, namespaces: readonly string[] = []) => ({
+  name,
+  namespaces,
+  namespaceSelector: '',
+  rules: rules({ pools: {} }),
+});
+
+const create = (view: MapView, name: string) =>
+  view.apply(createRequestPolicy(view, { spec: spec(name), uid: `uid-${name}`, nowMs: NOW_MS }));
+
+describe('request policies', () => {
+  test('are kept in the order of their names, in one record', () => {
+    const view = new MapView();
+    for (const name of ['m', 'z', 'a']) create(view, name);
+    expect(view.snapshot().map(([key]) => key)).toEqual(['requestPolicies']);
+    expect(view.requestPolicies().map(({ name }) => name)).toEqual(['a', 'm', 'z']);
+    expect(listRequestPolicies(view, { after: 'a', limit: 1 })).toMatchObject({ items: [{ name: 'm' }], more: true });
+    view.apply(deleteRequestPolicy(view, { name: 'm', resourceVersion: '' }));
+    expect(listRequestPolicies(view, { after: '', limit: 5 })).toMatchObject({
+      items: [{ name: 'a' }, { name: 'z' }],
+      more: false,
+    });
+    expect(() => create(view, 'a')).toThrow(expect.objectContaining({ code: 'REQUEST_POLICY_EXISTS' }));
+    expect(() => getRequestPolicy(view, 'm')).toThrow(expect.objectContaining({ code: 'REQUEST_POLICY_NOT_FOUND' }));
+  });
+
+  test('change only as they were seen, where that is asked for', () => {
+    const view = new MapView();
+    const { uid, createTimeMs, ...made } = create(view, 'a');
+    const resourceVersion = versionOf({ uid, createTimeMs, ...made });
+    const { policy, changed } = view.apply(updateRequestPolicy(view, { spec: spec('a', ['red']), resourceVersion }));
+    expect([policy, changed]).toEqual([{ ...made, uid, createTimeMs, namespaces: ['red'] }, true]);
+    const stale = expect.objectContaining({ code: 'STALE_VERSION' });
+    expect(() => updateRequestPolicy(view, { spec: spec('a'), resourceVersion })).toThrow(stale);
+    expect(() => deleteRequestPolicy(view, { name: 'a', resourceVersion })).toThrow(stale);
+    expect(updateRequestPolicy(view, { spec: spec('a', ['red']), resourceVersion: '' })).toEqual({
+      changes: [],
+      outcome: { policy, changed: false },
+    });
+  });
+
+  test('have together to fit a value of the datastore', () => {
+    const view = new MapView();
+    const namespaces = Array.from({ length: 1000 }, (_, index) => `${'n'.repeat(55)}-${index}`);
+    const big = (name: string) => createRequestPolicy(view, { spec: spec(name, namespaces), uid: '', nowMs: NOW_MS });
+    for (let count = 0; count < 8; count++) view.apply(big(`p${count}`));
+    expect(() => big('p8')).toThrow(expect.objectContaining({ code: 'STORE_LIMIT' }));
+    expect(view.requestPolicies()).toHaveLength(8);
+  });
+
+  test('that cannot be read are not changed, and not told to be none', () => {
+    const view = new MapView();
+    view.setAside.push({ key: '/calico/podwire/requestpolicies', name: { kind: 'requestPolicies' }, reason: 'torn' });
+    const corrupt = expect.objectContaining({ code: 'STORE_CORRUPT' });
+    expect(() => create(view, 'a')).toThrow(corrupt);
+    expect(() => listRequestPolicies(view, { after: '', limit: 1 })).toThrow(corrupt);
+  });
+});

@@ -1,0 +1,124 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { compareNames } from '@podwire/shared/words/order';
+
+import type { Page } from '../allocator/listing.js';
+import { requireReadable } from '../records/absence.js';
+import { wholeSeconds } from '../records/block.js';
+import type { RequestPolicies, RequestPolicy, RequestRules } from '../records/request-policy.js';
+import { versionOf } from '../records/versions.js';
+import type { Change, Decision, View } from '../records/view.js';
+
+/** Request policies: what the authors of pods may ask for. They are one record, so that what is decided by them rests on one comparison. */
+
+/** What a policy is to say. */
+export interface RequestPolicySpec {
+  readonly name: string;
+  readonly namespaces: readonly string[];
+  readonly namespaceSelector: string;
+  readonly rules: RequestRules;
+}
+
+interface RequestPolicyCreation {
+  readonly spec: RequestPolicySpec;
+  readonly uid: string;
+  readonly nowMs: number;
+}
+
+/** @throws Failure REQUEST_POLICY_EXISTS; STORE_LIMIT, STORE_CORRUPT as all changes */
+export function createRequestPolicy(view: View, { spec, uid, nowMs }: RequestPolicyCreation): Decision<RequestPolicy> {
+  const { name } = spec;
+  const stored = readablePolicies(view);
+  if (stored.some((policy) => policy.name === name)) {
+    const text = `request policy "${name}" exists already; choose another name, or update it`;
+    throw new Failure('REQUEST_POLICY_EXISTS', text, { details: { request_policy: name } });
+  }
+  const created = { ...spec, uid, createTimeMs: wholeSeconds(nowMs) };
+  return { changes: putPolicies([...stored, created]), outcome: created };
+}
+
+/** @throws Failure REQUEST_POLICY_NOT_FOUND, STORE_CORRUPT */
+export function getRequestPolicy(view: View, name: string): RequestPolicy {
+  const policy = readablePolicies(view).find((each) => each.name === name);
+  if (policy) return policy;
+  const text = `there is no request policy "${name}"; list the request policies for their names`;
+  throw new Failure('REQUEST_POLICY_NOT_FOUND', text, { details: { request_policy: name } });
+}
+
+export interface RequestPolicyQuery {
+  /** The name behind which the page begins; empty for the first page. */
+  readonly after: string;
+  readonly limit: number;
+}
+
+/** A page of the policies, in the order of their names. @throws Failure STORE_CORRUPT */
+export function listRequestPolicies(view: View, { after, limit }: RequestPolicyQuery): Page<RequestPolicy> {
+  const behind = readablePolicies(view).filter(({ name }) => name > after);
+  return { items: behind.slice(0, limit), more: behind.length > limit };
+}
+
+export interface RequestPolicyUpdate {
+  readonly spec: RequestPolicySpec;
+  /** Change only if the policy still is of this version; empty for any. */
+  readonly resourceVersion: string;
+}
+
+interface UpdatedRequestPolicy {
+  readonly policy: RequestPolicy;
+  readonly changed: boolean;
+}
+
+/**
+ * Replaces what a policy says. Idempotent where no version is given.
+ * @throws Failure REQUEST_POLICY_NOT_FOUND, STALE_VERSION; STORE_LIMIT, STORE_CORRUPT as all changes
+ */
+export function updateRequestPolicy(
+  view: View,
+  { spec, resourceVersion }: RequestPolicyUpdate,
+): Decision<UpdatedRequestPolicy> {
+  const stored = requireVersion(view, { name: spec.name, resourceVersion });
+  const policy = { ...stored, ...spec };
+  const changed = versionOf(policy) !== versionOf(stored);
+  const all = readablePolicies(view).map((each) => (each.name === spec.name ? policy : each));
+  return { changes: changed ? putPolicies(all) : [], outcome: { policy, changed } };
+}
+
+export interface RequestPolicyDeletion {
+  readonly name: string;
+  /** Delete only if the policy still is of this version; empty for any. */
+  readonly resourceVersion: string;
+}
+
+/** @throws Failure REQUEST_POLICY_NOT_FOUND, STALE_VERSION, STORE_CORRUPT */
+export function deleteRequestPolicy(view: View, deletion: RequestPolicyDeletion): Decision<RequestPolicy> {
+  const outcome = requireVersion(view, deletion);
+  const left = readablePolicies(view).filter(({ name }) => name !== deletion.name);
+  return { changes: putPolicies(left), outcome };
+}
+
+function readablePolicies(view: View): RequestPolicies {
+  requireReadable(view, { kind: 'requestPolicies' });
+  return view.requestPolicies();
+}
+
+function requireVersion(view: View, { name, resourceVersion }: RequestPolicyDeletion): RequestPolicy {
+  const stored = getRequestPolicy(view, name);
+  if (resourceVersion === '' || resourceVersion === versionOf(stored)) return stored;
+  const text = `request policy "${name}" was changed since resource version ${resourceVersion}; read it again and decide anew`;
+  throw new Failure('STALE_VERSION', text, { details: { request_policy: name } });
+}
+
+/** Largest size of all policies together, in UTF-16 code units of JSON: they are one value, of which etcd takes 1.5 MiB. */
+const MAX_SIZE = 2 ** 19;
+
+/** @throws Failure STORE_LIMIT */
+function putPolicies(policies: RequestPolicies): Change[] {
+  const size = JSON.stringify(policies, (_, value: unknown) =>
+    typeof value === 'bigint' ? String(value) : value,
+  ).length;
+  if (size > MAX_SIZE) {
+    const text = `the ${policies.length} request policies would take ${size} bytes, and may take ${MAX_SIZE} together; name ranges instead of addresses, or delete some`;
+    throw new Failure('STORE_LIMIT', text);
+  }
+  const value = [...policies].sort(compareNames);
+  return [{ type: 'put', record: { kind: 'requestPolicies', value } }];
+}

@@ -1,0 +1,244 @@
+import { describe, expect, test } from 'vitest';
+
+import { takeAddress } from '../allocator/block.fixture.js';
+import { failureOf } from '../allocator/failure.fixture.js';
+import type { Block, Pool } from '../allocator/records.js';
+import { splitPool } from '../allocator/split-pool.js';
+import { coolAddresses } from '../records/block.js';
+import { MapView } from '../records/testing/map-view.js';
+import type { RecordValue } from '../records/view.js';
+import { affinity, block, claimedBlock, fullBlock, NOW_MS, pool, poolRecord } from '../testing/records.js';
+import { beginPoolDeletion, continuePoolDeletion, type PoolDeletionStep, type WhenInUse } from './deletion.js';
+import { poolVersion } from './pools.js';
+
+const P = '10.0.0.0/16';
+
+const blockRecord = (value: Block): RecordValue => ({ kind: 'block', value });
+
+/** A node's block with some addresses in use. */
+function usedBlock(cidr: string, nodeName: string, count = 1): Block {
+  let used = block(cidr, nodeName);
+  for (let i = 0; i < count; i++) {
+    const attributes = { handleId: `net.c${i}`, owner: { node: nodeName, pod: `p${i}` }, releasedAtMs: undefined };
+    used = takeAddress(used, attributes)?.block ?? used;
+  }
+  return used;
+}
+
+const begin = (view: MapView, rest: { whenInUse?: WhenInUse; resourceVersion?: string } = {}) =>
+  view.apply(beginPoolDeletion(view, { name: 'p', resourceVersion: '', whenInUse: 'drain', nowMs: NOW_MS, ...rest }));
+
+const proceed = (view: MapView, original: Pool, whenInUse: WhenInUse = 'drain') =>
+  view.apply(continuePoolDeletion(view, { original, whenInUse, nowMs: NOW_MS }));
+
+/** Every step up to the one that would have to wait. */
+function run(view: MapView, whenInUse: WhenInUse = 'drain'): PoolDeletionStep[] {
+  const original = begin(view, { whenInUse });
+  const steps: PoolDeletionStep[] = [];
+  do steps.push(proceed(view, original, whenInUse));
+  while (steps.at(-1)?.state === 'more');
+  return steps;
+}
+
+describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenInUse) => {
+  test('takes the pool out of use, then removes it with its empty blocks and their affinities', () => {
+    const view = new MapView([
+      poolRecord('p', P),
+      ...claimedBlock(block('10.0.0.0/26', 'n1')),
+      blockRecord(block('10.0.1.0/26', 'n1')),
+      blockRecord(block('10.0.2.0/26', 'n1', { owner: undefined })),
+    ]);
+    const original = begin(view, { whenInUse });
+    expect(original).toEqual(pool('p', P));
+    const { disabled, deletionTimeMs } = view.pool('p')!;
+    expect({ disabled, deletionTimeMs }).toEqual(
+      whenInUse === 'refuse'
+        ? { disabled: true, deletionTimeMs: undefined }
+        : { disabled: false, deletionTimeMs: Date.parse('2026-08-22T06:33:25Z') },
+    );
+    expect(proceed(view, original, whenInUse)).toEqual({ state: 'done', removedBlocks: 3 });
+    expect([...view.records.keys()]).toEqual([]);
+  });
+
+  test('removes claims of other writers that did not end', () => {
+    const stray = [affinity('10.0.0.0/26', 'n2', 'pending'), affinity('10.0.9.0/26', 'n1', 'pendingDeletion')];
+    const view = new MapView([
+      poolRecord('p', P),
+      ...claimedBlock(block('10.0.0.0/26', 'n1')),
+      ...stray.map((value) => ({ kind: 'affinity', value }) as const),
+    ]);
+    expect(run(view, whenInUse).at(-1)).toMatchObject({ state: 'done' });
+    expect([...view.records.keys()]).toEqual([]);
+  });
+
+  test('leaves other pools’ blocks and affinities alone', () => {
+    const others: RecordValue[] = [
+      poolRecord('q', '10.1.0.0/16'),
+      ...claimedBlock(block('10.1.0.0/26', 'n1')),
+      { kind: 'affinity', value: affinity('10.1.1.0/26', 'n2', 'pending') },
+    ];
+    const view = new MapView([poolRecord('p', P), ...claimedBlock(block('10.0.0.0/26', 'n1')), ...others]);
+    run(view, whenInUse);
+    expect(view.snapshot()).toEqual(new MapView(others).snapshot());
+  });
+
+  test('takes steps that fit into one of etcd’s transactions', () => {
+    const blocks = Array.from({ length: 120 }, (_, i) => claimedBlock(block(`10.0.${i}.0/26`, 'n1'))).flat();
+    const strays = Array.from({ length: 150 }, (_, i): RecordValue => {
+      return { kind: 'affinity', value: affinity(`10.0.${i}.64/26`, 'n1', 'pending') };
+    });
+    const view = new MapView([poolRecord('p', P), ...blocks, ...strays]);
+    const original = begin(view, { whenInUse });
+    const sizes: number[] = [];
+    for (let state = 'more'; state === 'more';) {
+      const { changes, outcome } = continuePoolDeletion(view, { original, whenInUse, nowMs: NOW_MS });
+      sizes.push(changes.length);
+      state = view.apply({ changes, outcome }).state;
+    }
+    expect(Math.max(...sizes)).toBeLessThanOrEqual(110);
+    expect(view.records.size).toBe(0);
+  });
+
+  test('leaves the pool while another replica’s claim may be on its way', () => {
+    const view = new MapView([poolRecord('p', P), ...claimedBlock(block('10.0.0.0/26', 'n1'))]);
+    view.isBehind = true;
+    expect(run(view, whenInUse)).toEqual([{ state: 'behind', removedBlocks: 1 }]);
+    expect([...view.records.keys()]).toEqual(['pool p']);
+    for (const record of claimedBlock(usedBlock('10.0.1.0/26', 'n2'))) view.put(record);
+    view.isBehind = false;
+    expect(proceed(view, pool('p', P), whenInUse).state).toBe(whenInUse === 'drain' ? 'held' : 'refused');
+  });
+
+  test('is done when another has ended it meanwhile, also when a new pool has its name', () => {
+    const view = new MapView([poolRecord('p', P)]);
+    const original = begin(view, { whenInUse });
+    view.records.clear();
+    expect(proceed(view, original, whenInUse)).toEqual({ state: 'done', removedBlocks: 0 });
+    view.put(poolRecord('p', P, { uid: 'another' }));
+    expect(proceed(view, original, whenInUse)).toEqual({ state: 'done', removedBlocks: 0 });
+    expect(view.pool('p')?.uid).toBe('another');
+  });
+
+  test('gives up when somebody takes the pool into use meanwhile', () => {
+    const view = new MapView([poolRecord('p', P)]);
+    const original = begin(view, { whenInUse });
+    view.put({ kind: 'pool', value: original });
+    expect(failureOf(() => proceed(view, original, whenInUse)).code).toBe('CONFLICT');
+  });
+
+  test('needs a pool of that name, and of that version where one is given', () => {
+    const view = new MapView([poolRecord('p', P)]);
+    expect(failureOf(() => begin(new MapView(), { whenInUse })).code).toBe('POOL_NOT_FOUND');
+    expect(failureOf(() => begin(view, { whenInUse, resourceVersion: 'old' })).code).toBe('STALE_VERSION');
+    expect(begin(view, { whenInUse, resourceVersion: poolVersion(pool('p', P)) }).name).toBe('p');
+  });
+});
+
+describe('a pool with addresses in use', () => {
+  const used = () =>
+    new MapView([
+      poolRecord('p', P),
+      ...claimedBlock(fullBlock('10.0.0.0/30', 'n2')),
+      ...claimedBlock(usedBlock('10.0.1.0/26', 'n1')),
+      ...claimedBlock(block('10.0.2.0/26', 'n1')),
+    ]);
+
+  test('drains: what is empty goes, and who holds the rest is told', () => {
+    const view = used();
+    expect(run(view)).toEqual([
+      {
+        state: 'held',
+        removedBlocks: 1,
+        holders: {
+          inUseCount: 5,
+          coolingCount: 0,
+          nodes: [
+            { nodeName: 'n1', count: 1 },
+            { nodeName: 'n2', count: 4 },
+          ],
+        },
+      },
+    ]);
+    expect([...view.records.keys()].sort()).toEqual([
+      'affinity host:n1 10.0.1.0/26',
+      'affinity host:n2 10.0.0.0/30',
+      'block 10.0.0.0/30',
+      'block 10.0.1.0/26',
+      'pool p',
+    ]);
+  });
+
+  test('goes on draining when the deletion is repeated, also with the version from before', () => {
+    const view = used();
+    run(view);
+    const before = view.snapshot();
+    begin(view, { resourceVersion: poolVersion(pool('p', P)) });
+    expect(view.snapshot()).toEqual(before);
+    begin(view, { resourceVersion: poolVersion(view.pool('p')!) });
+    expect(view.snapshot()).toEqual(before);
+  });
+
+  test('is refused with how many and where, where that was asked, and nothing changes', () => {
+    const view = used();
+    const before = view.snapshot();
+    const failure = failureOf(() => begin(view, { whenInUse: 'refuse' }));
+    expect(failure.code).toBe('POOL_IN_USE');
+    expect(failure.message).toContain(
+      'pool "p" 10.0.0.0/16 cannot be deleted: addresses of it are in use (1 on node n1, 4 on node n2)',
+    );
+    expect(view.snapshot()).toEqual(before);
+  });
+
+  test('names 8 nodes, and counts the others', () => {
+    const blocks = Array.from({ length: 12 }, (_, i) => blockRecord(fullBlock(`10.0.${i}.0/30`, `n${i + 10}`)));
+    const view = new MapView([poolRecord('p', P), ...blocks]);
+    const { message } = failureOf(() => begin(view, { whenInUse: 'refuse' }));
+    expect(message).toContain('4 on node n17, and more on 4 other nodes)');
+  });
+
+  test('is refused, and is as it was, when an address was given just before the first step', () => {
+    const view = new MapView([poolRecord('p', P)]);
+    const decided = beginPoolDeletion(view, { name: 'p', resourceVersion: '', whenInUse: 'refuse', nowMs: NOW_MS });
+    for (const record of claimedBlock(usedBlock('10.0.1.0/26', 'n1'))) view.put(record);
+    const original = view.apply(decided);
+    expect(proceed(view, original, 'refuse')).toMatchObject({ state: 'refused', failure: { code: 'POOL_IN_USE' } });
+    expect(view.pool('p')).toEqual(original);
+  });
+
+  test('tells of its parts, which are off, when somebody split it after the first step', () => {
+    const view = new MapView([poolRecord('p', P)]);
+    const original = begin(view, { whenInUse: 'refuse' });
+    const request = { pool: { by: 'name', name: 'p' }, partsCount: 2, resourceVersion: '' } as const;
+    view.apply(splitPool(view, { request, uids: ['a', 'b'], nowMs: NOW_MS }));
+    const failure = failureOf(() => proceed(view, original, 'refuse'));
+    expect(failure.code).toBe('CONFLICT');
+    expect(failure.message).toContain('delete its parts, or switch them on: split-p-0, split-p-1');
+    expect(view.pools().map(({ disabled }) => disabled)).toEqual([true, true]);
+  });
+
+  test('stays as somebody else left it, when the deletion is refused after that', () => {
+    const view = new MapView([poolRecord('p', P)]);
+    const original = begin(view, { whenInUse: 'refuse' });
+    for (const record of claimedBlock(usedBlock('10.0.1.0/26', 'n1'))) view.put(record);
+    for (const rest of [{ disabled: true, natOutgoing: true }, { deletionTimeMs: NOW_MS }]) {
+      view.put(poolRecord('p', P, rest));
+      expect(proceed(view, original, 'refuse').state).toBe('refused');
+      expect(view.pool('p')).toEqual(pool('p', P, rest));
+    }
+  });
+
+  test('is kept by an address that cools down, until that is over', () => {
+    const config: RecordValue = {
+      kind: 'config',
+      value: { strictAffinity: false, autoAllocateBlocks: true, maxBlocksPerHostCount: 0, cooldownSeconds: 60 },
+    };
+    const cooling = coolAddresses(usedBlock('10.0.1.0/26', 'n1'), [0], NOW_MS);
+    const view = new MapView([config, poolRecord('p', P), ...claimedBlock(cooling)]);
+    expect(run(view)).toMatchObject([{ state: 'held', holders: { inUseCount: 0, coolingCount: 1, nodes: [] } }]);
+    const { message } = failureOf(() => begin(view, { whenInUse: 'refuse' }));
+    expect(message).toContain('(1 that cools down)');
+    const later = { original: pool('p', P), whenInUse: 'drain', nowMs: NOW_MS + 60_000 } as const;
+    expect(view.apply(continuePoolDeletion(view, later))).toEqual({ state: 'done', removedBlocks: 1 });
+    expect([...view.records.keys()]).toEqual(['config']);
+  });
+});

@@ -1,0 +1,195 @@
+import { Failure } from '@podwire/shared/failure/failure';
+
+import { removePool, strayAffinities } from '../allocator/drain-pool.js';
+import { describeHolders, poolBlocks, poolText, type PoolHolders } from '../allocator/pool-holders.js';
+import type { Affinity, Block, Pool } from '../allocator/records.js';
+import { isPartOf } from '../allocator/split-pool.js';
+import { removeBlocks } from '../blocks/release-changes.js';
+import { countBlocks } from '../records/block-stats.js';
+import { usedCount, wholeSeconds } from '../records/block.js';
+import { lockedFailure } from '../records/datastore-lock.js';
+import type { Change, Decision, View } from '../records/view.js';
+import { poolVersion, requirePool, staleFailure } from './pools.js';
+
+/**
+ * Deleting a pool, in steps of one transaction each, several because a transaction of etcd has at most 128 operations.
+ *
+ * The first takes the pool out of use: for good by marking it as being deleted, or, where the deletion is to be refused while
+ * addresses are in use, by switching it off for the moment. Whoever makes a block expects the pool's record as it was seen, so no
+ * block is made in the pool from then on. Once all is seen that was committed before, a block that is not seen does not exist.
+ * The following steps remove what is empty, and the pool with the last of it.
+ */
+
+/** Operations of one step: fewer than etcd allows, for what comes with some blocks, such as a handle. */
+const OPERATIONS_PER_STEP = 100;
+/** A block's own and its affinity's. */
+const OPERATIONS_PER_BLOCK = 2;
+
+/**
+ * What a deletion does about addresses in use: waits for their release with the pool out of use, or is refused and leaves the
+ * pool as it was.
+ */
+export type WhenInUse = 'drain' | 'refuse';
+
+interface PoolDeletion {
+  readonly name: string;
+  /** Delete only if the pool still is of this version; empty for any. */
+  readonly resourceVersion: string;
+  readonly whenInUse: WhenInUse;
+  readonly nowMs: number;
+}
+
+/**
+ * The first step: checks, and takes the pool out of use. Idempotent: a pool that is being deleted stays so.
+ * @returns the pool as it was before
+ * @throws Failure POOL_NOT_FOUND, STALE_VERSION, STORE_LOCKED, or POOL_IN_USE when addresses of it are in use and that is to be refused
+ */
+export function beginPoolDeletion(view: View, deletion: PoolDeletion): Decision<Pool> {
+  const { name, resourceVersion, whenInUse, nowMs } = deletion;
+  const pool = requirePool(view, name);
+  // The version from before the mark, so that a deletion that is repeated because its answer got lost goes on.
+  const versions = [poolVersion(pool), poolVersion({ ...pool, deletionTimeMs: undefined })];
+  if (resourceVersion !== '' && !versions.includes(resourceVersion)) throw staleFailure(pool, resourceVersion);
+  // What follows removes its blocks.
+  if (view.isLocked() && countBlocks(view.tallyBlocks(pool.prefix)) > 0) throw lockedFailure();
+  if (whenInUse === 'refuse') {
+    const { holders } = poolBlocks(view, pool, nowMs);
+    if (holders) throw inUseFailure(pool, holders);
+    return { changes: isOff(pool) ? [] : [putPool(switchedOff(pool))], outcome: pool };
+  }
+  const isMarked = pool.deletionTimeMs !== undefined;
+  return { changes: isMarked ? [] : [putPool({ ...pool, deletionTimeMs: wholeSeconds(nowMs) })], outcome: pool };
+}
+
+/** A pool to delete. */
+export interface PoolDeletionRequest {
+  readonly name: string;
+  /** Delete only if the pool still is of this version; empty for any. */
+  readonly resourceVersion: string;
+  /** What to do about addresses in use. */
+  readonly whenInUse: WhenInUse | 'release';
+}
+
+/** How far the deletion of a pool has come. */
+export interface PoolDeleted {
+  /** Whether the pool is gone; otherwise it is being deleted. */
+  readonly isGone: boolean;
+  readonly removedBlocks: number;
+  readonly releasedAddresses: number;
+  /** Who holds addresses of it. */
+  readonly holders: PoolHolders;
+}
+
+/** What one further step came to. */
+export type PoolDeletionStep =
+  /** The pool is gone. */
+  | { readonly state: 'done'; readonly removedBlocks: number }
+  /** There is more to remove at once. */
+  | { readonly state: 'more'; readonly removedBlocks: number }
+  /** Addresses of the pool are in use, or cool down; all else is removed. */
+  | { readonly state: 'held'; readonly removedBlocks: number; readonly holders: PoolHolders }
+  /** Nothing is left that is seen, but another replica's changes from before the first step may be on their way. */
+  | { readonly state: 'behind'; readonly removedBlocks: number }
+  /** An address was given before the first step. The pool is as it was before that. */
+  | { readonly state: 'refused'; readonly failure: Failure };
+
+export interface PoolDeletionProgress {
+  /** What {@link beginPoolDeletion} returned. */
+  readonly original: Pool;
+  readonly whenInUse: WhenInUse;
+  readonly nowMs: number;
+}
+
+/**
+ * A step after the first: removes what is empty, and the pool with the last of it. Idempotent.
+ * @throws Failure CONFLICT when somebody took the pool into use again meanwhile, or split it
+ */
+export function continuePoolDeletion(view: View, progress: PoolDeletionProgress): Decision<PoolDeletionStep> {
+  const { original, whenInUse, nowMs } = progress;
+  const pool = view.pool(original.name);
+  if (pool?.uid !== original.uid) {
+    refuseSplit(view, progress);
+    return { changes: [], outcome: { state: 'done', removedBlocks: 0 } };
+  }
+  if (!isOff(pool) || (whenInUse === 'drain' && pool.deletionTimeMs === undefined)) {
+    const text = `pool "${pool.name}" was taken into use again while it was being deleted; delete it once more`;
+    throw new Failure('CONFLICT', text, { details: { pool: pool.name } });
+  }
+  const { empty, holders } = poolBlocks(view, pool, nowMs);
+  if (holders && whenInUse === 'refuse') return undo(pool, { original, holders });
+  const blocks = firstOf(empty);
+  const removedBlocks = blocks.length;
+  const changes = removeBlocks(view, { blocks, kept: [], ended: [], nowMs });
+  if (empty.length > removedBlocks) return { changes, outcome: { state: 'more', removedBlocks } };
+  if (holders) return { changes, outcome: { state: 'held', removedBlocks, holders } };
+  return finish(view, { pool, blocks, changes });
+}
+
+/** Only a pool that is not marked can be split: one that was off for the moment, so its parts are off. */
+function refuseSplit(view: View, { original, whenInUse }: PoolDeletionProgress): void {
+  const parts = view.pools().filter((pool) => isPartOf(pool, original));
+  if (whenInUse !== 'refuse' || parts.length === 0) return;
+  const text = `${poolText(original)} was split while it was being deleted; delete its parts, or switch them on: ${parts.map(({ name }) => name).join(', ')}`;
+  throw new Failure('CONFLICT', text, { details: { pool: original.name } });
+}
+
+/** As many blocks as one step removes, at least one. What Windows kept in them takes an entry of the history each. */
+function firstOf(blocks: readonly Block[]): Block[] {
+  let operations = 0;
+  const behind = blocks.findIndex((block, index) => {
+    operations += OPERATIONS_PER_BLOCK + usedCount(block);
+    return index > 0 && operations > OPERATIONS_PER_STEP;
+  });
+  return behind < 0 ? [...blocks] : blocks.slice(0, behind);
+}
+
+interface Finish {
+  readonly pool: Pool;
+  /** The last blocks of the pool, which go with it. */
+  readonly blocks: readonly Block[];
+  readonly changes: readonly Change[];
+}
+
+function finish(view: View, { pool, blocks, changes }: Finish): Decision<PoolDeletionStep> {
+  const removedBlocks = blocks.length;
+  const strays = strayAffinities(view, pool, blocks);
+  const step = strays.slice(0, Math.max(0, OPERATIONS_PER_STEP - changes.length));
+  const removals = [...changes, ...step.map(removeAffinity)];
+  if (strays.length > step.length) return { changes: removals, outcome: { state: 'more', removedBlocks } };
+  return view.showsAllBefore({ kind: 'pool', value: pool })
+    ? { changes: [...removals, removePool(pool)], outcome: { state: 'done', removedBlocks } }
+    : { changes: removals, outcome: { state: 'behind', removedBlocks } };
+}
+
+/** Back to before the first step, unless the pool was changed since, or was off before. */
+function undo(
+  pool: Pool,
+  { original, holders }: { readonly original: Pool; readonly holders: PoolHolders },
+): Decision<PoolDeletionStep> {
+  const isOurs = !isOff(original) && poolVersion(pool) === poolVersion(switchedOff(original));
+  return {
+    changes: isOurs ? [putPool(original)] : [],
+    outcome: { state: 'refused', failure: inUseFailure(pool, holders) },
+  };
+}
+
+function removeAffinity(value: Affinity): Change {
+  return { type: 'delete', record: { kind: 'affinity', value } };
+}
+
+function isOff({ disabled, deletionTimeMs }: Pool): boolean {
+  return disabled || deletionTimeMs !== undefined;
+}
+
+function switchedOff(pool: Pool): Pool {
+  return { ...pool, disabled: true };
+}
+
+function putPool(value: Pool): Change {
+  return { type: 'put', record: { kind: 'pool', value } };
+}
+
+function inUseFailure(pool: Pool, holders: PoolHolders): Failure {
+  const text = `${poolText(pool)} cannot be deleted: addresses of it are in use (${describeHolders(holders)}); release them first, or let the deletion wait for that`;
+  return new Failure('POOL_IN_USE', text, { details: { pool: pool.name, allocated: String(holders.inUseCount) } });
+}

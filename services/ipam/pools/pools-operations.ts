@@ -1,0 +1,134 @@
+import { getPool, listPools, type Page, type PoolQuery } from '../allocator/listing.js';
+import type { PoolHolders } from '../allocator/pool-holders.js';
+import type { Pool } from '../allocator/records.js';
+import { continuePoolRelease } from '../allocator/release-pool.js';
+import { splitPool, type PoolSplit, type PoolSplitRequest } from '../allocator/split-pool.js';
+import { updatePool, type PoolChange, type PoolUpdate } from '../allocator/update-pool.js';
+import { POOLS_LANE, read, type IpamOptions } from '../engine/updates/operation.js';
+import type { View } from '../records/view.js';
+import { createPool } from './changes.js';
+import {
+  beginPoolDeletion,
+  continuePoolDeletion,
+  type PoolDeleted,
+  type PoolDeletionProgress,
+  type PoolDeletionRequest,
+  type PoolDeletionStep,
+} from './deletion.js';
+import type { PoolListing } from './pools.js';
+import type { PoolSpec } from './rules.js';
+
+const NOBODY: PoolHolders = { inUseCount: 0, coolingCount: 0, unreadable: undefined, nodes: [] };
+
+/** How often a deletion looks again at most where the pool is changed while it looks; then it is finished in the background. */
+const LOOKS_COUNT = 5;
+
+/** Manages the ranges that addresses are taken from. */
+export class Pools {
+  readonly #options: IpamOptions;
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  /** Not idempotent. @throws Failure POOL_EXISTS, POOL_OVERLAP */
+  async create(spec: PoolSpec, signal: AbortSignal): Promise<PoolListing> {
+    const { updates, events, clock, newUid } = this.#options;
+    const creation = { spec, uid: newUid(), nowMs: clock.nowMs() };
+    const created = await updates.update(POOLS_LANE, (view) => createPool(view, creation), { signal });
+    events.poolCreated(created.pool);
+    return created;
+  }
+
+  /** @throws Failure POOL_NOT_FOUND */
+  get(name: string, signal: AbortSignal): Promise<PoolListing> {
+    return read(this.#options, (view) => getPool(view, name), signal);
+  }
+
+  list(query: PoolQuery, signal: AbortSignal): Promise<Page<PoolListing>> {
+    return read(this.#options, (view) => listPools(view, query), signal);
+  }
+
+  /** Idempotent where no version is given. @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED */
+  async update(change: PoolChange, signal: AbortSignal): Promise<PoolUpdate> {
+    const { updates, events } = this.#options;
+    const updated = await updates.update(POOLS_LANE, (view) => updatePool(view, change), { signal });
+    if (updated.ok && updated.changed) events.poolUpdated(updated.listing.pool);
+    return updated;
+  }
+
+  /**
+   * Puts several pools in the place of one. Not idempotent.
+   * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED, POOL_EXISTS, POOL_OVERLAP
+   */
+  async split(request: PoolSplitRequest, signal: AbortSignal): Promise<PoolSplit> {
+    const { updates, events, clock, newUid } = this.#options;
+    const input = { request, uids: Array.from({ length: request.partsCount }, newUid), nowMs: clock.nowMs() };
+    const split = await updates.update(POOLS_LANE, (view) => splitPool(view, input), { signal });
+    if (split.ok) events.poolSplit(split.former, split.parts.length);
+    return split;
+  }
+
+  /**
+   * Deletes a pool, in several transactions. When it fails between them, repeat it; unless it was to be refused while addresses are in
+   * use, {@link finishDeletions} goes on with it as well.
+   * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_IN_USE
+   */
+  async delete({ whenInUse, ...deletion }: PoolDeletionRequest, signal: AbortSignal): Promise<PoolDeleted> {
+    const { updates, events, clock } = this.#options;
+    const mode = whenInUse === 'refuse' ? 'refuse' : 'drain';
+    const begin = { whenInUse: mode, nowMs: clock.nowMs(), ...deletion } as const;
+    const original = await updates.update(POOLS_LANE, (view) => beginPoolDeletion(view, begin), { signal });
+    const releasedAddresses = whenInUse === 'release' ? await this.#releaseAll(original, signal) : 0;
+    const end = await this.#runSteps({ original, whenInUse: mode }, signal);
+    if (end.state === 'refused') throw end.failure;
+    const isGone = end.state === 'done';
+    if (!isGone && original.deletionTimeMs === undefined) events.poolDraining(original);
+    const holders = end.state === 'held' ? end.holders : NOBODY;
+    return { isGone, removedBlocks: end.removedBlocks, releasedAddresses, holders };
+  }
+
+  /**
+   * Goes on with every deletion that has begun: for what releases leave, and for replicas that ended in the middle of one. Any
+   * number of replicas may do so at the same time. One that fails does not hold up the others.
+   */
+  async finishDeletions(signal: AbortSignal): Promise<void> {
+    const pools = await read(this.#options, (view) => view.pools(), signal);
+    for (const original of pools.filter(({ deletionTimeMs }) => deletionTimeMs !== undefined)) {
+      try {
+        await this.#runSteps({ original, whenInUse: 'drain' }, signal);
+      } catch (error) {
+        if (signal.aborted) throw error;
+        this.#options.events.poolDeletionFailed(original, error);
+      }
+    }
+  }
+
+  async #releaseAll({ name }: Pool, signal: AbortSignal): Promise<number> {
+    const { updates, events, clock } = this.#options;
+    for (let count = 0; ;) {
+      const nowMs = clock.nowMs();
+      const decide = (view: View) => continuePoolRelease(view, { poolName: name, nowMs });
+      const step = await updates.update(POOLS_LANE, decide, { signal });
+      count += step.addresses.length;
+      if (step.addresses.length > 0) events.addressesReleased(step.addresses);
+      if (step.state === 'done') return count;
+    }
+  }
+
+  /** Takes steps until the next one would have to wait for somebody. @returns the last one, with all blocks that were removed */
+  async #runSteps(progress: Omit<PoolDeletionProgress, 'nowMs'>, signal: AbortSignal): Promise<PoolDeletionStep> {
+    const { updates, events, clock } = this.#options;
+    let removedBlocks = 0;
+    for (let looks = 1; ;) {
+      const now = { nowMs: clock.nowMs(), ...progress };
+      const decide = (view: View) => continuePoolDeletion(view, now);
+      const step = await updates.update(POOLS_LANE, decide, { signal, isFresh: true });
+      if (step.state === 'refused') return step;
+      removedBlocks += step.removedBlocks;
+      if (step.state === 'more' || (step.state === 'behind' && looks++ < LOOKS_COUNT)) continue;
+      if (step.state === 'done') events.poolDeleted(progress.original, removedBlocks);
+      return { ...step, removedBlocks };
+    }
+  }
+}

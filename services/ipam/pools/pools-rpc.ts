@@ -1,0 +1,281 @@
+import {
+  AddressUse,
+  AssignmentMode,
+  EncapsulationMode as EncapsulationMessage,
+  PoolDeletionMode,
+  PoolState,
+  type CreatePoolRequest,
+  type DeletePoolRequest,
+  type DeletePoolResponse,
+  type GetPoolRequest,
+  type Pool as PoolMessage,
+  type SplitPoolRequest,
+  type UpdatePoolRequest,
+} from '@podwire/proto/podwire/ipam/v1/pool';
+import { violationsFailure, type Failure } from '@podwire/shared/failure/failure';
+import { formatPrefix, parsePrefix, type PrefixFault } from '@podwire/shared/net/prefix';
+import { checked, type Checks } from '@podwire/shared/rpc/checks';
+
+import type { EncapsulationMode, Pool } from '../allocator/records.js';
+import { MAX_PARTS, type PoolReference, type PoolSplitRequest } from '../allocator/split-pool.js';
+import type { PoolChange } from '../allocator/update-pool.js';
+import { subdomainFault } from '../records/names.js';
+import type { PoolDeleted, PoolDeletionRequest } from './deletion.js';
+import { outOfUse, poolVersion, WORKLOAD, type PoolListing } from './pools.js';
+import { checkPool, LOAD_BALANCER, TUNNEL, type PoolFault, type PoolRules, type PoolSpec } from './rules.js';
+
+/** The fields of a pool's message by those of its value. */
+const FIELDS: Record<PoolFault['field'], string> = {
+  name: 'name',
+  cidr: 'cidr',
+  blockSizeBits: 'block_size',
+  disabled: 'disabled',
+  ipipMode: 'ipip_mode',
+  vxlanMode: 'vxlan_mode',
+  natOutgoing: 'nat_outgoing',
+  disableBgpExport: 'disable_bgp_export',
+  nodeSelector: 'node_selector',
+  namespaceSelector: 'namespace_selector',
+  allowedUses: 'allowed_uses',
+  assignmentMode: 'assignment_mode',
+};
+
+/** Fields that a mask may name: what can be changed, and what is refused with a better text when it differs. */
+const MASKED: ReadonlySet<string> = new Set(Object.values(FIELDS).filter((field) => field !== 'name'));
+
+/** @param method - for the message */
+export function poolFaultsFailure(method: string, faults: readonly PoolFault[]): Failure {
+  const violations = faults.map(({ field, reason }) => ({ field: `pool.${FIELDS[field]}`, reason }));
+  return violationsFailure('INVALID_REQUEST', `${method} refused`, violations);
+}
+
+export function readCreatePoolRequest({ pool }: CreatePoolRequest): PoolSpec {
+  if (!pool)
+    throw violationsFailure('INVALID_REQUEST', 'CreatePool refused', [{ field: 'pool', reason: 'is missing' }]);
+  const faults: PoolFault[] = [];
+  const rules = readRules(pool, faults);
+  const { name, cidr, blockSize: blockSizeBits, disabled } = pool;
+  const result = checkPool({ ...rules, name, cidr, blockSizeBits, disabled });
+  if (!result.ok) faults.push(...result.faults);
+  if (result.ok && faults.length === 0) return result.spec;
+  throw poolFaultsFailure('CreatePool', faults);
+}
+
+export function readUpdatePoolRequest({ pool, updateMask }: UpdatePoolRequest): PoolChange {
+  return checked('UpdatePool', (checks) => {
+    checks.check('pool', pool ? undefined : 'is missing');
+    if (!pool) return { name: '', resourceVersion: '' };
+    checks.check('pool.name', subdomainFault(pool.name));
+    const mask = readMask(updateMask ?? [], checks);
+    const faults: PoolFault[] = [];
+    const { cidr, blockSize: blockSizeBits, disabled } = pool;
+    const all = { ...readRules(pool, faults), disabled };
+    for (const { field, reason } of faults) if (mask.has(FIELDS[field])) checks.check(`pool.${FIELDS[field]}`, reason);
+    return {
+      name: pool.name,
+      resourceVersion: pool.resourceVersion,
+      ...masked(all, mask),
+      ...(cidr === '' ? {} : { cidr }),
+      ...(blockSizeBits === 0 ? {} : { blockSizeBits }),
+    };
+  });
+}
+
+/** @returns the fields that a request is about, by their names in the contract */
+function readMask(paths: readonly string[], checks: Checks): ReadonlySet<string> {
+  const known = [...MASKED].join(', ');
+  for (const path of paths)
+    checks.check('update_mask', MASKED.has(path) ? undefined : `has "${path}"; known are ${known}`);
+  return paths.length === 0 ? MASKED : new Set(paths);
+}
+
+type MaskedFields = PoolRules & Pick<Pool, 'disabled'>;
+
+function masked(all: MaskedFields, mask: ReadonlySet<string>): Partial<MaskedFields> {
+  return {
+    ...(mask.has(FIELDS.disabled) ? { disabled: all.disabled } : {}),
+    ...(mask.has(FIELDS.ipipMode) ? { ipipMode: all.ipipMode } : {}),
+    ...(mask.has(FIELDS.vxlanMode) ? { vxlanMode: all.vxlanMode } : {}),
+    ...(mask.has(FIELDS.natOutgoing) ? { natOutgoing: all.natOutgoing } : {}),
+    ...(mask.has(FIELDS.disableBgpExport) ? { disableBgpExport: all.disableBgpExport } : {}),
+    ...(mask.has(FIELDS.nodeSelector) ? { nodeSelector: all.nodeSelector } : {}),
+    ...(mask.has(FIELDS.namespaceSelector) ? { namespaceSelector: all.namespaceSelector } : {}),
+    ...(mask.has(FIELDS.allowedUses) ? { allowedUses: all.allowedUses } : {}),
+    ...(mask.has(FIELDS.assignmentMode) ? { assignmentMode: all.assignmentMode } : {}),
+  };
+}
+
+const ENCAPSULATIONS: Partial<Record<EncapsulationMessage, EncapsulationMode>> = {
+  [EncapsulationMessage.ENCAPSULATION_MODE_UNSPECIFIED]: 'Never',
+  [EncapsulationMessage.ENCAPSULATION_MODE_NEVER]: 'Never',
+  [EncapsulationMessage.ENCAPSULATION_MODE_ALWAYS]: 'Always',
+  [EncapsulationMessage.ENCAPSULATION_MODE_CROSS_SUBNET]: 'CrossSubnet',
+};
+
+const USES: Partial<Record<AddressUse, string>> = {
+  [AddressUse.ADDRESS_USE_WORKLOAD]: WORKLOAD,
+  [AddressUse.ADDRESS_USE_TUNNEL]: TUNNEL,
+  [AddressUse.ADDRESS_USE_LOAD_BALANCER]: LOAD_BALANCER,
+};
+
+const ASSIGNMENTS: Partial<Record<AssignmentMode, Pool['assignmentMode']>> = {
+  [AssignmentMode.ASSIGNMENT_MODE_UNSPECIFIED]: 'Automatic',
+  [AssignmentMode.ASSIGNMENT_MODE_AUTOMATIC]: 'Automatic',
+  [AssignmentMode.ASSIGNMENT_MODE_MANUAL]: 'Manual',
+};
+
+function readRules(pool: PoolMessage, faults: PoolFault[]): PoolRules {
+  const known = <Value>(field: PoolFault['field'], number: number, value: Value | undefined): Value | undefined => {
+    if (value === undefined) faults.push({ field, reason: `is ${number}, which is no value of its kind` });
+    return value;
+  };
+  const { natOutgoing, disableBgpExport, nodeSelector, namespaceSelector } = pool;
+  return {
+    ipipMode: known('ipipMode', pool.ipipMode, ENCAPSULATIONS[pool.ipipMode]) ?? 'Never',
+    vxlanMode: known('vxlanMode', pool.vxlanMode, ENCAPSULATIONS[pool.vxlanMode]) ?? 'Never',
+    natOutgoing,
+    disableBgpExport,
+    nodeSelector,
+    namespaceSelector,
+    allowedUses: pool.allowedUses.flatMap((use) => known('allowedUses', use, USES[use]) ?? []),
+    assignmentMode: known('assignmentMode', pool.assignmentMode, ASSIGNMENTS[pool.assignmentMode]) ?? 'Automatic',
+  };
+}
+
+export function readGetPoolRequest({ name }: GetPoolRequest): string {
+  return checked('GetPool', (checks) => {
+    checks.check('name', subdomainFault(name));
+    return name;
+  });
+}
+
+const DELETION_MODES: Partial<Record<PoolDeletionMode, PoolDeletionRequest['whenInUse']>> = {
+  [PoolDeletionMode.POOL_DELETION_MODE_UNSPECIFIED]: 'drain',
+  [PoolDeletionMode.POOL_DELETION_MODE_DRAIN]: 'drain',
+  [PoolDeletionMode.POOL_DELETION_MODE_REFUSE_IF_IN_USE]: 'refuse',
+  [PoolDeletionMode.POOL_DELETION_MODE_RELEASE_ADDRESSES]: 'release',
+};
+
+export function readDeletePoolRequest({ name, resourceVersion, mode }: DeletePoolRequest): PoolDeletionRequest {
+  return checked('DeletePool', (checks) => {
+    checks.check('name', subdomainFault(name));
+    const whenInUse = DELETION_MODES[mode];
+    checks.check('mode', whenInUse ? undefined : `is ${mode}, which is no mode of deletion`);
+    return { name, resourceVersion, whenInUse: whenInUse ?? 'refuse' };
+  });
+}
+
+export function readSplitPoolRequest({ pool, number, resourceVersion }: SplitPoolRequest): PoolSplitRequest {
+  return checked('SplitPool', (checks) => {
+    const reference = readPoolReference(pool, checks);
+    const isPossible = number >= 2 && number <= MAX_PARTS && Number.isInteger(Math.log2(number));
+    const reason = `is ${number}; it has to be a power of two from 2 to ${MAX_PARTS}, as all parts are made in one transaction; the parts can be split again`;
+    checks.check('number', isPossible ? undefined : reason);
+    return { pool: reference, partsCount: number, resourceVersion };
+  });
+}
+
+function cidrFault(fault: PrefixFault): string {
+  return fault === 'has host bits set' ? fault : `is ${fault}, such as 10.65.0.0/16`;
+}
+
+function readPoolReference(pool: SplitPoolRequest['pool'], checks: Checks): PoolReference {
+  switch (pool?.$case) {
+    case 'name':
+      checks.check('name', subdomainFault(pool.value));
+      return { by: 'name', name: pool.value };
+    case 'cidr': {
+      const parsed = parsePrefix(pool.value);
+      checks.check('cidr', parsed.ok ? undefined : cidrFault(parsed.fault));
+      return parsed.ok ? { by: 'range', range: parsed.prefix } : { by: 'name', name: '' };
+    }
+    case undefined:
+      checks.check('pool', 'is missing: set one of name and cidr');
+      return { by: 'name', name: '' };
+  }
+}
+
+/** A pool may be spread over thousands of nodes, and an answer has to stay small. */
+const LISTED_HOLDERS = 100;
+
+export function deletePoolResponse({
+  isGone,
+  removedBlocks,
+  releasedAddresses,
+  holders,
+}: PoolDeleted): DeletePoolResponse {
+  return {
+    deletedBlocks: BigInt(removedBlocks),
+    state: isGone ? PoolState.POOL_STATE_UNSPECIFIED : PoolState.POOL_STATE_DRAINING,
+    heldAddresses: BigInt(holders.inUseCount),
+    coolingAddresses: BigInt(holders.coolingCount),
+    holders: holders.nodes
+      .slice(0, LISTED_HOLDERS)
+      .map(({ nodeName, count }) => ({ nodeName, addresses: BigInt(count) })),
+    releasedAddresses: BigInt(releasedAddresses),
+    unreadableRecord: holders.unreadable?.key ?? '',
+  };
+}
+
+export function poolMessage({ pool, utilization }: PoolListing): PoolMessage {
+  const { capacity, allocated, cooling, reserved, available, blocks } = utilization;
+  return {
+    ...poolFields(pool),
+    utilization: {
+      capacity: String(capacity),
+      allocated,
+      free: String(reserved + available),
+      blocks,
+      cooling,
+      reserved: String(reserved),
+      available: String(available),
+    },
+  };
+}
+
+const ENCAPSULATION_MESSAGES: Record<EncapsulationMode, EncapsulationMessage> = {
+  Never: EncapsulationMessage.ENCAPSULATION_MODE_NEVER,
+  Always: EncapsulationMessage.ENCAPSULATION_MODE_ALWAYS,
+  CrossSubnet: EncapsulationMessage.ENCAPSULATION_MODE_CROSS_SUBNET,
+};
+
+const USE_MESSAGES: ReadonlyMap<string, AddressUse> = new Map([
+  [WORKLOAD, AddressUse.ADDRESS_USE_WORKLOAD],
+  [TUNNEL, AddressUse.ADDRESS_USE_TUNNEL],
+  [LOAD_BALANCER, AddressUse.ADDRESS_USE_LOAD_BALANCER],
+]);
+
+const ASSIGNMENT_MESSAGES: Record<Pool['assignmentMode'], AssignmentMode> = {
+  Automatic: AssignmentMode.ASSIGNMENT_MODE_AUTOMATIC,
+  Manual: AssignmentMode.ASSIGNMENT_MODE_MANUAL,
+};
+
+/** All of a pool's message but its utilization, which only the blocks tell. */
+export function poolFields(pool: Pool): PoolMessage {
+  return {
+    name: pool.name,
+    cidr: formatPrefix(pool.prefix),
+    blockSize: pool.blockSizeBits,
+    disabled: pool.disabled,
+    createTime: new Date(pool.createTimeMs),
+    resourceVersion: poolVersion(pool),
+    utilization: undefined,
+    ipipMode: ENCAPSULATION_MESSAGES[pool.ipipMode],
+    vxlanMode: ENCAPSULATION_MESSAGES[pool.vxlanMode],
+    natOutgoing: pool.natOutgoing,
+    disableBgpExport: pool.disableBgpExport,
+    nodeSelector: pool.nodeSelector,
+    namespaceSelector: pool.namespaceSelector,
+    allowedUses: pool.allowedUses.map((use) => USE_MESSAGES.get(use) ?? AddressUse.ADDRESS_USE_UNSPECIFIED),
+    assignmentMode: ASSIGNMENT_MESSAGES[pool.assignmentMode],
+    state: stateOf(pool),
+    stateReason: outOfUse(pool) ?? '',
+    deleteTime: pool.deletionTimeMs === undefined ? undefined : new Date(pool.deletionTimeMs),
+  };
+}
+
+function stateOf({ deletionTimeMs, disabled, notAllocatable }: Pool): PoolState {
+  if (deletionTimeMs !== undefined) return PoolState.POOL_STATE_DRAINING;
+  if (disabled) return PoolState.POOL_STATE_DISABLED;
+  return notAllocatable === undefined ? PoolState.POOL_STATE_ACTIVE : PoolState.POOL_STATE_NOT_ALLOCATABLE;
+}

@@ -1,0 +1,209 @@
+import type { Violation } from '@podwire/shared/failure/failure';
+import type { Family } from '@podwire/shared/net/address';
+import { parsePrefix, prefixesOverlap, type Prefix } from '@podwire/shared/net/prefix';
+
+import type { EncapsulationMode, Pool } from '../allocator/records.js';
+import { subdomainFault } from '../records/names.js';
+import { selectorFault, selectsAll } from '../selectors/selector.js';
+import { ALL, WORKLOAD } from './pools.js';
+
+/** A pool as it is asked for, unchecked. What is left out has Calico's default. */
+export interface PoolWish extends Partial<PoolRules> {
+  readonly name: string;
+  readonly cidr: string;
+  /** Prefix length of the pool's blocks in bits; 0 for the family's default. */
+  readonly blockSizeBits: number;
+  readonly disabled: boolean;
+}
+
+/** The fields of a pool that can be changed, besides `disabled`. */
+export type PoolRules = Pick<
+  Pool,
+  | 'ipipMode'
+  | 'vxlanMode'
+  | 'natOutgoing'
+  | 'disableBgpExport'
+  | 'nodeSelector'
+  | 'namespaceSelector'
+  | 'allowedUses'
+  | 'assignmentMode'
+>;
+
+/** All of a pool that is its operator's to say, checked. */
+export type PoolSpec = PoolRules & Pick<Pool, 'name' | 'prefix' | 'blockSizeBits' | 'disabled'>;
+
+type CheckedPool =
+  | { readonly ok: true; readonly spec: PoolSpec }
+  /** Every wrong field, by its name in {@link PoolWish}. */
+  | { readonly ok: false; readonly faults: readonly PoolFault[] };
+
+export interface PoolFault extends Violation {
+  readonly field: keyof PoolWish;
+}
+
+/** Use of addresses by the ends of nodes' tunnels, among a pool's `allowedUses`. */
+export const TUNNEL = 'Tunnel';
+
+/** Use of addresses by services of type LoadBalancer, among a pool's `allowedUses`. */
+export const LOAD_BALANCER = 'LoadBalancer';
+
+const USES: readonly string[] = [WORKLOAD, TUNNEL, LOAD_BALANCER];
+const MAX_USES = 10;
+const MAX_CIDR_CHARACTERS = 48;
+
+const USUAL_RULES: PoolRules = {
+  ipipMode: 'Never',
+  vxlanMode: 'Never',
+  natOutgoing: false,
+  disableBgpExport: false,
+  nodeSelector: ALL,
+  namespaceSelector: '',
+  allowedUses: [WORKLOAD, TUNNEL],
+  assignmentMode: 'Automatic',
+};
+
+/** Limits of block sizes in bits, and the default (Calico's, for both families 64 addresses). */
+const BLOCK_SIZES: Record<Family, { readonly min: number; readonly max: number; readonly usual: number }> = {
+  4: { min: 20, max: 32, usual: 26 },
+  6: { min: 116, max: 128, usual: 122 },
+};
+
+/** Ranges that every interface uses for itself: RFC 3927 and RFC 4291, section 2.5.6. */
+const LINK_LOCAL = ['169.254.0.0/16', 'fe80::/10'];
+
+/** Checks all of a pool's fields by the rules of Calico's API for IPPool. */
+export function checkPool(wish: PoolWish): CheckedPool {
+  const rules = withDefaults(wish);
+  const range = checkRange(wish);
+  const faults = [
+    ...fault('name', subdomainFault(wish.name)),
+    ...range.faults,
+    ...encapsulationFaults(rules, range.prefix?.family),
+    ...selectorFaults(rules),
+    ...useFaults(rules),
+    ...fault('allowedUses', tooMany(wish.allowedUses)),
+  ];
+  if (faults.length > 0 || !range.prefix) return { ok: false, faults };
+  const { name, disabled } = wish;
+  return { ok: true, spec: { ...rules, name, disabled, prefix: range.prefix, blockSizeBits: range.blockSizeBits } };
+}
+
+function withDefaults(wish: PoolWish): PoolRules {
+  const {
+    ipipMode = USUAL_RULES.ipipMode,
+    vxlanMode = USUAL_RULES.vxlanMode,
+    natOutgoing = USUAL_RULES.natOutgoing,
+    disableBgpExport = USUAL_RULES.disableBgpExport,
+    nodeSelector = '',
+    namespaceSelector = USUAL_RULES.namespaceSelector,
+    allowedUses = [],
+    assignmentMode = USUAL_RULES.assignmentMode,
+  } = wish;
+  return {
+    ipipMode,
+    vxlanMode,
+    natOutgoing,
+    disableBgpExport,
+    nodeSelector: nodeSelector.trim() === '' ? USUAL_RULES.nodeSelector : nodeSelector,
+    namespaceSelector,
+    allowedUses: allowedUses.length === 0 ? USUAL_RULES.allowedUses : [...new Set(allowedUses)],
+    assignmentMode,
+  };
+}
+
+function fault(field: PoolFault['field'], reason: string | undefined): PoolFault[] {
+  return reason === undefined ? [] : [{ field, reason }];
+}
+
+interface CheckedRange {
+  /** Undefined when the text is no range. */
+  readonly prefix: Prefix | undefined;
+  readonly blockSizeBits: number;
+  readonly faults: readonly PoolFault[];
+}
+
+function checkRange({ cidr, blockSizeBits, disabled }: PoolWish): CheckedRange {
+  const parsed = cidr.length > MAX_CIDR_CHARACTERS ? undefined : parsePrefix(cidr);
+  if (!parsed?.ok) {
+    const isLong = parsed ? parsed.fault : `longer than ${MAX_CIDR_CHARACTERS} characters`;
+    const reason = isLong === 'has host bits set' ? isLong : `is ${isLong}, such as 10.65.0.0/16`;
+    return { prefix: undefined, blockSizeBits, faults: fault('cidr', reason) };
+  }
+  const { prefix } = parsed;
+  const { min, max, usual } = BLOCK_SIZES[prefix.family];
+  const size = blockSizeBits === 0 ? usual : blockSizeBits;
+  const isPossible = size >= min && size <= max;
+  const sizeFault = `is ${size}; it has to be from ${min} to ${max} for IPv${prefix.family}`;
+  const isTooSmall = isPossible && size < prefix.length && !disabled;
+  const rangeFault = `is smaller than one block of /${size}; ask for a wider range or smaller blocks, or for a disabled pool`;
+  const linkLocal = LINK_LOCAL.find((range) => overlaps(prefix, range));
+  const faults = [
+    ...fault('blockSizeBits', isPossible ? undefined : sizeFault),
+    ...fault('cidr', isTooSmall ? rangeFault : undefined),
+    ...fault('cidr', linkLocal && `overlaps the link-local range ${linkLocal}`),
+  ];
+  return { prefix, blockSizeBits: size, faults };
+}
+
+function overlaps(prefix: Prefix, range: string): boolean {
+  const parsed = parsePrefix(range);
+  return parsed.ok && prefixesOverlap(prefix, parsed.prefix);
+}
+
+const TUNNELLING: readonly EncapsulationMode[] = ['Always', 'CrossSubnet'];
+
+function encapsulationFaults(rules: PoolRules, family: Family | undefined): PoolFault[] {
+  const { ipipMode, vxlanMode } = rules;
+  const ipip = TUNNELLING.includes(ipipMode);
+  const vxlan = TUNNELLING.includes(vxlanMode);
+  const balances = rules.allowedUses.includes(LOAD_BALANCER);
+  const forBalancers = `is for a pool of pods' or tunnels' addresses, and this one is for ${LOAD_BALANCER}; use Never`;
+  return [
+    ...fault('ipipMode', ipip && family === 6 ? `is ${ipipMode}, and IPIP carries no IPv6; use VXLAN` : undefined),
+    ...fault(
+      'ipipMode',
+      ipip && vxlan ? `is ${ipipMode} and vxlan is ${vxlanMode}; one of them has to be Never` : undefined,
+    ),
+    ...fault('ipipMode', ipip && balances ? forBalancers : undefined),
+    ...fault('vxlanMode', vxlan && balances ? forBalancers : undefined),
+  ];
+}
+
+function selectorFaults({ nodeSelector, namespaceSelector, allowedUses }: PoolRules): PoolFault[] {
+  const malformed = selectorFault(nodeSelector);
+  const tooNarrow =
+    malformed === undefined && allowedUses.includes(LOAD_BALANCER) && !selectsAll(nodeSelector)
+      ? `chooses nodes, and addresses of a pool for ${LOAD_BALANCER} are no node's; use all()`
+      : undefined;
+  const forTunnels =
+    namespaceSelector.trim() !== '' && allowedUses.includes(TUNNEL)
+      ? `chooses namespaces, and tunnels have none; leave ${TUNNEL} out of the allowed uses`
+      : undefined;
+  return [
+    ...fault('nodeSelector', malformed ?? tooNarrow),
+    ...fault('namespaceSelector', selectorFault(namespaceSelector)),
+    ...fault('namespaceSelector', forTunnels),
+  ];
+}
+
+function tooMany(uses: readonly string[] = []): string | undefined {
+  return uses.length > MAX_USES ? `has ${uses.length} entries; at most ${MAX_USES} are allowed` : undefined;
+}
+
+function useFaults({ allowedUses, disableBgpExport }: PoolRules): PoolFault[] {
+  const unknown = allowedUses.filter((use) => !USES.includes(use));
+  const balances = allowedUses.includes(LOAD_BALANCER);
+  return [
+    ...fault('allowedUses', unknown.length > 0 ? `has ${unknown.join(', ')}; known are ${USES.join(', ')}` : undefined),
+    ...fault(
+      'allowedUses',
+      balances && allowedUses.length > 1 ? `has ${LOAD_BALANCER} besides others; it has to be alone` : undefined,
+    ),
+    ...fault(
+      'disableBgpExport',
+      balances && disableBgpExport
+        ? `is set, and addresses for ${LOAD_BALANCER} are of no use unless exported`
+        : undefined,
+    ),
+  ];
+}

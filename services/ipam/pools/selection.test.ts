@@ -1,0 +1,130 @@
+import { describe, expect, test } from 'vitest';
+
+import { failureOf } from '../allocator/failure.fixture.js';
+import type { Pool } from '../allocator/records.js';
+import type { Demand } from '../blocks/demand.js';
+import { MapView } from '../records/testing/map-view.js';
+import { host, NOW_MS, poolRecord } from '../testing/records.js';
+import { checkAskedPools, judgePools, servingPools } from './selection.js';
+
+const demand = (rest: Partial<Demand> = {}): Demand => ({
+  family: 4,
+  use: 'Workload',
+  owner: host('n1'),
+  nodeLabels: { zone: 'a', disk: 'ssd' },
+  namespaceLabels: { team: 'blue' },
+  pools: [],
+  maxBlocksCount: 0,
+  seed: 'n1',
+  nowMs: NOW_MS,
+  ...rest,
+});
+
+const names = (view: MapView, rest: Partial<Demand> = {}) => servingPools(view, demand(rest)).map(({ name }) => name);
+const reason = (rest: Partial<Pool>, asked: Partial<Demand> = {}) =>
+  judgePools(new MapView([poolRecord('p', '10.0.0.0/24', rest)]), demand(asked))[0]?.passedOver;
+
+describe('selectors', () => {
+  test.each<[string, string, boolean]>([
+    ['', '', true],
+    ['all()', 'all()', true],
+    ['zone == "a"', '', true],
+    ['zone == "b"', '', false],
+    ['', 'team == "blue"', true],
+    ['', 'team == "red"', false],
+    ['zone in {"a", "b"} && has(disk)', 'team starts with "b"', true],
+    ['zone == "a"', 'team != "blue"', false],
+    ['zone == "b"', 'team == "blue"', false],
+    ['!has(gpu)', '!has(tier)', true],
+  ])('node "%s" and namespace "%s": %s', (nodeSelector, namespaceSelector, expected) => {
+    expect(reason({ nodeSelector, namespaceSelector }) === undefined).toBe(expected);
+  });
+
+  test('of namespaces see no labels where no namespace is known', () => {
+    expect(reason({ namespaceSelector: 'has(team)' }, { namespaceLabels: {} })).toContain('which has no labels');
+    expect(reason({ namespaceSelector: '!has(team)' }, { namespaceLabels: {} })).toBeUndefined();
+  });
+
+  test('of namespaces that are left open rule nothing out, but those that cannot be read', () => {
+    const open = { namespaceLabels: {}, isAnyNamespace: true };
+    expect(reason({ namespaceSelector: 'has(team)' }, open)).toBeUndefined();
+    expect(reason({ nodeSelector: 'zone == "b"', namespaceSelector: 'has(team)' }, open)).toContain('nodeSelector');
+    expect(reason({ namespaceSelector: '&& x' }, open)).toContain('cannot be read');
+  });
+
+  test('that cannot be read rule their own pool out, with the place, and no other', () => {
+    const view = new MapView([
+      poolRecord('a', '10.0.0.0/24', { nodeSelector: 'zone == ' }),
+      poolRecord('b', '10.1.0.0/24', { namespaceSelector: '&& x' }),
+      poolRecord('c', '10.2.0.0/24'),
+    ]);
+    expect(names(view)).toEqual(['c']);
+    const [first, second] = judgePools(view, demand()).map(({ passedOver }) => passedOver);
+    expect(first).toMatch(/^its nodeSelector "zone == " cannot be read: at character 9: /);
+    expect(second).toMatch(/^its namespaceSelector "&& x" cannot be read: at character 1: /);
+  });
+
+  test('choose between two pools', () => {
+    const view = new MapView([
+      poolRecord('blue', '10.0.0.0/24', { namespaceSelector: 'team == "blue"' }),
+      poolRecord('red', '10.1.0.0/24', { namespaceSelector: 'team == "red"' }),
+    ]);
+    expect(names(view)).toEqual(['blue']);
+    expect(names(view, { namespaceLabels: { team: 'red' } })).toEqual(['red']);
+  });
+});
+
+describe('pools that are asked for', () => {
+  const view = new MapView([
+    poolRecord('a', '10.0.0.0/24', { nodeSelector: 'zone == "x"' }),
+    poolRecord('b', '10.1.0.0/24', { assignmentMode: 'Manual', namespaceSelector: 'no selector' }),
+    poolRecord('c', '10.2.0.0/24'),
+    poolRecord('six', 'fd00::/64'),
+    poolRecord('t', '10.3.0.0/24', { allowedUses: ['Tunnel'] }),
+    poolRecord('off', '10.4.0.0/24', { disabled: true }),
+  ]);
+
+  test('serve whatever they select, by name or CIDR, in the order asked for, each once', () => {
+    expect(names(view, { pools: ['10.1.0.0/24', 'a', 'b'] })).toEqual(['b', 'a']);
+  });
+
+  test('have to allow the use', () => {
+    const [judged] = judgePools(view, demand({ pools: ['t'] }));
+    expect(judged?.passedOver).toBe('not for containers: its allowedUses are Tunnel');
+    expect(names(view, { pools: ['t'], use: 'Tunnel' })).toEqual(['t']);
+  });
+
+  test('of the other family leave this one to selectors', () => {
+    expect(names(view, { pools: ['six'] })).toEqual(['c']);
+    expect(names(view, { pools: ['six'], family: 6 })).toEqual(['six']);
+  });
+
+  test('that do not exist, or are of a family that is not wanted, are all named', () => {
+    const failure = failureOf(() =>
+      checkAskedPools(view, { pools: ['nope', 'c', '10.9.0.0/24', 'six'], families: [4] }),
+    );
+    expect(failure.code).toBe('INVALID_REQUEST');
+    expect(failure.violations.map(({ field, reason: why }) => `${field} ${why}`)).toEqual([
+      'pools[0] is "nope", and there is no such pool; list the pools for their names',
+      'pools[2] is "10.9.0.0/24", and there is no such pool; list the pools for their names',
+      'pools[3] is pool "six" fd00::/64, and no IPv6 address is asked for',
+    ]);
+  });
+
+  test('that are out of use are refused by name', () => {
+    expect(failureOf(() => checkAskedPools(view, { pools: ['c', '10.4.0.0/24'], families: [4] }))).toMatchObject({
+      code: 'NO_POOL_SERVES',
+      message: 'pool "off", which is asked for, is disabled; enable it, or ask for another',
+    });
+  });
+});
+
+test.each<[string, Partial<Pool>, string]>([
+  ['disabled', { disabled: true }, 'disabled'],
+  ['being deleted', { deletionTimeMs: NOW_MS }, 'being deleted'],
+  ['kept out of use', { notAllocatable: 'CIDROverlap' }, 'not allocatable: CIDROverlap'],
+  ['manual', { assignmentMode: 'Manual' }, 'its assignmentMode is Manual, so it serves only requests that name it'],
+  ['without uses', { allowedUses: [] }, 'not for containers: its allowedUses are empty'],
+])('a pool that is %s is passed over', (_, rest, expected) => {
+  expect(reason(rest)).toBe(expected);
+});

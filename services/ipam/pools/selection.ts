@@ -1,0 +1,178 @@
+import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
+import type { Family } from '@podwire/shared/net/address';
+import { comparePrefixes, formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
+
+import type { Pool } from '../allocator/records.js';
+import type { Labels } from '../allocator/selector/ast.js';
+import type { Demand, PoolUse } from '../blocks/demand.js';
+import type { PoolChoice } from '../records/request-policy.js';
+import type { View } from '../records/view.js';
+import { matches } from '../selectors/selector.js';
+import { outOfUse } from './pools.js';
+
+/** A pool of the wanted family, and why it cannot serve; undefined when it can. */
+export interface JudgedPool {
+  readonly pool: Pool;
+  readonly passedOver: string | undefined;
+  /** What makes it serve; undefined when it does. */
+  readonly remedy: string | undefined;
+}
+
+/** Why a pool cannot serve, and what changes that. */
+export interface Obstacle {
+  readonly reason: string;
+  readonly remedy: string;
+}
+
+/**
+ * The pools that a demand is about, in the order in which they are tried, each with whether it may serve. Pools that are asked for
+ * serve whatever their selectors and their assignmentMode say; where none is asked for, all of the family are judged.
+ */
+export function judgePools(view: View, demand: Demand): JudgedPool[] {
+  const asked = askedPools(view, demand);
+  if (asked.length > 0) return asked.map((pool) => judged(pool, off(pool) ?? misused(pool, demand.use)));
+  return view
+    .pools()
+    .filter(({ prefix }) => prefix.family === demand.family)
+    .map((pool) => judged(pool, off(pool) ?? unchosen(pool, demand) ?? misused(pool, demand.use)));
+}
+
+function judged(pool: Pool, obstacle: Obstacle | undefined): JudgedPool {
+  return { pool, passedOver: obstacle?.reason, remedy: obstacle?.remedy };
+}
+
+function off(pool: Pool): Obstacle | undefined {
+  const reason = outOfUse(pool);
+  if (reason === undefined) return undefined;
+  if (pool.deletionTimeMs !== undefined) return { reason, remedy: 'create a pool in place of the one being deleted' };
+  if (pool.disabled) return { reason, remedy: 'enable the pool' };
+  return { reason, remedy: 'resolve the finding of Calico’s pool controller' };
+}
+
+function misused(pool: Pool, use: PoolUse): Obstacle | undefined {
+  const reason = wrongUse(pool, use);
+  return reason === undefined ? undefined : { reason, remedy: `add ${use} to the pool’s allowedUses` };
+}
+
+/** The pools that may serve, in the order in which they are tried. */
+export function servingPools(view: View, demand: Demand): Pool[] {
+  const serving: Pool[] = [];
+  for (const { pool, passedOver } of judgePools(view, demand)) if (passedOver === undefined) serving.push(pool);
+  return serving;
+}
+
+function askedPools(view: View, { pools, family }: Demand): Pool[] {
+  if (pools.length === 0) return [];
+  const found = pools.flatMap((text) => findPool(view, text) ?? []).filter(({ prefix }) => prefix.family === family);
+  return [...new Set(found)];
+}
+
+/** The pool of a name or of exactly a CIDR. */
+export function findPool(view: View, text: string): Pool | undefined {
+  const parsed = parsePrefix(text);
+  if (!parsed.ok) return view.pool(text);
+  return view.pools().find(({ prefix }) => comparePrefixes(prefix, parsed.prefix) === 0);
+}
+
+/** Pools that a request names. */
+interface AskedPools {
+  readonly pools: readonly string[];
+  readonly families: readonly Family[];
+  /** For which family some of them are asked for. */
+  readonly poolChoices?: readonly PoolChoice[];
+}
+
+/**
+ * Checks the pools that a request names, all of them.
+ * @throws Failure INVALID_REQUEST that lists those that do not exist, or are of a family that is not wanted or not the one that they were
+ * asked for as; NO_POOL_SERVES for the first that gives no addresses
+ */
+export function checkAskedPools(view: View, { pools, families, poolChoices = [] }: AskedPools): void {
+  const violations: Violation[] = [];
+  pools.forEach((text, index) => {
+    const pool = findPool(view, text);
+    const field = `pools[${index}]`;
+    if (!pool)
+      violations.push({ field, reason: `is "${text}", and there is no such pool; list the pools for their names` });
+    else if (!families.includes(pool.prefix.family)) {
+      const reason = `is pool "${pool.name}" ${formatPrefix(pool.prefix)}, and no IPv${pool.prefix.family} address is asked for`;
+      violations.push({ field, reason });
+    } else {
+      const family = poolChoices.find((choice) => choice.pool === text && isOther(choice.family, pool))?.family;
+      if (family !== undefined) {
+        const reason = `is pool "${pool.name}" ${formatPrefix(pool.prefix)}, and asked for as one of IPv${family}; ask for it as one of IPv${pool.prefix.family}`;
+        violations.push({ field, reason });
+      }
+    }
+  });
+  if (violations.length > 0) throw violationsFailure('INVALID_REQUEST', 'The pools asked for were refused', violations);
+  for (const text of pools) {
+    const pool = findPool(view, text);
+    const reason = pool && outOfUse(pool);
+    if (reason === undefined) continue;
+    const message = `pool "${pool?.name}", which is asked for, is ${reason}; enable it, or ask for another`;
+    throw new Failure('NO_POOL_SERVES', message, { details: { pool: pool?.name ?? '' } });
+  }
+}
+
+function isOther(family: Family | undefined, { prefix }: Pool): boolean {
+  return family !== undefined && family !== prefix.family;
+}
+
+/** Why a pool does not serve those who ask for none. */
+function unchosen({ assignmentMode, nodeSelector, namespaceSelector }: Pool, demand: Demand): Obstacle | undefined {
+  if (assignmentMode === 'Manual') {
+    const reason = 'its assignmentMode is Manual, so it serves only requests that name it';
+    return { reason, remedy: 'ask for the pool by its name, or set its assignmentMode to Automatic' };
+  }
+  return (
+    unmatched('nodeSelector', nodeSelector, nodeSubject(demand)) ??
+    unmatched('namespaceSelector', namespaceSelector, namespaceSubject(demand))
+  );
+}
+
+function namespaceSubject({ namespaceLabels, isAnyNamespace }: Demand): Subject {
+  return { of: 'the namespace', labels: namespaceLabels, isAny: isAnyNamespace };
+}
+
+function nodeSubject({ owner, nodeLabels }: Demand): Subject {
+  const of = owner.kind === 'host' ? `node ${owner.name}` : `virtual owner ${owner.name}`;
+  return { of, labels: nodeLabels };
+}
+
+/** Why a pool is not for a use; undefined when it is. */
+export function wrongUse({ allowedUses }: Pool, use: PoolUse): string | undefined {
+  if (allowedUses.includes(use)) return undefined;
+  const purpose = { Workload: 'containers', Tunnel: 'tunnels', LoadBalancer: 'load balancers' }[use];
+  return `not for ${purpose}: its allowedUses are ${allowedUses.join(', ') || 'empty'}`;
+}
+
+interface Subject {
+  readonly of: string;
+  readonly labels: Labels;
+  /** Whether it may be one that matches. Default: false. */
+  readonly isAny?: boolean | undefined;
+}
+
+/**
+ * A selector that cannot be read rules its own pool out and no other. The pool may be meant for others, so to use it would be
+ * worse than not to; and one pool's slip of the pen must not stop every pod of the cluster.
+ */
+function unmatched(field: string, selector: string, { of, labels, isAny = false }: Subject): Obstacle | undefined {
+  const match = matches(selector, labels);
+  if (match.fault !== undefined) {
+    const reason = `its ${field} "${selector}" cannot be read: ${match.fault}`;
+    return { reason, remedy: `correct the pool’s ${field}` };
+  }
+  if (match.matches || isAny) return undefined;
+  const shown = Object.entries(labels).map(([name, value]) => `${name}=${value}`);
+  const named = shown.length > NAMED_LABELS ? [...shown.slice(0, NAMED_LABELS), '…'] : shown;
+  const has = named.length === 0 ? 'no labels' : `the labels ${named.join(', ')}`;
+  return {
+    reason: `its ${field} "${selector}" does not match ${of}, which has ${has}`,
+    remedy: `change the pool’s ${field} or the labels of ${of}`,
+  };
+}
+
+/** At most so many labels are shown in a reason. */
+const NAMED_LABELS = 8;

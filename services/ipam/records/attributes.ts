@@ -1,0 +1,144 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { handleId } from '@podwire/shared/attachment/names';
+
+import type { AllocationAttributes, AllocationRequest, PodIdentity } from '../allocator/records.js';
+
+/** The attributes of a container's address: Calico's `node`, `namespace`, `pod`, `timestamp`, and two that tell attachments apart. */
+
+/** Who holds an address, as its attributes tell. */
+interface Holder {
+  readonly nodeName: string;
+  /** Without UID, which is not among the attributes. */
+  readonly pod: PodIdentity | undefined;
+}
+
+export function attributesFor(
+  { attachment, nodeName, pod }: Pick<AllocationRequest, 'attachment' | 'nodeName' | 'pod'>,
+  nowMs: number,
+): AllocationAttributes {
+  const owner: Record<string, string> = {
+    node: nodeName,
+    timestamp: calicoTime(nowMs),
+    network: attachment.network,
+    interface: attachment.interfaceName,
+  };
+  if (pod) {
+    owner.namespace = pod.namespace;
+    owner.pod = pod.name;
+  }
+  return { handleId: handleId(attachment), owner, releasedAtMs: undefined };
+}
+
+interface HandleHolder {
+  readonly handleId: string;
+  /** What the owner says of itself. */
+  readonly attributes: Readonly<Record<string, string>>;
+  /** Undefined for virtual owners. */
+  readonly nodeName: string | undefined;
+  readonly nowMs: number;
+}
+
+/** Names of attributes that the owner of a handle does not choose: the service sets them, or they tell attachments apart. */
+export const RESERVED_ATTRIBUTES: readonly string[] = ['node', 'timestamp', 'network', 'interface'];
+
+/** The attributes of an address that a handle holds without being an attachment's. */
+export function handleAttributes({ handleId: id, attributes, nodeName, nowMs }: HandleHolder): AllocationAttributes {
+  const node = nodeName === undefined ? {} : { node: nodeName };
+  return { handleId: id, owner: { ...attributes, ...node, timestamp: calicoTime(nowMs) }, releasedAtMs: undefined };
+}
+
+/**
+ * Whether the attributes are those of the attachment. The handle alone does not tell: two interfaces of one container share
+ * it, and so do network `a.b` with container `c` and network `a` with container `b.c`.
+ */
+export function belongsTo(attachment: Attachment): (attributes: AllocationAttributes) => boolean {
+  const handle = handleId(attachment);
+  return (attributes) =>
+    attributes.handleId === handle &&
+    attributes.owner.network === attachment.network &&
+    attributes.owner.interface === attachment.interfaceName;
+}
+
+/**
+ * The attachment that attributes are of, when Podwire wrote them.
+ * @returns undefined for addresses that other writers gave, which do not tell the interface
+ */
+export function attachmentOf({ handleId: handle, owner }: AllocationAttributes): Attachment | undefined {
+  const { network, interface: interfaceName } = owner;
+  if (network === undefined || interfaceName === undefined || !handle?.startsWith(`${network}.`)) return undefined;
+  return { network, containerId: handle.slice(network.length + 1), interfaceName };
+}
+
+/** What Calico's plugin says of a virtual machine's address (its libcalico-go/lib/backend/model/block.go). */
+const VIRTUAL_MACHINE_ATTRIBUTES: readonly string[] = ['vmi-name', 'vmi-uid', 'vm-uid', 'vmim-uid'];
+
+/** The handle of one: `<network>.vmi.<namespace>.<name>`, or a hash behind `.vmi.` (its libcalico-go/lib/ipam/vmipam). */
+const VIRTUAL_MACHINE_HANDLE = /.\.vmi\../;
+
+/**
+ * Whether an address is a KubeVirt virtual machine's: Calico's plugin keeps it while the machine is stopped, for whichever pod runs it
+ * next. Its handle is no container's, and of its attributes those of the pod go with the pod.
+ */
+export function isVirtualMachine({ handleId: handle, owner }: AllocationAttributes): boolean {
+  if (owner.network !== undefined || owner.interface !== undefined) return false;
+  const isNamed = VIRTUAL_MACHINE_ATTRIBUTES.some((name) => owner[name] !== undefined);
+  return isNamed || (handle !== undefined && VIRTUAL_MACHINE_HANDLE.test(handle));
+}
+
+/** The IDs of containers that a handle may be of: a network's name may hold dots, and so may a container's ID. */
+export function containerIdsOf(handle: string): string[] {
+  const parts = handle.split('.');
+  return parts.slice(1).map((_, index) => parts.slice(index + 1).join('.'));
+}
+
+/** What an owner says of itself: `pod`, `note`, and so on. */
+export type OwnerAttributes = Readonly<Record<string, string>>;
+
+const NO_ATTRIBUTES: OwnerAttributes = {};
+
+export function sameAttributes(a: AllocationAttributes, b: AllocationAttributes): boolean {
+  return (
+    a.handleId === b.handleId &&
+    a.releasedAtMs === b.releasedAtMs &&
+    sameOwnerAttributes(a.owner, b.owner) &&
+    (a.alternateOwner === b.alternateOwner ||
+      sameOwnerAttributes(a.alternateOwner ?? NO_ATTRIBUTES, b.alternateOwner ?? NO_ATTRIBUTES))
+  );
+}
+
+export function sameOwnerAttributes(a: OwnerAttributes, b: OwnerAttributes): boolean {
+  const names = Object.keys(a);
+  return names.length === Object.keys(b).length && names.every((name) => a[name] === b[name]);
+}
+
+/** Whether the attributes name a holder without its interface, as those of Calico's own plugin do. */
+export function isUnattached({ owner }: AllocationAttributes): boolean {
+  return owner.network === undefined && owner.interface === undefined;
+}
+
+export function holderOf({ owner }: AllocationAttributes): Holder {
+  const { node = '', namespace, pod } = owner;
+  const known = namespace !== undefined && pod !== undefined;
+  return { nodeName: node, pod: known ? { namespace, name: pod, uid: '' } : undefined };
+}
+
+/** Requests of one moment tell the same time. */
+let lastTime = { timeMs: Number.NaN, text: '' };
+
+/** A time as Go prints it and Calico stores it: `2026-08-22 06:33:25.1 +0000 UTC`. */
+function calicoTime(timeMs: number): string {
+  if (timeMs !== lastTime.timeMs) {
+    const [date = '', time = ''] = new Date(timeMs).toISOString().replace('Z', '').split('T');
+    lastTime = { timeMs, text: `${date} ${time.replace(/\.?0+$/, '')} +0000 UTC` };
+  }
+  return lastTime.text;
+}
+
+const CALICO_TIME = /^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(\.\d{1,9})? \+0000 UTC/;
+
+/** When the address was given, in epoch milliseconds, as its attributes tell; undefined when they do not. */
+export function allocatedAtMs({ owner }: AllocationAttributes): number | undefined {
+  const [, date, time, fraction = ''] = CALICO_TIME.exec(owner.timestamp ?? '') ?? [];
+  const timeMs = Date.parse(`${date}T${time}${fraction.slice(0, 4)}Z`);
+  return Number.isNaN(timeMs) ? undefined : timeMs;
+}

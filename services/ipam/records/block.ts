@@ -1,0 +1,187 @@
+import { prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+
+import type { AllocationAttributes, Block, BlockOwner, Ordinal } from '../allocator/records.js';
+import { sameAttributes } from './attributes.js';
+
+/** What can be done to a block. Each function that changes it makes its sequence number one higher, however much it changes. */
+
+interface NewBlock {
+  readonly prefix: Prefix;
+  readonly owner: BlockOwner;
+  readonly nowMs: number;
+}
+
+/** Number of addresses in a block. Blocks have at most 4096. */
+export function blockSize(prefix: Prefix): number {
+  return Number(prefixSize(prefix));
+}
+
+/**
+ * An empty block. Its sequence number starts at the clock, in nanoseconds, so that the numbers of a block that was deleted and
+ * made again do not repeat those it had before.
+ */
+export function makeBlock({ prefix, owner, nowMs }: NewBlock): Block {
+  const ordinals = Array.from({ length: blockSize(prefix) }, (_, ordinal) => ordinal);
+  return {
+    prefix,
+    owner,
+    claimTimeMs: wholeSeconds(nowMs),
+    allocations: ordinals.map(() => null),
+    unallocated: ordinals,
+    attributes: [],
+    sequenceNumber: BigInt(nowMs) * 1_000_000n,
+    sequenceNumbers: ordinals.map(() => null),
+  };
+}
+
+/** The precision in which the datastore keeps times. */
+export function wholeSeconds(timeMs: number): number {
+  return Math.floor(timeMs / 1000) * 1000;
+}
+
+/** Number of addresses that are not free: in use, or cooling down after their release. */
+export function usedCount(block: Block): number {
+  return block.allocations.length - block.unallocated.length;
+}
+
+/**
+ * Takes addresses for one holder. Those that stay free keep their order.
+ * @param ordinals - free ones, none twice
+ */
+export function takeOrdinals(block: Block, ordinals: readonly Ordinal[], attributes: AllocationAttributes): Block {
+  const known = block.attributes.findIndex((other) => sameAttributes(other, attributes));
+  const index = known < 0 ? block.attributes.length : known;
+  const allocations = block.allocations.slice();
+  const sequenceNumbers = block.sequenceNumbers.slice();
+  for (const ordinal of ordinals) {
+    allocations[ordinal] = index;
+    sequenceNumbers[ordinal] = block.sequenceNumber;
+  }
+  const { prefix, owner, claimTimeMs } = block;
+  return {
+    prefix,
+    owner,
+    claimTimeMs,
+    allocations,
+    unallocated: without(block.unallocated, ordinals),
+    attributes: known < 0 ? [...block.attributes, attributes] : block.attributes,
+    sequenceNumber: block.sequenceNumber + 1n,
+    sequenceNumbers,
+  };
+}
+
+/** Nearly always it is the first that goes. */
+function without(queue: readonly Ordinal[], taken: readonly Ordinal[]): Ordinal[] {
+  if (taken.length === 1 && queue[0] === taken[0]) return queue.slice(1);
+  const gone = new Set(taken);
+  return queue.filter((ordinal) => !gone.has(ordinal));
+}
+
+/**
+ * Frees addresses: they go to the end of the queue, in the order given, and attributes that no address has any more go.
+ * @param ordinals - allocated ones, none twice
+ */
+export function releaseAddresses(block: Block, ordinals: readonly Ordinal[]): Block {
+  const freed = new Set(ordinals);
+  const allocations = block.allocations.map((index, ordinal) => (freed.has(ordinal) ? null : index));
+  const renumbered = renumberAttributes(allocations, block.attributes);
+  const { prefix, owner, claimTimeMs } = block;
+  return {
+    prefix,
+    owner,
+    claimTimeMs,
+    allocations: renumbered.allocations,
+    unallocated: [...block.unallocated, ...ordinals],
+    attributes: renumbered.attributes,
+    sequenceNumber: block.sequenceNumber + 1n,
+    sequenceNumbers: block.sequenceNumbers.map((number, ordinal) => (freed.has(ordinal) ? null : number)),
+  };
+}
+
+/**
+ * Releases addresses into their cool-down: they are nobody's, and not free before {@link collectCold} finds it over. They keep their
+ * sequence numbers until then, as with Calico.
+ * @param ordinals - allocated ones, none twice
+ */
+export function coolAddresses(block: Block, ordinals: readonly Ordinal[], nowMs: number): Block {
+  const cooling = new Set(ordinals);
+  const released: AllocationAttributes = { handleId: undefined, owner: {}, releasedAtMs: wholeSeconds(nowMs) };
+  const index = block.attributes.length;
+  const allocations = block.allocations.map((known, ordinal) => (cooling.has(ordinal) ? index : known));
+  return {
+    ...block,
+    ...renumberAttributes(allocations, [...block.attributes, released]),
+    sequenceNumber: block.sequenceNumber + 1n,
+  };
+}
+
+/**
+ * Ends the cool-down of the addresses that have had it: they become free, at the end of the queue in the order of their releases.
+ * The sequence number stays: who writes the block changes it in another way as well, or uses {@link touchBlock}.
+ *
+ * The stamps are other replicas' clocks. One that lies ahead by the cool-down or more tells nothing, and counts as long ago, so that no
+ * clock keeps an address from use for more than twice the cool-down.
+ * @param cooldownSeconds - not above 0: all that cool down become free
+ * @returns the block itself when there is nothing to end
+ */
+export function collectCold(block: Block, nowMs: number, cooldownSeconds: number): Block {
+  const due = new Map<number, number>();
+  block.attributes.forEach(({ releasedAtMs }, index) => {
+    const cools = releasedAtMs !== undefined && Math.abs(nowMs - releasedAtMs) < cooldownSeconds * 1000;
+    if (releasedAtMs !== undefined && !cools) due.set(index, releasedAtMs);
+  });
+  if (due.size === 0) return block;
+  const releaseOf = (ordinal: Ordinal): number => due.get(block.allocations[ordinal] ?? -1) ?? 0;
+  const ordinals = block.allocations
+    .flatMap((index, ordinal) => (index !== null && due.has(index) ? [ordinal] : []))
+    .sort((a, b) => releaseOf(a) - releaseOf(b));
+  return { ...releaseAddresses(block, ordinals), sequenceNumber: block.sequenceNumber };
+}
+
+/** Says something else of an allocated address, which stays the same allocation. */
+export function replaceAttributes(block: Block, ordinal: Ordinal, attributes: AllocationAttributes): Block {
+  const known = block.attributes.findIndex((other) => sameAttributes(other, attributes));
+  const all = known < 0 ? [...block.attributes, attributes] : block.attributes;
+  const allocations = block.allocations.with(ordinal, known < 0 ? block.attributes.length : known);
+  return { ...block, ...renumberAttributes(allocations, all), sequenceNumber: block.sequenceNumber + 1n };
+}
+
+/** A change of the block that leaves its addresses as they are, so that whoever decides on an older copy of it loses. */
+export function touchBlock(block: Block): Block {
+  return { ...block, sequenceNumber: block.sequenceNumber + 1n };
+}
+
+/** The allocated ordinals whose attributes are as asked, in the order of the addresses. */
+export function ordinalsWhere(block: Block, wanted: (attributes: AllocationAttributes) => boolean): Ordinal[] {
+  const { attributes, allocations } = block;
+  const matches = attributes.map(wanted);
+  // Nearly always nothing or a single entry is asked for, and every allocation of an address looks.
+  const first = matches.indexOf(true);
+  if (first < 0) return [];
+  const isOne = !matches.includes(true, first + 1);
+  const ordinals: Ordinal[] = [];
+  for (let ordinal = isOne ? allocations.indexOf(first) : 0; ordinal >= 0 && ordinal < allocations.length; ordinal++) {
+    const index = allocations[ordinal] ?? null;
+    if (index !== null && matches[index]) ordinals.push(ordinal);
+  }
+  return ordinals;
+}
+
+/** The attributes of an allocated ordinal; undefined when it is free. */
+export function attributesAt(block: Block, ordinal: Ordinal): AllocationAttributes | undefined {
+  const index = block.allocations[ordinal] ?? undefined;
+  return index === undefined ? undefined : block.attributes[index];
+}
+
+function renumberAttributes(
+  allocations: readonly (number | null)[],
+  attributes: readonly AllocationAttributes[],
+): Pick<Block, 'allocations' | 'attributes'> {
+  const used = new Set(allocations);
+  const renumbered = new Map<number | null, number>();
+  const kept = attributes.filter((_, index) => {
+    if (used.has(index)) renumbered.set(index, renumbered.size);
+    return used.has(index);
+  });
+  return { allocations: allocations.map((index) => renumbered.get(index) ?? null), attributes: kept };
+}

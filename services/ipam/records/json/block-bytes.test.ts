@@ -1,0 +1,50 @@
+import { expect, test } from 'vitest';
+
+import { BLOCK_BYTES_PER_STEP, blockBytes, firstWritable } from '../../allocator/block-bytes.js';
+import type { AllocationAttributes, Block } from '../../allocator/records.js';
+import { block, NOW_MS } from '../../testing/records.js';
+import { takeOrdinals } from '../block.js';
+import { encodeRecord, serialize } from './registry.js';
+
+const storedBytes = (value: Block): number => serialize(encodeRecord({ kind: 'block', value }, undefined)).length;
+
+/** A block of which each address has attributes of its own. */
+function filled(cidr: string, attributes: (ordinal: number) => Partial<AllocationAttributes>): Block {
+  const free = block(cidr, 'node-1.example.com');
+  return free.unallocated.reduce<Block>((taken, ordinal) => {
+    const own = { handleId: undefined, owner: {}, releasedAtMs: undefined, ...attributes(ordinal) };
+    return takeOrdinals(taken, [ordinal], own);
+  }, free);
+}
+
+const owner = (ordinal: number) => ({ node: 'node-1.example.com', namespace: 'default', pod: `web-${ordinal}` });
+
+test.each<[string, Block]>([
+  ['free', block('10.0.0.0/20', 'n')],
+  ['IPv6', block('fd00::/116', 'n')],
+  ['full of pods', filled('10.0.0.0/22', (ordinal) => ({ handleId: `net.${ordinal}`, owner: owner(ordinal) }))],
+  ['cooling down', filled('10.0.0.0/26', (ordinal) => ({ releasedAtMs: NOW_MS + ordinal * 1000 }))],
+  [
+    'held by two owners each',
+    filled('10.0.0.0/26', (i) => ({ handleId: `h${i}`, owner: owner(i), alternateOwner: owner(i) })),
+  ],
+  [
+    'with texts that JSON lengthens',
+    filled('10.0.0.0/26', (i) => ({ handleId: `"${i}"`, owner: { ü: '\u0001"\\'.repeat(i) } })),
+  ],
+  ['of one address', filled('10.0.0.0/32', () => ({}))],
+])('a block that is %s takes about what is estimated, and no more', (_, value) => {
+  const real = storedBytes(value);
+  expect(blockBytes(value)).toBeGreaterThanOrEqual(real);
+  expect(blockBytes(value)).toBeLessThan(1000 + real * 1.6);
+});
+
+test('as many blocks are written at once as a request has room for, and one however large it is', () => {
+  const long = 'x'.repeat(BLOCK_BYTES_PER_STEP / 4);
+  const large = [1, 2, 3, 4, 5].map((count) =>
+    filled(`10.0.${count}.0/32`, () => ({ owner: { long: `${long}${count}` } })),
+  );
+  const huge = filled('10.0.0.0/32', () => ({ owner: { long: long.repeat(5) } }));
+  const count = (blocks: readonly (Block | undefined)[]): number => firstWritable(blocks, (each) => each).length;
+  expect([count(large), count([huge, ...large]), count([undefined, ...large]), count([])]).toEqual([3, 1, 4, 0]);
+});

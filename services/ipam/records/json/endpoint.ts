@@ -1,0 +1,209 @@
+import { attachmentFaults } from '@podwire/shared/attachment/attachment';
+import { formatAddress } from '@podwire/shared/net/address';
+import { parseMac } from '@podwire/shared/net/mac';
+import { comparePrefixes, formatPrefix } from '@podwire/shared/net/prefix';
+
+import type { AnyEndpoint, Endpoint, EndpointAddress, NetnsIdentity, PodIdentity } from '../../allocator/records.js';
+import type { EndpointKey, StoredEndpoint } from '../view.js';
+import {
+  field,
+  isAbsent,
+  keepCreateTime,
+  readHostAddress,
+  readList,
+  readObject,
+  readOptionalText,
+  readPrefix,
+  readText,
+  readTime,
+  Unreadable,
+  unreadable,
+  type Field,
+} from './fields.js';
+import { decodeForeignEndpoint } from './foreign-endpoint.js';
+import { formatJson, parseJson, type Json, type JsonObject } from './json.js';
+
+/**
+ * Calico's WorkloadEndpoint (libcalico-go/lib/apis/v3/workloadendpoint.go). What Calico has no field for is in annotations.
+ */
+const NETWORK = 'podwire.dev/network';
+const POD_UID = 'podwire.dev/pod-uid';
+const BOOT_ID = 'podwire.dev/boot-id';
+const NETNS_INODE = 'podwire.dev/netns-inode';
+/** JSON list of {address, block, pool, sequenceNumber}, in the order of `ipNetworks`. */
+const ALLOCATIONS = 'podwire.dev/allocations';
+/** JSON list of the stored forms of the endpoints whose key this one took over. */
+const REPLACED = 'podwire.dev/replaced';
+
+const KUBERNETES = 'k8s';
+const OUTSIDE_KUBERNETES = 'cni';
+
+/** Reads an endpoint. One without a network is no attachment's: another writer's. */
+export function decodeAnyEndpoint(raw: JsonObject, key: EndpointKey): AnyEndpoint {
+  const value = decodeEndpoint(raw, key);
+  return value ? { kind: 'endpoint', value } : { kind: 'foreignEndpoint', value: decodeForeignEndpoint(raw) };
+}
+
+function decodeEndpoint(raw: JsonObject, key: EndpointKey): Endpoint | undefined {
+  const metadata = readObject(field(raw, 'metadata'));
+  const annotations = readObject(field(metadata, 'annotations', 'metadata'));
+  const created = field(metadata, 'creationTimestamp', 'metadata');
+  const network = annotation(annotations, NETWORK);
+  if (isAbsent(network)) return undefined;
+  const spec = readObject(field(raw, 'spec'));
+  const text = (fieldName: string): string => readText(field(spec, fieldName, 'spec'));
+  const attachment = { network: readText(network), containerId: text('containerID'), interfaceName: text('endpoint') };
+  const [fault] = attachmentFaults(attachment);
+  if (fault) throw new Unreadable(`the attachment's ${fault.field} ${fault.reason}`);
+  const macSource = field(spec, 'mac', 'spec');
+  const mac = parseMac(readText(macSource));
+  if (mac === undefined) throw unreadable(macSource, 'a MAC address');
+  return {
+    attachment,
+    uid: readOptionalText(field(metadata, 'uid', 'metadata')) ?? '',
+    createTimeMs: isAbsent(created) ? undefined : readTime(created),
+    nodeName: text('node'),
+    pod: text('orchestrator') === KUBERNETES ? decodePod(spec, annotations, key) : undefined,
+    addresses: decodeAddresses(spec, annotations),
+    mac,
+    hostInterfaceName: text('interfaceName'),
+    netns: decodeNetns(annotations),
+    ...decodeReplaced(annotations, key),
+  };
+}
+
+function annotation(annotations: JsonObject, name: string): Field {
+  return field(annotations, name, 'metadata.annotations');
+}
+
+/** No key where there are none. */
+function decodeReplaced(annotations: JsonObject, key: EndpointKey): Pick<Endpoint, 'replaced'> {
+  const source = annotation(annotations, REPLACED);
+  if (isAbsent(source)) return {};
+  const stored = readList({ path: source.path, value: parseText(source) }).map(readObject);
+  return { replaced: stored.map((raw) => decodeAnyEndpoint(raw, key)) };
+}
+
+function decodePod(spec: JsonObject, annotations: JsonObject, { namespace }: EndpointKey): PodIdentity {
+  return {
+    namespace,
+    name: readText(field(spec, 'pod', 'spec')),
+    uid: readOptionalText(annotation(annotations, POD_UID)) ?? '',
+  };
+}
+
+function decodeNetns(annotations: JsonObject): NetnsIdentity | undefined {
+  const inode = annotation(annotations, NETNS_INODE);
+  if (isAbsent(inode)) return undefined;
+  return { bootId: readText(annotation(annotations, BOOT_ID)), inode: readInteger(inode) };
+}
+
+function decodeAddresses(spec: JsonObject, annotations: JsonObject): EndpointAddress[] {
+  const source = annotation(annotations, ALLOCATIONS);
+  const addresses = readList({ path: source.path, value: parseText(source) }).map(decodeAddress);
+  const networks = readList(field(spec, 'ipNetworks', 'spec')).map(readHostAddress);
+  const agree =
+    networks.length === addresses.length &&
+    addresses.every(({ address }, index) => {
+      const network = networks[index];
+      return network !== undefined && comparePrefixes(address, network) === 0;
+    });
+  if (!agree) throw new Unreadable(`${source.path} and spec.ipNetworks name different addresses`);
+  return addresses;
+}
+
+function parseText(source: Field): Json {
+  try {
+    return parseJson(readText(source));
+  } catch (error) {
+    if (error instanceof SyntaxError) throw unreadable(source, 'JSON');
+    throw error;
+  }
+}
+
+function decodeAddress(source: Field): EndpointAddress {
+  const entry = readObject(source);
+  return {
+    address: readHostAddress(field(entry, 'address', source.path)),
+    block: readPrefix(field(entry, 'block', source.path)),
+    poolName: readText(field(entry, 'pool', source.path)),
+    sequenceNumber: readInteger(field(entry, 'sequenceNumber', source.path)),
+  };
+}
+
+/** 64-bit integers are texts inside annotations, so that any JSON reader keeps them. */
+function readInteger(source: Field): bigint {
+  const text = readText(source);
+  if (!/^\d{1,20}$/.test(text)) throw unreadable(source, 'decimal digits');
+  return BigInt(text);
+}
+
+export function encodeEndpoint({ key, value: endpoint }: StoredEndpoint, raw: JsonObject): JsonObject {
+  // A UID that the endpoint has not is of one whose key it took.
+  const metadata = without(readObject(field(raw, 'metadata')), UID);
+  const { attachment, createTimeMs, pod } = endpoint;
+  const orchestrator = pod ? KUBERNETES : OUTSIDE_KUBERNETES;
+  return {
+    kind: 'WorkloadEndpoint',
+    apiVersion: 'projectcalico.org/v3',
+    ...raw,
+    metadata: {
+      ...(endpoint.uid === '' ? {} : { uid: endpoint.uid }),
+      ...metadata,
+      creationTimestamp: createTimeMs === undefined ? null : keepCreateTime(createTimeMs, metadata.creationTimestamp),
+      name: key.name,
+      namespace: key.namespace,
+      labels: {
+        ...readObject(field(metadata, 'labels')),
+        'projectcalico.org/namespace': key.namespace,
+        'projectcalico.org/orchestrator': orchestrator,
+      },
+      annotations: encodeAnnotations({ key, value: endpoint }, readObject(field(metadata, 'annotations'))),
+    },
+    spec: {
+      ...readObject(field(raw, 'spec')),
+      orchestrator,
+      workload: '',
+      node: endpoint.nodeName,
+      containerID: attachment.containerId,
+      pod: pod?.name ?? '',
+      endpoint: attachment.interfaceName,
+      ipNetworks: endpoint.addresses.map(({ address }) => formatPrefix(address)),
+      interfaceName: endpoint.hostInterfaceName,
+      mac: endpoint.mac,
+    },
+  };
+}
+
+const UID: ReadonlySet<string> = new Set(['uid']);
+
+function without(fields: JsonObject, names: ReadonlySet<string>): JsonObject {
+  return Object.fromEntries(Object.entries(fields).filter(([name]) => !names.has(name)));
+}
+
+const OWN_ANNOTATIONS: ReadonlySet<string> = new Set([NETWORK, POD_UID, BOOT_ID, NETNS_INODE, ALLOCATIONS, REPLACED]);
+
+/** Podwire's own come last, and always in the same order: what is put back has the text that it had. */
+function encodeAnnotations({ key, value }: StoredEndpoint, stored: JsonObject): JsonObject {
+  const { attachment, pod, netns, addresses, replaced } = value;
+  const allocations = addresses.map(({ address, block, poolName, sequenceNumber }) => ({
+    address: formatAddress(address),
+    block: formatPrefix(block),
+    pool: poolName,
+    sequenceNumber: String(sequenceNumber),
+  }));
+  return {
+    ...without(stored, OWN_ANNOTATIONS),
+    [NETWORK]: attachment.network,
+    ...(pod && pod.uid !== '' ? { [POD_UID]: pod.uid } : {}),
+    ...(netns ? { [BOOT_ID]: netns.bootId, [NETNS_INODE]: String(netns.inode) } : {}),
+    [ALLOCATIONS]: JSON.stringify(allocations),
+    ...(replaced ? { [REPLACED]: formatJson(replaced.map((one) => encodeReplaced(one, key))) } : {}),
+  };
+}
+
+function encodeReplaced(endpoint: AnyEndpoint, key: EndpointKey): Json {
+  return endpoint.kind === 'endpoint'
+    ? encodeEndpoint({ key, value: endpoint.value }, {})
+    : parseJson(endpoint.value.stored);
+}

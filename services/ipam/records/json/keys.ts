@@ -1,0 +1,248 @@
+import { formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
+import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+
+import type { BlockOwner, HistoryEntry } from '../../allocator/records.js';
+import { formatEndpointKey } from '../endpoint.js';
+import type { EndpointKey, RecordName, RecordValue } from '../view.js';
+
+export type { RecordName };
+
+/** The keys of Calico's etcd schema below a configurable prefix (its libcalico-go/lib/backend/model and lib/backend/etcdv3). */
+export class RecordKeys {
+  /** Every key begins with it: the prefix and a slash. */
+  readonly root: string;
+  /** Every pool's key begins with it. */
+  readonly pools: string;
+  readonly #blocks: string;
+  readonly #handles: string;
+  /** Every endpoint's key begins with it, and ends with {@link formatEndpointKey}. */
+  readonly endpoints: string;
+  readonly #reservations: string;
+  readonly #nodes: string;
+  /** Key of Calico's IPAM configuration. */
+  readonly config: string;
+  /** Key of Calico's ClusterInformation, by which its tools lock the datastore. */
+  readonly clusterInformation: string;
+  /** Whether such a lock counts: where Calico's tools can write, and so unlock. */
+  readonly hasLock: boolean;
+  /** Key of the request policies: below the root, so that the watch brings them, where Calico has nothing. */
+  readonly requestPolicies: string;
+  /**
+   * Every entry of the history begins with it. Outside the root: what is past is not read at the start, and Calico's tools
+   * do not come across it.
+   */
+  readonly history: string;
+  /**
+   * From which day on all of the history is there: the latest that is the end of a key. The day is in the key, so that those of two datastores
+   * do not contradict each other.
+   */
+  readonly historyBegins: string;
+  /** A key that says nothing; that the watch tells of it tells that it has told of all before. */
+  readonly barrier: string;
+  /** Every mark of a release begins with it; outside the root as the history is. */
+  readonly releases: string;
+
+  /** @param prefix - `/calico` unless set otherwise; without a slash at its end */
+  constructor(prefix: string, { hasLock = false }: { readonly hasLock?: boolean } = {}) {
+    this.hasLock = hasLock;
+    this.root = `${prefix}/`;
+    this.pools = `${prefix}/resources/v3/projectcalico.org/ippools/`;
+    this.#blocks = `${prefix}/ipam/v2/assignment/`;
+    this.#handles = `${prefix}/ipam/v2/handle/`;
+    this.endpoints = `${prefix}/resources/v3/projectcalico.org/workloadendpoints/`;
+    this.#reservations = `${prefix}/resources/v3/projectcalico.org/ipreservations/`;
+    this.#nodes = `${prefix}/resources/v3/projectcalico.org/nodes/`;
+    this.config = `${prefix}/ipam/v2/config`;
+    this.clusterInformation = `${prefix}/resources/v3/projectcalico.org/clusterinformations/default`;
+    this.history = `/podwire${prefix}/history/`;
+    this.historyBegins = `/podwire${prefix}/history-begin/`;
+    this.requestPolicies = `${prefix}/podwire/requestpolicies`;
+    this.barrier = `${prefix}/podwire/barrier`;
+    this.releases = `/podwire${prefix}/releases/`;
+  }
+
+  pool(name: string): string {
+    return this.pools + name;
+  }
+
+  block(prefix: Prefix): string {
+    return this.#blocks + blockSegments(prefix);
+  }
+
+  affinity(owner: BlockOwner, block: Prefix): string {
+    return this.affinitiesOf(owner) + blockSegments(block);
+  }
+
+  /** Every affinity of the owner, and of no other, begins with it. */
+  affinitiesOf({ kind, name }: BlockOwner): string {
+    return `${this.root}ipam/v2/${kind}/${name}/`;
+  }
+
+  handle(id: string): string {
+    return this.#handles + id;
+  }
+
+  endpoint({ namespace, name }: EndpointKey): string {
+    return this.endpoints + formatEndpointKey({ namespace, name });
+  }
+
+  reservation(name: string): string {
+    return this.#reservations + name;
+  }
+
+  node(name: string): string {
+    return this.#nodes + name;
+  }
+
+  /**
+   * By the day of the release, so that what is too old is found together, and what an address was in few reads; then by address.
+   */
+  historyEntry({ address, releasedAtMs, sequenceNumber }: HistoryEntry): string {
+    return `${this.history}${historyDay(dayOf(releasedAtMs))}/${formatAddress(address)}/${sequenceNumber}`;
+  }
+
+  release(handleId: string): string {
+    return this.releases + handleId;
+  }
+
+  of(record: RecordValue): string {
+    switch (record.kind) {
+      case 'pool':
+        return this.pool(record.value.name);
+      case 'block':
+        return this.block(record.value.prefix);
+      case 'affinity':
+        return this.affinity(record.value.owner, record.value.block);
+      case 'handle':
+        return this.handle(record.value.id);
+      case 'endpoint':
+      case 'foreignEndpoint':
+        return this.endpoint(record.key);
+      case 'config':
+        return this.config;
+      case 'clusterInformation':
+        return this.clusterInformation;
+      case 'requestPolicies':
+        return this.requestPolicies;
+      case 'reservation':
+        return this.reservation(record.value.name);
+      case 'node':
+        return this.node(record.value.name);
+    }
+  }
+
+  /** The key of the record of a name. */
+  named(name: RecordName): string {
+    switch (name.kind) {
+      case 'pool':
+        return this.pool(name.name);
+      case 'block':
+        return this.block(name.prefix);
+      case 'affinity':
+        return this.affinity(name.owner, name.block);
+      case 'handle':
+        return this.handle(name.id);
+      case 'endpoint':
+        return this.endpoint(name.key);
+      case 'config':
+        return this.config;
+      case 'clusterInformation':
+        return this.clusterInformation;
+      case 'requestPolicies':
+        return this.requestPolicies;
+      case 'reservation':
+        return this.reservation(name.name);
+      case 'node':
+        return this.node(name.name);
+    }
+  }
+
+  isOfHandle(key: string): boolean {
+    return key.startsWith(this.#handles);
+  }
+
+  /** What a key names; undefined for the keys of records that Podwire does not read. */
+  parse(key: string): RecordName | undefined {
+    // The most by far.
+    if (this.isOfHandle(key)) return parseHandle(key.slice(this.#handles.length));
+    if (key.startsWith(this.endpoints)) return parseEndpoint(key.slice(this.endpoints.length));
+    if (!key.startsWith(this.root)) return undefined;
+    if (key === this.requestPolicies) return { kind: 'requestPolicies' };
+    if (key === this.clusterInformation) return this.hasLock ? { kind: 'clusterInformation' } : undefined;
+    const [area, version, ...path] = key.slice(this.root.length).split('/');
+    if (area === 'ipam' && version === 'v2') return parseIpam(path);
+    if (area === 'resources' && version === 'v3' && path[0] === 'projectcalico.org')
+      return parseResource(path.slice(1));
+    return undefined;
+  }
+}
+
+const DAY_MS = 86_400_000;
+
+/** Days from 1970 to a time. */
+export function dayOf(timeMs: number): number {
+  return Math.max(0, Math.floor(timeMs / DAY_MS));
+}
+
+/** When a day begins. */
+export function dayStartMs(day: number): number {
+  return day * DAY_MS;
+}
+
+/** Days since 1970, in eight digits, so that their order is that of the texts. */
+export function historyDay(day: number): string {
+  return String(day).padStart(8, '0');
+}
+
+function blockSegments(prefix: Prefix): string {
+  return `ipv${prefix.family}/block/${formatAddress(prefix)}-${prefix.length}`;
+}
+
+function parseIpam([area, ...path]: readonly string[]): RecordName | undefined {
+  const [first, ...rest] = path;
+  switch (area) {
+    case 'assignment': {
+      const prefix = parseBlockSegments(path);
+      return prefix && { kind: 'block', prefix };
+    }
+    case 'host':
+    case 'virtual': {
+      const block = parseBlockSegments(rest);
+      return block && first ? { kind: 'affinity', owner: { kind: area, name: first }, block } : undefined;
+    }
+    case 'config':
+      return first === undefined ? { kind: 'config' } : undefined;
+    case undefined:
+    default:
+      return undefined;
+  }
+}
+
+const RESOURCES_BY_NAME = { ippools: 'pool', ipreservations: 'reservation', nodes: 'node' } as const;
+
+function parseResource([kind, first, second]: readonly string[]): RecordName | undefined {
+  if (kind !== 'ippools' && kind !== 'ipreservations' && kind !== 'nodes') return undefined;
+  return first && second === undefined ? { kind: RESOURCES_BY_NAME[kind], name: first } : undefined;
+}
+
+/** Reads `<namespace>/<name>`. */
+function parseEndpoint(path: string): RecordName | undefined {
+  const slash = path.indexOf('/');
+  if (slash <= 0 || slash === path.length - 1 || path.includes('/', slash + 1)) return undefined;
+  return { kind: 'endpoint', key: { namespace: path.slice(0, slash), name: path.slice(slash + 1) } };
+}
+
+function parseHandle(id: string): RecordName | undefined {
+  return id === '' || id.includes('/') ? undefined : { kind: 'handle', id };
+}
+
+/** Reads `ipv4/block/10.0.0.0-26`. */
+function parseBlockSegments([version, block, cidr, ...rest]: readonly string[]): Prefix | undefined {
+  if (block !== 'block' || cidr === undefined || rest.length > 0) return undefined;
+  const dash = cidr.lastIndexOf('-');
+  const address = parseAddress(cidr.slice(0, dash));
+  const family: Family | undefined = version === 'ipv4' ? 4 : version === 'ipv6' ? 6 : undefined;
+  if (dash < 0 || address?.family !== family) return undefined;
+  const parsed = parsePrefix(`${cidr.slice(0, dash)}/${cidr.slice(dash + 1)}`);
+  return parsed.ok ? parsed.prefix : undefined;
+}

@@ -1,0 +1,241 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
+import { comparePrefixes } from '@podwire/shared/net/prefix';
+
+import type { Handle } from '../../allocator/records.js';
+import { formatBlock, unknownFields } from '../../store/record/block-text.js';
+import type { RecordValue } from '../view.js';
+import { decodeAffinity, encodeAffinity } from './affinity.js';
+import { writeBlock } from './block-writer.js';
+import { decodeBlock, readRewrittenBlock } from './block.js';
+import { decodeClusterInformation } from './cluster-information.js';
+import { decodeConfig, encodeConfig } from './config.js';
+import { decodeAnyEndpoint, encodeEndpoint } from './endpoint.js';
+import { Unreadable } from './fields.js';
+import { decodeHandle, encodeHandle, formatNewHandle } from './handle.js';
+import { formatJson, isObject, parseJson, type JsonObject } from './json.js';
+import type { RecordName } from './keys.js';
+import { decodeNode, encodeNode } from './node.js';
+import { PackedEndpoint } from './packed-endpoint.js';
+import { decodePool, encodePool } from './pool.js';
+import { decodeRequestPolicies, encodeRequestPolicies } from './request-policies.js';
+import { decodeReservation, encodeReservation } from './reservation.js';
+
+/** A record with what a rewrite needs of the JSON it was read from, so that it keeps the fields that Podwire does not know. */
+export interface DecodedRecord {
+  readonly record: RecordValue;
+  readonly raw: JsonObject;
+}
+
+const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
+/**
+ * Reads a record that was written again, where that costs less by what was there before.
+ * @returns undefined where it does not: for {@link decodeRecord}, which says the same of a text that can be read
+ */
+export function decodeAgain(value: Uint8Array, { record, raw }: DecodedRecord): DecodedRecord | undefined {
+  if (record.kind !== 'block') return undefined;
+  const { value: before } = record;
+  const text = readableText(value);
+  const block = text === undefined ? undefined : readRewrittenBlock(text, { value: before, raw });
+  return block && { record: { kind: 'block', value: block }, raw };
+}
+
+/**
+ * Reads a stored record.
+ * @param name - what the key names, from {@link RecordKeys.parse}
+ * @throws Failure STORE_CORRUPT naming the key and the reason
+ */
+export function decodeRecord(key: string, name: RecordName, value: Uint8Array): DecodedRecord {
+  try {
+    const text = decodeText(value, name);
+    const plain = decodePlain(text, { key, name });
+    if (plain) return { record: plain, raw: NOTHING_UNKNOWN };
+    const raw = parseObject(text);
+    const record = decodeNamed(raw, name);
+    const unknown = unknownPart(record, { text, raw });
+    if (record.kind === 'handle' && unknown === NOTHING_UNKNOWN) remember(text, record.value);
+    return { record, raw: unknown };
+  } catch (error) {
+    if (!(error instanceof Unreadable)) throw error;
+    throw new Failure(
+      'STORE_CORRUPT',
+      `record ${key} cannot be read: ${error.message}; correct or delete it in the datastore`,
+      { details: { key, reason: error.message }, cause: error },
+    );
+  }
+}
+
+/** Blocks of handles by the whole text of the handle, which says nothing else: most are like many others, and share one value. */
+const knownHandles = new Map<string, Handle['blocks']>();
+
+const MAX_KNOWN_HANDLES_COUNT = 20_000;
+
+function remember(text: string, { blocks }: Handle): void {
+  if (knownHandles.size >= MAX_KNOWN_HANDLES_COUNT) knownHandles.clear();
+  knownHandles.set(text, blocks);
+}
+
+/** The records that are the most by far, where they are as a new one would be written, without the way over their JSON. */
+function decodePlain(
+  text: string,
+  { key, name }: { readonly key: string; readonly name: RecordName },
+): RecordValue | undefined {
+  if (name.kind === 'endpoint') return PackedEndpoint.read(key, text);
+  if (name.kind !== 'handle') return undefined;
+  const blocks = knownHandles.get(text);
+  return blocks && { kind: 'handle', value: { id: name.id, blocks } };
+}
+
+function readableText(value: Uint8Array): string | undefined {
+  try {
+    return utf8.decode(value);
+  } catch {
+    return undefined;
+  }
+}
+
+function decodeText(value: Uint8Array, name: RecordName): string {
+  // Old releases of Calico wrote affinities without a value.
+  if (value.length === 0 && name.kind === 'affinity') return '{}';
+  try {
+    return utf8.decode(value);
+  } catch (error) {
+    throw new Unreadable(`it is not JSON (${messageOf(error)})`);
+  }
+}
+
+/** What a rewrite cannot make from the value. The JSON of a record takes more memory than the record, and there are many. */
+function unknownPart(
+  record: RecordValue,
+  { text, raw }: { readonly text: string; readonly raw: JsonObject },
+): JsonObject {
+  if (record.kind === 'block') return unknownFields(raw);
+  if (record.kind !== 'handle' && record.kind !== 'endpoint') return raw;
+  return JSON.stringify(encodeRecord(record, undefined)) === text ? NOTHING_UNKNOWN : raw;
+}
+
+function parseObject(text: string): JsonObject {
+  let json;
+  try {
+    json = parseJson(text);
+  } catch (error) {
+    throw new Unreadable(`it is not JSON (${messageOf(error)})`);
+  }
+  if (!isObject(json)) throw new Unreadable('it is not a JSON object');
+  return json;
+}
+
+function decodeNamed(raw: JsonObject, name: RecordName): RecordValue {
+  switch (name.kind) {
+    case 'pool':
+      return { kind: 'pool', value: decodePool(raw, name) };
+    case 'block': {
+      const value = decodeBlock(raw);
+      if (comparePrefixes(value.prefix, name.prefix) !== 0) throw new Unreadable('cidr is not the one of its key');
+      return { kind: 'block', value };
+    }
+    case 'affinity':
+      return { kind: 'affinity', value: decodeAffinity(raw, name) };
+    case 'handle':
+      return { kind: 'handle', value: decodeHandle(raw, name) };
+    case 'endpoint':
+      return { key: name.key, ...decodeAnyEndpoint(raw, name.key) };
+    case 'config':
+      return { kind: 'config', value: decodeConfig(raw) };
+    case 'clusterInformation':
+      return { kind: 'clusterInformation', value: decodeClusterInformation(raw) };
+    case 'reservation':
+      return { kind: 'reservation', value: decodeReservation(raw, name) };
+    case 'requestPolicies':
+      return { kind: 'requestPolicies', value: decodeRequestPolicies(raw) };
+    case 'node':
+      return { kind: 'node', value: decodeNode(raw, name) };
+  }
+}
+
+/** A record as it is written: its bytes, and what a later rewrite starts from. */
+interface WrittenRecord {
+  readonly bytes: Buffer;
+  readonly decoded: DecodedRecord;
+}
+
+const NOTHING_UNKNOWN: JsonObject = {};
+
+/**
+ * Stored bytes of a record.
+ * @param previous - what is stored under the same key; undefined for a new record
+ */
+export function writeRecord(record: RecordValue, previous: DecodedRecord | undefined): WrittenRecord {
+  if (record.kind === 'block') {
+    const stored = previous?.record;
+    const raw = previous?.raw ?? NOTHING_UNKNOWN;
+    const bytes = writeBlock(record.value, { value: stored?.kind === 'block' ? stored.value : undefined, raw });
+    return { bytes, decoded: { record, raw } };
+  }
+  if (previous) return writeJson(record, previous);
+  if (record.kind === 'handle') return writeNewHandle(record.value);
+  const written = record.kind === 'endpoint' ? PackedEndpoint.write(record) : undefined;
+  return written ? { bytes: Buffer.from(written.text), decoded: plainly(written.packed) } : writeJson(record, previous);
+}
+
+function writeNewHandle(value: Handle): WrittenRecord {
+  const text = formatNewHandle(value);
+  const blocks = knownHandles.get(text);
+  if (!blocks) remember(text, value);
+  return {
+    bytes: Buffer.from(text),
+    decoded: plainly({ kind: 'handle', value: blocks ? { id: value.id, blocks } : value }),
+  };
+}
+
+function writeJson(record: RecordValue, previous: DecodedRecord | undefined): WrittenRecord {
+  const raw = encodeRecord(record, previous);
+  const isMadeOfValue = !previous && record.kind === 'endpoint';
+  return { bytes: Buffer.from(formatJson(raw)), decoded: { record, raw: isMadeOfValue ? NOTHING_UNKNOWN : raw } };
+}
+
+/** A record of which nothing is stored that its value does not tell. */
+function plainly(record: RecordValue): DecodedRecord {
+  return { record, raw: NOTHING_UNKNOWN };
+}
+
+/**
+ * Stored JSON of a record.
+ * @param previous - what is stored under the same key; undefined for a new record
+ */
+export function encodeRecord(record: RecordValue, previous: DecodedRecord | undefined): JsonObject {
+  const stored = previous?.record;
+  const raw = previous?.raw ?? {};
+  switch (record.kind) {
+    case 'pool':
+      return encodePool(record.value, stored?.kind === 'pool' ? { value: stored.value, raw } : undefined);
+    case 'block':
+      return parseObject(
+        formatBlock(record.value, { value: stored?.kind === 'block' ? stored.value : undefined, raw }),
+      );
+    case 'affinity':
+      return encodeAffinity(record.value, raw);
+    case 'handle':
+      return encodeHandle(record.value, raw);
+    case 'endpoint':
+      return encodeEndpoint(record, raw);
+    case 'foreignEndpoint':
+      return parseObject(record.value.stored);
+    case 'config':
+      return encodeConfig(record.value, raw);
+    case 'clusterInformation':
+      return raw;
+    case 'reservation':
+      return encodeReservation(record.value, stored?.kind === 'reservation' ? { value: stored.value, raw } : undefined);
+    case 'requestPolicies':
+      return encodeRequestPolicies(record.value, raw);
+    case 'node':
+      return encodeNode(record.value, raw);
+  }
+}
+
+/** Bytes of a record's JSON. */
+export function serialize(raw: JsonObject): Uint8Array {
+  return Buffer.from(formatJson(raw));
+}

@@ -1,0 +1,59 @@
+import type { Page } from '../allocator/listing.js';
+import type { Reservation } from '../allocator/records.js';
+import { read, type IpamOptions } from '../engine/updates/operation.js';
+import {
+  createReservation,
+  deleteReservation,
+  getReservation,
+  listReservations,
+  updateReservation,
+  type ReservationDeletion,
+  type ReservationQuery,
+  type ReservationSpec,
+  type ReservationUpdate,
+} from './reservations.js';
+
+const RESERVATIONS_LANE = 'reservations';
+
+/** Manages the addresses that are not given out of themselves. */
+export class Reservations {
+  readonly #options: IpamOptions;
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  /** Not idempotent. @throws Failure RESERVATION_EXISTS */
+  async create(spec: ReservationSpec, signal: AbortSignal): Promise<Reservation> {
+    const { updates, events, clock, newUid } = this.#options;
+    const creation = { spec, uid: newUid(), nowMs: clock.nowMs() };
+    const created = await updates.update(RESERVATIONS_LANE, (view) => createReservation(view, creation), { signal });
+    events.reservationChanged('created', created);
+    return created;
+  }
+
+  /** @throws Failure RESERVATION_NOT_FOUND */
+  get(name: string, signal: AbortSignal): Promise<Reservation> {
+    return read(this.#options, (view) => getReservation(view, name), signal);
+  }
+
+  list(query: ReservationQuery, signal: AbortSignal): Promise<Page<Reservation>> {
+    return read(this.#options, (view) => listReservations(view, query), signal);
+  }
+
+  /** Idempotent where no version is given. @throws Failure RESERVATION_NOT_FOUND, STALE_VERSION */
+  async update(update: ReservationUpdate, signal: AbortSignal): Promise<Reservation> {
+    const { updates, events } = this.#options;
+    const decide = (view: Parameters<typeof updateReservation>[0]) => updateReservation(view, update);
+    const { reservation, changed } = await updates.update(RESERVATIONS_LANE, decide, { signal });
+    if (changed) events.reservationChanged('updated', reservation);
+    return reservation;
+  }
+
+  /** @throws Failure RESERVATION_NOT_FOUND, STALE_VERSION */
+  async delete(deletion: ReservationDeletion, signal: AbortSignal): Promise<void> {
+    const { updates, events } = this.#options;
+    const deleted = await updates.update(RESERVATIONS_LANE, (view) => deleteReservation(view, deletion), { signal });
+    events.reservationChanged('deleted', deleted);
+  }
+}

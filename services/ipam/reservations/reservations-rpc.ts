@@ -1,0 +1,87 @@
+import type {
+  CreateReservationRequest,
+  DeleteReservationRequest,
+  Reservation as ReservationMessage,
+  UpdateReservationRequest,
+} from '@podwire/proto/podwire/ipam/v1/reservation';
+import { familyBits, formatAddress, parseAddress } from '@podwire/shared/net/address';
+import { formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { checked, type Checks } from '@podwire/shared/rpc/checks';
+
+import type { Reservation } from '../allocator/records.js';
+import { subdomainFault } from '../records/names.js';
+import { versionOf } from '../records/versions.js';
+import type { ReservationDeletion, ReservationSpec, ReservationUpdate } from './reservations.js';
+
+const MAX_CIDRS_COUNT = 1000;
+
+export function readCreateReservationRequest({ reservation }: CreateReservationRequest): ReservationSpec {
+  return checked('CreateReservation', (checks) => {
+    if (!reservation) {
+      checks.check('reservation', 'is missing');
+      return { name: '', prefixes: [] };
+    }
+    const { name, cidrs } = reservation;
+    checks.check('reservation.name', subdomainFault(name));
+    return { name, prefixes: readCidrs('reservation.cidrs', cidrs, checks) };
+  });
+}
+
+export function readUpdateReservationRequest(message: UpdateReservationRequest): ReservationUpdate {
+  const { name, cidrs, resourceVersion } = message;
+  return checked('UpdateReservation', (checks) => {
+    checks.check('name', subdomainFault(name));
+    return { name, prefixes: readCidrs('cidrs', cidrs, checks), resourceVersion };
+  });
+}
+
+export function readDeleteReservationRequest(message: DeleteReservationRequest): ReservationDeletion {
+  const { name, resourceVersion } = message;
+  return { name: readReservationName('DeleteReservation', name), resourceVersion };
+}
+
+/** @param method - for the message */
+export function readReservationName(method: string, name: string): string {
+  return checked(method, (checks) => {
+    checks.check('name', subdomainFault(name));
+    return name;
+  });
+}
+
+function readCidrs(field: string, texts: readonly string[], checks: Checks): Prefix[] {
+  if (texts.length === 0) checks.check(field, 'is empty; name at least one range or address');
+  if (texts.length > MAX_CIDRS_COUNT)
+    checks.check(field, `has ${texts.length} entries; at most ${MAX_CIDRS_COUNT} are allowed`);
+  const known = new Set<string>();
+  return texts.slice(0, MAX_CIDRS_COUNT).flatMap((text, index) => {
+    const { prefix, fault } = readCidr(text);
+    const written = prefix && formatPrefix(prefix);
+    const isRepeated = written !== undefined && known.has(written);
+    checks.check(`${field}[${index}]`, isRepeated ? `is ${written} a second time` : fault);
+    if (written !== undefined) known.add(written);
+    return prefix ?? [];
+  });
+}
+
+function readCidr(text: string): { readonly prefix?: Prefix; readonly fault?: string } {
+  const address = parseAddress(text);
+  if (address) return { prefix: hostPrefix(address) };
+  const parsed = parsePrefix(text);
+  if (parsed.ok) return { prefix: parsed.prefix };
+  const example = 'such as 10.65.0.0/28 or 10.65.0.99';
+  return { fault: parsed.fault === 'has host bits set' ? parsed.fault : `is ${parsed.fault}, ${example}` };
+}
+
+export function reservationMessage(reservation: Reservation): ReservationMessage {
+  const { name, prefixes, createTimeMs } = reservation;
+  return {
+    name,
+    cidrs: prefixes.map(formatReserved),
+    createTime: new Date(createTimeMs),
+    resourceVersion: versionOf(reservation),
+  };
+}
+
+function formatReserved(prefix: Prefix): string {
+  return prefix.length === familyBits(prefix.family) ? formatAddress(prefix) : formatPrefix(prefix);
+}

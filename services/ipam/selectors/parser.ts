@@ -1,0 +1,227 @@
+import type { ComparisonType, MembershipType, Selector, SelectorFault } from '../allocator/selector/ast.js';
+import { tokenize, type Punctuation, type Token } from '../allocator/selector/tokenizer.js';
+
+/**
+ * The language, from Calico's documentation and the behaviour of libcalico-go/lib/selector:
+ *
+ *     selector   = [ or ]                                    an empty one matches everything
+ *     or         = and { "||" and }
+ *     and        = term { "&&" term }
+ *     term       = { "!" } ( function | comparison | "(" or ")" )
+ *     function   = "all()" | "global()" | "has(" key ")"     no blank before the parenthesis
+ *     comparison = key ( ( "==" | "!=" | "contains" | "starts with" | "ends with" ) text
+ *                      | ( "in" | "not in" ) "{" [ text { "," text } [ "," ] ] "}" )
+ *     key        = 1 to 512 of the letters, the digits and _ . / -
+ *     text       = in ' or ", without escapes
+ */
+
+/** Longest text that is read, in UTF-16 code units: more than any that Calico's API takes, so that what is stored can be judged. */
+const LONGEST_TEXT = 65_536;
+
+/** Deepest nesting of parentheses: as many as fit into the longest selector that Calico's API takes. */
+const DEEPEST_NESTING = 512;
+
+const LONGEST_KEY = 512;
+
+export type ParsedSelector =
+  { readonly ok: true; readonly selector: Selector } | { readonly ok: false; readonly fault: SelectorFault };
+
+/** Reads a selector. Never throws, whatever the text. */
+export function parseSelector(input: string): ParsedSelector {
+  if (input.length > LONGEST_TEXT) {
+    const found = `a text of ${input.length} characters`;
+    return { ok: false, fault: { offset: LONGEST_TEXT, found, expected: `at most ${LONGEST_TEXT}` } };
+  }
+  try {
+    return { ok: true, selector: new Parser(input).parse() };
+  } catch (error) {
+    if (error instanceof Stop) return { ok: false, fault: error.fault };
+    throw error;
+  }
+}
+
+/** Ends the reading from any depth of it; does not leave this file. */
+class Stop extends Error {
+  readonly fault: SelectorFault;
+
+  constructor(fault: SelectorFault) {
+    super(fault.expected);
+    this.fault = fault;
+  }
+}
+
+const COMPARISON_MARKS: Partial<Record<Token['type'], ComparisonType>> = { '==': 'equals', '!=': 'notEquals' };
+
+/** Operators that are words; the blank within two of them may be missing. */
+const WORD_OPERATORS: ReadonlyMap<string, ComparisonType | MembershipType> = new Map([
+  ['contains', 'contains'],
+  ['starts with', 'startsWith'],
+  ['startswith', 'startsWith'],
+  ['ends with', 'endsWith'],
+  ['endswith', 'endsWith'],
+  ['in', 'in'],
+  ['not in', 'notIn'],
+  ['notin', 'notIn'],
+]);
+
+/** First words of the operators that have two. */
+const SECOND_WORDS: ReadonlyMap<string, string> = new Map([
+  ['starts', 'with'],
+  ['ends', 'with'],
+  ['not', 'in'],
+]);
+
+const OPERATORS = '==, !=, in, not in, contains, starts with or ends with';
+
+class Parser {
+  readonly #tokens: readonly Token[];
+  #index = 0;
+  #depth = 0;
+
+  constructor(input: string) {
+    this.#tokens = tokenize(input);
+  }
+
+  parse(): Selector {
+    if (this.#ended()) return { type: 'all' };
+    const selector = this.#or();
+    if (!this.#ended()) this.#stop('&&, || or the end of the selector');
+    return selector;
+  }
+
+  get #current(): Token {
+    const token = this.#tokens[this.#index];
+    if (!token) throw new Error('the parser went past the last token');
+    return token;
+  }
+
+  #ended(): boolean {
+    return this.#current.type === 'end';
+  }
+
+  #or(): Selector {
+    return this.#series('or', '||', () => this.#series('and', '&&', () => this.#term()));
+  }
+
+  #series(type: 'and' | 'or', mark: Punctuation, operand: () => Selector): Selector {
+    const first = operand();
+    const operands = [first];
+    while (this.#skip(mark)) operands.push(operand());
+    return operands.length === 1 ? first : { type, operands };
+  }
+
+  #term(): Selector {
+    let negated = false;
+    while (this.#skip('!')) negated = !negated;
+    const operand = this.#positiveTerm();
+    return negated ? { type: 'not', operand } : operand;
+  }
+
+  #positiveTerm(): Selector {
+    const token = this.#current;
+    if (token.type === '(') return this.#parenthesized();
+    if (token.type !== 'word') return this.#stop('a label key, has(…), all(), "!" or "("');
+    this.#index++;
+    const opens = this.#current.type === '(' && this.#current.offset === token.end;
+    if (opens && token.word === 'has') return this.#has();
+    if (opens && (token.word === 'all' || token.word === 'global')) {
+      this.#index++;
+      this.#require(')', `")", as ${token.word}() takes nothing`);
+      return { type: token.word };
+    }
+    this.#checkKey(token);
+    return this.#comparison(token.word);
+  }
+
+  #parenthesized(): Selector {
+    if (this.#depth === DEEPEST_NESTING) this.#stop(`at most ${DEEPEST_NESTING} parentheses within each other`);
+    this.#depth++;
+    this.#index++;
+    const selector = this.#or();
+    this.#require(')', '&&, || or ")"');
+    this.#depth--;
+    return selector;
+  }
+
+  #has(): Selector {
+    this.#index++;
+    const token = this.#current;
+    if (token.type !== 'word') return this.#stop('a label key');
+    this.#checkKey(token);
+    this.#index++;
+    this.#require(')', '")" behind the label key');
+    return { type: 'has', key: token.word };
+  }
+
+  #checkKey({ word, offset }: Token & { type: 'word' }): void {
+    if (word.length <= LONGEST_KEY) return;
+    throw new Stop({
+      offset,
+      found: `a label key of ${word.length} characters`,
+      expected: `one of at most ${LONGEST_KEY}`,
+    });
+  }
+
+  #comparison(key: string): Selector {
+    const type = COMPARISON_MARKS[this.#current.type] ?? this.#wordOperator();
+    if (!type) return this.#stop(`an operator behind "${key}": ${OPERATORS}`);
+    this.#index++;
+    return type === 'in' || type === 'notIn'
+      ? { type, key, values: this.#values() }
+      : { type, key, value: this.#text() };
+  }
+
+  /** The operator at the current token; of one with two words, goes on to the second. */
+  #wordOperator(): ComparisonType | MembershipType | undefined {
+    const token = this.#current;
+    if (token.type !== 'word') return undefined;
+    const second = SECOND_WORDS.get(token.word);
+    if (second === undefined) return WORD_OPERATORS.get(token.word);
+    this.#index++;
+    if (this.#current.type !== 'word' || this.#current.word !== second)
+      this.#stop(`"${second}", as in "${token.word} ${second}"`);
+    return WORD_OPERATORS.get(`${token.word} ${second}`);
+  }
+
+  #text(): string {
+    const token = this.#current;
+    if (token.type !== 'text') return this.#stop('a text in quotes');
+    this.#index++;
+    return token.text;
+  }
+
+  #values(): string[] {
+    this.#require('{', '"{" and texts in quotes');
+    const values: string[] = [];
+    while (this.#current.type === 'text') {
+      values.push(this.#text());
+      if (this.#skip(',')) continue;
+      this.#require('}', '"," or "}"');
+      return values;
+    }
+    this.#require('}', 'a text in quotes or "}"');
+    return values;
+  }
+
+  #skip(mark: Punctuation): boolean {
+    const found = this.#current.type === mark;
+    if (found) this.#index++;
+    return found;
+  }
+
+  #require(mark: Punctuation, expected: string): void {
+    if (!this.#skip(mark)) this.#stop(expected);
+  }
+
+  #stop(expected: string): never {
+    const token = this.#current;
+    if (token.type === 'fault') throw new Stop(token.fault);
+    throw new Stop({ offset: token.offset, found: describe(token), expected });
+  }
+}
+
+function describe(token: Exclude<Token, { type: 'fault' }>): string {
+  if (token.type === 'end') return 'the end of the selector';
+  if (token.type === 'text') return `the text ${JSON.stringify(token.text.slice(0, 40))}`;
+  return `"${token.type === 'word' ? token.word.slice(0, 40) : token.type}"`;
+}

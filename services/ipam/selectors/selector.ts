@@ -1,0 +1,74 @@
+import type { Labels, Selector, SelectorFault } from '../allocator/selector/ast.js';
+import { evaluate } from '../allocator/selector/evaluate.js';
+import { parseSelector, type ParsedSelector } from './parser.js';
+
+/** Longest selector that Calico's API takes, in characters. */
+export const LONGEST_SELECTOR = 1024;
+
+/** Whether a selector matches, or why it cannot be told. */
+interface Match {
+  /** False also for a text that is no selector. */
+  readonly matches: boolean;
+  /** Why the text is no selector, in words and with the place; undefined when it is one. */
+  readonly fault: string | undefined;
+}
+
+/** Whether a selector, as stored, matches labels. Texts are read once and remembered, as pools have the same ones for years. */
+export function matches(text: string, labels: Labels): Match {
+  const parsed = remembered(text);
+  return parsed.ok
+    ? { matches: evaluate(parsed.selector, labels), fault: undefined }
+    : { matches: false, fault: describeFault(text, parsed.fault) };
+}
+
+/** A selector, as stored; undefined when the text is none. */
+export function readSelector(text: string): Selector | undefined {
+  const parsed = remembered(text);
+  return parsed.ok ? parsed.selector : undefined;
+}
+
+/** At most so many texts are remembered, each of at most {@link LONGEST_SELECTOR} code units; the oldest is forgotten first. */
+const REMEMBERED_TEXTS = 1024;
+
+/** Answers of a function without other inputs: remembering them changes none. */
+const memory = new Map<string, ParsedSelector>();
+
+function remembered(text: string): ParsedSelector {
+  const known = memory.get(text);
+  if (known) return known;
+  const parsed = parseSelector(text);
+  if (text.length > LONGEST_SELECTOR) return parsed;
+  const [oldest] = memory.keys();
+  if (memory.size === REMEMBERED_TEXTS && oldest !== undefined) memory.delete(oldest);
+  memory.set(text, parsed);
+  return parsed;
+}
+
+/** Why a text may not be a pool's selector, or undefined when it may. */
+export function selectorFault(text: string): string | undefined {
+  const length = Array.from(text).length;
+  if (length > LONGEST_SELECTOR) return `is ${length} characters long; at most ${LONGEST_SELECTOR} are allowed`;
+  const parsed = parseSelector(text);
+  if (!parsed.ok) return `is no selector: ${describeFault(text, parsed.fault)}`;
+  return usesGlobal(parsed.selector)
+    ? 'uses global(), which is for policies; a pool that is for all needs all(), or no selector'
+    : undefined;
+}
+
+/** Whether a text selects everything by its form: empty, or `all()`. */
+export function selectsAll(text: string): boolean {
+  const parsed = remembered(text);
+  return parsed.ok && parsed.selector.type === 'all';
+}
+
+function usesGlobal(selector: Selector): boolean {
+  if (selector.type === 'not') return usesGlobal(selector.operand);
+  if (selector.type === 'and' || selector.type === 'or') return selector.operands.some(usesGlobal);
+  return selector.type === 'global';
+}
+
+/** A fault in one line: `at character 8: "=" found, == expected`. Characters are counted from 1. */
+function describeFault(text: string, { offset, found, expected }: SelectorFault): string {
+  const character = Array.from(text.slice(0, offset)).length + 1;
+  return `at character ${character}: ${found} found, ${expected} expected`;
+}

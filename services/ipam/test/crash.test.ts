@@ -1,0 +1,140 @@
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import process from 'node:process';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import type { Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import { builtFile } from '@podwire/shared/testing/program';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
+import { countHeld, disagreements, readAll } from '../engine/testing/agreement.js';
+import { RecordKeys } from '../records/json/keys.js';
+import { Caller, Place } from '../testing/service.js';
+
+const CALLERS = 100;
+
+/** Of the pool: two blocks for each node. A node's callers hold at most 100 at once. */
+const ADDRESSES = 256;
+const NODES = ['node-1', 'node-2'];
+
+let place: Place;
+let child: ChildProcess | undefined;
+beforeEach(() => {
+  place = new Place();
+});
+afterEach(() => {
+  child?.kill('SIGKILL');
+  place.remove();
+});
+
+/** Starts podwire-ipam as a process of its own. */
+function startProcess(): ChildProcess {
+  child = spawn(process.execPath, [builtFile(join(import.meta.dirname, 'main.ts'))], {
+    env: { ...process.env, ...place.env() },
+    stdio: 'ignore',
+  });
+  return child;
+}
+
+async function end(ending: ChildProcess, signal: NodeJS.Signals): Promise<number | null> {
+  const exited = once(ending, 'exit');
+  ending.kill(signal);
+  await exited;
+  return ending.exitCode;
+}
+
+const nodeOf = (i: number) => ({ nodeName: NODES[i % NODES.length]! });
+
+/** Looks at what is stored while nobody serves it. @returns how many addresses are held */
+async function checkDatastore(): Promise<number> {
+  const store = await EmbeddedStore.open({ directory: place.storeDirectory, pid: process.pid });
+  const view = await readAll(store, new RecordKeys('/calico'));
+  await store.close();
+  expect(disagreements(view, Date.now())).toEqual([]);
+  return countHeld(view);
+}
+
+/** What callers know of the containers they asked for. */
+interface History {
+  readonly held: Map<string, Endpoint>;
+  readonly released: Set<string>;
+  /** Asked for, or being released, without an answer. */
+  readonly unknown: Set<string>;
+}
+
+/** One of many who allocate without a pause, each releasing its last container but one, until a call fails. */
+async function churn(caller: Caller, number: number, { held, released, unknown }: History): Promise<void> {
+  for (let i = 0; ; i++) {
+    const [newest, oldest] = [`c${number}-${i}`, `c${number}-${i - 1}`];
+    unknown.add(newest);
+    const { endpoint } = await caller.allocate(newest, nodeOf(number));
+    held.set(newest, endpoint!);
+    unknown.delete(newest);
+    if (i === 0) continue;
+    unknown.add(oldest);
+    held.delete(oldest);
+    await caller.release(oldest);
+    released.add(oldest);
+    unknown.delete(oldest);
+  }
+}
+
+/** Lets every node take what is left to it. @returns the addresses given */
+async function fill(caller: Caller): Promise<string[]> {
+  const given: string[] = [];
+  for (const nodeName of NODES) {
+    for (let i = 0; ; i++) {
+      const [result] = await Promise.allSettled([caller.allocateAddress(`fill-${nodeName}-${i}`, { nodeName })]);
+      if (result.status === 'fulfilled') {
+        given.push(result.value);
+        continue;
+      }
+      expect(result.reason).toMatchObject({ code: 'POOLS_EXHAUSTED' });
+      break;
+    }
+  }
+  return given;
+}
+
+test.each([1, 40, 150])(
+  'SIGKILL in the middle of 100 parallel callers, %i ms after the first answer: all that was answered is there, all else can be had',
+  async (delayMs) => {
+    const killed = startProcess();
+    const caller = new Caller(place.address);
+    await caller.health();
+    const history: History = { held: new Map(), released: new Set(), unknown: new Set() };
+    const callers = Array.from({ length: CALLERS }, (_, number) => churn(caller, number, history));
+    const settled = Promise.allSettled(callers);
+    while (history.held.size === 0) await sleep(1);
+    await sleep(delayMs);
+    await end(killed, 'SIGKILL');
+    await settled;
+    caller.close();
+
+    const { held, released, unknown } = history;
+    expect(held.size).toBeGreaterThan(0);
+    expect(unknown.size).toBe(CALLERS);
+    const heldCount = await checkDatastore();
+    expect(heldCount).toBeGreaterThanOrEqual(held.size);
+    expect(heldCount).toBeLessThanOrEqual(held.size + unknown.size);
+
+    const restarted = startProcess();
+    const again = new Caller(place.address);
+    await Promise.all([
+      ...[...held].map(async ([id, endpoint]) => expect(await again.getEndpoint(id)).toEqual({ endpoint })),
+      ...[...released].map((id) => expect(again.getEndpoint(id)).rejects.toMatchObject({ code: 'ENDPOINT_NOT_FOUND' })),
+    ]);
+    // What the runtime does after a failed ADD, and after a DEL without an answer.
+    await Promise.all([...unknown].map((id) => again.release(id)));
+    const kept = [...held.values()].map(({ addresses }) => addresses[0]!.address);
+    const all = [...kept, ...(await fill(again)).map((address) => address)];
+    expect(new Set(all).size).toBe(ADDRESSES);
+    expect(all).toHaveLength(ADDRESSES);
+    again.close();
+    expect(await end(restarted, 'SIGTERM')).toBe(0);
+    expect(await checkDatastore()).toBe(ADDRESSES);
+  },
+  180_000,
+);

@@ -1,0 +1,150 @@
+import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
+
+import type { AllocationRequest } from '../allocator/records.js';
+import { forever } from '../engine/testing/stores.js';
+import type { Ipam } from '../ipam.js';
+import { checkPool } from '../pools/rules.js';
+import { attributesFor } from '../records/attributes.js';
+import { attachment, NOW_MS, prefix, request } from './records.js';
+
+/** Operations of several callers, for every order in which their steps can come. */
+
+/** An operation in words for the answer that its caller gets, which is all that it can be judged by. */
+export interface Operation {
+  readonly name: string;
+  readonly run: (ipam: Ipam) => Promise<string>;
+  /** Whether it is one transaction, so that some order of whole operations has to explain what came of it. */
+  readonly isAtomic: boolean;
+}
+
+const operation = (name: string, run: Operation['run'], isAtomic = true): Operation => ({ name, run, isAtomic });
+
+/** Containers of one pod compete for its endpoint as well. */
+export const POD = { namespace: 'default', name: 'web', uid: '' };
+
+export function allocate(id: string, rest: Partial<AllocationRequest> = {}): Operation {
+  const node = rest.nodeName ?? 'n1';
+  return operation(`allocate ${id} on ${node}`, async (ipam) => {
+    const wanted = request(id, { pod: undefined, ...rest });
+    const { endpoint } = await ipam.addresses.allocate(wanted, forever);
+    return endpoint.addresses.map(({ address }) => formatPrefix(address)).join(' ');
+  });
+}
+
+export const release = (id: string): Operation =>
+  operation(`release ${id}`, async (ipam) => {
+    const { addresses } = await ipam.addresses.release(attachment(id), forever);
+    return addresses.map(formatPrefix).join(' ');
+  });
+
+/** Of an attachment on a second network, whose endpoint has the same key. */
+export const releaseSecond = (id: string): Operation =>
+  operation(`release ${id} on the second network`, async (ipam) => {
+    const { addresses } = await ipam.addresses.release(attachment(id, { network: 'second' }), forever);
+    return addresses.map(formatPrefix).join(' ');
+  });
+
+export const releaseHandle = (id: string): Operation =>
+  operation(`release handle of ${id}`, async (ipam) => {
+    const addresses = await ipam.handles.release({ handleId: `net.${id}`, searchesAllBlocks: false }, forever);
+    return addresses.map(formatPrefix).join(' ');
+  });
+
+export function poolSpec(name: string, cidr: string) {
+  const blockSizeBits = cidr.includes(':') ? 127 : 31;
+  const checked = checkPool({ name, cidr, blockSizeBits, disabled: false });
+  if (!checked.ok) throw new Error('the pool is at fault');
+  return checked.spec;
+}
+
+export const createPool = (name: string, cidr: string): Operation =>
+  operation(`create pool ${cidr}`, async (ipam) => (await ipam.pools.create(poolSpec(name, cidr), forever)).pool.name);
+
+export const deletePool = (whenInUse: 'drain' | 'refuse' | 'release'): Operation =>
+  operation(
+    `delete the pool (${whenInUse})`,
+    async (ipam) => {
+      const { isGone } = await ipam.pools.delete({ name: 'p', resourceVersion: '', whenInUse }, forever);
+      return isGone ? 'gone' : 'draining';
+    },
+    false,
+  );
+
+export const splitPool = operation('split the pool', async (ipam) => {
+  const request = { pool: { by: 'name', name: 'p' }, partsCount: 2, resourceVersion: '' } as const;
+  const split = await ipam.pools.split(request, forever);
+  return split.ok ? split.parts.map(({ pool }) => pool.name).join(' ') : 'at fault';
+});
+
+export const deleteNode = (name: string): Operation =>
+  operation(
+    `delete node ${name}`,
+    async (ipam) => JSON.stringify(await ipam.nodes.delete({ name, resourceVersion: '' }, forever)),
+    false,
+  );
+
+export const claim = (cidr: string, nodeName: string): Operation =>
+  operation(`claim ${cidr} for ${nodeName}`, async (ipam) => {
+    const { claimed } = await ipam.affinities.claim({ cidr: prefix(cidr), nodeName }, forever);
+    return claimed.map(formatPrefix).join(' ');
+  });
+
+export const note = (id: string, text: string): Operation =>
+  operation(`note "${text}" on the address of ${id}`, async (ipam) => {
+    const { owner } = attributesFor({ attachment: attachment(id), nodeName: 'n1', pod: undefined }, NOW_MS);
+    const second = { expectedAlternate: undefined, alternate: undefined };
+    const now = { sequenceNumber: undefined, expected: owner, attributes: { ...owner, note: text }, ...second };
+    const address = addressAt(prefix('10.0.0.0/30'), 1);
+    return JSON.stringify(
+      await ipam.addresses.setAttributes({ address, handleId: `net.${id}`, ...now }, forever),
+      text64,
+    );
+  });
+
+/** Names a second owner, unless there is one. */
+export const second = (id: string, pod: string): Operation =>
+  operation(`${pod} as the second owner of the address of ${id}`, async (ipam) => {
+    const first = { sequenceNumber: undefined, expected: undefined, attributes: undefined };
+    const change = { address: addressAt(prefix('10.0.0.0/30'), 1), handleId: `net.${id}`, ...first };
+    const holder = await ipam.addresses.setAttributes(
+      { ...change, expectedAlternate: {}, alternate: { pod } },
+      forever,
+    );
+    return String(holder.alternateOwner?.pod);
+  });
+
+/** For JSON, which has no such numbers. */
+const text64 = (_key: string, value: unknown): unknown => (typeof value === 'bigint' ? undefined : value);
+
+/** Looks as well: without that, whoever borrows once it is answered would look like one who did so before. */
+export const makeStrict = operation('make affinity strict, and look at what there is to borrow', async (ipam) => {
+  const { config } = await ipam.configuration.update(
+    { changes: { strictAffinity: true }, resourceVersion: '' },
+    forever,
+  );
+  const { state } = await ipam.addresses.get(addressAt(prefix('10.0.0.0/30'), 0), forever);
+  return `${config.strictAffinity} ${state.kind}`;
+});
+
+const TUNNEL = 'wireguardTunnelAddress';
+
+export const tunnel = (nodeName: string): Operation =>
+  operation(`an address for the tunnel of ${nodeName}`, async (ipam) =>
+    formatPrefix((await ipam.nodes.assignTunnel({ nodeName, kind: TUNNEL }, forever)).address),
+  );
+
+export const endTunnel = (nodeName: string): Operation =>
+  operation(`no address for the tunnel of ${nodeName}`, async (ipam) => {
+    const { released } = await ipam.nodes.releaseTunnel({ nodeName, kind: TUNNEL }, forever);
+    return released.map(formatPrefix).join(' ');
+  });
+
+export const repair: Operation = operation(
+  'repair',
+  async (ipam) => {
+    const order = { kinds: [], dryRun: false, releases: true, graceMs: 0, limit: 100 };
+    const { results } = await ipam.audits.repair(order, forever);
+    return results.map(({ finding, result }) => `${finding.kind} ${result.state}`).join(', ');
+  },
+  false,
+);

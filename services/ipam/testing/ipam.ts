@@ -1,0 +1,39 @@
+import { Writable } from 'node:stream';
+
+import { createLogger } from '@podwire/shared/runtime/log';
+
+import { Events } from '../engine/events.js';
+import type { Store } from '../engine/store.js';
+import { instantClock, keys, startReplica } from '../engine/testing/stores.js';
+import { HistoryLog } from '../history/history-log.js';
+import { Ipam } from '../ipam.js';
+import { NOW_MS } from './records.js';
+
+export interface StartedIpam {
+  readonly ipam: Ipam;
+  /** What was logged, each line as JSON. */
+  readonly lines: string[];
+}
+
+/** All of IPAM but its borders, as one replica on a store, at a time that stands still. */
+export async function startIpam(store: Store): Promise<StartedIpam> {
+  const { updater } = await startReplica(store);
+  const lines: string[] = [];
+  const destination = new Writable({
+    write(chunk: Buffer, _, done) {
+      lines.push(chunk.toString());
+      done();
+    },
+  });
+  const log = createLogger({ service: 'test', level: 'debug', destination });
+  let uids = 0;
+  const ipam = new Ipam({
+    updates: updater,
+    events: new Events(log),
+    clock: { ...instantClock, nowMs: () => NOW_MS },
+    newUid: () => `uid-${uids++}`,
+    history: { log: new HistoryLog(store, keys), keptHoursCount: 168 },
+    unknownNodes: 'register',
+  });
+  return { ipam, lines };
+}

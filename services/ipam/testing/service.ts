@@ -1,0 +1,157 @@
+import { randomUUID } from 'node:crypto';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import process from 'node:process';
+import { Writable } from 'node:stream';
+
+import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import { BlockServiceService, type Block } from '@podwire/proto/podwire/ipam/v1/block';
+import { DeletePoolRequest, Pool, PoolServiceService, SplitPoolRequest } from '@podwire/proto/podwire/ipam/v1/pool';
+import { Peer } from '@podwire/shared/rpc/client';
+import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
+import { createLogger } from '@podwire/shared/runtime/log';
+
+import { readConfig } from '../config.js';
+import { startService, type RunningService } from '../service.js';
+
+/** A directory with a socket and a datastore, gone when the test is over. */
+export class Place {
+  readonly directory = mkdtempSync(join(tmpdir(), 'podwire-ipam-'));
+  readonly address = `unix:${join(this.directory, 'run', 'ipam.sock')}`;
+  readonly storeDirectory = join(this.directory, 'store');
+  #log = '';
+
+  env(rest: Readonly<Record<string, string>> = {}): Record<string, string> {
+    return {
+      PODWIRE_IPAM_LISTEN: this.address,
+      PODWIRE_IPAM_STORE_DIRECTORY: this.storeDirectory,
+      PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/24',
+      PODWIRE_IPAM_DEFAULT_POOL_NAME: 'default',
+      ...rest,
+    };
+  }
+
+  /**
+   * Starts the service in this process.
+   * @param clock - of the service. Default: the system's
+   */
+  start(rest: Readonly<Record<string, string>> = {}, clock: Clock = systemClock): Promise<RunningService> {
+    const write = (line: Buffer, _encoding: string, done: () => void): void => {
+      this.#log += line.toString();
+      done();
+    };
+    const log = createLogger({ service: 'test', level: 'info', destination: new Writable({ write }) });
+    const surroundings = { log, clock, random: Math.random, newUid: randomUUID, pid: process.pid };
+    return startService(readConfig(this.env(rest)), surroundings);
+  }
+
+  /** What was logged. */
+  get log(): string {
+    return this.#log;
+  }
+
+  remove(): void {
+    rmSync(this.directory, { recursive: true, force: true });
+  }
+}
+
+const CALL_TIMEOUT_MS = 60_000;
+
+export function attachment(containerId: string, interfaceName = 'eth0') {
+  return { network: 'net', containerId, interfaceName };
+}
+
+/** The methods of the service, with all fields of a request optional but what the call is about. */
+export class Caller {
+  readonly peer: Peer;
+
+  constructor(address: string) {
+    this.peer = new Peer('podwire-ipam', address);
+  }
+
+  close(): void {
+    this.peer.close();
+  }
+
+  allocate(containerId: string, rest: Partial<AllocateRequest> = {}) {
+    const usual = { ...AllocateRequest.fromPartial({}), nodeName: 'node-1' };
+    const message = { ...usual, attachment: attachment(containerId), ...rest };
+    return this.peer.call(AddressServiceService.allocate, message, limits());
+  }
+
+  async allocateAddress(containerId: string, rest: Partial<AllocateRequest> = {}): Promise<string> {
+    const { endpoint } = await this.allocate(containerId, rest);
+    return endpoint?.addresses[0]?.address ?? 'none';
+  }
+
+  release(containerId: string, interfaceName = 'eth0') {
+    const message = { attachment: attachment(containerId, interfaceName) };
+    return this.peer.call(AddressServiceService.release, message, limits());
+  }
+
+  getEndpoint(containerId: string) {
+    return this.peer.call(AddressServiceService.getEndpoint, { attachment: attachment(containerId) }, limits());
+  }
+
+  createPool(pool: Partial<Pool>) {
+    return this.peer.call(PoolServiceService.createPool, { pool: Pool.fromPartial(pool) }, limits());
+  }
+
+  updatePool(pool: Partial<Pool>, ...updateMask: string[]) {
+    const message = { pool: Pool.fromPartial(pool), updateMask: updateMask.length === 0 ? undefined : updateMask };
+    return this.peer.call(PoolServiceService.updatePool, message, limits());
+  }
+
+  getPool(name: string) {
+    return this.peer.call(PoolServiceService.getPool, { name }, limits());
+  }
+
+  listPools(pageSize = 0, pageToken = '') {
+    return this.peer.call(PoolServiceService.listPools, { pageSize, pageToken }, limits());
+  }
+
+  deletePool(name: string, rest: Partial<DeletePoolRequest> = {}) {
+    const message = { ...DeletePoolRequest.fromPartial({}), name, ...rest };
+    return this.peer.call(PoolServiceService.deletePool, message, limits());
+  }
+
+  splitPool(name: string, rest: Partial<SplitPoolRequest> = {}) {
+    const message = { ...SplitPoolRequest.fromPartial({}), pool: { $case: 'name', value: name } as const, ...rest };
+    return this.peer.call(PoolServiceService.splitPool, message, limits());
+  }
+
+  listBlocks(rest: { pageSize?: number; pageToken?: string; poolName?: string; nodeName?: string } = {}) {
+    const message = { pageSize: 0, pageToken: '', poolName: '', nodeName: '', ...rest };
+    return this.peer.call(BlockServiceService.listBlocks, message, limits());
+  }
+
+  /** Every block, over all pages. */
+  async allBlocks(): Promise<Block[]> {
+    const blocks: Block[] = [];
+    for (let pageToken = ''; ;) {
+      const page = await this.listBlocks({ pageToken });
+      blocks.push(...page.blocks);
+      pageToken = page.nextPageToken;
+      if (pageToken === '') return blocks;
+    }
+  }
+
+  /** The health of a service: 1 is SERVING, 2 is NOT_SERVING (grpc.health.v1). */
+  health(): Promise<number> {
+    const method = {
+      path: '/grpc.health.v1.Health/Check',
+      requestStream: false,
+      responseStream: false,
+      requestSerialize: () => Buffer.alloc(0),
+      requestDeserialize: () => undefined,
+      responseSerialize: () => Buffer.alloc(0),
+      responseDeserialize: (bytes: Buffer) => bytes[1] ?? 0,
+    } as const;
+    return this.peer.call(method, undefined, limits());
+  }
+}
+
+function limits() {
+  return { deadlineMs: Date.now() + CALL_TIMEOUT_MS };
+}

@@ -1,0 +1,188 @@
+import { setMaxListeners } from 'node:events';
+
+import { addressAt, defaultRoute } from '@podwire/shared/net/prefix';
+import { systemClock } from '@podwire/shared/runtime/clock';
+
+import { Mirror } from '../engine/mirror/mirror.js';
+import type { MemoryStore } from '../engine/testing/memory-store.js';
+import { poolOf } from '../pools/pools.js';
+import { attributesAt } from '../records/block.js';
+import { withPoolNames } from '../records/endpoint.js';
+import { RecordKeys } from '../records/json/keys.js';
+import { encodeRecord, serialize } from '../records/json/registry.js';
+import type { RecordValue, View } from '../records/view.js';
+import type { WatchCodec, WatchPhase } from '../watch/codec.js';
+import { WatchHub, type HubOptions } from '../watch/hub.js';
+import { parseToken } from '../watch/token.js';
+import { isWanted, nameOf, scopeOf, type WatchedKind, type WatchedObject, type WatchQuery } from '../watch/watched.js';
+
+export const keys = new RecordKeys('/calico');
+export const forever: AbortSignal = new AbortController().signal;
+setMaxListeners(0, forever);
+
+/** Those of which there is a record each. */
+const RECORD_KINDS: readonly WatchedKind[] = ['block', 'pool', 'node', 'endpoint', 'reservation'];
+export const ALL_KINDS: readonly WatchedKind[] = [...RECORD_KINDS, 'route'];
+
+export function query(rest: { kinds?: readonly WatchedKind[]; nodeName?: string; poolName?: string } = {}): WatchQuery {
+  const { kinds = RECORD_KINDS, nodeName = '', poolName = '' } = rest;
+  return { kinds: new Set(kinds), nodeName, poolName };
+}
+
+/** Any text that differs when the object does. */
+function describe(object: WatchedObject): string {
+  if (object.kind === 'block') {
+    const { block, poolName, affinityState } = object.value;
+    const { owner, sequenceNumber } = block;
+    return JSON.stringify({ owner, sequenceNumber: String(sequenceNumber), poolName, affinityState });
+  }
+  return JSON.stringify(object, (_, value: unknown) =>
+    typeof value === 'bigint' ? String(value) : value instanceof Map ? [...value] : value,
+  );
+}
+
+/** Messages as lines of JSON, and a count of what was encoded. */
+export class LineCodec implements WatchCodec {
+  encoded = 0;
+  messages = 0;
+
+  readonly change: WatchCodec['change'] = (change) => {
+    this.encoded++;
+    const line =
+      change.type === 'put'
+        ? { kind: change.object.kind, name: nameOf(change.object), object: describe(change.object) }
+        : { kind: change.kind, name: change.name };
+    return Buffer.from(`${JSON.stringify(line)}\n`);
+  };
+
+  readonly message: WatchCodec['message'] = ({ phase, reset, changes, resumeToken }) => {
+    this.messages++;
+    return Buffer.concat([Buffer.from(`${JSON.stringify({ phase, reset, resumeToken })}\n`), ...changes]);
+  };
+}
+
+interface ReadMessage {
+  readonly phase: WatchPhase;
+  readonly reset: boolean;
+  readonly resumeToken: string;
+  readonly changes: readonly { readonly kind: WatchedKind; readonly name: string; readonly object?: string }[];
+}
+
+export function readMessage(bytes: Uint8Array): ReadMessage {
+  const [head = '', ...lines] = Buffer.from(bytes).toString().trimEnd().split('\n');
+  return { ...JSON.parse(head), changes: lines.map((line) => JSON.parse(line)) };
+}
+
+/** A replica: a mirror of the store, and the hub that it feeds. */
+export interface WatchingReplica {
+  readonly hub: WatchHub;
+  readonly mirror: Mirror;
+  readonly codec: LineCodec;
+  close(): Promise<void>;
+}
+
+export async function startWatching(store: MemoryStore, rest: Partial<HubOptions> = {}): Promise<WatchingReplica> {
+  const codec = new LineCodec();
+  const currentRevision = (signal: AbortSignal): Promise<number> => store.revision(signal);
+  const hub = new WatchHub({ keys, codec, clock: systemClock, datastore: 'd', currentRevision, ...rest });
+  const clock = { ...systemClock, sleep: (_: number, signal: AbortSignal) => systemClock.sleep(1, signal) };
+  const report = (): void => undefined;
+  const mirror = await Mirror.start({ store, keys, clock, random: () => 0.5, report, observe: hub.observe }, forever);
+  const close = async (): Promise<void> => {
+    hub.close();
+    await mirror.close();
+  };
+  return { hub, mirror, codec, close };
+}
+
+/** Writes records as another replica would. */
+export async function write(store: MemoryStore, ...records: readonly RecordValue[]): Promise<number> {
+  const puts = records.map((record) => ({ key: keys.of(record), value: serialize(encodeRecord(record, undefined)) }));
+  await store.commit({ comparisons: [], puts, deletes: [] }, forever);
+  return store.revision(forever);
+}
+
+export async function remove(store: MemoryStore, ...removed: readonly string[]): Promise<number> {
+  await store.commit({ comparisons: [], puts: [], deletes: removed }, forever);
+  return store.revision(forever);
+}
+
+/** What a client holds by what it was told, and where it would go on from. */
+export class WatchingClient {
+  readonly objects = new Map<string, string>();
+  token = '';
+  resets = 0;
+  readonly phases: WatchPhase[] = [];
+
+  apply({ phase, reset, changes, resumeToken }: ReadMessage): void {
+    if (reset) {
+      this.objects.clear();
+      this.resets++;
+    }
+    for (const { kind, name, object } of changes) {
+      if (object === undefined) this.objects.delete(`${kind} ${name}`);
+      else this.objects.set(`${kind} ${name}`, object);
+    }
+    if (resumeToken !== '') this.token = resumeToken;
+    this.phases.push(phase);
+  }
+
+  get revision(): number {
+    return parseToken(this.token)?.revision ?? 0;
+  }
+
+  request(wanted: WatchQuery) {
+    return { query: wanted, from: this.token === '' ? undefined : parseToken(this.token) };
+  }
+
+  /** Reads on until the client has everything up to a revision. */
+  async readUntil(hub: WatchHub, wanted: WatchQuery, revision: number): Promise<void> {
+    const controller = new AbortController();
+    for await (const bytes of hub.watch(this.request(wanted), controller.signal)) {
+      this.apply(readMessage(bytes));
+      if (this.revision >= revision) break;
+    }
+    controller.abort();
+  }
+}
+
+/** What a fresh list of everything has, read anew from the store. */
+export async function freshList(store: MemoryStore, wanted: WatchQuery): Promise<Map<string, string>> {
+  const report = (): void => undefined;
+  const mirror = await Mirror.start({ store, keys, clock: systemClock, random: () => 0.5, report }, forever);
+  await mirror.close();
+  const listed = new Map<string, string>();
+  for (const object of objectsOf(mirror.view))
+    if (isWanted(wanted, object.kind, scopeOf(object)))
+      listed.set(`${object.kind} ${nameOf(object)}`, describe(object));
+  return listed;
+}
+
+function* objectsOf(view: View): Generator<WatchedObject> {
+  for (const value of view.pools()) yield { kind: 'pool', value };
+  for (const value of view.nodes()) yield { kind: 'node', value };
+  for (const value of view.reservations()) yield { kind: 'reservation', value };
+  for (const { key, value } of view.endpoints())
+    yield { kind: 'endpoint', key, value: withPoolNames(view.pools(), value) };
+  for (const block of view.blocksIn(defaultRoute(4))) {
+    const poolName = poolOf(view.pools(), block.prefix)?.name;
+    const affinityState = block.owner && view.affinity(block.owner, block.prefix)?.state;
+    yield { kind: 'block', value: { block, poolName, affinityState } };
+    const nodeName = block.owner?.kind === 'host' ? block.owner.name : undefined;
+    const borrowed = block.allocations.flatMap((_, ordinal) => {
+      const attributes = attributesAt(block, ordinal);
+      const borrower = attributes?.releasedAtMs === undefined ? attributes?.owner.node : undefined;
+      const isBorrowed = borrower !== undefined && borrower !== nodeName;
+      return isBorrowed ? [{ address: addressAt(block.prefix, ordinal), nodeName: borrower }] : [];
+    });
+    yield { kind: 'route', value: { prefix: block.prefix, poolName, nodeName, borrowed } };
+  }
+}
+
+export function sorted(objects: ReadonlyMap<string, string>): [string, string][] {
+  return [...objects].sort(([a], [b]) => (a < b ? -1 : 1));
+}
+
+export async function until(condition: () => boolean): Promise<void> {
+  while (!condition()) await new Promise((resolve) => setTimeout(resolve, 1));
+}

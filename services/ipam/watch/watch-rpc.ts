@@ -1,0 +1,128 @@
+import {
+  WatchKind,
+  WatchPhase as WatchPhaseMessage,
+  WatchResponse,
+  type BlockRoute as BlockRouteMessage,
+  type WatchedChange,
+  type WatchRequest as WatchRequestMessage,
+} from '@podwire/proto/podwire/ipam/v1/watch';
+import { formatAddress } from '@podwire/shared/net/address';
+import { formatPrefix } from '@podwire/shared/net/prefix';
+import { checked, type Checks } from '@podwire/shared/rpc/checks';
+
+import { blockMessage } from '../blocks/blocks-rpc.js';
+import { endpointMessage } from '../endpoints/endpoints-rpc.js';
+import { nodeMessage } from '../nodes/nodes-rpc.js';
+import { poolFields } from '../pools/pools-rpc.js';
+import { subdomainFault } from '../records/names.js';
+import { reservationMessage } from '../reservations/reservations-rpc.js';
+import type { BlockRoute } from './block-route.js';
+import type { EncodableChange, WatchCodec, WatchPhase } from './codec.js';
+import type { WatchRequest } from './hub.js';
+import { parseToken, type WatchPosition } from './token.js';
+import { nameOf, type WatchedKind, type WatchedObject } from './watched.js';
+
+const KINDS: Partial<Record<WatchKind, WatchedKind>> = {
+  [WatchKind.WATCH_KIND_BLOCKS]: 'block',
+  [WatchKind.WATCH_KIND_POOLS]: 'pool',
+  [WatchKind.WATCH_KIND_NODES]: 'node',
+  [WatchKind.WATCH_KIND_ENDPOINTS]: 'endpoint',
+  [WatchKind.WATCH_KIND_RESERVATIONS]: 'reservation',
+  [WatchKind.WATCH_KIND_ROUTES]: 'route',
+};
+
+const KIND_MESSAGES: Record<WatchedKind, WatchKind> = {
+  block: WatchKind.WATCH_KIND_BLOCKS,
+  pool: WatchKind.WATCH_KIND_POOLS,
+  node: WatchKind.WATCH_KIND_NODES,
+  endpoint: WatchKind.WATCH_KIND_ENDPOINTS,
+  reservation: WatchKind.WATCH_KIND_RESERVATIONS,
+  route: WatchKind.WATCH_KIND_ROUTES,
+};
+
+const PHASES: Record<WatchPhase, WatchPhaseMessage> = {
+  snapshot: WatchPhaseMessage.WATCH_PHASE_SNAPSHOT,
+  snapshotComplete: WatchPhaseMessage.WATCH_PHASE_SNAPSHOT_COMPLETE,
+  changes: WatchPhaseMessage.WATCH_PHASE_CHANGES,
+  bookmark: WatchPhaseMessage.WATCH_PHASE_BOOKMARK,
+};
+
+export function readWatchRequest(message: WatchRequestMessage): WatchRequest {
+  const { nodeName, poolName, resumeToken } = message;
+  return checked('Watch', (checks) => {
+    if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));
+    if (nodeName !== '') checks.check('node_name', subdomainFault(nodeName));
+    const query = { kinds: readKinds(message.kinds, checks), nodeName, poolName };
+    return { query, from: readToken(resumeToken, checks) };
+  });
+}
+
+function readKinds(messages: readonly WatchKind[], checks: Checks): ReadonlySet<WatchedKind> {
+  if (messages.length === 0) checks.check('kinds', 'is empty; name at least one kind');
+  const kinds = new Set<WatchedKind>();
+  messages.forEach((message, index) => {
+    const kind = KINDS[message];
+    if (kind) kinds.add(kind);
+    else checks.check(`kinds[${index}]`, `is ${message}, which is no kind that this release knows`);
+  });
+  return kinds;
+}
+
+function readToken(token: string, checks: Checks): WatchPosition | undefined {
+  if (token === '') return undefined;
+  const position = parseToken(token);
+  if (!position) checks.check('resume_token', 'was not given by Watch; begin without one');
+  return position;
+}
+
+/**
+ * Messages as bytes. A message of protobuf is the messages of its parts, one after the other: so an object is encoded once, as a
+ * WatchResponse that has nothing but this change, and goes into as many messages as need it.
+ */
+export const watchCodec: WatchCodec = {
+  change: (change) => encode({ changes: [changeMessage(change)] }),
+  message: ({ phase, reset, changes, resumeToken }) =>
+    Buffer.concat([encode({ phase: PHASES[phase], reset, resumeToken }), ...changes]),
+};
+
+function encode(parts: Partial<WatchResponse>): Uint8Array {
+  return WatchResponse.encode({
+    phase: WatchPhaseMessage.WATCH_PHASE_UNSPECIFIED,
+    reset: false,
+    changes: [],
+    resumeToken: '',
+    ...parts,
+  }).finish();
+}
+
+function changeMessage(change: EncodableChange): WatchedChange {
+  if (change.type === 'delete') return { kind: KIND_MESSAGES[change.kind], name: change.name, object: undefined };
+  const { object } = change;
+  return { kind: KIND_MESSAGES[object.kind], name: nameOf(object), object: objectMessage(object) };
+}
+
+function objectMessage(object: WatchedObject): WatchedChange['object'] {
+  switch (object.kind) {
+    case 'block':
+      return { $case: 'block', value: blockMessage(object.value) };
+    case 'pool':
+      return { $case: 'pool', value: poolFields(object.value) };
+    case 'node':
+      return { $case: 'node', value: nodeMessage({ node: object.value }) };
+    case 'endpoint':
+      return { $case: 'endpoint', value: endpointMessage(object.value) };
+    case 'reservation':
+      return { $case: 'reservation', value: reservationMessage(object.value) };
+    case 'route':
+      return { $case: 'route', value: routeMessage(object.value) };
+  }
+}
+
+function routeMessage({ prefix, poolName = '', nodeName = '', borrowed }: BlockRoute): BlockRouteMessage {
+  return {
+    cidr: formatPrefix(prefix),
+    poolName,
+    nodeName,
+    borrowed: borrowed.map((one) => ({ address: formatAddress(one.address), nodeName: one.nodeName })),
+  };
+}
