@@ -20,12 +20,11 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { builtFile } from '@podwire/shared/testing/program';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { parseCommandLine, USAGE } from './command-line.js';
-import { runCommand } from './commands.js';
+import { parseCommandLine, runCommand, USAGE } from './commands.js';
 import { SETTINGS } from './config.js';
 import { EmbeddedStore } from './engine/embedded/embedded-store.js';
 import { contentOf, fill, forever, sampleRecords } from './testing/archives.js';
-import { readMark } from './transfer/marker.js';
+import { readMark } from './transfer/scope.js';
 
 let folder: string;
 beforeEach(() => {

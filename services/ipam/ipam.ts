@@ -1,18 +1,27 @@
-import { Addresses } from './addresses/addresses-operations.js';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Unary } from '@podwire/shared/rpc/unary';
+
+import { Addresses, Assignments } from './addresses/addresses-operations.js';
+import { addressService } from './addresses/addresses-rpc.js';
 import { Affinities } from './affinities/affinities-operations.js';
+import { affinityService } from './affinities/affinities-rpc.js';
 import { Audits } from './audit/audit-operations.js';
+import { auditService } from './audit/audit-rpc.js';
+import { Blocks, blockService } from './blocks/blocks-rpc.js';
+import { configService, Configuration } from './configuration/configuration-rpc.js';
+import { Endpoints, endpointService } from './endpoints/endpoints-rpc.js';
 import type { IpamOptions } from './engine/updates/operation.js';
+import { Handles, handleService } from './handles/handles-rpc.js';
 import { History } from './history/history-operations.js';
+import { historyService } from './history/history-rpc.js';
 import { Nodes } from './nodes/nodes-operations.js';
-import { Assignments } from './operations/assignments.js';
-import { Blocks } from './operations/blocks.js';
-import { Configuration } from './operations/configuration.js';
-import { tellDrainedPools } from './operations/drained-pools.js';
-import { Endpoints } from './operations/endpoints.js';
-import { Handles } from './operations/handles.js';
+import { nodeService } from './nodes/nodes-rpc.js';
 import { RequestPolicyKeeper } from './policies/policies-operations.js';
-import { Pools } from './pools/pools-operations.js';
+import { requestPolicyService } from './policies/policies-rpc.js';
+import { Pools, tellDrainedPools } from './pools/pools-operations.js';
+import { poolService } from './pools/pools-rpc.js';
 import { Reservations } from './reservations/reservations-operations.js';
+import { reservationService } from './reservations/reservations-rpc.js';
 
 /**
  * What IPAM does, by subject. Each operation is a decision of `allocator/` handed to the store's update loop, and told to `events`
@@ -50,4 +59,22 @@ export class Ipam {
     this.blocks = new Blocks(telling);
     this.audits = new Audits(telling);
   }
+}
+
+/** Every service that podwire-ipam serves; each lists its methods in `services/`. */
+export function ipamServices(ipam: Ipam, unary: Unary): readonly RpcService[] {
+  return [
+    addressService(ipam, unary),
+    handleService(ipam.handles, unary),
+    historyService(ipam.history, unary),
+    affinityService(ipam.affinities, unary),
+    poolService(ipam.pools, unary),
+    blockService(ipam.blocks, unary),
+    auditService(ipam.audits, unary),
+    endpointService(ipam.endpoints, unary),
+    nodeService(ipam.nodes, unary),
+    reservationService(ipam.reservations, unary),
+    requestPolicyService(ipam.requestPolicies, unary),
+    configService(ipam.configuration, unary),
+  ];
 }

@@ -8,8 +8,7 @@ import { createLogger } from '@podwire/shared/runtime/log';
 import { outliveReader } from '@podwire/shared/runtime/reader-gone';
 import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 
-import { parseCommandLine } from './command-line.js';
-import { runCommand } from './commands.js';
+import { parseCommandLine, runCommand } from './commands.js';
 import { readConfig } from './config.js';
 import { startService } from './service.js';
 

@@ -8,8 +8,7 @@ import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { describe, expect, test } from 'vitest';
 
 import { EmbeddedStore } from './engine/embedded/embedded-store.js';
-import { failureOf, servedForEachTest } from './served.fixture.js';
-import { attachment } from './testing/service.js';
+import { attachment, failureOf, servedForEachTest } from './testing/service.js';
 
 const { IP_FAMILY_UNSPECIFIED: UNSPECIFIED, IP_FAMILY_IPV4: IPV4, IP_FAMILY_IPV6: IPV6 } = IpFamily;
 

@@ -6,30 +6,25 @@ import type { Logger } from '@podwire/shared/runtime/log';
 
 import { observeUsage } from './audit/usage-metrics.js';
 import type { Config } from './config.js';
+import { CertificateLife } from './engine/etcd/credentials.js';
 import { Events } from './engine/events.js';
 import { Mirror, type MirrorEvent } from './engine/mirror/mirror.js';
 import { MarkExpiry } from './engine/release-marks.js';
 import type { Store } from './engine/store.js';
 import { timedStore } from './engine/timed-store.js';
 import { throwIfAborted } from './engine/transaction.js';
-import type { HistoryOptions, IpamOptions } from './engine/updates/operation.js';
+import type { IpamOptions } from './engine/updates/operation.js';
 import { Updater } from './engine/updates/update-loop.js';
-import { beginDatastore } from './first-start.js';
 import { HistoryExpiry } from './history/expiry.js';
 import { HistoryLog } from './history/history-log.js';
-import { Ipam } from './ipam.js';
-import { LockPause } from './lock-pause.js';
-import { garbageTask } from './maintenance.js';
+import type { HistoryOptions } from './history/history-operations.js';
+import { Ipam, ipamServices } from './ipam.js';
 import { RecordKeys } from './records/json/keys.js';
-import { ipamServices } from './rpc/index.js';
-import { watchService } from './rpc/services/watch.js';
-import { openStore, type OpenStore } from './startup.js';
-import { CertificateLife } from './store/etcd/certificate-life.js';
-import { requireWhole } from './transfer/marker.js';
-import { untilAvailable, type Patience } from './until-available.js';
-import { Upkeep, type UpkeepTask } from './upkeep.js';
+import { beginDatastore, openStore, untilAvailable, type OpenStore, type Patience } from './startup.js';
+import { requireWhole } from './transfer/scope.js';
+import { garbageTask, LockPause, Upkeep, type UpkeepTask } from './upkeep.js';
 import { WatchHub, type Watches } from './watch/hub.js';
-import { watchCodec } from './watch/watch-rpc.js';
+import { watchCodec, watchService } from './watch/watch-rpc.js';
 
 /** What the service takes from the process it runs in. */
 export interface Surroundings {

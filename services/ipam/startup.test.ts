@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 
 import { MemoryStore } from './engine/testing/memory-store.js';
 import { forever, keys, startReplica } from './engine/testing/stores.js';
-import { beginDatastore } from './first-start.js';
+import { beginDatastore } from './startup.js';
 import { NOW_MS, pool } from './testing/records.js';
 
 const defaultPool = pool('default', '10.0.0.0/16');

@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { describe, expect, it } from 'vitest';
 
-import { untilAvailable, type Patience } from './until-available.js';
+import { untilAvailable, type Patience } from './startup.js';
 
 const away = new Failure('STORE_UNAVAILABLE', 'away');
 

@@ -1,8 +1,12 @@
 import process from 'node:process';
+import { Writable } from 'node:stream';
 
+import { createLogger } from '@podwire/shared/runtime/log';
 import { describe, expect, test } from 'vitest';
 
-import { Upkeep, type UpkeepTask } from './upkeep.js';
+import type { RepairReport } from './audit/repair.js';
+import { forever } from './engine/testing/stores.js';
+import { garbageTask, LockPause, Upkeep, type UpkeepTask } from './upkeep.js';
 
 /** A clock whose waits end when the test says so. */
 class ManualClock {
@@ -120,4 +124,60 @@ test('any number of things may heed a task’s signal, and Node does not warn of
   await upkeep.stop();
   process.off('warning', note);
   expect(warnings).toEqual([]);
+});
+
+test('a task pauses while the datastore is locked, and the log says once when a lock begins and ends', async () => {
+  let locked = false;
+  let runs = 0;
+  let logged = '';
+  const write = (line: Buffer, _encoding: string, done: () => void): void => {
+    logged += line.toString();
+    done();
+  };
+  const log = createLogger({ service: 'test', level: 'info', destination: new Writable({ write }) });
+  const pause = new LockPause({ isLocked: () => Promise.resolve(locked), log });
+  const run = (): Promise<void> => {
+    runs++;
+    return Promise.resolve();
+  };
+  const task = pause.unlessLocked({ name: 'work', run });
+  const look = async (isLocked: boolean): Promise<unknown[]> => {
+    locked = isLocked;
+    await task.run(forever);
+    return [runs, logged.split('\n').length - 1];
+  };
+  expect(task.name).toBe('work');
+  expect(await look(false)).toEqual([1, 0]);
+  expect(await look(true)).toEqual([1, 1]);
+  expect(await look(true)).toEqual([1, 1]);
+  expect(logged).toMatch(/is locked .*calicoctl datastore migrate unlock/);
+  expect(await look(false)).toEqual([2, 2]);
+  expect(logged).toMatch(/is unlocked/);
+});
+
+function taskOf(report: RepairReport) {
+  const limits: number[] = [];
+  const warned: number[] = [];
+  const collectGarbage = (limit: number): Promise<RepairReport> => {
+    limits.push(limit);
+    return Promise.resolve(report);
+  };
+  const events = { garbageLeft: (limit: number) => void warned.push(limit) };
+  return { limits, warned, task: garbageTask({ audits: { collectGarbage }, events }) };
+}
+
+test('the first round leaves everything as it is, the later ones collect', async () => {
+  const { task, limits, warned } = taskOf({ results: [], more: false });
+  await task.run(forever);
+  expect(limits).toEqual([]);
+  await task.run(forever);
+  await task.run(forever);
+  expect([limits, warned]).toEqual([[1000, 1000], []]);
+});
+
+test('it is told when there is more than one round removes', async () => {
+  const { task, warned } = taskOf({ results: [], more: true });
+  await task.run(forever);
+  await task.run(forever);
+  expect(warned).toEqual([1000]);
 });

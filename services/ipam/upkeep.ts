@@ -1,6 +1,10 @@
 import { setMaxListeners } from 'node:events';
 
 import type { Clock } from '@podwire/shared/runtime/clock';
+import type { Logger } from '@podwire/shared/runtime/log';
+
+import type { Events } from './engine/events.js';
+import type { Ipam } from './ipam.js';
 
 /** Work that nobody asks for: what others left is finished. Any number of replicas may do it at the same time. */
 export interface UpkeepTask {
@@ -77,4 +81,68 @@ export class Upkeep {
   #isStopped(): boolean {
     return this.#stop.signal.aborted;
   }
+}
+
+interface LockPauseOptions {
+  /** Whether Calico's tools have locked the datastore, as far as this replica knows. */
+  readonly isLocked: () => Promise<boolean>;
+  readonly log: Logger;
+}
+
+/** Keeps upkeep from changing who holds what while the datastore is locked, and logs when a lock begins and ends. */
+export class LockPause {
+  readonly #options: LockPauseOptions;
+  #wasLocked = false;
+
+  constructor(options: LockPauseOptions) {
+    this.#options = options;
+  }
+
+  /** The task, which does nothing while the datastore is locked. */
+  unlessLocked({ name, run }: UpkeepTask): UpkeepTask {
+    return {
+      name,
+      run: async (signal) => {
+        if (!(await this.#look())) await run(signal);
+      },
+    };
+  }
+
+  async #look(): Promise<boolean> {
+    const { isLocked, log } = this.#options;
+    const locked = await isLocked();
+    if (locked && !this.#wasLocked)
+      log.warn(
+        'the datastore is locked (datastoreReady false in Calico\'s ClusterInformation "default"): allocations and releases fail with STORE_LOCKED, and upkeep pauses; unlock it after the migration: calicoctl datastore migrate unlock',
+      );
+    if (!locked && this.#wasLocked) log.info('the datastore is unlocked: allocations and releases are served again');
+    this.#wasLocked = locked;
+    return locked;
+  }
+}
+
+/** Repairs that one run does at most; what is left waits for the next. */
+const MAX_REPAIRS_COUNT = 1000;
+
+interface MaintenanceOptions {
+  readonly audits: Pick<Ipam['audits'], 'collectGarbage'>;
+  readonly events: Pick<Events, 'garbageLeft'>;
+}
+
+/**
+ * Removes what an older Calico left behind: stray handles and affinities, empty blocks without an owner, addresses whose cool-down is
+ * over in blocks that nobody uses. Nothing of it arises here, and none of it takes an address from anybody.
+ *
+ * The first round does nothing, as a replica has enough to do when it starts.
+ */
+export function garbageTask({ audits, events }: MaintenanceOptions): UpkeepTask {
+  let rounds = 0;
+  return {
+    name: 'collect garbage',
+    run: async (signal) => {
+      if (rounds++ === 0) return;
+      const { more } = await audits.collectGarbage(MAX_REPAIRS_COUNT, signal);
+      if (more) events.garbageLeft(MAX_REPAIRS_COUNT);
+    },
+  };
 }

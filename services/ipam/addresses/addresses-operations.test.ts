@@ -3,12 +3,12 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { assignment } from '../allocator/assign.fixture.js';
 import { countHeld, disagreements, readAll } from '../engine/testing/agreement.js';
 import { MemoryStore, type MemoryStoreOptions } from '../engine/testing/memory-store.js';
 import { forever, keys } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
 import { checkPool } from '../pools/rules.js';
+import { assignment } from '../testing/allocations.js';
 import { startIpam } from '../testing/ipam.js';
 import { attachment, host, NOW_MS, request } from '../testing/records.js';
 

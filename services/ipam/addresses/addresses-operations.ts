@@ -1,22 +1,32 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
-import type { Address } from '@podwire/shared/net/address';
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Address, Family } from '@podwire/shared/net/address';
 import { hostPrefix } from '@podwire/shared/net/prefix';
+import { counted } from '@podwire/shared/words/counted';
 
-import { getEndpoint } from '../allocator/listing.js';
-import type { AskedAllocation, Endpoint } from '../allocator/records.js';
+import { blockOf, unreadableBlockOf } from '../blocks/lookup.js';
+import { getEndpoint } from '../endpoints/endpoints.js';
+import { blockLane, nodeLane, read, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
+import type { Endpoint, EndpointAddress } from '../records/endpoint.js';
+import type { View } from '../records/view.js';
+import {
+  getAddress,
+  setAttributes,
+  type AddressHolder,
+  type AddressReport,
+  type AttributesChange,
+} from './addresses.js';
+import { allocate, type Allocation, type AskedAllocation } from './allocate.js';
+import { assignAddresses, type AskedAssignment, type Assignment, type Counts, type Shortage } from './assign.js';
+import { explainAllocation, type ExplainedAllocation } from './preview.js';
 import {
   continueAddressRelease,
-  type AddressHolder,
+  release,
+  releasedWith,
   type AddressRelease,
   type AddressReleaseResult,
-} from '../allocator/release-addresses.js';
-import { setAttributes, type AttributesChange } from '../allocator/set-attributes.js';
-import { blockOf, unreadableBlockOf } from '../blocks/lookup.js';
-import { blockLane, nodeLane, read, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
-import type { View } from '../records/view.js';
-import { getAddress, type AddressReport } from './addresses.js';
-import { allocate, type Allocation } from './allocate.js';
-import { release, releasedWith, type Released } from './release.js';
+  type Released,
+} from './release.js';
 
 /** Gives addresses to attachments and takes them back. */
 export class Addresses {
@@ -130,4 +140,71 @@ function byLane(view: View, releases: readonly AddressRelease[]): Map<string, Ad
     else lanes.set(lane, [release]);
   }
   return lanes;
+}
+
+interface ExplainLimits {
+  readonly maxBlocksCount: number;
+}
+
+/** Gives addresses to handles that are no attachments', and tells what would become of an allocation. */
+export class Assignments {
+  readonly #options: IpamOptions;
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Gives a handle addresses, in as many transactions as it takes. When a later one fails, what the earlier ones gave stays with
+   * the handle, and the failure says so.
+   * @throws Failure as the decision `assignAddresses` does
+   */
+  async assign(asked: AskedAssignment, signal: AbortSignal): Promise<Assignment> {
+    const { updates, events, clock } = this.#options;
+    const request = { unknownNodes: unknownNodes(this.#options), ...asked };
+    const nowMs = clock.nowMs();
+    const lane = asked.owner.kind === 'host' ? nodeLane(asked.owner.name) : `virtual/${asked.owner.name}`;
+    const given: EndpointAddress[] = [];
+    const held: EndpointAddress[] = [];
+    const shortages = new Map<Family, Shortage>();
+    let left: Counts | undefined;
+    do {
+      const step = left;
+      const decided = await updates
+        .update(lane, (view) => assignAddresses(view, { request, nowMs, left: step }), { signal })
+        .catch((error: unknown) => {
+          throw withProgress(error, asked.handleId, given.length);
+        });
+      given.push(...decided.given);
+      held.push(...decided.held);
+      for (const [family, shortage] of decided.shortages) shortages.set(family, shortage);
+      left = decided.left;
+      events.addressesAssigned(asked.handleId, decided.given);
+    } while (left);
+    return { given, held, shortages };
+  }
+
+  /** What Allocate would answer, and look at. Changes nothing. */
+  explain(
+    asked: AskedAllocation,
+    { maxBlocksCount }: ExplainLimits,
+    signal: AbortSignal,
+  ): Promise<ExplainedAllocation> {
+    const request = { unknownNodes: unknownNodes(this.#options), ...asked };
+    const nowMs = this.#options.clock.nowMs();
+    return read(this.#options, (view) => explainAllocation(view, { request, nowMs, maxBlocksCount }), signal);
+  }
+}
+
+/** The failure of a step, with what the steps before it gave. */
+function withProgress(error: unknown, handleId: string, givenCount: number): unknown {
+  if (!(error instanceof Failure) || givenCount === 0) return error;
+  const { code, message, violations, details } = error;
+  const given = counted(
+    givenCount,
+    'address was given before that and stays',
+    'addresses were given before that and stay',
+  );
+  const text = `${message}; ${given} with handle ${handleId}: release what it has, or ask for the rest`;
+  return new Failure(code, text, { violations, details: { ...details, assigned: String(givenCount) }, cause: error });
 }

@@ -1,40 +1,104 @@
 import {
   AddressReleaseResult as ResultMessage,
+  AddressServiceService,
   AddressState as StateMessage,
   type AddressHolder as HolderMessage,
+  type AddressServiceServer,
   type Attributes,
+  type GetAddressRequest,
   type GetAddressResponse,
+  type GetEndpointRequest,
+  type GetEndpointResponse,
   type ReleaseAddressesRequest,
+  type ReleaseAddressesResponse,
   type ReleasedAddress,
+  type ReleaseRequest,
+  type ReleaseResponse,
   type SetAttributesRequest,
+  type SetAttributesResponse,
 } from '@podwire/proto/podwire/ipam/v1/address';
-import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
+import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+import { withAttachment } from '@podwire/shared/runtime/log';
 
-import { handleFault } from '../allocator/handle-name.js';
-import type { AddressHolder, AddressRelease, AddressReleaseResult } from '../allocator/release-addresses.js';
-import type { AttributesChange } from '../allocator/set-attributes.js';
+import { endpointMessage } from '../endpoints/endpoints-rpc.js';
+import { dateOf, readAddress, readAttachment, readNetns } from '../messages/parts.js';
 import type { OwnerAttributes } from '../records/attributes.js';
 import { sameNetns } from '../records/endpoint.js';
-import { readNetns } from '../rpc/wire-netns.js';
-import type { AddressReport } from './addresses.js';
+import { handleFault } from '../records/names.js';
+import type { AddressHolder, AddressReport, AttributesChange } from './addresses.js';
+import { allocate, explainAllocation } from './allocate-rpc.js';
+import { assignAddresses } from './assign-rpc.js';
+import type { AddressRelease, AddressReleaseResult } from './release.js';
+import type { Addresses, Assignments } from './addresses-operations.js';
+
+export function addressService(
+  { addresses, assignments }: { addresses: Addresses; assignments: Assignments },
+  unary: Unary,
+): RpcService {
+  const implementation: AddressServiceServer = {
+    allocate: unary(AddressServiceService.allocate, allocate(addresses)),
+    assignAddresses: unary(AddressServiceService.assignAddresses, assignAddresses(assignments)),
+    explainAllocation: unary(AddressServiceService.explainAllocation, explainAllocation(assignments)),
+    release: unary(AddressServiceService.release, release(addresses)),
+    getEndpoint: unary(AddressServiceService.getEndpoint, getEndpoint(addresses)),
+    releaseAddresses: unary(AddressServiceService.releaseAddresses, releaseAddresses(addresses)),
+    getAddress: unary(AddressServiceService.getAddress, getAddress(addresses)),
+    setAttributes: unary(AddressServiceService.setAttributes, setAttributes(addresses)),
+  };
+  return { name: 'podwire.ipam.v1.AddressService', definition: AddressServiceService, implementation };
+}
+
+function release(addresses: Addresses): Handler<ReleaseRequest, ReleaseResponse> {
+  return async (message, { signal }) => {
+    const attachment = checked('Release', (checks) => readAttachment(message.attachment, checks));
+    const released = await withAttachment(attachment, () => addresses.release(attachment, signal));
+    return { addresses: released.addresses.map(formatPrefix) };
+  };
+}
+
+function getEndpoint(addresses: Addresses): Handler<GetEndpointRequest, GetEndpointResponse> {
+  return async (message, { signal }) => {
+    const attachment = checked('GetEndpoint', (checks) => readAttachment(message.attachment, checks));
+    const endpoint = await withAttachment(attachment, () => addresses.getEndpoint(attachment, signal));
+    return { endpoint: endpointMessage(endpoint) };
+  };
+}
+
+function releaseAddresses(addresses: Addresses): Handler<ReleaseAddressesRequest, ReleaseAddressesResponse> {
+  return async (message, { signal }) => {
+    const releases = readReleaseAddressesRequest(message);
+    const results = await addresses.releaseEach(releases, signal);
+    const released = releases.flatMap((release, index) =>
+      results.slice(index, index + 1).map((result) => releasedAddressMessage(release, result)),
+    );
+    return { addresses: released };
+  };
+}
+
+function getAddress(addresses: Addresses): Handler<GetAddressRequest, GetAddressResponse> {
+  return async (message, { signal }) => {
+    const address = checked('GetAddress', (checks) => readAddress('address', message.address, checks));
+    return addressMessage(await addresses.get(address, signal));
+  };
+}
+
+function setAttributes(addresses: Addresses): Handler<SetAttributesRequest, SetAttributesResponse> {
+  return async (message, { signal }) => {
+    const change = readSetAttributesRequest(message);
+    return { holder: holderMessage(await addresses.setAttributes(change, signal)) };
+  };
+}
 
 const MAX_RELEASES_COUNT = 1000;
 const MAX_ATTRIBUTES_COUNT = 64;
 const MAX_ATTRIBUTE_NAME_BYTES = 256;
 const MAX_ATTRIBUTE_VALUE_BYTES = 1024;
 
-/** Stands in for what was found wrong: the request is refused. */
-const NO_ADDRESS: Address = { family: 4, value: 0n };
-
-export function readAddress(field: string, text: string, checks: Checks): Address {
-  const address = parseAddress(text);
-  checks.check(field, address ? undefined : 'is no IPv4 or IPv6 address without prefix length');
-  return address ?? NO_ADDRESS;
-}
-
-export function readReleaseAddressesRequest({ releases: messages }: ReleaseAddressesRequest): AddressRelease[] {
+function readReleaseAddressesRequest({ releases: messages }: ReleaseAddressesRequest): AddressRelease[] {
   return checked('ReleaseAddresses', (checks) => {
     if (messages.length > MAX_RELEASES_COUNT)
       checks.check('releases', `has ${messages.length} entries; at most ${MAX_RELEASES_COUNT} are allowed`);
@@ -62,7 +126,7 @@ const RESULTS: Record<AddressReleaseResult['state'], ResultMessage> = {
   unreadable: ResultMessage.ADDRESS_RELEASE_RESULT_UNREADABLE,
 };
 
-export function releasedAddressMessage({ address }: AddressRelease, result: AddressReleaseResult): ReleasedAddress {
+function releasedAddressMessage({ address }: AddressRelease, result: AddressReleaseResult): ReleasedAddress {
   return {
     address: formatAddress(address),
     result: RESULTS[result.state],
@@ -70,7 +134,7 @@ export function releasedAddressMessage({ address }: AddressRelease, result: Addr
   };
 }
 
-export function holderMessage({ handleId, owner, alternateOwner, sequenceNumber }: AddressHolder): HolderMessage {
+function holderMessage({ handleId, owner, alternateOwner, sequenceNumber }: AddressHolder): HolderMessage {
   return {
     handleId: handleId ?? '',
     attributes: { ...owner },
@@ -87,7 +151,7 @@ const STATES: Record<AddressReport['state']['kind'], StateMessage> = {
   unmanaged: StateMessage.ADDRESS_STATE_UNMANAGED,
 };
 
-export function addressMessage({ state, block, poolName }: AddressReport): GetAddressResponse {
+function addressMessage({ state, block, poolName }: AddressReport): GetAddressResponse {
   const { kind } = state;
   return {
     state: STATES[kind],
@@ -101,11 +165,7 @@ export function addressMessage({ state, block, poolName }: AddressReport): GetAd
   };
 }
 
-export function dateOf(timeMs: number | undefined): Date | undefined {
-  return timeMs === undefined ? undefined : new Date(timeMs);
-}
-
-export function readSetAttributesRequest(message: SetAttributesRequest): AttributesChange {
+function readSetAttributesRequest(message: SetAttributesRequest): AttributesChange {
   const { handleId, sequenceNumber, expected, attributes, expectedAlternate, alternate } = message;
   return checked('SetAttributes', (checks) => {
     if (handleId !== undefined) checks.check('handle_id', handleFault(handleId));

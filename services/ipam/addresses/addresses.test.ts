@@ -2,16 +2,14 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { addressAt } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { validateBlock } from '../allocator/block-invariants.js';
-import { continueHandleRelease } from '../allocator/release-handle.js';
-import { setAttributes, type AttributesChange } from '../allocator/set-attributes.js';
 import { listHandleAddresses, listHandles } from '../handles/handles.js';
+import { validateBlock } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
 import { address, calico, given, handleRecord } from '../testing/allocations.js';
 import { attachment, block, claimedBlock, config, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
-import { getAddress } from './addresses.js';
+import { getAddress, setAttributes, type AttributesChange } from './addresses.js';
 import { allocate } from './allocate.js';
-import { release } from './release.js';
+import { continueHandleRelease, release } from './release.js';
 
 const VM = { node: 'n1', pod: 'launcher-1', namespace: 'vms' };
 

@@ -10,8 +10,7 @@ import {
 import { AddressUse, AssignmentMode } from '@podwire/proto/podwire/ipam/v1/pool';
 import { describe, expect, test } from 'vitest';
 
-import { failureOf, limits, Served, servedForEachTest } from '../served.fixture.js';
-import { attachment } from '../testing/service.js';
+import { attachment, clientLimits, failureOf, Served, servedForEachTest } from '../testing/service.js';
 
 /** What allocation can do, over gRPC, on a service with one pool 10.65.0.0/24. */
 
@@ -20,7 +19,7 @@ const served = servedForEachTest();
 const assign = (rest: Partial<AssignAddressesRequest>) => {
   const usual = { handleId: 'vm-1', nodeName: 'node-1', use: AddressUse.ADDRESS_USE_WORKLOAD };
   const message = AssignAddressesRequest.fromPartial({ ...usual, ...rest });
-  return served.caller.peer.call(AddressServiceService.assignAddresses, message, limits());
+  return served.caller.peer.call(AddressServiceService.assignAddresses, message, clientLimits());
 };
 
 const explain = (
@@ -31,7 +30,7 @@ const explain = (
   const usual = { attachment: attachment('c1'), nodeName: 'node-1' };
   const asked = { request: request && { ...usual, ...request }, maxBlocks, ...rest };
   const message = ExplainAllocationRequest.fromPartial(asked);
-  return served.caller.peer.call(AddressServiceService.explainAllocation, message, limits());
+  return served.caller.peer.call(AddressServiceService.explainAllocation, message, clientLimits());
 };
 
 describe('Allocate', () => {

@@ -1,32 +1,66 @@
-import type { AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
-import type { PodIdentity as PodMessage } from '@podwire/proto/podwire/ipam/v1/endpoint';
-import { parsePrefix } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import {
+  AllocateRequest,
+  BlockOrigin,
+  type AllocateResponse,
+  type ExplainAllocationRequest,
+  type ExplainAllocationResponse,
+  type ExplainedFamily as FamilyMessage,
+} from '@podwire/proto/podwire/ipam/v1/address';
+import { formatPrefix } from '@podwire/shared/net/prefix';
+import { checked, Checks } from '@podwire/shared/rpc/checks';
+import type { Handler } from '@podwire/shared/rpc/unary';
+import { withAttachment } from '@podwire/shared/runtime/log';
 
-import type { AskedAllocation, PodIdentity } from '../allocator/records.js';
-import { NAME_LABEL } from '../allocator/request-policy/namespace.js';
-import type { Labels } from '../allocator/selector/ast.js';
-import { checkOnePerFamily, readAddresses, readFamilies } from '../messages/parts.js';
-import { readPoolChoices, readRequests } from '../messages/request-parts.js';
+import type { Origin } from '../blocks/search.js';
+import { endpointMessage } from '../endpoints/endpoints-rpc.js';
+import {
+  ATTACHMENT_FIELDS,
+  checkOnePerFamily,
+  FAMILY_MESSAGES,
+  readAddresses,
+  readAttachment,
+  readFamilies,
+  readNetns,
+} from '../messages/parts.js';
+import {
+  readBlockCap,
+  readNamespaceLabels,
+  readPod,
+  readPoolChoices,
+  readPools,
+  readRequests,
+} from '../messages/request-parts.js';
+import { judgementMessage } from '../policies/policies-rpc.js';
 import { endpointNameFaults } from '../records/endpoint.js';
-import { labelFault, subdomainFault } from '../records/names.js';
-import { ATTACHMENT_FIELDS, readAttachment } from '../rpc/wire-attachment.js';
-import { readNetns } from '../rpc/wire-netns.js';
+import { subdomainFault } from '../records/names.js';
+import type { AskedAllocation } from './allocate.js';
+import { explainedPool } from './assign-rpc.js';
+import type { ExplainedAllocation, ExplainedFamily } from './preview.js';
+import type { Addresses, Assignments } from './addresses-operations.js';
 
-const MAX_POD_UID_BYTES = 128;
-const MAX_POOLS_COUNT = 64;
-const MAX_LABELS_COUNT = 64;
-/** Kubernetes' own bounds: a prefix of 253, a slash, and a name of 63. */
-const MAX_LABEL_NAME_BYTES = 317;
-const MAX_LABEL_VALUE_BYTES = 63;
-const MAX_BLOCKS_COUNT = 1_000_000;
+export function allocate(addresses: Addresses): Handler<AllocateRequest, AllocateResponse> {
+  return async (message, { signal }) => {
+    const request = readAllocateRequest(message);
+    const { endpoint, added } = await withAttachment(request.attachment, () => addresses.allocate(request, signal));
+    return { endpoint: endpointMessage(endpoint), alreadyAllocated: added.length === 0 };
+  };
+}
 
-export function readAllocateRequest(message: AllocateRequest): AskedAllocation {
+export function explainAllocation(
+  assignments: Assignments,
+): Handler<ExplainAllocationRequest, ExplainAllocationResponse> {
+  return async (message, { signal }) => {
+    const { asked, maxBlocksCount } = readExplainAllocationRequest(message);
+    return explanationMessage(await assignments.explain(asked, { maxBlocksCount }, signal));
+  };
+}
+
+function readAllocateRequest(message: AllocateRequest): AskedAllocation {
   return checked('Allocate', (checks) => readAllocation(message, checks));
 }
 
 /** What an allocation is asked to be, whichever method asks. */
-export function readAllocation(message: AllocateRequest, checks: Checks): AskedAllocation {
+function readAllocation(message: AllocateRequest, checks: Checks): AskedAllocation {
   checks.check('node_name', subdomainFault(message.nodeName));
   const attachment = readAttachment(message.attachment, checks);
   const pod = message.pod && readPod(message.pod, checks);
@@ -52,55 +86,64 @@ export function readAllocation(message: AllocateRequest, checks: Checks): AskedA
   };
 }
 
-export function readPod({ namespace, name, uid }: PodMessage, checks: Checks): PodIdentity {
-  checks.check('pod.namespace', labelFault(namespace));
-  checks.check('pod.name', subdomainFault(name));
-  const tooLong = Buffer.byteLength(uid) > MAX_POD_UID_BYTES;
-  checks.check('pod.uid', tooLong ? `is longer than ${MAX_POD_UID_BYTES} bytes` : undefined);
-  return { namespace, name, uid };
+const MAX_BLOCKS_COUNT = 10_000;
+const DEFAULT_BLOCKS_COUNT = 1000;
+const MAX_POOLS_COUNT = 1000;
+
+interface AskedExplanation {
+  readonly asked: AskedAllocation;
+  readonly maxBlocksCount: number;
 }
 
-export function readPools(texts: readonly string[], checks: Checks): readonly string[] {
-  if (texts.length > MAX_POOLS_COUNT)
-    checks.check('pools', `has ${texts.length} entries; at most ${MAX_POOLS_COUNT} are allowed`);
-  texts.slice(0, MAX_POOLS_COUNT).forEach((text, index) => {
-    const parsed = parsePrefix(text);
-    if (parsed.ok) return;
-    const fault = text.includes('/') ? parsed.fault : subdomainFault(text);
-    checks.check(`pools[${index}]`, fault === undefined ? undefined : `${fault}; give the name of a pool, or its CIDR`);
+function readExplainAllocationRequest({
+  request,
+  maxBlocks,
+  anyNamespace,
+}: ExplainAllocationRequest): AskedExplanation {
+  return checked('ExplainAllocation', (checks) => {
+    if (!request) checks.check('request', 'is missing');
+    const tooMany = maxBlocks > MAX_BLOCKS_COUNT;
+    checks.check('max_blocks', tooMany ? `is ${maxBlocks}; at most ${MAX_BLOCKS_COUNT} are allowed` : undefined);
+    const asked = readAllocation(request ?? AllocateRequest.fromPartial({}), request ? checks : new Checks());
+    return {
+      asked: { isAnyNamespace: anyNamespace, ...asked },
+      maxBlocksCount: maxBlocks === 0 ? DEFAULT_BLOCKS_COUNT : maxBlocks,
+    };
   });
-  return texts;
 }
 
-/** Labels of a pod's namespace; none where there is no pod. */
-export function readNamespaceLabels(message: Labels, pod: PodIdentity | undefined, checks: Checks): Labels {
-  const labels = readLabels('namespace_labels', message, checks);
-  const name = Object.hasOwn(labels, NAME_LABEL) ? labels[NAME_LABEL] : undefined;
-  if (pod && name !== undefined && name !== pod.namespace)
-    checks.check(`namespace_labels["${NAME_LABEL}"]`, `is "${name}", and the pod is in namespace "${pod.namespace}"`);
-  return labels;
+function explanationMessage({
+  refusal,
+  isRepeat,
+  families,
+  judgements,
+}: ExplainedAllocation): ExplainAllocationResponse {
+  return {
+    alreadyAllocated: isRepeat,
+    refusalCode: refusal?.code ?? '',
+    refusal: refusal?.message ?? '',
+    families: families.map(familyMessage),
+    requests: judgements.map(judgementMessage),
+  };
 }
 
-export function readLabels(
-  field: string,
-  labels: Readonly<Record<string, string>>,
-  checks: Checks,
-): Readonly<Record<string, string>> {
-  const entries = Object.entries(labels);
-  if (entries.length > MAX_LABELS_COUNT)
-    checks.check(field, `has ${entries.length} labels; at most ${MAX_LABELS_COUNT} are allowed`);
-  for (const [name, value] of entries.slice(0, MAX_LABELS_COUNT)) {
-    if (name === '') checks.check(field, 'has a label without a name');
-    if (Buffer.byteLength(name) > MAX_LABEL_NAME_BYTES)
-      checks.check(field, `has a label whose name is longer than ${MAX_LABEL_NAME_BYTES} bytes`);
-    if (Buffer.byteLength(value) > MAX_LABEL_VALUE_BYTES)
-      checks.check(`${field}["${name}"]`, `is longer than ${MAX_LABEL_VALUE_BYTES} bytes`);
-  }
-  return labels;
-}
+const ORIGINS: Readonly<Record<Origin, BlockOrigin>> = {
+  own: BlockOrigin.BLOCK_ORIGIN_OWN,
+  claimed: BlockOrigin.BLOCK_ORIGIN_CLAIMED,
+  reclaimed: BlockOrigin.BLOCK_ORIGIN_RECLAIMED,
+  borrowed: BlockOrigin.BLOCK_ORIGIN_BORROWED,
+};
 
-export function readBlockCap(count: number, checks: Checks): number {
-  const tooMany = count > MAX_BLOCKS_COUNT;
-  checks.check('max_blocks_per_node', tooMany ? `is ${count}; at most ${MAX_BLOCKS_COUNT} are allowed` : undefined);
-  return count;
+function familyMessage({ family, grant, pools }: ExplainedFamily): FamilyMessage {
+  return {
+    family: FAMILY_MESSAGES[family],
+    grant: grant && {
+      address: formatPrefix(grant.address.address),
+      blockCidr: formatPrefix(grant.address.block),
+      poolName: grant.address.poolName,
+      origin: grant.origin ? ORIGINS[grant.origin] : BlockOrigin.BLOCK_ORIGIN_UNSPECIFIED,
+    },
+    pools: pools.slice(0, MAX_POOLS_COUNT).map(explainedPool),
+    morePools: Math.max(0, pools.length - MAX_POOLS_COUNT),
+  };
 }

@@ -6,13 +6,12 @@ import { addressAt, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix'
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { validateBlock } from '../allocator/block-invariants.js';
-import type { AllocationRequest, PodIdentity } from '../allocator/records.js';
-import { attributesAt } from '../records/block.js';
+import type { PodIdentity } from '../records/attributes.js';
+import { attributesAt, validateBlock } from '../records/block.js';
 import { endpointKey } from '../records/endpoint.js';
 import { MapView } from '../records/testing/map-view.js';
 import { NOW_MS, poolRecord, request as requestOf } from '../testing/records.js';
-import { allocate } from './allocate.js';
+import { allocate, type AllocationRequest } from './allocate.js';
 import { release } from './release.js';
 
 /**

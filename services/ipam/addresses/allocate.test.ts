@@ -3,8 +3,8 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { takeAddress } from '../allocator/block.fixture.js';
-import type { AllocationRequest, Block, Pool } from '../allocator/records.js';
+import type { Block } from '../records/block.js';
+import type { Pool } from '../records/pool.js';
 import { MapView } from '../records/testing/map-view.js';
 import {
   affinity,
@@ -17,8 +17,9 @@ import {
   poolRecord,
   prefix,
   request,
+  takeAddress,
 } from '../testing/records.js';
-import { allocate, type Allocation } from './allocate.js';
+import { allocate, type Allocation, type AllocationRequest } from './allocate.js';
 import { release } from './release.js';
 
 const START = BigInt(NOW_MS) * 1_000_000n;

@@ -4,30 +4,27 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import { offerOf } from '../allocator/given.js';
-import { judgeNode, type JudgedNode } from '../allocator/judge-node.js';
-import type { AllocationRequest, Block, Endpoint, EndpointAddress } from '../allocator/records.js';
-import { knownLabels } from '../allocator/request-policy/namespace.js';
-import type { Petition } from '../allocator/request-policy/petition.js';
-import type { Demand } from '../blocks/demand.js';
+import { judgeNode, type Demand, type JudgedNode } from '../blocks/demand.js';
 import { endpointAt, rewriteEndpoint, takeKey } from '../blocks/endpoint-key.js';
-import { handleChanges, heldBy, requireKnown, type HeldAddress } from '../blocks/holding.js';
-import { beginSearch, type Origin } from '../blocks/search.js';
-import { permit } from '../policies/evaluation.js';
-import { checkAskedPools, servingPools } from '../pools/selection.js';
-import { attributesFor } from '../records/attributes.js';
-import { takeOrdinals, touchBlock } from '../records/block.js';
 import {
   describeEndpoint,
   endpointAddress,
-  endpointKey,
-  makeEndpoint,
+  handleChanges,
+  heldBy,
   recordedEndpoint,
+  requireKnown,
   sameAttachment,
-  sameNetns,
-} from '../records/endpoint.js';
+} from '../blocks/holding.js';
+import { beginSearch, type Origin } from '../blocks/search.js';
+import { knownLabels, permit, type Petition } from '../policies/evaluation.js';
+import { checkAskedPools, servingPools } from '../pools/selection.js';
+import { calicoTime, type AllocationAttributes, type NetnsIdentity, type PodIdentity } from '../records/attributes.js';
+import { takeOrdinals, touchBlock, type Block, type HeldAddress } from '../records/block.js';
+import { endpointKey, makeEndpoint, sameNetns, type Endpoint, type EndpointAddress } from '../records/endpoint.js';
+import type { UnknownNodes } from '../records/node.js';
+import type { PodRequests, PoolChoice } from '../records/request-policy.js';
 import type { Change, Decision, View } from '../records/view.js';
-import { choosePlaces, placesOf, type Place, type Places } from './choice.js';
+import { choosePlaces, offerOf, placesOf, type Place, type Places } from './choice.js';
 import { refusalOf } from './refusal.js';
 
 export interface AllocationInput {
@@ -247,4 +244,49 @@ function gainedBy(grants: readonly Grant[]): Pick<Allocation, 'claimed' | 'recla
     if (origin === 'borrowed') borrowed.push(block.prefix);
   }
   return { claimed, reclaimed, borrowed };
+}
+
+/** What a caller asks of Allocate. */
+export interface AllocationRequest {
+  readonly attachment: Attachment;
+  readonly nodeName: string;
+  readonly pod: PodIdentity | undefined;
+  readonly netns: NetnsIdentity | undefined;
+  /** At least one, none twice. */
+  readonly families: readonly Family[];
+  /** Addresses wanted by themselves, at most one of a family, each of one of the families. */
+  readonly addresses: readonly Address[];
+  /** Names or CIDRs of pools to take from, in this order. A family of which there is none here gets one that selectors decide. */
+  readonly pools: readonly string[];
+  /** More about some of the pools; about the others, that the pod's author chose them. */
+  readonly poolChoices: readonly PoolChoice[];
+  /** What else the pod's author asked for. Only whether it is allowed depends on it. */
+  readonly requests: PodRequests;
+  /** Of the pod's namespace; empty where they are not known. */
+  readonly namespaceLabels: Readonly<Record<string, string>>;
+  /** Whether it is asked for whichever namespace, which only an explanation is. Default: false. */
+  readonly isAnyNamespace?: boolean | undefined;
+  /** Blocks per family that the node may have in the pools that serve; 0 for what the configuration says. */
+  readonly maxBlocksCount: number;
+  readonly unknownNodes: UnknownNodes;
+}
+
+/** What a caller of Allocate says; the rest is the service's. */
+export type AskedAllocation = Omit<AllocationRequest, 'unknownNodes'>;
+
+export function attributesFor(
+  { attachment, nodeName, pod }: Pick<AllocationRequest, 'attachment' | 'nodeName' | 'pod'>,
+  nowMs: number,
+): AllocationAttributes {
+  const owner: Record<string, string> = {
+    node: nodeName,
+    timestamp: calicoTime(nowMs),
+    network: attachment.network,
+    interface: attachment.interfaceName,
+  };
+  if (pod) {
+    owner.namespace = pod.namespace;
+    owner.pod = pod.name;
+  }
+  return { handleId: handleId(attachment), owner, releasedAtMs: undefined };
 }

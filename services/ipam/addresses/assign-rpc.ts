@@ -1,6 +1,5 @@
 import {
   BlockVerdict as VerdictMessage,
-  IpFamily,
   type AssignAddressesRequest,
   type AssignAddressesResponse,
   type AssignedAddress,
@@ -8,19 +7,27 @@ import {
   type FamilyAssignment,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
-import type { Family } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import type { Handler } from '@podwire/shared/rpc/unary';
 
-import { handleFault } from '../allocator/handle-name.js';
-import type { BlockOwner, EndpointAddress } from '../allocator/records.js';
 import type { PoolUse } from '../blocks/demand.js';
-import { readAddresses } from '../messages/parts.js';
+import { FAMILY_MESSAGES, readAddresses } from '../messages/parts.js';
+import { readBlockCap, readLabels, readPools } from '../messages/request-parts.js';
 import { RESERVED_ATTRIBUTES } from '../records/attributes.js';
-import { subdomainFault } from '../records/names.js';
-import { readBlockCap, readLabels, readPools } from './allocate-rpc.js';
+import type { BlockOwner } from '../records/block.js';
+import type { EndpointAddress } from '../records/endpoint.js';
+import { handleFault, subdomainFault } from '../records/names.js';
 import type { AskedAssignment, Assignment } from './assign.js';
 import type { BlockVerdict, PoolStory } from './refusal.js';
+import type { Assignments } from './addresses-operations.js';
+
+export function assignAddresses(assignments: Assignments): Handler<AssignAddressesRequest, AssignAddressesResponse> {
+  return async (message, { signal }) => {
+    const asked = readAssignAddressesRequest(message);
+    return assignmentMessage(asked, await assignments.assign(asked, signal));
+  };
+}
 
 const MAX_COUNT = 4096;
 const MAX_ADDRESSES_COUNT = 32;
@@ -38,7 +45,7 @@ const USES: Partial<Record<AddressUse, PoolUse>> = {
   [AddressUse.ADDRESS_USE_LOAD_BALANCER]: 'LoadBalancer',
 };
 
-export function readAssignAddressesRequest(message: AssignAddressesRequest): AskedAssignment {
+function readAssignAddressesRequest(message: AssignAddressesRequest): AskedAssignment {
   return checked('AssignAddresses', (checks) => {
     checks.check('handle_id', handleFault(message.handleId));
     const use = USES[message.use];
@@ -112,7 +119,7 @@ function readAttributes(
   return attributes;
 }
 
-export function assignmentMessage(asked: AskedAssignment, assignment: Assignment): AssignAddressesResponse {
+function assignmentMessage(asked: AskedAssignment, assignment: Assignment): AssignAddressesResponse {
   const { given, held, shortages } = assignment;
   const addresses = [
     ...given.map((address) => assigned(address, false)),
@@ -128,11 +135,6 @@ export function assignmentMessage(asked: AskedAssignment, assignment: Assignment
   });
   return { addresses, families };
 }
-
-export const FAMILY_MESSAGES: Readonly<Record<Family, IpFamily>> = {
-  4: IpFamily.IP_FAMILY_IPV4,
-  6: IpFamily.IP_FAMILY_IPV6,
-};
 
 const assigned = (
   { address, block, poolName, sequenceNumber }: EndpointAddress,

@@ -2,14 +2,14 @@ import { parseAddress } from '@podwire/shared/net/address';
 import { counted } from '@podwire/shared/words/counted';
 import { describe, expect, test } from 'vitest';
 
-import { assign, assignment } from '../allocator/assign.fixture.js';
-import { failureOf } from '../allocator/failure.fixture.js';
 import { attributesAt, takeOrdinals } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
+import { assign, assignment } from '../testing/allocations.js';
 import {
   block,
   claimedBlock,
   config,
+  failureOf,
   fullBlock,
   host,
   nodeRecord,

@@ -2,20 +2,17 @@ import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
 
-import { gather, type Gathered, type Want } from '../allocator/gather.js';
-import { offerOf } from '../allocator/given.js';
-import { judgeNode, type JudgedNode } from '../allocator/judge-node.js';
-import type { AllocationAttributes, BlockOwner, EndpointAddress, UnknownNodes } from '../allocator/records.js';
-import type { Demand, PoolUse } from '../blocks/demand.js';
-import { blocksOf, handleChanges, requireKnown, type HeldAddress } from '../blocks/holding.js';
+import { judgeNode, type Demand, type JudgedNode, type PoolUse } from '../blocks/demand.js';
+import { blocksOf, endpointAddress, handleChanges, requireKnown } from '../blocks/holding.js';
 import { blockOf } from '../blocks/lookup.js';
-import { heldIn } from '../blocks/release-changes.js';
 import { beginSearch, type Offer } from '../blocks/search.js';
 import { checkAskedPools, servingPools } from '../pools/selection.js';
-import { handleAttributes } from '../records/attributes.js';
-import { takeOrdinals } from '../records/block.js';
-import { endpointAddress } from '../records/endpoint.js';
+import { handleAttributes, type AllocationAttributes } from '../records/attributes.js';
+import { heldIn, takeOrdinals, type BlockOwner, type HeldAddress } from '../records/block.js';
+import type { EndpointAddress } from '../records/endpoint.js';
+import type { UnknownNodes } from '../records/node.js';
 import type { Change, Decision, View } from '../records/view.js';
+import { gather, offerOf, type Gathered, type Want } from './choice.js';
 import { explainDemand, explainRefusal, refusalOf, type PoolStory } from './refusal.js';
 
 /**

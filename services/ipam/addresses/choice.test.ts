@@ -2,9 +2,9 @@ import { parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { failureOf } from '../allocator/failure.fixture.js';
-import type { AllocationRequest, Pool } from '../allocator/records.js';
 import { disagreements } from '../engine/testing/agreement.js';
+import type { Block } from '../records/block.js';
+import type { Pool } from '../records/pool.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
 import {
@@ -12,13 +12,16 @@ import {
   block,
   claimedBlock,
   config,
+  failureOf,
   host,
   NOW_MS,
+  pool,
   poolRecord,
   prefix,
   request,
 } from '../testing/records.js';
-import { allocate, type Allocation } from './allocate.js';
+import { allocate, type Allocation, type AllocationRequest } from './allocate.js';
+import { choosePlaces, type Place } from './choice.js';
 import { release } from './release.js';
 
 const wanting = (texts: readonly string[], id = 'c1', rest: Partial<AllocationRequest> = {}): AllocationRequest => {
@@ -212,4 +215,73 @@ describe('an address that is asked for by itself is refused', () => {
     run(view, wanting(['fd00::5'], 'other'));
     expect(refusal(view, wanting(['10.0.0.130', 'fd00::5'])).code).toBe('ADDRESS_IN_USE');
   });
+});
+
+const inPool = pool('p', '10.0.0.0/8', { blockSizeBits: 22 });
+
+/** A block that takes about so much in the datastore. */
+function blockOf(kibibytes: number): Block {
+  const owner = { note: 'x'.repeat((kibibytes - 16) * 1024) };
+  return { ...block('10.0.0.0/22', 'n1'), attributes: [{ handleId: undefined, owner, releasedAtMs: undefined }] };
+}
+
+const placesOf = (...sizes: number[]): Place[] =>
+  sizes.map((size) => ({ offer: { block: blockOf(size), pool: inPool, origin: 'own', changes: [] }, ordinal: size }));
+const chosen = (...parameters: Parameters<typeof choosePlaces>) =>
+  choosePlaces(...parameters).map((place) => place?.ordinal);
+
+test.each([
+  [
+    'the best, where they fit',
+    [
+      [700, 100],
+      [700, 100],
+    ],
+    [700, 700],
+  ],
+  [
+    'a smaller one of the later demand',
+    [
+      [900, 100],
+      [900, 600, 500],
+    ],
+    [900, 500],
+  ],
+  ['a smaller one of the first, where the later has none', [[900, 800, 500], [900]], [500, 900]],
+  [
+    'the best, where none fit',
+    [
+      [1000, 900],
+      [1000, 800],
+    ],
+    [1000, 1000],
+  ],
+  ['nothing for a demand that has no place', [[900], []], [900, undefined]],
+])('%s', (_, sizes, expected) => {
+  expect(chosen(sizes.map((each) => placesOf(...each)))).toEqual(expected);
+});
+
+test('what else is written counts', () => {
+  expect(chosen([placesOf(900, 500)], [blockOf(900)])).toEqual([500]);
+});
+
+test('blocks without end that are all too large are not all looked at', () => {
+  const [place] = placesOf(900);
+  const endless = {
+    *[Symbol.iterator]() {
+      for (;;) yield place!;
+    },
+  };
+  expect(chosen([endless], [blockOf(900)])).toEqual([900]);
+});
+
+test('no further place is asked for than the one that is taken: the next may be a walk over a pool away', () => {
+  const [place] = placesOf(100);
+  const one = {
+    *[Symbol.iterator]() {
+      yield place!;
+      throw new Error('asked for another');
+    },
+  };
+  expect(chosen([one])).toEqual([100]);
 });

@@ -1,12 +1,10 @@
 import { describe, expect, test } from 'vitest';
 
-import { calicoAttributes, found, repairAll, takeBehind } from '../allocator/audit/audit.fixture.js';
-import type { ForeignEndpoint } from '../allocator/records.js';
-import { continueAddressRelease } from '../allocator/release-addresses.js';
-import { continueHandleRelease } from '../allocator/release-handle.js';
 import { beginNodeDeletion, continueNodeDeletion } from '../nodes/deletion.js';
+import type { ForeignEndpoint } from '../records/endpoint.js';
 import { MapView } from '../records/testing/map-view.js';
 import { address, handleRecord, releaseBehind } from '../testing/allocations.js';
+import { calicoAttributes, found, repairAll, takeBehind } from '../testing/damages.js';
 import {
   attachment,
   block,
@@ -19,7 +17,7 @@ import {
   request,
 } from '../testing/records.js';
 import { allocate } from './allocate.js';
-import { release } from './release.js';
+import { continueAddressRelease, continueHandleRelease, release } from './release.js';
 
 const nowMs = NOW_MS;
 const releaseAttachment = (view: MapView) => void view.apply(release(view, attachment('c1'), nowMs));

@@ -4,13 +4,14 @@ import { addressAt, formatPrefix, hostPrefix, prefixContains, type Prefix } from
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { assign, assignment } from '../allocator/assign.fixture.js';
-import type { Block, IpamConfig } from '../allocator/records.js';
 import { blocksOf } from '../blocks/holding.js';
-import { giveBack, heldIn } from '../blocks/release-changes.js';
+import { giveBack } from '../blocks/release-changes.js';
 import { disagreements } from '../engine/testing/agreement.js';
 import { assignTunnel, releaseTunnel } from '../nodes/tunnels.js';
+import { heldIn, type Block } from '../records/block.js';
+import type { IpamConfig } from '../records/config.js';
 import { MapView } from '../records/testing/map-view.js';
+import { assign, assignment } from '../testing/allocations.js';
 import { attachment, config, host, nodeRecord, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
 import { allocate } from './allocate.js';
 import { release } from './release.js';

@@ -2,10 +2,10 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { EndpointAddress } from '../allocator/records.js';
 import type { Origin } from '../blocks/search.js';
 import { judge, type Judgement } from '../policies/evaluation.js';
 import { requireUnlocked } from '../records/datastore-lock.js';
+import type { EndpointAddress } from '../records/endpoint.js';
 import type { View } from '../records/view.js';
 import { allocate, demandOf, petitionOf, type Allocation, type AllocationInput } from './allocate.js';
 import { explainDemand, type PoolStory } from './refusal.js';

@@ -2,16 +2,15 @@ import { prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { verdictOf, type BlockVerdict } from '../allocator/block-verdict.js';
-import type { Block, BlockOwner } from '../allocator/records.js';
 import type { Demand } from '../blocks/demand.js';
 import { beginSearch, collect } from '../blocks/search.js';
 import { servingPools } from '../pools/selection.js';
 import { coolingCount } from '../records/block-stats.js';
+import type { Block, BlockOwner } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
 import { block, config, host, NOW_MS, poolRecord, prefix } from '../testing/records.js';
-import { explainDemand } from './refusal.js';
+import { explainDemand, verdictOf, type BlockVerdict } from './refusal.js';
 
 const CIDRS = ['10.0.0.0/30', '10.0.0.4/30', '10.0.0.8/30', '10.0.0.12/30', '10.0.0.16/30', '10.0.0.32/30'];
 const RESERVED = [

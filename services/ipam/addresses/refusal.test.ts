@@ -1,7 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { failureOf } from '../allocator/failure.fixture.js';
-import type { AllocationRequest, Block } from '../allocator/records.js';
+import type { Block } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
 import {
@@ -9,6 +8,7 @@ import {
   block,
   claimedBlock,
   config,
+  failureOf,
   fullBlock,
   nodeRecord,
   NOW_MS,
@@ -16,7 +16,7 @@ import {
   prefix,
   request,
 } from '../testing/records.js';
-import { allocate } from './allocate.js';
+import { allocate, type AllocationRequest } from './allocate.js';
 import { explainAllocation } from './preview.js';
 
 const STRICT = config({ strictAffinity: true });

@@ -1,14 +1,14 @@
 import { describe, expect, test } from 'vitest';
 
-import { assign, assignment } from '../allocator/assign.fixture.js';
-import { ensureBlock } from '../allocator/ensure-block.js';
-import { failureOf } from '../allocator/failure.fixture.js';
+import { ensureBlock } from '../affinities/affinities.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
+import { assign, assignment } from '../testing/allocations.js';
 import {
   block,
   claimedBlock,
   config,
+  failureOf,
   fullBlock,
   nodeRecord,
   NOW_MS,

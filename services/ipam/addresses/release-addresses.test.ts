@@ -1,14 +1,13 @@
 import { formatAddress } from '@podwire/shared/net/address';
 import { describe, expect, test } from 'vitest';
 
-import { validateBlock } from '../allocator/block-invariants.js';
-import { continueAddressRelease, type AddressRelease } from '../allocator/release-addresses.js';
+import { validateBlock } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
 import { address, calico, countedHandles, given, handleRecord, storedHandles } from '../testing/allocations.js';
 import { attachment, block, claimedBlock, config, NOW_MS, poolRecord, request } from '../testing/records.js';
 import { getAddress } from './addresses.js';
 import { allocate } from './allocate.js';
-import { release } from './release.js';
+import { continueAddressRelease, release, type AddressRelease } from './release.js';
 
 const of = (text: string, rest: Partial<AddressRelease> = {}): AddressRelease => ({
   address: address(text),

@@ -1,12 +1,12 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { continueHandleRelease } from '../allocator/release-handle.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { View } from '../records/view.js';
 import { calico, countedHandles, given, handleRecord, storedHandles } from '../testing/allocations.js';
 import { block, claimedBlock, config, NOW_MS, poolRecord, request } from '../testing/records.js';
 import { allocate } from './allocate.js';
+import { continueHandleRelease } from './release.js';
 
 const step = (view: View, handleId: string, searchesAllBlocks = false) =>
   continueHandleRelease(view, { handleId, nowMs: NOW_MS, searchesAllBlocks });

@@ -4,20 +4,17 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { validateBlock } from '../allocator/block-invariants.js';
-import { collectColdBlock } from '../allocator/collect-cold.js';
-import { continueAddressRelease } from '../allocator/release-addresses.js';
-import { continueAffinityRelease } from '../allocator/release-affinity.js';
-import { continueHandleRelease } from '../allocator/release-handle.js';
-import { continueNodeRelease } from '../allocator/release-node.js';
-import { continuePoolRelease } from '../allocator/release-pool.js';
+import { continueAffinityRelease } from '../affinities/affinities.js';
 import { addressOf } from '../blocks/holding.js';
-import { attributesAt } from '../records/block.js';
+import { collectColdBlock } from '../blocks/release-changes.js';
+import { continueNodeRelease } from '../nodes/deletion.js';
+import { continuePoolRelease } from '../pools/deletion.js';
+import { attributesAt, validateBlock } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
 import { address, countedHandles, releaseBehind, storedHandles } from '../testing/allocations.js';
 import { attachment, config, NOW_MS, poolRecord, request } from '../testing/records.js';
 import { allocate } from './allocate.js';
-import { release } from './release.js';
+import { continueAddressRelease, continueHandleRelease, release } from './release.js';
 
 /**
  * Random allocations and releases of every kind, and beside them an oracle that knows nothing but who holds what since when, which

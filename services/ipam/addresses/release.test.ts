@@ -1,8 +1,6 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { takeAddress } from '../allocator/block.fixture.js';
-import type { AllocationRequest } from '../allocator/records.js';
 import { MapView } from '../records/testing/map-view.js';
 import {
   affinity,
@@ -14,8 +12,9 @@ import {
   poolRecord,
   prefix,
   request,
+  takeAddress,
 } from '../testing/records.js';
-import { allocate } from './allocate.js';
+import { allocate, type AllocationRequest } from './allocate.js';
 import { release } from './release.js';
 
 const add = (view: MapView, asked: AllocationRequest) => view.apply(allocate(view, { request: asked, nowMs: NOW_MS }));

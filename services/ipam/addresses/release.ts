@@ -1,11 +1,20 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
-import { comparePrefixes, type Prefix } from '@podwire/shared/net/prefix';
+import type { Address } from '@podwire/shared/net/address';
+import { comparePrefixes, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { addressOf, blocksOf, handleChanges, requireKnown, type HeldAddress } from '../blocks/holding.js';
-import { endHolder, heldIn } from '../blocks/release-changes.js';
-import { belongsTo, isUnattached } from '../records/attributes.js';
-import type { Change, Decision, View } from '../records/view.js';
+import { EndpointEdits, namesAllocation, type EndedAllocation } from '../blocks/endpoint-edits.js';
+import { replacedBy } from '../blocks/endpoint-key.js';
+import { addressOf, blocksOf, handleChanges, isCountedAnew, requireKnown } from '../blocks/holding.js';
+import { allBlocks, unreadableBlockOf } from '../blocks/lookup.js';
+import { endHolder, giveBack, nextBatch, type ReleaseStep } from '../blocks/release-changes.js';
+import { expectNoBlock } from '../records/absence.js';
+import { belongsTo, containerIdsOf, isUnattached, type NetnsIdentity } from '../records/attributes.js';
+import { heldIn, type Block, type Handle, type HeldAddress } from '../records/block.js';
+import { sameNetns, type EndpointKey } from '../records/endpoint.js';
+import { storedHandleNames } from '../records/names.js';
+import type { Change, Decision, StoredEndpoint, View } from '../records/view.js';
+import { allocationOf, holderOfAddress, netnsOf, type AddressHolder } from './addresses.js';
 
 /** What a release came to. */
 export interface Released {
@@ -47,4 +56,211 @@ export function releasedWith(view: View, attachment: Attachment): HeldAddress[] 
     .flatMap((block) =>
       heldIn(block, (attributes) => isOwn(attributes) || (attributes.handleId === id && isUnattached(attributes))),
     );
+}
+
+/** An address to give back, and whose it has to be. */
+export interface AddressRelease {
+  readonly address: Address;
+  /** The handle that has to hold it; undefined for any, or none. */
+  readonly handleId: string | undefined;
+  /** The sequence number of the allocation that is meant; undefined for whichever there is. */
+  readonly sequenceNumber: bigint | undefined;
+  /**
+   * The network namespace that the holder's endpoint has to be recorded for: an attachment that is added again keeps its allocation,
+   * for another namespace. Undefined for any, or none.
+   */
+  readonly netns?: NetnsIdentity | undefined;
+}
+
+/** What became of one address. */
+export type AddressReleaseResult =
+  | { readonly state: 'released'; readonly holder: AddressHolder }
+  /** Free, cooling down, or in no block: nobody has it. */
+  | { readonly state: 'notAllocated' }
+  /** It is held, but not as said: it stays with its holder. */
+  | { readonly state: 'mismatch'; readonly holder: AddressHolder }
+  /** Its block cannot be read, so that nobody knows who holds it: nothing was changed. */
+  | { readonly state: 'unreadable' };
+
+interface AddressReleases {
+  /** No address twice. */
+  readonly releases: readonly AddressRelease[];
+  readonly nowMs: number;
+}
+
+/** What one step came to. */
+interface AddressReleaseStep {
+  /** One for each of the first releases that were asked for, in their order. */
+  readonly results: readonly AddressReleaseResult[];
+}
+
+/** Endpoints that are corrected by one step. */
+const ENDPOINTS_PER_STEP = 25;
+
+/**
+ * Gives back addresses by themselves, as many of the first ones as a transaction takes; ask again for those behind them. Each is
+ * judged for itself: one that is somebody else's, or in a block that cannot be read, stays, and hinders no other. Where a handle and a
+ * sequence number name an allocation that has ended already, an endpoint that names it still loses the address. Idempotent.
+ */
+export function continueAddressRelease(view: View, { releases, nowMs }: AddressReleases): Decision<AddressReleaseStep> {
+  const judged = releases.map((release) => judge(view, release));
+  const first = judged.find(({ held, result, outdated }) => outdated.length > 0 || isGiven({ held, result }));
+  const isCorrection = first !== undefined && first.outdated.length > 0;
+  const { changes, end } = isCorrection ? correctEndpoints(view, judged) : giveBackFirst(view, judged, nowMs);
+  return { changes, outcome: { results: judged.slice(0, end).map(({ result }) => result) } };
+}
+
+interface Step {
+  readonly changes: readonly Change[];
+  /** How many of the releases are done with it. */
+  readonly end: number;
+}
+
+function giveBackFirst(view: View, judged: readonly Judged[], nowMs: number): Step {
+  const outdatedAt = judged.findIndex(({ outdated }) => outdated.length > 0);
+  const among = outdatedAt < 0 ? judged : judged.slice(0, outdatedAt);
+  const wanted = among.flatMap((each) => (isGiven(each) && each.held ? [each.held] : []));
+  const batch = nextBatch(view, wanted);
+  const next = wanted[batch.length];
+  const end = next ? among.findIndex(({ held }) => held === next) : among.length;
+  return { changes: giveBack(view, batch, nowMs), end };
+}
+
+function correctEndpoints(view: View, judged: readonly Judged[]): Step {
+  const edits = new EndpointEdits(view, []);
+  let count = 0;
+  for (const [end, each] of judged.entries()) {
+    const isOver = count > 0 && count + each.outdated.length > ENDPOINTS_PER_STEP;
+    if (isGiven(each) || isOver) return { changes: edits.changes(), end };
+    for (const { key, attachment, allocation } of each.outdated) edits.drop(key, attachment, allocation);
+    count += each.outdated.length;
+  }
+  return { changes: edits.changes(), end: judged.length };
+}
+
+function isGiven({ held, result }: Pick<Judged, 'held' | 'result'>): boolean {
+  return held !== undefined && result.state === 'released';
+}
+
+interface Judged {
+  readonly held: HeldAddress | undefined;
+  readonly result: AddressReleaseResult;
+  /** Endpoints that name the allocation that is meant, which has ended. */
+  readonly outdated: readonly Outdated[];
+}
+
+interface Outdated {
+  readonly key: EndpointKey;
+  readonly attachment: Attachment;
+  readonly allocation: EndedAllocation;
+}
+
+function judge(view: View, release: AddressRelease): Judged {
+  if (unreadableBlockOf(view, release.address))
+    return { held: undefined, result: { state: 'unreadable' }, outdated: [] };
+  const held = allocationOf(view, release.address);
+  if (!held) return { held, result: { state: 'notAllocated' }, outdated: outdatedBy(view, release) };
+  const holder = holderOfAddress(held);
+  const isSame =
+    (release.handleId === undefined || release.handleId === holder.handleId) &&
+    (release.sequenceNumber === undefined || release.sequenceNumber === holder.sequenceNumber);
+  const isMeant = isSame && (release.netns === undefined || sameNetns(release.netns, netnsOf(view, held)));
+  if (isMeant) return { held, result: { state: 'released', holder }, outdated: [] };
+  return { held, result: { state: 'mismatch', holder }, outdated: isSame ? [] : outdatedBy(view, release) };
+}
+
+function outdatedBy(view: View, { address, handleId: handle, sequenceNumber, netns }: AddressRelease): Outdated[] {
+  if (handle === undefined || sequenceNumber === undefined) return [];
+  const allocation = { address: hostPrefix(address), sequenceNumber };
+  return recordedOfHandle(view, handle).flatMap(({ key, value: { attachment, addresses, netns: recorded } }) => {
+    const isMeant = netns === undefined || sameNetns(netns, recorded);
+    const isNamed = addresses.some((named) => namesAllocation(named, allocation));
+    return isMeant && isNamed ? [{ key, attachment, allocation }] : [];
+  });
+}
+
+/** What is recorded of the attachments of a handle. */
+function recordedOfHandle(view: View, handle: string): StoredEndpoint[] {
+  const records = containerIdsOf(handle).flatMap((containerId) => [...view.endpointsOfContainer(containerId)]);
+  return records.flatMap((record) =>
+    [record, ...replacedBy(record)].flatMap((one) =>
+      one.kind === 'endpoint' && handleId(one.value.attachment) === handle
+        ? [{ key: record.key, value: one.value }]
+        : [],
+    ),
+  );
+}
+
+export interface HandleRelease {
+  readonly handleId: string;
+  readonly nowMs: number;
+  /**
+   * Whether to look through every block instead of those that the handle's record names: for addresses whose handle was lost,
+   * at the cost of looking at all that is allocated.
+   */
+  readonly searchesAllBlocks: boolean;
+}
+
+/** Entries of a handle that are taken out in one step: each block is one to compare. */
+const ENTRIES_PER_STEP = 100;
+
+/**
+ * Gives back every address of a handle, as much in each step as a transaction takes, and the handle itself, whatever it counts by
+ * mistake: blocks that are gone, or addresses that it has not. The endpoints of its containers go, also those without an address.
+ *
+ * Idempotent; a handle that is not there has no addresses.
+ * @throws Failure STORE_CORRUPT when the handle, or a block that it names, cannot be read
+ */
+export function continueHandleRelease(view: View, release: HandleRelease): Decision<ReleaseStep> {
+  const { handleId, nowMs } = release;
+  const mark: Change = { type: 'release', handleId, nowMs };
+  for (const id of storedHandleNames(handleId)) requireKnown(view, id);
+  const held = heldByHandle(view, release);
+  const batch = nextBatch(view, held);
+  const [first, ...others] = recordsOf(view, handleId);
+  const end = (all: readonly HeldAddress[]): Change[] =>
+    endHolder(view, { ending: { type: 'handle', handleId }, held: all, nowMs });
+  if (held.length === 0) {
+    const isLast = others.length === 0 && (first?.blocks.size ?? 0) <= ENTRIES_PER_STEP;
+    const changes = [...(first ? takeOutEntries(view, first) : []), ...(isLast ? end([]) : []), mark];
+    return { changes, outcome: { state: isLast ? 'done' : 'more', addresses: [] } };
+  }
+  const isRight = !first || (first.id === handleId && isCountedAnew(first));
+  const isWhole = batch.length === held.length && others.length === 0 && isRight;
+  return {
+    changes: [...(isWhole ? end(held) : giveBack(view, batch, nowMs)), mark],
+    outcome: { state: isWhole ? 'done' : 'more', addresses: batch.map(addressOf) },
+  };
+}
+
+/** The records under all the names that a handle may have. */
+function recordsOf(view: View, handleId: string): Handle[] {
+  return storedHandleNames(handleId).flatMap((id) => view.handle(id) ?? []);
+}
+
+/** The handle without some of the blocks in which it has nothing, provided that this is so. */
+function takeOutEntries(view: View, handle: Handle): Change[] {
+  const entries = [...handle.blocks];
+  const left = new Map(entries.slice(ENTRIES_PER_STEP));
+  return [
+    ...entries.slice(0, ENTRIES_PER_STEP).flatMap(([cidr]) => expectAsSeen(view, cidr)),
+    { type: left.size > 0 ? 'put' : 'delete', record: { kind: 'handle', value: { ...handle, blocks: left } } },
+  ];
+}
+
+function expectAsSeen(view: View, cidr: string): Change[] {
+  const parsed = parsePrefix(cidr);
+  if (!parsed.ok) return [];
+  const value = view.block(parsed.prefix);
+  return [value ? { type: 'expect', record: { kind: 'block', value } } : expectNoBlock(parsed.prefix)];
+}
+
+/** The addresses of a handle, in the order of its blocks. */
+export function heldByHandle(view: View, { handleId, searchesAllBlocks }: Omit<HandleRelease, 'nowMs'>): HeldAddress[] {
+  const blocks = searchesAllBlocks ? [...allBlocks(view)] : namedBlocks(view, handleId);
+  return blocks.flatMap((block) => heldIn(block, (attributes) => attributes.handleId === handleId));
+}
+
+function namedBlocks(view: View, handleId: string): Block[] {
+  return [...new Set(recordsOf(view, handleId).flatMap((handle) => blocksOf(view, handle)))];
 }

@@ -1,12 +1,10 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import type { AllocationRequest } from '../allocator/records.js';
-import { continueAddressRelease } from '../allocator/release-addresses.js';
 import { MapView } from '../records/testing/map-view.js';
 import { attachment, nodeRecord, NOW_MS, poolRecord, request } from '../testing/records.js';
-import { allocate } from './allocate.js';
-import { release } from './release.js';
+import { allocate, type AllocationRequest } from './allocate.js';
+import { continueAddressRelease, release } from './release.js';
 
 /** An endpoint's key has neither network nor, for a pod, container: several attachments share one. */
 

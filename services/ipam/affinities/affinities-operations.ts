@@ -1,16 +1,22 @@
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import { listAffinities, type AffinityListing, type AffinityQuery } from '../allocator/affinity-listing.js';
-import { ensureBlock, type BlockDemand, type EnsuredBlock } from '../allocator/ensure-block.js';
-import type { Page } from '../allocator/listing.js';
+import { blockLane, nodeLane, POOLS_LANE, read, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
+import type { Page } from '../records/page.js';
 import {
+  continueAffinityClaim,
   continueAffinityRelease,
+  ensureBlock,
+  listAffinities,
+  type AffinityClaim,
+  type AffinityListing,
+  type AffinityQuery,
   type AffinityRelease,
   type AffinityScope,
+  type BlockDemand,
+  type EnsuredBlock,
+  type RefusedClaim,
   type ReleasedAffinity,
-} from '../allocator/release-affinity.js';
-import { blockLane, nodeLane, POOLS_LANE, read, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
-import { continueAffinityClaim, type AffinityClaim, type RefusedClaim } from './affinities.js';
+} from './affinities.js';
 
 /** What the caller of each operation says; the rest is the service's. */
 type Asked<Request> = Omit<Request, 'nowMs' | 'unknownNodes' | 'after'>;

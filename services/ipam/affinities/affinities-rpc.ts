@@ -1,20 +1,123 @@
 import {
   AffinityReleaseResult as ResultMessage,
+  AffinityServiceService,
   OwnerKind,
   type Affinity as AffinityMessage,
+  type AffinityServiceServer,
   type BlockOwner as OwnerMessage,
+  type ClaimAffinityRequest,
+  type ClaimAffinityResponse,
+  type EnsureBlockRequest,
+  type EnsureBlockResponse,
+  type ListAffinitiesRequest,
+  type ListAffinitiesResponse,
   type ReleaseAffinityRequest,
+  type ReleaseAffinityResponse,
   type ReleasedAffinity as ReleasedMessage,
 } from '@podwire/proto/podwire/ipam/v1/affinity';
 import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
-import type { Abandoned } from '../allocator/abandon-block.js';
-import type { AffinityListing } from '../allocator/affinity-listing.js';
-import type { BlockOwner } from '../allocator/records.js';
-import type { AffinityRelease, AffinityScope, ReleasedAffinity } from '../allocator/release-affinity.js';
 import { AFFINITY_STATES } from '../blocks/blocks-rpc.js';
+import { FAMILIES } from '../messages/parts.js';
+import { readPools } from '../messages/request-parts.js';
+import type { BlockOwner } from '../records/block.js';
 import { subdomainFault } from '../records/names.js';
+import type {
+  Abandoned,
+  AffinityListing,
+  AffinityQuery,
+  AffinityRelease,
+  AffinityScope,
+  OwnedBlock,
+  ReleasedAffinity,
+} from './affinities.js';
+import type { Affinities } from './affinities-operations.js';
+
+export function affinityService(affinities: Affinities, unary: Unary): RpcService {
+  const implementation: AffinityServiceServer = {
+    listAffinities: unary(AffinityServiceService.listAffinities, listAffinities(affinities)),
+    claimAffinity: unary(AffinityServiceService.claimAffinity, claimAffinity(affinities)),
+    releaseAffinity: unary(AffinityServiceService.releaseAffinity, releaseAffinity(affinities)),
+    ensureBlock: unary(AffinityServiceService.ensureBlock, ensureBlock(affinities)),
+  };
+  return { name: 'podwire.ipam.v1.AffinityService', definition: AffinityServiceService, implementation };
+}
+
+function listAffinities(affinities: Affinities): Handler<ListAffinitiesRequest, ListAffinitiesResponse> {
+  return async (message, { signal }) => {
+    const { items, more } = await affinities.list(readQuery(message), signal);
+    const last = items.at(-1);
+    return {
+      affinities: items.map(affinityMessage),
+      nextPageToken: more && last ? formatPageToken(scopeOf(message), formatPlace(last.affinity)) : '',
+    };
+  };
+}
+
+function scopeOf({ nodeName, poolName }: ListAffinitiesRequest): ListScope {
+  return ['affinities', nodeName, poolName];
+}
+
+function readQuery(message: ListAffinitiesRequest): AffinityQuery {
+  const { nodeName, poolName } = message;
+  return checked('ListAffinities', (checks) => {
+    if (nodeName !== '') checks.check('node_name', subdomainFault(nodeName));
+    if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));
+    const after = parsePlace(readPageToken(message, scopeOf(message), checks));
+    return { limit: readPageSize(message, checks), after, nodeName, poolName };
+  });
+}
+
+/** `10.0.0.0/26 host n1`. */
+function formatPlace({ block, owner }: OwnedBlock): string {
+  return `${formatPrefix(block)} ${owner.kind} ${owner.name}`;
+}
+
+function parsePlace(text: string): OwnedBlock | undefined {
+  const [cidr = '', kind, name = ''] = text.split(' ');
+  const parsed = parsePrefix(cidr);
+  if (!parsed.ok || (kind !== 'host' && kind !== 'virtual')) return undefined;
+  return { block: parsed.prefix, owner: { kind, name } };
+}
+
+function claimAffinity(affinities: Affinities): Handler<ClaimAffinityRequest, ClaimAffinityResponse> {
+  return async (message, { signal }) => {
+    const { nodeName } = message;
+    const cidr = checked('ClaimAffinity', (checks) => {
+      checks.check('node_name', subdomainFault(nodeName));
+      return readCidr('cidr', message.cidr, checks);
+    });
+    const { claimed, refused } = await affinities.claim({ cidr, nodeName }, signal);
+    return {
+      claimed: claimed.map(formatPrefix),
+      refused: refused.map(({ block, reason }) => ({ cidr: formatPrefix(block), reason })),
+    };
+  };
+}
+
+function releaseAffinity(affinities: Affinities): Handler<ReleaseAffinityRequest, ReleaseAffinityResponse> {
+  return async (message, { signal }) => {
+    const released = await affinities.release(readReleaseAffinityRequest(message), signal);
+    return { affinities: released.map(releasedAffinityMessage) };
+  };
+}
+
+function ensureBlock(affinities: Affinities): Handler<EnsureBlockRequest, EnsureBlockResponse> {
+  return async ({ nodeName, family: message, pools: texts }, { signal }) => {
+    const demand = checked('EnsureBlock', (checks) => {
+      checks.check('node_name', subdomainFault(nodeName));
+      const family = FAMILIES[message];
+      checks.check('family', family ? undefined : `is ${message}, which is no family: IPv4 is 4, IPv6 is 6`);
+      return { nodeName, family: family ?? 4, pools: readPools(texts, checks) };
+    });
+    const { block, isNew } = await affinities.ensureBlock(demand, signal);
+    return { cidr: formatPrefix(block), newlyClaimed: isNew };
+  };
+}
 
 const NO_PREFIX: Prefix = { family: 4, value: 0n, length: 0 };
 

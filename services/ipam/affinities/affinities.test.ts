@@ -4,10 +4,7 @@ import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate.js';
 import { release } from '../addresses/release.js';
-import { listAffinities } from '../allocator/affinity-listing.js';
-import { collectColdBlock } from '../allocator/collect-cold.js';
-import { ensureBlock } from '../allocator/ensure-block.js';
-import { continueAffinityRelease, type AffinityScope, type OwnedBlock } from '../allocator/release-affinity.js';
+import { collectColdBlock } from '../blocks/release-changes.js';
 import { smallest } from '../records/page.js';
 import { MapView } from '../records/testing/map-view.js';
 import { calico, countedHandles, given, handleRecord, storedHandles } from '../testing/allocations.js';
@@ -23,7 +20,15 @@ import {
   prefix,
   request,
 } from '../testing/records.js';
-import { continueAffinityClaim, type AffinityClaim } from './affinities.js';
+import {
+  continueAffinityClaim,
+  continueAffinityRelease,
+  ensureBlock,
+  listAffinities,
+  type AffinityClaim,
+  type AffinityScope,
+  type OwnedBlock,
+} from './affinities.js';
 
 const REGISTERED = { policy: 'register', uid: 'uid-n' } as const;
 

@@ -1,14 +1,37 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { familyBits } from '@podwire/shared/net/address';
-import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { familyBits, type Family } from '@podwire/shared/net/address';
+import {
+  comparePrefixes,
+  formatPrefix,
+  prefixContains,
+  prefixesOverlap,
+  type Prefix,
+} from '@podwire/shared/net/prefix';
+import { compareTexts } from '@podwire/shared/words/order';
 
-import { judgeNode } from '../allocator/judge-node.js';
-import type { BlockOwner, Pool, UnknownNodes } from '../allocator/records.js';
-import { sameOwner } from '../blocks/demand.js';
-import { confirm } from '../blocks/search.js';
-import { outOfUse, overlappingBlock } from '../pools/pools.js';
-import { cannotRead } from '../records/absence.js';
-import { makeBlock } from '../records/block.js';
+import { refusalOf } from '../addresses/refusal.js';
+import { judgeNode, type Demand } from '../blocks/demand.js';
+import { allBlocks, overlappingBlock } from '../blocks/lookup.js';
+import { OPERATIONS_PER_STEP, removeBlocks } from '../blocks/release-changes.js';
+import { beginSearch, confirm, offers } from '../blocks/search.js';
+import { checkAskedPools, servingPools } from '../pools/selection.js';
+import { cannotRead, expectNoBlock, requirePool } from '../records/absence.js';
+import { firstWritable } from '../records/block-stats.js';
+import {
+  collectCold,
+  isUnneeded,
+  makeBlock,
+  sameOwner,
+  touchBlock,
+  usedCount,
+  type Affinity,
+  type Block,
+  type BlockOwner,
+} from '../records/block.js';
+import { DEFAULT_CONFIG } from '../records/config.js';
+import type { UnknownNodes } from '../records/node.js';
+import { smallest, type Page } from '../records/page.js';
+import { outOfUse, poolOf, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
 
 export interface AffinityClaim {
@@ -146,4 +169,296 @@ function ownerText(owner: BlockOwner | undefined): string {
 
 function expectPool(value: Pool): Change {
   return { type: 'expect', record: { kind: 'pool', value } };
+}
+
+interface Abandoning {
+  readonly owner: BlockOwner;
+  readonly prefix: Prefix;
+  /** Whether a block with addresses in use, or cooling down, is to stay with its owner. Otherwise it stays without one. */
+  readonly mustBeEmpty: boolean;
+  readonly nowMs: number;
+}
+
+/** What became of an owner's claim of a block. */
+export type Abandoned =
+  /** The block was empty, and went with the claim. */
+  | 'removed'
+  /** The block stays for as long as its addresses are in use, and is nobody's. */
+  | 'disowned'
+  /** The block is another's, or nobody's, or is not there; a claim that said otherwise is gone. */
+  | 'notOwned'
+  /** The block has addresses in use and was to be empty: nothing was changed. */
+  | 'notEmpty';
+
+interface Abandonment {
+  readonly result: Abandoned;
+  readonly changes: readonly Change[];
+}
+
+/** Operations that {@link abandonBlock} takes at most, where Windows keeps no addresses in the block. */
+export const OPERATIONS_TO_ABANDON = 3;
+
+/** Ends an owner's claim of a block. It touches no other owner's claim, were it of the same name. */
+export function abandonBlock(view: View, { owner, prefix, mustBeEmpty, nowMs }: Abandoning): Abandonment {
+  const stored = view.block(prefix);
+  if (!stored || !sameOwner(stored.owner, owner)) {
+    const changes = removeAffinity(view, { owner, prefix });
+    return { result: 'notOwned', changes: changes.length > 0 ? [...changes, ...expectAsSeen(view, prefix)] : [] };
+  }
+  const config = view.config() ?? DEFAULT_CONFIG;
+  const block = collectCold(stored, nowMs, config.cooldownSeconds);
+  const expected: Change[] = block !== stored ? [{ type: 'expect', record: { kind: 'config', value: config } }] : [];
+  if (isUnneeded(block)) {
+    const removal = removeBlocks(view, { blocks: [block], kept: [], ended: [], nowMs });
+    return { result: 'removed', changes: [...removal, ...expected] };
+  }
+  if (mustBeEmpty) return { result: 'notEmpty', changes: [] };
+  const value: Block = { ...touchBlock(block), owner: undefined, claimTimeMs: undefined };
+  return {
+    result: 'disowned',
+    changes: [
+      { type: 'put', record: { kind: 'block', value } },
+      ...removeAffinity(view, { owner, prefix }),
+      ...expected,
+    ],
+  };
+}
+
+/** A claim writes block and affinity, and the view may have only one of the two as they are now. */
+function expectAsSeen(view: View, prefix: Prefix): Change[] {
+  const value = view.block(prefix);
+  if (value) return [{ type: 'expect', record: { kind: 'block', value } }];
+  return cannotRead(view, { kind: 'block', prefix }) ? [] : [expectNoBlock(prefix)];
+}
+
+interface Claim {
+  readonly owner: BlockOwner;
+  readonly prefix: Prefix;
+}
+
+function removeAffinity(view: View, { owner, prefix }: Claim): Change[] {
+  const value = view.affinity(owner, prefix);
+  return value ? [{ type: 'delete', record: { kind: 'affinity', value } }] : [];
+}
+
+export interface AffinityQuery {
+  /** The affinity behind which the page begins; undefined for the first page. */
+  readonly after: OwnedBlock | undefined;
+  readonly limit: number;
+  /** Only affinities of this node; empty for all, of virtual owners too. */
+  readonly nodeName: string;
+  /** Only affinities for blocks of this pool; empty for all. */
+  readonly poolName: string;
+}
+
+/** An affinity, and what is behind it. */
+export interface AffinityListing {
+  readonly affinity: Affinity;
+  /** Undefined when the pool was deleted. */
+  readonly poolName: string | undefined;
+  /** Whether the block exists and names the owner: without that it is no ownership. */
+  readonly isBacked: boolean;
+  /** Addresses of the block that are in use, or cool down. */
+  readonly usedCount: number;
+}
+
+/** A page of the affinities, in the order of their blocks. A pool that is not there has none. */
+export function listAffinities(view: View, query: AffinityQuery): Page<AffinityListing> {
+  const found = smallest(matching(view, query), query.limit + 1, compareClaims);
+  const items = found.slice(0, query.limit).map((affinity) => describe(view, affinity));
+  return { items, more: found.length > query.limit };
+}
+
+function* matching(view: View, { after, nodeName, poolName }: AffinityQuery): Generator<Affinity, void, void> {
+  const pool = poolName === '' ? undefined : view.pool(poolName);
+  if (poolName !== '' && !pool) return;
+  const all = nodeName === '' ? view.affinities() : view.affinitiesOf({ kind: 'host', name: nodeName });
+  for (const affinity of all) {
+    if (pool && !prefixContains(pool.prefix, affinity.block)) continue;
+    if (after && compareClaims(affinity, after) <= 0) continue;
+    yield affinity;
+  }
+}
+
+function describe(view: View, affinity: Affinity): AffinityListing {
+  const block = view.block(affinity.block);
+  return {
+    affinity,
+    poolName: poolOf(view.pools(), affinity.block)?.name,
+    isBacked: block !== undefined && sameOwner(block.owner, affinity.owner),
+    usedCount: block ? usedCount(block) : 0,
+  };
+}
+
+export interface BlockDemand {
+  readonly nodeName: string;
+  readonly family: Family;
+  /** Names or CIDRs of the pools that may serve, in the order in which they are tried; empty for what selectors choose. */
+  readonly pools: readonly string[];
+  readonly unknownNodes: UnknownNodes;
+  readonly nowMs: number;
+}
+
+export interface EnsuredBlock {
+  readonly block: Prefix;
+  /** Whether it became the node's by this. */
+  readonly isNew: boolean;
+}
+
+/**
+ * A block of the node's own, found or claimed; it may be full. Idempotent: the node's first block in the pools that serve is the
+ * answer each time. How many blocks a node may have does not count.
+ * @throws Failure NO_POOL, NO_POOL_SERVES, POOLS_EXHAUSTED with the reason for each pool, INVALID_REQUEST for pools that do not exist or are of
+ * another family, NODE_NOT_FOUND, NODE_BEING_DELETED; STORE_CORRUPT in place of POOLS_EXHAUSTED when the configuration cannot be read
+ */
+export function ensureBlock(view: View, demanded: BlockDemand): Decision<EnsuredBlock> {
+  const { nodeName, family, pools, unknownNodes, nowMs } = demanded;
+  const node = judgeNode(view, { nodeName, unknownNodes, nowMs });
+  checkAskedPools(view, { pools, families: [family] });
+  const owner: BlockOwner = { kind: 'host', name: nodeName };
+  const demand: Demand = {
+    family,
+    use: 'Workload',
+    owner,
+    nodeLabels: node.labels,
+    namespaceLabels: {},
+    pools,
+    maxBlocksCount: 0,
+    seed: nodeName,
+    nowMs,
+  };
+  const own = ownBlock(view, demand);
+  if (own) return { changes: [], outcome: { block: own.prefix, isNew: false } };
+  const search = beginSearch(view, demand, servingPools(view, demand));
+  for (const { origin, block, changes } of offers(search)) {
+    if (origin === 'borrowed') break;
+    return {
+      changes: [...node.changes, ...changes, { type: 'put', record: { kind: 'block', value: block } }],
+      outcome: { block: block.prefix, isNew: origin !== 'own' },
+    };
+  }
+  throw refusalOf(view, [demand], { subject: 'a block', details: { node: nodeName } });
+}
+
+/** The node's first block, in the order of the pools and then of the addresses, whose affinity is confirmed. */
+function ownBlock(view: View, demand: Demand): Block | undefined {
+  const affinities = view.affinitiesOf(demand.owner).filter(({ state }) => state === 'confirmed');
+  for (const pool of servingPools(view, demand)) {
+    for (const { block: prefix } of affinities) {
+      const block = poolOf([pool], prefix) && view.block(prefix);
+      if (block && sameOwner(block.owner, demand.owner)) return block;
+    }
+  }
+  return undefined;
+}
+
+/** The claims that are to end. */
+export type AffinityScope =
+  /** Of one block, whoever's it is. */
+  | { readonly kind: 'block'; readonly block: Prefix }
+  /** Of an owner's blocks within a range. */
+  | { readonly kind: 'range'; readonly cidr: Prefix; readonly owner: BlockOwner }
+  /** Of all blocks of an owner, in whichever pools, or none. */
+  | { readonly kind: 'owner'; readonly owner: BlockOwner }
+  /** Of all blocks of a pool, whoever's they are. */
+  | { readonly kind: 'pool'; readonly poolName: string };
+
+export interface AffinityRelease {
+  readonly scope: AffinityScope;
+  /** Whether blocks with addresses in use keep their owner; otherwise they stay without one. */
+  readonly mustBeEmpty: boolean;
+  readonly nowMs: number;
+  /** The claim behind which to go on; undefined to begin. */
+  readonly after: OwnedBlock | undefined;
+}
+
+/** A block, and who claims it. */
+export interface OwnedBlock {
+  readonly owner: BlockOwner;
+  readonly block: Prefix;
+}
+
+/** What became of one claim. */
+export interface ReleasedAffinity extends OwnedBlock {
+  readonly result: Abandoned;
+}
+
+interface AffinityReleaseStep {
+  readonly results: readonly ReleasedAffinity[];
+  /** The claim behind which to go on; undefined when it is done. */
+  readonly next: OwnedBlock | undefined;
+}
+
+const CLAIMS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / (2 * OPERATIONS_TO_ABANDON));
+
+/**
+ * Ends claims of blocks, as many in each step as a transaction takes, each judged for itself. Empty blocks go with them; the others
+ * lose their owner, and go with the release of their last address, or keep it where they must be empty. Idempotent: an owner
+ * without claims, or one that nobody knows, has none to end.
+ * @throws Failure POOL_NOT_FOUND, and BLOCK_IN_USE when one block is meant, has addresses in use, and must be empty
+ */
+export function continueAffinityRelease(view: View, release: AffinityRelease): Decision<AffinityReleaseStep> {
+  const { scope, mustBeEmpty, nowMs, after } = release;
+  const behind = claimsIn(view, scope)
+    .sort(compareClaims)
+    .filter((claim) => !after || compareClaims(claim, after) > 0);
+  const step = firstWritable(behind.slice(0, CLAIMS_PER_STEP), ({ block }) => view.block(block));
+  const ended = step.map(({ owner, block }) => abandonBlock(view, { owner, prefix: block, mustBeEmpty, nowMs }));
+  if (scope.kind === 'block' && ended.some(({ result }) => result === 'notEmpty')) throw inUseFailure(scope.block);
+  return {
+    changes: ended.flatMap(({ changes }) => changes),
+    outcome: {
+      results: step.flatMap((claim, index) =>
+        ended.slice(index, index + 1).map(({ result }) => ({ ...claim, result })),
+      ),
+      next: behind.length > step.length ? step.at(-1) : undefined,
+    },
+  };
+}
+
+function inUseFailure(prefix: Prefix): Failure {
+  const block = formatPrefix(prefix);
+  const text = `block ${block} keeps its owner: addresses of it are in use, or cool down; release them first, or let it lose its owner all the same`;
+  return new Failure('BLOCK_IN_USE', text, { details: { block } });
+}
+
+/** The blocks that name an owner, and those that affinities name: either may be without the other. */
+function claimsIn(view: View, scope: AffinityScope): OwnedBlock[] {
+  const isMeant = scopeFilter(view, scope);
+  const claims = new Map<string, OwnedBlock>();
+  const add = (claim: OwnedBlock): void => {
+    if (isMeant(claim)) claims.set(`${claim.owner.kind}:${claim.owner.name} ${formatPrefix(claim.block)}`, claim);
+  };
+  const affinities = 'owner' in scope ? view.affinitiesOf(scope.owner) : view.affinities();
+  for (const { owner, block } of affinities) add({ owner, block });
+  for (const { owner, prefix } of allBlocks(view)) if (owner) add({ owner, block: prefix });
+  return [...claims.values()];
+}
+
+function scopeFilter(view: View, scope: AffinityScope): (claim: OwnedBlock) => boolean {
+  switch (scope.kind) {
+    case 'block':
+      return ({ block }) => comparePrefixes(block, scope.block) === 0;
+    case 'range':
+      return ({ owner, block }) => isOwner(owner, scope.owner) && prefixContains(scope.cidr, block);
+    case 'owner':
+      return ({ owner }) => isOwner(owner, scope.owner);
+    case 'pool': {
+      const pool = requirePool(view, scope.poolName);
+      return ({ block }) => prefixesOverlap(pool.prefix, block);
+    }
+  }
+}
+
+function isOwner(a: BlockOwner, b: BlockOwner): boolean {
+  return a.kind === b.kind && a.name === b.name;
+}
+
+/** By block, then by owner: hosts before virtual owners. */
+function compareClaims(a: OwnedBlock, b: OwnedBlock): number {
+  return (
+    comparePrefixes(a.block, b.block) ||
+    compareTexts(a.owner.kind, b.owner.kind) ||
+    compareTexts(a.owner.name, b.owner.name)
+  );
 }

@@ -1,5 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
+import type { ForeignEndpoint } from '../records/endpoint.js';
+import type { MapView } from '../records/testing/map-view.js';
 import {
   audit,
   calicoAttributes,
@@ -11,9 +13,7 @@ import {
   LATER_MS,
   repairAll,
   takeBehind,
-} from '../allocator/audit/audit.fixture.js';
-import type { ForeignEndpoint } from '../allocator/records.js';
-import type { MapView } from '../records/testing/map-view.js';
+} from '../testing/damages.js';
 import { block, claimedBlock, foreignRecord, NOW_MS, prefix } from '../testing/records.js';
 import { repair } from './repair.js';
 

@@ -2,21 +2,27 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, ordinalOf, parsePrefix } from '@podwire/shared/net/prefix';
 
-import type { AllocationAttributes, Block, Ordinal, TunnelKind } from '../allocator/records.js';
-import { reservedIn } from '../allocator/reserved.js';
 import { endpointAt } from '../blocks/endpoint-key.js';
-import { addressOf, heldBy, touchBlocks, type HeldAddress } from '../blocks/holding.js';
-import { giveBack, heldIn, isHeld } from '../blocks/release-changes.js';
-import { allocatedAtMs, attachmentOf, holderOf, isVirtualMachine } from '../records/attributes.js';
-import { attributesAt } from '../records/block.js';
 import {
+  addressOf,
   describeEndpoint,
-  endpointKey,
-  formatEndpointKey,
+  heldBy,
   recordedEndpoint,
   sameAttachment,
-} from '../records/endpoint.js';
-import type { EndpointKey } from '../records/view.js';
+  touchBlocks,
+} from '../blocks/holding.js';
+import { giveBack } from '../blocks/release-changes.js';
+import {
+  allocatedAtMs,
+  attachmentOf,
+  holderOf,
+  isVirtualMachine,
+  type AllocationAttributes,
+} from '../records/attributes.js';
+import { attributesAt, heldIn, isHeld, type Block, type HeldAddress, type Ordinal } from '../records/block.js';
+import { endpointKey, formatEndpointKey, type EndpointKey } from '../records/endpoint.js';
+import type { TunnelKind } from '../records/node.js';
+import { reservedIn } from '../reservations/reservations.js';
 import { blocksAround } from './block-findings.js';
 import { bareHandle, type Judging } from './context.js';
 import { makeFinding, named, noRemedy, safely, type Finding, type FindingKind, type Remedy } from './finding.js';

@@ -2,10 +2,17 @@ import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 
-import { isWanted, makeReport, type AuditQuery, type AuditReport } from '../allocator/audit/report.js';
 import type { IpamOptions } from '../engine/updates/operation.js';
 import type { View } from '../records/view.js';
-import { auditSteps, distinctFindings, judgeAgain } from './audit.js';
+import {
+  auditSteps,
+  distinctFindings,
+  isWanted,
+  judgeAgain,
+  makeReport,
+  type AuditQuery,
+  type AuditReport,
+} from './audit.js';
 import { Judging } from './context.js';
 import type { Finding, FindingKind } from './finding.js';
 import { repair, type Repaired, type RepairOrder, type RepairReport } from './repair.js';

@@ -1,20 +1,54 @@
 import {
+  AuditServiceService,
   FindingKind as KindMessage,
   RemedyType,
   RepairOutcome,
   Severity as SeverityMessage,
   type AuditRequest,
+  type AuditResponse,
+  type AuditServiceServer,
   type AuditSummary,
   type Finding as FindingMessage,
   type RepairRequest,
+  type RepairResponse,
   type RepairResult as RepairResultMessage,
 } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
-import { readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
-import type { AuditQuery, AuditReport } from '../allocator/audit/report.js';
+import type { AuditQuery, AuditReport } from './audit.js';
 import { severityOf, type Finding, type FindingKind, type Remedy, type Severity } from './finding.js';
 import type { Repaired, RepairOrder } from './repair.js';
+import type { Audits } from './audit-operations.js';
+
+export function auditService(audits: Audits, unary: Unary): RpcService {
+  const implementation: AuditServiceServer = {
+    audit: unary(AuditServiceService.audit, audit(audits)),
+    repair: unary(AuditServiceService.repair, repair(audits)),
+  };
+  return { name: 'podwire.ipam.v1.AuditService', definition: AuditServiceService, implementation };
+}
+
+function audit(audits: Audits): Handler<AuditRequest, AuditResponse> {
+  return async (message, { signal }) => {
+    const report = await audits.audit(readAuditRequest(message), signal);
+    const last = report.findings.at(-1);
+    return {
+      findings: report.findings.map(findingMessage),
+      nextPageToken: report.more && last ? formatPageToken(auditScope(message), last.id) : '',
+      summary: summaryMessage(report),
+    };
+  };
+}
+
+function repair(audits: Audits): Handler<RepairRequest, RepairResponse> {
+  return async (message, { signal }) => {
+    const { results, more } = await audits.repair(readRepairRequest(message), signal);
+    return { results: results.map(repairedMessage), more };
+  };
+}
 
 const KINDS: Record<FindingKind, KindMessage> = {
   recordUnreadable: KindMessage.FINDING_KIND_RECORD_UNREADABLE,

@@ -5,6 +5,10 @@ import { expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate.js';
 import { release } from '../addresses/release.js';
+import { disagreements } from '../engine/testing/agreement.js';
+import { heldIn, type Block } from '../records/block.js';
+import { MapView } from '../records/testing/map-view.js';
+import type { RecordValue } from '../records/view.js';
 import {
   audit,
   calicoAttributes,
@@ -14,12 +18,7 @@ import {
   putBlock,
   repairAll,
   takeBehind,
-} from '../allocator/audit/audit.fixture.js';
-import type { Block } from '../allocator/records.js';
-import { heldIn } from '../blocks/release-changes.js';
-import { disagreements } from '../engine/testing/agreement.js';
-import { MapView } from '../records/testing/map-view.js';
-import type { RecordValue } from '../records/view.js';
+} from '../testing/damages.js';
 import { affinity, attachment, block, claimedBlock, NOW_MS, poolRecord, request } from '../testing/records.js';
 
 const PODS = [undefined, { namespace: 'default', name: 'web', uid: '' }, { namespace: 'other', name: 'web', uid: '' }];

@@ -1,12 +1,12 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { audit, found, healthyView, LATER_MS, repairAll } from '../allocator/audit/audit.fixture.js';
-import { heldIn } from '../blocks/release-changes.js';
 import { disagreements } from '../engine/testing/agreement.js';
+import { heldIn } from '../records/block.js';
 import type { MapView } from '../records/testing/map-view.js';
 import { ALLOCATION_DAMAGES } from '../testing/allocation-damages.js';
 import { BLOCK_DAMAGES } from '../testing/block-damages.js';
+import { audit, found, healthyView, LATER_MS, repairAll } from '../testing/damages.js';
 import { NOW_MS } from '../testing/records.js';
 import { FINDING_KINDS, severityOf } from './finding.js';
 

@@ -2,12 +2,22 @@ import { familyBits } from '@podwire/shared/net/address';
 import { formatPrefix, prefixOf } from '@podwire/shared/net/prefix';
 import { counted } from '@podwire/shared/words/counted';
 
-import { validateBlock } from '../allocator/block-invariants.js';
-import { collectColdBlock } from '../allocator/collect-cold.js';
-import type { Affinity, Block, BlockOwner, Ordinal } from '../allocator/records.js';
-import { isUnneeded, removeBlocks } from '../blocks/release-changes.js';
-import { LARGEST_BLOCK_BITS, poolOf } from '../pools/pools.js';
-import { collectCold, releaseAddresses, usedCount, wholeSeconds } from '../records/block.js';
+import { collectColdBlock, removeBlocks } from '../blocks/release-changes.js';
+import { expectNoBlock } from '../records/absence.js';
+import {
+  collectCold,
+  isUnneeded,
+  LARGEST_BLOCK_BITS,
+  releaseAddresses,
+  usedCount,
+  validateBlock,
+  wholeSeconds,
+  type Affinity,
+  type Block,
+  type BlockOwner,
+  type Ordinal,
+} from '../records/block.js';
+import { poolOf } from '../records/pool.js';
 import type { Change } from '../records/view.js';
 import { expectBlock, type Judging } from './context.js';
 import { makeFinding, named, noRemedy, ownerText, safely, type Finding, type Remedy } from './finding.js';
@@ -164,4 +174,35 @@ function found(kind: Finding['kind'], block: Block, { explanation, remedy, other
 
 function describe(blocks: readonly Block[]): string {
   return blocks.map(({ prefix }) => `block ${formatPrefix(prefix)}`).join(', ');
+}
+
+/** What can be wrong with an affinity whose block does not name its owner. Others are judged with their block. */
+export function judgeAffinity(judging: Judging, affinity: Affinity): Finding[] {
+  const { owner, block: prefix, state } = affinity;
+  if (judging.cannotRead({ kind: 'block', prefix })) return [];
+  const block = judging.view.block(prefix);
+  if (block?.owner?.kind === owner.kind && block.owner.name === owner.name) return [];
+  const claim = `${ownerText(owner)} has an affinity (${state}) for block ${formatPrefix(prefix)}`;
+  const reason = !block
+    ? 'which does not exist'
+    : block.owner
+      ? `which belongs to ${ownerText(block.owner)}`
+      : 'which nobody owns';
+  const rests = block ? expectBlock(block) : expectNoBlock(prefix);
+  return [
+    makeFinding({
+      kind: block ? 'affinityOfOthersBlock' : 'affinityWithoutBlock',
+      subject: { type: 'affinity', owner, block: prefix },
+      objects: [
+        named.affinity(owner, prefix),
+        named.block(prefix),
+        ...(owner.kind === 'host' ? [named.node(owner.name)] : []),
+      ],
+      explanation: `${claim}, ${reason}`,
+      remedy: safely('removes the affinity; the block stays as it is', () => [
+        rests,
+        { type: 'delete', record: { kind: 'affinity', value: affinity } },
+      ]),
+    }),
+  ];
 }

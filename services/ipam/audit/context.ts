@@ -1,9 +1,10 @@
 import type { Address, Family } from '@podwire/shared/net/address';
 import { prefixContains, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { Block } from '../allocator/records.js';
-import { overlappingBlock, poolOf } from '../pools/pools.js';
+import { overlappingBlock } from '../blocks/lookup.js';
 import { nameText } from '../records/absence.js';
+import type { Block } from '../records/block.js';
+import { poolOf } from '../records/pool.js';
 import type { Change, RecordName, View } from '../records/view.js';
 
 /** What judging rests on: one moment of the datastore, and what is made of it once for all who are judged. */

@@ -4,14 +4,13 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, ordinalOf, type Prefix } from '@podwire/shared/net/prefix';
 import { counted } from '@podwire/shared/words/counted';
 
-import { restoreAddress } from '../allocator/audit/restore.js';
-import type { AllocationAttributes, Block, Endpoint, EndpointAddress } from '../allocator/records.js';
+import { attributesFor } from '../addresses/allocate.js';
 import { EndpointEdits, namesAllocation } from '../blocks/endpoint-edits.js';
-import { handleChanges, heldBy, touchBlocks } from '../blocks/holding.js';
-import { endHolder, isHeld } from '../blocks/release-changes.js';
-import { allocatedAtMs, attributesFor, belongsTo } from '../records/attributes.js';
-import { attributesAt } from '../records/block.js';
-import { describeEndpoint } from '../records/endpoint.js';
+import { describeEndpoint, handleChanges, heldBy, touchBlocks } from '../blocks/holding.js';
+import { endHolder } from '../blocks/release-changes.js';
+import { allocatedAtMs, belongsTo, type AllocationAttributes } from '../records/attributes.js';
+import { attributesAt, isHeld, releaseAddresses, type Block } from '../records/block.js';
+import type { Endpoint, EndpointAddress } from '../records/endpoint.js';
 import type { Change, StoredEndpoint, StoredForeignEndpoint, View } from '../records/view.js';
 import { expectBlock, type Judging } from './context.js';
 import { makeFinding, named, noRemedy, safely, type Finding, type FindingKind, type Remedy } from './finding.js';
@@ -191,4 +190,19 @@ export function addressFault(kind: FindingKind, { endpoint, address, explanation
     explanation,
     remedy,
   });
+}
+
+/** Allocates a given address that is free, or cools down, to who is known to use it. */
+function restoreAddress(block: Block, address: Prefix, attributes: AllocationAttributes): Block {
+  const ordinal = ordinalOf(block.prefix, address);
+  const index = block.attributes.length;
+  const taken = {
+    ...block,
+    allocations: block.allocations.with(ordinal, index),
+    unallocated: block.unallocated.filter((free) => free !== ordinal),
+    attributes: [...block.attributes, attributes],
+    sequenceNumbers: block.sequenceNumbers.with(ordinal, block.sequenceNumber),
+  };
+  // Attributes that no address has any more go with it, as when the address was cooling down.
+  return releaseAddresses(taken, []);
 }

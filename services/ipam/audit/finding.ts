@@ -1,8 +1,9 @@
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { BlockOwner, Ordinal } from '../allocator/records.js';
-import type { Change, EndpointKey } from '../records/view.js';
+import type { BlockOwner, Ordinal } from '../records/block.js';
+import type { EndpointKey } from '../records/endpoint.js';
+import type { Change } from '../records/view.js';
 
 /** What an audit can find, and how bad it is. DESIGN.md says for each what a repair does. */
 export const FINDING_KINDS = {

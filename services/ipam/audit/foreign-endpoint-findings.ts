@@ -1,10 +1,9 @@
 import { formatAddress } from '@podwire/shared/net/address';
 import { ordinalOf, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { AllocationAttributes } from '../allocator/records.js';
-import type { HeldAddress } from '../blocks/holding.js';
 import { giveBack } from '../blocks/release-changes.js';
-import { attachmentOf, isUnattached } from '../records/attributes.js';
+import { attachmentOf, isUnattached, type AllocationAttributes } from '../records/attributes.js';
+import type { HeldAddress } from '../records/block.js';
 import { formatEndpointKey } from '../records/endpoint.js';
 import type { Change, StoredForeignEndpoint } from '../records/view.js';
 import { expectBlock, type Judging } from './context.js';

@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest';
 
-import { calicoAttributes, healthyView, putBlock, takeBehind } from '../allocator/audit/audit.fixture.js';
-import { makeReport } from '../allocator/audit/report.js';
+import { calicoAttributes, healthyView, putBlock, takeBehind } from '../testing/damages.js';
 import { block, claimedBlock, NOW_MS, prefix } from '../testing/records.js';
+import { makeReport } from './audit.js';
 import { usageOf } from './usage.js';
 
 function view() {

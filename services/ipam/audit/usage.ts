@@ -2,13 +2,12 @@ import type { Family } from '@podwire/shared/net/address';
 import { defaultRoute } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
-import type { Block } from '../allocator/records.js';
-import { reservedIn } from '../allocator/reserved.js';
-import { isHeld } from '../blocks/release-changes.js';
 import { poolUtilization } from '../blocks/utilization.js';
-import { poolOf } from '../pools/pools.js';
 import { holderOf } from '../records/attributes.js';
+import { isHeld, type Block } from '../records/block.js';
+import { poolOf } from '../records/pool.js';
 import type { View } from '../records/view.js';
+import { reservedIn } from '../reservations/reservations.js';
 
 /** What stands for the name where there is none, as in Calico's metrics. */
 const NO_POOL = 'no_ippool';

@@ -1,11 +1,12 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { expect, test } from 'vitest';
 
-import { assign, assignment } from '../allocator/assign.fixture.js';
-import { getPool, listBlocks } from '../allocator/listing.js';
+import { getPool } from '../pools/pools.js';
 import { usedCount } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
+import { assign, assignment } from '../testing/allocations.js';
 import { block, claimedBlock, poolRecord } from '../testing/records.js';
+import { listBlocks } from './blocks.js';
 
 /** As `calicoctl ipam show --show-blocks` shows them: used of all, and what is left. */
 function fills(view: MapView): string[] {

@@ -1,14 +1,78 @@
 import {
   AffinityState as AffinityStateMessage,
+  BlockServiceService,
   type Block as BlockMessage,
   type BlockAllocation,
+  type BlockServiceServer,
+  type ListBlocksRequest,
+  type ListBlocksResponse,
 } from '@podwire/proto/podwire/ipam/v1/block';
 import { formatAddress } from '@podwire/shared/net/address';
-import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
+import { addressAt, formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
-import type { BlockListing, ListedBlock } from '../allocator/listing.js';
-import type { AffinityState, Block } from '../allocator/records.js';
-import { attributesAt } from '../records/block.js';
+import { read, type IpamOptions } from '../engine/updates/operation.js';
+import type { ListedBlock } from '../pools/pools.js';
+import { attributesAt, type AffinityState, type Block } from '../records/block.js';
+import { subdomainFault } from '../records/names.js';
+import type { Page } from '../records/page.js';
+import { listBlocks, type BlockListing, type BlockQuery } from './blocks.js';
+
+export function blockService(blocks: Blocks, unary: Unary): RpcService {
+  const implementation: BlockServiceServer = {
+    listBlocks: unary(BlockServiceService.listBlocks, listBlocksHandler(blocks)),
+  };
+  return { name: 'podwire.ipam.v1.BlockService', definition: BlockServiceService, implementation };
+}
+
+function listBlocksHandler(blocks: Blocks): Handler<ListBlocksRequest, ListBlocksResponse> {
+  return async (message, { signal }) => {
+    const { items, more } = await blocks.list(readQuery(message), signal);
+    const last = items.at(-1);
+    return {
+      blocks: items.map(blockMessage),
+      nextPageToken: more && last ? formatPageToken(scopeOf(message), formatPrefix(last.block.prefix)) : '',
+    };
+  };
+}
+
+function scopeOf({ poolName, nodeName }: ListBlocksRequest): ListScope {
+  return ['blocks', poolName, nodeName];
+}
+
+function readQuery(message: ListBlocksRequest): BlockQuery {
+  const { poolName, nodeName } = message;
+  return checked('ListBlocks', (checks) => {
+    if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));
+    if (nodeName !== '') checks.check('node_name', subdomainFault(nodeName));
+    return { limit: readPageSize(message, checks), after: readAfter(message, checks), poolName, nodeName };
+  });
+}
+
+function readAfter(message: ListBlocksRequest, checks: Checks): Prefix | undefined {
+  const cidr = readPageToken(message, scopeOf(message), checks);
+  if (cidr === '') return undefined;
+  const parsed = parsePrefix(cidr);
+  if (parsed.ok) return parsed.prefix;
+  checks.check('page_token', 'names no block; begin without one');
+  return undefined;
+}
+
+/** Shows how pools are cut into blocks. */
+export class Blocks {
+  readonly #options: IpamOptions;
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  list(query: BlockQuery, signal: AbortSignal): Promise<Page<ListedBlock>> {
+    return read(this.#options, (view) => listBlocks(view, query), signal);
+  }
+}
 
 export const AFFINITY_STATES: Record<AffinityState, AffinityStateMessage> = {
   pending: AffinityStateMessage.AFFINITY_STATE_PENDING,

@@ -1,11 +1,10 @@
 import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate.js';
-import { failureOf } from '../allocator/failure.fixture.js';
-import { judgeNode } from '../allocator/judge-node.js';
-import type { UnknownNodes } from '../allocator/records.js';
+import type { UnknownNodes } from '../records/node.js';
 import { MapView } from '../records/testing/map-view.js';
-import { node, nodeRecord, NOW_MS, poolRecord, request } from '../testing/records.js';
+import { failureOf, node, nodeRecord, NOW_MS, poolRecord, request } from '../testing/records.js';
+import { judgeNode } from './demand.js';
 
 const REFUSE: UnknownNodes = { policy: 'refuse' };
 const REGISTER: UnknownNodes = { policy: 'register', uid: 'uid-new' };

@@ -2,20 +2,28 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 import { formatPrefix, ordinalOf, type Prefix } from '@podwire/shared/net/prefix';
 
-import type {
-  AllocationAttributes,
-  AnyEndpoint,
-  Endpoint,
-  EndpointAddress,
-  ForeignEndpoint,
-} from '../allocator/records.js';
 import { cannotRead, expectNoBlock } from '../records/absence.js';
-import { attachmentOf, belongsTo, containerIdsOf, holderOf, isVirtualMachine } from '../records/attributes.js';
-import { attributesAt } from '../records/block.js';
-import { endpointKey, formatEndpointKey, makeEndpoint, sameAttachment } from '../records/endpoint.js';
-import type { Change, EndpointKey, View } from '../records/view.js';
+import {
+  attachmentOf,
+  belongsTo,
+  containerIdsOf,
+  holderOf,
+  isVirtualMachine,
+  type AllocationAttributes,
+} from '../records/attributes.js';
+import { attributesAt, type HeldAddress } from '../records/block.js';
+import {
+  endpointKey,
+  formatEndpointKey,
+  makeEndpoint,
+  type Endpoint,
+  type EndpointAddress,
+  type EndpointKey,
+  type ForeignEndpoint,
+} from '../records/endpoint.js';
+import type { AnyEndpoint, Change, View } from '../records/view.js';
 import { endpointAt, replacedBy, withReplaced } from './endpoint-key.js';
-import { addressOf, heldBy, type HeldAddress } from './holding.js';
+import { addressOf, heldBy, sameAttachment } from './holding.js';
 import { blockOf, unreadableBlockOf } from './lookup.js';
 
 /** Whose endpoints end, whatever they name: those of an attachment, or of all attachments of a handle. */

@@ -1,6 +1,6 @@
-import type { AnyEndpoint, Endpoint } from '../allocator/records.js';
-import { sameAttachment } from '../records/endpoint.js';
-import type { Change, EndpointKey, View } from '../records/view.js';
+import type { Endpoint, EndpointKey } from '../records/endpoint.js';
+import type { AnyEndpoint, Change, View } from '../records/view.js';
+import { sameAttachment } from './holding.js';
 
 /**
  * Who has an endpoint's key, which several attachments may want: the one that was added last. It keeps the endpoints that it replaced, so

@@ -9,23 +9,25 @@ import {
   type Prefix,
 } from '@podwire/shared/net/prefix';
 
-import type { AllocationAttributes, Block, Handle, Ordinal } from '../allocator/records.js';
 import { cannotRead, expectNoBlock, requireReadable } from '../records/absence.js';
-import { belongsTo } from '../records/attributes.js';
-import { attributesAt, ordinalsWhere, touchBlock } from '../records/block.js';
+import { allocatedAtMs, belongsTo, holderOf } from '../records/attributes.js';
+import {
+  attributesAt,
+  ordinalsWhere,
+  touchBlock,
+  type Block,
+  type Handle,
+  type HeldAddress,
+} from '../records/block.js';
+import {
+  endpointKey,
+  makeEndpoint,
+  type Endpoint,
+  type EndpointAddress,
+  type EndpointKey,
+} from '../records/endpoint.js';
+import { poolOf, type Pool } from '../records/pool.js';
 import type { Change, View } from '../records/view.js';
-
-/**
- * What an attachment holds. The blocks say it; the handle says in which blocks to look, and may name too many (Calico's does
- * after a crash), never too few. The endpoint does not say it: its name is the pod's, and the pod's next sandbox takes it.
- */
-
-/** One address that an attachment holds. */
-export interface HeldAddress {
-  readonly block: Block;
-  readonly ordinal: Ordinal;
-  readonly attributes: AllocationAttributes;
-}
 
 /** The address, as a prefix of full length. */
 export function addressOf({ block, ordinal }: Pick<HeldAddress, 'block' | 'ordinal'>): Prefix {
@@ -167,4 +169,69 @@ function countIn(block: Block, id: string): number {
 function sameCounts(stored: ReadonlyMap<string, number> | undefined, counts: ReadonlyMap<string, number>): boolean {
   if (!stored) return counts.size === 0;
   return stored.size === counts.size && [...stored].every(([cidr, count]) => counts.get(cidr) === count);
+}
+
+/** What is recorded of this very attachment under a key: its endpoint, or the one that another has replaced. */
+export function recordedEndpoint(view: View, key: EndpointKey, attachment: Attachment): Endpoint | undefined {
+  const stored = view.endpoint(key);
+  if (!stored || sameAttachment(stored.attachment, attachment)) return stored;
+  const [replaced] = (stored.replaced ?? []).flatMap((one) =>
+    one.kind === 'endpoint' && sameAttachment(one.value.attachment, attachment) ? [one.value] : [],
+  );
+  return replaced;
+}
+
+/**
+ * The endpoint of an attachment as the blocks tell it, completed from the stored one where that is still its own.
+ * @param held - at least one
+ */
+export function describeEndpoint(
+  view: View,
+  attachment: Attachment,
+  held: readonly [HeldAddress, ...HeldAddress[]],
+): Endpoint {
+  const holder = holderOf(held[0].attributes);
+  const stored = recordedEndpoint(view, endpointKey({ attachment, ...holder }), attachment);
+  const createdAtMs = allocatedAtMs(held[0].attributes);
+  const identity = { attachment, netns: stored?.netns, ...holder, pod: stored?.pod ?? holder.pod, createdAtMs };
+  const addresses = held.map((address) => endpointAddress(view, address));
+  const made = makeEndpoint(identity, inOrderOf(stored?.addresses ?? [], addresses));
+  return stored && stored.uid !== '' ? { ...made, uid: stored.uid, createTimeMs: stored.createTimeMs } : made;
+}
+
+export function endpointAddress(
+  view: View,
+  { block, ordinal }: Pick<HeldAddress, 'block' | 'ordinal'>,
+): EndpointAddress {
+  const pool = poolOf(view.pools(), block.prefix);
+  return {
+    address: hostPrefix(addressAt(block.prefix, ordinal)),
+    block: block.prefix,
+    poolName: pool?.name ?? '',
+    sequenceNumber: block.sequenceNumbers[ordinal] ?? 0n,
+  };
+}
+
+/**
+ * A stored endpoint with the names of the pools that its blocks lie in now: pools are split, deleted, and made anew. Itself where
+ * these are the stored ones.
+ */
+export function withPoolNames(pools: readonly Pool[], endpoint: Endpoint): Endpoint {
+  const names = endpoint.addresses.map(({ block }) => poolOf(pools, block)?.name ?? '');
+  if (endpoint.addresses.every(({ poolName }, index) => poolName === names[index])) return endpoint;
+  const addresses = endpoint.addresses.map((address, index) => ({ ...address, poolName: names[index] ?? '' }));
+  return { ...endpoint, addresses };
+}
+
+/** The addresses in the order in which they were asked for, as the stored ones are. */
+function inOrderOf(stored: readonly EndpointAddress[], addresses: readonly EndpointAddress[]): EndpointAddress[] {
+  const place = ({ address }: EndpointAddress): number => {
+    const index = stored.findIndex((other) => other.address.value === address.value);
+    return index < 0 ? stored.length : index;
+  };
+  return addresses.toSorted((a, b) => place(a) - place(b));
+}
+
+export function sameAttachment(a: Attachment, b: Attachment): boolean {
+  return a.network === b.network && a.containerId === b.containerId && a.interfaceName === b.interfaceName;
 }

@@ -1,9 +1,8 @@
 import { familyBits, type Address, type Family } from '@podwire/shared/net/address';
-import { defaultRoute, hostPrefix, prefixOf } from '@podwire/shared/net/prefix';
+import { defaultRoute, hostPrefix, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { Block } from '../allocator/records.js';
-import { LARGEST_BLOCK_BITS } from '../pools/pools.js';
 import { corruptFailure } from '../records/absence.js';
+import { LARGEST_BLOCK_BITS, rangesAround, type Block } from '../records/block.js';
 import type { UnreadableRecord, View } from '../records/view.js';
 
 const FAMILIES: readonly Family[] = [4, 6];
@@ -36,4 +35,19 @@ function readableBlockOf(view: View, address: Address): Block | undefined {
     if (block) return block;
   }
   return undefined;
+}
+
+/** The first block that shares addresses with the prefix and can be read: within it, the same, or around it. */
+export function overlappingBlock(view: View, prefix: Prefix): Block | undefined {
+  for (const block of view.blocksIn(prefix)) return block;
+  for (const range of rangesAround(prefix)) {
+    const block = view.block(range);
+    if (block) return block;
+  }
+  return undefined;
+}
+
+/** The range of the first block that shares addresses with the prefix, whether or not it can be read. */
+export function takenAcross(view: View, prefix: Prefix): Prefix | undefined {
+  return overlappingBlock(view, prefix)?.prefix ?? view.unreadableBlock(prefix)?.name.prefix;
 }

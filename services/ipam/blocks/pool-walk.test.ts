@@ -2,10 +2,11 @@ import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/p
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { fnv1a32 } from '../allocator/hash.js';
-import type { Block, Pool } from '../allocator/records.js';
-import { ReservedAddresses } from '../allocator/reserved.js';
+import type { Block } from '../records/block.js';
+import type { Pool } from '../records/pool.js';
 import { MapView } from '../records/testing/map-view.js';
+import { fnv1a32 } from '../records/versions.js';
+import { ReservedAddresses } from '../reservations/reservations.js';
 import { affinity, block, claimedBlock, fullBlock, pool, prefix } from '../testing/records.js';
 import { blockCount, idleBlocks, roomyBlocks, walkBlocks, type Met } from './pool-walk.js';
 

@@ -1,11 +1,12 @@
 import { familyBits } from '@podwire/shared/net/address';
 import { prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
-import { fnv1a32 } from '../allocator/hash.js';
-import type { Block, Pool } from '../allocator/records.js';
-import type { ReservedAddresses } from '../allocator/reserved.js';
-import { takenAcross } from '../pools/pools.js';
+import type { Block } from '../records/block.js';
+import type { Pool } from '../records/pool.js';
+import { fnv1a32 } from '../records/versions.js';
 import type { View } from '../records/view.js';
+import type { ReservedAddresses } from '../reservations/reservations.js';
+import { takenAcross } from './lookup.js';
 
 /**
  * The walk over a pool's possible blocks, from a start that the seed decides, once around. What exists and cannot serve costs nothing,

@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'vitest';
 
-import { poolsEmptiedBy } from '../allocator/drain-pool.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
 import { affinity, block, claimedBlock, NOW_MS, poolRecord, prefix } from '../testing/records.js';
+import { poolsEmptiedBy } from './release-changes.js';
 
 const DRAINING = poolRecord('p', '10.0.0.0/24', { deletionTimeMs: NOW_MS });
 const BLOCKS = [block('10.0.0.0/26', 'n1'), block('10.0.0.64/26', 'n2', { owner: undefined })];

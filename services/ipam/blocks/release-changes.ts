@@ -1,46 +1,26 @@
-import { formatPrefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import { BLOCK_BYTES_PER_STEP, blockBytes } from '../allocator/block-bytes.js';
-import { poolsEmptiedBy, removePool } from '../allocator/drain-pool.js';
-import type { AllocationAttributes, Block, Node, Pool } from '../allocator/records.js';
-import { outOfUse, poolOf } from '../pools/pools.js';
 import { expectNoAffinity } from '../records/absence.js';
-import { attributesAt, collectCold, coolAddresses, ordinalsWhere, releaseAddresses } from '../records/block.js';
+import { BLOCK_BYTES_PER_STEP, blockBytes } from '../records/block-stats.js';
+import {
+  collectCold,
+  coolAddresses,
+  heldIn,
+  isUnneeded,
+  releaseAddresses,
+  touchBlock,
+  type Affinity,
+  type Block,
+  type HeldAddress,
+} from '../records/block.js';
+import { DEFAULT_CONFIG } from '../records/config.js';
 import { historyEntry } from '../records/history.js';
-import type { Change, View } from '../records/view.js';
+import type { Node } from '../records/node.js';
+import { outOfUse, poolOf, type Pool } from '../records/pool.js';
+import type { Change, Decision, View } from '../records/view.js';
 import { matches } from '../selectors/selector.js';
-import { DEFAULT_CONFIG } from './demand.js';
 import { EndpointEdits, putBackOperations, type Ending } from './endpoint-edits.js';
-import { handleChanges, handleOperations, type HeldAddress } from './holding.js';
-
-/**
- * What every release has in common, whoever asks for it: the addresses go back to their blocks, or begin to cool down; their
- * handles and endpoints lose them, the history tells of them, and a block that nobody needs any more goes, all at once.
- */
-
-/** Handle of the addresses that Windows keeps for itself in each block, in any case (Calico's libcalico-go/lib/ipam). */
-const WINDOWS_RESERVED = 'windows-reserved-ipam-handle';
-
-/** The addresses of a block that somebody holds and whose attributes are as asked, in their order. Not those that cool down. */
-export function heldIn(block: Block, wanted: (attributes: AllocationAttributes) => boolean): HeldAddress[] {
-  return ordinalsWhere(block, (attributes) => isHeld(attributes) && wanted(attributes)).flatMap((ordinal) => {
-    const attributes = attributesAt(block, ordinal);
-    return attributes ? [{ block, ordinal, attributes }] : [];
-  });
-}
-
-/** Whether attributes are a holder's, and not those of an address that cools down after its release. */
-export function isHeld({ releasedAtMs }: AllocationAttributes): boolean {
-  return releasedAtMs === undefined;
-}
-
-/**
- * Whether no address keeps a block: all are free, or kept by Windows for itself. One that cools down keeps its block, since a block
- * made anew would know nothing of it.
- */
-export function isUnneeded({ attributes }: Block): boolean {
-  return attributes.every((entry) => isHeld(entry) && entry.handleId?.toLowerCase() === WINDOWS_RESERVED);
-}
+import { addressOf, handleChanges, handleOperations } from './holding.js';
 
 /**
  * The changes that give addresses back.
@@ -85,7 +65,7 @@ interface Settling {
 }
 
 /** Stores changed blocks, or removes those that nobody needs, with their affinities; handles and history follow. */
-export function settleBlocks(view: View, { blocks, ended, nowMs }: Settling): Change[] {
+function settleBlocks(view: View, { blocks, ended, nowMs }: Settling): Change[] {
   const judged = blocks.map((block) => ({ block, reasons: reasonsToGo(view, block) }));
   const removed = judged.flatMap(({ block, reasons }) => (reasons ? [block] : []));
   const kept = judged.flatMap(({ block, reasons }) => (reasons ? [] : [block]));
@@ -192,4 +172,89 @@ export function nextBatch(view: View, candidates: Iterable<HeldAddress>): HeldAd
     seen.add(cidr).add(handle);
   }
   return batch;
+}
+
+interface ColdBlock {
+  /** As it was seen; of another view, too. */
+  readonly block: Block;
+  readonly nowMs: number;
+}
+
+/**
+ * Frees the addresses of a block whose cool-down is over, for blocks that nobody allocates from: every allocation and release does
+ * the same for its own. A block that nobody needs without them goes. Nothing to do is no change.
+ * @returns whether there was something to do
+ */
+export function collectColdBlock(view: View, { block: { prefix }, nowMs }: ColdBlock): Decision<boolean> {
+  const config = view.config() ?? DEFAULT_CONFIG;
+  const block = view.block(prefix);
+  const collected = block && collectCold(block, nowMs, config.cooldownSeconds);
+  if (!collected || collected === block) return { changes: [], outcome: false };
+  return {
+    changes: [
+      ...settleBlocks(view, { blocks: [touchBlock(collected)], ended: [], nowMs }),
+      { type: 'expect', record: { kind: 'config', value: config } },
+    ],
+    outcome: true,
+  };
+}
+
+/**
+ * How a pool that is being deleted ends: whoever gives back the last address of a block removes the block, and with the last
+ * block the pool, in the transaction of the release. What that leaves (two releases of the last two blocks at the same moment do
+ * not see each other; an address cools down; a block of an older version) the deletion's own steps remove, which are repeated
+ * for as long as there are such pools.
+ */
+
+/**
+ * The pools that are being deleted and have nothing left once these blocks are removed: they are to be removed in the same
+ * transaction. Only where that is known for certain; else the pool stays for a later step.
+ */
+export function poolsEmptiedBy(view: View, removed: readonly Block[]): Pool[] {
+  if (removed.length === 0) return [];
+  return view
+    .pools()
+    .filter(
+      (pool) =>
+        pool.deletionTimeMs !== undefined &&
+        removed.some(({ prefix }) => prefixContains(pool.prefix, prefix)) &&
+        view.showsAllBefore({ kind: 'pool', value: pool }) &&
+        isNothingLeft(view, pool, removed),
+    );
+}
+
+function isNothingLeft(view: View, pool: Pool, removed: readonly Block[]): boolean {
+  const values = new Set(removed.map(({ prefix }) => prefix.value));
+  if (view.unreadableBlock(pool.prefix)) return false;
+  for (const { prefix } of view.blocksIn(pool.prefix)) if (!values.has(prefix.value)) return false;
+  return strayAffinities(view, pool, removed).length === 0;
+}
+
+/** Affinities within a pool that do not go with these blocks: another writer's claims that did not end. */
+export function strayAffinities(view: View, pool: Pool, removed: readonly Block[]): Affinity[] {
+  const owned = new Set(removed.flatMap(({ owner, prefix }) => (owner ? [affinityId({ owner, block: prefix })] : [])));
+  return [...view.affinities()].filter(
+    (affinity) => prefixContains(pool.prefix, affinity.block) && !owned.has(affinityId(affinity)),
+  );
+}
+
+function affinityId({ owner, block }: Pick<Affinity, 'owner' | 'block'>): string {
+  return `${owner.kind}:${owner.name} ${block.family}/${block.value}/${block.length}`;
+}
+
+export function removePool(value: Pool): Change {
+  return { type: 'delete', record: { kind: 'pool', value } };
+}
+
+/** What one step of a release of several transactions came to. */
+export interface ReleaseStep {
+  /** Whether nothing was left to do, so that this step changes nothing. Otherwise ask again. */
+  readonly state: 'more' | 'done';
+  /** What the step gave back, of full length. */
+  readonly addresses: readonly Prefix[];
+}
+
+export function releaseStep(held: readonly HeldAddress[], changes: readonly Change[]): Decision<ReleaseStep> {
+  const state = changes.length > 0 ? 'more' : 'done';
+  return { changes, outcome: { state, addresses: held.map(addressOf) } };
 }

@@ -2,21 +2,20 @@ import { parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { allocate, type Allocation } from '../addresses/allocate.js';
+import { allocate, type Allocation, type AllocationRequest } from '../addresses/allocate.js';
 import { release } from '../addresses/release.js';
-import { assign, assignment } from '../allocator/assign.fixture.js';
-import { takeAddress } from '../allocator/block.fixture.js';
-import { failureOf } from '../allocator/failure.fixture.js';
-import type { AllocationRequest, Block } from '../allocator/records.js';
 import { disagreements } from '../engine/testing/agreement.js';
+import type { Block } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
+import { assign, assignment } from '../testing/allocations.js';
 import {
   affinity,
   attachment,
   block,
   claimedBlock,
   config,
+  failureOf,
   fullBlock,
   host,
   nodeRecord,
@@ -24,6 +23,7 @@ import {
   poolRecord,
   prefix,
   request,
+  takeAddress,
 } from '../testing/records.js';
 
 const MINUTE_MS = 60_000;

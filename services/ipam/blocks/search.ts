@@ -1,12 +1,25 @@
 import { familyBits } from '@podwire/shared/net/address';
-import type { Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { Block, BlockOwner, IpamConfig, Pool } from '../allocator/records.js';
-import { reservedIn, type ReservedAddresses } from '../allocator/reserved.js';
-import { cannotRead, expectNoAffinity } from '../records/absence.js';
-import { collectCold, makeBlock, wholeSeconds } from '../records/block.js';
+import { cannotRead, expectNoAffinity, expectNoBlock } from '../records/absence.js';
+import {
+  collectCold,
+  makeBlock,
+  sameOwner,
+  usedCount,
+  wholeSeconds,
+  type Affinity,
+  type Block,
+  type BlockOwner,
+} from '../records/block.js';
+import { DEFAULT_CONFIG, type IpamConfig } from '../records/config.js';
+import { outOfUse, poolOf, type Pool } from '../records/pool.js';
 import type { Change, View } from '../records/view.js';
-import { DEFAULT_CONFIG, type Demand } from './demand.js';
+import { hasRoom, reservedIn, type ReservedAddresses } from '../reservations/reservations.js';
+import { matches } from '../selectors/selector.js';
+import type { Demand } from './demand.js';
+import { takenAcross } from './lookup.js';
+import { idleBlocks, roomyBlocks, walkBlocks } from './pool-walk.js';
 
 /** A demand with all that the search for an address goes by. */
 export interface Search {
@@ -135,4 +148,267 @@ export function takeoverOffer(search: Search, { block, pool }: Existing): Offer 
 /** Owners keep to places of their own; where a block is a single address there is nothing to keep, and every taker has its own. */
 export function seedOf({ demand }: Search, { blockSizeBits }: Pool): string {
   return blockSizeBits === familyBits(demand.family) ? demand.seed : demand.owner.name;
+}
+
+/**
+ * What others' blocks, and blocks of nobody, have to give. They stay whose they are; routes to such an address lead to the
+ * borrower by a route of its own. Blocks of a virtual owner serve load balancers alone.
+ */
+function* borrowOffers(search: Search): Generator<Offer, void, void> {
+  for (const pool of search.pools) {
+    for (const stored of roomyBlocks(search.view, { pool, seed: seedOf(search, pool) })) {
+      const block = collect(search, stored);
+      if (isForeign(search, block) && hasRoom(block, search.reserved))
+        yield { block, pool, origin: 'borrowed', changes: expectRules(search, pool) };
+    }
+  }
+}
+
+/** The owner's own were offered before, or are beyond what it may have. */
+function isForeign({ demand }: Search, { owner }: Block): boolean {
+  return !sameOwner(owner, demand.owner) && (owner?.kind !== 'virtual' || demand.use === 'LoadBalancer');
+}
+
+/** At most so many changes about affinities that turned out to be stale come along with one offer, two for each. */
+const STALE_PER_OFFER = 16;
+
+/**
+ * The blocks to take addresses from, best first: the owner's own in the order of their addresses, then such as nobody has, then empty
+ * ones of others, and then, unless affinity is strict, whatever others' blocks have left. Lazy, and no block twice, so that
+ * whoever needs more than one block takes further offers.
+ *
+ * Both phases of Calico's claim are in one transaction here, so that no crash leaves a pending affinity behind. Those that
+ * others left are completed when their block can be had, and removed when the block is another's.
+ */
+export function* offers(search: Search): Generator<Offer, void, void> {
+  const stale: Change[] = [];
+  const used: Prefix[] = [];
+  const affinities = ownAffinities(search);
+  const complete = (offer: Offer): Offer => {
+    const strays = used.length === 0 ? strayChanges(search, affinities) : [];
+    used.push(offer.block.prefix);
+    if (stale.length === 0 && strays.length === 0) return offer;
+    return { ...offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...strays, ...offer.changes] };
+  };
+  let owned = 0;
+  for (const affinity of affinities) {
+    const found = ownBlock(search, affinity);
+    if (!found) continue;
+    if (found.kind === 'stale') {
+      // The view may have the affinity of a new claim, and the block of before it.
+      stale.push(
+        { type: 'delete', record: { kind: 'affinity', value: affinity } },
+        { type: 'expect', record: { kind: 'block', value: found.block } },
+      );
+      continue;
+    }
+    owned++;
+    if (found.offer) yield complete(found.offer);
+  }
+  for (const offer of newOffers(search, blockCap(search) - owned)) yield complete(offer);
+  if (search.config.strictAffinity) return;
+  const offered = new Set(used.map(formatPrefix));
+  for (const offer of borrowOffers(search)) if (!offered.has(formatPrefix(offer.block.prefix))) yield complete(offer);
+}
+
+type OwnBlock =
+  | { readonly kind: 'stale'; readonly block: Block }
+  /** Without an offer where the block has nothing to give. */
+  | { readonly kind: 'own'; readonly offer: Offer | undefined };
+
+/** The owner's affinities. Those of full blocks are met only where they count: against the number of blocks that it may have. */
+function ownAffinities(search: Search): readonly Affinity[] {
+  const { view, demand } = search;
+  return Number.isFinite(blockCap(search)) ? view.affinitiesOf(demand.owner) : view.unspentAffinitiesOf(demand.owner);
+}
+
+/** The block of one of the owner's affinities; undefined where it is in no pool of the search, or cannot be. */
+function ownBlock(search: Search, affinity: Affinity): OwnBlock | undefined {
+  const { view, demand, pools } = search;
+  const pool = poolOf(pools, affinity.block);
+  if (!pool) return undefined;
+  const block = view.block(affinity.block);
+  if (block && !sameOwner(block.owner, demand.owner)) return { kind: 'stale', block };
+  if (block) return { kind: 'own', offer: ownOffer(search, { affinity, block, pool }) };
+  if (!fits(search, affinity.block, pool)) return undefined;
+  return { kind: 'own', offer: claimOffer(search, { pool, prefix: affinity.block }) };
+}
+
+/** Whether a block that an affinity names may be made: not when the pool's blocks have another size, or another lies across it. */
+function fits({ view, reserved }: Search, prefix: Prefix, pool: Pool): boolean {
+  return prefix.length === pool.blockSizeBits && !takenAcross(view, prefix) && !reserved.coversAll(prefix);
+}
+
+interface Owned {
+  readonly affinity: Affinity;
+  readonly block: Block;
+  readonly pool: Pool;
+}
+
+/** A block of the owner's own. An affinity that is pending, or was being given up, is confirmed by its next use. */
+function ownOffer(search: Search, { affinity, block, pool }: Owned): Offer | undefined {
+  const collected = collect(search, block);
+  if (!hasRoom(collected, search.reserved)) return undefined;
+  // That a cool-down is over rests on how long it is.
+  const changes = collected === block ? [expectPool(pool)] : expectRules(search, pool);
+  if (affinity.state !== 'confirmed') changes.push(confirm(affinity.owner, affinity.block));
+  return { block: collected, pool, origin: 'own', changes };
+}
+
+/** Blocks that become the owner's, as many as it may have more of. */
+function* newOffers(search: Search, limit: number): Generator<Offer, void, void> {
+  if (!search.config.autoAllocateBlocks || limit <= 0) return;
+  let given = 0;
+  for (const offer of gains(search)) {
+    yield offer;
+    if (++given >= limit) return;
+  }
+}
+
+/** How many blocks count against those that the owner may have. */
+export function ownedCount(search: Search): number {
+  const { view, demand, pools } = search;
+  return view.affinitiesOf(demand.owner).filter(({ block: prefix }) => {
+    const pool = poolOf(pools, prefix);
+    const block = pool && view.block(prefix);
+    return block ? sameOwner(block.owner, demand.owner) : pool !== undefined && fits(search, prefix, pool);
+  }).length;
+}
+
+/** Whether a pool has a block that the owner can claim as far as the pool is concerned: one that nobody has, or that a claim left. */
+export function isClaimable(search: Search, pool: Pool): boolean {
+  return !claimsIn(search, pool).next().done;
+}
+
+/** What nobody has in any of the pools comes before what others have, and of that the blocks of nodes that are gone. */
+function* gains(search: Search): Generator<Offer, void, void> {
+  for (const pool of search.pools) yield* claimsIn(search, pool);
+  for (const existing of reclaimOrder(search, reclaimable(search))) yield takeoverOffer(search, existing);
+}
+
+function* claimsIn(search: Search, pool: Pool): Generator<Offer, void, void> {
+  const { view, reserved } = search;
+  for (const met of walkBlocks(view, { pool, seed: seedOf(search, pool), reserved })) {
+    if (met.kind === 'unclaimed') {
+      if (canConfirm(search, met.prefix)) yield claimOffer(search, { pool, prefix: met.prefix });
+      continue;
+    }
+    const block = collect(search, met.block);
+    if (isOrphan(search, block)) yield adoptOffer(search, { block, pool });
+  }
+}
+
+function* reclaimable(search: Search): Generator<Existing, void, void> {
+  for (const pool of search.pools) {
+    for (const stored of idleBlocks(search.view, { pool, seed: seedOf(search, pool) })) {
+      const block = collect(search, stored);
+      if (isReclaimable(search, block)) yield { block, pool };
+    }
+  }
+}
+
+/**
+ * A block that names the owner without an affinity, as another writer's claim that did not end leaves it, or that names nobody and
+ * is empty.
+ */
+function isOrphan(search: Search, block: Block): boolean {
+  const { view, demand, reserved } = search;
+  if (!hasRoom(block, reserved)) return false;
+  if (!canConfirm(search, block.prefix)) return false;
+  if (!block.owner) return usedCount(block) === 0;
+  return sameOwner(block.owner, demand.owner) && !view.affinity(demand.owner, block.prefix);
+}
+
+/** What {@link isOrphan} found, in the owner's hands. */
+function adoptOffer(search: Search, { block, pool }: Existing): Offer {
+  if (!block.owner) return takeoverOffer(search, { block, pool });
+  return { block, pool, origin: 'claimed', changes: [confirm(block.owner, block.prefix)] };
+}
+
+/**
+ * Empty blocks of other nodes, which are taken when no pool has a possible block left that nobody has. In one transaction the
+ * block names its new owner, the old one's affinity goes, and the new one's is confirmed: whoever takes an address of it at the
+ * same moment makes that lose its comparison, and is not disturbed.
+ */
+
+/** So long a node keeps a block that it has claimed and not used yet, in milliseconds: its first address may be on its way. */
+const SPARED_MS = 60_000;
+
+/** @param block - without the addresses that have cooled down; one that still cools keeps the block where it is */
+function isReclaimable(search: Search, block: Block): boolean {
+  const { view, demand, reserved } = search;
+  const { owner, claimTimeMs, prefix } = block;
+  if (owner?.kind !== 'host' || sameOwner(owner, demand.owner)) return false;
+  if (usedCount(block) > 0 || isSpared(claimTimeMs, demand.nowMs) || !hasRoom(block, reserved)) return false;
+  return canConfirm(search, prefix) && !cannotRead(view, { kind: 'affinity', owner, block: prefix });
+}
+
+/** A claim of the future is another replica's clock, and tells nothing. Old blocks do not tell when they were claimed. */
+export function isSpared(claimTimeMs: number | undefined, nowMs: number): boolean {
+  return claimTimeMs !== undefined && Math.abs(nowMs - claimTimeMs) < SPARED_MS;
+}
+
+/** Among so many the block of a node that is gone is looked for; more would cost more than it is worth. */
+const COMPARED_COUNT = 64;
+
+/** Of the first ones the blocks of nodes that are gone come first: nobody will miss them. Then the others. Lazy. */
+function* reclaimOrder<Item extends { readonly block: Block }>(
+  { view }: Search,
+  items: Iterable<Item>,
+): Generator<Item, void, void> {
+  const first: Item[] = [];
+  const all = items[Symbol.iterator]();
+  for (let next = all.next(); !next.done; next = all.next()) {
+    first.push(next.value);
+    if (first.length === COMPARED_COUNT) break;
+  }
+  yield* first.filter(({ block }) => isGone(view, block));
+  yield* first.filter(({ block }) => !isGone(view, block));
+  for (let next = all.next(); !next.done; next = all.next()) yield next.value;
+}
+
+function isGone(view: View, { owner }: Block): boolean {
+  const node = owner && view.node(owner.name);
+  if (node) return node.deletionTimeMs !== undefined;
+  return !owner || !cannotRead(view, { kind: 'node', name: owner.name });
+}
+
+/** At most so many are given up along with one allocation; the next one gives up further ones. */
+const STRAYS_PER_ALLOCATION = 4;
+
+/**
+ * Gives up empty blocks of the node in pools that do not select it any more, along with the node's next allocation, so that the nodes
+ * that are selected can have them. Only the node's selection counts: pools that are passed over for another reason may serve
+ * the node's next request, and those that are out of use are their operator's business. Blocks of the other family are left to the
+ * search of that family, which may take an address from them.
+ * @param affinities - the node's; those of full blocks need not be among them
+ */
+function strayChanges(search: Search, affinities: readonly Affinity[]): Change[] {
+  if (search.demand.owner.kind !== 'host') return [];
+  const changes: Change[] = [];
+  for (const affinity of affinities) {
+    if (changes.length >= 2 * STRAYS_PER_ALLOCATION) break;
+    if (isDeselected(search, affinity)) changes.push(...giveUp(search, affinity));
+  }
+  return changes;
+}
+
+function isDeselected({ view, demand, pools }: Search, { block }: Affinity): boolean {
+  if (block.family !== demand.family || poolOf(pools, block)) return false;
+  const pool = poolOf(view.pools(), block);
+  if (!pool || outOfUse(pool) !== undefined) return false;
+  const { matches: selected, fault } = matches(pool.nodeSelector, demand.nodeLabels);
+  return !selected && fault === undefined;
+}
+
+function giveUp(search: Search, affinity: Affinity): Change[] {
+  const stored = search.view.block(affinity.block);
+  const blockName = { kind: 'block', prefix: affinity.block } as const;
+  const dropped: Change = { type: 'delete', record: { kind: 'affinity', value: affinity } };
+  // A claim writes block and affinity; the view may have only one of the two as they are now.
+  if (!stored) return cannotRead(search.view, blockName) ? [] : [dropped, expectNoBlock(affinity.block)];
+  if (!sameOwner(stored.owner, affinity.owner))
+    return [dropped, { type: 'expect', record: { kind: 'block', value: stored } }];
+  if (usedCount(collect(search, stored)) > 0) return [];
+  return [dropped, { type: 'delete', record: { kind: 'block', value: stored } }];
 }

@@ -2,13 +2,14 @@ import { addressAt, formatPrefix, prefixContains, prefixSize, type Prefix } from
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { getPool, listBlocks } from '../allocator/listing.js';
-import type { AllocationAttributes, Block } from '../allocator/records.js';
 import { getNode } from '../nodes/nodes.js';
-import { attributesAt } from '../records/block.js';
+import { getPool } from '../pools/pools.js';
+import type { AllocationAttributes } from '../records/attributes.js';
+import { attributesAt, type Block } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
 import { block, claimedBlock, nodeRecord, NOW_MS, poolRecord, prefix } from '../testing/records.js';
+import { listBlocks } from './blocks.js';
 
 function reservation(name: string, cidrs: readonly string[]): RecordValue {
   return { kind: 'reservation', value: { name, uid: name, createTimeMs: NOW_MS, prefixes: cidrs.map(prefix) } };

@@ -1,10 +1,11 @@
 import { prefixSize } from '@podwire/shared/net/prefix';
 
-import type { Block, Node, Pool } from '../allocator/records.js';
-import { reservedFreeCount, reservedIn, type ReservedAddresses } from '../allocator/reserved.js';
 import { coolingCount, countBlocks } from '../records/block-stats.js';
-import { usedCount } from '../records/block.js';
+import { usedCount, type Block } from '../records/block.js';
+import type { Node } from '../records/node.js';
+import type { Pool } from '../records/pool.js';
 import type { View } from '../records/view.js';
+import { reservedFreeCount, reservedIn, type ReservedAddresses } from '../reservations/reservations.js';
 
 /**
  * How much of a block, a node's blocks or a pool is in use. Every address counts once: capacity = allocated + reserved + available.

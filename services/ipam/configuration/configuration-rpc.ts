@@ -1,8 +1,73 @@
-import type { Config as ConfigMessage, UpdateConfigRequest } from '@podwire/proto/podwire/ipam/v1/config';
+import {
+  ConfigServiceService,
+  type Config as ConfigMessage,
+  type ConfigServiceServer,
+  type GetConfigRequest,
+  type GetConfigResponse,
+  type UpdateConfigRequest,
+  type UpdateConfigResponse,
+} from '@podwire/proto/podwire/ipam/v1/config';
 import { checked } from '@podwire/shared/rpc/checks';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
-import type { IpamConfig } from '../allocator/records.js';
-import { configRangeFaults, configVersion, type ConfigListing, type ConfigUpdate } from './configuration.js';
+import { read, type IpamOptions } from '../engine/updates/operation.js';
+import type { IpamConfig } from '../records/config.js';
+import {
+  configRangeFaults,
+  configVersion,
+  getConfig,
+  updateConfig,
+  type ConfigListing,
+  type ConfigUpdate,
+} from './configuration.js';
+
+export function configService(configuration: Configuration, unary: Unary): RpcService {
+  const implementation: ConfigServiceServer = {
+    getConfig: unary(ConfigServiceService.getConfig, getConfigHandler(configuration)),
+    updateConfig: unary(ConfigServiceService.updateConfig, updateConfigHandler(configuration)),
+  };
+  return { name: 'podwire.ipam.v1.ConfigService', definition: ConfigServiceService, implementation };
+}
+
+function getConfigHandler(configuration: Configuration): Handler<GetConfigRequest, GetConfigResponse> {
+  return async (_message, { signal }) => ({ config: configMessage(await configuration.get(signal)) });
+}
+
+function updateConfigHandler(configuration: Configuration): Handler<UpdateConfigRequest, UpdateConfigResponse> {
+  return async (message, { signal }) => {
+    const update = readUpdateConfigRequest(message);
+    return { config: configMessage(await configuration.update(update, signal)) };
+  };
+}
+
+const CONFIG_LANE = 'config';
+
+/** Holds what applies to all allocations. */
+export class Configuration {
+  readonly #options: IpamOptions;
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  get(signal: AbortSignal): Promise<ConfigListing> {
+    return read(this.#options, getConfig, signal);
+  }
+
+  /** Idempotent where no version is given. @throws Failure STALE_VERSION, CONFIG_CONTRADICTION */
+  async update(update: ConfigUpdate, signal: AbortSignal): Promise<ConfigListing> {
+    const { updates, events } = this.#options;
+    const { listing, changed } = await updates.update(CONFIG_LANE, (view) => updateConfig(view, update), { signal });
+    if (changed) events.configChanged(listing.config);
+    return listing;
+  }
+
+  /** Whether Calico's tools have locked the datastore, as far as this replica knows by now. */
+  isLocked(): Promise<boolean> {
+    return this.#options.updates.peek((view) => view.isLocked());
+  }
+}
 
 const FIELDS: Record<keyof IpamConfig, string> = {
   strictAffinity: 'strict_affinity',

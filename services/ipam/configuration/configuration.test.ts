@@ -1,9 +1,8 @@
 import { describe, expect, test } from 'vitest';
 
-import { failureOf } from '../allocator/failure.fixture.js';
-import type { IpamConfig } from '../allocator/records.js';
+import type { IpamConfig } from '../records/config.js';
 import { MapView } from '../records/testing/map-view.js';
-import { config } from '../testing/records.js';
+import { config, failureOf } from '../testing/records.js';
 import { configRangeFaults, configVersion, getConfig, updateConfig } from './configuration.js';
 
 const DEFAULTS = { strictAffinity: false, autoAllocateBlocks: true, maxBlocksPerHostCount: 0, cooldownSeconds: 0 };

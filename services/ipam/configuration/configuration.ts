@@ -1,8 +1,7 @@
 import { Failure, type Violation } from '@podwire/shared/failure/failure';
 
-import type { IpamConfig } from '../allocator/records.js';
-import { DEFAULT_CONFIG } from '../blocks/demand.js';
 import { requireReadable } from '../records/absence.js';
+import { DEFAULT_CONFIG, type IpamConfig } from '../records/config.js';
 import { versionOf } from '../records/versions.js';
 import type { Decision, View } from '../records/view.js';
 

@@ -2,8 +2,7 @@ import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/i
 import { EndpointServiceService, ListEndpointsRequest, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
-import { faultsOf, limits, Served } from '../served.fixture.js';
-import { attachment } from '../testing/service.js';
+import { attachment, clientLimits, faultsOf, Served } from '../testing/service.js';
 
 const served = new Served();
 
@@ -30,7 +29,7 @@ function list(filter: Partial<ListEndpointsRequest> = {}) {
   return served.caller.peer.call(
     EndpointServiceService.listEndpoints,
     ListEndpointsRequest.fromPartial(filter),
-    limits(),
+    clientLimits(),
   );
 }
 
@@ -107,7 +106,7 @@ describe('an attachment whose parts end with a dash', () => {
     return served.caller.peer.call(
       AddressServiceService.allocate,
       { ...message, attachment: attachment(containerId, interfaceName) },
-      limits(),
+      clientLimits(),
     );
   };
 

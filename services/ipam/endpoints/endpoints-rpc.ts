@@ -1,9 +1,76 @@
-import type { Endpoint as EndpointMessage } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import {
+  EndpointServiceService,
+  type Endpoint as EndpointMessage,
+  type EndpointServiceServer,
+  type ListEndpointsRequest,
+  type ListEndpointsResponse,
+} from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { formatPrefix } from '@podwire/shared/net/prefix';
+import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
-import type { Endpoint } from '../allocator/records.js';
-import { endpointKey } from '../records/endpoint.js';
-import type { EndpointListing, ForeignListing } from './endpoints.js';
+import { read, type IpamOptions } from '../engine/updates/operation.js';
+import { endpointKey, type Endpoint } from '../records/endpoint.js';
+import { labelFault, subdomainFault } from '../records/names.js';
+import {
+  listEndpoints,
+  type EndpointListing,
+  type EndpointPage,
+  type EndpointQuery,
+  type ForeignListing,
+} from './endpoints.js';
+
+export function endpointService(endpoints: Endpoints, unary: Unary): RpcService {
+  const implementation: EndpointServiceServer = {
+    listEndpoints: unary(EndpointServiceService.listEndpoints, listEndpointsHandler(endpoints)),
+  };
+  return { name: 'podwire.ipam.v1.EndpointService', definition: EndpointServiceService, implementation };
+}
+
+function listEndpointsHandler(endpoints: Endpoints): Handler<ListEndpointsRequest, ListEndpointsResponse> {
+  return async (message, { signal }) => {
+    const { items, next } = await endpoints.list(readQuery(message), signal);
+    return {
+      endpoints: items.map(listedEndpointMessage),
+      nextPageToken: next === '' ? '' : formatPageToken(scopeOf(message), next),
+    };
+  };
+}
+
+function scopeOf({ nodeName, namespace, podName, poolName }: ListEndpointsRequest): ListScope {
+  return ['endpoints', nodeName, namespace, podName, poolName];
+}
+
+function readQuery(message: ListEndpointsRequest): EndpointQuery {
+  const { nodeName, namespace, podName, poolName } = message;
+  return checked('ListEndpoints', (checks) => {
+    checkFilters(message, checks);
+    const page = { limit: readPageSize(message, checks), after: readPageToken(message, scopeOf(message), checks) };
+    return { ...page, nodeName, namespace, podName, poolName };
+  });
+}
+
+function checkFilters({ nodeName, namespace, podName, poolName }: ListEndpointsRequest, checks: Checks): void {
+  if (nodeName !== '') checks.check('node_name', subdomainFault(nodeName));
+  if (namespace !== '') checks.check('namespace', labelFault(namespace));
+  if (podName !== '') checks.check('pod_name', subdomainFault(podName));
+  if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));
+}
+
+/** Shows which attachment holds what. */
+export class Endpoints {
+  readonly #options: IpamOptions;
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  list(query: EndpointQuery, signal: AbortSignal): Promise<EndpointPage> {
+    return read(this.#options, (view) => listEndpoints(view, query), signal);
+  }
+}
 
 export function endpointMessage(endpoint: Endpoint): EndpointMessage {
   const { attachment, uid, createTimeMs, nodeName, pod, addresses, mac, hostInterfaceName, netns } = endpoint;

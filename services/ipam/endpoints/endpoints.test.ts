@@ -2,8 +2,13 @@ import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import type { Endpoint } from '../allocator/records.js';
-import { endpointKey, endpointNameFaults, formatEndpointKey, makeEndpoint } from '../records/endpoint.js';
+import {
+  endpointKey,
+  endpointNameFaults,
+  formatEndpointKey,
+  makeEndpoint,
+  type Endpoint,
+} from '../records/endpoint.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
 import { attachment, foreignRecord, NOW_MS, poolRecord, prefix } from '../testing/records.js';

@@ -1,11 +1,20 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { handleId } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import type { Page } from '../allocator/listing.js';
-import type { ForeignEndpoint, Pool } from '../allocator/records.js';
+import { describeEndpoint, heldBy, requireKnown, withPoolNames } from '../blocks/holding.js';
 import { blockOf } from '../blocks/lookup.js';
-import { poolOf } from '../pools/pools.js';
-import { endpointPrefixes, formatEndpointKey, withPoolNames } from '../records/endpoint.js';
-import type { EndpointKey, EndpointRecord, StoredEndpoint, View } from '../records/view.js';
+import {
+  endpointPrefixes,
+  formatEndpointKey,
+  type Endpoint,
+  type EndpointKey,
+  type ForeignEndpoint,
+} from '../records/endpoint.js';
+import type { Page } from '../records/page.js';
+import { poolOf, type Pool } from '../records/pool.js';
+import type { EndpointRecord, StoredEndpoint, View } from '../records/view.js';
 
 /** Lists of endpoints, in the order of their keys as texts. */
 
@@ -152,4 +161,18 @@ function matches({ key, kind, value }: EndpointRecord, filter: EndpointFilter): 
 function hasAddressOf(listing: EndpointListing, wanted: string): boolean {
   const { addresses } = listing.kind === 'endpoint' ? listing.value : listing;
   return addresses.some(({ poolName }) => poolName === wanted);
+}
+
+/**
+ * The endpoint of an attachment.
+ * @throws Failure ENDPOINT_NOT_FOUND when it holds no address; STORE_CORRUPT when its handle, or a block that this names, cannot be read
+ */
+export function getEndpoint(view: View, attachment: Attachment): Endpoint {
+  requireKnown(view, handleId(attachment));
+  const [first, ...rest] = heldBy(view, attachment);
+  if (first) return describeEndpoint(view, attachment, [first, ...rest]);
+  const name = formatAttachment(attachment);
+  throw new Failure('ENDPOINT_NOT_FOUND', `attachment ${name} holds no address; it was released, or never allocated`, {
+    details: { attachment: name },
+  });
 }

@@ -7,10 +7,13 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { counted } from '@podwire/shared/words/counted';
 
 import type { Allocation } from '../addresses/allocate.js';
-import type { Endpoint, EndpointAddress, IpamConfig, Node, Pool, Reservation } from '../allocator/records.js';
-import type { ReleasedAffinity } from '../allocator/release-affinity.js';
+import type { ReleasedAffinity } from '../affinities/affinities.js';
 import type { Repaired } from '../audit/repair.js';
 import type { TunnelEnd } from '../nodes/tunnels.js';
+import type { IpamConfig, Reservation } from '../records/config.js';
+import type { Endpoint, EndpointAddress } from '../records/endpoint.js';
+import type { Node } from '../records/node.js';
+import type { Pool } from '../records/pool.js';
 import { RULE_KINDS, type RequestPolicy } from '../records/request-policy.js';
 
 /** What a request waited for. */

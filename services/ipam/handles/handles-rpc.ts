@@ -1,9 +1,123 @@
-import type { Handle as HandleMessage, HandleAddress } from '@podwire/proto/podwire/ipam/v1/handle';
-import { formatAddress } from '@podwire/shared/net/address';
-import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
+import {
+  HandleServiceService,
+  type GetHandleRequest,
+  type GetHandleResponse,
+  type Handle as HandleMessage,
+  type HandleAddress,
+  type HandleServiceServer,
+  type ListHandlesRequest,
+  type ListHandlesResponse,
+  type ReleaseHandleRequest,
+  type ReleaseHandleResponse,
+} from '@podwire/proto/podwire/ipam/v1/handle';
+import { formatAddress, parseAddress } from '@podwire/shared/net/address';
+import { addressAt, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { checked } from '@podwire/shared/rpc/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
-import type { Handle } from '../allocator/records.js';
-import type { HeldAddress } from '../blocks/holding.js';
+import { continueHandleRelease, heldByHandle, type HandleRelease } from '../addresses/release.js';
+import { blockLane, read, type IpamOptions } from '../engine/updates/operation.js';
+import type { Handle, HeldAddress } from '../records/block.js';
+import { cutHandle, handleFault } from '../records/names.js';
+import type { Page } from '../records/page.js';
+import { listHandleAddresses, listHandles, type HandleAddressQuery, type HandleQuery } from './handles.js';
+
+export function handleService(handles: Handles, unary: Unary): RpcService {
+  const implementation: HandleServiceServer = {
+    listHandles: unary(HandleServiceService.listHandles, listHandlesHandler(handles)),
+    getHandle: unary(HandleServiceService.getHandle, getHandle(handles)),
+    releaseHandle: unary(HandleServiceService.releaseHandle, releaseHandle(handles)),
+  };
+  return { name: 'podwire.ipam.v1.HandleService', definition: HandleServiceService, implementation };
+}
+
+const SCOPE: ListScope = ['handles'];
+
+function listHandlesHandler(handles: Handles): Handler<ListHandlesRequest, ListHandlesResponse> {
+  return async (message, { signal }) => {
+    const query = checked('ListHandles', (checks) => ({
+      limit: readPageSize(message, checks),
+      after: readPageToken(message, SCOPE, checks),
+    }));
+    const { items, more } = await handles.list(query, signal);
+    const last = items.at(-1);
+    return {
+      handles: items.map(handleMessage),
+      nextPageToken: more && last ? formatPageToken(SCOPE, last.id) : '',
+    };
+  };
+}
+
+function getHandle(handles: Handles): Handler<GetHandleRequest, GetHandleResponse> {
+  return async (message, { signal }) => {
+    const { items, more } = await handles.addresses(readQuery(message), signal);
+    const last = items.at(-1);
+    const lastAddress = last && formatAddress(addressAt(last.block.prefix, last.ordinal));
+    return {
+      addresses: items.map(handleAddressMessage),
+      nextPageToken: more && lastAddress ? formatPageToken(scopeOf(message), lastAddress) : '',
+    };
+  };
+}
+
+function scopeOf({ handleId }: GetHandleRequest): ListScope {
+  return ['handle', handleId];
+}
+
+function readQuery(message: GetHandleRequest): HandleAddressQuery {
+  return checked('GetHandle', (checks) => {
+    checks.check('handle_id', handleFault(message.handleId));
+    return {
+      handleId: message.handleId,
+      limit: readPageSize(message, checks),
+      after: parseAddress(readPageToken(message, scopeOf(message), checks)),
+    };
+  });
+}
+
+function releaseHandle(handles: Handles): Handler<ReleaseHandleRequest, ReleaseHandleResponse> {
+  return async (message, { signal }) => {
+    const handleId = cutHandle(message.handleId);
+    checked('ReleaseHandle', (checks) => checks.check('handle_id', handleFault(handleId)));
+    const released = await handles.release({ handleId, searchesAllBlocks: message.searchAllBlocks }, signal);
+    return { addresses: released.map(formatPrefix) };
+  };
+}
+
+/** Shows and releases what belongs to a handle. */
+export class Handles {
+  readonly #options: IpamOptions;
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  list(query: HandleQuery, signal: AbortSignal): Promise<Page<Handle>> {
+    return read(this.#options, (view) => listHandles(view, query), signal);
+  }
+
+  /** @throws Failure HANDLE_NOT_FOUND */
+  addresses(query: HandleAddressQuery, signal: AbortSignal): Promise<Page<HeldAddress>> {
+    return read(this.#options, (view) => listHandleAddresses(view, query), signal);
+  }
+
+  /** Gives back all that a handle holds, in as many transactions as it takes. Idempotent. @returns what was given back */
+  async release(asked: Omit<HandleRelease, 'nowMs'>, signal: AbortSignal): Promise<Prefix[]> {
+    const { updates, events, clock } = this.#options;
+    const addresses: Prefix[] = [];
+    for (let state = 'more'; state === 'more';) {
+      const release = { nowMs: clock.nowMs(), ...asked };
+      const lane = await updates.peek((view) => blockLane(heldByHandle(view, release)[0]?.block));
+      const step = await updates.update(lane, (view) => continueHandleRelease(view, release), { signal });
+      events.addressesReleased(step.addresses);
+      addresses.push(...step.addresses);
+      ({ state } = step);
+    }
+    return addresses;
+  }
+}
 
 export function handleMessage({ id, blocks }: Handle): HandleMessage {
   return { handleId: id, blocks: [...blocks].map(([cidr, addressCount]) => ({ cidr, addressCount })) };

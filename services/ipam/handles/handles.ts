@@ -3,11 +3,10 @@ import { compareAddresses, type Address } from '@podwire/shared/net/address';
 import { addressAt } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
-import type { Page } from '../allocator/listing.js';
-import type { Handle } from '../allocator/records.js';
-import { heldByHandle } from '../allocator/release-handle.js';
-import { requireKnown, type HeldAddress } from '../blocks/holding.js';
-import { smallest } from '../records/page.js';
+import { heldByHandle } from '../addresses/release.js';
+import { requireKnown } from '../blocks/holding.js';
+import type { Handle, HeldAddress } from '../records/block.js';
+import { smallest, type Page } from '../records/page.js';
 import type { View } from '../records/view.js';
 
 export interface HandleQuery {

@@ -1,9 +1,9 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Events } from '../engine/events.js';
-import { HOUR_MS } from '../engine/updates/operation.js';
 import { dayOf, dayStartMs } from '../records/json/keys.js';
 import type { HistoryLog } from './history-log.js';
+import { HOUR_MS } from './history-operations.js';
 
 interface HistoryExpiryOptions {
   readonly log: Pick<HistoryLog, 'dayAfter' | 'removeSome' | 'keepFrom'>;

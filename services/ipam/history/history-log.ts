@@ -1,7 +1,7 @@
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 
-import type { HistoryEntry } from '../allocator/records.js';
 import type { Store, StoredRecord } from '../engine/store.js';
+import type { HistoryEntry } from '../records/history.js';
 import { decodeHistoryEntry } from '../records/json/history.js';
 import { historyDay, type RecordKeys } from '../records/json/keys.js';
 import { serialize } from '../records/json/registry.js';

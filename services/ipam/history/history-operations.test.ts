@@ -6,18 +6,18 @@ import { createLogger } from '@podwire/shared/runtime/log';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import type { HistoryEntry } from '../allocator/records.js';
 import { Events } from '../engine/events.js';
 import { MemoryStore, type Operation } from '../engine/testing/memory-store.js';
 import { forever, instantClock, keys, startReplica } from '../engine/testing/stores.js';
-import { HOUR_MS } from '../engine/updates/operation.js';
 import { Ipam } from '../ipam.js';
 import { checkPool } from '../pools/rules.js';
+import type { HistoryEntry } from '../records/history.js';
 import { encodeHistoryEntry } from '../records/json/history.js';
 import { dayOf, dayStartMs } from '../records/json/keys.js';
 import { serialize } from '../records/json/registry.js';
 import { attachment, NOW_MS, prefix, request } from '../testing/records.js';
 import { HistoryLog } from './history-log.js';
+import { HOUR_MS } from './history-operations.js';
 import type { HistoryPlace, Tenure, TenureSubject } from './tenures.js';
 
 const KEPT_HOURS = 168;

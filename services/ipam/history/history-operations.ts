@@ -1,7 +1,7 @@
 import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import type { Address } from '@podwire/shared/net/address';
 
-import { HOUR_MS, read, type IpamOptions } from '../engine/updates/operation.js';
+import { read, type IpamOptions } from '../engine/updates/operation.js';
 import { dayOf, dayStartMs } from '../records/json/keys.js';
 import type { HistoryLog } from './history-log.js';
 import {
@@ -223,4 +223,12 @@ function releasePlace(day: number, { releasedAtMs = 0, sequenceNumber }: Tenure)
 /** A tenure at the place, to compare with. */
 function placeOf(tenure: Tenure, { releasedAtMs, sequenceNumber }: HistoryPlace & { kind: 'release' }): Tenure {
   return { ...tenure, releasedAtMs, sequenceNumber };
+}
+
+export const HOUR_MS = 3_600_000;
+
+export interface HistoryOptions {
+  readonly log: HistoryLog;
+  /** For how many hours past allocations are kept; 0 when none is. */
+  readonly keptHoursCount: number;
 }

@@ -1,17 +1,49 @@
-import type {
-  GetAddressHistoryRequest,
-  QueryAtRequest,
-  Tenure as TenureMessage,
+import {
+  HistoryServiceService,
+  type GetAddressHistoryRequest,
+  type GetAddressHistoryResponse,
+  type HistoryServiceServer,
+  type QueryAtRequest,
+  type QueryAtResponse,
+  type Tenure as TenureMessage,
 } from '@podwire/proto/podwire/ipam/v1/history';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
-import { readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
-import { dateOf, readAddress } from '../addresses/addresses-rpc.js';
-import { cutHandle, handleFault } from '../allocator/handle-name.js';
-import { labelFault, subdomainFault } from '../records/names.js';
+import { dateOf, readAddress } from '../messages/parts.js';
+import { cutHandle, handleFault, labelFault, subdomainFault } from '../records/names.js';
 import type { HistoryPlace, Tenure, TenureQuery, TenureSubject, TimeSpan } from './tenures.js';
+import type { History } from './history-operations.js';
+
+export function historyService(history: History, unary: Unary): RpcService {
+  const implementation: HistoryServiceServer = {
+    getAddressHistory: unary(HistoryServiceService.getAddressHistory, getAddressHistory(history)),
+    queryAt: unary(HistoryServiceService.queryAt, queryAt(history)),
+  };
+  return { name: 'podwire.ipam.v1.HistoryService', definition: HistoryServiceService, implementation };
+}
+
+function getAddressHistory(history: History): Handler<GetAddressHistoryRequest, GetAddressHistoryResponse> {
+  return async (message, { signal }) => {
+    const { tenures, next } = await history.query(readHistoryRequest(message), signal);
+    return {
+      tenures: tenures.map(tenureMessage),
+      nextPageToken: next ? formatPageToken(historyScope(message), formatPlace(next)) : '',
+    };
+  };
+}
+
+function queryAt(history: History): Handler<QueryAtRequest, QueryAtResponse> {
+  return async (message, { signal }) => {
+    const { address, atMs } = readQueryAtRequest(message);
+    const { tenure, isCovered } = await history.at(address, atMs, signal);
+    return { tenure: tenure && tenureMessage(tenure), covered: isCovered };
+  };
+}
 
 export function readHistoryRequest(message: GetAddressHistoryRequest): TenureQuery {
   return checked('GetAddressHistory', (checks) => {

@@ -1,12 +1,11 @@
 import { compareAddresses, type Address } from '@podwire/shared/net/address';
 
-import type { HistoryEntry, PodIdentity } from '../allocator/records.js';
-import { allocationOf } from '../allocator/release-addresses.js';
-import { heldByHandle } from '../allocator/release-handle.js';
-import type { HeldAddress } from '../blocks/holding.js';
+import { allocationOf } from '../addresses/addresses.js';
+import { heldByHandle } from '../addresses/release.js';
 import { allBlocks } from '../blocks/lookup.js';
-import { heldIn } from '../blocks/release-changes.js';
-import { historyEntry } from '../records/history.js';
+import type { PodIdentity } from '../records/attributes.js';
+import { heldIn, type HeldAddress } from '../records/block.js';
+import { historyEntry, type HistoryEntry } from '../records/history.js';
 import type { View } from '../records/view.js';
 
 /** The time for which an address was somebody's, or is. */

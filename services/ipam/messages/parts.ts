@@ -1,6 +1,11 @@
 import { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
+import type { NetnsIdentity as NetnsMessage } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
+import { attachmentFaults, type Attachment } from '@podwire/shared/attachment/attachment';
 import { parseAddress, type Address, type Family } from '@podwire/shared/net/address';
 import type { Checks } from '@podwire/shared/rpc/checks';
+
+import type { NetnsIdentity } from '../records/attributes.js';
 
 export const FAMILIES: Partial<Record<IpFamily, Family>> = {
   [IpFamily.IP_FAMILY_UNSPECIFIED]: 4,
@@ -37,3 +42,45 @@ export function checkOnePerFamily(addresses: readonly Address[], families: reado
       checks.check(`addresses[${index}]`, `is an IPv${family} address, and families does not have that`);
   });
 }
+
+/** Names of an attachment's parts in requests. */
+export const ATTACHMENT_FIELDS: Record<keyof Attachment, string> = {
+  network: 'attachment.network',
+  containerId: 'attachment.container_id',
+  interfaceName: 'attachment.interface_name',
+};
+
+export function readAttachment(message: AttachmentMessage | undefined, checks: Checks): Attachment {
+  const { network = '', containerId = '', interfaceName = '' } = message ?? {};
+  const attachment = { network, containerId, interfaceName };
+  if (!message) checks.check('attachment', 'is missing');
+  else for (const { field, reason } of attachmentFaults(attachment)) checks.check(ATTACHMENT_FIELDS[field], reason);
+  return attachment;
+}
+
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+
+/** @param field - where the message is, for what is found wrong with it */
+export function readNetns(field: string, { bootId, inode }: NetnsMessage, checks: Checks): NetnsIdentity {
+  checks.check(`${field}.boot_id`, UUID.test(bootId) ? undefined : 'is not a UUID in lower case');
+  checks.check(`${field}.inode`, inode > 0n ? undefined : 'is 0; inodes are numbered from 1');
+  return { bootId, inode };
+}
+
+/** Stands in for what was found wrong: the request is refused. */
+const NO_ADDRESS: Address = { family: 4, value: 0n };
+
+export function readAddress(field: string, text: string, checks: Checks): Address {
+  const address = parseAddress(text);
+  checks.check(field, address ? undefined : 'is no IPv4 or IPv6 address without prefix length');
+  return address ?? NO_ADDRESS;
+}
+
+export function dateOf(timeMs: number | undefined): Date | undefined {
+  return timeMs === undefined ? undefined : new Date(timeMs);
+}
+
+export const FAMILY_MESSAGES: Readonly<Record<Family, IpFamily>> = {
+  4: IpFamily.IP_FAMILY_IPV4,
+  6: IpFamily.IP_FAMILY_IPV6,
+};

@@ -1,17 +1,18 @@
 import {
   IpFamily,
-  RequestKind,
-  type JudgedRequest,
   type PodRequests as RequestsMessage,
   type PoolChoice as ChoiceMessage,
 } from '@podwire/proto/podwire/ipam/v1/address';
+import type { PodIdentity as PodMessage } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { parseAddress, type Address } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Checks } from '@podwire/shared/rpc/checks';
 
-import type { Judgement } from '../policies/evaluation.js';
-import { NO_REQUESTS, type PodRequests, type PoolChoice, type RuleKind } from '../records/request-policy.js';
+import type { PodIdentity } from '../records/attributes.js';
+import { labelFault, NAME_LABEL, subdomainFault } from '../records/names.js';
+import { NO_REQUESTS, type PodRequests, type PoolChoice } from '../records/request-policy.js';
+import type { Labels } from '../selectors/parser.js';
 import { FAMILIES, readFamilies } from './parts.js';
 
 const MAX_ADDRESSES_COUNT = 32;
@@ -73,16 +74,63 @@ function bounded(field: string, texts: readonly string[], { count, checks }: Bou
   return texts.slice(0, count);
 }
 
-const KINDS: Readonly<Record<RuleKind, RequestKind>> = {
-  pools: RequestKind.REQUEST_KIND_POOL,
-  addresses: RequestKind.REQUEST_KIND_ADDRESS,
-  addressesWithoutIpam: RequestKind.REQUEST_KIND_ADDRESS_WITHOUT_IPAM,
-  sourcePrefixes: RequestKind.REQUEST_KIND_SOURCE_PREFIX,
-  floatingIps: RequestKind.REQUEST_KIND_FLOATING_IP,
-  macAddresses: RequestKind.REQUEST_KIND_MAC_ADDRESS,
-  families: RequestKind.REQUEST_KIND_FAMILY,
-};
+const MAX_POD_UID_BYTES = 128;
+const MAX_POOLS_COUNT = 64;
+const MAX_LABELS_COUNT = 64;
+/** Kubernetes' own bounds: a prefix of 253, a slash, and a name of 63. */
+const MAX_LABEL_NAME_BYTES = 317;
+const MAX_LABEL_VALUE_BYTES = 63;
+const MAX_BLOCKS_COUNT = 1_000_000;
 
-export function judgementMessage({ kind, allowedBy = '', policyNames, ...rest }: Judgement): JudgedRequest {
-  return { ...rest, kind: KINDS[kind], allowedBy, policyNames: [...policyNames] };
+export function readPod({ namespace, name, uid }: PodMessage, checks: Checks): PodIdentity {
+  checks.check('pod.namespace', labelFault(namespace));
+  checks.check('pod.name', subdomainFault(name));
+  const tooLong = Buffer.byteLength(uid) > MAX_POD_UID_BYTES;
+  checks.check('pod.uid', tooLong ? `is longer than ${MAX_POD_UID_BYTES} bytes` : undefined);
+  return { namespace, name, uid };
+}
+
+export function readPools(texts: readonly string[], checks: Checks): readonly string[] {
+  if (texts.length > MAX_POOLS_COUNT)
+    checks.check('pools', `has ${texts.length} entries; at most ${MAX_POOLS_COUNT} are allowed`);
+  texts.slice(0, MAX_POOLS_COUNT).forEach((text, index) => {
+    const parsed = parsePrefix(text);
+    if (parsed.ok) return;
+    const fault = text.includes('/') ? parsed.fault : subdomainFault(text);
+    checks.check(`pools[${index}]`, fault === undefined ? undefined : `${fault}; give the name of a pool, or its CIDR`);
+  });
+  return texts;
+}
+
+/** Labels of a pod's namespace; none where there is no pod. */
+export function readNamespaceLabels(message: Labels, pod: PodIdentity | undefined, checks: Checks): Labels {
+  const labels = readLabels('namespace_labels', message, checks);
+  const name = Object.hasOwn(labels, NAME_LABEL) ? labels[NAME_LABEL] : undefined;
+  if (pod && name !== undefined && name !== pod.namespace)
+    checks.check(`namespace_labels["${NAME_LABEL}"]`, `is "${name}", and the pod is in namespace "${pod.namespace}"`);
+  return labels;
+}
+
+export function readLabels(
+  field: string,
+  labels: Readonly<Record<string, string>>,
+  checks: Checks,
+): Readonly<Record<string, string>> {
+  const entries = Object.entries(labels);
+  if (entries.length > MAX_LABELS_COUNT)
+    checks.check(field, `has ${entries.length} labels; at most ${MAX_LABELS_COUNT} are allowed`);
+  for (const [name, value] of entries.slice(0, MAX_LABELS_COUNT)) {
+    if (name === '') checks.check(field, 'has a label without a name');
+    if (Buffer.byteLength(name) > MAX_LABEL_NAME_BYTES)
+      checks.check(field, `has a label whose name is longer than ${MAX_LABEL_NAME_BYTES} bytes`);
+    if (Buffer.byteLength(value) > MAX_LABEL_VALUE_BYTES)
+      checks.check(`${field}["${name}"]`, `is longer than ${MAX_LABEL_VALUE_BYTES} bytes`);
+  }
+  return labels;
+}
+
+export function readBlockCap(count: number, checks: Checks): number {
+  const tooMany = count > MAX_BLOCKS_COUNT;
+  checks.check('max_blocks_per_node', tooMany ? `is ${count}; at most ${MAX_BLOCKS_COUNT} are allowed` : undefined);
+  return count;
 }

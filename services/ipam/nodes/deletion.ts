@@ -1,13 +1,18 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import type { Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { Node } from '../allocator/records.js';
-import { continueNodeRelease } from '../allocator/release-node.js';
+import { abandonBlock, OPERATIONS_TO_ABANDON } from '../affinities/affinities.js';
+import { addressOf } from '../blocks/holding.js';
+import { allBlocks } from '../blocks/lookup.js';
+import { giveBack, nextBatch, OPERATIONS_PER_STEP, releaseStep, type ReleaseStep } from '../blocks/release-changes.js';
 import { endpointsOfNode } from '../endpoints/endpoints.js';
-import { wholeSeconds } from '../records/block.js';
+import { isVirtualMachine } from '../records/attributes.js';
+import { firstWritable } from '../records/block-stats.js';
+import { heldIn, sameOwner, wholeSeconds, type BlockOwner, type HeldAddress } from '../records/block.js';
 import { lockedFailure } from '../records/datastore-lock.js';
+import { makeNode, type Node } from '../records/node.js';
 import type { Change, Decision, View } from '../records/view.js';
-import { makeNode, requireNode, requireNodeVersion } from './nodes.js';
+import { requireNode, requireNodeVersion } from './nodes.js';
 
 /**
  * Deleting a node, in steps of one transaction each. The first marks the record. Whoever gives the node an address or a block expects
@@ -43,7 +48,7 @@ export function beginNodeDeletion(view: View, { name, resourceVersion, uid, nowM
 }
 
 function unknownHolder(view: View, { name, uid, nowMs }: Omit<NodeDeletion, 'resourceVersion'>): Node {
-  const holdsNothing = releaseStep(view, { name, nowMs }).state === 'done';
+  const holdsNothing = releaseNodeStep(view, { name, nowMs }).state === 'done';
   return holdsNothing ? requireNode(view, name) : makeNode({ name, uid, nowMs });
 }
 
@@ -84,7 +89,7 @@ export function continueNodeDeletion(
     const text = `the mark that node "${name}" is being deleted was taken away meanwhile; delete it once more`;
     throw new Failure('CONFLICT', text, { details: { node: name } });
   }
-  const { state, changes, addresses } = releaseStep(view, { name, nowMs });
+  const { state, changes, addresses } = releaseNodeStep(view, { name, nowMs });
   if (state === 'more') {
     const blocks = changes.filter((change) => change.type === 'delete' && change.record.kind === 'affinity').length;
     return { changes, outcome: { state, addresses, blocks, isRemoved: false } };
@@ -104,7 +109,7 @@ interface Step {
 }
 
 /** Addresses and blocks first, then the endpoints that are left, also those of other writers. */
-function releaseStep(view: View, { name, nowMs }: { readonly name: string; readonly nowMs: number }): Step {
+function releaseNodeStep(view: View, { name, nowMs }: { readonly name: string; readonly nowMs: number }): Step {
   const { changes, outcome } = continueNodeRelease(view, { nodeName: name, nowMs });
   if (outcome.state === 'more') return { state: 'more', changes, addresses: outcome.addresses };
   const removals: Change[] = [];
@@ -113,4 +118,56 @@ function releaseStep(view: View, { name, nowMs }: { readonly name: string; reado
     if (removals.length === ENDPOINTS_PER_STEP) break;
   }
   return { state: removals.length > 0 ? 'more' : 'done', changes: removals, addresses: [] };
+}
+
+interface NodeRelease {
+  readonly nodeName: string;
+  readonly nowMs: number;
+}
+
+const BLOCKS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / OPERATIONS_TO_ABANDON);
+
+/**
+ * Gives back all that a node holds, as much in each step as a transaction takes: first every address whose attributes name the
+ * node, in whosever block, unless a container on another node uses it, or it is that of a virtual machine, which may run on another next;
+ * then its blocks, of which those with others' addresses stay without an owner.
+ *
+ * Idempotent. It comes to an end once nobody gives the node anything any more, as while its record is being deleted.
+ */
+export function continueNodeRelease(view: View, { nodeName, nowMs }: NodeRelease): Decision<ReleaseStep> {
+  const batch = nextBatch(view, heldByNode(view, nodeName));
+  if (batch.length > 0) return releaseStep(batch, giveBack(view, batch, nowMs));
+  const owner: BlockOwner = { kind: 'host', name: nodeName };
+  const claims = firstWritable(claimsOf(view, owner).slice(0, BLOCKS_PER_STEP), (prefix) => view.block(prefix));
+  const changes = claims.flatMap((prefix) => [
+    ...abandonBlock(view, { owner, prefix, mustBeEmpty: false, nowMs }).changes,
+  ]);
+  return releaseStep([], changes);
+}
+
+/** Borrowed addresses are in others' blocks, so all are looked at: once for each distinct attributes, not for each address. */
+function* heldByNode(view: View, nodeName: string): Generator<HeldAddress, void, void> {
+  const elsewhere = usedElsewhere(view, nodeName);
+  for (const block of allBlocks(view))
+    for (const held of heldIn(block, (each) => each.owner.node === nodeName && !isVirtualMachine(each)))
+      if (!elsewhere.has(formatPrefix(addressOf(held)))) yield held;
+}
+
+/**
+ * Addresses that other writers' endpoints name on other nodes. Calico's plugin takes the name for the attributes and that for the
+ * endpoint from different places, so the attributes of an address in use may name a node that is gone, or never was.
+ */
+function usedElsewhere(view: View, nodeName: string): ReadonlySet<string> {
+  const used = new Set<string>();
+  for (const { value } of view.foreignEndpoints())
+    if (value.nodeName !== nodeName) for (const address of value.addresses) used.add(formatPrefix(address));
+  return used;
+}
+
+/** The blocks that name the owner, and those that its affinities name. */
+function claimsOf(view: View, owner: BlockOwner): Prefix[] {
+  const affinities = view.affinitiesOf(owner).map(({ block }) => block);
+  const known = new Set(affinities.map(formatPrefix));
+  const blocks = [...allBlocks(view)].filter((block) => sameOwner(block.owner, owner)).map(({ prefix }) => prefix);
+  return [...affinities, ...blocks.filter((prefix) => !known.has(formatPrefix(prefix)))];
 }

@@ -1,16 +1,19 @@
-import type { Page } from '../allocator/listing.js';
-import type { Node } from '../allocator/records.js';
+import type { NodeDeleted } from '../engine/events.js';
+import { nodeLane, read, type IpamOptions } from '../engine/updates/operation.js';
+import type { Node } from '../records/node.js';
+import type { Page } from '../records/page.js';
+import { beginNodeDeletion, continueNodeDeletion, type NodeDeletionStep } from './deletion.js';
 import {
+  getNode,
+  listNodes,
   registerNode,
   updateNode,
+  type NodeListing,
+  type NodeQuery,
   type NodeUpdate,
   type Registered,
   type Registration,
-} from '../allocator/register-node.js';
-import type { NodeDeleted } from '../engine/events.js';
-import { nodeLane, read, type IpamOptions } from '../engine/updates/operation.js';
-import { beginNodeDeletion, continueNodeDeletion, type NodeDeletionStep } from './deletion.js';
-import { getNode, listNodes, type NodeListing, type NodeQuery } from './nodes.js';
+} from './nodes.js';
 import { assignTunnel, releaseTunnel, type TunnelAssignment, type TunnelEnd, type TunnelRelease } from './tunnels.js';
 
 /** How long a deletion waits between looks for other replicas' changes that it has to see before it ends. */

@@ -12,7 +12,7 @@ import { beforeEach, describe, expect, test } from 'vitest';
 
 import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
 import { RecordKeys } from '../records/json/keys.js';
-import { failureOf, faultsOf, limits, servedForEachTest } from '../served.fixture.js';
+import { clientLimits, failureOf, faultsOf, servedForEachTest } from '../testing/service.js';
 
 const {
   TUNNEL_KIND_UNSPECIFIED: UNSPECIFIED,
@@ -29,32 +29,32 @@ const served = servedForEachTest({ PODWIRE_IPAM_UNKNOWN_NODES: 'refuse' });
 
 function register(name: string, rest: Partial<RegisterMessage> = {}) {
   const message = { ...RegisterNodeRequest.fromPartial({}), name, ipv4Address: '192.0.2.7/24', ...rest };
-  return served.caller.peer.call(NodeServiceService.registerNode, message, limits());
+  return served.caller.peer.call(NodeServiceService.registerNode, message, clientLimits());
 }
 
 async function getNode(name: string): Promise<Node | undefined> {
-  const { node } = await served.caller.peer.call(NodeServiceService.getNode, { name }, limits());
+  const { node } = await served.caller.peer.call(NodeServiceService.getNode, { name }, clientLimits());
   return node;
 }
 
 function listNodes(pageSize = 0, pageToken = '') {
-  return served.caller.peer.call(NodeServiceService.listNodes, { pageSize, pageToken }, limits());
+  return served.caller.peer.call(NodeServiceService.listNodes, { pageSize, pageToken }, clientLimits());
 }
 
 function updateNode(name: string, labels: Record<string, string>, resourceVersion = '') {
-  return served.caller.peer.call(NodeServiceService.updateNode, { name, labels, resourceVersion }, limits());
+  return served.caller.peer.call(NodeServiceService.updateNode, { name, labels, resourceVersion }, clientLimits());
 }
 
 function deleteNode(name: string, resourceVersion = '') {
-  return served.caller.peer.call(NodeServiceService.deleteNode, { name, resourceVersion }, limits());
+  return served.caller.peer.call(NodeServiceService.deleteNode, { name, resourceVersion }, clientLimits());
 }
 
 function allocateTunnel(nodeName: string, kind: TunnelKind) {
-  return served.caller.peer.call(NodeServiceService.allocateTunnelAddress, { nodeName, kind }, limits());
+  return served.caller.peer.call(NodeServiceService.allocateTunnelAddress, { nodeName, kind }, clientLimits());
 }
 
 function releaseTunnel(nodeName: string, kind: TunnelKind) {
-  return served.caller.peer.call(NodeServiceService.releaseTunnelAddress, { nodeName, kind }, limits());
+  return served.caller.peer.call(NodeServiceService.releaseTunnelAddress, { nodeName, kind }, clientLimits());
 }
 
 describe('a node', () => {

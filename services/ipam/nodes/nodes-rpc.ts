@@ -1,25 +1,123 @@
 import {
+  NodeServiceService,
   TunnelKind as TunnelKindMessage,
   type AllocateTunnelAddressRequest,
+  type AllocateTunnelAddressResponse,
   type DeleteNodeRequest,
+  type DeleteNodeResponse,
+  type GetNodeRequest,
+  type GetNodeResponse,
+  type ListNodesRequest,
+  type ListNodesResponse,
   type Node as NodeMessage,
   type NodeInterface as InterfaceMessage,
+  type NodeServiceServer,
   type RegisterNodeRequest,
+  type RegisterNodeResponse,
+  type ReleaseTunnelAddressRequest,
+  type ReleaseTunnelAddressResponse,
   type TunnelMac,
   type UpdateNodeRequest,
+  type UpdateNodeResponse,
 } from '@podwire/proto/podwire/ipam/v1/node';
 import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { parseMac, type Mac } from '@podwire/shared/net/mac';
-import { hostPrefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
-import type { Node, NodeAddress, NodeInterface, TunnelKind } from '../allocator/records.js';
-import type { NodeUpdate, Registration } from '../allocator/register-node.js';
 import { labelKeyFault, labelValueFault, subdomainFault } from '../records/names.js';
+import type { Node, NodeAddress, NodeInterface, TunnelKind } from '../records/node.js';
 import { versionOf } from '../records/versions.js';
-import type { NodeListing } from './nodes.js';
+import type { NodeListing, NodeQuery, NodeUpdate, Registration } from './nodes.js';
 import type { TunnelEnd } from './tunnels.js';
+import type { Nodes } from './nodes-operations.js';
+
+export function nodeService(nodes: Nodes, unary: Unary): RpcService {
+  const implementation: NodeServiceServer = {
+    registerNode: unary(NodeServiceService.registerNode, registerNode(nodes)),
+    getNode: unary(NodeServiceService.getNode, getNode(nodes)),
+    listNodes: unary(NodeServiceService.listNodes, listNodes(nodes)),
+    updateNode: unary(NodeServiceService.updateNode, updateNode(nodes)),
+    deleteNode: unary(NodeServiceService.deleteNode, deleteNode(nodes)),
+    allocateTunnelAddress: unary(NodeServiceService.allocateTunnelAddress, allocateTunnelAddress(nodes)),
+    releaseTunnelAddress: unary(NodeServiceService.releaseTunnelAddress, releaseTunnelAddress(nodes)),
+  };
+  return { name: 'podwire.ipam.v1.NodeService', definition: NodeServiceService, implementation };
+}
+
+function registerNode(nodes: Nodes): Handler<RegisterNodeRequest, RegisterNodeResponse> {
+  return async (message, { signal }) => {
+    const registration = readRegisterNodeRequest(message);
+    const { listing, outcome } = await nodes.register(registration, signal);
+    return { node: nodeMessage(listing), created: outcome === 'created' };
+  };
+}
+
+function getNode(nodes: Nodes): Handler<GetNodeRequest, GetNodeResponse> {
+  return async (message, { signal }) => {
+    const name = readNodeName('GetNode', message.name);
+    return { node: nodeMessage(await nodes.get(name, signal)) };
+  };
+}
+
+const SCOPE: ListScope = ['nodes'];
+
+function listNodes(nodes: Nodes): Handler<ListNodesRequest, ListNodesResponse> {
+  return async (message, { signal }) => {
+    const { items, more } = await nodes.list(readQuery(message), signal);
+    const last = items.at(-1);
+    return {
+      nodes: items.map(nodeMessage),
+      nextPageToken: more && last ? formatPageToken(SCOPE, last.node.name) : '',
+    };
+  };
+}
+
+function readQuery(message: ListNodesRequest): NodeQuery {
+  return checked('ListNodes', (checks) => ({
+    limit: readPageSize(message, checks),
+    after: readPageToken(message, SCOPE, checks),
+  }));
+}
+
+function updateNode(nodes: Nodes): Handler<UpdateNodeRequest, UpdateNodeResponse> {
+  return async (message, { signal }) => {
+    const update = readUpdateNodeRequest(message);
+    return { node: nodeMessage(await nodes.update(update, signal)) };
+  };
+}
+
+function deleteNode(nodes: Nodes): Handler<DeleteNodeRequest, DeleteNodeResponse> {
+  return async (message, { signal }) => {
+    const deletion = readDeleteNodeRequest(message);
+    const { addressesCount, blocksCount } = await nodes.delete(deletion, signal);
+    return { releasedAddresses: BigInt(addressesCount), releasedBlocks: BigInt(blocksCount) };
+  };
+}
+
+function allocateTunnelAddress(nodes: Nodes): Handler<AllocateTunnelAddressRequest, AllocateTunnelAddressResponse> {
+  return async (message, { signal }) => {
+    const end = readTunnelEnd('AllocateTunnelAddress', message);
+    const { address, isKept, released } = await nodes.assignTunnel(end, signal);
+    return {
+      address: formatPrefix(address),
+      alreadyAllocated: isKept,
+      releasedAddresses: released.map(formatPrefix),
+    };
+  };
+}
+
+function releaseTunnelAddress(nodes: Nodes): Handler<ReleaseTunnelAddressRequest, ReleaseTunnelAddressResponse> {
+  return async (message, { signal }) => {
+    const end = readTunnelEnd('ReleaseTunnelAddress', message);
+    const { released } = await nodes.releaseTunnel(end, signal);
+    return { addresses: released.map(formatPrefix) };
+  };
+}
 
 const MAX_LABELS_COUNT = 256;
 const MAX_INTERFACES_COUNT = 64;

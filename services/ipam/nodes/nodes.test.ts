@@ -1,10 +1,21 @@
-import { expect, test } from 'vitest';
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
 
-import { failureOf } from '../allocator/failure.fixture.js';
 import { takeOrdinals } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
-import { block, claimedBlock, fullBlock, host, nodeRecord, prefix } from '../testing/records.js';
-import { getNode, listNodes } from './nodes.js';
+import { versionOf } from '../records/versions.js';
+import {
+  block,
+  claimedBlock,
+  failureOf,
+  fullBlock,
+  host,
+  node,
+  nodeRecord,
+  NOW_MS,
+  prefix,
+} from '../testing/records.js';
+import { getNode, listNodes, registerNode, updateNode, type Registration } from './nodes.js';
 
 const ATTRIBUTES = { handleId: 'net.c1', owner: { node: 'n1' }, releasedAtMs: undefined };
 
@@ -42,5 +53,175 @@ test('a node that is not known is not found', () => {
   expect(failureOf(() => getNode(new MapView(), 'n1'))).toMatchObject({
     code: 'NODE_NOT_FOUND',
     details: { node: 'n1' },
+  });
+});
+
+const IPV4 = { address: prefix('192.0.2.7/32'), subnetBits: 24 };
+
+function registration(rest: Partial<Registration> = {}): Registration {
+  const none = { ipv6: undefined, labels: {}, interfaces: [], tunnelMacs: new Map() };
+  return { name: 'n1', ipv4: IPV4, ...none, ...rest };
+}
+
+function register(view: MapView, rest: Partial<Registration> = {}) {
+  return view.apply(registerNode(view, { registration: registration(rest), uid: 'new', nowMs: NOW_MS }));
+}
+
+function update(view: MapView, labels: Record<string, string>, resourceVersion = '') {
+  return view.apply(updateNode(view, { name: 'n1', labels, resourceVersion }));
+}
+
+describe('a node that registers', () => {
+  test('is known from then on', () => {
+    const view = new MapView();
+    const { listing, outcome } = register(view, { labels: { rack: 'r1' } });
+    expect(outcome).toBe('created');
+    expect(listing.node).toEqual({
+      ...node('n1', { ipv4: IPV4, labels: { rack: 'r1' }, registeredLabels: { rack: 'r1' } }),
+      uid: 'new',
+      createTimeMs: Date.parse('2026-08-22T06:33:25Z'),
+    });
+    expect(view.node('n1')).toEqual(listing.node);
+  });
+
+  test('again, with the same, changes nothing', () => {
+    const view = new MapView();
+    register(view, { labels: { rack: 'r1' } });
+    const decision = registerNode(view, {
+      registration: registration({ labels: { rack: 'r1' } }),
+      uid: 'other',
+      nowMs: NOW_MS + 5000,
+    });
+    expect(decision.changes).toEqual([]);
+    expect(decision.outcome).toMatchObject({ outcome: 'unchanged', listing: { node: { uid: 'new' } } });
+  });
+
+  test('keeps what it does not tell, and replaces what it tells', () => {
+    const tunnels = new Map([['ipipTunnelAddress', { address: prefix('10.0.0.1/32') }]] as const);
+    const tunnelMacs = new Map([
+      ['vxlanTunnelAddress', '66:00:00:00:00:01'],
+      ['vxlanV6TunnelAddress', '66:00:00:00:00:02'],
+    ] as const);
+    const ipv6 = { address: prefix('2001:db8::7/128'), subnetBits: 64 };
+    const interfaces = [{ name: 'eth0', addresses: [IPV4] }];
+    const view = new MapView([nodeRecord('n1', { tunnels, tunnelMacs, ipv6, interfaces, asNumber: 64512 })]);
+    const mac = new Map([['vxlanTunnelAddress', '66:00:00:00:00:03']] as const);
+    expect(register(view, { tunnelMacs: mac }).outcome).toBe('changed');
+    expect(view.node('n1')).toEqual(
+      node('n1', {
+        ipv4: IPV4,
+        tunnels,
+        tunnelMacs: new Map([...tunnelMacs, ...mac]),
+        asNumber: 64512,
+      }),
+    );
+  });
+
+  test('while it is being deleted is refused', () => {
+    const view = new MapView([nodeRecord('n1', { deletionTimeMs: NOW_MS })]);
+    expect(failureOf(() => register(view)).code).toBe('NODE_BEING_DELETED');
+  });
+});
+
+describe('labels', () => {
+  test('that an operator changed, added or removed stay so, whatever the node gives', () => {
+    const view = new MapView();
+    register(view, { labels: { rack: 'r1', arch: 'arm', os: 'linux' } });
+    update(view, { rack: 'r9', own: 'x', os: 'linux' });
+    for (const labels of [
+      { rack: 'r1', arch: 'arm', os: 'linux' },
+      { rack: 'r2', arch: 'arm64', os: 'linux', own: 'y' },
+      { os: 'linux' },
+    ]) {
+      register(view, { labels });
+      expect(view.node('n1')?.labels).toEqual({ rack: 'r9', own: 'x', os: 'linux' });
+    }
+  });
+
+  test('that the node gives no more go', () => {
+    const view = new MapView();
+    register(view, { labels: { rack: 'r1', arch: 'arm' } });
+    register(view, { labels: { arch: 'arm64' } });
+    expect(view.node('n1')?.labels).toEqual({ arch: 'arm64' });
+  });
+
+  test('that Calico stored stay', () => {
+    const view = new MapView([nodeRecord('n1', { labels: { role: 'gateway' } })]);
+    register(view, { labels: { role: 'worker', rack: 'r1' } });
+    register(view);
+    expect(view.node('n1')?.labels).toEqual({ role: 'gateway' });
+  });
+
+  test('that an operator takes away from his own come back as the node’s', () => {
+    const view = new MapView();
+    register(view, { labels: { rack: 'r1' } });
+    update(view, { rack: 'r9' });
+    register(view, { labels: { rack: 'r1' } });
+    update(view, {});
+    register(view, { labels: { rack: 'r1' } });
+    expect(view.node('n1')?.labels).toEqual({ rack: 'r1' });
+  });
+
+  const labels = fc.dictionary(fc.constantFrom('a', 'b', 'c'), fc.constantFrom('1', '2', '3'));
+  const step = fc.record({ by: fc.constantFrom('node', 'operator'), labels });
+
+  test('that an operator gave another value than the node stay, after whatever came before and comes after', () => {
+    fc.assert(
+      fc.property(fc.array(step), labels, fc.array(labels, { minLength: 1 }), (before, wanted, registrations) => {
+        const view = new MapView();
+        register(view);
+        let given: Record<string, string> = {};
+        for (const { by, labels } of before) {
+          if (by === 'operator') update(view, labels);
+          else register(view, { labels: (given = labels) });
+        }
+        update(view, wanted);
+        const changed = Object.entries(wanted).filter(([key, value]) => given[key] !== value);
+        for (const labels of registrations) {
+          register(view, { labels });
+          expect(view.node('n1')?.labels).toMatchObject(Object.fromEntries(changed));
+          // Once more changes nothing.
+          expect(register(view, { labels }).outcome).toBe('unchanged');
+        }
+      }),
+    );
+  });
+
+  test('that no operator touched are those that the node gave last', () => {
+    fc.assert(
+      fc.property(fc.array(labels, { minLength: 1 }), (registrations) => {
+        const view = new MapView();
+        for (const labels of registrations) {
+          register(view, { labels });
+          expect(view.node('n1')?.labels).toEqual(labels);
+        }
+      }),
+    );
+  });
+});
+
+describe('an update', () => {
+  test('replaces the labels, and nothing when they are the same', () => {
+    const view = new MapView([nodeRecord('n1', { labels: { a: '1', b: '2' } })]);
+    expect(update(view, { b: '3' })).toMatchObject({ outcome: 'changed', listing: { node: { labels: { b: '3' } } } });
+    expect(updateNode(view, { name: 'n1', labels: { b: '3' }, resourceVersion: '' }).changes).toEqual([]);
+  });
+
+  test('of the version that was read is made, of an older one refused', () => {
+    const view = new MapView([nodeRecord('n1')]);
+    const version = versionOf(node('n1'));
+    const { node: updated } = update(view, { a: '1' }, version).listing;
+    const stale = failureOf(() => update(view, { a: '2' }, version));
+    expect([stale.code, stale.message]).toEqual(['STALE_VERSION', expect.stringContaining('node "n1"')]);
+    expect(view.node('n1')).toEqual(updated);
+    expect(versionOf(updated)).not.toBe(version);
+  });
+
+  test.each([
+    ['n2', 'NODE_NOT_FOUND'],
+    ['n3', 'NODE_BEING_DELETED'],
+  ])('of node %s is refused', (name, code) => {
+    const view = new MapView([nodeRecord('n1'), nodeRecord('n3', { deletionTimeMs: NOW_MS })]);
+    expect(failureOf(() => updateNode(view, { name, labels: {}, resourceVersion: '' })).code).toBe(code);
   });
 });

@@ -1,12 +1,12 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import type { Mac } from '@podwire/shared/net/mac';
 
-import type { Page } from '../allocator/listing.js';
-import type { Node } from '../allocator/records.js';
 import { nodeUtilization, type NodeUtilization } from '../blocks/utilization.js';
 import { requireReadable } from '../records/absence.js';
-import { wholeSeconds } from '../records/block.js';
+import { makeNode, type Node, type NodeAddress, type NodeInterface, type TunnelKind } from '../records/node.js';
+import type { Page } from '../records/page.js';
 import { versionOf } from '../records/versions.js';
-import type { View } from '../records/view.js';
+import type { Decision, View } from '../records/view.js';
 
 /** A node with how much it holds. */
 export interface NodeListing {
@@ -18,30 +18,6 @@ export interface NodeQuery {
   /** The name behind which the page begins; empty for the first page. */
   readonly after: string;
   readonly limit: number;
-}
-
-interface NewNode {
-  readonly name: string;
-  readonly uid: string;
-  readonly nowMs: number;
-}
-
-/** The record of a node of which nothing is known but its name. */
-export function makeNode({ name, uid, nowMs }: NewNode): Node {
-  return {
-    name,
-    uid,
-    createTimeMs: wholeSeconds(nowMs),
-    deletionTimeMs: undefined,
-    labels: {},
-    registeredLabels: {},
-    ipv4: undefined,
-    ipv6: undefined,
-    tunnels: new Map(),
-    tunnelMacs: new Map(),
-    interfaces: [],
-    asNumber: undefined,
-  };
 }
 
 /** @throws Failure NODE_NOT_FOUND, STORE_CORRUPT */
@@ -57,7 +33,7 @@ export function listNodes(view: View, { after, limit }: NodeQuery): Page<NodeLis
   return { items: found.slice(0, limit).map((node) => describeNode(view, node)), more: found.length > limit };
 }
 
-export function describeNode(view: View, node: Node): NodeListing {
+function describeNode(view: View, node: Node): NodeListing {
   return { node, utilization: nodeUtilization(view, node) };
 }
 
@@ -71,7 +47,7 @@ export function requireNode(view: View, name: string): Node {
 }
 
 /** @throws Failure NODE_BEING_DELETED */
-export function requireLiving({ name, deletionTimeMs }: Node): void {
+function requireLiving({ name, deletionTimeMs }: Node): void {
   if (deletionTimeMs === undefined) return;
   const text = `node "${name}" is being deleted, which cannot be taken back; once it is gone, register it anew`;
   throw new Failure('NODE_BEING_DELETED', text, { details: { node: name } });
@@ -82,4 +58,94 @@ export function requireNodeVersion(node: Node, resourceVersion: string): void {
   if (resourceVersion === '' || resourceVersion === versionOf(node)) return;
   const text = `node "${node.name}" was changed since resource version ${resourceVersion}; read it again and decide anew`;
   throw new Failure('STALE_VERSION', text, { details: { node: node.name } });
+}
+
+type Labels = Readonly<Record<string, string>>;
+
+/** What a node says of itself. */
+export interface Registration {
+  readonly name: string;
+  readonly ipv4: NodeAddress | undefined;
+  readonly ipv6: NodeAddress | undefined;
+  readonly labels: Labels;
+  readonly interfaces: readonly NodeInterface[];
+  /** Of the kinds that are not listed the stored ones stay. */
+  readonly tunnelMacs: ReadonlyMap<TunnelKind, Mac>;
+}
+
+interface RegistrationInput {
+  readonly registration: Registration;
+  /** The node's UID in case it is new. */
+  readonly uid: string;
+  readonly nowMs: number;
+}
+
+export interface Registered {
+  readonly listing: NodeListing;
+  readonly outcome: 'created' | 'changed' | 'unchanged';
+}
+
+/**
+ * Makes a node known, or brings what is known of it up to date. What the node does not tell stays, and so do labels that an
+ * operator set or removed. Idempotent.
+ * @throws Failure NODE_BEING_DELETED
+ */
+export function registerNode(view: View, { registration, uid, nowMs }: RegistrationInput): Decision<Registered> {
+  const stored = view.node(registration.name);
+  if (stored) requireLiving(stored);
+  const before = stored ?? makeNode({ name: registration.name, uid, nowMs });
+  const node = applied(before, registration);
+  const outcome = !stored ? 'created' : versionOf(node) === versionOf(stored) ? 'unchanged' : 'changed';
+  return {
+    changes: outcome === 'unchanged' ? [] : [{ type: 'put', record: { kind: 'node', value: node } }],
+    outcome: { listing: describeNode(view, node), outcome },
+  };
+}
+
+function applied(node: Node, { ipv4, ipv6, labels, interfaces, tunnelMacs }: Registration): Node {
+  const merged = mergeLabels(node, labels);
+  return { ...node, ...merged, ipv4, ipv6, interfaces, tunnelMacs: new Map([...node.tunnelMacs, ...tunnelMacs]) };
+}
+
+/**
+ * A label is the node's to change for as long as it is as the node left it, there or not; otherwise an operator's. One that an operator
+ * gave a value is not counted among the node's, so that it stays when the node gives it no more; one that an operator removed is,
+ * so that it stays away for as long as the node gives it.
+ */
+function mergeLabels({ labels, registeredLabels }: Node, given: Labels): Pick<Node, 'labels' | 'registeredLabels'> {
+  const merged: Record<string, string> = {};
+  const registered: Record<string, string> = {};
+  for (const key of new Set([...Object.keys(labels), ...Object.keys(given)])) {
+    const [stored, offered] = [labels[key], given[key]];
+    const isOperators = stored !== registeredLabels[key];
+    const value = isOperators ? stored : offered;
+    if (value !== undefined) merged[key] = value;
+    if (offered !== undefined && !(isOperators && stored !== undefined)) registered[key] = offered;
+  }
+  return { labels: merged, registeredLabels: registered };
+}
+
+/** What an operator wants of a node. */
+export interface NodeUpdate {
+  readonly name: string;
+  /** All of them. */
+  readonly labels: Labels;
+  /** Change only if the node still is of this version; empty for any. */
+  readonly resourceVersion: string;
+}
+
+/**
+ * Replaces a node's labels. Idempotent where no version is given.
+ * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, STALE_VERSION
+ */
+export function updateNode(view: View, { name, labels, resourceVersion }: NodeUpdate): Decision<Registered> {
+  const stored = requireNode(view, name);
+  requireNodeVersion(stored, resourceVersion);
+  requireLiving(stored);
+  const node = { ...stored, labels };
+  const isChanged = versionOf(node) !== versionOf(stored);
+  return {
+    changes: isChanged ? [{ type: 'put', record: { kind: 'node', value: node } }] : [],
+    outcome: { listing: describeNode(view, node), outcome: isChanged ? 'changed' : 'unchanged' },
+  };
 }

@@ -1,17 +1,9 @@
 import { describe, expect, test } from 'vitest';
 
-import {
-  audit,
-  calicoAttributes,
-  handleRecord,
-  healthyView,
-  repairAll,
-  takeBehind,
-} from '../allocator/audit/audit.fixture.js';
-import { failureOf } from '../allocator/failure.fixture.js';
 import { ordinalsWhere } from '../records/block.js';
 import type { MapView } from '../records/testing/map-view.js';
-import { block, claimedBlock, foreignRecord, nodeRecord, NOW_MS, prefix } from '../testing/records.js';
+import { audit, calicoAttributes, handleRecord, healthyView, repairAll, takeBehind } from '../testing/damages.js';
+import { block, claimedBlock, failureOf, foreignRecord, nodeRecord, NOW_MS, prefix } from '../testing/records.js';
 import { beginNodeDeletion, continueNodeDeletion } from './deletion.js';
 
 /**

@@ -2,13 +2,13 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate.js';
-import { failureOf } from '../allocator/failure.fixture.js';
-import type { Pool, TunnelKind } from '../allocator/records.js';
 import { disagreements } from '../engine/testing/agreement.js';
 import { attributesAt } from '../records/block.js';
+import type { TunnelKind } from '../records/node.js';
+import type { Pool } from '../records/pool.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
-import { config, nodeRecord, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
+import { config, failureOf, nodeRecord, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
 import { assignTunnel, releaseTunnel, tunnelHandleId } from './tunnels.js';
 
 const VXLAN: TunnelKind = 'vxlanTunnelAddress';

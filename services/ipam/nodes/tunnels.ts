@@ -4,16 +4,16 @@ import { addressAt, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import { choosePlaces, placesOf } from '../addresses/choice.js';
 import { refusalOf } from '../addresses/refusal.js';
-import { judgeNode, nodeNotFound } from '../allocator/judge-node.js';
-import type { AllocationAttributes, Block, Node, Pool, Tunnel, TunnelKind } from '../allocator/records.js';
-import type { Demand } from '../blocks/demand.js';
-import { addressOf, blocksOf, handleChanges, requireKnown, type HeldAddress } from '../blocks/holding.js';
-import { giveBack, heldIn } from '../blocks/release-changes.js';
+import { judgeNode, nodeNotFound, type Demand } from '../blocks/demand.js';
+import { addressOf, blocksOf, handleChanges, requireKnown } from '../blocks/holding.js';
+import { giveBack } from '../blocks/release-changes.js';
 import { beginSearch } from '../blocks/search.js';
-import { outOfUse, poolOf } from '../pools/pools.js';
 import { servingPools, wrongUse } from '../pools/selection.js';
 import { requireReadable } from '../records/absence.js';
-import { takeOrdinals } from '../records/block.js';
+import type { AllocationAttributes } from '../records/attributes.js';
+import { heldIn, takeOrdinals, type Block, type HeldAddress } from '../records/block.js';
+import type { Node, Tunnel, TunnelKind } from '../records/node.js';
+import { outOfUse, poolOf, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
 
 /**

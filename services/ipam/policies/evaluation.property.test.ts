@@ -1,10 +1,9 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import type { Petition } from '../allocator/request-policy/petition.js';
 import { prefix } from '../testing/records.js';
 import { address, petition, policy, viewWith, type PolicyTexts } from '../testing/request-policies.js';
-import { judge } from './evaluation.js';
+import { judge, type Petition } from './evaluation.js';
 
 /**
  * Policies against an oracle that knows no prefixes, no selectors and no rules' order: it writes out the addresses of every range one

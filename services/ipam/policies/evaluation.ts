@@ -1,12 +1,25 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 import { counted } from '@podwire/shared/words/counted';
 
-import { allowedTexts } from '../allocator/request-policy/allowed-texts.js';
-import { concernOf, type Concern, type Namespace } from '../allocator/request-policy/namespace.js';
-import { pleasOf, type Petition, type Plea } from '../allocator/request-policy/petition.js';
+import { findPool } from '../pools/selection.js';
 import { requireReadable } from '../records/absence.js';
-import type { RequestPolicy, RuleKind } from '../records/request-policy.js';
+import { NAME_LABEL } from '../records/names.js';
+import type { Pool } from '../records/pool.js';
+import {
+  allowedTexts,
+  macInRange,
+  type PodRequests,
+  type PoolChoice,
+  type PoolRule,
+  type RequestPolicy,
+  type RequestRules,
+  type RuleKind,
+} from '../records/request-policy.js';
 import type { Change, View } from '../records/view.js';
+import type { Labels, Selector } from '../selectors/parser.js';
+import { evaluate, matches, readSelector } from '../selectors/selector.js';
 
 /** What request policies say of one thing that is asked for. */
 export interface Judgement {
@@ -143,4 +156,179 @@ function valuesText(denied: readonly Judgement[]): string {
 /** The policies, all of them or none, are still what the view shows. */
 function expectPolicies(view: View): Change {
   return { type: 'expect', record: { kind: 'requestPolicies', value: view.requestPolicies() } };
+}
+
+/** A pod's namespace, as far as it is known. */
+interface Namespace {
+  readonly name: string;
+  /** Empty when they are not known: a namespace has its name at least. */
+  readonly labels: Labels;
+}
+
+/** The labels of a namespace with the one that is always known. */
+export function knownLabels({ name, labels }: Namespace): Labels {
+  return { ...labels, [NAME_LABEL]: name };
+}
+
+/** Whether a policy is about a namespace; `unknown` when that depends on labels that are not known. */
+type Concern = 'yes' | 'no' | 'unknown';
+
+export function concernOf({ namespaces, namespaceSelector }: RequestPolicy, namespace: Namespace): Concern {
+  if (namespaces.includes(namespace.name)) return 'yes';
+  if (namespaceSelector === '') return namespaces.length === 0 ? 'yes' : 'no';
+  const selector = readSelector(namespaceSelector);
+  // What is stored was checked, or its record cannot be read. To bind by what cannot be told is the safe side all the same.
+  if (!selector) return 'unknown';
+  if (isUnknown(namespace)) return byNameAlone(selector, namespace.name);
+  return evaluate(selector, knownLabels(namespace)) ? 'yes' : 'no';
+}
+
+function isUnknown({ labels }: Namespace): boolean {
+  return Object.keys(labels).every((key) => key === NAME_LABEL);
+}
+
+/** What a selector says of a namespace of which the name alone is known (Kleene's three values). */
+export function byNameAlone(selector: Selector, name: string): Concern {
+  switch (selector.type) {
+    case 'all':
+    case 'global':
+      return 'yes';
+    case 'not':
+      return OPPOSITE[byNameAlone(selector.operand, name)];
+    case 'and':
+      return weakest(selector.operands.map((operand) => byNameAlone(operand, name)));
+    case 'or':
+      return OPPOSITE[weakest(selector.operands.map((operand) => OPPOSITE[byNameAlone(operand, name)]))];
+    case 'has':
+    case 'equals':
+    case 'notEquals':
+    case 'contains':
+    case 'startsWith':
+    case 'endsWith':
+    case 'in':
+    case 'notIn':
+      if (selector.key !== NAME_LABEL) return 'unknown';
+      return evaluate(selector, { [NAME_LABEL]: name }) ? 'yes' : 'no';
+  }
+}
+
+const OPPOSITE: Readonly<Record<Concern, Concern>> = { yes: 'no', no: 'yes', unknown: 'unknown' };
+
+function weakest(concerns: readonly Concern[]): Concern {
+  if (concerns.includes('no')) return 'no';
+  return concerns.includes('unknown') ? 'unknown' : 'yes';
+}
+
+/** All that is asked for a pod, and may be forbidden. */
+export interface Petition {
+  readonly namespace: Namespace;
+  /** Names or CIDRs. */
+  readonly pools: readonly string[];
+  readonly poolChoices: readonly PoolChoice[];
+  /** Wanted by themselves. */
+  readonly addresses: readonly Address[];
+  readonly requests: PodRequests;
+}
+
+/** One thing that is asked for. */
+interface Plea {
+  readonly kind: RuleKind;
+  /** As text (`second`, `10.65.0.7`). */
+  readonly value: string;
+  /** The same with what it is (`pool "second" 10.66.0.0/24`). */
+  readonly subject: string;
+  /** The rules that judge it: the first kind of which there is one. */
+  readonly tests: readonly RuleTest[];
+}
+
+/** Whether rules of one kind allow what is asked for. Rules without this kind allow nothing. */
+interface RuleTest {
+  readonly kind: RuleKind;
+  readonly allows: (rules: RequestRules) => boolean;
+  /** What makes it a matter of this kind, where that is not plain (`is of pool "second"`). */
+  readonly because?: string;
+}
+
+/** What is asked for, one by one. Pools that do not exist are not among them: nobody gets them. */
+function pleasOf(view: View, { pools, poolChoices, addresses, requests }: Petition): Plea[] {
+  const { families, addressesWithoutIpam, mac, sourcePrefixes, floatingIps } = requests;
+  return [
+    ...askedPools(view, pools, poolChoices).map(poolPlea),
+    ...addresses.map((address) => addressPlea(view, 'addresses', address)),
+    ...addressesWithoutIpam.map((address) => addressPlea(view, 'addressesWithoutIpam', address)),
+    ...sourcePrefixes.map((prefix) => rangePlea('sourcePrefixes', formatPrefix(prefix), prefix)),
+    ...floatingIps.map((address) => rangePlea('floatingIps', formatAddress(address), address)),
+    ...(mac === undefined ? [] : [macPlea(mac)]),
+    ...families.map(familyPlea),
+  ];
+}
+
+/** The pools that the pod's author chose, each once. */
+function askedPools(view: View, pools: readonly string[], choices: readonly PoolChoice[]): Pool[] {
+  const chosen = pools.filter((text) => {
+    const known = choices.filter(({ pool }) => pool === text);
+    return known.length === 0 || known.some(({ isConfigured }) => !isConfigured);
+  });
+  return [...new Set(chosen.flatMap((text) => findPool(view, text) ?? []))];
+}
+
+function poolPlea(pool: Pool): Plea {
+  return { kind: 'pools', value: pool.name, subject: `pool ${poolText(pool)}`, tests: [poolTest([pool])] };
+}
+
+function poolTest(pools: readonly Pool[], because?: string): RuleTest {
+  return {
+    kind: 'pools',
+    allows: ({ pools: rule }) =>
+      rule !== undefined && pools.length > 0 && pools.every((pool) => allowsPool(rule, pool)),
+    ...(because === undefined ? {} : { because }),
+  };
+}
+
+function allowsPool({ names, prefixes, selector }: PoolRule, { name, prefix, labels }: Pool): boolean {
+  return (
+    names.includes(name) ||
+    prefixes.some((range) => prefixContains(range, prefix)) ||
+    (selector !== '' && matches(selector, labels).matches)
+  );
+}
+
+/** An address may not be a way to a pool, or around a rule for addresses, that is closed. */
+function addressPlea(view: View, kind: 'addresses' | 'addressesWithoutIpam', address: Address): Plea {
+  const value = formatAddress(address);
+  const pools = view.pools().filter(({ prefix }) => prefixContains(prefix, address));
+  const because = pools.length === 0 ? 'is of no pool' : `is of pool ${pools.map(poolText).join(' and ')}`;
+  const own = kind === 'addresses' ? [] : [rangeTest('addressesWithoutIpam', address)];
+  return {
+    kind,
+    value,
+    subject: kind === 'addresses' ? `address ${value}` : `address ${value} without IPAM`,
+    tests: [...own, rangeTest('addresses', address), poolTest(pools, because)],
+  };
+}
+
+type RangeKind = 'addresses' | 'addressesWithoutIpam' | 'sourcePrefixes' | 'floatingIps';
+
+function rangePlea(kind: 'sourcePrefixes' | 'floatingIps', value: string, wanted: Address | Prefix): Plea {
+  const noun = kind === 'sourcePrefixes' ? 'source prefix' : 'floating IP';
+  return { kind, value, subject: `${noun} ${value}`, tests: [rangeTest(kind, wanted)] };
+}
+
+function rangeTest(kind: RangeKind, wanted: Address | Prefix): RuleTest {
+  return { kind, allows: (rules) => rules[kind]?.some((range) => prefixContains(range, wanted)) ?? false };
+}
+
+function macPlea(mac: string): Plea {
+  const allows = ({ macAddresses }: RequestRules) => macAddresses?.some((range) => macInRange(mac, range)) ?? false;
+  return { kind: 'macAddresses', value: mac, subject: `MAC address ${mac}`, tests: [{ kind: 'macAddresses', allows }] };
+}
+
+function familyPlea(family: Family): Plea {
+  const allows = ({ families }: RequestRules) => families?.includes(family) ?? false;
+  const value = `IPv${family}`;
+  return { kind: 'families', value, subject: `family ${value}`, tests: [{ kind: 'families', allows }] };
+}
+
+function poolText({ name, prefix }: Pool): string {
+  return `"${name}" ${formatPrefix(prefix)}`;
 }

@@ -1,11 +1,10 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { Page } from '../allocator/listing.js';
-import type { Petition } from '../allocator/request-policy/petition.js';
 import { read, type IpamOptions } from '../engine/updates/operation.js';
+import type { Page } from '../records/page.js';
 import type { RequestPolicy } from '../records/request-policy.js';
 import type { View } from '../records/view.js';
-import { permit } from './evaluation.js';
+import { permit, type Petition } from './evaluation.js';
 import {
   createRequestPolicy,
   deleteRequestPolicy,

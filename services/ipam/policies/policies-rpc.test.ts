@@ -15,8 +15,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { beforeEach, describe, expect, test } from 'vitest';
 
-import { failureOf, limits, servedForEachTest } from '../served.fixture.js';
-import { attachment } from '../testing/service.js';
+import { attachment, clientLimits, failureOf, servedForEachTest } from '../testing/service.js';
 
 const { createRequestPolicy, getRequestPolicy, listRequestPolicies, updateRequestPolicy, deleteRequestPolicy } =
   RequestPolicyServiceService;
@@ -27,17 +26,17 @@ const pod = (namespace: string) => ({ namespace, name: 'web-0', uid: '' });
 
 async function create(policy: Parameters<typeof RequestPolicy.fromPartial>[0]): Promise<RequestPolicy> {
   const message = { requestPolicy: RequestPolicy.fromPartial(policy) };
-  const { requestPolicy } = await served.caller.peer.call(createRequestPolicy, message, limits());
+  const { requestPolicy } = await served.caller.peer.call(createRequestPolicy, message, clientLimits());
   return requestPolicy!;
 }
 
 const update = (requestPolicy: RequestPolicy) =>
-  served.caller.peer.call(updateRequestPolicy, { requestPolicy }, limits());
-const get = (name: string) => served.caller.peer.call(getRequestPolicy, { name }, limits());
+  served.caller.peer.call(updateRequestPolicy, { requestPolicy }, clientLimits());
+const get = (name: string) => served.caller.peer.call(getRequestPolicy, { name }, clientLimits());
 const list = (pageSize = 0, pageToken = '') =>
-  served.caller.peer.call(listRequestPolicies, { pageSize, pageToken }, limits());
+  served.caller.peer.call(listRequestPolicies, { pageSize, pageToken }, clientLimits());
 const remove = (name: string, resourceVersion = '') =>
-  served.caller.peer.call(deleteRequestPolicy, { name, resourceVersion }, limits());
+  served.caller.peer.call(deleteRequestPolicy, { name, resourceVersion }, clientLimits());
 
 const FULL = {
   name: 'tenants',
@@ -176,7 +175,7 @@ describe('Allocate', () => {
         requests: { families: [IpFamily.IP_FAMILY_IPV4] },
       });
       const message = ExplainAllocationRequest.fromPartial({ request });
-      return served.caller.peer.call(AddressServiceService.explainAllocation, message, limits());
+      return served.caller.peer.call(AddressServiceService.explainAllocation, message, clientLimits());
     };
     const family = {
       kind: RequestKind.REQUEST_KIND_FAMILY,
@@ -246,7 +245,7 @@ test('AuthorizeRequests judges what is given without Allocate, and changes nothi
   const authorize = (namespace: string, address: string) => {
     const requests = PodRequests.fromPartial({ addressesWithoutIpam: [address] });
     const message = { ...AuthorizeRequestsRequest.fromPartial({}), pod: pod(namespace), requests };
-    return served.caller.peer.call(RequestPolicyServiceService.authorizeRequests, message, limits());
+    return served.caller.peer.call(RequestPolicyServiceService.authorizeRequests, message, clientLimits());
   };
   expect(await authorize('red', '10.9.0.7')).toEqual({});
   expect(await authorize('blue', '10.8.0.7')).toEqual({});

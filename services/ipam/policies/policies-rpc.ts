@@ -1,25 +1,130 @@
-import type { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
-import type {
-  CreateRequestPolicyRequest,
-  MacRule,
-  PoolRule as PoolRuleMessage,
-  RangeRule,
-  RequestPolicy as PolicyMessage,
-  UpdateRequestPolicyRequest,
+import { RequestKind, type IpFamily, type JudgedRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import {
+  RequestPolicyServiceService,
+  type AuthorizeRequestsRequest,
+  type AuthorizeRequestsResponse,
+  type CreateRequestPolicyRequest,
+  type CreateRequestPolicyResponse,
+  type DeleteRequestPolicyRequest,
+  type DeleteRequestPolicyResponse,
+  type GetRequestPolicyRequest,
+  type GetRequestPolicyResponse,
+  type ListRequestPoliciesRequest,
+  type ListRequestPoliciesResponse,
+  type MacRule,
+  type PoolRule as PoolRuleMessage,
+  type RangeRule,
+  type RequestPolicy as PolicyMessage,
+  type RequestPolicyServiceServer,
+  type UpdateRequestPolicyRequest,
+  type UpdateRequestPolicyResponse,
 } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
-import { FAMILY_MESSAGES } from '../addresses/assign-rpc.js';
-import { formatRange } from '../allocator/request-policy/allowed-texts.js';
-import { formatMacRange, parseMacRange, type MacRange } from '../allocator/request-policy/mac-range.js';
-import { readFamilies } from '../messages/parts.js';
+import { checkOnePerFamily, FAMILY_MESSAGES, readAddresses, readFamilies } from '../messages/parts.js';
+import { readNamespaceLabels, readPod, readRequests } from '../messages/request-parts.js';
 import { labelFault, subdomainFault } from '../records/names.js';
-import { RULE_KINDS, type PoolRule, type RequestPolicy, type RequestRules } from '../records/request-policy.js';
+import {
+  formatMacRange,
+  formatRange,
+  parseMacRange,
+  RULE_KINDS,
+  type MacRange,
+  type PoolRule,
+  type RequestPolicy,
+  type RequestRules,
+  type RuleKind,
+} from '../records/request-policy.js';
 import { versionOf } from '../records/versions.js';
 import { selectorFault } from '../selectors/selector.js';
-import type { RequestPolicySpec, RequestPolicyUpdate } from './policies.js';
+import type { Judgement, Petition } from './evaluation.js';
+import type { RequestPolicyQuery, RequestPolicySpec, RequestPolicyUpdate } from './policies.js';
+import type { RequestPolicyKeeper } from './policies-operations.js';
+
+export function requestPolicyService(requestPolicies: RequestPolicyKeeper, unary: Unary): RpcService {
+  const methods = RequestPolicyServiceService;
+  const implementation: RequestPolicyServiceServer = {
+    createRequestPolicy: unary(methods.createRequestPolicy, createRequestPolicy(requestPolicies)),
+    getRequestPolicy: unary(methods.getRequestPolicy, getRequestPolicy(requestPolicies)),
+    listRequestPolicies: unary(methods.listRequestPolicies, listRequestPolicies(requestPolicies)),
+    updateRequestPolicy: unary(methods.updateRequestPolicy, updateRequestPolicy(requestPolicies)),
+    deleteRequestPolicy: unary(methods.deleteRequestPolicy, deleteRequestPolicy(requestPolicies)),
+    authorizeRequests: unary(methods.authorizeRequests, authorizeRequests(requestPolicies)),
+  };
+  return { name: 'podwire.ipam.v1.RequestPolicyService', definition: methods, implementation };
+}
+
+function createRequestPolicy(
+  requestPolicies: RequestPolicyKeeper,
+): Handler<CreateRequestPolicyRequest, CreateRequestPolicyResponse> {
+  return async (message, { signal }) => {
+    const asked = readCreateRequestPolicyRequest(message);
+    return { requestPolicy: requestPolicyMessage(await requestPolicies.create(asked, signal)) };
+  };
+}
+
+function getRequestPolicy(
+  requestPolicies: RequestPolicyKeeper,
+): Handler<GetRequestPolicyRequest, GetRequestPolicyResponse> {
+  return async (message, { signal }) => {
+    const name = readPolicyName('GetRequestPolicy', message.name);
+    return { requestPolicy: requestPolicyMessage(await requestPolicies.get(name, signal)) };
+  };
+}
+
+const SCOPE: ListScope = ['request policies'];
+
+function listRequestPolicies(
+  requestPolicies: RequestPolicyKeeper,
+): Handler<ListRequestPoliciesRequest, ListRequestPoliciesResponse> {
+  return async (message, { signal }) => {
+    const { items, more } = await requestPolicies.list(readQuery(message), signal);
+    const last = items.at(-1);
+    return {
+      requestPolicies: items.map(requestPolicyMessage),
+      nextPageToken: more && last ? formatPageToken(SCOPE, last.name) : '',
+    };
+  };
+}
+
+function readQuery(message: ListRequestPoliciesRequest): RequestPolicyQuery {
+  return checked('ListRequestPolicies', (checks) => ({
+    limit: readPageSize(message, checks),
+    after: readPageToken(message, SCOPE, checks),
+  }));
+}
+
+function updateRequestPolicy(
+  requestPolicies: RequestPolicyKeeper,
+): Handler<UpdateRequestPolicyRequest, UpdateRequestPolicyResponse> {
+  return async (message, { signal }) => {
+    const asked = readUpdateRequestPolicyRequest(message);
+    return { requestPolicy: requestPolicyMessage(await requestPolicies.update(asked, signal)) };
+  };
+}
+
+function deleteRequestPolicy(
+  requestPolicies: RequestPolicyKeeper,
+): Handler<DeleteRequestPolicyRequest, DeleteRequestPolicyResponse> {
+  return async ({ name, resourceVersion }, { signal }) => {
+    await requestPolicies.delete({ name: readPolicyName('DeleteRequestPolicy', name), resourceVersion }, signal);
+    return {};
+  };
+}
+
+function authorizeRequests(
+  requestPolicies: RequestPolicyKeeper,
+): Handler<AuthorizeRequestsRequest, AuthorizeRequestsResponse> {
+  return async (message, { signal }) => {
+    await requestPolicies.authorize(readAuthorizeRequestsRequest(message), signal);
+    return {};
+  };
+}
 
 const MAX_ENTRIES_COUNT = 1000;
 
@@ -172,4 +277,34 @@ export function requestPolicyMessage(policy: RequestPolicy): PolicyMessage {
     createTime: new Date(createTimeMs),
     resourceVersion: versionOf(policy),
   };
+}
+
+function readAuthorizeRequestsRequest(message: AuthorizeRequestsRequest): Petition {
+  return checked('AuthorizeRequests', (checks) => {
+    if (!message.pod) checks.check('pod', 'is missing');
+    const pod = message.pod ? readPod(message.pod, checks) : { namespace: '', name: '', uid: '' };
+    const addresses = readAddresses(message.addresses, checks);
+    checkOnePerFamily(addresses, [], checks);
+    return {
+      namespace: { name: pod.namespace, labels: readNamespaceLabels(message.namespaceLabels, pod, checks) },
+      pools: [],
+      poolChoices: [],
+      addresses,
+      requests: readRequests(message.requests, checks),
+    };
+  });
+}
+
+const KINDS: Readonly<Record<RuleKind, RequestKind>> = {
+  pools: RequestKind.REQUEST_KIND_POOL,
+  addresses: RequestKind.REQUEST_KIND_ADDRESS,
+  addressesWithoutIpam: RequestKind.REQUEST_KIND_ADDRESS_WITHOUT_IPAM,
+  sourcePrefixes: RequestKind.REQUEST_KIND_SOURCE_PREFIX,
+  floatingIps: RequestKind.REQUEST_KIND_FLOATING_IP,
+  macAddresses: RequestKind.REQUEST_KIND_MAC_ADDRESS,
+  families: RequestKind.REQUEST_KIND_FAMILY,
+};
+
+export function judgementMessage({ kind, allowedBy = '', policyNames, ...rest }: Judgement): JudgedRequest {
+  return { ...rest, kind: KINDS[kind], allowedBy, policyNames: [...policyNames] };
 }

@@ -6,8 +6,8 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
 import type { Store } from '../engine/store.js';
+import { openEtcdStore } from '../engine/testing/etcd-faults.js';
 import { EtcdServer } from '../engine/testing/etcd-server.js';
-import { openEtcdStore } from '../store/etcd/etcd-store.fixture.js';
 import { exported, forever, imported, recordLines } from '../testing/archives.js';
 import { Caller, Place } from '../testing/service.js';
 

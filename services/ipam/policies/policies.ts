@@ -1,9 +1,9 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { compareNames } from '@podwire/shared/words/order';
 
-import type { Page } from '../allocator/listing.js';
 import { requireReadable } from '../records/absence.js';
 import { wholeSeconds } from '../records/block.js';
+import type { Page } from '../records/page.js';
 import type { RequestPolicies, RequestPolicy, RequestRules } from '../records/request-policy.js';
 import { versionOf } from '../records/versions.js';
 import type { Change, Decision, View } from '../records/view.js';

@@ -1,15 +1,22 @@
 import { describe, expect, test } from 'vitest';
 
-import { takeAddress } from '../allocator/block.fixture.js';
-import { failureOf } from '../allocator/failure.fixture.js';
-import type { Block, Pool } from '../allocator/records.js';
-import { splitPool } from '../allocator/split-pool.js';
-import { coolAddresses } from '../records/block.js';
+import { coolAddresses, type Block } from '../records/block.js';
+import { poolVersion, type Pool } from '../records/pool.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
-import { affinity, block, claimedBlock, fullBlock, NOW_MS, pool, poolRecord } from '../testing/records.js';
+import {
+  affinity,
+  block,
+  claimedBlock,
+  failureOf,
+  fullBlock,
+  NOW_MS,
+  pool,
+  poolRecord,
+  takeAddress,
+} from '../testing/records.js';
+import { splitPool } from './changes.js';
 import { beginPoolDeletion, continuePoolDeletion, type PoolDeletionStep, type WhenInUse } from './deletion.js';
-import { poolVersion } from './pools.js';
 
 const P = '10.0.0.0/16';
 

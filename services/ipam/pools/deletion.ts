@@ -1,15 +1,22 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { removePool, strayAffinities } from '../allocator/drain-pool.js';
-import { describeHolders, poolBlocks, poolText, type PoolHolders } from '../allocator/pool-holders.js';
-import type { Affinity, Block, Pool } from '../allocator/records.js';
-import { isPartOf } from '../allocator/split-pool.js';
-import { removeBlocks } from '../blocks/release-changes.js';
+import {
+  giveBack,
+  nextBatch,
+  releaseStep,
+  removeBlocks,
+  removePool,
+  strayAffinities,
+  type ReleaseStep,
+} from '../blocks/release-changes.js';
+import { requirePool } from '../records/absence.js';
 import { countBlocks } from '../records/block-stats.js';
-import { usedCount, wholeSeconds } from '../records/block.js';
+import { heldIn, usedCount, wholeSeconds, type Affinity, type Block, type HeldAddress } from '../records/block.js';
 import { lockedFailure } from '../records/datastore-lock.js';
+import { poolVersion, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
-import { poolVersion, requirePool, staleFailure } from './pools.js';
+import { isPartOf } from './changes.js';
+import { describeHolders, poolBlocks, poolText, staleFailure, type PoolHolders } from './pools.js';
 
 /**
  * Deleting a pool, in steps of one transaction each, several because a transaction of etcd has at most 128 operations.
@@ -192,4 +199,25 @@ function putPool(value: Pool): Change {
 function inUseFailure(pool: Pool, holders: PoolHolders): Failure {
   const text = `${poolText(pool)} cannot be deleted: addresses of it are in use (${describeHolders(holders)}); release them first, or let the deletion wait for that`;
   return new Failure('POOL_IN_USE', text, { details: { pool: pool.name, allocated: String(holders.inUseCount) } });
+}
+
+interface PoolRelease {
+  readonly poolName: string;
+  readonly nowMs: number;
+}
+
+/**
+ * Gives back every address of a pool, whoever holds it, as much in each step as a transaction takes. Blocks that become empty stay
+ * with their owners, unless the pool is being deleted.
+ *
+ * Idempotent; a pool that is not there has no addresses. It comes to an end once nobody takes addresses of the pool any more.
+ */
+export function continuePoolRelease(view: View, { poolName, nowMs }: PoolRelease): Decision<ReleaseStep> {
+  const pool = view.pool(poolName);
+  const batch = pool ? nextBatch(view, heldOf(view, pool)) : [];
+  return releaseStep(batch, giveBack(view, batch, nowMs));
+}
+
+function* heldOf(view: View, { prefix }: Pool): Generator<HeldAddress, void, void> {
+  for (const block of view.blocksIn(prefix)) yield* heldIn(block, () => true);
 }

@@ -1,21 +1,26 @@
-import { getPool, listPools, type Page, type PoolQuery } from '../allocator/listing.js';
-import type { PoolHolders } from '../allocator/pool-holders.js';
-import type { Pool } from '../allocator/records.js';
-import { continuePoolRelease } from '../allocator/release-pool.js';
-import { splitPool, type PoolSplit, type PoolSplitRequest } from '../allocator/split-pool.js';
-import { updatePool, type PoolChange, type PoolUpdate } from '../allocator/update-pool.js';
 import { POOLS_LANE, read, type IpamOptions } from '../engine/updates/operation.js';
-import type { View } from '../records/view.js';
-import { createPool } from './changes.js';
+import type { Page } from '../records/page.js';
+import type { Pool } from '../records/pool.js';
+import type { Decision, View } from '../records/view.js';
+import {
+  createPool,
+  splitPool,
+  updatePool,
+  type PoolChange,
+  type PoolSplit,
+  type PoolSplitRequest,
+  type PoolUpdate,
+} from './changes.js';
 import {
   beginPoolDeletion,
   continuePoolDeletion,
+  continuePoolRelease,
   type PoolDeleted,
   type PoolDeletionProgress,
   type PoolDeletionRequest,
   type PoolDeletionStep,
 } from './deletion.js';
-import type { PoolListing } from './pools.js';
+import { getPool, listPools, type PoolHolders, type PoolListing, type PoolQuery } from './pools.js';
 import type { PoolSpec } from './rules.js';
 
 const NOBODY: PoolHolders = { inUseCount: 0, coolingCount: 0, unreadable: undefined, nodes: [] };
@@ -131,4 +136,35 @@ export class Pools {
       return { ...step, removedBlocks };
     }
   }
+}
+
+/**
+ * The update loop for all that is no work on pools: a pool that is being deleted goes with the release of its last address, whoever
+ * released it, and that is told once it is durable. What works on pools tells of it by itself.
+ */
+export function tellDrainedPools({ updates, events }: Pick<IpamOptions, 'updates' | 'events'>): IpamOptions['updates'] {
+  return {
+    read: (look, options) => updates.read(look, options),
+    peek: (look) => updates.peek(look),
+    update: (lane, decide, options) =>
+      updates
+        .update(lane, (view) => withDrained(decide(view)), options)
+        .then(({ outcome, drained }) => {
+          for (const pool of drained) events.poolDrained(pool);
+          return outcome;
+        }),
+  };
+}
+
+interface Drained<Outcome> {
+  readonly outcome: Outcome;
+  /** Pools that go with the decision. */
+  readonly drained: readonly Pool[];
+}
+
+function withDrained<Outcome>({ changes, outcome }: Decision<Outcome>): Decision<Drained<Outcome>> {
+  const drained: Pool[] = [];
+  for (const change of changes)
+    if (change.type === 'delete' && change.record.kind === 'pool') drained.push(change.record.value);
+  return { changes, outcome: { outcome, drained } };
 }

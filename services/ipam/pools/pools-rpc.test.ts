@@ -11,7 +11,7 @@ import {
 import { describe, expect, test } from 'vitest';
 
 import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
-import { failureOf, faultsOf, servedForEachTest } from '../served.fixture.js';
+import { failureOf, faultsOf, servedForEachTest } from '../testing/service.js';
 
 const served = servedForEachTest();
 

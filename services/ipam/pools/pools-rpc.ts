@@ -3,26 +3,103 @@ import {
   AssignmentMode,
   EncapsulationMode as EncapsulationMessage,
   PoolDeletionMode,
+  PoolServiceService,
   PoolState,
   type CreatePoolRequest,
+  type CreatePoolResponse,
   type DeletePoolRequest,
   type DeletePoolResponse,
   type GetPoolRequest,
+  type GetPoolResponse,
+  type ListPoolsRequest,
+  type ListPoolsResponse,
   type Pool as PoolMessage,
+  type PoolServiceServer,
   type SplitPoolRequest,
+  type SplitPoolResponse,
   type UpdatePoolRequest,
+  type UpdatePoolResponse,
 } from '@podwire/proto/podwire/ipam/v1/pool';
 import { violationsFailure, type Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix, parsePrefix, type PrefixFault } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
-import type { EncapsulationMode, Pool } from '../allocator/records.js';
-import { MAX_PARTS, type PoolReference, type PoolSplitRequest } from '../allocator/split-pool.js';
-import type { PoolChange } from '../allocator/update-pool.js';
 import { subdomainFault } from '../records/names.js';
+import { outOfUse, poolVersion, WORKLOAD, type EncapsulationMode, type Pool } from '../records/pool.js';
+import { MAX_PARTS, type PoolChange, type PoolReference, type PoolSplitRequest } from './changes.js';
 import type { PoolDeleted, PoolDeletionRequest } from './deletion.js';
-import { outOfUse, poolVersion, WORKLOAD, type PoolListing } from './pools.js';
+import type { PoolListing, PoolQuery } from './pools.js';
 import { checkPool, LOAD_BALANCER, TUNNEL, type PoolFault, type PoolRules, type PoolSpec } from './rules.js';
+import type { Pools } from './pools-operations.js';
+
+export function poolService(pools: Pools, unary: Unary): RpcService {
+  const implementation: PoolServiceServer = {
+    createPool: unary(PoolServiceService.createPool, createPool(pools)),
+    getPool: unary(PoolServiceService.getPool, getPool(pools)),
+    listPools: unary(PoolServiceService.listPools, listPools(pools)),
+    updatePool: unary(PoolServiceService.updatePool, updatePool(pools)),
+    deletePool: unary(PoolServiceService.deletePool, deletePool(pools)),
+    splitPool: unary(PoolServiceService.splitPool, splitPool(pools)),
+  };
+  return { name: 'podwire.ipam.v1.PoolService', definition: PoolServiceService, implementation };
+}
+
+function createPool(pools: Pools): Handler<CreatePoolRequest, CreatePoolResponse> {
+  return async (message, { signal }) => {
+    const spec = readCreatePoolRequest(message);
+    return { pool: poolMessage(await pools.create(spec, signal)) };
+  };
+}
+
+function getPool(pools: Pools): Handler<GetPoolRequest, GetPoolResponse> {
+  return async (message, { signal }) => {
+    const name = readGetPoolRequest(message);
+    return { pool: poolMessage(await pools.get(name, signal)) };
+  };
+}
+
+const SCOPE: ListScope = ['pools'];
+
+function listPools(pools: Pools): Handler<ListPoolsRequest, ListPoolsResponse> {
+  return async (message, { signal }) => {
+    const { items, more } = await pools.list(readQuery(message), signal);
+    const last = items.at(-1);
+    return {
+      pools: items.map(poolMessage),
+      nextPageToken: more && last ? formatPageToken(SCOPE, last.pool.name) : '',
+    };
+  };
+}
+
+function readQuery(message: ListPoolsRequest): PoolQuery {
+  return checked('ListPools', (checks) => ({
+    limit: readPageSize(message, checks),
+    after: readPageToken(message, SCOPE, checks),
+  }));
+}
+
+function updatePool(pools: Pools): Handler<UpdatePoolRequest, UpdatePoolResponse> {
+  return async (message, { signal }) => {
+    const updated = await pools.update(readUpdatePoolRequest(message), signal);
+    if (!updated.ok) throw poolFaultsFailure('UpdatePool', updated.faults);
+    return { pool: poolMessage(updated.listing) };
+  };
+}
+
+function deletePool(pools: Pools): Handler<DeletePoolRequest, DeletePoolResponse> {
+  return async (message, { signal }) => deletePoolResponse(await pools.delete(readDeletePoolRequest(message), signal));
+}
+
+function splitPool(pools: Pools): Handler<SplitPoolRequest, SplitPoolResponse> {
+  return async (message, { signal }) => {
+    const split = await pools.split(readSplitPoolRequest(message), signal);
+    if (!split.ok) throw violationsFailure('INVALID_REQUEST', 'SplitPool refused', split.faults);
+    return { pools: split.parts.map(poolMessage) };
+  };
+}
 
 /** The fields of a pool's message by those of its value. */
 const FIELDS: Record<PoolFault['field'], string> = {

@@ -3,14 +3,15 @@ import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate.js';
 import { release } from '../addresses/release.js';
-import { failureOf } from '../allocator/failure.fixture.js';
-import { getPool, listBlocks, listPools } from '../allocator/listing.js';
+import { listBlocks } from '../blocks/blocks.js';
+import { outOfUse, poolVersion } from '../records/pool.js';
 import { MapView } from '../records/testing/map-view.js';
 import {
   affinity,
   attachment,
   block,
   claimedBlock,
+  failureOf,
   fullBlock,
   host,
   NOW_MS,
@@ -19,7 +20,7 @@ import {
   prefix,
   request,
 } from '../testing/records.js';
-import { outOfUse, poolVersion } from './pools.js';
+import { getPool, listPools } from './pools.js';
 
 test('a pool is out of use for one reason at a time', () => {
   const out = (rest: Parameters<typeof pool>[2]) => outOfUse(pool('p', '10.0.0.0/16', rest));

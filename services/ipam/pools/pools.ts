@@ -1,64 +1,20 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { familyBits } from '@podwire/shared/net/address';
-import { prefixContains, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix } from '@podwire/shared/net/prefix';
+import { counted } from '@podwire/shared/words/counted';
+import { compareTexts } from '@podwire/shared/words/order';
 
-import type { Block, Pool } from '../allocator/records.js';
-import type { PoolUtilization } from '../blocks/utilization.js';
-import { requireReadable } from '../records/absence.js';
-import { versionOf } from '../records/versions.js';
-import type { View } from '../records/view.js';
-
-/** Use of addresses by containers, among a pool's `allowedUses`. */
-export const WORKLOAD = 'Workload';
-
-/** Selector that matches everything. */
-export const ALL = 'all()';
-
-/** Calico's largest blocks have 4096 addresses. */
-export const LARGEST_BLOCK_BITS = 12;
-
-/** Why a pool gives no address to anybody, or undefined when it may. What was given from it stays valid. */
-export function outOfUse({ disabled, deletionTimeMs, notAllocatable }: Pool): string | undefined {
-  if (deletionTimeMs !== undefined) return 'being deleted';
-  if (disabled) return 'disabled';
-  return notAllocatable === undefined ? undefined : `not allocatable: ${notAllocatable}`;
-}
-
-/** The first block that shares addresses with the prefix and can be read: within it, the same, or around it. */
-export function overlappingBlock(view: View, prefix: Prefix): Block | undefined {
-  for (const block of view.blocksIn(prefix)) return block;
-  for (const range of rangesAround(prefix)) {
-    const block = view.block(range);
-    if (block) return block;
-  }
-  return undefined;
-}
-
-/** The ranges around a prefix that a block may have, the largest first. */
-export function* rangesAround(prefix: Prefix): Generator<Prefix, void, void> {
-  for (let length = familyBits(prefix.family) - LARGEST_BLOCK_BITS; length < prefix.length; length++)
-    yield prefixOf(prefix, length);
-}
-
-/** The range of the first block that shares addresses with the prefix, whether or not it can be read. */
-export function takenAcross(view: View, prefix: Prefix): Prefix | undefined {
-  return overlappingBlock(view, prefix)?.prefix ?? view.unreadableBlock(prefix)?.name.prefix;
-}
+import type { BlockListing } from '../blocks/blocks.js';
+import { poolUtilization, type BlockUtilization, type PoolUtilization } from '../blocks/utilization.js';
+import { requirePool } from '../records/absence.js';
+import { collectCold, isHeld, isUnneeded, type Block } from '../records/block.js';
+import type { Page } from '../records/page.js';
+import { poolVersion, type Pool } from '../records/pool.js';
+import type { UnreadableBlock, View } from '../records/view.js';
 
 /** A pool with how much of it is in use. */
 export interface PoolListing {
   readonly pool: Pool;
   readonly utilization: PoolUtilization;
-}
-
-/** A pool's resource version, see {@link versionOf}. */
-export function poolVersion(pool: Pool): string {
-  return versionOf(pool);
-}
-
-/** The pool that a block lies in. */
-export function poolOf(pools: readonly Pool[], block: Prefix): Pool | undefined {
-  return pools.find(({ prefix }) => prefixContains(prefix, block));
 }
 
 /** @param resourceVersion - empty for any @throws Failure STALE_VERSION */
@@ -71,11 +27,105 @@ export function staleFailure({ name }: Pool, resourceVersion: string): Failure {
   return new Failure('STALE_VERSION', text, { details: { pool: name } });
 }
 
-/** @throws Failure POOL_NOT_FOUND, STORE_CORRUPT */
-export function requirePool(view: View, name: string): Pool {
-  const pool = view.pool(name);
-  if (pool) return pool;
-  requireReadable(view, { kind: 'pool', name });
-  const text = `there is no pool "${name}"; list the pools for their names`;
-  throw new Failure('POOL_NOT_FOUND', text, { details: { pool: name } });
+export interface PoolQuery {
+  /** The name behind which the page begins; empty for the first page. */
+  readonly after: string;
+  readonly limit: number;
+}
+
+export interface ListedBlock extends BlockListing {
+  readonly utilization: BlockUtilization;
+}
+
+/** @throws Failure POOL_NOT_FOUND */
+export function getPool(view: View, name: string): PoolListing {
+  const pool = requirePool(view, name);
+  return { pool, utilization: poolUtilization(view, pool) };
+}
+
+/** A page of the pools, in the order of their names. */
+export function listPools(view: View, { after, limit }: PoolQuery): Page<PoolListing> {
+  const pools = view.pools().filter(({ name }) => name > after);
+  const items = pools.slice(0, limit).map((pool) => ({ pool, utilization: poolUtilization(view, pool) }));
+  return { items, more: pools.length > limit };
+}
+
+/** What keeps a pool from being removed. */
+export interface PoolHolders {
+  /** Addresses in use, whatever for. */
+  readonly inUseCount: number;
+  /** Addresses whose cool-down is not over: they must not be given to anybody yet, not even by another pool. */
+  readonly coolingCount: number;
+  /** A block that cannot be read, and may hold any; undefined when there is none. */
+  readonly unreadable: UnreadableBlock | undefined;
+  /** Addresses in use by the node they are on, in the order of the nodes' names. */
+  readonly nodes: readonly NodeShare[];
+}
+
+interface NodeShare {
+  /** `unknown` for an address that does not say on which node it is, in a block that nobody owns. */
+  readonly nodeName: string;
+  readonly count: number;
+}
+
+/** What there is in a pool. */
+interface PoolBlocks {
+  /** Blocks that nothing holds. */
+  readonly empty: readonly Block[];
+  /** Who holds the others; undefined when there are none. */
+  readonly holders: PoolHolders | undefined;
+}
+
+/** Looks at every block of a pool. Addresses whose cool-down is over count as free. */
+export function poolBlocks(view: View, pool: Pool, nowMs: number): PoolBlocks {
+  const cooldownSeconds = view.config()?.cooldownSeconds ?? 0;
+  const empty: Block[] = [];
+  const nodes = new Map<string, number>();
+  let coolingCount = 0;
+  for (const block of view.blocksIn(pool.prefix)) {
+    const current = collectCold(block, nowMs, cooldownSeconds);
+    if (isUnneeded(current)) empty.push(block);
+    else coolingCount += countHolders(current, nodes);
+  }
+  const inUseCount = [...nodes.values()].reduce((sum, count) => sum + count, 0);
+  const unreadable = view.unreadableBlock(pool.prefix);
+  const holders = { inUseCount, coolingCount, unreadable, nodes: sorted(nodes) };
+  return { empty, holders: unreadable || inUseCount + coolingCount > 0 ? holders : undefined };
+}
+
+/** Adds a block's addresses in use to those of their nodes. @returns how many of its addresses cool down */
+function countHolders({ allocations, attributes, owner }: Block, nodes: Map<string, number>): number {
+  let coolingCount = 0;
+  for (const index of allocations) {
+    const held = index === null ? undefined : attributes[index];
+    if (!held) continue;
+    if (!isHeld(held)) {
+      coolingCount++;
+      continue;
+    }
+    const node = held.owner.node ?? owner?.name ?? 'unknown';
+    nodes.set(node, (nodes.get(node) ?? 0) + 1);
+  }
+  return coolingCount;
+}
+
+function sorted(nodes: ReadonlyMap<string, number>): NodeShare[] {
+  return [...nodes].sort(([a], [b]) => compareTexts(a, b)).map(([nodeName, count]) => ({ nodeName, count }));
+}
+
+/** At most so many nodes are named in a message. */
+const NAMED_NODES = 8;
+
+/** Holders in words: `1 on node n1, 4 on node n2, 3 that cool down, perhaps some of record … which cannot be read`. */
+export function describeHolders({ nodes, coolingCount, unreadable }: PoolHolders): string {
+  const named = nodes.slice(0, NAMED_NODES).map(({ nodeName, count }) => `${count} on node ${nodeName}`);
+  const more = nodes.length > NAMED_NODES ? [`and more on ${counted(nodes.length - NAMED_NODES, 'other node')}`] : [];
+  const cooling = coolingCount > 0 ? [counted(coolingCount, 'that cools down', 'that cool down')] : [];
+  const unknown = unreadable ? [`perhaps some of record ${unreadable.key}, which cannot be read`] : [];
+  return [...named, ...more, ...cooling, ...unknown].join(', ');
+}
+
+/** A pool as messages name it. */
+export function poolText({ name, prefix }: Pool): string {
+  return `pool "${name}" ${formatPrefix(prefix)}`;
 }

@@ -2,10 +2,9 @@ import type { Violation } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { parsePrefix, prefixesOverlap, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { EncapsulationMode, Pool } from '../allocator/records.js';
 import { subdomainFault } from '../records/names.js';
+import { ALL, WORKLOAD, type EncapsulationMode, type Pool } from '../records/pool.js';
 import { selectorFault, selectsAll } from '../selectors/selector.js';
-import { ALL, WORKLOAD } from './pools.js';
 
 /** A pool as it is asked for, unchecked. What is left out has Calico's default. */
 export interface PoolWish extends Partial<PoolRules> {

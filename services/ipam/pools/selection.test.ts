@@ -1,10 +1,9 @@
 import { describe, expect, test } from 'vitest';
 
-import { failureOf } from '../allocator/failure.fixture.js';
-import type { Pool } from '../allocator/records.js';
 import type { Demand } from '../blocks/demand.js';
+import type { Pool } from '../records/pool.js';
 import { MapView } from '../records/testing/map-view.js';
-import { host, NOW_MS, poolRecord } from '../testing/records.js';
+import { failureOf, host, NOW_MS, poolRecord } from '../testing/records.js';
 import { checkAskedPools, judgePools, servingPools } from './selection.js';
 
 const demand = (rest: Partial<Demand> = {}): Demand => ({

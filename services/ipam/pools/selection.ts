@@ -2,13 +2,12 @@ import { Failure, violationsFailure, type Violation } from '@podwire/shared/fail
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 
-import type { Pool } from '../allocator/records.js';
-import type { Labels } from '../allocator/selector/ast.js';
 import type { Demand, PoolUse } from '../blocks/demand.js';
+import { outOfUse, type Pool } from '../records/pool.js';
 import type { PoolChoice } from '../records/request-policy.js';
 import type { View } from '../records/view.js';
+import type { Labels } from '../selectors/parser.js';
 import { matches } from '../selectors/selector.js';
-import { outOfUse } from './pools.js';
 
 /** A pool of the wanted family, and why it cannot serve; undefined when it can. */
 export interface JudgedPool {

@@ -2,14 +2,14 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { MAX_PARTS } from '../allocator/split-pool.js';
 import { countHeld, disagreements, readAll } from '../engine/testing/agreement.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys, settleEvents } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
+import { poolVersion } from '../records/pool.js';
 import { startIpam } from '../testing/ipam.js';
 import { attachment, NOW_MS, request } from '../testing/records.js';
-import { poolVersion } from './pools.js';
+import { MAX_PARTS } from './changes.js';
 import { checkPool } from './rules.js';
 
 function spec(cidr: string, blockSizeBits = 0) {

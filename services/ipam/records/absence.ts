@@ -1,8 +1,8 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import type { BlockOwner } from '../allocator/records.js';
-import { makeBlock } from './block.js';
+import { makeBlock, type BlockOwner } from './block.js';
+import type { Pool } from './pool.js';
 import type { Change, RecordName, UnreadableRecord, View } from './view.js';
 
 /** What follows from a record that a view does not show: nothing, unless it is compared, or known to be unreadable. */
@@ -46,4 +46,13 @@ export function expectNoBlock(prefix: Prefix): Change {
   // Of the record only its key counts: what is compared is what was seen under it, which is nothing.
   const value = makeBlock({ prefix, owner: { kind: 'host', name: 'none' }, nowMs: 0 });
   return { type: 'expect', record: { kind: 'block', value } };
+}
+
+/** @throws Failure POOL_NOT_FOUND, STORE_CORRUPT */
+export function requirePool(view: View, name: string): Pool {
+  const pool = view.pool(name);
+  if (pool) return pool;
+  requireReadable(view, { kind: 'pool', name });
+  const text = `there is no pool "${name}"; list the pools for their names`;
+  throw new Failure('POOL_NOT_FOUND', text, { details: { pool: name } });
 }

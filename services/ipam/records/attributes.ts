@@ -1,8 +1,6 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 
-import type { AllocationAttributes, AllocationRequest, PodIdentity } from '../allocator/records.js';
-
 /** The attributes of a container's address: Calico's `node`, `namespace`, `pod`, `timestamp`, and two that tell attachments apart. */
 
 /** Who holds an address, as its attributes tell. */
@@ -10,23 +8,6 @@ interface Holder {
   readonly nodeName: string;
   /** Without UID, which is not among the attributes. */
   readonly pod: PodIdentity | undefined;
-}
-
-export function attributesFor(
-  { attachment, nodeName, pod }: Pick<AllocationRequest, 'attachment' | 'nodeName' | 'pod'>,
-  nowMs: number,
-): AllocationAttributes {
-  const owner: Record<string, string> = {
-    node: nodeName,
-    timestamp: calicoTime(nowMs),
-    network: attachment.network,
-    interface: attachment.interfaceName,
-  };
-  if (pod) {
-    owner.namespace = pod.namespace;
-    owner.pod = pod.name;
-  }
-  return { handleId: handleId(attachment), owner, releasedAtMs: undefined };
 }
 
 interface HandleHolder {
@@ -126,7 +107,7 @@ export function holderOf({ owner }: AllocationAttributes): Holder {
 let lastTime = { timeMs: Number.NaN, text: '' };
 
 /** A time as Go prints it and Calico stores it: `2026-08-22 06:33:25.1 +0000 UTC`. */
-function calicoTime(timeMs: number): string {
+export function calicoTime(timeMs: number): string {
   if (timeMs !== lastTime.timeMs) {
     const [date = '', time = ''] = new Date(timeMs).toISOString().replace('Z', '').split('T');
     lastTime = { timeMs, text: `${date} ${time.replace(/\.?0+$/, '')} +0000 UTC` };
@@ -141,4 +122,33 @@ export function allocatedAtMs({ owner }: AllocationAttributes): number | undefin
   const [, date, time, fraction = ''] = CALICO_TIME.exec(owner.timestamp ?? '') ?? [];
   const timeMs = Date.parse(`${date}T${time}${fraction.slice(0, 4)}Z`);
   return Number.isNaN(timeMs) ? undefined : timeMs;
+}
+
+/** What is known of an allocation besides its address. Several ordinals of a block may share one. */
+export interface AllocationAttributes {
+  /** Handle that owns the address; undefined when none does, as while an address cools down. */
+  readonly handleId: string | undefined;
+  /** The owner's own description: `node`, `namespace`, `pod`, `interface`, `network`, `timestamp`. Stored as `secondary`. */
+  readonly owner: Readonly<Record<string, string>>;
+  /**
+   * The description of a second owner, as of the pod that a virtual machine is moving to: `alternateOwnerAttrs`. Never empty. Nothing is
+   * decided by it: Calico's tools and SetAttributes write it, and it goes with the address.
+   */
+  readonly alternateOwner?: Readonly<Record<string, string>> | undefined;
+  /** When the address was released, in epoch milliseconds, while it is cooling down; undefined while it is in use. */
+  readonly releasedAtMs: number | undefined;
+}
+
+/** The Kubernetes pod behind an endpoint. */
+export interface PodIdentity {
+  readonly namespace: string;
+  readonly name: string;
+  /** Empty when the runtime did not pass it on. */
+  readonly uid: string;
+}
+
+/** Tells one network namespace from every other that ever was on the node. */
+export interface NetnsIdentity {
+  readonly bootId: string;
+  readonly inode: bigint;
 }

@@ -1,6 +1,5 @@
-import type { Block } from '../allocator/records.js';
-import { mayGive } from '../allocator/spent.js';
-import { attributesAt, usedCount } from './block.js';
+import type { AllocationAttributes } from './attributes.js';
+import { attributesAt, usedCount, type Affinity, type Block } from './block.js';
 
 /** What may be had of a block as far as its own record tells: whatever the time is, who asks, and what is reserved. */
 export type Standing =
@@ -79,4 +78,107 @@ function combine(a: BlockTally, b: BlockTally, sign: 1 | -1): BlockTally {
     used: a.used + sign * b.used,
     cooling: a.cooling + sign * b.cooling,
   };
+}
+
+/**
+ * How much of blocks one transaction may write, in bytes: a block is written whole, and etcd takes 1.5 MiB in one request. The rest
+ * is for what comes with blocks: handles, endpoints, entries of the history. One block alone may be larger, and is tried.
+ */
+export const BLOCK_BYTES_PER_STEP = 2 ** 20;
+
+/** What one request may take that writes no more blocks than it must; the rest is for what comes with them. */
+export const BLOCK_BYTES_PER_REQUEST = 1.5 * 2 ** 20 - 2 ** 16;
+
+/** A block of so many addresses is far from the limit, and so are two of them, whoever holds its addresses. */
+const SMALL_BLOCK_SIZE = 256;
+
+/** What an address takes beside its attributes: its places in two lists, with as many digits as the largest block's have. */
+const TAKEN_BYTES = 33;
+const FREE_BYTES = 10;
+/** What a block takes beside its lists, with an owner's name of 253 characters. */
+const REST_BYTES = 600;
+/** What JSON adds to attributes, to those of a second owner, to the time of a release, and to each pair. */
+const ATTRIBUTES_BYTES = 32;
+const ALTERNATE_BYTES = 26;
+const RELEASED_BYTES = 48;
+const PAIR_BYTES = 2;
+
+/** Attributes do not change, and the next block has all but one of them. */
+const known = new WeakMap<AllocationAttributes, number>();
+
+/** About how many bytes a block takes in the datastore, rather too many than too few. */
+export function blockBytes({ allocations, unallocated, attributes }: Block): number {
+  const takenCount = allocations.length - unallocated.length;
+  const lists = REST_BYTES + takenCount * TAKEN_BYTES + unallocated.length * FREE_BYTES;
+  return attributes.reduce((bytes, entry) => bytes + attributesBytes(entry), lists);
+}
+
+/** Whether one request can write all of these blocks. Small ones are not counted, so that the answer costs nothing where all are. */
+export function fitOneRequest(blocks: readonly Block[]): boolean {
+  if (blocks.every(({ allocations }) => allocations.length <= SMALL_BLOCK_SIZE)) return true;
+  return bytesOf(blocks) <= BLOCK_BYTES_PER_REQUEST;
+}
+
+export function bytesOf(blocks: readonly Block[]): number {
+  return blocks.reduce((bytes, block) => bytes + blockBytes(block), 0);
+}
+
+function attributesBytes(attributes: AllocationAttributes): number {
+  const remembered = known.get(attributes);
+  if (remembered !== undefined) return remembered;
+  const { handleId = '', owner, alternateOwner, releasedAtMs } = attributes;
+  const fixed =
+    ATTRIBUTES_BYTES + (alternateOwner ? ALTERNATE_BYTES : 0) + (releasedAtMs === undefined ? 0 : RELEASED_BYTES);
+  const pairs = [...Object.entries(owner), ...Object.entries(alternateOwner ?? {})];
+  const bytes = pairs.reduce(
+    (sum, [name, value]) => sum + PAIR_BYTES + textBytes(name) + textBytes(value),
+    fixed + textBytes(handleId),
+  );
+  known.set(attributes, bytes);
+  return bytes;
+}
+
+/** In JSON, quotes, backslashes and what cannot be printed take more. */
+function textBytes(text: string): number {
+  return Buffer.byteLength(JSON.stringify(text));
+}
+
+/** The first of the blocks that one transaction can write, at least one of them. */
+export function firstWritable<Item>(items: readonly Item[], blockOf: (item: Item) => Block | undefined): Item[] {
+  let bytes = 0;
+  const behind = items.findIndex((item, index) => {
+    const block = blockOf(item);
+    bytes += block ? blockBytes(block) : 0;
+    return index > 0 && bytes > BLOCK_BYTES_PER_STEP;
+  });
+  return behind < 0 ? [...items] : items.slice(0, behind);
+}
+
+/**
+ * Whether an affinity leads to nothing that its owner could use or would have to change: it is confirmed, the block names the owner, and
+ * each of its addresses is in use.
+ */
+export function isSpent({ owner, state }: Affinity, block: Block | undefined): boolean {
+  return (
+    state === 'confirmed' && block?.owner?.kind === owner.kind && block.owner.name === owner.name && !mayGive(block)
+  );
+}
+
+/** Whether an address of the block is free, or cools down. */
+export function mayGive({ unallocated, attributes }: Block): boolean {
+  return unallocated.length > 0 || attributes.some(({ releasedAtMs }) => releasedAtMs !== undefined);
+}
+
+/** Whether nobody holds an address of a host's block: all are free, or cool down. */
+export function isIdle({ owner, allocations, attributes }: Block): boolean {
+  const isHeld = (index: number | null): boolean => index !== null && attributes[index]?.releasedAtMs === undefined;
+  return owner?.kind === 'host' && !allocations.some(isHeld);
+}
+
+/**
+ * Whether a block that may give something lacks the affinity that would lead to it: its owner's, or it has no owner.
+ * @param affinity - the owner's for the block
+ */
+export function isLoose(block: Block, affinity: Affinity | undefined): boolean {
+  return affinity === undefined && mayGive(block);
 }

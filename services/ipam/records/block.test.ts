@@ -1,10 +1,17 @@
 import { describe, expect, test } from 'vitest';
 
-import { validateBlock } from '../allocator/block-invariants.js';
-import { takeAddress } from '../allocator/block.fixture.js';
-import type { AllocationAttributes, Block } from '../allocator/records.js';
-import { block, fullBlock, host, NOW_MS, prefix } from '../testing/records.js';
-import { attributesAt, collectCold, makeBlock, ordinalsWhere, releaseAddresses, usedCount } from './block.js';
+import { block, fullBlock, host, NOW_MS, prefix, takeAddress } from '../testing/records.js';
+import type { AllocationAttributes } from './attributes.js';
+import {
+  attributesAt,
+  collectCold,
+  makeBlock,
+  ordinalsWhere,
+  releaseAddresses,
+  usedCount,
+  validateBlock,
+  type Block,
+} from './block.js';
 
 const START = BigInt(NOW_MS) * 1_000_000n;
 

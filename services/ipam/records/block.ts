@@ -1,7 +1,7 @@
-import { prefixSize, type Prefix } from '@podwire/shared/net/prefix';
+import { familyBits } from '@podwire/shared/net/address';
+import { formatPrefix, prefixOf, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { AllocationAttributes, Block, BlockOwner, Ordinal } from '../allocator/records.js';
-import { sameAttributes } from './attributes.js';
+import { sameAttributes, type AllocationAttributes } from './attributes.js';
 
 /** What can be done to a block. Each function that changes it makes its sequence number one higher, however much it changes. */
 
@@ -184,4 +184,160 @@ function renumberAttributes(
     return used.has(index);
   });
   return { allocations: allocations.map((index) => renumbered.get(index) ?? null), attributes: kept };
+}
+
+/**
+ * All that is wrong with a block, by the rules that `calicoctl ipam check` holds it to (Calico's calicoctl/commands/ipam/check.go)
+ * and by those of its sequence numbers. Empty when nothing is.
+ * @param nowMs - no address can have been released later, in epoch milliseconds
+ */
+export function validateBlock(block: Block, nowMs: number): string[] {
+  const name = `block ${formatPrefix(block.prefix)}`;
+  return [...allocationFaults(block), ...attributeFaults(block, nowMs), ...sequenceFaults(block)].map(
+    (fault) => `${name}: ${fault}`,
+  );
+}
+
+function allocationFaults({ prefix, allocations, unallocated }: Block): string[] {
+  const size = blockSize(prefix);
+  const faults: string[] = [];
+  if (allocations.length !== size) faults.push(`${allocations.length} allocations for ${size} addresses`);
+  const seen = new Set<Ordinal>();
+  for (const ordinal of unallocated) {
+    if (!Number.isInteger(ordinal) || ordinal < 0 || ordinal >= size)
+      faults.push(`free ordinal ${ordinal} is out of range`);
+    if (seen.has(ordinal)) faults.push(`ordinal ${ordinal} is free twice`);
+    if ((allocations[ordinal] ?? null) !== null) faults.push(`ordinal ${ordinal} is both free and allocated`);
+    seen.add(ordinal);
+  }
+  const allocated = allocations.filter((index) => index !== null).length;
+  if (allocated + unallocated.length !== size)
+    faults.push(`${allocated} allocated and ${unallocated.length} free do not make ${size}`);
+  return faults;
+}
+
+function attributeFaults({ allocations, attributes }: Block, nowMs: number): string[] {
+  const used = new Set(allocations);
+  const dangling = allocations.flatMap((index, ordinal) =>
+    index === null || attributes[index] ? [] : [`ordinal ${ordinal} has attributes ${index}, which do not exist`],
+  );
+  const faults = attributes.flatMap(({ releasedAtMs }, index) => [
+    ...(used.has(index) ? [] : [`attributes ${index} belong to no address`]),
+    ...(releasedAtMs !== undefined && releasedAtMs > nowMs ? [`attributes ${index} were released in the future`] : []),
+  ]);
+  return [...dangling, ...faults];
+}
+
+function sequenceFaults({ allocations, sequenceNumber, sequenceNumbers }: Block): string[] {
+  return sequenceNumbers.flatMap((number, ordinal) => {
+    if (number === null) return [];
+    const isFree = (allocations[ordinal] ?? null) === null;
+    return [
+      ...(isFree ? [`ordinal ${ordinal} is free but has a sequence number`] : []),
+      ...(number < sequenceNumber ? [] : [`ordinal ${ordinal} has a sequence number that the block has not reached`]),
+    ];
+  });
+}
+
+/**
+ * The records of the datastore as values: what Calico's v3 schema holds (reference: Calico's libcalico-go/lib/backend/model),
+ * free of its JSON. All are immutable; a change is a new value. `store/record` maps them to and from the stored form, and keeps
+ * there whatever fields it does not know.
+ */
+
+/** Number of an address within its block, counted from the block's first address. */
+export type Ordinal = number;
+
+/** Who owns a block: a node, or a virtual owner such as `load-balancer`. Stored as `host:<name>` or `virtual:<name>`. */
+export interface BlockOwner {
+  readonly kind: 'host' | 'virtual';
+  readonly name: string;
+}
+
+/** A run of addresses, and the lock on all of them: one key, one compare-and-swap. */
+export interface Block {
+  readonly prefix: Prefix;
+  readonly owner: BlockOwner | undefined;
+  /** When the owner claimed the block, in epoch milliseconds; undefined on old blocks. */
+  readonly claimTimeMs: number | undefined;
+  /** For each ordinal the index of its attributes, or null when it is free. */
+  readonly allocations: readonly (number | null)[];
+  /** The free ordinals in the order in which they are given out: taken from the head, returned to the tail. */
+  readonly unallocated: readonly Ordinal[];
+  readonly attributes: readonly AllocationAttributes[];
+  /** One higher with every change of the block; starts at the clock, in epoch nanoseconds. */
+  readonly sequenceNumber: bigint;
+  /** For each ordinal the block's sequence number when it was allocated, or null when it is free. */
+  readonly sequenceNumbers: readonly (bigint | null)[];
+}
+
+/** How far a node's claim of a block has come. */
+export type AffinityState = 'pending' | 'confirmed' | 'pendingDeletion';
+
+/** A node's claim of a block. Only a confirmed one, with a block that names the node, is ownership. */
+export interface Affinity {
+  readonly owner: BlockOwner;
+  readonly block: Prefix;
+  readonly state: AffinityState;
+}
+
+/** Index from an owner to the blocks that hold its addresses. */
+export interface Handle {
+  readonly id: string;
+  /** For each block, by its CIDR, how many of its addresses the handle owns. */
+  readonly blocks: ReadonlyMap<string, number>;
+}
+
+export function sameOwner(a: BlockOwner | undefined, b: BlockOwner): boolean {
+  return a?.kind === b.kind && a.name === b.name;
+}
+
+/**
+ * What an attachment holds. The blocks say it; the handle says in which blocks to look, and may name too many (Calico's does
+ * after a crash), never too few. The endpoint does not say it: its name is the pod's, and the pod's next sandbox takes it.
+ */
+
+/** One address that an attachment holds. */
+export interface HeldAddress {
+  readonly block: Block;
+  readonly ordinal: Ordinal;
+  readonly attributes: AllocationAttributes;
+}
+
+/**
+ * What every release has in common, whoever asks for it: the addresses go back to their blocks, or begin to cool down; their
+ * handles and endpoints lose them, the history tells of them, and a block that nobody needs any more goes, all at once.
+ */
+
+/** Handle of the addresses that Windows keeps for itself in each block, in any case (Calico's libcalico-go/lib/ipam). */
+const WINDOWS_RESERVED = 'windows-reserved-ipam-handle';
+
+/** The addresses of a block that somebody holds and whose attributes are as asked, in their order. Not those that cool down. */
+export function heldIn(block: Block, wanted: (attributes: AllocationAttributes) => boolean): HeldAddress[] {
+  return ordinalsWhere(block, (attributes) => isHeld(attributes) && wanted(attributes)).flatMap((ordinal) => {
+    const attributes = attributesAt(block, ordinal);
+    return attributes ? [{ block, ordinal, attributes }] : [];
+  });
+}
+
+/** Whether attributes are a holder's, and not those of an address that cools down after its release. */
+export function isHeld({ releasedAtMs }: AllocationAttributes): boolean {
+  return releasedAtMs === undefined;
+}
+
+/**
+ * Whether no address keeps a block: all are free, or kept by Windows for itself. One that cools down keeps its block, since a block
+ * made anew would know nothing of it.
+ */
+export function isUnneeded({ attributes }: Block): boolean {
+  return attributes.every((entry) => isHeld(entry) && entry.handleId?.toLowerCase() === WINDOWS_RESERVED);
+}
+
+/** Calico's largest blocks have 4096 addresses. */
+export const LARGEST_BLOCK_BITS = 12;
+
+/** The ranges around a prefix that a block may have, the largest first. */
+export function* rangesAround(prefix: Prefix): Generator<Prefix, void, void> {
+  for (let length = familyBits(prefix.family) - LARGEST_BLOCK_BITS; length < prefix.length; length++)
+    yield prefixOf(prefix, length);
 }

@@ -1,13 +1,11 @@
 import type { Attachment, AttachmentFault } from '@podwire/shared/attachment/attachment';
 import { derivedNames, endpointNames } from '@podwire/shared/attachment/names';
-import { addressAt, hostPrefix } from '@podwire/shared/net/prefix';
+import type { Mac } from '@podwire/shared/net/mac';
+import type { Prefix } from '@podwire/shared/net/prefix';
 
-import type { Endpoint, EndpointAddress, NetnsIdentity, PodIdentity, Pool } from '../allocator/records.js';
-import type { HeldAddress } from '../blocks/holding.js';
-import { poolOf } from '../pools/pools.js';
-import { allocatedAtMs, holderOf } from './attributes.js';
+import type { NetnsIdentity, PodIdentity } from './attributes.js';
 import { wholeSeconds } from './block.js';
-import type { EndpointKey, View } from './view.js';
+import type { AnyEndpoint } from './view.js';
 
 /** Orchestrators, as Calico calls them in an endpoint's name. */
 const KUBERNETES = 'k8s';
@@ -78,72 +76,61 @@ export function makeEndpoint(identity: EndpointIdentity, addresses: readonly End
   return { uid, createTimeMs, addresses, hostInterfaceName, mac, attachment, nodeName, pod, netns };
 }
 
-/** What is recorded of this very attachment under a key: its endpoint, or the one that another has replaced. */
-export function recordedEndpoint(view: View, key: EndpointKey, attachment: Attachment): Endpoint | undefined {
-  const stored = view.endpoint(key);
-  if (!stored || sameAttachment(stored.attachment, attachment)) return stored;
-  const [replaced] = (stored.replaced ?? []).flatMap((one) =>
-    one.kind === 'endpoint' && sameAttachment(one.value.attachment, attachment) ? [one.value] : [],
-  );
-  return replaced;
-}
-
-/**
- * The endpoint of an attachment as the blocks tell it, completed from the stored one where that is still its own.
- * @param held - at least one
- */
-export function describeEndpoint(
-  view: View,
-  attachment: Attachment,
-  held: readonly [HeldAddress, ...HeldAddress[]],
-): Endpoint {
-  const holder = holderOf(held[0].attributes);
-  const stored = recordedEndpoint(view, endpointKey({ attachment, ...holder }), attachment);
-  const createdAtMs = allocatedAtMs(held[0].attributes);
-  const identity = { attachment, netns: stored?.netns, ...holder, pod: stored?.pod ?? holder.pod, createdAtMs };
-  const addresses = held.map((address) => endpointAddress(view, address));
-  const made = makeEndpoint(identity, inOrderOf(stored?.addresses ?? [], addresses));
-  return stored && stored.uid !== '' ? { ...made, uid: stored.uid, createTimeMs: stored.createTimeMs } : made;
-}
-
-export function endpointAddress(
-  view: View,
-  { block, ordinal }: Pick<HeldAddress, 'block' | 'ordinal'>,
-): EndpointAddress {
-  const pool = poolOf(view.pools(), block.prefix);
-  return {
-    address: hostPrefix(addressAt(block.prefix, ordinal)),
-    block: block.prefix,
-    poolName: pool?.name ?? '',
-    sequenceNumber: block.sequenceNumbers[ordinal] ?? 0n,
-  };
-}
-
-/**
- * A stored endpoint with the names of the pools that its blocks lie in now: pools are split, deleted, and made anew. Itself where
- * these are the stored ones.
- */
-export function withPoolNames(pools: readonly Pool[], endpoint: Endpoint): Endpoint {
-  const names = endpoint.addresses.map(({ block }) => poolOf(pools, block)?.name ?? '');
-  if (endpoint.addresses.every(({ poolName }, index) => poolName === names[index])) return endpoint;
-  const addresses = endpoint.addresses.map((address, index) => ({ ...address, poolName: names[index] ?? '' }));
-  return { ...endpoint, addresses };
-}
-
-/** The addresses in the order in which they were asked for, as the stored ones are. */
-function inOrderOf(stored: readonly EndpointAddress[], addresses: readonly EndpointAddress[]): EndpointAddress[] {
-  const place = ({ address }: EndpointAddress): number => {
-    const index = stored.findIndex((other) => other.address.value === address.value);
-    return index < 0 ? stored.length : index;
-  };
-  return addresses.toSorted((a, b) => place(a) - place(b));
-}
-
 /** Whether two tell one namespace, or neither tells any. */
 export function sameNetns(a: NetnsIdentity | undefined, b: NetnsIdentity | undefined): boolean {
   return a?.bootId === b?.bootId && a?.inode === b?.inode;
 }
 
-export function sameAttachment(a: Attachment, b: Attachment): boolean {
-  return a.network === b.network && a.containerId === b.containerId && a.interfaceName === b.interfaceName;
+/** An address that an endpoint holds, and the allocation it came from. */
+export interface EndpointAddress {
+  /** Of full length: /32 or /128. */
+  readonly address: Prefix;
+  readonly block: Prefix;
+  readonly poolName: string;
+  readonly sequenceNumber: bigint;
+}
+
+/** What an attachment was given. Stored as a Calico workload endpoint, whose key the attachments of a pod's interface share. */
+export interface Endpoint {
+  readonly attachment: Attachment;
+  /** Empty where an earlier release made it. */
+  readonly uid: string;
+  /** When the attachment got its first address, in epoch milliseconds; undefined where an earlier release made it. */
+  readonly createTimeMs: number | undefined;
+  readonly nodeName: string;
+  readonly pod: PodIdentity | undefined;
+  readonly addresses: readonly EndpointAddress[];
+  readonly mac: Mac;
+  readonly hostInterfaceName: string;
+  readonly netns: NetnsIdentity | undefined;
+  /**
+   * The endpoints whose key this one took over, the latest first, until they are released: with the release of this one the key is theirs
+   * again. Never empty; of another writer's there is at most one, the last. They have no such list themselves.
+   */
+  readonly replaced?: readonly AnyEndpoint[] | undefined;
+}
+
+/** An endpoint that another writer keeps, such as Calico's own plugin. What it does not say, or cannot be read, is empty. */
+export interface ForeignEndpoint {
+  readonly nodeName: string;
+  readonly containerId: string;
+  /** Name of its interface inside the container. */
+  readonly interfaceName: string;
+  /** Name of its pod; empty outside Kubernetes. */
+  readonly podName: string;
+  /** Of full length: /32 or /128. */
+  readonly addresses: readonly Prefix[];
+  readonly uid: string;
+  /** In epoch milliseconds. */
+  readonly createTimeMs: number | undefined;
+  readonly mac: string;
+  readonly hostInterfaceName: string;
+  /** Its stored text, for putting it back. */
+  readonly stored: string;
+}
+
+/** Where a workload endpoint is stored: Calico's `<namespace>/<name>`. */
+export interface EndpointKey {
+  readonly namespace: string;
+  readonly name: string;
 }

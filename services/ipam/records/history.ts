@@ -1,8 +1,7 @@
-import { addressAt, hostPrefix } from '@podwire/shared/net/prefix';
+import { addressAt, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { HistoryEntry } from '../allocator/records.js';
-import type { HeldAddress } from '../blocks/holding.js';
 import { allocatedAtMs } from './attributes.js';
+import type { HeldAddress } from './block.js';
 
 /** What an allocation leaves behind when it ends. */
 export function historyEntry({ block, ordinal, attributes }: HeldAddress, nowMs: number): HistoryEntry {
@@ -15,4 +14,18 @@ export function historyEntry({ block, ordinal, attributes }: HeldAddress, nowMs:
     releasedAtMs: nowMs,
     sequenceNumber: block.sequenceNumbers[ordinal] ?? 0n,
   };
+}
+
+/** A past allocation: who held an address, and from when to when. Written with the release, never changed. */
+export interface HistoryEntry {
+  /** Of full length: /32 or /128. */
+  readonly address: Prefix;
+  readonly block: Prefix;
+  readonly handleId: string | undefined;
+  readonly owner: Readonly<Record<string, string>>;
+  /** Undefined where the attributes do not tell it. */
+  readonly allocatedAtMs: number | undefined;
+  readonly releasedAtMs: number;
+  /** Sequence number of the allocation; with the address it names it. */
+  readonly sequenceNumber: bigint;
 }

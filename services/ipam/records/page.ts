@@ -19,3 +19,12 @@ export function smallest<Item>(items: Iterable<Item>, count: number, compare: (a
   }
   return kept;
 }
+
+/** What is read without changing anything. */
+
+/** One page of a list. */
+export interface Page<Item> {
+  readonly items: readonly Item[];
+  /** Whether there is something behind the last item. */
+  readonly more: boolean;
+}

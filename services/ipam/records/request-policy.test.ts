@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { formatMacRange, macInRange, parseMacRange } from '../allocator/request-policy/mac-range.js';
+import { formatMacRange, macInRange, parseMacRange } from './request-policy.js';
 
 test.each([
   ['02:00:00:00:00:07', '02:00:00:00:00:07'],

@@ -1,8 +1,6 @@
-import type { Address, Family } from '@podwire/shared/net/address';
-import type { Mac } from '@podwire/shared/net/mac';
-import type { Prefix } from '@podwire/shared/net/prefix';
-
-import type { MacRange } from '../allocator/request-policy/mac-range.js';
+import { familyBits, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { parseMac, type Mac } from '@podwire/shared/net/mac';
+import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 /** Request policies as values, and what pods ask for. All are immutable. Podwire's own: Calico has nothing like it. */
 
@@ -80,4 +78,73 @@ export interface PoolChoice {
   readonly family: Family | undefined;
   /** Whether the network's configuration names it, and no author of a pod. */
   readonly isConfigured: boolean;
+}
+
+/** What a rule allows, one text for each of its entries, as its writer would know it. */
+export function allowedTexts(rules: RequestRules, kind: RuleKind): string[] {
+  switch (kind) {
+    case 'pools': {
+      const { names = [], prefixes = [], selector = '' } = rules.pools ?? {};
+      const named = names.map((name) => `"${name}"`);
+      const inRanges = prefixes.map((prefix) => `in ${formatPrefix(prefix)}`);
+      return [...named, ...inRanges, ...(selector === '' ? [] : [`with ${selector}`])];
+    }
+    case 'addresses':
+    case 'addressesWithoutIpam':
+    case 'sourcePrefixes':
+    case 'floatingIps':
+      return (rules[kind] ?? []).map(formatRange);
+    case 'macAddresses':
+      return (rules.macAddresses ?? []).map(formatMacRange);
+    case 'families':
+      return (rules.families ?? []).map((family) => `IPv${family}`);
+  }
+}
+
+/** A range, or an address where it is one alone. */
+export function formatRange(prefix: Prefix): string {
+  return prefix.length === familyBits(prefix.family) ? formatAddress(prefix) : formatPrefix(prefix);
+}
+
+/** MAC addresses that share their first bits. The bits behind are zero in `value`. */
+export interface MacRange {
+  /** The 48 bits as a number. */
+  readonly value: bigint;
+  /** How many bits count: 0 to 48. */
+  readonly length: number;
+}
+
+const MAC_BITS = 48;
+
+const FORM = /^([0-9a-f]{2}(?::[0-9a-f]{2}){5})(?:\/(0|[1-9]\d?))?$/i;
+
+/** Reads `02:42:00:00:00:00/16`, or an address alone. @returns undefined when it is neither, or bits behind the length are set */
+export function parseMacRange(text: string): MacRange | undefined {
+  const [, mac, bits] = FORM.exec(text) ?? [];
+  const length = bits === undefined ? MAC_BITS : Number(bits);
+  if (mac === undefined || length > MAC_BITS) return undefined;
+  const value = valueOf(mac);
+  // Alone, it has to be one that an interface can have.
+  if (length === MAC_BITS) return parseMac(mac) === undefined ? undefined : { value, length };
+  return cut(value, length) === value ? { value, length } : undefined;
+}
+
+export function formatMacRange({ value, length }: MacRange): string {
+  const digits = value.toString(16).padStart(MAC_BITS / 4, '0');
+  const mac = (digits.match(/../g) ?? []).join(':');
+  return length === MAC_BITS ? mac : `${mac}/${length}`;
+}
+
+/** Whether an address, in its usual form, lies in the range. */
+export function macInRange(mac: string, { value, length }: MacRange): boolean {
+  return cut(valueOf(mac), length) === value;
+}
+
+function valueOf(mac: string): bigint {
+  return BigInt(`0x${mac.replaceAll(':', '')}`);
+}
+
+function cut(value: bigint, length: number): bigint {
+  const behind = BigInt(MAC_BITS - length);
+  return (value >> behind) << behind;
 }

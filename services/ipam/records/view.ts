@@ -1,21 +1,12 @@
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import type {
-  Affinity,
-  AnyEndpoint,
-  Block,
-  BlockOwner,
-  ClusterInformation,
-  Endpoint,
-  ForeignEndpoint,
-  Handle,
-  HistoryEntry,
-  IpamConfig,
-  Node,
-  Pool,
-  Reservation,
-} from '../allocator/records.js';
 import type { BlockTally } from './block-stats.js';
+import type { Affinity, Block, BlockOwner, Handle } from './block.js';
+import type { IpamConfig, Reservation } from './config.js';
+import type { Endpoint, EndpointKey, ForeignEndpoint } from './endpoint.js';
+import type { HistoryEntry } from './history.js';
+import type { Node } from './node.js';
+import type { Pool } from './pool.js';
 import type { RequestPolicies } from './request-policy.js';
 
 /**
@@ -141,12 +132,6 @@ export type RecordName =
   | { readonly kind: 'requestPolicies' }
   | { readonly kind: 'node'; readonly name: string };
 
-/** Where a workload endpoint is stored: Calico's `<namespace>/<name>`. */
-export interface EndpointKey {
-  readonly namespace: string;
-  readonly name: string;
-}
-
 /**
  * One record to write or to remove. Whoever commits compares every record named here with what the view showed, so a change
  * that rests on a record that somebody else has changed meanwhile is decided anew. `expect` compares without changing: for
@@ -187,3 +172,14 @@ export interface Decision<Outcome> {
   readonly changes: readonly Change[];
   readonly outcome: Outcome;
 }
+
+/** What Calico's tools say of the datastore as a whole. Never written. */
+export interface ClusterInformation {
+  /** Whether they have locked it, as for a migration. */
+  readonly isLocked: boolean;
+}
+
+/** An endpoint of Podwire's, or of another writer. */
+export type AnyEndpoint =
+  | { readonly kind: 'endpoint'; readonly value: Endpoint }
+  | { readonly kind: 'foreignEndpoint'; readonly value: ForeignEndpoint };

@@ -1,6 +1,6 @@
-import type { Page } from '../allocator/listing.js';
-import type { Reservation } from '../allocator/records.js';
 import { read, type IpamOptions } from '../engine/updates/operation.js';
+import type { Reservation } from '../records/config.js';
+import type { Page } from '../records/page.js';
 import {
   createReservation,
   deleteReservation,

@@ -3,7 +3,7 @@ import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { Reservation, ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
 import { describe, expect, test } from 'vitest';
 
-import { failureOf, faultsOf, limits, servedForEachTest } from '../served.fixture.js';
+import { clientLimits, failureOf, faultsOf, servedForEachTest } from '../testing/service.js';
 
 const served = servedForEachTest({
   PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/30',
@@ -12,38 +12,46 @@ const served = servedForEachTest({
 
 async function create(name: string, ...cidrs: string[]): Promise<Reservation> {
   const message = { reservation: Reservation.fromPartial({ name, cidrs }) };
-  const { reservation } = await served.caller.peer.call(ReservationServiceService.createReservation, message, limits());
+  const { reservation } = await served.caller.peer.call(
+    ReservationServiceService.createReservation,
+    message,
+    clientLimits(),
+  );
   return reservation!;
 }
 
 function get(name: string) {
-  return served.caller.peer.call(ReservationServiceService.getReservation, { name }, limits());
+  return served.caller.peer.call(ReservationServiceService.getReservation, { name }, clientLimits());
 }
 
 function list(pageSize = 0, pageToken = '') {
-  return served.caller.peer.call(ReservationServiceService.listReservations, { pageSize, pageToken }, limits());
+  return served.caller.peer.call(ReservationServiceService.listReservations, { pageSize, pageToken }, clientLimits());
 }
 
 function update(name: string, cidrs: string[], resourceVersion = '') {
   return served.caller.peer.call(
     ReservationServiceService.updateReservation,
     { name, cidrs, resourceVersion },
-    limits(),
+    clientLimits(),
   );
 }
 
 function remove(name: string, resourceVersion = '') {
-  return served.caller.peer.call(ReservationServiceService.deleteReservation, { name, resourceVersion }, limits());
+  return served.caller.peer.call(
+    ReservationServiceService.deleteReservation,
+    { name, resourceVersion },
+    clientLimits(),
+  );
 }
 
 async function getConfig() {
-  const { config } = await served.caller.peer.call(ConfigServiceService.getConfig, {}, limits());
+  const { config } = await served.caller.peer.call(ConfigServiceService.getConfig, {}, clientLimits());
   return config!;
 }
 
 async function updateConfig(change: Partial<UpdateConfigRequest>) {
   const message = UpdateConfigRequest.fromPartial(change);
-  const { config } = await served.caller.peer.call(ConfigServiceService.updateConfig, message, limits());
+  const { config } = await served.caller.peer.call(ConfigServiceService.updateConfig, message, clientLimits());
   return config!;
 }
 
@@ -95,7 +103,7 @@ describe('a reservation', () => {
       available: '1',
     });
     expect((await served.caller.allBlocks()).map(({ utilization }) => utilization)).toEqual([ofBlock]);
-    const { node } = await served.caller.peer.call(NodeServiceService.getNode, { name: 'node-1' }, limits());
+    const { node } = await served.caller.peer.call(NodeServiceService.getNode, { name: 'node-1' }, clientLimits());
     expect(node!.utilization).toMatchObject({ allocated: 1n, cooling: 0n, reserved: 2n, available: 1n });
   });
 
@@ -123,7 +131,7 @@ describe('a reservation', () => {
     const missing = served.caller.peer.call(
       ReservationServiceService.createReservation,
       { reservation: undefined },
-      limits(),
+      clientLimits(),
     );
     expect(await faultsOf(missing)).toEqual(['reservation is missing']);
     expect(await faultsOf(update('A', []))).toEqual([

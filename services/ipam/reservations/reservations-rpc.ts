@@ -1,17 +1,89 @@
-import type {
-  CreateReservationRequest,
-  DeleteReservationRequest,
-  Reservation as ReservationMessage,
-  UpdateReservationRequest,
+import {
+  ReservationServiceService,
+  type CreateReservationRequest,
+  type CreateReservationResponse,
+  type DeleteReservationRequest,
+  type DeleteReservationResponse,
+  type GetReservationRequest,
+  type GetReservationResponse,
+  type ListReservationsRequest,
+  type ListReservationsResponse,
+  type Reservation as ReservationMessage,
+  type ReservationServiceServer,
+  type UpdateReservationRequest,
+  type UpdateReservationResponse,
 } from '@podwire/proto/podwire/ipam/v1/reservation';
 import { familyBits, formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
-import type { Reservation } from '../allocator/records.js';
+import type { Reservation } from '../records/config.js';
 import { subdomainFault } from '../records/names.js';
 import { versionOf } from '../records/versions.js';
-import type { ReservationDeletion, ReservationSpec, ReservationUpdate } from './reservations.js';
+import type { ReservationDeletion, ReservationQuery, ReservationSpec, ReservationUpdate } from './reservations.js';
+import type { Reservations } from './reservations-operations.js';
+
+export function reservationService(reservations: Reservations, unary: Unary): RpcService {
+  const implementation: ReservationServiceServer = {
+    createReservation: unary(ReservationServiceService.createReservation, createReservation(reservations)),
+    getReservation: unary(ReservationServiceService.getReservation, getReservation(reservations)),
+    listReservations: unary(ReservationServiceService.listReservations, listReservations(reservations)),
+    updateReservation: unary(ReservationServiceService.updateReservation, updateReservation(reservations)),
+    deleteReservation: unary(ReservationServiceService.deleteReservation, deleteReservation(reservations)),
+  };
+  return { name: 'podwire.ipam.v1.ReservationService', definition: ReservationServiceService, implementation };
+}
+
+function createReservation(reservations: Reservations): Handler<CreateReservationRequest, CreateReservationResponse> {
+  return async (message, { signal }) => {
+    const spec = readCreateReservationRequest(message);
+    return { reservation: reservationMessage(await reservations.create(spec, signal)) };
+  };
+}
+
+function getReservation(reservations: Reservations): Handler<GetReservationRequest, GetReservationResponse> {
+  return async (message, { signal }) => {
+    const name = readReservationName('GetReservation', message.name);
+    return { reservation: reservationMessage(await reservations.get(name, signal)) };
+  };
+}
+
+const SCOPE: ListScope = ['reservations'];
+
+function listReservations(reservations: Reservations): Handler<ListReservationsRequest, ListReservationsResponse> {
+  return async (message, { signal }) => {
+    const { items, more } = await reservations.list(readQuery(message), signal);
+    const last = items.at(-1);
+    return {
+      reservations: items.map(reservationMessage),
+      nextPageToken: more && last ? formatPageToken(SCOPE, last.name) : '',
+    };
+  };
+}
+
+function readQuery(message: ListReservationsRequest): ReservationQuery {
+  return checked('ListReservations', (checks) => ({
+    limit: readPageSize(message, checks),
+    after: readPageToken(message, SCOPE, checks),
+  }));
+}
+
+function updateReservation(reservations: Reservations): Handler<UpdateReservationRequest, UpdateReservationResponse> {
+  return async (message, { signal }) => {
+    const update = readUpdateReservationRequest(message);
+    return { reservation: reservationMessage(await reservations.update(update, signal)) };
+  };
+}
+
+function deleteReservation(reservations: Reservations): Handler<DeleteReservationRequest, DeleteReservationResponse> {
+  return async (message, { signal }) => {
+    await reservations.delete(readDeleteReservationRequest(message), signal);
+    return {};
+  };
+}
 
 const MAX_CIDRS_COUNT = 1000;
 

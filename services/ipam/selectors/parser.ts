@@ -1,6 +1,3 @@
-import type { ComparisonType, MembershipType, Selector, SelectorFault } from '../allocator/selector/ast.js';
-import { tokenize, type Punctuation, type Token } from '../allocator/selector/tokenizer.js';
-
 /**
  * The language, from Calico's documentation and the behaviour of libcalico-go/lib/selector:
  *
@@ -224,4 +221,108 @@ function describe(token: Exclude<Token, { type: 'fault' }>): string {
   if (token.type === 'end') return 'the end of the selector';
   if (token.type === 'text') return `the text ${JSON.stringify(token.text.slice(0, 40))}`;
   return `"${token.type === 'word' ? token.word.slice(0, 40) : token.type}"`;
+}
+
+/**
+ * A selector of Calico's language, read: what has to be true of the labels of a node or a namespace. Immutable. A label that is
+ * missing makes `notEquals` and `notIn` true, and every other comparison false.
+ */
+export type Selector =
+  /** `all()`, and the empty selector: matches everything. */
+  | { readonly type: 'all' }
+  /** `global()`: matches everything, as in Calico. It means "no namespace" in its policies; a pool's selectors may not use it. */
+  | { readonly type: 'global' }
+  | { readonly type: 'has'; readonly key: string }
+  | { readonly type: ComparisonType; readonly key: string; readonly value: string }
+  | { readonly type: MembershipType; readonly key: string; readonly values: readonly string[] }
+  | { readonly type: 'not'; readonly operand: Selector }
+  /** Of at least two operands. */
+  | { readonly type: 'and' | 'or'; readonly operands: readonly Selector[] };
+
+/** Comparisons of a label's value with a text: `==`, `!=`, `contains`, `starts with`, `ends with`. */
+export type ComparisonType = 'equals' | 'notEquals' | 'contains' | 'startsWith' | 'endsWith';
+
+/** Comparisons of a label's value with a set of texts: `in`, `not in`. */
+export type MembershipType = 'in' | 'notIn';
+
+/** Labels of a node or a namespace: values by keys. */
+export type Labels = Readonly<Record<string, string>>;
+
+/** Why a text is no selector, and where. */
+export interface SelectorFault {
+  /** Where the reading stopped, in UTF-16 code units from 0; the text's length when it ended too early. */
+  readonly offset: number;
+  /** What stands there, as it would be quoted in a message. */
+  readonly found: string;
+  /** What would be right there. */
+  readonly expected: string;
+}
+
+/** Punctuation of the language; the longer ones first, as `!=` is not `!` and something. */
+const PUNCTUATION = ['==', '!=', '&&', '||', '!', '(', ')', '{', '}', ','] as const;
+
+type Punctuation = (typeof PUNCTUATION)[number];
+
+/** Characters of label keys; operators such as `in` and functions such as `has` are words too, told apart by their place. */
+const WORD = /[a-zA-Z0-9_./-]+/y;
+
+/** What stands between tokens: blanks and tabs, but no line breaks, which Calico does not read either. */
+const BLANKS = /[ \t]*/y;
+
+type Token = { readonly offset: number; /** Just behind it. */ readonly end: number } & (
+  | { readonly type: 'word'; readonly word: string }
+  /** A text in quotes, without them. The language has no escapes. */
+  | { readonly type: 'text'; readonly text: string }
+  | { readonly type: Punctuation }
+  | { readonly type: 'end' }
+  /** Nothing is read behind it. */
+  | { readonly type: 'fault'; readonly fault: SelectorFault }
+);
+
+/** Splits a selector into tokens. The last is always `end` or `fault`. */
+export function tokenize(input: string): readonly Token[] {
+  const tokens: Token[] = [];
+  let offset = 0;
+  for (;;) {
+    offset += run(BLANKS, input, offset).length;
+    const token = nextToken(input, offset);
+    tokens.push(token);
+    if (token.type === 'end' || token.type === 'fault') return tokens;
+    offset = token.end;
+  }
+}
+
+function nextToken(input: string, offset: number): Token {
+  if (offset === input.length) return { type: 'end', offset, end: offset };
+  const word = run(WORD, input, offset);
+  if (word !== '') return { type: 'word', word, offset, end: offset + word.length };
+  const punctuation = PUNCTUATION.find((mark) => input.startsWith(mark, offset));
+  if (punctuation) return { type: punctuation, offset, end: offset + punctuation.length };
+  const first = input.charAt(offset);
+  return first === '"' || first === "'" ? textToken(input, offset, first) : strayToken(input, offset);
+}
+
+function textToken(input: string, offset: number, quote: string): Token {
+  const close = input.indexOf(quote, offset + 1);
+  if (close < 0) {
+    const fault = { offset, found: 'a text without its end', expected: `a closing ${quote} behind it` };
+    return { type: 'fault', offset, end: input.length, fault };
+  }
+  return { type: 'text', text: input.slice(offset + 1, close), offset, end: close + 1 };
+}
+
+/** Of the marks that are written twice, one alone is a likely slip. */
+const HALVES: Readonly<Record<string, string>> = { '=': '==', '&': '&&', '|': '||' };
+
+function strayToken(input: string, offset: number): Token {
+  const character = String.fromCodePoint(input.codePointAt(offset) ?? 0);
+  const expected = HALVES[character] ?? 'a label key, an operator, a parenthesis or a text in quotes';
+  const fault = { offset, found: JSON.stringify(character), expected };
+  return { type: 'fault', offset, end: offset + character.length, fault };
+}
+
+/** What a sticky expression finds at the offset; empty for nothing. */
+function run(sticky: RegExp, input: string, offset: number): string {
+  sticky.lastIndex = offset;
+  return sticky.exec(input)?.[0] ?? '';
 }

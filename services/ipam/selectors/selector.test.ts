@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import type { Labels } from '../allocator/selector/ast.js';
+import type { Labels } from './parser.js';
 import { LONGEST_SELECTOR, matches, selectorFault, selectsAll } from './selector.js';
 
 const LABELS: Labels = { zone: 'eu-1', rack: '' };

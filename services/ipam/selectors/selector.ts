@@ -1,6 +1,4 @@
-import type { Labels, Selector, SelectorFault } from '../allocator/selector/ast.js';
-import { evaluate } from '../allocator/selector/evaluate.js';
-import { parseSelector, type ParsedSelector } from './parser.js';
+import { parseSelector, type Labels, type ParsedSelector, type Selector, type SelectorFault } from './parser.js';
 
 /** Longest selector that Calico's API takes, in characters. */
 export const LONGEST_SELECTOR = 1024;
@@ -71,4 +69,51 @@ function usesGlobal(selector: Selector): boolean {
 function describeFault(text: string, { offset, found, expected }: SelectorFault): string {
   const character = Array.from(text.slice(0, offset)).length + 1;
   return `at character ${character}: ${found} found, ${expected} expected`;
+}
+
+/** Whether a selector holds for labels. */
+export function evaluate(selector: Selector, labels: Labels): boolean {
+  switch (selector.type) {
+    case 'all':
+    case 'global':
+      return true;
+    case 'has':
+      return Object.hasOwn(labels, selector.key);
+    case 'not':
+      return !evaluate(selector.operand, labels);
+    case 'and':
+      return selector.operands.every((operand) => evaluate(operand, labels));
+    case 'or':
+      return selector.operands.some((operand) => evaluate(operand, labels));
+    case 'equals':
+    case 'notEquals':
+    case 'contains':
+    case 'startsWith':
+    case 'endsWith':
+    case 'in':
+    case 'notIn':
+      return compare(selector, Object.hasOwn(labels, selector.key) ? labels[selector.key] : undefined);
+  }
+}
+
+type Comparison = Extract<Selector, { readonly value: string } | { readonly values: readonly string[] }>;
+
+/** @param actual - the label's value; undefined when there is no such label */
+function compare(selector: Comparison, actual: string | undefined): boolean {
+  switch (selector.type) {
+    case 'equals':
+      return actual === selector.value;
+    case 'notEquals':
+      return actual !== selector.value;
+    case 'contains':
+      return actual?.includes(selector.value) ?? false;
+    case 'startsWith':
+      return actual?.startsWith(selector.value) ?? false;
+    case 'endsWith':
+      return actual?.endsWith(selector.value) ?? false;
+    case 'in':
+      return actual !== undefined && selector.values.includes(actual);
+    case 'notIn':
+      return actual === undefined || !selector.values.includes(actual);
+  }
 }

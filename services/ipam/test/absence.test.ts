@@ -1,9 +1,8 @@
 import { expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate.js';
-import { release } from '../addresses/release.js';
-import { abandonBlock } from '../allocator/abandon-block.js';
-import { continueHandleRelease } from '../allocator/release-handle.js';
+import { continueHandleRelease, release } from '../addresses/release.js';
+import { abandonBlock } from '../affinities/affinities.js';
 import type { RevisionChanges, Store } from '../engine/store.js';
 import { disagreements, readAll } from '../engine/testing/agreement.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';

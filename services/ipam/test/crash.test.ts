@@ -31,7 +31,7 @@ afterEach(() => {
 
 /** Starts podwire-ipam as a process of its own. */
 function startProcess(): ChildProcess {
-  child = spawn(process.execPath, [builtFile(join(import.meta.dirname, 'main.ts'))], {
+  child = spawn(process.execPath, [builtFile(join(import.meta.dirname, '../main.ts'))], {
     env: { ...process.env, ...place.env() },
     stdio: 'ignore',
   });

@@ -9,8 +9,8 @@ import { WatchKind, WatchRequest, WatchServiceService } from '@podwire/proto/pod
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, expect, test, vi } from 'vitest';
 
+import { HoldingProxy } from '../engine/testing/etcd-faults.js';
 import { CertificateAuthority, EtcdServer, type EtcdServerOptions } from '../engine/testing/etcd-server.js';
-import { HoldingProxy } from '../store/etcd/holding-proxy.fixture.js';
 import { Caller, Place } from '../testing/service.js';
 
 /** What etcd's ways and limits mean to who calls the service. */

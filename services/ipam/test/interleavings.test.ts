@@ -6,7 +6,6 @@ import { addressAt, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix'
 import { createLogger } from '@podwire/shared/runtime/log';
 import { describe, expect, test } from 'vitest';
 
-import type { Block, Endpoint } from '../allocator/records.js';
 import { Events } from '../engine/events.js';
 import { Mirror } from '../engine/mirror/mirror.js';
 import { disagreements, readAll } from '../engine/testing/agreement.js';
@@ -16,6 +15,8 @@ import { Updater } from '../engine/updates/update-loop.js';
 import { HistoryLog } from '../history/history-log.js';
 import { Ipam } from '../ipam.js';
 import { tunnelHandleId } from '../nodes/tunnels.js';
+import type { Block } from '../records/block.js';
+import type { Endpoint } from '../records/endpoint.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
 import type { MapView } from '../records/testing/map-view.js';
 import { poolSpec, type Operation } from '../testing/interleaved-operations.js';

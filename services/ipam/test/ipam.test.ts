@@ -4,12 +4,12 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import type { Allocation } from '../addresses/allocate.js';
-import { validateBlock } from '../allocator/block-invariants.js';
 import { disagreements, readAll } from '../engine/testing/agreement.js';
 import { MemoryStore, type MemoryStoreOptions } from '../engine/testing/memory-store.js';
 import { forever, keys, settleEvents } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
 import { checkPool } from '../pools/rules.js';
+import { validateBlock } from '../records/block.js';
 import { startIpam, type StartedIpam } from '../testing/ipam.js';
 import { attachment, NOW_MS, request } from '../testing/records.js';
 

@@ -8,8 +8,7 @@ import { RequestPolicy, RequestPolicyServiceService } from '@podwire/proto/podwi
 import { Reservation, ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
 import { expect, test } from 'vitest';
 
-import { limits, servedForEachTest } from '../served.fixture.js';
-import type { Caller } from '../testing/service.js';
+import { clientLimits, servedForEachTest, type Caller } from '../testing/service.js';
 
 /** A page is of its own moment: between two of them others make and remove what is listed. */
 
@@ -40,10 +39,10 @@ const anyVersion = (name: string) => ({ name, resourceVersion: '' });
 
 const claims: Pick<Listed, 'make' | 'remove'> = {
   make: ({ peer }, name) =>
-    peer.call(AffinityServiceService.claimAffinity, { cidr: blockOf(name), nodeName: 'node-1' }, limits()),
+    peer.call(AffinityServiceService.claimAffinity, { cidr: blockOf(name), nodeName: 'node-1' }, clientLimits()),
   remove: ({ peer }, name) => {
     const scope = { $case: 'blockCidr', value: blockOf(name) } as const;
-    return peer.call(AffinityServiceService.releaseAffinity, { scope, mustBeEmpty: true }, limits());
+    return peer.call(AffinityServiceService.releaseAffinity, { scope, mustBeEmpty: true }, clientLimits());
   },
 };
 
@@ -61,47 +60,53 @@ const lists: Record<string, Listed> = {
       peer.call(
         NodeServiceService.registerNode,
         { ...RegisterNodeRequest.create(), name, ipv4Address: '192.0.2.7/24' },
-        limits(),
+        clientLimits(),
       ),
-    remove: ({ peer }, name) => peer.call(NodeServiceService.deleteNode, anyVersion(name), limits()),
+    remove: ({ peer }, name) => peer.call(NodeServiceService.deleteNode, anyVersion(name), clientLimits()),
     page: async ({ peer }, pages) => {
-      const { nodes, nextPageToken } = await peer.call(NodeServiceService.listNodes, pages, limits());
+      const { nodes, nextPageToken } = await peer.call(NodeServiceService.listNodes, pages, clientLimits());
       return { names: nodes.map(({ name }) => name), nextPageToken };
     },
   },
   reservations: {
     make: ({ peer }, name) => {
       const reservation = Reservation.fromPartial({ name, cidrs: ['192.0.2.0/24'] });
-      return peer.call(ReservationServiceService.createReservation, { reservation }, limits());
+      return peer.call(ReservationServiceService.createReservation, { reservation }, clientLimits());
     },
-    remove: ({ peer }, name) => peer.call(ReservationServiceService.deleteReservation, anyVersion(name), limits()),
+    remove: ({ peer }, name) =>
+      peer.call(ReservationServiceService.deleteReservation, anyVersion(name), clientLimits()),
     page: async ({ peer }, pages) => {
       const method = ReservationServiceService.listReservations;
-      const { reservations, nextPageToken } = await peer.call(method, pages, limits());
+      const { reservations, nextPageToken } = await peer.call(method, pages, clientLimits());
       return { names: reservations.map(({ name }) => name), nextPageToken };
     },
   },
   'request policies': {
     make: ({ peer }, name) => {
       const requestPolicy = RequestPolicy.fromPartial({ name, addresses: { cidrs: ['192.0.2.0/24'] } });
-      return peer.call(RequestPolicyServiceService.createRequestPolicy, { requestPolicy }, limits());
+      return peer.call(RequestPolicyServiceService.createRequestPolicy, { requestPolicy }, clientLimits());
     },
-    remove: ({ peer }, name) => peer.call(RequestPolicyServiceService.deleteRequestPolicy, anyVersion(name), limits()),
+    remove: ({ peer }, name) =>
+      peer.call(RequestPolicyServiceService.deleteRequestPolicy, anyVersion(name), clientLimits()),
     page: async ({ peer }, pages) => {
       const method = RequestPolicyServiceService.listRequestPolicies;
-      const { requestPolicies, nextPageToken } = await peer.call(method, pages, limits());
+      const { requestPolicies, nextPageToken } = await peer.call(method, pages, clientLimits());
       return { names: requestPolicies.map(({ name }) => name), nextPageToken };
     },
   },
   handles: {
     make: ({ peer }, name) => {
       const asked = { handleId: name, nodeName: 'node-1', use: AddressUse.ADDRESS_USE_WORKLOAD, ipv4Count: 1 };
-      return peer.call(AddressServiceService.assignAddresses, AssignAddressesRequest.fromPartial(asked), limits());
+      return peer.call(
+        AddressServiceService.assignAddresses,
+        AssignAddressesRequest.fromPartial(asked),
+        clientLimits(),
+      );
     },
     remove: ({ peer }, name) =>
-      peer.call(HandleServiceService.releaseHandle, { handleId: name, searchAllBlocks: false }, limits()),
+      peer.call(HandleServiceService.releaseHandle, { handleId: name, searchAllBlocks: false }, clientLimits()),
     page: async ({ peer }, pages) => {
-      const { handles, nextPageToken } = await peer.call(HandleServiceService.listHandles, pages, limits());
+      const { handles, nextPageToken } = await peer.call(HandleServiceService.listHandles, pages, clientLimits());
       return { names: handles.map(({ handleId }) => handleId), nextPageToken };
     },
   },
@@ -110,7 +115,11 @@ const lists: Record<string, Listed> = {
     remove: (caller, name) => caller.release(name),
     page: async ({ peer }, pages) => {
       const message = ListEndpointsRequest.fromPartial(pages);
-      const { endpoints, nextPageToken } = await peer.call(EndpointServiceService.listEndpoints, message, limits());
+      const { endpoints, nextPageToken } = await peer.call(
+        EndpointServiceService.listEndpoints,
+        message,
+        clientLimits(),
+      );
       return { names: endpoints.map(({ attachment }) => attachment?.containerId ?? ''), nextPageToken };
     },
   },
@@ -125,7 +134,11 @@ const lists: Record<string, Listed> = {
     ...claims,
     page: async ({ peer }, pages) => {
       const message = { ...pages, nodeName: 'node-1', poolName: '' };
-      const { affinities, nextPageToken } = await peer.call(AffinityServiceService.listAffinities, message, limits());
+      const { affinities, nextPageToken } = await peer.call(
+        AffinityServiceService.listAffinities,
+        message,
+        clientLimits(),
+      );
       return { names: affinities.map(({ blockCidr }) => nameOf(blockCidr)), nextPageToken };
     },
   },

@@ -10,8 +10,7 @@ import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { EtcdServer } from '../engine/testing/etcd-server.js';
-import { failureOf } from '../served.fixture.js';
-import { attachment, Caller, Place } from '../testing/service.js';
+import { attachment, Caller, failureOf, Place } from '../testing/service.js';
 
 /** What Calico's `calicoctl datastore migrate lock` means to the service. */
 

@@ -32,7 +32,7 @@ test('the README lists every metric, and no other', () => {
   new Events(createLogger({ service: 'test', level: 'fatal' }));
   observeUsage(meter, () => Promise.reject(new Error('nothing is asked')));
 
-  const section = readFileSync(join(import.meta.dirname, 'README.md'), 'utf8').split('## Metrics\n')[1]!;
+  const section = readFileSync(join(import.meta.dirname, '../README.md'), 'utf8').split('## Metrics\n')[1]!;
   const listed = [...section.matchAll(/^\| `([^`]+)`/gm)].map(([, name]) => name);
   expect(listed.sort()).toEqual(names.sort());
 });

@@ -9,9 +9,8 @@ import { afterEach, expect, test } from 'vitest';
 
 import { readConfig } from '../config.js';
 import { EtcdServer } from '../engine/testing/etcd-server.js';
-import { failureOf } from '../served.fixture.js';
 import { startService } from '../service.js';
-import { Caller, Place } from '../testing/service.js';
+import { Caller, failureOf, Place } from '../testing/service.js';
 
 /** An etcd that goes back in time under a service that runs. */
 

@@ -1,6 +1,17 @@
 import { release } from '../addresses/release.js';
-import { calicoAttributes, change, drop, give, handleRecord, takeBehind } from '../allocator/audit/audit.fixture.js';
-import { B1, IN_NO_BLOCK, OF_C1, setNode, type Damage } from './damages.js';
+import {
+  B1,
+  calicoAttributes,
+  change,
+  drop,
+  give,
+  handleRecord,
+  IN_NO_BLOCK,
+  OF_C1,
+  setNode,
+  takeBehind,
+  type Damage,
+} from './damages.js';
 import { block, claimedBlock, NOW_MS, prefix, request } from './records.js';
 
 /** Of handles, endpoints and tunnels, and of addresses and who holds them. */

@@ -1,7 +1,17 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 
-import { calicoAttributes, change, drop, handleRecord, putBlock } from '../allocator/audit/audit.fixture.js';
-import { B1, first, OF_C1, setNode, type Damage } from './damages.js';
+import {
+  B1,
+  calicoAttributes,
+  change,
+  drop,
+  first,
+  handleRecord,
+  OF_C1,
+  putBlock,
+  setNode,
+  type Damage,
+} from './damages.js';
 import { affinity, block, claimedBlock, fullBlock, poolRecord } from './records.js';
 
 /** Of records as such, of pools, and of blocks and who owns them. */

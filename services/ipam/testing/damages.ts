@@ -1,10 +1,16 @@
-import { formatPrefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 
-import { blockAt, healthyView } from '../allocator/audit/audit.fixture.js';
-import type { Node, TunnelKind } from '../allocator/records.js';
-import type { FindingKind } from '../audit/finding.js';
-import type { MapView } from '../records/testing/map-view.js';
-import { prefix } from './records.js';
+import { allocate, type AllocationRequest } from '../addresses/allocate.js';
+import { auditSteps, distinctFindings } from '../audit/audit.js';
+import { Judging } from '../audit/context.js';
+import type { Finding, FindingKind } from '../audit/finding.js';
+import { repair, type RepairInput, type RepairResult } from '../audit/repair.js';
+import type { AllocationAttributes } from '../records/attributes.js';
+import type { Block } from '../records/block.js';
+import type { Node, TunnelKind } from '../records/node.js';
+import { MapView } from '../records/testing/map-view.js';
+import type { RecordValue } from '../records/view.js';
+import { NOW_MS, poolRecord, prefix, request } from './records.js';
 
 /** One way in which a healthy view can be damaged, and what of it the audit is to find. */
 export interface Damage {
@@ -57,3 +63,111 @@ const HEALTHY = healthyView();
 export const B1 = firstBlock(HEALTHY);
 export const OF_C1 = bare(HEALTHY, 'c1');
 export const IN_NO_BLOCK = '10.9.9.9';
+
+/** What the tests of audit and repair share. */
+
+export const GRACE_MS = 15 * 60 * 1000;
+
+/** When the tests look: long after everything was allocated. */
+export const LATER_MS = NOW_MS + 2 * GRACE_MS;
+
+/** Two small pools with three containers on two nodes, one of them with both families. */
+export function healthyView(): MapView {
+  const view = new MapView([
+    poolRecord('four', '10.0.0.0/28', { blockSizeBits: 30 }),
+    poolRecord('six', 'fd00::/124', { blockSizeBits: 126 }),
+  ]);
+  give(view, request('c1', { families: [4, 6] }));
+  give(view, request('c2'));
+  give(view, request('c3', { nodeName: 'n2', pod: undefined }));
+  return view;
+}
+
+export function give(view: MapView, wanted: AllocationRequest): void {
+  view.apply(allocate(view, { request: wanted, nowMs: NOW_MS }));
+}
+
+function judging(view: MapView, nowMs = LATER_MS): Judging {
+  return new Judging(view, { nowMs, graceMs: GRACE_MS });
+}
+
+/** The whole audit at once. */
+export function audit(view: MapView, nowMs = LATER_MS): Finding[] {
+  return distinctFindings([...auditSteps(judging(view, nowMs))].flat());
+}
+
+/** What an audit finds, each as `kind object`, sorted. */
+export function found(view: MapView, nowMs = LATER_MS): string[] {
+  return audit(view, nowMs)
+    .map(({ kind, objects: [first] }) => `${kind} ${first!.name}`)
+    .sort();
+}
+
+interface Repairing extends Partial<Omit<RepairInput, 'finding'>> {
+  /** Of several passes each finds what the ones before have brought to light. */
+  readonly passes?: number;
+}
+
+/** Repairs all that an audit finds. @returns what came of each finding, over all passes */
+export function repairAll(view: MapView, { passes = 3, ...rest }: Repairing = {}): RepairResult[] {
+  const input = { nowMs: LATER_MS, graceMs: GRACE_MS, releases: true, firstSeenMs: 0, dryRun: false, ...rest };
+  const results: RepairResult[] = [];
+  for (let pass = 0; pass < passes; pass++)
+    for (const finding of audit(view, input.nowMs)) results.push(view.apply(repair(view, { finding, ...input })));
+  return results;
+}
+
+function blockAt(view: MapView, cidr: string): Block {
+  const block = view.block(prefix(cidr));
+  if (!block) throw new Error(`there is no block ${cidr}`);
+  return block;
+}
+
+export function putBlock(view: MapView, value: Block): void {
+  view.put({ kind: 'block', value });
+}
+
+/** Changes a block behind everybody's back. */
+export function change(view: MapView, cidr: string, by: (block: Block) => Partial<Block>): void {
+  const block = blockAt(view, cidr);
+  putBlock(view, { ...block, ...by(block) });
+}
+
+/** The records of a kind, removed. */
+export function drop(view: MapView, kind: RecordValue['kind'], which: (record: RecordValue) => boolean = () => true) {
+  for (const [key, record] of view.records) if (record.kind === kind && which(record)) view.records.delete(key);
+}
+
+/** Allocates the next free address of a block behind everybody's back: what Calico's plugin leaves, without a handle. */
+export function takeBehind(block: Block, attributes: Partial<AllocationAttributes>): Block {
+  const [ordinal = 0, ...unallocated] = block.unallocated;
+  const taken = { handleId: undefined, owner: {}, releasedAtMs: undefined, ...attributes };
+  return {
+    ...block,
+    allocations: block.allocations.with(ordinal, block.attributes.length),
+    unallocated,
+    attributes: [...block.attributes, taken],
+    sequenceNumber: block.sequenceNumber + 1n,
+    sequenceNumbers: block.sequenceNumbers.with(ordinal, block.sequenceNumber),
+  };
+}
+
+/** An allocation of Calico's own plugin for a pod, half an hour old. */
+export function calicoAttributes(containerId: string, podName: string, nodeName = 'n1'): AllocationAttributes {
+  return {
+    handleId: `k8s-pod-network.${containerId}`,
+    owner: { node: nodeName, namespace: 'default', pod: podName, timestamp: '2026-08-22 06:33:25.1 +0000 UTC' },
+    releasedAtMs: undefined,
+  };
+}
+
+export function handleRecord(id: string, counts: Readonly<Record<string, number>>): RecordValue {
+  const blocks = new Map(Object.entries(counts).map(([cidr, count]) => [cidrOf(cidr), count]));
+  return { kind: 'handle', value: { id, blocks } };
+}
+
+function cidrOf(text: string): string {
+  const parsed = parsePrefix(text);
+  if (!parsed.ok) throw new Error(`${text} ${parsed.fault}`);
+  return formatPrefix(parsed.prefix);
+}

@@ -1,10 +1,9 @@
 import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
 
-import type { AllocationRequest } from '../allocator/records.js';
+import { attributesFor, type AllocationRequest } from '../addresses/allocate.js';
 import { forever } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
 import { checkPool } from '../pools/rules.js';
-import { attributesFor } from '../records/attributes.js';
 import { attachment, NOW_MS, prefix, request } from './records.js';
 
 /** Operations of several callers, for every order in which their steps can come. */

@@ -1,21 +1,24 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import type {
-  Affinity,
-  AffinityState,
-  AllocationRequest,
-  Block,
-  BlockOwner,
-  ForeignEndpoint,
-  IpamConfig,
-  Node,
-  Pool,
-} from '../allocator/records.js';
-import { DEFAULT_CONFIG } from '../blocks/demand.js';
+import type { AllocationRequest } from '../addresses/allocate.js';
 import { makePool } from '../pools/changes.js';
 import { checkPool } from '../pools/rules.js';
-import { makeBlock } from '../records/block.js';
+import type { AllocationAttributes } from '../records/attributes.js';
+import {
+  makeBlock,
+  takeOrdinals,
+  type Affinity,
+  type AffinityState,
+  type Block,
+  type BlockOwner,
+  type Ordinal,
+} from '../records/block.js';
+import { DEFAULT_CONFIG, type IpamConfig } from '../records/config.js';
+import type { ForeignEndpoint } from '../records/endpoint.js';
+import type { Node } from '../records/node.js';
+import type { Pool } from '../records/pool.js';
 import { NO_REQUESTS } from '../records/request-policy.js';
 import type { EndpointRecord, RecordValue } from '../records/view.js';
 
@@ -139,4 +142,29 @@ export function request(containerId: string, rest: Partial<AllocationRequest> = 
     unknownNodes: { policy: 'register', uid: 'uid-node' },
     ...rest,
   };
+}
+
+/** An address just taken: its place in the block, and the sequence number that names this allocation and no later one. */
+interface TakenAddress {
+  readonly block: Block;
+  readonly ordinal: Ordinal;
+  readonly sequenceNumber: bigint;
+}
+
+/** Takes the address that has been free for longest. @returns undefined when none is free */
+export function takeAddress(block: Block, attributes: AllocationAttributes): TakenAddress | undefined {
+  const [ordinal] = block.unallocated;
+  if (ordinal === undefined) return undefined;
+  return { ordinal, sequenceNumber: block.sequenceNumber, block: takeOrdinals(block, [ordinal], attributes) };
+}
+
+/** The failure that some work throws. Whatever else it throws, or nothing, is the test's end. */
+export function failureOf(work: () => unknown): Failure {
+  try {
+    work();
+  } catch (error) {
+    if (error instanceof Failure) return error;
+    throw error;
+  }
+  throw new Error('it did not fail');
 }

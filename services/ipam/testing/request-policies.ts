@@ -1,8 +1,14 @@
 import { parseAddress, type Address } from '@podwire/shared/net/address';
 
-import { parseMacRange, type MacRange } from '../allocator/request-policy/mac-range.js';
-import type { Petition } from '../allocator/request-policy/petition.js';
-import { NO_REQUESTS, type PodRequests, type RequestPolicy, type RequestRules } from '../records/request-policy.js';
+import type { Petition } from '../policies/evaluation.js';
+import {
+  NO_REQUESTS,
+  parseMacRange,
+  type MacRange,
+  type PodRequests,
+  type RequestPolicy,
+  type RequestRules,
+} from '../records/request-policy.js';
 import { MapView } from '../records/testing/map-view.js';
 import { NOW_MS, pool, prefix } from './records.js';
 

@@ -1,4 +1,4 @@
-import type { ComparisonType, MembershipType, Selector } from '../allocator/selector/ast.js';
+import type { ComparisonType, MembershipType, Selector } from '../selectors/parser.js';
 
 const OPERATORS: Record<ComparisonType | MembershipType, string> = {
   equals: '==',

@@ -5,10 +5,10 @@ import { afterEach, vi } from 'vitest';
 
 import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
 import type { Store } from '../engine/store.js';
+import { openEtcdStore } from '../engine/testing/etcd-faults.js';
 import { EtcdServer } from '../engine/testing/etcd-server.js';
 import { RecordKeys } from '../records/json/keys.js';
 import type { RunningService } from '../service.js';
-import { openEtcdStore } from '../store/etcd/etcd-store.fixture.js';
 import { Caller, Place } from './service.js';
 
 /** A service whose datastore others write nonsense into. */

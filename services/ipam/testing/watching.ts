@@ -3,18 +3,25 @@ import { setMaxListeners } from 'node:events';
 import { addressAt, defaultRoute } from '@podwire/shared/net/prefix';
 import { systemClock } from '@podwire/shared/runtime/clock';
 
+import { withPoolNames } from '../blocks/holding.js';
 import { Mirror } from '../engine/mirror/mirror.js';
 import type { MemoryStore } from '../engine/testing/memory-store.js';
-import { poolOf } from '../pools/pools.js';
 import { attributesAt } from '../records/block.js';
-import { withPoolNames } from '../records/endpoint.js';
 import { RecordKeys } from '../records/json/keys.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
+import { poolOf } from '../records/pool.js';
 import type { RecordValue, View } from '../records/view.js';
-import type { WatchCodec, WatchPhase } from '../watch/codec.js';
-import { WatchHub, type HubOptions } from '../watch/hub.js';
-import { parseToken } from '../watch/token.js';
-import { isWanted, nameOf, scopeOf, type WatchedKind, type WatchedObject, type WatchQuery } from '../watch/watched.js';
+import { parseToken, WatchHub, type HubOptions } from '../watch/hub.js';
+import {
+  isWanted,
+  nameOf,
+  scopeOf,
+  type WatchCodec,
+  type WatchedKind,
+  type WatchedObject,
+  type WatchPhase,
+  type WatchQuery,
+} from '../watch/watched.js';
 
 export const keys = new RecordKeys('/calico');
 export const forever: AbortSignal = new AbortController().signal;

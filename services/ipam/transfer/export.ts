@@ -1,10 +1,15 @@
+import { createReadStream } from 'node:fs';
+import { open, rename, rm, type FileHandle } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import type { Writable } from 'node:stream';
+
 import { Failure } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
+import { syncDirectory } from '@podwire/shared/runtime/sync-directory';
 
 import { RevisionCompacted, type Page, type Store, type StoredRecord } from '../engine/store.js';
-import { ArchiveEncoder, type ArchiveTrailer } from './archive.js';
-import { buffered, type Sink } from './export-file.js';
-import { requireWhole } from './marker.js';
-import { isPassing, rootsOf } from './scope.js';
+import { ArchiveEncoder, invalid, MAX_LINE_BYTES, type ArchiveTrailer } from './archive.js';
+import { isPassing, requireWhole, rootsOf } from './scope.js';
 
 export interface ExportOptions {
   readonly store: Store;
@@ -92,4 +97,125 @@ function checkText(key: string): void {
       details: { key },
     },
   );
+}
+
+/** Takes bytes, no faster than they are written. */
+interface Sink {
+  write(bytes: Uint8Array): Promise<void>;
+}
+
+/**
+ * Writes a file as a whole: beside it first, under another name, then onto the disk, then in its place. Until then what was there
+ * stays, and after a failure or a crash nothing of the new one is under its name.
+ * @param pid - part of the name that the file has meanwhile
+ * @throws Failure EXPORT_IO, or what `work` throws
+ */
+export async function writeWhole<Result>(
+  path: string,
+  pid: number,
+  work: (sink: Sink) => Promise<Result>,
+): Promise<Result> {
+  const partial = join(dirname(path), `.${basename(path)}.${pid}.partial`);
+  const onFailure = failureOf(`${path} cannot be written`);
+  const file = await open(partial, 'wx', 0o600).catch(onFailure);
+  try {
+    const result = await work(sinkOf(file, onFailure));
+    await file.sync().catch(onFailure);
+    await file.close();
+    await rename(partial, path).catch(onFailure);
+    await syncDirectory(dirname(path)).catch(onFailure);
+    return result;
+  } catch (error) {
+    await file.close().catch(() => undefined);
+    await rm(partial, { force: true });
+    throw error;
+  }
+}
+
+/** Writes to a stream, such as the standard output. @throws Failure EXPORT_IO when the reader is gone */
+export function streamSink(stream: Writable): Sink {
+  const onFailure = failureOf('the standard output cannot be written');
+  return {
+    write: (bytes) =>
+      new Promise<void>((resolve, reject) => {
+        const onError = (error: Error): void => reject(error);
+        stream.once('error', onError);
+        stream.write(bytes, (error) => {
+          stream.off('error', onError);
+          if (error) reject(error);
+          else resolve();
+        });
+      }).catch(onFailure),
+  };
+}
+
+const LINE_END = 0x0a;
+
+/**
+ * The lines of a file, without their ends. Of a line that is longer than {@link MAX_LINE_BYTES} no more is held than that.
+ * @throws Failure EXPORT_IO when it cannot be read, EXPORT_INVALID when a line is too long or the last has no end
+ */
+export async function* readLines(path: string): AsyncGenerator<Buffer, void, void> {
+  let rest: Buffer[] = [];
+  let restBytes = 0;
+  let number = 1;
+  try {
+    for await (const chunk of chunksOf(path)) {
+      let start = 0;
+      for (let end = chunk.indexOf(LINE_END); end >= 0; end = chunk.indexOf(LINE_END, start)) {
+        yield Buffer.concat([...rest, chunk.subarray(start, end)]);
+        number++;
+        rest = [];
+        restBytes = 0;
+        start = end + 1;
+      }
+      rest.push(chunk.subarray(start));
+      restBytes += chunk.length - start;
+      if (restBytes > MAX_LINE_BYTES) throw invalid(number, `is longer than ${MAX_LINE_BYTES} bytes`);
+    }
+  } catch (error) {
+    if (error instanceof Failure) throw error;
+    failureOf(`${path} cannot be read`)(error);
+  }
+  if (restBytes > 0) throw invalid(number, 'has no end: the file was cut off');
+}
+
+async function* chunksOf(path: string): AsyncGenerator<Buffer, void, void> {
+  const stream: AsyncIterable<Buffer> = createReadStream(path, { highWaterMark: 256 * 1024 });
+  yield* stream;
+}
+
+/** Many small lines are written together. */
+const CHUNK_BYTES = 256 * 1024;
+
+function sinkOf(file: FileHandle, onFailure: (error: unknown) => never): Sink {
+  return { write: (bytes) => file.writeFile(bytes).catch(onFailure) };
+}
+
+/** Gathers small writes. The last ones are written by `flush`. */
+function buffered(sink: Sink): Sink & { flush(): Promise<void> } {
+  let waiting: Uint8Array[] = [];
+  let bytes = 0;
+  const flush = async (): Promise<void> => {
+    const gathered = Buffer.concat(waiting);
+    waiting = [];
+    bytes = 0;
+    await sink.write(gathered);
+  };
+  const write = async (more: Uint8Array): Promise<void> => {
+    waiting.push(more);
+    bytes += more.length;
+    if (bytes >= CHUNK_BYTES) await flush();
+  };
+  return { write, flush };
+}
+
+function failureOf(what: string): (error: unknown) => never {
+  return (error) => {
+    if (error instanceof Failure) throw error;
+    const reason = messageOf(error);
+    throw new Failure('EXPORT_IO', `${what} (${reason}): check the path, its permissions and the disk's free space`, {
+      cause: error,
+    });
+  };
 }

@@ -5,8 +5,16 @@ import { counted } from '@podwire/shared/words/counted';
 import type { Comparison, Store } from '../engine/store.js';
 import { readArchive, type ArchivedRecord, type ArchiveHeader, type ArchiveTrailer } from './archive.js';
 import { recordsUnder } from './export.js';
-import { encodeMark, readMark, type ImportMark, type StoredMark } from './marker.js';
-import { isPassing, markerKey, rewriteKey, rootsOf } from './scope.js';
+import {
+  encodeMark,
+  isPassing,
+  markerKey,
+  readMark,
+  rewriteKey,
+  rootsOf,
+  type ImportMark,
+  type StoredMark,
+} from './scope.js';
 
 export interface ImportOptions {
   readonly store: Store;

@@ -10,17 +10,15 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
 import type { Store } from '../engine/store.js';
+import { openEtcdStore } from '../engine/testing/etcd-faults.js';
 import { EtcdServer } from '../engine/testing/etcd-server.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { HistoryLog } from '../history/history-log.js';
 import { RecordKeys } from '../records/json/keys.js';
-import { openEtcdStore } from '../store/etcd/etcd-store.fixture.js';
 import { contentOf, exported, fill, forever, imported, recordLines, sampleRecords } from '../testing/archives.js';
 import { ArchiveEncoder } from './archive.js';
-import { readLines, writeWhole } from './export-file.js';
-import { exportDatastore } from './export.js';
-import { readMark, requireWhole } from './marker.js';
-import { markerKey } from './scope.js';
+import { exportDatastore, readLines, writeWhole } from './export.js';
+import { markerKey, readMark, requireWhole } from './scope.js';
 
 let folder: string;
 beforeEach(() => {

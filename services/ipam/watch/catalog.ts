@@ -1,23 +1,26 @@
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { BlockListing } from '../allocator/listing.js';
-import type { AffinityState, Block, Pool } from '../allocator/records.js';
+import type { BlockListing } from '../blocks/blocks.js';
+import { withPoolNames } from '../blocks/holding.js';
+import type { Observed, ObservedList, ObservedRecord } from '../engine/mirror/mirror.js';
 import { sortByName } from '../engine/mirror/record-lists.js';
-import { poolOf } from '../pools/pools.js';
-import { withPoolNames } from '../records/endpoint.js';
+import type { AffinityState, Block } from '../records/block.js';
 import type { RecordKeys } from '../records/json/keys.js';
 import { PackedEndpoint, type EndpointOrigin } from '../records/json/packed-endpoint.js';
+import { poolOf, type Pool } from '../records/pool.js';
 import type { RecordValue } from '../records/view.js';
-import type { Observed, ObservedList, ObservedRecord } from '../store/observed.js';
-import { blockRoute, keepsRoute, sameBlockRoute, type BlockRoute } from './block-route.js';
-import type { Item } from './item.js';
-import { NodeItems } from './node-items.js';
 import { RecentChanges } from './recent.js';
 import {
+  blockRoute,
   isWanted,
+  keepsRoute,
+  nodeNameOf,
   removedNameOf,
+  sameBlockRoute,
   sameScope,
   scopeOf,
+  type BlockRoute,
+  type Item,
   type WatchedKind,
   type WatchedObject,
   type WatchQuery,
@@ -351,4 +354,55 @@ interface At {
   readonly revision: number;
   /** Undefined at the first list, whose content is no change. */
   readonly recent: RecentChanges | undefined;
+}
+
+const NONE: ReadonlyMap<string, Item> = new Map();
+
+/** Items of one kind by the node they are of. Kept from when a node's are first asked for: most who watch want those of all nodes. */
+export class NodeItems {
+  readonly #all: ReadonlyMap<string, Item>;
+  #byNode: Map<string, Map<string, Item>> | undefined;
+
+  /** @param all - the items by their keys, in which each change is made before it is told here */
+  constructor(all: ReadonlyMap<string, Item>) {
+    this.#all = all;
+  }
+
+  /** By their keys. */
+  of(nodeName: string): ReadonlyMap<string, Item> {
+    this.#byNode ??= this.#sort();
+    return this.#byNode.get(nodeName) ?? NONE;
+  }
+
+  made(item: Item): void {
+    if (this.#byNode) add(this.#byNode, item);
+  }
+
+  /** It keeps its place in the order of its node's where it stays on that node. */
+  changed(item: Item, before: Item['object']): void {
+    if (!this.#byNode || nodeNameOf(item.object) === nodeNameOf(before)) return;
+    this.removed(item.key, before);
+    add(this.#byNode, item);
+  }
+
+  removed(key: string, object: Item['object']): void {
+    if (!this.#byNode) return;
+    const nodeName = nodeNameOf(object);
+    const ofNode = this.#byNode.get(nodeName);
+    ofNode?.delete(key);
+    if (ofNode?.size === 0) this.#byNode.delete(nodeName);
+  }
+
+  #sort(): Map<string, Map<string, Item>> {
+    const byNode = new Map<string, Map<string, Item>>();
+    for (const item of this.#all.values()) add(byNode, item);
+    return byNode;
+  }
+}
+
+function add(byNode: Map<string, Map<string, Item>>, item: Item): void {
+  const nodeName = nodeNameOf(item.object);
+  const ofNode = byNode.get(nodeName);
+  if (ofNode) ofNode.set(item.key, item);
+  else byNode.set(nodeName, new Map([[item.key, item]]));
 }

@@ -3,8 +3,9 @@ import { hostPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import type { AllocationAttributes, Endpoint } from '../allocator/records.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
+import type { AllocationAttributes } from '../records/attributes.js';
+import type { Endpoint } from '../records/endpoint.js';
 import { decodeRecord } from '../records/json/registry.js';
 import type { RecordValue } from '../records/view.js';
 import { affinity, block, pool } from '../testing/records.js';

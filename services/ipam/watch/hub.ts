@@ -1,13 +1,11 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
+import type { Observed } from '../engine/mirror/mirror.js';
 import type { RecordKeys } from '../records/json/keys.js';
-import type { Observed } from '../store/observed.js';
 import { Batches, type Portions, type SharedBatch } from './batches.js';
 import { Catalog } from './catalog.js';
-import type { WatchCodec } from './codec.js';
-import { formatToken, type WatchPosition } from './token.js';
 import { Waiters } from './waiters.js';
-import { queryKey, type Stream, type WatchQuery } from './watched.js';
+import { queryKey, type Stream, type WatchCodec, type WatchQuery } from './watched.js';
 
 export interface HubOptions {
   readonly keys: RecordKeys;
@@ -36,10 +34,10 @@ export interface HubOptions {
 
 /** Streams of messages, made by {@link WatchCodec}. */
 export interface Watches {
-  watch(request: WatchRequest, signal: AbortSignal): AsyncIterable<Uint8Array>;
+  watch(request: StreamRequest, signal: AbortSignal): AsyncIterable<Uint8Array>;
 }
 
-export interface WatchRequest {
+export interface StreamRequest {
   readonly query: WatchQuery;
   /** Undefined for a snapshot. */
   readonly from: WatchPosition | undefined;
@@ -134,7 +132,7 @@ export class WatchHub implements Watches {
   }
 
   /** Whole messages of the contract, until the signal fires. The datastore must have been listed. */
-  async *watch(request: WatchRequest, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
+  async *watch(request: StreamRequest, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
     for await (const message of this.#messages(request, signal)) {
       const waitingBytes = message.length * COPIES;
       this.#waitingBytes += waitingBytes;
@@ -146,7 +144,7 @@ export class WatchHub implements Watches {
     }
   }
 
-  async *#messages({ query, from }: WatchRequest, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
+  async *#messages({ query, from }: StreamRequest, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
     const stream = { query, key: queryKey(query) };
     this.#streams++;
     this.#batches.opened(stream);
@@ -290,4 +288,31 @@ interface Cursor {
 interface Reaching {
   readonly revision: number;
   readonly reached: () => void;
+}
+
+/** Where a watcher goes on from. */
+export interface WatchPosition {
+  /** Which datastore the revision is of; an import begins a new one. */
+  readonly datastore: string;
+  /** What the watcher asked for: {@link queryKey}. */
+  readonly query: string;
+  /** Every change up to it was received. */
+  readonly revision: number;
+}
+
+const VERSION = 'w1';
+
+/** The opaque text that clients keep: `w1.<datastore>.<query>.<revision>`, in base64url. */
+function formatToken({ datastore, query, revision }: WatchPosition): string {
+  return Buffer.from([VERSION, datastore, query, revision].join('.')).toString('base64url');
+}
+
+/** @returns undefined when the text is no token */
+export function parseToken(token: string): WatchPosition | undefined {
+  const text = Buffer.from(token, 'base64url').toString();
+  const match = /^w1\.([^.]*)\.([^.]*)\.(\d{1,15})$/.exec(text);
+  if (!match) return undefined;
+  const [, datastore = '', query = '', revision] = match;
+  const position = { datastore, query, revision: Number(revision) };
+  return formatToken(position) === token ? position : undefined;
 }

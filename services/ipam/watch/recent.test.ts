@@ -2,9 +2,8 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import { poolRecord } from '../testing/records.js';
-import type { Item } from './item.js';
 import { RecentChanges } from './recent.js';
-import type { WatchedObject } from './watched.js';
+import type { Item, WatchedObject } from './watched.js';
 
 const SEED = Date.now() & 0x7fffffff;
 const FIRST_REVISION = 10;

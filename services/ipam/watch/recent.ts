@@ -1,5 +1,12 @@
-import type { Item } from './item.js';
-import { inSameScope, sameScope, scopeOf, type Scope, type WatchedKind, type WatchedObject } from './watched.js';
+import {
+  inSameScope,
+  sameScope,
+  scopeOf,
+  type Item,
+  type Scope,
+  type WatchedKind,
+  type WatchedObject,
+} from './watched.js';
 
 /** That an object changed: with what it is now, not what it was then. */
 export interface Recent {

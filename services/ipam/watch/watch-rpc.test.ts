@@ -12,11 +12,10 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { Mirror } from '../engine/mirror/mirror.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { takeOrdinals } from '../records/block.js';
-import { watchService } from '../rpc/services/watch.js';
 import { block, claimedBlock, fullBlock, poolRecord } from '../testing/records.js';
 import { forever, keys, until, write } from '../testing/watching.js';
 import { WatchHub } from './hub.js';
-import { watchCodec } from './watch-rpc.js';
+import { watchCodec, watchService } from './watch-rpc.js';
 
 const { watch: WATCH } = WatchServiceService;
 /** As another client may send it: field 1, packed, with the values 1, 0 and 99. */

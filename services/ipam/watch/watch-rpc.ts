@@ -2,13 +2,17 @@ import {
   WatchKind,
   WatchPhase as WatchPhaseMessage,
   WatchResponse,
+  WatchServiceService,
   type BlockRoute as BlockRouteMessage,
   type WatchedChange,
+  type WatchRequest,
   type WatchRequest as WatchRequestMessage,
 } from '@podwire/proto/podwire/ipam/v1/watch';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import { preparedMethod, type StreamHandler, type Streaming } from '@podwire/shared/rpc/streaming';
 
 import { blockMessage } from '../blocks/blocks-rpc.js';
 import { endpointMessage } from '../endpoints/endpoints-rpc.js';
@@ -16,11 +20,30 @@ import { nodeMessage } from '../nodes/nodes-rpc.js';
 import { poolFields } from '../pools/pools-rpc.js';
 import { subdomainFault } from '../records/names.js';
 import { reservationMessage } from '../reservations/reservations-rpc.js';
-import type { BlockRoute } from './block-route.js';
-import type { EncodableChange, WatchCodec, WatchPhase } from './codec.js';
-import type { WatchRequest } from './hub.js';
-import { parseToken, type WatchPosition } from './token.js';
-import { nameOf, type WatchedKind, type WatchedObject } from './watched.js';
+import { parseToken, type StreamRequest, type Watches, type WatchPosition } from './hub.js';
+import {
+  nameOf,
+  type BlockRoute,
+  type EncodableChange,
+  type WatchCodec,
+  type WatchedKind,
+  type WatchedObject,
+  type WatchPhase,
+} from './watched.js';
+
+export function watchService(watches: Watches, streaming: Streaming): RpcService {
+  const method = preparedMethod(WatchServiceService.watch);
+  return {
+    name: 'podwire.ipam.v1.WatchService',
+    definition: { watch: method },
+    implementation: { watch: streaming(method, watch(watches)) },
+  };
+}
+
+/** Messages are bytes, see `wire-watch.ts`. */
+function watch(watches: Watches): StreamHandler<WatchRequest, Uint8Array> {
+  return (message, { signal }) => watches.watch(readWatchRequest(message), signal);
+}
 
 const KINDS: Partial<Record<WatchKind, WatchedKind>> = {
   [WatchKind.WATCH_KIND_BLOCKS]: 'block',
@@ -47,7 +70,7 @@ const PHASES: Record<WatchPhase, WatchPhaseMessage> = {
   bookmark: WatchPhaseMessage.WATCH_PHASE_BOOKMARK,
 };
 
-export function readWatchRequest(message: WatchRequestMessage): WatchRequest {
+export function readWatchRequest(message: WatchRequestMessage): StreamRequest {
   const { nodeName, poolName, resumeToken } = message;
   return checked('Watch', (checks) => {
     if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));

@@ -1,8 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import type { Block } from '../allocator/records.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
-import { takeOrdinals } from '../records/block.js';
+import { takeOrdinals, type Block } from '../records/block.js';
 import { block, claimedBlock, poolRecord } from '../testing/records.js';
 import {
   forever,
@@ -15,7 +14,7 @@ import {
   write,
   type WatchingReplica,
 } from '../testing/watching.js';
-import { blockRoute, sameBlockRoute } from './block-route.js';
+import { blockRoute, sameBlockRoute } from './watched.js';
 
 const CIDR = '10.65.0.0/26';
 

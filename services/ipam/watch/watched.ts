@@ -1,10 +1,12 @@
-import { formatPrefix } from '@podwire/shared/net/prefix';
+import type { Address } from '@podwire/shared/net/address';
+import { addressAt, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { fnv1a64 } from '../allocator/hash.js';
-import type { BlockListing } from '../allocator/listing.js';
+import type { BlockListing } from '../blocks/blocks.js';
+import type { AllocationAttributes } from '../records/attributes.js';
+import type { Block } from '../records/block.js';
 import { PackedEndpoint } from '../records/json/packed-endpoint.js';
+import { fnv1a64 } from '../records/versions.js';
 import type { RecordName, RecordValue } from '../records/view.js';
-import type { BlockRoute } from './block-route.js';
 
 /** What can be watched. */
 export type WatchedObject =
@@ -144,4 +146,105 @@ export function isWanted(query: WatchQuery, kind: WatchedKind, scope: Scope): bo
 /** The same for queries that ask for the same, in whatever order, and for no others. */
 export function queryKey({ kinds, nodeName, poolName }: WatchQuery): string {
   return fnv1a64(JSON.stringify([[...kinds].sort(), nodeName, poolName]));
+}
+
+/** How packets reach the addresses of a block. Allocations of its owner's do not change it. */
+export interface BlockRoute {
+  readonly prefix: Prefix;
+  /** Undefined when the pool was deleted. */
+  readonly poolName: string | undefined;
+  /** Undefined when no node owns the block. */
+  readonly nodeName: string | undefined;
+  /** What other nodes than the owner use, in the order of the addresses. */
+  readonly borrowed: readonly BorrowedAddress[];
+}
+
+interface BorrowedAddress {
+  readonly address: Address;
+  readonly nodeName: string;
+}
+
+const NONE: readonly BorrowedAddress[] = [];
+
+/** What a block's record says of the ways to it. Addresses that tell no node, or cool down, are on no other node. */
+export function blockRoute(block: Block, poolName: string | undefined): BlockRoute {
+  const nodeName = block.owner?.kind === 'host' ? block.owner.name : undefined;
+  return { prefix: block.prefix, poolName, nodeName, borrowed: borrowedOf(block, nodeName) };
+}
+
+/**
+ * Whether a change of a block leaves its route as it is, which is easily told where only the owner uses the block.
+ * @param route - made of the block as it was `before`
+ * @param after - of the same owner, in the same pool
+ */
+export function keepsRoute(route: BlockRoute, before: Block, after: Block): boolean {
+  const { borrowed, nodeName } = route;
+  const isOthers = (one: AllocationAttributes, index: number): boolean =>
+    one !== before.attributes[index] && borrowerOf(one, nodeName) !== undefined;
+  return borrowed === NONE && !after.attributes.some(isOthers);
+}
+
+/** Looks at single addresses only where one of the few attributes, which addresses share, is another node's. */
+function borrowedOf({ prefix, allocations, attributes }: Block, owner: string | undefined): readonly BorrowedAddress[] {
+  if (!attributes.some((one) => borrowerOf(one, owner) !== undefined)) return NONE;
+  return allocations.flatMap((index, ordinal): BorrowedAddress[] => {
+    const used = index === null ? undefined : attributes[index];
+    const nodeName = used && borrowerOf(used, owner);
+    return nodeName === undefined ? [] : [{ address: addressAt(prefix, ordinal), nodeName }];
+  });
+}
+
+function borrowerOf({ owner, releasedAtMs }: AllocationAttributes, blockOwner: string | undefined): string | undefined {
+  const { node } = owner;
+  return releasedAtMs !== undefined || node === undefined || node === '' || node === blockOwner ? undefined : node;
+}
+
+/** Whether two routes of one block say the same. */
+export function sameBlockRoute(a: BlockRoute, b: BlockRoute): boolean {
+  return (
+    a.poolName === b.poolName &&
+    a.nodeName === b.nodeName &&
+    a.borrowed.length === b.borrowed.length &&
+    a.borrowed.every(({ address, nodeName }, index) => {
+      const other = b.borrowed[index];
+      return address.value === other?.address.value && nodeName === other.nodeName;
+    })
+  );
+}
+
+/** Where in the stream a message stands, as in the contract. */
+export type WatchPhase = 'snapshot' | 'snapshotComplete' | 'changes' | 'bookmark';
+
+/** Makes messages of the contract. What it makes is shared among streams and never changed. */
+export interface WatchCodec {
+  /** The part of a message that says what became of one object; the parts of a message follow each other. */
+  change(change: EncodableChange): Uint8Array;
+  /** A whole message. `resumeToken` is empty for none. */
+  message(message: WatchMessage): Uint8Array;
+}
+
+export type EncodableChange =
+  | { readonly type: 'put'; readonly object: WatchedObject }
+  | { readonly type: 'delete'; readonly kind: WatchedKind; readonly name: string };
+
+interface WatchMessage {
+  readonly phase: WatchPhase;
+  readonly reset: boolean;
+  readonly changes: readonly Uint8Array[];
+  readonly resumeToken: string;
+}
+
+/**
+ * An object as it is at the catalog's revision: the same item for as long as there is one under its key, whatever it becomes. The
+ * catalog alone changes it.
+ */
+export interface Item {
+  readonly key: string;
+  object: WatchedObject;
+  /** Revision at which it came to be: it is newer than all that did at an older one, in the order of the items. */
+  readonly madeAt: number;
+  /** Its change message, once somebody needed it and there was room. */
+  encoded: Uint8Array | undefined;
+  /** Number of its last change among the recent ones, which may be kept no more; -1 before the first. */
+  changeNumber: number;
 }

@@ -1,7 +1,7 @@
-import type { Node } from '@podwire/ipam/allocator/records';
 import type { Store } from '@podwire/ipam/engine/store';
 import { RecordKeys } from '@podwire/ipam/records/json/keys';
 import { writeRecord } from '@podwire/ipam/records/json/registry';
+import type { Node } from '@podwire/ipam/records/node';
 import type { Address } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 

@@ -1,12 +1,11 @@
-import { takeAddress } from '@podwire/ipam/allocator/block.fixture';
-import type { Block, EndpointAddress } from '@podwire/ipam/allocator/records';
+import { attributesFor } from '@podwire/ipam/addresses/allocate';
 import type { Store } from '@podwire/ipam/engine/store';
-import { attributesFor } from '@podwire/ipam/records/attributes';
-import { makeBlock } from '@podwire/ipam/records/block';
-import { endpointKey, makeEndpoint } from '@podwire/ipam/records/endpoint';
+import { makeBlock, type Block } from '@podwire/ipam/records/block';
+import { endpointKey, makeEndpoint, type EndpointAddress } from '@podwire/ipam/records/endpoint';
 import { RecordKeys } from '@podwire/ipam/records/json/keys';
 import { writeRecord } from '@podwire/ipam/records/json/registry';
 import type { RecordValue } from '@podwire/ipam/records/view';
+import { takeAddress } from '@podwire/ipam/testing/records';
 import { handleId } from '@podwire/shared/attachment/names';
 import { addressAt, formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 

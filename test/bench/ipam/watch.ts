@@ -1,15 +1,14 @@
 import { performance } from 'node:perf_hooks';
 import process from 'node:process';
 
-import { takeAddress } from '@podwire/ipam/allocator/block.fixture';
-import type { Block } from '@podwire/ipam/allocator/records';
+import { attributesFor } from '@podwire/ipam/addresses/allocate';
 import { EmbeddedStore } from '@podwire/ipam/engine/embedded/embedded-store';
 import type { Store } from '@podwire/ipam/engine/store';
-import { attributesFor } from '@podwire/ipam/records/attributes';
-import { makeBlock } from '@podwire/ipam/records/block';
+import { makeBlock, type Block } from '@podwire/ipam/records/block';
 import { RecordKeys } from '@podwire/ipam/records/json/keys';
 import { writeRecord } from '@podwire/ipam/records/json/registry';
 import type { RecordValue } from '@podwire/ipam/records/view';
+import { takeAddress } from '@podwire/ipam/testing/records';
 import { WatchKind, WatchPhase, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
 import { Peer } from '@podwire/shared/rpc/client';
 

@@ -22,7 +22,7 @@ afterEach(() => rmSync(directory, { recursive: true, force: true }));
 const openStore = () => EmbeddedStore.open({ directory, pid: process.pid });
 
 function committerCommand(): string[] {
-  return [process.execPath, builtFile(join(import.meta.dirname, 'committer/main.ts')), directory];
+  return [process.execPath, builtFile(join(import.meta.dirname, '../testing/committer.ts')), directory];
 }
 
 function start([program = '', ...args]: string[]): ChildProcessByStdio<null, Readable, null> {

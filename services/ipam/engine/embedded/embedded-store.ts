@@ -4,11 +4,9 @@ import { setImmediate as setImmediatePromise } from 'node:timers/promises';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { messageOf } from '@podwire/shared/failure/thrown';
-import type { DirectoryLock } from '@podwire/shared/runtime/directory-lock';
+import { tryLockDirectory, type DirectoryLock } from '@podwire/shared/runtime/directory-lock';
 import { open, type Database, type RootDatabase } from 'lmdb';
 
-import { lockDirectory } from '../../store/embedded/directory-lock.js';
-import { RecentRevisions } from '../../store/embedded/recent-revisions.js';
 import { ChangeLog } from '../change-log.js';
 import {
   RevisionCompacted,
@@ -384,4 +382,46 @@ function ioFailure(what: string, cause: unknown): Failure {
   return new Failure('STORE_UNAVAILABLE', `${what} (${reason}): check the disk's free space and permissions`, {
     cause,
   });
+}
+
+/**
+ * Keeps a datastore's directory to one process, until it closes the datastore or dies.
+ * @param owner - this process, as the message of those it keeps out names it: its PID
+ * @throws Failure STORE_IN_USE naming the directory and the owner
+ */
+async function lockDirectory(directory: string, owner: string): Promise<DirectoryLock> {
+  const outcome = await tryLockDirectory({ directory, name: 'lock', owner });
+  if ('lock' in outcome) return outcome.lock;
+  const { holder, isSilent } = outcome;
+  throw new Failure(
+    'STORE_IN_USE',
+    `the datastore in ${directory} is open in the process with PID ${holder}${isSilent ? ', which does not answer' : ''}: stop that one, or give this one another directory`,
+    { details: { directory, pid: holder } },
+  );
+}
+
+/** So many keys are remembered at least, and twice as many at most: the blocks of some hundred nodes, with all else that they wrote last. */
+const CAPACITY = 1024;
+
+/**
+ * The modRevisions of what was written last. A node's block is compared with each address that is given from it, and to have lmdb read
+ * all of it for eight bytes takes a twentieth of an allocation.
+ */
+export class RecentRevisions {
+  /** What was written since {@link #older} was full. The older go all at once: to look for the oldest one takes longer. */
+  #newer = new Map<string, number>();
+  #older: ReadonlyMap<string, number> = new Map();
+
+  /** @returns 0 for what was deleted; undefined for what is not known */
+  get(key: string): number | undefined {
+    return this.#newer.get(key) ?? this.#older.get(key);
+  }
+
+  /** @param revision - 0 for what was deleted */
+  set(key: string, revision: number): void {
+    this.#newer.set(key, revision);
+    if (this.#newer.size < CAPACITY) return;
+    this.#older = this.#newer;
+    this.#newer = new Map();
+  }
 }

@@ -4,8 +4,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { noop } from 'cockatiel';
 import { Etcd3, type IDuplexStream, type IResponseHeader, type IWatchRequest, type IWatchResponse } from 'etcd3';
 
-import { bearing, isOfStaleToken, UserToken } from '../../store/etcd/token.js';
-import type { Credentials } from './credentials.js';
+import { bearing, isOfStaleToken, UserToken, type Credentials } from './credentials.js';
 import { failureOfEtcd, timeoutFailure, type RevisionGone } from './failure.js';
 
 /**

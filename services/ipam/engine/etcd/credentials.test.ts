@@ -4,9 +4,9 @@ import { join } from 'node:path';
 
 import { afterAll, beforeAll, expect, it } from 'vitest';
 
-import { CertificateLife } from '../../store/etcd/certificate-life.js';
 import { CertificateAuthority } from '../testing/etcd-server.js';
 import { instantClock } from '../testing/stores.js';
+import { CertificateLife } from './credentials.js';
 
 const RUNS_PER_HOUR = 120;
 const HOUR_MS = 3_600_000;

@@ -2,8 +2,11 @@ import { X509Certificate } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { createSecureContext, rootCertificates } from 'node:tls';
 
+import { InterceptingCall, type Interceptor } from '@grpc/grpc-js';
 import { violationsFailure, type Violation } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import type { Etcd3 } from 'etcd3';
 
 /** What identifies this process to etcd, and etcd to it: names of files. */
 export interface CredentialFiles {
@@ -101,4 +104,111 @@ function fingerprint({ tls, user }: Credentials): string {
   const { ca, client } = tls ?? {};
   const parts = [ca, client?.key, client?.certificate].map((bytes) => bytes?.toString('base64'));
   return JSON.stringify([...parts, user?.name, user?.password]);
+}
+
+interface CertificateLifeOptions {
+  /** PEM; the process's own certificate first. */
+  readonly file: string;
+  readonly clock: Clock;
+  /** Told that the certificate ends soon, or has ended. Must not throw. */
+  readonly ending: (end: Date, hasEnded: boolean) => void;
+}
+
+/** Certificates are renewed when a third of their life is left, or a fifth. */
+const LEFT_PART = 1 / 10;
+
+/** Of runs that are half a minute apart, as a rule: an hour. */
+const RUNS_PER_LOOK = 120;
+
+/**
+ * Tells in time that nobody has renewed the certificate that etcd is shown. A connection outlives the certificate that it was made
+ * with, so that else nobody would know before the next one is refused.
+ */
+export class CertificateLife {
+  readonly #options: CertificateLifeOptions;
+  #runs = 0;
+
+  constructor(options: CertificateLifeOptions) {
+    this.#options = options;
+  }
+
+  /** To be called again and again; looks at the first call, and once in an hour. */
+  run(): void {
+    if (this.#runs++ % RUNS_PER_LOOK > 0) return;
+    const { clock, ending } = this.#options;
+    const span = this.#span();
+    const nowMs = clock.nowMs();
+    if (!span || span.endMs - nowMs > (span.endMs - span.beginMs) * LEFT_PART) return;
+    ending(new Date(span.endMs), span.endMs <= nowMs);
+  }
+
+  /** @returns undefined for a file that cannot be read, as while it is replaced: that is told when it is used */
+  #span(): { readonly beginMs: number; readonly endMs: number } | undefined {
+    try {
+      const { validFrom, validTo } = new X509Certificate(readFileSync(this.#options.file));
+      return { beginMs: Date.parse(validFrom), endMs: Date.parse(validTo) };
+    } catch {
+      return undefined;
+    }
+  }
+}
+
+/**
+ * How etcd refuses a token that it issued (api/v3rpc/rpctypes/error.go): it has expired, or was forgotten with a restart or a new password;
+ * or, of a JSON web token, users or roles have changed since. Whatever came with it has not been executed.
+ */
+const STALE_TEXTS = ['etcdserver: invalid auth token', 'etcdserver: revision of auth store is old'];
+
+/** What the first of them is called here: etcd3 repeats a call by itself that fails with that very text, for ever. */
+const STALE = 'etcd does not take the token any more';
+
+/**
+ * A user's token, which comes with every request. Not etcd3's own: that keeps one for as long as etcd says nothing but that it is invalid,
+ * and asks for it on a connection of its own, without a time-out and by whatever proxy the environment names.
+ */
+export class UserToken {
+  readonly #user: NonNullable<Credentials['user']>;
+  #latest: Promise<string> | undefined;
+
+  constructor(user: NonNullable<Credentials['user']>) {
+    this.#user = user;
+  }
+
+  /** The latest; a new one where there is none. @throws Error of etcd3 */
+  get({ auth }: Etcd3): Promise<string> {
+    const { name, password } = this.#user;
+    if (this.#latest) return this.#latest;
+    const asked = auth.authenticate({ name, password }).then(({ token }) => token);
+    this.#latest = asked;
+    asked.catch(() => this.forget(asked));
+    return asked;
+  }
+
+  /** A token was refused, or there was none: the next one is a new one. */
+  forget(asked: Promise<string>): void {
+    if (this.#latest === asked) this.#latest = undefined;
+  }
+}
+
+/** Whether a request failed for its token alone. */
+export function isOfStaleToken(error: unknown): boolean {
+  return error instanceof Error && [STALE, ...STALE_TEXTS].some((text) => error.message.includes(text));
+}
+
+/** Sends a token along. */
+export function bearing(token: string): Interceptor {
+  return (options, nextCall) =>
+    new InterceptingCall(nextCall(options), {
+      start: (metadata, _listener, next) => {
+        // etcd3 uses one object for all calls.
+        const own = metadata.clone();
+        own.set('token', token);
+        next(own, {
+          onReceiveStatus: (status, forward) => {
+            const isStale = STALE_TEXTS.some((text) => status.details.includes(text));
+            forward(isStale ? { ...status, details: STALE } : status);
+          },
+        });
+      },
+    });
 }

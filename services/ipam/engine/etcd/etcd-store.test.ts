@@ -1,6 +1,6 @@
 import { afterAll, beforeAll } from 'vitest';
 
-import { openEtcdStore } from '../../store/etcd/etcd-store.fixture.js';
+import { openEtcdStore } from '../testing/etcd-faults.js';
 import { EtcdServer } from '../testing/etcd-server.js';
 import { describeStoreContract } from '../testing/store-contract.js';
 

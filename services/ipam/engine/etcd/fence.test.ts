@@ -4,8 +4,7 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
-import { HoldingProxy } from '../../store/etcd/holding-proxy.fixture.js';
-import { commit, never, put, Scene, UNAVAILABLE, untilAnswered } from '../testing/etcd-faults.js';
+import { commit, HoldingProxy, never, put, Scene, UNAVAILABLE, untilAnswered } from '../testing/etcd-faults.js';
 import type { EtcdServer } from '../testing/etcd-server.js';
 import type { EtcdStore } from './etcd-store.js';
 

@@ -4,9 +4,8 @@ import type { IWatchResponse } from 'etcd3';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
-import { HoldingProxy } from '../../store/etcd/holding-proxy.fixture.js';
 import { RevisionCompacted, type RevisionChanges } from '../store.js';
-import { commit, never, put, Scene, untilAnswered } from '../testing/etcd-faults.js';
+import { commit, HoldingProxy, never, put, Scene, untilAnswered } from '../testing/etcd-faults.js';
 import { RevisionSorter } from './watch.js';
 
 let scene: Scene;

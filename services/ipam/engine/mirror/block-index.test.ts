@@ -3,7 +3,7 @@ import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../../addresses/allocate.js';
-import type { Block } from '../../allocator/records.js';
+import type { Block } from '../../records/block.js';
 import type { RecordValue } from '../../records/view.js';
 import { block, claimedBlock, fullBlock, NOW_MS, poolRecord, prefix, request } from '../../testing/records.js';
 import { keys } from '../testing/stores.js';

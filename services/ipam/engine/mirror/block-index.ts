@@ -1,7 +1,18 @@
-import type { Prefix } from '@podwire/shared/net/prefix';
+import type { Family } from '@podwire/shared/net/address';
+import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { Affinity, Block } from '../../allocator/records.js';
-import { isIdle, isLoose, mayGive } from '../../allocator/spent.js';
+import {
+  addTallies,
+  isIdle,
+  isLoose,
+  mayGive,
+  NO_BLOCKS,
+  subtractTallies,
+  tallyOf,
+  type BlockTally,
+} from '../../records/block-stats.js';
+import { rangesAround, type Affinity, type Block } from '../../records/block.js';
+import type { UnreadableBlock, UnreadableRecord } from '../../records/view.js';
 import { SortedPrefixes } from './sorted-runs.js';
 
 /**
@@ -69,4 +80,168 @@ class FamilyLists {
 
 function sizeOf({ family, length }: Prefix): string {
   return `${family}/${length}`;
+}
+
+interface Entry {
+  readonly prefix: Prefix;
+  readonly tally: BlockTally;
+}
+
+/** Entries in the order of their addresses, with their sum. */
+interface Run {
+  readonly entries: Entry[];
+  sum: BlockTally;
+}
+
+const LONGEST_RUN = 512;
+
+/** Sums over the blocks of one family: those of a range cost an addition for every {@link LONGEST_RUN} of them or so. */
+export class BlockTallies {
+  /** In order, none empty. */
+  readonly #runs: Run[] = [];
+
+  /** Takes a block in, or its new state. */
+  put(block: Block): void {
+    const entry = { prefix: block.prefix, tally: tallyOf(block) };
+    const runIndex = Math.max(0, this.#runOf(block.prefix));
+    const run = this.#runs[runIndex];
+    if (!run) {
+      this.#runs.push({ entries: [entry], sum: entry.tally });
+      return;
+    }
+    const index = lastAtMost(run.entries, entry.prefix);
+    const known = run.entries[index];
+    if (known && comparePrefixes(known.prefix, entry.prefix) === 0) {
+      run.entries[index] = entry;
+      run.sum = addTallies(subtractTallies(run.sum, known.tally), entry.tally);
+      return;
+    }
+    run.entries.splice(index + 1, 0, entry);
+    run.sum = addTallies(run.sum, entry.tally);
+    if (run.entries.length <= LONGEST_RUN) return;
+    const behind = run.entries.splice(LONGEST_RUN / 2);
+    const sum = sumOf(behind);
+    run.sum = subtractTallies(run.sum, sum);
+    this.#runs.splice(runIndex + 1, 0, { entries: behind, sum });
+  }
+
+  /** Nothing changes when it is not there. */
+  delete(prefix: Prefix): void {
+    const runIndex = this.#runOf(prefix);
+    const run = this.#runs[runIndex];
+    if (!run) return;
+    const index = lastAtMost(run.entries, prefix);
+    const known = run.entries[index];
+    if (!known || comparePrefixes(known.prefix, prefix) !== 0) return;
+    run.entries.splice(index, 1);
+    run.sum = subtractTallies(run.sum, known.tally);
+    if (run.entries.length === 0) this.#runs.splice(runIndex, 1);
+  }
+
+  /** Of the blocks that lie in a range. */
+  within(range: Prefix): BlockTally {
+    let sum = NO_BLOCKS;
+    for (let index = Math.max(0, this.#runOf(range)); index < this.#runs.length; index++) {
+      const run = this.#runs[index];
+      const [first, last] = [run?.entries[0], run?.entries.at(-1)];
+      if (!run || !first || !last) break;
+      const isInside = ({ prefix }: Entry): boolean => prefixContains(range, prefix);
+      if (isInside(first) && isInside(last)) sum = addTallies(sum, run.sum);
+      else sum = addTallies(sum, sumOf(run.entries.filter(isInside)));
+      if (last.prefix.value > range.value && !isInside(last)) break;
+    }
+    return sum;
+  }
+
+  /** Index of the run that has the prefix, if any has; -1 when all lie behind it. */
+  #runOf(prefix: Prefix): number {
+    let low = 0;
+    for (let high = this.#runs.length; low < high;) {
+      const middle = (low + high) >>> 1;
+      const first = this.#runs[middle]?.entries[0];
+      if (first && comparePrefixes(first.prefix, prefix) <= 0) low = middle + 1;
+      else high = middle;
+    }
+    return low - 1;
+  }
+}
+
+function sumOf(entries: readonly Entry[]): BlockTally {
+  return entries.reduce((sum, { tally }) => addTallies(sum, tally), NO_BLOCKS);
+}
+
+/** Index of the last one that does not come behind the prefix; -1 when all do. */
+function lastAtMost(entries: readonly Entry[], prefix: Prefix): number {
+  let low = 0;
+  for (let high = entries.length; low < high;) {
+    const middle = (low + high) >>> 1;
+    const entry = entries[middle];
+    if (entry && comparePrefixes(entry.prefix, prefix) <= 0) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
+
+/** The records that cannot be read, few or none: by their keys, and the blocks among them in the order of their addresses. */
+export class SetAside {
+  readonly #records = new Map<string, UnreadableRecord>();
+  readonly #blocks: Readonly<Record<Family, UnreadableBlock[]>> = { 4: [], 6: [] };
+
+  set(record: UnreadableRecord): void {
+    this.delete(record.key);
+    this.#records.set(record.key, record);
+    if (!isBlock(record)) return;
+    const blocks = this.#blocks[record.name.prefix.family];
+    blocks.splice(lowerBound(blocks, record.name.prefix), 0, record);
+  }
+
+  delete(key: string): void {
+    const record = this.#records.get(key);
+    if (!record) return;
+    this.#records.delete(key);
+    if (!isBlock(record)) return;
+    const blocks = this.#blocks[record.name.prefix.family];
+    blocks.splice(lowerBound(blocks, record.name.prefix), 1);
+  }
+
+  get(key: string): UnreadableRecord | undefined {
+    return this.#records.get(key);
+  }
+
+  get isEmpty(): boolean {
+    return this.#records.size === 0;
+  }
+
+  all(): Iterable<UnreadableRecord> {
+    return this.#records.values();
+  }
+
+  /** The first block within the prefix, or else the largest possible one around it. */
+  blockAcross(prefix: Prefix): UnreadableBlock | undefined {
+    const blocks = this.#blocks[prefix.family];
+    if (blocks.length === 0) return undefined;
+    const within = blocks[lowerBound(blocks, prefix)];
+    if (within && prefixContains(prefix, within.name.prefix)) return within;
+    for (const range of rangesAround(prefix)) {
+      const around = blocks[lowerBound(blocks, range)];
+      if (around && comparePrefixes(around.name.prefix, range) === 0) return around;
+    }
+    return undefined;
+  }
+}
+
+function isBlock(record: UnreadableRecord): record is UnreadableBlock {
+  return record.name.kind === 'block';
+}
+
+/** Index of the first block that does not come before the prefix. */
+function lowerBound(blocks: readonly UnreadableBlock[], prefix: Prefix): number {
+  let low = 0;
+  for (let high = blocks.length; low < high;) {
+    const middle = (low + high) >>> 1;
+    const block = blocks[middle];
+    if (block && comparePrefixes(block.name.prefix, prefix) < 0) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }

@@ -4,13 +4,22 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../../addresses/allocate.js';
-import { failureOf } from '../../allocator/failure.fixture.js';
-import type { Block } from '../../allocator/records.js';
 import { addTallies, NO_BLOCKS, tallyOf } from '../../records/block-stats.js';
+import type { Block } from '../../records/block.js';
 import type { RecordValue } from '../../records/view.js';
-import { BlockTallies } from '../../store/block-tallies.js';
-import { block, claimedBlock, config, fullBlock, NOW_MS, poolRecord, prefix, request } from '../../testing/records.js';
+import {
+  block,
+  claimedBlock,
+  config,
+  failureOf,
+  fullBlock,
+  NOW_MS,
+  poolRecord,
+  prefix,
+  request,
+} from '../../testing/records.js';
 import { keys } from '../testing/stores.js';
+import { BlockTallies } from './block-index.js';
 import { Image } from './snapshot.js';
 
 const PLACES = 2048;

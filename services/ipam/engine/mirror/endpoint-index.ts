@@ -1,6 +1,6 @@
 import { PackedEndpoint } from '../../records/json/packed-endpoint.js';
 import type { EndpointRecord } from '../../records/view.js';
-import { SortedTexts } from '../../store/sorted-texts.js';
+import { SortedTexts } from './sorted-runs.js';
 
 /** The keys of endpoints: in their order, those of other writers, and by container. */
 export class EndpointIndex {

@@ -3,7 +3,6 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 
 import { decodeRecord, encodeRecord, serialize } from '../../records/json/registry.js';
-import type { Observed } from '../../store/observed.js';
 import { MemoryStore } from '../testing/memory-store.js';
 import {
   BLOCK,
@@ -17,7 +16,7 @@ import {
   startReplica,
   writeHandle,
 } from '../testing/stores.js';
-import { Mirror } from './mirror.js';
+import { Mirror, type Observed } from './mirror.js';
 
 const KEY = keys.handle('a');
 

@@ -5,8 +5,6 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { RecordKeys, RecordName } from '../../records/json/keys.js';
 import { decodeAgain, decodeRecord, type DecodedRecord } from '../../records/json/registry.js';
 import type { RecordValue } from '../../records/view.js';
-import type { Observed, ObservedRecord } from '../../store/observed.js';
-import { ReleaseRevisions } from '../../store/release-revisions.js';
 import { RevisionCompacted, type LostComparison, type RecordChange, type Snapshot, type Store } from '../store.js';
 import { isForGood, isOver, throwIfAborted, untilAborted } from '../transaction.js';
 import { OwnWrites, type OwnWrite } from './own-writes.js';
@@ -392,5 +390,49 @@ export class Mirror {
       this.#entries.delete(key);
       this.#deleted.delete(key);
     }
+  }
+}
+
+/** What a mirror tells of: durable, and exactly the state at the revision, though the view may be ahead of it by own commits and reads. */
+export type Observed =
+  | ObservedList
+  /** Without changes: there was none up to the revision. */
+  | { readonly type: 'changed'; readonly revision: number; readonly changes: readonly ObservedRecord[] };
+
+/** Without the handles: half of all records, and nobody watches them. */
+export interface ObservedList {
+  readonly type: 'listed';
+  readonly revision: number;
+  readonly records: readonly ObservedRecord[];
+}
+
+export interface ObservedRecord {
+  readonly key: string;
+  /** Undefined when there is no such record, when it cannot be read, or has no meaning here. */
+  readonly record: RecordValue | undefined;
+}
+
+const MAX_COUNT = 10_000;
+
+/** Revisions of the marks of releases that a lost comparison has brought here; all others are taken to be missing. */
+class ReleaseRevisions {
+  readonly #revisions = new Map<string, number>();
+
+  /** 0 for a mark that is not known. */
+  of(key: string): number {
+    return this.#revisions.get(key) ?? 0;
+  }
+
+  /** The oldest go; whoever misses one loses a comparison, and reads it again. */
+  keep(key: string, revision: number): void {
+    const newest = Math.max(revision, this.of(key));
+    this.#revisions.delete(key);
+    this.#revisions.set(key, newest);
+    const [oldest] = this.#revisions.keys();
+    if (oldest !== undefined && this.#revisions.size > MAX_COUNT) this.#revisions.delete(oldest);
+  }
+
+  delete(key: string): void {
+    this.#revisions.delete(key);
   }
 }

@@ -2,7 +2,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 
-import type { AffinityState, Block, BlockOwner } from '../../allocator/records.js';
+import type { AffinityState, Block, BlockOwner } from '../../records/block.js';
 import { encodeRecord, serialize } from '../../records/json/registry.js';
 import { MapView } from '../../records/testing/map-view.js';
 import type { RecordValue, View } from '../../records/view.js';

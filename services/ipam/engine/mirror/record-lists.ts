@@ -1,7 +1,7 @@
 import { comparePrefixes } from '@podwire/shared/net/prefix';
 import { compareNames } from '@podwire/shared/words/order';
 
-import type { Affinity } from '../../allocator/records.js';
+import type { Affinity } from '../../records/block.js';
 
 /** Records of one kind, few enough to be sorted anew after each change. */
 export class NameList<Named extends { readonly name: string }> {

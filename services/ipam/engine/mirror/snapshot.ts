@@ -1,24 +1,15 @@
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import type {
-  Affinity,
-  Block,
-  BlockOwner,
-  Endpoint,
-  ForeignEndpoint,
-  Handle,
-  IpamConfig,
-  Node,
-  Pool,
-  Reservation,
-} from '../../allocator/records.js';
-import { isIdle, isSpent, mayGive } from '../../allocator/spent.js';
-import type { BlockTally } from '../../records/block-stats.js';
+import { isIdle, isSpent, mayGive, type BlockTally } from '../../records/block-stats.js';
+import type { Affinity, Block, BlockOwner, Handle } from '../../records/block.js';
+import type { IpamConfig, Reservation } from '../../records/config.js';
+import type { Endpoint, EndpointKey, ForeignEndpoint } from '../../records/endpoint.js';
 import type { RecordKeys } from '../../records/json/keys.js';
+import type { Node } from '../../records/node.js';
+import type { Pool } from '../../records/pool.js';
 import type { RequestPolicies } from '../../records/request-policy.js';
 import type {
-  EndpointKey,
   EndpointRecord,
   RecordName,
   RecordValue,
@@ -28,9 +19,7 @@ import type {
   UnreadableRecord,
   View,
 } from '../../records/view.js';
-import { BlockTallies } from '../../store/block-tallies.js';
-import { SetAside } from '../../store/set-aside.js';
-import { BlockIndex } from './block-index.js';
+import { BlockIndex, BlockTallies, SetAside } from './block-index.js';
 import { containerIdsOf, EndpointIndex } from './endpoint-index.js';
 import { AffinityList, NameList } from './record-lists.js';
 

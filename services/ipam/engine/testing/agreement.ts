@@ -1,10 +1,9 @@
 import { addressAt, formatPrefix, hostPrefix, prefixContains, prefixesOverlap } from '@podwire/shared/net/prefix';
 
-import { validateBlock } from '../../allocator/block-invariants.js';
-import type { Block, Endpoint } from '../../allocator/records.js';
+import { recordedEndpoint } from '../../blocks/holding.js';
 import { attachmentOf, belongsTo, holderOf } from '../../records/attributes.js';
-import { attributesAt, ordinalsWhere } from '../../records/block.js';
-import { endpointKey, recordedEndpoint } from '../../records/endpoint.js';
+import { attributesAt, ordinalsWhere, validateBlock, type Block } from '../../records/block.js';
+import { endpointKey, type Endpoint } from '../../records/endpoint.js';
 import type { RecordKeys } from '../../records/json/keys.js';
 import { decodeRecord } from '../../records/json/registry.js';
 import { MapView } from '../../records/testing/map-view.js';

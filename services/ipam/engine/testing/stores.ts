@@ -3,7 +3,7 @@ import { setMaxListeners } from 'node:events';
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Block, Handle } from '../../allocator/records.js';
+import type { Block, Handle } from '../../records/block.js';
 import { RecordKeys } from '../../records/json/keys.js';
 import { encodeRecord, serialize } from '../../records/json/registry.js';
 import type { Change } from '../../records/view.js';

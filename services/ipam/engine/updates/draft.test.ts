@@ -2,10 +2,12 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 
-import type { Affinity, HistoryEntry, Pool } from '../../allocator/records.js';
+import type { Affinity } from '../../records/block.js';
 import { endpointKey, makeEndpoint } from '../../records/endpoint.js';
+import type { HistoryEntry } from '../../records/history.js';
 import { RecordKeys } from '../../records/json/keys.js';
 import { encodeRecord, serialize } from '../../records/json/registry.js';
+import type { Pool } from '../../records/pool.js';
 import type { Change, RecordValue, View } from '../../records/view.js';
 import { nodeRecord } from '../../testing/records.js';
 import { MemoryStore } from '../testing/memory-store.js';

@@ -1,5 +1,5 @@
-import type { HistoryEntry } from '../../allocator/records.js';
 import { isFrozen } from '../../records/datastore-lock.js';
+import type { HistoryEntry } from '../../records/history.js';
 import { encodeHistoryEntry } from '../../records/json/history.js';
 import type { RecordKeys } from '../../records/json/keys.js';
 import { serialize, writeRecord, type DecodedRecord } from '../../records/json/registry.js';

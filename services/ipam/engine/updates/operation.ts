@@ -1,18 +1,11 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Block, UnknownNodes } from '../../allocator/records.js';
-import type { HistoryLog } from '../../history/history-log.js';
+import type { HistoryOptions } from '../../history/history-operations.js';
+import type { Block } from '../../records/block.js';
+import type { UnknownNodes } from '../../records/node.js';
 import type { View } from '../../records/view.js';
 import type { Events } from '../events.js';
 import type { Updater } from './update-loop.js';
-
-export const HOUR_MS = 3_600_000;
-
-export interface HistoryOptions {
-  readonly log: HistoryLog;
-  /** For how many hours past allocations are kept; 0 when none is. */
-  readonly keptHoursCount: number;
-}
 
 /** What every operation stands on. */
 export interface IpamOptions {

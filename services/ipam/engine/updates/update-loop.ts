@@ -7,13 +7,12 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { RecordKeys } from '../../records/json/keys.js';
 import type { View } from '../../records/view.js';
-import { withCommitSpan } from '../../store/commit-span.js';
 import type { Mirror } from '../mirror/mirror.js';
 import type { CommitResult, LostComparison, Store } from '../store.js';
 import { Draft, type DraftedTransaction } from './draft.js';
 import { FreshView } from './fresh-view.js';
 import { Lane } from './lane.js';
-import { makeRequest, type Decide, type Request, type TransactionLimits } from './update-request.js';
+import { makeRequest, withCommitSpan, type Decide, type Request, type TransactionLimits } from './update-request.js';
 
 export type { Decide } from './update-request.js';
 

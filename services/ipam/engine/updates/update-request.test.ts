@@ -3,7 +3,7 @@ import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-ho
 import { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } from '@opentelemetry/sdk-trace-base';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 
-import { startWait, withCommitSpan } from '../../store/commit-span.js';
+import { startWait, withCommitSpan } from './update-request.js';
 
 const exporter = new InMemorySpanExporter();
 const TRANSACTION = { puts: [], deletes: [], comparisons: [] };

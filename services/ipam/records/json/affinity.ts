@@ -1,4 +1,4 @@
-import type { Affinity, AffinityState } from '../../allocator/records.js';
+import type { Affinity, AffinityState } from '../block.js';
 import { field, isAbsent, readText, unreadable } from './fields.js';
 import type { JsonObject } from './json.js';
 import type { RecordName } from './keys.js';

@@ -1,9 +1,9 @@
 import { expect, test } from 'vitest';
 
-import { BLOCK_BYTES_PER_STEP, blockBytes, firstWritable } from '../../allocator/block-bytes.js';
-import type { AllocationAttributes, Block } from '../../allocator/records.js';
 import { block, NOW_MS } from '../../testing/records.js';
-import { takeOrdinals } from '../block.js';
+import type { AllocationAttributes } from '../attributes.js';
+import { BLOCK_BYTES_PER_STEP, blockBytes, firstWritable } from '../block-stats.js';
+import { takeOrdinals, type Block } from '../block.js';
 import { encodeRecord, serialize } from './registry.js';
 
 const storedBytes = (value: Block): number => serialize(encodeRecord({ kind: 'block', value }, undefined)).length;

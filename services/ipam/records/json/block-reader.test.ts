@@ -1,9 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import type { Block } from '../../allocator/records.js';
 import { NOW_MS, prefix } from '../../testing/records.js';
-import { coolAddresses, makeBlock, releaseAddresses, replaceAttributes, takeOrdinals } from '../block.js';
+import { coolAddresses, makeBlock, releaseAddresses, replaceAttributes, takeOrdinals, type Block } from '../block.js';
 import { RecordKeys } from './keys.js';
 import { decodeAgain, decodeRecord, serialize, writeRecord, type DecodedRecord } from './registry.js';
 

@@ -1,5 +1,6 @@
-import type { AllocationAttributes, Block } from '../../allocator/records.js';
-import type { Previous } from '../../store/record/previous.js';
+import type { AllocationAttributes } from '../attributes.js';
+import type { Block } from '../block.js';
+import type { Previous } from './fields.js';
 
 /**
  * The text of a block that was written again: most of it is as it was before, and another replica's watch brings it with every address that is

@@ -1,7 +1,14 @@
+import { formatPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { ByteWriter, sharedEnds } from '../../store/record/byte-writer.js';
+import { NOW_MS, prefix } from '../../testing/records.js';
+import { coolAddresses, makeBlock, releaseAddresses, replaceAttributes, takeOrdinals, type Block } from '../block.js';
+import { ByteWriter, sharedEnds, writeBlock } from './block-writer.js';
+import { formatBlock, type StoredBlock } from './block.js';
+import { formatJson, type JsonObject } from './json.js';
+import { RecordKeys } from './keys.js';
+import { decodeRecord } from './registry.js';
 
 const items = fc.array(fc.constantFrom('', 'a', 'bü', '"c,"', '€'), { maxLength: 8 });
 
@@ -46,5 +53,164 @@ describe('bytes that are put together', () => {
     writer.integers(Array.from({ length: 100_000 }, () => Number.MAX_SAFE_INTEGER));
     expect(writer.end().subarray(0, 300_000).toString()).toBe(long);
     expect(first.toString()).toBe(`a${long}`);
+  });
+});
+
+const owner = { kind: 'host', name: 'node "1" \\ ü' } as const;
+const EMPTY = makeBlock({ prefix: prefix('10.0.0.0/28'), owner, nowMs: NOW_MS });
+const CLAIMED_OTHERWISE = '2026-08-22T08:33:25+02:00';
+const KEY = new RecordKeys('/calico').block(EMPTY.prefix);
+
+const holder = (name: string) => ({
+  handleId: `podwire.${name}`,
+  owner: { node: 'node-1' },
+  releasedAtMs: undefined,
+});
+
+/** What may be done to a block, and what becomes of it: stored; lost, so that the next change is one of what was before; or read again, when others
+ * had changed what is theirs. */
+const steps = fc.array(
+  fc.record({
+    type: fc.constantFrom('take', 'take', 'take', 'release', 'cool', 'replace', 'disown', 'split'),
+    at: fc.nat(15),
+    count: fc.constantFrom(1, 1, 1, 2, 5),
+    name: fc.string({ maxLength: 8, unit: 'grapheme' }),
+    fate: fc.constantFrom('stored', 'stored', 'stored', 'lost', 'read'),
+  }),
+  { minLength: 1, maxLength: 40 },
+);
+type Step = typeof steps extends fc.Arbitrary<(infer One)[]> ? One : never;
+
+function carryOut(block: Block, { type, at, count, name }: Step): Block {
+  const ordinals = [...block.allocations.keys()].slice(at, at + count);
+  const taken = ordinals.filter((ordinal) => block.allocations[ordinal] !== null);
+  const first = taken[0];
+  if (type === 'take') {
+    const free = ordinals.filter((ordinal) => !taken.includes(ordinal));
+    return takeOrdinals(block, free, holder(name));
+  }
+  if (type === 'disown') return { ...block, owner: block.owner ? undefined : owner };
+  if (type === 'split') return half(block);
+  if (first === undefined) return block;
+  if (type === 'release') return releaseAddresses(block, taken);
+  return type === 'cool' ? coolAddresses(block, taken, NOW_MS) : replaceAttributes(block, first, holder(name));
+}
+
+/** As a block of half the size is made like it. */
+function half(block: Block): Block {
+  const size = block.allocations.length / 2;
+  if (size < 4) return block;
+  return releaseAddresses(
+    {
+      ...block,
+      prefix: { ...block.prefix, length: block.prefix.length + 1 },
+      allocations: block.allocations.slice(0, size),
+      unallocated: block.unallocated.filter((ordinal) => ordinal < size),
+      sequenceNumbers: block.sequenceNumbers.slice(0, size),
+    },
+    [],
+  );
+}
+
+/** The block's JSON as a whole. */
+function plainly(block: Block, raw: JsonObject): string {
+  const attributes = block.attributes.map(({ handleId, owner: secondary, releasedAtMs }) => {
+    if (releasedAtMs !== undefined) return { releasedAt: new Date(releasedAtMs).toISOString().replace('.000', '') };
+    return { ...(handleId !== undefined && { handle_id: handleId }), secondary };
+  });
+  const numbers = block.sequenceNumbers.flatMap((number, ordinal) => (number === null ? [] : [[ordinal, number]]));
+  const { deleted = false, affinity_claim_time: claimed = '2026-08-22T06:33:25Z', ...unknown } = raw;
+  return formatJson({
+    cidr: formatPrefix(block.prefix),
+    affinity: block.owner ? `${block.owner.kind}:${block.owner.name}` : null,
+    affinity_claim_time: claimed,
+    allocations: block.allocations,
+    unallocated: block.unallocated,
+    attributes,
+    deleted,
+    sequenceNumber: block.sequenceNumber,
+    sequenceNumberForAllocation: Object.fromEntries(numbers),
+    ...unknown,
+  });
+}
+
+/** Writes each change from what is stored then. @param check - what was written, and from what */
+function writeAll(
+  all: readonly Step[],
+  start: StoredBlock,
+  check: (bytes: Buffer, block: Block, stored: StoredBlock) => void,
+): void {
+  let stored = start;
+  for (const step of all) {
+    const block = carryOut(stored.value ?? EMPTY, step);
+    check(writeBlock(block, stored), block, stored);
+    if (step.fate !== 'lost')
+      stored = {
+        value: block,
+        raw: step.fate === 'read' ? { ...stored.raw, affinity_claim_time: CLAIMED_OTHERWISE } : stored.raw,
+      };
+  }
+}
+
+describe('the bytes of a block', () => {
+  test.each<[string, JsonObject]>([
+    ['', {}],
+    [', with fields of others', { deleted: true, other: { ü: [2n ** 63n] }, more: null }],
+  ])('property: are its JSON, whatever was written before%s', (_, raw) => {
+    const property = fc.property(steps, (all) => {
+      writeAll(all, { value: undefined, raw }, (bytes, block, stored) =>
+        expect([bytes.toString(), formatBlock(block, stored)]).toEqual(Array(2).fill(plainly(block, stored.raw))),
+      );
+    });
+    fc.assert(property, { seed: 20261123, numRuns: 1000 });
+  });
+
+  const OTHERS = '"other":18446744073709551615';
+  const countIn = (bytes: Buffer) => bytes.toString().split(OTHERS).length - 1;
+
+  /** A block with addresses 4 to 15 taken, each with a field of others. */
+  function readWithOthers() {
+    const holders = EMPTY.unallocated.slice(4).reduce((block, at) => takeOrdinals(block, [at], holder(`${at}`)), EMPTY);
+    const text = plainly(holders, {}).replaceAll('{"handle_id"', `{${OTHERS},"handle_id"`);
+    const { record, raw } = decodeRecord(KEY, { kind: 'block', prefix: EMPTY.prefix }, Buffer.from(text));
+    if (record?.kind !== 'block') throw new Error('no block');
+    return { value: record.value, raw };
+  }
+
+  test('property: have the fields of others on allocations, whatever was written before', () => {
+    const property = fc.property(steps, (all) => {
+      const start = readWithOthers();
+      const kept = new Set(start.value.attributes);
+      writeAll(all, start, (bytes, block, stored) => {
+        expect(bytes.toString()).toBe(formatBlock(block, stored));
+        expect(countIn(bytes)).toBeGreaterThanOrEqual(block.attributes.filter((entry) => kept.has(entry)).length);
+      });
+    });
+    fc.assert(property, { seed: 20261124, numRuns: 500 });
+  });
+
+  test('have the fields of others on an allocation that is given again with the same content', () => {
+    const start = readWithOthers();
+    const moved = takeOrdinals(releaseAddresses(start.value, [7]), [0], holder('7'));
+    expect(countIn(writeBlock(moved, start))).toBe(12);
+    expect(countIn(writeBlock(takeOrdinals(moved, [1], holder('new')), { ...start, value: moved }))).toBe(12);
+  });
+
+  test('are right for the largest blocks, and for more blocks than are remembered', () => {
+    const blocks = Array.from({ length: 150 }, (_, index) =>
+      makeBlock({ prefix: prefix(`10.${index}.0.0/20`), owner, nowMs: NOW_MS }),
+    );
+    const write = (earlier: readonly StoredBlock[], change: (block: Block) => Block) =>
+      earlier.map(({ value, raw }): StoredBlock => {
+        const block = change(value ?? EMPTY);
+        expect(writeBlock(block, { value, raw }).toString()).toBe(plainly(block, raw));
+        return { value: block, raw };
+      });
+    const raw = {};
+    const first = write(
+      blocks.map((value) => ({ value, raw })),
+      (block) => takeOrdinals(block, [4095, 0, 1000], holder('a')),
+    );
+    write(first, (block) => takeOrdinals(block, [7], holder('b')));
   });
 });

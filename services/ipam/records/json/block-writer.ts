@@ -1,13 +1,5 @@
-import type { Block } from '../../allocator/records.js';
-import {
-  formatHead,
-  formatMiddle,
-  formatNumber,
-  formatTail,
-  formOfWritten,
-  type StoredBlock,
-} from '../../store/record/block-text.js';
-import { ByteWriter, sharedEnds, type WrittenList } from '../../store/record/byte-writer.js';
+import type { Block } from '../block.js';
+import { formatHead, formatMiddle, formatNumber, formatTail, formOfWritten, type StoredBlock } from './block.js';
 import type { JsonObject } from './json.js';
 
 /**
@@ -56,6 +48,109 @@ class RecentBlocks {
 }
 
 const recent = new RecentBlocks();
+
+/** Puts bytes together out of texts, and of parts of other bytes. One is used again and again: it keeps its memory. */
+export class ByteWriter {
+  #bytes = Buffer.allocUnsafeSlow(FIRST_BYTES);
+  #count = 0;
+  #from: Buffer | undefined;
+
+  /** @param from - what {@link copy} and {@link list} copy from */
+  begin(from: Buffer | undefined): void {
+    this.#count = 0;
+    this.#from = from;
+  }
+
+  /** How many bytes there are. */
+  get count(): number {
+    return this.#count;
+  }
+
+  text(text: string): void {
+    this.#reserve(text.length * MAX_UNIT_BYTES);
+    this.#count += this.#bytes.write(text, this.#count);
+  }
+
+  copy(begin: number, end: number): void {
+    this.#reserve(end - begin);
+    this.#count += this.#from?.copy(this.#bytes, this.#count, begin, end) ?? 0;
+  }
+
+  /** Integers from 0 to 2^53 - 1, with commas between them. */
+  integers(values: readonly (number | null)[]): void {
+    this.#reserve(values.length * MAX_INTEGER_BYTES);
+    const bytes = this.#bytes;
+    let at = this.#count;
+    for (let index = 0; index < values.length; index++) {
+      if (index > 0) bytes[at++] = COMMA;
+      const value = values[index] ?? null;
+      if (value === null) for (const letter of NULL) bytes[at++] = letter;
+      else at = putDigits(bytes, at, value);
+    }
+    this.#count = at;
+  }
+
+  /** Items with commas between them. Those that are as they were are copied. */
+  list<Item>(items: readonly Item[], { before, shared, textOf }: ListWriting<Item>): WrittenList {
+    const at = this.#count;
+    const head = before ? shared.head : 0;
+    const tail = before ? shared.tail : 0;
+    const ends = before ? before.ends.slice(0, head) : [];
+    if (before && head > 0) this.copy(before.at, before.at + (ends[head - 1] ?? 0));
+    const texts = items.slice(head, items.length - tail).map((item, index) => textOf(item, head + index));
+    this.#listTexts(texts, { at, ends });
+    if (before && tail > 0) this.#copyTail(before, tail, { at, ends });
+    return { at, ends };
+  }
+
+  /** A copy of the bytes. */
+  end(): Buffer {
+    this.#from = undefined;
+    const bytes = Buffer.allocUnsafeSlow(this.#count);
+    this.#bytes.copy(bytes, 0, 0, this.#count);
+    return bytes;
+  }
+
+  /** All at once: a call for each would take most of the time of a list that is written anew. */
+  #listTexts(texts: readonly string[], { at, ends }: NewList): void {
+    const begun = this.#count - at;
+    const written = texts.filter((text) => text !== '').join(',');
+    const all = begun > 0 && written !== '' ? `,${written}` : written;
+    this.text(all);
+    const isAscii = this.#count - at - begun === all.length;
+    let end = begun;
+    for (const text of texts) {
+      if (text !== '') end += (end > 0 ? 1 : 0) + (isAscii ? text.length : Buffer.byteLength(text));
+      ends.push(end);
+    }
+  }
+
+  #copyTail(before: WrittenList, tail: number, { at, ends }: NewList): void {
+    const first = before.ends.length - tail;
+    const begin = first > 0 ? (before.ends[first - 1] ?? 0) : 0;
+    const end = before.ends[before.ends.length - 1] ?? 0;
+    const begun = this.#count - at;
+    if (begin < end) {
+      // The first item of a list has no comma before it.
+      if (begun > 0) this.text(',');
+      this.copy(before.at + (begin > 0 ? begin + 1 : 0), before.at + end);
+    }
+    const shift = this.#count - at - end;
+    for (let index = first; index < before.ends.length; index++) {
+      const earlier = before.ends[index] ?? 0;
+      ends.push(earlier === begin ? begun : earlier + shift);
+    }
+  }
+
+  #reserve(bytes: number): void {
+    const needed = this.#count + bytes;
+    if (needed <= this.#bytes.length) return;
+    const larger = Buffer.allocUnsafeSlow(2 * needed);
+    this.#bytes.copy(larger, 0, 0, this.#count);
+    this.#bytes = larger;
+  }
+}
+
 const writer = new ByteWriter();
 
 /** The bytes of a block's text, as `formatBlock` gives it, from those that were written last if they are known. */
@@ -100,4 +195,60 @@ function assemble(block: Block, { value: before, raw }: StoredBlock, known: Writ
 
 function hasSameHead({ owner, claimTimeMs }: Block, before: Block | undefined): boolean {
   return owner === before?.owner && claimTimeMs === before?.claimTimeMs;
+}
+
+/** A list as it was written, with a comma between two items. */
+interface WrittenList {
+  /** Where it begins in the bytes. */
+  readonly at: number;
+  /** Where each item ends, counted from there. An item without a text ends where the one before it does. */
+  readonly ends: readonly number[];
+}
+
+/** How many items two lists share: from the first on, and up to the last. */
+interface SharedEnds {
+  readonly head: number;
+  readonly tail: number;
+}
+
+export function sharedEnds<Item>(a: readonly Item[], b: readonly Item[]): SharedEnds {
+  const shorter = Math.min(a.length, b.length);
+  let head = 0;
+  while (head < shorter && a[head] === b[head]) head++;
+  let tail = 0;
+  while (tail < shorter - head && a[a.length - 1 - tail] === b[b.length - 1 - tail]) tail++;
+  return { head, tail };
+}
+
+interface ListWriting<Item> {
+  /** The list as it is in the bytes to copy from; undefined where there are none. */
+  readonly before: WrittenList | undefined;
+  /** What that list shares with the new one. */
+  readonly shared: SharedEnds;
+  /** Empty for an item that is not written. */
+  readonly textOf: (item: Item, index: number) => string;
+}
+
+/** A list that is being written: where it begins, and where its items end. */
+interface NewList {
+  readonly at: number;
+  readonly ends: number[];
+}
+
+const FIRST_BYTES = 64 * 1024;
+/** A code unit of a text takes no more in UTF-8. */
+const MAX_UNIT_BYTES = 3;
+/** Digits of the largest integer, or `null`, with the comma. */
+const MAX_INTEGER_BYTES = 17;
+
+const COMMA = 0x2c;
+const ZERO = 0x30;
+const NULL = [0x6e, 0x75, 0x6c, 0x6c];
+
+/** @returns where the next byte comes */
+function putDigits(bytes: Buffer, at: number, value: number): number {
+  const tens = Math.floor(value / 10);
+  const next = tens > 0 ? putDigits(bytes, at, tens) : at;
+  bytes[next] = ZERO + (value - 10 * tens);
+  return next + 1;
 }

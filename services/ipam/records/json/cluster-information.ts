@@ -1,4 +1,4 @@
-import type { ClusterInformation } from '../../allocator/records.js';
+import type { ClusterInformation } from '../view.js';
 import { field, isAbsent, readFlag, readObject } from './fields.js';
 import type { JsonObject } from './json.js';
 

@@ -1,7 +1,7 @@
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { describe, expect, it } from 'vitest';
 
-import type { HistoryEntry } from '../../allocator/records.js';
+import type { HistoryEntry } from '../history.js';
 import type { RecordValue } from '../view.js';
 import { encodeHistoryEntry } from './history.js';
 import { parseJson } from './json.js';

@@ -1,4 +1,4 @@
-import type { IpamConfig } from '../../allocator/records.js';
+import type { IpamConfig } from '../config.js';
 import { field, isAbsent, readCount, readFlag, unreadable, type Field } from './fields.js';
 import type { JsonObject } from './json.js';
 

@@ -3,8 +3,9 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
 import { comparePrefixes, formatPrefix } from '@podwire/shared/net/prefix';
 
-import type { AnyEndpoint, Endpoint, EndpointAddress, NetnsIdentity, PodIdentity } from '../../allocator/records.js';
-import type { EndpointKey, StoredEndpoint } from '../view.js';
+import type { NetnsIdentity, PodIdentity } from '../attributes.js';
+import type { Endpoint, EndpointAddress, EndpointKey } from '../endpoint.js';
+import type { AnyEndpoint, StoredEndpoint } from '../view.js';
 import {
   field,
   isAbsent,

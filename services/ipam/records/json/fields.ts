@@ -1,7 +1,6 @@
 import { parseAddress } from '@podwire/shared/net/address';
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { knownPrefix } from '../../store/record/known-prefixes.js';
 import { isArray, isObject, type Json, type JsonObject } from './json.js';
 
 /** Why a stored text is not the record that its key promises. Turned into STORE_CORRUPT where the key is known. */
@@ -146,4 +145,30 @@ export function keepTime(timeMs: number, stored: Json | undefined): string {
 /** Text for the time of creation; null, as Go writes it, where the record never told it and so reads as 0. */
 export function keepCreateTime(timeMs: number, stored: Json | undefined): string | null {
   return timeMs === 0 && (stored ?? null) === null ? null : keepTime(timeMs, stored);
+}
+
+/** A cluster of 5,000 nodes with three blocks each stays below it. */
+const MAX_KNOWN_COUNT = 20_000;
+
+const known = new Map<string, Prefix>();
+
+/**
+ * Reads a CIDR as {@link parsePrefix} does. The same block is named by dozens of records: they share one value, which takes a
+ * tenth of the time and of the memory.
+ * @returns undefined when the text is no CIDR, or has host bits
+ */
+export function knownPrefix(text: string): Prefix | undefined {
+  const found = known.get(text);
+  if (found) return found;
+  const parsed = parsePrefix(text);
+  if (!parsed.ok) return undefined;
+  if (known.size >= MAX_KNOWN_COUNT) known.clear();
+  known.set(text, parsed.prefix);
+  return parsed.prefix;
+}
+
+/** What a rewrite starts from: the value as it was stored, and its JSON. */
+export interface Previous<Value> {
+  readonly value: Value;
+  readonly raw: JsonObject;
 }

@@ -1,4 +1,4 @@
-import type { ForeignEndpoint } from '../../allocator/records.js';
+import type { ForeignEndpoint } from '../endpoint.js';
 import { field, isAbsent, parseHostAddress, readTime, Unreadable, type Field } from './fields.js';
 import { formatJson, isArray, isObject, type JsonObject } from './json.js';
 

@@ -1,6 +1,6 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 
-import type { Handle } from '../../allocator/records.js';
+import type { Handle } from '../block.js';
 import { field, readCount, readObject, readPrefix } from './fields.js';
 import type { JsonObject } from './json.js';
 import type { RecordName } from './keys.js';

@@ -1,7 +1,7 @@
 import { formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
-import type { HistoryEntry } from '../../allocator/records.js';
+import type { HistoryEntry } from '../history.js';
 import { field, isAbsent, readObject, readOptionalText, readPrefix, readTextMap, Unreadable } from './fields.js';
 import { parseJson, type JsonObject } from './json.js';
 

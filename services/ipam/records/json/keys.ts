@@ -1,9 +1,10 @@
 import { formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { BlockOwner, HistoryEntry } from '../../allocator/records.js';
-import { formatEndpointKey } from '../endpoint.js';
-import type { EndpointKey, RecordName, RecordValue } from '../view.js';
+import type { BlockOwner } from '../block.js';
+import { formatEndpointKey, type EndpointKey } from '../endpoint.js';
+import type { HistoryEntry } from '../history.js';
+import type { RecordName, RecordValue } from '../view.js';
 
 export type { RecordName };
 

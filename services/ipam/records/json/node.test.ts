@@ -1,7 +1,7 @@
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import type { Node } from '../../allocator/records.js';
+import type { Node } from '../node.js';
 import { parseJson, type Json } from './json.js';
 import { RecordKeys } from './keys.js';
 import { decodeRecord, encodeRecord, serialize } from './registry.js';

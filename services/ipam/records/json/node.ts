@@ -1,7 +1,7 @@
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { parseMac, type Mac } from '@podwire/shared/net/mac';
 
-import type { Node, NodeAddress, NodeInterface, Tunnel, TunnelKind } from '../../allocator/records.js';
+import type { Node, NodeAddress, NodeInterface, Tunnel, TunnelKind } from '../node.js';
 import {
   field,
   isAbsent,

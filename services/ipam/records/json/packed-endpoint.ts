@@ -1,17 +1,15 @@
-import { parseAddress } from '@podwire/shared/net/address';
-import { hostPrefix } from '@podwire/shared/net/prefix';
-
-import type { Endpoint, EndpointAddress } from '../../allocator/records.js';
-import { knownPrefix } from '../../store/record/known-prefixes.js';
 import {
-  FIELDS_OF_ADDRESS_COUNT,
-  NEEDS_CARE,
-  readWritten,
-  writtenEndpoint,
-  writtenText,
-  type WrittenEndpoint,
-} from '../../store/record/written-endpoint.js';
-import type { EndpointKey } from '../view.js';
+  attachmentFaults,
+  identifierFault,
+  MAX_CONTAINER_ID_BYTES,
+  type Attachment,
+} from '@podwire/shared/attachment/attachment';
+import { formatAddress, parseAddress } from '@podwire/shared/net/address';
+import { parseMac } from '@podwire/shared/net/mac';
+import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
+
+import type { Endpoint, EndpointAddress, EndpointKey } from '../endpoint.js';
+import { formatTime, knownPrefix } from './fields.js';
 
 /**
  * An endpoint as one short text, unpacked when it is looked at. There is one for each container of the cluster, nearly all of
@@ -164,4 +162,227 @@ function unpackAddresses(entries: string): EndpointAddress[] | undefined {
     addresses.push({ address: hostPrefix(address), block, poolName, sequenceNumber: BigInt(number) });
   }
   return addresses;
+}
+
+/** What the text of a new endpoint says, as it is written there; empty where it says nothing. */
+interface WrittenEndpoint extends Attachment {
+  readonly createTimeMs: number | undefined;
+  readonly uid: string;
+  readonly orchestrator: string;
+  readonly podUid: string;
+  readonly bootId: string;
+  readonly inode: string;
+  readonly nodeName: string;
+  readonly podName: string;
+  /** {@link FIELDS_OF_ADDRESS_COUNT} for each: address, block, name of the pool, sequence number. */
+  readonly addresses: readonly string[];
+  readonly hostInterfaceName: string;
+  readonly mac: string;
+}
+
+const FIELDS_OF_ADDRESS_COUNT = 4;
+
+const KUBERNETES = 'k8s';
+const OUTSIDE_KUBERNETES = 'cni';
+
+function writtenEndpoint(value: Endpoint): WrittenEndpoint {
+  const { attachment, pod, netns } = value;
+  const addresses: string[] = [];
+  for (const { address, block, poolName, sequenceNumber } of value.addresses) {
+    addresses.push(formatAddress(address), formatPrefix(block), poolName, String(sequenceNumber));
+  }
+  return {
+    network: attachment.network,
+    containerId: attachment.containerId,
+    interfaceName: attachment.interfaceName,
+    createTimeMs: value.createTimeMs,
+    uid: value.uid,
+    orchestrator: pod ? KUBERNETES : OUTSIDE_KUBERNETES,
+    podUid: pod?.uid ?? '',
+    bootId: netns?.bootId ?? '',
+    inode: netns ? String(netns.inode) : '',
+    nodeName: value.nodeName,
+    podName: pod?.name ?? '',
+    addresses,
+    hostInterfaceName: value.hostInterfaceName,
+    mac: value.mac,
+  };
+}
+
+/** The text of a new endpoint, as `encodeEndpoint` and `JSON.stringify` make it where nothing needs an escape. */
+function writtenText({ namespace, name }: EndpointKey, written: WrittenEndpoint): string {
+  const { createTimeMs, uid, podUid, inode, addresses } = written;
+  const created = createTimeMs ? `"${formatTime(createTimeMs)}"` : 'null';
+  const uidText = uid === '' ? '' : `"uid":"${uid}",`;
+  const podUidText = podUid === '' ? '' : `"podwire.dev/pod-uid":"${podUid}",`;
+  const netns = inode === '' ? '' : `"podwire.dev/boot-id":"${written.bootId}","podwire.dev/netns-inode":"${inode}",`;
+  let entries = '';
+  let networks = '';
+  for (let index = 0; index < addresses.length; index += FIELDS_OF_ADDRESS_COUNT) {
+    const address = addresses[index] ?? '';
+    const comma = index === 0 ? '' : ',';
+    entries +=
+      `${comma}{\\"address\\":\\"${address}\\",\\"block\\":\\"${addresses[index + 1]}\\",` +
+      `\\"pool\\":\\"${addresses[index + 2]}\\",\\"sequenceNumber\\":\\"${addresses[index + 3]}\\"}`;
+    networks += `${comma}"${address}/${address.includes(':') ? 128 : 32}"`;
+  }
+  return (
+    `{"kind":"WorkloadEndpoint","apiVersion":"projectcalico.org/v3","metadata":{${uidText}"creationTimestamp":${created},` +
+    `"name":"${name}","namespace":"${namespace}","labels":{"projectcalico.org/namespace":"${namespace}",` +
+    `"projectcalico.org/orchestrator":"${written.orchestrator}"},"annotations":{"podwire.dev/network":"${written.network}",` +
+    `${podUidText}${netns}"podwire.dev/allocations":"[${entries}]"}},"spec":{"orchestrator":"${written.orchestrator}",` +
+    `"workload":"","node":"${written.nodeName}","containerID":"${written.containerId}","pod":"${written.podName}",` +
+    `"endpoint":"${written.interfaceName}","ipNetworks":[${networks}],` +
+    `"interfaceName":"${written.hostInterfaceName}","mac":"${written.mac}"}}`
+  );
+}
+
+/**
+ * Takes the text of an endpoint apart; a start reads hundreds of thousands of them. Where its values are looked for need not be
+ * certain, as they count only if a new endpoint of them has the very same text.
+ * @returns undefined for every other text, and for one that reading its JSON would refuse
+ */
+function readWritten(text: string, key: EndpointKey): WrittenEndpoint | undefined {
+  const found = takeApart(text);
+  const { orchestrator, podUid, podName, mac } = found;
+  const isSound =
+    writtenText(key, found) === text &&
+    !NEEDS_CARE.test(key.name) &&
+    !NEEDS_CARE.test(key.namespace) &&
+    (orchestrator === KUBERNETES || (orchestrator === OUTSIDE_KUBERNETES && podUid === '' && podName === '')) &&
+    (found.inode === '' || INTEGER.test(found.inode)) &&
+    parseMac(mac) === mac &&
+    areAddresses(found.addresses) &&
+    isAttachment(found);
+  return isSound ? found : undefined;
+}
+
+/** What JSON escapes, or is no printable ASCII. */
+const NEEDS_CARE = /[^ !#-[\]-~]/;
+
+/** How far the text goes until what may be left out. */
+const HEAD_LENGTH = '{"kind":"WorkloadEndpoint","apiVersion":"projectcalico.org/v3","metadata":{'.length;
+
+function takeApart(text: string): WrittenEndpoint {
+  const reader = new Reader(text, HEAD_LENGTH);
+  const uid = reader.optional('"uid":"');
+  const created = reader.behind('"creationTimestamp":');
+  const createTimeMs = created ? readTime(created) : undefined;
+  const network = reader.behind('"podwire.dev/network":');
+  const podUid = reader.optional(',"podwire.dev/pod-uid":"');
+  const bootId = reader.optional(',"podwire.dev/boot-id":"');
+  const inode = reader.optional(',"podwire.dev/netns-inode":"');
+  const addresses = reader.addresses();
+  const orchestrator = reader.behind('"spec":{"orchestrator":');
+  const nodeName = reader.behind('"node":');
+  const containerId = reader.behind('"containerID":');
+  const podName = reader.behind('"pod":');
+  const interfaceName = reader.behind('"endpoint":');
+  const hostInterfaceName = reader.behind('"interfaceName":');
+  const mac = reader.behind('"mac":');
+  return {
+    network,
+    containerId,
+    interfaceName,
+    createTimeMs,
+    uid,
+    orchestrator,
+    podUid,
+    bootId,
+    inode,
+    nodeName,
+    podName,
+    addresses,
+    hostInterfaceName,
+    mac,
+  };
+}
+
+const BEFORE_ESCAPED = String.raw`:\"`;
+
+/** Goes through a text from label to label. */
+class Reader {
+  readonly #text: string;
+  #at: number;
+
+  constructor(text: string, at: number) {
+    this.#text = text;
+    this.#at = at;
+  }
+
+  /** The value behind the next such label; empty when there is no text behind it. */
+  behind(label: string): string {
+    const start = this.#text.indexOf(label, this.#at) + label.length;
+    return this.#text[start] === '"' ? this.#take(start + 1, '"') : '';
+  }
+
+  /** The value behind a label that comes next, if it does. */
+  optional(label: string): string {
+    return this.#text.startsWith(label, this.#at) ? this.#take(this.#at + label.length, '"') : '';
+  }
+
+  /** In the list within the text every quote is escaped. */
+  addresses(): string[] {
+    const values: string[] = [];
+    const end = this.#text.indexOf('"}},"spec"', this.#at);
+    for (;;) {
+      const start = this.#text.indexOf(BEFORE_ESCAPED, this.#at) + BEFORE_ESCAPED.length;
+      const isIn = start >= BEFORE_ESCAPED.length && start <= end;
+      if (!isIn || !this.#text.includes('\\', start)) return values;
+      values.push(this.#take(start, '\\'));
+    }
+  }
+
+  #take(start: number, before: string): string {
+    const end = this.#text.indexOf(before, start);
+    if (end < 0) return '';
+    this.#at = end + 1;
+    return this.#text.slice(start, end);
+  }
+}
+
+/** As `String` writes what the digits say. */
+const INTEGER = /^(?:0|[1-9]\d{0,19})$/;
+
+/** Endpoints that are read one after the other often tell the same time. */
+let lastTime = { text: '', timeMs: 0 };
+
+function readTime(text: string): number {
+  if (text !== lastTime.text) lastTime = { text, timeMs: Date.parse(text) };
+  return lastTime.timeMs;
+}
+
+function areAddresses(addresses: readonly string[]): boolean {
+  for (let index = 0; index < addresses.length; index += FIELDS_OF_ADDRESS_COUNT) {
+    const [address = '', block = '', , sequenceNumber = ''] = index === 0 ? addresses : addresses.slice(index);
+    if (!isWrittenAddress(address) || !isWrittenPrefix(block) || !INTEGER.test(sequenceNumber)) return false;
+  }
+  return true;
+}
+
+const BYTE = '(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)';
+const DECIMAL = new RegExp(`^${BYTE}\\.${BYTE}\\.${BYTE}\\.${BYTE}$`);
+
+/** Whether the text is how an address is written; for IPv4 much faster than to read and write it. */
+function isWrittenAddress(text: string): boolean {
+  if (DECIMAL.test(text)) return true;
+  const address = parseAddress(text);
+  return address !== undefined && formatAddress(address) === text;
+}
+
+function isWrittenPrefix(text: string): boolean {
+  const prefix = knownPrefix(text);
+  // There is one way to write a prefix of IPv4.
+  return prefix !== undefined && (prefix.family === 4 || formatPrefix(prefix) === text);
+}
+
+/** The attachment that was found to be one last. Endpoints differ in their containers, hardly ever in the rest. */
+let lastSound = { network: '', interfaceName: '' };
+
+function isAttachment({ network, containerId, interfaceName }: Attachment): boolean {
+  if (lastSound.network === network && lastSound.interfaceName === interfaceName)
+    return identifierFault(containerId, MAX_CONTAINER_ID_BYTES) === undefined;
+  if (attachmentFaults({ network, containerId, interfaceName }).length > 0) return false;
+  lastSound = { network, interfaceName };
+  return true;
 }

@@ -1,9 +1,7 @@
 import { familyBits } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { EncapsulationMode, Pool } from '../../allocator/records.js';
-import { outOfUse } from '../../pools/pools.js';
-import type { Previous } from '../../store/record/previous.js';
+import { outOfUse, type EncapsulationMode, type Pool } from '../pool.js';
 import {
   field,
   isAbsent,
@@ -19,6 +17,7 @@ import {
   readTime,
   unreadable,
   type Field,
+  type Previous,
 } from './fields.js';
 import type { JsonObject } from './json.js';
 import type { RecordName } from './keys.js';

@@ -2,11 +2,10 @@ import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 
-import { takeAddress } from '../../allocator/block.fixture.js';
-import type { Block, Endpoint, Pool } from '../../allocator/records.js';
-import { outOfUse } from '../../pools/pools.js';
-import { replaceAttributes } from '../block.js';
-import { endpointKey } from '../endpoint.js';
+import { takeAddress } from '../../testing/records.js';
+import { replaceAttributes, type Block } from '../block.js';
+import { endpointKey, type Endpoint } from '../endpoint.js';
+import { outOfUse, type Pool } from '../pool.js';
 import type { RecordValue } from '../view.js';
 import { formatJson, parseJson } from './json.js';
 import { RecordKeys } from './keys.js';

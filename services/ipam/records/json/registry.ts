@@ -2,12 +2,11 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import { comparePrefixes } from '@podwire/shared/net/prefix';
 
-import type { Handle } from '../../allocator/records.js';
-import { formatBlock, unknownFields } from '../../store/record/block-text.js';
+import type { Handle } from '../block.js';
 import type { RecordValue } from '../view.js';
 import { decodeAffinity, encodeAffinity } from './affinity.js';
 import { writeBlock } from './block-writer.js';
-import { decodeBlock, readRewrittenBlock } from './block.js';
+import { decodeBlock, formatBlock, readRewrittenBlock, unknownFields } from './block.js';
 import { decodeClusterInformation } from './cluster-information.js';
 import { decodeConfig, encodeConfig } from './config.js';
 import { decodeAnyEndpoint, encodeEndpoint } from './endpoint.js';

@@ -2,11 +2,18 @@ import { parseAddress, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { compareNames } from '@podwire/shared/words/order';
 
-import { formatRange } from '../../allocator/request-policy/allowed-texts.js';
-import { formatMacRange, parseMacRange, type MacRange } from '../../allocator/request-policy/mac-range.js';
 import { selectorFault } from '../../selectors/selector.js';
 import { subdomainFault } from '../names.js';
-import type { PoolRule, RequestPolicies, RequestPolicy, RequestRules } from '../request-policy.js';
+import {
+  formatMacRange,
+  formatRange,
+  parseMacRange,
+  type MacRange,
+  type PoolRule,
+  type RequestPolicies,
+  type RequestPolicy,
+  type RequestRules,
+} from '../request-policy.js';
 import {
   field,
   isAbsent,

@@ -1,8 +1,7 @@
 import { familyBits, formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { comparePrefixes, formatPrefix, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { Reservation } from '../../allocator/records.js';
-import type { Previous } from '../../store/record/previous.js';
+import type { Reservation } from '../config.js';
 import {
   field,
   isAbsent,
@@ -12,6 +11,7 @@ import {
   readOptionalText,
   readText,
   readTime,
+  type Previous,
 } from './fields.js';
 import type { JsonObject } from './json.js';
 import type { RecordName } from './keys.js';

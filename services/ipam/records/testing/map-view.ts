@@ -1,28 +1,19 @@
 import { comparePrefixes, formatPrefix, prefixContains, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 import { compareNames, compareTexts } from '@podwire/shared/words/order';
 
-import type {
-  Affinity,
-  AnyEndpoint,
-  Block,
-  BlockOwner,
-  Endpoint,
-  ForeignEndpoint,
-  Handle,
-  HistoryEntry,
-  IpamConfig,
-  Node,
-  Pool,
-  Reservation,
-} from '../../allocator/records.js';
-import { isIdle, isLoose, isSpent, mayGive } from '../../allocator/spent.js';
 import { nameText } from '../absence.js';
-import { addTallies, NO_BLOCKS, tallyOf, type BlockTally } from '../block-stats.js';
+import { addTallies, isIdle, isLoose, isSpent, mayGive, NO_BLOCKS, tallyOf, type BlockTally } from '../block-stats.js';
+import type { Affinity, Block, BlockOwner, Handle } from '../block.js';
+import type { IpamConfig, Reservation } from '../config.js';
+import type { Endpoint, EndpointKey, ForeignEndpoint } from '../endpoint.js';
+import type { HistoryEntry } from '../history.js';
+import type { Node } from '../node.js';
+import type { Pool } from '../pool.js';
 import type { RequestPolicies } from '../request-policy.js';
 import type {
+  AnyEndpoint,
   Change,
   Decision,
-  EndpointKey,
   EndpointRecord,
   RecordName,
   RecordValue,
