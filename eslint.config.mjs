@@ -5,7 +5,7 @@ import tseslint from 'typescript-eslint';
 import { allowedImports } from './test/architecture/allowed-imports.mjs';
 import { growingSpread } from './test/architecture/growing-spread.mjs';
 
-const TESTS = ['**/*.test.ts', '**/*.contract.ts', '**/*.fixture.ts', 'test/**/*.ts'];
+const TESTS = ['**/*.test.ts', '**/testing/**/*.ts', '**/test/**/*.ts'];
 
 /** Where time, chance and the process may be touched; everywhere else they come in as values. */
 const EDGES = ['**/main.ts', 'services/shared/runtime/**', 'deploy/**', 'addon/lib/load.ts'];
@@ -13,16 +13,16 @@ const EDGES = ['**/main.ts', 'services/shared/runtime/**', 'deploy/**', 'addon/l
 /** What every pod's ADD and DEL, and every change of a block, goes through. */
 const REQUEST_PATH = [
   'addon/lib/**/*.ts',
-  'plugin/{clients,commands}/*.ts',
-  'plugin/cni/{annotations,environment,wish}.ts',
-  'plugin/{run,duration}.ts',
+  'plugin/{clients,commands,requests}/*.ts',
+  'plugin/cni/{annotations,environment,pod-request}.ts',
+  'plugin/{run,events}.ts',
   'services/shared/{attachment,rpc}/*.ts',
   'services/shared/runtime/{log,late-lines,span}.ts',
   'services/dataplane/{attachments,plan}/*.ts',
   'services/dataplane/kernel/netlink/*.ts',
-  'services/ipam/{operations,store,watch}/*.ts',
-  'services/ipam/allocator/{allocate,block,choose-block,demand,endpoint,gather,holding,judge-node,judge-pools,place,release,release-handle,search}.ts',
-  'services/ipam/store/record/block.ts',
+  'services/ipam/{addresses,blocks,watch}/*.ts',
+  'services/ipam/engine/{mirror,updates}/*.ts',
+  'services/ipam/records/json/block.ts',
 ];
 
 const CAST = {

@@ -138,7 +138,7 @@ export async function startResident(
 }
 
 /** Something that speaks whatever it likes, from the first byte it receives. */
-export function startRawPeer(path: string, speak: (connection: Socket) => void): Promise<Listening> {
+function startRawPeer(path: string, speak: (connection: Socket) => void): Promise<Listening> {
   const server = createRawServer((connection) => {
     connection.once('data', () => speak(connection));
   });

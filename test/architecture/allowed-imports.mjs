@@ -5,17 +5,29 @@ import { fileURLToPath } from 'node:url';
 import { TEST_IMPORTS, WORKSPACES, ZONES } from './directions.mjs';
 
 const ROOT = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
-const TEST_FILE = /\.(test|contract|fixture)\.ts$/;
+/** Tests, and what exists for them alone. */
+export const TEST_FILE = /\.test\.ts$|(^|\/)test(ing)?\//;
 
 /** Where packages keep what they build or are built from; what they offer is named otherwise. */
 const LIBRARY_INSIDE = /\/(build|dist|src)\//;
 
-const lies = (file, folder) => file === folder || file.startsWith(`${folder}/`);
+/** What a file is by its name: the contract's messages and handlers, operations on the datastore, or rules. */
+export function kindOf(file) {
+  return /-(rpc|operations)\.ts$/.exec(file)?.[1] ?? 'rules';
+}
+
+/** Whether a file is one of those that `place` names: a file or folder, `folder/*` without subfolders, or `folder#kind`. */
+function lies(file, place) {
+  if (place.endsWith('/*')) return dirname(file) === place.slice(0, -2);
+  const [folder, kind] = place.split('#');
+  return (file === folder || file.startsWith(`${folder}/`)) && (kind === undefined || kind === kindOf(file));
+}
 
 /** The zone of a file, given by its path from the root. */
 export function zoneOf(file) {
-  const zones = ZONES.filter((zone) => lies(file, zone.path));
-  return zones.sort((a, b) => b.path.length - a.path.length)[0];
+  const zones = ZONES.filter(({ path, kind }) => lies(file, kind === undefined ? path : `${path}#${kind}`));
+  const weight = ({ path, kind }) => path.length + (kind === undefined ? 0 : 0.5);
+  return zones.sort((a, b) => weight(b) - weight(a))[0];
 }
 
 /** What an import names: a file of ours (by its path from the root), an npm package or a built-in module. */
@@ -55,7 +67,8 @@ export function faultOf(specifier, importer) {
 }
 
 function fileFault({ zone, target, isTest }) {
-  const own = zoneOf(target)?.path === zone.path;
+  const own = zoneOf(target) === zone;
+  if (!isTest && TEST_FILE.test(target)) return `${target} is of tests alone; move what the product needs out of it`;
   const allowed = zone.zones.some((path) => path === '*' || lies(target, path));
   const workspace = (path) =>
     path

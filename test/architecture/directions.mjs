@@ -1,11 +1,14 @@
 /**
  * The dependency directions of the project, as data. The lint rule `allowed-imports` reads it; ARCHITECTURE.md draws it.
  *
- * A file belongs to the zone with the longest `path` that it lies under. It may import its own zone, the zones and npm
- * packages that its zone lists, and Node's built-in modules where the zone says so. Nothing else.
+ * A file belongs to the zone with the longest `path` that it lies under; where a zone has a `kind` ('rules', 'operations' or
+ * 'rpc', see `kindOf`), only files of that kind belong to it. A file may import its own zone, the zones and npm packages that
+ * its zone lists, and Node's built-in modules where the zone says so. `folder/*` names a folder without its subfolders,
+ * `folder#kind` the files of one kind in it.
  */
 
 import { DATAPLANE_ZONES } from './dataplane-zones.mjs';
+import { IPAM_ZONES } from './ipam-zones.mjs';
 import { NODE, PURE } from './zone-builtins.mjs';
 
 /** What a test may import besides what its zone may. */
@@ -72,169 +75,110 @@ export const ZONES = [
     ...NODE,
   },
 
-  // IPAM: main → service → rpc → ipam → operations → store (interfaces) and allocator (pure).
+  // What tests of several workspaces share.
   {
-    path: 'services/ipam',
-    zones: [
-      'services/shared',
-      'services/ipam/rpc',
-      'services/ipam/ipam.ts',
-      'services/ipam/operations',
-      'services/ipam/events.ts',
-      'services/ipam/allocator',
-      'services/ipam/store',
-      'services/ipam/watch',
-      'services/ipam/transfer',
-    ],
-    packages: ['@opentelemetry/api', 'zod'],
+    path: 'services/shared/testing',
+    zones: ['services/shared', 'proto/gen'],
+    packages: ['@bufbuild/protobuf', '@grpc/grpc-js', '@opentelemetry/api', 'pino'],
     ...NODE,
-  },
-  {
-    path: 'services/ipam/allocator',
-    zones: ['services/shared/net', 'services/shared/attachment', 'services/shared/failure', 'services/shared/words'],
-    packages: [],
-    ...PURE,
-  },
-  {
-    path: 'services/ipam/store',
-    zones: ['services/shared', 'services/ipam/allocator'],
-    packages: ['@opentelemetry/api'],
-    ...NODE,
-  },
-  {
-    path: 'services/ipam/store/embedded',
-    zones: ['services/shared', 'services/ipam/store', 'services/ipam/allocator'],
-    packages: ['@opentelemetry/api', 'lmdb'],
-    ...NODE,
-  },
-  {
-    path: 'services/ipam/store/etcd',
-    zones: ['services/shared', 'services/ipam/store', 'services/ipam/allocator'],
-    packages: ['@grpc/grpc-js', '@opentelemetry/api', 'cockatiel', 'etcd3'],
-    ...NODE,
-  },
-  {
-    path: 'services/ipam/rpc',
-    zones: ['services/shared', 'proto/gen', 'services/ipam/allocator', 'services/ipam/ipam.ts', 'services/ipam/watch'],
-    packages: [],
-    ...PURE,
-  },
-  // Moves a datastore between stores, by a file.
-  {
-    path: 'services/ipam/transfer',
-    zones: ['services/shared', 'services/ipam/store'],
-    packages: ['zod'],
-    ...NODE,
-  },
-  // What the store's mirror tells, to many who listen; the contract's messages come in as a codec.
-  {
-    path: 'services/ipam/watch',
-    zones: ['services/shared', 'services/ipam/allocator', 'services/ipam/store'],
-    packages: [],
-    ...PURE,
-  },
-  {
-    path: 'services/ipam/ipam.ts',
-    zones: ['services/ipam/operations'],
-    packages: [],
-    ...PURE,
-  },
-  {
-    path: 'services/ipam/operations',
-    zones: ['services/shared', 'services/ipam/allocator', 'services/ipam/store', 'services/ipam/events.ts'],
-    packages: ['@opentelemetry/api'],
-    ...PURE,
-  },
-  {
-    path: 'services/ipam/events.ts',
-    zones: ['services/shared', 'services/ipam/allocator'],
-    packages: ['@opentelemetry/api'],
-    ...PURE,
   },
 
+  ...IPAM_ZONES,
   ...DATAPLANE_ZONES,
 
   // An operator's terminal knows the services by their contract only.
   {
     path: 'services/ctl',
-    zones: [
-      'services/shared',
-      'proto/gen',
-      'services/ctl/clients',
-      'services/ctl/command-line',
-      'services/ctl/commands',
-      'services/ctl/output',
-    ],
+    zones: ['services/shared', 'proto/gen', 'services/ctl'],
     packages: ['@bufbuild/protobuf', '@grpc/grpc-js'],
     builtins: ['node:process', 'node:stream'],
+  },
+  {
+    path: 'services/ctl/output',
+    zones: ['services/shared/attachment', 'services/shared/failure'],
+    packages: ['@bufbuild/protobuf', '@grpc/grpc-js', 'yaml'],
+    builtins: ['node:fs', 'node:module'],
+  },
+  {
+    path: 'services/ctl/clients',
+    zones: ['services/shared'],
+    packages: ['@bufbuild/protobuf', '@grpc/grpc-js', 'zod'],
+    ...NODE,
+  },
+  {
+    path: 'services/ctl/command-line',
+    zones: ['services/shared', 'services/ctl/output', 'services/ctl/clients'],
+    packages: ['zod'],
+    ...PURE,
+  },
+  {
+    path: 'services/ctl/resources',
+    zones: ['services/shared', 'proto/gen', 'services/ctl/output', 'services/ctl/clients', 'services/ctl/command-line'],
+    packages: [],
+    ...PURE,
   },
   {
     path: 'services/ctl/commands',
     zones: [
       'services/shared',
       'proto/gen',
+      'services/ctl/output',
       'services/ctl/clients',
       'services/ctl/command-line',
-      'services/ctl/context.ts',
-      'services/ctl/exit-codes.ts',
-      'services/ctl/output',
+      'services/ctl/resources',
     ],
     packages: [],
     ...PURE,
   },
-  {
-    path: 'services/ctl/command-line',
-    zones: ['services/shared', 'services/ctl/context.ts', 'services/ctl/exit-codes.ts', 'services/ctl/output'],
-    packages: ['zod'],
-    ...PURE,
-  },
-  {
-    path: 'services/ctl/clients',
-    zones: ['services/shared', 'services/ctl/context.ts'],
-    packages: ['@grpc/grpc-js', 'zod'],
-    ...NODE,
-  },
-  {
-    path: 'services/ctl/output',
-    zones: ['services/ctl/command-line/global-options.ts'],
-    packages: ['@bufbuild/protobuf', '@grpc/grpc-js', 'yaml'],
-    builtins: ['node:fs', 'node:module'],
-  },
 
-  // The plugin knows the services by their contract only.
-  {
-    path: 'plugin',
-    zones: ['services/shared', 'plugin/cni', 'plugin/clients', 'plugin/journal'],
-    packages: ['@opentelemetry/api', 'zod'],
-    ...NODE,
-  },
-  // What outlives the process knows the services by the values of an allocation alone.
-  {
-    path: 'plugin/journal',
-    zones: ['services/shared', 'plugin/clients', 'plugin/cni', 'plugin/delegate'],
-    packages: ['@opentelemetry/api', 'zod'],
-    ...NODE,
-  },
-  // The installer knows the plugin by its shim alone. What it leaves behind is decided without I/O.
-  {
-    path: 'plugin/install',
-    zones: ['services/shared', 'plugin/install/wanted'],
-    packages: ['zod'],
-    ...NODE,
-  },
-  {
-    path: 'plugin/install/wanted',
-    zones: ['services/shared/failure', 'services/shared/json'],
-    packages: ['zod'],
-    ...PURE,
-  },
+  // The plugin knows the services by their contract only. From the bottom: the CNI protocol, the services' clients, providers
+  // of addresses, the journal, what a request carries, the commands.
   { path: 'plugin/cni', zones: ['services/shared'], packages: ['zod'], ...PURE },
   {
     path: 'plugin/clients',
-    zones: ['services/shared', 'proto/gen', 'plugin/cni', 'plugin/netns.ts'],
+    zones: ['services/shared', 'proto/gen', 'plugin/cni'],
     packages: ['@opentelemetry/api'],
     ...PURE,
   },
+  { path: 'plugin/addresses', zones: ['services/shared', 'plugin/cni', 'plugin/clients'], packages: ['zod'], ...NODE },
+  {
+    path: 'plugin/journal',
+    zones: ['services/shared', 'plugin/cni', 'plugin/clients', 'plugin/addresses'],
+    packages: ['@opentelemetry/api', 'zod'],
+    ...NODE,
+  },
+  {
+    path: 'plugin/requests',
+    zones: ['services/shared', 'plugin/cni', 'plugin/clients', 'plugin/addresses', 'plugin/journal'],
+    packages: ['@opentelemetry/api'],
+    ...NODE,
+  },
+  {
+    path: 'plugin/commands',
+    zones: [
+      'services/shared',
+      'plugin/cni',
+      'plugin/clients',
+      'plugin/addresses',
+      'plugin/journal',
+      'plugin/requests',
+      'plugin/events.ts',
+      'plugin/commands/ready-mark.ts',
+    ],
+    packages: ['@opentelemetry/api', 'zod'],
+    ...PURE,
+  },
+  // The file that outlives the process.
+  { path: 'plugin/commands/ready-mark.ts', zones: ['services/shared', 'plugin/addresses'], packages: ['zod'], ...NODE },
+  { path: 'plugin', zones: ['services/shared', 'plugin'], packages: ['@opentelemetry/api', 'zod'], ...NODE },
+  // The installer knows the plugin by its shim alone. What it leaves behind is decided without I/O.
+  { path: 'plugin/install', zones: ['services/shared', 'plugin/install'], packages: ['zod'], ...NODE },
+  ...['conflist', 'wanted'].map((name) => ({
+    path: `plugin/install/${name}.ts`,
+    zones: ['services/shared/failure', 'services/shared/json', 'plugin/install/conflist.ts'],
+    packages: ['zod'],
+    ...PURE,
+  })),
 
   { path: 'addon/lib', zones: [], packages: ['node-gyp-build'], ...NODE },
   { path: 'addon/test', zones: ['addon/lib'], packages: [], ...NODE },

@@ -10,7 +10,7 @@ export interface QuotedTest {
   readonly titles: readonly string[];
 }
 
-const FILE = /`([\w./-]+\.(?:test|contract|fixture)\.ts)`((?:,?\s(?:and )?"[^"`]+")*)/g;
+const FILE = /`([\w./-]+\.test\.ts|[\w./-]*testing\/[\w./-]+\.ts)`((?:,?\s(?:and )?"[^"`]+")*)/g;
 
 /** All tests that a text names, as in: `plan/diff.test.ts` "a route that is gone …", "a second time". */
 export function quotedTests(text: string): QuotedTest[] {
@@ -32,5 +32,5 @@ export function missingOf({ file, titles }: QuotedTest): string[] {
 
 function fixturesOf(file: string): string[] {
   const imported = importsOf(file).map((specifier) => join(dirname(file), specifier).replace(/\.js$/, '.ts'));
-  return imported.filter((each) => FILES.includes(each) && each.endsWith('.fixture.ts'));
+  return imported.filter((each) => FILES.includes(each) && each.includes('/testing/'));
 }

@@ -35,7 +35,7 @@ export function lineCount(file: string): number {
 export const isGenerated = (file: string) => file.startsWith('proto/gen/');
 
 export const isTest = (file: string) =>
-  /\.(test|contract|fixture)\.ts$/.test(file) || file.startsWith('test/') || /(^|\/)test\/.*\.(cc|h|ts)$/.test(file);
+  /\.test\.ts$|\/testing\//.test(file) || file.startsWith('test/') || /(^|\/)test\/.*\.(cc|h|ts)$/.test(file);
 
 /** Our own TypeScript, tests included. */
 export const SOURCES = FILES.filter((file) => file.endsWith('.ts') && !isGenerated(file) && file.includes('/'));

@@ -39,7 +39,7 @@ inline constexpr int kConnectPauseMs = 10;
 inline constexpr int kStatusOfEnding = 421;
 
 // The file beside the socket whose modification time says until when STATUS succeeds without the resident plugin
-// (plugin/ready-lease.ts). No lease is longer than this.
+// (plugin/commands/ready-mark.ts). No lease is longer than this.
 inline constexpr std::string_view kReadyFile = "node-ready";
 inline constexpr std::uint64_t kMaxReadyLeaseNs = 60'000'000'000;
 

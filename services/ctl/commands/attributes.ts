@@ -12,7 +12,7 @@ import type { Input, Option, Positional, Verb } from '../command-line/verb.js';
 import type { Report } from '../output/report.js';
 import { holderFields } from './history.js';
 
-export const WHOSE_ADDRESS: Positional<string> = {
+const WHOSE_ADDRESS: Positional<string> = {
   form: ADDRESS,
   about: 'an address that is held',
   presence: 'required',
@@ -28,7 +28,7 @@ interface Change {
  * Changes the attributes of an address, on the condition that allocation and attributes are as they were read just before.
  * @throws Failure ADDRESS_NOT_ALLOCATED, ALLOCATION_MISMATCH
  */
-export async function changeAttributes(
+async function changeAttributes(
   address: string,
   decide: (holder: AddressHolder) => Change,
   { ipam, json }: Context,

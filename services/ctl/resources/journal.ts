@@ -8,7 +8,7 @@ import type { Positional, Verb } from '../command-line/verb.js';
 import { DONE, FAILED, FOUND_WRONG, sentence, type Fields, type Report, type Table } from '../output/report.js';
 import { age, momentAndAge } from '../output/words.js';
 
-export const WHICH_ENTRY: Positional<string> = {
+const WHICH_ENTRY: Positional<string> = {
   form: text('ENTRY'),
   about: 'the attachment, its container ID, or the order, as "journal list" prints them',
   presence: 'required',
@@ -18,7 +18,7 @@ export const WHICH_ENTRY: Positional<string> = {
  * The entries that a name stands for: several where it is the ID of a container with several interfaces.
  * @throws Failure ATTACHMENT_NOT_FOUND where there is none
  */
-export function entriesNamed(which: string, { entries }: Journal): readonly JournalEntry[] {
+function entriesNamed(which: string, { entries }: Journal): readonly JournalEntry[] {
   const found = entries.filter(
     ({ order, attachment }) => String(order) === which || attachment === which || attachment.split('/')[1] === which,
   );
@@ -29,7 +29,7 @@ export function entriesNamed(which: string, { entries }: Journal): readonly Jour
   );
 }
 
-export function entryFields(entry: JournalEntry, nowMs: number): Fields {
+function entryFields(entry: JournalEntry, nowMs: number): Fields {
   return {
     kind: 'fields',
     fields: [

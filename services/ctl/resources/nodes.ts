@@ -25,12 +25,12 @@ export const nodesShow: Verb = {
 };
 
 /** `vxlan-ipv4 10.65.0.1`. A kind without an address is no tunnel: each node tells beforehand which MAC addresses its devices would have. */
-export function tunnelsOf({ tunnels }: Node): string {
+function tunnelsOf({ tunnels }: Node): string {
   const told = tunnels.filter(({ address }) => address !== '');
   return told.map(({ kind, address }) => `${wordOf(TunnelKind[kind], 'TUNNEL_KIND_')} ${address}`).join(', ');
 }
 
-export function nodeFields(node: Node, nowMs: number): Fields {
+function nodeFields(node: Node, nowMs: number): Fields {
   const counts = node.utilization ?? NodeUtilization.create();
   const inUse = inUseOf(counts);
   return {

@@ -9,7 +9,7 @@ import type { Input, Option, Positional, Verb } from '../command-line/verb.js';
 import { sentence, type Fields } from '../output/report.js';
 import { age, moment } from '../output/words.js';
 
-export const POLICY_NAME: Positional<string> = {
+const POLICY_NAME: Positional<string> = {
   form: text('NAME'),
   about: 'name of the request policy',
   presence: 'required',
@@ -56,13 +56,13 @@ const NONE: Option<Kind> = {
   repeated: true,
 };
 
-export const POLICY_OPTIONS: readonly Option<unknown>[] = [
+const POLICY_OPTIONS: readonly Option<unknown>[] = [
   ...[NAMESPACE, NAMESPACES, POOL, POOL_CIDR, POOLS],
   ...[ADDRESS, WITHOUT_IPAM, SOURCE, FLOATING, MAC, FAMILY, NONE],
 ];
 
 /** The whole policy, as the options say it. */
-export function policyOf(input: Input, name: string, resourceVersion: string): RequestPolicy {
+function policyOf(input: Input, name: string, resourceVersion: string): RequestPolicy {
   const none = new Set(input.all(NONE));
   const rule = <Rule>(kind: Kind, said: Rule, isSaid: boolean): Rule | undefined =>
     isSaid || none.has(kind) ? said : undefined;
@@ -90,7 +90,7 @@ export function policyOf(input: Input, name: string, resourceVersion: string): R
 }
 
 /** Whose requests a policy is about. */
-export function namespacesOf({ namespaces, namespaceSelector }: RequestPolicy): string {
+function namespacesOf({ namespaces, namespaceSelector }: RequestPolicy): string {
   const named = [...namespaces, ...(namespaceSelector === '' ? [] : [namespaceSelector])];
   return named.join(', ') || 'all';
 }
@@ -110,7 +110,7 @@ export function rulesOf(policy: RequestPolicy): (readonly [name: string, allowed
   return all.flatMap(([name, allowed]) => (allowed ? [[name, allowed.join(', ') || 'none'] as const] : []));
 }
 
-export function policyFields(policy: RequestPolicy | undefined): Fields[] {
+function policyFields(policy: RequestPolicy | undefined): Fields[] {
   if (!policy) return [];
   const fields: Fields['fields'] = [
     ['Name', policy.name],

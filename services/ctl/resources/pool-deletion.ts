@@ -59,7 +59,7 @@ function outcome(name: string, answer: DeletePoolResponse): Omit<Report, 'data'>
 }
 
 /** What both verbs that delete a pool take. */
-export const DELETION_ARGUMENTS: Pick<Verb, 'positionals' | 'options'> = {
+const DELETION_ARGUMENTS: Pick<Verb, 'positionals' | 'options'> = {
   positionals: [POOL_NAME],
   options: [RESOURCE_VERSION],
 };

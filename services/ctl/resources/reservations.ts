@@ -7,7 +7,7 @@ import type { Positional, Verb } from '../command-line/verb.js';
 import { sentence, type Table } from '../output/report.js';
 import { age } from '../output/words.js';
 
-export const RESERVATION_NAME: Positional<string> = {
+const RESERVATION_NAME: Positional<string> = {
   form: text('NAME'),
   about: 'name of the reservation',
   presence: 'required',
@@ -19,7 +19,7 @@ export const RESERVED: Positional<string> = {
   presence: 'repeated',
 };
 
-export function reservationTable(reservations: readonly Reservation[], nowMs: number): Table {
+function reservationTable(reservations: readonly Reservation[], nowMs: number): Table {
   return {
     kind: 'table',
     columns: ['NAME', 'RESERVED', 'AGE', 'VERSION'],

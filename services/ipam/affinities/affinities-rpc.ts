@@ -146,7 +146,7 @@ function ownerMessage({ kind, name }: BlockOwner): OwnerMessage {
   return { kind: kind === 'host' ? OwnerKind.OWNER_KIND_HOST : OwnerKind.OWNER_KIND_VIRTUAL, name };
 }
 
-export function readReleaseAffinityRequest({
+function readReleaseAffinityRequest({
   scope,
   mustBeEmpty,
 }: ReleaseAffinityRequest): Pick<AffinityRelease, 'scope' | 'mustBeEmpty'> {
@@ -179,11 +179,11 @@ const RESULTS: Record<Abandoned, ResultMessage> = {
   notEmpty: ResultMessage.AFFINITY_RELEASE_RESULT_NOT_EMPTY,
 };
 
-export function releasedAffinityMessage({ block, owner, result }: ReleasedAffinity): ReleasedMessage {
+function releasedAffinityMessage({ block, owner, result }: ReleasedAffinity): ReleasedMessage {
   return { blockCidr: formatPrefix(block), owner: ownerMessage(owner), result: RESULTS[result] };
 }
 
-export function affinityMessage({ affinity, poolName, isBacked, usedCount }: AffinityListing): AffinityMessage {
+function affinityMessage({ affinity, poolName, isBacked, usedCount }: AffinityListing): AffinityMessage {
   return {
     blockCidr: formatPrefix(affinity.block),
     owner: ownerMessage(affinity.owner),

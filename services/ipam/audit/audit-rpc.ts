@@ -108,7 +108,7 @@ const USUAL_GRACE_SECONDS = 900;
 const MIN_GRACE_SECONDS = 60;
 const MAX_GRACE_SECONDS = 30 * 24 * 3600;
 
-export function readAuditRequest(message: AuditRequest): AuditQuery {
+function readAuditRequest(message: AuditRequest): AuditQuery {
   return checked('Audit', (checks) => {
     const { topNodes } = message;
     checks.check(
@@ -126,11 +126,11 @@ export function readAuditRequest(message: AuditRequest): AuditQuery {
 }
 
 /** A page token is good for the same filters only. */
-export function auditScope({ kinds, includeInformation }: AuditRequest): ListScope {
+function auditScope({ kinds, includeInformation }: AuditRequest): ListScope {
   return ['findings', kinds.join(','), String(includeInformation)];
 }
 
-export function readRepairRequest(message: RepairRequest): RepairOrder {
+function readRepairRequest(message: RepairRequest): RepairOrder {
   return checked('Repair', (checks) => {
     const { dryRun = true, releaseUnused, graceSeconds = USUAL_GRACE_SECONDS, limit } = message;
     const isGrace = graceSeconds >= MIN_GRACE_SECONDS && graceSeconds <= MAX_GRACE_SECONDS;
@@ -162,7 +162,7 @@ function isKind(text: string): text is FindingKind {
   return Object.hasOwn(KINDS, text);
 }
 
-export function findingMessage(finding: Finding): FindingMessage {
+function findingMessage(finding: Finding): FindingMessage {
   const { id, kind, objects, explanation, remedy } = finding;
   return {
     id,
@@ -175,7 +175,7 @@ export function findingMessage(finding: Finding): FindingMessage {
   };
 }
 
-export function summaryMessage({ counts, nodes, blocks, addressesInUse, addressesCooling }: AuditReport): AuditSummary {
+function summaryMessage({ counts, nodes, blocks, addressesInUse, addressesCooling }: AuditReport): AuditSummary {
   return {
     findings: counts.map(({ kind, severity, count }) => ({
       kind: KINDS[kind],
@@ -194,7 +194,7 @@ export function summaryMessage({ counts, nodes, blocks, addressesInUse, addresse
   };
 }
 
-export function repairedMessage({ finding, result }: Repaired): RepairResultMessage {
+function repairedMessage({ finding, result }: Repaired): RepairResultMessage {
   return {
     finding: findingMessage(finding),
     outcome: OUTCOMES[result.state],

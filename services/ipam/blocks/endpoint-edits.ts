@@ -16,12 +16,13 @@ import {
   endpointKey,
   formatEndpointKey,
   makeEndpoint,
+  type AnyEndpoint,
   type Endpoint,
   type EndpointAddress,
   type EndpointKey,
   type ForeignEndpoint,
 } from '../records/endpoint.js';
-import type { AnyEndpoint, Change, View } from '../records/view.js';
+import type { Change, View } from '../records/view.js';
 import { endpointAt, replacedBy, withReplaced } from './endpoint-key.js';
 import { addressOf, heldBy, sameAttachment } from './holding.js';
 import { blockOf, unreadableBlockOf } from './lookup.js';

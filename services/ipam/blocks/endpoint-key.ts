@@ -1,5 +1,5 @@
-import type { Endpoint, EndpointKey } from '../records/endpoint.js';
-import type { AnyEndpoint, Change, View } from '../records/view.js';
+import type { AnyEndpoint, Endpoint, EndpointKey } from '../records/endpoint.js';
+import type { Change, View } from '../records/view.js';
 import { sameAttachment } from './holding.js';
 
 /**

@@ -80,7 +80,7 @@ export function confirm(owner: BlockOwner, block: Prefix): Change {
 }
 
 /** Whether the owner can have a block: not where its affinity is one that cannot be read, and so cannot be written. */
-export function canConfirm({ view, demand: { owner } }: Search, block: Prefix): boolean {
+function canConfirm({ view, demand: { owner } }: Search, block: Prefix): boolean {
   return !cannotRead(view, { kind: 'affinity', owner, block });
 }
 
@@ -146,7 +146,7 @@ export function takeoverOffer(search: Search, { block, pool }: Existing): Offer 
 }
 
 /** Owners keep to places of their own; where a block is a single address there is nothing to keep, and every taker has its own. */
-export function seedOf({ demand }: Search, { blockSizeBits }: Pool): string {
+function seedOf({ demand }: Search, { blockSizeBits }: Pool): string {
   return blockSizeBits === familyBits(demand.family) ? demand.seed : demand.owner.name;
 }
 

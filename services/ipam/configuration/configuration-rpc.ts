@@ -76,7 +76,7 @@ const FIELDS: Record<keyof IpamConfig, string> = {
   cooldownSeconds: 'cooldown_seconds',
 };
 
-export function readUpdateConfigRequest(message: UpdateConfigRequest): ConfigUpdate {
+function readUpdateConfigRequest(message: UpdateConfigRequest): ConfigUpdate {
   const { strictAffinity, autoAllocateBlocks, maxBlocksPerNode, cooldownSeconds, resourceVersion } = message;
   return checked('UpdateConfig', (checks) => {
     const changes: Partial<IpamConfig> = {
@@ -91,7 +91,7 @@ export function readUpdateConfigRequest(message: UpdateConfigRequest): ConfigUpd
 }
 
 /** A cool-down below 0, as another writer may have stored it, means none. */
-export function configMessage(listing: ConfigListing): ConfigMessage {
+function configMessage(listing: ConfigListing): ConfigMessage {
   const { config, isStored } = listing;
   return {
     strictAffinity: config.strictAffinity,

@@ -95,7 +95,7 @@ export function endpointMessage(endpoint: Endpoint): EndpointMessage {
   };
 }
 
-export function listedEndpointMessage(listing: EndpointListing): EndpointMessage {
+function listedEndpointMessage(listing: EndpointListing): EndpointMessage {
   return listing.kind === 'endpoint' ? endpointMessage(listing.value) : foreignEndpointMessage(listing);
 }
 

@@ -119,11 +119,11 @@ export class Handles {
   }
 }
 
-export function handleMessage({ id, blocks }: Handle): HandleMessage {
+function handleMessage({ id, blocks }: Handle): HandleMessage {
   return { handleId: id, blocks: [...blocks].map(([cidr, addressCount]) => ({ cidr, addressCount })) };
 }
 
-export function handleAddressMessage({ block, ordinal, attributes }: HeldAddress): HandleAddress {
+function handleAddressMessage({ block, ordinal, attributes }: HeldAddress): HandleAddress {
   return {
     address: formatAddress(addressAt(block.prefix, ordinal)),
     blockCidr: formatPrefix(block.prefix),

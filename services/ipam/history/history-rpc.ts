@@ -45,7 +45,7 @@ function queryAt(history: History): Handler<QueryAtRequest, QueryAtResponse> {
   };
 }
 
-export function readHistoryRequest(message: GetAddressHistoryRequest): TenureQuery {
+function readHistoryRequest(message: GetAddressHistoryRequest): TenureQuery {
   return checked('GetAddressHistory', (checks) => {
     const subject = readSubject(message.subject, checks);
     const span = readSpan(message, checks);
@@ -54,7 +54,7 @@ export function readHistoryRequest(message: GetAddressHistoryRequest): TenureQue
   });
 }
 
-export function historyScope({ subject, from, until }: GetAddressHistoryRequest): ListScope {
+function historyScope({ subject, from, until }: GetAddressHistoryRequest): ListScope {
   const value = subject?.$case === 'pod' ? `${subject.value.namespace}/${subject.value.name}` : (subject?.value ?? '');
   return ['history', subject?.$case ?? '', value, String(from?.getTime()), String(until?.getTime())];
 }
@@ -89,14 +89,14 @@ interface Moment {
   readonly atMs: number;
 }
 
-export function readQueryAtRequest({ address, time }: QueryAtRequest): Moment {
+function readQueryAtRequest({ address, time }: QueryAtRequest): Moment {
   return checked('QueryAt', (checks) => {
     checks.check('time', time ? undefined : 'is missing');
     return { address: readAddress('address', address, checks), atMs: time?.getTime() ?? 0 };
   });
 }
 
-export function tenureMessage(tenure: Tenure): TenureMessage {
+function tenureMessage(tenure: Tenure): TenureMessage {
   const { address, block, handleId, owner, allocatedAtMs, releasedAtMs, sequenceNumber } = tenure;
   return {
     address: formatAddress(address),

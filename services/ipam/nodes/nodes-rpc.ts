@@ -134,7 +134,7 @@ const KINDS: readonly (readonly [TunnelKindMessage, TunnelKind])[] = [
 
 const WITH_MAC: readonly TunnelKind[] = ['vxlanTunnelAddress', 'vxlanV6TunnelAddress'];
 
-export function readRegisterNodeRequest(message: RegisterNodeRequest): Registration {
+function readRegisterNodeRequest(message: RegisterNodeRequest): Registration {
   return checked('RegisterNode', (checks) => {
     checks.check('name', subdomainFault(message.name));
     const { ipv4Address, ipv6Address } = message;
@@ -238,26 +238,26 @@ function kindOf(message: TunnelKindMessage): TunnelKind | undefined {
 }
 
 /** @param method - for the message */
-export function readNodeName(method: string, name: string): string {
+function readNodeName(method: string, name: string): string {
   return checked(method, (checks) => {
     checks.check('name', subdomainFault(name));
     return name;
   });
 }
 
-export function readUpdateNodeRequest({ name, labels, resourceVersion }: UpdateNodeRequest): NodeUpdate {
+function readUpdateNodeRequest({ name, labels, resourceVersion }: UpdateNodeRequest): NodeUpdate {
   return checked('UpdateNode', (checks) => {
     checks.check('name', subdomainFault(name));
     return { name, labels: readNodeLabels(labels, checks), resourceVersion };
   });
 }
 
-export function readDeleteNodeRequest({ name, resourceVersion }: DeleteNodeRequest) {
+function readDeleteNodeRequest({ name, resourceVersion }: DeleteNodeRequest) {
   return { name: readNodeName('DeleteNode', name), resourceVersion };
 }
 
 /** @param method - for the message */
-export function readTunnelEnd(method: string, { nodeName, kind: message }: AllocateTunnelAddressRequest): TunnelEnd {
+function readTunnelEnd(method: string, { nodeName, kind: message }: AllocateTunnelAddressRequest): TunnelEnd {
   return checked(method, (checks) => {
     checks.check('node_name', subdomainFault(nodeName));
     const kind = kindOf(message);

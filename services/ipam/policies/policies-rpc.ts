@@ -47,16 +47,15 @@ import type { RequestPolicyQuery, RequestPolicySpec, RequestPolicyUpdate } from 
 import type { RequestPolicyKeeper } from './policies-operations.js';
 
 export function requestPolicyService(requestPolicies: RequestPolicyKeeper, unary: Unary): RpcService {
-  const methods = RequestPolicyServiceService;
   const implementation: RequestPolicyServiceServer = {
-    createRequestPolicy: unary(methods.createRequestPolicy, createRequestPolicy(requestPolicies)),
-    getRequestPolicy: unary(methods.getRequestPolicy, getRequestPolicy(requestPolicies)),
-    listRequestPolicies: unary(methods.listRequestPolicies, listRequestPolicies(requestPolicies)),
-    updateRequestPolicy: unary(methods.updateRequestPolicy, updateRequestPolicy(requestPolicies)),
-    deleteRequestPolicy: unary(methods.deleteRequestPolicy, deleteRequestPolicy(requestPolicies)),
-    authorizeRequests: unary(methods.authorizeRequests, authorizeRequests(requestPolicies)),
+    createRequestPolicy: unary(RequestPolicyServiceService.createRequestPolicy, createRequestPolicy(requestPolicies)),
+    getRequestPolicy: unary(RequestPolicyServiceService.getRequestPolicy, getRequestPolicy(requestPolicies)),
+    listRequestPolicies: unary(RequestPolicyServiceService.listRequestPolicies, listRequestPolicies(requestPolicies)),
+    updateRequestPolicy: unary(RequestPolicyServiceService.updateRequestPolicy, updateRequestPolicy(requestPolicies)),
+    deleteRequestPolicy: unary(RequestPolicyServiceService.deleteRequestPolicy, deleteRequestPolicy(requestPolicies)),
+    authorizeRequests: unary(RequestPolicyServiceService.authorizeRequests, authorizeRequests(requestPolicies)),
   };
-  return { name: 'podwire.ipam.v1.RequestPolicyService', definition: methods, implementation };
+  return { name: 'podwire.ipam.v1.RequestPolicyService', definition: RequestPolicyServiceService, implementation };
 }
 
 function createRequestPolicy(
@@ -128,11 +127,11 @@ function authorizeRequests(
 
 const MAX_ENTRIES_COUNT = 1000;
 
-export function readCreateRequestPolicyRequest({ requestPolicy }: CreateRequestPolicyRequest): RequestPolicySpec {
+function readCreateRequestPolicyRequest({ requestPolicy }: CreateRequestPolicyRequest): RequestPolicySpec {
   return checked('CreateRequestPolicy', (checks) => readSpec(requestPolicy, checks));
 }
 
-export function readUpdateRequestPolicyRequest({ requestPolicy }: UpdateRequestPolicyRequest): RequestPolicyUpdate {
+function readUpdateRequestPolicyRequest({ requestPolicy }: UpdateRequestPolicyRequest): RequestPolicyUpdate {
   return checked('UpdateRequestPolicy', (checks) => ({
     spec: readSpec(requestPolicy, checks),
     resourceVersion: requestPolicy?.resourceVersion ?? '',
@@ -140,7 +139,7 @@ export function readUpdateRequestPolicyRequest({ requestPolicy }: UpdateRequestP
 }
 
 /** @param method - for the message */
-export function readPolicyName(method: string, name: string): string {
+function readPolicyName(method: string, name: string): string {
   return checked(method, (checks) => {
     checks.check('name', subdomainFault(name));
     return name;
@@ -255,7 +254,7 @@ function readMac(text: string): Entry<MacRange> {
   return { fault: 'is no MAC address, and no range of them such as 02:42:00:00:00:00/16 without further bits' };
 }
 
-export function requestPolicyMessage(policy: RequestPolicy): PolicyMessage {
+function requestPolicyMessage(policy: RequestPolicy): PolicyMessage {
   const { name, namespaces, namespaceSelector, createTimeMs, rules } = policy;
   const ranges = (rule: readonly Prefix[] | undefined): RangeRule | undefined =>
     rule && { cidrs: rule.map(formatRange) };

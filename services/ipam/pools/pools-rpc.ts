@@ -121,12 +121,12 @@ const FIELDS: Record<PoolFault['field'], string> = {
 const MASKED: ReadonlySet<string> = new Set(Object.values(FIELDS).filter((field) => field !== 'name'));
 
 /** @param method - for the message */
-export function poolFaultsFailure(method: string, faults: readonly PoolFault[]): Failure {
+function poolFaultsFailure(method: string, faults: readonly PoolFault[]): Failure {
   const violations = faults.map(({ field, reason }) => ({ field: `pool.${FIELDS[field]}`, reason }));
   return violationsFailure('INVALID_REQUEST', `${method} refused`, violations);
 }
 
-export function readCreatePoolRequest({ pool }: CreatePoolRequest): PoolSpec {
+function readCreatePoolRequest({ pool }: CreatePoolRequest): PoolSpec {
   if (!pool)
     throw violationsFailure('INVALID_REQUEST', 'CreatePool refused', [{ field: 'pool', reason: 'is missing' }]);
   const faults: PoolFault[] = [];
@@ -138,7 +138,7 @@ export function readCreatePoolRequest({ pool }: CreatePoolRequest): PoolSpec {
   throw poolFaultsFailure('CreatePool', faults);
 }
 
-export function readUpdatePoolRequest({ pool, updateMask }: UpdatePoolRequest): PoolChange {
+function readUpdatePoolRequest({ pool, updateMask }: UpdatePoolRequest): PoolChange {
   return checked('UpdatePool', (checks) => {
     checks.check('pool', pool ? undefined : 'is missing');
     if (!pool) return { name: '', resourceVersion: '' };
@@ -219,7 +219,7 @@ function readRules(pool: PoolMessage, faults: PoolFault[]): PoolRules {
   };
 }
 
-export function readGetPoolRequest({ name }: GetPoolRequest): string {
+function readGetPoolRequest({ name }: GetPoolRequest): string {
   return checked('GetPool', (checks) => {
     checks.check('name', subdomainFault(name));
     return name;
@@ -233,7 +233,7 @@ const DELETION_MODES: Partial<Record<PoolDeletionMode, PoolDeletionRequest['when
   [PoolDeletionMode.POOL_DELETION_MODE_RELEASE_ADDRESSES]: 'release',
 };
 
-export function readDeletePoolRequest({ name, resourceVersion, mode }: DeletePoolRequest): PoolDeletionRequest {
+function readDeletePoolRequest({ name, resourceVersion, mode }: DeletePoolRequest): PoolDeletionRequest {
   return checked('DeletePool', (checks) => {
     checks.check('name', subdomainFault(name));
     const whenInUse = DELETION_MODES[mode];
@@ -242,7 +242,7 @@ export function readDeletePoolRequest({ name, resourceVersion, mode }: DeletePoo
   });
 }
 
-export function readSplitPoolRequest({ pool, number, resourceVersion }: SplitPoolRequest): PoolSplitRequest {
+function readSplitPoolRequest({ pool, number, resourceVersion }: SplitPoolRequest): PoolSplitRequest {
   return checked('SplitPool', (checks) => {
     const reference = readPoolReference(pool, checks);
     const isPossible = number >= 2 && number <= MAX_PARTS && Number.isInteger(Math.log2(number));
@@ -275,12 +275,7 @@ function readPoolReference(pool: SplitPoolRequest['pool'], checks: Checks): Pool
 /** A pool may be spread over thousands of nodes, and an answer has to stay small. */
 const LISTED_HOLDERS = 100;
 
-export function deletePoolResponse({
-  isGone,
-  removedBlocks,
-  releasedAddresses,
-  holders,
-}: PoolDeleted): DeletePoolResponse {
+function deletePoolResponse({ isGone, removedBlocks, releasedAddresses, holders }: PoolDeleted): DeletePoolResponse {
   return {
     deletedBlocks: BigInt(removedBlocks),
     state: isGone ? PoolState.POOL_STATE_UNSPECIFIED : PoolState.POOL_STATE_DRAINING,

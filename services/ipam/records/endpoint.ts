@@ -5,7 +5,6 @@ import type { Prefix } from '@podwire/shared/net/prefix';
 
 import type { NetnsIdentity, PodIdentity } from './attributes.js';
 import { wholeSeconds } from './block.js';
-import type { AnyEndpoint } from './view.js';
 
 /** Orchestrators, as Calico calls them in an endpoint's name. */
 const KUBERNETES = 'k8s';
@@ -134,3 +133,8 @@ export interface EndpointKey {
   readonly namespace: string;
   readonly name: string;
 }
+
+/** An endpoint of Podwire's, or of another writer. */
+export type AnyEndpoint =
+  | { readonly kind: 'endpoint'; readonly value: Endpoint }
+  | { readonly kind: 'foreignEndpoint'; readonly value: ForeignEndpoint };

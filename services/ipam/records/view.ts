@@ -3,7 +3,7 @@ import type { Prefix } from '@podwire/shared/net/prefix';
 import type { BlockTally } from './block-stats.js';
 import type { Affinity, Block, BlockOwner, Handle } from './block.js';
 import type { IpamConfig, Reservation } from './config.js';
-import type { Endpoint, EndpointKey, ForeignEndpoint } from './endpoint.js';
+import type { AnyEndpoint, Endpoint, EndpointKey, ForeignEndpoint } from './endpoint.js';
 import type { HistoryEntry } from './history.js';
 import type { Node } from './node.js';
 import type { Pool } from './pool.js';
@@ -178,8 +178,3 @@ export interface ClusterInformation {
   /** Whether they have locked it, as for a migration. */
   readonly isLocked: boolean;
 }
-
-/** An endpoint of Podwire's, or of another writer. */
-export type AnyEndpoint =
-  | { readonly kind: 'endpoint'; readonly value: Endpoint }
-  | { readonly kind: 'foreignEndpoint'; readonly value: ForeignEndpoint };

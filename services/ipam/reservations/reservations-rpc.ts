@@ -87,7 +87,7 @@ function deleteReservation(reservations: Reservations): Handler<DeleteReservatio
 
 const MAX_CIDRS_COUNT = 1000;
 
-export function readCreateReservationRequest({ reservation }: CreateReservationRequest): ReservationSpec {
+function readCreateReservationRequest({ reservation }: CreateReservationRequest): ReservationSpec {
   return checked('CreateReservation', (checks) => {
     if (!reservation) {
       checks.check('reservation', 'is missing');
@@ -99,7 +99,7 @@ export function readCreateReservationRequest({ reservation }: CreateReservationR
   });
 }
 
-export function readUpdateReservationRequest(message: UpdateReservationRequest): ReservationUpdate {
+function readUpdateReservationRequest(message: UpdateReservationRequest): ReservationUpdate {
   const { name, cidrs, resourceVersion } = message;
   return checked('UpdateReservation', (checks) => {
     checks.check('name', subdomainFault(name));
@@ -107,13 +107,13 @@ export function readUpdateReservationRequest(message: UpdateReservationRequest):
   });
 }
 
-export function readDeleteReservationRequest(message: DeleteReservationRequest): ReservationDeletion {
+function readDeleteReservationRequest(message: DeleteReservationRequest): ReservationDeletion {
   const { name, resourceVersion } = message;
   return { name: readReservationName('DeleteReservation', name), resourceVersion };
 }
 
 /** @param method - for the message */
-export function readReservationName(method: string, name: string): string {
+function readReservationName(method: string, name: string): string {
   return checked(method, (checks) => {
     checks.check('name', subdomainFault(name));
     return name;

@@ -40,7 +40,7 @@ export function watchService(watches: Watches, streaming: Streaming): RpcService
   };
 }
 
-/** Messages are bytes, see `wire-watch.ts`. */
+/** Messages are bytes, encoded once for all streams that ask the same. */
 function watch(watches: Watches): StreamHandler<WatchRequest, Uint8Array> {
   return (message, { signal }) => watches.watch(readWatchRequest(message), signal);
 }
@@ -70,7 +70,7 @@ const PHASES: Record<WatchPhase, WatchPhaseMessage> = {
   bookmark: WatchPhaseMessage.WATCH_PHASE_BOOKMARK,
 };
 
-export function readWatchRequest(message: WatchRequestMessage): StreamRequest {
+function readWatchRequest(message: WatchRequestMessage): StreamRequest {
   const { nodeName, poolName, resumeToken } = message;
   return checked('Watch', (checks) => {
     if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));

@@ -92,7 +92,7 @@ describe.concurrent('a failure', () => {
     expect(log).toHaveLength(1);
     expect(log[0]).toMatchObject({ level: 'fatal', msg });
     expect(log[0]).toMatchObject({ err: { type: 'TypeError', message: 'x is not a function' } });
-    expect(log[0]?.err).toHaveProperty('stack', expect.stringContaining('lifecycle.fixture.js'));
+    expect(log[0]?.err).toHaveProperty('stack', expect.stringContaining('lifecycle.js'));
   });
 });
 

@@ -14,7 +14,7 @@ interface Waiting {
 
 /**
  * Writes what allocations write, without a decision: those that wait are committed together, two transactions at a time, as
- * podwire-ipam does it (`services/ipam/store/update.ts`).
+ * podwire-ipam does it (`services/ipam/engine/updates/update-loop.ts`).
  */
 export class Writer {
   readonly #store: Store;

@@ -1,9 +1,9 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { endpointKey, formatEndpointKey, makeEndpoint } from '../../records/endpoint.js';
+import { endpointKey, formatEndpointKey, makeEndpoint, type AnyEndpoint } from '../../records/endpoint.js';
 import { PackedEndpoint } from '../../records/json/packed-endpoint.js';
-import type { AnyEndpoint, EndpointRecord } from '../../records/view.js';
+import type { EndpointRecord } from '../../records/view.js';
 import { attachment, foreignRecord } from '../../testing/records.js';
 import { containerIdsOf, EndpointIndex } from './endpoint-index.js';
 

@@ -4,8 +4,8 @@ import { parseMac } from '@podwire/shared/net/mac';
 import { comparePrefixes, formatPrefix } from '@podwire/shared/net/prefix';
 
 import type { NetnsIdentity, PodIdentity } from '../attributes.js';
-import type { Endpoint, EndpointAddress, EndpointKey } from '../endpoint.js';
-import type { AnyEndpoint, StoredEndpoint } from '../view.js';
+import type { AnyEndpoint, Endpoint, EndpointAddress, EndpointKey } from '../endpoint.js';
+import type { StoredEndpoint } from '../view.js';
 import {
   field,
   isAbsent,

@@ -5,13 +5,12 @@ import { nameText } from '../absence.js';
 import { addTallies, isIdle, isLoose, isSpent, mayGive, NO_BLOCKS, tallyOf, type BlockTally } from '../block-stats.js';
 import type { Affinity, Block, BlockOwner, Handle } from '../block.js';
 import type { IpamConfig, Reservation } from '../config.js';
-import type { Endpoint, EndpointKey, ForeignEndpoint } from '../endpoint.js';
+import type { AnyEndpoint, Endpoint, EndpointKey, ForeignEndpoint } from '../endpoint.js';
 import type { HistoryEntry } from '../history.js';
 import type { Node } from '../node.js';
 import type { Pool } from '../pool.js';
 import type { RequestPolicies } from '../request-policy.js';
 import type {
-  AnyEndpoint,
   Change,
   Decision,
   EndpointRecord,

@@ -1,0 +1,142 @@
+import { NODE, PURE } from './zone-builtins.mjs';
+
+/** Of `directions.mjs`: podwire-ipam, by feature. */
+
+const IPAM = 'services/ipam';
+
+/** What a rule may use of the shared code. */
+const VALUES = ['net', 'attachment', 'failure', 'words'].map((folder) => `services/shared/${folder}`);
+
+/** The stored values, and what can be said of one value alone. */
+const RECORDS = [`${IPAM}/selectors`, `${IPAM}/records/*`];
+
+/** The records with their stored form. */
+const STORED = [...RECORDS, `${IPAM}/records/json`];
+
+/**
+ * The features, from the bottom. A folder may import the folders of the rows above it in this list, and none of its own row.
+ * The engine and the records lie below all of them.
+ */
+const FEATURES = [
+  ['reservations', 'configuration'],
+  ['blocks'],
+  ['pools', 'endpoints'],
+  ['policies'],
+  ['addresses'],
+  ['affinities'],
+  ['nodes', 'handles', 'history', 'audit'],
+];
+
+/** What every operation stands on. */
+const UPDATES = [`${IPAM}/engine/updates/operation.ts`, `${IPAM}/engine/events.ts`, `${IPAM}/records/json/keys.ts`];
+
+/**
+ * The three zones of a feature. Which one a file is in, its name says: `-rpc.ts` converts messages and serves them,
+ * `-operations.ts` hands decisions to the update loop, everything else is a rule without I/O.
+ */
+function featureZones(folder, lower) {
+  const path = `${IPAM}/${folder}`;
+  const below = (kind) => [...lower, folder].map((name) => `${IPAM}/${name}#${kind}`);
+  return [
+    { path, kind: 'rules', zones: [...VALUES, ...RECORDS, ...below('rules')], packages: [], ...PURE },
+    {
+      path,
+      kind: 'operations',
+      zones: ['services/shared', ...RECORDS, ...UPDATES, ...below('rules'), ...below('operations')],
+      packages: ['@opentelemetry/api'],
+      ...PURE,
+    },
+    {
+      path,
+      kind: 'rpc',
+      zones: [
+        'services/shared',
+        'proto/gen',
+        `${IPAM}/messages`,
+        ...RECORDS,
+        ...UPDATES,
+        ...['rules', 'operations', 'rpc'].flatMap(below),
+      ],
+      packages: [],
+      ...PURE,
+    },
+  ];
+}
+
+const ALL_FEATURES = FEATURES.flat();
+
+export const IPAM_ZONES = [
+  { path: IPAM, zones: ['services/shared', IPAM], packages: ['@opentelemetry/api', 'zod'], ...NODE },
+
+  { path: `${IPAM}/selectors`, zones: VALUES, packages: [], ...PURE },
+  { path: `${IPAM}/records`, zones: [...VALUES, `${IPAM}/selectors`], packages: [], ...PURE },
+  { path: `${IPAM}/records/json`, zones: ['services/shared', ...RECORDS], packages: [], ...NODE },
+
+  // The datastores, the copy of them in memory, and the one compare-and-swap loop.
+  { path: `${IPAM}/engine`, zones: ['services/shared', ...STORED], packages: ['@opentelemetry/api'], ...NODE },
+  {
+    path: `${IPAM}/engine/mirror`,
+    zones: ['services/shared', ...STORED, `${IPAM}/engine/*`],
+    packages: ['@opentelemetry/api'],
+    ...PURE,
+  },
+  {
+    path: `${IPAM}/engine/embedded`,
+    zones: ['services/shared', ...STORED, `${IPAM}/engine/*`],
+    packages: ['@opentelemetry/api', 'lmdb'],
+    ...NODE,
+  },
+  {
+    path: `${IPAM}/engine/etcd`,
+    zones: ['services/shared', ...STORED, `${IPAM}/engine/*`],
+    packages: ['@grpc/grpc-js', '@opentelemetry/api', 'cockatiel', 'etcd3'],
+    ...NODE,
+  },
+  {
+    path: `${IPAM}/engine/updates`,
+    zones: ['services/shared', ...STORED, `${IPAM}/engine`],
+    packages: ['@opentelemetry/api'],
+    // Only for `setMaxListeners`.
+    builtins: ['node:events'],
+  },
+
+  // Parts of messages that several services share.
+  { path: `${IPAM}/messages`, zones: ['services/shared', 'proto/gen', ...RECORDS], packages: [], ...PURE },
+
+  ...FEATURES.flatMap((row, index) => {
+    const lower = FEATURES.slice(0, index).flat();
+    return row.flatMap((folder) => featureZones(folder, lower));
+  }),
+
+  // The history is read from the store directly, as it is not in the mirror.
+  {
+    path: `${IPAM}/history/history-log.ts`,
+    zones: ['services/shared', ...STORED, `${IPAM}/engine/*`],
+    packages: [],
+    ...PURE,
+  },
+
+  // Streams of what changes. Their messages are those of the features.
+  {
+    path: `${IPAM}/watch`,
+    zones: ['services/shared', ...STORED, `${IPAM}/engine`, ...ALL_FEATURES.map((name) => `${IPAM}/${name}#rules`)],
+    packages: [],
+    ...PURE,
+  },
+  {
+    path: `${IPAM}/watch`,
+    kind: 'rpc',
+    zones: [
+      'services/shared',
+      'proto/gen',
+      ...RECORDS,
+      `${IPAM}/messages`,
+      `${IPAM}/watch`,
+      ...ALL_FEATURES.map((name) => `${IPAM}/${name}#rpc`),
+    ],
+    packages: [],
+    ...PURE,
+  },
+  // Moves a datastore between stores, by a file.
+  { path: `${IPAM}/transfer`, zones: ['services/shared', ...STORED, `${IPAM}/engine`], packages: ['zod'], ...NODE },
+];
