@@ -49,6 +49,16 @@ class RecentBlocks {
 
 const recent = new RecentBlocks();
 
+const FIRST_BYTES = 64 * 1024;
+/** A code unit of a text takes no more in UTF-8. */
+const MAX_UNIT_BYTES = 3;
+/** Digits of the largest integer, or `null`, with the comma. */
+const MAX_INTEGER_BYTES = 17;
+
+const COMMA = 0x2c;
+const ZERO = 0x30;
+const NULL = [0x6e, 0x75, 0x6c, 0x6c];
+
 /** Puts bytes together out of texts, and of parts of other bytes. One is used again and again: it keeps its memory. */
 export class ByteWriter {
   #bytes = Buffer.allocUnsafeSlow(FIRST_BYTES);
@@ -234,16 +244,6 @@ interface NewList {
   readonly at: number;
   readonly ends: number[];
 }
-
-const FIRST_BYTES = 64 * 1024;
-/** A code unit of a text takes no more in UTF-8. */
-const MAX_UNIT_BYTES = 3;
-/** Digits of the largest integer, or `null`, with the comma. */
-const MAX_INTEGER_BYTES = 17;
-
-const COMMA = 0x2c;
-const ZERO = 0x30;
-const NULL = [0x6e, 0x75, 0x6c, 0x6c];
 
 /** @returns where the next byte comes */
 function putDigits(bytes: Buffer, at: number, value: number): number {
