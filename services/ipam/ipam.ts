@@ -10,9 +10,8 @@ import { auditService } from './audit/audit-rpc.js';
 import { Blocks, blockService } from './blocks/blocks-rpc.js';
 import { configService, Configuration } from './configuration/configuration-rpc.js';
 import { Endpoints, endpointService } from './endpoints/endpoints-rpc.js';
-import type { IpamOptions } from './engine/updates/operation.js';
 import { Handles, handleService } from './handles/handles-rpc.js';
-import { History } from './history/history-operations.js';
+import { History, type HistoryIpamOptions } from './history/history-operations.js';
 import { historyService } from './history/history-rpc.js';
 import { Nodes } from './nodes/nodes-operations.js';
 import { nodeService } from './nodes/nodes-rpc.js';
@@ -24,9 +23,9 @@ import { Reservations } from './reservations/reservations-operations.js';
 import { reservationService } from './reservations/reservations-rpc.js';
 
 /**
- * What IPAM does, by subject. Each operation is a decision of `allocator/` handed to the store's update loop, and told to `events`
- * once it is durable. Every one fails with CONFLICT, STORE_UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED besides the failures
- * it names.
+ * The operations of IPAM, by feature. Each operation hands a decision of its feature's folder to the update loop, and reports the
+ * outcome once it is durable. Besides the failures that it names, each operation fails with CONFLICT, STORE_UNAVAILABLE,
+ * DEADLINE_EXCEEDED or CANCELLED.
  */
 export class Ipam {
   readonly addresses: Addresses;
@@ -43,7 +42,7 @@ export class Ipam {
   readonly blocks: Blocks;
   readonly audits: Audits;
 
-  constructor(options: IpamOptions) {
+  constructor(options: HistoryIpamOptions) {
     const telling = { ...options, updates: tellDrainedPools(options) };
     this.addresses = new Addresses(telling);
     this.assignments = new Assignments(telling);
@@ -61,7 +60,7 @@ export class Ipam {
   }
 }
 
-/** Every service that podwire-ipam serves; each lists its methods in `services/`. */
+/** The gRPC services of podwire-ipam, except the watch. Each is defined in the `-rpc.ts` file of its feature. */
 export function ipamServices(ipam: Ipam, unary: Unary): readonly RpcService[] {
   return [
     addressService(ipam, unary),

@@ -4,6 +4,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 
+import { AuditEvents } from './audit/audit-operations.js';
 import { observeUsage } from './audit/usage-metrics.js';
 import type { Config } from './config.js';
 import { CertificateLife } from './engine/etcd/credentials.js';
@@ -15,10 +16,11 @@ import { timedStore } from './engine/timed-store.js';
 import { throwIfAborted } from './engine/transaction.js';
 import type { IpamOptions } from './engine/updates/operation.js';
 import { Updater } from './engine/updates/update-loop.js';
-import { HistoryExpiry } from './history/expiry.js';
+import { HistoryEvents, HistoryExpiry } from './history/expiry.js';
 import { HistoryLog } from './history/history-log.js';
 import type { HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
+import { PoolEvents } from './pools/pools-operations.js';
 import { RecordKeys } from './records/json/keys.js';
 import { beginDatastore, openStore, untilAvailable, type OpenStore, type Patience } from './startup.js';
 import { requireWhole } from './transfer/scope.js';
@@ -128,7 +130,7 @@ function startMaintenance(ipam: Ipam, { config, events, surroundings, pause }: P
   const { clock, random } = surroundings;
   const intervalMs = config.maintenanceIntervalSeconds * 1000;
   if (intervalMs === 0) return [];
-  const tasks = [pause.unlessLocked(garbageTask({ audits: ipam.audits, events }))];
+  const tasks = [pause.unlessLocked(garbageTask({ audits: ipam.audits, events: new AuditEvents(events) }))];
   const failed = (task: string, error: unknown): void => events.upkeepFailed(task, error);
   return [new Upkeep({ tasks, clock, random, failed, intervalMs })];
 }
@@ -138,7 +140,7 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepSurroundings): Upkeep {
   const { config, events, surroundings, history, store, pause } = upkeep;
   const { clock, random } = surroundings;
   const keys = new RecordKeys(config.datastorePrefix);
-  const expiry = new HistoryExpiry({ ...history, events, clock });
+  const expiry = new HistoryExpiry({ ...history, events: new HistoryEvents(events), clock });
   const clocksDiffer = (aheadMs: number): void => events.clocksDiffer(aheadMs);
   const marks = new MarkExpiry({ store, keys, clock, clocksDiffer });
   const tasks = [
@@ -196,7 +198,7 @@ async function loadDatastore(
   const datastore = await requireWhole(store, config.datastorePrefix, never);
   const first = { store, keys, defaultPool: config.defaultPool, nowMs: clock.nowMs(), newUid };
   const defaultPool = await beginDatastore(first, never);
-  if (defaultPool) events.poolCreated(defaultPool);
+  if (defaultPool) new PoolEvents(events).poolCreated(defaultPool);
   const currentRevision = (signal: AbortSignal): Promise<number> => store.revision(signal);
   const hub = new WatchHub({ keys, codec: watchCodec, clock, datastore, currentRevision });
   const report = (event: MirrorEvent): void => tell(events, event);

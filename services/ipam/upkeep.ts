@@ -3,7 +3,7 @@ import { setMaxListeners } from 'node:events';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import type { Events } from './engine/events.js';
+import type { AuditEvents } from './audit/audit-operations.js';
 import type { Ipam } from './ipam.js';
 
 /** Work that nobody asks for: what others left is finished. Any number of replicas may do it at the same time. */
@@ -126,7 +126,7 @@ const MAX_REPAIRS_COUNT = 1000;
 
 interface MaintenanceOptions {
   readonly audits: Pick<Ipam['audits'], 'collectGarbage'>;
-  readonly events: Pick<Events, 'garbageLeft'>;
+  readonly events: Pick<AuditEvents, 'garbageLeft'>;
 }
 
 /**

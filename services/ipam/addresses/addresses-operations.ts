@@ -1,11 +1,14 @@
-import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { trace, type Counter } from '@opentelemetry/api';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
-import type { Address, Family } from '@podwire/shared/net/address';
-import { hostPrefix } from '@podwire/shared/net/prefix';
+import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
+import type { Logger } from '@podwire/shared/runtime/log';
 import { counted } from '@podwire/shared/words/counted';
 
 import { blockOf, unreadableBlockOf } from '../blocks/lookup.js';
 import { getEndpoint } from '../endpoints/endpoints.js';
+import type { Events } from '../engine/events.js';
 import { blockLane, nodeLane, read, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
 import type { Endpoint, EndpointAddress } from '../records/endpoint.js';
 import type { View } from '../records/view.js';
@@ -28,27 +31,114 @@ import {
   type Released,
 } from './release.js';
 
+/** Maximum number of addresses in one log line. */
+const LOGGED_ADDRESSES = 16;
+
+/** Reports what becomes of addresses, once it is durable: a counter, a log line, attributes of the active span. */
+class AddressEvents {
+  readonly #engine: Events;
+  readonly #log: Logger;
+  readonly #allocations: Counter;
+  readonly #addresses: Counter;
+  readonly #borrowed: Counter;
+  readonly #taken: Counter;
+
+  constructor(events: Events) {
+    this.#engine = events;
+    this.#log = events.log;
+    this.#allocations = events.counter('podwire.ipam.allocations', '{request}', 'Allocate requests by their result');
+    this.#addresses = events.counter('podwire.ipam.addresses.allocated', '{address}', 'Addresses given');
+    this.#borrowed = events.counter(
+      'podwire.ipam.addresses.borrowed',
+      '{address}',
+      'Addresses given from blocks that stay others’',
+    );
+    this.#taken = events.counter(
+      'podwire.ipam.endpoints.replaced',
+      '{endpoint}',
+      'Endpoints taken over by a new sandbox',
+    );
+  }
+
+  /** An attachment got an address, or one of another family. */
+  addressesAllocated({ endpoint, added, claimed, reclaimed, borrowed, replaced }: Allocation): void {
+    this.#allocations.add(1, { result: 'allocated' });
+    for (const family of added) this.#addresses.add(1, { family: `ipv${family}` });
+    const facts = this.#describe(endpoint);
+    this.#log.info(facts, `allocated ${facts['podwire.addresses'].join(', ')}`);
+    this.#engine.blocksClaimed(claimed, endpoint.nodeName);
+    for (const block of reclaimed) this.#log.info(`block ${formatPrefix(block)} was another node’s, and empty`);
+    for (const { family } of borrowed) this.#borrowed.add(1, { family: `ipv${family}` });
+    if (replaced) this.#endpointReplaced(replaced);
+  }
+
+  /** AssignAddresses gave a handle addresses, or none. */
+  addressesAssigned(handleId: string, addresses: readonly EndpointAddress[]): void {
+    for (const { address } of addresses) this.#addresses.add(1, { family: `ipv${address.family}` });
+    if (addresses.length === 0) return;
+    const texts = addresses.slice(0, LOGGED_ADDRESSES).map(({ address }) => formatAddress(address));
+    const more = addresses.length > texts.length ? ` and ${addresses.length - texts.length} more` : '';
+    this.#log.info({ 'podwire.handle': handleId }, `assigned ${texts.join(', ')}${more} to handle ${handleId}`);
+  }
+
+  /** Allocate was repeated for an attachment that has its addresses. */
+  allocationRepeated({ endpoint }: Allocation): void {
+    this.#allocations.add(1, { result: 'repeated' });
+    const facts = this.#describe(endpoint);
+    this.#log.debug(facts, 'allocated already');
+  }
+
+  /** An allocation failed. The RPC server logs the failure. */
+  allocationFailed(error: unknown): void {
+    this.#allocations.add(1, { result: error instanceof Failure ? error.code : 'INTERNAL' });
+  }
+
+  /** The attributes of an address were replaced. */
+  attributesSet(address: Address): void {
+    const text = formatAddress(address);
+    this.#log.info({ 'podwire.addresses': [text] }, `set the attributes of ${text}`);
+  }
+
+  #endpointReplaced(replaced: Attachment): void {
+    this.#taken.add(1);
+    this.#log.info(
+      `took over the endpoint of ${formatAttachment(replaced)}, which keeps its addresses until its release`,
+    );
+  }
+
+  #describe(endpoint: Endpoint) {
+    const facts = {
+      'podwire.node': endpoint.nodeName,
+      'podwire.addresses': endpoint.addresses.map(({ address }) => formatAddress(address)),
+    };
+    trace.getActiveSpan()?.setAttributes(facts);
+    return facts;
+  }
+}
+
 /** Gives addresses to attachments and takes them back. */
 export class Addresses {
   readonly #options: IpamOptions;
+  readonly #events: AddressEvents;
 
   constructor(options: IpamOptions) {
     this.#options = options;
+    this.#events = new AddressEvents(options.events);
   }
 
   /** Gives an attachment its addresses. Idempotent. @throws Failure as the decision `allocate` does */
   async allocate(asked: AskedAllocation, signal: AbortSignal): Promise<Allocation> {
-    const { updates, events, clock } = this.#options;
+    const { updates, clock } = this.#options;
     const nowMs = clock.nowMs();
     const request = { unknownNodes: unknownNodes(this.#options), ...asked };
     try {
       const lane = nodeLane(request.nodeName);
       const allocation = await updates.update(lane, (view) => allocate(view, { request, nowMs }), { signal });
-      if (allocation.added.length > 0) events.addressesAllocated(allocation);
-      else events.allocationRepeated(allocation);
+      if (allocation.added.length > 0) this.#events.addressesAllocated(allocation);
+      else this.#events.allocationRepeated(allocation);
       return allocation;
     } catch (error) {
-      events.allocationFailed(error);
+      this.#events.allocationFailed(error);
       throw error;
     }
   }
@@ -91,10 +181,10 @@ export class Addresses {
 
   /** Replaces what the owner of an address says of itself. @throws Failure ADDRESS_NOT_ALLOCATED, ALLOCATION_MISMATCH */
   async setAttributes(change: AttributesChange, signal: AbortSignal): Promise<AddressHolder> {
-    const { updates, events } = this.#options;
+    const { updates } = this.#options;
     const lane = await updates.peek((view) => blockLane(blockOf(view, change.address)));
     const holder = await updates.update(lane, (view) => setAttributes(view, change), { signal });
-    events.attributesSet(change.address);
+    this.#events.attributesSet(change.address);
     return holder;
   }
 
@@ -149,9 +239,11 @@ interface ExplainLimits {
 /** Gives addresses to handles that are no attachments', and tells what would become of an allocation. */
 export class Assignments {
   readonly #options: IpamOptions;
+  readonly #events: AddressEvents;
 
   constructor(options: IpamOptions) {
     this.#options = options;
+    this.#events = new AddressEvents(options.events);
   }
 
   /**
@@ -160,7 +252,7 @@ export class Assignments {
    * @throws Failure as the decision `assignAddresses` does
    */
   async assign(asked: AskedAssignment, signal: AbortSignal): Promise<Assignment> {
-    const { updates, events, clock } = this.#options;
+    const { updates, clock } = this.#options;
     const request = { unknownNodes: unknownNodes(this.#options), ...asked };
     const nowMs = clock.nowMs();
     const lane = asked.owner.kind === 'host' ? nodeLane(asked.owner.name) : `virtual/${asked.owner.name}`;
@@ -179,7 +271,7 @@ export class Assignments {
       held.push(...decided.held);
       for (const [family, shortage] of decided.shortages) shortages.set(family, shortage);
       left = decided.left;
-      events.addressesAssigned(asked.handleId, decided.given);
+      this.#events.addressesAssigned(asked.handleId, decided.given);
     } while (left);
     return { given, held, shortages };
   }

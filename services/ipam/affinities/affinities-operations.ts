@@ -1,5 +1,8 @@
-import type { Prefix } from '@podwire/shared/net/prefix';
+import type { Counter } from '@opentelemetry/api';
+import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import type { Logger } from '@podwire/shared/runtime/log';
 
+import type { Events } from '../engine/events.js';
 import { blockLane, nodeLane, POOLS_LANE, read, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
 import type { Page } from '../records/page.js';
 import {
@@ -27,12 +30,37 @@ interface ClaimedRange {
   readonly refused: readonly RefusedClaim[];
 }
 
+/** Reports what becomes of affinities, once it is durable. */
+class AffinityEvents {
+  readonly #log: Logger;
+  readonly #affinities: Counter;
+
+  constructor(events: Events) {
+    this.#log = events.log;
+    this.#affinities = events.counter('podwire.ipam.affinities.released', '{affinity}', 'Claims of blocks that ended');
+  }
+
+  /** Affinities were released, or their release was refused. */
+  affinitiesReleased(released: readonly ReleasedAffinity[]): void {
+    for (const { block, owner, result } of released) {
+      this.#affinities.add(1, { result });
+      const facts = { 'podwire.block': formatPrefix(block), 'podwire.node': owner.name };
+      if (result === 'removed')
+        this.#log.info(facts, `${owner.name} gave up block ${formatPrefix(block)}, which was empty`);
+      if (result === 'disowned')
+        this.#log.info(facts, `${owner.name} gave up block ${formatPrefix(block)}, whose addresses stay in use`);
+    }
+  }
+}
+
 /** Decides which node a block belongs to. */
 export class Affinities {
   readonly #options: IpamOptions;
+  readonly #events: AffinityEvents;
 
   constructor(options: IpamOptions) {
     this.#options = options;
+    this.#events = new AffinityEvents(options.events);
   }
 
   list(query: AffinityQuery, signal: AbortSignal): Promise<Page<AffinityListing>> {
@@ -58,13 +86,13 @@ export class Affinities {
 
   /** Several transactions where there are many. Idempotent. @throws Failure POOL_NOT_FOUND, BLOCK_IN_USE */
   async release(asked: Asked<AffinityRelease>, signal: AbortSignal): Promise<ReleasedAffinity[]> {
-    const { updates, events, clock } = this.#options;
+    const { updates, clock } = this.#options;
     const lane = await this.#laneOf(asked.scope);
     const results: ReleasedAffinity[] = [];
     for (let after: AffinityRelease['after']; ;) {
       const release = { after, nowMs: clock.nowMs(), ...asked };
       const step = await updates.update(lane, (view) => continueAffinityRelease(view, release), { signal });
-      events.affinitiesReleased(step.results);
+      this.#events.affinitiesReleased(step.results);
       results.push(...step.results);
       if (!step.next) return results;
       after = step.next;

@@ -6,7 +6,6 @@ import { expect, test } from 'vitest';
 import { Events } from '../engine/events.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, instantClock, keys, startReplica } from '../engine/testing/stores.js';
-import { HistoryLog } from '../history/history-log.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
 import type { RecordValue } from '../records/view.js';
 import { affinity, NOW_MS } from '../testing/records.js';
@@ -36,7 +35,6 @@ async function start() {
     clock,
     newUid: () => 'uid',
     unknownNodes: 'register',
-    history: { log: new HistoryLog(store, keys), keptHoursCount: 0 },
   });
   const left = async () => (await store.list('/calico/', forever)).records.length;
   return { audits, clock, left, lines };

@@ -1,7 +1,10 @@
+import type { Counter } from '@opentelemetry/api';
 import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
+import type { Logger } from '@podwire/shared/runtime/log';
 
+import type { Events } from '../engine/events.js';
 import type { IpamOptions } from '../engine/updates/operation.js';
 import type { View } from '../records/view.js';
 import {
@@ -55,14 +58,42 @@ const LANE = 'maintenance';
 /** What fails one repair, and not those of other findings: records that cannot be read, and others that change too often. */
 const REFUSALS: ReadonlySet<FailureCode> = new Set(['STORE_CORRUPT', 'CONFLICT']);
 
+/** Reports repairs of the datastore, once they are durable. */
+export class AuditEvents {
+  readonly #log: Logger;
+  readonly #repairs: Counter;
+
+  constructor(events: Events) {
+    this.#log = events.log;
+    this.#repairs = events.counter('podwire.ipam.repairs', '{finding}', 'Findings of audits by what a repair came to');
+  }
+
+  /** A repair ran. Results of a dry run are not reported. */
+  repaired(results: readonly Repaired[]): void {
+    for (const { finding, result } of results) {
+      if (result.state === 'possible') continue;
+      this.#repairs.add(1, { kind: finding.kind, result: result.state });
+      const facts = { 'podwire.finding': finding.id };
+      if (result.state === 'repaired') this.#log.info(facts, `repaired: ${finding.explanation}; ${result.effect}`);
+    }
+  }
+
+  /** A garbage collection reached its limit. The next run continues. */
+  garbageLeft(limit: number): void {
+    this.#log.warn(`there was more garbage in the datastore than one run removes (${limit}); the next goes on`);
+  }
+}
+
 /** Finds what is wrong in the datastore, and repairs what can be. */
 export class Audits {
   readonly #options: IpamOptions;
+  readonly #events: AuditEvents;
   /** When each fault was first seen by this process, in epoch milliseconds. Only those that the last audit saw as well. */
   #firstSeen: ReadonlyMap<string, number> = new Map();
 
   constructor(options: IpamOptions) {
     this.#options = options;
+    this.#events = new AuditEvents(options.events);
   }
 
   /** Looks at everything. Pages are of different moments. */
@@ -154,7 +185,7 @@ export class Audits {
       const batch = findings.slice(start, start + BATCH_COUNT);
       results.push(...(await Promise.all(batch.map((finding) => this.#repairOne(finding, order, signal)))));
     }
-    this.#options.events.repaired(results);
+    this.#events.repaired(results);
     return results;
   }
 

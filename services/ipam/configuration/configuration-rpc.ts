@@ -59,7 +59,7 @@ export class Configuration {
   async update(update: ConfigUpdate, signal: AbortSignal): Promise<ConfigListing> {
     const { updates, events } = this.#options;
     const { listing, changed } = await updates.update(CONFIG_LANE, (view) => updateConfig(view, update), { signal });
-    if (changed) events.configChanged(listing.config);
+    if (changed) events.log.info({ 'podwire.config': listing.config }, 'changed the configuration');
     return listing;
   }
 

@@ -1,14 +1,40 @@
+import type { Counter } from '@opentelemetry/api';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import type { Logger } from '@podwire/shared/runtime/log';
+import { counted } from '@podwire/shared/words/counted';
 
 import type { Events } from '../engine/events.js';
 import { dayOf, dayStartMs } from '../records/json/keys.js';
 import type { HistoryLog } from './history-log.js';
 import { HOUR_MS } from './history-operations.js';
 
+/** Reports removals from the history. */
+export class HistoryEvents {
+  readonly #log: Logger;
+  readonly #expired: Counter;
+
+  constructor(events: Events) {
+    this.#log = events.log;
+    this.#expired = events.counter(
+      'podwire.ipam.history.expired',
+      '{entry}',
+      'Entries of the history that were removed',
+    );
+  }
+
+  /** Entries older than the retention time were removed. */
+  historyExpired(day: Date, entriesCount: number): void {
+    this.#expired.add(entriesCount);
+    this.#log.info(
+      `removed ${counted(entriesCount, 'entry', 'entries')} of the history from ${day.toISOString().slice(0, 10)}`,
+    );
+  }
+}
+
 interface HistoryExpiryOptions {
   readonly log: Pick<HistoryLog, 'dayAfter' | 'removeSome' | 'keepFrom'>;
   readonly keptHoursCount: number;
-  readonly events: Pick<Events, 'historyExpired'>;
+  readonly events: Pick<HistoryEvents, 'historyExpired'>;
   readonly clock: Clock;
 }
 

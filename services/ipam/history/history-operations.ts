@@ -17,6 +17,19 @@ import {
   type TenureSubject,
 } from './tenures.js';
 
+export const HOUR_MS = 3_600_000;
+
+export interface HistoryOptions {
+  readonly log: HistoryLog;
+  /** For how many hours past allocations are kept; 0 when none is. */
+  readonly keptHoursCount: number;
+}
+
+/** What queries of the history stand on. */
+export interface HistoryIpamOptions extends IpamOptions {
+  readonly history: HistoryOptions;
+}
+
 /** Who held an address at a moment. */
 interface HolderAt {
   /** Undefined when nobody did, as far as is known. */
@@ -42,9 +55,9 @@ const MAX_STRAY_DAYS = 1000;
 
 /** Who held what when: past allocations from the history, present ones from the blocks. */
 export class History {
-  readonly #options: IpamOptions;
+  readonly #options: HistoryIpamOptions;
 
-  constructor(options: IpamOptions) {
+  constructor(options: HistoryIpamOptions) {
     this.#options = options;
   }
 
@@ -112,7 +125,7 @@ class Walk {
   readonly #oldestDay: number;
   readonly #found: Tenure[] = [];
 
-  constructor({ history, clock }: IpamOptions, query: TenureQuery) {
+  constructor({ history, clock }: HistoryIpamOptions, query: TenureQuery) {
     this.#log = history.log;
     this.#query = query;
     const nowMs = clock.nowMs();
@@ -223,12 +236,4 @@ function releasePlace(day: number, { releasedAtMs = 0, sequenceNumber }: Tenure)
 /** A tenure at the place, to compare with. */
 function placeOf(tenure: Tenure, { releasedAtMs, sequenceNumber }: HistoryPlace & { kind: 'release' }): Tenure {
   return { ...tenure, releasedAtMs, sequenceNumber };
-}
-
-export const HOUR_MS = 3_600_000;
-
-export interface HistoryOptions {
-  readonly log: HistoryLog;
-  /** For how many hours past allocations are kept; 0 when none is. */
-  readonly keptHoursCount: number;
 }

@@ -1,4 +1,10 @@
-import type { NodeDeleted } from '../engine/events.js';
+import { trace, type Counter } from '@opentelemetry/api';
+import { formatAddress } from '@podwire/shared/net/address';
+import type { Prefix } from '@podwire/shared/net/prefix';
+import type { Logger } from '@podwire/shared/runtime/log';
+import { counted } from '@podwire/shared/words/counted';
+
+import type { Events } from '../engine/events.js';
 import { nodeLane, read, type IpamOptions } from '../engine/updates/operation.js';
 import type { Node } from '../records/node.js';
 import type { Page } from '../records/page.js';
@@ -19,23 +25,75 @@ import { assignTunnel, releaseTunnel, type TunnelAssignment, type TunnelEnd, typ
 /** How long a deletion waits between looks for other replicas' changes that it has to see before it ends. */
 const CATCH_UP_INTERVAL_MS = 20;
 
+/** What a deleted node gave back. */
+interface NodeDeleted {
+  readonly addressesCount: number;
+  readonly blocksCount: number;
+}
+
+/** Reports what becomes of nodes and their tunnels, once it is durable. */
+class NodeEvents {
+  readonly #log: Logger;
+  readonly #nodes: Counter;
+  readonly #upkeepFailures: Counter;
+
+  constructor(events: Events) {
+    this.#log = events.log;
+    this.#nodes = events.counter('podwire.ipam.nodes', '{node}', 'Nodes by what became of them');
+    this.#upkeepFailures = events.upkeepFailures;
+  }
+
+  nodeRegistered({ name }: Node): void {
+    this.#nodes.add(1, { event: 'registered' });
+    this.#log.info({ 'podwire.node': name }, `registered node ${name}`);
+  }
+
+  /** The addresses or labels of a node changed. */
+  nodeChanged({ name }: Node): void {
+    this.#nodes.add(1, { event: 'changed' });
+    this.#log.info({ 'podwire.node': name }, `changed node ${name}`);
+  }
+
+  nodeDeleted({ name }: Node, { addressesCount, blocksCount }: NodeDeleted): void {
+    this.#nodes.add(1, { event: 'deleted' });
+    const given = `${counted(addressesCount, 'address', 'addresses')} and ${counted(blocksCount, 'block')}`;
+    const text = `deleted node ${name}, which gave back ${given}`;
+    this.#log.info({ 'podwire.node': name }, text);
+  }
+
+  /** A deletion in the background failed. The next upkeep round retries it. */
+  nodeDeletionFailed({ name }: Node, error: unknown): void {
+    this.#upkeepFailures.add(1, { task: 'finish node deletions' });
+    this.#log.warn({ err: error, 'podwire.node': name }, `failed to delete node ${name}; trying again later`);
+  }
+
+  tunnelAssigned({ nodeName, kind }: TunnelEnd, address: Prefix): void {
+    const text = formatAddress(address);
+    const facts = { 'podwire.node': nodeName, 'podwire.addresses': [text] };
+    trace.getActiveSpan()?.setAttributes(facts);
+    this.#log.info(facts, `gave ${text} to the tunnel of node ${nodeName} (${kind})`);
+  }
+}
+
 /** Knows the nodes, and takes back what they hold. */
 export class Nodes {
   readonly #options: IpamOptions;
+  readonly #events: NodeEvents;
 
   constructor(options: IpamOptions) {
     this.#options = options;
+    this.#events = new NodeEvents(options.events);
   }
 
   /** Idempotent. @throws Failure NODE_BEING_DELETED */
   async register(registration: Registration, signal: AbortSignal): Promise<Registered> {
-    const { updates, events, clock, newUid } = this.#options;
+    const { updates, clock, newUid } = this.#options;
     const input = { registration, uid: newUid(), nowMs: clock.nowMs() };
     const lane = nodeLane(registration.name);
     const registered = await updates.update(lane, (view) => registerNode(view, input), { signal });
     const { node } = registered.listing;
-    if (registered.outcome === 'created') events.nodeRegistered(node);
-    if (registered.outcome === 'changed') events.nodeChanged(node);
+    if (registered.outcome === 'created') this.#events.nodeRegistered(node);
+    if (registered.outcome === 'changed') this.#events.nodeChanged(node);
     return registered;
   }
 
@@ -50,9 +108,9 @@ export class Nodes {
 
   /** Idempotent where no version is given. @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, STALE_VERSION */
   async update(update: NodeUpdate, signal: AbortSignal): Promise<NodeListing> {
-    const { updates, events } = this.#options;
+    const { updates } = this.#options;
     const updated = await updates.update(nodeLane(update.name), (view) => updateNode(view, update), { signal });
-    if (updated.outcome === 'changed') events.nodeChanged(updated.listing.node);
+    if (updated.outcome === 'changed') this.#events.nodeChanged(updated.listing.node);
     return updated.listing;
   }
 
@@ -83,7 +141,7 @@ export class Nodes {
         await this.#runSteps(node, signal);
       } catch (error) {
         if (signal.aborted) throw error;
-        this.#options.events.nodeDeletionFailed(node, error);
+        this.#events.nodeDeletionFailed(node, error);
       }
     }
   }
@@ -97,7 +155,7 @@ export class Nodes {
     const request = { nowMs: clock.nowMs(), ...end };
     const assigned = await updates.update(nodeLane(end.nodeName), (view) => assignTunnel(view, request), { signal });
     if (assigned.released.length > 0) events.addressesReleased(assigned.released);
-    if (!assigned.isKept) events.tunnelAssigned(end, assigned.address);
+    if (!assigned.isKept) this.#events.tunnelAssigned(end, assigned.address);
     return assigned;
   }
 
@@ -120,7 +178,7 @@ export class Nodes {
       blocksCount += blocks;
       if (state === 'behind') await clock.sleep(CATCH_UP_INTERVAL_MS, signal);
       if (state !== 'done') continue;
-      if (isRemoved) events.nodeDeleted(node, { addressesCount, blocksCount });
+      if (isRemoved) this.#events.nodeDeleted(node, { addressesCount, blocksCount });
       return { addressesCount, blocksCount };
     }
   }

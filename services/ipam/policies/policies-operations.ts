@@ -1,8 +1,11 @@
+import type { Counter } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
+import type { Logger } from '@podwire/shared/runtime/log';
 
+import type { Events } from '../engine/events.js';
 import { read, type IpamOptions } from '../engine/updates/operation.js';
 import type { Page } from '../records/page.js';
-import type { RequestPolicy } from '../records/request-policy.js';
+import { RULE_KINDS, type RequestPolicy } from '../records/request-policy.js';
 import type { View } from '../records/view.js';
 import { permit, type Petition } from './evaluation.js';
 import {
@@ -19,21 +22,59 @@ import {
 
 const REQUEST_POLICIES_LANE = 'request policies';
 
+/** Reports changes of request policies, once they are durable, and denied requests. */
+class RequestPolicyEvents {
+  readonly #log: Logger;
+  readonly #requestPolicies: Counter;
+  readonly #denials: Counter;
+
+  constructor(events: Events) {
+    this.#log = events.log;
+    this.#requestPolicies = events.counter(
+      'podwire.ipam.request_policies',
+      '{policy}',
+      'Request policies by what became of them',
+    );
+    this.#denials = events.counter(
+      'podwire.ipam.requests.denied',
+      '{request}',
+      'AuthorizeRequests that a policy denied; of Allocate the result tells it',
+    );
+  }
+
+  requestPolicyChanged(event: 'created' | 'updated' | 'deleted', { name, rules }: RequestPolicy): void {
+    this.#requestPolicies.add(1, { event });
+    const kinds = RULE_KINDS.filter((kind) => rules[kind] !== undefined);
+    this.#log.info(
+      { 'podwire.request_policy': name },
+      `${event} request policy "${name}" with rules for ${kinds.join(', ')}`,
+    );
+  }
+
+  /** A policy denied an AuthorizeRequests. */
+  requestsDenied(failure: Failure): void {
+    this.#denials.add(1);
+    this.#log.warn({ err: failure }, 'requests of a pod denied');
+  }
+}
+
 /** Manages what the authors of pods may ask for. */
 export class RequestPolicyKeeper {
   readonly #options: IpamOptions;
+  readonly #events: RequestPolicyEvents;
 
   constructor(options: IpamOptions) {
     this.#options = options;
+    this.#events = new RequestPolicyEvents(options.events);
   }
 
   /** Not idempotent. @throws Failure REQUEST_POLICY_EXISTS, STORE_LIMIT, STORE_CORRUPT */
   async create(spec: RequestPolicySpec, signal: AbortSignal): Promise<RequestPolicy> {
-    const { updates, events, clock, newUid } = this.#options;
+    const { updates, clock, newUid } = this.#options;
     const creation = { spec, uid: newUid(), nowMs: clock.nowMs() };
     const decide = (view: View) => createRequestPolicy(view, creation);
     const created = await updates.update(REQUEST_POLICIES_LANE, decide, { signal });
-    events.requestPolicyChanged('created', created);
+    this.#events.requestPolicyChanged('created', created);
     return created;
   }
 
@@ -49,18 +90,18 @@ export class RequestPolicyKeeper {
 
   /** Idempotent where no version is given. @throws Failure REQUEST_POLICY_NOT_FOUND, STALE_VERSION, STORE_LIMIT, STORE_CORRUPT */
   async update(update: RequestPolicyUpdate, signal: AbortSignal): Promise<RequestPolicy> {
-    const { updates, events } = this.#options;
+    const { updates } = this.#options;
     const decide = (view: View) => updateRequestPolicy(view, update);
     const { policy, changed } = await updates.update(REQUEST_POLICIES_LANE, decide, { signal });
-    if (changed) events.requestPolicyChanged('updated', policy);
+    if (changed) this.#events.requestPolicyChanged('updated', policy);
     return policy;
   }
 
   /** @throws Failure REQUEST_POLICY_NOT_FOUND, STALE_VERSION, STORE_CORRUPT */
   async delete(deletion: RequestPolicyDeletion, signal: AbortSignal): Promise<void> {
-    const { updates, events } = this.#options;
+    const { updates } = this.#options;
     const decide = (view: View) => deleteRequestPolicy(view, deletion);
-    events.requestPolicyChanged('deleted', await updates.update(REQUEST_POLICIES_LANE, decide, { signal }));
+    this.#events.requestPolicyChanged('deleted', await updates.update(REQUEST_POLICIES_LANE, decide, { signal }));
   }
 
   /** Lets through what a pod may have, and changes nothing. @throws Failure REQUEST_DENIED, STORE_CORRUPT */
@@ -68,7 +109,7 @@ export class RequestPolicyKeeper {
     try {
       await read(this.#options, (view) => permit(view, petition), signal);
     } catch (failure) {
-      if (failure instanceof Failure && failure.code === 'REQUEST_DENIED') this.#options.events.requestsDenied(failure);
+      if (failure instanceof Failure && failure.code === 'REQUEST_DENIED') this.#events.requestsDenied(failure);
       throw failure;
     }
   }

@@ -1,3 +1,9 @@
+import type { Counter } from '@opentelemetry/api';
+import { formatPrefix } from '@podwire/shared/net/prefix';
+import type { Logger } from '@podwire/shared/runtime/log';
+import { counted } from '@podwire/shared/words/counted';
+
+import type { Events } from '../engine/events.js';
 import { POOLS_LANE, read, type IpamOptions } from '../engine/updates/operation.js';
 import type { Page } from '../records/page.js';
 import type { Pool } from '../records/pool.js';
@@ -28,20 +34,79 @@ const NOBODY: PoolHolders = { inUseCount: 0, coolingCount: 0, unreadable: undefi
 /** How often a deletion looks again at most where the pool is changed while it looks; then it is finished in the background. */
 const LOOKS_COUNT = 5;
 
+/** Reports what becomes of pools, once it is durable. */
+export class PoolEvents {
+  readonly #log: Logger;
+  readonly #pools: Counter;
+  readonly #upkeepFailures: Counter;
+
+  constructor(events: Events) {
+    this.#log = events.log;
+    this.#pools = events.counter('podwire.ipam.pools', '{pool}', 'Pools by what became of them');
+    this.#upkeepFailures = events.upkeepFailures;
+  }
+
+  poolCreated({ name, prefix, blockSizeBits }: Pool): void {
+    this.#pools.add(1, { event: 'created' });
+    const text = `created pool "${name}" ${formatPrefix(prefix)} with blocks of /${blockSizeBits}`;
+    this.#log.info({ 'podwire.pool': name }, text);
+  }
+
+  poolUpdated({ name, prefix }: Pool): void {
+    this.#pools.add(1, { event: 'updated' });
+    this.#log.info({ 'podwire.pool': name }, `changed pool "${name}" ${formatPrefix(prefix)}`);
+  }
+
+  poolSplit({ name, prefix }: Pool, partsCount: number): void {
+    this.#pools.add(1, { event: 'split' });
+    this.#log.info({ 'podwire.pool': name }, `split pool "${name}" ${formatPrefix(prefix)} into ${partsCount}`);
+  }
+
+  /** A pool is being deleted and waits for the release of its addresses. */
+  poolDraining({ name, prefix }: Pool): void {
+    this.#pools.add(1, { event: 'draining' });
+    this.#log.info(
+      { 'podwire.pool': name },
+      `pool "${name}" ${formatPrefix(prefix)} goes with the last of its addresses`,
+    );
+  }
+
+  poolDeleted({ name, prefix }: Pool, removedBlocksCount: number): void {
+    this.#pools.add(1, { event: 'deleted' });
+    const text = `deleted pool "${name}" ${formatPrefix(prefix)} and its ${counted(removedBlocksCount, 'empty block')}`;
+    this.#log.info({ 'podwire.pool': name }, text);
+  }
+
+  /** A pool that was being deleted was removed with the release of its last address. */
+  poolDrained({ name, prefix }: Pool): void {
+    this.#pools.add(1, { event: 'deleted' });
+    const text = `deleted pool "${name}" ${formatPrefix(prefix)} with the release of its last address`;
+    this.#log.info({ 'podwire.pool': name }, text);
+  }
+
+  /** A deletion in the background failed. The next upkeep round retries it. */
+  poolDeletionFailed({ name }: Pool, error: unknown): void {
+    this.#upkeepFailures.add(1, { task: 'finish pool deletions' });
+    this.#log.warn({ err: error, 'podwire.pool': name }, `failed to delete pool "${name}"; trying again later`);
+  }
+}
+
 /** Manages the ranges that addresses are taken from. */
 export class Pools {
   readonly #options: IpamOptions;
+  readonly #events: PoolEvents;
 
   constructor(options: IpamOptions) {
     this.#options = options;
+    this.#events = new PoolEvents(options.events);
   }
 
   /** Not idempotent. @throws Failure POOL_EXISTS, POOL_OVERLAP */
   async create(spec: PoolSpec, signal: AbortSignal): Promise<PoolListing> {
-    const { updates, events, clock, newUid } = this.#options;
+    const { updates, clock, newUid } = this.#options;
     const creation = { spec, uid: newUid(), nowMs: clock.nowMs() };
     const created = await updates.update(POOLS_LANE, (view) => createPool(view, creation), { signal });
-    events.poolCreated(created.pool);
+    this.#events.poolCreated(created.pool);
     return created;
   }
 
@@ -56,9 +121,9 @@ export class Pools {
 
   /** Idempotent where no version is given. @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED */
   async update(change: PoolChange, signal: AbortSignal): Promise<PoolUpdate> {
-    const { updates, events } = this.#options;
+    const { updates } = this.#options;
     const updated = await updates.update(POOLS_LANE, (view) => updatePool(view, change), { signal });
-    if (updated.ok && updated.changed) events.poolUpdated(updated.listing.pool);
+    if (updated.ok && updated.changed) this.#events.poolUpdated(updated.listing.pool);
     return updated;
   }
 
@@ -67,10 +132,10 @@ export class Pools {
    * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED, POOL_EXISTS, POOL_OVERLAP
    */
   async split(request: PoolSplitRequest, signal: AbortSignal): Promise<PoolSplit> {
-    const { updates, events, clock, newUid } = this.#options;
+    const { updates, clock, newUid } = this.#options;
     const input = { request, uids: Array.from({ length: request.partsCount }, newUid), nowMs: clock.nowMs() };
     const split = await updates.update(POOLS_LANE, (view) => splitPool(view, input), { signal });
-    if (split.ok) events.poolSplit(split.former, split.parts.length);
+    if (split.ok) this.#events.poolSplit(split.former, split.parts.length);
     return split;
   }
 
@@ -80,7 +145,7 @@ export class Pools {
    * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_IN_USE
    */
   async delete({ whenInUse, ...deletion }: PoolDeletionRequest, signal: AbortSignal): Promise<PoolDeleted> {
-    const { updates, events, clock } = this.#options;
+    const { updates, clock } = this.#options;
     const mode = whenInUse === 'refuse' ? 'refuse' : 'drain';
     const begin = { whenInUse: mode, nowMs: clock.nowMs(), ...deletion } as const;
     const original = await updates.update(POOLS_LANE, (view) => beginPoolDeletion(view, begin), { signal });
@@ -88,7 +153,7 @@ export class Pools {
     const end = await this.#runSteps({ original, whenInUse: mode }, signal);
     if (end.state === 'refused') throw end.failure;
     const isGone = end.state === 'done';
-    if (!isGone && original.deletionTimeMs === undefined) events.poolDraining(original);
+    if (!isGone && original.deletionTimeMs === undefined) this.#events.poolDraining(original);
     const holders = end.state === 'held' ? end.holders : NOBODY;
     return { isGone, removedBlocks: end.removedBlocks, releasedAddresses, holders };
   }
@@ -104,7 +169,7 @@ export class Pools {
         await this.#runSteps({ original, whenInUse: 'drain' }, signal);
       } catch (error) {
         if (signal.aborted) throw error;
-        this.#options.events.poolDeletionFailed(original, error);
+        this.#events.poolDeletionFailed(original, error);
       }
     }
   }
@@ -123,7 +188,7 @@ export class Pools {
 
   /** Takes steps until the next one would have to wait for somebody. @returns the last one, with all blocks that were removed */
   async #runSteps(progress: Omit<PoolDeletionProgress, 'nowMs'>, signal: AbortSignal): Promise<PoolDeletionStep> {
-    const { updates, events, clock } = this.#options;
+    const { updates, clock } = this.#options;
     let removedBlocks = 0;
     for (let looks = 1; ;) {
       const now = { nowMs: clock.nowMs(), ...progress };
@@ -132,7 +197,7 @@ export class Pools {
       if (step.state === 'refused') return step;
       removedBlocks += step.removedBlocks;
       if (step.state === 'more' || (step.state === 'behind' && looks++ < LOOKS_COUNT)) continue;
-      if (step.state === 'done') events.poolDeleted(progress.original, removedBlocks);
+      if (step.state === 'done') this.#events.poolDeleted(progress.original, removedBlocks);
       return { ...step, removedBlocks };
     }
   }
@@ -143,6 +208,7 @@ export class Pools {
  * released it, and that is told once it is durable. What works on pools tells of it by itself.
  */
 export function tellDrainedPools({ updates, events }: Pick<IpamOptions, 'updates' | 'events'>): IpamOptions['updates'] {
+  const poolEvents = new PoolEvents(events);
   return {
     read: (look, options) => updates.read(look, options),
     peek: (look) => updates.peek(look),
@@ -150,7 +216,7 @@ export function tellDrainedPools({ updates, events }: Pick<IpamOptions, 'updates
       updates
         .update(lane, (view) => withDrained(decide(view)), options)
         .then(({ outcome, drained }) => {
-          for (const pool of drained) events.poolDrained(pool);
+          for (const pool of drained) poolEvents.poolDrained(pool);
           return outcome;
         }),
   };

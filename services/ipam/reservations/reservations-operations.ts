@@ -1,3 +1,8 @@
+import type { Counter } from '@opentelemetry/api';
+import type { Logger } from '@podwire/shared/runtime/log';
+import { counted } from '@podwire/shared/words/counted';
+
+import type { Events } from '../engine/events.js';
 import { read, type IpamOptions } from '../engine/updates/operation.js';
 import type { Reservation } from '../records/config.js';
 import type { Page } from '../records/page.js';
@@ -15,20 +20,46 @@ import {
 
 const RESERVATIONS_LANE = 'reservations';
 
+/** Reports changes of reservations, once they are durable. */
+class ReservationEvents {
+  readonly #log: Logger;
+  readonly #reservations: Counter;
+
+  constructor(events: Events) {
+    this.#log = events.log;
+    this.#reservations = events.counter(
+      'podwire.ipam.reservations',
+      '{reservation}',
+      'Reservations by what became of them',
+    );
+  }
+
+  reservationChanged(event: 'created' | 'updated' | 'deleted', { name, prefixes }: Reservation): void {
+    this.#reservations.add(1, { event });
+    const facts = { 'podwire.reservation': name };
+    this.#log.info(
+      facts,
+      `${event} reservation "${name}" of ${counted(prefixes.length, 'address or range', 'addresses or ranges')}`,
+    );
+  }
+}
+
 /** Manages the addresses that are not given out of themselves. */
 export class Reservations {
   readonly #options: IpamOptions;
+  readonly #events: ReservationEvents;
 
   constructor(options: IpamOptions) {
     this.#options = options;
+    this.#events = new ReservationEvents(options.events);
   }
 
   /** Not idempotent. @throws Failure RESERVATION_EXISTS */
   async create(spec: ReservationSpec, signal: AbortSignal): Promise<Reservation> {
-    const { updates, events, clock, newUid } = this.#options;
+    const { updates, clock, newUid } = this.#options;
     const creation = { spec, uid: newUid(), nowMs: clock.nowMs() };
     const created = await updates.update(RESERVATIONS_LANE, (view) => createReservation(view, creation), { signal });
-    events.reservationChanged('created', created);
+    this.#events.reservationChanged('created', created);
     return created;
   }
 
@@ -43,17 +74,17 @@ export class Reservations {
 
   /** Idempotent where no version is given. @throws Failure RESERVATION_NOT_FOUND, STALE_VERSION */
   async update(update: ReservationUpdate, signal: AbortSignal): Promise<Reservation> {
-    const { updates, events } = this.#options;
+    const { updates } = this.#options;
     const decide = (view: Parameters<typeof updateReservation>[0]) => updateReservation(view, update);
     const { reservation, changed } = await updates.update(RESERVATIONS_LANE, decide, { signal });
-    if (changed) events.reservationChanged('updated', reservation);
+    if (changed) this.#events.reservationChanged('updated', reservation);
     return reservation;
   }
 
   /** @throws Failure RESERVATION_NOT_FOUND, STALE_VERSION */
   async delete(deletion: ReservationDeletion, signal: AbortSignal): Promise<void> {
-    const { updates, events } = this.#options;
+    const { updates } = this.#options;
     const deleted = await updates.update(RESERVATIONS_LANE, (view) => deleteReservation(view, deletion), { signal });
-    events.reservationChanged('deleted', deleted);
+    this.#events.reservationChanged('deleted', deleted);
   }
 }

@@ -2,15 +2,16 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { createNoopMeter, metrics, type Meter, type Observable } from '@opentelemetry/api';
-import { createLogger } from '@podwire/shared/runtime/log';
 import { afterEach, expect, test } from 'vitest';
 
 import { observeUsage } from '../audit/usage-metrics.js';
-import { Events } from '../engine/events.js';
+import { MemoryStore } from '../engine/testing/memory-store.js';
+import { HistoryEvents } from '../history/expiry.js';
+import { startIpam } from '../testing/ipam.js';
 
 afterEach(() => metrics.disable());
 
-test('the README lists every metric, and no other', () => {
+test('the README lists every metric, and no other', async () => {
   const names: string[] = [];
   const note = (name: string): void => void names.push(name);
   const observable: Observable = { addCallback: () => undefined, removeCallback: () => undefined };
@@ -29,7 +30,8 @@ test('the README lists every metric, and no other', () => {
     },
   });
   metrics.setGlobalMeterProvider({ getMeter: () => meter });
-  new Events(createLogger({ service: 'test', level: 'fatal' }));
+  const { events } = await startIpam(new MemoryStore());
+  new HistoryEvents(events);
   observeUsage(meter, () => Promise.reject(new Error('nothing is asked')));
 
   const section = readFileSync(join(import.meta.dirname, '../README.md'), 'utf8').split('## Metrics\n')[1]!;

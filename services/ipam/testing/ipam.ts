@@ -11,6 +11,7 @@ import { NOW_MS } from './records.js';
 
 export interface StartedIpam {
   readonly ipam: Ipam;
+  readonly events: Events;
   /** What was logged, each line as JSON. */
   readonly lines: string[];
 }
@@ -26,14 +27,15 @@ export async function startIpam(store: Store): Promise<StartedIpam> {
     },
   });
   const log = createLogger({ service: 'test', level: 'debug', destination });
+  const events = new Events(log);
   let uids = 0;
   const ipam = new Ipam({
     updates: updater,
-    events: new Events(log),
+    events,
     clock: { ...instantClock, nowMs: () => NOW_MS },
     newUid: () => `uid-${uids++}`,
     history: { log: new HistoryLog(store, keys), keptHoursCount: 168 },
     unknownNodes: 'register',
   });
-  return { ipam, lines };
+  return { ipam, events, lines };
 }

@@ -1,6 +1,5 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { HistoryOptions } from '../../history/history-operations.js';
 import type { Block } from '../../records/block.js';
 import type { UnknownNodes } from '../../records/node.js';
 import type { View } from '../../records/view.js';
@@ -15,7 +14,6 @@ export interface IpamOptions {
   readonly clock: Clock;
   /** Makes a UUID. */
   readonly newUid: () => string;
-  readonly history: HistoryOptions;
   /** What becomes of requests for nodes that are not registered. */
   readonly unknownNodes: UnknownNodes['policy'];
 }
