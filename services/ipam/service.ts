@@ -5,7 +5,7 @@ import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 
 import { AuditEvents } from './audit/audit-operations.js';
-import { observeUsage } from './audit/usage-metrics.js';
+import { observeUsage } from './audit/usage-operations.js';
 import type { Config } from './config.js';
 import { CertificateLife } from './engine/etcd/credentials.js';
 import { Events } from './engine/events.js';
@@ -16,7 +16,7 @@ import { timedStore } from './engine/timed-store.js';
 import { throwIfAborted } from './engine/transaction.js';
 import type { IpamOptions } from './engine/updates/operation.js';
 import { Updater } from './engine/updates/update-loop.js';
-import { HistoryEvents, HistoryExpiry } from './history/expiry.js';
+import { HistoryEvents, HistoryExpiry } from './history/expiry-operations.js';
 import { HistoryLog } from './history/history-log.js';
 import type { HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';

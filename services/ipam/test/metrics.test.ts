@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import { createNoopMeter, metrics, type Meter, type Observable } from '@opentelemetry/api';
 import { afterEach, expect, test } from 'vitest';
 
-import { observeUsage } from '../audit/usage-metrics.js';
+import { observeUsage } from '../audit/usage-operations.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
-import { HistoryEvents } from '../history/expiry.js';
+import { HistoryEvents } from '../history/expiry-operations.js';
 import { startIpam } from '../testing/ipam.js';
 
 afterEach(() => metrics.disable());

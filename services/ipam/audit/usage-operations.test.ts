@@ -1,7 +1,7 @@
 import { createNoopMeter, type BatchObservableCallback, type Meter, type Observable } from '@opentelemetry/api';
 import { expect, test } from 'vitest';
 
-import { observeUsage } from './usage-metrics.js';
+import { observeUsage } from './usage-operations.js';
 import type { Usage } from './usage.js';
 
 const USAGE: Usage = {

@@ -8,7 +8,7 @@ import { encodeHistoryEntry } from '../records/json/history.js';
 import { dayOf, dayStartMs, historyDay } from '../records/json/keys.js';
 import { serialize } from '../records/json/registry.js';
 import { NOW_MS, prefix } from '../testing/records.js';
-import { HistoryExpiry } from './expiry.js';
+import { HistoryExpiry } from './expiry-operations.js';
 import { HistoryLog } from './history-log.js';
 
 const TODAY = dayOf(NOW_MS);
