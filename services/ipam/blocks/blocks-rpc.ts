@@ -15,11 +15,10 @@ import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import { read, type IpamOptions } from '../engine/updates/operation.js';
-import type { ListedBlock } from '../pools/pools.js';
 import { attributesAt, type AffinityState, type Block } from '../records/block.js';
 import { subdomainFault } from '../records/names.js';
 import type { Page } from '../records/page.js';
-import { listBlocks, type BlockListing, type BlockQuery } from './blocks.js';
+import { listBlocks, type BlockListing, type BlockQuery, type ListedBlock } from './blocks.js';
 
 export function blockService(blocks: Blocks, unary: Unary): RpcService {
   const implementation: BlockServiceServer = {

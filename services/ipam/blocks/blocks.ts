@@ -1,13 +1,12 @@
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, defaultRoute, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { ListedBlock } from '../pools/pools.js';
 import { usedCount, type AffinityState, type Block } from '../records/block.js';
 import type { Page } from '../records/page.js';
 import { poolOf } from '../records/pool.js';
 import type { View } from '../records/view.js';
 import { reservedIn } from '../reservations/reservations.js';
-import { blockUtilization } from './utilization.js';
+import { blockUtilization, type BlockUtilization } from './utilization.js';
 
 /** A block with where it lies and how sure its owner's claim is. */
 export interface BlockListing {
@@ -16,6 +15,11 @@ export interface BlockListing {
   readonly poolName: string | undefined;
   /** Undefined when the block has no owner, or the owner no affinity. */
   readonly affinityState: AffinityState | undefined;
+}
+
+/** A block as ListBlocks answers. */
+export interface ListedBlock extends BlockListing {
+  readonly utilization: BlockUtilization;
 }
 
 export interface BlockQuery {

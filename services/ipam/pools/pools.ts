@@ -3,8 +3,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { counted } from '@podwire/shared/words/counted';
 import { compareTexts } from '@podwire/shared/words/order';
 
-import type { BlockListing } from '../blocks/blocks.js';
-import { poolUtilization, type BlockUtilization, type PoolUtilization } from '../blocks/utilization.js';
+import { poolUtilization, type PoolUtilization } from '../blocks/utilization.js';
 import { requirePool } from '../records/absence.js';
 import { collectCold, isHeld, isUnneeded, type Block } from '../records/block.js';
 import type { Page } from '../records/page.js';
@@ -31,10 +30,6 @@ export interface PoolQuery {
   /** The name behind which the page begins; empty for the first page. */
   readonly after: string;
   readonly limit: number;
-}
-
-export interface ListedBlock extends BlockListing {
-  readonly utilization: BlockUtilization;
 }
 
 /** @throws Failure POOL_NOT_FOUND */
