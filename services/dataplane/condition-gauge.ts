@@ -1,6 +1,6 @@
 import type { Meter, ObservableResult } from '@opentelemetry/api';
 
-import type { Condition } from './routing/wanted.js';
+import type { Condition } from './routes/wanted.js';
 
 /**
  * A gauge of the conditions that hold, by their reason, counted when it is collected: what GetNodeStatus tells, for alerts. A reason

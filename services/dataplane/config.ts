@@ -3,8 +3,8 @@ import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import { absolutePath, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
 import { serverUsage } from '@podwire/shared/runtime/usage';
 
-import { BIRD_SETTINGS } from './bird/bird-settings.js';
-import { NAT_EXCLUSIONS } from './routing/masquerade.js';
+import { BIRD_SETTINGS } from './bird/settings.js';
+import { NAT_EXCLUSIONS } from './filters/masquerade.js';
 import { addressMethod, interfacePatterns, portRange } from './setting-forms.js';
 
 /** Prefix of the environment variables that are settings of podwire-dataplane. */

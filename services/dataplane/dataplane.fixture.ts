@@ -2,9 +2,9 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 import { FakeClock } from '@podwire/shared/testing/clock';
 
-import { MemoryRecordStore } from './attachments/memory-record-store.js';
-import type { RecordStore } from './attachments/record-store.js';
-import { AttachmentRegistry } from './attachments/registry.js';
+import type { RecordStore } from './pods/record-store.js';
+import { AttachmentRegistry } from './pods/registry.js';
+import { MemoryRecordStore } from './testing/memory-record-store.js';
 
 /** A logger that keeps its lines. */
 export function recordingLog(): { readonly log: Logger; readonly lines: Record<string, unknown>[] } {

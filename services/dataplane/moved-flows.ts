@@ -1,10 +1,10 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { Events } from './events.js';
-import type { Kernel } from './kernel/kernel.js';
-import type { Wanted } from './plan/desired.js';
-import type { Observed } from './plan/observed.js';
-import { movedAddresses } from './plan/wire.js';
+import type { Events } from './pods/events.js';
+import type { Kernel } from './pods/kernel.js';
+import type { Wanted } from './wiring/network.js';
+import type { Observed } from './wiring/observed.js';
+import { movedAddresses } from './wiring/wire.js';
 
 interface Move {
   readonly wanted: Wanted;

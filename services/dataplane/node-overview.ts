@@ -1,8 +1,8 @@
 import type { KnownSession } from './bird/bird-status.js';
-import type { RegisteredAddresses } from './cluster/registration.js';
+import type { RegisteredAddresses } from './node/registration.js';
+import type { NodeStatus } from './routes/status.js';
+import type { Condition } from './routes/wanted.js';
 import type { RoutingMode } from './routing/facts.js';
-import type { NodeStatus } from './routing/reconcile-status.js';
-import type { Condition } from './routing/wanted.js';
 
 /** The node as its dataplane sees it, for whoever asks. */
 export interface NodeOverview {

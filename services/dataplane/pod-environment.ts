@@ -1,19 +1,19 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { AttachmentRecord } from './attachments/record.js';
 import type { Config } from './config.js';
-import type { Events } from './events.js';
-import type { LinkSource } from './kernel/link-source.js';
+import { TunnelGuard } from './filters/tunnel-guard.js';
 import { Masquerader } from './kernel/nft/masquerader.js';
 import type { Nft } from './kernel/nft/nft.js';
 import { SourceGuard } from './kernel/nft/source-guard.js';
-import { TunnelGuard } from './kernel/nft/tunnel-guard.js';
 import type { PodGuard } from './kernel/pod-guard.js';
-import { PodMtu } from './mtu/pod-mtu.js';
-import { keepFollowingAdvertisements } from './mtu/router-advertisements.js';
-import type { TellingFollower } from './node-side.js';
-import type { Condition } from './routing/wanted.js';
+import type { LinkSource } from './node/links.js';
+import { PodMtu } from './node/pod-mtu.js';
+import { keepFollowingAdvertisements } from './node/router-advertisements.js';
+import type { Events } from './pods/events.js';
+import type { AttachmentRecord } from './pods/record.js';
+import type { Condition } from './routes/wanted.js';
+import type { TellingFollower } from './startup.js';
 
 export interface PodEnvironmentOptions {
   readonly config: Config;

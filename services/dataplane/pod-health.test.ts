@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 
 import { canWirePods } from './pod-health.js';
-import type { Condition } from './routing/wanted.js';
+import type { Condition } from './routes/wanted.js';
 
 const about = (...defeats: readonly (4 | 6)[]): Condition => ({ reason: 'Some', message: '', defeats });
 const harmless: Condition = { reason: 'IpamUnreachable', message: '' };

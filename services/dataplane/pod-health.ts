@@ -1,6 +1,6 @@
 import type { Family } from '@podwire/shared/net/address';
 
-import type { Condition } from './routing/wanted.js';
+import type { Condition } from './routes/wanted.js';
 
 /**
  * Whether pods can be wired, as health checks are told: not once there is something against every family that pools have, and

@@ -13,8 +13,8 @@ import {
   run,
   snapshot,
 } from './kernel/netlink/namespaces.fixture.js';
-import { podMessage, ServiceBench } from './service.fixture.js';
 import { startService, type RunningService } from './service.js';
+import { podMessage, ServiceBench } from './testing/service.js';
 
 let bench: ServiceBench;
 

@@ -2,7 +2,7 @@ import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import type { Family } from '@podwire/shared/net/address';
 import { z } from 'zod';
 
-import { readAddressMethod } from './cluster/address-method.js';
+import { readAddressMethod } from './node/address-method.js';
 
 /** The forms of settings that podwire-dataplane alone has. Each reads a text and says what is wrong with it. */
 

@@ -1,4 +1,4 @@
-import type { AttachedLink } from '../kernel/kernel.js';
+import type { AttachedLink } from '../pods/kernel.js';
 
 export interface Page {
   readonly limit: number;

@@ -6,8 +6,8 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { Failure } from '@podwire/shared/failure/failure';
 import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 
-import { decodeRecord, encodeRecord, type AttachmentRecord, type DecodedRecord } from './record.js';
-import type { RecordStore, StoredRecords, UnreadableRecord } from './record-store.js';
+import type { RecordStore, StoredRecords, UnreadableRecord } from '../pods/record-store.js';
+import { decodeRecord, encodeRecord, type AttachmentRecord, type DecodedRecord } from '../pods/record.js';
 
 /** `<hash of the attachment>.json` holds a record; the same with one of these behind it is being written, or cannot be read. */
 const RECORD = '.json';

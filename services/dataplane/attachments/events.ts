@@ -2,8 +2,8 @@ import { metrics } from '@opentelemetry/api';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import type { Condition } from '../routing/wanted.js';
-import type { UnreadableRecord } from './record-store.js';
+import type { UnreadableRecord } from '../pods/record-store.js';
+import type { Condition } from '../routes/wanted.js';
 
 /** How often each came of looking at what the process before has left. */
 export interface RecoverySummary {

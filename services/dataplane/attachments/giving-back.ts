@@ -1,7 +1,7 @@
 import { formatAddress } from '@podwire/shared/net/address';
 
+import type { AttachmentRecord } from '../pods/record.js';
 import type { HeldAddress, HeldEndpoint } from './address-book.js';
-import type { AttachmentRecord } from './record.js';
 
 /** What a node gives back to IPAM without being asked: pure decisions, each of which needs a proof that nobody lives on it. */
 

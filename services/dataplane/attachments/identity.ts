@@ -1,4 +1,4 @@
-import type { NetnsIdentity } from '../kernel/kernel.js';
+import type { NetnsIdentity } from '../pods/kernel.js';
 
 /**
  * Whether two looks saw one namespace. Without the kernel's cookie, one inode is no proof: the next namespace often gets it.

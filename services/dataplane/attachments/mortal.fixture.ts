@@ -1,5 +1,5 @@
-import type { BatchOutcome, Kernel, PodSession } from '../kernel/kernel.js';
-import type { Step } from '../plan/step.js';
+import type { BatchOutcome, Kernel, PodSession } from '../pods/kernel.js';
+import type { Step } from '../wiring/step.js';
 
 /** The kernel as a process sees it that is killed after so many changes: from then on nothing is done, and nothing answered. */
 export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kernel; readonly died: Promise<void> } {

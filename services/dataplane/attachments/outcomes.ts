@@ -1,8 +1,8 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 
-import type { Difference } from '../plan/difference.js';
-import type { ObservedLink } from '../plan/observed.js';
-import type { AttachmentRecord } from './record.js';
+import type { AttachmentRecord } from '../pods/record.js';
+import type { Difference } from '../wiring/difference.js';
+import type { ObservedLink } from '../wiring/observed.js';
 
 /** A pod that is wired. */
 export interface Attached {

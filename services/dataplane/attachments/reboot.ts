@@ -1,7 +1,7 @@
+import type { AttachmentRegistry } from '../pods/registry.js';
 import type { AddressBook } from './address-book.js';
 import type { AttachmentEvents } from './events.js';
 import { judgeEndpoint, type Boot } from './giving-back.js';
-import type { AttachmentRegistry } from './registry.js';
 import { releaseEach } from './release-each.js';
 
 export interface RebootOptions {

@@ -1,11 +1,11 @@
 import { FakeClock } from '@podwire/shared/testing/clock';
 
 import { BOOT } from '../dataplane.fixture.js';
-import { MemoryKernel } from '../kernel/memory/memory-kernel.js';
 import { address, podNetwork } from '../plan/pod-network.fixture.js';
 import type { PodNetwork } from '../plan/pod-network.js';
-import { MemoryRecordStore } from './memory-record-store.js';
-import { FakeAddressBook, startNode } from './node.fixture.js';
+import { MemoryKernel } from '../testing/memory-kernel.js';
+import { MemoryRecordStore } from '../testing/memory-record-store.js';
+import { FakeAddressBook, startNode } from '../testing/pods.js';
 
 export const never = (): AbortSignal => new AbortController().signal;
 

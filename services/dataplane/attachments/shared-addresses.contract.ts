@@ -1,10 +1,10 @@
 import { describe, expect, test } from 'vitest';
 
-import type { Kernel } from '../kernel/kernel.js';
 import { BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
 import type { PodNetwork } from '../plan/pod-network.js';
-import { MemoryRecordStore } from './memory-record-store.js';
-import { startNode } from './node.fixture.js';
+import type { Kernel } from '../pods/kernel.js';
+import { MemoryRecordStore } from '../testing/memory-record-store.js';
+import { startNode } from '../testing/pods.js';
 import { detachment, never } from './scene.fixture.js';
 
 export interface SharedScene {

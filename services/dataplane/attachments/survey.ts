@@ -1,10 +1,9 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { HOST_INTERFACE_PREFIX, HOST_MAC } from '@podwire/shared/attachment/names';
-import type { Attachment } from '@podwire/shared/attachment/attachment';
-import { formatAttachment } from '@podwire/shared/attachment/attachment';
 
-import { attachmentOfAlias } from '../plan/desired.js';
-import type { ObservedLink } from '../plan/observed.js';
-import type { AttachmentRecord } from './record.js';
+import type { AttachmentRecord } from '../pods/record.js';
+import { attachmentOfAlias } from '../wiring/network.js';
+import type { ObservedLink } from '../wiring/observed.js';
 
 /** What to do about one thing that a start has found. */
 export type Finding =

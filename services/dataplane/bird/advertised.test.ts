@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { block, cluster, pool, view } from '../routing/cluster.fixture.js';
-import type { ClusterBlock } from '../routing/cluster.js';
+import type { ClusterBlock } from '../cluster/cluster.js';
+import { block, cluster, pool, view } from '../testing/routes.js';
 import { Advertised } from './advertised.js';
 
 const ALL = { blocks: 'all', others: true } as const;

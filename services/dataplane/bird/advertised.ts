@@ -1,6 +1,6 @@
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
-import type { Cluster, ClusterBlock, ClusterChange, ClusterView } from '../routing/cluster.js';
+import type { Cluster, ClusterBlock, ClusterChange, ClusterView } from '../cluster/cluster.js';
 
 /** What a block means to BIRD on this node. */
 interface BlockShare {

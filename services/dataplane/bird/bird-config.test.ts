@@ -6,8 +6,8 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
 
-import { cluster, node, pool } from '../routing/cluster.fixture.js';
-import type { Encapsulation } from '../routing/cluster.js';
+import type { Encapsulation } from '../cluster/cluster.js';
+import { cluster, node, pool } from '../testing/routes.js';
 import { renderBird, type BirdDemand } from './bird-config.js';
 import { FULL_MESH } from './peers-file.js';
 import { sessionsOf } from './sessions.js';

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 
-import type { ClusterNode, ClusterPool } from '../routing/cluster.js';
+import type { ClusterNode, ClusterPool } from '../cluster/cluster.js';
 import { BGP_PORT, type Session } from './sessions.js';
 
 /** Where BIRD writes its log. */

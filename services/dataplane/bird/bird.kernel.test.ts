@@ -2,9 +2,9 @@ import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
 
-import { block, node, pool, view, type ClusterText } from '../routing/cluster.fixture.js';
-import type { ClusterView } from '../routing/cluster.js';
-import { addBridge, ALL, BirdNode, removeBridge, run, type NodeOptions } from './bird.fixture.js';
+import type { ClusterView } from '../cluster/cluster.js';
+import { addBridge, ALL, BirdNode, removeBridge, run, type NodeOptions } from '../testing/bird.js';
+import { block, node, pool, view, type ClusterText } from '../testing/routes.js';
 import { FULL_MESH, type PeerPlan } from './peers-file.js';
 
 const NAMES = ['a', 'b', 'c'] as const;

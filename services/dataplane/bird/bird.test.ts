@@ -6,9 +6,9 @@ import { join } from 'node:path';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
+import type { ClusterPool, ClusterView } from '../cluster/cluster.js';
 import { recordingLog } from '../dataplane.fixture.js';
-import { cluster, node } from '../routing/cluster.fixture.js';
-import type { ClusterPool, ClusterView } from '../routing/cluster.js';
+import { cluster, node } from '../testing/routes.js';
 import { BirdEvents } from './bird-events.js';
 import { Bird } from './bird.js';
 import { FULL_MESH } from './peers-file.js';

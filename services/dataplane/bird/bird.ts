@@ -1,9 +1,9 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { ClusterChange, ClusterView, Follower } from '../routing/cluster.js';
-import { listed } from '../routing/conditions.js';
-import type { Condition } from '../routing/wanted.js';
+import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
+import { listed } from '../conditions/conditions.js';
+import type { Condition } from '../routes/wanted.js';
 import { Advertised } from './advertised.js';
 import { renderBird } from './bird-config.js';
 import type { BirdEvents } from './bird-events.js';

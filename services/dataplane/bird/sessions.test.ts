@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { cluster, node } from '../routing/cluster.fixture.js';
+import { cluster, node } from '../testing/routes.js';
 import { FULL_MESH, type ConfiguredPeer, type PeerPlan } from './peers-file.js';
 import { isReflector, sessionsOf } from './sessions.js';
 

@@ -1,7 +1,7 @@
 import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { compareNames } from '@podwire/shared/words/order';
 
-import type { Cluster, ClusterNode } from '../routing/cluster.js';
+import type { Cluster, ClusterNode } from '../cluster/cluster.js';
 import { matchesNode, type Bfd, type PeerPlan } from './peers-file.js';
 
 /** One BGP session of this node. Each carries the routes of the family that it runs over. */

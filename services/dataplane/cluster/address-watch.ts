@@ -1,8 +1,8 @@
-import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Address } from '@podwire/shared/net/address';
+import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { NodeNetwork } from '../kernel/node-network.js';
+import type { NodeNetwork } from '../kernel/node-network-interface.js';
 
 export interface AddressWatchOptions {
   readonly network: Pick<NodeNetwork, 'watch'>;

@@ -1,8 +1,8 @@
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { NetworkLink, NodeNetwork, NodeNetworkState } from '../kernel/node-network.js';
-import type { ClusterEvents } from './cluster-events.js';
+import type { NetworkLink, NodeNetwork, NodeNetworkState } from '../kernel/node-network-interface.js';
+import type { ClusterEvents } from '../node/events.js';
 
 export interface AnnouncerOptions {
   readonly network: Pick<NodeNetwork, 'announce'>;

@@ -2,8 +2,8 @@ import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { parsePrefix, splitCidr } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import type { NodeNetworkState } from '../kernel/node-network.js';
-import { readAddressMethod } from './address-method.js';
+import type { NodeNetworkState } from '../kernel/node-network-interface.js';
+import { readAddressMethod } from '../node/address-method.js';
 import { chooseAddress, isNodeInterface } from './choose-address.js';
 
 /** `eth0 192.0.2.7/24 2001:db8::7/64`: an interface with its addresses; `!` before one that does not last, `-` before a name: off. */

@@ -1,8 +1,8 @@
 import type { Address, Family } from '@podwire/shared/net/address';
 import { parsePrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { LinkAddress, NetworkLink, NetworkRoute, NodeNetworkState } from '../kernel/node-network.js';
-import type { AddressMethod } from './address-method.js';
+import type { LinkAddress, NetworkLink, NetworkRoute, NodeNetworkState } from '../kernel/node-network-interface.js';
+import type { AddressMethod } from '../node/address-method.js';
 
 /** An address by which other nodes reach this one. */
 export interface ChosenAddress {

@@ -1,4 +1,4 @@
-import type { Cluster, ClusterChange, ClusterPool, ClusterView } from '../routing/cluster.js';
+import type { Cluster, ClusterChange, ClusterPool, ClusterView } from './cluster.js';
 
 /** A pool as IPAM tells it: what the routing needs, and whether it gives addresses to tunnels. */
 export interface KnownPool extends ClusterPool {

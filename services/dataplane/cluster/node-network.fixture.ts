@@ -2,7 +2,12 @@ import type { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
 
-import type { NetworkLink, NodeNetwork, NodeNetworkListener, NodeNetworkState } from '../kernel/node-network.js';
+import type {
+  NetworkLink,
+  NodeNetwork,
+  NodeNetworkListener,
+  NodeNetworkState,
+} from '../kernel/node-network-interface.js';
 
 /** Interfaces that a test sets: by name, their addresses with length. */
 export class FakeNodeNetwork implements NodeNetwork {

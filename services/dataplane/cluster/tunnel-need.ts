@@ -2,7 +2,7 @@ import { TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
 import type { Address, Family } from '@podwire/shared/net/address';
 import { prefixContains } from '@podwire/shared/net/prefix';
 
-import type { ClusterNode } from '../routing/cluster.js';
+import type { ClusterNode } from './cluster.js';
 import type { KnownCluster, KnownPool, KnownView } from './known-cluster.js';
 
 /** The kinds of tunnels that pools ask for. */

@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { Step } from '../plan/step.js';
-import type { BatchOutcome, Kernel, PodSession } from './kernel.js';
+import type { BatchOutcome, Kernel, PodSession } from '../pods/kernel.js';
+import type { Step } from '../wiring/step.js';
 
 /** A kernel in front of another one that counts steps and can refuse one of them. */
 export interface InterceptedKernel extends Kernel {

@@ -1,6 +1,6 @@
 import { describe, expect, test, vi } from 'vitest';
 
-import type { LinkSource, NodeLink } from './link-source.js';
+import type { LinkSource, NodeLink } from '../node/links.js';
 
 /** Somebody who changes the links that a source tells of. */
 export interface LinkChanger {

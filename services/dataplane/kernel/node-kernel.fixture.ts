@@ -1,5 +1,5 @@
-import type { NodeRoute, WantedVxlan } from '../routing/wanted.js';
-import type { NodeKernel } from './node-kernel.js';
+import type { NodeKernel } from '../routes/kernel.js';
+import type { NodeRoute, WantedVxlan } from '../routes/wanted.js';
 
 /** A node's kernel to test, and what people and other programs do to it. */
 export interface NodeKernelFixture {

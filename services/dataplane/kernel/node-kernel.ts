@@ -1,70 +1,215 @@
-import type { Failure } from '@podwire/shared/failure/failure';
+import { NetlinkError, openNamespace, type MonitorEvent, type Namespace, type Outcome } from '@podwire/netlink';
 
-import type { NodeAbilities, NodeChange, ObservedNode } from '../routing/node-observed.js';
-import type { NodeStep } from '../routing/node-step.js';
+import type { NodeKernel, NodeListener, NodeRefusal, NodeScope, NodeWatch } from '../routes/kernel.js';
+import type { NodeAbilities, ObservedNode } from '../routes/observed.js';
+import type { NodeStep } from '../routes/step.js';
+import { NodeLinks } from './netlink/node-links.js';
+import {
+  deviceOf,
+  toDeviceRequest,
+  toPlainRequest,
+  toTunnelAdd,
+  type DeviceStep,
+  type PlainStep,
+  type SysctlStep,
+} from './netlink/node-requests.js';
+import { toChange } from './netlink/node-watch.js';
+import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
+import { observeNode } from './node-observe.js';
+import { asking, failureOfNetlink, hasErrno } from './refusal.js';
+
+/** What the addon takes at once. */
+const BATCH_COUNT = 1000;
 
 /**
- * The kernel of the node, as far as packets between nodes need it: tunnel devices and what is on them, and routes of the main
- * table, IPv4 and IPv6. Implementations: netlink, and memory (the fake); both pass `node-kernel.contract.ts`.
- *
- * Every method fails with KERNEL_REFUSED when the kernel refuses or cannot be asked, and with KERNEL_UNSUPPORTED when it lacks
- * what is needed; both carry the operation, the object, the errno's name and the kernel's own text.
+ * A device that the kernel refuses with EINVAL where it knows the kind, and with EOPNOTSUPP where it does not: a `%` in a name stands
+ * for a number, and this one is followed by none (`__dev_alloc_name`). An MTU alone would not do: IPIP takes any that is too small, and
+ * corrects it.
  */
-export interface NodeKernel {
-  /**
-   * Asks which kinds of tunnels the kernel can make.
-   * Result: complete, or a failure. Makes no device; the kernel may load a module. Idempotent.
-   */
-  abilities(): Promise<NodeAbilities>;
+const PROBE = { name: 'probe%.podwire', local: '192.0.2.1', mtuBytes: 1, address: undefined } as const;
 
-  /**
-   * Reads all that a wanted state speaks of, and what stands in its way.
-   * Result: complete, or a failure. The parts are read one after the other; changes that happen meanwhile are announced by a
-   * watch that was opened before. Changes nothing, and holds up nobody for longer than a list of 1,000 routes takes. Idempotent.
-   */
-  observe(scope: NodeScope): Promise<ObservedNode>;
+type Answers = readonly (NodeRefusal | undefined)[];
 
-  /**
-   * Carries out steps in their order, all of them, whichever fail; names are those of devices as they are when a step's turn comes.
-   * Result: never a failure: for each step, in the same order, undefined, or why it was refused. A step that was refused changed
-   * nothing, but that of several attributes of a device some may be set.
-   * Not idempotent: creating or adding what exists is refused with the errno EEXIST; deleting what is not there with ENODEV, ESRCH,
-   * ENOENT or EADDRNOTAVAIL. Replacing, setting and writing are idempotent.
-   */
-  apply(steps: readonly NodeStep[]): Promise<readonly (NodeRefusal | undefined)[]>;
+/** Steps of one kind that follow each other. */
+type Run =
+  | { readonly kind: 'device'; readonly steps: Exclude<DeviceStep, { type: 'device-delete' }>[] }
+  | { readonly kind: 'deletion'; readonly steps: Extract<DeviceStep, { type: 'device-delete' }>[] }
+  | { readonly kind: 'sysctl'; readonly steps: SysctlStep[] }
+  | { readonly kind: 'plain'; readonly steps: PlainStep[] };
 
-  /**
-   * Tells changes of what {@link observe} reads (sysctls excepted), and of pods' host interfaces, whoever makes them, from the moment
-   * when the promise resolves. The kernel itself keeps silent about some: IPv4 routes that vanish as their interface goes
-   * down or loses its last address, neighbours that vanish with their device's MAC address.
-   * Result: a watch, which the caller closes. The listener is called one change after the other; it must not throw.
-   */
-  watch(listener: NodeListener): Promise<NodeWatch>;
+/** The real kernel's node side, through rtnetlink and /proc/sys. The node's network namespace is that of this process. */
+export class NodeNetlinkKernel implements NodeKernel {
+  readonly #node: Namespace;
+  readonly #links = new NodeLinks();
+  readonly #monitor: NodeMonitor;
+  readonly #watches = new Set<MonitorSubscription>();
 
-  /** Lets go of the node's namespace; calls that come later fail. Watches end. Idempotent. */
-  close(): Promise<void>;
+  private constructor(node: Namespace, monitor: NodeMonitor) {
+    this.#node = node;
+    this.#monitor = monitor;
+  }
+
+  /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
+  static async open(monitor: NodeMonitor): Promise<NodeNetlinkKernel> {
+    return new NodeNetlinkKernel(await asking(() => openNamespace()), monitor);
+  }
+
+  abilities(): Promise<NodeAbilities> {
+    return asking(async () => {
+      const [vxlan, ipip] = await this.#node.batch([
+        toTunnelAdd({ kind: 'vxlan', ...PROBE, vni: 1, port: 1, parent: undefined, mac: '02:00:00:00:00:01' }),
+        toTunnelAdd({ kind: 'ipip', ...PROBE }),
+      ]);
+      return { hasVxlan: isKnown(vxlan), hasIpip: isKnown(ipip) };
+    });
+  }
+
+  observe(scope: NodeScope): Promise<ObservedNode> {
+    return asking(() => observeNode(this.#node, this.#links, scope));
+  }
+
+  async apply(steps: readonly NodeStep[]): Promise<Answers> {
+    const answers: (NodeRefusal | undefined)[] = [];
+    for (const run of toRuns(steps)) {
+      try {
+        answers.push(...(await this.#carryOut(run)));
+      } catch (error) {
+        // The kernel could not be asked at all: what became of them is not known.
+        const refusal = refusalOf(error);
+        answers.push(...run.steps.map(() => refusal));
+      }
+    }
+    return answers;
+  }
+
+  async watch(listener: NodeListener): Promise<NodeWatch> {
+    const early: MonitorEvent[] = [];
+    let tell = (event: MonitorEvent): void => void early.push(event);
+    const subscription = await asking(() =>
+      this.#monitor.subscribe({
+        heard: (event) => tell(event),
+        ended: (failure) => listener.failed(failureOfNetlink(failure)),
+      }),
+    );
+    this.#watches.add(subscription);
+    try {
+      // Without the names behind the indexes, the first announcements would be of devices that nobody knows.
+      this.#links.reset(await asking(() => this.#node.links()));
+    } catch (error) {
+      this.#end(subscription);
+      throw error;
+    }
+    tell = (event) => {
+      const change = toChange(event, this.#links);
+      if (change) listener.changed(change);
+    };
+    early.forEach(tell);
+    return { close: () => this.#end(subscription) };
+  }
+
+  async close(): Promise<void> {
+    for (const watch of [...this.#watches]) this.#end(watch);
+    await this.#node.close();
+  }
+
+  #end(watch: MonitorSubscription): void {
+    this.#watches.delete(watch);
+    watch.close();
+  }
+
+  async #carryOut(run: Run): Promise<Answers> {
+    switch (run.kind) {
+      case 'device':
+        return this.#changeDevices(run.steps);
+      case 'deletion':
+        return Promise.all(run.steps.map((step) => this.#deleteDevice(step.name)));
+      case 'sysctl':
+        return (await this.#node.writeSysctls(run.steps)).map(toRefusal);
+      case 'plain':
+        return this.#carryOutPlain(run.steps);
+    }
+  }
+
+  async #changeDevices(steps: Extract<Run, { kind: 'device' }>['steps']): Promise<Answers> {
+    const outcomes = await this.#node.sequence(steps.map((step) => ({ optional: true, ...toDeviceRequest(step) })));
+    return outcomes.map(toRefusal);
+  }
+
+  async #deleteDevice(name: string): Promise<NodeRefusal | undefined> {
+    const takeBack = this.#links.deleting(name);
+    try {
+      await this.#node.deleteLink({ name });
+      return undefined;
+    } catch (error) {
+      takeBack();
+      return refusalOf(error);
+    }
+  }
+
+  async #carryOutPlain(steps: readonly PlainStep[]): Promise<Answers> {
+    const answers: (NodeRefusal | undefined)[] = [];
+    for (let start = 0; start < steps.length; start += BATCH_COUNT) {
+      const part = steps.slice(start, start + BATCH_COUNT);
+      const outcomes = await this.#node.batch(part.map((step) => toPlainRequest(step, this.#links)));
+      for (const [position, outcome] of outcomes.entries()) {
+        const step = part[position];
+        // The device of that index is gone; another may have its name.
+        const name = step && !outcome.ok && hasErrno(outcome.error, 'ENODEV') ? deviceOf(step) : undefined;
+        if (name !== undefined) this.#links.forget(name);
+        answers.push(toRefusal(outcome));
+      }
+    }
+    return answers;
+  }
 }
 
-export interface NodeScope {
-  /** Sysctls to be read. */
-  readonly sysctls: readonly (readonly string[])[];
-  /** Whether a route that is not the node's is to be told as well: one in whose place the caller wants its own. */
-  readonly isWanted: (destination: string) => boolean;
+function toRuns(steps: readonly NodeStep[]): Run[] {
+  const runs: Run[] = [];
+  for (const step of steps) {
+    const last = runs.at(-1);
+    switch (step.type) {
+      case 'device-add':
+      case 'device-set':
+        if (last?.kind === 'device') last.steps.push(step);
+        else runs.push({ kind: 'device', steps: [step] });
+        break;
+      case 'device-delete':
+        if (last?.kind === 'deletion') last.steps.push(step);
+        else runs.push({ kind: 'deletion', steps: [step] });
+        break;
+      case 'sysctl-write':
+        if (last?.kind === 'sysctl') last.steps.push(step);
+        else runs.push({ kind: 'sysctl', steps: [step] });
+        break;
+      case 'address-add':
+      case 'address-delete':
+      case 'neighbour-set':
+      case 'neighbour-delete':
+      case 'forwarding-set':
+      case 'forwarding-delete':
+      case 'route-add':
+      case 'route-replace':
+      case 'route-delete':
+        if (last?.kind === 'plain') last.steps.push(step);
+        else runs.push({ kind: 'plain', steps: [step] });
+    }
+  }
+  return runs;
 }
 
-export interface NodeRefusal {
-  readonly failure: Failure;
-  /** Name of the kernel's error: `EEXIST`. */
-  readonly errno: string;
+function isKnown(outcome: Outcome | undefined): boolean {
+  if (outcome?.ok !== false) throw new Error(`the kernel made a device of the name ${PROBE.name}`);
+  if (hasErrno(outcome.error, 'EOPNOTSUPP')) return false;
+  // EEXIST: somebody's device has the same VNI or addresses, which some kernels look at first.
+  if (hasErrno(outcome.error, 'EINVAL') || hasErrno(outcome.error, 'EEXIST')) return true;
+  throw outcome.error;
 }
 
-export interface NodeListener {
-  readonly changed: (change: NodeChange) => void;
-  /** The watch has ended by itself, once, and tells nothing any more; it may do so before {@link NodeKernel.watch} resolves. */
-  readonly failed: (failure: Failure) => void;
+function toRefusal(outcome: Outcome): NodeRefusal | undefined {
+  return outcome.ok ? undefined : refusalOf(outcome.error);
 }
 
-export interface NodeWatch {
-  /** Nothing is told any more. Idempotent. */
-  close(): void;
+function refusalOf(error: unknown): NodeRefusal {
+  if (!(error instanceof NetlinkError)) throw error;
+  return { failure: failureOfNetlink(error), errno: error.code };
 }

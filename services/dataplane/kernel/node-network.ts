@@ -1,73 +1,152 @@
-import type { Failure } from '@podwire/shared/failure/failure';
-import type { Address } from '@podwire/shared/net/address';
-import type { Prefix } from '@podwire/shared/net/prefix';
+import {
+  openNamespace,
+  type Address as KernelAddress,
+  type Link,
+  type MonitorEvent,
+  type Namespace,
+  type NetlinkError,
+  type Route,
+} from '@podwire/netlink';
+import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
+import { parsePrefix, prefixContains, splitCidr } from '@podwire/shared/net/prefix';
 
-/** The node's own interfaces, as far as they tell how the node is reached. */
-export interface NodeNetwork {
-  /**
-   * Reads links, their addresses and the routes of the main table, IPv4 and IPv6.
-   * Result: complete, or a failure. The parts are read one after the other. Idempotent.
-   * Errors: KERNEL_REFUSED.
-   */
-  read(): Promise<NodeNetworkState>;
+import { ROUTE_PROTOCOL } from '../wiring/network.js';
+import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
+import type {
+  LinkAddress,
+  NetworkLink,
+  NetworkRoute,
+  NodeNetwork,
+  NodeNetworkListener,
+  NodeNetworkState,
+} from './node-network-interface.js';
+import { MAIN_TABLE } from './pod-observe.js';
+import { asking, failureOfNetlink } from './refusal.js';
 
-  /**
-   * Tells of changes of addresses, of links that have some, and of routes of the main table: default ones, and those that lead to one of
-   * the targets and are not Podwire's own. From when the promise resolves; changes of other routes alone are not told.
-   * Result: what ends that.
-   * Errors: KERNEL_REFUSED.
-   */
-  watch(listener: NodeNetworkListener, targets?: readonly Address[]): Promise<() => void>;
+/** IFA_F_* of linux/if_addr.h; the first one means something else with IPv4. */
+const IFA_F_TEMPORARY = 0x01;
+const IFA_F_DADFAILED = 0x08;
+const IFA_F_DEPRECATED = 0x20;
+const IFA_F_TENTATIVE = 0x40;
 
-  /**
-   * Tells all neighbours of a link its MAC address, as that of an address that it has: `arping -U`, or a neighbour advertisement.
-   * Result: it was sent; nobody answers. Idempotent.
-   * Errors: KERNEL_REFUSED, for a link that is gone, down or no Ethernet too.
-   */
-  announce(link: NetworkLink, address: Address): Promise<void>;
+/** The real node, through rtnetlink, in the network namespace of this process. */
+export class NetlinkNodeNetwork implements NodeNetwork {
+  readonly #node: Namespace;
+  readonly #monitor: NodeMonitor;
+  readonly #watches = new Set<MonitorSubscription>();
+  /** Those with addresses, as they were read last, by their indexes. */
+  readonly #links = new Map<number, string>();
 
-  /** Lets go of the node's namespace; watches end. Idempotent. */
-  close(): Promise<void>;
+  private constructor(node: Namespace, monitor: NodeMonitor) {
+    this.#node = node;
+    this.#monitor = monitor;
+  }
+
+  /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
+  static async open(monitor: NodeMonitor): Promise<NetlinkNodeNetwork> {
+    return new NetlinkNodeNetwork(await asking(() => openNamespace()), monitor);
+  }
+
+  read(): Promise<NodeNetworkState> {
+    return asking(async () => {
+      const [links, addresses, routes] = await Promise.all([
+        this.#node.links(),
+        this.#node.addresses(),
+        this.#node.routes({ table: MAIN_TABLE }),
+      ]);
+      const addressed = new Set(addresses.filter(reachesBeyondLink).map(({ linkIndex }) => linkIndex));
+      this.#links.clear();
+      for (const link of links) if (addressed.has(link.index)) this.#links.set(link.index, looksOf(link));
+      return {
+        links: links.toSorted((a, b) => a.index - b.index),
+        addresses: addresses.flatMap(linkAddress),
+        routes: routes.flatMap(networkRoute),
+      };
+    });
+  }
+
+  async watch(listener: NodeNetworkListener, targets: readonly Address[] = []): Promise<() => void> {
+    const heard = (event: MonitorEvent) => {
+      if (this.#isOfNode(event, targets)) listener.changed();
+    };
+    const ended = (failure: NetlinkError) => listener.ended(failureOfNetlink(failure));
+    const subscription = await asking(() => this.#monitor.subscribe({ heard, ended }));
+    this.#watches.add(subscription);
+    return () => {
+      this.#watches.delete(subscription);
+      subscription.close();
+    };
+  }
+
+  announce({ index, name }: NetworkLink, address: Address): Promise<void> {
+    return asking(async () => {
+      const router = address.family === 6 && (await this.#forwards(name));
+      await this.#node.announceAddress({ index, address: formatAddress(address), router });
+    });
+  }
+
+  async close(): Promise<void> {
+    for (const watch of this.#watches) watch.close();
+    this.#watches.clear();
+    await this.#node.close();
+  }
+
+  /** As the kernel's own advertisements say it. */
+  async #forwards(name: string): Promise<boolean> {
+    const [forwarding] = await this.#node.readSysctls([['net', 'ipv6', 'conf', name, 'forwarding']]);
+    return forwarding?.ok === true && forwarding.value !== '0';
+  }
+
+  /** Whether the node may be reached otherwise than before. Pods' interfaces come and go, and have no address that counts. */
+  #isOfNode(event: MonitorEvent, targets: readonly Address[]): boolean {
+    switch (event.object) {
+      case 'overrun':
+        return true;
+      case 'address':
+        return reachesBeyondLink(event.value);
+      case 'link': {
+        const known = this.#links.get(event.value.index);
+        return known !== undefined && (event.deleted || known !== looksOf(event.value));
+      }
+      case 'route':
+        return event.value.table === MAIN_TABLE && leadsOut(event.value, targets);
+      case 'neighbour':
+      case 'fdb':
+        return false;
+    }
+  }
 }
 
-/** Neither function may throw. */
-export interface NodeNetworkListener {
-  readonly changed: () => void;
-  /** The watch has ended by itself, once, and tells nothing any more; it may do so before {@link NodeNetwork.watch} resolves. */
-  readonly ended: (failure: Failure) => void;
+/** Of Podwire's own routes there may be thousands, which cost a look at a number each. */
+function leadsOut({ destination: text, protocol }: Route, targets: readonly Address[]): boolean {
+  if (DEFAULTS.includes(text)) return true;
+  if (targets.length === 0 || protocol === ROUTE_PROTOCOL) return false;
+  const destination = parsePrefix(text);
+  return destination.ok && targets.some((target) => prefixContains(destination.prefix, target));
 }
 
-export interface NodeNetworkState {
-  /** In the order of their indexes. */
-  readonly links: readonly NetworkLink[];
-  /** In the kernel's order: of IPv4 the first of a link is its primary one. */
-  readonly addresses: readonly LinkAddress[];
-  /** Of the main table, those that leave by one link. */
-  readonly routes: readonly NetworkRoute[];
+const DEFAULTS = ['0.0.0.0/0', '::/0'];
+
+/** What of a link says how the node is reached. */
+function looksOf({ name, up, mac }: Link): string {
+  return `${name} ${up ? 'up' : 'down'} ${mac}`;
 }
 
-export interface NetworkLink {
-  readonly index: number;
-  readonly name: string;
-  /** Switched on by the administrator. */
-  readonly up: boolean;
-  /** Null for links that have none. */
-  readonly mac: string | null;
+/** Every pod's interface has a link-local address. */
+function reachesBeyondLink({ scope }: KernelAddress): boolean {
+  return scope !== 'link';
 }
 
-export interface LinkAddress {
-  readonly linkIndex: number;
-  readonly address: Address;
-  /** Prefix length of its subnet, in bits. */
-  readonly length: number;
-  /** Of global scope, and here to stay: not being checked for duplicates or found to be one, not deprecated, not temporary (RFC 8981). */
-  readonly lasting: boolean;
+function linkAddress({ family, linkIndex, address: text, scope, flags }: KernelAddress): LinkAddress[] {
+  const parts = splitCidr(text);
+  if (!parts) return [];
+  const passing = IFA_F_DADFAILED | IFA_F_DEPRECATED | IFA_F_TENTATIVE | (family === 6 ? IFA_F_TEMPORARY : 0);
+  return [{ linkIndex, ...parts, lasting: scope === 'global' && (flags & passing) === 0 }];
 }
 
-export interface NetworkRoute {
-  readonly destination: Prefix;
-  readonly linkIndex: number;
-  /** The address that the node prefers when it sends there; undefined: the kernel chooses. */
-  readonly source: Address | undefined;
-  readonly metric: number;
+function networkRoute({ destination: text, outputIndex, source, metric, routeType }: Route): NetworkRoute[] {
+  const destination = parsePrefix(text);
+  if (!destination.ok || outputIndex === null || routeType !== 'unicast') return [];
+  const preferred = source === null ? undefined : parseAddress(source);
+  return [{ destination: destination.prefix, linkIndex: outputIndex, source: preferred, metric }];
 }

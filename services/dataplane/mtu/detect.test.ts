@@ -1,7 +1,7 @@
 import { parsePrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import type { ClusterPool, Encapsulation } from '../routing/cluster.js';
+import type { ClusterPool, Encapsulation } from '../cluster/cluster.js';
 import { commonMtu, detectMtu, isNodeInterface, mostOverhead } from './detect.js';
 
 const PATTERNS = ['en*', 'eth*'];

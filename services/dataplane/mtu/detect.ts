@@ -1,8 +1,8 @@
-import { encapsulationOf } from '../routing/block-routes.js';
-import type { ClusterPool } from '../routing/cluster.js';
-import { TUNNEL_DEVICES, isPodInterface } from '../routing/node-observed.js';
-import { OVERHEAD_BYTES } from '../routing/tunnels.js';
-import type { NodeLink } from '../kernel/link-source.js';
+import type { ClusterPool } from '../cluster/cluster.js';
+import type { NodeLink } from '../node/links.js';
+import { encapsulationOf } from '../routes/block-routes.js';
+import { isPodInterface, TUNNEL_DEVICES } from '../routes/observed.js';
+import { OVERHEAD_BYTES } from '../routes/tunnels.js';
 
 /**
  * Assumed of the node's network when no interface of it is known, in bytes: Ethernet's. Calico assumes 1460, for one provider's

@@ -1,8 +1,8 @@
-import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import type { Address } from '@podwire/shared/net/address';
+import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
-import type { Wanted } from './desired.js';
-import type { Observed } from './observed.js';
+import type { Wanted } from '../wiring/network.js';
+import type { Observed } from '../wiring/observed.js';
 
 interface Pair {
   readonly wanted: Wanted;

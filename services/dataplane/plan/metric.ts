@@ -1,6 +1,6 @@
-import type { Wanted, WantedEnd } from './desired.js';
-import type { ObservedRoute } from './observed.js';
-import type { Route } from './step.js';
+import type { Wanted, WantedEnd } from '../wiring/network.js';
+import type { ObservedRoute } from '../wiring/observed.js';
+import type { Route } from '../wiring/step.js';
 
 /** How many interfaces of one pod can have routes to one destination. */
 const INTERFACES_MAX = 64;

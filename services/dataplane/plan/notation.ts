@@ -1,4 +1,4 @@
-import type { LinkChange, LinkSpec, Neighbour, Route, Rule, Side, Step, SysctlKey } from './step.js';
+import type { LinkChange, LinkSpec, Neighbour, Route, Rule, Side, Step, SysctlKey } from '../wiring/step.js';
 
 /** Plans in the notation of `ip` and `sysctl`, for messages, logs and tests. The pod's namespace is written as `pod`. */
 

@@ -1,5 +1,5 @@
-import { desired, type Wanted, type WantedEnd } from './desired.js';
-import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from './observed.js';
+import { desired, type Wanted, type WantedEnd } from '../wiring/network.js';
+import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from '../wiring/observed.js';
 import type { PodNetwork } from './pod-network.js';
 
 /** What is observed when everything is as wanted. Indexes: 11 on the host, 2 in the pod. */

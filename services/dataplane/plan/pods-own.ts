@@ -1,7 +1,7 @@
-import type { Wanted } from './desired.js';
-import type { Observed } from './observed.js';
-import type { LinkSpec } from './step.js';
-import { wireState } from './wire.js';
+import type { Wanted } from '../wiring/network.js';
+import type { Observed } from '../wiring/observed.js';
+import type { LinkSpec } from '../wiring/step.js';
+import { wireState } from '../wiring/wire.js';
 
 /**
  * What is wanted of a pod that has its wire already: all but what later plugins of a chain (`tuning`) and privileged workloads set

@@ -1,4 +1,4 @@
-import { ROUTE_PROTOCOL } from './desired.js';
+import { ROUTE_PROTOCOL } from '../wiring/network.js';
 
 /** Of the rules: behind those that workloads number themselves, before `main` (32766) and what `ip rule` numbers (from 32765 down). */
 export const RULE_PRIORITY = 30_087;

@@ -1,6 +1,6 @@
 import { compareTexts } from '@podwire/shared/words/order';
 
-import { RANKS, type Claim } from './block-routes.js';
+import { RANKS, type Claim } from '../routes/block-routes.js';
 
 interface Entry {
   /** CIDR of the block that claims. */

@@ -1,5 +1,5 @@
-import type { ClusterNode, ClusterPool, NodeAddress, VxlanEnd } from './cluster.js';
-import type { NodeRoute } from './wanted.js';
+import type { ClusterNode, ClusterPool, NodeAddress, VxlanEnd } from '../cluster/cluster.js';
+import type { NodeRoute } from '../routes/wanted.js';
 
 /** Keys whose value came, went or became another. Values that are the same object are not looked into. */
 export function* changedKeys<V>(

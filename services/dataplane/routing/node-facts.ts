@@ -1,11 +1,11 @@
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
 
-import type { ClusterNode } from './cluster.js';
+import type { ClusterNode } from '../cluster/cluster.js';
+import { isOwnDevice } from '../routes/diff.js';
+import type { KnownNode } from '../routes/known-node.js';
+import type { NodeAbilities } from '../routes/observed.js';
 import type { NodeFacts, RoutingMode } from './facts.js';
-import type { KnownNode } from './known-node.js';
-import { isOwnDevice } from './node-diff.js';
-import type { NodeAbilities } from './node-observed.js';
 
 /** Assumed where no interface has the node's address, in bytes: Ethernet's. */
 const UNKNOWN_MTU_BYTES = 1500;

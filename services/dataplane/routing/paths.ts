@@ -1,10 +1,10 @@
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { prefixContains } from '@podwire/shared/net/prefix';
 
-import type { ClusterNode, Encapsulation, NodeAddress, VxlanEnd } from './cluster.js';
-import type { ComplaintReason } from './conditions.js';
+import type { ClusterNode, Encapsulation, NodeAddress, VxlanEnd } from '../cluster/cluster.js';
+import type { ComplaintReason } from '../conditions/conditions.js';
+import { IPIP_DEVICE, VXLAN_DEVICE } from '../routes/wanted.js';
 import type { NodeFacts } from './facts.js';
-import { IPIP_DEVICE, VXLAN_DEVICE } from './wanted.js';
 
 /** How packets reach another node from this one. */
 export type Path =

@@ -2,7 +2,7 @@ import type { Failure } from '@podwire/shared/failure/failure';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { formatNodeStep, stepKey, type NodeStep } from './node-step.js';
+import { formatNodeStep, stepKey, type NodeStep } from '../routes/step.js';
 
 const REFUSED: BackoffBounds = { baseMs: 500, maxMs: 30_000 };
 

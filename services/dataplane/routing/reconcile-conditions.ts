@@ -1,12 +1,12 @@
 import { parseAddress } from '@podwire/shared/net/address';
 
+import { listed } from '../conditions/conditions.js';
+import { isOwnDevice } from '../routes/diff.js';
+import type { KnownNode } from '../routes/known-node.js';
+import { equalRoutes, ownerOf } from '../routes/observed.js';
+import { formatNodeRoute } from '../routes/step.js';
+import { VXLAN_DEVICE, type Condition, type WantedNode, type WantedTunnel } from '../routes/wanted.js';
 import type { Attempts } from './reconcile-attempts.js';
-import { listed } from './conditions.js';
-import type { KnownNode } from './known-node.js';
-import { isOwnDevice } from './node-diff.js';
-import { equalRoutes, ownerOf } from './node-observed.js';
-import { formatNodeRoute } from './node-step.js';
-import { VXLAN_DEVICE, type Condition, type WantedNode, type WantedTunnel } from './wanted.js';
 
 export interface ConditionsContext {
   readonly known: KnownNode;

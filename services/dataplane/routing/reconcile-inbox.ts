@@ -1,5 +1,5 @@
-import { forwardingKey, neighbourKey } from './known-node.js';
-import { ownerOf, type NodeChange } from './node-observed.js';
+import { forwardingKey, neighbourKey } from '../routes/known-node.js';
+import { ownerOf, type NodeChange } from '../routes/observed.js';
 
 /** What has been announced since it was last taken. */
 export interface Taken {

@@ -1,4 +1,4 @@
-import type { ClusterChange } from './cluster.js';
+import type { ClusterChange } from '../cluster/cluster.js';
 
 /** What may have changed over two changes. */
 export function joinChanges(earlier: ClusterChange, later: ClusterChange): ClusterChange {

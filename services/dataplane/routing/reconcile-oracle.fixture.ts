@@ -1,7 +1,7 @@
-import type { NodeKernel } from '../kernel/node-kernel.js';
-import { ownerOf, TUNNEL_DEVICES } from './node-observed.js';
-import { formatNodeRoute } from './node-step.js';
-import type { WantedNode } from './wanted.js';
+import type { NodeKernel } from '../routes/kernel.js';
+import { ownerOf, TUNNEL_DEVICES } from '../routes/observed.js';
+import { formatNodeRoute } from '../routes/step.js';
+import type { WantedNode } from '../routes/wanted.js';
 
 /** The slow, obvious answer to what differs between a kernel and what is wanted of it: read anew, compared line by line. */
 export async function differences(kernel: NodeKernel, wanted: WantedNode): Promise<string[]> {

@@ -1,10 +1,10 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { KnownNode } from './known-node.js';
-import { objectOf, type NodeStep } from './node-step.js';
-import { isRouteReached } from './reconcile-convergence.js';
-import type { Heard } from './reconcile-hearing.js';
-import type { Condition, WantedNode } from './wanted.js';
+import { isRouteReached } from '../routes/convergence.js';
+import type { Heard } from '../routes/kernel-events.js';
+import type { KnownNode } from '../routes/known-node.js';
+import { objectOf, type NodeStep } from '../routes/step.js';
+import type { Condition, WantedNode } from '../routes/wanted.js';
 
 /** What an operator is told of a turn that was cut off. */
 export function turnFault(error: unknown): Condition {

@@ -4,16 +4,16 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 
-import { doByHand } from '../kernel/memory/node-memory-hands.fixture.js';
-import { MemoryNodeKernel } from '../kernel/memory/node-memory-kernel.js';
-import type { NodeKernel } from '../kernel/node-kernel.js';
-import type { ClusterNode, ClusterView } from './cluster.js';
+import type { ClusterNode, ClusterView } from '../cluster/cluster.js';
+import { ReconcileEvents } from '../routes/events.js';
+import type { NodeKernel } from '../routes/kernel.js';
+import { NO_CHANGE, type PlannedNode } from '../routes/planner.js';
+import { RouteReconciler, type ReconcilerOptions } from '../routes/reconciler.js';
+import type { NodeRoute, WantedNode } from '../routes/wanted.js';
+import { doByHand } from '../testing/memory-node-hands.js';
+import { MemoryNodeKernel } from '../testing/memory-node-kernel.js';
 import { changedKeys, equalRoutes } from './difference.js';
 import type { NodeFacts } from './facts.js';
-import { NO_CHANGE, type PlannedNode } from './planner.js';
-import { ReconcileEvents } from './reconcile-events.js';
-import { RouteReconciler, type ReconcilerOptions } from './reconcile.js';
-import type { NodeRoute, WantedNode } from './wanted.js';
 
 export const NOTHING: WantedNode = { tunnels: [], routes: new Map(), peers: [], sysctls: [], conditions: [] };
 

@@ -2,8 +2,8 @@ import type { AttachPodRequest, AttachPodResponse } from '@podwire/proto/podwire
 import { checked } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { Dataplane } from '../dataplane.js';
-import { interfaceMessage, readPodNetwork } from './wire.js';
+import { interfaceMessage, readPodNetwork } from '../pods/pods-rpc.js';
+import type { Dataplane } from '../pods/pods.js';
 
 export function attachPod(dataplane: Dataplane): Handler<AttachPodRequest, AttachPodResponse> {
   return async ({ pod }, { signal }) => {

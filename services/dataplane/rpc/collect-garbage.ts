@@ -3,8 +3,8 @@ import { identifierFault, MAX_NETWORK_BYTES } from '@podwire/shared/attachment/a
 import { checked } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { GarbageCollector, GarbageRequest } from '../attachments/garbage.js';
-import { readAttachment } from './wire.js';
+import type { GarbageCollector, GarbageRequest } from '../pods/garbage.js';
+import { readAttachment } from '../pods/pods-rpc.js';
 
 export function collectGarbage(garbage: GarbageCollector): Handler<CollectGarbageRequest, CollectGarbageResponse> {
   return async (message, { signal }) => {

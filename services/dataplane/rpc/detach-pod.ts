@@ -4,8 +4,8 @@ import { checked } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Detachment } from '../attachments/outcomes.js';
-import type { Dataplane } from '../dataplane.js';
-import { hostInterfaceNameFault, netnsFault, readAttachment } from './wire.js';
+import { hostInterfaceNameFault, netnsFault, readAttachment } from '../pods/pods-rpc.js';
+import type { Dataplane } from '../pods/pods.js';
 
 export function detachPod(dataplane: Dataplane): Handler<DetachPodRequest, DetachPodResponse> {
   return async (message, { signal }) => ({ removed: await dataplane.detach(readDetachment(message), signal) });

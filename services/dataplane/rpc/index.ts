@@ -3,16 +3,16 @@ import { PodServiceService, type PodServiceServer } from '@podwire/proto/podwire
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Unary } from '@podwire/shared/rpc/unary';
 
-import type { GarbageCollector } from '../attachments/garbage.js';
-import type { Dataplane } from '../dataplane.js';
 import type { NodeOverview } from '../node-overview.js';
+import { getNodeStatus } from '../node/node-rpc.js';
+import type { GarbageCollector } from '../pods/garbage.js';
+import type { Dataplane } from '../pods/pods.js';
 import { attachPod } from './attach-pod.js';
 import { checkPod } from './check-pod.js';
 import type { CniParts } from './cni/del.js';
 import { cniService } from './cni/index.js';
 import { collectGarbage } from './collect-garbage.js';
 import { detachPod } from './detach-pod.js';
-import { getNodeStatus } from './get-node-status.js';
 import { listPods } from './list-pods.js';
 import { repairPod } from './repair-pod.js';
 import type { Recorded } from './wire-wanted.js';

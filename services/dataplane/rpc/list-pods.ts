@@ -4,8 +4,8 @@ import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@p
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { AttachedPage, Page } from '../attachments/attached-page.js';
-import type { Dataplane } from '../dataplane.js';
-import { interfaceMessage } from './wire.js';
+import { interfaceMessage } from '../pods/pods-rpc.js';
+import type { Dataplane } from '../pods/pods.js';
 
 const SCOPE: ListScope = ['pods'];
 

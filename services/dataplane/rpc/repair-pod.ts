@@ -1,7 +1,7 @@
 import type { RepairPodRequest, RepairPodResponse } from '@podwire/proto/podwire/dataplane/v1/pod';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { Dataplane } from '../dataplane.js';
+import type { Dataplane } from '../pods/pods.js';
 import { differencesMessage } from './wire-differences.js';
 import { wantedNetwork, type Recorded } from './wire-wanted.js';
 

@@ -1,6 +1,6 @@
 import type { CheckPodResponse } from '@podwire/proto/podwire/dataplane/v1/pod';
 
-import type { Difference } from '../plan/difference.js';
+import type { Difference } from '../wiring/difference.js';
 
 /** Of one answer: a pod that is filled from inside differs in thousands of routes, and a message has its limit. */
 const LISTED_MAX = 100;

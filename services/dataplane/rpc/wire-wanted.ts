@@ -5,7 +5,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { checked } from '@podwire/shared/rpc/checks';
 
 import type { PodNetwork } from '../plan/pod-network.js';
-import { readAttachment, readPodNetwork } from './wire.js';
+import { readAttachment, readPodNetwork } from '../pods/pods-rpc.js';
 
 /** What the node has recorded as wanted of an attachment; undefined where it has nothing. */
 export type Recorded = (attachment: Attachment) => PodNetwork | undefined;

@@ -5,7 +5,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { checked } from '@podwire/shared/rpc/checks';
 import { describe, expect, test } from 'vitest';
 
-import { readPodNetwork } from './wire.js';
+import { readPodNetwork } from '../pods/pods-rpc.js';
 
 const good = (): PodNetworkMessage => ({
   attachment: { network: 'net', containerId: 'abc', interfaceName: 'eth0' },

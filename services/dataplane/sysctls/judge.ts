@@ -1,7 +1,7 @@
 import type { Family } from '@podwire/shared/net/address';
 
-import { listed } from '../routing/conditions.js';
-import type { Condition, NodeSysctl } from '../routing/wanted.js';
+import { listed } from '../conditions/conditions.js';
+import type { Condition, NodeSysctl } from '../routes/wanted.js';
 
 /** What a node's settings are judged by. */
 export interface SettingsUse {

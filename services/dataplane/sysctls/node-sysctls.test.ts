@@ -2,10 +2,10 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
-import { MemoryLinks } from '../kernel/memory/memory-links.js';
-import { pool } from '../routing/cluster.fixture.js';
+import { LOOK_INTERVAL_MS, NodeSysctls, type NodeLook } from '../node/sysctls.js';
+import { MemoryLinks } from '../testing/memory-links.js';
+import { pool } from '../testing/routes.js';
 import type { SettingsUse } from './judge.js';
-import { LOOK_INTERVAL_MS, NodeSysctls, type NodeLook } from './node-sysctls.js';
 
 let links: MemoryLinks;
 let clock: ManualClock;

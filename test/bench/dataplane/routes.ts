@@ -1,12 +1,12 @@
 import process from 'node:process';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { NodeMonitor } from '@podwire/dataplane/kernel/netlink/node-monitor';
-import { NodeNetlinkKernel } from '@podwire/dataplane/kernel/netlink/node-netlink-kernel';
-import type { ClusterBlock, ClusterNode, ClusterView } from '@podwire/dataplane/routing/cluster';
-import { RoutePlanner } from '@podwire/dataplane/routing/planner';
-import { ReconcileEvents } from '@podwire/dataplane/routing/reconcile-events';
-import { RouteReconciler } from '@podwire/dataplane/routing/reconcile';
+import type { ClusterBlock, ClusterNode, ClusterView } from '@podwire/dataplane/cluster/cluster';
+import { NodeNetlinkKernel } from '@podwire/dataplane/kernel/node-kernel';
+import { NodeMonitor } from '@podwire/dataplane/kernel/node-monitor';
+import { ReconcileEvents } from '@podwire/dataplane/routes/events';
+import { RoutePlanner } from '@podwire/dataplane/routes/planner';
+import { RouteReconciler } from '@podwire/dataplane/routes/reconciler';
 import { formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';

@@ -1,7 +1,7 @@
-import { keyText, type ObservedLink } from '../../plan/observed.js';
-import { withValueBefore, type Side, type Step } from '../../plan/step.js';
-import type { Links } from '../kernel.js';
-import { checkMtu, Errno, show, type MemoryNamespace } from './namespace.js';
+import type { Links } from '../../pods/kernel.js';
+import { checkMtu, Errno, show, type MemoryNamespace } from '../../testing/memory-namespace.js';
+import { keyText, type ObservedLink } from '../../wiring/observed.js';
+import { withValueBefore, type Side, type Step } from '../../wiring/step.js';
 
 /** Where a step is carried out. */
 export interface Where {

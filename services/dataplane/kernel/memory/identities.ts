@@ -1,5 +1,5 @@
-import type { NetnsIdentity } from '../kernel.js';
-import type { MemoryNamespace } from './namespace.js';
+import type { NetnsIdentity } from '../../pods/kernel.js';
+import type { MemoryNamespace } from '../../testing/memory-namespace.js';
 
 /** Where namespaces' files are, and the first inode number there (PROC_DYNAMIC_FIRST and on, fs/proc/generic.c). */
 const NSFS_DEVICE = 4n;

@@ -1,6 +1,6 @@
 import type { Link } from '@podwire/netlink';
 
-import { isPodInterface, type ObservedDevice } from '../../routing/node-observed.js';
+import { isPodInterface, type ObservedDevice } from '../../routes/observed.js';
 
 /** What a wiring gives a pod's interface before it is up. */
 type PodLink = Pick<Link, 'name' | 'alias' | 'mac' | 'mtuBytes' | 'up'>;

@@ -1,7 +1,7 @@
 import type { NodeKernelFixture } from '../node-kernel.fixture.js';
+import { NodeNetlinkKernel } from '../node-kernel.js';
+import { NodeMonitor } from '../node-monitor.js';
 import { requireThrowawayNamespace, run } from './namespaces.fixture.js';
-import { NodeMonitor } from './node-monitor.js';
-import { NodeNetlinkKernel } from './node-netlink-kernel.js';
 
 /** A command as people write it, on the node that this process is. */
 export function byHand(command: string): void {

@@ -1,8 +1,8 @@
-import type { Request, RouteRequest, VxlanAdd, IpipAdd } from '@podwire/netlink';
+import type { IpipAdd, Request, RouteRequest, VxlanAdd } from '@podwire/netlink';
 
-import { NODE_ROUTE_PROTOCOL } from '../../routing/node-observed.js';
-import type { NodeStep } from '../../routing/node-step.js';
-import type { WantedTunnel } from '../../routing/wanted.js';
+import { NODE_ROUTE_PROTOCOL } from '../../routes/observed.js';
+import type { NodeStep } from '../../routes/step.js';
+import type { WantedTunnel } from '../../routes/wanted.js';
 import type { NodeLinks } from './node-links.js';
 
 /** Steps that make, change or delete a device: others depend on what comes of them. */

@@ -1,9 +1,9 @@
 import type { MonitorEvent } from '@podwire/netlink';
 
-import { isPodInterface, TUNNEL_DEVICES, type NodeChange } from '../../routing/node-observed.js';
+import { isPodInterface, TUNNEL_DEVICES, type NodeChange } from '../../routes/observed.js';
+import { toForwarding, toNeighbour, toSeenRoute } from '../node-observe.js';
+import { MAIN_TABLE } from '../pod-observe.js';
 import type { NodeLinks } from './node-links.js';
-import { toForwarding, toNeighbour, toSeenRoute } from './node-observe.js';
-import { MAIN_TABLE } from './observe.js';
 
 /** What an announcement means to whoever looks after the node. @returns undefined for what is none of the listener's business */
 export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | undefined {

@@ -1,6 +1,6 @@
 import type { Namespace } from '@podwire/netlink';
 
-import { hasErrno } from './refusal.js';
+import { hasErrno } from '../refusal.js';
 
 /**
  * Gives a link another name. Before Linux 6.2 one that is up keeps its name (EBUSY): it is set down for it, and loses its routes.

@@ -1,6 +1,6 @@
 import type { LinkSelector, Namespace, Step as Request } from '@podwire/netlink';
 
-import type { LinkSpec, Neighbour, Route, Step } from '../../plan/step.js';
+import type { LinkSpec, Neighbour, Route, Step } from '../../wiring/step.js';
 
 /** What a step needs besides itself. */
 export interface RequestContext {

@@ -1,7 +1,7 @@
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { compareTexts } from '@podwire/shared/words/order';
 
-import { isList, isObject, type Json, type JsonObject } from './table.js';
+import { isList, isObject, type Json, type JsonObject } from '../../filters/table.js';
 
 /** What two tables are compared by. Counters' values, handles and the order of what has none do not matter. */
 export interface TableForm {

@@ -1,4 +1,4 @@
-import type { Masquerade } from '../../routing/masquerade.js';
+import type { Masquerade } from '../../filters/masquerade.js';
 import {
   ADDRESS_TYPE,
   match,
@@ -10,7 +10,7 @@ import {
   type NftSet,
   type NftTable,
   type TableName,
-} from './table.js';
+} from '../../filters/table.js';
 
 const SOURCES = 'nat_sources';
 const EXEMPT = 'nat_exempt';

@@ -1,10 +1,10 @@
 import type { Family } from '@podwire/shared/net/address';
 
-import type { ClusterChange, ClusterView, Follower } from '../../routing/cluster.js';
-import { planMasquerade, type Masquerade, type MasqueradeSettings } from '../../routing/masquerade.js';
-import type { Condition } from '../../routing/wanted.js';
+import type { ClusterChange, ClusterView, Follower } from '../../cluster/cluster.js';
+import { planMasquerade, type Masquerade, type MasqueradeSettings } from '../../filters/masquerade.js';
+import { TableKeeper, type TableKeeperOptions } from '../../filters/table-reconciler.js';
+import type { Condition } from '../../routes/wanted.js';
 import { masqueradeTable, masqueradeTableName } from './masquerade-table.js';
-import { TableKeeper, type TableKeeperOptions } from './table-keeper.js';
 
 export interface MasqueraderOptions extends Omit<TableKeeperOptions, 'table'> {
   readonly settings: MasqueradeSettings;

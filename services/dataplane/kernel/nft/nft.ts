@@ -1,4 +1,4 @@
-import type { JsonObject, NftCommand, TableName } from './table.js';
+import type { JsonObject, NftCommand, TableName } from '../../filters/table.js';
 
 /**
  * The node's nftables. Implementations: the `nft` program, and memory (the fake); both pass `nft.contract.ts`.

@@ -1,8 +1,8 @@
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import type { Condition } from '../../routing/wanted.js';
-import { guardDelta, GUARD_TABLE, guardTable, hasOtherName, type SourcePrefixes } from './guard-table.js';
-import { TableKeeper, type TableKeeperOptions } from './table-keeper.js';
+import { GUARD_TABLE, guardDelta, guardTable, hasOtherName, type SourcePrefixes } from '../../filters/source-guard.js';
+import { TableKeeper, type TableKeeperOptions } from '../../filters/table-reconciler.js';
+import type { Condition } from '../../routes/wanted.js';
 
 /**
  * Keeps the table `inet podwire`, by which a pod cannot send from addresses that are not its own. Interfaces with names of

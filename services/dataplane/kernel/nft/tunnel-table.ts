@@ -1,7 +1,5 @@
 import { formatAddress, type Family } from '@podwire/shared/net/address';
 
-import type { TunnelSources } from '../../routing/tunnel-sources.js';
-import { VXLAN_PORT } from '../../routing/wanted.js';
 import {
   ADDRESS_TYPE,
   COUNTED_DROP,
@@ -15,7 +13,9 @@ import {
   type NftCommand,
   type NftTable,
   type TableName,
-} from './table.js';
+} from '../../filters/table.js';
+import type { TunnelSources } from '../../filters/tunnel-sources.js';
+import { VXLAN_PORT } from '../../routes/wanted.js';
 
 export const TUNNEL_TABLE: TableName = { family: 'inet', name: 'podwire_tunnels' };
 

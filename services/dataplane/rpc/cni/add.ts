@@ -2,13 +2,13 @@ import { AddReply, type AddRequest } from '@podwire/proto/calico/cni/cnibackend'
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import { CALICO_NETWORK } from '../../attachments/calico-attachment.js';
 import type { Attached } from '../../attachments/outcomes.js';
-import type { Dataplane } from '../../dataplane.js';
 import type { PodNetwork } from '../../plan/pod-network.js';
+import { CALICO_NETWORK } from '../../pods/calico-attachment.js';
+import { errorMessage, readAdd } from '../../pods/calico-cni-rpc.js';
+import type { Dataplane } from '../../pods/pods.js';
 import type { CniParts } from './del.js';
 import { withinLimit } from './limit.js';
-import { errorMessage, readAdd } from './wire.js';
 
 export function cniAdd({ dataplane, refused }: CniParts): Handler<AddRequest, AddReply> {
   return async (request, call) => {

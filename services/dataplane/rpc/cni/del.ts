@@ -3,9 +3,9 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { hostInterfaceName } from '@podwire/shared/attachment/names';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { Dataplane } from '../../dataplane.js';
+import { errorMessage, readDel } from '../../pods/calico-cni-rpc.js';
+import type { Dataplane } from '../../pods/pods.js';
 import { withinLimit } from './limit.js';
-import { errorMessage, readDel } from './wire.js';
 
 /** What the methods of Calico's contract act on. */
 export interface CniParts {

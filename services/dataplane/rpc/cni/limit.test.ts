@@ -3,9 +3,9 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, describe, expect, test, vi } from 'vitest';
 
 import { recordingLog, testRegistry } from '../../dataplane.fixture.js';
-import { Dataplane } from '../../dataplane.js';
-import { Events } from '../../events.js';
-import { MemoryKernel } from '../../kernel/memory/memory-kernel.js';
+import { Events } from '../../pods/events.js';
+import { Dataplane } from '../../pods/pods.js';
+import { MemoryKernel } from '../../testing/memory-kernel.js';
 import { cniAdd } from './add.js';
 import { cniDel } from './del.js';
 import { CNI_LIMIT_MS, withinLimit } from './limit.js';

@@ -1,0 +1,102 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { expect, test } from 'vitest';
+
+import type { ClusterPool, ClusterView } from '../cluster/cluster.js';
+import { formOf } from '../kernel/nft/form.js';
+import { masqueradeTable } from '../kernel/nft/masquerade-table.js';
+import { Masquerader } from '../kernel/nft/masquerader.js';
+import { MemoryNft } from '../testing/memory-nft.js';
+import { keeperOptions, prefix, until } from '../testing/nft.js';
+import type { MasqueradeSettings } from './masquerade.js';
+import { objectsOf, replacement } from './table.js';
+
+const SETTINGS: MasqueradeSettings = { exclude: 'pools', interfaces: [], ports: undefined };
+const OTHERS = { blocks: new Set<string>(), others: true };
+const BLOCKS = { blocks: 'all', others: false } as const;
+
+function view(...pools: readonly (readonly [cidr: string, natOutgoing: boolean])[]): ClusterView {
+  const entries = pools.map(([cidr, natOutgoing]): [string, ClusterPool] => [
+    cidr,
+    { name: cidr, cidr: prefix(cidr), encapsulation: 'none', natOutgoing, loadBalancerOnly: false },
+  ]);
+  return { self: 'a', cluster: { nodes: new Map(), pools: new Map(entries), blocks: new Map() } };
+}
+
+function start(settings = SETTINGS) {
+  const { options, ...rest } = keeperOptions(new MemoryNft());
+  return { ...rest, masquerader: new Masquerader({ ...options, settings }) };
+}
+
+const IPV4 = { family: 'ip', name: 'podwire' } as const;
+const IPV6 = { family: 'ip6', name: 'podwire' } as const;
+
+/** The table that a pool of one family with NAT, all by itself, is wanted to have. */
+function tableOf(cidr: string) {
+  const { family } = prefix(cidr);
+  const range = [prefix(cidr)];
+  return masqueradeTable({ family, sources: range, exempt: range, interfaces: [], ports: undefined });
+}
+
+test('each family has its table as long as a pool of it asks for NAT', async () => {
+  const { masquerader, nft } = start();
+  masquerader.follow(view(['10.0.0.0/16', true], ['fd00::/48', false]), OTHERS);
+  await until(async () => (await nft.read(IPV4)) !== undefined);
+  expect(formOf((await nft.read(IPV4))!)).toEqual(formOf(objectsOf(tableOf('10.0.0.0/16'))));
+  expect(await nft.read(IPV6)).toBeUndefined();
+
+  masquerader.follow(view(['10.0.0.0/16', false], ['fd00::/48', true]), OTHERS);
+  await masquerader.stop();
+  expect(await nft.read(IPV4)).toBeUndefined();
+  expect(formOf((await nft.read(IPV6))!)).toEqual(formOf(objectsOf(tableOf('fd00::/48'))));
+});
+
+test('nothing is run for blocks, nor for pools that change nothing', async () => {
+  const { masquerader, nft, events } = start();
+  masquerader.follow(view(['10.0.0.0/16', true]), { blocks: 'all', others: true });
+  await until(() => nft.transactions === 1 && nft.reads >= 3);
+  const runs = nft.reads + nft.transactions;
+  masquerader.follow(view(['10.0.0.0/16', true], ['10.9.0.0/16', true]), BLOCKS);
+  masquerader.follow(view(['10.0.0.0/16', true]), OTHERS);
+  await masquerader.stop();
+  expect(nft.reads + nft.transactions).toBe(runs);
+  expect(events.taken()).toEqual(['ip podwire written: found']);
+});
+
+test('a table of an earlier start is kept as it is when it is right, and goes when it is wanted no more', async () => {
+  const { masquerader, nft, events } = start();
+  await nft.apply(replacement(tableOf('10.0.0.0/16')));
+  await nft.apply(replacement(tableOf('fd00::/48')));
+  masquerader.follow(view(['10.0.0.0/16', true], ['fd00::/48', false]), OTHERS);
+  await masquerader.stop();
+  expect(events.taken()).toEqual(['ip6 podwire written: found']);
+  expect(await nft.read(IPV4)).toBeDefined();
+  expect(await nft.read(IPV6)).toBeUndefined();
+});
+
+test('a family that cannot be had is a condition, and the other goes on', async () => {
+  const { masquerader, nft } = start();
+  nft.failNext('apply', new Failure('KERNEL_UNSUPPORTED', 'no NAT here'));
+  masquerader.follow(view(['10.0.0.0/16', true], ['fd00::/48', true]), OTHERS);
+  await until(async () => (await nft.read(IPV6)) !== undefined);
+  expect(masquerader.conditions()).toEqual([
+    {
+      reason: 'MasqueradeUnavailable',
+      message: 'pods of pools with natOutgoing send IPv4 packets with their own addresses: no NAT here',
+    },
+  ]);
+  expect(nft.unusedFaults).toBe(0);
+  await masquerader.stop();
+});
+
+test('interfaces and ports make rules of their own', () => {
+  const range = [prefix('10.0.0.0/16')];
+  const plan = { family: 4, sources: range, exempt: range, interfaces: ['eth0', 'wlan*'] } as const;
+  const rules = (ports: { readonly first: number; readonly last: number } | undefined) =>
+    masqueradeTable({ ...plan, ports }).chains.flatMap((chain) => chain.rules.map((rule) => JSON.stringify(rule)));
+  expect(rules(undefined)).toEqual([expect.stringContaining('"eth0"'), expect.stringContaining('"wlan*"')]);
+  const [tcpAndUdp, others, ...rest] = rules({ first: 1024, last: 2047 });
+  expect(tcpAndUdp).toMatch(/"eth0".*\[6,17\].*\[1024,2047\]/);
+  expect(others).toMatch(/"eth0"}},{"masquerade":{"flags"/);
+  expect(rest).toHaveLength(2);
+  expect(rules({ first: 1024, last: 1024 })[0]).toContain('"port":1024');
+});

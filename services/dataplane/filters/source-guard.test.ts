@@ -1,0 +1,148 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { describe, expect, test } from 'vitest';
+
+import { formOf } from '../kernel/nft/form.js';
+import { SourceGuard } from '../kernel/nft/source-guard.js';
+import { MemoryNft } from '../testing/memory-nft.js';
+import { keeperOptions, prefix, until } from '../testing/nft.js';
+import { GUARD_TABLE, guardTable } from './source-guard.js';
+import { CHECK_INTERVAL_MS } from './table-reconciler.js';
+import { objectsOf, removal, type NftCommand } from './table.js';
+
+function start() {
+  const { options, ...rest } = keeperOptions(new MemoryNft());
+  return { ...rest, guard: new SourceGuard(options) };
+}
+
+const shown = async (nft: MemoryNft) => formOf((await nft.read(GUARD_TABLE))!);
+const wanted = (prefixes: Readonly<Record<string, readonly string[]>>) => wantedOf(new Map(Object.entries(prefixes)));
+const wantedOf = (prefixes: ReadonlyMap<string, readonly string[]>) =>
+  formOf(objectsOf(guardTable(new Map([...prefixes].map(([name, list]) => [name, list.map(prefix)])))));
+
+/** Carries out a transaction once it is let. */
+class SlowNft extends MemoryNft {
+  isSlow = false;
+  /** Transactions that wait. */
+  readonly waiting: (() => void)[] = [];
+
+  override async apply(commands: readonly NftCommand[]): Promise<void> {
+    if (this.isSlow) await new Promise<void>((resolve) => this.waiting.push(resolve));
+    await super.apply(commands);
+  }
+}
+
+const isDone = (work: Promise<void>) =>
+  Promise.race([work.then(() => true), new Promise<false>((resolve) => setTimeout(() => resolve(false), 20))]);
+
+describe('one pod and another', () => {
+  test('a pod with IPv6 addresses does not wait for the prefixes of another', async () => {
+    const { options, nft } = keeperOptions(new SlowNft());
+    const guard = new SourceGuard(options);
+    await guard.start(new Map());
+    nft.isSlow = true;
+    const setting = guard.setSourcePrefixes('podwa', [prefix('fd01::/64')]);
+    await until(() => nft.waiting.length === 1);
+    expect(await isDone(guard.ready())).toBe(true);
+    expect(await isDone(setting)).toBe(false);
+    for (const go of nft.waiting) go();
+    await setting;
+    await guard.stop();
+  });
+
+  test('a pod with IPv6 addresses waits where the table was found to be gone', async () => {
+    const { options, nft, clock } = keeperOptions(new SlowNft());
+    const guard = new SourceGuard(options);
+    await guard.start(new Map());
+    await nft.apply(removal(GUARD_TABLE));
+    nft.isSlow = true;
+    clock.advance(CHECK_INTERVAL_MS);
+    await until(() => nft.waiting.length === 1);
+    const ready = guard.ready();
+    expect(await isDone(ready)).toBe(false);
+    for (const go of nft.waiting) go();
+    await ready;
+    expect(await shown(nft)).toEqual(wanted({}));
+    await guard.stop();
+  });
+});
+
+describe('the guard', () => {
+  test('is in force before any pod is there, with what pods had before the start', async () => {
+    const { guard, nft } = start();
+    await guard.start(
+      new Map([
+        ['podwa', [prefix('fd01::/64')]],
+        ['podwb', []],
+        ['cali1', []],
+      ]),
+    );
+    expect(await shown(nft)).toEqual(wanted({ podwa: ['fd01::/64'], cali1: [] }));
+    const runs = nft.reads + nft.transactions;
+    await guard.ready();
+    expect(nft.reads + nft.transactions).toBe(runs);
+    await guard.stop();
+  });
+
+  test('has nothing to do for a pod that has only its addresses', async () => {
+    const { guard, nft } = start();
+    await guard.start(new Map());
+    const runs = nft.reads + nft.transactions;
+    await guard.setSourcePrefixes('podwa', []);
+    await guard.forget('podwa');
+    expect(nft.reads + nft.transactions).toBe(runs);
+    await guard.stop();
+  });
+
+  test('adds, changes and takes away prefixes with one transaction each', async () => {
+    const { guard, nft } = start();
+    await guard.start(new Map());
+    const steps: readonly (readonly [string, readonly string[] | undefined])[] = [
+      ['podwa', ['10.9.0.0/16', 'fd01::/64']],
+      ['podwb', ['10.9.0.0/16']],
+      ['podwa', ['10.0.0.0/8', 'fd01::/64', 'fd02::/64']],
+      ['podwa', ['10.0.0.0/8', 'fd01::/64', 'fd02::/64']],
+      ['podwb', []],
+      ['cali1', ['10.8.0.0/16']],
+      ['cali2', []],
+      ['cali1', []],
+      ['podwa', undefined],
+      ['cali1', undefined],
+    ];
+    const state = new Map<string, readonly string[]>();
+    const costs: number[] = [];
+    for (const [device, list] of steps) {
+      const [reads, transactions] = [nft.reads, nft.transactions];
+      await (list ? guard.setSourcePrefixes(device, list.map(prefix)) : guard.forget(device));
+      expect(nft.reads).toBe(reads);
+      costs.push(nft.transactions - transactions);
+      if (list) state.set(device, list);
+      else state.delete(device);
+      expect(await shown(nft)).toEqual(wantedOf(state));
+    }
+    expect(costs).toEqual([1, 1, 1, 0, 1, 1, 1, 1, 1, 1]);
+    await guard.stop();
+  });
+
+  test('takes prefixes within prefixes, which the kernel would refuse', async () => {
+    const { guard, nft } = start();
+    await guard.start(new Map());
+    await guard.setSourcePrefixes('podwa', [prefix('10.1.0.0/16'), prefix('10.0.0.0/8'), prefix('10.0.0.0/8')]);
+    expect(await shown(nft)).toEqual(wanted({ podwa: ['10.0.0.0/8'] }));
+    await guard.stop();
+  });
+
+  test('that cannot be had is a condition, and refuses what depends on it', async () => {
+    const { guard, nft } = start();
+    nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft here'));
+    await expect(guard.start(new Map())).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
+    expect(guard.conditions()).toEqual([
+      { reason: 'SourceGuardUnavailable', defeats: [6], message: expect.stringContaining('no nft here') },
+    ]);
+    nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft here'));
+    await expect(guard.ready()).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
+    await guard.ready();
+    expect(guard.conditions()).toEqual([]);
+    expect(nft.unusedFaults).toBe(0);
+    await guard.stop();
+  });
+});

@@ -1,0 +1,188 @@
+import { HOST_INTERFACE_PREFIX } from '@podwire/shared/attachment/names';
+import type { Family } from '@podwire/shared/net/address';
+import type { Prefix } from '@podwire/shared/net/prefix';
+
+import { ENCAPSULATED } from '../kernel/nft/tunnel-table.js';
+import { outermost } from './masquerade.js';
+import {
+  ADDRESS_TYPE,
+  concatJson,
+  COUNTED_DROP,
+  elementsChange,
+  FILTER_PRIORITY,
+  match,
+  meta,
+  payload,
+  prefixJson,
+  PROTOCOL,
+  type Json,
+  type JsonObject,
+  type NftChain,
+  type NftCommand,
+  type NftTable,
+  type TableName,
+} from './table.js';
+
+/** By host interface: the prefixes that its pod may send from besides its own addresses. */
+export type SourcePrefixes = ReadonlyMap<string, readonly Prefix[]>;
+
+export const GUARD_TABLE: TableName = { family: 'inet', name: 'podwire' };
+
+const CHECK_SOURCE = 'check_source';
+const CHECK_ENCAPSULATION = 'check_encapsulation';
+const LIMIT_NEIGHBOURS = 'limit_neighbours';
+const NAMED = 'pod_interfaces';
+const ALLOWED: Readonly<Record<Family, string>> = { 4: 'allowed_sources4', 6: 'allowed_sources6' };
+const FAMILIES: readonly Family[] = [4, 6];
+
+/** IPv6 sources that a pod has sent from of late, by interface, and how fast it names others. */
+const NEIGHBOURS = 'known_neighbours';
+const RATES = 'neighbour_rates';
+
+/** What is known of an interface's sources: some pods on each of the most interfaces that a node has. */
+const KNOWN = { sizeCount: 65_535, timeoutSeconds: 60 };
+
+/**
+ * How many new sources a pod may name. The kernel cannot collect an entry in its first 5 s, so that a pod holds 9 of the 1,024 that its
+ * table has by default.
+ */
+const NEW_SOURCES = { rate: 1, burst: 4, per: 'second', inv: true };
+
+/** Router and neighbour solicitations (RFC 4861): each makes an entry of its source in the kernel's neighbour table. */
+const SOLICITATIONS: Json = { set: [133, 135] };
+
+/** NF_IP_PRI_RAW: before connections are tracked, so that what is dropped costs no entry. */
+const RAW_PRIORITY = -300;
+
+/** Loopback addresses of IPv4. The kernel itself drops packets with IPv6's that come from another interface. */
+const LOOPBACK: Json = { prefix: { addr: '127.0.0.0', len: 8 } };
+
+/** The number of those who ask about the packet's way back: `fib saddr . iif oif`. */
+const WAY_BACK: Json = { fib: { result: 'oif', flags: ['saddr', 'iif'] } };
+
+/**
+ * The table that keeps pods to what they may send. Packets to and from the node's loopback addresses are dropped: `route_localnet`,
+ * which port mappings need, lets the kernel take them. What a port mapping sends back to the node's 127.0.0.1 has that address
+ * only after connection tracking, which is later.
+ *
+ * Packets in VXLAN or IPIP are dropped: to a node they would be packets of the overlay, from whatever pod they claim. That is looked at
+ * behind the translation of destinations, as that may lead other packets to a node's tunnel.
+ *
+ * Each link-local source that a pod sends from, and each source of a solicitation, becomes an entry in the kernel's neighbour table, which
+ * all interfaces and namespaces share. So a pod names few new ones in a second; those that are known pass.
+ *
+ * It lets pods send only from addresses that the node routes to them, or that they are allowed besides. Link-local
+ * and unspecified IPv6 sources pass, as neighbour discovery needs them; the kernel forwards neither.
+ *
+ * IPv6 has no rp_filter. IPv4's knows no prefixes: it is off on the interfaces of pods that have some, and would be loose, where
+ * `all` is, on one that somebody gives an IPv4 address. So both families are looked at here.
+ */
+export function guardTable(prefixes: SourcePrefixes): NftTable {
+  const goBack = { return: null };
+  const ipv6Source = payload('ip6', 'saddr');
+  const linkLocal: Json = { prefix: { addr: 'fe80::', len: 10 } };
+  return {
+    ...GUARD_TABLE,
+    sets: [
+      { name: NAMED, type: 'ifname', interval: false, elements: [...prefixes.keys()].filter(hasOtherName).toSorted() },
+      ...FAMILIES.map((family) => ({
+        name: ALLOWED[family],
+        type: ['ifname', ADDRESS_TYPE[family]],
+        interval: true,
+        elements: [...prefixes].flatMap(([device, allowed]) => allowedElements(family, device, allowed)),
+      })),
+      { name: NEIGHBOURS, type: ['ifname', 'ipv6_addr'], interval: false, elements: [], filledByRules: KNOWN },
+      { name: RATES, type: 'ifname', interval: false, elements: [], filledByRules: KNOWN },
+    ],
+    chains: [
+      limitNeighbours(),
+      {
+        name: CHECK_SOURCE,
+        hook: undefined,
+        rules: [
+          [match(payload('ip', 'daddr'), '==', LOOPBACK), ...COUNTED_DROP],
+          [match(payload('ip', 'saddr'), '==', LOOPBACK), ...COUNTED_DROP],
+          [match({ payload: { protocol: 'icmpv6', field: 'type' } }, '==', SOLICITATIONS), jumpTo(LIMIT_NEIGHBOURS)],
+          [match(ipv6Source, '==', '::'), goBack],
+          [match(ipv6Source, '==', linkLocal), { goto: { target: LIMIT_NEIGHBOURS } }],
+          ...FAMILIES.map((family): readonly JsonObject[] => {
+            const sender: Json = { concat: [meta('iifname'), payload(PROTOCOL[family], 'saddr')] };
+            return [match(sender, '==', `@${ALLOWED[family]}`), goBack];
+          }),
+          [match(WAY_BACK, '==', false), ...COUNTED_DROP],
+        ],
+      },
+      {
+        name: CHECK_ENCAPSULATION,
+        hook: undefined,
+        rules: Object.values(ENCAPSULATED).map((encapsulated) => [encapsulated, ...COUNTED_DROP]),
+      },
+      hookOf('prerouting', RAW_PRIORITY, CHECK_SOURCE),
+      hookOf('forward', FILTER_PRIORITY, CHECK_ENCAPSULATION),
+      hookOf('input', FILTER_PRIORITY, CHECK_ENCAPSULATION),
+    ],
+  };
+}
+
+/** Drops packets that name another source of their interface than those known, once these come too fast. */
+function limitNeighbours(): NftChain {
+  const source: Json = { concat: [meta('iifname'), payload('ip6', 'saddr')] };
+  const update = (set: string, elem: Json, ...stmt: readonly JsonObject[]): JsonObject => ({
+    set: { op: 'update', elem, set: `@${set}`, ...(stmt.length > 0 ? { stmt } : {}) },
+  });
+  return {
+    name: LIMIT_NEIGHBOURS,
+    hook: undefined,
+    rules: [
+      [match(source, '==', `@${NEIGHBOURS}`), { return: null }],
+      [update(RATES, meta('iifname'), { limit: NEW_SOURCES }), ...COUNTED_DROP],
+      [update(NEIGHBOURS, source), { return: null }],
+      COUNTED_DROP,
+    ],
+  };
+}
+
+function jumpTo(target: string): JsonObject {
+  return { jump: { target } };
+}
+
+/** A chain that has packets of pods looked at by another. */
+function hookOf(name: string, priority: number, target: string): NftChain {
+  const jump = jumpTo(target);
+  return {
+    name: `guard_${name}`,
+    hook: { type: 'filter', name, priority },
+    rules: [
+      [match(meta('iifname'), '==', `${HOST_INTERFACE_PREFIX}*`), jump],
+      [match(meta('iifname'), '==', `@${NAMED}`), jump],
+    ],
+  };
+}
+
+/** The commands that lead from one state of an interface to another; none when they are the same. */
+export function guardDelta(
+  device: string,
+  before: readonly Prefix[] | undefined,
+  after: readonly Prefix[] | undefined,
+): readonly NftCommand[] {
+  const names = (allowed: readonly Prefix[] | undefined) => (allowed && hasOtherName(device) ? [device] : []);
+  const sets = [
+    { name: NAMED, from: names(before), to: names(after) },
+    ...FAMILIES.map((family) => ({
+      name: ALLOWED[family],
+      from: allowedElements(family, device, before ?? []),
+      to: allowedElements(family, device, after ?? []),
+    })),
+  ];
+  return elementsChange({ table: GUARD_TABLE, sets });
+}
+
+/** Whether an interface has to be named for its packets to be looked at. */
+export function hasOtherName(device: string): boolean {
+  return !device.startsWith(HOST_INTERFACE_PREFIX);
+}
+
+function allowedElements(family: Family, device: string, allowed: readonly Prefix[]): Json[] {
+  const prefixes = allowed.filter((prefix) => prefix.family === family);
+  return outermost(prefixes).map((prefix) => concatJson(device, prefixJson(prefix)));
+}

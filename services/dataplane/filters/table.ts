@@ -1,0 +1,158 @@
+import { formatAddress, type Family } from '@podwire/shared/net/address';
+import type { Prefix } from '@podwire/shared/net/prefix';
+
+/** What JSON can say, as `nft -j` reads and writes it (libnftables-json(5)). */
+export type Json = null | boolean | number | string | readonly Json[] | JsonObject;
+
+export interface JsonObject {
+  readonly [key: string]: Json;
+}
+
+/** A table's name: `inet podwire`. */
+export interface TableName {
+  readonly family: 'ip' | 'ip6' | 'inet';
+  readonly name: string;
+}
+
+/** A named set. Elements of sets of addresses are prefixes, none of which holds another; in concatenations, one per link. */
+export interface NftSet {
+  readonly name: string;
+  /** `ipv4_addr`, `ifname`, …; several for a concatenation. */
+  readonly type: string | readonly string[];
+  /** Whether its elements are ranges. */
+  readonly interval: boolean;
+  readonly elements: readonly Json[];
+  /** Rules put elements into it, and each goes after a time. Such elements are no part of what the table is. */
+  readonly filledByRules?: { readonly sizeCount: number; readonly timeoutSeconds: number };
+}
+
+/** A chain with its rules, each a list of expressions. */
+export interface NftChain {
+  readonly name: string;
+  /** Undefined for a chain that others jump to. */
+  readonly hook: { readonly type: string; readonly name: string; readonly priority: number } | undefined;
+  readonly rules: readonly (readonly JsonObject[])[];
+}
+
+/** A whole table. Chains come after those that they jump to. */
+export interface NftTable extends TableName {
+  readonly sets: readonly NftSet[];
+  readonly chains: readonly NftChain[];
+}
+
+/** One command of a transaction: `{ "add": { "table": … } }`. */
+export type NftCommand = { readonly add: JsonObject } | { readonly delete: JsonObject };
+
+export function formatTableName({ family, name }: TableName): string {
+  return `${family} ${name}`;
+}
+
+/** A prefix as an element or an operand. */
+export function prefixJson(prefix: Prefix): Json {
+  return { prefix: { addr: formatAddress(prefix), len: prefix.length } };
+}
+
+/** An element that joins several fields: a link's name and a prefix. */
+export function concatJson(...fields: readonly Json[]): Json {
+  return { concat: fields };
+}
+
+/** `match LEFT OPERATOR RIGHT`. */
+export function match(left: Json, operator: '==' | '!=', right: Json): JsonObject {
+  return { match: { op: operator, left, right } };
+}
+
+export function payload(protocol: 'ip' | 'ip6', field: 'saddr' | 'daddr'): Json {
+  return { payload: { protocol, field } };
+}
+
+export function meta(key: string): Json {
+  return { meta: { key } };
+}
+
+/** nftables' name for the addresses of a family, and for its packets. */
+export const ADDRESS_TYPE: Readonly<Record<Family, string>> = { 4: 'ipv4_addr', 6: 'ipv6_addr' };
+export const PROTOCOL: Readonly<Record<Family, 'ip' | 'ip6'>> = { 4: 'ip', 6: 'ip6' };
+
+/** NF_IP_PRI_FILTER: where packets are filtered, behind the translation of destinations. */
+export const FILTER_PRIORITY = 0;
+
+/** What a rule ends with that drops packets, and counts them. */
+export const COUNTED_DROP: readonly JsonObject[] = [{ counter: { packets: 0, bytes: 0 } }, { drop: null }];
+
+/** What a set of a table is to hold, and held. */
+interface SetChange {
+  readonly name: string;
+  readonly from: readonly Json[];
+  readonly to: readonly Json[];
+}
+
+/** The commands that lead from some elements of a table's sets to others; none when they are the same. */
+export function elementsChange({
+  table,
+  sets,
+}: {
+  readonly table: TableName;
+  readonly sets: readonly SetChange[];
+}): readonly NftCommand[] {
+  const element = (name: string, elem: readonly Json[]): readonly JsonObject[] =>
+    elem.length === 0 ? [] : [{ element: { family: table.family, table: table.name, name, elem } }];
+  // What goes, goes first: intervals of one set may not overlap.
+  return [
+    ...sets.flatMap(({ name, from, to }) => element(name, without(from, to)).map((each) => ({ delete: each }))),
+    ...sets.flatMap(({ name, from, to }) => element(name, without(to, from)).map((each) => ({ add: each }))),
+  ];
+}
+
+function without(elements: readonly Json[], others: readonly Json[]): readonly Json[] {
+  const texts = new Set(others.map((other) => JSON.stringify(other)));
+  return elements.filter((element) => !texts.has(JSON.stringify(element)));
+}
+
+/** The commands that make a table what is wanted, whatever it was, in one transaction (`nft flush`, `nft add`, …). */
+export function replacement(table: NftTable): readonly NftCommand[] {
+  return [...removal(table), ...objectsOf(table).map((object): NftCommand => ({ add: object }))];
+}
+
+/** The commands that take a table away, there or not: the addition makes the deletion succeed. */
+export function removal({ family, name }: TableName): readonly NftCommand[] {
+  const table = { table: { family, name } };
+  return [{ add: table }, { delete: table }];
+}
+
+/** The objects of a table in the form in which `nft -j list table` shows them (nftables 1.0.6). */
+export function objectsOf({ family, name, sets, chains }: NftTable): readonly JsonObject[] {
+  const within = { family, table: name };
+  const setObjects = sets.map(({ name: set, type, interval, elements, filledByRules }) => ({
+    set: {
+      ...within,
+      name: set,
+      type,
+      ...(interval ? { flags: ['interval'] } : {}),
+      ...(filledByRules
+        ? { size: filledByRules.sizeCount, timeout: filledByRules.timeoutSeconds, flags: ['timeout'] }
+        : {}),
+      // An empty list is a syntax error.
+      ...(elements.length > 0 ? { elem: elements } : {}),
+    },
+  }));
+  const chainObjects = chains.map(({ name: chain, hook }) => ({
+    chain: {
+      ...within,
+      name: chain,
+      ...(hook ? { type: hook.type, hook: hook.name, prio: hook.priority, policy: 'accept' } : {}),
+    },
+  }));
+  const rules = chains.flatMap((chain) =>
+    chain.rules.map((expr) => ({ rule: { ...within, chain: chain.name, expr } })),
+  );
+  return [{ table: { family, name } }, ...setObjects, ...chainObjects, ...rules];
+}
+
+export function isList(value: Json | undefined): value is readonly Json[] {
+  return Array.isArray(value);
+}
+
+export function isObject(value: Json | undefined): value is JsonObject {
+  return typeof value === 'object' && value !== null && !isList(value);
+}

@@ -1,0 +1,36 @@
+import type { Address, Family } from '@podwire/shared/net/address';
+import { compareNames } from '@podwire/shared/words/order';
+
+import type { ClusterView } from '../cluster/cluster.js';
+import { encapsulationOf } from '../routes/block-routes.js';
+import { modeOf, nodeAddressOf } from '../routing/paths.js';
+
+/** Where packets of tunnels may come from, for one family of outer addresses. */
+export interface TunnelSources {
+  readonly family: Family;
+  /** Encapsulations that pools ask for; at least one. */
+  readonly encapsulations: readonly ('vxlan' | 'ipip')[];
+  /** Addresses of the other nodes, in the order of the nodes' names. */
+  readonly nodes: readonly Address[];
+}
+
+const FAMILIES: readonly Family[] = [4, 6];
+
+/**
+ * The families whose pools are encapsulated, with the nodes that tunnel packets are accepted from. IPIP has no device for IPv6.
+ * Nodes count from their registration on, before they have a block or a tunnel address: no route to a node is made before.
+ */
+export function planTunnelSources({ self, cluster }: ClusterView): readonly TunnelSources[] {
+  const pools = [...cluster.pools.values()];
+  const nodes = [...cluster.nodes.values()].filter(({ name }) => name !== self).sort(compareNames);
+  return FAMILIES.flatMap((family): TunnelSources[] => {
+    const modes = pools
+      .filter(({ cidr }) => cidr.family === family)
+      .map((pool) => modeOf(encapsulationOf(pool)).tunnel);
+    const encapsulations = (['vxlan', 'ipip'] as const).filter(
+      (kind) => modes.includes(kind) && (kind === 'vxlan' || family === 4),
+    );
+    if (encapsulations.length === 0) return [];
+    return [{ family, encapsulations, nodes: nodes.flatMap((node) => nodeAddressOf(node, family)?.address ?? []) }];
+  });
+}

@@ -1,0 +1,44 @@
+import { NetlinkError, type Namespace } from '@podwire/netlink';
+
+import { tooMany, unreadablePod, type PodListBounds, type PodListKind } from '../pods/pod-lists.js';
+import type { PodListing } from './pod-observe.js';
+
+/** What is asked of a pod's namespace to read it, its links included. */
+export type BoundedPod = PodListing & Pick<Namespace, 'links'>;
+
+/** A pod's namespace whose lists are given up at a bound. They fail with POD_UNREADABLE then. */
+export function boundedPod(pod: Namespace, bounds: PodListBounds): BoundedPod {
+  const netns = pod.path ?? '';
+  const { maxCount, timeoutMs } = bounds;
+  const bounded = async <List>(kind: PodListKind, list: Promise<List>): Promise<List> => {
+    try {
+      return await list;
+    } catch (error) {
+      const reason = error instanceof NetlinkError ? reasonOf(error, kind, bounds) : undefined;
+      throw reason === undefined ? error : unreadablePod(netns, reason);
+    }
+  };
+  return {
+    links: () => bounded('links', pod.links(bounds)),
+    addresses: (filter) => bounded('addresses', pod.addresses({ maxCount, timeoutMs, ...filter })),
+    routes: (filter) => bounded('routes', pod.routes({ maxCount, timeoutMs, ...filter })),
+    rules: (filter) => bounded('rules', pod.rules({ maxCount, timeoutMs, ...filter })),
+    neighbours: (filter) => bounded('neighbours', pod.neighbours({ maxCount, timeoutMs, ...filter })),
+    readSysctls: (keys) => pod.readSysctls(keys),
+    sequence: (steps) => pod.sequence(steps),
+  };
+}
+
+/** @returns undefined where the kernel refused for a reason that is not the pod's doing */
+function reasonOf({ code }: NetlinkError, kind: PodListKind, bounds: PodListBounds): string | undefined {
+  switch (code) {
+    case 'E2BIG':
+      return tooMany(kind, bounds);
+    case 'ETIMEDOUT':
+      return `${kind} that take more than ${bounds.timeoutMs} ms to read`;
+    case 'EINTR':
+      return `${kind} that change each time they are read`;
+    default:
+      return undefined;
+  }
+}

@@ -1,0 +1,72 @@
+import { openNamespace, type Namespace } from '@podwire/netlink';
+
+import type { LinkListener, LinkSource, LinkWatch, NodeLink } from '../node/links.js';
+import type { NodeSysctl } from '../routes/wanted.js';
+import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
+import { asking, failureOfNetlink, hasErrno } from './refusal.js';
+
+/** The real kernel's links. The node's network namespace is that of this process. */
+export class NetlinkLinks implements LinkSource {
+  readonly #node: Namespace;
+  readonly #monitor: NodeMonitor;
+  readonly #watches = new Set<MonitorSubscription>();
+
+  private constructor(node: Namespace, monitor: NodeMonitor) {
+    this.#node = node;
+    this.#monitor = monitor;
+  }
+
+  /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
+  static async open(monitor: NodeMonitor): Promise<NetlinkLinks> {
+    return new NetlinkLinks(await asking(() => openNamespace()), monitor);
+  }
+
+  links(): Promise<readonly NodeLink[]> {
+    return asking(async () => {
+      const links = await this.#node.links();
+      return links.map(({ name, mtuBytes, up }) => ({ name, mtuBytes, up }));
+    });
+  }
+
+  async watch(listener: LinkListener): Promise<LinkWatch> {
+    const subscription = await asking(() =>
+      this.#monitor.subscribe({
+        heard: (event) => {
+          if (event.object === 'link') listener.changed(event.value.name);
+          if (event.object === 'overrun') listener.changed(undefined);
+        },
+        ended: () => listener.ended(),
+      }),
+    );
+    this.#watches.add(subscription);
+    return { close: () => this.#end(subscription) };
+  }
+
+  readSysctls(keys: readonly NodeSysctl['key'][]): Promise<readonly (string | null)[]> {
+    return asking(async () => {
+      const readings = await this.#node.readSysctls(keys);
+      return readings.map((reading) => {
+        if (reading.ok) return reading.value;
+        if (hasErrno(reading.error, 'ENOENT')) return null;
+        throw reading.error;
+      });
+    });
+  }
+
+  writeSysctls(settings: readonly NodeSysctl[]): Promise<void> {
+    return asking(async () => {
+      const outcomes = await this.#node.writeSysctls(settings);
+      for (const outcome of outcomes) if (!outcome.ok) throw failureOfNetlink(outcome.error);
+    });
+  }
+
+  async close(): Promise<void> {
+    for (const watch of [...this.#watches]) this.#end(watch);
+    await this.#node.close();
+  }
+
+  #end(watch: MonitorSubscription): void {
+    this.#watches.delete(watch);
+    watch.close();
+  }
+}

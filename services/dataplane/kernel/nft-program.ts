@@ -1,0 +1,162 @@
+import { spawn, type ChildProcess } from 'node:child_process';
+import { mkdtemp, open, rm, writeFile, type FileHandle } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
+import { parseJson } from '@podwire/shared/json/parse';
+import { killProcessGroup } from '@podwire/shared/runtime/process-group';
+import { z } from 'zod';
+
+import { formatTableName, type Json, type JsonObject, type NftCommand, type TableName } from '../filters/table.js';
+import type { Nft } from './nft/nft.js';
+
+interface ProgramNftOptions {
+  /** The program. Default: `nft`, looked for where systems have their own programs. */
+  readonly program?: string;
+  /** How long one run may take, in milliseconds. Default: 10,000. */
+  readonly timeoutMs?: number;
+}
+
+interface Finished {
+  readonly output: string;
+  readonly errors: string;
+  readonly exitCode: number | null;
+}
+
+const DEFAULT_TIMEOUT_MS = 10_000;
+
+/** Its own path, as a service may have been started without /usr/sbin; its own language, as errors are told apart by their text. */
+const ENVIRONMENT = { PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin', LC_ALL: 'C' };
+
+/** Largest part of what nft says that goes into a message, in characters. */
+const MAX_QUOTED = 400;
+
+const json: z.ZodType<Json> = z.json();
+const listing = z.object({ nftables: z.array(z.record(z.string(), json)) });
+
+/** Objects of a listing that are not part of a table. */
+const OUTSIDE = ['metainfo'];
+
+/** Nftables through the `nft` program, which runs once for each method. The network namespace is that of this process. */
+export class ProgramNft implements Nft {
+  readonly #program: string;
+  readonly #timeoutMs: number;
+
+  constructor({ program = 'nft', timeoutMs = DEFAULT_TIMEOUT_MS }: ProgramNftOptions = {}) {
+    this.#program = program;
+    this.#timeoutMs = timeoutMs;
+  }
+
+  async read(table: TableName): Promise<readonly JsonObject[] | undefined> {
+    const name = formatTableName(table);
+    const finished = await this.#run(['-j', '-n', 'list', 'table', table.family, table.name], 'ignore');
+    if (finished.exitCode !== 0) {
+      if (finished.errors.includes('No such file or directory')) return undefined;
+      throw refusal(`list table ${name}`, finished);
+    }
+    const parsed = listing.safeParse(parseJson(finished.output));
+    if (parsed.success) return parsed.data.nftables.filter((object) => !OUTSIDE.some((key) => key in object));
+    throw new Failure('KERNEL_REFUSED', `nft list table ${name} gave no JSON of nftables: ${quoted(finished.output)}`);
+  }
+
+  async apply(commands: readonly NftCommand[]): Promise<void> {
+    const input = await namelessFile(JSON.stringify({ nftables: commands }));
+    try {
+      const finished = await this.#run(['-j', '-f', '-'], input.fd);
+      if (finished.exitCode !== 0) throw refusal(`a transaction of ${commands.length} commands`, finished);
+    } finally {
+      await input.close();
+    }
+  }
+
+  #run(args: readonly string[], input: number | 'ignore'): Promise<Finished> {
+    return new Promise((resolve, reject) => {
+      const child = start(this.#program, args, input);
+      // Not `close` alone: what a wrapper has started may keep the output open for as long as it likes.
+      const timeUp = setTimeout(() => {
+        if (child.pid !== undefined) killProcessGroup(child.pid);
+        for (const stream of child.stdio) stream?.destroy();
+        reject(killed(args, this.#timeoutMs));
+      }, this.#timeoutMs);
+      const output: Buffer[] = [];
+      const errors: Buffer[] = [];
+      child.stdout?.on('data', (bytes: Buffer) => output.push(bytes));
+      child.stderr?.on('data', (bytes: Buffer) => errors.push(bytes));
+      child.on('error', (cause) => {
+        clearTimeout(timeUp);
+        reject(unrunnable(this.#program, cause));
+      });
+      child.on('close', (exitCode, signal) => {
+        clearTimeout(timeUp);
+        if (signal === null) resolve({ output: textOf(output), errors: textOf(errors), exitCode });
+        else reject(new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} was ended by ${signal}`));
+      });
+    });
+  }
+}
+
+/** In a process group of its own, that whatever it starts ends with it. @throws Failure */
+function start(program: string, args: readonly string[], input: number | 'ignore'): ChildProcess {
+  try {
+    return spawn(program, args, { env: ENVIRONMENT, stdio: [input, 'pipe', 'pipe'], detached: true });
+  } catch (cause) {
+    throw unrunnable(program, cause);
+  }
+}
+
+/**
+ * A file with a text, without a name: there is nothing to clean up after a process that was killed. nft opens its standard input
+ * by the path /dev/stdin, which does not work with the sockets that Node makes for children.
+ */
+async function namelessFile(text: string): Promise<FileHandle> {
+  try {
+    const folder = await mkdtemp(join(tmpdir(), 'podwire-nft-'));
+    try {
+      const path = join(folder, 'transaction');
+      await writeFile(path, text, { mode: 0o600, flag: 'wx' });
+      return await open(path, 'r');
+    } finally {
+      await rm(folder, { recursive: true });
+    }
+  } catch (cause) {
+    const message = `no transaction for nft can be written below ${tmpdir()}: ${cause instanceof Error ? cause.message : ''}`;
+    throw new Failure('KERNEL_REFUSED', message, { cause });
+  }
+}
+
+function textOf(parts: readonly Buffer[]): string {
+  return Buffer.concat(parts).toString();
+}
+
+/** One line, cut to a length that a log and a status bear. */
+function quoted(text: string): string {
+  const line = text.replace(/\s+/g, ' ').trim();
+  return line.length > MAX_QUOTED ? `${line.slice(0, MAX_QUOTED)}…` : line;
+}
+
+/** Who has not the program has no nftables; whatever else keeps it from being run may be over in a moment. */
+const MISSING: readonly unknown[] = ['ENOENT', 'EACCES'];
+
+function unrunnable(program: string, cause: unknown): Failure {
+  const what = `${program} cannot be run (${messageOf(cause)})`;
+  if (!MISSING.includes(codeOf(cause))) return new Failure('KERNEL_REFUSED', what, { cause });
+  return new Failure('KERNEL_UNSUPPORTED', `${what}: install it (apt-get install nftables)`, { cause });
+}
+
+function killed(args: readonly string[], timeoutMs: number): Failure {
+  return new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} did not end within ${timeoutMs} ms, and was killed`);
+}
+
+/** The texts of errno that say the kernel was built without something (EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT). */
+const UNSUPPORTED = /not supported/i;
+
+function refusal(what: string, { errors, exitCode }: Finished): Failure {
+  const text = quoted(errors);
+  if (UNSUPPORTED.test(text)) {
+    const message = `the kernel lacks a part of nftables for ${what}: ${text}; it needs nf_tables, nft_masq, nft_fib_inet`;
+    return new Failure('KERNEL_UNSUPPORTED', message);
+  }
+  return new Failure('KERNEL_REFUSED', `nft refused ${what} (exit code ${exitCode}): ${text}`);
+}

@@ -1,0 +1,138 @@
+import { formatAddress, parseAddress } from '@podwire/shared/net/address';
+import { formatPrefix } from '@podwire/shared/net/prefix';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { addPod, cleanUp, requireThrowawayNamespace, run } from './netlink/namespaces.fixture.js';
+import { NodeMonitor } from './node-monitor.js';
+import { NetlinkNodeNetwork } from './node-network.js';
+
+const ip = (...args: readonly string[]) => run('ip', ...args);
+
+let network: NetlinkNodeNetwork;
+
+beforeEach(async () => {
+  requireThrowawayNamespace();
+  ip('link', 'add', 'clt0', 'type', 'veth', 'peer', 'name', 'clt1');
+  ip('link', 'set', 'clt0', 'up');
+  network = await NetlinkNodeNetwork.open(new NodeMonitor());
+});
+
+afterEach(async () => {
+  await network.close();
+  ip('link', 'delete', 'clt0');
+  cleanUp();
+});
+
+const listener = (changed: () => void) => ({ changed, ended: () => expect.unreachable() });
+
+async function addressesOf(name: string): Promise<string[]> {
+  const { links, addresses } = await network.read();
+  const index = links.find((link) => link.name === name)?.index;
+  return addresses
+    .filter(({ linkIndex, lasting }) => linkIndex === index && lasting)
+    .map(({ address, length }) => `${formatAddress(address)}/${length}`);
+}
+
+test('links, lasting addresses and routes are as ip prints them', async () => {
+  ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
+  ip('address', 'add', '2001:db8::7/64', 'dev', 'clt0', 'nodad');
+  ip('address', 'add', '2001:db8::8/64', 'dev', 'clt0', 'nodad', 'preferred_lft', '0');
+  ip('address', 'add', '192.0.2.8/32', 'dev', 'clt0', 'scope', 'link');
+  ip('route', 'add', '198.51.100.0/24', 'dev', 'clt0', 'src', '192.0.2.7', 'metric', '50');
+  ip('route', 'add', 'blackhole', '203.0.113.0/24');
+  expect(await addressesOf('clt0')).toEqual(['192.0.2.7/24', '2001:db8::7/64']);
+  const { links, routes } = await network.read();
+  expect(links.filter(({ name }) => name.startsWith('clt')).map(({ name, up }) => [name, up])).toEqual(
+    expect.arrayContaining([
+      ['clt0', true],
+      ['clt1', false],
+    ]),
+  );
+  expect(links.map(({ index }) => index)).toEqual(links.map(({ index }) => index).toSorted((a, b) => a - b));
+  const found = routes.find(({ destination }) => formatPrefix(destination) === '198.51.100.0/24');
+  expect(found).toMatchObject({ metric: 50, source: { family: 4, value: 0xc0000207n } });
+  expect(links.find(({ index }) => index === found?.linkIndex)?.name).toBe('clt0');
+  expect(routes.some(({ destination }) => formatPrefix(destination) === '203.0.113.0/24')).toBe(false);
+  ip('route', 'delete', 'blackhole', '203.0.113.0/24');
+});
+
+test('changes of addresses are told until nobody listens', async () => {
+  let told = 0;
+  const unwatch = await network.watch(listener(() => told++));
+  ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
+  await expect.poll(() => told).toBe(1);
+  ip('address', 'delete', '192.0.2.7/24', 'dev', 'clt0');
+  await expect.poll(() => told).toBe(2);
+  let others = 0;
+  await network.watch(listener(() => others++));
+  unwatch();
+  ip('address', 'add', '192.0.2.9/24', 'dev', 'clt0');
+  await expect.poll(() => others).toBe(1);
+  expect(told).toBeLessThanOrEqual(3);
+});
+
+test('another default route, and another MAC address or state of a link with addresses, are told; other links are not', async () => {
+  ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
+  ip('link', 'set', 'clt1', 'up');
+  await network.read();
+  let told = 0;
+  await network.watch(listener(() => told++));
+  ip('route', 'add', 'default', 'via', '192.0.2.1');
+  await expect.poll(() => told).toBe(1);
+  ip('link', 'set', 'clt1', 'address', '02:00:00:00:00:77');
+  ip('route', 'add', '203.0.113.0/24', 'via', '192.0.2.1');
+  ip('link', 'set', 'clt0', 'address', '02:00:00:00:00:78');
+  await expect.poll(() => told).toBe(2);
+  await network.read();
+  ip('link', 'set', 'clt0', 'down');
+  await expect.poll(() => told).toBeGreaterThan(2);
+});
+
+test('of routes that lead to a target each is told, but Podwire’s own; of others none', async () => {
+  ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
+  ip('address', 'add', '2001:db8::7/64', 'dev', 'clt0', 'nodad');
+  await network.read();
+  let told = 0;
+  let others = 0;
+  const targets = ['203.0.113.9', '2001:db8:9::9'].map((text) => parseAddress(text)!);
+  await network.watch(
+    listener(() => told++),
+    targets,
+  );
+  await network.watch(listener(() => others++));
+  for (const [step, destination] of ['203.0.113.0/24', '203.0.113.9/32', '2001:db8:9::/48'].entries()) {
+    ip('route', 'add', '203.0.114.0/24', 'via', '192.0.2.1', 'protocol', '4');
+    ip('route', 'add', '203.0.113.8/30', 'via', '192.0.2.1', 'protocol', '87');
+    for (const added of ['203.0.114.0/24', '203.0.113.8/30']) ip('route', 'delete', added);
+    ip('route', 'add', destination, 'dev', 'clt0', 'protocol', '4');
+    await expect.poll(() => told).toBe(2 * step + 1);
+    ip('route', 'delete', destination, 'dev', 'clt0');
+    await expect.poll(() => told).toBe(2 * step + 2);
+  }
+  expect(others).toBe(0);
+});
+
+test('neighbours are told of an address, and of IPv6 whether the node forwards', async () => {
+  const pod = 'neighbour';
+  addPod(pod);
+  ip('link', 'set', 'clt1', 'netns', pod, 'up');
+  ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
+  ip('address', 'add', '2001:db8::7/64', 'dev', 'clt0', 'nodad');
+  ip('-n', pod, 'address', 'add', '192.0.2.8/24', 'dev', 'clt1');
+  ip('-n', pod, 'address', 'add', '2001:db8::8/64', 'dev', 'clt1', 'nodad');
+  const link = (await network.read()).links.find(({ name }) => name === 'clt0')!;
+  for (const text of ['192.0.2.7', '2001:db8::7']) {
+    ip('-n', pod, 'neighbour', 'replace', text, 'lladdr', '02:00:00:00:00:99', 'dev', 'clt1', 'nud', 'reachable');
+    const known = async () => {
+      await network.announce(link, parseAddress(text)!);
+      return ip('-n', pod, 'neighbour', 'show', text);
+    };
+    await expect.poll(known, { timeout: 10_000 }).toContain(`lladdr ${link.mac} `);
+  }
+  run('sysctl', '-qw', 'net.ipv6.conf.clt0.forwarding=1');
+  await network.announce(link, parseAddress('2001:db8::7')!);
+  await expect.poll(() => ip('-n', pod, 'neighbour', 'show', '2001:db8::7')).toContain('router');
+  await expect(network.announce({ ...link, index: 2 ** 31 - 1 }, parseAddress('192.0.2.7')!)).rejects.toMatchObject({
+    code: 'KERNEL_REFUSED',
+  });
+});

@@ -1,0 +1,147 @@
+import { NetlinkError, openNamespace, type Namespace } from '@podwire/netlink';
+import { Failure } from '@podwire/shared/failure/failure';
+import { compareNames } from '@podwire/shared/words/order';
+
+import { openFailure, ownNamespace } from '../pods/errno.js';
+import type { AttachedLink, Kernel, NetnsIdentity, PodSession } from '../pods/kernel.js';
+import { POD_LIST_BOUNDS, type PodListBounds } from '../pods/pod-lists.js';
+import { attachmentOfAlias, ROUTE_PROTOCOL } from '../wiring/network.js';
+import type { ObservedLink } from '../wiring/observed.js';
+import { renameLink } from './netlink/rename.js';
+import { getLink, MAIN_TABLE, toObservedLink } from './pod-observe.js';
+import { NetlinkSession } from './pod-session.js';
+import { asking, failureOfNetlink, hasErrno, refusalOf } from './refusal.js';
+
+/** An MTU that every kernel that knows veth refuses with EINVAL, and one that does not with EOPNOTSUPP. */
+const IMPOSSIBLE_MTU_BYTES = 1;
+
+/** What is answered where the kernel has no connection tracking that could be asked (nf_conntrack_netlink). */
+const WITHOUT_CONNTRACK: readonly string[] = ['EPROTONOSUPPORT', 'EINVAL', 'EOPNOTSUPP'];
+
+const PROBE = { name: 'podwprobe', peer: 'podwprobe0' } as const;
+
+/** The real kernel, through rtnetlink and /proc/sys. The node's network namespace is that of this process. */
+export class NetlinkKernel implements Kernel {
+  readonly #node: Namespace;
+  readonly #podLists: PodListBounds;
+
+  private constructor(node: Namespace, podLists: PodListBounds) {
+    this.#node = node;
+    this.#podLists = podLists;
+  }
+
+  /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
+  static async open(podLists = POD_LIST_BOUNDS): Promise<NetlinkKernel> {
+    return new NetlinkKernel(await asking(() => openNamespace()), podLists);
+  }
+
+  async probe(): Promise<void> {
+    const [outcome] = await asking(() =>
+      this.#node.sequence([
+        {
+          type: 'link.add',
+          kind: 'veth',
+          name: PROBE.name,
+          mtuBytes: IMPOSSIBLE_MTU_BYTES,
+          peer: { name: PROBE.peer, namespace: this.#node },
+        },
+      ]),
+    );
+    if (outcome?.ok !== false) throw new Error(`the kernel made a veth pair of MTU ${IMPOSSIBLE_MTU_BYTES}`);
+    if (hasErrno(outcome.error, 'EINVAL')) return;
+    if (hasErrno(outcome.error, 'EOPNOTSUPP')) {
+      throw new Failure('KERNEL_UNSUPPORTED', 'the kernel has no veth: load the module (modprobe veth)', {
+        cause: outcome.error,
+      });
+    }
+    throw failureOfNetlink(outcome.error);
+  }
+
+  async open(netns: string): Promise<PodSession> {
+    const pod = await openPod(netns);
+    if (isSame(pod, this.#node)) {
+      await pod.close();
+      throw ownNamespace(netns);
+    }
+    return new NetlinkSession({ host: this.#node, pod }, this.#podLists);
+  }
+
+  async identify(netns: string): Promise<NetnsIdentity | undefined> {
+    try {
+      const namespace = await openPod(netns);
+      await namespace.close();
+      return namespace.identity;
+    } catch (error) {
+      if (error instanceof Failure && error.code === 'INVALID_NETNS') return undefined;
+      throw error;
+    }
+  }
+
+  hostLink(name: string): Promise<ObservedLink | undefined> {
+    return asking(async () => {
+      const link = await getLink(this.#node, { name });
+      return link && toObservedLink(link);
+    });
+  }
+
+  async deleteHostLink({ index }: Pick<ObservedLink, 'index'>): Promise<boolean> {
+    try {
+      await this.#node.deleteLink({ index });
+      return true;
+    } catch (error) {
+      if (!(error instanceof NetlinkError)) throw error;
+      if (hasErrno(error, 'ENODEV')) return false;
+      throw failureOfNetlink(error);
+    }
+  }
+
+  renameHostLink({ index }: Pick<ObservedLink, 'index'>, name: string): Promise<void> {
+    return asking(() => renameLink(this.#node, { index, name }));
+  }
+
+  veths(): Promise<readonly ObservedLink[]> {
+    return asking(async () => {
+      const links = await this.#node.links();
+      return links.filter(({ kind }) => kind === 'veth').map(toObservedLink);
+    });
+  }
+
+  attached(): Promise<readonly AttachedLink[]> {
+    return asking(async () => {
+      const links = await this.#node.links();
+      const routes = await this.#node.routes({ table: MAIN_TABLE });
+      const ours = routes.filter((route) => route.protocol === ROUTE_PROTOCOL);
+      return links.toSorted(compareNames).flatMap((link): AttachedLink[] => {
+        const attachment = attachmentOfAlias(link.alias);
+        const addresses = ours.filter((route) => route.outputIndex === link.index).map((route) => route.destination);
+        return attachment ? [{ attachment, link: toObservedLink(link), addresses }] : [];
+      });
+    });
+  }
+
+  async forgetFlows(address: string): Promise<number> {
+    try {
+      return await this.#node.deleteConntrack({ address });
+    } catch (error) {
+      if (!(error instanceof NetlinkError)) throw error;
+      if (WITHOUT_CONNTRACK.includes(error.code)) return 0;
+      throw failureOfNetlink(error);
+    }
+  }
+
+  close(): Promise<void> {
+    return this.#node.close();
+  }
+}
+
+async function openPod(netns: string): Promise<Namespace> {
+  try {
+    return await openNamespace(netns);
+  } catch (error) {
+    throw error instanceof NetlinkError ? openFailure(netns, refusalOf(error)) : error;
+  }
+}
+
+function isSame(a: Namespace, b: Namespace): boolean {
+  return a.identity.inode === b.identity.inode && a.identity.device === b.identity.device;
+}

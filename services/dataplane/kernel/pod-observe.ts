@@ -1,0 +1,207 @@
+import type { Link, Namespace, Route, SysctlReading } from '@podwire/netlink';
+
+import { isSourceRule, tableOf } from '../plan/source-table.js';
+import { ROUTE_PROTOCOL, type WantedEnd } from '../wiring/network.js';
+import {
+  isAddressOf,
+  isNeighbourOf,
+  isRouteOf,
+  isRuleOf,
+  keyText,
+  type ObservedEnd,
+  type ObservedLink,
+  type ObservedRoute,
+} from '../wiring/observed.js';
+import { isBehindAnother } from '../wiring/source-routing.js';
+import type { Rule, SysctlKey } from '../wiring/step.js';
+import { failureOfNetlink, hasErrno } from './refusal.js';
+
+/** Routing table `main` (RT_TABLE_MAIN, linux/rtnetlink.h). */
+export const MAIN_TABLE = 254;
+
+/** The link has a carrier: for a veth, both ends are up (IFF_LOWER_UP, linux/if.h). */
+const IFF_LOWER_UP = 0x10000;
+
+/** A link by name or index, or undefined when there is none. */
+export async function getLink(
+  namespace: Pick<Namespace, 'sequence'>,
+  link: { readonly name: string } | { readonly index: number },
+): Promise<Link | undefined> {
+  const [outcome] = await namespace.sequence([{ type: 'link.get', link }]);
+  if (outcome?.ok) return outcome.link;
+  if (outcome === undefined || hasErrno(outcome.error, 'ENODEV')) return undefined;
+  throw failureOfNetlink(outcome.error);
+}
+
+export function toObservedLink(link: Link): ObservedLink {
+  const { name, index, kind, mac, mtuBytes, txQueueLength, up, flags, linkedIndex, linkedNamespaceId } = link;
+  return {
+    name,
+    index,
+    kind,
+    mac,
+    mtuBytes,
+    txQueueLength,
+    queueCount: link.txQueueCount,
+    alias: link.alias,
+    up,
+    running: up && (flags & IFF_LOWER_UP) !== 0,
+    peerIndex: linkedNamespaceId === null ? undefined : (linkedIndex ?? undefined),
+  };
+}
+
+/** What is asked of a namespace to read it. */
+export type Listing = Pick<Namespace, 'addresses' | 'neighbours' | 'routes' | 'readSysctls' | 'sequence'>;
+
+/** The same of a pod's. */
+export type PodListing = Listing & Pick<Namespace, 'rules'>;
+
+/** Reads the node's end of the wire and what is around it. */
+export async function observeHost(namespace: Listing, wanted: WantedEnd): Promise<ObservedEnd> {
+  const link = await getLink(namespace, { name: wanted.link.name });
+  const listed = listAround(namespace, wanted, link?.index);
+  return { rules: [], isLater: false, ...(await observeEnd(namespace, { wanted, link, listed })) };
+}
+
+/** Reads the pod's end of the wire and what is around it. Its rules are asked for only where the link is not the pod's first. */
+export async function observePod(namespace: PodListing, wanted: WantedEnd): Promise<ObservedEnd> {
+  const { name } = wanted.link;
+  const link = await getLink(namespace, { name });
+  // Of all tables, as there are few.
+  const listed = namespace.routes();
+  const end = await observeEnd(namespace, { wanted, link, listed });
+  const around = { isLater: (await listed).some((route) => isByEarlierLink(route, link)), ...end };
+  return { rules: isBehindAnother(wanted, around) ? await listRules(namespace, tableOf(name)) : [], ...around };
+}
+
+/** Podwire's own of one table. */
+export async function listRules(namespace: Pick<Namespace, 'rules'>, table: number): Promise<Rule[]> {
+  const rules = await namespace.rules();
+  return rules
+    .filter((rule) => isRuleOf(table, rule))
+    .map(({ source, priority, protocol }) => ({ source, table, priority, protocol }));
+}
+
+/** Podwire's own of tables that have no route and are no link's. Links and routes are asked for only where there is a rule of its. */
+export async function listStrayRules(namespace: Pick<Namespace, 'rules' | 'links' | 'routes'>): Promise<Rule[]> {
+  const own = (await namespace.rules()).filter(isSourceRule);
+  if (own.length === 0) return [];
+  // In this order, as what has a link by then may have had none before.
+  const routes = await namespace.routes();
+  const links = await namespace.links();
+  const used = new Set([...routes.map(({ table }) => table), ...links.map(({ name }) => tableOf(name))]);
+  return own
+    .filter(({ table }) => !used.has(table))
+    .map(({ source, table, priority, protocol }) => ({ source, table, priority, protocol }));
+}
+
+function isByEarlierLink({ outputIndex, protocol, table }: Route, own: Link | undefined): boolean {
+  const isEarlier = outputIndex !== null && outputIndex < (own?.index ?? Number.POSITIVE_INFINITY);
+  return isEarlier && protocol === ROUTE_PROTOCOL && table === MAIN_TABLE;
+}
+
+interface EndOf {
+  readonly wanted: WantedEnd;
+  /** The attachment's link; undefined when there is none. */
+  readonly link: Link | undefined;
+  /** The routes among which those are that matter. */
+  readonly listed: Promise<readonly Route[]>;
+}
+
+async function observeEnd(namespace: Listing, { wanted, link, listed }: EndOf) {
+  const onLink = { index: link?.index ?? 0 };
+  const [addresses, neighbours, routes, sysctls] = await Promise.all([
+    link ? namespace.addresses(onLink) : [],
+    link ? namespace.neighbours(onLink) : [],
+    listed.then((all) => toObservedRoutes(namespace, { wanted, ownIndex: link?.index, listed: all })),
+    readSysctls(
+      namespace,
+      wanted.sysctls.map((sysctl) => sysctl.key),
+    ),
+  ]);
+  return {
+    link: link && toObservedLink(link),
+    addresses: addresses.map(({ address }) => address).filter((address) => isAddressOf(wanted, address)),
+    routes,
+    neighbours: neighbours
+      .map(({ address, mac, permanent }) => ({ address, mac, permanent }))
+      .filter((neighbour) => isNeighbourOf(wanted, neighbour)),
+    sysctls,
+  };
+}
+
+/** Reads sysctls; null for keys that are not there. */
+export async function readSysctls(
+  namespace: Pick<Namespace, 'readSysctls'>,
+  keys: readonly SysctlKey[],
+): Promise<ReadonlyMap<string, string | null>> {
+  const readings = await namespace.readSysctls(keys);
+  return new Map(
+    readings.map((reading, position): [string, string | null] => [keyText(keys[position] ?? []), valueOf(reading)]),
+  );
+}
+
+function valueOf(reading: SysctlReading): string | null {
+  if (reading.ok) return reading.value;
+  if (hasErrno(reading.error, 'ENOENT')) return null;
+  throw failureOfNetlink(reading.error);
+}
+
+interface RoutesOf {
+  readonly wanted: WantedEnd;
+  /** Index of the attachment's link; undefined when there is none. */
+  readonly ownIndex: number | undefined;
+  readonly listed: readonly Route[];
+}
+
+async function toObservedRoutes(namespace: Listing, { wanted, ownIndex, listed }: RoutesOf): Promise<ObservedRoute[]> {
+  const ofLink = ({ outputIndex }: Route) => ownIndex !== undefined && outputIndex === ownIndex;
+  const matter = listed.filter((route) => {
+    const { destination, protocol } = route;
+    const device = ofLink(route) ? wanted.link.name : null;
+    return isRouteOf(wanted, { destination, protocol, device, ...tableFor(route) });
+  });
+  const devices = await linksOf(namespace, matter);
+  return matter.map((route) => {
+    const device = route.outputIndex === null ? undefined : devices.get(route.outputIndex);
+    return {
+      destination: route.destination,
+      device: device?.name ?? null,
+      deviceAlias: device?.alias ?? null,
+      gateway: route.gateway ?? undefined,
+      ...(route.onlink && { onlink: true }),
+      metric: route.metric,
+      scope: String(route.scope),
+      protocol: route.protocol,
+      unicast: route.routeType === 'unicast',
+      ...tableFor(route),
+    };
+  });
+}
+
+/** The main table goes without saying. */
+function tableFor({ table }: Route): { readonly table?: number } {
+  return table === MAIN_TABLE ? {} : { table };
+}
+
+/**
+ * A node has a route for each block of the cluster. So the kernel is asked for those by the link, and for others only where they
+ * could matter: where the link's own route is missing, or is not of the best metric that there is, so that another could go before.
+ */
+async function listAround(namespace: Listing, wanted: WantedEnd, ownIndex: number | undefined): Promise<Route[]> {
+  const own = ownIndex === undefined ? [] : await namespace.routes({ table: MAIN_TABLE, index: ownIndex });
+  const isSettled = (destination: string) =>
+    own.some((route) => route.destination === destination && route.family === 4 && route.metric === 0);
+  const doubtful = new Set(wanted.routes.map(({ destination }) => destination).filter((cidr) => !isSettled(cidr)));
+  const others = await Promise.all(
+    [...doubtful].map((destination) => namespace.routes({ table: MAIN_TABLE, destination })),
+  );
+  return [...own, ...others.flat().filter(({ outputIndex }) => outputIndex === null || outputIndex !== ownIndex)];
+}
+
+/** The links that routes leave by, by index. One that vanished since is absent. */
+async function linksOf(namespace: Listing, routes: readonly Route[]): Promise<ReadonlyMap<number, Link>> {
+  const indexes = new Set(routes.flatMap(({ outputIndex }) => outputIndex ?? []));
+  const links = await Promise.all([...indexes].map((index) => getLink(namespace, { index })));
+  return new Map(links.flatMap((link): [number, Link][] => (link ? [[link.index, link]] : [])));
+}

@@ -1,0 +1,193 @@
+import { NetlinkError, type LinkSelector, type Namespace, type Outcome, type Step as Request } from '@podwire/netlink';
+
+import type { BatchOutcome, NetnsIdentity, PodSession, StepFailure } from '../pods/kernel.js';
+import type { PodListBounds } from '../pods/pod-lists.js';
+import type { Wanted } from '../wiring/network.js';
+import type { Observed, ObservedLink } from '../wiring/observed.js';
+import { withValueBefore, type Rule, type Side, type Step } from '../wiring/step.js';
+import { boundedPod, type BoundedPod } from './bounded-pod.js';
+import { toRequest } from './netlink/requests.js';
+import { getLink, listRules, listStrayRules, observeHost, observePod, toObservedLink } from './pod-observe.js';
+import { asking, failureOfNetlink } from './refusal.js';
+
+/** The addon takes 1000 steps in one hop, the looks at the links among them. */
+const STEPS_PER_HOP = 900;
+
+type NetlinkStep = Exclude<Step, { type: 'link-delete' }>;
+
+/** Steps that are carried out in one hop: one deletion, or up to {@link STEPS_PER_HOP} others. */
+type Part =
+  | { readonly type: 'deletion'; readonly step: Extract<Step, { type: 'link-delete' }> }
+  | { readonly type: 'sequence'; readonly steps: NetlinkStep[] };
+
+/** A session over the addon. */
+export class NetlinkSession implements PodSession {
+  readonly #namespaces: Readonly<Record<Side, Namespace>>;
+  /** The pod's, to be read. */
+  readonly #pod: BoundedPod;
+  /** Indexes of the links that this session made, by name. Both ends are known from the look at the host's. */
+  readonly #made: Readonly<Record<Side, Map<string, number>>> = { host: new Map(), pod: new Map() };
+
+  constructor(namespaces: Readonly<Record<Side, Namespace>>, bounds: PodListBounds) {
+    this.#namespaces = namespaces;
+    this.#pod = boundedPod(namespaces.pod, bounds);
+  }
+
+  get identity(): NetnsIdentity {
+    return this.#namespaces.pod.identity;
+  }
+
+  observe(wanted: Wanted): Promise<Observed> {
+    return asking(async () => {
+      const [host, pod] = await Promise.all([
+        observeHost(this.#namespaces.host, wanted.host),
+        observePod(this.#pod, wanted.pod),
+      ]);
+      return { host, pod };
+    });
+  }
+
+  podLink(name: string): Promise<ObservedLink | undefined> {
+    return asking(async () => {
+      const link = await getLink(this.#namespaces.pod, { name });
+      return link && toObservedLink(link);
+    });
+  }
+
+  rules(table: number): Promise<readonly Rule[]> {
+    return asking(() => listRules(this.#pod, table));
+  }
+
+  strayRules(): Promise<readonly Rule[]> {
+    return asking(() => listStrayRules(this.#pod));
+  }
+
+  async apply(steps: readonly Step[]): Promise<BatchOutcome> {
+    let reached: BatchOutcome = { finished: [], warnings: [], failed: undefined, links: {} };
+    for (const part of toParts(steps)) {
+      const outcome = part.type === 'deletion' ? await this.#delete(part.step) : await this.#sequence(part.steps);
+      reached = {
+        finished: [...reached.finished, ...outcome.finished],
+        warnings: [...reached.warnings, ...outcome.warnings],
+        failed: outcome.failed,
+        links: outcome.failed ? {} : { ...reached.links, ...outcome.links },
+      };
+      if (reached.failed) break;
+    }
+    return reached;
+  }
+
+  close(): Promise<void> {
+    return this.#namespaces.pod.close();
+  }
+
+  /**
+   * One hop: the steps, and in each namespace a look at the link that they changed. It is a call of the pod's namespace, as those of the
+   * node's would wait for each other, one pod's for another's.
+   */
+  async #sequence(steps: readonly NetlinkStep[]): Promise<BatchOutcome> {
+    const [first] = steps;
+    if (!first) return { finished: [], warnings: [], failed: undefined, links: {} };
+    const turns = toTurns(steps);
+    const requests = turns.map((turn): Request => {
+      const select = (name: string): LinkSelector => this.#select(turn.step.side, name);
+      const request: Request =
+        turn.type === 'look'
+          ? { type: 'link.get', link: select(nameOf(turn.step)) }
+          : toRequest(turn.step, { pod: this.#namespaces.pod, select });
+      return turn.step.side === 'pod' ? request : { within: this.#namespaces.host, ...request };
+    });
+    try {
+      const outcome = toBatchOutcome(turns, await this.#namespaces.pod.sequence(requests));
+      this.#remember(steps, outcome.links.host);
+      return outcome;
+    } catch (error) {
+      return { finished: [], warnings: [], failed: failureAt(first, error), links: {} };
+    }
+  }
+
+  #select(side: Side, name: string): LinkSelector {
+    const index = this.#made[side].get(name);
+    return index === undefined ? { name } : { index };
+  }
+
+  #remember(steps: readonly NetlinkStep[], host: ObservedLink | undefined): void {
+    const creation = steps.find((step) => step.type === 'link-add');
+    if (creation?.type !== 'link-add' || host?.peerIndex === undefined) return;
+    this.#made.host.set(host.name, host.index);
+    this.#made.pod.set(creation.peer.name, host.peerIndex);
+  }
+
+  async #delete(step: Extract<Step, { type: 'link-delete' }>): Promise<BatchOutcome> {
+    for (const made of Object.values(this.#made)) made.clear();
+    try {
+      await this.#namespaces.host.deleteLink({ name: step.name });
+      return { finished: [step], warnings: [], failed: undefined, links: {} };
+    } catch (error) {
+      return { finished: [], warnings: [], failed: failureAt(step, error), links: {} };
+    }
+  }
+}
+
+function toParts(steps: readonly Step[]): Part[] {
+  const parts: Part[] = [];
+  for (const step of steps) {
+    const last = parts.at(-1);
+    if (step.type === 'link-delete') parts.push({ type: 'deletion', step });
+    else if (last?.type === 'sequence' && last.steps.length < STEPS_PER_HOP) last.steps.push(step);
+    else parts.push({ type: 'sequence', steps: [step] });
+  }
+  return parts;
+}
+
+type LinkStep = Extract<Step, { type: 'link-add' | 'link-set' }>;
+
+/** What is asked of the kernel in its turn: a step, or a look at the link that a step made or set. */
+type Turn = { readonly type: 'step'; readonly step: NetlinkStep } | { readonly type: 'look'; readonly step: LinkStep };
+
+/** The steps, and behind the last one in a namespace the look at the last link that was made or set there. */
+function toTurns(steps: readonly NetlinkStep[]): Turn[] {
+  const last = (side: Side) => steps.findLastIndex((step) => step.side === side);
+  const ends: Readonly<Record<Side, number>> = { host: last('host'), pod: last('pod') };
+  const isOnLink = (step: NetlinkStep): step is LinkStep => step.type === 'link-add' || step.type === 'link-set';
+  return steps.flatMap((step, position): Turn[] => {
+    const { side } = step;
+    const changed =
+      position === ends[side] ? steps.filter(isOnLink).findLast((other) => other.side === side) : undefined;
+    const turn: Turn = { type: 'step', step };
+    return changed ? [turn, { type: 'look', step: changed }] : [turn];
+  });
+}
+
+/** @param outcomes - one for each turn */
+function toBatchOutcome(turns: readonly Turn[], outcomes: readonly Outcome[]): BatchOutcome {
+  const finished: Step[] = [];
+  const warnings: StepFailure[] = [];
+  const links: Partial<Record<Side, ObservedLink>> = {};
+  for (const [position, { type, step }] of turns.entries()) {
+    const outcome = outcomes[position];
+    if (!outcome) throw new Error('the addon answers every step');
+    if (!outcome.ok) {
+      const failed = failureAt(step, outcome.error);
+      if (type === 'look' || step.type !== 'sysctl-write' || !step.optional)
+        return { finished, warnings, failed, links: {} };
+      warnings.push(failed);
+    } else if (type === 'step') finished.push(asCarriedOut(step, outcome));
+    else if (outcome.link) links[step.side] = toObservedLink(outcome.link);
+  }
+  return { finished, warnings, failed: undefined, links };
+}
+
+function asCarriedOut(step: NetlinkStep, { previous }: Extract<Outcome, { ok: true }>): Step {
+  if (step.type !== 'sysctl-write' || !step.readPrevious) return step;
+  return withValueBefore(step, previous);
+}
+
+function nameOf(step: LinkStep): string {
+  return step.type === 'link-add' ? step.link.name : step.name;
+}
+
+function failureAt(step: Step, error: unknown): StepFailure {
+  if (!(error instanceof NetlinkError)) throw error;
+  return { step, failure: failureOfNetlink(error), errno: error.code };
+}

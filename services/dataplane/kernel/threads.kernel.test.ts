@@ -1,0 +1,80 @@
+import { readdirSync, readlinkSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { recordingLog, testRegistry } from '../dataplane.fixture.js';
+import { address, podNetwork } from '../plan/pod-network.fixture.js';
+import { Events } from '../pods/events.js';
+import { Dataplane } from '../pods/pods.js';
+import { addPod, cleanUp, requireThrowawayNamespace } from './netlink/namespaces.fixture.js';
+import { NetlinkKernel } from './pod-kernel.js';
+
+/** Pods at a time: more than the pool has threads. */
+const PODS_COUNT = 40;
+
+const THREADS = '/proc/self/task';
+
+let kernel: NetlinkKernel;
+let dataplane: Dataplane;
+
+beforeEach(async () => {
+  requireThrowawayNamespace();
+  kernel = await NetlinkKernel.open();
+  dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
+});
+
+afterEach(async () => {
+  await kernel.close();
+  cleanUp();
+});
+
+/** Every thread that stays: the main one, the engine's, and those of libuv's pool, which the first work makes. */
+async function lastingThreads(): Promise<string[]> {
+  await Promise.all(Array.from({ length: 32 }, () => readFile('/proc/self/stat')));
+  return readdirSync(THREADS);
+}
+
+/** Looks at the threads as often as may be while work is under way. @returns how often, and where they were */
+async function watched(threads: readonly string[], work: Promise<unknown>): Promise<[number, Set<string>]> {
+  const namespaces = new Set<string>();
+  let looks = 0;
+  const ended = new AbortController();
+  const end = (): void => ended.abort();
+  work.then(end, end);
+  while (!ended.signal.aborted) {
+    for (const thread of threads) namespaces.add(readlinkSync(`${THREADS}/${thread}/ns/net`));
+    looks++;
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  await work;
+  return [looks, namespaces];
+}
+
+test('no thread of the process is ever in a pod’s namespace, whatever is done there', async () => {
+  const own = readlinkSync('/proc/self/ns/net');
+  const pods = Array.from({ length: PODS_COUNT }, (_, at) => {
+    const name = `pod-${at}`;
+    addPod(name);
+    const addresses = [address(`10.65.0.${at + 1}`), address(`fd65::${(at + 1).toString(16)}`)];
+    return podNetwork(name, { addresses });
+  });
+  const threads = await lastingThreads();
+  const signal = new AbortController().signal;
+  const [looks, namespaces] = await watched(
+    threads,
+    Promise.all(
+      pods.map(async (pod) => {
+        await dataplane.attach(pod, signal);
+        await dataplane.check(pod, signal);
+        await kernel.identify(pod.netns);
+        await dataplane.detach(pod, signal);
+      }),
+    ),
+  );
+  expect([...namespaces]).toEqual([own]);
+  expect(looks).toBeGreaterThan(PODS_COUNT);
+  expect(new Set(readdirSync(THREADS).map((thread) => readlinkSync(`${THREADS}/${thread}/ns/net`)))).toEqual(
+    new Set([own]),
+  );
+});

@@ -1,0 +1,258 @@
+import { WatchPhase } from '@podwire/proto/podwire/ipam/v1/watch';
+import { Failure } from '@podwire/shared/failure/failure';
+import { Peer } from '@podwire/shared/rpc/client';
+import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+
+import type { ClusterChange } from '../cluster/cluster.js';
+import type { KnownFollower, KnownView } from '../cluster/known-cluster.js';
+import { recordingLog } from '../dataplane.fixture.js';
+import { FakeIpam, nodeMessage, poolMessage, routeMessage } from '../testing/ipam.js';
+import { IpamCluster, type IpamClusterOptions } from './cluster-watch.js';
+import { ClusterEvents } from './events.js';
+
+const TIMEOUT_MS = 30_000;
+vi.setConfig({ testTimeout: 4 * TIMEOUT_MS });
+
+class RecordingFollower implements KnownFollower {
+  readonly told: { readonly view: KnownView; readonly change: ClusterChange }[] = [];
+
+  follow(view: KnownView, change: ClusterChange): void {
+    this.told.push({ view, change });
+  }
+
+  stop(): Promise<void> {
+    return Promise.resolve();
+  }
+
+  get last() {
+    return this.told.at(-1)!;
+  }
+}
+
+let ipam: FakeIpam;
+let peer: Peer;
+let follower: RecordingFollower;
+let lines: Record<string, unknown>[];
+let cluster: IpamCluster;
+
+function make(rest: Partial<IpamClusterOptions> = {}): IpamCluster {
+  const recording = recordingLog();
+  ({ lines } = recording);
+  follower = new RecordingFollower();
+  return new IpamCluster({
+    self: 'n1',
+    ipam: peer,
+    followers: [follower],
+    events: new ClusterEvents(recording.log),
+    clock: systemClock,
+    random: () => 0.001,
+    ...rest,
+  });
+}
+
+beforeEach(() => {
+  ipam = new FakeIpam();
+  peer = new Peer('podwire-ipam', ipam.address);
+  cluster = make();
+});
+
+afterEach(async () => {
+  await cluster.stop();
+  peer.close();
+  await ipam.dispose();
+});
+
+const messagesAt = (level: 'warn' | 'error') =>
+  lines.filter((line) => line.level === level).map(({ msg }) => String(msg));
+const names = (map: ReadonlyMap<string, unknown>) => [...map.keys()].sort();
+const poll = (condition: () => unknown) => expect.poll(condition, { timeout: TIMEOUT_MS });
+
+test('followers are told once the cluster is known whole, then each change, with views that stay as they were', async () => {
+  ipam.putPool(poolMessage('p', '10.65.0.0/16'));
+  for (const at of [1, 2, 3]) ipam.putNode(nodeMessage(`n${at}`, `192.0.2.${at}/24`));
+  ipam.putRoute(routeMessage('10.65.0.0/26', 'n1'));
+  await ipam.start();
+  expect(cluster.view).toBeUndefined();
+  cluster.start();
+  await poll(() => follower.told.length).toBe(1);
+  const [first] = follower.told;
+  expect(first?.change).toEqual({ blocks: 'all', others: true });
+  expect(first?.view.self).toBe('n1');
+  expect(names(first!.view.cluster.nodes)).toEqual(['n1', 'n2', 'n3']);
+  expect(cluster.connection).toBe('connected');
+  expect(cluster.conditions()).toEqual([]);
+
+  ipam.putRoute(routeMessage('10.65.0.64/26', 'n2'));
+  await poll(() => follower.last.change).toEqual({ blocks: new Set(['10.65.0.64/26']), others: false });
+  ipam.remove('node', 'n3');
+  await poll(() => follower.last.change).toEqual({ blocks: new Set(), others: true });
+  expect(names(follower.last.view.cluster.nodes)).toEqual(['n1', 'n2']);
+  expect(names(follower.last.view.cluster.blocks)).toEqual(['10.65.0.0/26', '10.65.0.64/26']);
+  expect(names(first!.view.cluster.nodes)).toEqual(['n1', 'n2', 'n3']);
+  expect(ipam.watchRequests).toMatchObject([{ kinds: [6, 2, 3], nodeName: '', poolName: '', resumeToken: '' }]);
+});
+
+describe('a stream that is cut', () => {
+  beforeEach(async () => {
+    ipam.putNode(nodeMessage('n1', '192.0.2.1/24'));
+    ipam.putPool(poolMessage('p', '10.65.0.0/16'));
+    ipam.putPool(poolMessage('q', '10.66.0.0/16'));
+    await ipam.start();
+  });
+
+  test('is made anew later each time, and soon again once IPAM has told something whole', async () => {
+    const pausesMs: number[] = [];
+    // Longer ones are how long the stream may be silent.
+    const sleep: Clock['sleep'] = (durationMs, signal) => {
+      if (durationMs >= 10_000) return systemClock.sleep(durationMs, signal);
+      pausesMs.push(durationMs);
+      return systemClock.sleep(1, signal);
+    };
+    await cluster.stop();
+    cluster = make({ clock: { ...systemClock, sleep }, random: () => 0.5 });
+    ipam.cutAfterCount = 1;
+    cluster.start();
+    await poll(() => pausesMs.length).toBeGreaterThanOrEqual(3);
+    const [first = 0, second = 0, third = 0] = pausesMs;
+    expect([first < second, second < third, follower.told.length]).toEqual([true, true, 0]);
+    ipam.cutAfterCount = Infinity;
+    await poll(() => follower.told.length).toBe(1);
+    for (let times = 1; times <= 3; times++) {
+      pausesMs.length = 0;
+      ipam.cut();
+      ipam.putRoute(routeMessage(`10.65.0.${times * 64}/26`, 'n1'));
+      await poll(() => follower.told.length).toBe(times + 1);
+      expect(pausesMs).toEqual([first]);
+    }
+  });
+
+  test('goes on where it was, without telling what is known already', async () => {
+    cluster.start();
+    await poll(() => follower.told.length).toBe(1);
+    ipam.cut();
+    ipam.putRoute(routeMessage('10.65.0.0/26', 'n1'));
+    await poll(() => follower.told.length).toBe(2);
+    expect(follower.last.change).toEqual({ blocks: new Set(['10.65.0.0/26']), others: false });
+    expect(ipam.watchRequests.at(-1)?.resumeToken).not.toBe('');
+  });
+
+  test('in a snapshot begins the snapshot anew', async () => {
+    ipam.cutAfterCount = 1;
+    ipam.snapshotPartCount = 1;
+    cluster.start();
+    await poll(() => ipam.watchRequests.length).toBeGreaterThan(2);
+    expect(follower.told).toEqual([]);
+    ipam.cutAfterCount = Infinity;
+    await poll(() => follower.told.length).toBe(1);
+    expect(names(follower.last.view.cluster.pools)).toEqual(['p', 'q']);
+  });
+
+  test('whose changes are forgotten leads to a snapshot: what is gone meanwhile is gone', async () => {
+    cluster.start();
+    await poll(() => follower.told.length).toBe(1);
+    await ipam.stop();
+    await poll(() => cluster.connection).toBe('lost');
+    ipam.remove('pool', 'q');
+    ipam.forgetChanges();
+    await ipam.start();
+    await poll(() => follower.told.length).toBe(2);
+    expect(follower.last.change).toEqual({ blocks: 'all', others: true });
+    expect(names(follower.last.view.cluster.pools)).toEqual(['p']);
+  });
+
+  test('again and again is told once, and once that it is back; what is known stands meanwhile', async () => {
+    cluster.start();
+    await poll(() => follower.told.length).toBe(1);
+    const watches = ipam.watchRequests.length;
+    const failure = new Failure('TOO_MANY_STREAMS', 'too many');
+    ipam.refusals.push(...Array.from({ length: 10_000 }, () => ({ method: 'Watch', failure })));
+    ipam.cut();
+    await poll(() => ipam.watchRequests.length - watches).toBeGreaterThan(3);
+    expect(cluster.connection).toBe('lost');
+    expect(cluster.conditions()).toMatchObject([
+      { reason: 'IpamUnreachable', message: expect.stringContaining('what it last told') },
+    ]);
+    expect(names(cluster.view!.cluster.pools)).toEqual(['p', 'q']);
+    ipam.refusals.length = 0;
+    await poll(() => cluster.connection).toBe('connected');
+    expect(messagesAt('warn')).toEqual([
+      expect.stringContaining('not told of the cluster any more by podwire-ipam at'),
+    ]);
+    expect(lines.filter(({ msg }) => String(msg).startsWith('told of the cluster by'))).toHaveLength(2);
+    expect(follower.told).toHaveLength(1);
+    expect(cluster.conditions()).toEqual([]);
+  });
+
+  test('by a message that cannot be is begun anew', async () => {
+    cluster.start();
+    await poll(() => follower.told.length).toBe(1);
+    ipam.nonsense = { phase: WatchPhase.WATCH_PHASE_SNAPSHOT, reset: false, changes: [], resumeToken: '' };
+    ipam.putRoute(routeMessage('10.65.0.0/26', 'n1'));
+    await poll(() => follower.told.length).toBe(2);
+    expect(follower.last.change.blocks).toBe('all');
+    expect(ipam.watchRequests.at(-1)?.resumeToken).toBe('');
+    expect(names(follower.last.view.cluster.blocks)).toEqual(['10.65.0.0/26']);
+  });
+});
+
+test('IPAM that is away at the start is told of once, and the cluster when it comes', async () => {
+  cluster = make({ patienceMs: 20 });
+  cluster.start();
+  await poll(() => cluster.connection).toBe('lost');
+  expect(cluster.conditions()).toMatchObject([
+    { reason: 'IpamUnreachable', message: expect.stringContaining('stay as they are') },
+  ]);
+  expect(follower.told).toEqual([]);
+  ipam.putNode(nodeMessage('n1', '192.0.2.1/24'));
+  await ipam.start();
+  await poll(() => follower.told.length).toBe(1);
+  expect(messagesAt('warn')).toEqual([expect.stringContaining('does not tell of the cluster yet')]);
+});
+
+test('a connection that has gone silent is given up, and made anew', async () => {
+  await ipam.start();
+  // Longer than a busy machine takes for the first message.
+  cluster = make({ silenceMs: 1500, patienceMs: 750 });
+  cluster.start();
+  await poll(() => ipam.watchRequests.length).toBeGreaterThan(2);
+  expect(ipam.watchRequests.slice(1).every(({ resumeToken }) => resumeToken !== '')).toBe(true);
+  expect(lines.find(({ err }) => err)).toMatchObject({
+    err: { message: expect.stringContaining('nothing was heard for 1500 ms') },
+  });
+});
+
+test('an object that makes no sense is told of and left out, the others count', async () => {
+  ipam.putPool(poolMessage('bad', 'nonsense'));
+  ipam.putPool(poolMessage('good', '10.65.0.0/16'));
+  await ipam.start();
+  cluster.start();
+  await poll(() => follower.told.length).toBe(1);
+  expect(names(follower.last.view.cluster.pools)).toEqual(['good']);
+  expect(messagesAt('error')).toEqual([expect.stringContaining('went on without pool bad')]);
+  expect(cluster.conditions()).toMatchObject([{ reason: 'ObjectsSkipped' }]);
+});
+
+test('a follower that fails keeps nothing from the others', async () => {
+  const failing: KnownFollower = { follow: () => expect.unreachable(), stop: () => Promise.resolve() };
+  const other = new RecordingFollower();
+  cluster = make({ followers: [failing, other] });
+  await ipam.start();
+  cluster.start();
+  await poll(() => other.told.length).toBe(1);
+  ipam.putNode(nodeMessage('n1', '192.0.2.1/24'));
+  await poll(() => other.told.length).toBe(2);
+  expect(messagesAt('error')).toHaveLength(2);
+});
+
+test('stopping ends the stream, and nothing is told any more', async () => {
+  await ipam.start();
+  cluster.start();
+  await poll(() => follower.told.length).toBe(1);
+  await cluster.stop();
+  await cluster.stop();
+  await poll(() => ipam.streamsCount).toBe(0);
+  ipam.putNode(nodeMessage('n1', '192.0.2.1/24'));
+  expect(follower.told).toHaveLength(1);
+  expect(messagesAt('warn')).toEqual([]);
+});

@@ -1,0 +1,181 @@
+import { WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
+import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
+import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
+import type { Peer } from '@podwire/shared/rpc/client';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { ClusterChange } from '../cluster/cluster.js';
+import type { KnownFollower, KnownView } from '../cluster/known-cluster.js';
+import { Silence } from '../cluster/silence.js';
+import type { Condition } from '../routes/wanted.js';
+import type { ClusterEvents, Connection } from './events.js';
+import { WATCHED_KINDS, WatchedCluster } from './watched-cluster.js';
+
+export interface IpamClusterOptions {
+  /** Name of this node. */
+  readonly self: string;
+  readonly ipam: Pick<Peer, 'stream' | 'description'>;
+  /** Called in this order. They are the caller's, who stops them after the cluster. */
+  readonly followers: readonly KnownFollower[];
+  readonly events: ClusterEvents;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** How long a stream may be silent before it is taken for dead, in milliseconds; IPAM sends a bookmark every 30 s. Default: 120,000. */
+  readonly silenceMs?: number;
+  /** How long the first message may take before it is told that there is none, in milliseconds. Default: 10,000. */
+  readonly patienceMs?: number;
+}
+
+const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 15_000 };
+
+const { watch: WATCH } = WatchServiceService;
+
+/**
+ * What IPAM tells of the cluster, kept up to date and passed on to followers. While IPAM is away, what is known stands and
+ * followers are told nothing; when it is back, what was missed follows, or a snapshot.
+ */
+export class IpamCluster {
+  readonly #options: Required<IpamClusterOptions>;
+  readonly #watched: WatchedCluster;
+  readonly #stop = new AbortController();
+  readonly #unobserve: () => void;
+  #connection: Connection = 'connecting';
+  #running: Promise<void> | undefined;
+
+  constructor(options: IpamClusterOptions) {
+    this.#options = { silenceMs: 120_000, patienceMs: 10_000, ...options };
+    const { events } = this.#options;
+    this.#watched = new WatchedCluster((object, failure) => events.objectSkipped(object, failure));
+    this.#unobserve = events.observe(() => ({ connected: this.#connection === 'connected', ...this.#size() }));
+  }
+
+  /** Begins to watch; once. */
+  start(): void {
+    this.#running ??= this.#run();
+  }
+
+  /** Undefined until the first snapshot was whole. */
+  get view(): KnownView | undefined {
+    const { cluster } = this.#watched;
+    return cluster && { self: this.#options.self, cluster };
+  }
+
+  get connection(): Connection {
+    return this.#connection;
+  }
+
+  /** What an operator should know of it. */
+  conditions(): readonly Condition[] {
+    const found: Condition[] = [];
+    const { description } = this.#options.ipam;
+    if (this.#connection !== 'connected') {
+      const known = this.#watched.cluster
+        ? 'what it last told of the cluster stands'
+        : 'routes to other nodes stay as they are';
+      found.push({ reason: 'IpamUnreachable', message: `${description} does not answer; ${known}: see that it runs` });
+    }
+    const { skippedCount } = this.#watched;
+    if (skippedCount > 0) {
+      const message = `${skippedCount} objects of ${description} make no sense and are left out: see the log for their names`;
+      found.push({ reason: 'ObjectsSkipped', message });
+    }
+    return found;
+  }
+
+  /** Followers are told nothing any more. Idempotent. */
+  async stop(): Promise<void> {
+    this.#stop.abort();
+    this.#unobserve();
+    await this.#running;
+  }
+
+  async #run(): Promise<void> {
+    const { signal } = this.#stop;
+    const { clock, random } = this.#options;
+    for (let attempt = 0; !signal.aborted; attempt++) {
+      try {
+        await this.#follow(() => (attempt = 0));
+      } catch (error) {
+        if (this.#isStopped()) return;
+        this.#lost(error);
+      }
+      if (this.#isStopped()) return;
+      await clock.sleep(backoffMs(attempt, BACKOFF, random()), signal);
+    }
+  }
+
+  /** One stream. @throws Failure of whatever ends it */
+  async #follow(onProgress: () => void): Promise<void> {
+    const { ipam } = this.#options;
+    const silence = new Silence({ ...this.#options, onAwaited: () => this.#awaited() });
+    const signal = AbortSignal.any([this.#stop.signal, silence.broken]);
+    this.#watched.beginStream();
+    const { resumeToken } = this.#watched;
+    try {
+      const request = { kinds: [...WATCHED_KINDS], nodeName: '', poolName: '', resumeToken };
+      for await (const response of ipam.stream(WATCH, request, signal)) {
+        silence.heard();
+        const change = this.#watched.apply(response);
+        this.#connected();
+        if (response.resumeToken !== '') onProgress();
+        if (change && !this.#isStopped()) this.#tell(change);
+      }
+    } catch (error) {
+      // The stream itself knows only that it was given up.
+      throw silence.broken.aborted ? failureOfSignal(silence.broken) : error;
+    } finally {
+      silence.end();
+    }
+    throw new Failure('UNREACHABLE', `${ipam.description}: the watch ended`);
+  }
+
+  #tell(change: ClusterChange): void {
+    const { view } = this;
+    if (!view) return;
+    const { followers, events } = this.#options;
+    if (change.blocks === 'all') events.snapshot(this.#size());
+    else events.changed();
+    for (const follower of followers) {
+      try {
+        follower.follow(view, change);
+      } catch (error) {
+        events.followerFailed(error);
+      }
+    }
+  }
+
+  #connected(): void {
+    if (this.#connection === 'connected') return;
+    this.#connection = 'connected';
+    this.#options.events.connected(this.#options.ipam.description);
+  }
+
+  #awaited(): void {
+    if (this.#connection !== 'connecting') return;
+    this.#connection = 'lost';
+    this.#options.events.awaited(this.#options.ipam.description);
+  }
+
+  #lost(error: unknown): void {
+    const { events, ipam } = this.#options;
+    if (this.#connection === 'lost') events.stillLost(ipam.description, error);
+    else events.lost(ipam.description, error);
+    this.#connection = 'lost';
+  }
+
+  #size() {
+    const { cluster, skippedCount } = this.#watched;
+    return {
+      nodes: cluster?.nodes.size ?? 0,
+      pools: cluster?.pools.size ?? 0,
+      blocks: cluster?.blocks.size ?? 0,
+      skipped: skippedCount,
+    };
+  }
+
+  #isStopped(): boolean {
+    return this.#stop.signal.aborted;
+  }
+}

@@ -1,0 +1,53 @@
+import {
+  RoutingState,
+  type GetNodeStatusRequest,
+  type GetNodeStatusResponse,
+  type Tunnel,
+} from '@podwire/proto/podwire/dataplane/v1/node';
+import type { Handler } from '@podwire/shared/rpc/unary';
+
+import type { NodeOverview } from '../node-overview.js';
+import type { NodeStatus } from '../routes/status.js';
+import type { WantedTunnel } from '../routes/wanted.js';
+
+const STATES: Readonly<Record<NodeStatus['state'], RoutingState>> = {
+  waiting: RoutingState.ROUTING_STATE_WAITING,
+  silent: RoutingState.ROUTING_STATE_SILENT,
+  reconciling: RoutingState.ROUTING_STATE_RECONCILING,
+  'as-wanted': RoutingState.ROUTING_STATE_AS_WANTED,
+};
+
+export function getNodeStatus(overview: () => NodeOverview): Handler<GetNodeStatusRequest, GetNodeStatusResponse> {
+  return () => Promise.resolve(statusMessage(overview()));
+}
+
+export function statusMessage(overview: NodeOverview): GetNodeStatusResponse {
+  const { nodeName, registered, routing, routes, podMtuBytes, sessions, attachmentCount, conditions } = overview;
+  return {
+    nodeName,
+    ipv4Address: registered?.ipv4Address ?? '',
+    ipv6Address: registered?.ipv6Address ?? '',
+    routing,
+    tunnels: (routes?.tunnels ?? []).map(tunnelMessage),
+    routingState: routes ? STATES[routes.state] : RoutingState.ROUTING_STATE_UNSPECIFIED,
+    wanted: routes?.wanted,
+    present: routes?.present,
+    checkedAt: routes?.checkedAtMs === undefined ? undefined : new Date(routes.checkedAtMs),
+    driftCount: BigInt(routes?.driftCount ?? 0),
+    podMtuBytes,
+    bgpSessions: sessions.map(({ session: { neighbour, about }, state }) => ({
+      neighbour,
+      about,
+      state: state?.state ?? '',
+      importedCount: state?.importedCount ?? 0,
+      exportedCount: state?.exportedCount ?? 0,
+    })),
+    attachmentCount,
+    conditions: conditions.map(({ reason, message }) => ({ reason, message })),
+  };
+}
+
+function tunnelMessage(tunnel: WantedTunnel): Tunnel {
+  const { name, kind, address = '', mtuBytes } = tunnel;
+  return { name, kind, address, macAddress: tunnel.kind === 'vxlan' ? tunnel.mac : '', mtuBytes };
+}

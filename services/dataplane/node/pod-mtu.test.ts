@@ -1,0 +1,224 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { parsePrefix } from '@podwire/shared/net/prefix';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
+import { describe, expect, test, vi } from 'vitest';
+
+import type { ClusterView, Encapsulation } from '../cluster/cluster.js';
+import type { DetectedMtu } from '../mtu/detect.js';
+import { MemoryLinks } from '../testing/memory-links.js';
+import { LOOK_INTERVAL_MS, PodMtu } from './pod-mtu.js';
+
+const ALL = { blocks: 'all', others: true } as const;
+const BLOCKS = { blocks: 'all', others: false } as const;
+
+function view(...encapsulations: readonly Encapsulation[]): ClusterView {
+  const pools = encapsulations.map((encapsulation, at) => {
+    const parsed = parsePrefix(`10.${at}.0.0/16`);
+    if (!parsed.ok) throw new Error(parsed.fault);
+    const name = `pool-${at}`;
+    return [name, { name, cidr: parsed.prefix, encapsulation, natOutgoing: false, loadBalancerOnly: false }] as const;
+  });
+  return { self: 'a', cluster: { nodes: new Map(), pools: new Map(pools), blocks: new Map() } };
+}
+
+async function start(fixedBytes = 0, links = new MemoryLinks(), wires: readonly string[] = []) {
+  const clock = new ManualClock();
+  const lines: string[] = [];
+  const events = {
+    mtuDetected: ({ mtuBytes, interfaceName }: DetectedMtu) => lines.push(`${mtuBytes} by ${interfaceName}`),
+    mtuSet: (mtuBytes: number) => lines.push(`${mtuBytes} set`),
+    mtuUnknown: (failure: Failure) => lines.push(failure.message),
+  };
+  const mtu = new PodMtu({ links, clock, random: () => 0.5, events, fixedBytes, patterns: ['eth*'] });
+  const told: number[] = [];
+  mtu.onChange((bytes) => told.push(bytes));
+  links.put({ name: 'eth0', mtuBytes: 1500, up: true });
+  await mtu.start(wires);
+  return { mtu, links, clock, lines, told };
+}
+
+const until = (check: () => void) => vi.waitFor(check, { timeout: 20_000, interval: 2 });
+
+describe('a detected MTU', () => {
+  test('is the node’s before the pools are known, and nobody is told', async () => {
+    const { mtu, lines, told } = await start();
+    expect([mtu.mtuBytes, lines, told]).toEqual([1500, ['1500 by eth0'], []]);
+    await mtu.stop();
+  });
+
+  test('is what pods have that are there, before the pools are known, and follows the interfaces meanwhile', async () => {
+    const links = new MemoryLinks();
+    for (const wire of ['podw1', 'podw2']) links.put({ name: wire, mtuBytes: 1450, up: true });
+    const { mtu, lines, told } = await start(0, links, ['podw1', 'podw2']);
+    expect([mtu.mtuBytes, lines, told]).toEqual([1450, ['1450 by eth0'], []]);
+    links.put({ name: 'eth0', mtuBytes: 1400, up: true });
+    await until(() => expect(mtu.mtuBytes).toBe(1350));
+    mtu.follow(view('ipip'), ALL);
+    await until(() => expect(told).toEqual([1380]));
+    await mtu.stop();
+  });
+
+  test('is the node’s before the pools are known where pods have more, as of an interface that was larger', async () => {
+    const links = new MemoryLinks();
+    links.put({ name: 'podw1', mtuBytes: 8950, up: true });
+    const { mtu } = await start(0, links, ['podw1']);
+    expect(mtu.mtuBytes).toBe(1500);
+    await mtu.stop();
+  });
+
+  test('follows the pools', async () => {
+    const { mtu, lines, told } = await start();
+    mtu.follow(view('vxlan'), ALL);
+    await until(() => expect(told).toEqual([1450]));
+    expect(mtu.mtuBytes).toBe(1450);
+    mtu.follow(view('none'), ALL);
+    await until(() => expect(told).toEqual([1450, 1500]));
+    expect(lines).toEqual(['1500 by eth0', '1450 by eth0', '1500 by eth0']);
+    await mtu.stop();
+  });
+
+  test('is told once, however often it is found', async () => {
+    const { mtu, links, told } = await start();
+    mtu.follow(view('vxlan'), ALL);
+    await until(() => expect(told).toEqual([1450]));
+    const { lists } = links;
+    links.put({ name: 'eth0', mtuBytes: 1500, up: true });
+    await until(() => expect(links.lists).toBe(lists + 1));
+    await mtu.stop();
+    expect(told).toEqual([1450]);
+  });
+
+  test('follows the interfaces: one that changes, comes, goes down, goes', async () => {
+    const { mtu, links, told } = await start();
+    mtu.follow(view('vxlan'), ALL);
+    const changes = [
+      [() => links.put({ name: 'eth0', mtuBytes: 9000, up: true }), 8950],
+      [() => links.put({ name: 'eth1', mtuBytes: 1400, up: true }), 1350],
+      [() => links.put({ name: 'eth1', mtuBytes: 1400, up: false }), 8950],
+      [() => links.remove('eth0'), 1450],
+    ] as const;
+    for (const [change, expected] of changes) {
+      change();
+      await until(() => expect(told.at(-1)).toBe(expected));
+      expect(mtu.mtuBytes).toBe(expected);
+    }
+    await mtu.stop();
+  });
+
+  test('of which a listener hears late is told it at once', async () => {
+    const { mtu, told } = await start();
+    mtu.follow(view('ipip'), ALL);
+    await until(() => expect(told).toEqual([1480]));
+    const late: number[] = [];
+    mtu.onChange((bytes) => late.push(bytes));
+    expect(late).toEqual([1480]);
+    await mtu.stop();
+  });
+
+  test('costs nothing for pods’ interfaces and for blocks', async () => {
+    const { mtu, links, told } = await start();
+    mtu.follow(view('none'), ALL);
+    await until(() => expect(told).toEqual([1500]));
+    const { lists } = links;
+    for (let pod = 0; pod < 100; pod++) links.put({ name: `podw${pod}`, mtuBytes: 1500, up: true });
+    mtu.follow(view('none', 'vxlan'), BLOCKS);
+    await mtu.stop();
+    expect(links.lists).toBe(lists);
+  });
+
+  test('is looked at once for many changes that come together', async () => {
+    const { mtu, links } = await start();
+    const { lists } = links;
+    for (let bytes = 1400; bytes < 1500; bytes++) links.put({ name: 'eth0', mtuBytes: bytes, up: true });
+    await until(() => expect(mtu.mtuBytes).toBe(1499));
+    expect(links.lists - lists).toBeLessThanOrEqual(2);
+    await mtu.stop();
+  });
+});
+
+describe('what the kernel does not tell', () => {
+  test('is read when it says that it told not everything', async () => {
+    const { mtu, links } = await start();
+    const { lists } = links;
+    links.overrun();
+    await until(() => expect(links.lists).toBe(lists + 1));
+    await mtu.stop();
+  });
+
+  test('is found soon where the watch ended, which is opened anew, with pauses that grow while it does not stay', async () => {
+    const { mtu, links, clock } = await start();
+    links.endWatches();
+    links.put({ name: 'eth0', mtuBytes: 1300, up: true });
+    expect([links.watches, mtu.mtuBytes]).toEqual([0, 1500]);
+    await until(() => expect(clock.nextMs).toBe(250));
+    clock.advance(250);
+    await until(() => expect(mtu.mtuBytes).toBe(1300));
+    expect(links.watches).toBe(1);
+    for (const pauseMs of [500, 1000, 2000]) {
+      await until(() => expect(clock.nextMs).toBe(LOOK_INTERVAL_MS));
+      links.endWatches();
+      await until(() => expect(clock.nextMs).toBe(pauseMs));
+      clock.advance(pauseMs);
+      await until(() => expect(links.watches).toBe(1));
+    }
+    await until(() => expect(clock.nextMs).toBe(LOOK_INTERVAL_MS));
+    clock.advance(60_000);
+    links.endWatches();
+    await until(() => expect(clock.nextMs).toBe(250));
+    await mtu.stop();
+    expect([links.watches, clock.sleeping]).toEqual([0, 0]);
+  });
+
+  test('is found soon also where the watch has ended as soon as it was open', async () => {
+    const links = new MemoryLinks();
+    const watch = links.watch.bind(links);
+    links.watch = async (listener) => {
+      const opened = await watch(listener);
+      links.watch = watch;
+      links.endWatches();
+      return opened;
+    };
+    const { mtu, clock } = await start(0, links);
+    expect(links.watches).toBe(0);
+    await until(() => expect(clock.nextMs).toBe(250));
+    clock.advance(250);
+    await until(() => expect(links.watches).toBe(1));
+    await mtu.stop();
+  });
+
+  test('leaves the MTU as it is while it cannot be asked; that is told once', async () => {
+    const { mtu, links, clock, lines } = await start();
+    for (let times = 0; times < 2; times++) {
+      links.failNext(new Failure('KERNEL_REFUSED', 'no answer'));
+      const { unusedFaults } = links;
+      await until(() => expect(clock.sleeping).toBe(1));
+      clock.advance(LOOK_INTERVAL_MS);
+      await until(() => expect(links.unusedFaults).toBe(unusedFaults - 1));
+    }
+    links.put({ name: 'eth0', mtuBytes: 1200, up: true });
+    await until(() => expect(mtu.mtuBytes).toBe(1200));
+    expect(lines).toEqual(['1500 by eth0', 'no answer', '1200 by eth0']);
+    await mtu.stop();
+  });
+
+  test('from the very start is tried again', async () => {
+    const links = new MemoryLinks();
+    links.failNext(new Failure('KERNEL_REFUSED', 'no answer'));
+    const { mtu, clock } = await start(0, links);
+    expect(mtu.mtuBytes).toBe(1500);
+    expect(mtu.conditions()).toMatchObject([{ reason: 'MtuUnknown', message: expect.stringContaining('no answer') }]);
+    links.put({ name: 'eth0', mtuBytes: 1200, up: true });
+    clock.advance(LOOK_INTERVAL_MS);
+    await until(() => expect(mtu.mtuBytes).toBe(1200));
+    expect(mtu.conditions()).toEqual([]);
+    await mtu.stop();
+  });
+});
+
+test('an MTU that is set is told at once, and neither pools nor interfaces change it', async () => {
+  const { mtu, links, lines, told } = await start(8000);
+  mtu.follow(view('vxlan'), ALL);
+  links.put({ name: 'eth0', mtuBytes: 1200, up: true });
+  await mtu.stop();
+  expect([mtu.mtuBytes, lines, told, links.lists, links.watches]).toEqual([8000, ['8000 set'], [8000], 0, 0]);
+});

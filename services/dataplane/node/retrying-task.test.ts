@@ -1,0 +1,92 @@
+import { FakeClock } from '@podwire/shared/testing/clock';
+import { expect, test } from 'vitest';
+
+import { Repeated } from './retrying-task.js';
+
+function repeated(task: (signal: AbortSignal, run: number) => Promise<void>) {
+  const clock = new FakeClock();
+  const failures: unknown[] = [];
+  let runs = 0;
+  const options = { clock, random: () => 0.5, backoff: { baseMs: 10, maxMs: 40 } };
+  const one = new Repeated({
+    ...options,
+    task: (signal) => task(signal, ++runs),
+    failed: (error, retryInMs) => failures.push([error, retryInMs]),
+  });
+  return { one, clock, failures, runs: () => runs };
+}
+
+const settled = () => new Promise((resolve) => setImmediate(resolve));
+
+test('runs once when it is asked, and again when it is asked again', async () => {
+  const { one, runs } = repeated(() => Promise.resolve());
+  expect(runs()).toBe(0);
+  one.ask();
+  await settled();
+  expect(runs()).toBe(1);
+  one.ask();
+  await settled();
+  expect(runs()).toBe(2);
+});
+
+test('asked often during a run it runs once more, never twice at once', async () => {
+  const gates: (() => void)[] = [];
+  const { one, runs } = repeated(() => new Promise((resolve) => gates.push(resolve)));
+  for (let count = 0; count < 5; count++) one.ask();
+  expect([runs(), gates.length]).toEqual([1, 1]);
+  one.ask();
+  gates.shift()?.();
+  await settled();
+  expect([runs(), gates.length]).toEqual([2, 1]);
+  gates.shift()?.();
+  await settled();
+  expect(runs()).toBe(2);
+});
+
+test('repeats what failed, later each time, until it succeeds; and begins from the first delay after that', async () => {
+  const { one, runs, clock, failures } = repeated((_, run) =>
+    run <= 4 || run === 6 ? Promise.reject(new Error(`run ${run}`)) : Promise.resolve(),
+  );
+  one.ask();
+  await settled();
+  expect(runs()).toBe(5);
+  expect(clock.sleptMs).toEqual([10, 20, 20, 20]);
+  one.ask();
+  await settled();
+  expect(runs()).toBe(7);
+  expect(clock.sleptMs.slice(4)).toEqual([10]);
+  expect(failures).toHaveLength(5);
+});
+
+test('ends a run and a wait when it is stopped, and does nothing any more', async () => {
+  const { one, runs, failures } = repeated(
+    (signal) => new Promise((_, reject) => signal.addEventListener('abort', () => reject(new Error('aborted')))),
+  );
+  one.ask();
+  await one.stop();
+  one.ask();
+  await one.stop();
+  expect([runs(), failures]).toEqual([1, []]);
+});
+
+test('gives up a run whose task is another meanwhile, and the wait after a failure, without counting it as one', async () => {
+  const { one, runs, failures, clock } = repeated((signal, run) => {
+    if (run === 3) return Promise.reject(new Error('refused'));
+    if (run > 3) return Promise.resolve();
+    return new Promise((_, reject) => signal.addEventListener('abort', () => reject(new Error('aborted'))));
+  });
+  one.ask();
+  await settled();
+  one.ask();
+  await settled();
+  expect(runs()).toBe(1);
+  one.renew();
+  await settled();
+  expect([runs(), failures]).toEqual([2, []]);
+  clock.beforeSleep = () => one.renew();
+  one.renew();
+  await settled();
+  expect(runs()).toBe(4);
+  expect(failures).toHaveLength(1);
+  expect(clock.nowMs()).toBe(1_000_000);
+});

@@ -1,0 +1,171 @@
+import { BlockServiceService, type ListBlocksResponse } from '@podwire/proto/podwire/ipam/v1/block';
+import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress } from '@podwire/shared/net/address';
+import type { BackoffBounds } from '@podwire/shared/retry/schedule';
+import type { CallLimits, Peer } from '@podwire/shared/rpc/client';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { BorrowedAddress, ClusterChange } from '../cluster/cluster.js';
+import type { KnownFollower, KnownView } from '../cluster/known-cluster.js';
+import { TUNNEL_KINDS, tunnelNeed, TUNNELS, wantingPools, type PoolTunnelKind } from '../cluster/tunnel-need.js';
+import type { ClusterEvents } from './events.js';
+import { Repeated } from './retrying-task.js';
+
+interface TunnelAddressesOptions {
+  readonly ipam: Pick<Peer, 'call'>;
+  readonly events: ClusterEvents;
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+}
+
+const CALL_TIMEOUT_MS = 10_000;
+const PAGE_SIZE = 1000;
+
+/** How often a node whose tunnel's pool drains looks whether its pods have left the pool, in milliseconds. */
+const YIELD_INTERVAL_MS = 15_000;
+
+const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
+
+/**
+ * Sees to it that this node's tunnels have the addresses that pools ask for, and no others. Each kind by itself: one that cannot be
+ * had keeps nothing from the others.
+ */
+export class TunnelAddresses implements KnownFollower {
+  readonly #options: TunnelAddressesOptions;
+  readonly #work: ReadonlyMap<PoolTunnelKind, Repeated>;
+  /**
+   * What IPAM answered since the start: a node's record alone does not prove that its address is allocated. And IPAM has the last
+   * word: what it gave is not asked for again until the pools change, even if it does not look right here.
+   */
+  readonly #answers = new Map<PoolTunnelKind, Answer>();
+  /** For the next look at what a tunnel's address is to be given back after. */
+  readonly #waits = new Map<PoolTunnelKind, Promise<void>>();
+  readonly #stopping = new AbortController();
+  #view: KnownView | undefined;
+
+  constructor(options: TunnelAddressesOptions) {
+    this.#options = options;
+    const { events, clock, random } = options;
+    const work = (kind: PoolTunnelKind) =>
+      new Repeated({
+        task: (signal) => this.#settle(kind, signal),
+        failed: (error, retryInMs) =>
+          events.retried(`settle the address of the ${TUNNELS[kind].word} tunnel`, error, retryInMs),
+        backoff: BACKOFF,
+        clock,
+        random,
+      });
+    this.#work = new Map(TUNNEL_KINDS.map((kind) => [kind, work(kind)]));
+  }
+
+  follow(view: KnownView, { others }: ClusterChange): void {
+    this.#view = view;
+    if (!others) return;
+    for (const [kind, work] of this.#work) if (this.#isToDo(kind, view)) work.ask();
+  }
+
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    await Promise.all([...this.#work.values()].map((work) => work.stop()));
+    await Promise.all(this.#waits.values());
+  }
+
+  #isToDo(kind: PoolTunnelKind, view: KnownView): boolean {
+    const need = tunnelNeed(kind, view);
+    if (need === 'nothing') return false;
+    if (need === 'release' || need === 'yield') return true;
+    const answer = this.#answers.get(kind);
+    if (!answer || answer.address !== currentAddress(kind, view)) return true;
+    return need === 'allocate' && answer.pools !== view.cluster.pools;
+  }
+
+  async #settle(kind: PoolTunnelKind, signal: AbortSignal): Promise<void> {
+    const view = this.#view;
+    if (!view || !this.#isToDo(kind, view)) return;
+    const need = tunnelNeed(kind, view);
+    if (need === 'release' || (need === 'yield' && (await this.#isVacant(kind, view, signal)))) {
+      await this.#release({ nodeName: view.self, kind }, signal);
+      return;
+    }
+    if (need === 'yield') {
+      this.#askLater(kind);
+      return;
+    }
+    const { ipam, events } = this.#options;
+    const limits = this.#limits(signal);
+    const request = { nodeName: view.self, kind };
+    const { word } = TUNNELS[kind];
+    try {
+      const { address, alreadyAllocated } = await ipam.call(NodeServiceService.allocateTunnelAddress, request, limits);
+      this.#answers.set(kind, { address: address.replace(/\/.*$/, ''), pools: view.cluster.pools });
+      if (!alreadyAllocated) events.tunnelAllocated(word, address);
+    } catch (error) {
+      // The pools changed meanwhile: the view that tells so asks again.
+      if (error instanceof Failure && error.code === 'NO_POOL') return;
+      throw error;
+    }
+  }
+
+  async #release(
+    request: { readonly nodeName: string; readonly kind: PoolTunnelKind },
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { ipam, events } = this.#options;
+    this.#answers.delete(request.kind);
+    const { addresses } = await ipam.call(NodeServiceService.releaseTunnelAddress, request, this.#limits(signal));
+    if (addresses.length > 0) events.tunnelReleased(TUNNELS[request.kind].word, addresses);
+  }
+
+  /** Whether this node has nothing but the tunnel's own address of the pools that need the tunnel, nor has borrowed any. */
+  async #isVacant(kind: PoolTunnelKind, view: KnownView, signal: AbortSignal): Promise<boolean> {
+    const { self, cluster } = view;
+    const own = currentAddress(kind, view);
+    const names = wantingPools(kind, cluster).map(({ name }) => name);
+    for (const poolName of names) {
+      for (let pageToken: string | undefined = ''; pageToken !== undefined;) {
+        const request = { pageSize: PAGE_SIZE, pageToken, poolName, nodeName: self };
+        const page: ListBlocksResponse = await this.#options.ipam.call(
+          BlockServiceService.listBlocks,
+          request,
+          this.#limits(signal),
+        );
+        if (page.blocks.some(({ allocations }) => allocations.some(({ address }) => address !== own))) return false;
+        pageToken = page.nextPageToken === '' ? undefined : page.nextPageToken;
+      }
+    }
+    const isElsewhere = ({ nodeName, address }: BorrowedAddress) => nodeName === self && formatAddress(address) !== own;
+    return ![...cluster.blocks.values()].some(
+      ({ poolName, borrowed }) => poolName !== undefined && names.includes(poolName) && borrowed.some(isElsewhere),
+    );
+  }
+
+  /** Nobody tells when a pod gives its address back. */
+  #askLater(kind: PoolTunnelKind): void {
+    const { clock } = this.#options;
+    if (this.#waits.has(kind)) return;
+    const waited = clock.sleep(YIELD_INTERVAL_MS, this.#stopping.signal).then(() => {
+      this.#waits.delete(kind);
+      this.#work.get(kind)?.ask();
+    });
+    this.#waits.set(kind, waited);
+  }
+
+  #limits(signal: AbortSignal): CallLimits {
+    return { deadlineMs: this.#options.clock.nowMs() + CALL_TIMEOUT_MS, signal };
+  }
+}
+
+interface Answer {
+  /** Without length. */
+  readonly address: string;
+  /** The pools at the time of the call. */
+  readonly pools: KnownView['cluster']['pools'];
+}
+
+function currentAddress(kind: PoolTunnelKind, { self, cluster }: KnownView): string | undefined {
+  const node = cluster.nodes.get(self);
+  const address = node && TUNNELS[kind].addressOf(node);
+  return address && formatAddress(address);
+}

@@ -1,0 +1,201 @@
+import { WatchKind, WatchPhase, type WatchedChange, type WatchResponse } from '@podwire/proto/podwire/ipam/v1/watch';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import { BucketMap } from '../cluster/bucket-map.js';
+import type { ClusterBlock, ClusterChange, ClusterNode } from '../cluster/cluster.js';
+import type { KnownCluster, KnownPool } from '../cluster/known-cluster.js';
+import { readBlock, readNode, readPool } from './messages.js';
+
+/** What the dataplane asks IPAM to tell of. */
+export const WATCHED_KINDS: readonly WatchKind[] = [
+  WatchKind.WATCH_KIND_ROUTES,
+  WatchKind.WATCH_KIND_POOLS,
+  WatchKind.WATCH_KIND_NODES,
+];
+
+interface State extends KnownCluster {
+  readonly nodes: BucketMap<ClusterNode>;
+  readonly pools: BucketMap<KnownPool>;
+  readonly blocks: BucketMap<ClusterBlock>;
+  /** Objects that make no sense, by kind and name: what is wrong with them. */
+  readonly skipped: BucketMap<string>;
+}
+
+const EMPTY: State = {
+  nodes: BucketMap.empty(),
+  pools: BucketMap.empty(),
+  blocks: BucketMap.empty(),
+  skipped: BucketMap.empty(),
+};
+
+/** Told of each object that makes no sense, once, until something else is wrong with it. */
+type SkippedObject = (object: string, failure: Failure) => void;
+
+/**
+ * What a watch of IPAM has told so far, and where to go on from. What makes it hard: a stream may be cut anywhere. A snapshot is
+ * therefore built apart from what is known, and takes its place once it is whole; what is known stands until then, and so does
+ * its token.
+ *
+ * An object that makes no sense is skipped, and what was known of it before goes on to hold.
+ */
+export class WatchedCluster {
+  readonly #onSkipped: SkippedObject;
+  #current: State | undefined;
+  #snapshot: State | undefined;
+  #resumeToken = '';
+
+  constructor(onSkipped: SkippedObject) {
+    this.#onSkipped = onSkipped;
+  }
+
+  /** Undefined until the first snapshot was whole. */
+  get cluster(): KnownCluster | undefined {
+    return this.#current;
+  }
+
+  /** Where the next stream goes on from; empty for a snapshot. */
+  get resumeToken(): string {
+    return this.#resumeToken;
+  }
+
+  /** How many objects make no sense. */
+  get skippedCount(): number {
+    return this.#current?.skipped.size ?? 0;
+  }
+
+  /** To be called before each stream: half a snapshot is worth nothing. */
+  beginStream(): void {
+    this.#snapshot = undefined;
+  }
+
+  /**
+   * Applies one message.
+   * @returns what changed; undefined when nothing did, as within a snapshot
+   * @throws Failure INTERNAL when the message cannot follow the one before; the next stream begins with a snapshot
+   */
+  apply({ phase, reset, changes, resumeToken }: WatchResponse): ClusterChange | undefined {
+    if (reset) this.#snapshot = EMPTY;
+    switch (phase) {
+      case WatchPhase.WATCH_PHASE_SNAPSHOT:
+      case WatchPhase.WATCH_PHASE_SNAPSHOT_COMPLETE: {
+        const snapshot = this.#after(this.#snapshot ?? this.#outOfPlace(phase), changes).state;
+        if (phase === WatchPhase.WATCH_PHASE_SNAPSHOT) {
+          this.#snapshot = snapshot;
+          return undefined;
+        }
+        this.#complete(snapshot, resumeToken);
+        return { blocks: 'all', others: true };
+      }
+      case WatchPhase.WATCH_PHASE_CHANGES: {
+        if (!this.#current || this.#snapshot) return this.#outOfPlace(phase);
+        const { state, change } = this.#after(this.#current, changes);
+        this.#current = state;
+        this.#resumeToken = resumeToken;
+        return change;
+      }
+      case WatchPhase.WATCH_PHASE_BOOKMARK:
+        if (!this.#current || this.#snapshot) return this.#outOfPlace(phase);
+        this.#resumeToken = resumeToken;
+        return undefined;
+      case WatchPhase.WATCH_PHASE_UNSPECIFIED:
+      case WatchPhase.UNRECOGNIZED:
+        return this.#outOfPlace(phase);
+    }
+  }
+
+  #complete(snapshot: State, resumeToken: string): void {
+    this.#current = snapshot;
+    this.#snapshot = undefined;
+    this.#resumeToken = resumeToken;
+  }
+
+  #after(before: State, changes: readonly WatchedChange[]): Step {
+    const reading: Reading = { nodes: new Map(), pools: new Map(), blocks: new Map(), skipped: new Map() };
+    for (const change of changes) {
+      const { kind, name } = change;
+      const known = this.#current;
+      if (kind === WatchKind.WATCH_KIND_NODES)
+        this.#note(change, { reading, values: reading.nodes, former: known?.nodes.get(name), read: asNode });
+      if (kind === WatchKind.WATCH_KIND_POOLS)
+        this.#note(change, { reading, values: reading.pools, former: known?.pools.get(name), read: asPool });
+      if (kind === WatchKind.WATCH_KIND_ROUTES)
+        this.#note(change, { reading, values: reading.blocks, former: known?.blocks.get(name), read: asBlock });
+    }
+    const { nodes, pools, blocks, skipped } = reading;
+    const state = {
+      nodes: before.nodes.with(nodes),
+      pools: before.pools.with(pools),
+      blocks: before.blocks.with(blocks),
+      skipped: before.skipped.with(skipped),
+    };
+    const others = nodes.size > 0 || pools.size > 0;
+    const change = others || blocks.size > 0 ? { blocks: new Set(blocks.keys()), others } : undefined;
+    return { state, change };
+  }
+
+  #note<Value>(change: WatchedChange, { reading, values, former, read }: Place<Value>): void {
+    const { name, object } = change;
+    const id = `${WORDS[change.kind] ?? change.kind} ${name}`;
+    try {
+      values.set(name, object && read(change, object));
+      reading.skipped.set(id, undefined);
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      if (former !== undefined) values.set(name, former);
+      const told = reading.skipped.get(id) ?? this.#current?.skipped.get(id);
+      reading.skipped.set(id, error.message);
+      if (told !== error.message) this.#onSkipped(id, error);
+    }
+  }
+
+  #outOfPlace(phase: WatchPhase): never {
+    this.#resumeToken = '';
+    this.#snapshot = undefined;
+    throw new Failure('INTERNAL', `IPAM sent a message of phase ${phase} where none can be; its watch begins anew`);
+  }
+}
+
+type WatchedObject = NonNullable<WatchedChange['object']>;
+
+/** What one message says: of each name what it is to be, or that it goes. */
+interface Reading {
+  readonly nodes: Map<string, ClusterNode | undefined>;
+  readonly pools: Map<string, KnownPool | undefined>;
+  readonly blocks: Map<string, ClusterBlock | undefined>;
+  readonly skipped: Map<string, string | undefined>;
+}
+
+interface Place<Value> {
+  readonly reading: Reading;
+  readonly values: Map<string, Value | undefined>;
+  /** What is known of the object. */
+  readonly former: Value | undefined;
+  readonly read: (change: WatchedChange, object: WatchedObject) => Value;
+}
+
+interface Step {
+  readonly state: State;
+  readonly change: ClusterChange | undefined;
+}
+
+const WORDS: Partial<Record<WatchKind, string>> = {
+  [WatchKind.WATCH_KIND_NODES]: 'node',
+  [WatchKind.WATCH_KIND_POOLS]: 'pool',
+  [WatchKind.WATCH_KIND_ROUTES]: 'block',
+};
+
+function asNode(change: WatchedChange, object: WatchedObject): ClusterNode {
+  return object.$case === 'node' && object.value.name === change.name ? readNode(object.value) : mismatch(change);
+}
+
+function asPool(change: WatchedChange, object: WatchedObject): KnownPool {
+  return object.$case === 'pool' && object.value.name === change.name ? readPool(object.value) : mismatch(change);
+}
+
+function asBlock(change: WatchedChange, object: WatchedObject): ClusterBlock {
+  return object.$case === 'route' && object.value.cidr === change.name ? readBlock(object.value) : mismatch(change);
+}
+
+function mismatch({ kind, name }: WatchedChange): never {
+  throw new Failure('INVALID_REQUEST', `${WORDS[kind] ?? kind} ${name} is told with another object`);
+}

@@ -1,0 +1,281 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { PodNetwork, PodServiceService } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { Peer } from '@podwire/shared/rpc/client';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { addRequest, CalicoPlugin, delRequest, type Fields } from '../calico-plugin.fixture.js';
+import { readConfig } from '../config.js';
+import { BOOT, recordingLog } from '../dataplane.fixture.js';
+import {
+  addPod,
+  cleanUp,
+  nodeForwards,
+  pings,
+  removePod,
+  requireThrowawayNamespace,
+  run,
+  snapshot,
+} from '../kernel/netlink/namespaces.fixture.js';
+import { tableOf } from '../plan/source-table.js';
+import { serve, startService, type RunningService } from '../service.js';
+import { MemoryKernel } from '../testing/memory-kernel.js';
+
+let folder: string;
+let peer: Peer;
+let plugin: CalicoPlugin;
+let service: RunningService;
+let lines: Record<string, unknown>[];
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-cni-'));
+  peer = new Peer('podwire-dataplane', `unix:${folder}/dataplane.sock`);
+  plugin = new CalicoPlugin(peer);
+});
+
+afterEach(async () => {
+  peer.close();
+  await service.stop();
+  rmSync(folder, { recursive: true });
+});
+
+function options() {
+  const { log, lines: written } = recordingLog();
+  lines = written;
+  const env = {
+    PODWIRE_DATAPLANE_LISTEN: `unix:${folder}/dataplane.sock`,
+    PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
+    PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${folder}/no-ipam.sock`,
+  };
+  return {
+    config: readConfig(env, 'node-1'),
+    surroundings: { log, clock: systemClock, random: Math.random, boot: BOOT, pid: process.pid },
+  };
+}
+
+const GONE = { successful: true, errorMessage: '', hostInterfaceName: '', containerMac: '' };
+
+describe('on the fake kernel', () => {
+  let kernel: MemoryKernel;
+
+  beforeEach(async () => {
+    kernel = new MemoryKernel();
+    kernel.addNamespace('/run/netns/a');
+    kernel.addNamespace('/run/netns/b');
+    service = await serve(kernel, options());
+  });
+
+  test.each<readonly [string, Fields, RegExp]>([
+    ['no interface name', { 1: '' }, /^INVALID_REQUEST: .*interface_name is empty/],
+    ['a namespace without a path', { 2: '' }, /^INVALID_REQUEST: .*netns is empty/],
+    ['a namespace that is not there', { 2: '/run/netns/nothing' }, /^INVALID_NETNS: .*\/run\/netns\/nothing/],
+    ['a host name that is too long', { 3: 'x'.repeat(16) }, /desired_host_interface_name is longer than 15 bytes/],
+    ['an MTU that no link has', { 4: { 2: 12 } }, /settings\.mtu is 12/],
+    ['a negative MTU', { 4: { 2: -1 } }, /settings\.mtu is -1/],
+    ['no address', { 5: [] }, /container_ips is empty/],
+    ['an address that is none', { 5: [{ 1: '10.65.0.300' }] }, /container_ips\[0\]\.address is "10\.65\.0\.300"/],
+    ['a route that is none', { 6: ['::/0', '10.0.0.1/8'] }, /container_routes\[1\] is "10\.0\.0\.1\/8"/],
+    [
+      'a MAC address that is none',
+      { 7: annotation('x') },
+      /workload\.annotations\[cni\.projectcalico\.org\/hwAddr\] is "x"/,
+    ],
+  ])('Add with %s is refused in the reply, and changes nothing', async (_, change, message) => {
+    const before = kernel.print();
+    const reply = await plugin.add(addRequest('a', '10.65.0.7', change));
+    expect(reply).toMatchObject({ successful: false, hostInterfaceName: '', containerMac: '' });
+    expect(reply.errorMessage).toMatch(message);
+    expect(kernel.print()).toBe(before);
+    expect(lines).toContainEqual(expect.objectContaining({ rpc: 'cni.CniDataplane/Add', level: 'info' }));
+  });
+
+  test('everything that is wrong is told at once', async () => {
+    const { errorMessage } = await plugin.add({});
+    for (const field of ['interface_name', 'netns', 'container_ips']) expect(errorMessage).toContain(field);
+  });
+
+  test('Del without an interface name is refused in the reply', async () => {
+    expect(await plugin.del(delRequest('a', { 1: '' }))).toMatchObject({
+      successful: false,
+      errorMessage: expect.stringContaining('INVALID_REQUEST'),
+    });
+    expect(lines).toContainEqual(expect.objectContaining({ rpc: 'cni.CniDataplane/Del', level: 'info' }));
+  });
+
+  test('a route that is asked for twice is one', async () => {
+    const request = addRequest('a', '10.65.0.7', { 6: ['0.0.0.0/0', '10.9.0.0/16', '0.0.0.0/0', '10.9.0.0/16'] });
+    expect((await plugin.add(request)).errorMessage).toBe('');
+    const routes = kernel.namespace('/run/netns/a').routes.map(({ destination }) => destination);
+    expect(routes).toEqual(['169.254.1.1/32', '0.0.0.0/0', '10.9.0.0/16']);
+  });
+
+  test('the host name of a pod of Podwire’s own plugin is not taken over', async () => {
+    const attachment = { network: 'net', containerId: 'own', interfaceName: 'eth0' };
+    const names = { netns: '/run/netns/b', hostInterfaceName: 'shared', macAddress: '02:00:00:00:00:07' };
+    const pod = PodNetwork.fromPartial({ attachment, ...names, addresses: ['10.65.0.8/32'] });
+    await peer.call(PodServiceService.attachPod, { pod }, { deadlineMs: Date.now() + 30_000 });
+    const before = kernel.print();
+    expect(await plugin.add(addRequest('a', '10.65.0.7', { 3: 'shared' }))).toMatchObject({
+      successful: false,
+      errorMessage: expect.stringMatching(/^HOST_INTERFACE_TAKEN: /),
+    });
+    expect(kernel.print()).toBe(before);
+  });
+
+  test('what the kernel refuses is told, and undone', async () => {
+    const before = kernel.print();
+    kernel.failNext('route-add', { errno: 'EPERM' });
+    expect(await plugin.add(addRequest('a', '10.65.0.7'))).toMatchObject({
+      successful: false,
+      errorMessage: expect.stringMatching(/^KERNEL_REFUSED: .*EPERM/),
+    });
+    expect(kernel.print()).toBe(before);
+    expect(kernel.unusedFaults).toBe(0);
+  });
+
+  test('Del takes what routes by the interface out of a pod that nothing is recorded of', async () => {
+    const table = tableOf('net1');
+    kernel.namespace('/run/netns/a').addRule({ source: '10.65.0.7/32', table, priority: 30_087, protocol: 87 });
+    expect(await plugin.del(delRequest('a', { 1: 'net1' }))).toEqual(GONE);
+    expect(kernel.namespace('/run/netns/a').rules).toEqual([]);
+  });
+
+  test('the late Del of an earlier sandbox leaves alone the one that has its host name since', async () => {
+    expect(await plugin.add(addRequest('a', '10.65.0.7', { 3: 'shared' }))).toMatchObject({ successful: true });
+    const later = await plugin.add(addRequest('b', '10.65.0.8', { 3: 'shared' }));
+    expect(later).toMatchObject({ successful: true, hostInterfaceName: 'shared' });
+    const before = kernel.print();
+    expect(await plugin.del(delRequest('a'))).toEqual(GONE);
+    expect(kernel.print()).toBe(before);
+    expect(kernel.print()).toContain('10.65.0.8');
+  });
+});
+
+function annotation(mac: string): Fields {
+  return { 4: [{ 1: 'cni.projectcalico.org/hwAddr', 2: mac }] };
+}
+
+const NODE = ['192.0.2.1/32', '2001:db8::1/128'];
+
+describe('on the real kernel', () => {
+  beforeEach(async () => {
+    requireThrowawayNamespace();
+    for (const address of NODE) run('ip', 'address', 'add', address, 'dev', 'lo');
+    nodeForwards();
+    service = await startService(options().config, options().surroundings);
+  });
+
+  afterEach(() => {
+    for (const address of NODE) run('ip', 'address', 'delete', address, 'dev', 'lo');
+    nodeForwards('off');
+    cleanUp();
+  });
+
+  test('Add wires as the request says, its reply is what there is, and Del leaves nothing', async () => {
+    addPod('a');
+    const before = snapshot();
+    const reply = await plugin.add(addRequest('a', '10.65.0.7'));
+    expect(reply).toMatchObject({ successful: true, errorMessage: '', hostInterfaceName: 'calia' });
+    const inPod = (...args: readonly string[]) => JSON.parse(run('ip', '-n', 'a', '-j', ...args));
+    expect(inPod('link', 'show', 'eth0')).toMatchObject([{ address: reply.containerMac, mtu: 1400 }]);
+    expect(inPod('-4', 'address', 'show', 'eth0')).toMatchObject([
+      { addr_info: [{ local: '10.65.0.7', prefixlen: 32 }] },
+    ]);
+    expect(inPod('route').map(({ dst }: { dst: string }) => dst)).toEqual(['default', '169.254.1.1']);
+    expect(run('ip', 'netns', 'exec', 'a', 'sysctl', '-n', 'net.ipv4.ip_forward').trim()).toBe('1');
+    expect(pings('192.0.2.1', 'a')).toBe(true);
+    expect(pings('10.65.0.7')).toBe(true);
+
+    const wired = snapshot('a');
+    expect(await plugin.add(addRequest('a', '10.65.0.7'))).toEqual(reply);
+    expect(snapshot('a')).toBe(wired);
+
+    expect(await plugin.del(delRequest('a'))).toEqual(GONE);
+    expect(snapshot()).toBe(before);
+    expect(run('ip', '-n', 'a', '-br', 'link')).not.toContain('eth0');
+    expect(await plugin.del(delRequest('a'))).toEqual(GONE);
+  });
+
+  test('IPv6 alone, a MAC address, no host name, no settings, no routes', async () => {
+    addPod('a');
+    const request = { 1: 'net1', 2: '/run/netns/a', 5: [{ 1: 'fd00:65::7' }], 7: annotation('02:00:00:00:00:07') };
+    const reply = await plugin.add(request);
+    expect(reply).toMatchObject({ successful: true, containerMac: '02:00:00:00:00:07' });
+    expect(reply.hostInterfaceName).toMatch(/^podw[0-9a-f]{11}$/);
+    expect(pings('2001:db8::1', 'a')).toBe(true);
+    const forwarding = ['sysctl', '-n', 'net.ipv6.conf.all.forwarding'];
+    expect(run('ip', 'netns', 'exec', 'a', ...forwarding)).toBe('0\n');
+    expect(await plugin.del(delRequest('a', { 1: 'net1' }))).toEqual(GONE);
+  });
+
+  test('two interfaces of a container are two', async () => {
+    addPod('a');
+    const [one, other] = [
+      addRequest('a', '10.65.0.7'),
+      addRequest('a', '10.65.0.8', { 1: 'net1', 3: 'cali-net1', 6: ['10.9.0.0/16'] }),
+    ];
+    expect([(await plugin.add(one)).errorMessage, (await plugin.add(other)).errorMessage]).toEqual(['', '']);
+    expect(await plugin.del(delRequest('a', { 1: 'net1' }))).toEqual(GONE);
+    expect(pings('10.65.0.7')).toBe(true);
+    expect(pings('10.65.0.8')).toBe(false);
+  });
+
+  test('Del removes the host’s end when the namespace is gone, when it was never there, and when it has no path', async () => {
+    addPod('a');
+    const before = snapshot();
+    await plugin.add(addRequest('a', '10.65.0.7'));
+    // As long as a process holds it, the namespace and its interfaces outlive its path.
+    const holder = Number(run('sh', '-c', 'ip netns exec a sleep 600 > /dev/null 2>&1 & echo $!'));
+    removePod('a');
+    expect(run('ip', '-br', 'link')).toContain('calia');
+    expect(await plugin.del(delRequest('a', { 2: '' }))).toEqual(GONE);
+    expect(run('ip', '-br', 'link')).toContain('calia');
+    expect(await plugin.del(delRequest('a'))).toEqual(GONE);
+    expect(run('ip', '-br', 'link')).not.toContain('calia');
+    expect(await plugin.del(delRequest('never'))).toEqual(GONE);
+    expect(snapshot()).toBe(before);
+    process.kill(holder);
+  });
+
+  test('Del finds a wire that no record knows of by what the link says', async () => {
+    addPod('a');
+    const before = snapshot();
+    await plugin.add(addRequest('a', '10.65.0.7'));
+    await service.stop();
+    rmSync(join(folder, 'attachments'), { recursive: true });
+    service = await startService(options().config, options().surroundings);
+    expect(await plugin.del(delRequest('a'))).toEqual(GONE);
+    expect(snapshot()).toBe(before);
+  });
+
+  test('the next sandbox of a pod takes over the host name of the one before, and not one that is a stranger’s', async () => {
+    for (const name of ['a', 'b', 'c']) addPod(name);
+    expect((await plugin.add(addRequest('a', '10.65.0.7', { 3: 'calipod' }))).errorMessage).toBe('');
+    expect((await plugin.add(addRequest('b', '10.65.0.7', { 3: 'calipod' }))).errorMessage).toBe('');
+    expect(pings('10.65.0.7')).toBe(true);
+    expect(run('ip', '-n', 'a', '-br', 'link')).not.toContain('eth0');
+    run('ip', 'link', 'add', 'calic', 'type', 'bridge');
+    const refusal = await plugin.add(addRequest('c', '10.65.0.9'));
+    expect(refusal).toMatchObject({
+      successful: false,
+      errorMessage: expect.stringMatching(/^HOST_INTERFACE_TAKEN: /),
+    });
+    expect(run('ip', '-br', 'link', 'show', 'type', 'bridge')).toContain('calic');
+  });
+
+  test('many at once, each twice, leave nothing', async () => {
+    const names = Array.from({ length: 8 }, (_, at) => `p${at}`);
+    names.forEach(addPod);
+    const before = snapshot();
+    const both = <Answer>(call: (name: string, at: number) => Promise<Answer>) =>
+      Promise.all([...names.entries(), ...names.entries()].map(([at, name]) => call(name, at)));
+    const added = await both((name, at) => plugin.add(addRequest(name, `10.65.0.${at + 1}`)));
+    expect(added.map(({ errorMessage }) => errorMessage).filter(Boolean)).toEqual([]);
+    expect(pings('10.65.0.8', 'p0')).toBe(true);
+    expect(await both((name) => plugin.del(delRequest(name)))).toEqual([...names, ...names].map(() => GONE));
+    expect(snapshot()).toBe(before);
+  });
+});

@@ -1,0 +1,28 @@
+import { afterEach } from 'vitest';
+
+import { describeSharedAddresses } from '../attachments/shared-addresses.contract.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run, snapshot } from '../kernel/netlink/namespaces.fixture.js';
+import { NetlinkKernel } from '../kernel/pod-kernel.js';
+import type { Kernel } from './kernel.js';
+
+/** What the fake kernel shows, on the real one. */
+
+let kernel: Kernel | undefined;
+
+afterEach(async () => {
+  await kernel?.close();
+  cleanUp();
+});
+
+describeSharedAddresses(async () => {
+  requireThrowawayNamespace();
+  const opened = await NetlinkKernel.open();
+  kernel = opened;
+  return {
+    kernel: opened,
+    addPod,
+    print: () => JSON.stringify(snapshot('first', 'second')),
+    leadsTo: (address) => / dev (\S+)/.exec(run('ip', 'route', 'get', address))?.[1] ?? '',
+    removeLink: (name) => void run('ip', 'link', 'delete', name),
+  };
+});

@@ -1,0 +1,205 @@
+import { metrics, trace } from '@opentelemetry/api';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+import type { Logger } from '@podwire/shared/runtime/log';
+
+import { formatStep } from '../plan/notation.js';
+import type { Difference } from '../wiring/difference.js';
+import type { Step } from '../wiring/step.js';
+
+/** Differences of one pod that are logged by themselves: a pod that is filled from inside has thousands. */
+const LOGGED_MAX = 20;
+
+/**
+ * What happened, told once it is done: a counter, a log line, attributes of the active span. Counters have few attributes with
+ * few values; names of interfaces and addresses belong into logs and spans.
+ */
+export class Events {
+  readonly #log: Logger;
+  readonly #meter = metrics.getMeter('podwire-dataplane');
+  readonly #attached = this.#counter('podwire.dataplane.pods.attached', '{pod}', 'AttachPod calls by their result');
+  readonly #detached = this.#counter('podwire.dataplane.pods.detached', '{pod}', 'DetachPod calls by their result');
+  readonly #skipped = this.#counter(
+    'podwire.dataplane.steps.skipped',
+    '{step}',
+    'Optional settings the kernel refused',
+  );
+  readonly #takeovers = this.#counter('podwire.dataplane.routes.taken_over', '{route}', 'Routes left by earlier pods');
+  readonly #tables = this.#counter('podwire.dataplane.nft.writes', '{write}', 'Tables of nftables written, by reason');
+  readonly #tableFailures = this.#counter('podwire.dataplane.nft.failures', '{failure}', 'Tables of nftables in want');
+  readonly #cniRefusals = this.#counter(
+    'podwire.dataplane.cni.refusals',
+    '{call}',
+    'Failed calls of Calico’s contract',
+  );
+  readonly #mtu = this.#meter.createGauge('podwire.dataplane.pod_mtu', {
+    unit: 'By',
+    description: 'MTU of pods that ask for none',
+  });
+  readonly #differences = this.#counter('podwire.dataplane.differences', '{difference}', 'Found by CheckPod');
+
+  readonly #mended = this.#counter('podwire.dataplane.differences.mended', '{difference}', 'Drift of pods, mended');
+
+  constructor(log: Logger) {
+    this.#log = log;
+  }
+
+  attached(hostInterface: string, changes: number): void {
+    this.#attached.add(1, { result: changes === 0 ? 'unchanged' : 'changed' });
+    trace.getActiveSpan()?.setAttribute('podwire.dataplane.changes', changes);
+    this.#log.info(
+      { 'podwire.host_interface': hostInterface, 'podwire.dataplane.changes': changes },
+      changes === 0 ? 'pod was wired already' : 'pod wired',
+    );
+  }
+
+  detached(hostInterface: string, removed: boolean): void {
+    this.#detached.add(1, { result: removed ? 'removed' : 'absent' });
+    this.#log.info({ 'podwire.host_interface': hostInterface, removed }, removed ? 'pod unwired' : 'no wire to remove');
+  }
+
+  /** The kernel did not take a setting that a pod can live without. */
+  optionalStepFailed(step: Step, failure: Failure): void {
+    this.#skipped.add(1);
+    this.#log.warn({ err: failure }, `went on without: ${formatStep(step)}`);
+  }
+
+  /** The node still routed one of the pod's addresses to an earlier pod. */
+  routeTakenOver(destination: string, device: string): void {
+    this.#takeovers.add(1);
+    this.#log.warn(
+      { destination, device },
+      `route to ${destination} taken over from ${device}, a leftover of another pod`,
+    );
+  }
+
+  /** Rules that choose a routing table stay in a pod whose interface has gone. */
+  rulesLeft(attachment: Attachment, failure: Failure): void {
+    this.#log.warn(
+      { err: failure, 'podwire.attachment': formatAttachment(attachment) },
+      `rules of interface ${attachment.interfaceName} could not be taken out of the pod`,
+    );
+  }
+
+  /** Rules of an interface that nobody knew of any more were taken out of its pod, on the look at another one. */
+  strayRulesRemoved(attachment: Attachment, rules: readonly string[]): void {
+    this.#log.info(
+      { 'podwire.attachment': formatAttachment(attachment), rules },
+      `${rules.length} rules of an interface that is gone were taken out of the pod`,
+    );
+  }
+
+  /** They are looked for again. */
+  strayRulesLeft(attachment: Attachment, failure: Failure): void {
+    this.#log.warn(
+      { err: failure, 'podwire.attachment': formatAttachment(attachment) },
+      'rules of an interface that is gone could not be taken out of the pod; that is tried again',
+    );
+  }
+
+  /** Connections of the pod that had the address before are still tracked, and may go wrong until they time out. */
+  flowsNotForgotten(destination: string, failure: Failure): void {
+    this.#log.warn(
+      { err: failure, destination },
+      `what is tracked of connections of ${destination} could not be deleted`,
+    );
+  }
+
+  /** A wired pod was not as wanted, and is again. */
+  mended(attachment: Attachment, differences: readonly Difference[]): void {
+    this.#mended.add(differences.length);
+    const name = formatAttachment(attachment);
+    for (const { object, wanted, actual } of differences.slice(0, LOGGED_MAX)) {
+      this.#log.warn({ object, wanted, actual }, `${name} was not as wanted, mended: ${object} was ${actual}`);
+    }
+    const more = differences.length - LOGGED_MAX;
+    if (more > 0) this.#log.warn(`${name} was not as wanted, mended: ${more} more differences`);
+  }
+
+  checked(attachment: Attachment, differences: readonly Difference[]): void {
+    this.#differences.add(differences.length);
+    const [first] = differences;
+    if (!first) return;
+    const { length: count } = differences;
+    const logged = { count, differences: differences.slice(0, LOGGED_MAX) };
+    this.#log.warn(logged, `${formatAttachment(attachment)} is not as wanted: ${first.object}`);
+  }
+
+  /** A table of nftables was written; `drift`: somebody had changed or deleted it. */
+  tableWritten(table: string, reason: 'wanted' | 'found' | 'drift'): void {
+    this.#tables.add(1, { table, reason });
+    const line = { table, reason };
+    if (reason === 'drift') this.#log.warn(line, `nftables: ${table} was changed by somebody else, and is restored`);
+    else this.#log.info(line, `nftables: ${table} written`);
+  }
+
+  /** A table of nftables is not as wanted; it is tried again. */
+  tableFailed(table: string, failure: Failure): void {
+    this.#tableFailures.add(1, { table });
+    this.#log.error({ err: failure, table }, `nftables: ${table} is not as wanted: ${failure.message}`);
+  }
+
+  tableRecovered(table: string): void {
+    this.#log.info({ table }, `nftables: ${table} is as wanted again`);
+  }
+
+  /** Pods that ask for no MTU get this one from here on. */
+  mtuDetected(detected: {
+    readonly mtuBytes: number;
+    readonly interfaceName: string | undefined;
+    readonly overheadBytes: number;
+  }): void {
+    const { mtuBytes, interfaceName, overheadBytes } = detected;
+    this.#mtu.record(mtuBytes);
+    const pods = `pods get an MTU of ${mtuBytes} bytes`;
+    const minus = overheadBytes > 0 ? `, less ${overheadBytes} for the pools’ encapsulation` : '';
+    if (interfaceName !== undefined) this.#log.info(detected, `${pods}: that of ${interfaceName}${minus}`);
+    else {
+      const advice = 'set PODWIRE_DATAPLANE_MTU_INTERFACES or PODWIRE_DATAPLANE_MTU_BYTES';
+      this.#log.warn(
+        detected,
+        `${pods}: Ethernet’s, as no interface that is up has a name that counts${minus}; ${advice}`,
+      );
+    }
+  }
+
+  /** Pods get an operator's MTU. */
+  mtuSet(mtuBytes: number): void {
+    this.#mtu.record(mtuBytes);
+    this.#log.info({ mtuBytes }, `pods get an MTU of ${mtuBytes} bytes, as is set`);
+  }
+
+  mtuUnknown(failure: Failure): void {
+    this.#log.error(
+      { err: failure },
+      `the node’s interfaces cannot be read, so that the MTU of pods stays as it is: ${failure.message}`,
+    );
+  }
+
+  /** Interfaces that would stop following router advertisements as the node forwards IPv6. */
+  advertisementsKept(interfaceNames: readonly string[]): void {
+    if (interfaceNames.length === 0) return;
+    this.#log.info(
+      { interfaceNames },
+      `accept_ra is 2 on ${interfaceNames.join(', ')}: the node’s own IPv6 goes on when it forwards`,
+    );
+  }
+
+  /** Nothing was done for the interfaces; a node that forwards may lose the default route that a router advertises. */
+  advertisementsUnknown(failure: Failure): void {
+    this.#log.warn({ err: failure }, `accept_ra stays as it is on the node’s interfaces: ${failure.message}`);
+  }
+
+  /** A call of Calico's contract failed, which to gRPC is an answer like any other. */
+  cniRefused(method: 'Add' | 'Del', error: unknown): void {
+    this.#cniRefusals.add(1, { method });
+    this.#log[error instanceof Failure && error.code !== 'INTERNAL' ? 'info' : 'error'](
+      { err: error, rpc: `cni.CniDataplane/${method}` },
+      `cni.CniDataplane/${method} failed`,
+    );
+  }
+
+  #counter(name: string, unit: string, description: string) {
+    return this.#meter.createCounter(name, { unit, description });
+  }
+}

@@ -1,0 +1,99 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import { forEachFew } from '../attachments/each.js';
+import type { AttachmentEvents } from '../attachments/events.js';
+import type { Detachment } from '../attachments/outcomes.js';
+import { attachmentOfAlias } from '../wiring/network.js';
+import { isCalicos } from './calico-attachment.js';
+import type { Kernel } from './kernel.js';
+import type { Dataplane } from './pods.js';
+import type { AttachmentRegistry } from './registry.js';
+
+/** Deletions at a time: as many as the kernel then takes away in one go. */
+const AT_ONCE = 32;
+
+export interface GarbageRequest {
+  /** Every attachment that may stay. */
+  readonly valid: readonly Attachment[];
+  /** Only attachments of this network are looked at; undefined means all. */
+  readonly network: string | undefined;
+}
+
+interface Collected {
+  readonly removed: readonly Attachment[];
+  readonly failed: readonly { readonly attachment: Attachment; readonly failure: Failure }[];
+}
+
+interface GarbageOptions {
+  readonly kernel: Kernel;
+  readonly dataplane: Dataplane;
+  readonly registry: AttachmentRegistry;
+  readonly events: AttachmentEvents;
+}
+
+/** Removes the wires and records of attachments that nobody wants any more, as CNI's GC asks. */
+export class GarbageCollector {
+  readonly #options: GarbageOptions;
+
+  constructor(options: GarbageOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Removes what is attached and not valid. Goes on past failures, which it reports. An attachment that a call is wiring, or
+   * has wired since this call began, is left: who made the list cannot have known of it. Upkeep of one is waited for. Idempotent.
+   * @throws Failure KERNEL_REFUSED when the links cannot be listed, or the signal's
+   */
+  async collect({ valid, network }: GarbageRequest, signal: AbortSignal): Promise<Collected> {
+    const { dataplane, events, registry } = this.#options;
+    const wiredAtMs = new Map(
+      registry.all().map(({ network: pod, createdAtMs }) => [formatAttachment(pod.attachment), createdAtMs]),
+    );
+    const stays = new Set([...valid.map(formatAttachment), ...dataplane.wirings()]);
+    const garbage = (await this.#attached()).filter(
+      ({ attachment }) =>
+        (network === undefined || attachment.network === network) && !stays.has(formatAttachment(attachment)),
+    );
+    const removed: Attachment[] = [];
+    const failed: { attachment: Attachment; failure: Failure }[] = [];
+    await forEachFew(garbage, AT_ONCE, async (detachment) => {
+      const { attachment } = detachment;
+      if (dataplane.isWiring(attachment) || this.#isOther(attachment, wiredAtMs)) return;
+      try {
+        await dataplane.detach(detachment, signal);
+        removed.push(attachment);
+      } catch (error) {
+        if (!(error instanceof Failure)) throw error;
+        failed.push({ attachment, failure: error });
+      }
+    });
+    events.collected(removed.length, failed.length);
+    return { removed, failed };
+  }
+
+  /**
+   * Attachments that have a link, or a record that says that they should. The dead have given their wires back already, and those of
+   * Calico's contract go with its Del: their names are not the runtime's, so that no caller's list has them.
+   */
+  async #attached(): Promise<Detachment[]> {
+    const all = new Map<string, Detachment>();
+    const records = this.#options.registry.all();
+    for (const { network, state } of records) {
+      const { attachment, hostInterfaceName } = network;
+      if (state !== 'dead') all.set(formatAttachment(attachment), { attachment, hostInterfaceName });
+    }
+    for (const { name, alias } of await this.#options.kernel.veths()) {
+      const attachment = attachmentOfAlias(alias);
+      if (attachment) all.set(formatAttachment(attachment), { attachment, hostInterfaceName: name });
+    }
+    for (const { network } of records) if (isCalicos(network)) all.delete(formatAttachment(network.attachment));
+    return [...all.values()];
+  }
+
+  /** Whether it was wired since; the clock may have been set back meanwhile. */
+  #isOther(attachment: Attachment, wiredAtMs: ReadonlyMap<string, number>): boolean {
+    const record = this.#options.registry.get(attachment);
+    return record !== undefined && record.createdAtMs !== wiredAtMs.get(formatAttachment(attachment));
+  }
+}

@@ -1,0 +1,61 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+
+import { withPodsOwn } from '../plan/pods-own.js';
+import { differences } from '../wiring/diff.js';
+import type { Difference } from '../wiring/difference.js';
+import { aliasOf, type Wanted } from '../wiring/network.js';
+import type { Observed, ObservedLink } from '../wiring/observed.js';
+import { arePeers, isMadeFor, obstacleTo } from '../wiring/wire.js';
+import type { Kernel } from './kernel.js';
+
+/**
+ * The node's end of an attachment's wire where it has another name than it was given: `ip link set podw… name …` by hand. Its alias
+ * goes along, and proves whose it is.
+ */
+
+/** The links of the names that an attachment's host end can have; where none of them is the attachment's, what else is. */
+export async function hostEndsOf(
+  kernel: Pick<Kernel, 'hostLink' | 'veths'>,
+  attachment: Attachment,
+  names: Iterable<string>,
+): Promise<ObservedLink[]> {
+  const named = await Promise.all([...new Set(names)].map((name) => kernel.hostLink(name)));
+  const links = named.flatMap((link) => link ?? []);
+  if (links.some((link) => isMadeFor(link, attachment))) return links;
+  const renamed = await notedAs(attachment, kernel);
+  return renamed ? [...links, renamed] : links;
+}
+
+/** The other end of the pod's interface, where the node has no link of the wanted name. */
+export async function renamedHostEnd(
+  kernel: Pick<Kernel, 'veths'>,
+  { attachment }: Wanted,
+  { host, pod }: Observed,
+): Promise<ObservedLink | undefined> {
+  if (host.link || !pod.link) return undefined;
+  const found = await notedAs(attachment, kernel);
+  return found && arePeers(found, pod.link) ? found : undefined;
+}
+
+/** What a check tells: the name of the node's end, what stands in the way, or all that differs but for what is the pod's own. */
+export async function differencesFrom(
+  kernel: Pick<Kernel, 'veths'>,
+  wanted: Wanted,
+  observed: Observed,
+): Promise<Difference[]> {
+  const renamed = await renamedHostEnd(kernel, wanted, observed);
+  if (renamed) return [differenceOfName(wanted, renamed)];
+  const obstacle = obstacleTo(wanted, observed);
+  if (!obstacle) return differences(withPodsOwn(wanted, observed), observed);
+  return [{ object: obstacle.object, wanted: 'this attachment’s', actual: obstacle.actual }];
+}
+
+export function differenceOfName({ host }: Wanted, found: ObservedLink): Difference {
+  const { name } = host.link;
+  return { object: `host link ${name} name`, wanted: name, actual: found.name };
+}
+
+async function notedAs(attachment: Attachment, kernel: Pick<Kernel, 'veths'>): Promise<ObservedLink | undefined> {
+  const alias = aliasOf(attachment);
+  return (await kernel.veths()).find((link) => link.alias === alias);
+}

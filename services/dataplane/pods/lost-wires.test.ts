@@ -1,0 +1,166 @@
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { describe, expect, test } from 'vitest';
+
+import { detachment, never, scene } from '../attachments/scene.fixture.js';
+import { BOOT } from '../dataplane.fixture.js';
+import { address, podNetwork } from '../plan/pod-network.fixture.js';
+import type { PodNetwork } from '../plan/pod-network.js';
+
+/** A pod whose whole wire is gone without a DetachPod, as after a DEL of Calico's plugin or `ip link delete` by hand. */
+
+async function lostScene(rest: Partial<PodNetwork> = { addressesFromIpam: true }) {
+  const all = await scene();
+  const { kernel, node, addressBook } = all;
+  const network = podNetwork('a', { addresses: [address('10.65.0.7')], ...rest });
+  const inPod = kernel.addNamespace(network.netns);
+  const { inode } = (await kernel.identify(network.netns))!;
+  addressBook.allocate(network, { bootId: BOOT.id, inode });
+  await node.dataplane.attach(network, never());
+  const key = formatAttachment(network.attachment);
+  const endpoint = addressBook.endpoints.get(key)!;
+  await all.advance(10_000);
+  return {
+    ...all,
+    network,
+    endpoint,
+    /** As Calico's plugin and people do it. */
+    cut: () => inPod.removeLink(inPod.find('eth0')),
+    release: () => addressBook.endpoints.delete(key),
+    changeEndpoint: (change: object) => addressBook.endpoints.set(key, { ...endpoint, ...change }),
+    isWired: () => kernel.host.has(network.hostInterfaceName),
+    isRecorded: () => node.registry.get(network.attachment) !== undefined,
+    /** What the kernel's announcement of the lost link, and the next question to IPAM, bring about. */
+    look: async () => {
+      await node.keeper.check();
+      await node.keeper.giveBack();
+    },
+    logged: (text: string) => node.lines.filter(({ msg }) => String(msg).includes(text)),
+  };
+}
+
+describe('a wire that is lost whole', () => {
+  test('is restored while IPAM has its addresses', async () => {
+    const { cut, look, isWired, node, network } = await lostScene();
+    cut();
+    await node.keeper.check();
+    expect(isWired()).toBe(false);
+    await look();
+    expect(isWired()).toBe(true);
+    expect(await node.dataplane.check(network, never())).toEqual([]);
+  });
+
+  test('is not restored once IPAM has released its addresses, and is forgotten', async () => {
+    const { cut, release, look, isWired, isRecorded, logged, node } = await lostScene();
+    cut();
+    release();
+    await look();
+    expect([isWired(), isRecorded()]).toEqual([false, false]);
+    expect(logged('is forgotten')).toHaveLength(1);
+    await look();
+    expect([isWired(), node.registry.all()]).toEqual([false, []]);
+  });
+
+  test('waits while IPAM does not answer, and keeps no DetachPod waiting', async () => {
+    const { cut, look, isWired, isRecorded, addressBook, node, network, logged } = await lostScene();
+    addressBook.isAway = true;
+    cut();
+    for (let round = 0; round < 3; round++) await look();
+    expect([isWired(), isRecorded()]).toEqual([false, true]);
+    expect(logged('is not restored before IPAM answers').length).toBeGreaterThan(0);
+    addressBook.isAway = false;
+    await node.keeper.giveBack();
+    expect(isWired()).toBe(true);
+    addressBook.isAway = true;
+    cut();
+    await look();
+    expect(await node.dataplane.detach(detachment(network), never())).toBe(false);
+    addressBook.isAway = false;
+    await look();
+    expect([isWired(), isRecorded()]).toEqual([false, false]);
+  });
+
+  test('waits for the end of a DEL of Calico’s plugin, which releases the addresses last', async () => {
+    const { cut, release, look, changeEndpoint, isWired, isRecorded, advance } = await lostScene();
+    // The endpoint goes first, and IPAM tells the rest by the allocation.
+    changeEndpoint({ netns: undefined });
+    cut();
+    await look();
+    await advance(2000);
+    await look();
+    expect([isWired(), isRecorded()]).toEqual([false, true]);
+    release();
+    await look();
+    expect([isWired(), isRecorded()]).toEqual([false, false]);
+  });
+
+  test('is restored where the endpoint alone was lost, and nothing was released within ten seconds', async () => {
+    const { cut, look, changeEndpoint, isWired, advance } = await lostScene();
+    changeEndpoint({ netns: undefined });
+    cut();
+    await look();
+    await advance(10_000);
+    await look();
+    expect(isWired()).toBe(true);
+  });
+
+  test.each<readonly [string, object]>([
+    ['that IPAM has for another namespace', { netns: { bootId: BOOT.id, inode: 1n } }],
+    ['of which IPAM has not all addresses', { addresses: [{ address: '10.65.0.7', sequenceNumber: 1n }] }],
+  ])('%s stays lost, and recorded', async (_, change) => {
+    const { cut, look, changeEndpoint, isWired, isRecorded, advance, logged } = await lostScene({
+      addressesFromIpam: true,
+      addresses: [address('10.65.0.7'), address('10.65.0.8')],
+    });
+    changeEndpoint(change);
+    cut();
+    for (let round = 0; round < 4; round++) {
+      await look();
+      await advance(10_000);
+    }
+    expect([isWired(), isRecorded()]).toEqual([false, true]);
+    expect(logged('is not restored: IPAM has')).toHaveLength(1);
+  });
+
+  test('is restored at once, whatever IPAM has, where its addresses are not from IPAM', async () => {
+    const { cut, release, addressBook, node, isWired } = await lostScene({});
+    addressBook.isAway = true;
+    release();
+    cut();
+    await node.keeper.check();
+    expect(isWired()).toBe(true);
+  });
+
+  test('is restored by a start as by any other look', async () => {
+    const { cut, restart, isWired } = await lostScene();
+    cut();
+    const next = await restart();
+    await next.keeper.recover();
+    expect(isWired()).toBe(false);
+    expect(next.lines.find(({ msg }) => String(msg).startsWith('attachments found'))).toMatchObject({ waiting: 1 });
+    await next.keeper.giveBack();
+    expect(isWired()).toBe(true);
+  });
+});
+
+test('a pod that is attached again while IPAM is asked stays', async () => {
+  const { cut, release, node, network, addressBook, isWired, isRecorded } = await lostScene();
+  cut();
+  release();
+  await node.keeper.check();
+  const asked = addressBook.endpoint.bind(addressBook);
+  addressBook.endpoint = async (attachment) => {
+    const answer = await asked(attachment);
+    await node.dataplane.attach(network, never());
+    return answer;
+  };
+  await node.keeper.giveBack();
+  expect([isWired(), isRecorded()]).toEqual([true, true]);
+});
+
+test('a part of a wire is repaired without a question to IPAM', async () => {
+  const { node, network, kernel, addressBook } = await lostScene();
+  addressBook.isAway = true;
+  kernel.host.deleteRoute(kernel.host.routes.find(({ device }) => device === network.hostInterfaceName)!);
+  await node.keeper.check();
+  expect(await node.dataplane.check(network, never())).toEqual([]);
+});

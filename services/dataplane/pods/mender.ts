@@ -1,0 +1,66 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import type { Mended } from '../attachments/outcomes.js';
+import type { Condition } from '../routes/wanted.js';
+import type { Dataplane } from './pods.js';
+import type { AttachmentRecord } from './record.js';
+import type { AttachmentRegistry } from './registry.js';
+
+interface MenderOptions {
+  readonly dataplane: Dataplane;
+  readonly registry: AttachmentRegistry;
+  /** Takes a wire that IPAM has to be asked about. Must not throw. */
+  readonly onLostWire: (record: AttachmentRecord) => void;
+}
+
+interface Unreadable {
+  readonly attachment: Attachment;
+  readonly failure: Failure;
+}
+
+/** Repairs attachments from their records, one at a time, and remembers which pods cannot be read. */
+export class Mender {
+  readonly #options: MenderOptions;
+  /** By attachment. */
+  readonly #unreadable = new Map<string, Unreadable>();
+
+  constructor(options: MenderOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Repairs what differs from an attachment's record. A pod that cannot be read is left as it is, until the next repair finds it
+   * readable; a wire that is lost whole is left to {@link MenderOptions.onLostWire}.
+   * @param confirmed - the record whose addresses IPAM has confirmed
+   * @throws Failure as Dataplane.mendRecorded, but for POD_UNREADABLE
+   */
+  async mend(
+    attachment: Attachment,
+    signal: AbortSignal,
+    confirmed?: AttachmentRecord,
+  ): Promise<Mended | { readonly outcome: 'unreadable' }> {
+    const key = formatAttachment(attachment);
+    try {
+      const mended = await this.#options.dataplane.mendRecorded(attachment, signal, confirmed);
+      this.#unreadable.delete(key);
+      if (mended.outcome === 'wire-lost') this.#options.onLostWire(mended.record);
+      return mended;
+    } catch (failure) {
+      if (!(failure instanceof Failure) || failure.code !== 'POD_UNREADABLE') throw failure;
+      this.#unreadable.set(key, { attachment, failure });
+      return { outcome: 'unreadable' };
+    }
+  }
+
+  /** The recorded pods that could not be read when they were last looked at. */
+  conditions(): readonly Condition[] {
+    for (const [key, { attachment }] of this.#unreadable) {
+      if (this.#options.registry.get(attachment)?.state !== 'attached') this.#unreadable.delete(key);
+    }
+    return [...this.#unreadable].map(([key, { failure }]) => ({
+      reason: 'PodUnreadable',
+      message: `${key} is neither checked nor repaired: ${failure.message}`,
+    }));
+  }
+}

@@ -1,0 +1,219 @@
+import type { Interface, PodNetwork as PodNetworkMessage } from '@podwire/proto/podwire/dataplane/v1/pod';
+import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
+import { attachmentFaults, interfaceNameFault, type Attachment } from '@podwire/shared/attachment/attachment';
+import { familyBits, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { parseMac } from '@podwire/shared/net/mac';
+import {
+  defaultRoute,
+  formatPrefix,
+  parsePrefix,
+  prefixContains,
+  splitCidr,
+  type Prefix,
+} from '@podwire/shared/net/prefix';
+import type { Checks } from '@podwire/shared/rpc/checks';
+
+import { GATEWAY, GATEWAY_ADDRESS } from '../plan/gateway.js';
+import type { PodNetwork } from '../plan/pod-network.js';
+import { familiesOf } from '../wiring/network.js';
+import type { ObservedLink } from '../wiring/observed.js';
+
+/** Messages of the contract to values and back. Field names are those of the contract, from the request's root. */
+
+const ATTACHMENT_FIELDS: Readonly<Record<keyof Attachment, string>> = {
+  network: 'network',
+  containerId: 'container_id',
+  interfaceName: 'interface_name',
+};
+
+const MTU_MIN_BYTES = 68;
+/** With a smaller one the kernel takes IPv6 off the link (RFC 8200, section 5). */
+const IPV6_MTU_MIN_BYTES = 1280;
+const MTU_MAX_BYTES = 65_535;
+const QUEUE_COUNT_MAX = 4096;
+
+/** Ranges in which no pod can have an address, each with what it is for. */
+const UNUSABLE: readonly (readonly [cidr: string, purpose: string])[] = [
+  ['0.0.0.0/8', '"this network"'],
+  ['127.0.0.0/8', 'loopback'],
+  ['169.254.0.0/16', 'link-local addresses, the pods’ gateway among them'],
+  ['224.0.0.0/4', 'multicast'],
+  ['240.0.0.0/4', 'nothing (reserved), and broadcast'],
+  ['::/96', 'loopback, and addresses that stand for IPv4 ones'],
+  ['fe80::/10', 'link-local addresses, the pods’ gateway among them'],
+  ['ff00::/8', 'multicast'],
+];
+
+/** Destinations of IPv6 that no gateway leads to. The kernel has routes of its own to them on every link. */
+const UNROUTABLE: readonly string[] = ['::/96', 'fe80::/10', 'ff00::/8'];
+
+/** The pod that a request is about; what is wrong with it is noted in the checks. */
+export function readPodNetwork(message: PodNetworkMessage | undefined, checks: Checks): PodNetwork {
+  if (!message) checks.check('pod', 'is missing');
+  const pod = message ?? ABSENT_POD;
+  const check = message ? checks : undefined;
+  const attachment = readAttachment(pod.attachment, { at: 'pod.attachment', check });
+  check?.check('pod.netns', netnsFault(pod.netns));
+  check?.check('pod.host_interface_name', hostInterfaceNameFault(pod.hostInterfaceName));
+  const mac = parseMac(pod.macAddress);
+  check?.check(
+    'pod.mac_address',
+    mac === undefined ? `is ${quote(pod.macAddress)}: no unicast MAC address` : undefined,
+  );
+  const addresses = readAddresses(pod.addresses, check);
+  check?.check('pod.mtu_bytes', mtuFault(pod.mtuBytes, familiesOf(addresses)));
+  check?.check('pod.queue_count', queueCountFault(pod.queueCount));
+  return {
+    attachment,
+    netns: pod.netns,
+    hostInterfaceName: pod.hostInterfaceName,
+    mac: mac ?? '',
+    addresses,
+    routes:
+      pod.routes.length > 0
+        ? readPrefixes(pod.routes, { at: 'pod.routes', addresses, check, faultOf: routeFault })
+        : familiesOf(addresses).map(defaultRoute),
+    mtuBytes: orUndefined(pod.mtuBytes),
+    ipForwarding: pod.ipForwarding,
+    sourcePrefixes: readPrefixes(pod.sourcePrefixes, {
+      at: 'pod.source_prefixes',
+      addresses,
+      check,
+      faultOf: sourcePrefixFault,
+    }),
+    txQueueLength: orUndefined(pod.txQueueLength),
+    queueCount: orUndefined(pod.queueCount),
+    ...(pod.addressesFromIpam === true && { addressesFromIpam: true }),
+  };
+}
+
+const ABSENT_POD: PodNetworkMessage = {
+  attachment: undefined,
+  netns: '',
+  hostInterfaceName: '',
+  macAddress: '',
+  addresses: [],
+  routes: [],
+  mtuBytes: 0,
+  ipForwarding: false,
+  sourcePrefixes: [],
+  txQueueLength: 0,
+  queueCount: 0,
+};
+
+/** Zero stands for nothing in the contract. */
+function orUndefined(value: number): number | undefined {
+  return value === 0 ? undefined : value;
+}
+
+interface Place {
+  /** Path of the message's field. */
+  readonly at: string;
+  /** Undefined: the message around it is missing, which says it all. */
+  readonly check: Checks | undefined;
+}
+
+export function readAttachment(message: AttachmentMessage | undefined, { at, check }: Place): Attachment {
+  const { network = '', containerId = '', interfaceName = '' } = message ?? {};
+  const attachment = { network, containerId, interfaceName };
+  if (!message) check?.check(at, 'is missing');
+  else
+    for (const { field, reason } of attachmentFaults(attachment))
+      check?.check(`${at}.${ATTACHMENT_FIELDS[field]}`, reason);
+  return attachment;
+}
+
+/** Why the node's link cannot have the name, or undefined. */
+export function hostInterfaceNameFault(name: string): string | undefined {
+  return name === 'lo' ? 'is the loopback interface, which the node has already' : interfaceNameFault(name);
+}
+
+/** Why a path cannot be that of a pod's network namespace, or undefined. */
+export function netnsFault(path: string): string | undefined {
+  if (path === '') return 'is empty; pass the path of the pod’s network namespace (CNI_NETNS)';
+  if (path.includes('\0')) return 'holds a zero byte';
+  return path.startsWith('/') ? undefined : `is ${quote(path)}: not an absolute path`;
+}
+
+function mtuFault(mtuBytes: number, families: readonly Family[]): string | undefined {
+  const leastBytes = families.includes(6) ? IPV6_MTU_MIN_BYTES : MTU_MIN_BYTES;
+  if (mtuBytes === 0 || (mtuBytes >= leastBytes && mtuBytes <= MTU_MAX_BYTES)) return undefined;
+  const why = leastBytes > MTU_MIN_BYTES && mtuBytes >= MTU_MIN_BYTES ? ' for a pod with IPv6 addresses' : '';
+  return `is ${mtuBytes}; it has to be 0 or from ${leastBytes} to ${MTU_MAX_BYTES}${why}`;
+}
+
+function queueCountFault(count: number): string | undefined {
+  return count > QUEUE_COUNT_MAX ? `is ${count}; it has to be 0, or from 1 to ${QUEUE_COUNT_MAX}` : undefined;
+}
+
+function readAddresses(cidrs: readonly string[], check: Checks | undefined): Address[] {
+  if (cidrs.length === 0) check?.check('pod.addresses', 'is empty; a pod has at least one address');
+  return cidrs.flatMap((cidr, position) => {
+    const parts = splitCidr(cidr);
+    check?.check(`pod.addresses[${position}]`, addressFault(cidr, parts) ?? repeatFault(cidrs, position));
+    return parts ? [parts.address] : [];
+  });
+}
+
+function addressFault(cidr: string, parts: ReturnType<typeof splitCidr>): string | undefined {
+  if (!parts) return `is ${quote(cidr)}: not a CIDR like 10.65.0.7/32`;
+  const { address, length } = parts;
+  if (length !== familyBits(address.family))
+    return `is ${quote(cidr)}: its length has to be ${familyBits(address.family)}`;
+  const unusable = UNUSABLE.find(([range]) => contains(range, address));
+  return unusable && `is ${formatAddress(address)}, of ${unusable[0]}, which is for ${unusable[1]}`;
+}
+
+function contains(range: string, inner: Address | Prefix): boolean {
+  const parsed = parsePrefix(range);
+  return parsed.ok && prefixContains(parsed.prefix, inner);
+}
+
+interface PrefixList {
+  /** Path of the message's field. */
+  readonly at: string;
+  readonly addresses: readonly Address[];
+  readonly check: Checks | undefined;
+  /** What is wrong with a prefix of a family that the pod has an address of. */
+  readonly faultOf: (prefix: Prefix) => string | undefined;
+}
+
+function readPrefixes(cidrs: readonly string[], { at, addresses, check, faultOf }: PrefixList): Prefix[] {
+  const families = familiesOf(addresses);
+  // Of addresses that could not be read nobody knows the families.
+  const isStrange = ({ family }: Prefix) => families.length > 0 && !families.includes(family);
+  const fault = (prefix: Prefix) =>
+    isStrange(prefix) ? `is of IPv${prefix.family}, of which the pod has no address` : faultOf(prefix);
+  return cidrs.flatMap((cidr, position) => {
+    const parsed = parsePrefix(cidr);
+    const reason = parsed.ok ? fault(parsed.prefix) : `is ${quote(cidr)}: ${parsed.fault}`;
+    check?.check(`${at}[${position}]`, reason ?? repeatFault(cidrs, position));
+    return parsed.ok ? [parsed.prefix] : [];
+  });
+}
+
+function routeFault(prefix: Prefix): string | undefined {
+  const { family, length, value } = prefix;
+  const isGateway = length === familyBits(family) && value === GATEWAY_ADDRESS[family].value;
+  if (isGateway) return `is ${GATEWAY[family]}, the gateway itself, to which every pod has a route`;
+  const unroutable = UNROUTABLE.find((range) => contains(range, prefix));
+  return unroutable && `is of ${unroutable}, which no gateway leads to`;
+}
+
+function sourcePrefixFault(prefix: Prefix): string | undefined {
+  const unusable = UNUSABLE.find(([range]) => contains(range, prefix));
+  return unusable && `is ${formatPrefix(prefix)}, of ${unusable[0]}, which is for ${unusable[1]}`;
+}
+
+function repeatFault(list: readonly string[], position: number): string | undefined {
+  const first = list.indexOf(list[position] ?? '');
+  return first < position ? `repeats [${first}]` : undefined;
+}
+
+function quote(text: string): string {
+  return JSON.stringify(text);
+}
+
+export function interfaceMessage({ name, index, mac, mtuBytes }: ObservedLink): Interface {
+  return { name, index, macAddress: mac ?? '', mtuBytes };
+}

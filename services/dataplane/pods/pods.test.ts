@@ -1,0 +1,418 @@
+import { context } from '@opentelemetry/api';
+import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-hooks';
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+
+import { recordingLog, testRegistry } from '../dataplane.fixture.js';
+import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
+import type { PodNetwork } from '../plan/pod-network.js';
+import { MemoryKernel, type Operation } from '../testing/memory-kernel.js';
+import { Events } from './events.js';
+import { Dataplane } from './pods.js';
+
+// Log lines tell the attachment by it.
+beforeAll(() => void context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable()));
+afterAll(() => context.disable());
+
+/** A signal that does not fire. Each call has its own. */
+const never = () => new AbortController().signal;
+
+function node() {
+  const kernel = new MemoryKernel();
+  const { log, lines } = recordingLog();
+  const registry = testRegistry();
+  const dataplane = new Dataplane({ kernel, registry, events: new Events(log) });
+  const pod = (containerId: string, rest: Partial<PodNetwork> = {}): PodNetwork => {
+    const network = podNetwork(containerId, rest);
+    kernel.addNamespace(network.netns);
+    return network;
+  };
+  return { kernel, dataplane, registry, pod, lines };
+}
+
+const detachment = ({ attachment, hostInterfaceName }: PodNetwork) => ({ attachment, hostInterfaceName });
+
+const codeOf = (work: Promise<unknown>): Promise<string> =>
+  work.then(
+    () => 'none',
+    (error: unknown) => (error instanceof Failure ? error.code : String(error)),
+  );
+
+const bridge = { name: 'br0', mac: '02:00:00:00:00:01', mtuBytes: 1500 };
+
+describe('attach', () => {
+  test('wires a new pod, and tells what is there', async () => {
+    const { dataplane, pod, lines } = node();
+    const network = pod('a');
+    expect(await dataplane.attach(network, never())).toMatchObject({
+      host: { name: network.hostInterfaceName, mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500, up: true },
+      pod: { name: 'eth0', mac: network.mac, mtuBytes: 1500, up: true },
+      changes: 16,
+    });
+    expect(lines).toMatchObject([{ msg: 'pod wired', attachment: 'net/a/eth0' }]);
+    expect(await dataplane.check(network, never())).toEqual([]);
+  });
+
+  test('a second time changes nothing', async () => {
+    const { kernel, dataplane, pod } = node();
+    const network = pod('a');
+    const first = await dataplane.attach(network, never());
+    const before = kernel.print();
+    const commands = kernel.commands.length;
+    const { host, pod: end, changes } = await dataplane.attach(network, never());
+    expect([host.index, end.index, changes]).toEqual([first.host.index, first.pod.index, 0]);
+    expect(kernel.print()).toBe(before);
+    expect(kernel.commands.slice(commands)).toEqual([expect.stringMatching(/^ip link add .* -> EEXIST$/)]);
+  });
+
+  test('mends what is partly there', async () => {
+    const { kernel, dataplane, pod } = node();
+    const network = pod('a');
+    await dataplane.attach(network, never());
+    const before = kernel.print();
+    const namespace = kernel.namespace(network.netns);
+    namespace.setLink(namespace.find('eth0'), { up: false });
+    kernel.host.writeSysctl(`net/ipv4/conf/${network.hostInterfaceName}/rp_filter`, '0');
+    expect(await dataplane.attach(network, never())).toMatchObject({ changes: 5 });
+    expect(kernel.print()).toBe(before);
+  });
+
+  test('goes on with a wire that was made and not recorded when the service was killed', async () => {
+    const { kernel, dataplane, pod } = node();
+    const network = pod('a');
+    await dataplane.attach(network, never());
+    const whole = kernel.print();
+    const link = kernel.host.find(network.hostInterfaceName);
+    kernel.host.setLink(link, { up: false, alias: '' });
+    await dataplane.attach(network, never());
+    expect(kernel.print()).toBe(whole);
+  });
+
+  test('makes a wire anew whose peer is in a namespace that the pod has left', async () => {
+    const { kernel, dataplane, pod } = node();
+    await dataplane.attach(pod('a'), never());
+    const moved = podNetwork('a', { netns: '/run/netns/a-again' });
+    kernel.addNamespace(moved.netns);
+    await dataplane.attach(moved, never());
+    expect(kernel.namespace('/run/netns/a').links).toEqual([]);
+    expect(await dataplane.check(moved, never())).toEqual([]);
+  });
+
+  test('takes over the route that an earlier pod left, and says so', async () => {
+    const { kernel, dataplane, pod, lines } = node();
+    const [old, next] = [pod('old'), pod('next')];
+    await dataplane.attach(old, never());
+    await dataplane.attach(next, never());
+    expect(kernel.host.routes).toMatchObject([{ destination: '10.65.0.7/32', device: next.hostInterfaceName }]);
+    expect(lines).toContainEqual(expect.objectContaining({ level: 'warn', device: old.hostInterfaceName }));
+    expect(await dataplane.check(next, never())).toEqual([]);
+  });
+
+  test('takes the route of an address that another node had borrowed; what fails changes nothing', async () => {
+    for (const fails of [true, false]) {
+      const { kernel, dataplane, pod } = node();
+      kernel.host.setLink(kernel.host.addLink({ ...bridge, name: 'vxlan4.podwire' }, 'vxlan'), { up: true });
+      const there = { device: 'vxlan4.podwire', metric: 0, scope: 'global', protocol: 87, onlink: true } as const;
+      kernel.host.addRoute({ ...there, destination: '10.65.0.7/32', gateway: '10.65.1.1' });
+      const network = pod('a');
+      const before = kernel.print();
+      if (fails) kernel.failNext('route-replace');
+      expect(await codeOf(dataplane.attach(network, never()))).toBe(fails ? 'KERNEL_REFUSED' : 'none');
+      expect(kernel.unusedFaults).toBe(0);
+      if (fails) expect(kernel.print()).toBe(before);
+      else
+        expect(kernel.host.routes).toMatchObject([{ destination: '10.65.0.7/32', device: network.hostInterfaceName }]);
+    }
+  });
+
+  test('forgets flows of an address that was another pod’s, and of no other; goes on where it cannot', async () => {
+    for (const refused of [false, true]) {
+      const { kernel, dataplane, pod, lines } = node();
+      await dataplane.attach(pod('old', BY_FAMILY['both families']), never());
+      kernel.flows.push(
+        { source: '10.65.0.7', destination: '10.65.0.9' },
+        { source: 'fd65::9', destination: 'fd65::7' },
+      );
+      kernel.flows.push({ source: '10.65.0.9', destination: '10.65.0.8' });
+      if (refused) for (let times = 0; times < 2; times++) kernel.failNext('conntrack-delete', { errno: 'ENOBUFS' });
+      const next = pod('next', BY_FAMILY['both families']);
+      await dataplane.attach(next, never());
+      expect(kernel.flows).toHaveLength(refused ? 3 : 1);
+      expect(lines.filter(({ msg }) => String(msg).includes('tracked of connections'))).toHaveLength(refused ? 2 : 0);
+      expect(kernel.unusedFaults).toBe(0);
+      kernel.flows.push({ source: '10.65.0.7', destination: '10.65.0.9' });
+      const known = kernel.flows.length;
+      await dataplane.attach(next, never());
+      expect(kernel.flows).toHaveLength(known);
+    }
+  });
+
+  test('goes on without an optional sysctl, and says so', async () => {
+    const { kernel, dataplane, pod, lines } = node();
+    const network = pod('a');
+    // accept_ra, the seventh sysctl.
+    kernel.failNext('sysctl-write', { errno: 'ENOENT', after: 6 });
+    expect(await dataplane.attach(network, never())).toMatchObject({ changes: 15 });
+    expect(kernel.unusedFaults).toBe(0);
+    expect(lines).toContainEqual(expect.objectContaining({ level: 'warn', msg: expect.stringContaining('accept_ra') }));
+  });
+
+  describe('refuses, and changes nothing', () => {
+    const cases: readonly (readonly [string, string, (kernel: MemoryKernel, network: PodNetwork) => void])[] = [
+      ['a namespace that is not there', 'INVALID_NETNS', (kernel, { netns }) => kernel.removeNamespace(netns)],
+      ['a path that is no namespace', 'INVALID_NETNS', (kernel, { netns }) => kernel.addFile(netns)],
+      [
+        'an interface that the pod has already',
+        'INTERFACE_EXISTS',
+        (kernel, { netns }) => void kernel.namespace(netns).addLink({ ...bridge, name: 'eth0' }, 'bridge'),
+      ],
+      [
+        'a host interface of somebody else’s',
+        'HOST_INTERFACE_TAKEN',
+        (kernel, { hostInterfaceName }) => void kernel.host.addLink({ ...bridge, name: hostInterfaceName }, 'bridge'),
+      ],
+      [
+        'a route of somebody else’s to the address',
+        'ROUTE_TAKEN',
+        (kernel) => {
+          kernel.host.setLink(kernel.host.addLink(bridge, 'bridge'), { up: true });
+          const route = {
+            destination: '10.65.0.7/32',
+            device: 'br0',
+            gateway: undefined,
+            metric: 0,
+            scope: 'link',
+            protocol: 3,
+          } as const;
+          kernel.host.addRoute(route);
+        },
+      ],
+    ];
+
+    test.each(cases)('%s: %s', async (_, code, prepare) => {
+      const { kernel, dataplane, pod } = node();
+      const network = pod('a');
+      prepare(kernel, network);
+      const before = kernel.print();
+      expect(await codeOf(dataplane.attach(network, never()))).toBe(code);
+      expect(kernel.print()).toBe(before);
+      expect(kernel.openSessions).toBe(0);
+    });
+
+    test('the node’s own namespace', async () => {
+      const { kernel, dataplane } = node();
+      const before = kernel.print();
+      expect(await codeOf(dataplane.attach(podNetwork('node'), never()))).toBe('INVALID_NETNS');
+      expect(kernel.print()).toBe(before);
+    });
+  });
+
+  const breakdowns: readonly (readonly [Operation, string, (kernel: MemoryKernel, network: PodNetwork) => void])[] = [
+    ['open', 'of a new pod', () => undefined],
+    ['sysctl-write', 'of a new pod', () => undefined],
+    [
+      'observe',
+      'of a pod with a half-made wire',
+      (kernel, { hostInterfaceName: name, netns, mac }) => {
+        const link = kernel.host.addLink({ name, mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');
+        const namespace = kernel.namespace(netns);
+        const peer = namespace.addLink({ name: 'eth0', mac, mtuBytes: 1500 }, 'veth');
+        link.peer = { link: peer, namespace };
+        peer.peer = { link, namespace: kernel.host };
+      },
+    ],
+  ];
+
+  test.each(breakdowns)(
+    'when the kernel fails at %s %s, nothing changes, and the next time works',
+    async (...breakdown) => {
+      const [operation, , prepare] = breakdown;
+      const { kernel, dataplane, pod } = node();
+      const network = pod('a');
+      prepare(kernel, network);
+      const before = kernel.print();
+      kernel.failNext(operation, { errno: 'EMFILE' });
+      expect(await codeOf(dataplane.attach(network, never()))).toBe('KERNEL_REFUSED');
+      expect({ state: kernel.print(), unused: kernel.unusedFaults, open: kernel.openSessions }).toEqual({
+        state: before,
+        unused: 0,
+        open: 0,
+      });
+      await dataplane.attach(network, never());
+      expect(await dataplane.check(network, never())).toEqual([]);
+    },
+  );
+});
+
+describe('detach', () => {
+  test('removes the wire with everything on it; a second time there is nothing', async () => {
+    const { kernel, dataplane, pod } = node();
+    const network = pod('a');
+    const before = kernel.print();
+    await dataplane.attach(network, never());
+    expect(await dataplane.detach(detachment(network), never())).toBe(true);
+    expect(kernel.print()).toBe(before);
+    expect(await dataplane.detach(detachment(network), never())).toBe(false);
+  });
+
+  test('removes a wire that was made and not recorded', async () => {
+    const { kernel, dataplane, pod } = node();
+    const network = pod('a');
+    await dataplane.attach(network, never());
+    kernel.host.setLink(kernel.host.find(network.hostInterfaceName), { up: false, alias: '' });
+    expect(await dataplane.detach(detachment(network), never())).toBe(true);
+  });
+
+  test('works when the pod’s namespace is gone', async () => {
+    const { kernel, dataplane, pod } = node();
+    const network = pod('a');
+    await dataplane.attach(network, never());
+    kernel.removeNamespace(network.netns);
+    expect(await dataplane.detach(detachment(network), never())).toBe(false);
+  });
+
+  test('leaves an interface alone that was not made for the attachment', async () => {
+    const { kernel, dataplane, pod } = node();
+    const [mine, others] = [pod('mine'), pod('others', { addresses: [address('10.65.0.8')] })];
+    await dataplane.attach(others, never());
+    const before = kernel.print();
+    const wrong = { attachment: mine.attachment, hostInterfaceName: others.hostInterfaceName };
+    expect(await codeOf(dataplane.detach(wrong, never()))).toBe('HOST_INTERFACE_TAKEN');
+    expect(kernel.print()).toBe(before);
+  });
+
+  test.each<Operation>(['link-get', 'link-delete'])('passes on that %s failed', async (operation) => {
+    const { kernel, dataplane, pod } = node();
+    const network = pod('a');
+    await dataplane.attach(network, never());
+    kernel.failNext(operation, { errno: 'ENOBUFS' });
+    await expect(dataplane.detach(detachment(network), never())).rejects.toMatchObject({
+      details: { errno: 'ENOBUFS' },
+    });
+    expect(kernel.unusedFaults).toBe(0);
+    expect(await dataplane.detach(detachment(network), never())).toBe(true);
+  });
+});
+
+describe('check', () => {
+  test('of a pod that is not wired names everything, in the order in which it would be made, and changes nothing', async () => {
+    const { kernel, dataplane, pod } = node();
+    const network = pod('a');
+    const before = kernel.print();
+    const found = await dataplane.check(network, never());
+    expect(found.slice(0, 2)).toEqual([
+      { object: `host link ${network.hostInterfaceName}`, wanted: 'present', actual: 'missing' },
+      { object: 'pod link eth0', wanted: 'present', actual: 'missing' },
+    ]);
+    expect(found.at(-1)).toMatchObject({ object: expect.stringMatching(/^host route 10\.65\.0\.7 dev /) });
+    expect(kernel.print()).toBe(before);
+    expect(kernel.commands).toEqual([]);
+  });
+
+  test('names what is there in place of the attachment’s own', async () => {
+    const { kernel, dataplane, pod } = node();
+    const network = pod('a');
+    kernel.namespace(network.netns).addLink({ ...bridge, name: 'eth0' }, 'bridge');
+    expect(await dataplane.check(network, never())).toEqual([
+      { object: 'pod link eth0', wanted: 'this attachment’s', actual: 'another one: kind bridge, alias ""' },
+    ]);
+  });
+
+  test('of a namespace that is gone is refused', async () => {
+    const { dataplane } = node();
+    expect(await codeOf(dataplane.check(podNetwork('gone'), never()))).toBe('INVALID_NETNS');
+  });
+});
+
+describe('list', () => {
+  test('gives page after page, each attachment once', async () => {
+    const { dataplane, pod } = node();
+    const names = ['a', 'b', 'c', 'd', 'e'];
+    for (const [at, name] of names.entries()) {
+      await dataplane.attach(
+        pod(name, { hostInterfaceName: `podw${name}`, addresses: [address(`10.65.0.${at}`)] }),
+        never(),
+      );
+    }
+    const pages = [];
+    let after: string | undefined = '';
+    while (after !== undefined) {
+      const page = await dataplane.list({ limit: 2, after });
+      pages.push(page.links.map(({ link }) => link.name));
+      after = page.last;
+    }
+    expect(pages).toEqual([['podwa', 'podwb'], ['podwc', 'podwd'], ['podwe']]);
+    expect(await dataplane.list({ limit: 5, after: '' })).toMatchObject({ last: undefined });
+  });
+});
+
+describe('calls at the same time', () => {
+  test('for one attachment go one after the other: a detach that comes during an attach removes what it made', async () => {
+    const { kernel, dataplane, pod } = node();
+    const network = pod('a');
+    const before = kernel.print();
+    const pause = kernel.pauseBefore('route-add');
+    const attaching = dataplane.attach(network, never());
+    await pause.reached;
+    const detaching = dataplane.detach(detachment(network), never());
+    pause.release();
+    expect(await attaching).toMatchObject({ changes: 16 });
+    expect(await detaching).toBe(true);
+    expect(kernel.print()).toBe(before);
+  });
+
+  test('a call that waits is let in only after a failed one is undone', async () => {
+    const { kernel, dataplane, pod } = node();
+    const network = pod('a');
+    kernel.failNext('route-add', { after: 2 });
+    const undoing = kernel.pauseBefore('link-delete');
+    const failing = dataplane.attach(network, never());
+    await undoing.reached;
+    const next = dataplane.attach(network, never());
+    const commands = kernel.commands.length;
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(kernel.commands).toHaveLength(commands);
+    undoing.release();
+    expect(await codeOf(failing)).toBe('KERNEL_REFUSED');
+    expect(await next).toMatchObject({ changes: 16 });
+  });
+
+  test('for other attachments do not wait', async () => {
+    const { kernel, dataplane, pod } = node();
+    const [slow, quick] = [pod('slow'), pod('quick', { addresses: [address('10.65.0.8')] })];
+    const pause = kernel.pauseBefore('link-add');
+    const attaching = dataplane.attach(slow, never());
+    await pause.reached;
+    expect(await dataplane.attach(quick, never())).toMatchObject({ changes: 16 });
+    pause.release();
+    await attaching;
+  });
+
+  test('a call whose time ends while it waits gives up, and has changed nothing', async () => {
+    const { kernel, dataplane, pod } = node();
+    const network = pod('a');
+    const pause = kernel.pauseBefore('link-add');
+    const attaching = dataplane.attach(network, never());
+    await pause.reached;
+    const ending = new AbortController();
+    const waiting = dataplane.detach(detachment(network), ending.signal);
+    ending.abort(new Failure('DEADLINE_EXCEEDED', 'too late'));
+    expect(await codeOf(waiting)).toBe('DEADLINE_EXCEEDED');
+    pause.release();
+    expect(await attaching).toMatchObject({ changes: 16 });
+  });
+
+  test('of many pods, in any mixture, leave nothing behind', async () => {
+    const { kernel, dataplane, pod } = node();
+    const pods = Array.from({ length: 50 }, (_, at) => pod(`p${at}`, { addresses: [address(`10.65.1.${at}`)] }));
+    const before = kernel.print();
+    await Promise.all(pods.map((network) => dataplane.attach(network, never())));
+    expect(kernel.host.links).toHaveLength(50);
+    const again = pods.map((network) => dataplane.attach(network, never()));
+    const gone = pods.map((network) => dataplane.detach(detachment(network), never()));
+    expect((await Promise.all(again)).map(({ changes }) => changes)).toEqual(Array<number>(50).fill(0));
+    expect(await Promise.all(gone)).toEqual(Array<boolean>(50).fill(true));
+    expect(kernel.print()).toBe(before);
+    expect(kernel.openSessions).toBe(0);
+  });
+});

@@ -1,0 +1,408 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
+import { withSpan } from '@podwire/shared/runtime/span';
+
+import { pageOf, type AttachedPage, type Page } from '../attachments/attached-page.js';
+import { compareIdentities } from '../attachments/identity.js';
+import type { Attached, Detachment, Mended } from '../attachments/outcomes.js';
+import type { PodGuard } from '../kernel/pod-guard.js';
+import { forgetMovedFlows } from '../moved-flows.js';
+import { withoutRoutesTo } from '../plan/lost-addresses.js';
+import type { PodNetwork } from '../plan/pod-network.js';
+import { withPodsOwn } from '../plan/pods-own.js';
+import { corrections, diff, differences } from '../wiring/diff.js';
+import type { Difference } from '../wiring/difference.js';
+import { desired, USUAL_MTU_BYTES, type Wanted } from '../wiring/network.js';
+import type { Observed, ObservedLink } from '../wiring/observed.js';
+import { amongOthers } from '../wiring/source-routing.js';
+import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo, wireState } from '../wiring/wire.js';
+import { refuseLost } from './conflicts.js';
+import { isOfMissingLink } from './errno.js';
+import type { Events } from './events.js';
+import { differenceOfName, differencesFrom, hostEndsOf, renamedHostEnd } from './host-ends.js';
+import type { Kernel, PodSession } from './kernel.js';
+import { UnderWay, type Place } from './operations-in-flight.js';
+import type { AttachmentRecord } from './record.js';
+import type { AttachmentRegistry } from './registry.js';
+import { netnsOfRules, removeLostRules, removeSourceRules, removeStrayRules, type RulesIn } from './source-rules.js';
+import { transact, type Applied, type TransactionOptions } from './transaction.js';
+
+interface DataplaneOptions {
+  readonly kernel: Kernel;
+  readonly registry: AttachmentRegistry;
+  readonly events: Events;
+  /** MTU of pods that ask for none, in bytes, at the time of the call. */
+  readonly mtu?: () => number;
+  /** Default: none, and pods are kept to their IPv4 addresses alone, by the reverse-path filter. */
+  readonly guard?: PodGuard;
+}
+
+/**
+ * Makes the kernel match what is wanted for pods: observe, plan, apply.
+ *
+ * What makes this hard:
+ * - Nobody but the kernel knows what is there: the service may have been killed between any two steps, and people and other
+ *   programs change interfaces too. So the attachment is noted on its host interface, which proves whose it is; the registry
+ *   remembers only what is wanted, and nothing is removed on its word.
+ * - Nearly every pod is new, and looking first would cost more than it finds. The veth pair's creation is exclusive, so its
+ *   success says that nothing was there; only its refusal makes it worth looking.
+ * - A failure may come at any step, and what was done until then must go while the attachment's lock is still held, or
+ *   another call would build on what is about to vanish.
+ */
+export class Dataplane {
+  readonly #kernel: Kernel;
+  readonly #registry: AttachmentRegistry;
+  readonly #events: Events;
+  readonly #mtu: () => number;
+  readonly #guard: PodGuard | undefined;
+  readonly #underWay = new UnderWay();
+
+  constructor({ kernel, registry, events, mtu = () => USUAL_MTU_BYTES, guard }: DataplaneOptions) {
+    this.#kernel = kernel;
+    this.#registry = registry;
+    this.#events = events;
+    this.#mtu = mtu;
+    this.#guard = guard;
+  }
+
+  /**
+   * Wires a pod as wanted. Idempotent. When it fails nothing has changed, or the message says what is left.
+   * @throws Failure INVALID_NETNS, INTERFACE_EXISTS, HOST_INTERFACE_TAKEN, ROUTE_TAKEN, KERNEL_REFUSED, KERNEL_UNSUPPORTED, or
+   *   the signal's
+   */
+  attach(network: PodNetwork, signal: AbortSignal): Promise<Attached> {
+    return this.#underWay.wiring(network, signal, () =>
+      this.#inPod(network.netns, signal, async (session) => {
+        const order = { wanted: this.#desired(network), signal };
+        const attached = await this.#recorded(network, session, () => this.#wire(session, order));
+        this.#events.attached(network.hostInterfaceName, attached.changes);
+        return attached;
+      }),
+    );
+  }
+
+  /**
+   * Removes an attachment's wire, found by its host end, so that it works when the pod's namespace is gone or replaced. The end is
+   * looked for by the caller's name, the recorded and the derived one, then by its alias. Its record goes last, and says until
+   * then that the wire is not to be mended. The caller's namespace is looked into only where there is no record. Idempotent.
+   * @returns whether there was one
+   * @throws Failure HOST_INTERFACE_TAKEN when the interface of the caller's name was not made for the attachment, and no other
+   *   was: there is no wire, and the record is gone; KERNEL_REFUSED, or the signal's
+   */
+  detach(detachment: Detachment, signal: AbortSignal): Promise<boolean> {
+    return this.#underWay.alone(detachment, signal, () => this.#unwire(detachment, signal));
+  }
+
+  /**
+   * Finishes a detach that has begun, and was cut off or failed: nothing where the attachment was attached anew by the time of its turn.
+   * @returns whether it was to be finished
+   * @throws Failure as {@link detach}
+   */
+  finishDetach(attachment: Attachment, signal: AbortSignal): Promise<boolean> {
+    const known = this.#registry.get(attachment);
+    if (known?.state !== 'detaching') return Promise.resolve(false);
+    const detachment = { attachment, hostInterfaceName: known.network.hostInterfaceName };
+    return this.#underWay.alone(detachment, signal, async () => {
+      if (this.#registry.get(attachment)?.state !== 'detaching') return false;
+      await this.#unwire(detachment, signal);
+      return true;
+    });
+  }
+
+  /**
+   * Compares the kernel with what is wanted, but for what is the pod's own ({@link withPodsOwn}), and changes nothing.
+   * @throws Failure INVALID_NETNS, KERNEL_REFUSED, or the signal's
+   */
+  check(network: PodNetwork, signal: AbortSignal): Promise<Difference[]> {
+    return this.#underWay.alone(network, signal, () =>
+      this.#inPod(network.netns, signal, async (session) => {
+        const wanted = this.#desired(network);
+        const observed = await this.#observe(session, wanted);
+        const found = await differencesFrom(this.#kernel, wanted, observed);
+        this.#events.checked(network.attachment, found);
+        return found;
+      }),
+    );
+  }
+
+  /**
+   * Makes the kernel match what is wanted, as {@link attach} does, but for what is the pod's own ({@link withPodsOwn}), and tells what
+   * it mended. Looks first, so that nothing is sent when everything is as wanted. Idempotent; undone when it fails.
+   * @throws Failure as {@link attach}; ROUTE_TAKEN also where another attachment was given one of the addresses since
+   */
+  repair(network: PodNetwork, signal: AbortSignal): Promise<readonly Difference[]> {
+    return this.#underWay.wiring(network, signal, () =>
+      this.#inPod(network.netns, signal, (session) => {
+        refuseLost(this.#registry.lostAddresses(network));
+        const mending: Mending = { signal, keepsLost: false };
+        return this.#recorded(network, session, async () => (await this.#mend(session, network, mending)) ?? []);
+      }),
+    );
+  }
+
+  /**
+   * Mends what differs from an attachment's record, but for what is the pod's own, and for the node's routes to
+   * addresses that another attachment was given since, as long as its namespace is the recorded one. A wire that is lost whole is made
+   * again where its addresses are not IPAM's, or IPAM has confirmed them.
+   * @param confirmed - the record whose addresses IPAM has confirmed
+   * @throws Failure as {@link attach}, but for INVALID_NETNS
+   */
+  mendRecorded(attachment: Attachment, signal: AbortSignal, confirmed?: AttachmentRecord): Promise<Mended> {
+    const known = this.#registry.get(attachment);
+    if (!known) return Promise.resolve({ outcome: 'not-attached' });
+    const { hostInterfaceName } = known.network;
+    return this.#underWay.alone({ attachment, hostInterfaceName }, signal, async () => {
+      const record = this.#registry.get(attachment);
+      if (record?.state !== 'attached') return { outcome: 'not-attached' };
+      try {
+        const keepsLost = record.network.addressesFromIpam === true && record !== confirmed;
+        const mending: Mending = { signal, keepsLost };
+        return await this.#inPod(record.network.netns, signal, (session) => this.#mendIn(session, record, mending));
+      } catch (error) {
+        if (error instanceof Failure && error.code === 'INVALID_NETNS') return { outcome: 'namespace-gone' };
+        throw error;
+      }
+    });
+  }
+
+  /** Whether a recorded pod has another MAC address than its network asks for; false where it is gone. @throws Failure KERNEL_REFUSED */
+  async hasOwnMac(attachment: Attachment, signal: AbortSignal): Promise<boolean> {
+    const network = this.#registry.get(attachment)?.network;
+    if (!network) return false;
+    try {
+      const link = await this.#inPod(network.netns, signal, (session) => session.podLink(attachment.interfaceName));
+      return link !== undefined && link.mac !== network.mac;
+    } catch (error) {
+      if (error instanceof Failure && error.code === 'INVALID_NETNS') return false;
+      throw error;
+    }
+  }
+
+  /**
+   * Runs `work` as the only one for an attachment; without one, for the link of that name.
+   * @throws Failure the signal's, and whatever `work` throws
+   */
+  exclusively<Answer>(place: Place, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
+    return this.#underWay.alone(place, signal, work);
+  }
+
+  /** Guards an interface as the attachment that has it by now wants it, and lets one go that none has. Never rejects. */
+  async reguard(hostInterfaceName: string): Promise<void> {
+    const holder = this.#registry.byHostInterface(hostInterfaceName);
+    // What fails is in force later, with the guard's next write.
+    await (holder ? this.#guarded(holder.network) : this.#guard?.forget(hostInterfaceName))?.catch(() => undefined);
+  }
+
+  /** Whether anything for the attachment is under way, or waits: a call, or upkeep. */
+  isBusy(attachment: Attachment): boolean {
+    return this.#underWay.isBusy(attachment);
+  }
+
+  /** The attachments, formatted, that calls are wiring, or wait to wire, at the moment. */
+  wirings(): ReadonlySet<string> {
+    return this.#underWay.wirings();
+  }
+
+  /** Whether a call that wires the attachment is under way, or waits. */
+  isWiring(attachment: Attachment): boolean {
+    return this.#underWay.isWiring(attachment);
+  }
+
+  /** The attachments that the kernel holds, in the order of their host interfaces' names. */
+  async list(page: Page): Promise<AttachedPage> {
+    return pageOf(await this.#kernel.attached(), page);
+  }
+
+  /** Resolves when no call is under way any more, undoing included: the kernel can be let go. */
+  idle(): Promise<void> {
+    return this.#underWay.idle();
+  }
+
+  #desired(network: PodNetwork): Wanted {
+    return desired(network, { mtuBytes: this.#mtu() });
+  }
+
+  async #wire(session: PodSession, order: Order, tries = WIRE_TRIES): Promise<Attached> {
+    const { wanted } = order;
+    // Beside another interface of the pod a creation that expects nothing there is bound to fail, or misses what that one has.
+    const isAlone = !this.#registry.hasBeside(wanted.attachment, session.identity);
+    const first = isAlone ? await this.#create(session, order) : undefined;
+    if (first) return first;
+    try {
+      const { observed } = await this.#observeNamed(session, wanted);
+      const obstacle = obstacleTo(wanted, observed);
+      if (obstacle) throw obstacle.failure;
+      return await this.#applyTo(observed, session, order);
+    } catch (error) {
+      // What was there went meanwhile, as an earlier wire does with its namespace: the pod may be new after all.
+      if (tries <= 1 || !isOfMissingLink(error)) throw error;
+      return this.#wire(session, order, tries - 1);
+    }
+  }
+
+  /** @returns undefined where something is there already, and nothing was changed */
+  async #create(session: PodSession, { wanted, signal }: Order): Promise<Attached | undefined> {
+    const fresh = diff(wanted, nothingObserved());
+    const next: Plan = ({ round, links }) => (round === 0 ? fresh : corrections(wanted, links));
+    const created = await transact({ session, signal, next });
+    if (!created.applied && (created.errno !== 'EEXIST' || !created.undone)) throw created.failure;
+    if (!created.applied) return undefined;
+    this.#registry.noteRules(wanted.attachment, false);
+    return this.#finish(created);
+  }
+
+  /** Reads what is there, and notes whether it has, or will have, source routing. */
+  async #observe(session: PodSession, wanted: Wanted): Promise<Observed> {
+    const observed = await withSpan('podwire.kernel.observe', {}, () => session.observe(wanted));
+    const { rules } = amongOthers(wanted, observed.pod).pod;
+    this.#registry.noteRules(wanted.attachment, rules.length > 0);
+    return observed;
+  }
+
+  /** The same, once the node's end of the wire has its name again, where it was given another; with that as a difference. */
+  async #observeNamed(session: PodSession, wanted: Wanted) {
+    const observed = await this.#observe(session, wanted);
+    const link = await renamedHostEnd(this.#kernel, wanted, observed);
+    if (!link) return { observed, renamed: [] };
+    await this.#kernel.renameHostLink(link, wanted.host.link.name);
+    return { observed: await this.#observe(session, wanted), renamed: [differenceOfName(wanted, link)] };
+  }
+
+  async #unwire({ attachment, hostInterfaceName: name, netns }: Detachment, signal: AbortSignal): Promise<boolean> {
+    const before = this.#registry.get(attachment);
+    const names = [name, before?.network.hostInterfaceName ?? name, derivedName(attachment)];
+    const ends = hostEndsOf(this.#kernel, attachment, names);
+    const [links] = await Promise.all([ends, this.#registry.mark(attachment, 'detaching')]);
+    const foreign = links.find((link) => !isMadeFor(link, attachment));
+    const own = links.filter((link) => isMadeFor(link, attachment));
+    await this.#removeRules(before, signal);
+    const removals = await Promise.all(own.map((link) => this.#delete(link)));
+    // Also where the wire went with its namespace.
+    const guarded = new Set([...own.map(({ name }) => name), ...(before ? [before.network.hostInterfaceName] : [])]);
+    await Promise.all([...guarded].map((name) => this.reguard(name)));
+    const lookIn = before && !this.#registry.mayHaveRules(attachment) ? undefined : netnsOfRules(before, netns);
+    await this.#registry.remove(attachment);
+    if (lookIn) await removeLostRules(attachment, this.#rulesIn(lookIn, signal));
+    // What is told here is no reason to give it a wire once more: it has none, and its caller may give its addresses to others.
+    if (own.length === 0 && foreign?.name === name) throw hostInterfaceTaken(foreign);
+    const removed = removals.includes(true);
+    this.#events.detached(name, removed);
+    return removed;
+  }
+
+  /** Before the wire goes: the rules speak of what is on it. Nothing is asked of a pod that is known to have none. */
+  async #removeRules(record: AttachmentRecord | undefined, signal: AbortSignal): Promise<void> {
+    if (!record || !this.#registry.mayHaveRules(record.network.attachment)) return;
+    await removeSourceRules(record, this.#rulesIn(record.network.netns, signal));
+  }
+
+  #rulesIn(netns: string, signal: AbortSignal): RulesIn {
+    return { inPod: (work) => this.#inPod(netns, signal, work), registry: this.#registry, events: this.#events };
+  }
+
+  async #applyTo(observed: Observed, session: PodSession, { wanted, signal }: Order): Promise<Attached> {
+    const steps = diff(wanted, observed);
+    const next: Plan = ({ round, links }) => (round === 0 ? steps : corrections(wanted, links));
+    const applied = await transact({ session, signal, next });
+    if (!applied.applied) throw applied.failure;
+    await forgetMovedFlows({ wanted, observed }, { kernel: this.#kernel, events: this.#events });
+    return this.#finish(applied, observed);
+  }
+
+  /** @param observed - what was there before; undefined when it was nothing */
+  #finish({ changes, links, warnings }: Applied, observed?: Observed): Attached {
+    for (const { step, failure } of warnings) this.#events.optionalStepFailed(step, failure);
+    const host = links.host ?? observed?.host.link;
+    const pod = links.pod ?? observed?.pod.link;
+    if (!host || !pod) throw new Error('a plan that was carried out leaves both links');
+    return { host, pod, changes };
+  }
+
+  async #mendIn(session: PodSession, record: AttachmentRecord, mending: Mending): Promise<Mended> {
+    const sameness = compareIdentities(record.identity, session.identity);
+    if (sameness === 'other') return { outcome: 'namespace-gone' };
+    // Its own wire proves that the namespace is the pod's where the kernel tells too little to know otherwise.
+    const isWired = async () => wireState(await this.#observe(session, this.#desired(record.network))) === 'paired';
+    if (sameness === 'unknown' && !(await isWired())) return { outcome: 'namespace-gone' };
+    const mended = await this.#mend(session, record.network, mending);
+    if (!mended) return { outcome: 'wire-lost', record };
+    await removeStrayRules(session, { record, registry: this.#registry, events: this.#events });
+    return { outcome: 'as-wanted', differences: mended };
+  }
+
+  /** @returns undefined where the whole wire is lost, and is to be left so */
+  async #mend(session: PodSession, network: PodNetwork, mending: Mending): Promise<readonly Difference[] | undefined> {
+    const { signal, keepsLost } = mending;
+    const asked = this.#desired(network);
+    const { observed: found, renamed } = await this.#observeNamed(session, asked);
+    const lost = this.#registry.lostAddresses(network);
+    const { wanted: own, observed } = withoutRoutesTo(lost, { wanted: asked, observed: found });
+    const obstacle = obstacleTo(own, observed);
+    if (obstacle) throw obstacle.failure;
+    if (keepsLost && wireState(observed) === 'absent') return undefined;
+    const wanted = withPodsOwn(own, observed);
+    const mended = [...renamed, ...differences(wanted, observed)];
+    if (mended.length === 0) return mended;
+    await this.#applyTo(observed, session, { wanted, signal });
+    this.#events.mended(wanted.attachment, mended);
+    return mended;
+  }
+
+  /** Records what is wired while the kernel works. A pod that could not be wired has the record that it had before. */
+  async #recorded<Answer>(network: PodNetwork, session: PodSession, wire: () => Promise<Answer>): Promise<Answer> {
+    const before = this.#registry.get(network.attachment);
+    const wiring = this.#guarded(network).then(wire);
+    const recording = this.#registry.record(network, session.identity);
+    try {
+      return (await Promise.all([wiring, recording]))[0];
+    } catch (error) {
+      await recording;
+      await this.#registry.restore(network.attachment, before);
+      await this.reguard(network.hostInterfaceName);
+      throw error;
+    }
+  }
+
+  /** Before its interface is up, a pod is kept to what it may send from. Nothing is sent for one with IPv4 addresses alone. */
+  async #guarded({ addresses, hostInterfaceName, sourcePrefixes }: PodNetwork): Promise<void> {
+    if (!this.#guard) return;
+    if (addresses.some(({ family }) => family === 6)) await this.#guard.ready();
+    await this.#guard.setSourcePrefixes(hostInterfaceName, sourcePrefixes);
+  }
+
+  #delete(link: ObservedLink): Promise<boolean> {
+    const attributes = { 'podwire.kernel.namespace': 'host', 'podwire.kernel.requests': 1 };
+    return withSpan('podwire.kernel.batch', attributes, () => this.#kernel.deleteHostLink(link));
+  }
+
+  async #inPod<Answer>(
+    netns: string,
+    signal: AbortSignal,
+    work: (session: PodSession) => Promise<Answer>,
+  ): Promise<Answer> {
+    const session = await withSpan('podwire.kernel.open', {}, () => this.#kernel.open(netns));
+    try {
+      return await this.#underWay.inPod(session.identity, signal, () => work(session));
+    } finally {
+      // Nobody needs to wait for it: it changes nothing, and cannot fail.
+      this.#underWay.track(session.close());
+    }
+  }
+}
+
+interface Mending {
+  readonly signal: AbortSignal;
+  /** A wire that is lost whole is left so. */
+  readonly keepsLost: boolean;
+}
+
+type Plan = TransactionOptions['next'];
+
+interface Order {
+  readonly wanted: Wanted;
+  readonly signal: AbortSignal;
+}
+
+/** Each time something else that was in the way has gone while it was looked at. */
+const WIRE_TRIES = 3;

@@ -1,0 +1,310 @@
+import { once } from 'node:events';
+
+import { hostPrefix } from '@podwire/shared/net/prefix';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+
+import { never } from '../attachments/scene.fixture.js';
+import { BOOT } from '../dataplane.fixture.js';
+import { address, podNetwork } from '../plan/pod-network.fixture.js';
+import type { PodNetwork } from '../plan/pod-network.js';
+import { MemoryKernel } from '../testing/memory-kernel.js';
+import { FakeAddressBook, startNode } from '../testing/pods.js';
+
+/** What the keeper does by itself, and when: each time as long as chance may make it. */
+
+const LONGEST = 0.999_999;
+
+let kernel: MemoryKernel;
+let clock: ManualClock;
+let addressBook: FakeAddressBook;
+let node: Awaited<ReturnType<typeof startNode>>;
+
+beforeEach(async () => {
+  kernel = new MemoryKernel();
+  clock = new ManualClock();
+  addressBook = new FakeAddressBook();
+  node = await startNode({ kernel, clock, addressBook, chance: LONGEST });
+});
+
+afterEach(async () => {
+  await node.keeper.stop();
+});
+
+/** Whatever is awaited of the fakes has come by then. */
+async function settle(): Promise<void> {
+  for (let turn = 0; turn < 20; turn++) await new Promise((resolve) => setImmediate(resolve));
+}
+
+/** @returns after how many seconds it is so; undefined when it is not within those that are given */
+async function secondsUntil(isSo: () => boolean, limit: number): Promise<number | undefined> {
+  for (let second = 0; second <= limit; second++) {
+    await settle();
+    if (isSo()) return second;
+    clock.advance(1000);
+  }
+  return undefined;
+}
+
+async function wire(name: string, others: Partial<PodNetwork> = {}) {
+  const network = podNetwork(name, others);
+  kernel.addNamespace(network.netns);
+  const identity = await kernel.identify(network.netns);
+  addressBook.allocate(network, { bootId: BOOT.id, inode: identity!.inode });
+  await node.dataplane.attach(network, never());
+  return network;
+}
+
+describe('by itself, from its start on', () => {
+  test('a pod whose namespace goes without a DEL has given its address back within a minute, whenever it goes', async () => {
+    node.keeper.start();
+    for (let at = 0; at < 40; at++) {
+      const { netns } = await wire(`pod-${at}`);
+      // Each goes at another moment between two looks, some as the full check of all pods is under way.
+      await secondsUntil(() => false, at);
+      kernel.removeNamespace(netns);
+      const before = addressBook.released.length;
+      const seconds = await secondsUntil(() => addressBook.released.length > before, 60);
+      expect(seconds, `of pod ${at}`).toBeDefined();
+      // Two looks with ten seconds between them.
+      expect(seconds).toBeGreaterThanOrEqual(10);
+    }
+  });
+
+  test('drift that the kernel told nobody of is mended about every 90 seconds, again and again', async () => {
+    await wire('a');
+    const wired = kernel.print();
+    node.keeper.start();
+    await settle();
+    for (let time = 0; time < 3; time++) {
+      kernel.host.routes.splice(0);
+      const seconds = await secondsUntil(() => kernel.print() === wired, 90 * 1.2 + 1);
+      expect(seconds).toBeGreaterThan(60);
+    }
+  });
+
+  test('what systemd does to the interface of a pod with further IPv4 prefixes is mended within two seconds', async () => {
+    const looks = vi.spyOn(node.dataplane, 'mendRecorded');
+    const [four, six] = ['192.0.2.1', '2001:db8::1'].map((text) => hostPrefix(address(text)));
+    const { hostInterfaceName } = await wire('a', { sourcePrefixes: [four!] });
+    await wire('b', { addresses: [address('10.65.0.8')], hostInterfaceName: 'podwb', sourcePrefixes: [six!] });
+    const wired = kernel.print();
+    kernel.host.sysctls.set(`net/ipv4/conf/${hostInterfaceName}/rp_filter`, '2');
+    looks.mockClear();
+    for (let told = 0; told < 3; told++) for (const name of [hostInterfaceName, 'podwb']) node.keeper.heardOf(name);
+    expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(2);
+    expect(await secondsUntil(() => looks.mock.calls.length > 1, 10), 'once, and no other pod').toBeUndefined();
+  });
+
+  test('what no wiring does is mended at once, however soon after the wiring, and after the one that is under way', async () => {
+    const network = await wire('a');
+    const wired = kernel.print();
+    const { hostInterfaceName: name } = network;
+    const commands = kernel.commands.length;
+    node.keeper.heardOf(name, false);
+    await settle();
+    kernel.host.routes.splice(0);
+    node.keeper.heardOf(name, true);
+    expect(await secondsUntil(() => kernel.print() === wired, 5)).toBe(0);
+    expect(kernel.commands.length - commands, 'what was missing, once').toBe(1);
+
+    const pause = kernel.pauseBefore('observe');
+    const wiring = node.dataplane.attach(network, never());
+    await pause.reached;
+    kernel.host.links.find((link) => link.name === name)!.mtuBytes = 1300;
+    node.keeper.heardOf(name, true);
+    await settle();
+    pause.release();
+    await wiring;
+    kernel.host.routes.splice(0);
+    expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(2);
+  });
+
+  test('what was half done is finished or undone at the start, and not only after a while', async () => {
+    await wire('a');
+    const wired = kernel.print();
+    const bare = { name: 'podwbare', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 } as const;
+    kernel.host.addLink(bare, 'veth');
+    node.keeper.start();
+    expect(await secondsUntil(() => kernel.print() === wired, 0)).toBe(0);
+  });
+
+  test('a look that the wiring before asked for is not taken for that of the next one of the same interface', async () => {
+    const four = hostPrefix(address('192.0.2.1'));
+    const { hostInterfaceName, attachment } = await wire('a', { sourcePrefixes: [four] });
+    node.keeper.heardOf(hostInterfaceName);
+    await settle();
+    clock.advance(1500);
+    await settle();
+    await node.dataplane.detach({ attachment, hostInterfaceName }, never());
+    await wire('b', { sourcePrefixes: [four], hostInterfaceName });
+    const wired = kernel.print();
+    node.keeper.heardOf(hostInterfaceName);
+    await settle();
+    clock.advance(1000);
+    await settle();
+    // What systemd does comes after the look that was due by then.
+    kernel.host.sysctls.set(`net/ipv4/conf/${hostInterfaceName}/rp_filter`, '2');
+    expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(1);
+  });
+
+  test('what could not be finished or undone at the start is with the next check', async () => {
+    const a = await wire('a');
+    const b = await wire('b', { addresses: [address('10.65.0.8')] });
+    kernel.failNext('link-get');
+    await expect(node.dataplane.detach({ ...b }, never())).rejects.toMatchObject({ code: 'KERNEL_REFUSED' });
+    kernel.host.addLink({ name: 'podwbare', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');
+    kernel.failNext('link-delete');
+    kernel.failNext('link-delete');
+    node.keeper.start();
+    await settle();
+    expect(kernel.unusedFaults).toBe(0);
+    expect(kernel.host.links).toHaveLength(3);
+    const names = () => kernel.host.links.map(({ name }) => name);
+    expect(await secondsUntil(() => names().length === 1, 90 * 1.2 + 1)).toBeDefined();
+    expect([names(), node.registry.all().length]).toEqual([[a.hostInterfaceName], 1]);
+  });
+
+  test('a start that the kernel tells nothing is made up for with the next check', async () => {
+    await wire('a');
+    const wired = kernel.print();
+    kernel.host.addLink({ name: 'podwbare', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');
+    kernel.failNext('link-list');
+    node.keeper.start();
+    await settle();
+    expect(await secondsUntil(() => kernel.print() === wired, 90 * 1.2 + 1)).toBeGreaterThan(0);
+  });
+
+  test('what the node’s pods of earlier boots held is given back at the start, and not only after a while', async () => {
+    const earlier = '11111111-1111-4111-8111-111111111111';
+    addressBook.allocate(podNetwork('died'), { bootId: earlier, inode: 1n });
+    node.keeper.start();
+    expect(await secondsUntil(() => addressBook.released.length === 1, 0)).toBe(0);
+  });
+
+  test('nothing is done any more once it has stopped', async () => {
+    const { netns } = await wire('a');
+    node.keeper.start();
+    await settle();
+    await node.keeper.stop();
+    kernel.removeNamespace(netns);
+    expect(await secondsUntil(() => addressBook.released.length > 0, 300)).toBeUndefined();
+  });
+});
+
+describe('drift that the kernel tells of', () => {
+  test('within two seconds of the wiring is mended when they are over, with one look for all of it', async () => {
+    const { hostInterfaceName } = await wire('a');
+    const wired = kernel.print();
+    const looks = vi.spyOn(node.dataplane, 'mendRecorded');
+    // Of the wiring itself.
+    for (let told = 0; told < 3; told++) node.keeper.heardOf(hostInterfaceName);
+    expect(await secondsUntil(() => looks.mock.calls.length > 0, 1)).toBeUndefined();
+    clock.setBack(1000);
+    kernel.host.routes.splice(0);
+    for (let told = 0; told < 3; told++) node.keeper.heardOf(hostInterfaceName);
+    expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(1);
+    expect(looks).toHaveBeenCalledTimes(1);
+  });
+
+  test('is none where a pod was just wired, but a MAC address that a later plugin gives it is followed', async () => {
+    const [a, b] = [await wire('a'), await wire('b', { addresses: [address('10.65.0.8')] })];
+    const wired = kernel.print();
+    for (const { hostInterfaceName } of [a, b, a]) node.keeper.heardOf(hostInterfaceName);
+    const pod = kernel.namespace(b.netns);
+    pod.setLink(pod.find('eth0'), { mac: '02:00:00:00:00:99' });
+    const known = () => kernel.host.neighbours.map(({ mac }) => mac);
+    expect(await secondsUntil(() => known().includes('02:00:00:00:00:99'), 10)).toBe(2);
+    expect(known()).toEqual([a.mac, '02:00:00:00:00:99']);
+    // The pod that nothing was done to is as it was: the look told so, and no step was taken.
+    const linesOf = (text: string) => text.split('\n').filter((line) => line.startsWith(a.netns));
+    expect(linesOf(kernel.print())).toEqual(linesOf(wired));
+  });
+
+  test('is mended at once also where the clock was set back since the wiring', async () => {
+    const { hostInterfaceName } = await wire('a');
+    const wired = kernel.print();
+    clock.setBack(3_600_000);
+    kernel.host.routes.splice(0);
+    node.keeper.heardOf(hostInterfaceName);
+    expect(await secondsUntil(() => kernel.print() === wired, 0)).toBe(0);
+  });
+
+  test('but not where: every pod is looked at, once more after a look that is under way', async () => {
+    await wire('a');
+    const { hostInterfaceName } = await wire('b', { addresses: [address('10.65.0.8')] });
+    const wired = kernel.print();
+    kernel.host.routes.splice(0);
+    const pause = kernel.pauseBefore('observe');
+    node.keeper.heardOf(undefined);
+    await pause.reached;
+    node.keeper.heardOf(undefined);
+    node.keeper.heardOf(undefined);
+    await settle();
+    pause.release();
+    await settle();
+    kernel.host.removeLink(kernel.host.find(hostInterfaceName));
+    const opening = vi.spyOn(kernel, 'open');
+    node.keeper.heardOf(undefined);
+    expect(await secondsUntil(() => kernel.print() === wired, 0)).toBe(0);
+    expect(opening).toHaveBeenCalledTimes(2);
+  });
+
+  test('again and again without saying where takes a tenth of the time at most', async () => {
+    await wire('a');
+    const opening = vi.spyOn(kernel, 'open');
+    const observe = kernel.pauseBefore('observe');
+    node.keeper.heardOf(undefined);
+    await observe.reached;
+    clock.advance(2000);
+    observe.release();
+    await settle();
+    expect(opening).toHaveBeenCalledTimes(1);
+    for (let told = 0; told < 3; told++) node.keeper.heardOf(undefined);
+    expect(await secondsUntil(() => opening.mock.calls.length > 1, 30)).toBe(18);
+    expect(opening).toHaveBeenCalledTimes(2);
+  });
+
+  describe('of all of a node at once', () => {
+    const PODS = 20;
+    let names: string[];
+
+    beforeEach(async () => {
+      names = [];
+      for (let at = 0; at < PODS; at++) {
+        const others = { addresses: [address(`10.65.1.${at}`)], hostInterfaceName: `podw${at}` };
+        names.push((await wire(`pod-${at}`, others)).hostInterfaceName);
+      }
+    });
+
+    test('is mended of a few at a time, so that calls need not wait for all of it', async () => {
+      const wired = kernel.print();
+      const open = kernel.open.bind(kernel);
+      const letGo = new AbortController();
+      const opening = vi.spyOn(kernel, 'open').mockImplementation(async (netns) => {
+        if (!letGo.signal.aborted) await once(letGo.signal, 'abort');
+        return open(netns);
+      });
+      kernel.host.routes.splice(0);
+      for (const name of names) node.keeper.heardOf(name, true);
+      await settle();
+      expect(opening.mock.calls.length).toBeLessThanOrEqual(4);
+      letGo.abort();
+      expect(await secondsUntil(() => kernel.print() === wired, 10)).toBeDefined();
+      expect(opening).toHaveBeenCalledTimes(PODS);
+    });
+
+    test('is looked at later without a word of Node about a leak', async () => {
+      const warnings: Error[] = [];
+      const note = (warning: Error): unknown => warnings.push(warning);
+      process.on('warning', note);
+      clock.advance(1000);
+      const wired = kernel.print();
+      kernel.host.routes.splice(0);
+      for (const name of names) node.keeper.heardOf(name);
+      expect(await secondsUntil(() => kernel.print() === wired, 10)).toBeDefined();
+      process.off('warning', note);
+      expect(warnings).toEqual([]);
+    });
+  });
+});

@@ -1,0 +1,143 @@
+import { FakeClock } from '@podwire/shared/testing/clock';
+import { expect, test, vi } from 'vitest';
+
+import { BOOT } from '../dataplane.fixture.js';
+import { podNetwork } from '../plan/pod-network.fixture.js';
+import { MemoryRecordStore } from '../testing/memory-record-store.js';
+import { AttachmentRegistry } from './registry.js';
+
+const IDENTITY = { device: 4n, inode: 4_026_532_178n, cookie: 7n };
+const a = podNetwork('a');
+
+function scene() {
+  const store = new MemoryRecordStore();
+  const clock = new FakeClock(1000);
+  const refused: unknown[] = [];
+  const options = { store, bootId: BOOT.id, clock, onRefused: (_: unknown, failure: unknown) => refused.push(failure) };
+  return {
+    store,
+    clock,
+    refused,
+    registry: new AttachmentRegistry(options),
+    restart: () => new AttachmentRegistry(options),
+  };
+}
+
+test('what is recorded is known by its attachment and its host interface, also to the next process', async () => {
+  const { registry, restart } = scene();
+  await registry.record(a, IDENTITY);
+  const record = {
+    network: a,
+    identity: IDENTITY,
+    bootId: BOOT.id,
+    state: 'attached',
+    createdAtMs: 1000,
+    updatedAtMs: 1000,
+  };
+  const next = restart();
+  await next.load();
+  for (const each of [registry, next]) {
+    expect([each.get(a.attachment), each.byHostInterface(a.hostInterfaceName)]).toEqual([record, record]);
+  }
+});
+
+test('a host interface is that of the attachment that was wired last with it, whatever becomes of the others', async () => {
+  const { registry, clock, restart } = scene();
+  const b = { ...podNetwork('b'), hostInterfaceName: a.hostInterfaceName };
+  const holder = (of = registry) => of.byHostInterface(a.hostInterfaceName)?.network.attachment.containerId;
+  await registry.record(a, IDENTITY);
+  await clock.sleep(1000, new AbortController().signal);
+  await registry.record(b, { ...IDENTITY, cookie: 8n });
+  // Neither what is written of the earlier one nor the order of the files makes it the last one.
+  await registry.record({ ...a, mtuBytes: 1400 }, IDENTITY);
+  const next = restart();
+  await next.load();
+  expect([holder(), holder(next)]).toEqual(['b', 'b']);
+  await registry.mark(b.attachment, 'detaching');
+  expect(holder()).toBe('a');
+  await registry.mark(a.attachment, 'dead');
+  expect(holder()).toBeUndefined();
+  await registry.remove(a.attachment);
+  await registry.restore(b.attachment, next.get(b.attachment));
+  expect(holder()).toBe('b');
+});
+
+test('what is recorded already is not stored again', async () => {
+  const { registry, store, clock } = scene();
+  await registry.record(a, IDENTITY);
+  await clock.sleep(1000, new AbortController().signal);
+  await registry.record(podNetwork('a'), { ...IDENTITY });
+  expect([store.writes, registry.get(a.attachment)?.updatedAtMs]).toEqual([1, 1000]);
+});
+
+test('a wire in another namespace is another one; the same wire keeps its time', async () => {
+  const { registry, clock } = scene();
+  await registry.record(a, IDENTITY);
+  await clock.sleep(1000, new AbortController().signal);
+  await registry.record({ ...a, mtuBytes: 1400 }, IDENTITY);
+  expect(registry.get(a.attachment)).toMatchObject({ createdAtMs: 1000, updatedAtMs: 2000 });
+  await registry.record(a, { ...IDENTITY, cookie: 8n });
+  expect(registry.get(a.attachment)).toMatchObject({ createdAtMs: 2000, identity: { cookie: 8n } });
+});
+
+test('another host interface takes the place of the earlier', async () => {
+  const { registry } = scene();
+  await registry.record(a, IDENTITY);
+  await registry.record({ ...a, hostInterfaceName: 'podwother' }, IDENTITY);
+  expect(registry.byHostInterface(a.hostInterfaceName)).toBeUndefined();
+  expect(registry.byHostInterface('podwother')).toBe(registry.get(a.attachment));
+});
+
+test('what the store refuses is remembered, told, and stored later', async () => {
+  const { registry, store, refused, restart } = scene();
+  await registry.record(podNetwork('gone'), IDENTITY);
+  store.isFull = true;
+  await registry.record(a, IDENTITY);
+  await registry.remove(podNetwork('gone').attachment);
+  expect(registry.all().map(({ network }) => network)).toEqual([a]);
+  expect(refused).toHaveLength(2);
+  await registry.flush();
+  expect(refused).toHaveLength(4);
+  store.isFull = false;
+  await registry.flush();
+  await registry.flush();
+  const next = restart();
+  await next.load();
+  expect(next.all().map(({ network }) => network)).toEqual([a]);
+  expect(store.writes).toBe(3);
+});
+
+test('what somebody removed from the store is stored again, but for what is removed at that moment', async () => {
+  const { registry, store } = scene();
+  const b = podNetwork('b');
+  for (const network of [a, b]) await registry.record(network, IDENTITY);
+  const stored = new Map(store.texts);
+  await registry.flush();
+  expect(store.writes).toBe(2);
+  store.texts.clear();
+  await registry.flush();
+  expect(store.texts).toEqual(stored);
+
+  store.texts.clear();
+  // The removal does not wait for the store, which has begun to write.
+  const put = vi.spyOn(store, 'put').mockImplementation(async (record) => {
+    put.mockRestore();
+    await registry.remove(a.attachment);
+    await store.put(record);
+  });
+  await registry.flush();
+  expect([...store.texts.keys()]).toEqual(['net/b/eth0']);
+});
+
+test('a change that is taken back leaves what was there before', async () => {
+  const { registry, store } = scene();
+  await registry.restore(a.attachment, undefined);
+  expect(store.writes).toBe(0);
+  await registry.record(a, IDENTITY);
+  const before = registry.get(a.attachment);
+  await registry.mark(a.attachment, 'detaching');
+  await registry.restore(a.attachment, before);
+  expect(registry.get(a.attachment)).toBe(before);
+  await registry.restore(a.attachment, undefined);
+  expect([registry.all(), store.texts.size]).toEqual([[], 0]);
+});

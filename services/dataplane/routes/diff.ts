@@ -1,0 +1,180 @@
+import { forwardingKey, neighbourKey, type KnownNode } from './known-node.js';
+import { equalRoutes, kindOfTunnel, TUNNEL_DEVICES, type ObservedDevice, type ObservedRoute } from './observed.js';
+import type { DeviceChange, NodeStep } from './step.js';
+import type { NodeRoute, WantedNode, WantedTunnel } from './wanted.js';
+
+/**
+ * From what is known of the node's kernel to what is wanted of it: steps in an order in which the kernel takes them, additions
+ * before deletions. Pure. In three parts, as a change of a device changes what is on it: after steps of {@link diffDevices} the
+ * kernel is read anew, and only then the others are asked.
+ */
+
+/** Devices to be made, made again, or changed. Those that are not wanted any more come last: {@link diffSurplus}. */
+export function diffDevices(wanted: WantedNode, known: KnownNode): NodeStep[] {
+  return wanted.tunnels.flatMap((tunnel) => {
+    const found = known.devices.get(tunnel.name);
+    // The kernel cannot make it yet.
+    if (tunnel.kind === 'vxlan' && tunnel.parent !== undefined && !known.devices.has(tunnel.parent)) return [];
+    if (!found) return make(tunnel);
+    if (!isOwnDevice(found)) return [];
+    if (!isSameTunnel(tunnel, found)) return [{ type: 'device-delete', name: tunnel.name }, ...make(tunnel)];
+    return change(tunnel, found);
+  });
+}
+
+/** Whether a device of one of Podwire's names is of the kind that Podwire makes under it; others are left alone. */
+export function isOwnDevice({ name, kind }: ObservedDevice): boolean {
+  return TUNNEL_DEVICES.includes(name) && kind === kindOfTunnel(name);
+}
+
+/** What has to be there on the devices, and settings. In the order: addresses, neighbours and forwarding, settings. */
+export function diffFittings(wanted: WantedNode, known: KnownNode): NodeStep[] {
+  return [...missingAddresses(wanted, known), ...missingPeers(wanted, known), ...differingSysctls(wanted, known)];
+}
+
+/** What is on the devices and not wanted, and devices that are not wanted. To be carried out after everything else. */
+export function diffSurplus(wanted: WantedNode, known: KnownNode): NodeStep[] {
+  const peers = new Set(wanted.peers.map(({ device, tunnelAddress: address }) => neighbourKey({ device, address })));
+  const macs = new Map(wanted.peers.map((peer) => [forwardingKey(peer), peer.nodeAddress]));
+  const tunnels = new Map(wanted.tunnels.map((tunnel) => [tunnel.name, tunnel]));
+  const neighbours = [...known.neighbours.entries()].flatMap(([key, neighbour]): NodeStep[] =>
+    peers.has(key) ? [] : [{ type: 'neighbour-delete', ...neighbour }],
+  );
+  const forwarding = [...known.forwarding.entries()].flatMap(([key, entries]) =>
+    entries
+      .filter((entry) => entry.nodeAddress !== macs.get(key))
+      .map((entry): NodeStep => ({ type: 'forwarding-delete', ...entry })),
+  );
+  const own = TUNNEL_DEVICES.flatMap((name) => known.devices.get(name) ?? []).filter(isOwnDevice);
+  const addresses = own.flatMap(({ name: device }) =>
+    [...(known.addresses.get(device) ?? [])]
+      .filter((address) => tunnels.has(device) && address !== tunnels.get(device)?.address)
+      .map((address): NodeStep => ({ type: 'address-delete', device, address })),
+  );
+  const devices = own
+    .filter(({ name }) => !tunnels.has(name))
+    .map(({ name }): NodeStep => ({ type: 'device-delete', name }));
+  return [...neighbours, ...forwarding, ...addresses, ...devices];
+}
+
+/** Routes to some destinations: what is added or replaced, and what is deleted. */
+interface RouteSteps {
+  /** Those that the kernel cannot replace; they are among the added ones again. To be carried out before all others. */
+  readonly outOfTheWay: NodeStep[];
+  readonly set: NodeStep[];
+  readonly deleted: NodeStep[];
+}
+
+/**
+ * Routes to the destinations, whether they are wanted or there. A route by a device that is missing or down waits for it, and one
+ * in whose place there is another's waits for that to go: those cost nothing.
+ */
+export function diffRoutes(destinations: Iterable<string>, wanted: WantedNode, known: KnownNode): RouteSteps {
+  const steps: RouteSteps = { outOfTheWay: [], set: [], deleted: [] };
+  for (const destination of destinations) {
+    const route = wanted.routes.get(destination);
+    const found = known.routes.get(destination);
+    const remove = () => found && steps.deleted.push({ type: 'route-delete', route: withMetric(found) });
+    if (!route) remove();
+    else if (found && equalRoutes(route, found)) continue;
+    else if (route.device !== undefined && !known.isUp(route.device)) continue;
+    // Replacing it would replace the other's: the kernel takes the first of that destination.
+    else if (known.takers.has(destination)) remove();
+    else if (found && isInTheWay(found, route)) {
+      steps.outOfTheWay.push({ type: 'route-delete', route: withMetric(found) });
+      steps.set.push({ type: 'route-add', route });
+    } else steps.set.push({ type: found ? 'route-replace' : 'route-add', route });
+  }
+  return { ...steps, set: byGateway(steps.set) };
+}
+
+/**
+ * Routes by the same gateway behind each other. Linux keeps what IPv4 routes share in a hash table that does not tell gateways of one
+ * device apart (fib_info_hashfn, net/ipv4/fib_semantics.c), so it walks a list of all of them for each route, the latest first:
+ * with 10,000 routes by 5,000 gateways the half of a processor second.
+ */
+function byGateway(steps: readonly NodeStep[]): NodeStep[] {
+  const groups = new Map<string, NodeStep[]>();
+  for (const step of steps) {
+    const gateway = ('route' in step ? step.route.gateway : undefined) ?? '';
+    const group = groups.get(gateway);
+    if (group) group.push(step);
+    else groups.set(gateway, [step]);
+  }
+  return [...groups.values()].flat();
+}
+
+/**
+ * IPv6 takes no gateway on a device while a route leads to it by another one (ip6_route_check_nh_onlink, net/ipv6/route.c). A node's
+ * tunnel address is mostly in one of its own blocks, so when its blocks move into the tunnel, their routes are in the way of
+ * each other.
+ */
+function isInTheWay(found: ObservedRoute, route: NodeRoute): boolean {
+  if (!route.destination.includes(':') || route.gateway === undefined || route.device === undefined) return false;
+  return TUNNEL_DEVICES.includes(route.device) && found.device !== undefined && found.device !== route.device;
+}
+
+/** Own routes in places where none is wanted. */
+export function diffStrays({ strays }: KnownNode): NodeStep[] {
+  return strays.map((route): NodeStep => ({ type: 'route-delete', route }));
+}
+
+function withMetric<Route extends { readonly destination: string }>(route: Route): Route & { metric: number } {
+  return { ...route, metric: route.destination.includes(':') ? 1024 : 0 };
+}
+
+function make(tunnel: WantedTunnel): NodeStep[] {
+  return [
+    { type: 'device-add', tunnel },
+    { type: 'device-set', name: tunnel.name, change: { up: true } },
+  ];
+}
+
+/** Whether a device can be made what is wanted without making it again. */
+function isSameTunnel(wanted: WantedTunnel, { tunnel }: ObservedDevice): boolean {
+  if (tunnel?.kind !== wanted.kind || tunnel.local !== wanted.local || tunnel.remote !== undefined) return false;
+  if (wanted.kind === 'ipip' || tunnel.kind === 'ipip') return true;
+  return (
+    tunnel.vni === wanted.vni &&
+    tunnel.port === wanted.port &&
+    tunnel.parent === wanted.parent &&
+    !tunnel.isLearning &&
+    !tunnel.isExternal
+  );
+}
+
+function change(wanted: WantedTunnel, found: ObservedDevice): NodeStep[] {
+  const changes: DeviceChange = {
+    ...(wanted.kind === 'vxlan' && found.mac !== wanted.mac ? { mac: wanted.mac } : {}),
+    ...(found.mtuBytes === wanted.mtuBytes ? {} : { mtuBytes: wanted.mtuBytes }),
+    ...(found.up ? {} : { up: true }),
+  };
+  return Object.keys(changes).length === 0 ? [] : [{ type: 'device-set', name: wanted.name, change: changes }];
+}
+
+function missingAddresses({ tunnels }: WantedNode, known: KnownNode): NodeStep[] {
+  return tunnels.flatMap(({ name: device, address }): NodeStep[] => {
+    const found = known.devices.get(device);
+    if (address === undefined || !found || !isOwnDevice(found) || known.hasAddress(device, address)) return [];
+    return [{ type: 'address-add', device, address }];
+  });
+}
+
+function missingPeers({ peers }: WantedNode, known: KnownNode): NodeStep[] {
+  return peers.flatMap(({ device, tunnelAddress: address, mac, nodeAddress }): NodeStep[] => {
+    if (!known.isUp(device)) return [];
+    const isNeighbour = known.neighbours.get(neighbourKey({ device, address }))?.mac === mac;
+    const entries = known.forwarding.get(forwardingKey({ device, mac })) ?? [];
+    const isForwarded = entries.some((entry) => entry.nodeAddress === nodeAddress);
+    return [
+      ...(isForwarded ? [] : [{ type: 'forwarding-set', device, mac, nodeAddress } as const]),
+      ...(isNeighbour ? [] : [{ type: 'neighbour-set', device, address, mac } as const]),
+    ];
+  });
+}
+
+function differingSysctls({ sysctls }: WantedNode, known: KnownNode): NodeStep[] {
+  return sysctls.flatMap(({ key, value }): NodeStep[] =>
+    known.sysctls.get(key.join('/')) === value ? [] : [{ type: 'sysctl-write', key, value }],
+  );
+}

@@ -1,0 +1,112 @@
+import { metrics } from '@opentelemetry/api';
+import type { Failure } from '@podwire/shared/failure/failure';
+import type { Logger } from '@podwire/shared/runtime/log';
+
+import { formatNodeStep, type NodeObject } from './step.js';
+import type { Condition, NodeSysctl } from './wanted.js';
+
+/** What came of a full check. */
+type CheckResult = 'clean' | 'drift' | 'failed';
+
+/** How many messages a line of the log holds before the rest is counted. */
+const MESSAGES_LOGGED_COUNT = 20;
+
+/** What happened to the node's kernel, told once it is done: a counter and, for changes of state, a log line. */
+export class ReconcileEvents {
+  readonly #log: Logger;
+  readonly #meter = metrics.getMeter('podwire-dataplane');
+  readonly #steps = this.#counter('podwire.dataplane.node.steps', '{step}', 'Changes of the node’s kernel, by result');
+  readonly #drift = this.#counter(
+    'podwire.dataplane.node.drift',
+    '{object}',
+    'What others changed of Podwire’s, by kind',
+  );
+  readonly #checks = this.#counter('podwire.dataplane.node.checks', '{check}', 'Full checks of the kernel, by result');
+  readonly #overruns = this.#counter(
+    'podwire.dataplane.node.overruns',
+    '{overrun}',
+    'Times that announcements were lost',
+  );
+  readonly #repairs = this.#counter(
+    'podwire.dataplane.settings.repaired',
+    '{setting}',
+    'Settings of the node that others changed and pods need, put right',
+  );
+  readonly #checkMs = this.#meter.createHistogram('podwire.dataplane.node.check.duration', {
+    unit: 'ms',
+    description: 'Time for reading the kernel in full',
+  });
+
+  constructor(log: Logger) {
+    this.#log = log;
+  }
+
+  applied(counts: { readonly done: number; readonly refused: number }): void {
+    if (counts.done > 0) this.#steps.add(counts.done, { result: 'done' });
+    if (counts.refused > 0) this.#steps.add(counts.refused, { result: 'refused' });
+    this.#log.debug(counts, 'the node’s kernel was changed');
+  }
+
+  /** Somebody else has changed what was as wanted; it is being put right. */
+  drifted(counts: ReadonlyMap<NodeObject, number>, example: string): void {
+    for (const [object, count] of counts) this.#drift.add(count, { object });
+    const list = [...counts].map(([object, count]) => `${object}: ${count}`).join(', ');
+    this.#log.warn({ drift: Object.fromEntries(counts) }, `others changed the node’s kernel (${list}): ${example}`);
+  }
+
+  checked(result: CheckResult, durationMs: number): void {
+    this.#checks.add(1, { result });
+    this.#checkMs.record(durationMs);
+  }
+
+  overrun(): void {
+    this.#overruns.add(1);
+    this.#log.info('announcements of the kernel were lost: it is read in full');
+  }
+
+  /** What cannot be had has changed for a reason; none: it can be had again. */
+  conditionsChanged(reason: string, conditions: readonly Condition[]): void {
+    const [first] = conditions;
+    if (!first) {
+      this.#log.info({ reason }, `${reason} is over`);
+      return;
+    }
+    const messages = conditions.slice(0, MESSAGES_LOGGED_COUNT).map(({ message }) => message);
+    this.#log.warn({ reason, messages, count: conditions.length }, first.message);
+  }
+
+  /** Settings were made as pods need them, for the first time. */
+  settingsMade(settings: readonly NodeSysctl[]): void {
+    this.#log.info(`the node’s settings are made as pods need them: ${commandsOf(settings)}`);
+  }
+
+  /** Settings that pods need were changed by others, and are as pods need them again. */
+  settingsRepaired(settings: readonly NodeSysctl[]): void {
+    this.#repairs.add(settings.length);
+    this.#log.warn(
+      `pods’ packets were not forwarded, as settings of the node had been changed: ${commandsOf(settings)}`,
+    );
+  }
+
+  /** The loop itself was cut off; it goes on, from what it then finds. */
+  turnFailed(error: unknown): void {
+    this.#log.error({ err: error }, 'the node’s kernel could not be reconciled');
+  }
+
+  /** The kernel cannot be read, or changes cannot be heard; told once until it succeeds again. */
+  kernelSilent(failure: Failure): void {
+    this.#log.error({ err: failure }, 'the node’s kernel cannot be read: what is there stays as it is');
+  }
+
+  kernelSpeaks(): void {
+    this.#log.info('the node’s kernel can be read again');
+  }
+
+  #counter(name: string, unit: string, description: string) {
+    return this.#meter.createCounter(name, { unit, description });
+  }
+}
+
+function commandsOf(settings: readonly NodeSysctl[]): string {
+  return settings.map((setting) => formatNodeStep({ type: 'sysctl-write', ...setting })).join(', ');
+}

@@ -1,0 +1,222 @@
+import type { Address } from '@podwire/shared/net/address';
+import { comparePrefixes, formatPrefix, parsePrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+
+import {
+  equalRoutes,
+  isDefaultMetric,
+  ownerOf,
+  type DeviceAddress,
+  type ObservedDevice,
+  type ObservedNode,
+  type ObservedRoute,
+  type PeerForwarding,
+  type PeerNeighbour,
+  type SeenRoute,
+} from './observed.js';
+import type { NodeStep } from './step.js';
+import type { NodeRoute } from './wanted.js';
+
+/**
+ * What is known of the node's kernel: read in full, and kept up to date by what Podwire changes and what the kernel announces, so
+ * that a change of one block needs no look at all.
+ *
+ * The kernel does not announce everything: when an interface goes down, IPv4 routes vanish without a word. Whoever feeds this
+ * has it read in full again after such a change.
+ */
+export class KnownNode {
+  readonly devices: Map<string, ObservedDevice>;
+  /** By device. */
+  readonly addresses = new Map<string, Set<string>>();
+  /** The node's own, by destination; each of the default metric. */
+  readonly routes = new Map<string, ObservedRoute>();
+  /** Routes of the node's own in places where none is wanted: of another metric, or second ones to a destination. */
+  readonly strays: SeenRoute[] = [];
+  /** Routes of others, by destination, each where a wanted one would have to be. */
+  readonly takers = new Map<string, SeenRoute>();
+  /** Destinations that routes of others send to a router. */
+  readonly #routed: Set<string>;
+  #widest: readonly Prefix[] | undefined;
+  /** By {@link neighbourKey}. */
+  readonly neighbours = new Map<string, PeerNeighbour>();
+  /** By {@link forwardingKey}; several where somebody added to Podwire's. */
+  readonly forwarding = new Map<string, readonly PeerForwarding[]>();
+  readonly sysctls: Map<string, string | null>;
+
+  constructor(observed: ObservedNode, wanted: ReadonlyMap<string, NodeRoute>) {
+    this.devices = new Map(observed.devices);
+    this.sysctls = new Map(observed.sysctls);
+    this.#routed = new Set(observed.routed);
+    for (const { device, address } of observed.addresses) this.#addressesOf(device).add(address);
+    for (const neighbour of observed.neighbours) this.neighbours.set(neighbourKey(neighbour), neighbour);
+    for (const entry of observed.forwarding) this.#addForwarding(entry);
+    for (const route of observed.routes) {
+      const stray = this.#adopt(route, wanted);
+      if (stray) this.strays.push(stray);
+    }
+  }
+
+  hasAddress(device: string, address: string): boolean {
+    return this.addresses.get(device)?.has(address) ?? false;
+  }
+
+  /** Whether routes and neighbours can be on a device. */
+  isUp(device: string): boolean {
+    return this.devices.get(device)?.up ?? false;
+  }
+
+  /** The widest of the destinations that routes of others send to a router: those that lie in no other one. In their order. */
+  get routed(): readonly Prefix[] {
+    this.#widest ??= widest(this.#routed);
+    return this.#widest;
+  }
+
+  /** CIDR of the narrowest route of others by which an address is reached through a router, the default one left out. */
+  routedBy(address: Address): string | undefined {
+    return [...this.#routed]
+      .flatMap((destination) => {
+        const found = parsePrefix(destination);
+        return found.ok && found.prefix.length > 0 && prefixContains(found.prefix, address) ? [found.prefix] : [];
+      })
+      .toSorted((a, b) => b.length - a.length)
+      .map(formatPrefix)[0];
+  }
+
+  addRouted(destination: string): void {
+    if (!this.#routed.has(destination)) this.#widest = undefined;
+    this.#routed.add(destination);
+  }
+
+  /** @returns whether the routed destinations may be others in effect: no wider one holds it */
+  removeRouted(destination: string): boolean {
+    const found = parsePrefix(destination);
+    if (!this.#routed.has(destination) || !found.ok) return false;
+    const isHeld = this.routed.some(
+      (outer) => outer.length < found.prefix.length && prefixContains(outer, found.prefix),
+    );
+    this.#routed.delete(destination);
+    if (!isHeld) this.#widest = undefined;
+    return !isHeld;
+  }
+
+  /** What a step that was carried out has changed, but for its side effects. */
+  advance(step: NodeStep): void {
+    switch (step.type) {
+      case 'device-add':
+      case 'device-set':
+        return;
+      case 'device-delete':
+        this.devices.delete(step.name);
+        return;
+      case 'address-add':
+      case 'address-delete':
+        this.setAddress(step, { isThere: step.type === 'address-add' });
+        return;
+      case 'neighbour-set': {
+        // Without the step's type: what is known becomes a part of later steps.
+        const { device, address, mac } = step;
+        this.neighbours.set(neighbourKey(step), { device, address, mac });
+        return;
+      }
+      case 'neighbour-delete':
+        this.neighbours.delete(neighbourKey(step));
+        return;
+      case 'forwarding-set': {
+        const { device, mac, nodeAddress } = step;
+        this.forwarding.set(forwardingKey(step), [{ device, mac, nodeAddress }]);
+        return;
+      }
+      case 'forwarding-delete':
+        this.removeForwarding(step);
+        return;
+      case 'route-add':
+      case 'route-replace':
+        this.routes.set(step.route.destination, step.route);
+        return;
+      case 'route-delete':
+        this.#forgetRoute(step.route);
+        return;
+      case 'sysctl-write':
+        this.sysctls.set(step.key.join('/'), step.value);
+    }
+  }
+
+  setAddress({ device, address }: DeviceAddress, { isThere }: { readonly isThere: boolean }): void {
+    if (isThere) this.#addressesOf(device).add(address);
+    else this.#addressesOf(device).delete(address);
+  }
+
+  addForwarding(entry: PeerForwarding): void {
+    this.removeForwarding(entry);
+    this.#addForwarding(entry);
+  }
+
+  removeForwarding(entry: PeerForwarding): void {
+    const key = forwardingKey(entry);
+    const rest = (this.forwarding.get(key) ?? []).filter(({ nodeAddress }) => nodeAddress !== entry.nodeAddress);
+    if (rest.length === 0) this.forwarding.delete(key);
+    else this.forwarding.set(key, rest);
+  }
+
+  #forgetRoute(route: ObservedRoute & Pick<SeenRoute, 'metric'>): void {
+    const place = this.strays.findIndex((stray) => stray.metric === route.metric && equalRoutes(stray, route));
+    if (place >= 0) {
+      this.strays.splice(place, 1);
+      return;
+    }
+    const known = this.routes.get(route.destination);
+    if (known && equalRoutes(known, route)) this.routes.delete(route.destination);
+  }
+
+  #addForwarding(entry: PeerForwarding): void {
+    const key = forwardingKey(entry);
+    this.forwarding.set(key, [...(this.forwarding.get(key) ?? []), entry]);
+  }
+
+  #addressesOf(device: string): Set<string> {
+    const addresses = this.addresses.get(device) ?? new Set<string>();
+    this.addresses.set(device, addresses);
+    return addresses;
+  }
+
+  /** @returns the route that has no place, as its destination has another one already */
+  #adopt(route: SeenRoute, wanted: ReadonlyMap<string, NodeRoute>): SeenRoute | undefined {
+    const { destination } = route;
+    const isOwn = ownerOf(route) === 'node';
+    if (!isDefaultMetric(route)) return isOwn ? route : undefined;
+    if (!isOwn) {
+      this.takers.set(destination, route);
+      return undefined;
+    }
+    const earlier = this.routes.get(destination);
+    const asWanted = wanted.get(destination);
+    if (earlier && asWanted && !equalRoutes(earlier, asWanted) && equalRoutes(route, asWanted)) {
+      this.routes.set(destination, route);
+      return { ...earlier, metric: route.metric, protocol: route.protocol };
+    }
+    if (earlier) return route;
+    this.routes.set(destination, route);
+    return undefined;
+  }
+}
+
+function widest(destinations: Iterable<string>): readonly Prefix[] {
+  const prefixes = [...destinations].flatMap((text) => {
+    const parsed = parsePrefix(text);
+    return parsed.ok ? [parsed.prefix] : [];
+  });
+  const kept: Prefix[] = [];
+  // A prefix comes right behind those that hold it.
+  for (const prefix of prefixes.sort(comparePrefixes)) {
+    const last = kept.at(-1);
+    if (!last || !prefixContains(last, prefix)) kept.push(prefix);
+  }
+  return kept;
+}
+
+export function neighbourKey({ device, address }: Pick<PeerNeighbour, 'device' | 'address'>): string {
+  return `${device} ${address}`;
+}
+
+export function forwardingKey({ device, mac }: Pick<PeerForwarding, 'device' | 'mac'>): string {
+  return `${device} ${mac}`;
+}

@@ -1,0 +1,156 @@
+import type { Cluster, ClusterBlock, ClusterChange, ClusterNode, ClusterView } from '../cluster/cluster.js';
+import { Complaints } from '../conditions/conditions.js';
+import { Claims } from '../routing/claims.js';
+import { changedKeys, equalNodes, equalPools, equalRoutes } from '../routing/difference.js';
+import { equalFacts, type NodeFacts } from '../routing/facts.js';
+import { Paths } from '../routing/paths.js';
+import { nodesOf, planBlock, type BlockPlan, type BlockSurroundings } from './block-routes.js';
+import { planTunnels, type TunnelPlan } from './tunnels.js';
+import type { NodeRoute, WantedNode } from './wanted.js';
+
+/** For an update after which the cluster is as it was, and only the node's facts may be others. */
+export const NO_CHANGE: ClusterChange = { blocks: new Set(), others: false };
+
+/** What a node's kernel should be brought to, and where it differs from what the update before gave. */
+export interface PlannedNode {
+  /** Its routes are the planner's own map: the next update changes it. */
+  readonly wanted: WantedNode;
+  /** Destinations whose route came, went or became another. */
+  readonly changedRoutes: ReadonlySet<string>;
+}
+
+interface PlannedBlock {
+  readonly block: ClusterBlock;
+  readonly plan: BlockPlan;
+}
+
+/**
+ * Turns what a node sees of the cluster into what is wanted of its kernel, and keeps up with changes.
+ *
+ * What makes it hard: with 5,000 nodes there are 10,000 blocks and changes all the time, each of which must reach the kernel
+ * within milliseconds. So blocks are planned one by one ({@link planBlock}, pure), each remembers what it claimed, and the
+ * planner knows which blocks depend on which node and pool. A change plans anew only what depends on it; the result is the same
+ * as if everything were planned from nothing.
+ *
+ * A node whose own registration vanishes goes on with the last one: its pods keep their network until it is registered again.
+ */
+export class RoutePlanner {
+  readonly #routes = new Map<string, NodeRoute>();
+  readonly #claims = new Claims();
+  readonly #complaints = new Complaints();
+  readonly #planned = new Map<string, PlannedBlock>();
+  readonly #blocksOfNode = new BlockIndex();
+  readonly #blocksOfPool = new BlockIndex();
+  #before: { readonly view: ClusterView; readonly facts: NodeFacts } | undefined;
+  #self: ClusterNode | undefined;
+  #paths: Paths | undefined;
+  #tunnels: TunnelPlan | undefined;
+
+  /**
+   * @param change - in which ways the view may differ from that of the update before; the first update plans everything
+   * @param facts - compared with those before, so they may be given as they are
+   */
+  update(view: ClusterView, change: ClusterChange, facts: NodeFacts): PlannedNode {
+    const before = this.#before;
+    this.#before = { view, facts };
+    const { cluster } = view;
+    const known = view.self === before?.view.self ? this.#self : undefined;
+    const self = cluster.nodes.get(view.self) ?? known;
+    const isAnotherSelf =
+      before?.view.self !== view.self || !equalFacts(before.facts, facts) || !equalNodes(self, known);
+    this.#self = self;
+    if (isAnotherSelf || !this.#paths) this.#paths = new Paths(self, facts);
+    const isOther = isAnotherSelf || change.others;
+    const touched = isAnotherSelf
+      ? new Set([...this.#planned.keys(), ...cluster.blocks.keys()])
+      : this.#touchedBlocks(cluster, change, before.view.cluster);
+    if (isOther || !this.#tunnels) {
+      this.#tunnels = planTunnels({ selfName: view.self, self, nodes: cluster.nodes, pools: cluster.pools, facts });
+    }
+    const around = { self: view.self, nodes: cluster.nodes, pools: cluster.pools, facts, paths: this.#paths };
+    const destinations = new Set<string>();
+    for (const cidr of touched) this.#replan(cidr, { block: cluster.blocks.get(cidr), around, destinations });
+    const { conditions, ...rest } = this.#tunnels;
+    const wanted = { ...rest, routes: this.#routes, conditions: [...conditions, ...this.#complaints.conditions()] };
+    return { wanted, changedRoutes: this.#settle(destinations) };
+  }
+
+  #touchedBlocks(cluster: Cluster, change: ClusterChange, before: Cluster): ReadonlySet<string> {
+    const touched = new Set<string>();
+    if (change.blocks !== 'all') for (const cidr of change.blocks) touched.add(cidr);
+    else {
+      for (const [cidr, block] of cluster.blocks) if (this.#planned.get(cidr)?.block !== block) touched.add(cidr);
+      for (const cidr of this.#planned.keys()) if (!cluster.blocks.has(cidr)) touched.add(cidr);
+    }
+    if (!change.others) return touched;
+    for (const name of changedKeys(before.nodes, cluster.nodes, equalNodes)) this.#blocksOfNode.collect(name, touched);
+    for (const name of changedKeys(before.pools, cluster.pools, equalPools)) this.#blocksOfPool.collect(name, touched);
+    return touched;
+  }
+
+  #replan(cidr: string, { block, around, destinations }: Replanning): void {
+    const old = this.#planned.get(cidr);
+    if (old) this.#forget(cidr, old, destinations);
+    if (!block) return;
+    const plan = planBlock(block, cidr, around);
+    this.#planned.set(cidr, { block, plan });
+    for (const name of nodesOf(block)) this.#blocksOfNode.add(name, cidr);
+    if (block.poolName !== undefined) this.#blocksOfPool.add(block.poolName, cidr);
+    for (const complaint of plan.complaints) this.#complaints.add(complaint);
+    for (const claim of plan.claims) {
+      this.#claims.add(cidr, claim);
+      destinations.add(claim.destination);
+    }
+  }
+
+  #forget(cidr: string, { block, plan }: PlannedBlock, destinations: Set<string>): void {
+    this.#planned.delete(cidr);
+    for (const name of nodesOf(block)) this.#blocksOfNode.remove(name, cidr);
+    if (block.poolName !== undefined) this.#blocksOfPool.remove(block.poolName, cidr);
+    for (const complaint of plan.complaints) this.#complaints.remove(complaint);
+    for (const claim of plan.claims) {
+      this.#claims.remove(cidr, claim);
+      destinations.add(claim.destination);
+    }
+  }
+
+  /** Brings the routes of some destinations to what their best claims say. */
+  #settle(destinations: ReadonlySet<string>): ReadonlySet<string> {
+    const changed = new Set<string>();
+    for (const destination of destinations) {
+      const route = this.#claims.best(destination)?.route;
+      if (equalRoutes(route, this.#routes.get(destination))) continue;
+      changed.add(destination);
+      if (route) this.#routes.set(destination, route);
+      else this.#routes.delete(destination);
+    }
+    return changed;
+  }
+}
+
+interface Replanning {
+  readonly block: ClusterBlock | undefined;
+  readonly around: BlockSurroundings;
+  /** Filled with the destinations that the block claimed before and claims from here on. */
+  readonly destinations: Set<string>;
+}
+
+/** Which blocks depend on something that has a name. */
+class BlockIndex {
+  readonly #blocks = new Map<string, Set<string>>();
+
+  add(name: string, cidr: string): void {
+    const blocks = this.#blocks.get(name) ?? new Set();
+    this.#blocks.set(name, blocks.add(cidr));
+  }
+
+  remove(name: string, cidr: string): void {
+    const blocks = this.#blocks.get(name);
+    blocks?.delete(cidr);
+    if (blocks?.size === 0) this.#blocks.delete(name);
+  }
+
+  collect(name: string, into: Set<string>): void {
+    for (const cidr of this.#blocks.get(name) ?? []) into.add(cidr);
+  }
+}

@@ -1,0 +1,281 @@
+import { setTimeout as delay } from 'node:timers/promises';
+
+import { systemClock } from '@podwire/shared/runtime/clock';
+import fc from 'fast-check';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { pings, run } from '../kernel/netlink/namespaces.fixture.js';
+import { byHand, clearNode, netlinkNodeFixture } from '../kernel/netlink/node-netlink.fixture.js';
+import { blackhole, unicast, vxlan, type NodeKernelFixture } from '../kernel/node-kernel.fixture.js';
+import { differences } from '../routing/reconcile-oracle.fixture.js';
+import { routesOf, startLoop, type Loop } from '../routing/reconcile.fixture.js';
+import { FOREIGN, FOREIGN_CLEARED, handMoves, RESTORE, rests, wishes } from '../testing/routes-walk.js';
+import type { NodeKernel } from './kernel.js';
+import type { NodeStep } from './step.js';
+import type { WantedNode } from './wanted.js';
+
+/** A kernel in front of another one that counts what is asked of it. */
+class CountingKernel implements NodeKernel {
+  readonly steps: NodeStep[] = [];
+  observations = 0;
+  readonly #kernel: NodeKernel;
+
+  constructor(kernel: NodeKernel) {
+    this.#kernel = kernel;
+  }
+
+  abilities: NodeKernel['abilities'] = () => this.#kernel.abilities();
+  watch: NodeKernel['watch'] = (listener) => this.#kernel.watch(listener);
+  close: NodeKernel['close'] = () => this.#kernel.close();
+  observe: NodeKernel['observe'] = (scope) => {
+    this.observations++;
+    return this.#kernel.observe(scope);
+  };
+  apply: NodeKernel['apply'] = (steps) => {
+    this.steps.push(...steps);
+    return this.#kernel.apply(steps);
+  };
+}
+
+let fixture: NodeKernelFixture;
+let kernel: CountingKernel;
+let loop: Loop;
+
+function start(options: { readonly checkIntervalMs?: number } = {}): void {
+  kernel = new CountingKernel(fixture.kernel);
+  loop = startLoop({ kernel, clock: systemClock, ...options });
+}
+
+beforeEach(async () => {
+  fixture = await netlinkNodeFixture();
+});
+
+afterEach(async () => {
+  await loop.reconciler.stop();
+  await fixture.destroy();
+});
+
+const left = () => differences(fixture.kernel, loop.planner.wanted);
+
+/** Waits until the kernel is as wanted, and the loop knows. */
+async function reached(): Promise<void> {
+  await expect.poll(left, { timeout: 25_000, interval: 20 }).toEqual([]);
+  await expect.poll(() => loop.reconciler.status().state, { timeout: 25_000 }).toBe('as-wanted');
+}
+
+/** Waits until nothing is asked of the kernel any more, in several looks, as a busy machine lets this process wait before one. */
+async function quiet(): Promise<void> {
+  let before = -1;
+  for (let still = 0; still < 4; still++) {
+    await delay(100);
+    const asked = kernel.observations + kernel.steps.length;
+    if (asked !== before) still = 0;
+    before = asked;
+  }
+}
+
+function attempt(command: string): void {
+  try {
+    byHand(command);
+  } catch {
+    // Much of a walk meets what is not there.
+  }
+}
+
+describe('the real kernel', () => {
+  const wanted: WantedNode = {
+    tunnels: [vxlan],
+    routes: routesOf(
+      unicast('10.65.1.0/26', '10.65.1.1'),
+      unicast('10.65.2.0/26', '10.0.0.2', 'up0'),
+      unicast('fd65:1::/122', 'fd00::2', 'up0'),
+      blackhole('10.65.0.0/26'),
+    ),
+    peers: [{ device: vxlan.name, tunnelAddress: '10.65.1.1', mac: '66:00:00:00:00:02', nodeAddress: '10.0.0.2' }],
+    sysctls: [{ key: ['net', 'ipv4', 'ip_forward'], value: '1' }],
+    conditions: [],
+  };
+
+  beforeEach(() => fixture.addParent('up0', '10.0.0.1/24', 'fd00::1/64'));
+
+  test('is brought to what is wanted; the same again, after a restart too, writes nothing', async () => {
+    start();
+    loop.want(wanted);
+    await reached();
+    await quiet();
+    const [steps, observations] = [kernel.steps.length, kernel.observations];
+    loop.want({ ...wanted, routes: new Map(wanted.routes) });
+    loop.reconciler.check();
+    await quiet();
+    expect([kernel.steps.length, kernel.observations]).toEqual([steps, observations + 1]);
+    await loop.reconciler.stop();
+    start();
+    loop.want(wanted);
+    await reached();
+    expect(kernel.steps).toEqual([]);
+    expect(loop.reconciler.status().driftCount).toBe(0);
+  });
+
+  test('ten thousand routes: all in one go; one that changes is one step; a check that finds nothing writes nothing', async () => {
+    start();
+    const many = Array.from({ length: 10_000 }, (_, number) =>
+      unicast(`10.${100 + (number >> 10)}.${(number >> 2) & 255}.${(number & 3) * 64}/26`, '10.65.1.1'),
+    );
+    loop.want({ ...wanted, routes: routesOf(...many) });
+    await reached();
+    await quiet();
+    const before = kernel.steps.length;
+    // No look for the echoes of ten thousand changes.
+    expect(kernel.observations).toBeLessThan(6);
+    const { observations } = kernel;
+    loop.want({ ...wanted, routes: routesOf(...many.slice(1), { ...many[0]!, gateway: '10.65.1.2' }) });
+    await reached();
+    await quiet();
+    expect(kernel.steps.slice(before).map(({ type }) => type)).toEqual(['route-replace']);
+    expect(kernel.observations).toBe(observations);
+    loop.reconciler.check();
+    await quiet();
+    expect([kernel.steps.length, kernel.observations]).toEqual([before + 1, observations + 1]);
+  });
+
+  test.each([
+    'ip route delete 10.65.1.0/26',
+    'ip route delete fd65:1::/122',
+    'ip route replace 10.65.1.0/26 via 10.0.0.9 dev up0 proto 87',
+    'ip route append 10.65.1.0/26 via 10.0.0.9 dev up0 proto 87',
+    'ip neighbour delete 10.65.1.1 dev vxlan4.podwire',
+    'bridge fdb delete 66:00:00:00:00:02 dev vxlan4.podwire dst 10.0.0.2',
+    'ip address delete 10.65.0.1/32 dev vxlan4.podwire',
+    'ip link set vxlan4.podwire down',
+    'ip link set vxlan4.podwire mtu 1300',
+    'ip link delete vxlan4.podwire',
+  ])('is put right at once after: %s', async (command) => {
+    start();
+    loop.want(wanted);
+    await reached();
+    await quiet();
+    byHand(command);
+    await expect.poll(() => loop.reconciler.status().driftCount, { timeout: 25_000 }).toBeGreaterThan(0);
+    await reached();
+  });
+
+  test('a tunnel that Podwire makes anew, and a far end that moves, are not taken for what others did', async () => {
+    start();
+    loop.want(wanted);
+    await reached();
+    for (const host of [5, 6, 7, 8]) {
+      const peers = wanted.peers.map((peer) => ({ ...peer, nodeAddress: `10.0.0.${host + 10}` }));
+      const before = kernel.steps.length;
+      loop.want({ ...wanted, tunnels: [{ ...vxlan, local: `10.0.0.${host}` }], peers });
+      await reached();
+      await quiet();
+      const made = ['device-delete', 'device-add', 'device-set', 'address-add', 'forwarding-set', 'neighbour-set'];
+      expect(kernel.steps.slice(before).map(({ type }) => type)).toEqual([...made, 'route-add']);
+    }
+    expect([loop.reconciler.status().driftCount, loop.lines()]).toEqual([0, []]);
+  });
+
+  test('loses everything with the parent interface, and gets it back with it', async () => {
+    start();
+    loop.want(wanted);
+    await reached();
+    byHand('ip link set up0 down');
+    await expect
+      .poll(() => loop.reconciler.status().conditions.map(({ reason }) => reason))
+      .toContain('DeviceUnavailable');
+    byHand('ip link set up0 up');
+    byHand('ip address replace fd00::1/64 dev up0 nodad');
+    await reached();
+    byHand('ip link delete up0');
+    await expect
+      .poll(() => loop.reconciler.status().conditions.map(({ reason }) => reason))
+      .toContain('DeviceUnavailable');
+    fixture.addParent('up0', '10.0.0.1/24', 'fd00::1/64');
+    await reached();
+  });
+
+  test('a route of another program stays, and is told', async () => {
+    start();
+    byHand('ip route add 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
+    loop.want(wanted);
+    await expect.poll(() => loop.reconciler.status().conditions.map(({ reason }) => reason)).toEqual(['RouteTaken']);
+    await quiet();
+    expect(run('ip', 'route', 'show', '10.65.1.0/26')).toContain('proto static');
+    byHand('ip route delete 10.65.1.0/26');
+    await reached();
+    byHand('ip route replace 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
+    await expect.poll(() => loop.reconciler.status().conditions.map(({ reason }) => reason)).toEqual(['RouteTaken']);
+    await quiet();
+    expect(run('ip', 'route', 'show', '10.65.1.0/26')).toContain('proto static');
+    byHand('ip route delete 10.65.1.0/26');
+    await reached();
+  });
+
+  test('two nodes reach each other’s tunnel address through real VXLAN', async () => {
+    run('ip', 'netns', 'add', 'peer');
+    const peer = (...words: string[]) => run('ip', '-n', 'peer', ...words);
+    run('ip', 'link', 'add', 'up1', 'type', 'veth', 'peer', 'name', 'eth0', 'netns', 'peer');
+    run('ip', 'link', 'set', 'up1', 'up');
+    run('ip', 'address', 'add', '10.1.0.1/24', 'dev', 'up1');
+    peer('link', 'set', 'eth0', 'up');
+    peer('address', 'add', '10.1.0.2/24', 'dev', 'eth0');
+    peer(...'link add vx type vxlan id 4096 dstport 4789 local 10.1.0.2 dev eth0 nolearning'.split(' '));
+    peer('link', 'set', 'vx', 'address', '66:00:00:00:00:02', 'up');
+    peer('address', 'add', '10.65.1.1/32', 'dev', 'vx');
+    peer(...'route add 10.65.0.0/26 via 10.65.0.1 dev vx onlink'.split(' '));
+    peer(...'neighbour add 10.65.0.1 dev vx lladdr 66:00:00:00:00:01 nud permanent'.split(' '));
+    run('bridge', '-n', 'peer', ...'fdb add 66:00:00:00:00:01 dev vx dst 10.1.0.1 self permanent'.split(' '));
+    try {
+      start();
+      const tunnel = { ...vxlan, local: '10.1.0.1', parent: 'up1' };
+      const far = { device: vxlan.name, tunnelAddress: '10.65.1.1', mac: '66:00:00:00:00:02', nodeAddress: '10.1.0.2' };
+      loop.want({ ...wanted, tunnels: [tunnel], peers: [far], routes: routesOf(unicast('10.65.1.0/26', '10.65.1.1')) });
+      await reached();
+      expect(pings('10.65.1.1')).toBe(true);
+      byHand('ip link delete vxlan4.podwire');
+      await reached();
+      expect(pings('10.65.1.1')).toBe(true);
+    } finally {
+      run('ip', 'netns', 'delete', 'peer');
+    }
+  });
+});
+
+test('after any walk the real kernel is as wanted, and what others made is as it was', async () => {
+  const walks = fc.array(
+    fc.oneof(
+      { arbitrary: handMoves, weight: 8 },
+      { arbitrary: wishes, weight: 3 },
+      { arbitrary: rests, weight: 3 },
+      { arbitrary: fc.constant({ what: 'restart' } as const), weight: 1 },
+    ),
+    { maxLength: 25 },
+  );
+  start({ checkIntervalMs: 1000 });
+  await fc.assert(
+    fc.asyncProperty(walks, async (strides) => {
+      await loop.reconciler.stop();
+      clearNode();
+      for (const command of [...RESTORE, ...FOREIGN]) byHand(command);
+      const others = () => [run('ip', 'route', 'show', 'proto', '4'), run('ip', '-br', 'link', 'show', 'vxlan.other')];
+      const foreign = others();
+      start({ checkIntervalMs: 1000 });
+      for (const stride of strides) {
+        if (stride.what === 'want') loop.want(stride.wanted);
+        else if (stride.what === 'by hand') attempt(stride.command);
+        else if (stride.what === 'rest') await delay(15);
+        else {
+          const { wanted } = loop.planner;
+          await loop.reconciler.stop();
+          start({ checkIntervalMs: 1000 });
+          loop.want(wanted);
+        }
+      }
+      for (const command of [...RESTORE, ...FOREIGN_CLEARED]) attempt(command);
+      loop.want(loop.planner.wanted);
+      await reached();
+      expect(others()).toEqual(foreign);
+    }),
+    { numRuns: 12 },
+  );
+}, 300_000);

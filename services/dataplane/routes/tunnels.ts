@@ -1,0 +1,219 @@
+import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
+import { compareNames } from '@podwire/shared/words/order';
+
+import type { ClusterNode, ClusterPool } from '../cluster/cluster.js';
+import { listed } from '../conditions/conditions.js';
+import type { NodeFacts } from '../routing/facts.js';
+import { modeOf, nodeAddressOf, vxlanEndOf } from '../routing/paths.js';
+import { tunnelMac } from '../routing/tunnel-mac.js';
+import { encapsulationOf } from './block-routes.js';
+import {
+  IPIP_DEVICE,
+  VXLAN_DEVICE,
+  VXLAN_PORT,
+  VXLAN_VNI,
+  type Condition,
+  type NodeSysctl,
+  type VxlanPeer,
+  type WantedTunnel,
+} from './wanted.js';
+
+/** What a tunnel's outer headers take of each packet, in bytes. */
+export const OVERHEAD_BYTES = { ipip: 20, vxlan: { 4: 50, 6: 70 } } as const;
+
+/** What IPv6 asks of every link, in bytes (RFC 8200, section 5). */
+const IPV6_MIN_MTU_BYTES = 1280;
+
+/** What IPv4 asks of every link, in bytes (RFC 791). */
+const IPV4_MIN_MTU_BYTES = 68;
+
+const FAMILIES: readonly Family[] = [4, 6];
+
+/** What tunnels depend on. */
+interface TunnelSurroundings {
+  /** Name of this node. */
+  readonly selfName: string;
+  /** As IPAM knows this node, or last knew it. */
+  readonly self: ClusterNode | undefined;
+  readonly nodes: ReadonlyMap<string, ClusterNode>;
+  readonly pools: ReadonlyMap<string, ClusterPool>;
+  readonly facts: NodeFacts;
+}
+
+/** What is wanted of the node as a whole, whatever blocks there are. */
+export interface TunnelPlan {
+  readonly tunnels: readonly WantedTunnel[];
+  readonly peers: readonly VxlanPeer[];
+  readonly sysctls: readonly NodeSysctl[];
+  readonly conditions: readonly Condition[];
+}
+
+export function planTunnels(around: TunnelSurroundings): TunnelPlan {
+  const conditions = [...registration(around)];
+  const tunnels: WantedTunnel[] = [];
+  const peers: VxlanPeer[] = [];
+  for (const family of FAMILIES) {
+    const demand = demandOf(family, around);
+    if (demand.pools.length === 0) continue;
+    const local = nodeAddressOf(around.self, family)?.address;
+    conditions.push(...ownTrouble(demand, local, around));
+    if (!local) continue;
+    if (demand.vxlan.length > 0 && around.facts.hasVxlan) {
+      tunnels.push(vxlanTunnel(local, around));
+      const found = vxlanPeers(family, around);
+      peers.push(...found.peers);
+      conditions.push(...found.conditions);
+    }
+    if (demand.ipip.length > 0 && around.facts.hasIpip && family === 4) tunnels.push(ipipTunnel(local, around));
+  }
+  conditions.push(...tunnels.flatMap((tunnel) => tooSmall(tunnel)));
+  return { tunnels, peers, sysctls: FAMILIES.flatMap((family) => forwarding(family, around)), conditions };
+}
+
+/** Names of a family's pools, by what they ask for. */
+interface Demand {
+  readonly family: Family;
+  readonly pools: readonly string[];
+  readonly vxlan: readonly string[];
+  /** Of these, those that are not being deleted: a node gives its address back to the last one that is. */
+  readonly lasting: readonly string[];
+  readonly ipip: readonly string[];
+  /** Those whose packets may have to leave by the node's interface as they are. */
+  readonly direct: readonly string[];
+}
+
+function demandOf(family: Family, { pools, facts }: TunnelSurroundings): Demand {
+  const ours = [...pools.values()].filter(({ cidr }) => cidr.family === family);
+  const draining = new Set(ours.filter(({ isDraining }) => isDraining).map(({ name }) => name));
+  const names = (wanted: (mode: ReturnType<typeof modeOf>) => boolean) =>
+    ours.filter((pool) => wanted(modeOf(encapsulationOf(pool)))).map(({ name }) => name);
+  const vxlan = names(({ tunnel }) => tunnel === 'vxlan');
+  return {
+    family,
+    pools: names(() => true),
+    vxlan,
+    lasting: vxlan.filter((name) => !draining.has(name)),
+    ipip: names(({ tunnel }) => tunnel === 'ipip'),
+    direct: names(({ tunnel, onlyCrossSubnet }) => (tunnel === 'none' ? facts.routing === 'native' : onlyCrossSubnet)),
+  };
+}
+
+function registration({ selfName, nodes }: TunnelSurroundings): Condition[] {
+  if (nodes.has(selfName)) return [];
+  return [
+    {
+      reason: 'NodeNotRegistered',
+      message: `node ${selfName} is not registered in IPAM: others cannot route to it. Its dataplane registers it; see its log`,
+    },
+  ];
+}
+
+/** What this node itself lacks for a family. */
+function ownTrouble(demand: Demand, local: Address | undefined, around: TunnelSurroundings): Condition[] {
+  const { facts, self, selfName } = around;
+  const { family } = demand;
+  const node = `node ${selfName}`;
+  if (!local) {
+    if (!self) return [];
+    const pools = listed(demand.pools);
+    const message = `${node} has no IPv${family} address, which pools ${pools} need: give it one, or set the node's address`;
+    return [{ reason: 'NodeAddressMissing', message }];
+  }
+  const found: Condition[] = [];
+  if (demand.vxlan.length > 0 && !facts.hasVxlan) {
+    const message = `the kernel of ${node} has no VXLAN (module vxlan), which pools ${listed(demand.vxlan)} ask for: load it`;
+    found.push({ reason: 'VxlanUnsupported', message });
+  } else if (demand.lasting.length > 0 && !vxlanEndOf(self, family)?.address) {
+    const message = `${node} has no IPv${family} tunnel address, so others cannot tunnel to it: see its dataplane's log, and whether pools ${listed(demand.lasting)} have addresses left`;
+    found.push({ reason: 'TunnelAddressMissing', message });
+  }
+  if (demand.ipip.length > 0 && !facts.hasIpip && family === 4) {
+    const message = `the kernel of ${node} has no IPIP (module ipip), which pools ${listed(demand.ipip)} ask for: load it, or use VXLAN for the pools`;
+    found.push({ reason: 'IpipUnsupported', message });
+  }
+  if (demand.direct.length > 0 && facts.parents[family] === undefined) {
+    const message = `no interface of ${node} has its address ${formatAddress(local)}, so pools ${listed(demand.direct)} cannot be reached without a tunnel: correct the node's address`;
+    found.push({ reason: 'ParentUnknown', message });
+  }
+  return found;
+}
+
+function vxlanTunnel(local: Address, { facts, selfName, self }: TunnelSurroundings): WantedTunnel {
+  const { family } = local;
+  const end = vxlanEndOf(self, family);
+  return {
+    kind: 'vxlan',
+    name: VXLAN_DEVICE[family],
+    vni: VXLAN_VNI,
+    port: VXLAN_PORT,
+    local: formatAddress(local),
+    parent: facts.parents[family],
+    mac: end?.mac ?? tunnelMac(selfName, family),
+    mtuBytes: facts.mtuBytes - OVERHEAD_BYTES.vxlan[family],
+    address: hostCidr(end?.address),
+  };
+}
+
+function ipipTunnel(local: Address, { facts, self }: TunnelSurroundings): WantedTunnel {
+  return {
+    kind: 'ipip',
+    name: IPIP_DEVICE,
+    local: formatAddress(local),
+    mtuBytes: facts.mtuBytes - OVERHEAD_BYTES.ipip,
+    address: hostCidr(self?.ipip),
+  };
+}
+
+function hostCidr(address: Address | undefined): string | undefined {
+  return address && formatPrefix(hostPrefix(address));
+}
+
+/**
+ * The far ends of a family's VXLAN device, in the order of their names. Two with the same tunnel or MAC address cannot both be
+ * had: the first is, and the other is told.
+ */
+function vxlanPeers(
+  family: Family,
+  { selfName, self, nodes }: TunnelSurroundings,
+): Pick<TunnelPlan, 'peers' | 'conditions'> {
+  const peers: VxlanPeer[] = [];
+  const conditions: Condition[] = [];
+  const ownEnd = vxlanEndOf(self, family);
+  const takenBy = new Map<string, string>();
+  if (ownEnd?.address) takenBy.set(formatAddress(ownEnd.address), selfName);
+  takenBy.set(ownEnd?.mac ?? tunnelMac(selfName, family), selfName);
+  for (const node of [...nodes.values()].sort(compareNames)) {
+    const address = nodeAddressOf(node, family)?.address;
+    const end = vxlanEndOf(node, family);
+    if (node.name === selfName || !address || !end?.address) continue;
+    const tunnelAddress = formatAddress(end.address);
+    const mac = end.mac ?? tunnelMac(node.name, family);
+    const other = takenBy.get(tunnelAddress) ?? takenBy.get(mac);
+    if (other !== undefined) {
+      const message = `nodes ${other} and ${node.name} have the same tunnel address (${tunnelAddress}) or MAC address (${mac}): delete the one that is gone`;
+      conditions.push({ reason: 'TunnelAddressConflict', message });
+      continue;
+    }
+    takenBy.set(tunnelAddress, node.name).set(mac, node.name);
+    peers.push({ device: VXLAN_DEVICE[family], tunnelAddress, mac, nodeAddress: formatAddress(address) });
+  }
+  return { peers, conditions };
+}
+
+function tooSmall({ name, mtuBytes }: WantedTunnel): Condition[] {
+  const least = name === VXLAN_DEVICE[6] ? IPV6_MIN_MTU_BYTES : IPV4_MIN_MTU_BYTES;
+  if (mtuBytes >= least) return [];
+  const message = `the node's network leaves ${mtuBytes} bytes for packets in ${name}, which needs ${least}: raise the MTU of the node's interfaces`;
+  return [{ reason: 'MtuTooSmall', message }];
+}
+
+const FORWARDING: Readonly<Record<Family, NodeSysctl>> = {
+  4: { key: ['net', 'ipv4', 'ip_forward'], value: '1' },
+  6: { key: ['net', 'ipv6', 'conf', 'all', 'forwarding'], value: '1' },
+};
+
+/** Off unless a pool needs it: a node that forwards IPv6 no longer listens to router advertisements. */
+function forwarding(family: Family, { pools }: TunnelSurroundings): NodeSysctl[] {
+  return [...pools.values()].some(({ cidr }) => cidr.family === family) ? [FORWARDING[family]] : [];
+}

@@ -1,0 +1,221 @@
+import { readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+import {
+  createNoopMeter,
+  metrics,
+  type Attributes,
+  type Meter,
+  type Observable,
+  type ObservableCallback,
+} from '@opentelemetry/api';
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { AttachmentEvents } from '../attachments/events.js';
+import { BirdEvents } from '../bird/bird-events.js';
+import type { KnownSession } from '../bird/bird-status.js';
+import { observeConditions } from '../condition-gauge.js';
+import { recordingLog } from '../dataplane.fixture.js';
+import { ClusterEvents } from '../node/events.js';
+import { Events } from '../pods/events.js';
+import { ReconcileEvents } from '../routes/events.js';
+
+/** What operators are told of metrics, and what is counted. */
+
+const README = join(dirname(fileURLToPath(import.meta.url)), 'README.md');
+const PREFIX = 'podwire.dataplane.';
+
+/** Metrics as an exporter reads them, `name label value`. */
+class ReadMetrics {
+  readonly names = new Set<string>();
+  readonly lines: string[] = [];
+  readonly #callbacks: (() => unknown)[] = [];
+  readonly meter: Meter = Object.assign(createNoopMeter(), {
+    createCounter: (name: string) => ({ add: this.#teller(name) }),
+    createGauge: (name: string) => ({ record: this.#teller(name) }),
+    createHistogram: (name: string) => ({ record: this.#teller(name) }),
+    createObservableGauge: (name: string): Observable => {
+      const observe = this.#teller(name);
+      return {
+        addCallback: (callback: ObservableCallback) => void this.#callbacks.push(() => callback({ observe })),
+        removeCallback: () => undefined,
+      };
+    },
+  });
+
+  #teller(name: string) {
+    expect(name.startsWith(PREFIX), name).toBe(true);
+    const short = name.slice(PREFIX.length);
+    this.names.add(short);
+    return (value: number, attributes: Attributes = {}): void => {
+      const labels = Object.entries(attributes).map(([label, text]) => `${label}=${String(text)}`);
+      this.lines.push([short, ...labels, value].join(' '));
+    };
+  }
+
+  /** What was counted since it was last asked. */
+  async read(): Promise<string[]> {
+    for (const callback of this.#callbacks) await callback();
+    return this.lines.splice(0);
+  }
+}
+
+const attachment = { network: 'net', containerId: 'a', interfaceName: 'eth0' };
+const failure = new Failure('UNREACHABLE', 'away');
+const key = ['net', 'ipv4', 'ip_forward'];
+const difference = { object: 'host link a', wanted: 'up', actual: 'down' };
+const session: KnownSession = {
+  session: {
+    name: 'podwire_bgp_1',
+    about: 'node b',
+    family: 4,
+    local: '192.0.2.7',
+    localAs: 64512,
+    neighbour: '192.0.2.8',
+    neighbourAs: 64512,
+    port: 179,
+    password: undefined,
+    passive: false,
+    bfd: undefined,
+    clientOf: undefined,
+  },
+  state: undefined,
+};
+
+let read: ReadMetrics;
+let pods: Events;
+let attachments: AttachmentEvents;
+let node: ReconcileEvents;
+let cluster: ClusterEvents;
+let bird: BirdEvents;
+
+beforeEach(() => {
+  read = new ReadMetrics();
+  metrics.setGlobalMeterProvider({ getMeter: () => read.meter });
+  const { log } = recordingLog();
+  pods = new Events(log);
+  attachments = new AttachmentEvents(log);
+  node = new ReconcileEvents(log);
+  cluster = new ClusterEvents(log);
+  bird = new BirdEvents(log);
+});
+
+afterEach(() => metrics.disable());
+
+const RECOVERED = { kept: 1, mended: 2, adopted: 3, undone: 4, withoutNamespace: 5, waiting: 7, failed: 6 };
+
+/** Each event with what it counts. */
+const COUNTED: readonly (readonly [what: string, event: () => void, counted: readonly string[]])[] = [
+  ['a pod is wired', () => pods.attached('podw1', 14), ['pods.attached result=changed 1']],
+  ['a pod was wired already', () => pods.attached('podw1', 0), ['pods.attached result=unchanged 1']],
+  ['a pod is unwired', () => pods.detached('podw1', true), ['pods.detached result=removed 1']],
+  ['there was no wire', () => pods.detached('podw1', false), ['pods.detached result=absent 1']],
+  [
+    'a setting is refused',
+    () => pods.optionalStepFailed({ type: 'link-delete', side: 'host', name: 'a' }, failure),
+    ['steps.skipped 1'],
+  ],
+  ['a route is taken over', () => pods.routeTakenOver('10.65.0.7/32', 'podw2'), ['routes.taken_over 1']],
+  ['drift of a pod is mended', () => pods.mended(attachment, [difference, difference]), ['differences.mended 2']],
+  ['a check finds something', () => pods.checked(attachment, [difference]), ['differences 1']],
+  [
+    'a table is written',
+    () => pods.tableWritten('ip podwire', 'drift'),
+    ['nft.writes table=ip podwire reason=drift 1'],
+  ],
+  ['a table is refused', () => pods.tableFailed('ip podwire', failure), ['nft.failures table=ip podwire 1']],
+  [
+    'an MTU is found',
+    () => pods.mtuDetected({ mtuBytes: 1450, interfaceName: 'eth0', overheadBytes: 50 }),
+    ['pod_mtu 1450'],
+  ],
+  ['an MTU is set', () => pods.mtuSet(1400), ['pod_mtu 1400']],
+  ['a call of Calico’s fails', () => pods.cniRefused('Add', failure), ['cni.refusals method=Add 1']],
+  [
+    'a start has found attachments',
+    () => attachments.recovered(RECOVERED),
+    Object.entries(RECOVERED).map(([result, count]) => `attachments.recovered result=${result} ${count}`),
+  ],
+  [
+    'a record cannot be read',
+    () => attachments.recordUnreadable({ path: '/run/a', fault: 'is no JSON' }),
+    ['attachments.records.unreadable 1'],
+  ],
+  [
+    'a record cannot be stored',
+    () => attachments.recordRefused(attachment, failure),
+    ['attachments.records.refused 1'],
+  ],
+  ['a pod died', () => attachments.died(attachment, '/run/netns/a'), ['attachments.dead 1']],
+  [
+    'addresses are given back',
+    () => attachments.addressesReleased(attachment, ['10.65.0.7', 'fd65::7'], 'reboot'),
+    ['attachments.addresses_released reason=reboot 2'],
+  ],
+  ['IPAM does not take them', () => attachments.releasesDelayed(3, failure), ['attachments.releases_delayed 1']],
+  [
+    'garbage is collected',
+    () => attachments.collected(2, 1),
+    ['attachments.collected result=removed 2', 'attachments.collected result=failed 1'],
+  ],
+  ['a repair fails', () => attachments.failed('repair', failure), ['attachments.failures 1']],
+  [
+    'the node’s kernel is changed',
+    () => node.applied({ done: 2, refused: 1 }),
+    ['node.steps result=done 2', 'node.steps result=refused 1'],
+  ],
+  ['nothing had to be changed', () => node.applied({ done: 0, refused: 0 }), []],
+  [
+    'others changed the node’s kernel',
+    () => node.drifted(new Map([['route', 3] as const, ['device', 1] as const]), 'ip route replace …'),
+    ['node.drift object=route 3', 'node.drift object=device 1'],
+  ],
+  ['a full check is done', () => node.checked('drift', 12), ['node.checks result=drift 1', 'node.check.duration 12']],
+  ['announcements are lost', () => node.overrun(), ['node.overruns 1']],
+  ['settings are put right', () => node.settingsRepaired([{ key, value: '1' }]), ['settings.repaired 1']],
+  ['IPAM is lost', () => cluster.lost('podwire-ipam', failure), ['ipam.losses 1']],
+  ['a snapshot has come', () => cluster.snapshot({ nodes: 1, pools: 1, blocks: 1, skipped: 0 }), ['ipam.snapshots 1']],
+  ['a change has come', () => cluster.changed(), ['ipam.changes 1']],
+  ['an object makes no sense', () => cluster.objectSkipped('block a', failure), ['ipam.skipped 1']],
+  ['IPAM is asked again', () => cluster.retried('register', failure, 100), ['ipam.retries task=register 1']],
+  ['BIRD has its configuration', () => bird.configured(2), ['bird.configurations result=applied 1']],
+  ['BIRD refuses it', () => bird.refused('no'), ['bird.configurations result=refused 1']],
+  ['BIRD answers', () => bird.reached(), ['bird.reachable 1']],
+  ['BIRD does not answer', () => bird.lost('no'), ['bird.reachable 0']],
+  ['a session is established', () => bird.established(session), ['bird.session.changes state=established 1']],
+  ['a session is lost', () => bird.down(session), ['bird.session.changes state=down 1']],
+  [
+    'sessions are looked at',
+    () => bird.seen({ isReachable: true, refusal: undefined, sessions: [session] }),
+    ['bird.sessions established=true 0', 'bird.sessions established=false 1'],
+  ],
+];
+
+test.each(COUNTED)('when %s, that is counted', async (_what, event, counted) => {
+  event();
+  expect(await read.read()).toEqual(counted);
+});
+
+test('how the node is can be read at any time', async () => {
+  const end = cluster.observe(() => ({ nodes: 3, pools: 1, blocks: 7, skipped: 2, connected: true }));
+  const endConditions = observeConditions(read.meter, () => [{ reason: 'NotOnLink', message: '' }]);
+  expect(await read.read()).toEqual([
+    'ipam.connected 1',
+    'cluster.nodes 3',
+    'cluster.blocks 7',
+    'cluster.skipped 2',
+    'conditions reason=NotOnLink 1',
+  ]);
+  end();
+  endConditions();
+});
+
+test('the README names every metric, and no other', () => {
+  cluster.observe(() => ({ nodes: 0, pools: 0, blocks: 0, skipped: 0, connected: false }))();
+  observeConditions(read.meter, () => [])();
+  const [, table = ''] = readFileSync(README, 'utf8').split('## Metrics');
+  const named = [...table.matchAll(/^\| `([a-z._]+)`/gm)].map(([, name]) => name ?? '');
+  expect(named.sort()).toEqual([...read.names].sort());
+});

@@ -1,0 +1,120 @@
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { recordingLog, testRegistry } from '../dataplane.fixture.js';
+import { addPod, cleanUp, pings, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
+import { NetlinkKernel } from '../kernel/pod-kernel.js';
+import { address, podNetwork } from '../plan/pod-network.fixture.js';
+import { Events } from '../pods/events.js';
+import { Dataplane } from '../pods/pods.js';
+import type { RecordStore } from '../pods/record-store.js';
+import { MemoryRecordStore } from '../testing/memory-record-store.js';
+
+/** What chains and workloads set in a pod, and what they have to, on the real kernel. */
+
+const TUNED_MAC = '02:00:00:00:00:99';
+
+let kernel: NetlinkKernel;
+/** Of pods that ask for none, in bytes. */
+let mtuBytes: number;
+
+const never = () => new AbortController().signal;
+
+/** A service, as a start makes it of what is recorded. */
+async function start(store: RecordStore = new MemoryRecordStore()): Promise<Dataplane> {
+  const registry = testRegistry(store);
+  await registry.load();
+  return new Dataplane({ kernel, registry, events: new Events(recordingLog().log), mtu: () => mtuBytes });
+}
+
+function linkOf(...args: readonly string[]): { mtu: number; mac: string } {
+  const [, mtu] = /\bmtu (\d+)/.exec(run('ip', ...args)) ?? [];
+  const [, mac = ''] = /link\/ether (\S+)/.exec(run('ip', ...args)) ?? [];
+  return { mtu: Number(mtu), mac };
+}
+
+const inPod = (pod: string) => linkOf('-n', pod, 'link', 'show', 'eth0');
+
+beforeEach(async () => {
+  requireThrowawayNamespace();
+  mtuBytes = 1400;
+  kernel = await NetlinkKernel.open();
+});
+
+afterEach(async () => {
+  await kernel.close();
+  cleanUp();
+});
+
+test('what tuning set stays through looks and restarts, and an MTU that nobody touched follows the node’s', async () => {
+  const store = new MemoryRecordStore();
+  const dataplane = await start(store);
+  const plain = podNetwork('plain', { mtuBytes: undefined });
+  const tuned = podNetwork('tuned', { mtuBytes: undefined, addresses: [address('10.65.0.8')] });
+  for (const network of [plain, tuned]) {
+    addPod(network.attachment.containerId);
+    await dataplane.attach(network, never());
+  }
+  run('ip', '-n', 'tuned', 'link', 'set', 'eth0', 'mtu', '1380', 'address', TUNED_MAC);
+  // The kernel forgets permanent neighbours with the MAC address, and the next look brings them back.
+  const look = async (service: Dataplane) => {
+    for (const { attachment } of [plain, tuned]) await service.mendRecorded(attachment, never());
+    return { plain: inPod('plain').mtu, tuned: inPod('tuned') };
+  };
+  expect(await look(dataplane)).toEqual({ plain: 1400, tuned: { mtu: 1380, mac: TUNED_MAC } });
+  const restarted = await start(store);
+  expect(await look(restarted)).toEqual({ plain: 1400, tuned: { mtu: 1380, mac: TUNED_MAC } });
+  mtuBytes = 1450;
+  expect(await look(restarted)).toEqual({ plain: 1450, tuned: { mtu: 1380, mac: TUNED_MAC } });
+  expect(linkOf('link', 'show', tuned.hostInterfaceName).mtu).toBe(1450);
+  mtuBytes = 1300;
+  expect(await look(restarted)).toEqual({ plain: 1300, tuned: { mtu: 1300, mac: TUNED_MAC } });
+  expect(await restarted.mendRecorded(tuned.attachment, never())).toEqual({ outcome: 'as-wanted', differences: [] });
+  expect([pings('10.65.0.8', 'plain'), pings('10.65.0.7', 'tuned')]).toEqual([true, true]);
+});
+
+test('a MAC address of the pod’s own is no difference, stays through a repair, and is set by another attach', async () => {
+  const dataplane = await start();
+  const network = podNetwork('a');
+  for (const pod of ['a', 'b']) addPod(pod);
+  await dataplane.attach(network, never());
+  await dataplane.attach(podNetwork('b', { addresses: [address('10.65.0.8')] }), never());
+  run('ip', '-n', 'a', 'link', 'set', 'eth0', 'address', TUNED_MAC);
+  // The pod's neighbours go with its MAC address, and the node's entry has the old one, until both are repaired.
+  const lost = await dataplane.check(network, never());
+  expect(lost.map(({ object }) => object)).toEqual([
+    expect.stringMatching(/^pod neighbour 169\.254\.1\.1 /),
+    expect.stringMatching(/^host neighbour 10\.65\.0\.7 /),
+  ]);
+  expect(await dataplane.repair(network, never())).toEqual(lost);
+  expect(await dataplane.check(network, never())).toEqual([]);
+  expect([inPod('a').mac, pings('10.65.0.7', 'b'), pings('10.65.0.8', 'a')]).toEqual([TUNED_MAC, true, true]);
+  await dataplane.attach(network, never());
+  expect(inPod('a').mac).toBe(network.mac);
+  expect(await dataplane.check(network, never())).toEqual([]);
+});
+
+test('rules of the workload’s own stay, go before those of a second interface, and are no difference', async () => {
+  const dataplane = await start();
+  addPod('a');
+  const first = podNetwork('a');
+  const attachment = { ...first.attachment, interfaceName: 'net1' };
+  const second = podNetwork('a', { attachment, hostInterfaceName: 'podwsecond', addresses: [address('10.65.0.8')] });
+  addPod('b');
+  const other = podNetwork('b', { addresses: [address('10.65.0.9')] });
+  for (const network of [first, second, other]) await dataplane.attach(network, never());
+  const own = ['from', '10.65.0.8', 'lookup', '100', 'priority', '1000'];
+  run('ip', '-n', 'a', 'rule', 'add', ...own);
+  run('ip', '-n', 'a', 'route', 'add', 'blackhole', 'default', 'table', '100');
+  expect([pings('10.65.0.7', 'b'), pings('10.65.0.8', 'b')]).toEqual([true, false]);
+  for (const network of [first, second]) expect(await dataplane.check(network, never())).toEqual([]);
+  run('ip', '-n', 'a', 'rule', 'delete', ...own);
+  expect(pings('10.65.0.8', 'b')).toBe(true);
+  run('ip', '-n', 'a', 'rule', 'add', ...own);
+  const { attachment: key, hostInterfaceName } = second;
+  await dataplane.detach({ attachment: key, hostInterfaceName }, never());
+  expect(
+    run('ip', '-n', 'a', 'rule')
+      .split('\n')
+      .filter((line) => line.includes('10.65.0.8')),
+  ).toEqual([expect.stringContaining('lookup 100')]);
+});

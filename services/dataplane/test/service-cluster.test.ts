@@ -1,0 +1,258 @@
+import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
+import { PodServiceService, type PodNetwork } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { EncapsulationMode } from '@podwire/proto/podwire/ipam/v1/pool';
+import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import { Peer } from '@podwire/shared/rpc/client';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+
+import { readConfig } from '../config.js';
+import { BOOT, recordingLog } from '../dataplane.fixture.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
+import { startService, type RunningService } from '../service.js';
+import { FakeIpam, nodeMessage, poolMessage, routeMessage, vxlanPool } from '../testing/ipam.js';
+
+/** The whole service as a part of a cluster, on the real kernel, with a podwire-ipam that does as the test says. */
+
+vi.setConfig({ testTimeout: 120_000, hookTimeout: 60_000 });
+
+/** Much less than the 90 seconds after which everything is looked at anyway. */
+const AT_ONCE = { timeout: 20_000, interval: 50 };
+
+const SELF = 'node-1';
+
+let folder: string;
+let logged: ReturnType<typeof recordingLog>;
+let ipam: FakeIpam;
+let service: RunningService;
+let peer: Peer;
+let startAgain: () => Promise<RunningService>;
+
+beforeEach(async () => {
+  requireThrowawayNamespace();
+  folder = mkdtempSync(join(tmpdir(), 'podwire-service-cluster-'));
+  const socket = join(folder, 'run', 'dataplane.sock');
+  run('ip', 'link', 'add', 'eth0', 'type', 'veth', 'peer', 'name', 'outside');
+  run('ip', 'address', 'add', '192.0.2.7/24', 'dev', 'eth0');
+  for (const end of ['eth0', 'outside']) run('ip', 'link', 'set', end, 'up');
+  ipam = new FakeIpam();
+  await ipam.start();
+  ipam.putPool(poolMessage('p', '10.65.0.0/16'));
+  peer = new Peer('podwire-dataplane', `unix:${socket}`);
+  const env = {
+    PODWIRE_DATAPLANE_LISTEN: `unix:${socket}`,
+    PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
+    PODWIRE_DATAPLANE_IPAM_ADDRESS: ipam.address,
+  };
+  logged = recordingLog();
+  const surroundings = {
+    log: logged.log,
+    clock: systemClock,
+    random: Math.random,
+    boot: BOOT,
+    pid: process.pid,
+  };
+  startAgain = () => startService(readConfig(env, SELF), surroundings);
+  service = await startAgain();
+});
+
+afterEach(async () => {
+  await service.stop();
+  peer.close();
+  await ipam.dispose();
+  // Its far end and a tunnel over it go along.
+  run('ip', 'link', 'delete', 'eth0');
+  if (run('ip', '-br', 'link').includes('ipip.podwire')) run('ip', 'link', 'delete', 'ipip.podwire');
+  cleanUp();
+  run('ip', 'route', 'flush', 'proto', '87');
+  rmSync(folder, { recursive: true });
+});
+
+const limits = () => ({ deadlineMs: Date.now() + 30_000 });
+const status = () => peer.call(NodeServiceService.getNodeStatus, {}, limits());
+
+/** A pod that asks for no MTU of its own. */
+async function attach(name: string, address: string): Promise<PodNetwork> {
+  addPod(name);
+  const attachment = { network: 'net', containerId: name, interfaceName: 'eth0' };
+  const pod: PodNetwork = {
+    attachment,
+    netns: `/run/netns/${name}`,
+    hostInterfaceName: hostInterfaceName(attachment),
+    macAddress: podMac(attachment),
+    addresses: [`${address}/32`],
+    routes: ['0.0.0.0/0'],
+    mtuBytes: 0,
+    ipForwarding: false,
+    sourcePrefixes: [],
+    txQueueLength: 0,
+    queueCount: 0,
+  };
+  await peer.call(PodServiceService.attachPod, { pod }, limits());
+  return pod;
+}
+
+/** Podwire's of the node, one a line of `ip route`. */
+const routes = (): string[] => {
+  const lines = run('ip', 'route', 'show', 'proto', '87')
+    .split('\n')
+    .map((line) => line.trim());
+  return lines.filter((line) => line !== '').sort();
+};
+
+const mtuOf = (text: string): number => Number(/ mtu (\d+) /.exec(text)?.[1]);
+
+/** Of both ends of a pod's wire. */
+const mtusOf = ({ netns, hostInterfaceName: name }: PodNetwork): number[] => [
+  mtuOf(run('ip', 'link', 'show', name)),
+  mtuOf(run('nsenter', `--net=${netns}`, 'ip', 'link', 'show', 'eth0')),
+];
+
+test('pods that run get another MTU as soon as the node’s network or the pools’ encapsulation leaves another', async () => {
+  const pod = await attach('a', '10.65.0.7');
+  expect(mtusOf(pod)).toEqual([1500, 1500]);
+
+  run('ip', 'link', 'set', 'eth0', 'mtu', '1400');
+  await expect.poll(() => mtusOf(pod), AT_ONCE).toEqual([1400, 1400]);
+  ipam.putPool(vxlanPool('p', '10.65.0.0/16'));
+  await expect.poll(() => mtusOf(pod), AT_ONCE).toEqual([1350, 1350]);
+  expect((await status()).podMtuBytes).toBe(1350);
+  expect(mtusOf(await attach('b', '10.65.0.8'))).toEqual([1350, 1350]);
+
+  run('ip', 'link', 'set', 'eth0', 'mtu', '1500');
+  await expect.poll(() => mtusOf(pod), AT_ONCE).toEqual([1450, 1450]);
+});
+
+test('pods keep their MTU over a restart while podwire-ipam, which knows of the encapsulation, is away', async () => {
+  const pod = await attach('a', '10.65.0.7');
+  ipam.putPool(vxlanPool('p', '10.65.0.0/16'));
+  // A stop would take back a repair that is under way.
+  await expect
+    .poll(() => logged.lines.some(({ msg }) => String(msg).includes('was not as wanted, mended')), AT_ONCE)
+    .toBe(true);
+  expect(mtusOf(pod)).toEqual([1450, 1450]);
+  await service.stop();
+  await ipam.stop();
+  service = await startAgain();
+
+  expect((await status()).podMtuBytes).toBe(1450);
+  expect(await peer.call(PodServiceService.checkPod, { pod }, limits())).toMatchObject({ differences: [] });
+  expect(await peer.call(PodServiceService.repairPod, { pod }, limits())).toMatchObject({ differences: [] });
+  expect(mtusOf(pod)).toEqual([1450, 1450]);
+});
+
+test('what somebody does to a pod’s wire is mended at once: its route, its end on the node, the wire itself', async () => {
+  const pod = await attach('a', '10.65.0.7');
+  await expect.poll(async () => (await status()).wanted, AT_ONCE).toBeDefined();
+  // What the kernel tells right after a pod was wired is its wiring.
+  await sleep(2500);
+  const route = () => run('ip', 'route', 'show', '10.65.0.7').trim();
+  const wired = `10.65.0.7 dev ${pod.hostInterfaceName} proto 87 scope link`;
+  const reached = () => run('nsenter', `--net=${pod.netns}`, 'ip', 'route', 'show', 'default').trim();
+  expect(reached()).not.toBe('');
+
+  run('ip', 'route', 'delete', '10.65.0.7');
+  await expect.poll(route, AT_ONCE).toBe(wired);
+  run('ip', 'link', 'set', pod.hostInterfaceName, 'down');
+  await expect.poll(route, AT_ONCE).toBe(wired);
+  run('ip', 'link', 'delete', pod.hostInterfaceName);
+  await expect.poll(() => run('ip', '-br', 'link', 'show'), AT_ONCE).toContain(pod.hostInterfaceName);
+  await expect.poll(route, AT_ONCE).toBe(wired);
+  await expect.poll(reached, AT_ONCE).not.toBe('');
+});
+
+/** Asks the kernel itself, in a namespace that goes with the question. */
+function kernelHasIpip(): boolean {
+  const command = ['ip', 'link', 'add', 'dev', 'probe', 'type', 'ipip', 'remote', '192.0.2.1'];
+  return spawnSync('unshare', ['--net', ...command]).status === 0;
+}
+
+test('a pool of IPIP has its tunnel; where the kernel has no IPIP a condition says so, and other pools go on', async () => {
+  const hasIpip = kernelHasIpip();
+  ipam.putNode(nodeMessage('node-2', '198.51.100.8/24'));
+  ipam.putPool(poolMessage('p', '10.65.0.0/16', { ipipMode: EncapsulationMode.ENCAPSULATION_MODE_ALWAYS }));
+  ipam.putRoute(routeMessage('10.65.1.0/26', 'node-2'));
+  ipam.putPool(poolMessage('plain', '10.66.0.0/16'));
+  ipam.putNode(nodeMessage('node-3', '192.0.2.9/24'));
+  ipam.putRoute(routeMessage('10.66.1.0/26', 'node-3', { poolName: 'plain' }));
+  const tunnelled = ['10.65.1.0/26 via 198.51.100.8 dev ipip.podwire onlink'];
+  const plain = '10.66.1.0/26 via 192.0.2.9 dev eth0 onlink';
+  await expect.poll(routes, AT_ONCE).toEqual([...(hasIpip ? tunnelled : []), plain]);
+  const told = async () => (await status()).conditions.filter(({ reason }) => reason === 'IpipUnsupported');
+  const message =
+    'the kernel of node node-1 has no IPIP (module ipip), which pools p ask for: load it, or use VXLAN for the pools';
+  await expect.poll(told, AT_ONCE).toEqual(hasIpip ? [] : [{ reason: 'IpipUnsupported', message }]);
+});
+
+/** What `ip monitor` tells of Podwire's routes. */
+class RouteMonitor {
+  readonly #child: ChildProcess;
+  #text = '';
+
+  private constructor() {
+    this.#child = spawn('ip', ['-o', 'monitor', 'route'], { stdio: ['ignore', 'pipe', 'inherit'] });
+    this.#child.stdout?.setEncoding('utf8').on('data', (part: string) => (this.#text += part));
+  }
+
+  /** Resolves once it hears. */
+  static async start(): Promise<RouteMonitor> {
+    const monitor = new RouteMonitor();
+    for (let marker = 1; !monitor.#text.includes('198.51.100.'); marker++) {
+      run('ip', 'route', 'add', 'blackhole', `198.51.100.${marker}`);
+      run('ip', 'route', 'delete', 'blackhole', `198.51.100.${marker}`);
+      await sleep(50);
+    }
+    return monitor;
+  }
+
+  get lines(): string[] {
+    return this.#text
+      .split('\n')
+      .filter((line) => line.includes('proto 87'))
+      .map((line) => line.replace(/ proto 87.*/, '').trim());
+  }
+
+  stop(): void {
+    this.#child.kill();
+  }
+}
+
+test('while podwire-ipam is away the node keeps its routes, and on its return the difference alone is applied', async () => {
+  ipam.putNode(nodeMessage('node-2', '192.0.2.8/24'));
+  const blocks = Array.from({ length: 30 }, (_, at) => `10.65.${at + 1}.0/26`);
+  for (const cidr of blocks) ipam.putRoute(routeMessage(cidr, 'node-2'));
+  ipam.putRoute(routeMessage('10.65.200.0/26', SELF));
+  await expect.poll(() => routes().length, AT_ONCE).toBe(31);
+  const before = routes();
+
+  const monitor = await RouteMonitor.start();
+  try {
+    await ipam.stop();
+    await expect
+      .poll(async () => (await status()).conditions.map(({ reason }) => reason), AT_ONCE)
+      .toContain('IpamUnreachable');
+    expect(routes()).toEqual(before);
+    // What it says on its return is everything, from the beginning.
+    ipam.remove('route', '10.65.1.0/26');
+    ipam.putRoute(routeMessage('10.65.99.0/26', 'node-2'));
+    ipam.forgetChanges();
+    await ipam.start();
+    await expect
+      .poll(routes, { ...AT_ONCE, timeout: 60_000 })
+      .not.toContain(before.find((line) => line.startsWith('10.65.1.0')));
+    await expect.poll(() => run('ip', 'route', 'show', '10.65.99.0/26'), AT_ONCE).not.toBe('');
+    await expect.poll(() => monitor.lines.length, AT_ONCE).toBe(2);
+    expect(monitor.lines.sort()).toEqual([
+      '10.65.99.0/26 via 192.0.2.8 dev eth0',
+      'Deleted 10.65.1.0/26 via 192.0.2.8 dev eth0',
+    ]);
+  } finally {
+    monitor.stop();
+  }
+});

@@ -1,0 +1,174 @@
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
+import { hostname } from 'node:os';
+import { dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import {
+  addPod,
+  cleanUp,
+  nodeForwards,
+  pings,
+  requireThrowawayNamespace,
+  snapshot,
+} from '../kernel/netlink/namespaces.fixture.js';
+import { serve, startService } from '../service.js';
+import { MemoryKernel } from '../testing/memory-kernel.js';
+import { podMessage, ServiceBench } from '../testing/service.js';
+
+/** Built by `npm run build`, which `npm test` does first. */
+const MAIN = join(dirname(fileURLToPath(import.meta.url)), 'dist', 'main.js');
+
+let bench: ServiceBench;
+
+beforeEach(() => {
+  bench = new ServiceBench();
+});
+afterEach(() => bench.clear());
+
+test('a second one on its socket is refused before it has touched what is the first one’s', async () => {
+  requireThrowawayNamespace();
+  nodeForwards();
+  const service = await startService(bench.config(), bench.surroundings());
+  try {
+    const record = join(bench.records, 'spoilt.json');
+    writeFileSync(record, '{');
+    await expect(startService(bench.config(), bench.surroundings())).rejects.toMatchObject({
+      code: 'INVALID_SETTINGS',
+      message: expect.stringContaining('another process listens there'),
+    });
+    expect(existsSync(record)).toBe(true);
+  } finally {
+    await service.stop();
+    cleanUp();
+  }
+});
+
+test('of two processes that start at the same moment one serves, and the other ends with nothing but the reason', async () => {
+  requireThrowawayNamespace();
+  const logs = [join(bench.folder, 'a.log'), join(bench.folder, 'b.log')];
+  // So many that whoever reads them takes his time, in which the other could begin as well.
+  mkdirSync(bench.records);
+  for (let count = 0; count < 5000; count++) writeFileSync(join(bench.records, `${count}.json`), '{');
+  const children = logs.map((path) => {
+    const log = openSync(path, 'a');
+    return spawn(process.execPath, [MAIN], { env: { ...process.env, ...bench.env }, stdio: ['ignore', log, log] });
+  });
+  const ended = await Promise.race(children.map((child, at) => once(child, 'exit').then(() => at)));
+  expect(children[ended]?.exitCode).toBe(1);
+  const said = readFileSync(logs[ended]!, 'utf8').trim().split('\n');
+  // The one may wait for the other until that listens.
+  expect(said.filter((line) => !line.includes('waiting for its end'))).toEqual([
+    expect.stringMatching(/another (process listens there|podwire-dataplane \(process \d+\) has)/),
+  ]);
+  const other = children[1 - ended]!;
+  expect(await bench.nodeStatus()).toMatchObject({ nodeName: hostname() });
+  other.kill('SIGTERM');
+  await once(other, 'exit');
+  cleanUp();
+});
+
+describe('life and death', () => {
+  test('it is healthy only once the kernel is known to have what pods need', async () => {
+    const kernel = new MemoryKernel();
+    const probing = kernel.pauseBefore('probe');
+    const starting = serve(kernel, { config: bench.config(), surroundings: bench.surroundings() });
+    await probing.reached;
+    expect(await bench.health()).toBe(2);
+    probing.release();
+    const service = await starting;
+    expect(await bench.health()).toBe(1);
+    await service.stop();
+    expect(existsSync(bench.socket)).toBe(false);
+  });
+
+  test('it does not start on a kernel without veth', async () => {
+    const kernel = new MemoryKernel();
+    kernel.failNext('probe', { errno: 'EOPNOTSUPP' });
+    const starting = serve(kernel, { config: bench.config(), surroundings: bench.surroundings() });
+    await expect(starting).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
+    expect(kernel.unusedFaults).toBe(0);
+  });
+
+  test('it stops after what is under way is done', async () => {
+    const kernel = new MemoryKernel();
+    kernel.addNamespace('/run/netns/a');
+    const service = await serve(kernel, { config: bench.config(), surroundings: bench.surroundings() });
+    const pause = kernel.pauseBefore('route-add');
+    const attaching = bench.attach(podMessage('a', '10.65.0.7'));
+    await pause.reached;
+    const stopping = service.stop();
+    pause.release();
+    expect(await attaching).toMatchObject({ podInterface: { name: 'eth0' } });
+    await stopping;
+  });
+
+  test('a call that is cut off at the end is undone before the kernel is let go', async () => {
+    const kernel = new MemoryKernel();
+    kernel.addNamespace('/run/netns/a');
+    const before = kernel.print();
+    const options = { config: { ...bench.config(), drainTimeoutMs: 0 }, surroundings: bench.surroundings() };
+    const service = await serve(kernel, options);
+    const pause = kernel.pauseBefore('link-add');
+    const attaching = bench.attach(podMessage('a', '10.65.0.7')).catch((failure: unknown) => failure);
+    await pause.reached;
+    const stopping = service.stop();
+    expect(await attaching).toBeInstanceOf(Error);
+    pause.release();
+    await stopping;
+    expect(kernel.print()).toBe(before);
+  });
+});
+
+describe('SIGKILL in the middle of twenty attaches, then another start', () => {
+  let child: ChildProcess;
+
+  async function start(): Promise<void> {
+    const settings = { PATH: process.env.PATH, PODWIRE_DATAPLANE_LOG_LEVEL: 'error', ...bench.env };
+    bench.reconnect();
+    child = spawn(process.execPath, [MAIN], { env: settings, stdio: ['ignore', 'ignore', 'inherit'] });
+    await bench.list(1);
+  }
+
+  async function end(signal: NodeJS.Signals): Promise<number | null> {
+    const exited = once(child, 'exit');
+    child.kill(signal);
+    await exited;
+    return child.exitCode;
+  }
+
+  beforeEach(() => {
+    requireThrowawayNamespace();
+    nodeForwards();
+  });
+  afterEach(cleanUp);
+
+  // Chance decides where it strikes; how many answers it comes after, and that all agrees then, is attachments/crashes.kernel.test.ts.
+  test.each([0, 6])(
+    'after %i ms: every pod can be attached, checked and detached, and nothing is left',
+    async (afterMs) => {
+      const pods = Array.from({ length: 20 }, (_, at) => podMessage(`p${at}`, `10.65.0.${at + 1}`));
+      const names = pods.map(({ attachment }) => attachment!.containerId);
+      names.forEach(addPod);
+      await start();
+      const before = snapshot();
+      const attaching = pods.map((pod) => bench.attach(pod, 500).catch(() => undefined));
+      await sleep(afterMs);
+      await end('SIGKILL');
+      await Promise.all(attaching);
+      await start();
+
+      await Promise.all(pods.map((pod) => bench.attach(pod)));
+      for (const pod of pods) expect(await bench.check(pod)).toMatchObject({ differences: [] });
+      expect(pings('10.65.0.1', 'p19')).toBe(true);
+      expect(await Promise.all(pods.map((pod) => bench.detach(pod)))).toEqual(pods.map(() => ({ removed: true })));
+      expect(snapshot()).toBe(before);
+      expect(await end('SIGTERM')).toBe(0);
+    },
+    120_000,
+  );
+});

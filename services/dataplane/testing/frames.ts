@@ -1,0 +1,117 @@
+import { execFileSync } from 'node:child_process';
+
+import { HOST_MAC } from '@podwire/shared/attachment/names';
+
+import { address } from '../plan/pod-network.fixture.js';
+
+/** Packets of a pod that its kernel would not make: it sends them as frames to the host end. */
+
+/** Protocol numbers (IANA). */
+const UDP = 17;
+export const IPIP = 4;
+const ICMPV6 = 58;
+
+const ETHER_TYPE = { 4: '0800', 6: '86dd' } as const;
+const HOP_LIMIT = 255;
+
+interface Packet {
+  readonly source: string;
+  readonly destination: string;
+  readonly protocol: number;
+  /** Behind the IP header; its checksum, if any, is in place. */
+  readonly payload: Buffer;
+}
+
+/** An IPv4 or IPv6 packet as bytes. */
+export function ipPacket({ source, destination, protocol, payload }: Packet): Buffer {
+  const [from, to] = [addressBytes(source), addressBytes(destination)];
+  if (from.length === 16) {
+    const header = Buffer.from([0x60, 0, 0, 0, 0, 0, protocol, HOP_LIMIT]);
+    header.writeUInt16BE(payload.length, 4);
+    return Buffer.concat([header, from, to, payload]);
+  }
+  const header = Buffer.concat([Buffer.from([0x45, 0, 0, 0, 0, 0, 0, 0, HOP_LIMIT, protocol, 0, 0]), from, to]);
+  header.writeUInt16BE(header.length + payload.length, 2);
+  header.writeUInt16BE(checksum(header), 10);
+  return Buffer.concat([header, payload]);
+}
+
+interface Datagram {
+  readonly source: string;
+  readonly destination: string;
+  readonly port: number;
+  readonly data: Buffer | string;
+}
+
+/** A UDP packet as bytes. */
+export function udpPacket({ source, destination, port, data }: Datagram): Buffer {
+  const body = Buffer.from(data);
+  const payload = Buffer.concat([Buffer.alloc(8), body]);
+  payload.writeUInt16BE(40_000, 0);
+  payload.writeUInt16BE(port, 2);
+  payload.writeUInt16BE(payload.length, 4);
+  payload.writeUInt16BE(checksum(pseudoHeader({ source, destination, protocol: UDP, payload })), 6);
+  return ipPacket({ source, destination, protocol: UDP, payload });
+}
+
+/** A neighbour solicitation (RFC 4861, section 4.3) that tells the sender's MAC address. */
+export function solicitation({ source, target, mac }: Readonly<Record<'source' | 'target' | 'mac', string>>): Buffer {
+  const head = Buffer.from([135, 0, 0, 0, 0, 0, 0, 0]);
+  const option = Buffer.from([1, 1, ...macBytes(mac)]);
+  const payload = Buffer.concat([head, addressBytes(target), option]);
+  const packet = { source, destination: target, protocol: ICMPV6, payload };
+  payload.writeUInt16BE(checksum(pseudoHeader(packet)), 2);
+  return ipPacket(packet);
+}
+
+/** A frame inside of VXLAN's header (RFC 7348, section 5). */
+export function vxlanData(vni: number, mac: string, packet: Buffer): Buffer {
+  const header = Buffer.from([0x08, 0, 0, 0, 0, 0, 0, 0]);
+  header.writeUInt32BE(vni << 8, 4);
+  return Buffer.concat([header, frame(mac, packet)]);
+}
+
+const SENDER = `
+import socket, sys
+out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+out.bind(('eth0', 0))
+for line in sys.stdin:
+    out.send(bytes.fromhex(line))
+`;
+
+/** Sends packets out of a namespace's `eth0`, in their order; to the host end unless another MAC address is told. */
+export function send(namespace: string, packets: readonly Buffer[], mac: string = HOST_MAC): void {
+  const input = packets.map((packet) => frame(mac, packet).toString('hex')).join('\n');
+  execFileSync('ip', ['netns', 'exec', namespace, 'python3', '-c', SENDER], { input });
+}
+
+function frame(mac: string, packet: Buffer): Buffer {
+  const etherType = ETHER_TYPE[(packet[0] ?? 0) >> 4 === 6 ? 6 : 4];
+  return Buffer.concat([macBytes(mac), macBytes('02:00:00:00:00:01'), Buffer.from(etherType, 'hex'), packet]);
+}
+
+function macBytes(mac: string): Buffer {
+  return Buffer.from(mac.replaceAll(':', ''), 'hex');
+}
+
+function addressBytes(text: string): Buffer {
+  const { family, value } = address(text);
+  return Buffer.from(value.toString(16).padStart(family === 4 ? 8 : 32, '0'), 'hex');
+}
+
+/** What a checksum of UDP or ICMPv6 is over (RFC 8200, section 8.1; RFC 768). */
+function pseudoHeader({ source, destination, protocol, payload }: Packet): Buffer {
+  const end = Buffer.alloc(8);
+  end.writeUInt32BE(payload.length, 0);
+  end.writeUInt32BE(protocol, 4);
+  return Buffer.concat([addressBytes(source), addressBytes(destination), end, payload]);
+}
+
+/** The Internet checksum (RFC 1071); 0 is sent as its other form. */
+function checksum(bytes: Buffer): number {
+  const even = bytes.length % 2 === 0 ? bytes : Buffer.concat([bytes, Buffer.alloc(1)]);
+  let sum = 0;
+  for (let at = 0; at < even.length; at += 2) sum += even.readUInt16BE(at);
+  while (sum > 0xffff) sum = (sum & 0xffff) + (sum >>> 16);
+  return ~sum & 0xffff || 0xffff;
+}

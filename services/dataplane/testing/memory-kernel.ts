@@ -1,0 +1,389 @@
+import type { Failure } from '@podwire/shared/failure/failure';
+
+import { carryOut, OPERATION_NAMES, readBack, withPrevious } from '../kernel/memory/carry-out.js';
+import { Identities } from '../kernel/memory/identities.js';
+import { formatStep } from '../plan/notation.js';
+import { isSourceRule, tableOf } from '../plan/source-table.js';
+import { kernelFailure, openFailure, ownNamespace } from '../pods/errno.js';
+import type { AttachedLink, BatchOutcome, Kernel, NetnsIdentity, PodSession, StepFailure } from '../pods/kernel.js';
+import { POD_LIST_BOUNDS, type PodListBounds, type PodListKind } from '../pods/pod-lists.js';
+import { attachmentOfAlias, ROUTE_PROTOCOL, type Wanted, type WantedEnd } from '../wiring/network.js';
+import {
+  isAddressOf,
+  isNeighbourOf,
+  isRouteOf,
+  isRuleOf,
+  keyText,
+  type Observed,
+  type ObservedEnd,
+  type ObservedLink,
+  type ObservedRoute,
+} from '../wiring/observed.js';
+import { isBehindAnother } from '../wiring/source-routing.js';
+import type { Route, Rule, Side, Step, SysctlKey } from '../wiring/step.js';
+import { Errno, MemoryNamespace, show } from './memory-namespace.js';
+import { readable } from './memory-readable.js';
+
+/** Everything that can be made to fail: the steps, and the other questions to the kernel. */
+export type Operation =
+  | Step['type']
+  | 'open'
+  | 'identify'
+  | 'observe'
+  | 'link-get'
+  | 'link-list'
+  | 'link-rename'
+  | 'rule-list'
+  | 'stray-list'
+  | 'conntrack-delete'
+  | 'probe';
+
+interface Fault {
+  readonly operation: Operation | 'any step';
+  readonly errno: string;
+  /** How many times the operation still succeeds before it fails. */
+  after: number;
+}
+
+interface MemoryKernelOptions {
+  readonly hasIpv6?: boolean;
+  readonly podLists?: Pick<PodListBounds, 'maxCount'>;
+}
+
+/**
+ * The fake kernel: namespaces in memory that follow the real kernel's rules, print themselves as `ip` does, and can be made to
+ * fail anywhere.
+ */
+export class MemoryKernel implements Kernel {
+  readonly host: MemoryNamespace;
+  /** What the node's connection tracking remembers. */
+  readonly flows: { readonly source: string; readonly destination: string }[] = [];
+  /** Every step that was carried out or refused, as its `ip` command. */
+  readonly commands: string[] = [];
+  /** Paths that exist, and what is there. */
+  readonly #paths: Map<string, MemoryNamespace | 'a file'>;
+  readonly #hasIpv6: boolean;
+  readonly #podLists: Pick<PodListBounds, 'maxCount'>;
+  readonly #faults: Fault[] = [];
+  #closed = false;
+  readonly #pauses: { readonly operation: Operation; readonly reached: () => void; readonly go: Promise<void> }[] = [];
+  readonly #identities = new Identities();
+  /** Sessions that were opened and not closed. */
+  openSessions = 0;
+  /** Some kernels take no notice of the MAC address in the creating message. */
+  ignoresMacAtCreation = false;
+  /** Kernels before 5.14 tell no cookies of namespaces. */
+  tellsCookies = true;
+
+  /** @param options - `hasIpv6`: false for a kernel that was started without IPv6 */
+  constructor({ hasIpv6 = true, podLists = POD_LIST_BOUNDS }: MemoryKernelOptions = {}) {
+    this.#hasIpv6 = hasIpv6;
+    this.#podLists = podLists;
+    this.host = new MemoryNamespace({ hasIpv6 });
+    this.#paths = new Map([['/run/netns/node', this.host]]);
+  }
+
+  addNamespace(path: string): MemoryNamespace {
+    const namespace = new MemoryNamespace({ hasIpv6: this.#hasIpv6 });
+    this.#paths.set(path, namespace);
+    return namespace;
+  }
+
+  /** The path is gone, and the namespace lives on: a process is in it. */
+  unmount(path: string): void {
+    this.#paths.delete(path);
+  }
+
+  /** A namespace that lives is at the path. */
+  mount(path: string, namespace: MemoryNamespace): void {
+    this.#paths.set(path, namespace);
+  }
+
+  /** The namespace that {@link addNamespace} made. */
+  namespace(path: string): MemoryNamespace {
+    const namespace = this.#paths.get(path);
+    if (!(namespace instanceof MemoryNamespace)) throw new Error(`there is no namespace at ${path}`);
+    return namespace;
+  }
+
+  addFile(path: string): void {
+    this.#paths.set(path, 'a file');
+  }
+
+  /** The namespace dies with everything in it. */
+  removeNamespace(path: string): void {
+    const namespace = this.#paths.get(path);
+    this.#paths.delete(path);
+    if (!(namespace instanceof MemoryNamespace)) return;
+    this.#identities.remove(namespace);
+    for (const link of [...namespace.links]) namespace.removeLink(link);
+  }
+
+  /** Lets an operation fail, once, after it has succeeded `after` times. */
+  failNext(operation: Operation | 'any step', { errno = 'EIO', after = 0 } = {}): void {
+    this.#faults.push({ operation, errno, after });
+  }
+
+  /** Faults that nothing has run into: a test that set one and leaves it here has tested nothing. */
+  get unusedFaults(): number {
+    return this.#faults.length;
+  }
+
+  /** Holds the next such operation until `release` is called. */
+  pauseBefore(operation: Operation): { readonly reached: Promise<void>; readonly release: () => void } {
+    const [reached, go] = [new AbortController(), new AbortController()];
+    this.#pauses.push({ operation, reached: () => reached.abort(), go: fired(go.signal) });
+    return { reached: fired(reached.signal), release: () => go.abort() };
+  }
+
+  async probe(): Promise<void> {
+    await this.#ask('probe', 'link.add', () => undefined);
+  }
+
+  async open(netns: string): Promise<PodSession> {
+    await this.#turn('open');
+    const found = this.#paths.get(netns);
+    const errno =
+      this.#takeFault('open') ?? (found === undefined ? 'ENOENT' : found === 'a file' ? 'EINVAL' : undefined);
+    if (errno !== undefined || !(found instanceof MemoryNamespace)) {
+      throw openFailure(netns, refusal({ operation: 'namespace.open', object: netns, errno: errno ?? 'EINVAL' }));
+    }
+    if (found === this.host) throw ownNamespace(netns);
+    return this.#session(found, netns);
+  }
+
+  identify(netns: string): Promise<NetnsIdentity | undefined> {
+    return this.#ask('identify', 'namespace.open', () => {
+      const found = this.#paths.get(netns);
+      return found instanceof MemoryNamespace ? this.#identityOf(found) : undefined;
+    });
+  }
+
+  hostLink(name: string): Promise<ObservedLink | undefined> {
+    return this.#ask('link-get', 'link.get', () => (this.host.has(name) ? show(this.host.find(name)) : undefined));
+  }
+
+  deleteHostLink({ name, index }: Pick<ObservedLink, 'name' | 'index'>): Promise<boolean> {
+    return this.#ask('link-delete', 'link.delete', () => {
+      const link = this.host.links.find((candidate) => candidate.name === name && candidate.index === index);
+      if (link) this.host.removeLink(link);
+      return link !== undefined;
+    });
+  }
+
+  renameHostLink({ name, index }: Pick<ObservedLink, 'name' | 'index'>, to: string): Promise<void> {
+    return this.#ask('link-rename', 'link.set', () => {
+      const link = this.host.links.find((candidate) => candidate.name === name && candidate.index === index);
+      if (!link) throw kernelFailure(refusal({ operation: 'link.set', object: name, errno: 'ENODEV' }));
+      if (to === name) return;
+      if (this.host.has(to)) throw kernelFailure(refusal({ operation: 'link.set', object: name, errno: 'EEXIST' }));
+      this.host.renameLink(link, to);
+    });
+  }
+
+  veths(): Promise<readonly ObservedLink[]> {
+    return this.#ask('link-list', 'link.list', () =>
+      this.host.links.filter(({ kind }) => kind === 'veth').map((link) => show(link)),
+    );
+  }
+
+  attached(): Promise<readonly AttachedLink[]> {
+    return this.#ask('link-list', 'link.list', () =>
+      this.host.links
+        .toSorted((a, b) => (a.name < b.name ? -1 : 1))
+        .flatMap((link): AttachedLink[] => {
+          const attachment = attachmentOfAlias(link.alias);
+          const routes = this.host.routes.filter(
+            (route) => route.device === link.name && route.protocol === ROUTE_PROTOCOL,
+          );
+          return attachment
+            ? [{ attachment, link: show(link), addresses: routes.map((route) => route.destination) }]
+            : [];
+        }),
+    );
+  }
+
+  forgetFlows(address: string): Promise<number> {
+    return this.#ask('conntrack-delete', 'conntrack.delete', () => {
+      const kept = this.flows.filter(({ source, destination }) => source !== address && destination !== address);
+      return this.flows.splice(0, this.flows.length, ...kept).length - kept.length;
+    });
+  }
+
+  close(): Promise<void> {
+    this.#closed = true;
+    return Promise.resolve();
+  }
+
+  /** Every namespace in `ip` notation, with the path before each line. */
+  print(): string {
+    const namespaces = [...this.#paths].flatMap(([path, namespace]) =>
+      namespace instanceof MemoryNamespace ? namespace.print().map((line) => `${path}: ${line}`) : [],
+    );
+    return namespaces.join('\n');
+  }
+
+  #identityOf(namespace: MemoryNamespace): NetnsIdentity {
+    const identity = this.#identities.of(namespace);
+    return this.tellsCookies ? identity : { ...identity, cookie: null };
+  }
+
+  #session(pod: MemoryNamespace, netns: string): PodSession {
+    this.openSessions++;
+    const read = (...kinds: PodListKind[]) => readable(pod, { netns, kinds, ...this.#podLists });
+    let open = true;
+    return {
+      identity: this.#identityOf(pod),
+      observe: (wanted) =>
+        this.#ask('observe', 'link.get', () =>
+          observe(wanted, { host: this.host, pod: read('routes', 'addresses', 'neighbours') }),
+        ),
+      rules: (table) => this.#ask('rule-list', 'rule.list', () => rulesOf(table, read('rules'))),
+      strayRules: () => this.#ask('stray-list', 'rule.list', () => strayRulesOf(read('rules'))),
+      podLink: (name) => this.#ask('link-get', 'link.get', () => (pod.has(name) ? show(pod.find(name)) : undefined)),
+      apply: (steps) => this.#apply(steps, pod),
+      close: () => {
+        if (open) this.openSessions--;
+        open = false;
+        return Promise.resolve();
+      },
+    };
+  }
+
+  async #apply(steps: readonly Step[], pod: MemoryNamespace): Promise<BatchOutcome> {
+    const namespaces = { host: this.host, pod };
+    const finished: Step[] = [];
+    const warnings: StepFailure[] = [];
+    let failed: StepFailure | undefined;
+    for (const step of steps) {
+      await this.#turn(step.type);
+      const namespace = namespaces[step.side];
+      const done = withPrevious(step, namespace);
+      const failure = this.#refusalOf(step, () =>
+        carryOut(step, { namespace, pod, ignoresMac: this.ignoresMacAtCreation }),
+      );
+      if (!failure) finished.push(done);
+      else if (step.type === 'sysctl-write' && step.optional) warnings.push(failure);
+      else {
+        failed = failure;
+        break;
+      }
+    }
+    return { finished, warnings, failed, links: failed ? {} : readBack(finished, namespaces) };
+  }
+
+  #refusalOf(step: Step, work: () => void): StepFailure | undefined {
+    const command = formatStep(step);
+    try {
+      const fault = this.#takeFault(step.type) ?? this.#takeFault('any step');
+      if (fault !== undefined) throw new Errno(fault, 'injected');
+      work();
+      this.commands.push(command);
+      return undefined;
+    } catch (error) {
+      if (!(error instanceof Errno)) throw error;
+      this.commands.push(`${command} -> ${error.errno}`);
+      const operation = OPERATION_NAMES[step.type];
+      return { step, errno: error.errno, failure: toFailure({ operation, object: command, error }) };
+    }
+  }
+
+  async #ask<Answer>(operation: Operation, name: string, answer: () => Answer): Promise<Answer> {
+    await this.#turn(operation);
+    if (this.#closed) throw new Error('the kernel is closed');
+    const errno = this.#takeFault(operation);
+    if (errno !== undefined) throw kernelFailure(refusal({ operation: name, object: 'injected', errno }));
+    return answer();
+  }
+
+  /** Lets others run first, as a call of the real kernel does, and waits where a test asked for it. */
+  async #turn(operation: Operation): Promise<void> {
+    const at = this.#pauses.findIndex((pause) => pause.operation === operation);
+    const [pause] = at < 0 ? [] : this.#pauses.splice(at, 1);
+    pause?.reached();
+    await (pause?.go ?? Promise.resolve());
+  }
+
+  #takeFault(operation: Operation | 'any step'): string | undefined {
+    const at = this.#faults.findIndex((fault) => fault.operation === operation);
+    const fault = this.#faults[at];
+    if (!fault) return undefined;
+    if (fault.after > 0) {
+      fault.after--;
+      return undefined;
+    }
+    this.#faults.splice(at, 1);
+    return fault.errno;
+  }
+}
+
+function fired(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }));
+}
+
+function observe(wanted: Wanted, namespaces: Readonly<Record<Side, MemoryNamespace>>): Observed {
+  return { host: observeEnd(wanted.host, namespaces.host), pod: observePod(wanted.pod, namespaces.pod) };
+}
+
+function observePod(wanted: WantedEnd, namespace: MemoryNamespace): ObservedEnd {
+  const end = observeEnd(wanted, namespace);
+  const { name } = wanted.link;
+  const ownIndex = end.link?.index ?? Number.POSITIVE_INFINITY;
+  const isLater = namespace.routes.some(
+    ({ device, protocol, table }) =>
+      table === undefined && protocol === ROUTE_PROTOCOL && namespace.find(device).index < ownIndex,
+  );
+  const around = { ...end, isLater };
+  return { ...around, rules: isBehindAnother(wanted, around) ? rulesOf(tableOf(name), namespace) : [] };
+}
+
+function rulesOf(table: number, namespace: MemoryNamespace): readonly Rule[] {
+  return namespace.rules.filter((rule) => isRuleOf(table, rule));
+}
+
+function strayRulesOf({ rules, links, routes }: MemoryNamespace): readonly Rule[] {
+  const used = new Set([...routes.map(({ table }) => table), ...links.map(({ name }) => tableOf(name))]);
+  return rules.filter((rule) => isSourceRule(rule) && !used.has(rule.table));
+}
+
+function observeEnd(wanted: WantedEnd, namespace: MemoryNamespace): ObservedEnd {
+  const { name } = wanted.link;
+  const onLink = ({ device }: { readonly device: string }) => device === name;
+  const addresses = namespace.addresses.filter(onLink).map(({ address }) => address);
+  const neighbours = namespace.neighbours.filter(onLink).map(({ address, mac }) => ({ address, mac, permanent: true }));
+  return {
+    link: namespace.has(name) ? show(namespace.find(name)) : undefined,
+    addresses: addresses.filter((address) => isAddressOf(wanted, address)),
+    routes: namespace.routes.filter((route) => isRouteOf(wanted, route)).map((route) => showRoute(route, namespace)),
+    rules: [],
+    isLater: false,
+    neighbours: neighbours.filter((neighbour) => isNeighbourOf(wanted, neighbour)),
+    sysctls: readSysctls(
+      namespace,
+      wanted.sysctls.map((sysctl) => sysctl.key),
+    ),
+  };
+}
+
+function showRoute(route: Route, namespace: MemoryNamespace): ObservedRoute {
+  return { ...route, deviceAlias: namespace.find(route.device).alias || null, unicast: true };
+}
+
+function readSysctls(namespace: MemoryNamespace, keys: readonly SysctlKey[]): Map<string, string | null> {
+  return new Map(keys.map((key) => [keyText(key), namespace.sysctls.get(keyText(key)) ?? null]));
+}
+
+interface Refused {
+  readonly operation: string;
+  readonly object: string;
+  readonly errno: string;
+  readonly text?: string;
+}
+
+function refusal({ operation, object, errno, text = '' }: Refused) {
+  return { operation, object, errno, message: `${operation} ${object}: ${errno} ${text}`.trim() };
+}
+
+function toFailure({ operation, object, error }: Omit<Refused, 'errno'> & { readonly error: Errno }): Failure {
+  return kernelFailure(refusal({ operation, object, errno: error.errno, text: error.message }));
+}

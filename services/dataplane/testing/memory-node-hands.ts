@@ -1,0 +1,142 @@
+import type { SeenRoute } from '../routes/observed.js';
+import type { MemoryNode } from './memory-node-state.js';
+
+/**
+ * What people and other programs do to a fake node, by the commands with which they do it to a real one: the part of `ip`, `bridge`
+ * and `sysctl` that tests use, in the same words.
+ * @throws Errno as the kernel refuses; Error for what is not understood
+ */
+export function doByHand(node: MemoryNode, command: string): void {
+  const words = command.split(' ');
+  const [program, object, verb = ''] = words;
+  const rest = words.slice(3);
+  if (program === 'sysctl') {
+    const [key = '', value = ''] = verb.split('=');
+    node.writeSysctl(key.replaceAll('.', '/'), value);
+    return;
+  }
+  if (program === 'bridge') {
+    forwarding(node, verb, rest);
+    return;
+  }
+  if (object === 'link') {
+    link(node, verb, rest);
+    return;
+  }
+  if (object === 'address') {
+    address(node, verb, rest);
+    return;
+  }
+  if (object === 'route') {
+    route(node, verb, words.slice(3));
+    return;
+  }
+  if (object === 'neighbour') {
+    neighbour(node, verb, rest);
+    return;
+  }
+  throw new Error(`not understood: ${command}`);
+}
+
+/** The word behind a word. */
+function after(words: readonly string[], word: string): string | undefined {
+  const place = words.indexOf(word);
+  return place < 0 ? undefined : words[place + 1];
+}
+
+function link(node: MemoryNode, verb: string, words: readonly string[]): void {
+  const [name = ''] = words;
+  const mtu = after(words, 'mtu');
+  const mac = after(words, 'address');
+  if (verb === 'delete') {
+    node.deleteDevice(name);
+    return;
+  }
+  if (verb === 'set') {
+    const up = words.includes('up') ? { up: true } : words.includes('down') ? { up: false } : {};
+    node.setDevice(name, {
+      ...up,
+      ...(mac === undefined ? {} : { mac }),
+      ...(mtu === undefined ? {} : { mtuBytes: Number(mtu) }),
+    });
+    return;
+  }
+  const kind = after(words, 'type') ?? null;
+  const vxlan = {
+    kind: 'vxlan',
+    vni: Number(after(words, 'id')),
+    port: Number(after(words, 'dstport')),
+    local: after(words, 'local'),
+    parent: after(words, 'dev'),
+    remote: after(words, 'remote'),
+    isLearning: !words.includes('nolearning'),
+    isExternal: false,
+  } as const;
+  node.addDevice({
+    name,
+    kind,
+    mac: mac ?? '02:00:00:00:00:01',
+    mtuBytes: Number(mtu ?? 1500),
+    up: false,
+    alias: null,
+    tunnel: kind === 'vxlan' ? vxlan : undefined,
+  });
+}
+
+function address(node: MemoryNode, verb: string, words: readonly string[]): void {
+  const entry = { address: words[0] ?? '', device: after(words, 'dev') ?? '' };
+  if (verb === 'add') node.addAddress(entry);
+  else node.deleteAddress(entry);
+}
+
+function route(node: MemoryNode, verb: string, words: readonly string[]): void {
+  const isBlackhole = words[0] === 'blackhole';
+  const destination = words[isBlackhole ? 1 : 0] ?? '';
+  const value: SeenRoute = {
+    destination,
+    type: isBlackhole ? 'blackhole' : 'unicast',
+    device: after(words, 'dev'),
+    gateway: after(words, 'via'),
+    onlink: words.includes('onlink'),
+    source: after(words, 'src'),
+    protocol: Number(after(words, 'proto') ?? 3),
+    metric: Number(after(words, 'metric') ?? (destination.includes(':') ? 1024 : 0)),
+  };
+  switch (verb) {
+    case 'add': {
+      node.addRoute(value);
+      return;
+    }
+    case 'append': {
+      node.appendRoute(value);
+      return;
+    }
+    case 'replace': {
+      node.replaceRoute(value);
+      return;
+    }
+    default: {
+      const found = node.routes.find(
+        (candidate) =>
+          candidate.destination === destination &&
+          candidate.metric === value.metric &&
+          (after(words, 'proto') === undefined || candidate.protocol === value.protocol),
+      );
+      node.deleteRoute(found ?? value);
+      return;
+    }
+  }
+}
+
+function neighbour(node: MemoryNode, verb: string, words: readonly string[]): void {
+  const entry = { address: words[0] ?? '', device: after(words, 'dev') ?? '' };
+  if (verb === 'replace') node.setNeighbour({ ...entry, mac: after(words, 'lladdr') ?? '' });
+  else node.deleteNeighbour(entry);
+}
+
+function forwarding(node: MemoryNode, verb: string, words: readonly string[]): void {
+  const entry = { mac: words[0] ?? '', device: after(words, 'dev') ?? '', nodeAddress: after(words, 'dst') ?? '' };
+  if (verb === 'append') node.appendForwarding(entry);
+  else if (verb === 'replace') node.setForwarding(entry);
+  else node.deleteForwarding(entry);
+}

@@ -1,0 +1,58 @@
+import { describe, expect, test } from 'vitest';
+
+import { blackhole, vxlan, type NodeKernelFixture } from '../kernel/node-kernel.fixture.js';
+import { doByHand } from './memory-node-hands.js';
+import { MemoryNodeKernel } from './memory-node-kernel.js';
+import { nodeKernelContract } from './node-kernel-contract.js';
+
+function memoryFixture(): Promise<NodeKernelFixture> {
+  const kernel = new MemoryNodeKernel();
+  return Promise.resolve({
+    kernel,
+    byHand: (command) => doByHand(kernel.node, command),
+    addParent: (name, ...addresses) => {
+      doByHand(kernel.node, `ip link add ${name} type bridge`);
+      doByHand(kernel.node, `ip link set ${name} up`);
+      for (const address of addresses) doByHand(kernel.node, `ip address add ${address} dev ${name}`);
+    },
+    destroy: () => kernel.close(),
+  });
+}
+
+describe('the fake node kernel', () => {
+  nodeKernelContract(memoryFixture);
+});
+
+describe('what only a fake can do', () => {
+  test('it prints itself as `ip` does, and lists its commands', async () => {
+    const kernel = new MemoryNodeKernel();
+    doByHand(kernel.node, 'ip link add up0 type bridge');
+    await kernel.apply([
+      { type: 'device-add', tunnel: vxlan },
+      { type: 'route-add', route: blackhole('10.65.0.0/26') },
+      { type: 'route-add', route: blackhole('10.65.0.0/26') },
+    ]);
+    expect(kernel.node.print()).toEqual([
+      'link up0 bridge 02:00:00:00:00:01 mtu 1500 down',
+      'link vxlan4.podwire vxlan 66:00:00:00:00:01 mtu 1450 down',
+      'route blackhole 10.65.0.0/26 proto 87 metric 0',
+      'sysctl net/ipv4/ip_forward=0',
+      'sysctl net/ipv6/conf/all/forwarding=0',
+    ]);
+    expect(kernel.commands).toEqual([
+      'ip link add vxlan4.podwire mtu 1450 address 66:00:00:00:00:01 type vxlan id 4096 dstport 4789 local 10.0.0.1 dev up0 nolearning',
+      'ip route add blackhole 10.65.0.0/26 proto 87',
+      'ip route add blackhole 10.65.0.0/26 proto 87 # EEXIST',
+    ]);
+  });
+
+  test('it fails the operation that it was told to fail, once, and knows whether it came to that', async () => {
+    const kernel = new MemoryNodeKernel();
+    kernel.failNext('observe', { errno: 'ENOBUFS' });
+    const scope = { sysctls: [], isWanted: () => false };
+    expect(kernel.unusedFaults).toBe(1);
+    await expect(kernel.observe(scope)).rejects.toMatchObject({ details: { errno: 'ENOBUFS' } });
+    expect(kernel.unusedFaults).toBe(0);
+    expect((await kernel.observe(scope)).routes).toEqual([]);
+  });
+});

@@ -1,0 +1,275 @@
+import { kernelFailure } from '../pods/errno.js';
+import type { NodeKernel, NodeListener, NodeRefusal, NodeScope, NodeWatch } from '../routes/kernel.js';
+import {
+  isPodInterface,
+  isRouted,
+  NODE_ROUTE_PROTOCOL,
+  ownerOf,
+  TUNNEL_DEVICES,
+  type NodeAbilities,
+  type NodeChange,
+  type ObservedDevice,
+  type ObservedNode,
+  type SeenRoute,
+} from '../routes/observed.js';
+import { formatNodeStep, type NodeStep } from '../routes/step.js';
+import type { NodeRoute } from '../routes/wanted.js';
+import { keyText } from '../wiring/observed.js';
+import { Errno } from './memory-namespace.js';
+import { MemoryNode, observed } from './memory-node-state.js';
+
+/** Everything that can be made to fail. */
+type NodeOperation = NodeStep['type'] | 'any step' | 'abilities' | 'observe' | 'watch';
+
+interface Fault {
+  readonly operation: NodeOperation;
+  readonly errno: string;
+  /** How many times the operation still succeeds before it fails. */
+  after: number;
+}
+
+/** The fake kernel of a node: its rules are {@link MemoryNode}'s; it counts, and can be made to fail and to lose announcements. */
+export class MemoryNodeKernel implements NodeKernel {
+  readonly node = new MemoryNode();
+  /** Every step that was carried out or refused, as its command. */
+  readonly commands: string[] = [];
+  /** How often everything was read. */
+  observations = 0;
+  abilitiesGiven: NodeAbilities = { hasVxlan: true, hasIpip: true };
+  /** How many announcements are lost without a word before they are heard again. */
+  silentlyLost = 0;
+  readonly #faults: Fault[] = [];
+  readonly #listeners = new Set<NodeListener>();
+  #held: NodeChange[] | undefined;
+  /** Pods' interfaces as they were last told of. */
+  readonly #pods = new Map<string, ObservedDevice>();
+  #closed = false;
+
+  constructor() {
+    this.node.announce = (change) => this.#announce(change);
+  }
+
+  /** Lets an operation fail, once, after it has succeeded `after` times. */
+  failNext(operation: NodeOperation, { errno = 'EIO', after = 0 } = {}): void {
+    this.#faults.push({ operation, errno, after });
+  }
+
+  /** Faults that nothing has run into: a test that set one and leaves it here has tested nothing. */
+  get unusedFaults(): number {
+    return this.#faults.length;
+  }
+
+  /** No fault that was set is to come any more. */
+  clearFaults(): void {
+    this.#faults.length = 0;
+  }
+
+  /** The announcements until {@link release} are kept back. */
+  hold(): void {
+    this.#held ??= [];
+  }
+
+  /** Lets out what was kept back, or, as a queue that ran over, the word that something was. */
+  release({ asOverrun = false } = {}): void {
+    const held = this.#held ?? [];
+    this.#held = undefined;
+    for (const change of asOverrun ? [{ object: 'overrun' } as const] : held) this.#announce(change);
+  }
+
+  /** Ends all watches as a broken socket does. */
+  breakWatches(): void {
+    const listeners = [...this.#listeners];
+    this.#listeners.clear();
+    for (const listener of listeners) listener.failed(failureOf('watch', { object: 'node', errno: 'EIO' }));
+  }
+
+  get watches(): number {
+    return this.#listeners.size;
+  }
+
+  abilities(): Promise<NodeAbilities> {
+    return this.#ask('abilities', () => this.abilitiesGiven);
+  }
+
+  observe(scope: NodeScope): Promise<ObservedNode> {
+    return this.#ask('observe', () => {
+      this.observations++;
+      return this.#look(scope);
+    });
+  }
+
+  async apply(steps: readonly NodeStep[]): Promise<readonly (NodeRefusal | undefined)[]> {
+    await turn();
+    return steps.map((step) => this.#carryOut(step));
+  }
+
+  watch(listener: NodeListener): Promise<NodeWatch> {
+    return this.#ask('watch', () => {
+      this.#listeners.add(listener);
+      return { close: () => void this.#listeners.delete(listener) };
+    });
+  }
+
+  close(): Promise<void> {
+    this.#closed = true;
+    this.#listeners.clear();
+    return Promise.resolve();
+  }
+
+  #look({ sysctls, isWanted }: NodeScope): ObservedNode {
+    const { devices, addresses, routes, neighbours, forwarding } = this.node;
+    const ours = ({ device }: { readonly device: string }) => TUNNEL_DEVICES.includes(device);
+    return {
+      devices: new Map(
+        devices.filter((device) => !isPodInterface(device)).map((device) => [device.name, observed(device)]),
+      ),
+      addresses: [...addresses],
+      routes: routes.filter((route) => ownerOf(route) === 'node' || isWanted(route.destination)),
+      routed: routes.filter(isRouted).map(({ destination }) => destination),
+      neighbours: neighbours.filter(ours),
+      forwarding: forwarding.filter(ours),
+      sysctls: new Map(sysctls.map((key) => [keyText(key), this.node.sysctls.get(keyText(key)) ?? null])),
+    };
+  }
+
+  async #ask<Answer>(operation: NodeOperation, answer: () => Answer): Promise<Answer> {
+    await turn();
+    const errno = this.#closed ? 'EBADF' : this.#takeFault(operation);
+    if (errno !== undefined) throw failureOf(operation, { object: 'node', errno });
+    return answer();
+  }
+
+  #carryOut(step: NodeStep): NodeRefusal | undefined {
+    const command = formatNodeStep(step);
+    try {
+      const errno = this.#closed ? 'EBADF' : (this.#takeFault(step.type) ?? this.#takeFault('any step'));
+      if (errno !== undefined) throw new Errno(errno, 'injected');
+      if (step.type === 'device-add') this.#checkAbility(step.tunnel.kind);
+      carryOut(step, this.node);
+      this.commands.push(command);
+      return undefined;
+    } catch (error) {
+      if (!(error instanceof Errno)) throw error;
+      this.commands.push(`${command} # ${error.errno}`);
+      return {
+        errno: error.errno,
+        failure: failureOf(step.type.replace('-', '.'), { object: command, errno: error.errno }),
+      };
+    }
+  }
+
+  #checkAbility(kind: 'vxlan' | 'ipip'): void {
+    const isKnown = kind === 'vxlan' ? this.abilitiesGiven.hasVxlan : this.abilitiesGiven.hasIpip;
+    if (!isKnown) throw new Errno('EOPNOTSUPP', 'Unknown device type');
+  }
+
+  #takeFault(operation: NodeOperation): string | undefined {
+    const fault = this.#faults.find((candidate) => candidate.operation === operation);
+    if (!fault || fault.after-- > 0) return undefined;
+    this.#faults.splice(this.#faults.indexOf(fault), 1);
+    return fault.errno;
+  }
+
+  #announce(change: NodeChange): void {
+    const told = this.#toldAs(change);
+    if (!told) return;
+    if (this.#held) this.#held.push(told);
+    else if (this.silentlyLost > 0) this.silentlyLost--;
+    else for (const listener of this.#listeners) queueMicrotask(() => this.#tell(listener, told));
+  }
+
+  /** What a listener is told of a change; undefined for what is none of its business. */
+  #toldAs(change: NodeChange): NodeChange | undefined {
+    if (change.object === 'neighbour' || change.object === 'forwarding') {
+      return TUNNEL_DEVICES.includes(change.device) ? change : undefined;
+    }
+    if (change.object !== 'device') return change;
+    const { name } = change.device;
+    const alias = this.node.devices.find((device) => device.name === name)?.alias ?? null;
+    if (!isPodInterface({ name, alias })) return change;
+    const known = this.#pods.get(name);
+    if (change.deleted) this.#pods.delete(name);
+    else this.#pods.set(name, change.device);
+    const isChanged = known?.up === true && JSON.stringify(known) !== JSON.stringify(change.device);
+    return { object: 'pod-interface', name, isMeddledWith: change.deleted || isChanged };
+  }
+
+  #tell(listener: NodeListener, change: NodeChange): void {
+    if (this.#listeners.has(listener)) listener.changed(change);
+  }
+}
+
+function carryOut(step: NodeStep, node: MemoryNode): void {
+  switch (step.type) {
+    case 'device-add': {
+      node.addTunnel(step.tunnel);
+      return;
+    }
+    case 'device-set': {
+      node.setDevice(step.name, step.change);
+      return;
+    }
+    case 'device-delete': {
+      node.deleteDevice(step.name);
+      return;
+    }
+    case 'address-add': {
+      node.addAddress(step);
+      return;
+    }
+    case 'address-delete': {
+      node.deleteAddress(step);
+      return;
+    }
+    case 'neighbour-set': {
+      node.setNeighbour({ device: step.device, address: step.address, mac: step.mac });
+      return;
+    }
+    case 'neighbour-delete': {
+      node.deleteNeighbour(step);
+      return;
+    }
+    case 'forwarding-set': {
+      node.setForwarding({ device: step.device, mac: step.mac, nodeAddress: step.nodeAddress });
+      return;
+    }
+    case 'forwarding-delete': {
+      node.deleteForwarding(step);
+      return;
+    }
+    case 'route-add': {
+      node.addRoute(ownRoute(step.route));
+      return;
+    }
+    case 'route-replace': {
+      node.replaceRoute(ownRoute(step.route));
+      return;
+    }
+    case 'route-delete': {
+      node.deleteRoute({ ...step.route, protocol: NODE_ROUTE_PROTOCOL });
+      return;
+    }
+    case 'sysctl-write': {
+      node.writeSysctl(keyText(step.key), step.value);
+      return;
+    }
+  }
+}
+
+function ownRoute(route: NodeRoute): SeenRoute {
+  return { ...route, protocol: NODE_ROUTE_PROTOCOL, metric: route.destination.includes(':') ? 1024 : 0 };
+}
+
+interface About {
+  readonly object: string;
+  readonly errno: string;
+}
+
+function failureOf(operation: string, { object, errno }: About) {
+  return kernelFailure({ operation, object, errno, message: `${operation} ${object}: ${errno}` });
+}
+
+/** Others run before the answer, as with the real kernel. */
+function turn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}

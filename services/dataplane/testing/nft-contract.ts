@@ -1,0 +1,126 @@
+import { describe, expect, test } from 'vitest';
+
+import {
+  objectsOf,
+  prefixJson,
+  removal,
+  replacement,
+  type Json,
+  type NftCommand,
+  type NftTable,
+} from '../filters/table.js';
+import { formOf } from '../kernel/nft/form.js';
+import type { Nft } from '../kernel/nft/nft.js';
+
+const prefix = (value: bigint, length: number): Json => prefixJson({ family: 4, value, length });
+
+/** 10.0.0.0/24, 10.0.1.0/24 and 10.0.9.9. */
+const ELEMENTS = [prefix(0x0a_00_00_00n, 24), prefix(0x0a_00_01_00n, 24), prefix(0x0a_00_09_09n, 32)];
+
+const TABLE: NftTable = {
+  family: 'ip',
+  name: 'podwire',
+  sets: [
+    { name: 'addresses', type: 'ipv4_addr', interval: true, elements: ELEMENTS },
+    { name: 'senders', type: ['ifname', 'ipv4_addr'], interval: true, elements: [] },
+  ],
+  chains: [
+    { name: 'verdict', hook: undefined, rules: [[{ counter: { packets: 0, bytes: 0 } }, { accept: null }]] },
+    {
+      name: 'entry',
+      hook: { type: 'filter', name: 'forward', priority: 0 },
+      rules: [[{ jump: { target: 'verdict' } }]],
+    },
+  ],
+};
+
+function element(verb: 'add' | 'delete', elem: Json, set = 'addresses'): NftCommand {
+  const object = { element: { family: 'ip', table: 'podwire', name: set, elem: [elem] } };
+  return verb === 'add' ? { add: object } : { delete: object };
+}
+
+const sender = (device: string, address: Json): Json => ({ concat: [device, address] });
+
+/** What every implementation of {@link Nft} does. */
+export function nftContract(open: () => Nft): void {
+  const form = async (nft: Nft) => {
+    const objects = await nft.read(TABLE);
+    return objects && formOf(objects);
+  };
+
+  describe('nftables', () => {
+    test('have no table that nobody made', async () => {
+      expect(await open().read(TABLE)).toBeUndefined();
+    });
+
+    test('show a table as it was made, and the same after it was made again', async () => {
+      const nft = open();
+      await nft.apply(replacement(TABLE));
+      expect(await form(nft)).toEqual(formOf(objectsOf(TABLE)));
+      await nft.apply(replacement(TABLE));
+      expect(await form(nft)).toEqual(formOf(objectsOf(TABLE)));
+    });
+
+    test('replace what was there, whatever it was', async () => {
+      const nft = open();
+      await nft.apply(replacement(TABLE));
+      const other: NftTable = { ...TABLE, sets: [], chains: [] };
+      await nft.apply(replacement(other));
+      expect(await form(nft)).toEqual(formOf(objectsOf(other)));
+    });
+
+    test('take a table away, there or not', async () => {
+      const nft = open();
+      await nft.apply(replacement(TABLE));
+      await nft.apply(removal(TABLE));
+      await nft.apply(removal(TABLE));
+      expect(await nft.read(TABLE)).toBeUndefined();
+    });
+
+    test('take and give elements; one that is there can be given again', async () => {
+      const nft = open();
+      await nft.apply(replacement(TABLE));
+      const added = prefix(0x0a_02_00_00n, 16);
+      await nft.apply([element('add', added), element('delete', ELEMENTS[2]!)]);
+      await nft.apply([element('add', added)]);
+      const [addresses, ...others] = TABLE.sets;
+      const wanted = { ...TABLE, sets: [{ ...addresses!, elements: [...ELEMENTS.slice(0, 2), added] }, ...others] };
+      expect(await form(nft)).toEqual(formOf(objectsOf(wanted)));
+    });
+
+    test('put a smaller range in the place of a larger one in one transaction', async () => {
+      const nft = open();
+      await nft.apply(replacement(TABLE));
+      const [large, smaller] = [sender('a', prefix(0x0a_00_00_00n, 8)), sender('a', prefix(0x0a_01_00_00n, 16))];
+      await nft.apply([element('add', large, 'senders')]);
+      await nft.apply([element('delete', large, 'senders'), element('add', smaller, 'senders')]);
+      const [addresses, senders] = TABLE.sets;
+      const wanted = { ...TABLE, sets: [addresses!, { ...senders!, elements: [smaller] }] };
+      expect(await form(nft)).toEqual(formOf(objectsOf(wanted)));
+    });
+
+    test('keep the same range for two links apart', async () => {
+      const nft = open();
+      await nft.apply(replacement(TABLE));
+      const range = prefix(0x0a_00_00_00n, 8);
+      await nft.apply([element('add', sender('a', range), 'senders'), element('add', sender('b', range), 'senders')]);
+      await nft.apply([element('delete', sender('a', range), 'senders')]);
+      const [addresses, senders] = TABLE.sets;
+      const wanted = { ...TABLE, sets: [addresses!, { ...senders!, elements: [sender('b', range)] }] };
+      expect(await form(nft)).toEqual(formOf(objectsOf(wanted)));
+    });
+
+    test.each<readonly [string, NftCommand]>([
+      ['takes an element that is not there', element('delete', prefix(0x0a_09_00_00n, 24))],
+      ['gives a range that overlaps another', element('add', prefix(0x0a_00_00_00n, 16))],
+      ['is about a set that is not there', element('add', 'a', 'nothing')],
+      ['is about a table that is not there', { delete: { table: { family: 'ip', name: 'nothing' } } }],
+    ])('change nothing when one command of a transaction %s', async (_, bad) => {
+      const nft = open();
+      await nft.apply(replacement(TABLE));
+      const good = element('add', prefix(0x0a_07_00_00n, 16));
+      await expect(nft.apply([good, bad])).rejects.toMatchObject({ code: 'KERNEL_REFUSED' });
+      expect(await form(nft)).toEqual(formOf(objectsOf(TABLE)));
+    });
+  });
+}

@@ -1,0 +1,51 @@
+import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
+import { expect, vi } from 'vitest';
+
+import type { TableEvents, TableKeeperOptions } from '../filters/table-reconciler.js';
+import type { Nft } from '../kernel/nft/nft.js';
+
+export function prefix(text: string): Prefix {
+  const parsed = parsePrefix(text);
+  if (!parsed.ok) throw new Error(`${text} ${parsed.fault}`);
+  return parsed.prefix;
+}
+
+/** Events as lines. */
+export class RecordedEvents implements TableEvents {
+  readonly lines: string[] = [];
+
+  tableWritten(table: string, reason: string): void {
+    this.lines.push(`${table} written: ${reason}`);
+  }
+
+  tableFailed(table: string, failure: Error): void {
+    this.lines.push(`${table} failed: ${failure.message}`);
+  }
+
+  tableRecovered(table: string): void {
+    this.lines.push(`${table} recovered`);
+  }
+
+  /** The lines since the last time. */
+  taken(): readonly string[] {
+    return this.lines.splice(0);
+  }
+}
+
+export function keeperOptions<Kind extends Nft>(nft: Kind) {
+  const clock = new ManualClock();
+  const events = new RecordedEvents();
+  const options: Omit<TableKeeperOptions, 'table'> = { nft, clock, events, random: () => 0.5 };
+  return { nft, clock, events, options };
+}
+
+/** Waits until something is so. */
+export function until(check: () => unknown): Promise<void> {
+  return vi.waitFor(
+    async () => {
+      expect(await check()).toBeTruthy();
+    },
+    { timeout: 20_000, interval: 5 },
+  );
+}

@@ -1,0 +1,104 @@
+import { formatAddress, type Address } from '@podwire/shared/net/address';
+import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+
+import type { Cluster, ClusterBlock, ClusterNode } from '../cluster/cluster.js';
+import type { NodeRoute } from '../routes/wanted.js';
+import type { NodeFacts } from '../routing/facts.js';
+
+/**
+ * Where a node should send packets for one address, decided slowly and by itself for each address, from the rules in calico.md
+ * 5.1 to 5.3 rather than from routes.
+ */
+
+/** What the oracle looks at. */
+interface OracleWorld {
+  readonly selfName: string;
+  /** As last known. */
+  readonly self: ClusterNode | undefined;
+  readonly cluster: Cluster;
+  readonly facts: NodeFacts;
+}
+
+/** `local`: the pod's own route; `drop`; `via G dev D`, `dev D`; `none`: no route of ours. */
+export function fate(target: Address, world: OracleWorld): string {
+  const holders = [...world.cluster.blocks.values()].filter((block) => holds(block.cidr, target)).sort(byText);
+  const users = holders.flatMap((block) => {
+    const borrower = block.borrowed.filter(({ address }) => address.value === target.value).map((use) => use.nodeName);
+    const lone = bits(target) === block.cidr.length && block.nodeName !== undefined ? [block.nodeName] : [];
+    return [...lone, ...borrower.filter((name) => name !== block.nodeName)].map((name) => ({ name, block }));
+  });
+  if (users.some(({ name }) => name === world.selfName)) return 'local';
+  for (const { name, block } of users) {
+    const hop = hopTo(name, { block, target: { ...target, length: bits(target) } }, world);
+    if (hop !== undefined) return hop;
+  }
+  for (const block of holders.filter(({ cidr }) => cidr.length < bits(target)).sort(longestFirst)) {
+    if (block.nodeName === undefined) continue;
+    if (block.nodeName === world.selfName) return 'drop';
+    const hop = hopTo(block.nodeName, { block, target: block.cidr }, world);
+    if (hop !== undefined) return hop;
+  }
+  return 'none';
+}
+
+/** Where routes lead, by the longest that matches. */
+export function lookUp(target: Address, routes: Iterable<[string, NodeRoute, Prefix]>): string {
+  let best: { readonly route: NodeRoute; readonly length: number } | undefined;
+  for (const [, route, prefix] of routes) {
+    if (holds(prefix, target) && prefix.length > (best?.length ?? -1)) best = { route, length: prefix.length };
+  }
+  if (!best) return 'none';
+  if (best.route.type === 'blackhole') return 'drop';
+  return `${best.route.gateway === undefined ? '' : `via ${best.route.gateway} `}dev ${best.route.device}`;
+}
+
+interface Question {
+  readonly block: ClusterBlock;
+  /** The block, or one address of it. */
+  readonly target: Prefix;
+}
+
+function hopTo(name: string, { block, target }: Question, { self, cluster, facts }: OracleWorld): string | undefined {
+  const v6 = target.family === 6;
+  const peer = cluster.nodes.get(name);
+  const there = v6 ? peer?.ipv6 : peer?.ipv4;
+  const here = v6 ? self?.ipv6 : self?.ipv4;
+  const pool = cluster.pools.get(block.poolName ?? '');
+  const mode = !pool || pool.loadBalancerOnly ? 'none' : pool.encapsulation;
+  if (!there || !here || there.address.value === here.address.value) return undefined;
+  if (target.length === bits(target) && target.value === there.address.value) return undefined;
+  const parent = facts.parents[target.family];
+  const isNear = holds(here.subnet, there.address);
+  const isDirect = mode === 'none' || (mode.endsWith('-cross-subnet') && isNear && parent !== undefined);
+  const direct = `via ${formatAddress(there.address)} dev ${parent}`;
+  if (mode === 'none') return isNear && parent !== undefined && facts.routing === 'native' ? direct : undefined;
+  const end = v6 ? peer?.vxlanIpv6?.address : peer?.vxlanIpv4?.address;
+  const isEnd = target.length === bits(target) && end?.value === target.value;
+  const isLoop = holds(target, there.address);
+  if (mode.startsWith('ipip')) {
+    if (isDirect) return direct;
+    return v6 || !facts.hasIpip || isLoop ? undefined : `via ${formatAddress(there.address)} dev ipip.podwire`;
+  }
+  const device = v6 ? 'vxlan6.podwire' : 'vxlan4.podwire';
+  if (isEnd && facts.hasVxlan && !isLoop) return `dev ${device}`;
+  if (isDirect) return direct;
+  return !facts.hasVxlan || !end || isLoop ? undefined : `via ${formatAddress(end)} dev ${device}`;
+}
+
+function bits({ family }: Address): number {
+  return family === 4 ? 32 : 128;
+}
+
+/** By counting: the addresses of a prefix are those from its first on. */
+function holds(prefix: Prefix, address: Address): boolean {
+  const size = 2n ** BigInt(bits(prefix) - prefix.length);
+  return prefix.family === address.family && address.value >= prefix.value && address.value < prefix.value + size;
+}
+
+function byText(a: ClusterBlock, b: ClusterBlock): number {
+  return formatPrefix(a.cidr) < formatPrefix(b.cidr) ? -1 : 1;
+}
+
+function longestFirst(a: ClusterBlock, b: ClusterBlock): number {
+  return b.cidr.length - a.cidr.length;
+}

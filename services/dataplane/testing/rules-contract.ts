@@ -1,0 +1,146 @@
+import { describe, expect, test } from 'vitest';
+
+import { BY_FAMILY, podNetwork, secondInterface } from '../plan/pod-network.fixture.js';
+import { tableOf } from '../plan/source-table.js';
+import { diff } from '../wiring/diff.js';
+import { desired, type Wanted } from '../wiring/network.js';
+import { undoOf, type Route, type Rule, type Step } from '../wiring/step.js';
+import { nothingObserved } from '../wiring/wire.js';
+import { KernelUnderTest, type KernelFixture } from './kernels.js';
+
+const first = podNetwork('contract', { ...BY_FAMILY['both families'], hostInterfaceName: 'podwcontract' });
+const second = secondInterface('contract');
+const TABLE = tableOf('net1');
+
+const rule = (source: string, rest: Partial<Rule> = {}): Rule => {
+  return { source, table: TABLE, priority: 30_087, protocol: 87, ...rest };
+};
+const add = (of: Rule): Step => ({ type: 'rule-add', side: 'pod', rule: of });
+const remove = (of: Rule): Step => ({ type: 'rule-delete', side: 'pod', rule: of });
+
+/** What every kernel has to do with rules, and with the tables that they lead to. */
+export function rulesContract(setUp: () => Promise<KernelFixture>): void {
+  const under = new KernelUnderTest(setUp);
+  const { applyAll, refusal } = {
+    applyAll: (steps: readonly Step[]) => under.applyAll(steps),
+    refusal: (step: Step) => under.refusal(step),
+  };
+  const own = async (table = TABLE) => (await under.session.rules(table)).map(({ source }) => source).toSorted();
+  const observed = (wanted: Wanted) => under.session.observe(wanted);
+  const reach = async (wanted: Wanted) => applyAll(diff(wanted, await observed(wanted)));
+
+  describe('rules', () => {
+    test('are listed by their table, those of others are not', async () => {
+      const [four, six] = [rule('10.66.0.7/32'), rule('fd66::7/128')];
+      const others = [rule('10.66.0.8/32', { table: 100 }), rule('10.66.0.9/32', { protocol: 4 })];
+      await applyAll([four, six, ...others].map(add));
+      expect(await under.session.rules(TABLE)).toEqual(expect.arrayContaining([four, six]));
+      expect([await own(), await own(100), await own(101)]).toEqual([[four.source, six.source], ['10.66.0.8/32'], []]);
+    });
+
+    test.each(['10.66.0.7/32', 'fd66::7/128'])('from %s are made once, and deleted once', async (source) => {
+      await applyAll([add(rule(source))]);
+      expect(await refusal(add(rule(source)))).toBe('EEXIST KERNEL_REFUSED');
+      await applyAll([add(rule(source, { priority: 30_088 })), remove(rule(source, { priority: 30_088 }))]);
+      expect(await own()).toEqual([source]);
+      await applyAll([remove(rule(source))]);
+      expect(await refusal(remove(rule(source)))).toBe('ENOENT KERNEL_REFUSED');
+      expect(await own()).toEqual([]);
+    });
+
+    test('are on no link: they outlive it', async () => {
+      await applyAll(diff(desired(first), nothingObserved()));
+      await applyAll([add(rule('10.65.0.7/32')), { type: 'link-delete', side: 'host', name: 'podwcontract' }]);
+      expect(await own()).toEqual(['10.65.0.7/32']);
+    });
+  });
+
+  describe('rules that are stray', () => {
+    const stray = async () => (await under.session.strayRules()).map(({ source }) => source).toSorted();
+
+    test('are Podwire’s of a table that has no route and is no link’s', async () => {
+      await reach(desired(first));
+      const [four, six] = [rule('10.66.0.7/32'), rule('fd66::7/128')];
+      const others = [{ table: 100 }, { protocol: 4 }, { priority: 30_088 }].map((rest) => rule('10.66.0.8/32', rest));
+      await applyAll([four, six, ...others].map(add));
+      expect(await stray()).toEqual([four.source, six.source]);
+      expect(await under.session.strayRules()).toContainEqual(four);
+      await applyAll([add(rule('10.65.0.7/32', { table: tableOf('eth0') }))]);
+      expect(await stray()).toEqual([four.source, six.source]);
+      const route: Route = {
+        destination: '0.0.0.0/0',
+        device: 'eth0',
+        gateway: undefined,
+        metric: 0,
+        scope: 'link',
+        protocol: 87,
+        table: TABLE,
+      };
+      await applyAll([{ type: 'route-add', side: 'pod', route }]);
+      expect(await stray()).toEqual([]);
+    });
+  });
+
+  describe('a table of one’s own', () => {
+    const route: Route = {
+      destination: '0.0.0.0/0',
+      device: 'eth0',
+      gateway: '169.254.1.1',
+      metric: 0,
+      scope: 'global',
+      protocol: 87,
+      table: tableOf('eth0'),
+      onlink: true,
+    };
+    const isIn = async () => (await observed(desired(first))).pod.routes.filter(({ table }) => table === route.table);
+
+    test('has its routes beside those of the main one', async () => {
+      await applyAll(diff(desired(first), nothingObserved()));
+      await applyAll([{ type: 'route-add', side: 'pod', route }]);
+      expect(await isIn()).toMatchObject([route]);
+      expect(await refusal({ type: 'route-add', side: 'pod', route })).toBe('EEXIST ROUTE_TAKEN');
+      await applyAll([{ type: 'route-delete', side: 'pod', route }]);
+      expect(await isIn()).toEqual([]);
+      expect(diff(desired(first), await observed(desired(first)))).toEqual([]);
+    });
+
+    test.each<readonly [string, readonly Step[]]>([
+      ['goes down', [{ type: 'link-set', side: 'pod', name: 'eth0', change: { up: false }, previous: { up: true } }]],
+      ['loses its last address', [{ type: 'address-delete', side: 'pod', device: 'eth0', address: '10.65.0.7/32' }]],
+    ])('loses them with the main one when the link %s', async (_, steps) => {
+      await applyAll(diff(desired(first), nothingObserved()));
+      await applyAll([{ type: 'route-add', side: 'pod', route }, ...steps]);
+      expect(await isIn()).toEqual([]);
+    });
+  });
+
+  describe('the second interface of a pod', () => {
+    test('is seen to be behind the first, which is not behind it', async () => {
+      await reach(desired(first));
+      expect((await observed(desired(second))).pod.isLater).toBe(true);
+      await reach(desired(second));
+      const later = await Promise.all([first, second].map(async (each) => (await observed(desired(each))).pod.isLater));
+      expect(later).toEqual([false, true]);
+    });
+
+    test('has rules and routes of its own, then nothing differs at either', async () => {
+      await reach(desired(first));
+      await reach(desired(second));
+      expect(await own()).toEqual(['10.66.0.7/32', 'fd66::7/128']);
+      expect(await own(tableOf('eth0'))).toEqual([]);
+      const left = await Promise.all(
+        [first, second].map(async (each) => diff(desired(each), await observed(desired(each)))),
+      );
+      expect(left).toEqual([[], []]);
+    });
+
+    test('has them taken back with all that was done for it', async () => {
+      await reach(desired(first));
+      const before = await observed(desired(second));
+      const steps = diff(desired(second), before);
+      await applyAll(steps);
+      await applyAll(undoOf(steps));
+      expect([await own(), await observed(desired(second))]).toEqual([[], before]);
+    });
+  });
+}

@@ -1,0 +1,270 @@
+import type { Family } from '@podwire/shared/net/address';
+
+import { formatDestination, formatKey, formatRoute, formatRule } from '../plan/notation.js';
+import { familyOf, type Difference, type End, type Mend } from './difference.js';
+import { mendLink } from './mend-link.js';
+import { clearNeighbours, deleteNeighbours, mendNeighbours, permanentAddresses } from './mend-neighbours.js';
+import { ROUTE_PROTOCOL, type Wanted, type WantedSysctl } from './network.js';
+import { keyText, type Observed, type ObservedLink, type ObservedRoute } from './observed.js';
+import { amongOthers } from './source-routing.js';
+import type { Route, Rule, Side, Step, SysctlKey } from './step.js';
+import { wireState, withBareWire } from './wire.js';
+
+/**
+ * The steps from what is there to what is wanted, in the order in which they have to be taken. What is missing is added before
+ * what is too much is deleted. Empty when everything is as wanted.
+ * The caller has made sure that nothing stands in the way (`obstacleTo`).
+ */
+export function diff(wanted: Wanted, observed: Observed): Step[] {
+  return mends(wanted, observed).map(({ step }) => step);
+}
+
+/** What {@link diff} would mend, in the same order. */
+export function differences(wanted: Wanted, observed: Observed): Difference[] {
+  return mends(wanted, observed).flatMap((mend) => mend.differences);
+}
+
+/**
+ * The steps that put right what the kernel did not make as asked: some kernels ignore the MAC address given at creation.
+ * Empty when both links are as wanted.
+ */
+export function corrections(wanted: Wanted, links: Readonly<Partial<Record<Side, ObservedLink>>>): Step[] {
+  const of = (side: Side): Step[] => {
+    const steps = mendLink({ side, wanted: wanted[side], link: links[side] }).map(({ step }) => step);
+    // A link that gets another MAC address loses its neighbour entries.
+    const isMacSet = steps.some((step) => step.type === 'link-set' && step.change.mac !== undefined);
+    const lost = isMacSet ? wanted[side].neighbours : [];
+    return [
+      ...steps,
+      ...lost.map((neighbour): Step => ({ type: 'neighbour-set', side, neighbour, previous: undefined })),
+    ];
+  };
+  return [...of('host'), ...of('pod')];
+}
+
+function mends(asked: Wanted, found: Observed): Mend[] {
+  const wanted = amongOthers(asked, found.pod);
+  const wiring = mendWire(wanted, found);
+  const observed = wireState(found) === 'paired' ? found : withBareWire(wanted, found);
+  const [host, clearedHost] = clearNeighbours({ side: 'host', wanted: wanted.host, observed: observed.host });
+  const [pod, clearedPod] = clearNeighbours({ side: 'pod', wanted: wanted.pod, observed: observed.pod });
+  const stale = staleAddresses(host);
+  const isLate = ({ disables }: WantedSysctl) => disables !== undefined && hasOf(disables, host);
+  return [
+    ...wiring,
+    // The node's end is complete before the pod's comes up: no packet of the pod meets an unguarded interface.
+    ...clearedHost,
+    ...mendLink({ side: 'host', wanted: wanted.host, link: observed.host.link }),
+    ...mendSysctls(host, (sysctl) => !isLate(sysctl)),
+    ...addAddresses(host),
+    ...mendSysctls(pod, ({ early }) => early),
+    ...clearedPod,
+    ...mendLink({ side: 'pod', wanted: wanted.pod, link: observed.pod.link }),
+    ...addAddresses(pod),
+    ...mendNeighbours(pod),
+    ...mendRoutes(pod),
+    // Behind the routes that they lead to; taken away before them.
+    ...addRules(pod),
+    ...mendSysctls(pod, ({ early }) => !early),
+    ...mendNeighbours(host),
+    // Last, so that nothing is sent to a pod that is not ready.
+    ...mendRoutes(host),
+    ...deleteRules(pod),
+    ...deleteRoutes(pod),
+    ...deleteAddresses(pod, stale),
+    ...deleteRoutes(host),
+    ...deleteNeighbours(host, stale),
+    ...mendSysctls(host, isLate),
+  ];
+}
+
+/** Whether there is something of a family on the link that goes when the family is disabled. */
+function hasOf(family: Family, end: End): boolean {
+  const there = [...unwantedRoutes(end).map(({ destination }) => destination), ...permanentAddresses(end)];
+  return there.some((text) => familyOf(text) === family);
+}
+
+function mendWire(wanted: Wanted, observed: Observed): Mend[] {
+  const { name } = wanted.host.link;
+  const add: Step = { type: 'link-add', side: 'host', link: wanted.host.link, peer: wanted.pod.link };
+  const missing = (object: string): Difference => ({ object, wanted: 'present', actual: 'missing' });
+  const podLink = missing(`pod link ${wanted.pod.link.name}`);
+  switch (wireState(observed)) {
+    case 'paired':
+      return [];
+    case 'absent':
+      return [{ step: add, differences: [missing(`host link ${name}`), podLink] }];
+    case 'stale':
+      return [
+        { step: { type: 'link-delete', side: 'host', name }, differences: [] },
+        {
+          step: add,
+          differences: [
+            { object: `host link ${name}`, wanted: 'its peer in the pod', actual: 'its peer elsewhere' },
+            podLink,
+          ],
+        },
+      ];
+  }
+}
+
+function mendSysctls({ side, wanted, observed }: End, isDue: (sysctl: WantedSysctl) => boolean): Mend[] {
+  const foundOf = (key: SysctlKey) => observed.sysctls.get(keyText(key));
+  const isSet = (key: SysctlKey) => wanted.sysctls.some((other) => other.key === key && foundOf(key) !== other.value);
+  return wanted.sysctls.filter(isDue).flatMap((sysctl) => {
+    const isAlsoSet = sysctl.follows !== undefined && isSet(sysctl.follows);
+    return mendSysctl(side, { sysctl, found: foundOf(sysctl.key), isAlsoSet });
+  });
+}
+
+interface SysctlPair {
+  readonly sysctl: WantedSysctl;
+  readonly found: string | null | undefined;
+  /** Whether the plan sets a sysctl that sets this one as well. */
+  readonly isAlsoSet: boolean;
+}
+
+function mendSysctl(side: Side, { sysctl, found, isAlsoSet }: SysctlPair): Mend[] {
+  const { key, value, device, optional } = sysctl;
+  const known = found ?? undefined;
+  const asGoodAsItGets = found === null && optional;
+  // What is the namespace's own was there before, and is to be given back.
+  const isUnread = found === undefined && device === undefined;
+  if ((known === value && !isAlsoSet) || asGoodAsItGets) return [];
+  const difference = { object: `${side} sysctl ${formatKey(key)}`, wanted: value, actual: known ?? 'missing' };
+  return [
+    {
+      step: {
+        type: 'sysctl-write',
+        side,
+        key,
+        value,
+        previous: known,
+        device,
+        optional,
+        ...(isUnread && { readPrevious: true }),
+      },
+      differences: known === value ? [] : [difference],
+    },
+  ];
+}
+
+function addAddresses({ side, wanted, observed }: End): Mend[] {
+  const missing = wanted.addresses.filter((address) => !observed.addresses.includes(address));
+  return missing.map((address) => {
+    const device = wanted.link.name;
+    const object = `${side} address ${formatDestination(address)} dev ${device}`;
+    const difference = { object, wanted: 'present', actual: 'missing' };
+    // The kernel may have made the node's own in the meantime.
+    const type = side === 'host' ? 'address-set' : 'address-add';
+    return { step: { type, side, device, address }, differences: [difference] };
+  });
+}
+
+function mendRoutes({ side, wanted, observed }: End): Mend[] {
+  return wanted.routes.flatMap((route): Mend[] => {
+    const found = observed.routes.find(isInPlaceOf(route));
+    if (found && isSameRoute(found, route)) return [];
+    const previous = found && asRoute(found);
+    const step: Step = previous ? { type: 'route-replace', side, route, previous } : { type: 'route-add', side, route };
+    const object = `${side} route ${formatRoute(route)}`;
+    const actual = previous ? formatRoute(previous) : 'missing';
+    return [{ step, differences: [{ object, wanted: 'present', actual }] }];
+  });
+}
+
+function addRules({ wanted, observed }: End): Mend[] {
+  return wanted.rules
+    .filter((rule) => !observed.rules.some(isSameRule(rule)))
+    .map((rule) => mendRule('rule-add', rule));
+}
+
+function deleteRules({ wanted, observed }: End): Mend[] {
+  return observed.rules
+    .filter((rule) => !wanted.rules.some(isSameRule(rule)))
+    .map((rule) => mendRule('rule-delete', rule));
+}
+
+function mendRule(type: 'rule-add' | 'rule-delete', rule: Rule): Mend {
+  const [wanted, actual] = type === 'rule-add' ? ['present', 'missing'] : ['absent', 'present'];
+  return {
+    step: { type, side: 'pod', rule },
+    differences: [{ object: `pod rule ${formatRule(rule)}`, wanted, actual }],
+  };
+}
+
+function isSameRule(rule: Rule): (other: Rule) => boolean {
+  return (other) => formatRule(other) === formatRule(rule);
+}
+
+/** Routes by this link that Podwire made and nobody wants any longer. */
+function unwantedRoutes({ wanted, observed }: End): Route[] {
+  const isUnwanted = (route: ObservedRoute) =>
+    route.device === wanted.link.name &&
+    route.protocol === ROUTE_PROTOCOL &&
+    !wanted.routes.some((other) => isInPlaceOf(other)(route));
+  return observed.routes.filter(isUnwanted).flatMap((route) => asRoute(route) ?? []);
+}
+
+/** Those by a next hop before the next hop's own, so that they can be put back in the opposite order. */
+function deleteRoutes(end: End): Mend[] {
+  const unwanted = unwantedRoutes(end);
+  const ordered = [
+    ...unwanted.filter(({ gateway }) => gateway !== undefined),
+    ...unwanted.filter(({ gateway }) => gateway === undefined),
+  ];
+  return ordered.map((route) => ({
+    step: { type: 'route-delete', side: end.side, route },
+    differences: [{ object: `${end.side} route ${formatRoute(route)}`, wanted: 'absent', actual: 'present' }],
+  }));
+}
+
+/**
+ * Addresses that were the attachment's: the node routes them to it, and they are no longer wanted. Other addresses in the
+ * pod are the workload's own (a virtual IP of keepalived, another plugin's) and stay.
+ */
+function staleAddresses(host: End): string[] {
+  return unwantedRoutes(host).map((route) => route.destination);
+}
+
+function deleteAddresses({ side, wanted, observed }: End, stale: readonly string[]): Mend[] {
+  return observed.addresses
+    .filter((address) => stale.includes(address) && !wanted.addresses.includes(address))
+    .map((address) => {
+      const device = wanted.link.name;
+      const object = `${side} address ${formatDestination(address)} dev ${device}`;
+      const difference = { object, wanted: 'absent', actual: 'present' };
+      return { step: { type: 'address-delete', side, device, address }, differences: [difference] };
+    });
+}
+
+/** A table has one route to a destination for each metric. */
+function isInPlaceOf({ destination, metric, table }: Route): (found: ObservedRoute) => boolean {
+  return (found) => found.destination === destination && found.metric === metric && found.table === table;
+}
+
+function isSameRoute(found: ObservedRoute, route: Route): boolean {
+  return (
+    found.unicast &&
+    found.device === route.device &&
+    found.gateway === route.gateway &&
+    found.scope === route.scope &&
+    found.protocol === route.protocol
+  );
+}
+
+/** What a step could put back; undefined for routes that Podwire never makes. */
+function asRoute({ device, scope, unicast, ...rest }: ObservedRoute): Route | undefined {
+  if (!unicast || device === null || (scope !== 'link' && scope !== 'global')) return undefined;
+  const { destination, gateway, metric, protocol, onlink, table } = rest;
+  return {
+    destination,
+    device,
+    gateway,
+    metric,
+    scope,
+    protocol,
+    ...(onlink && { onlink }),
+    ...(table !== undefined && { table }),
+  };
+}

@@ -1,0 +1,31 @@
+import type { Family } from '@podwire/shared/net/address';
+
+import type { WantedEnd } from './network.js';
+import type { ObservedEnd } from './observed.js';
+import type { Side, Step } from './step.js';
+
+/** One thing that is not as wanted, in the notation of `ip` and `sysctl`. */
+export interface Difference {
+  /** `pod route default via 169.254.1.1 dev eth0 proto 87`. */
+  readonly object: string;
+  readonly wanted: string;
+  readonly actual: string;
+}
+
+/** A step, and the differences that it mends. */
+export interface Mend {
+  readonly step: Step;
+  readonly differences: readonly Difference[];
+}
+
+/** One end of the wire, as it is wanted and as it is. */
+export interface End {
+  readonly side: Side;
+  readonly wanted: WantedEnd;
+  readonly observed: ObservedEnd;
+}
+
+/** Of an address or a CIDR. */
+export function familyOf(text: string): Family {
+  return text.includes(':') ? 6 : 4;
+}

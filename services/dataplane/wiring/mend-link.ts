@@ -1,0 +1,86 @@
+import type { Mend } from './difference.js';
+import type { WantedEnd } from './network.js';
+import type { ObservedLink } from './observed.js';
+import type { LinkChange, Side, Step } from './step.js';
+
+interface LinkPair {
+  readonly side: Side;
+  readonly wanted: WantedEnd;
+  readonly link: ObservedLink | undefined;
+}
+
+/** The step that makes a link's attributes as wanted, if any differs. */
+export function mendLink({ side, wanted, link }: LinkPair): Mend[] {
+  if (!link) return [];
+  const attributes = linkAttributes(wanted, link).filter(({ is, was }) => is !== was);
+  if (attributes.length === 0) return [];
+  const join = (pick: (attribute: LinkAttribute) => LinkChange): LinkChange => {
+    const joined: LinkChange = {};
+    for (const attribute of attributes) Object.assign(joined, pick(attribute));
+    return joined;
+  };
+  const step: Step = {
+    type: 'link-set',
+    side,
+    name: link.name,
+    change: join((attribute) => attribute.change),
+    previous: join((attribute) => attribute.previous),
+  };
+  const object = (name: string) => `${side} link ${link.name}${name === '' ? '' : ` ${name}`}`;
+  return [
+    { step, differences: attributes.map(({ name, is, was }) => ({ object: object(name), wanted: is, actual: was })) },
+  ];
+}
+
+interface LinkAttribute {
+  readonly name: string;
+  /** What is wanted, and what is there, as text. */
+  readonly is: string;
+  readonly was: string;
+  readonly change: LinkChange;
+  readonly previous: LinkChange;
+}
+
+function linkAttributes({ link: wanted, alias }: WantedEnd, link: ObservedLink): LinkAttribute[] {
+  const { mac, mtuBytes, txQueueLength } = wanted;
+  const state = (up: boolean) => (up ? 'up' : 'down');
+  return [
+    {
+      name: 'address',
+      is: mac,
+      was: link.mac ?? 'none',
+      change: { mac },
+      previous: link.mac === null ? {} : { mac: link.mac },
+    },
+    {
+      name: 'mtu',
+      is: String(mtuBytes),
+      was: String(link.mtuBytes),
+      change: { mtuBytes },
+      previous: { mtuBytes: link.mtuBytes },
+    },
+    ...(txQueueLength === undefined
+      ? []
+      : [
+          {
+            name: 'txqueuelen',
+            is: String(txQueueLength),
+            was: String(link.txQueueLength),
+            change: { txQueueLength },
+            previous: { txQueueLength: link.txQueueLength },
+          },
+        ]),
+    ...(alias === undefined
+      ? []
+      : [
+          {
+            name: 'alias',
+            is: alias,
+            was: link.alias ?? '',
+            change: { alias },
+            previous: { alias: link.alias ?? '' },
+          },
+        ]),
+    { name: '', is: state(true), was: state(link.up), change: { up: true }, previous: { up: link.up } },
+  ];
+}

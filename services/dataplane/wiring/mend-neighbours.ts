@@ -1,0 +1,68 @@
+import { formatNeighbour } from '../plan/notation.js';
+import { familyOf, type End, type Mend } from './difference.js';
+import { keyText } from './observed.js';
+import type { Neighbour, Step } from './step.js';
+
+/**
+ * A link that gets another MAC address loses its neighbour entries, permanent ones too. Deleted by steps of their own before,
+ * and set again after, they come back when the plan is undone.
+ * @returns what is left to be looked at, and the deletions
+ */
+export function clearNeighbours(end: End): [End, Mend[]] {
+  const { wanted, observed } = end;
+  if (observed.link?.mac === wanted.link.mac) return [end, []];
+  const deletions = permanentOf(end).map((neighbour) => ({ step: deletionOf(end, neighbour), differences: [] }));
+  return [{ ...end, observed: { ...observed, neighbours: [] } }, deletions];
+}
+
+export function mendNeighbours({ side, wanted, observed }: End): Mend[] {
+  return wanted.neighbours.flatMap((neighbour): Mend[] => {
+    const found = observed.neighbours.find(({ address }) => address === neighbour.address);
+    if (found?.permanent === true && found.mac === neighbour.mac) return [];
+    const previous: Neighbour | undefined =
+      found?.permanent === true && found.mac !== null ? { ...neighbour, mac: found.mac } : undefined;
+    const object = `${side} neighbour ${formatNeighbour(neighbour)}`;
+    const actual = previous ? `lladdr ${previous.mac}` : found ? 'not permanent' : 'missing';
+    return [
+      {
+        step: { type: 'neighbour-set', side, neighbour, previous },
+        differences: [{ object, wanted: 'present', actual }],
+      },
+    ];
+  });
+}
+
+/**
+ * Entries of addresses that are no longer the attachment's, and of a family that is about to be disabled on the link, which takes them.
+ * @param stale - CIDRs of full length
+ */
+export function deleteNeighbours(end: End, stale: readonly string[]): Mend[] {
+  const { side, wanted, observed } = end;
+  const disabled = wanted.sysctls
+    .filter(({ key, value }) => observed.sysctls.get(keyText(key)) !== value)
+    .map(({ disables }) => disables);
+  const isGone = ({ address }: Neighbour) =>
+    stale.includes(`${address}/${familyOf(address) === 6 ? 128 : 32}`) || disabled.includes(familyOf(address));
+  const isWanted = ({ address }: Neighbour) => wanted.neighbours.some((neighbour) => neighbour.address === address);
+  return permanentOf(end)
+    .filter((neighbour) => isGone(neighbour) && !isWanted(neighbour))
+    .map((neighbour) => {
+      const object = `${side} neighbour ${formatNeighbour(neighbour)}`;
+      return { step: deletionOf(end, neighbour), differences: [{ object, wanted: 'absent', actual: 'present' }] };
+    });
+}
+
+/** Addresses of the permanent entries on the link. */
+export function permanentAddresses(end: End): string[] {
+  return permanentOf(end).map(({ address }) => address);
+}
+
+function permanentOf({ wanted, observed }: End): Neighbour[] {
+  return observed.neighbours.flatMap(({ address, mac, permanent }) =>
+    permanent && mac !== null ? [{ device: wanted.link.name, address, mac }] : [],
+  );
+}
+
+function deletionOf({ side }: End, neighbour: Neighbour): Step {
+  return { type: 'neighbour-delete', side, neighbour };
+}

@@ -1,0 +1,54 @@
+import { describe, expect, test } from 'vitest';
+
+import { withFreeMetrics } from '../plan/metric.js';
+import { formatRoute } from '../plan/notation.js';
+import { asWanted } from '../plan/observed.fixture.js';
+import { BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
+import { desired } from './network.js';
+import type { ObservedRoute } from './observed.js';
+
+const dual = podNetwork('a', BY_FAMILY['both families']);
+const attachment = { ...dual.attachment, interfaceName: 'net1' };
+const second = podNetwork('a', { ...BY_FAMILY['both families'], attachment, hostInterfaceName: 'podwsecond' });
+const wanted = desired(second);
+
+/** Routes as an interface of the pod has them. */
+const routesOf = (device: string, above = 0): ObservedRoute[] =>
+  asWanted(dual).pod.routes.map((route) => ({ ...route, device, metric: route.metric + above }));
+
+const routesWith = (podRoutes: readonly ObservedRoute[]): string[] =>
+  withFreeMetrics(wanted, podRoutes).pod.routes.map(formatRoute);
+
+describe('the routes of an interface', () => {
+  test('have the best metric where no other interface has them', () => {
+    expect(routesWith([])).toEqual([
+      '169.254.1.1 dev net1 proto 87 scope link',
+      'default via 169.254.1.1 dev net1 proto 87',
+      'default via fe80::ecee:eeff:feee:eeee dev net1 proto 87 metric 1024',
+    ]);
+  });
+
+  test('have the next metric where another interface has them', () => {
+    expect(routesWith(routesOf('eth0'))).toEqual([
+      '169.254.1.1 dev net1 proto 87 scope link metric 1',
+      'default via 169.254.1.1 dev net1 proto 87 metric 1',
+      'default via fe80::ecee:eeff:feee:eeee dev net1 proto 87 metric 1025',
+    ]);
+  });
+
+  test('have the first that is free, also between others', () => {
+    const others = [...routesOf('eth0'), ...routesOf('net2', 2), ...routesOf('net3', 3)];
+    expect(routesWith(others)[1]).toBe('default via 169.254.1.1 dev net1 proto 87 metric 1');
+    expect(routesWith([...others, ...routesOf('net4', 1)])[1]).toBe(
+      'default via 169.254.1.1 dev net1 proto 87 metric 4',
+    );
+  });
+
+  test('stay as they are when the other interface goes', () => {
+    expect(routesWith(routesOf('net1', 1))[1]).toBe('default via 169.254.1.1 dev net1 proto 87 metric 1');
+  });
+
+  test('do not stay where no attachment would put them', () => {
+    expect(routesWith(routesOf('net1', 64))[1]).toBe('default via 169.254.1.1 dev net1 proto 87');
+  });
+});

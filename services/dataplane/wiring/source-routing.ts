@@ -1,0 +1,60 @@
+import { GATEWAY } from '../plan/gateway.js';
+import { endWithFreeMetrics, withFreeMetrics } from '../plan/metric.js';
+import { RULE_PRIORITY, tableOf } from '../plan/source-table.js';
+import { METRIC, ROUTE_PROTOCOL, type Wanted, type WantedEnd } from './network.js';
+import type { ObservedEnd } from './observed.js';
+import type { Route, Rule } from './step.js';
+
+/**
+ * Source routing in pods: what a pod sends from an address of an interface that is not its first leaves by that interface, whatever
+ * the main table says. Without it answers would leave by the first one, whose host end drops sources that are not its own.
+ */
+
+/** What tells whether an interface is a pod's first. */
+type Around = Pick<ObservedEnd, 'routes' | 'isLater'>;
+
+/**
+ * Whether an interface is not its pod's first: an earlier one is there, or has left a better metric behind, or it has source routing
+ * already, which stays, as its metrics do, so that a check of one interface does not depend on when another was detached.
+ */
+export function isBehindAnother(asked: WantedEnd, around: Around): boolean {
+  return isBehind(endWithFreeMetrics(asked, around.routes), around);
+}
+
+function isBehind({ link, routes }: WantedEnd, around: Around): boolean {
+  const table = tableOf(link.name);
+  const hasWorseMetric = routes.some(({ destination, metric }) => metric > METRIC[familyOf(destination)]);
+  return around.isLater || hasWorseMetric || around.routes.some((route) => route.table === table);
+}
+
+/** The wanted state in the pod as it is there: metrics that are free, and source routing where the interface is not the first. */
+export function amongOthers(asked: Wanted, pod: Around): Wanted {
+  const wanted = withFreeMetrics(asked, pod.routes);
+  if (!isBehind(wanted.pod, pod)) return wanted;
+  const { link, addresses } = wanted.pod;
+  const families = ([4, 6] as const).filter((family) => addresses.some((cidr) => familyOf(cidr) === family));
+  const table = tableOf(link.name);
+  const routes = families.map((family): Route => {
+    const [destination, common] = [
+      family === 4 ? '0.0.0.0/0' : '::/0',
+      { device: link.name, gateway: GATEWAY[family] },
+    ];
+    // The next hop's own route may lead to another interface in the main table. A link-local one is on the link by itself.
+    const onlink = family === 4 ? { onlink: true as const } : {};
+    return {
+      destination,
+      ...common,
+      metric: METRIC[family],
+      scope: 'global',
+      protocol: ROUTE_PROTOCOL,
+      table,
+      ...onlink,
+    };
+  });
+  const rules = addresses.map((source): Rule => ({ source, table, priority: RULE_PRIORITY, protocol: ROUTE_PROTOCOL }));
+  return { ...wanted, pod: { ...wanted.pod, routes: [...wanted.pod.routes, ...routes], rules } };
+}
+
+function familyOf(cidr: string): 4 | 6 {
+  return cidr.includes(':') ? 6 : 4;
+}

@@ -1,0 +1,210 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { HOST_MAC } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
+
+import { formatDestination } from '../plan/notation.js';
+import { aliasOf, attachmentOfAlias, ROUTE_PROTOCOL, type Wanted, type WantedEnd } from './network.js';
+import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from './observed.js';
+import type { Side } from './step.js';
+
+/**
+ * What is there of an attachment's veth pair: nothing; both ends where they belong; or the host's end with its peer elsewhere,
+ * in a namespace that the pod has left.
+ */
+type WireState = 'absent' | 'paired' | 'stale';
+
+export function wireState({ host, pod }: Observed): WireState {
+  if (!host.link) return 'absent';
+  return pod.link && arePeers(host.link, pod.link) ? 'paired' : 'stale';
+}
+
+/**
+ * Whether a host link was made for the attachment: its alias says so. Also one that was made and not yet recorded, because the
+ * service was killed between the two: a veth without alias, never up, with the MAC address that only Podwire gives at creation.
+ */
+export function isMadeFor(link: ObservedLink, attachment: Attachment): boolean {
+  if (link.kind !== 'veth') return false;
+  return link.alias === aliasOf(attachment) || ((link.alias ?? '') === '' && !link.up && link.mac === HOST_MAC);
+}
+
+/** Each end names the other by its index. */
+export function arePeers(host: ObservedLink, pod: ObservedLink): boolean {
+  return host.kind === 'veth' && pod.kind === 'veth' && host.peerIndex === pod.index && pod.peerIndex === host.index;
+}
+
+/** Something that is not the attachment's and is where the attachment's own has to be. */
+interface Obstacle {
+  /** In the notation of differences: `pod link eth0`. */
+  readonly object: string;
+  /** What is there. */
+  readonly actual: string;
+  /** Refuses to take it away. */
+  readonly failure: Failure;
+}
+
+/**
+ * What stands in the way of the wanted state, or undefined.
+ * A route of the node that is Podwire's own is no obstacle: IPAM has given the address to this attachment since. Nor is one of the
+ * pod by another of its interfaces.
+ */
+export function obstacleTo(wanted: Wanted, observed: Observed): Obstacle | undefined {
+  const { host, pod } = observed;
+  if (host.link && !isMadeFor(host.link, wanted.attachment)) {
+    return { failure: hostInterfaceTaken(host.link), ...foreignLink('host', host.link) };
+  }
+  if (pod.link && wireState(observed) !== 'paired') {
+    return { failure: interfaceExists(pod.link), ...foreignLink('pod', pod.link) };
+  }
+  return (
+    queueCountDiffers(wanted.host, host.link) ??
+    nodeRouteTaken({ wanted: wanted.host, observed: host }) ??
+    podRouteBlocked({ wanted: wanted.pod, observed: pod })
+  );
+}
+
+/** The kernel gives a link its queues at creation, and making the wire anew would cut the pod off. */
+function queueCountDiffers({ link: wanted }: WantedEnd, found: ObservedLink | undefined): Obstacle | undefined {
+  const { name, queueCount } = wanted;
+  if (queueCount === undefined || !found || found.queueCount === queueCount) return undefined;
+  const failure = new Failure(
+    'INTERFACE_EXISTS',
+    `host interface ${name} has ${found.queueCount} queues, and ${queueCount} are asked for: their number is given at ` +
+      'creation; detach the pod, and attach it again',
+    { details: { interface: name } },
+  );
+  return { object: `host link ${name} numtxqueues`, actual: String(found.queueCount), failure };
+}
+
+function foreignLink(side: Side, { name, kind, alias }: ObservedLink) {
+  return { object: `${side} link ${name}`, actual: `another one: kind ${kind ?? 'none'}, alias "${alias ?? ''}"` };
+}
+
+/** The refusal of a host link that was not made for the attachment at hand. */
+export function hostInterfaceTaken(link: ObservedLink): Failure {
+  const owner = attachmentOfAlias(link.alias);
+  const whose = owner
+    ? `belongs to container ${owner.containerId} on network ${owner.network}`
+    : 'was not made by Podwire';
+  return new Failure(
+    'HOST_INTERFACE_TAKEN',
+    `host interface ${link.name} ${whose} (kind ${link.kind ?? 'none'}, alias ${JSON.stringify(link.alias ?? '')}): ` +
+      'remove it, or give this attachment another name',
+    { details: { interface: link.name } },
+  );
+}
+
+function interfaceExists(link: ObservedLink): Failure {
+  return new Failure(
+    'INTERFACE_EXISTS',
+    `the pod already has an interface ${link.name} (kind ${link.kind ?? 'none'}) that is not this attachment’s: ` +
+      'remove it, or ask for another interface name',
+    { details: { interface: link.name } },
+  );
+}
+
+interface End {
+  readonly wanted: WantedEnd;
+  readonly observed: ObservedEnd;
+}
+
+/** A stranger's route that would go before the node's own, or that the kernel would not have beside it. */
+function nodeRouteTaken({ wanted, observed }: End): Obstacle | undefined {
+  const foreign = observed.routes.find((route) =>
+    wanted.routes.some(
+      ({ destination, metric }) =>
+        destination === route.destination && route.metric <= metric && isForeign(route, wanted.link.name),
+    ),
+  );
+  if (!foreign) return undefined;
+  const destination = formatDestination(foreign.destination);
+  const holder = holderOf(foreign);
+  const failure = new Failure(
+    'ROUTE_TAKEN',
+    `the node already has a route to ${destination} ${holder}, which is not Podwire’s: remove that route, or what holds the ` +
+      'address there',
+    { details: { route: destination, interface: foreign.device ?? '' } },
+  );
+  return { object: `host route ${destination} dev ${wanted.link.name}`, actual: holder, failure };
+}
+
+/**
+ * A route of the pod that throws packets away in place of the wanted one. Routes by other interfaces are no obstacle: the wanted
+ * one gets a higher metric.
+ */
+function podRouteBlocked({ wanted, observed }: End): Obstacle | undefined {
+  const blocking = observed.routes.find((route) =>
+    wanted.routes.some(
+      ({ destination, metric }) => destination === route.destination && route.metric <= metric && !route.unicast,
+    ),
+  );
+  if (!blocking) return undefined;
+  const destination = formatDestination(blocking.destination);
+  const failure = new Failure(
+    'ROUTE_TAKEN',
+    `the pod already has a route to ${destination} that throws packets away (blackhole, unreachable or prohibit): remove it`,
+    { details: { route: destination, interface: '' } },
+  );
+  return { object: `pod route ${destination} dev ${wanted.link.name}`, actual: 'thrown away', failure };
+}
+
+function holderOf({ device, unicast }: ObservedRoute): string {
+  if (!unicast) return 'that throws packets away';
+  return device === null ? 'by several interfaces' : `by ${device}`;
+}
+
+/** Podwire's own are those by a pod's interface, and those to an address that another node has borrowed until a moment ago. */
+function isForeign({ device, deviceAlias, protocol, unicast }: ObservedRoute, own: string): boolean {
+  const isOurs = attachmentOfAlias(deviceAlias) !== undefined || (unicast && protocol === ROUTE_PROTOCOL);
+  return device !== own && !isOurs;
+}
+
+/**
+ * The pod's addresses, as the node's routes to them, that led elsewhere until now: to an earlier pod, or by an earlier wire of
+ * this one. What is remembered of their flows is the earlier one's.
+ */
+export function movedAddresses(wanted: Wanted, observed: Observed): MovedAddress[] {
+  const isStale = wireState(observed) === 'stale';
+  return wanted.host.routes.flatMap(({ destination, device: own }): MovedAddress[] => {
+    const found = observed.host.routes.find((route) => route.destination === destination && route.device !== own);
+    const device = found?.device ?? (isStale ? own : undefined);
+    return device === undefined ? [] : [{ destination, device }];
+  });
+}
+
+interface MovedAddress {
+  /** CIDR of full length. */
+  readonly destination: string;
+  /** Name of the interface that it was routed to. */
+  readonly device: string;
+}
+
+/** What would be observed right after the veth pair was made: two bare ends, and around them what is there already. */
+export function withBareWire(wanted: Wanted, observed: Observed): Observed {
+  return { host: bareEnd(wanted.host, observed.host), pod: bareEnd(wanted.pod, observed.pod) };
+}
+
+/** What is there when nothing has been made for the attachment, and nothing stands in its way. */
+export function nothingObserved(podSysctls: ReadonlyMap<string, string | null> = new Map()): Observed {
+  const none = { link: undefined, addresses: [], routes: [], rules: [], isLater: false, neighbours: [] };
+  return { host: { sysctls: new Map(), ...none }, pod: { sysctls: podSysctls, ...none } };
+}
+
+function bareEnd(wanted: WantedEnd, observed: ObservedEnd): ObservedEnd {
+  const { name, mac, mtuBytes, txQueueLength = 0, queueCount = 0 } = wanted.link;
+  const ofNamespace = wanted.sysctls.filter((sysctl) => sysctl.device === undefined);
+  const kept = ofNamespace.flatMap(({ key }): [string, string | null][] => {
+    const value = observed.sysctls.get(keyText(key));
+    return value === undefined ? [] : [[keyText(key), value]];
+  });
+  const unknownIndex = 0;
+  const state = { alias: null, up: false, running: false, index: unknownIndex, peerIndex: unknownIndex };
+  return {
+    link: { name, mac, mtuBytes, txQueueLength, queueCount, kind: 'veth', ...state },
+    addresses: [],
+    routes: observed.routes.filter((route) => route.device !== name),
+    rules: observed.rules,
+    isLater: observed.isLater,
+    neighbours: [],
+    sysctls: new Map(kept),
+  };
+}
