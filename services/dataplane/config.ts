@@ -1,11 +1,14 @@
+import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
+import type { Family } from '@podwire/shared/net/address';
 import { readSettings, type SettingValues } from '@podwire/shared/runtime/config-reader';
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import { absolutePath, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
 import { serverUsage } from '@podwire/shared/runtime/usage';
+import { z } from 'zod';
 
 import { BIRD_SETTINGS } from './bird/settings.js';
 import { NAT_EXCLUSIONS } from './filters/masquerade.js';
-import { addressMethod, interfacePatterns, portRange } from './setting-forms.js';
+import { readAddressMethod } from './node/address-method.js';
 
 /** Prefix of the environment variables that are settings of podwire-dataplane. */
 const PREFIX = 'PODWIRE_DATAPLANE_';
@@ -15,6 +18,33 @@ const ROUTING_PREFIXES = ['PODWIRE_ROUTING', 'PODWIRE_BIRD_'];
 
 /** What Kubernetes calls nodes: an RFC 1123 subdomain of at most 253 bytes. */
 const NODE_NAME = /^(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$/;
+
+/** Names of interfaces, or their beginnings with a `*`, with commas between them; empty for none. */
+export const interfacePatterns = z
+  .string()
+  .transform((list) => (list.trim() === '' ? [] : list.split(',').map((item) => item.trim())))
+  .superRefine((patterns, context) => {
+    for (const pattern of patterns) {
+      const fault = patternFault(pattern);
+      if (fault !== undefined) context.addIssue({ code: 'custom', message: `${JSON.stringify(pattern)} ${fault}` });
+    }
+  });
+
+const MAX_PORT = 65_535;
+
+/** `FIRST-LAST`, both included, of ports from 1; undefined when empty. */
+export const portRange = z
+  .string()
+  .regex(/^(\d{1,5}-\d{1,5})?$/, 'is not FIRST-LAST')
+  .transform((range) => {
+    if (range === '') return undefined;
+    const [first = 0, last = 0] = range.split('-').map(Number);
+    return { first, last };
+  })
+  .refine(
+    (range) => range === undefined || (range.first >= 1 && range.first <= range.last && range.last <= MAX_PORT),
+    `is no range of ports from 1 to ${MAX_PORT}`,
+  );
 
 /** The settings that are the same on every node. */
 const SETTINGS = {
@@ -158,4 +188,24 @@ export function dataplaneUsage(hostName: string): string {
   const about =
     'Programs this node’s interfaces, routes, tunnels and NAT for podwire-plugin, and registers the node with podwire-ipam. As root, in the node’s own network namespace.';
   return serverUsage('podwire-dataplane', about, { ...dataplaneSettings(hostName), ...BIRD_SETTINGS });
+}
+
+/** The forms of settings that podwire-dataplane alone has. Each reads a text and says what is wrong with it. */
+
+/** A name, or its beginning with a `*`. One that begins with `-` looks like an option that went astray. */
+function patternFault(pattern: string): string | undefined {
+  if (pattern.startsWith('-')) return 'begins with "-"';
+  const name = pattern.endsWith('*') ? pattern.slice(0, -1) : pattern;
+  if (name.includes('*')) return 'has a "*" that is not its end';
+  return name === '' && pattern === '*' ? undefined : interfaceNameFault(name);
+}
+
+/** How the node's address of a family is found: `readAddressMethod`. */
+function addressMethod(family: Family) {
+  return z.string().transform((text, context) => {
+    const read = readAddressMethod(text, family);
+    if (read.ok) return read.method;
+    context.addIssue({ code: 'custom', message: read.fault });
+    return z.NEVER;
+  });
 }

@@ -8,7 +8,7 @@ import { runProcess } from '@podwire/shared/runtime/lifecycle';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 
-import { readBoot } from './attachments/boot.js';
+import { readBoot } from './pods/orphans.js';
 
 const NAME = 'podwire-dataplane';
 

@@ -4,16 +4,8 @@ import { dirname } from 'node:path';
 import { RoutingState } from '@podwire/proto/podwire/dataplane/v1/node';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import {
-  addPod,
-  cleanUp,
-  nodeForwards,
-  pings,
-  requireThrowawayNamespace,
-  run,
-  snapshot,
-} from './kernel/netlink/namespaces.fixture.js';
 import { startService, type RunningService } from './service.js';
+import { addPod, cleanUp, nodeForwards, pings, requireThrowawayNamespace, run, snapshot } from './testing/kernels.js';
 import { podMessage, ServiceBench } from './testing/service.js';
 
 let bench: ServiceBench;

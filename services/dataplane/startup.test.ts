@@ -18,12 +18,11 @@ import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { FakeNodeNetwork } from './cluster/node-network.fixture.js';
 import { readConfig } from './config.js';
-import { recordingLog } from './dataplane.fixture.js';
-import { tunnelMac } from './routing/tunnel-mac.js';
+import { tunnelMac } from './routes/tunnels.js';
 import { NodeSide } from './startup.js';
-import { FakeIpam, nodeMessage, poolMessage, routeMessage, vxlanPool } from './testing/ipam.js';
+import { FakeIpam, FakeNodeNetwork, nodeMessage, poolMessage, routeMessage, vxlanPool } from './testing/ipam.js';
+import { recordingLog } from './testing/pods.js';
 
 const TIMEOUT_MS = 60_000;
 vi.setConfig({ testTimeout: TIMEOUT_MS, hookTimeout: TIMEOUT_MS });

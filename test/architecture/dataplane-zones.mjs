@@ -1,182 +1,78 @@
 import { NODE, PURE } from './zone-builtins.mjs';
 
-/** Of `directions.mjs`: the node's service. */
+/** Of `directions.mjs`: the node's service, by feature. An interface lies with its user; `kernel` implements them. */
+
+const DATAPLANE = 'services/dataplane';
+
+const at = (...folders) => folders.map((folder) => `${DATAPLANE}/${folder}`);
+
+/** What every feature stands on. */
+const BASE = ['services/shared', ...at('conditions', 'cluster', 'wiring')];
+
 export const DATAPLANE_ZONES = [
-  // Dataplane: main → service → rpc → dataplane → kernel (interface) and plan (pure).
   {
-    path: 'services/dataplane',
-    zones: [
-      'services/shared',
-      'services/dataplane/rpc',
-      'services/dataplane/plan',
-      'services/dataplane/kernel',
-      'services/dataplane/dataplane.ts',
-      'services/dataplane/events.ts',
-      'services/dataplane/attachments',
-      'services/dataplane/bird',
-      'services/dataplane/cluster',
-      'services/dataplane/mtu',
-      'services/dataplane/routing',
-      'services/dataplane/sysctls',
-      'services/dataplane/node-overview.ts',
-    ],
+    path: DATAPLANE,
+    zones: ['services/shared', DATAPLANE, 'proto/gen'],
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
   },
-  // What the node keeps of its attachments, and who looks after them.
+
+  // What the node complains of, what is known of the cluster, and the plan of one pod's interface.
+  { path: `${DATAPLANE}/conditions`, zones: ['services/shared'], packages: ['@opentelemetry/api'], ...PURE },
+  { path: `${DATAPLANE}/cluster`, zones: ['services/shared'], packages: [], ...PURE },
   {
-    path: 'services/dataplane/attachments',
-    zones: [
-      'services/shared',
-      'services/dataplane/plan',
-      'services/dataplane/kernel',
-      'services/dataplane/routing',
-      'services/dataplane/dataplane.ts',
-      'services/dataplane/events.ts',
-    ],
-    packages: ['@opentelemetry/api', 'zod'],
-    ...NODE,
-  },
-  {
-    path: 'services/dataplane/attachments/ipam',
-    zones: ['services/shared', 'proto/gen', 'services/dataplane/attachments'],
-    packages: [],
-    ...PURE,
-  },
-  // What IPAM tells of the cluster, and what it is told of this node.
-  {
-    path: 'services/dataplane/cluster',
-    zones: [
-      'services/shared',
-      'proto/gen',
-      'services/dataplane/routing',
-      'services/dataplane/kernel',
-      'services/dataplane/events.ts',
-    ],
-    packages: ['@opentelemetry/api'],
-    ...PURE,
-  },
-  // The plan of routes between nodes, and the loop that applies it.
-  {
-    path: 'services/dataplane/routing',
-    zones: ['services/shared', 'services/dataplane/plan', 'services/dataplane/kernel', 'services/dataplane/events.ts'],
-    packages: ['@opentelemetry/api'],
-    // SHA-1, which tunnels' MAC addresses are made of.
-    builtins: ['node:crypto'],
-  },
-  // Settings of the node that defeat pods' networks.
-  {
-    path: 'services/dataplane/sysctls',
-    zones: ['services/shared', 'services/dataplane/routing', 'services/dataplane/kernel'],
-    packages: [],
-    ...PURE,
-  },
-  // The MTU of pods, from the node's interfaces and the pools.
-  {
-    path: 'services/dataplane/mtu',
-    zones: ['services/shared', 'services/dataplane/routing', 'services/dataplane/kernel'],
-    packages: [],
-    ...PURE,
-  },
-  {
-    path: 'services/dataplane/bird',
-    zones: ['services/shared', 'services/dataplane/routing', 'services/dataplane/events.ts'],
-    packages: ['@opentelemetry/api', 'yaml', 'zod'],
-    ...NODE,
-  },
-  {
-    path: 'services/dataplane/plan',
+    path: `${DATAPLANE}/wiring`,
     zones: ['services/shared/net', 'services/shared/attachment', 'services/shared/failure'],
     packages: [],
     ...PURE,
   },
+
+  // Four columns that do not know each other.
   {
-    path: 'services/dataplane/kernel',
-    zones: ['services/shared', 'services/dataplane/plan', 'services/dataplane/routing'],
-    packages: ['@opentelemetry/api'],
-    ...PURE,
-  },
-  {
-    path: 'services/dataplane/kernel/nft',
-    zones: ['services/shared', 'services/dataplane/kernel', 'services/dataplane/routing'],
+    path: `${DATAPLANE}/pods`,
+    zones: BASE,
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
   },
   {
-    path: 'services/dataplane/kernel/netlink',
-    zones: [
-      'services/shared',
-      'services/dataplane/kernel',
-      'services/dataplane/plan',
-      'services/dataplane/routing',
-      'addon/lib',
-    ],
+    path: `${DATAPLANE}/pods`,
+    kind: 'rpc',
+    zones: [...BASE, `${DATAPLANE}/pods`, 'proto/gen'],
+    packages: [],
+    // SHA-1, which container IDs of Calico's plugin are made of.
+    builtins: ['node:crypto'],
+  },
+  {
+    path: `${DATAPLANE}/pods/address-book-client.ts`,
+    zones: [...BASE, `${DATAPLANE}/pods`, 'proto/gen'],
+    packages: [],
+    ...PURE,
+  },
+  // SHA-1, which tunnels' MAC addresses are made of.
+  { path: `${DATAPLANE}/routes`, zones: BASE, packages: ['@opentelemetry/api'], builtins: ['node:crypto'] },
+  { path: `${DATAPLANE}/filters`, zones: BASE, packages: ['@opentelemetry/api'], ...PURE },
+  { path: `${DATAPLANE}/bird`, zones: BASE, packages: ['@opentelemetry/api', 'yaml', 'zod'], ...NODE },
+
+  // The node itself: its registration, its addresses, its MTU, its settings.
+  {
+    path: `${DATAPLANE}/node`,
+    zones: [...BASE, ...at('routes', 'filters', 'bird'), 'proto/gen'],
     packages: ['@opentelemetry/api'],
+    ...PURE,
+  },
+
+  // The kernel by netlink and nft: what the features declare, implemented.
+  {
+    path: `${DATAPLANE}/kernel`,
+    zones: [...BASE, ...at('pods', 'routes', 'filters', 'node'), 'addon/lib'],
+    packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
   },
+
   {
-    path: 'services/dataplane/rpc',
-    zones: [
-      'services/shared',
-      'proto/gen',
-      'services/dataplane/plan',
-      'services/dataplane/dataplane.ts',
-      'services/dataplane/attachments',
-      'services/dataplane/routing',
-      'services/dataplane/node-overview.ts',
-    ],
-    packages: [],
-    ...PURE,
-  },
-  {
-    path: 'services/dataplane/node-overview.ts',
-    zones: ['services/dataplane/bird', 'services/dataplane/cluster', 'services/dataplane/routing'],
-    packages: [],
-    ...PURE,
-  },
-  {
-    path: 'services/dataplane/dataplane.ts',
-    zones: [
-      'services/shared',
-      'services/dataplane/plan',
-      'services/dataplane/kernel',
-      'services/dataplane/attachments',
-      'services/dataplane/events.ts',
-      'services/dataplane/moved-flows.ts',
-      'services/dataplane/source-rules.ts',
-      'services/dataplane/under-way.ts',
-    ],
-    packages: ['@opentelemetry/api'],
-    ...PURE,
-  },
-  {
-    path: 'services/dataplane/moved-flows.ts',
-    zones: ['services/shared', 'services/dataplane/plan', 'services/dataplane/kernel', 'services/dataplane/events.ts'],
-    packages: [],
-    ...PURE,
-  },
-  {
-    path: 'services/dataplane/source-rules.ts',
-    zones: [
-      'services/shared',
-      'services/dataplane/plan',
-      'services/dataplane/kernel',
-      'services/dataplane/attachments',
-      'services/dataplane/events.ts',
-    ],
-    packages: [],
-    ...PURE,
-  },
-  {
-    path: 'services/dataplane/under-way.ts',
-    zones: ['services/shared', 'services/dataplane/kernel', 'services/dataplane/lock.ts'],
-    packages: [],
-    ...PURE,
-  },
-  {
-    path: 'services/dataplane/events.ts',
-    zones: ['services/shared', 'services/dataplane/plan', 'services/dataplane/routing'],
-    packages: ['@opentelemetry/api'],
-    ...PURE,
+    path: `${DATAPLANE}/testing`,
+    zones: ['services/shared', DATAPLANE, 'proto/gen', 'addon/lib'],
+    packages: ['zod'],
+    ...NODE,
   },
 ];

@@ -4,7 +4,7 @@ import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync } fr
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { requireThrowawayNamespace } from '@podwire/dataplane/kernel/netlink/namespaces.fixture';
+import { requireThrowawayNamespace } from '@podwire/dataplane/testing/kernels';
 import { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 

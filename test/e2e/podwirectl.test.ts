@@ -3,12 +3,12 @@ import { mkdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
 
-import { addRequest, CalicoPlugin } from '@podwire/dataplane/calico-plugin.fixture';
-import { AddressServiceService, AssignAddressesRequest } from '@podwire/proto/podwire/ipam/v1/address';
-import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
-import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
-import { Peer } from '@podwire/shared/rpc/client';
 import { run as runPodwirectl } from '@podwire/ctl/run';
+import { addRequest, CalicoPlugin } from '@podwire/dataplane/testing/service';
+import { AddressServiceService, AssignAddressesRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
+import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
+import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 

@@ -1,13 +1,22 @@
 import { createHash } from 'node:crypto';
+import { chmod, chown, mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises';
+import { dirname } from 'node:path';
 
 import { formatAddress, type Family } from '@podwire/shared/net/address';
-import { formatPrefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
-import type { ClusterNode, ClusterPool } from '../cluster/cluster.js';
+import type {
+  Cluster,
+  ClusterBlock,
+  ClusterChange,
+  ClusterNode,
+  ClusterPool,
+  ClusterView,
+} from '../cluster/cluster.js';
 import { BGP_PORT, type Session } from './sessions.js';
 
 /** Where BIRD writes its log. */
-export type BirdLog = 'syslog' | 'stderr';
+type BirdLog = 'syslog' | 'stderr';
 
 /** What a node's BIRD is to do. */
 export interface BirdDemand {
@@ -151,4 +160,121 @@ function routerId({ name, ipv4 }: ClusterNode): string {
 /** Text that cannot end the text or comment it stands in. */
 function plain(text: string): string {
   return text.replaceAll(/[^A-Za-z0-9 ._:-]/g, '?');
+}
+
+/** What a block means to BIRD on this node. */
+interface BlockShare {
+  /** CIDRs that this node tells the others: its blocks, and the addresses that it uses in blocks of others. */
+  readonly own: readonly string[];
+  /** The CIDR, where the block is another's and no pool is there to let it in. */
+  readonly orphans: readonly string[];
+}
+
+const NOTHING: BlockShare = { own: [], orphans: [] };
+
+/**
+ * Keeps what BIRD's configuration has to know of the blocks, change by change: of 10,000 blocks a node has a handful, and only
+ * those may change its configuration.
+ */
+export class Advertised {
+  readonly #shares = new Map<string, BlockShare>();
+
+  /** @returns whether anything became another. A change of pools may make orphans, and looks at every block. */
+  update({ self, cluster }: ClusterView, change: ClusterChange): boolean {
+    const cidrs =
+      change.blocks === 'all' || change.others
+        ? new Set([...this.#shares.keys(), ...cluster.blocks.keys()])
+        : change.blocks;
+    let isOther = false;
+    for (const cidr of cidrs) {
+      const share = shareOf(self, cluster.blocks.get(cidr), cluster);
+      const before = this.#shares.get(cidr) ?? NOTHING;
+      isOther ||= !equalTexts(share.own, before.own) || !equalTexts(share.orphans, before.orphans);
+      if (share === NOTHING) this.#shares.delete(cidr);
+      else this.#shares.set(cidr, share);
+    }
+    return isOther;
+  }
+
+  /** In order, each once. */
+  own(): string[] {
+    return this.#all(({ own }) => own);
+  }
+
+  /** In order. */
+  orphans(): string[] {
+    return this.#all(({ orphans }) => orphans);
+  }
+
+  #all(of: (share: BlockShare) => readonly string[]): string[] {
+    return [...new Set([...this.#shares.values()].flatMap(of))].sort();
+  }
+}
+
+function shareOf(self: string, block: ClusterBlock | undefined, { pools }: Cluster): BlockShare {
+  if (!block) return NOTHING;
+  const isOwn = block.nodeName === self;
+  const cidr = formatPrefix(block.cidr);
+  const borrowed = block.borrowed.filter(({ nodeName }) => nodeName === self && !isOwn);
+  const own = [...(isOwn ? [cidr] : []), ...borrowed.map(({ address }) => formatPrefix(hostPrefix(address)))];
+  const isOrphan = !isOwn && (block.poolName === undefined || !pools.has(block.poolName));
+  return own.length === 0 && !isOrphan ? NOTHING : { own, orphans: isOrphan ? [cidr] : [] };
+}
+
+function equalTexts(a: readonly string[], b: readonly string[]): boolean {
+  return a.length === b.length && a.every((text, place) => text === b[place]);
+}
+
+/** Passwords of sessions are in it: for its owner and the group of its directory, which is BIRD's, alone. */
+const MODE = 0o640;
+
+/**
+ * BIRD's configuration on disk. A change is written beside it, checked there, and takes its place by a rename, so that
+ * BIRD never finds half of one, whenever it starts.
+ */
+export class ConfigFile {
+  readonly path: string;
+  /** Where a change waits until it has been checked. */
+  readonly candidatePath: string;
+
+  constructor(path: string) {
+    this.path = path;
+    this.candidatePath = `${path}.candidate`;
+  }
+
+  /** @returns undefined when there is none */
+  async read(): Promise<string | undefined> {
+    try {
+      return await readFile(this.path, 'utf8');
+    } catch {
+      return undefined;
+    }
+  }
+
+  /** Makes the directory when it is missing, and writes the candidate through to the disk. */
+  async propose(text: string): Promise<void> {
+    const directory = dirname(this.path);
+    await mkdir(directory, { recursive: true });
+    const { gid } = await stat(directory);
+    await rm(this.candidatePath, { force: true });
+    const file = await open(this.candidatePath, 'wx', MODE);
+    try {
+      await file.writeFile(text);
+      await file.sync();
+    } finally {
+      await file.close();
+    }
+    await chown(this.candidatePath, -1, gid);
+    await chmod(this.candidatePath, MODE);
+  }
+
+  /** The candidate becomes the configuration. */
+  accept(): Promise<void> {
+    return rename(this.candidatePath, this.path);
+  }
+
+  /** The candidate is gone. */
+  reject(): Promise<void> {
+    return rm(this.candidatePath, { force: true });
+  }
 }

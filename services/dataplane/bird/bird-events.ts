@@ -1,7 +1,7 @@
 import { metrics } from '@opentelemetry/api';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import type { BirdStatus, KnownSession } from './bird-status.js';
+import type { BirdStatus, KnownSession } from './sessions.js';
 
 /** What happened to BIRD and its sessions: counters, gauges, and a log line on each change. */
 export class BirdEvents {

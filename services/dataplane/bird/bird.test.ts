@@ -7,7 +7,7 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import type { ClusterPool, ClusterView } from '../cluster/cluster.js';
-import { recordingLog } from '../dataplane.fixture.js';
+import { recordingLog } from '../testing/pods.js';
 import { cluster, node } from '../testing/routes.js';
 import { BirdEvents } from './bird-events.js';
 import { Bird } from './bird.js';

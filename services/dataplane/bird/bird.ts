@@ -2,18 +2,22 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
-import { listed } from '../conditions/conditions.js';
-import type { Condition } from '../routes/wanted.js';
-import { Advertised } from './advertised.js';
-import { renderBird } from './bird-config.js';
+import { listed, type Condition } from '../conditions/conditions.js';
+import { Advertised, ConfigFile, renderBird } from './bird-config.js';
 import type { BirdEvents } from './bird-events.js';
 import { checkOffline, startBird, type BirdFiles, type BirdProcess } from './bird-process.js';
-import type { BirdStatus, KnownSession } from './bird-status.js';
-import { ConfigFile } from './config-file.js';
-import { isRefusal, outcomeOf } from './control-reply.js';
-import { openControl, type BirdControl } from './control-socket.js';
-import { readSessions, SHOW_SESSIONS, type SessionState } from './session-state.js';
-import { isReflector, sessionsOf, type Session, type SessionSettings } from './sessions.js';
+import { isRefusal, openControl, outcomeOf, type BirdControl } from './control-socket.js';
+import {
+  isReflector,
+  readSessions,
+  sessionsOf,
+  SHOW_SESSIONS,
+  type BirdStatus,
+  type KnownSession,
+  type Session,
+  type SessionSettings,
+  type SessionState,
+} from './sessions.js';
 
 export interface BirdSettings extends SessionSettings {
   readonly files: BirdFiles;

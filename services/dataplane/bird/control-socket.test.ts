@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { codeOf, isRefusal, outcomeOf, ReplyReader, type Reply } from './control-reply.js';
+import { codeOf, isRefusal, outcomeOf, ReplyReader, type Reply } from './control-socket.js';
 
 /** What BIRD 2.0.12 sent for `configure check`, `show status` and a mistake, after its greeting. */
 const CAPTURE = [

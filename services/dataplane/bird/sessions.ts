@@ -2,6 +2,7 @@ import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { compareNames } from '@podwire/shared/words/order';
 
 import type { Cluster, ClusterNode } from '../cluster/cluster.js';
+import type { Reply } from './control-socket.js';
 import { matchesNode, type Bfd, type PeerPlan } from './peers-file.js';
 
 /** One BGP session of this node. Each carries the routes of the family that it runs over. */
@@ -33,7 +34,7 @@ export interface SessionSettings {
 export const BGP_PORT = 179;
 
 /** Prefix of every protocol in BIRD that is a session of Podwire's. */
-export const SESSION_PREFIX = 'podwire_bgp_';
+const SESSION_PREFIX = 'podwire_bgp_';
 
 const FAMILIES: readonly Family[] = [4, 6];
 
@@ -123,4 +124,79 @@ function asOf(node: ClusterNode, { asNumber }: SessionSettings): number {
 function addressOf(node: ClusterNode, family: Family): string | undefined {
   const address = (family === 4 ? node.ipv4 : node.ipv6)?.address;
   return address && formatAddress(address);
+}
+
+/** A session that is wanted, and how BIRD says it is. */
+export interface KnownSession {
+  readonly session: Session;
+  /** Undefined while BIRD has not told. */
+  readonly state: SessionState | undefined;
+}
+
+/** How this node's BIRD is, for whoever asks. */
+export interface BirdStatus {
+  /** Whether it answered when it was last asked; undefined: it has not been asked yet. */
+  readonly isReachable: boolean | undefined;
+  /** Why BIRD refused the configuration that it should have; undefined: it has it, or has not been asked. */
+  readonly refusal: string | undefined;
+  /** In the order of their names. */
+  readonly sessions: readonly KnownSession[];
+}
+
+/** How a BGP session is. */
+export interface SessionState {
+  /** Of BIRD's protocol. */
+  readonly name: string;
+  /** `Established`, `Connect`, `Active`, `OpenSent`, `OpenConfirm`, `Idle`, …, as BIRD says; `Down` when it was told not to run. */
+  readonly state: string;
+  readonly isEstablished: boolean;
+  /** Since when the session is in this phase, in the node's local time: `2026-11-21 17:56:05`. */
+  readonly since: string;
+  /** What ended it or keeps it from being established, in BIRD's words; undefined: nothing that BIRD tells. */
+  readonly reason: string | undefined;
+  /** Routes taken from the neighbour. */
+  readonly importedCount: number;
+  /** Routes told to the neighbour. */
+  readonly exportedCount: number;
+}
+
+/** Lists all sessions of Podwire's, to be read by {@link readSessions}. */
+export const SHOW_SESSIONS = `show protocols all "${SESSION_PREFIX}*"`;
+
+const TABLE_LINE = 1002;
+
+/** Reads the answer to {@link SHOW_SESSIONS}: for each protocol a line of the table, then its details. */
+export function readSessions({ lines }: Reply): SessionState[] {
+  const sessions: { readonly heading: string; readonly details: string[] }[] = [];
+  for (const { code, text } of lines) {
+    if (code === TABLE_LINE) sessions.push({ heading: text, details: [] });
+    else sessions.at(-1)?.details.push(text.trim());
+  }
+  return sessions.flatMap(({ heading, details }) => readSession(heading, details) ?? []);
+}
+
+/** `NAME BGP TABLE STATE DATE TIME INFO`, where INFO is `Established`, or a state and why: `Active        Socket: Connection refused`. */
+const HEADING = /^(\S+)\s+BGP\s+\S+\s+(\S+)\s+(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\s*(\S*)\s*(.*?)\s*$/;
+
+function readSession(heading: string, details: readonly string[]): SessionState | undefined {
+  const [, name, phase, since = '', info = '', rest = ''] = HEADING.exec(heading) ?? [];
+  if (!name?.startsWith(SESSION_PREFIX)) return undefined;
+  const detail = (label: string) =>
+    details
+      .find((line) => line.startsWith(label))
+      ?.slice(label.length)
+      .trim();
+  const state = detail('BGP state:') ?? (info === '' ? (phase ?? '') : info);
+  const counts = /^(\d+) imported, (?:\d+ filtered, )?(\d+) exported/.exec(detail('Routes:') ?? '');
+  const isEstablished = state === 'Established';
+  const told = detail('Last error:') ?? rest;
+  return {
+    name,
+    state,
+    isEstablished,
+    since,
+    reason: isEstablished || told === '' ? undefined : told,
+    importedCount: Number(counts?.[1] ?? 0),
+    exportedCount: Number(counts?.[2] ?? 0),
+  };
 }

@@ -1,7 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { joinChanges } from '../routing/reconcile-join.js';
-import type { ClusterChange } from './cluster.js';
+import { joinChanges, type ClusterChange } from './cluster.js';
 
 const some = (...blocks: readonly string[]): ClusterChange => ({ blocks: new Set(blocks), others: false });
 

@@ -1,4 +1,4 @@
-import type { Address } from '@podwire/shared/net/address';
+import type { Address, Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
@@ -98,4 +98,62 @@ export interface Follower {
   follow(view: ClusterView, change: ClusterChange): void;
   /** Leaves everything in the kernel as it is: pods keep their network while the service is away. */
   stop(): Promise<void>;
+}
+
+/** A pool as IPAM tells it: what the routing needs, and whether it gives addresses to tunnels. */
+export interface KnownPool extends ClusterPool {
+  /** In use, and tunnels among its uses. */
+  readonly givesTunnelAddresses: boolean;
+}
+
+/** What IPAM tells of the cluster. */
+export interface KnownCluster extends Cluster {
+  readonly pools: ReadonlyMap<string, KnownPool>;
+}
+
+/** What one node is told of the cluster. */
+export interface KnownView extends ClusterView {
+  readonly cluster: KnownCluster;
+}
+
+/** A `Follower` (routing/cluster.ts), which may also look at what the routing has no use for. */
+export interface KnownFollower {
+  follow(view: KnownView, change: ClusterChange): void;
+  stop(): Promise<void>;
+}
+
+/** What may have changed over two changes. */
+export function joinChanges(earlier: ClusterChange, later: ClusterChange): ClusterChange {
+  const others = earlier.others || later.others;
+  if (earlier.blocks === 'all' || later.blocks === 'all') return { blocks: 'all', others };
+  return { blocks: new Set([...earlier.blocks, ...later.blocks]), others };
+}
+
+/** What the pool asks for; a pool that was deleted, or is for load balancers alone, asks for nothing. */
+export function encapsulationOf(pool: ClusterPool | undefined): Encapsulation {
+  return pool && !pool.loadBalancerOnly ? pool.encapsulation : 'none';
+}
+
+/** UDP port of VXLAN (RFC 7348). */
+export const VXLAN_PORT = 4789;
+
+interface Mode {
+  readonly tunnel: 'none' | 'vxlan' | 'ipip';
+  readonly onlyCrossSubnet: boolean;
+}
+
+export const MODES: Readonly<Record<Encapsulation, Mode>> = {
+  none: { tunnel: 'none', onlyCrossSubnet: false },
+  vxlan: { tunnel: 'vxlan', onlyCrossSubnet: false },
+  'vxlan-cross-subnet': { tunnel: 'vxlan', onlyCrossSubnet: true },
+  ipip: { tunnel: 'ipip', onlyCrossSubnet: false },
+  'ipip-cross-subnet': { tunnel: 'ipip', onlyCrossSubnet: true },
+};
+
+export function modeOf(encapsulation: Encapsulation): Mode {
+  return MODES[encapsulation];
+}
+
+export function nodeAddressOf(node: ClusterNode | undefined, family: Family): NodeAddress | undefined {
+  return family === 4 ? node?.ipv4 : node?.ipv6;
 }

@@ -1,6 +1,7 @@
+import { createNoopMeter, type ObservableCallback } from '@opentelemetry/api';
 import { expect, test } from 'vitest';
 
-import { Complaints, listed, type Complaint } from './conditions.js';
+import { canWirePods, Complaints, listed, observeConditions, type Complaint, type Condition } from './conditions.js';
 
 const gone = (place: number): Complaint => ({
   reason: 'NodeUnknown',
@@ -31,4 +32,44 @@ test('a condition ends with its last destination, and one that two blocks compla
 
 test('lists name what there is, in order', () => {
   expect([listed([]), listed(['b', 'a']), listed(['d', 'c', 'b', 'a'])]).toEqual(['', 'a, b', 'a, b, c and 1 more']);
+});
+
+test('conditions are counted by reason when they are collected, and a reason that is over has no value', async () => {
+  const callbacks = new Set<ObservableCallback>();
+  const meter = Object.assign(createNoopMeter(), {
+    createObservableGauge: () => ({
+      addCallback: (callback: ObservableCallback) => void callbacks.add(callback),
+      removeCallback: (callback: ObservableCallback) => void callbacks.delete(callback),
+    }),
+  });
+  const collect = async (): Promise<string[]> => {
+    const lines: string[] = [];
+    const observe = (value: number, attributes: object = {}) =>
+      void lines.push([...Object.values(attributes), value].join(' '));
+    for (const callback of callbacks) await callback({ observe });
+    return lines;
+  };
+  let reasons = ['NotOnLink', 'IpamUnreachable', 'NotOnLink'];
+  const stop = observeConditions(meter, () => reasons.map((reason) => ({ reason, message: '' })));
+  expect(await collect()).toEqual(['NotOnLink 2', 'IpamUnreachable 1']);
+  reasons = ['IpamUnreachable'];
+  expect(await collect()).toEqual(['IpamUnreachable 1']);
+  stop();
+  expect(await collect()).toEqual([]);
+});
+
+const about = (...defeats: readonly (4 | 6)[]): Condition => ({ reason: 'Some', message: '', defeats });
+const harmless: Condition = { reason: 'IpamUnreachable', message: '' };
+
+test.each([
+  ['nothing is wrong', [], undefined, true],
+  ['what is wrong defeats no pod', [harmless], [4], true],
+  ['no pod of the pools can be wired', [harmless, about(6)], [6], false],
+  ['some pods can', [about(6)], [4, 6], true],
+  ['the pools are not known', [about(6)], undefined, true],
+  ['there are none', [about(6)], [], true],
+  ['nothing works, whatever the pools', [about(4, 6)], undefined, false],
+  ['each family is defeated by something else', [about(4), about(6)], [4, 6], false],
+] as const)('while %s', (_, conditions, families, expected) => {
+  expect(canWirePods(conditions, families)).toBe(expected);
 });

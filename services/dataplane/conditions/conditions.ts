@@ -1,6 +1,6 @@
+import type { Meter, ObservableResult } from '@opentelemetry/api';
+import type { Family } from '@podwire/shared/net/address';
 import { compareTexts } from '@podwire/shared/words/order';
-
-import type { Condition } from '../routes/wanted.js';
 
 /** Why something cannot be routed, with how to say so. `subject` is a node's name, a pool's or a family's, as `about` tells. */
 const TELL = {
@@ -81,4 +81,49 @@ export function listed(names: readonly string[]): string {
 
 function groupKey({ reason, subject }: Complaint): string {
   return `${reason} ${subject}`;
+}
+
+/**
+ * A gauge of the conditions that hold, by their reason, counted when it is collected: what GetNodeStatus tells, for alerts. A reason
+ * that holds no more has no value.
+ * @param conditions - must not throw
+ * @returns ends it
+ */
+export function observeConditions(meter: Meter, conditions: () => readonly Condition[]): () => void {
+  const gauge = meter.createObservableGauge('podwire.dataplane.conditions', {
+    unit: '{condition}',
+    description: 'What an operator should know of the node, by reason',
+  });
+  const observe = (result: ObservableResult): void => {
+    for (const [reason, count] of countReasons(conditions())) result.observe(count, { reason });
+  };
+  gauge.addCallback(observe);
+  return () => gauge.removeCallback(observe);
+}
+
+function countReasons(conditions: readonly Condition[]): ReadonlyMap<string, number> {
+  const counts = new Map<string, number>();
+  for (const { reason } of conditions) counts.set(reason, (counts.get(reason) ?? 0) + 1);
+  return counts;
+}
+
+/**
+ * Whether pods can be wired, as health checks are told: not once there is something against every family that pools have, and
+ * while the pools are not known, against every family. What is against some pods alone is a condition.
+ * @param poolFamilies - undefined while the pools are not known
+ */
+export function canWirePods(conditions: readonly Condition[], poolFamilies: readonly Family[] | undefined): boolean {
+  const defeated = new Set(conditions.flatMap(({ defeats = [] }) => defeats));
+  const families = poolFamilies && poolFamilies.length > 0 ? poolFamilies : ([4, 6] as const);
+  return !families.every((family) => defeated.has(family));
+}
+
+/** Why something that the cluster asks for cannot be had on this node. Told by logs, metrics and the node's status. */
+export interface Condition {
+  /** `IpipUnsupported`, `NodeAddressMissing`, … */
+  readonly reason: string;
+  /** With the object and the next step. */
+  readonly message: string;
+  /** Families of which no pod that has addresses can be wired meanwhile; left out: none. */
+  readonly defeats?: readonly Family[];
 }

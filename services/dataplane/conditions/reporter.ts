@@ -1,10 +1,14 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { ReconcileEvents } from '../routes/events.js';
-import type { Condition } from '../routes/wanted.js';
+import type { Condition } from './conditions.js';
 
 /** A reason whose messages change all the time is logged this often, in milliseconds. */
 const PAUSE_MS = 60_000;
+
+/** Where changes of the conditions are reported to. */
+export interface ConditionEvents {
+  conditionsChanged(reason: string, conditions: readonly Condition[]): void;
+}
 
 interface Told {
   readonly text: string;
@@ -14,7 +18,7 @@ interface Told {
 /** Knows the conditions that hold, and has a line logged for each change of what is to be told of a reason. */
 export class ConditionTeller {
   readonly #clock: Clock;
-  readonly #events: Pick<ReconcileEvents, 'conditionsChanged'>;
+  readonly #events: ConditionEvents;
   readonly #told = new Map<string, Told>();
   #conditions: readonly Condition[] = [];
 
@@ -23,7 +27,7 @@ export class ConditionTeller {
     events,
   }: {
     readonly clock: Clock;
-    readonly events: Pick<ReconcileEvents, 'conditionsChanged'>;
+    readonly events: ConditionEvents;
   }) {
     this.#clock = clock;
     this.#events = events;

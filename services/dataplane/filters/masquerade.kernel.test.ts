@@ -2,11 +2,10 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import type { ClusterPool, ClusterView } from '../cluster/cluster.js';
-import { addPod, cleanUp, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
 import { ProgramNft } from '../kernel/nft-program.js';
-import { Masquerader } from '../kernel/nft/masquerader.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { keeperOptions, prefix, RecordedEvents, until } from '../testing/nft.js';
-import type { MasqueradeSettings } from './masquerade.js';
+import { Masquerader, type MasqueradeSettings } from './masquerade.js';
 import { CHECK_INTERVAL_MS } from './table-reconciler.js';
 
 /**

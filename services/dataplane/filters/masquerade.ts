@@ -1,7 +1,21 @@
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, hostPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { ClusterView } from '../cluster/cluster.js';
+import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
+import type { Condition } from '../conditions/conditions.js';
+import { TableKeeper, type TableKeeperOptions } from './table-reconciler.js';
+import {
+  ADDRESS_TYPE,
+  match,
+  meta,
+  payload,
+  prefixJson,
+  PROTOCOL,
+  type JsonObject,
+  type NftSet,
+  type NftTable,
+  type TableName,
+} from './table.js';
 
 /** What is spared from masquerading besides the pools: nothing, or the addresses of the nodes. */
 export const NAT_EXCLUSIONS = ['pools', 'pools-and-nodes'] as const;
@@ -24,7 +38,7 @@ interface PortRange {
 }
 
 /** Which packets of one family leave with the node's address: those from `sources` that go to none of `exempt`. */
-export interface Masquerade {
+interface Masquerade {
   readonly family: Family;
   /** Ranges of the pools with `natOutgoing`; at least one. In order, and none within another. */
   readonly sources: readonly Prefix[];
@@ -67,4 +81,114 @@ export function outermost(prefixes: readonly Prefix[]): Prefix[] {
     if (!last || !prefixContains(last, prefix)) kept.push(prefix);
   }
   return kept;
+}
+
+const SOURCES = 'nat_sources';
+const EXEMPT = 'nat_exempt';
+
+/** Protocol numbers (IANA): their names are known only where /etc/protocols is. */
+const TCP = 6;
+const UDP = 17;
+
+/** NF_IP_PRI_NAT_SRC: where source addresses are translated. */
+const SOURCE_NAT_PRIORITY = 100;
+
+/** The table that masquerades packets of a family. One for each, as kernels before 5.2 translate no addresses in `inet` tables. */
+function masqueradeTableName(family: Masquerade['family']): TableName {
+  return { family: PROTOCOL[family], name: 'podwire' };
+}
+
+/**
+ * The table that carries out a plan:
+ *
+ *     ip saddr @nat_sources ip daddr != @nat_exempt [oifname NAME] [meta l4proto { tcp, udp }] masquerade [to :PORTS] fully-random
+ *
+ * Ports are chosen at random: choosing the next free one drops packets when two flows of one pod are translated at once, as
+ * happens to the two queries of a resolver.
+ */
+export function masqueradeTable(plan: Masquerade): NftTable {
+  const protocol = PROTOCOL[plan.family];
+  const base = [
+    match(payload(protocol, 'saddr'), '==', `@${SOURCES}`),
+    match(payload(protocol, 'daddr'), '!=', `@${EXEMPT}`),
+  ];
+  const outgoing: readonly (readonly JsonObject[])[] =
+    plan.interfaces.length === 0 ? [[]] : plan.interfaces.map((name) => [match(meta('oifname'), '==', name)]);
+  const rules = outgoing.flatMap((by) => endings(plan).map((ending) => [...base, ...by, ...ending]));
+  return {
+    ...masqueradeTableName(plan.family),
+    sets: [set(plan, SOURCES), set(plan, EXEMPT)],
+    chains: [
+      {
+        name: 'nat_postrouting',
+        hook: { type: 'nat', name: 'postrouting', priority: SOURCE_NAT_PRIORITY },
+        rules,
+      },
+    ],
+  };
+}
+
+function set({ family, sources, exempt }: Masquerade, name: typeof SOURCES | typeof EXEMPT): NftSet {
+  const elements = (name === SOURCES ? sources : exempt).map(prefixJson);
+  return { name, type: ADDRESS_TYPE[family], interval: true, elements };
+}
+
+/** What packets end with that all else applies to: those with ports first, when ports are restricted. */
+function endings({ ports }: Masquerade): readonly (readonly JsonObject[])[] {
+  const masquerade = (to: JsonObject): JsonObject => ({
+    masquerade: { ...to, flags: 'fully-random' },
+  });
+  const any = [masquerade({})];
+  if (!ports) return [any];
+  const withPorts = match(meta('l4proto'), '==', { set: [TCP, UDP] });
+  const port = ports.first === ports.last ? ports.first : { range: [ports.first, ports.last] };
+  return [[withPorts, masquerade({ port })], any];
+}
+
+interface MasqueraderOptions extends Omit<TableKeeperOptions, 'table'> {
+  readonly settings: MasqueradeSettings;
+}
+
+const FAMILIES: readonly Family[] = [4, 6];
+
+/**
+ * Keeps the tables `ip podwire` and `ip6 podwire` so that packets of pools with `natOutgoing` leave with the node's address. A
+ * family without such a pool has no table. Where it cannot be had, pods go on without, and {@link conditions} say why.
+ */
+export class Masquerader implements Follower {
+  readonly #settings: MasqueradeSettings;
+  readonly #keepers: Readonly<Record<Family, TableKeeper>>;
+  #plans: Readonly<Record<Family, Masquerade | undefined>> | undefined;
+
+  constructor({ settings, ...options }: MasqueraderOptions) {
+    this.#settings = settings;
+    const keeper = (family: Family) => new TableKeeper({ ...options, table: masqueradeTableName(family) });
+    this.#keepers = { 4: keeper(4), 6: keeper(6) };
+  }
+
+  follow(view: ClusterView, change: ClusterChange): void {
+    // Blocks say nothing about what is masqueraded.
+    if (this.#plans && !change.others) return;
+    const plans = planMasquerade(view, this.#settings);
+    this.#plans = plans;
+    for (const family of FAMILIES) {
+      const plan = plans[family];
+      // The keeper tells of failures, and tries again.
+      void this.#keepers[family].want(plan ? masqueradeTable(plan) : 'absent').catch(() => undefined);
+    }
+  }
+
+  /** Why it is not as wanted; empty when it is. */
+  conditions(): readonly Condition[] {
+    return FAMILIES.flatMap((family) => {
+      const failure = this.#keepers[family].failure;
+      if (!failure) return [];
+      const message = `pods of pools with natOutgoing send IPv${family} packets with their own addresses: ${failure.message}`;
+      return [{ reason: 'MasqueradeUnavailable', message }];
+    });
+  }
+
+  async stop(): Promise<void> {
+    await Promise.all(FAMILIES.map((family) => this.#keepers[family].stop()));
+  }
 }

@@ -2,13 +2,10 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { expect, test } from 'vitest';
 
 import type { ClusterPool, ClusterView } from '../cluster/cluster.js';
-import { formOf } from '../kernel/nft/form.js';
-import { masqueradeTable } from '../kernel/nft/masquerade-table.js';
-import { Masquerader } from '../kernel/nft/masquerader.js';
 import { MemoryNft } from '../testing/memory-nft.js';
 import { keeperOptions, prefix, until } from '../testing/nft.js';
-import type { MasqueradeSettings } from './masquerade.js';
-import { objectsOf, replacement } from './table.js';
+import { Masquerader, masqueradeTable, type MasqueradeSettings } from './masquerade.js';
+import { formOf, objectsOf, replacement } from './table.js';
 
 const SETTINGS: MasqueradeSettings = { exclude: 'pools', interfaces: [], ports: undefined };
 const OTHERS = { blocks: new Set<string>(), others: true };

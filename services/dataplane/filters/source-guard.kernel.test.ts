@@ -1,10 +1,10 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { addPod, cleanUp, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
 import { ProgramNft } from '../kernel/nft-program.js';
-import { arrivalsFrom, inside } from '../kernel/nft/arrivals.fixture.js';
-import { SourceGuard } from '../kernel/nft/source-guard.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
+import { arrivalsFrom, inside } from '../testing/nft-contract.js';
 import { keeperOptions, prefix } from '../testing/nft.js';
+import { SourceGuard } from './source-guard.js';
 
 const FAMILIES = [4, 6] as const;
 const BITS = { 4: 32, 6: 128 } as const;

@@ -1,13 +1,11 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { describe, expect, test } from 'vitest';
 
-import { formOf } from '../kernel/nft/form.js';
-import { SourceGuard } from '../kernel/nft/source-guard.js';
 import { MemoryNft } from '../testing/memory-nft.js';
 import { keeperOptions, prefix, until } from '../testing/nft.js';
-import { GUARD_TABLE, guardTable } from './source-guard.js';
+import { GUARD_TABLE, guardTable, SourceGuard } from './source-guard.js';
 import { CHECK_INTERVAL_MS } from './table-reconciler.js';
-import { objectsOf, removal, type NftCommand } from './table.js';
+import { formOf, objectsOf, removal, type NftCommand } from './table.js';
 
 function start() {
   const { options, ...rest } = keeperOptions(new MemoryNft());

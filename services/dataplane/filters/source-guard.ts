@@ -2,8 +2,9 @@ import { HOST_INTERFACE_PREFIX } from '@podwire/shared/attachment/names';
 import type { Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import { ENCAPSULATED } from '../kernel/nft/tunnel-table.js';
+import type { Condition } from '../conditions/conditions.js';
 import { outermost } from './masquerade.js';
+import { TableKeeper, type TableKeeperOptions } from './table-reconciler.js';
 import {
   ADDRESS_TYPE,
   concatJson,
@@ -22,9 +23,10 @@ import {
   type NftTable,
   type TableName,
 } from './table.js';
+import { ENCAPSULATED } from './tunnel-guard.js';
 
 /** By host interface: the prefixes that its pod may send from besides its own addresses. */
-export type SourcePrefixes = ReadonlyMap<string, readonly Prefix[]>;
+type SourcePrefixes = ReadonlyMap<string, readonly Prefix[]>;
 
 export const GUARD_TABLE: TableName = { family: 'inet', name: 'podwire' };
 
@@ -160,7 +162,7 @@ function hookOf(name: string, priority: number, target: string): NftChain {
 }
 
 /** The commands that lead from one state of an interface to another; none when they are the same. */
-export function guardDelta(
+function guardDelta(
   device: string,
   before: readonly Prefix[] | undefined,
   after: readonly Prefix[] | undefined,
@@ -178,11 +180,86 @@ export function guardDelta(
 }
 
 /** Whether an interface has to be named for its packets to be looked at. */
-export function hasOtherName(device: string): boolean {
+function hasOtherName(device: string): boolean {
   return !device.startsWith(HOST_INTERFACE_PREFIX);
 }
 
 function allowedElements(family: Family, device: string, allowed: readonly Prefix[]): Json[] {
   const prefixes = allowed.filter((prefix) => prefix.family === family);
   return outermost(prefixes).map((prefix) => concatJson(device, prefixJson(prefix)));
+}
+
+/**
+ * Keeps the table `inet podwire`, by which a pod cannot send from addresses that are not its own. Interfaces with names of
+ * Podwire's are guarded without being known; nothing is done for a pod that has nothing but its addresses.
+ */
+export class SourceGuard {
+  readonly #keeper: TableKeeper;
+  #prefixes: SourcePrefixes = new Map();
+
+  constructor(options: Omit<TableKeeperOptions, 'table'>) {
+    this.#keeper = new TableKeeper({ ...options, table: GUARD_TABLE });
+  }
+
+  /**
+   * Puts the table in force for the interfaces that there are when the service starts. Called once, before any pod is wired.
+   * @param prefixes - of every interface that has some, or a name that does not begin with Podwire's prefix
+   * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; it is tried again by itself
+   */
+  start(prefixes: SourcePrefixes): Promise<void> {
+    this.#prefixes = new Map([...prefixes].filter(([device, allowed]) => isKept(device, allowed)));
+    return this.#keeper.want(guardTable(this.#prefixes));
+  }
+
+  /**
+   * Resolves when the table is in force, as it is before a pod with IPv6 addresses is wired. Where it is, nobody waits for what
+   * other pods have asked for.
+   * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED
+   */
+  ready(): Promise<void> {
+    return this.#keeper.isInForce ? Promise.resolve() : this.#keeper.want(guardTable(this.#prefixes));
+  }
+
+  /**
+   * Guards an interface, there or not yet, and lets its pod send from some prefixes besides its own addresses; they replace
+   * those it was allowed before. Resolves when that is in force: before the interface is up. Idempotent; for a name that begins
+   * with Podwire's prefix, and no prefixes before and after, nothing is done.
+   * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; then it is in force later, unless {@link forget} comes first
+   */
+  setSourcePrefixes(device: string, allowed: readonly Prefix[]): Promise<void> {
+    return this.#set(device, isKept(device, allowed) ? allowed : undefined);
+  }
+
+  /** Lets an interface go that is no more. Idempotent. @throws Failure as {@link setSourcePrefixes} */
+  forget(device: string): Promise<void> {
+    return this.#set(device, undefined);
+  }
+
+  /** Why it is not as wanted; empty when it is. */
+  conditions(): readonly Condition[] {
+    const failure = this.#keeper.failure;
+    if (!failure) return [];
+    const message = `pods with IPv6 addresses or source prefixes are refused, and IPv4 pods reach services on the node’s 127.0.0.1, as nftables cannot filter what pods send: ${failure.message}`;
+    return [{ reason: 'SourceGuardUnavailable', message, defeats: [6] }];
+  }
+
+  /** Leaves the table in force. */
+  stop(): Promise<void> {
+    return this.#keeper.stop();
+  }
+
+  async #set(device: string, allowed: readonly Prefix[] | undefined): Promise<void> {
+    const before = this.#prefixes.get(device);
+    if (before === undefined && allowed === undefined) return;
+    const delta = guardDelta(device, before, allowed);
+    const prefixes = new Map(this.#prefixes);
+    if (allowed) prefixes.set(device, allowed);
+    else prefixes.delete(device);
+    this.#prefixes = prefixes;
+    await this.#keeper.want(guardTable(prefixes), delta);
+  }
+}
+
+function isKept(device: string, allowed: readonly Prefix[]): boolean {
+  return allowed.length > 0 || hasOtherName(device);
 }

@@ -2,13 +2,13 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { backoffMs } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { formOf } from '../kernel/nft/form.js';
-import type { Nft } from '../kernel/nft/nft.js';
 import {
   formatTableName,
+  formOf,
   objectsOf,
   removal,
   replacement,
+  type Nft,
   type NftCommand,
   type NftTable,
   type TableName,

@@ -1,7 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { formOf } from '../kernel/nft/form.js';
-import type { Json, JsonObject } from './table.js';
+import { formOf, type Json, type JsonObject } from './table.js';
 
 const set = (...elem: readonly Json[]): JsonObject => ({
   set: { family: 'ip', table: 'podwire', name: 's', type: 'ipv4_addr', flags: ['interval'], elem },

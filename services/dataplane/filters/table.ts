@@ -1,5 +1,6 @@
-import { formatAddress, type Family } from '@podwire/shared/net/address';
+import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
+import { compareTexts } from '@podwire/shared/words/order';
 
 /** What JSON can say, as `nft -j` reads and writes it (libnftables-json(5)). */
 export type Json = null | boolean | number | string | readonly Json[] | JsonObject;
@@ -155,4 +156,140 @@ export function isList(value: Json | undefined): value is readonly Json[] {
 
 export function isObject(value: Json | undefined): value is JsonObject {
   return typeof value === 'object' && value !== null && !isList(value);
+}
+
+/** What two tables are compared by. Counters' values, handles and the order of what has none do not matter. */
+interface TableForm {
+  /** Everything but the elements of sets, as text. */
+  readonly structure: string;
+  /** The elements of all sets, as text: addresses by the ranges that they cover, however those are cut. */
+  readonly elements: string;
+}
+
+/** The form of a table's objects, as they are wanted or as the kernel shows them. */
+export function formOf(objects: readonly JsonObject[]): TableForm {
+  const structure: string[] = [];
+  const rules: string[] = [];
+  const elements: string[] = [];
+  for (const object of objects) {
+    const set = object.set;
+    if ('rule' in object) rules.push(textOf(object));
+    else if (isObject(set)) {
+      const { elem = [], ...rest } = set;
+      structure.push(textOf({ set: rest }));
+      // Where elements have a time, rules put them there.
+      elements.push(`${textOf(rest.name ?? null)}: ${'timeout' in rest ? '' : elementsText(elem)}`);
+    } else structure.push(textOf(object));
+  }
+  // The order of rules is part of what they mean, within a chain; that of the others is the kernel's affair.
+  const byChain = rules.map((text, position) => ({ text, chain: /"chain":"[^"]*"/.exec(text)?.[0] ?? '', position }));
+  const ordered = byChain.toSorted((a, b) => compareTexts(a.chain, b.chain) || a.position - b.position);
+  return {
+    structure: [...structure.toSorted(compareTexts), ...ordered.map(({ text }) => text)].join('\n'),
+    elements: elements.toSorted(compareTexts).join('\n'),
+  };
+}
+
+interface AddressRange {
+  readonly family: Family;
+  readonly first: bigint;
+  readonly last: bigint;
+}
+
+function elementsText(elements: Json): string {
+  const list = isList(elements) ? elements : [elements];
+  const ranges: AddressRange[] = [];
+  const others: string[] = [];
+  for (const element of list) {
+    const range = rangeOf(element);
+    if (range) ranges.push(range);
+    else others.push(fieldsText(element));
+  }
+  return [...joined(ranges).map(rangeText), ...others.toSorted(compareTexts)].join(', ');
+}
+
+function fieldsText(element: Json): string {
+  const fields = isObject(element) && isList(element.concat) ? element.concat : undefined;
+  if (!fields) return textOf(element);
+  return fields.map(textOfField).join(' . ');
+}
+
+function textOfField(field: Json): string {
+  const range = rangeOf(field);
+  return range ? rangeText(range) : textOf(field);
+}
+
+/** Ranges that touch or overlap as one, in order. */
+function joined(ranges: readonly AddressRange[]): AddressRange[] {
+  const result: AddressRange[] = [];
+  for (const range of ranges.toSorted((a, b) => a.family - b.family || compareNumbers(a.first, b.first))) {
+    const last = result.at(-1);
+    if (last?.family === range.family && range.first <= last.last + 1n) {
+      result[result.length - 1] = { ...last, last: range.last > last.last ? range.last : last.last };
+    } else result.push(range);
+  }
+  return result;
+}
+
+function rangeOf(element: Json): AddressRange | undefined {
+  if (typeof element === 'string') {
+    const address = parseAddress(element);
+    return address && { family: address.family, first: address.value, last: address.value };
+  }
+  if (!isObject(element)) return undefined;
+  return isObject(element.prefix) ? rangeOfPrefix(element.prefix) : rangeOfEnds(element.range);
+}
+
+function rangeOfPrefix({ addr, len }: JsonObject): AddressRange | undefined {
+  const start = typeof addr === 'string' ? rangeOf(addr) : undefined;
+  if (!start || typeof len !== 'number') return undefined;
+  const size = 1n << BigInt(familyBits(start.family) - len);
+  return { ...start, last: start.first + size - 1n };
+}
+
+function rangeOfEnds(ends: Json | undefined): AddressRange | undefined {
+  if (!isList(ends)) return undefined;
+  const [first, last] = ends.map((end) => rangeOf(end));
+  return first && last?.family === first.family ? { ...first, last: last.last } : undefined;
+}
+
+function rangeText({ family, first, last }: AddressRange): string {
+  return `${formatAddress({ family, value: first })}-${formatAddress({ family, value: last })}`;
+}
+
+/** Values that the kernel gives, or counts: no part of what a table is. */
+const VOLATILE: readonly string[] = ['handle', 'packets', 'bytes'];
+
+/** JSON with its keys in order. */
+function textOf(value: Json): string {
+  if (isList(value)) return `[${value.map(textOf).join(',')}]`;
+  if (!isObject(value)) return JSON.stringify(value);
+  const entries = Object.entries(value)
+    .filter(([key]) => !VOLATILE.includes(key))
+    .toSorted(([a], [b]) => compareTexts(a, b));
+  return `{${entries.map(([key, inner]) => `${JSON.stringify(key)}:${textOf(inner)}`).join(',')}}`;
+}
+
+function compareNumbers(a: bigint, b: bigint): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
+
+/**
+ * The node's nftables. Implementations: the `nft` program, and memory (the fake); both pass `nft.contract.ts`.
+ *
+ * Every method fails with KERNEL_UNSUPPORTED when the program or the kernel's part is missing, and with KERNEL_REFUSED when
+ * nftables refuse or do not answer in time; both carry its own text.
+ */
+export interface Nft {
+  /**
+   * Reads one table (`nft -j -n list table FAMILY NAME`): names of protocols as numbers.
+   * Result: its objects as nft shows them, complete; undefined when there is no such table. Idempotent.
+   */
+  read(table: TableName): Promise<readonly JsonObject[] | undefined>;
+
+  /**
+   * Carries out commands as one transaction (`nft -j -f -`).
+   * Result: all of it is in force, or none when it fails. Idempotent as far as the commands are: adding what is there is, deleting what is not there fails.
+   */
+  apply(commands: readonly NftCommand[]): Promise<void>;
 }

@@ -2,7 +2,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { describe, expect, test } from 'vitest';
 
 import type { ClusterNode, ClusterPool, ClusterView, Encapsulation } from '../cluster/cluster.js';
-import { address } from '../plan/pod-network.fixture.js';
+import { address } from '../testing/pods.js';
 import { planTunnelSources } from './tunnel-sources.js';
 
 function node(name: string, ipv4: string, ipv6?: string): [string, ClusterNode] {

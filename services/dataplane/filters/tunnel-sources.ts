@@ -1,9 +1,7 @@
 import type { Address, Family } from '@podwire/shared/net/address';
 import { compareNames } from '@podwire/shared/words/order';
 
-import type { ClusterView } from '../cluster/cluster.js';
-import { encapsulationOf } from '../routes/block-routes.js';
-import { modeOf, nodeAddressOf } from '../routing/paths.js';
+import { encapsulationOf, modeOf, nodeAddressOf, type ClusterView } from '../cluster/cluster.js';
 
 /** Where packets of tunnels may come from, for one family of outer addresses. */
 export interface TunnelSources {

@@ -1,8 +1,8 @@
 import { afterEach, beforeEach } from 'vitest';
 
-import { linkSourceContract, type LinkChanger } from './link-source.contract.js';
+import { cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
+import { linkSourceContract, type LinkChanger } from '../testing/node-kernel-contract.js';
 import { NetlinkLinks } from './links.js';
-import { cleanUp, requireThrowawayNamespace, run } from './netlink/namespaces.fixture.js';
 import { NodeMonitor } from './node-monitor.js';
 
 beforeEach(requireThrowawayNamespace);

@@ -2,9 +2,8 @@ import { execFileSync } from 'node:child_process';
 
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
+import { broken, GivenMonitor, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { NetlinkLinks } from './links.js';
-import { broken, GivenMonitor } from './netlink/given-monitor.fixture.js';
-import { requireThrowawayNamespace, run } from './netlink/namespaces.fixture.js';
 import { NodeNetlinkKernel } from './node-kernel.js';
 import { NodeMonitor } from './node-monitor.js';
 import { NetlinkNodeNetwork } from './node-network.js';

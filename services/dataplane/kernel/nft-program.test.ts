@@ -4,8 +4,8 @@ import { join } from 'node:path';
 
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest';
 
+import { cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { nftContract } from '../testing/nft-contract.js';
-import { cleanUp, requireThrowawayNamespace, run } from './netlink/namespaces.fixture.js';
 import { ProgramNft } from './nft-program.js';
 
 const TABLE = { family: 'ip', name: 'podwire' } as const;

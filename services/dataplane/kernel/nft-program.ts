@@ -9,8 +9,14 @@ import { parseJson } from '@podwire/shared/json/parse';
 import { killProcessGroup } from '@podwire/shared/runtime/process-group';
 import { z } from 'zod';
 
-import { formatTableName, type Json, type JsonObject, type NftCommand, type TableName } from '../filters/table.js';
-import type { Nft } from './nft/nft.js';
+import {
+  formatTableName,
+  type Json,
+  type JsonObject,
+  type Nft,
+  type NftCommand,
+  type TableName,
+} from '../filters/table.js';
 
 interface ProgramNftOptions {
   /** The program. Default: `nft`, looked for where systems have their own programs. */

@@ -1,7 +1,7 @@
 import { describe } from 'vitest';
 
+import { netlinkNodeFixture } from '../testing/kernels.js';
 import { nodeKernelContract } from '../testing/node-kernel-contract.js';
-import { netlinkNodeFixture } from './netlink/node-netlink.fixture.js';
 
 describe('the real node kernel', () => {
   nodeKernelContract(netlinkNodeFixture);

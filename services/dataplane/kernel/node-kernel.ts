@@ -1,21 +1,21 @@
-import { NetlinkError, openNamespace, type MonitorEvent, type Namespace, type Outcome } from '@podwire/netlink';
+import {
+  NetlinkError,
+  openNamespace,
+  type IpipAdd,
+  type MonitorEvent,
+  type Namespace,
+  type Outcome,
+  type Request,
+  type RouteRequest,
+  type VxlanAdd,
+} from '@podwire/netlink';
 
 import type { NodeKernel, NodeListener, NodeRefusal, NodeScope, NodeWatch } from '../routes/kernel.js';
-import type { NodeAbilities, ObservedNode } from '../routes/observed.js';
+import { NODE_ROUTE_PROTOCOL, type NodeAbilities, type ObservedNode } from '../routes/observed.js';
 import type { NodeStep } from '../routes/step.js';
-import { NodeLinks } from './netlink/node-links.js';
-import {
-  deviceOf,
-  toDeviceRequest,
-  toPlainRequest,
-  toTunnelAdd,
-  type DeviceStep,
-  type PlainStep,
-  type SysctlStep,
-} from './netlink/node-requests.js';
-import { toChange } from './netlink/node-watch.js';
+import type { WantedTunnel } from '../routes/wanted.js';
 import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
-import { observeNode } from './node-observe.js';
+import { NodeLinks, observeNode, toChange } from './node-observe.js';
 import { asking, failureOfNetlink, hasErrno } from './refusal.js';
 
 /** What the addon takes at once. */
@@ -212,4 +212,89 @@ function toRefusal(outcome: Outcome): NodeRefusal | undefined {
 function refusalOf(error: unknown): NodeRefusal {
   if (!(error instanceof NetlinkError)) throw error;
   return { failure: failureOfNetlink(error), errno: error.code };
+}
+
+/** Steps that make, change or delete a device: others depend on what comes of them. */
+type DeviceStep = Extract<NodeStep, { type: 'device-add' | 'device-set' | 'device-delete' }>;
+type SysctlStep = Extract<NodeStep, { type: 'sysctl-write' }>;
+/** The others, which depend on nothing of the same plan. */
+type PlainStep = Exclude<NodeStep, DeviceStep | SysctlStep>;
+
+/** What the addon is asked for to make a tunnel device. */
+function toTunnelAdd(tunnel: WantedTunnel): VxlanAdd | IpipAdd {
+  const { name, mtuBytes, local } = tunnel;
+  if (tunnel.kind === 'ipip') return { type: 'link.add', kind: 'ipip', name, mtuBytes, local };
+  const { vni, port, mac, parent } = tunnel;
+  return {
+    type: 'link.add',
+    kind: 'vxlan',
+    name,
+    mtuBytes,
+    local,
+    vni,
+    port,
+    mac,
+    learning: false,
+    ...(parent === undefined ? {} : { parent: { name: parent } }),
+  };
+}
+
+function toDeviceRequest(step: Exclude<DeviceStep, { type: 'device-delete' }>): Request {
+  if (step.type === 'device-add') return toTunnelAdd(step.tunnel);
+  return { type: 'link.set', link: { name: step.name }, ...step.change };
+}
+
+function toPlainRequest(step: PlainStep, links: NodeLinks): Request {
+  switch (step.type) {
+    case 'address-add':
+      return { type: 'address.add', link: links.select(step.device), address: step.address, noDad: true };
+    case 'address-delete':
+      return { type: 'address.delete', link: links.select(step.device), address: step.address };
+    case 'neighbour-set':
+      return { type: 'neighbour.replace', link: links.select(step.device), address: step.address, mac: step.mac };
+    case 'neighbour-delete':
+      return { type: 'neighbour.delete', link: links.select(step.device), address: step.address };
+    case 'forwarding-set':
+      return {
+        type: 'fdb.replace',
+        link: links.select(step.device),
+        mac: step.mac,
+        destination: step.nodeAddress,
+      };
+    case 'forwarding-delete':
+      return {
+        type: 'fdb.delete',
+        link: links.select(step.device),
+        mac: step.mac,
+        destination: step.nodeAddress,
+      };
+    case 'route-add':
+      return toRoute('route.add', step, links);
+    case 'route-replace':
+      return toRoute('route.replace', step, links);
+    case 'route-delete':
+      return toRoute('route.delete', step, links);
+  }
+}
+
+type RouteStep = Extract<NodeStep, { type: 'route-add' | 'route-replace' | 'route-delete' }>;
+
+function toRoute(type: RouteRequest['type'], step: RouteStep, links: NodeLinks): RouteRequest {
+  const { destination, device, gateway, source, onlink, type: routeType } = step.route;
+  return {
+    type,
+    destination,
+    protocol: NODE_ROUTE_PROTOCOL,
+    onlink,
+    ...(routeType === 'other' ? {} : { routeType }),
+    ...(device === undefined ? {} : { output: links.select(device) }),
+    ...(gateway === undefined ? {} : { gateway }),
+    ...(source === undefined ? {} : { source }),
+    ...(step.type === 'route-delete' ? { metric: step.route.metric } : {}),
+  };
+}
+
+/** The device that a step needs to be there. */
+function deviceOf(step: PlainStep): string | undefined {
+  return 'route' in step ? step.route.device : step.device;
 }

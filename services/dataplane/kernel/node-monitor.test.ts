@@ -1,7 +1,7 @@
 import type { MonitorEvent, NetlinkError } from '@podwire/netlink';
 import { describe, expect, test } from 'vitest';
 
-import { broken, GivenMonitor } from './netlink/given-monitor.fixture.js';
+import { broken, GivenMonitor } from '../testing/kernels.js';
 import { NodeMonitor } from './node-monitor.js';
 
 const OVERRUN: MonitorEvent = { object: 'overrun' };

@@ -2,7 +2,7 @@ import { formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { addPod, cleanUp, requireThrowawayNamespace, run } from './netlink/namespaces.fixture.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { NodeMonitor } from './node-monitor.js';
 import { NetlinkNodeNetwork } from './node-network.js';
 

@@ -10,8 +10,6 @@ import {
 import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
 import { parsePrefix, prefixContains, splitCidr } from '@podwire/shared/net/prefix';
 
-import { ROUTE_PROTOCOL } from '../wiring/network.js';
-import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
 import type {
   LinkAddress,
   NetworkLink,
@@ -19,7 +17,9 @@ import type {
   NodeNetwork,
   NodeNetworkListener,
   NodeNetworkState,
-} from './node-network-interface.js';
+} from '../node/links.js';
+import { ROUTE_PROTOCOL } from '../wiring/network.js';
+import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
 import { MAIN_TABLE } from './pod-observe.js';
 import { asking, failureOfNetlink } from './refusal.js';
 

@@ -1,8 +1,7 @@
 import type { Link } from '@podwire/netlink';
 import { expect, test } from 'vitest';
 
-import { NodeLinks } from './netlink/node-links.js';
-import { toChange } from './netlink/node-watch.js';
+import { NodeLinks, toChange } from './node-observe.js';
 
 const POD: Link = {
   index: 7,

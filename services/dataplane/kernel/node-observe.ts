@@ -1,4 +1,13 @@
-import { NetlinkError, type Family, type FdbEntry, type Namespace, type Neighbour, type Route } from '@podwire/netlink';
+import {
+  NetlinkError,
+  type Family,
+  type FdbEntry,
+  type Link,
+  type MonitorEvent,
+  type Namespace,
+  type Neighbour,
+  type Route,
+} from '@podwire/netlink';
 
 import type { NodeScope } from '../routes/kernel.js';
 import {
@@ -6,12 +15,13 @@ import {
   isRouted,
   ownerOf,
   TUNNEL_DEVICES,
+  type NodeChange,
+  type ObservedDevice,
   type ObservedNode,
   type PeerForwarding,
   type PeerNeighbour,
   type SeenRoute,
 } from '../routes/observed.js';
-import type { NodeLinks } from './netlink/node-links.js';
 import { MAIN_TABLE, readSysctls } from './pod-observe.js';
 
 /** Routes that are looked at before others have their turn. */
@@ -70,7 +80,7 @@ async function listRoutes(namespace: Namespace, family: Family): Promise<Route[]
   }
 }
 
-export function toSeenRoute(route: Route, links: NodeLinks): SeenRoute {
+function toSeenRoute(route: Route, links: NodeLinks): SeenRoute {
   const { destination, outputIndex, gateway, source, protocol, metric, routeType, onlink } = route;
   const type = routeType === 'unicast' || routeType === 'blackhole' ? routeType : 'other';
   // The kernel has IPv6 blackholes leave by the loopback.
@@ -88,15 +98,188 @@ export function toSeenRoute(route: Route, links: NodeLinks): SeenRoute {
 }
 
 /** @returns undefined for what the kernel learned by itself */
-export function toNeighbour(entry: Neighbour, links: NodeLinks): PeerNeighbour | undefined {
+function toNeighbour(entry: Neighbour, links: NodeLinks): PeerNeighbour | undefined {
   const device = links.nameOf(entry.linkIndex);
   if (device === undefined || entry.mac === null || !entry.permanent) return undefined;
   return { device, address: entry.address, mac: entry.mac };
 }
 
 /** @returns undefined for entries of a bridge, and for those without a far end */
-export function toForwarding(entry: FdbEntry, links: NodeLinks): PeerForwarding | undefined {
+function toForwarding(entry: FdbEntry, links: NodeLinks): PeerForwarding | undefined {
   const device = links.nameOf(entry.linkIndex);
   if (device === undefined || entry.mac === null || entry.destination === null) return undefined;
   return { device, mac: entry.mac, nodeAddress: entry.destination };
+}
+
+/** What a wiring gives a pod's interface before it is up. */
+type PodLink = Pick<Link, 'name' | 'alias' | 'mac' | 'mtuBytes' | 'up'>;
+
+/** The names behind the indexes that the kernel speaks in, as of its last word. */
+export class NodeLinks {
+  readonly #names = new Map<number, string>();
+  readonly #indexes = new Map<string, number>();
+  /** Pods' interfaces as they were last told of, or read first. */
+  readonly #pods = new Map<number, PodLink>();
+  /** Those that Podwire has deleted itself, until that is told: whatever is told of them until then is of no account. */
+  readonly #gone = new Set<number>();
+
+  /** What is read may be ahead of what was told: what was done to a pod's interface is still told of, by the name that it had. */
+  reset(links: readonly Link[]): void {
+    const told = new Map(this.#pods);
+    this.#names.clear();
+    this.#indexes.clear();
+    this.#pods.clear();
+    for (const link of links) {
+      this.put(link);
+      const pod = told.get(link.index);
+      if (pod) this.#pods.set(link.index, pod);
+    }
+  }
+
+  put(link: Pick<Link, 'index'> & PodLink): void {
+    const { index, name, alias, mac, mtuBytes, up } = link;
+    if (this.#gone.has(index)) return;
+    const earlier = this.#names.get(index);
+    if (earlier !== undefined && earlier !== name) this.forget(earlier);
+    this.#names.set(index, name);
+    this.#indexes.set(name, index);
+    if (isPodInterface(link) || this.#pods.has(index)) this.#pods.set(index, { name, alias, mac, mtuBytes, up });
+  }
+
+  remove({ index, name }: Pick<Link, 'index' | 'name'>): void {
+    this.#names.delete(index);
+    this.#pods.delete(index);
+    this.#gone.delete(index);
+    if (this.#indexes.get(name) === index) this.#indexes.delete(name);
+  }
+
+  /** The next selection is by name. */
+  forget(name: string): void {
+    this.#indexes.delete(name);
+  }
+
+  /**
+   * The link of that name is deleted by Podwire itself. What was told of it and of all that is on it may be heard later than what is
+   * told of the next one of that name, and would be taken for that.
+   * @returns takes it back, where the kernel refuses the deletion
+   */
+  deleting(name: string): () => void {
+    const index = this.#indexes.get(name);
+    this.forget(name);
+    if (index === undefined) return () => undefined;
+    this.#names.delete(index);
+    this.#gone.add(index);
+    return () => {
+      if (!this.#gone.delete(index)) return;
+      this.#names.set(index, name);
+      this.#indexes.set(name, index);
+    };
+  }
+
+  /** Whether Podwire has deleted the link itself, and the kernel has not told it so far. */
+  isGone(index: number): boolean {
+    return this.#gone.has(index);
+  }
+
+  nameOf(index: number | null): string | undefined {
+    return index === null ? undefined : this.#names.get(index);
+  }
+
+  /** Name of the pod's interface with this index, as it was last told; undefined where it is none. */
+  podNameOf(index: number): string | undefined {
+    return this.#pods.get(index)?.name;
+  }
+
+  /** Whether a pod's interface was up, and is another now than it was then. */
+  isChangedPod({ index, name, alias, mac, mtuBytes, up }: Pick<Link, 'index'> & PodLink): boolean {
+    const known = this.#pods.get(index);
+    const isSame =
+      known?.name === name &&
+      known.alias === alias &&
+      known.mac === mac &&
+      known.mtuBytes === mtuBytes &&
+      known.up === up;
+    return known?.up === true && !isSame;
+  }
+
+  /** By index, where that is known, the kernel need not be asked for it first. */
+  select(name: string): { readonly index: number } | { readonly name: string } {
+    const index = this.#indexes.get(name);
+    return index === undefined ? { name } : { index };
+  }
+
+  toDevice({ name, kind, up, mac, mtuBytes, vxlan, ipip }: Link): ObservedDevice {
+    return { name, kind, up, mac, mtuBytes, tunnel: this.#toTunnel({ vxlan, ipip }) };
+  }
+
+  #toTunnel({ vxlan, ipip }: Pick<Link, 'vxlan' | 'ipip'>): ObservedDevice['tunnel'] {
+    if (ipip) return { kind: 'ipip', local: ipip.local ?? undefined, remote: ipip.remote ?? undefined };
+    if (!vxlan) return undefined;
+    const { vni, port, local, group, parentIndex, learning: isLearning, external: isExternal } = vxlan;
+    return {
+      kind: 'vxlan',
+      vni,
+      port,
+      local: local ?? undefined,
+      // One that has vanished from what is known is no wanted one.
+      parent: parentIndex === null ? undefined : (this.nameOf(parentIndex) ?? `link ${parentIndex}`),
+      remote: group ?? undefined,
+      isLearning,
+      isExternal,
+    };
+  }
+}
+
+/** What an announcement means to whoever looks after the node. @returns undefined for what is none of the listener's business */
+export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | undefined {
+  if (event.object === 'overrun') return event;
+  const { deleted } = event;
+  switch (event.object) {
+    case 'link': {
+      const link = event.value;
+      if (links.isGone(link.index)) {
+        if (deleted) links.remove(link);
+        return undefined;
+      }
+      const earlierName = links.podNameOf(link.index);
+      const isPod = isPodInterface(link) || earlierName !== undefined;
+      const isMeddledWith = deleted || links.isChangedPod(link);
+      if (deleted) links.remove(link);
+      else links.put(link);
+      // One that was renamed by hand is known by its earlier name.
+      if (isPod) return { object: 'pod-interface', name: earlierName ?? link.name, isMeddledWith };
+      return { object: 'device', deleted, device: links.toDevice(link) };
+    }
+    case 'address': {
+      const { linkIndex, address, scope } = event.value;
+      const device = links.nameOf(linkIndex);
+      return device === undefined || scope === 'link' ? undefined : { object: 'address', deleted, device, address };
+    }
+    case 'route':
+      return event.value.table === MAIN_TABLE
+        ? { object: 'route', deleted, route: toSeenRoute(event.value, links) }
+        : undefined;
+    case 'neighbour':
+      return toNeighbourChange(event, links);
+    case 'fdb': {
+      const entry = isTunnel(event.value.linkIndex, links) ? toForwarding(event.value, links) : undefined;
+      return entry && { object: 'forwarding', deleted, ...entry };
+    }
+  }
+}
+
+function toNeighbourChange(
+  { deleted, value }: Extract<MonitorEvent, { object: 'neighbour' }>,
+  links: NodeLinks,
+): NodeChange | undefined {
+  if (value.proxy || !isTunnel(value.linkIndex, links)) return undefined;
+  const entry = deleted ? undefined : toNeighbour(value, links);
+  if (entry) return { object: 'neighbour', deleted: false, ...entry };
+  // One that is not permanent any more is not the one that was set.
+  const device = links.nameOf(value.linkIndex) ?? '';
+  return { object: 'neighbour', deleted: true, device, address: value.address, mac: value.mac ?? '' };
+}
+
+function isTunnel(index: number, links: NodeLinks): boolean {
+  return TUNNEL_DEVICES.includes(links.nameOf(index) ?? '');
 }

@@ -7,7 +7,6 @@ import type { AttachedLink, Kernel, NetnsIdentity, PodSession } from '../pods/ke
 import { POD_LIST_BOUNDS, type PodListBounds } from '../pods/pod-lists.js';
 import { attachmentOfAlias, ROUTE_PROTOCOL } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
-import { renameLink } from './netlink/rename.js';
 import { getLink, MAIN_TABLE, toObservedLink } from './pod-observe.js';
 import { NetlinkSession } from './pod-session.js';
 import { asking, failureOfNetlink, hasErrno, refusalOf } from './refusal.js';
@@ -144,4 +143,23 @@ async function openPod(netns: string): Promise<Namespace> {
 
 function isSame(a: Namespace, b: Namespace): boolean {
   return a.identity.inode === b.identity.inode && a.identity.device === b.identity.device;
+}
+
+/**
+ * Gives a link another name. Before Linux 6.2 one that is up keeps its name (EBUSY): it is set down for it, and loses its routes.
+ * @throws NetlinkError
+ */
+export async function renameLink(
+  namespace: Pick<Namespace, 'sequence'>,
+  { index, name }: { readonly index: number; readonly name: string },
+): Promise<void> {
+  const link = { index };
+  const rename = { type: 'link.set', link, name } as const;
+  const [atOnce] = await namespace.sequence([rename]);
+  if (atOnce?.ok !== false) return;
+  if (!hasErrno(atOnce.error, 'EBUSY')) throw atOnce.error;
+  const down = { type: 'link.set', link, up: false } as const;
+  const up = { type: 'link.set', link, up: true } as const;
+  const [isDown, isRenamed] = await namespace.sequence([down, { optional: true, ...rename }, up]);
+  for (const outcome of [isDown, isRenamed]) if (outcome?.ok === false) throw outcome.error;
 }

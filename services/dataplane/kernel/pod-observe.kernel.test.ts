@@ -1,13 +1,11 @@
 import { openNamespace, type Namespace } from '@podwire/netlink';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
-import { desired } from '../wiring/network.js';
-import { addPod, cleanUp, requireThrowawayNamespace, run } from './netlink/namespaces.fixture.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
+import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
+import { desired, type PodNetwork } from '../wiring/network.js';
 import { NetlinkKernel } from './pod-kernel.js';
 import { observeHost, observePod, type Listing, type PodListing } from './pod-observe.js';
 

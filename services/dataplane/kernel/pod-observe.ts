@@ -1,7 +1,6 @@
 import type { Link, Namespace, Route, SysctlReading } from '@podwire/netlink';
 
-import { isSourceRule, tableOf } from '../plan/source-table.js';
-import { ROUTE_PROTOCOL, type WantedEnd } from '../wiring/network.js';
+import { isSourceRule, ROUTE_PROTOCOL, tableOf, type WantedEnd } from '../wiring/network.js';
 import {
   isAddressOf,
   isNeighbourOf,

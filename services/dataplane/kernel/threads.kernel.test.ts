@@ -3,11 +3,10 @@ import { readFile } from 'node:fs/promises';
 
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
-import { addPod, cleanUp, requireThrowawayNamespace } from './netlink/namespaces.fixture.js';
+import { addPod, cleanUp, requireThrowawayNamespace } from '../testing/kernels.js';
+import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { NetlinkKernel } from './pod-kernel.js';
 
 /** Pods at a time: more than the pool has threads. */

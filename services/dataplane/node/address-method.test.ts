@@ -1,6 +1,9 @@
-import { expect, test } from 'vitest';
+import { formatAddress, type Family } from '@podwire/shared/net/address';
+import { parsePrefix, splitCidr } from '@podwire/shared/net/prefix';
+import { describe, expect, test } from 'vitest';
 
-import { describeMethod, readAddressMethod } from './address-method.js';
+import { chooseAddress, describeMethod, isNodeInterface, readAddressMethod } from './address-method.js';
+import type { NodeNetworkState } from './links.js';
 
 test.each([
   ['auto', 4, 'auto'],
@@ -32,4 +35,162 @@ test.each([
 ] as const)('%j of IPv%i is refused: %s', (text, family, fault) => {
   const read = readAddressMethod(text, family);
   expect(read.ok ? 'read' : read.fault).toContain(fault);
+});
+
+/** `eth0 192.0.2.7/24 2001:db8::7/64`: an interface with its addresses; `!` before one that does not last, `-` before a name: off. */
+function network(links: readonly string[], routes: readonly string[] = []): NodeNetworkState {
+  const parsed = links.map((line, at) => {
+    const [word = '', ...addresses] = line.split(' ');
+    return { index: at + 1, name: word.replace(/^-/, ''), up: !word.startsWith('-'), addresses };
+  });
+  return {
+    links: parsed.map(({ index, name, up }) => ({ index, name, up, mac: null })),
+    addresses: parsed.flatMap(({ index, addresses }) =>
+      addresses.map((text) => ({
+        ...(splitCidr(text.replace(/^!/, '')) ?? expect.unreachable(text)),
+        linkIndex: index,
+        lasting: !text.startsWith('!'),
+      })),
+    ),
+    routes: routes.map((line) => {
+      const {
+        to = '',
+        dev,
+        src,
+        metric = '0',
+      } = /^(?<to>\S+) dev (?<dev>\S+)( src (?<src>\S+))?( metric (?<metric>\d+))?$/.exec(line)!.groups!;
+      const destination = parsePrefix(to);
+      return {
+        destination: destination.ok ? destination.prefix : expect.unreachable(to),
+        linkIndex: parsed.find(({ name }) => name === dev)!.index,
+        source: src === undefined ? undefined : splitCidr(`${src}/0`)?.address,
+        metric: Number(metric),
+      };
+    }),
+  };
+}
+
+function chosen(setting: string, family: Family, state: NodeNetworkState): string {
+  const read = readAddressMethod(setting, family);
+  const found = read.ok ? chooseAddress(read.method, family, state) : expect.unreachable(read.fault);
+  return found ? `${formatAddress(found.address)}/${found.length}` : 'none';
+}
+
+const TWO = ['lo 127.0.0.1/8 ::1/128', 'eth0 192.0.2.7/24 192.0.2.8/24', 'eth1 198.51.100.7/24 2001:db8::7/64'];
+const PODS = [
+  'podw1 169.254.1.1/32 10.65.0.3/32',
+  'vxlan4.podwire 10.65.0.1/32',
+  'docker0 172.17.0.1/16',
+  'cni0 10.88.0.1/16',
+];
+
+describe('IPv4', () => {
+  test.each<[string, string, NodeNetworkState, string]>([
+    ['the interface with the default route', 'auto', network(TWO, ['0.0.0.0/0 dev eth1']), '198.51.100.7/24'],
+    [
+      'the default route with the lowest metric',
+      'auto',
+      network(TWO, ['0.0.0.0/0 dev eth1 metric 200', '0.0.0.0/0 dev eth0 metric 100']),
+      '192.0.2.7/24',
+    ],
+    ['its source address', 'auto', network(TWO, ['0.0.0.0/0 dev eth0 src 192.0.2.8']), '192.0.2.8/24'],
+    [
+      'its first address, where the source is none of them',
+      'auto',
+      network(TWO, ['0.0.0.0/0 dev eth0 src 192.0.2.99']),
+      '192.0.2.7/24',
+    ],
+    ['the first interface with one, without a default route', 'auto', network(TWO), '192.0.2.7/24'],
+    [
+      'the next one, where the interface of the default route has none',
+      'auto',
+      network(['eth0', 'eth1 192.0.2.7/24'], ['0.0.0.0/0 dev eth0']),
+      '192.0.2.7/24',
+    ],
+    ['none of pods, tunnels and container engines', 'auto', network([...PODS, ...TWO]), '192.0.2.7/24'],
+    [
+      'none of them though the default route is theirs',
+      'auto',
+      network([...PODS, ...TWO], ['0.0.0.0/0 dev docker0']),
+      '192.0.2.7/24',
+    ],
+    ['nothing where there is nothing else', 'auto', network(PODS, ['0.0.0.0/0 dev docker0']), 'none'],
+    [
+      'none of an interface that is off',
+      'auto',
+      network(['-eth0 192.0.2.7/24', 'eth1 198.51.100.7/24'], ['0.0.0.0/0 dev eth0']),
+      '198.51.100.7/24',
+    ],
+    ['none that is link-local', 'auto', network(['eth0 169.254.7.7/16 192.0.2.7/24']), '192.0.2.7/24'],
+    ['none that does not last', 'auto', network(['eth0 !192.0.2.6/24 192.0.2.7/24']), '192.0.2.7/24'],
+    ['nothing', 'none', network(TWO), 'none'],
+    ['the given one, wherever it is', '203.0.113.9/28', network(TWO), '203.0.113.9/28'],
+    ['the first interface of a name', 'interface=eth1', network(TWO), '198.51.100.7/24'],
+    ['the first pattern that leads to an address', 'interface=wlan0, eth1,eth.*', network(TWO), '198.51.100.7/24'],
+    ['an engine’s interface where it is asked for', 'interface=docker', network([...PODS, ...TWO]), '172.17.0.1/16'],
+    ['never Podwire’s own', 'interface=podw,vxlan', network([...PODS, ...TWO]), 'none'],
+    ['what is not skipped', 'skip-interface=^eth0$,wlan', network([...PODS, ...TWO]), '198.51.100.7/24'],
+    ['nothing when all is skipped', 'skip-interface=eth', network([...PODS, ...TWO]), 'none'],
+    ['the first in a range', 'cidr=203.0.113.0/24, 198.51.100.0/24', network(TWO), '198.51.100.7/24'],
+    ['a second address in a range', 'cidr=192.0.2.8/32', network(TWO), '192.0.2.8/24'],
+    ['none of a pod in a range', 'cidr=10.0.0.0/8', network([...PODS, ...TWO]), 'none'],
+    [
+      'by the longest route',
+      'can-reach=203.0.113.1',
+      network(TWO, ['0.0.0.0/0 dev eth0', '203.0.113.0/24 dev eth1', '203.0.0.0/16 dev eth0']),
+      '198.51.100.7/24',
+    ],
+    ['by the default route', 'can-reach=8.8.8.8', network(TWO, ['0.0.0.0/0 dev eth1']), '198.51.100.7/24'],
+    ['nothing where no route leads', 'can-reach=8.8.8.8', network(TWO, ['203.0.113.0/24 dev eth1']), 'none'],
+  ])('%s (%s)', (_, setting, state, expected) => {
+    expect(chosen(setting, 4, state)).toBe(expected);
+  });
+});
+
+describe('IPv6', () => {
+  const links = ['lo ::1/128', 'eth0 fe80::1/64 fd00::7/64 2001:db8::7/64 !2001:db8::1/64', 'eth1 2001:db8:1::7/64'];
+
+  test.each<[string, NodeNetworkState, string]>([
+    ['auto', network(links, ['::/0 dev eth1']), '2001:db8:1::7/64'],
+    ['auto', network(links, ['::/0 dev eth0 src fd00::7']), 'fd00::7/64'],
+    ['auto', network(links), '2001:db8::7/64'],
+    ['auto', network(['eth0 fe80::1/64']), 'none'],
+    ['cidr=fd00::/8', network(links), 'fd00::7/64'],
+    ['can-reach=2001:db8:1::1', network(links, ['2001:db8:1::/64 dev eth1', '::/0 dev eth0']), '2001:db8:1::7/64'],
+  ])('%s: %#', (setting, state, expected) => {
+    expect(chosen(setting, 6, state)).toBe(expected);
+  });
+
+  test('is the same in whatever order the kernel lists the addresses', () => {
+    const [one, other] = [
+      ['2001:db8::9/64', '2001:db8::7/64'],
+      ['2001:db8::7/64', '2001:db8::9/64'],
+    ];
+    expect(chosen('auto', 6, network([`eth0 ${one.join(' ')}`]))).toBe(
+      chosen('auto', 6, network([`eth0 ${other.join(' ')}`])),
+    );
+  });
+});
+
+test.each([
+  ['eth0', true],
+  ['enp3s0', true],
+  ['bond0', true],
+  ['br0', true],
+  ['br-lan', true],
+  ['lan0', true],
+  ['wg0', true],
+  ['lo', false],
+  ['podw0123456789a', false],
+  ['vxlan4.podwire', false],
+  ['ipip.podwire', false],
+  ['br-0123456789ab', false],
+  ['docker0', false],
+  ['cni0', false],
+  ['kube-ipvs0', false],
+  ['cali12345678901', false],
+  ['vxlan.calico', false],
+  ['vethabc', false],
+])('%s is an interface of the node: %s', (name, expected) => {
+  expect(isNodeInterface({ index: 1, name, up: true, mac: null })).toBe(expected);
 });

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { expect, test, vi } from 'vitest';
 
-import { BucketMap } from '../cluster/bucket-map.js';
+import { BucketMap } from './watched-cluster.js';
 
 const key = fc.oneof(fc.constantFrom('a', 'b', '', '10.65.0.0/26', '__proto__'), fc.string({ maxLength: 3 }));
 const change = fc.tuple(key, fc.option(fc.nat(), { nil: undefined }));

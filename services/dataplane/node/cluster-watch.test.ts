@@ -2,13 +2,13 @@ import { WatchPhase } from '@podwire/proto/podwire/ipam/v1/watch';
 import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
+import { FakeClock } from '@podwire/shared/testing/clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import type { ClusterChange } from '../cluster/cluster.js';
-import type { KnownFollower, KnownView } from '../cluster/known-cluster.js';
-import { recordingLog } from '../dataplane.fixture.js';
+import type { ClusterChange, KnownFollower, KnownView } from '../cluster/cluster.js';
 import { FakeIpam, nodeMessage, poolMessage, routeMessage } from '../testing/ipam.js';
-import { IpamCluster, type IpamClusterOptions } from './cluster-watch.js';
+import { recordingLog } from '../testing/pods.js';
+import { IpamCluster, Silence, type IpamClusterOptions } from './cluster-watch.js';
 import { ClusterEvents } from './events.js';
 
 const TIMEOUT_MS = 30_000;
@@ -255,4 +255,36 @@ test('stopping ends the stream, and nothing is told any more', async () => {
   ipam.putNode(nodeMessage('n1', '192.0.2.1/24'));
   expect(follower.told).toHaveLength(1);
   expect(messagesAt('warn')).toEqual([]);
+});
+
+/** A stream that hears something before each of the first sleeps for which it is said. */
+async function run(heard: readonly boolean[]) {
+  const clock = new FakeClock();
+  let awaitedCount = 0;
+  let sleeps = 0;
+  clock.beforeSleep = () => {
+    if (heard[sleeps++] === true) queueMicrotask(() => silence.heard());
+  };
+  const silence = new Silence({ clock, silenceMs: 100, patienceMs: 10, onAwaited: () => awaitedCount++ });
+  await new Promise<void>((resolve) => silence.broken.addEventListener('abort', () => resolve()));
+  const reason: unknown = silence.broken.reason;
+  return { sleptMs: clock.sleptMs, awaitedCount, reason };
+}
+
+test('a stream without a message is told of after a while, and broken after a longer one', async () => {
+  expect(await run([])).toMatchObject({ sleptMs: [10, 90], awaitedCount: 1, reason: { code: 'UNREACHABLE' } });
+});
+
+test('a stream goes on for as long as it is heard, and is not told of', async () => {
+  const { sleptMs, awaitedCount } = await run([true, true, true]);
+  expect(awaitedCount).toBe(0);
+  expect(sleptMs.length).toBeGreaterThan(2);
+});
+
+test('a stream that ended is not broken any more', async () => {
+  const clock = new FakeClock();
+  const silence: Silence = new Silence({ clock, silenceMs: 100, patienceMs: 10, onAwaited: () => silence.end() });
+  await new Promise((resolve) => setImmediate(resolve));
+  expect(silence.broken.aborted).toBe(false);
+  expect(clock.sleptMs).toEqual([10, 90]);
 });

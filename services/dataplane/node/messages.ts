@@ -13,8 +13,7 @@ import {
 } from '@podwire/shared/net/prefix';
 import { checked, type Checks } from '@podwire/shared/rpc/checks';
 
-import type { ClusterBlock, ClusterNode, Encapsulation, NodeAddress, VxlanEnd } from '../cluster/cluster.js';
-import type { KnownPool } from '../cluster/known-cluster.js';
+import type { ClusterBlock, ClusterNode, Encapsulation, KnownPool, NodeAddress, VxlanEnd } from '../cluster/cluster.js';
 
 /** IPAM's messages as values. Each reader throws Failure INVALID_REQUEST with all that makes no sense in the message. */
 

@@ -1,9 +1,8 @@
 import { GetNodeStatusResponse, RoutingState } from '@podwire/proto/podwire/dataplane/v1/node';
 import { expect, test } from 'vitest';
 
-import { vxlan } from '../kernel/node-kernel.fixture.js';
-import type { NodeOverview } from '../node-overview.js';
-import { statusMessage } from './node-rpc.js';
+import { vxlan } from '../testing/kernels.js';
+import { statusMessage, type NodeOverview } from './node-rpc.js';
 
 const session = {
   name: 'podwire_bgp_10.0.0.2',

@@ -6,9 +6,11 @@ import {
 } from '@podwire/proto/podwire/dataplane/v1/node';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { NodeOverview } from '../node-overview.js';
+import type { KnownSession } from '../bird/sessions.js';
+import type { Condition } from '../conditions/conditions.js';
 import type { NodeStatus } from '../routes/status.js';
-import type { WantedTunnel } from '../routes/wanted.js';
+import type { RoutingMode, WantedTunnel } from '../routes/wanted.js';
+import type { RegisteredAddresses } from './registration.js';
 
 const STATES: Readonly<Record<NodeStatus['state'], RoutingState>> = {
   waiting: RoutingState.ROUTING_STATE_WAITING,
@@ -50,4 +52,18 @@ export function statusMessage(overview: NodeOverview): GetNodeStatusResponse {
 function tunnelMessage(tunnel: WantedTunnel): Tunnel {
   const { name, kind, address = '', mtuBytes } = tunnel;
   return { name, kind, address, macAddress: tunnel.kind === 'vxlan' ? tunnel.mac : '', mtuBytes };
+}
+
+/** The node as its dataplane sees it, for whoever asks. */
+export interface NodeOverview {
+  readonly nodeName: string;
+  /** As last registered in IPAM; undefined: nothing was registered yet. */
+  readonly registered: RegisteredAddresses | undefined;
+  readonly routing: RoutingMode;
+  /** Undefined where the node is no part of a cluster. */
+  readonly routes: NodeStatus | undefined;
+  readonly podMtuBytes: number;
+  readonly sessions: readonly KnownSession[];
+  readonly attachmentCount: number;
+  readonly conditions: readonly Condition[];
 }

@@ -1,19 +1,22 @@
 import { NodeServiceService, TunnelKind, type RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
-import type { BackoffBounds } from '@podwire/shared/retry/schedule';
+import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { watchAddresses } from '../cluster/address-watch.js';
-import { Announcer } from '../cluster/announcer.js';
-import { addressesOf, chooseAddress, isNodeInterface, type ChosenAddress } from '../cluster/choose-address.js';
-import type { ClusterNode } from '../cluster/cluster.js';
-import type { KnownFollower, KnownView } from '../cluster/known-cluster.js';
-import type { NodeNetwork, NodeNetworkState } from '../kernel/node-network-interface.js';
-import type { Condition } from '../routes/wanted.js';
-import { tunnelMac } from '../routing/tunnel-mac.js';
-import { describeMethod, type AddressMethod } from './address-method.js';
+import type { ClusterNode, KnownFollower, KnownView } from '../cluster/cluster.js';
+import type { Condition } from '../conditions/conditions.js';
+import { tunnelMac } from '../routes/tunnels.js';
+import {
+  addressesOf,
+  chooseAddress,
+  describeMethod,
+  isNodeInterface,
+  type AddressMethod,
+  type ChosenAddress,
+} from './address-method.js';
 import type { ClusterEvents } from './events.js';
+import type { NetworkLink, NodeNetwork, NodeNetworkState } from './links.js';
 import { Repeated } from './retrying-task.js';
 
 /** A node's addresses in IPAM: each with the length of its subnet, or empty. */
@@ -210,4 +213,139 @@ function formatOwn({
 
 function sameRequest(a: RegisterNodeRequest, b: RegisterNodeRequest | undefined): boolean {
   return JSON.stringify(a) === JSON.stringify(b);
+}
+
+interface AddressWatchOptions {
+  readonly network: Pick<NodeNetwork, 'watch'>;
+  /** Where routes may lead whose changes matter. */
+  readonly targets: readonly Address[];
+  readonly clock: Clock;
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  readonly changed: () => void;
+  /** Changes are told from here on; what changed before is not. */
+  readonly opened: () => void;
+  /** Changes are not told until it is opened again. None of the functions may throw. */
+  readonly lost: (error: unknown, retryInMs: number) => void;
+}
+
+const ADDRESS_BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
+
+/** Has the kernel tell changes of the node's addresses until the signal fires; one that it ends, or refuses, is opened anew. Never rejects. */
+async function watchAddresses(options: AddressWatchOptions, signal: AbortSignal): Promise<void> {
+  const { clock, random, lost } = options;
+  for (let attempt = 0; ; attempt++) {
+    const sinceMs = clock.nowMs();
+    const failure = await watchOnce(options, signal);
+    if (signal.aborted) return;
+    // One that ends again and again as soon as it is open is no better than one that is refused.
+    if (clock.nowMs() - sinceMs >= ADDRESS_BACKOFF.maxMs) attempt = 0;
+    const retryInMs = backoffMs(attempt, ADDRESS_BACKOFF, random());
+    lost(failure, retryInMs);
+    await clock.sleep(retryInMs, signal);
+  }
+}
+
+/** @returns why it is over, once it is */
+async function watchOnce(
+  { network, targets, changed, opened }: AddressWatchOptions,
+  signal: AbortSignal,
+): Promise<unknown> {
+  let end: (failure: unknown) => void = () => undefined;
+  const over = new Promise<unknown>((resolve) => (end = resolve));
+  const stop = (): void => end(undefined);
+  signal.addEventListener('abort', stop, { once: true });
+  try {
+    const unwatch = await network.watch({ changed, ended: end }, targets);
+    if (signal.aborted) stop();
+    else opened();
+    const failure = await over;
+    unwatch();
+    return failure;
+  } catch (error) {
+    return error;
+  } finally {
+    signal.removeEventListener('abort', stop);
+  }
+}
+
+interface AnnouncerOptions {
+  readonly network: Pick<NodeNetwork, 'announce'>;
+  readonly clock: Clock;
+  readonly events: Pick<ClusterEvents, 'announced' | 'notAnnounced'>;
+}
+
+/**
+ * When an address is announced, in milliseconds: a link that has just come up may lose what is sent at once, as may the switch
+ * that it is plugged into.
+ */
+const ANNOUNCED_AT_MS = [0, 1000, 3000];
+
+/**
+ * Tells the neighbours of this node when its address has moved to another MAC address, as with an interface that was made anew. They
+ * would send to the earlier one for 15 to 45 s (`base_reachable_time`), and all of that time no pod of this node hears of them.
+ */
+export class Announcer {
+  readonly #options: AnnouncerOptions;
+  readonly #stop = new AbortController();
+  /** Where each address was seen last, by the address. */
+  readonly #places = new Map<string, string>();
+  readonly #underWay = new Map<string, { readonly end: AbortController; readonly done: Promise<void> }>();
+
+  constructor(options: AnnouncerOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Takes note of where the node's addresses are. One that is seen for the first time is announced to nobody, as it has been known
+   * before, or to none.
+   */
+  look({ links, addresses }: NodeNetworkState, own: readonly Address[]): void {
+    for (const address of own) {
+      const on = addresses.find(
+        (found) => found.lasting && found.address.family === address.family && found.address.value === address.value,
+      );
+      const link = links.find(({ index, up }) => up && index === on?.linkIndex);
+      if (!link) continue;
+      const text = formatAddress(address);
+      const place = `${link.index} ${link.mac}`;
+      const earlier = this.#places.get(text);
+      this.#places.set(text, place);
+      if (earlier !== undefined && earlier !== place) this.#begin(link, address);
+    }
+  }
+
+  /** Nothing is sent any more. Idempotent. */
+  async stop(): Promise<void> {
+    this.#stop.abort();
+    await Promise.all([...this.#underWay.values()].map(({ done }) => done));
+  }
+
+  #begin(link: NetworkLink, address: Address): void {
+    const text = formatAddress(address);
+    this.#underWay.get(text)?.end.abort();
+    const end = new AbortController();
+    const done = this.#announce(link, address, AbortSignal.any([end.signal, this.#stop.signal]));
+    this.#underWay.set(text, { end, done });
+  }
+
+  async #announce(link: NetworkLink, address: Address, signal: AbortSignal): Promise<void> {
+    const { network, clock, events } = this.#options;
+    const text = formatAddress(address);
+    const startMs = clock.nowMs();
+    let isTold = false;
+    let failure: unknown;
+    for (const atMs of ANNOUNCED_AT_MS) {
+      await clock.sleep(startMs + atMs - clock.nowMs(), signal);
+      if (signal.aborted) return;
+      try {
+        await network.announce(link, address);
+        if (!isTold) events.announced(text, link.name);
+        isTold = true;
+      } catch (error) {
+        failure = error;
+      }
+    }
+    if (!isTold) events.notAnnounced(text, failure);
+  }
 }

@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
 import { NetlinkLinks } from '../kernel/links.js';
-import { addPod, cleanUp, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
 import { NodeMonitor } from '../kernel/node-monitor.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { keepFollowingAdvertisements } from './router-advertisements.js';
 
 /** A router advertisement with a lifetime of ten minutes; the kernel fills in the checksum. */

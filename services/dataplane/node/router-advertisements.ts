@@ -1,6 +1,6 @@
-import { isNodeInterface } from '../mtu/detect.js';
 import type { NodeSysctl } from '../routes/wanted.js';
 import type { LinkSource, NodeLink } from './links.js';
+import { isNodeInterface } from './pod-mtu.js';
 
 /** What a link does with router advertisements, as its sysctls say; null where it has no IPv6. */
 interface AdvertisementSettings {

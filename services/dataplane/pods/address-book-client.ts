@@ -7,7 +7,7 @@ import { splitCidr } from '@podwire/shared/net/prefix';
 import type { CallLimits, Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { AddressBook, HeldEndpoint } from '../attachments/address-book.js';
+import type { AddressBook, HeldEndpoint } from './orphans.js';
 
 /** A call that takes longer is repeated later; nobody waits for it. */
 const CALL_TIMEOUT_MS = 5000;

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 
-import type { PodNetwork } from '../plan/pod-network.js';
+import type { PodNetwork } from '../wiring/network.js';
 
 /** Network of all attachments that come by Calico's contract: no network of Podwire's own plugin is called so. */
 export const CALICO_NETWORK = 'calico';

@@ -1,23 +1,34 @@
-import type { AddRequest, DelRequest } from '@podwire/proto/calico/cni/cnibackend';
+import {
+  AddReply,
+  CniDataplaneService,
+  type AddRequest,
+  type CniDataplaneServer,
+  type DelReply,
+  type DelRequest,
+} from '@podwire/proto/calico/cni/cnibackend';
 import { PodNetwork as PodNetworkMessage } from '@podwire/proto/podwire/dataplane/v1/pod';
-import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { statusOfError } from '@podwire/shared/failure/status';
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
 import { checked, Checks } from '@podwire/shared/rpc/checks';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
-import type { PodNetwork } from '../plan/pod-network.js';
-import { calicoAttachment } from './calico-attachment.js';
+import type { PodNetwork } from '../wiring/network.js';
+import { CALICO_NETWORK, calicoAttachment } from './calico-attachment.js';
+import type { Attached } from './conflicts.js';
 import { readAttachment, readPodNetwork } from './pods-rpc.js';
+import type { Dataplane } from './pods.js';
 
 /** Messages of Calico's contract to values, and failures to the text of its replies. */
 
 const HARDWARE_ADDRESS = 'cni.projectcalico.org/hwAddr';
 
 /** @throws Failure INVALID_REQUEST that lists everything that is wrong, in the names of Calico's contract */
-export function readAdd(request: AddRequest): PodNetwork {
+function readAdd(request: AddRequest): PodNetwork {
   const attachment = calicoAttachment(request);
   const addresses = request.containerIps.map(({ address }) => fullLength(address));
   const families = addresses.map(familyOf);
@@ -39,13 +50,13 @@ export function readAdd(request: AddRequest): PodNetwork {
 }
 
 /** @throws Failure INVALID_REQUEST */
-export function readDel(request: DelRequest): Attachment {
+function readDel(request: DelRequest): Attachment {
   const attachment = calicoAttachment(request);
   return inTheirNames('Del', [], (check) => readAttachment(attachment, { at: 'pod.attachment', check }));
 }
 
 /** What the plugin shows of whatever went wrong: the code, and the reason; of a defect nothing that is not meant for it. */
-export function errorMessage(error: unknown): string {
+function errorMessage(error: unknown): string {
   const code = error instanceof Failure ? error.code : 'INTERNAL';
   return `${code}: ${statusOfError(error).details}`;
 }
@@ -98,5 +109,108 @@ class RenamedChecks extends Checks {
     if (route) return `container_routes[${this.#routePlaces[Number(route[1])] ?? route[1]}]`;
     const known = FIELDS.find(([pattern]) => pattern.test(field));
     return known ? field.replace(...known) : field;
+  }
+}
+
+export function cniAdd({ dataplane, refused }: CniParts): Handler<AddRequest, AddReply> {
+  return async (request, call) => {
+    try {
+      const network = readAdd(request);
+      const { host, pod } = await withinLimit(call.signal, (signal) => attach(dataplane, network, signal));
+      return { successful: true, errorMessage: '', hostInterfaceName: host.name, containerMac: pod.mac ?? network.mac };
+    } catch (error) {
+      refused('Add', error);
+      return AddReply.fromPartial({ successful: false, errorMessage: errorMessage(error) });
+    }
+  };
+}
+
+/**
+ * Calico's host interfaces have the same name for each sandbox of a pod, so that an earlier one's may be there, whose Del was lost
+ * or is still to come. It gives way to the new one, as with Calico's own dataplane; what is not of this service does not.
+ */
+async function attach(dataplane: Dataplane, network: PodNetwork, signal: AbortSignal): Promise<Attached> {
+  try {
+    return await dataplane.attach(network, signal);
+  } catch (error) {
+    if (!(error instanceof Failure) || error.code !== 'HOST_INTERFACE_TAKEN') throw error;
+    const { hostInterfaceName } = network;
+    const { links } = await dataplane.list({ limit: Infinity, after: '' });
+    const earlier = links.find(({ link }) => link.name === hostInterfaceName)?.attachment;
+    if (earlier?.network !== CALICO_NETWORK) throw error;
+    await dataplane.detach({ attachment: earlier, hostInterfaceName }, signal);
+    return dataplane.attach(network, signal);
+  }
+}
+
+/** What the methods of Calico's contract act on. */
+export interface CniParts {
+  readonly dataplane: Dataplane;
+  /** Told of each failure, as the reply that carries it is a success to gRPC. */
+  readonly refused: (method: 'Add' | 'Del', error: unknown) => void;
+}
+
+export function cniDel({ dataplane, refused }: CniParts): Handler<DelRequest, DelReply> {
+  return async (request, call) => {
+    try {
+      const attachment = readDel(request);
+      // A namespace without a path is one that is gone; which it was is not known.
+      const { netns } = request;
+      const detaching = { dataplane, attachment, netns };
+      if (netns !== '') await withinLimit(call.signal, (signal) => detach(detaching, signal));
+      return { successful: true, errorMessage: '' };
+    } catch (error) {
+      refused('Del', error);
+      return { successful: false, errorMessage: errorMessage(error) };
+    }
+  };
+}
+
+interface Detaching {
+  readonly dataplane: Dataplane;
+  readonly attachment: Attachment;
+  readonly netns: string;
+}
+
+/** The host's end has the name that Add was given: the records know it, or else the link itself says whose it is. */
+async function detach({ dataplane, attachment, netns }: Detaching, signal: AbortSignal): Promise<void> {
+  if (await dataplane.detach({ attachment, netns, hostInterfaceName: hostInterfaceName(attachment) }, signal)) return;
+  const { links } = await dataplane.list({ limit: Infinity, after: '' });
+  const name = formatAttachment(attachment);
+  for (const { attachment: other, link } of links) {
+    if (formatAttachment(other) !== name) continue;
+    await dataplane.detach({ attachment, hostInterfaceName: link.name }, signal);
+  }
+}
+
+/** Calico's contract for external dataplanes. */
+export function cniService(parts: CniParts, unary: Unary): RpcService {
+  const implementation: CniDataplaneServer = {
+    add: unary(CniDataplaneService.add, cniAdd(parts)),
+    del: unary(CniDataplaneService.del, cniDel(parts)),
+  };
+  return { name: 'cni.CniDataplane', definition: CniDataplaneService, implementation };
+}
+
+/** What Calico's plugin gives a dataplane for each call. */
+export const CNI_LIMIT_MS = 5000;
+
+/**
+ * Runs the work of a call of Calico's contract with the time that its plugin waits, where the caller's own is longer: a wire that
+ * comes later is nobody's.
+ * @throws whatever the work throws, which heeds its signal
+ */
+export async function withinLimit<Answer>(
+  signal: AbortSignal,
+  work: (signal: AbortSignal) => Promise<Answer>,
+  limitMs = CNI_LIMIT_MS,
+): Promise<Answer> {
+  const limit = new AbortController();
+  const overdue = () => limit.abort(new Failure('DEADLINE_EXCEEDED', `no answer within ${limitMs} ms`));
+  const timer = setTimeout(overdue, limitMs);
+  try {
+    return await work(AbortSignal.any([signal, limit.signal]));
+  } finally {
+    clearTimeout(timer);
   }
 }

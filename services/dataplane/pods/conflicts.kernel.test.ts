@@ -1,8 +1,8 @@
 import { afterEach } from 'vitest';
 
-import { describeSharedAddresses } from '../attachments/shared-addresses.contract.js';
-import { addPod, cleanUp, requireThrowawayNamespace, run, snapshot } from '../kernel/netlink/namespaces.fixture.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run, snapshot } from '../testing/kernels.js';
+import { describeSharedAddresses } from '../testing/record-store-contract.js';
 import type { Kernel } from './kernel.js';
 
 /** What the fake kernel shows, on the real one. */

@@ -1,9 +1,8 @@
 import { describe, expect, test } from 'vitest';
 
-import { detachment, never, scene } from '../attachments/scene.fixture.js';
-import { describeSharedAddresses } from '../attachments/shared-addresses.contract.js';
-import { podNetwork } from '../plan/pod-network.fixture.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
+import { detachment, never, podNetwork, scene } from '../testing/pods.js';
+import { describeSharedAddresses } from '../testing/record-store-contract.js';
 
 describeSharedAddresses(() => {
   const kernel = new MemoryKernel();

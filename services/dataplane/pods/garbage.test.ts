@@ -1,9 +1,8 @@
 import { describe, expect, test } from 'vitest';
 
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
-import { startNode } from '../testing/pods.js';
+import { address, podNetwork, startNode } from '../testing/pods.js';
+import type { PodNetwork } from '../wiring/network.js';
 import { calicoAttachment } from './calico-attachment.js';
 
 const never = () => new AbortController().signal;

@@ -1,13 +1,13 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { forEachFew } from '../attachments/each.js';
-import type { AttachmentEvents } from '../attachments/events.js';
-import type { Detachment } from '../attachments/outcomes.js';
 import { attachmentOfAlias } from '../wiring/network.js';
 import { isCalicos } from './calico-attachment.js';
+import type { Detachment } from './conflicts.js';
+import type { AttachmentEvents } from './events.js';
 import type { Kernel } from './kernel.js';
 import type { Dataplane } from './pods.js';
+import { forEachFew } from './recovery.js';
 import type { AttachmentRegistry } from './registry.js';
 
 /** Deletions at a time: as many as the kernel then takes away in one go. */

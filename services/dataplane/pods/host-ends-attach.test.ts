@@ -1,9 +1,8 @@
 import { describe, expect, test } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
+import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
+import type { PodNetwork } from '../wiring/network.js';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
 

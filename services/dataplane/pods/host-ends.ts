@@ -1,7 +1,6 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 
-import { withPodsOwn } from '../plan/pods-own.js';
-import { differences } from '../wiring/diff.js';
+import { differences, withPodsOwn } from '../wiring/diff.js';
 import type { Difference } from '../wiring/difference.js';
 import { aliasOf, type Wanted } from '../wiring/network.js';
 import type { Observed, ObservedLink } from '../wiring/observed.js';

@@ -1,10 +1,8 @@
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { describe, expect, test } from 'vitest';
 
-import { detachment, never, scene } from '../attachments/scene.fixture.js';
-import { BOOT } from '../dataplane.fixture.js';
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
+import { address, BOOT, detachment, never, podNetwork, scene } from '../testing/pods.js';
+import type { PodNetwork } from '../wiring/network.js';
 
 /** A pod whose whole wire is gone without a DetachPod, as after a DEL of Calico's plugin or `ip link delete` by hand. */
 

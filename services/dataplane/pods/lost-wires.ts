@@ -1,13 +1,11 @@
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { AddressBook } from '../attachments/address-book.js';
-import type { AttachmentEvents } from '../attachments/events.js';
-import { judgeLoss } from '../attachments/giving-back.js';
-import { releaseEach } from '../attachments/release-each.js';
 import { isMadeFor } from '../wiring/wire.js';
+import type { AttachmentEvents } from './events.js';
 import { hostEndsOf } from './host-ends.js';
 import type { Kernel } from './kernel.js';
+import { judgeLoss, releaseEach, type AddressBook } from './orphans.js';
 import type { Dataplane } from './pods.js';
 import type { AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';

@@ -1,8 +1,8 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { Mended } from '../attachments/outcomes.js';
-import type { Condition } from '../routes/wanted.js';
+import type { Condition } from '../conditions/conditions.js';
+import type { Mended } from './conflicts.js';
 import type { Dataplane } from './pods.js';
 import type { AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';

@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { describe, expect, test } from 'vitest';
 
-import { KeyedLock } from '../lock.js';
+import { KeyedLock } from './operations-in-flight.js';
 
 const never = new AbortController().signal;
 

@@ -2,12 +2,11 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { expect, test } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import type { PodGuard } from '../kernel/pod-guard.js';
-import { BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
+import { BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
+import type { PodNetwork } from '../wiring/network.js';
 import { Events } from './events.js';
+import type { PodGuard } from './kernel.js';
 import { Dataplane } from './pods.js';
 
 const never = () => new AbortController().signal;

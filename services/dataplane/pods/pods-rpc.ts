@@ -1,6 +1,31 @@
-import type { Interface, PodNetwork as PodNetworkMessage } from '@podwire/proto/podwire/dataplane/v1/pod';
+import type {
+  AttachedPod,
+  AttachPodRequest,
+  AttachPodResponse,
+  CheckPodRequest,
+  CheckPodResponse,
+  CollectGarbageRequest,
+  CollectGarbageResponse,
+  DetachPodRequest,
+  DetachPodResponse,
+  Interface,
+  ListPodsRequest,
+  ListPodsResponse,
+  PodNetwork as PodNetworkMessage,
+  RepairPodRequest,
+  RepairPodResponse,
+} from '@podwire/proto/podwire/dataplane/v1/pod';
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
-import { attachmentFaults, interfaceNameFault, type Attachment } from '@podwire/shared/attachment/attachment';
+import {
+  attachmentFaults,
+  formatAttachment,
+  identifierFault,
+  interfaceNameFault,
+  MAX_NETWORK_BYTES,
+  type Attachment,
+} from '@podwire/shared/attachment/attachment';
+import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
 import { familyBits, formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
 import {
@@ -11,12 +36,16 @@ import {
   splitCidr,
   type Prefix,
 } from '@podwire/shared/net/prefix';
-import type { Checks } from '@podwire/shared/rpc/checks';
+import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import type { Handler } from '@podwire/shared/rpc/unary';
 
-import { GATEWAY, GATEWAY_ADDRESS } from '../plan/gateway.js';
-import type { PodNetwork } from '../plan/pod-network.js';
-import { familiesOf } from '../wiring/network.js';
+import type { Difference } from '../wiring/difference.js';
+import { familiesOf, GATEWAY, GATEWAY_ADDRESS, type PodNetwork } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
+import type { AttachedPage, Detachment, Page } from './conflicts.js';
+import type { GarbageCollector, GarbageRequest } from './garbage.js';
+import type { Dataplane } from './pods.js';
 
 /** Messages of the contract to values and back. Field names are those of the contract, from the request's root. */
 
@@ -124,12 +153,12 @@ export function readAttachment(message: AttachmentMessage | undefined, { at, che
 }
 
 /** Why the node's link cannot have the name, or undefined. */
-export function hostInterfaceNameFault(name: string): string | undefined {
+function hostInterfaceNameFault(name: string): string | undefined {
   return name === 'lo' ? 'is the loopback interface, which the node has already' : interfaceNameFault(name);
 }
 
 /** Why a path cannot be that of a pod's network namespace, or undefined. */
-export function netnsFault(path: string): string | undefined {
+function netnsFault(path: string): string | undefined {
   if (path === '') return 'is empty; pass the path of the pod’s network namespace (CNI_NETNS)';
   if (path.includes('\0')) return 'holds a zero byte';
   return path.startsWith('/') ? undefined : `is ${quote(path)}: not an absolute path`;
@@ -214,6 +243,123 @@ function quote(text: string): string {
   return JSON.stringify(text);
 }
 
-export function interfaceMessage({ name, index, mac, mtuBytes }: ObservedLink): Interface {
+function interfaceMessage({ name, index, mac, mtuBytes }: ObservedLink): Interface {
   return { name, index, macAddress: mac ?? '', mtuBytes };
+}
+
+export function attachPod(dataplane: Dataplane): Handler<AttachPodRequest, AttachPodResponse> {
+  return async ({ pod }, { signal }) => {
+    const network = checked('AttachPod', (checks) => readPodNetwork(pod, checks));
+    const attached = await dataplane.attach(network, signal);
+    return {
+      hostInterface: interfaceMessage(attached.host),
+      podInterface: interfaceMessage(attached.pod),
+      changes: attached.changes,
+    };
+  };
+}
+
+export function checkPod(dataplane: Dataplane, recorded: Recorded): Handler<CheckPodRequest, CheckPodResponse> {
+  return async (request, { signal }) => {
+    const network = wantedNetwork('CheckPod', request, recorded);
+    return differencesMessage(await dataplane.check(network, signal));
+  };
+}
+
+export function collectGarbage(garbage: GarbageCollector): Handler<CollectGarbageRequest, CollectGarbageResponse> {
+  return async (message, { signal }) => {
+    const { removed, failed } = await garbage.collect(readGarbageRequest(message), signal);
+    return {
+      removed: [...removed],
+      failures: failed.map(({ attachment, failure: { code, message: text } }) => ({ attachment, code, message: text })),
+    };
+  };
+}
+
+function readGarbageRequest({ validAttachments, network }: CollectGarbageRequest): GarbageRequest {
+  return checked('CollectGarbage', (check) => {
+    if (!validAttachments) check.check('valid_attachments', 'is missing; set it to an empty list if nothing may stay');
+    if (network !== '') check.check('network', identifierFault(network, MAX_NETWORK_BYTES));
+    const valid = (validAttachments?.attachments ?? []).map((attachment, position) =>
+      readAttachment(attachment, { at: `valid_attachments.attachments[${position}]`, check }),
+    );
+    return { valid, network: network === '' ? undefined : network };
+  });
+}
+
+export function detachPod(dataplane: Dataplane): Handler<DetachPodRequest, DetachPodResponse> {
+  return async (message, { signal }) => ({ removed: await dataplane.detach(readDetachment(message), signal) });
+}
+
+function readDetachment({ attachment, hostInterfaceName, netns }: DetachPodRequest): Detachment {
+  return checked('DetachPod', (check) => {
+    if (netns !== undefined) check.check('netns', netnsFault(netns));
+    if (hostInterfaceName !== '') check.check('host_interface_name', hostInterfaceNameFault(hostInterfaceName));
+    const named = readAttachment(attachment, { at: 'attachment', check });
+    const name = hostInterfaceName === '' ? derivedName(named) : hostInterfaceName;
+    return { attachment: named, hostInterfaceName: name, netns };
+  });
+}
+
+const SCOPE: ListScope = ['pods'];
+
+export function listPods(dataplane: Dataplane): Handler<ListPodsRequest, ListPodsResponse> {
+  return async (message) => {
+    const { links, last } = await dataplane.list(readPage(message));
+    return {
+      pods: links.map(attachedPodMessage),
+      nextPageToken: last === undefined ? '' : formatPageToken(SCOPE, last),
+    };
+  };
+}
+
+function readPage(message: ListPodsRequest): Page {
+  return checked('ListPods', (checks) => ({
+    limit: readPageSize(message, checks),
+    after: readPageToken(message, SCOPE, checks),
+  }));
+}
+
+function attachedPodMessage({ attachment, link, addresses }: AttachedPage['links'][number]): AttachedPod {
+  return { attachment, hostInterface: interfaceMessage(link), addresses: [...addresses], up: link.running };
+}
+
+export function repairPod(dataplane: Dataplane, recorded: Recorded): Handler<RepairPodRequest, RepairPodResponse> {
+  return async (request, { signal }) => {
+    const network = wantedNetwork('RepairPod', request, recorded);
+    return differencesMessage(await dataplane.repair(network, signal));
+  };
+}
+
+/** Of one answer: a pod that is filled from inside differs in thousands of routes, and a message has its limit. */
+const LISTED_MAX = 100;
+
+/** What an answer tells of the differences of a pod: the first ones, and how many there are beyond. */
+export function differencesMessage(found: readonly Difference[]): CheckPodResponse {
+  const differences = found.slice(0, LISTED_MAX);
+  return { differences, moreDifferences: found.length - differences.length };
+}
+
+/** What the node has recorded as wanted of an attachment; undefined where it has nothing. */
+export type Recorded = (attachment: Attachment) => PodNetwork | undefined;
+
+interface Asked {
+  readonly pod: PodNetworkMessage | undefined;
+  readonly recorded?: AttachmentMessage | undefined;
+}
+
+/**
+ * The wanted state that a request holds, or refers to.
+ * @throws Failure INVALID_REQUEST, ATTACHMENT_NOT_FOUND
+ */
+function wantedNetwork(method: string, { pod, recorded }: Asked, recordOf: Recorded): PodNetwork {
+  if (!recorded) return checked(method, (checks) => readPodNetwork(pod, checks));
+  const attachment = checked(method, (check) => {
+    check.check('recorded', pod === undefined ? undefined : 'is set beside pod; one of the two is wanted');
+    return readAttachment(recorded, { at: 'recorded', check });
+  });
+  const network = recordOf(attachment);
+  if (network) return network;
+  const name = formatAttachment(attachment);
+  throw new Failure('ATTACHMENT_NOT_FOUND', `${name} is not recorded on this node; ListPods tells which are`);
 }

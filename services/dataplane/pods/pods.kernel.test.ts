@@ -5,20 +5,20 @@ import { join } from 'node:path';
 import { HOST_MAC } from '@podwire/shared/attachment/names';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import { intercept, type InterceptedKernel } from '../kernel/intercepted.fixture.js';
+import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import {
   addPod,
   cleanUp,
+  intercept,
   pings,
   removePod,
   requireThrowawayNamespace,
   run,
   snapshot,
-} from '../kernel/netlink/namespaces.fixture.js';
-import { NetlinkKernel } from '../kernel/pod-kernel.js';
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
+  type InterceptedKernel,
+} from '../testing/kernels.js';
+import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
+import type { PodNetwork } from '../wiring/network.js';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
 

@@ -3,10 +3,9 @@ import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-ho
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
 import { MemoryKernel, type Operation } from '../testing/memory-kernel.js';
+import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
+import type { PodNetwork } from '../wiring/network.js';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
 

@@ -3,29 +3,36 @@ import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/nam
 import { Failure } from '@podwire/shared/failure/failure';
 import { withSpan } from '@podwire/shared/runtime/span';
 
-import { pageOf, type AttachedPage, type Page } from '../attachments/attached-page.js';
-import { compareIdentities } from '../attachments/identity.js';
-import type { Attached, Detachment, Mended } from '../attachments/outcomes.js';
-import type { PodGuard } from '../kernel/pod-guard.js';
-import { forgetMovedFlows } from '../moved-flows.js';
-import { withoutRoutesTo } from '../plan/lost-addresses.js';
-import type { PodNetwork } from '../plan/pod-network.js';
-import { withPodsOwn } from '../plan/pods-own.js';
-import { corrections, diff, differences } from '../wiring/diff.js';
+import { corrections, diff, differences, withoutRoutesTo, withPodsOwn } from '../wiring/diff.js';
 import type { Difference } from '../wiring/difference.js';
-import { desired, USUAL_MTU_BYTES, type Wanted } from '../wiring/network.js';
+import { desired, USUAL_MTU_BYTES, type PodNetwork, type Wanted } from '../wiring/network.js';
 import type { Observed, ObservedLink } from '../wiring/observed.js';
 import { amongOthers } from '../wiring/source-routing.js';
 import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo, wireState } from '../wiring/wire.js';
-import { refuseLost } from './conflicts.js';
+import {
+  pageOf,
+  refuseLost,
+  type Attached,
+  type AttachedPage,
+  type Detachment,
+  type Mended,
+  type Page,
+} from './conflicts.js';
 import { isOfMissingLink } from './errno.js';
 import type { Events } from './events.js';
 import { differenceOfName, differencesFrom, hostEndsOf, renamedHostEnd } from './host-ends.js';
-import type { Kernel, PodSession } from './kernel.js';
+import type { Kernel, PodGuard, PodSession } from './kernel.js';
 import { UnderWay, type Place } from './operations-in-flight.js';
-import type { AttachmentRecord } from './record.js';
+import { compareIdentities, type AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
-import { netnsOfRules, removeLostRules, removeSourceRules, removeStrayRules, type RulesIn } from './source-rules.js';
+import {
+  forgetMovedFlows,
+  netnsOfRules,
+  removeLostRules,
+  removeSourceRules,
+  removeStrayRules,
+  type RulesIn,
+} from './source-rules.js';
 import { transact, type Applied, type TransactionOptions } from './transaction.js';
 
 interface DataplaneOptions {

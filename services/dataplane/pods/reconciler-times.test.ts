@@ -4,12 +4,9 @@ import { hostPrefix } from '@podwire/shared/net/prefix';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { never } from '../attachments/scene.fixture.js';
-import { BOOT } from '../dataplane.fixture.js';
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
-import { FakeAddressBook, startNode } from '../testing/pods.js';
+import { address, BOOT, FakeAddressBook, never, podNetwork, startNode } from '../testing/pods.js';
+import type { PodNetwork } from '../wiring/network.js';
 
 /** What the keeper does by itself, and when: each time as long as chance may make it. */
 

@@ -1,6 +1,6 @@
 import { describe, expect, test, vi } from 'vitest';
 
-import { never, scene } from '../attachments/scene.fixture.js';
+import { never, scene } from '../testing/pods.js';
 
 describe('drift later', () => {
   test('is mended by the full check, also a wire that was cut', async () => {

@@ -3,21 +3,17 @@ import { setMaxListeners } from 'node:events';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { AddressBook } from '../attachments/address-book.js';
-import { forEachFew } from '../attachments/each.js';
-import type { AttachmentEvents } from '../attachments/events.js';
-import type { Boot } from '../attachments/giving-back.js';
-import { releaseEarlierBoots } from '../attachments/reboot.js';
+import type { Condition } from '../conditions/conditions.js';
 import { ConditionTeller } from '../conditions/reporter.js';
-import type { Condition } from '../routes/wanted.js';
 import { addressConflicts } from './conflicts.js';
+import type { AttachmentEvents } from './events.js';
 import type { Kernel } from './kernel.js';
 import { LostWires } from './lost-wires.js';
 import { Mender } from './mender.js';
-import { DeadNamespaces } from './orphans.js';
+import { DeadNamespaces, releaseEarlierBoots, type AddressBook, type Boot } from './orphans.js';
 import type { Dataplane } from './pods.js';
 import type { AttachmentRecord } from './record.js';
-import { recover, type RecoveryScope } from './recovery.js';
+import { forEachFew, recover, type RecoveryScope } from './recovery.js';
 import type { AttachmentRegistry } from './registry.js';
 
 /** Mean time between two looks for dead namespaces: two looks, and what they take, are well within a minute. */

@@ -5,8 +5,8 @@ import { join } from 'node:path';
 
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { DirectoryRecordStore } from '../attachments/directory-record-store.js';
 import { recordStoreContract, storedRecord } from '../testing/record-store-contract.js';
+import { DirectoryRecordStore } from './record-store.js';
 import { encodeRecord } from './record.js';
 
 let folder: string;

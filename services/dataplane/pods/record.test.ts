@@ -2,7 +2,7 @@ import { attachments } from '@podwire/shared/testing/attachments';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
+import { address, podNetwork } from '../testing/pods.js';
 import { decodeRecord, encodeRecord, type AttachmentRecord } from './record.js';
 
 const uint64 = fc.bigInt({ min: 0n, max: 2n ** 64n - 1n });

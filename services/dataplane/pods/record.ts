@@ -5,7 +5,7 @@ import { parseMac } from '@podwire/shared/net/mac';
 import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { z } from 'zod';
 
-import type { PodNetwork } from '../plan/pod-network.js';
+import type { PodNetwork } from '../wiring/network.js';
 import type { NetnsIdentity } from './kernel.js';
 
 /**
@@ -130,3 +130,12 @@ const STORED = z
   .transform(({ network, identity, bootId, state, createdAtMs, updatedAtMs }): AttachmentRecord => {
     return { network, identity, bootId, state, createdAtMs, updatedAtMs };
   });
+
+/**
+ * Whether two looks saw one namespace. Without the kernel's cookie, one inode is no proof: the next namespace often gets it.
+ */
+export function compareIdentities(a: NetnsIdentity, b: NetnsIdentity): 'same' | 'other' | 'unknown' {
+  if (a.device !== b.device || a.inode !== b.inode) return 'other';
+  if (a.cookie === null || b.cookie === null) return 'unknown';
+  return a.cookie === b.cookie ? 'same' : 'other';
+}

@@ -1,10 +1,7 @@
 import { HOST_MAC } from '@podwire/shared/attachment/names';
 import { describe, expect, test } from 'vitest';
 
-import { mortal } from '../attachments/mortal.fixture.js';
-import { detachment, never, scene, summaryOf } from '../attachments/scene.fixture.js';
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
-import { startNode } from '../testing/pods.js';
+import { address, detachment, mortal, never, podNetwork, scene, startNode, summaryOf } from '../testing/pods.js';
 import { storedRecord } from '../testing/record-store-contract.js';
 
 describe('after a restart', () => {

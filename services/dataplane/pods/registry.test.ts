@@ -1,9 +1,8 @@
 import { FakeClock } from '@podwire/shared/testing/clock';
 import { expect, test, vi } from 'vitest';
 
-import { BOOT } from '../dataplane.fixture.js';
-import { podNetwork } from '../plan/pod-network.fixture.js';
 import { MemoryRecordStore } from '../testing/memory-record-store.js';
+import { BOOT, podNetwork } from '../testing/pods.js';
 import { AttachmentRegistry } from './registry.js';
 
 const IDENTITY = { device: 4n, inode: 4_026_532_178n, cookie: 7n };

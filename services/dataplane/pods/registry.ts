@@ -2,12 +2,10 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { Holders } from '../attachments/holders.js';
-import { compareIdentities } from '../attachments/identity.js';
-import type { PodNetwork } from '../plan/pod-network.js';
+import type { PodNetwork } from '../wiring/network.js';
 import type { NetnsIdentity } from './kernel.js';
 import type { RecordStore, UnreadableRecord } from './record-store.js';
-import { encodeRecord, type AttachmentRecord, type RecordState } from './record.js';
+import { compareIdentities, encodeRecord, type AttachmentRecord, type RecordState } from './record.js';
 
 interface RegistryOptions {
   readonly store: RecordStore;
@@ -33,7 +31,7 @@ export interface SharedAddress {
   readonly others: readonly string[];
 }
 
-interface Loaded {
+export interface Loaded {
   readonly unreadable: readonly UnreadableRecord[];
   /** Records of an earlier boot, which were dropped: their namespaces are gone. */
   readonly outlived: readonly AttachmentRecord[];
@@ -229,4 +227,42 @@ export class AttachmentRegistry {
 function isEqual(a: AttachmentRecord, b: AttachmentRecord): boolean {
   const timeless = (record: AttachmentRecord): string => encodeRecord({ ...record, createdAtMs: 0, updatedAtMs: 0 });
   return timeless(a) === timeless(b);
+}
+
+/** Who has something that one alone can have, of several that were given it: whoever was given it last. */
+class Holders {
+  readonly #given = new Map<string, readonly Given[]>();
+
+  /** Given again, only the last time counts. */
+  give(thing: string, key: string, atMs: number): void {
+    const others = this.#given.get(thing)?.filter((given) => given.key !== key) ?? [];
+    const given = [...others, { key, atMs }].sort((a, b) => a.atMs - b.atMs);
+    this.#given.set(thing, given);
+  }
+
+  take(thing: string, key: string): void {
+    const others = this.#given.get(thing)?.filter((given) => given.key !== key) ?? [];
+    if (others.length > 0) this.#given.set(thing, others);
+    else this.#given.delete(thing);
+  }
+
+  /** Undefined: nobody has it. */
+  holder(thing: string): string | undefined {
+    return this.#given.get(thing)?.at(-1)?.key;
+  }
+
+  /** When it was given last, in epoch milliseconds; undefined: nobody has it. */
+  givenAtMs(thing: string): number | undefined {
+    return this.#given.get(thing)?.at(-1)?.atMs;
+  }
+
+  /** The things that several were given, with them, the holder last. */
+  *shared(): Generator<readonly [thing: string, keys: readonly string[]]> {
+    for (const [thing, given] of this.#given) if (given.length > 1) yield [thing, given.map(({ key }) => key)];
+  }
+}
+
+interface Given {
+  readonly key: string;
+  readonly atMs: number;
 }

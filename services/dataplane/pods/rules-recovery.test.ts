@@ -1,10 +1,8 @@
 import { expect, test } from 'vitest';
 
-import { mortal } from '../attachments/mortal.fixture.js';
-import { BY_FAMILY, podNetwork, secondInterface } from '../plan/pod-network.fixture.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { MemoryRecordStore } from '../testing/memory-record-store.js';
-import { startNode } from '../testing/pods.js';
+import { BY_FAMILY, mortal, podNetwork, secondInterface, startNode } from '../testing/pods.js';
 
 /** What a start makes of a pod's further interface whose rules an earlier process was just making, or taking out. */
 

@@ -4,21 +4,20 @@ import { once } from 'node:events';
 import { formatAddress } from '@podwire/shared/net/address';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import { intercept, type InterceptedKernel } from '../kernel/intercepted.fixture.js';
+import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import {
   addPod,
   cleanUp,
+  intercept,
   nodeForwards,
   pings,
   requireThrowawayNamespace,
   run,
   snapshot,
-} from '../kernel/netlink/namespaces.fixture.js';
-import { NetlinkKernel } from '../kernel/pod-kernel.js';
-import { address, BY_FAMILY, podNetwork, secondInterface } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
-import { tableOf } from '../plan/source-table.js';
+  type InterceptedKernel,
+} from '../testing/kernels.js';
+import { address, BY_FAMILY, podNetwork, recordingLog, secondInterface, testRegistry } from '../testing/pods.js';
+import { tableOf, type PodNetwork } from '../wiring/network.js';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
 

@@ -1,11 +1,9 @@
 import { afterEach, describe, expect, test } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import { address, BY_FAMILY, podNetwork, secondInterface } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
-import { tableOf } from '../plan/source-table.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { MemoryRecordStore } from '../testing/memory-record-store.js';
+import { address, BY_FAMILY, podNetwork, recordingLog, secondInterface, testRegistry } from '../testing/pods.js';
+import { tableOf, type PodNetwork } from '../wiring/network.js';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
 import type { RecordStore } from './record-store.js';

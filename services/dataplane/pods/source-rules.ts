@@ -1,13 +1,13 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { compareIdentities } from '../attachments/identity.js';
-import { formatRule } from '../plan/notation.js';
-import { tableOf } from '../plan/source-table.js';
-import type { Rule } from '../wiring/step.js';
+import { tableOf, type Wanted } from '../wiring/network.js';
+import type { Observed } from '../wiring/observed.js';
+import { formatRule, type Rule } from '../wiring/step.js';
+import { movedAddresses } from '../wiring/wire.js';
 import type { Events } from './events.js';
-import type { PodSession } from './kernel.js';
-import type { AttachmentRecord } from './record.js';
+import type { Kernel, PodSession } from './kernel.js';
+import { compareIdentities, type AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
 
 /** Runs work in the pod's namespace, as the only one there. @throws Failure INVALID_NETNS where it is gone, or the call's own */
@@ -120,3 +120,26 @@ async function removeStray(session: PodSession, { attachment, registry, events, 
 
 /** Failures that are the kernel's. */
 const KERNELS: readonly string[] = ['KERNEL_REFUSED', 'KERNEL_UNSUPPORTED'];
+
+interface Move {
+  readonly wanted: Wanted;
+  /** What was there before the addresses were routed to the pod. */
+  readonly observed: Observed;
+}
+
+/** Flows of addresses that were another pod's are forgotten, or their packets would go on as was right for that one. */
+export async function forgetMovedFlows(
+  { wanted, observed }: Move,
+  { kernel, events }: { readonly kernel: Kernel; readonly events: Events },
+): Promise<void> {
+  const forgetting = movedAddresses(wanted, observed).map(async ({ destination, device }) => {
+    if (device !== wanted.host.link.name) events.routeTakenOver(destination, device);
+    try {
+      await kernel.forgetFlows(destination.replace(/\/.*/, ''));
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      events.flowsNotForgotten(destination, error);
+    }
+  });
+  await Promise.all(forgetting);
+}

@@ -1,12 +1,11 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { describe, expect, test } from 'vitest';
 
-import { formatStep } from '../plan/notation.js';
-import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
+import { address, BY_FAMILY, podNetwork } from '../testing/pods.js';
 import { corrections, diff } from '../wiring/diff.js';
 import { desired } from '../wiring/network.js';
-import type { Step } from '../wiring/step.js';
+import { formatStep, type Step } from '../wiring/step.js';
 import { nothingObserved } from '../wiring/wire.js';
 import type { PodSession } from './kernel.js';
 import { transact, type NotApplied, type Result } from './transaction.js';

@@ -2,8 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { markFailed, withSpan } from '@podwire/shared/runtime/span';
 
-import { formatStep } from '../plan/notation.js';
-import { undoOf, type Side, type Step } from '../wiring/step.js';
+import { formatStep, undoOf, type Side, type Step } from '../wiring/step.js';
 import type { BatchOutcome, Links, PodSession, StepFailure } from './kernel.js';
 
 /** What came of a plan. */

@@ -1,9 +1,9 @@
 import fc from 'fast-check';
 import { test } from 'vitest';
 
-import type { PodNetwork } from '../plan/pod-network.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { moves, walk, type Hands } from '../testing/pods-walk.js';
+import type { PodNetwork } from '../wiring/network.js';
 
 /** Fixed, so that every run is the same; change it to look elsewhere. A failure prints it, with the moves. */
 const SEED = 20_261_121;

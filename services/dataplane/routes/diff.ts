@@ -1,7 +1,18 @@
+import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import { splitCidr } from '@podwire/shared/net/prefix';
+
+import type { ClusterNode } from '../cluster/cluster.js';
 import { forwardingKey, neighbourKey, type KnownNode } from './known-node.js';
-import { equalRoutes, kindOfTunnel, TUNNEL_DEVICES, type ObservedDevice, type ObservedRoute } from './observed.js';
+import {
+  equalRoutes,
+  kindOfTunnel,
+  TUNNEL_DEVICES,
+  type NodeAbilities,
+  type ObservedDevice,
+  type ObservedRoute,
+} from './observed.js';
 import type { DeviceChange, NodeStep } from './step.js';
-import type { NodeRoute, WantedNode, WantedTunnel } from './wanted.js';
+import type { NodeFacts, NodeRoute, RoutingMode, WantedNode, WantedTunnel } from './wanted.js';
 
 /**
  * From what is known of the node's kernel to what is wanted of it: steps in an order in which the kernel takes them, additions
@@ -177,4 +188,51 @@ function differingSysctls({ sysctls }: WantedNode, known: KnownNode): NodeStep[]
   return sysctls.flatMap(({ key, value }): NodeStep[] =>
     known.sysctls.get(key.join('/')) === value ? [] : [{ type: 'sysctl-write', key, value }],
   );
+}
+
+/** Assumed where no interface has the node's address, in bytes: Ethernet's. */
+const UNKNOWN_MTU_BYTES = 1500;
+
+interface FactsContext {
+  readonly known: Pick<KnownNode, 'devices' | 'addresses' | 'routed'>;
+  /** This node as IPAM knows it, or last knew it. */
+  readonly self: Pick<ClusterNode, 'ipv4' | 'ipv6'> | undefined;
+  readonly abilities: NodeAbilities;
+  readonly routing: RoutingMode;
+}
+
+/** What routes depend on of this node, from what is known of its kernel. Tunnels get the least MTU of the node's interfaces. */
+export function factsOf({ known, self, abilities, routing }: FactsContext): NodeFacts {
+  const parents: Record<Family, string | undefined> = {
+    4: parentOf(self?.ipv4?.address, known),
+    6: parentOf(self?.ipv6?.address, known),
+  };
+  const mtus = Object.values(parents).flatMap((name) =>
+    name === undefined ? [] : (known.devices.get(name)?.mtuBytes ?? []),
+  );
+  return {
+    parents,
+    mtuBytes: mtus.length === 0 ? UNKNOWN_MTU_BYTES : Math.min(...mtus),
+    ...abilities,
+    routing,
+    routed: known.routed,
+  };
+}
+
+/** The interface that has an address. */
+function parentOf(address: Address | undefined, known: FactsContext['known']): string | undefined {
+  if (!address) return undefined;
+  const text = formatAddress(address);
+  for (const [name, addresses] of known.addresses) {
+    const device = known.devices.get(name);
+    if (!device || isOwnDevice(device)) continue;
+    for (const cidr of addresses) if (isSame(cidr, text, address)) return name;
+  }
+  return undefined;
+}
+
+function isSame(cidr: string, text: string, address: Address): boolean {
+  if (cidr.startsWith(`${text}/`)) return true;
+  const parts = address.family === 6 && cidr.includes(':') ? splitCidr(cidr) : undefined;
+  return parts?.address.value === address.value;
 }

@@ -2,8 +2,9 @@ import { metrics } from '@opentelemetry/api';
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
 
+import type { Condition } from '../conditions/conditions.js';
 import { formatNodeStep, type NodeObject } from './step.js';
-import type { Condition, NodeSysctl } from './wanted.js';
+import type { NodeSysctl } from './wanted.js';
 
 /** What came of a full check. */
 type CheckResult = 'clean' | 'drift' | 'failed';

@@ -11,11 +11,10 @@ import type {
   ClusterPool,
   Encapsulation,
 } from '../cluster/cluster.js';
-import type { NodeFacts } from '../routing/facts.js';
 import { fate, lookUp } from '../testing/routes-oracle.js';
 import { block, cluster, facts, node, pool, prefix, reasons, routeTexts } from '../testing/routes.js';
 import { NO_CHANGE, RoutePlanner } from './planner.js';
-import type { NodeRoute } from './wanted.js';
+import type { NodeFacts, NodeRoute } from './wanted.js';
 
 /** Every run takes the same walks; another seed takes others. */
 const SEED = 20_261_121;

@@ -1,12 +1,27 @@
-import type { Cluster, ClusterBlock, ClusterChange, ClusterNode, ClusterView } from '../cluster/cluster.js';
+import { compareTexts } from '@podwire/shared/words/order';
+
+import type {
+  Cluster,
+  ClusterBlock,
+  ClusterChange,
+  ClusterNode,
+  ClusterPool,
+  ClusterView,
+  NodeAddress,
+  VxlanEnd,
+} from '../cluster/cluster.js';
 import { Complaints } from '../conditions/conditions.js';
-import { Claims } from '../routing/claims.js';
-import { changedKeys, equalNodes, equalPools, equalRoutes } from '../routing/difference.js';
-import { equalFacts, type NodeFacts } from '../routing/facts.js';
-import { Paths } from '../routing/paths.js';
-import { nodesOf, planBlock, type BlockPlan, type BlockSurroundings } from './block-routes.js';
+import {
+  nodesOf,
+  Paths,
+  planBlock,
+  RANKS,
+  type BlockPlan,
+  type BlockSurroundings,
+  type Claim,
+} from './block-routes.js';
 import { planTunnels, type TunnelPlan } from './tunnels.js';
-import type { NodeRoute, WantedNode } from './wanted.js';
+import { equalFacts, type NodeFacts, type NodeRoute, type WantedNode } from './wanted.js';
 
 /** For an update after which the cluster is as it was, and only the node's facts may be others. */
 export const NO_CHANGE: ClusterChange = { blocks: new Set(), others: false };
@@ -153,4 +168,101 @@ class BlockIndex {
   collect(name: string, into: Set<string>): void {
     for (const cidr of this.#blocks.get(name) ?? []) into.add(cidr);
   }
+}
+
+interface Entry {
+  /** CIDR of the block that claims. */
+  readonly block: string;
+  readonly claim: Claim;
+}
+
+/** Every block's claims, by destination. One destination is claimed more than once only where blocks overlap. */
+class Claims {
+  readonly #byDestination = new Map<string, readonly Entry[]>();
+
+  add(block: string, claim: Claim): void {
+    const others = this.#byDestination.get(claim.destination) ?? [];
+    this.#byDestination.set(claim.destination, [...others, { block, claim }]);
+  }
+
+  /** Takes back one {@link add} of the same claim. */
+  remove(block: string, claim: Claim): void {
+    const left = (this.#byDestination.get(claim.destination) ?? []).filter(
+      (entry) => entry.block !== block || entry.claim !== claim,
+    );
+    if (left.length === 0) this.#byDestination.delete(claim.destination);
+    else this.#byDestination.set(claim.destination, left);
+  }
+
+  /** The claim that counts: of the best rank; among equals that of the block whose CIDR comes first as text. */
+  best(destination: string): Claim | undefined {
+    const [first, ...others] = this.#byDestination.get(destination) ?? [];
+    return others.reduce((best, entry) => (isBetter(entry, best) ? entry : best), first)?.claim;
+  }
+}
+
+function isBetter(a: Entry, b: Entry | undefined): boolean {
+  if (!b) return true;
+  const ranks = RANKS.indexOf(a.claim.rank) - RANKS.indexOf(b.claim.rank);
+  return ranks < 0 || (ranks === 0 && compareTexts(a.block, b.block) < 0);
+}
+
+/** Keys whose value came, went or became another. Values that are the same object are not looked into. */
+export function* changedKeys<V>(
+  before: ReadonlyMap<string, V>,
+  after: ReadonlyMap<string, V>,
+  equal: (a: V | undefined, b: V | undefined) => boolean,
+): Generator<string> {
+  for (const [key, value] of after) if (!equal(before.get(key), value)) yield key;
+  for (const key of before.keys()) if (!after.has(key)) yield key;
+}
+
+function equalNodes(a: ClusterNode | undefined, b: ClusterNode | undefined): boolean {
+  if (a === b || !a || !b) return a === b;
+  return (
+    a.name === b.name &&
+    equalNodeAddresses(a.ipv4, b.ipv4) &&
+    equalNodeAddresses(a.ipv6, b.ipv6) &&
+    equalEnds(a.vxlanIpv4, b.vxlanIpv4) &&
+    equalEnds(a.vxlanIpv6, b.vxlanIpv6) &&
+    a.ipip?.value === b.ipip?.value &&
+    a.asNumber === b.asNumber
+  );
+}
+
+function equalPools(a: ClusterPool | undefined, b: ClusterPool | undefined): boolean {
+  if (a === b || !a || !b) return a === b;
+  return (
+    a.name === b.name &&
+    a.cidr.family === b.cidr.family &&
+    a.cidr.value === b.cidr.value &&
+    a.cidr.length === b.cidr.length &&
+    a.encapsulation === b.encapsulation &&
+    a.natOutgoing === b.natOutgoing &&
+    a.loadBalancerOnly === b.loadBalancerOnly
+  );
+}
+
+export function equalRoutes(a: NodeRoute | undefined, b: NodeRoute | undefined): boolean {
+  if (a === b || !a || !b) return a === b;
+  return (
+    a.destination === b.destination &&
+    a.type === b.type &&
+    a.device === b.device &&
+    a.gateway === b.gateway &&
+    a.onlink === b.onlink &&
+    a.source === b.source
+  );
+}
+
+function equalNodeAddresses(a: NodeAddress | undefined, b: NodeAddress | undefined): boolean {
+  if (a === b || !a || !b) return a === b;
+  return (
+    a.address.value === b.address.value && a.subnet.value === b.subnet.value && a.subnet.length === b.subnet.length
+  );
+}
+
+function equalEnds(a: VxlanEnd | undefined, b: VxlanEnd | undefined): boolean {
+  if (a === b || !a || !b) return a === b;
+  return a.address?.value === b.address?.value && a.mac === b.mac;
 }

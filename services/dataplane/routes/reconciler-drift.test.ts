@@ -1,8 +1,8 @@
 import { afterEach, describe, expect, test } from 'vitest';
 
-import { blackhole, unicast, vxlan } from '../kernel/node-kernel.fixture.js';
-import { differences } from '../routing/reconcile-oracle.fixture.js';
-import { routesOf, Scene, VIEW } from '../routing/reconcile.fixture.js';
+import { blackhole, unicast, vxlan } from '../testing/kernels.js';
+import { differences } from '../testing/routes-oracle.js';
+import { routesOf, Scene, VIEW } from '../testing/routes.js';
 import { NO_CHANGE, RoutePlanner } from './planner.js';
 import type { WantedNode } from './wanted.js';
 

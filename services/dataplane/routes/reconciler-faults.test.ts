@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, test, vi } from 'vitest';
 
-import { blackhole } from '../kernel/node-kernel.fixture.js';
-import { NOTHING, routesOf, Scene } from '../routing/reconcile.fixture.js';
+import { blackhole } from '../testing/kernels.js';
+import { NOTHING, routesOf, Scene } from '../testing/routes.js';
 
 let scene: Scene;
 

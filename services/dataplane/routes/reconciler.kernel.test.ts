@@ -4,12 +4,20 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { pings, run } from '../kernel/netlink/namespaces.fixture.js';
-import { byHand, clearNode, netlinkNodeFixture } from '../kernel/netlink/node-netlink.fixture.js';
-import { blackhole, unicast, vxlan, type NodeKernelFixture } from '../kernel/node-kernel.fixture.js';
-import { differences } from '../routing/reconcile-oracle.fixture.js';
-import { routesOf, startLoop, type Loop } from '../routing/reconcile.fixture.js';
+import {
+  blackhole,
+  byHand,
+  clearNode,
+  netlinkNodeFixture,
+  pings,
+  run,
+  unicast,
+  vxlan,
+  type NodeKernelFixture,
+} from '../testing/kernels.js';
+import { differences } from '../testing/routes-oracle.js';
 import { FOREIGN, FOREIGN_CLEARED, handMoves, RESTORE, rests, wishes } from '../testing/routes-walk.js';
+import { routesOf, startLoop, type Loop } from '../testing/routes.js';
 import type { NodeKernel } from './kernel.js';
 import type { NodeStep } from './step.js';
 import type { WantedNode } from './wanted.js';

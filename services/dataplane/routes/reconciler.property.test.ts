@@ -1,9 +1,8 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { differences } from '../routing/reconcile-oracle.fixture.js';
-import { Scene } from '../routing/reconcile.fixture.js';
 import { Errno } from '../testing/memory-namespace.js';
+import { differences } from '../testing/routes-oracle.js';
 import {
   FOREIGN,
   FOREIGN_CLEARED,
@@ -14,6 +13,7 @@ import {
   wishes,
   type Stride,
 } from '../testing/routes-walk.js';
+import { Scene } from '../testing/routes.js';
 
 /** By hand, whether the kernel takes it or not. */
 function attempt(scene: Scene, command: string): void {

@@ -2,25 +2,26 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { backoffMs } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { ClusterChange, ClusterNode, ClusterView, Follower } from '../cluster/cluster.js';
+import {
+  joinChanges,
+  type ClusterChange,
+  type ClusterNode,
+  type ClusterView,
+  type Follower,
+} from '../cluster/cluster.js';
+import type { Condition } from '../conditions/conditions.js';
 import { ConditionTeller } from '../conditions/reporter.js';
-import { equalFacts, type NodeFacts, type RoutingMode } from '../routing/facts.js';
-import { factsOf } from '../routing/node-facts.js';
-import { Attempts } from '../routing/reconcile-attempts.js';
-import { kernelConditions, unavailableDevices } from '../routing/reconcile-conditions.js';
-import { Inbox, type Taken } from '../routing/reconcile-inbox.js';
-import { joinChanges } from '../routing/reconcile-join.js';
-import { isDrift, turnFault, type Planned } from '../routing/reconcile-turn.js';
-import { Convergence, observeNode, type Converged } from './convergence.js';
+import { Attempts, Convergence, isRouteReached, observeNode, type Converged } from './convergence.js';
+import { factsOf } from './diff.js';
 import type { ReconcileEvents } from './events.js';
 import { Hearing, podInterfacesOf, type Heard } from './kernel-events.js';
 import type { NodeKernel, NodeWatch } from './kernel.js';
-import type { KnownNode } from './known-node.js';
+import { Inbox, type KnownNode, type Taken } from './known-node.js';
 import type { NodeAbilities } from './observed.js';
 import { NO_CHANGE, type RoutePlanner } from './planner.js';
-import { countPresent, countWanted, type NodeStatus } from './status.js';
-import { destinationOfKey, formatNodeStep } from './step.js';
-import type { Condition, WantedNode } from './wanted.js';
+import { countPresent, countWanted, kernelConditions, unavailableDevices, type NodeStatus } from './status.js';
+import { destinationOfKey, formatNodeStep, objectOf, type NodeStep } from './step.js';
+import { equalFacts, type NodeFacts, type RoutingMode, type WantedNode } from './wanted.js';
 
 export interface ReconcilerOptions {
   /** The caller closes it, after {@link RouteReconciler.stop}. */
@@ -397,4 +398,34 @@ export class RouteReconciler implements Follower {
     this.#isComplete = conditions.length === 0 && this.#attempts.nextDueMs() === undefined;
     this.#teller.tell([...wanted.conditions, ...conditions]);
   }
+}
+
+/** What an operator is told of a turn that was cut off. */
+function turnFault(error: unknown): Condition {
+  const reason = error instanceof Failure ? error.message : 'internal error: see the log of podwire-dataplane';
+  const message = `routes between nodes are not looked after (${reason}): what is there stays; it is tried again`;
+  return { reason: 'KernelSilent', message };
+}
+
+interface Planned {
+  readonly wanted: WantedNode;
+  /** Destinations whose route is another than before. */
+  readonly routes: ReadonlySet<string>;
+  readonly hasOtherRest: boolean;
+  readonly isFirst: boolean;
+}
+
+interface DriftContext {
+  readonly before: KnownNode;
+  /** Undefined: everything was read anew. */
+  readonly heard: Heard | undefined;
+  readonly planned: Planned;
+}
+
+/** Whether others have caused a difference: it is not what was planned, and was not there before. */
+function isDrift(step: NodeStep, { before, heard, planned }: DriftContext): boolean {
+  if (objectOf(step) !== 'route') return !planned.hasOtherRest && (heard === undefined || heard.rest);
+  const destination = step.type === 'route-delete' || 'route' in step ? step.route.destination : '';
+  if (planned.routes.has(destination)) return false;
+  return heard ? heard.drifted.has(destination) : isRouteReached(destination, planned.wanted, before);
 }

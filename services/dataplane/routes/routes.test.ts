@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'vitest';
 
 import type { ClusterPool, Encapsulation } from '../cluster/cluster.js';
-import type { NodeFacts } from '../routing/facts.js';
 import { block, facts, node, planNode, pool, reasons, routeTexts, view, type ClusterText } from '../testing/routes.js';
+import type { NodeFacts } from './wanted.js';
 
 /** `a` is this node; `near` is in its subnet, `far` is not. */
 const NODES = [

@@ -1,8 +1,12 @@
-import { isRouteReached } from './convergence.js';
-import { diffDevices } from './diff.js';
+import { parseAddress } from '@podwire/shared/net/address';
+
+import { listed, type Condition } from '../conditions/conditions.js';
+import { isRouteReached, type Attempts } from './convergence.js';
+import { diffDevices, isOwnDevice } from './diff.js';
 import { forwardingKey, neighbourKey, type KnownNode } from './known-node.js';
-import { stepKey } from './step.js';
-import type { Condition, WantedNode, WantedTunnel } from './wanted.js';
+import { equalRoutes, ownerOf } from './observed.js';
+import { formatNodeRoute, stepKey } from './step.js';
+import { VXLAN_DEVICE, type WantedNode, type WantedTunnel } from './wanted.js';
 
 /** How far the node's kernel is what is wanted of it. */
 export interface NodeStatus {
@@ -46,4 +50,112 @@ export function countPresent(wanted: WantedNode, known: KnownNode): NodeCounts {
   );
   const tunnels = wanted.tunnels.filter(({ name }) => known.isUp(name) && !missingTunnels.has(`device ${name}`));
   return { tunnels: tunnels.length, peers: peers.length, routes };
+}
+
+interface ConditionsContext {
+  readonly known: KnownNode;
+  readonly attempts: Attempts;
+  /** Interfaces with the node's addresses: routes go by them, or by tunnels. */
+  readonly parents: readonly string[];
+}
+
+/** Why the kernel is not as wanted: what others hold, what waits for an interface, and what the kernel refuses. */
+export function kernelConditions(wanted: WantedNode, context: ConditionsContext): Condition[] {
+  const { known, attempts } = context;
+  return [
+    ...takenRoutes(wanted, known),
+    ...takenDevices(wanted, known),
+    ...waiting(wanted, context),
+    ...(attempts.refusals().length > 0 ? coveredGateways(wanted, known) : []),
+    ...attempts.refusals().map(({ example, count, failure }): Condition => {
+      const others = count > 1 ? ` (and ${count - 1} more)` : '';
+      return { reason: 'KernelRefuses', message: `${example}${others}: ${failure.message}; it is tried again` };
+    }),
+  ];
+}
+
+function takenRoutes({ routes }: WantedNode, { takers, routes: found }: KnownNode): Condition[] {
+  return [...takers.values()].flatMap((taker) => {
+    const { destination } = taker;
+    const wanted = routes.get(destination);
+    const own = found.get(destination);
+    if (!wanted || (own && equalRoutes(own, wanted))) return [];
+    const whose =
+      ownerOf(taker) === 'pod' ? 'to a pod of this node' : `of another program (protocol ${taker.protocol})`;
+    const there = formatNodeRoute(taker).replace(/ proto \d+/, '');
+    const message =
+      `a route ${whose} is in the place of the one to ${destination}: ${there}. It is left alone; delete it, or keep that ` +
+      'program from the pools’ addresses';
+    return [{ reason: 'RouteTaken', message }];
+  });
+}
+
+/**
+ * IPv6 takes no gateway on a tunnel while a route leads to it by another device (ip6_route_check_nh_onlink), as one of others to all
+ * pods does: it has to go before the first route into the tunnel can be made.
+ */
+function coveredGateways({ routes }: WantedNode, known: KnownNode): Condition[] {
+  const destinations = new Map<string, string[]>();
+  for (const route of routes.values()) {
+    const found = known.routes.get(route.destination);
+    if (route.device !== VXLAN_DEVICE[6] || route.gateway === undefined || (found && equalRoutes(found, route)))
+      continue;
+    const gateway = parseAddress(route.gateway);
+    const covering = gateway && known.routedBy(gateway);
+    if (covering === undefined) continue;
+    destinations.set(covering, [...(destinations.get(covering) ?? []), route.destination]);
+  }
+  return [...destinations].map(([covering, missing]) => ({
+    reason: 'TunnelGatewayCovered',
+    message:
+      `a route of another program to ${covering} leads to other nodes’ tunnel addresses, so that the kernel takes no route to ` +
+      `${listed(missing)} by ${VXLAN_DEVICE[6]}: delete it, or have it leave out the pools`,
+  }));
+}
+
+function takenDevices({ tunnels }: WantedNode, { devices }: KnownNode): Condition[] {
+  return tunnels.flatMap(({ name, kind }) => {
+    const found = devices.get(name);
+    if (!found || isOwnDevice(found)) return [];
+    const message = `the interface ${name} is no ${kind} device (${found.kind ?? 'physical'}): delete or rename it`;
+    return [{ reason: 'DeviceTaken', message }];
+  });
+}
+
+/**
+ * Interfaces that routes or tunnels need, and that are missing or down.
+ * @returns how many routes need each
+ */
+export function unavailableDevices(
+  { tunnels, routes }: WantedNode,
+  { known, parents }: Pick<ConditionsContext, 'known' | 'parents'>,
+): ReadonlyMap<string, number> {
+  const counts = new Map<string, number>();
+  const devices = tunnels.flatMap((tunnel) => [tunnel.name, parentOf(tunnel) ?? tunnel.name]);
+  // Routes are many, and mostly there is nothing to be counted.
+  if ([...devices, ...parents].every((device) => known.isUp(device))) return counts;
+  for (const { device } of routes.values()) {
+    if (device !== undefined && !known.isUp(device)) counts.set(device, (counts.get(device) ?? 0) + 1);
+  }
+  for (const tunnel of tunnels) {
+    const parent = parentOf(tunnel);
+    if (parent !== undefined && !known.devices.has(parent)) counts.set(parent, counts.get(parent) ?? 0);
+  }
+  return counts;
+}
+
+function waiting(wanted: WantedNode, context: ConditionsContext): Condition[] {
+  return [...unavailableDevices(wanted, context)].map(([device, count]) => {
+    const state = context.known.devices.has(device) ? 'is down' : 'does not exist';
+    const needing = wanted.tunnels.filter((tunnel) => parentOf(tunnel) === device);
+    const what = [
+      ...(count > 0 ? [`${count} routes`] : []),
+      ...(needing.length > 0 ? [listed(needing.map(({ name }) => name))] : []),
+    ].join(' and ');
+    return { reason: 'DeviceUnavailable', message: `interface ${device} ${state}: ${what} wait for it` };
+  });
+}
+
+function parentOf(tunnel: WantedTunnel): string | undefined {
+  return tunnel.kind === 'vxlan' ? tunnel.parent : undefined;
 }

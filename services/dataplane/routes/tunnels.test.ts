@@ -1,8 +1,11 @@
+import { execFileSync } from 'node:child_process';
+
+import { parseMac } from '@podwire/shared/net/mac';
 import { describe, expect, test } from 'vitest';
 
 import type { Encapsulation } from '../cluster/cluster.js';
-import { tunnelMac } from '../routing/tunnel-mac.js';
 import { facts, node, peerText, planNode, pool, reasons, tunnelText, view } from '../testing/routes.js';
+import { tunnelMac } from './tunnels.js';
 
 const A = node('a', {
   ipv4: '192.0.2.1/24',
@@ -123,4 +126,15 @@ test.each([
 ] as const)('the node forwards what there are pools of: %s', (_, pools, sysctls) => {
   const wanted = planNode(view('a', { nodes: [A], pools }), facts());
   expect(wanted.sysctls.map(({ key, value }) => `${key.join('.')}=${value}`)).toEqual(sysctls);
+});
+
+test.each([
+  ['node-1', 4, 'node-1'],
+  ['node-1', 6, 'node-1-v6'],
+  ['knoten-ü', 4, 'knoten-ü'],
+] as const)('of %s for IPv%i: 66 and the first five bytes that sha1sum gives of %j', (name, family, hashed) => {
+  const sum = execFileSync('sha1sum', { input: hashed, encoding: 'utf8' });
+  const mac = tunnelMac(name, family);
+  expect(mac.replaceAll(':', '')).toBe(`66${sum.slice(0, 10)}`);
+  expect(parseMac(mac)).toBe(mac);
 });

@@ -1,19 +1,25 @@
+import { createHash } from 'node:crypto';
+
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
+import type { Mac } from '@podwire/shared/net/mac';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import { compareNames } from '@podwire/shared/words/order';
 
-import type { ClusterNode, ClusterPool } from '../cluster/cluster.js';
-import { listed } from '../conditions/conditions.js';
-import type { NodeFacts } from '../routing/facts.js';
-import { modeOf, nodeAddressOf, vxlanEndOf } from '../routing/paths.js';
-import { tunnelMac } from '../routing/tunnel-mac.js';
-import { encapsulationOf } from './block-routes.js';
+import {
+  encapsulationOf,
+  modeOf,
+  nodeAddressOf,
+  VXLAN_PORT,
+  type ClusterNode,
+  type ClusterPool,
+} from '../cluster/cluster.js';
+import { listed, type Condition } from '../conditions/conditions.js';
+import { vxlanEndOf } from './block-routes.js';
 import {
   IPIP_DEVICE,
   VXLAN_DEVICE,
-  VXLAN_PORT,
   VXLAN_VNI,
-  type Condition,
+  type NodeFacts,
   type NodeSysctl,
   type VxlanPeer,
   type WantedTunnel,
@@ -216,4 +222,19 @@ const FORWARDING: Readonly<Record<Family, NodeSysctl>> = {
 /** Off unless a pool needs it: a node that forwards IPv6 no longer listens to router advertisements. */
 function forwarding(family: Family, { pools }: TunnelSurroundings): NodeSysctl[] {
   return [...pools.values()].some(({ cidr }) => cidr.family === family) ? [FORWARDING[family]] : [];
+}
+
+/** First byte of every tunnel's MAC address: locally administered, unicast. */
+const FIRST_BYTE = '66';
+
+const SUFFIX: Readonly<Record<Family, string>> = { 4: '', 6: '-v6' };
+
+/**
+ * MAC address of a node's VXLAN device for a family: 0x66, then the first five bytes of SHA-1(node name, for IPv6 with `-v6`
+ * behind it). It is Calico's, so that every node can compute every other's, of either kind.
+ */
+export function tunnelMac(nodeName: string, family: Family): Mac {
+  const digest = createHash('sha1').update(`${nodeName}${SUFFIX[family]}`).digest('hex');
+  const bytes = digest.slice(0, 10).match(/../g) ?? [];
+  return [FIRST_BYTE, ...bytes].join(':');
 }

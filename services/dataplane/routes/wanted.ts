@@ -1,5 +1,8 @@
 import type { Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
+import type { Prefix } from '@podwire/shared/net/prefix';
+
+import type { Condition } from '../conditions/conditions.js';
 
 /** Name of Podwire's VXLAN device for tunnels over a family. */
 export const VXLAN_DEVICE: Readonly<Record<Family, string>> = { 4: 'vxlan4.podwire', 6: 'vxlan6.podwire' };
@@ -9,9 +12,6 @@ export const IPIP_DEVICE = 'ipip.podwire';
 
 /** As Calico's, so that both kinds of nodes reach each other during a migration. */
 export const VXLAN_VNI = 4096;
-
-/** UDP port of VXLAN (RFC 7348). */
-export const VXLAN_PORT = 4789;
 
 /** A VXLAN device without learning: every peer is programmed (`ip link add … type vxlan id … dstport … local … dev … nolearning`). */
 export interface WantedVxlan {
@@ -71,16 +71,6 @@ export interface NodeSysctl {
   readonly value: string;
 }
 
-/** Why something that the cluster asks for cannot be had on this node. Told by logs, metrics and the node's status. */
-export interface Condition {
-  /** `IpipUnsupported`, `NodeAddressMissing`, … */
-  readonly reason: string;
-  /** With the object and the next step. */
-  readonly message: string;
-  /** Families of which no pod that has addresses can be wired meanwhile; left out: none. */
-  readonly defeats?: readonly Family[];
-}
-
 /** All that is wanted of this node's kernel for packets between nodes, in no particular order. */
 export interface WantedNode {
   readonly tunnels: readonly WantedTunnel[];
@@ -89,4 +79,42 @@ export interface WantedNode {
   readonly peers: readonly VxlanPeer[];
   readonly sysctls: readonly NodeSysctl[];
   readonly conditions: readonly Condition[];
+}
+
+/** Who programs routes to the blocks of pools without encapsulation: this dataplane, or BIRD with what BGP tells it. */
+export type RoutingMode = 'native' | 'bird';
+
+/** What routes depend on besides the cluster: this node's interfaces, kernel and settings. */
+export interface NodeFacts {
+  /** Name of the interface that has the node's address of the family; undefined while that is not known. */
+  readonly parents: Readonly<Record<Family, string | undefined>>;
+  /** Of the node's network, before any encapsulation. */
+  readonly mtuBytes: number;
+  /** Whether the kernel can make VXLAN devices. */
+  readonly hasVxlan: boolean;
+  /** Whether the kernel can make IPIP devices. */
+  readonly hasIpip: boolean;
+  readonly routing: RoutingMode;
+  /**
+   * Destinations that the node's main table, Podwire's own routes left out, sends to a router; the default route is one of
+   * them. What lies in them needs no route between subnets: the network is asked.
+   */
+  readonly routed: readonly Prefix[];
+}
+
+export function equalFacts(a: NodeFacts, b: NodeFacts): boolean {
+  return (
+    a.parents[4] === b.parents[4] &&
+    a.parents[6] === b.parents[6] &&
+    a.mtuBytes === b.mtuBytes &&
+    a.hasVxlan === b.hasVxlan &&
+    a.hasIpip === b.hasIpip &&
+    a.routing === b.routing &&
+    a.routed.length === b.routed.length &&
+    a.routed.every((prefix, place) => equalPrefixes(prefix, b.routed[place]))
+  );
+}
+
+function equalPrefixes(a: Prefix, b: Prefix | undefined): boolean {
+  return a.family === b?.family && a.value === b.value && a.length === b.length;
 }

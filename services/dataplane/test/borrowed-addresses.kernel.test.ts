@@ -1,18 +1,26 @@
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import { intercept, type InterceptedKernel } from '../kernel/intercepted.fixture.js';
-import { addPod, cleanUp, pings, run, snapshot } from '../kernel/netlink/namespaces.fixture.js';
-import { netlinkNodeFixture } from '../kernel/netlink/node-netlink.fixture.js';
-import { unicast, vxlan, type NodeKernelFixture } from '../kernel/node-kernel.fixture.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
-import { BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
 import { Events } from '../pods/events.js';
 import type { Kernel, PodSession } from '../pods/kernel.js';
 import { Dataplane } from '../pods/pods.js';
 import type { WantedNode } from '../routes/wanted.js';
-import { routesOf, startLoop, type Loop } from '../routing/reconcile.fixture.js';
+import {
+  addPod,
+  cleanUp,
+  intercept,
+  netlinkNodeFixture,
+  pings,
+  run,
+  snapshot,
+  unicast,
+  vxlan,
+  type InterceptedKernel,
+  type NodeKernelFixture,
+} from '../testing/kernels.js';
+import { BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
+import { routesOf, startLoop, type Loop } from '../testing/routes.js';
 
 /** An address that another node had borrowed comes back to its owner, and a pod there gets it, while the old route still stands. */
 

@@ -12,7 +12,7 @@ import { Peer } from '@podwire/shared/rpc/client';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { addPod, cleanUp, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 
 /** The process itself, killed and started again. Built by `npm run build`, which `npm test` does first. */
 const MAIN = join(dirname(fileURLToPath(import.meta.url)), '..', 'dist', 'main.js');

@@ -1,23 +1,22 @@
 import { formatAddress } from '@podwire/shared/net/address';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import { intercept, type InterceptedKernel } from '../kernel/intercepted.fixture.js';
+import { NetlinkKernel } from '../kernel/pod-kernel.js';
+import { Events } from '../pods/events.js';
+import { Dataplane } from '../pods/pods.js';
 import {
   addPod,
   cleanUp,
+  intercept,
   pings,
   removePod,
   requireThrowawayNamespace,
   run,
   snapshot,
-} from '../kernel/netlink/namespaces.fixture.js';
-import { NetlinkKernel } from '../kernel/pod-kernel.js';
-import { linkLocal } from '../plan/gateway.js';
-import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
-import { Events } from '../pods/events.js';
-import { Dataplane } from '../pods/pods.js';
+  type InterceptedKernel,
+} from '../testing/kernels.js';
+import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
+import { linkLocal, type PodNetwork } from '../wiring/network.js';
 
 /** The whole dataplane on the real kernel: IPv6, both families, and several interfaces. */
 

@@ -4,12 +4,10 @@ import { join } from 'node:path';
 
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { detachment, never } from '../attachments/scene.fixture.js';
-import { addPod, cleanUp, pings, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
 import { POD_LIST_BOUNDS } from '../pods/pod-lists.js';
-import { startNode } from '../testing/pods.js';
+import { addPod, cleanUp, pings, requireThrowawayNamespace, run } from '../testing/kernels.js';
+import { address, detachment, never, podNetwork, startNode } from '../testing/pods.js';
 
 /** A pod that may change its own network (CAP_NET_ADMIN) and fills its tables, on the real kernel. */
 

@@ -13,18 +13,17 @@ import {
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { AttachmentEvents } from '../attachments/events.js';
 import { BirdEvents } from '../bird/bird-events.js';
-import type { KnownSession } from '../bird/bird-status.js';
-import { observeConditions } from '../condition-gauge.js';
-import { recordingLog } from '../dataplane.fixture.js';
+import type { KnownSession } from '../bird/sessions.js';
+import { observeConditions } from '../conditions/conditions.js';
 import { ClusterEvents } from '../node/events.js';
-import { Events } from '../pods/events.js';
+import { AttachmentEvents, Events } from '../pods/events.js';
 import { ReconcileEvents } from '../routes/events.js';
+import { recordingLog } from '../testing/pods.js';
 
 /** What operators are told of metrics, and what is counted. */
 
-const README = join(dirname(fileURLToPath(import.meta.url)), 'README.md');
+const README = join(dirname(fileURLToPath(import.meta.url)), '..', 'README.md');
 const PREFIX = 'podwire.dataplane.';
 
 /** Metrics as an exporter reads them, `name label value`. */

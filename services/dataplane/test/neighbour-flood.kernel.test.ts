@@ -1,25 +1,16 @@
 import { HOST_MAC } from '@podwire/shared/attachment/names';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import {
-  addPod,
-  cleanUp,
-  nodeForwards,
-  pings,
-  requireThrowawayNamespace,
-  run,
-} from '../kernel/netlink/namespaces.fixture.js';
+import { SourceGuard } from '../filters/source-guard.js';
 import { ProgramNft } from '../kernel/nft-program.js';
-import { SourceGuard } from '../kernel/nft/source-guard.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
-import { GATEWAY } from '../plan/gateway.js';
-import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
 import { send, solicitation } from '../testing/frames.js';
+import { addPod, cleanUp, nodeForwards, pings, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { keeperOptions, until } from '../testing/nft.js';
+import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
+import { GATEWAY, type PodNetwork } from '../wiring/network.js';
 
 /** A pod that fills the kernel's neighbour table, which all namespaces share, and others that need it. */
 

@@ -4,18 +4,18 @@ import { once } from 'node:events';
 
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import { addPod, cleanUp, nodeForwards, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
+import { VXLAN_PORT } from '../cluster/cluster.js';
+import { SourceGuard } from '../filters/source-guard.js';
 import { ProgramNft } from '../kernel/nft-program.js';
-import { SourceGuard } from '../kernel/nft/source-guard.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
-import { GATEWAY } from '../plan/gateway.js';
-import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
-import { VXLAN_DEVICE, VXLAN_PORT, VXLAN_VNI } from '../routes/wanted.js';
+import { VXLAN_DEVICE, VXLAN_VNI } from '../routes/wanted.js';
 import { IPIP, ipPacket, send, udpPacket, vxlanData } from '../testing/frames.js';
+import { addPod, cleanUp, nodeForwards, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { keeperOptions, until } from '../testing/nft.js';
+import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
+import { GATEWAY } from '../wiring/network.js';
 
 /** What a pod must not reach on its node, with packets that its own kernel would not send. */
 

@@ -1,13 +1,12 @@
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import { addPod, cleanUp, pings, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
 import type { RecordStore } from '../pods/record-store.js';
+import { addPod, cleanUp, pings, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { MemoryRecordStore } from '../testing/memory-record-store.js';
+import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 
 /** What chains and workloads set in a pod, and what they have to, on the real kernel. */
 

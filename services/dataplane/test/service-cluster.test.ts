@@ -13,10 +13,10 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
 import { readConfig } from '../config.js';
-import { BOOT, recordingLog } from '../dataplane.fixture.js';
-import { addPod, cleanUp, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
 import { startService, type RunningService } from '../service.js';
 import { FakeIpam, nodeMessage, poolMessage, routeMessage, vxlanPool } from '../testing/ipam.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
+import { BOOT, recordingLog } from '../testing/pods.js';
 
 /** The whole service as a part of a cluster, on the real kernel, with a podwire-ipam that does as the test says. */
 

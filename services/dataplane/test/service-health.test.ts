@@ -10,18 +10,17 @@ import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { FakeNodeNetwork } from '../cluster/node-network.fixture.js';
 import { readConfig } from '../config.js';
-import { BOOT, recordingLog } from '../dataplane.fixture.js';
-import { HEALTH } from '../health.fixture.js';
 import { LOOK_INTERVAL_MS } from '../node/sysctls.js';
 import { serve, type RunningService } from '../service.js';
-import { FakeIpam, nodeMessage, poolMessage, routeMessage, vxlanPool } from '../testing/ipam.js';
+import { FakeIpam, FakeNodeNetwork, nodeMessage, poolMessage, routeMessage, vxlanPool } from '../testing/ipam.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { MemoryLinks } from '../testing/memory-links.js';
 import { MemoryNft } from '../testing/memory-nft.js';
 import { doByHand } from '../testing/memory-node-hands.js';
 import { MemoryNodeKernel } from '../testing/memory-node-kernel.js';
+import { BOOT, recordingLog } from '../testing/pods.js';
+import { HEALTH } from '../testing/service.js';
 
 /** What the whole service says of how it is, and does about it, in front of kernels that fail. */
 

@@ -8,20 +8,13 @@ import { fileURLToPath } from 'node:url';
 
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import {
-  addPod,
-  cleanUp,
-  nodeForwards,
-  pings,
-  requireThrowawayNamespace,
-  snapshot,
-} from '../kernel/netlink/namespaces.fixture.js';
 import { serve, startService } from '../service.js';
+import { addPod, cleanUp, nodeForwards, pings, requireThrowawayNamespace, snapshot } from '../testing/kernels.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { podMessage, ServiceBench } from '../testing/service.js';
 
 /** Built by `npm run build`, which `npm test` does first. */
-const MAIN = join(dirname(fileURLToPath(import.meta.url)), 'dist', 'main.js');
+const MAIN = join(dirname(fileURLToPath(import.meta.url)), '..', 'dist', 'main.js');
 
 let bench: ServiceBench;
 

@@ -1,15 +1,14 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { recordingLog, testRegistry } from '../dataplane.fixture.js';
-import { addPod, cleanUp, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
+import { SourceGuard } from '../filters/source-guard.js';
 import { ProgramNft } from '../kernel/nft-program.js';
-import { arrivalsFrom, inside } from '../kernel/nft/arrivals.fixture.js';
-import { SourceGuard } from '../kernel/nft/source-guard.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
+import { arrivalsFrom, inside } from '../testing/nft-contract.js';
 import { keeperOptions, prefix } from '../testing/nft.js';
+import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 
 /** What pods can send from, as the dataplane wires them: the settings of their interfaces and the guard together. */
 

@@ -4,14 +4,20 @@ import { once } from 'node:events';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import type { ClusterNode, ClusterPool, ClusterView, Encapsulation } from '../cluster/cluster.js';
+import {
+  VXLAN_PORT,
+  type ClusterNode,
+  type ClusterPool,
+  type ClusterView,
+  type Encapsulation,
+} from '../cluster/cluster.js';
 import { TunnelGuard } from '../filters/tunnel-guard.js';
-import { addPod, cleanUp, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
 import { ProgramNft } from '../kernel/nft-program.js';
-import { address } from '../plan/pod-network.fixture.js';
-import { VXLAN_DEVICE, VXLAN_PORT, VXLAN_VNI } from '../routes/wanted.js';
+import { VXLAN_DEVICE, VXLAN_VNI } from '../routes/wanted.js';
 import { IPIP, ipPacket, send, udpPacket, vxlanData } from '../testing/frames.js';
+import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { keeperOptions, prefix, RecordedEvents, until } from '../testing/nft.js';
+import { address } from '../testing/pods.js';
 
 /** The node and its subnet: another node, `node-b`, and a host that is none. Both are one namespace that sends what the test says. */
 

@@ -1,10 +1,10 @@
 import fc from 'fast-check';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { addPod, cleanUp, removePod, requireThrowawayNamespace, run } from '../kernel/netlink/namespaces.fixture.js';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
-import type { PodNetwork } from '../plan/pod-network.js';
+import { addPod, cleanUp, removePod, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { moves, walk, type Hands } from '../testing/pods-walk.js';
+import type { PodNetwork } from '../wiring/network.js';
 
 /** Fixed, so that every run is the same; change it to look elsewhere. A failure prints it, with the moves. */
 const SEED = 20_261_121;

@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process';
 
 import { HOST_MAC } from '@podwire/shared/attachment/names';
 
-import { address } from '../plan/pod-network.fixture.js';
+import { address } from './pods.js';
 
 /** Packets of a pod that its kernel would not make: it sends them as frames to the host end. */
 

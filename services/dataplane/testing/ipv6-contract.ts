@@ -1,14 +1,12 @@
 import { beforeEach, describe, expect, test } from 'vitest';
 
-import { GATEWAY, HOST_LINK_LOCAL } from '../plan/gateway.js';
-import { formatStep } from '../plan/notation.js';
-import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
 import { diff } from '../wiring/diff.js';
-import { desired, type Wanted } from '../wiring/network.js';
+import { desired, GATEWAY, HOST_LINK_LOCAL, type Wanted } from '../wiring/network.js';
 import { keyText } from '../wiring/observed.js';
-import { inverseOf, type Route, type Step, type SysctlKey } from '../wiring/step.js';
+import { formatStep, inverseOf, type Route, type Step, type SysctlKey } from '../wiring/step.js';
 import { nothingObserved } from '../wiring/wire.js';
 import { KernelUnderTest, type KernelFixture } from './kernels.js';
+import { address, BY_FAMILY, podNetwork } from './pods.js';
 
 const HOST = 'podwcontract';
 const network = podNetwork('contract', { ...BY_FAMILY['both families'], hostInterfaceName: HOST });

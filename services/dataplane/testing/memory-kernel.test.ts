@@ -1,6 +1,5 @@
 import { describe, expect, test } from 'vitest';
 
-import { podNetwork } from '../plan/pod-network.fixture.js';
 import { diff } from '../wiring/diff.js';
 import { desired } from '../wiring/network.js';
 import { nothingObserved } from '../wiring/wire.js';
@@ -9,6 +8,7 @@ import type { KernelFixture } from './kernels.js';
 import { MemoryKernel } from './memory-kernel.js';
 import { kernelContract } from './pod-kernel-contract.js';
 import { podSessionContract, SMALL_BOUNDS } from './pod-session-contract.js';
+import { podNetwork } from './pods.js';
 import { rulesContract } from './rules-contract.js';
 
 function memoryFixture(): Promise<KernelFixture> {

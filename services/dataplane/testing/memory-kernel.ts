@@ -1,13 +1,24 @@
 import type { Failure } from '@podwire/shared/failure/failure';
 
-import { carryOut, OPERATION_NAMES, readBack, withPrevious } from '../kernel/memory/carry-out.js';
-import { Identities } from '../kernel/memory/identities.js';
-import { formatStep } from '../plan/notation.js';
-import { isSourceRule, tableOf } from '../plan/source-table.js';
 import { kernelFailure, openFailure, ownNamespace } from '../pods/errno.js';
-import type { AttachedLink, BatchOutcome, Kernel, NetnsIdentity, PodSession, StepFailure } from '../pods/kernel.js';
+import type {
+  AttachedLink,
+  BatchOutcome,
+  Kernel,
+  Links,
+  NetnsIdentity,
+  PodSession,
+  StepFailure,
+} from '../pods/kernel.js';
 import { POD_LIST_BOUNDS, type PodListBounds, type PodListKind } from '../pods/pod-lists.js';
-import { attachmentOfAlias, ROUTE_PROTOCOL, type Wanted, type WantedEnd } from '../wiring/network.js';
+import {
+  attachmentOfAlias,
+  isSourceRule,
+  ROUTE_PROTOCOL,
+  tableOf,
+  type Wanted,
+  type WantedEnd,
+} from '../wiring/network.js';
 import {
   isAddressOf,
   isNeighbourOf,
@@ -20,8 +31,16 @@ import {
   type ObservedRoute,
 } from '../wiring/observed.js';
 import { isBehindAnother } from '../wiring/source-routing.js';
-import type { Route, Rule, Side, Step, SysctlKey } from '../wiring/step.js';
-import { Errno, MemoryNamespace, show } from './memory-namespace.js';
+import {
+  formatStep,
+  withValueBefore,
+  type Route,
+  type Rule,
+  type Side,
+  type Step,
+  type SysctlKey,
+} from '../wiring/step.js';
+import { checkMtu, Errno, MemoryNamespace, show } from './memory-namespace.js';
 import { readable } from './memory-readable.js';
 
 /** Everything that can be made to fail: the steps, and the other questions to the kernel. */
@@ -386,4 +405,135 @@ function refusal({ operation, object, errno, text = '' }: Refused) {
 
 function toFailure({ operation, object, error }: Omit<Refused, 'errno'> & { readonly error: Errno }): Failure {
   return kernelFailure(refusal({ operation, object, errno: error.errno, text: error.message }));
+}
+
+/** Where a step is carried out. */
+interface Where {
+  readonly namespace: MemoryNamespace;
+  readonly pod: MemoryNamespace;
+  /** As some kernels do with that of the creating message. */
+  readonly ignoresMac: boolean;
+}
+
+/** Carries out a step as the kernel does. @throws Errno what the kernel refuses it with */
+function carryOut(step: Step, where: Where): void {
+  const { namespace } = where;
+  switch (step.type) {
+    case 'link-add':
+      addVeth(step, where);
+      break;
+    case 'link-delete':
+      namespace.removeLink(namespace.find(step.name));
+      break;
+    case 'link-set':
+      namespace.setLink(namespace.find(step.name), step.change);
+      break;
+    case 'address-add':
+      namespace.addAddress(step.device, step.address);
+      break;
+    case 'address-set':
+      namespace.setAddress(step.device, step.address);
+      break;
+    case 'address-delete':
+      namespace.deleteAddress(step.device, step.address);
+      break;
+    case 'route-add':
+      namespace.addRoute(step.route);
+      break;
+    case 'route-replace':
+      namespace.replaceRoute(step.route);
+      break;
+    case 'route-delete':
+      namespace.deleteRoute(step.route);
+      break;
+    case 'rule-add':
+      namespace.addRule(step.rule);
+      break;
+    case 'rule-delete':
+      namespace.deleteRule(step.rule);
+      break;
+    case 'neighbour-set':
+      namespace.setNeighbour(step.neighbour);
+      break;
+    case 'neighbour-delete':
+      namespace.deleteNeighbour(step.neighbour);
+      break;
+    case 'sysctl-write':
+      namespace.writeSysctl(keyText(step.key), step.value);
+      break;
+  }
+}
+
+function addVeth({ link, peer }: Extract<Step, { type: 'link-add' }>, { namespace, pod, ignoresMac }: Where): void {
+  if (namespace.has(link.name) || pod.has(peer.name)) throw new Errno('EEXIST');
+  checkMtu(peer.mtuBytes);
+  const mac = ignoresMac ? '02:00:00:00:00:01' : link.mac;
+  const host = namespace.addLink({ ...link, mac }, 'veth');
+  const end = pod.addLink(peer, 'veth');
+  host.peer = { link: end, namespace: pod };
+  end.peer = { link: host, namespace };
+}
+
+/** The step as it will have been carried out: with the value before, where that is to be read. */
+function withPrevious(step: Step, namespace: MemoryNamespace): Step {
+  if (step.type !== 'sysctl-write' || !step.readPrevious) return step;
+  return withValueBefore(step, namespace.sysctls.get(keyText(step.key)));
+}
+
+/** In each namespace the last link that was made or set there. */
+function readBack(finished: readonly Step[], namespaces: Readonly<Record<Side, MemoryNamespace>>): Links {
+  const links: Partial<Record<Side, ObservedLink>> = {};
+  for (const step of finished) {
+    if (step.type === 'link-set') links[step.side] = show(namespaces[step.side].find(step.name));
+    if (step.type === 'link-add') links[step.side] = show(namespaces[step.side].find(step.link.name));
+  }
+  return links;
+}
+
+/** How the addon names the operations. */
+const OPERATION_NAMES: Readonly<Record<Step['type'], string>> = {
+  'link-add': 'link.add',
+  'link-delete': 'link.delete',
+  'link-set': 'link.set',
+  'address-add': 'address.add',
+  'address-set': 'address.replace',
+  'address-delete': 'address.delete',
+  'route-add': 'route.add',
+  'route-replace': 'route.replace',
+  'route-delete': 'route.delete',
+  'rule-add': 'rule.add',
+  'rule-delete': 'rule.delete',
+  'neighbour-set': 'neighbour.replace',
+  'neighbour-delete': 'neighbour.delete',
+  'sysctl-write': 'sysctl.write',
+};
+
+/** Where namespaces' files are, and the first inode number there (PROC_DYNAMIC_FIRST and on, fs/proc/generic.c). */
+const NSFS_DEVICE = 4n;
+const FIRST_INODE = 4_026_531_840n;
+
+/** Who is who among the fake's namespaces. As in the kernel, the inode of one that is gone is soon a successor's. */
+class Identities {
+  readonly #identities = new Map<MemoryNamespace, NetnsIdentity>();
+  #nextCookie = 1n;
+
+  remove(namespace: MemoryNamespace): void {
+    this.#identities.delete(namespace);
+  }
+
+  /** A namespace gets its identity when it is asked for first. */
+  of(namespace: MemoryNamespace): NetnsIdentity {
+    const known = this.#identities.get(namespace);
+    if (known) return known;
+    const identity = { device: NSFS_DEVICE, inode: this.#freeInode(), cookie: this.#nextCookie++ };
+    this.#identities.set(namespace, identity);
+    return identity;
+  }
+
+  #freeInode(): bigint {
+    const taken = new Set([...this.#identities.values()].map(({ inode }) => inode));
+    let inode = FIRST_INODE;
+    while (taken.has(inode)) inode++;
+    return inode;
+  }
 }

@@ -1,5 +1,5 @@
-import { linkSourceContract } from '../kernel/link-source.contract.js';
 import { MemoryLinks } from './memory-links.js';
+import { linkSourceContract } from './node-kernel-contract.js';
 
 linkSourceContract(() => {
   const source = new MemoryLinks();

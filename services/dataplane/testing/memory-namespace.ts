@@ -1,10 +1,19 @@
 import { formatAddress } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 
-import { linkLocal } from '../plan/gateway.js';
-import { formatDestination, formatNeighbour, formatRoute, formatRule } from '../plan/notation.js';
+import { linkLocal } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
-import type { LinkChange, LinkSpec, Neighbour, Route, Rule } from '../wiring/step.js';
+import {
+  formatDestination,
+  formatNeighbour,
+  formatRoute,
+  formatRule,
+  type LinkChange,
+  type LinkSpec,
+  type Neighbour,
+  type Route,
+  type Rule,
+} from '../wiring/step.js';
 
 /** What the fake throws where the kernel answers with an errno. */
 export class Errno extends Error {

@@ -3,15 +3,15 @@ import { prefixesOverlap, splitCidr } from '@podwire/shared/net/prefix';
 
 import {
   formatTableName,
+  formOf,
   isList,
   isObject,
   type Json,
   type JsonObject,
+  type Nft,
   type NftCommand,
   type TableName,
 } from '../filters/table.js';
-import { formOf } from '../kernel/nft/form.js';
-import type { Nft } from '../kernel/nft/nft.js';
 
 /** Objects of one table by kind and name; rules in their order. */
 type Objects = Map<string, JsonObject>;

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { blackhole, vxlan, type NodeKernelFixture } from '../kernel/node-kernel.fixture.js';
+import { blackhole, vxlan, type NodeKernelFixture } from './kernels.js';
 import { doByHand } from './memory-node-hands.js';
 import { MemoryNodeKernel } from './memory-node-kernel.js';
 import { nodeKernelContract } from './node-kernel-contract.js';

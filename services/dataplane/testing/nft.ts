@@ -3,7 +3,7 @@ import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { expect, vi } from 'vitest';
 
 import type { TableEvents, TableKeeperOptions } from '../filters/table-reconciler.js';
-import type { Nft } from '../kernel/nft/nft.js';
+import type { Nft } from '../filters/table.js';
 
 export function prefix(text: string): Prefix {
   const parsed = parsePrefix(text);

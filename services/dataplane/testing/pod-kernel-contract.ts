@@ -1,11 +1,11 @@
 import { describe, expect, test } from 'vitest';
 
-import { podNetwork } from '../plan/pod-network.fixture.js';
 import { diff } from '../wiring/diff.js';
 import { desired } from '../wiring/network.js';
 import type { Step } from '../wiring/step.js';
 import { nothingObserved } from '../wiring/wire.js';
 import { KernelUnderTest, type KernelFixture } from './kernels.js';
+import { podNetwork } from './pods.js';
 
 const HOST = 'podwcontract';
 const network = podNetwork('contract', { hostInterfaceName: HOST });

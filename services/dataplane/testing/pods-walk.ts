@@ -2,13 +2,10 @@ import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import fc from 'fast-check';
 import { expect } from 'vitest';
 
-import { mortal } from '../attachments/mortal.fixture.js';
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
 import type { Kernel } from '../pods/kernel.js';
-import { attachmentOfAlias } from '../wiring/network.js';
+import { attachmentOfAlias, type PodNetwork } from '../wiring/network.js';
 import { MemoryRecordStore } from './memory-record-store.js';
-import { FakeAddressBook, startNode } from './pods.js';
+import { address, FakeAddressBook, mortal, podNetwork, startNode } from './pods.js';
 
 /** What people and programs do to a node behind the dataplane's back. */
 export interface Hands {

@@ -1,21 +1,23 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
-import { formatAddress } from '@podwire/shared/net/address';
+import { formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 import { FakeClock } from '@podwire/shared/testing/clock';
 
-import type { AddressBook, HeldEndpoint, ReleasedEndpoint } from '../attachments/address-book.js';
-import { AttachmentEvents } from '../attachments/events.js';
-import { BOOT, recordingLog } from '../dataplane.fixture.js';
-import type { PodGuard } from '../kernel/pod-guard.js';
-import type { PodNetwork } from '../plan/pod-network.js';
-import { Events } from '../pods/events.js';
+import { AttachmentEvents, Events } from '../pods/events.js';
 import { GarbageCollector } from '../pods/garbage.js';
-import type { Kernel } from '../pods/kernel.js';
+import type { BatchOutcome, Kernel, PodGuard, PodSession } from '../pods/kernel.js';
+import type { AddressBook, HeldEndpoint, ReleasedEndpoint } from '../pods/orphans.js';
 import { Dataplane } from '../pods/pods.js';
 import { AttachmentKeeper } from '../pods/reconciler.js';
 import type { RecordStore } from '../pods/record-store.js';
 import { AttachmentRegistry } from '../pods/registry.js';
+import { desired, type PodNetwork, type Wanted, type WantedEnd } from '../wiring/network.js';
+import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from '../wiring/observed.js';
+import type { Step } from '../wiring/step.js';
+import { MemoryKernel } from './memory-kernel.js';
 import { MemoryRecordStore } from './memory-record-store.js';
 
 const NODE_NAME = 'node-1';
@@ -110,4 +112,193 @@ export async function startNode(lasting: Lasting) {
   const parts = { kernel, dataplane, registry, events, clock };
   const keeper = new AttachmentKeeper({ ...parts, addressBook, random: () => chance, nodeName: NODE_NAME, boot: BOOT });
   return { ...parts, keeper, garbage: new GarbageCollector(parts), addressBook, loaded, lines };
+}
+
+/** The kernel as a process sees it that is killed after so many changes: from then on nothing is done, and nothing answered. */
+export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kernel; readonly died: Promise<void> } {
+  let remaining = changes;
+  const death = new AbortController();
+  const died = new Promise<void>((resolve) => death.signal.addEventListener('abort', () => resolve(), { once: true }));
+  // What a process has open is closed when it dies; a namespace would outlive its pod otherwise.
+  const open = new Set<PodSession>();
+  const never = <Answer>(): Promise<Answer> => {
+    death.abort();
+    for (const session of open) void session.close();
+    open.clear();
+    return new Promise(() => undefined);
+  };
+  const asking = <Answer>(ask: () => Promise<Answer>): Promise<Answer> => (death.signal.aborted ? never() : ask());
+
+  async function apply(session: PodSession, steps: readonly Step[]): Promise<BatchOutcome> {
+    if (death.signal.aborted) return never();
+    const reached = steps.slice(0, remaining);
+    remaining -= reached.length;
+    const outcome = await session.apply(reached);
+    return reached.length < steps.length && !outcome.failed ? never() : outcome;
+  }
+
+  const mortalKernel: Kernel = {
+    probe: () => asking(() => kernel.probe()),
+    open: (netns) =>
+      asking(async () => {
+        const session = await kernel.open(netns);
+        open.add(session);
+        return {
+          identity: session.identity,
+          observe: (wanted) => asking(() => session.observe(wanted)),
+          podLink: (name) => asking(() => session.podLink(name)),
+          rules: (table) => asking(() => session.rules(table)),
+          strayRules: () => asking(() => session.strayRules()),
+          apply: (steps) => apply(session, steps),
+          close: () => {
+            open.delete(session);
+            return asking(() => session.close());
+          },
+        };
+      }),
+    identify: (netns) => asking(() => kernel.identify(netns)),
+    hostLink: (name) => asking(() => kernel.hostLink(name)),
+    veths: () => asking(() => kernel.veths()),
+    attached: () => asking(() => kernel.attached()),
+    forgetFlows: (address) => asking(() => kernel.forgetFlows(address)),
+    renameHostLink: (link, name) => asking(() => (remaining-- > 0 ? kernel.renameHostLink(link, name) : never())),
+    deleteHostLink: (link) => asking(() => (remaining-- > 0 ? kernel.deleteHostLink(link) : never())),
+    close: () => Promise.resolve(),
+  };
+  return { kernel: mortalKernel, died };
+}
+
+export const never = (): AbortSignal => new AbortController().signal;
+
+export const detachment = ({ attachment, hostInterfaceName }: PodNetwork) => ({ attachment, hostInterfaceName });
+
+export async function scene() {
+  const lasting = {
+    kernel: new MemoryKernel(),
+    store: new MemoryRecordStore(),
+    addressBook: new FakeAddressBook(),
+    clock: new FakeClock(),
+  };
+  const node = await startNode(lasting);
+  const wired = async (name: string, host = 7) => {
+    const network = podNetwork(name, { addresses: [address(`10.65.0.${host}`)] });
+    lasting.kernel.addNamespace(network.netns);
+    const identity = await lasting.kernel.identify(network.netns);
+    lasting.addressBook.allocate(network, { bootId: BOOT.id, inode: identity!.inode });
+    await node.dataplane.attach(network, never());
+    return network;
+  };
+  const advance = (durationMs: number) => lasting.clock.sleep(durationMs, never());
+  /** Who is missed by two looks, ten seconds apart, is dead. */
+  const lookForTheDead = async () => {
+    await node.keeper.sweep();
+    await advance(10_000);
+    await node.keeper.sweep();
+  };
+  return { ...lasting, lasting, node, wired, advance, lookForTheDead, restart: () => startNode(lasting) };
+}
+
+/** What a start logs of what it found. */
+export const summaryOf = (lines: readonly Record<string, unknown>[]) =>
+  lines.find(({ msg }) => String(msg).startsWith('attachments found at the start'));
+
+/** A logger that keeps its lines. */
+export function recordingLog(): { readonly log: Logger; readonly lines: Record<string, unknown>[] } {
+  const lines: Record<string, unknown>[] = [];
+  const write = (line: string) => void lines.push(JSON.parse(line));
+  return { log: createLogger({ service: 'test', level: 'trace', destination: { write } }), lines };
+}
+
+/** The boot in which tests run. */
+export const BOOT = { id: '0f8fad5b-d9cb-469f-a165-70867728950e', startedAtMs: 500_000 };
+
+/** A registry over a store that does not refuse, unless the test says otherwise. */
+export function testRegistry(
+  store: RecordStore = new MemoryRecordStore(),
+  clock: Clock = new FakeClock(),
+): AttachmentRegistry {
+  const onRefused = (_: unknown, failure: unknown): never => {
+    throw failure;
+  };
+  return new AttachmentRegistry({ store, bootId: BOOT.id, clock, onRefused });
+}
+
+/** What is observed when everything is as wanted. Indexes: 11 on the host, 2 in the pod. */
+export function asWanted(network: PodNetwork): Observed {
+  const wanted: Wanted = desired(network);
+  return {
+    host: endAsWanted(wanted.host, { index: 11, peerIndex: 2 }),
+    pod: endAsWanted(wanted.pod, { index: 2, peerIndex: 11 }),
+  };
+}
+
+function endAsWanted(wanted: WantedEnd, indexes: Pick<ObservedLink, 'index' | 'peerIndex'>): ObservedEnd {
+  const { txQueueLength = 1000, queueCount = 2 } = wanted.link;
+  const queues = { txQueueLength, queueCount };
+  return {
+    link: { ...wanted.link, ...queues, ...indexes, kind: 'veth', alias: wanted.alias ?? null, up: true, running: true },
+    addresses: wanted.addresses,
+    routes: wanted.routes.map((route): ObservedRoute => {
+      return { ...route, deviceAlias: wanted.alias ?? null, unicast: true };
+    }),
+    rules: wanted.rules,
+    isLater: false,
+    neighbours: wanted.neighbours.map(({ address, mac }) => ({ address, mac, permanent: true })),
+    sysctls: new Map(wanted.sysctls.map(({ key, value }) => [keyText(key), value])),
+  };
+}
+
+/** One end with some parts replaced; parts of the link by themselves. */
+export function changed(end: ObservedEnd, change: Partial<ObservedEnd>, link: Partial<ObservedLink> = {}): ObservedEnd {
+  if (!end.link) throw new Error('the end to change has a link');
+  return { ...end, link: { ...end.link, ...link }, ...change };
+}
+
+export function address(text: string): Address {
+  const parsed = parseAddress(text);
+  if (!parsed) throw new Error(`${text} is no address`);
+  return parsed;
+}
+
+export const DEFAULT_ROUTE = { family: 4, value: 0n, length: 0 } as const;
+const DEFAULT_ROUTE_IPV6 = { family: 6, value: 0n, length: 0 } as const;
+
+/** What pods of IPv4, of IPv6 and of both families have. */
+export const BY_FAMILY = {
+  IPv4: { addresses: [address('10.65.0.7')], routes: [DEFAULT_ROUTE] },
+  IPv6: { addresses: [address('fd65::7')], routes: [DEFAULT_ROUTE_IPV6] },
+  'both families': {
+    addresses: [address('10.65.0.7'), address('fd65::7')],
+    routes: [DEFAULT_ROUTE, DEFAULT_ROUTE_IPV6],
+  },
+} as const satisfies Record<string, Partial<PodNetwork>>;
+
+/** A pod as a caller wants it, with names derived as the plugin derives them. */
+export function podNetwork(containerId: string, rest: Partial<PodNetwork> = {}): PodNetwork {
+  const attachment = { network: 'net', containerId, interfaceName: 'eth0' };
+  return {
+    attachment,
+    netns: `/run/netns/${containerId}`,
+    hostInterfaceName: hostInterfaceName(attachment),
+    mac: podMac(attachment),
+    addresses: [address('10.65.0.7')],
+    routes: [DEFAULT_ROUTE],
+    mtuBytes: 1500,
+    ipForwarding: false,
+    sourcePrefixes: [],
+    txQueueLength: undefined,
+    queueCount: undefined,
+    ...rest,
+  };
+}
+
+/** Another interface of a pod, `net1`, on another network, of both families. */
+export function secondInterface(pod: string): PodNetwork {
+  return podNetwork(pod, {
+    ...BY_FAMILY['both families'],
+    addresses: [address('10.66.0.7'), address('fd66::7')],
+    attachment: { ...podNetwork(pod).attachment, interfaceName: 'net1' },
+    hostInterfaceName: 'podwsecond',
+    mac: '02:00:00:00:01:01',
+  });
 }

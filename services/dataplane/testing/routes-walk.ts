@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 
-import { blackhole, unicast, vxlan } from '../kernel/node-kernel.fixture.js';
 import type { NodeRoute, VxlanPeer, WantedNode, WantedVxlan } from '../routes/wanted.js';
-import { routesOf } from '../routing/reconcile.fixture.js';
+import { blackhole, unicast, vxlan } from './kernels.js';
+import { routesOf } from './routes.js';
 
 /** What a random walk of a node may come upon: wanted states, what people do, and what befalls the loop. */
 export type Stride =

@@ -1,12 +1,11 @@
 import { describe, expect, test } from 'vitest';
 
-import { BY_FAMILY, podNetwork, secondInterface } from '../plan/pod-network.fixture.js';
-import { tableOf } from '../plan/source-table.js';
 import { diff } from '../wiring/diff.js';
-import { desired, type Wanted } from '../wiring/network.js';
+import { desired, tableOf, type Wanted } from '../wiring/network.js';
 import { undoOf, type Route, type Rule, type Step } from '../wiring/step.js';
 import { nothingObserved } from '../wiring/wire.js';
 import { KernelUnderTest, type KernelFixture } from './kernels.js';
+import { BY_FAMILY, podNetwork, secondInterface } from './pods.js';
 
 const first = podNetwork('contract', { ...BY_FAMILY['both families'], hostInterfaceName: 'podwcontract' });
 const second = secondInterface('contract');

@@ -1,13 +1,12 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
-import type { PodNetwork } from '../plan/pod-network.js';
 import type { PodSession } from '../pods/kernel.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { show, type MemoryNamespace } from '../testing/memory-namespace.js';
+import { address, podNetwork } from '../testing/pods.js';
 import { diff } from './diff.js';
-import { desired, familiesOf } from './network.js';
+import { desired, familiesOf, type PodNetwork } from './network.js';
 import { undoOf, type Step } from './step.js';
 import { obstacleTo } from './wire.js';
 

@@ -1,11 +1,10 @@
 import { describe, expect, test } from 'vitest';
 
-import { formatStep } from '../plan/notation.js';
-import { asWanted, changed } from '../plan/observed.fixture.js';
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
+import { address, asWanted, changed, podNetwork } from '../testing/pods.js';
 import { corrections, diff, differences } from './diff.js';
 import { desired } from './network.js';
 import type { Observed, ObservedRoute } from './observed.js';
+import { formatStep } from './step.js';
 
 const network = podNetwork('a', { hostInterfaceName: 'podwa' });
 const wanted = desired(network);

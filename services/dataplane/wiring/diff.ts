@@ -1,13 +1,24 @@
-import type { Family } from '@podwire/shared/net/address';
+import type { Address, Family } from '@podwire/shared/net/address';
+import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
-import { formatDestination, formatKey, formatRoute, formatRule } from '../plan/notation.js';
 import { familyOf, type Difference, type End, type Mend } from './difference.js';
 import { mendLink } from './mend-link.js';
 import { clearNeighbours, deleteNeighbours, mendNeighbours, permanentAddresses } from './mend-neighbours.js';
 import { ROUTE_PROTOCOL, type Wanted, type WantedSysctl } from './network.js';
 import { keyText, type Observed, type ObservedLink, type ObservedRoute } from './observed.js';
 import { amongOthers } from './source-routing.js';
-import type { Route, Rule, Side, Step, SysctlKey } from './step.js';
+import {
+  formatDestination,
+  formatKey,
+  formatRoute,
+  formatRule,
+  type LinkSpec,
+  type Route,
+  type Rule,
+  type Side,
+  type Step,
+  type SysctlKey,
+} from './step.js';
 import { wireState, withBareWire } from './wire.js';
 
 /**
@@ -267,4 +278,45 @@ function asRoute({ device, scope, unicast, ...rest }: ObservedRoute): Route | un
     ...(onlink && { onlink }),
     ...(table !== undefined && { table }),
   };
+}
+
+interface Pair {
+  readonly wanted: Wanted;
+  readonly observed: Observed;
+}
+
+/**
+ * The same without the node's routes to addresses that another pod was given since: they are neither asked for nor taken away, as they
+ * are that pod's.
+ */
+export function withoutRoutesTo(lost: readonly { readonly address: Address }[], { wanted, observed }: Pair): Pair {
+  if (lost.length === 0) return { wanted, observed };
+  const destinations = lost.map(({ address }) => formatPrefix(hostPrefix(address)));
+  const isOwn = ({ destination }: { readonly destination: string }) => !destinations.includes(destination);
+  return {
+    wanted: { ...wanted, host: { ...wanted.host, routes: wanted.host.routes.filter(isOwn) } },
+    observed: { ...observed, host: { ...observed.host, routes: observed.host.routes.filter(isOwn) } },
+  };
+}
+
+/**
+ * What is wanted of a pod that has its wire already: all but what later plugins of a chain (`tuning`) and privileged workloads set
+ * as they need it, and what keeps no packet from the pod. That is the queue length of its link, whether it forwards, an MTU that is
+ * lower than the wire's, and its MAC address, which the node's neighbour entries follow.
+ *
+ * An MTU of the pod's own is another than the node's end has: one that nobody touched follows the node's.
+ */
+export function withPodsOwn(wanted: Wanted, { host, pod }: Observed): Wanted {
+  if (!host.link || !pod.link || wireState({ host, pod }) !== 'paired') return wanted;
+  const isMtuOwn = pod.link.mtuBytes !== host.link.mtuBytes && pod.link.mtuBytes < wanted.pod.link.mtuBytes;
+  const mac = pod.link.mac ?? wanted.pod.link.mac;
+  const own: LinkSpec = {
+    ...wanted.pod.link,
+    txQueueLength: undefined,
+    ...(isMtuOwn && { mtuBytes: pod.link.mtuBytes }),
+    mac,
+  };
+  const sysctls = wanted.pod.sysctls.filter(({ early }) => early);
+  const neighbours = wanted.host.neighbours.map((neighbour) => ({ ...neighbour, mac }));
+  return { ...wanted, host: { ...wanted.host, neighbours }, pod: { ...wanted.pod, link: own, sysctls } };
 }

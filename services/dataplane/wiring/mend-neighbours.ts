@@ -1,7 +1,6 @@
-import { formatNeighbour } from '../plan/notation.js';
 import { familyOf, type End, type Mend } from './difference.js';
 import { keyText } from './observed.js';
-import type { Neighbour, Step } from './step.js';
+import { formatNeighbour, type Neighbour, type Step } from './step.js';
 
 /**
  * A link that gets another MAC address loses its neighbour entries, permanent ones too. Deleted by steps of their own before,

@@ -1,11 +1,10 @@
 import { describe, expect, test } from 'vitest';
 
-import { withFreeMetrics } from '../plan/metric.js';
-import { formatRoute } from '../plan/notation.js';
-import { asWanted } from '../plan/observed.fixture.js';
-import { BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
+import { asWanted, BY_FAMILY, podNetwork } from '../testing/pods.js';
 import { desired } from './network.js';
 import type { ObservedRoute } from './observed.js';
+import { withFreeMetrics } from './source-routing.js';
+import { formatRoute } from './step.js';
 
 const dual = podNetwork('a', BY_FAMILY['both families']);
 const attachment = { ...dual.attachment, interfaceName: 'net1' };

@@ -1,12 +1,12 @@
 import { MAX_CONTAINER_ID_BYTES, MAX_NETWORK_BYTES } from '@podwire/shared/attachment/attachment';
+import { formatAddress } from '@podwire/shared/net/address';
 import { parsePrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { GATEWAY } from '../plan/gateway.js';
-import { formatStep } from '../plan/notation.js';
-import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
+import { address, BY_FAMILY, podNetwork } from '../testing/pods.js';
 import { diff } from './diff.js';
-import { aliasOf, attachmentOfAlias, desired } from './network.js';
+import { aliasOf, attachmentOfAlias, desired, GATEWAY, HOST_LINK_LOCAL, linkLocal } from './network.js';
+import { formatStep } from './step.js';
 import { nothingObserved } from './wire.js';
 
 const NOTHING = nothingObserved(new Map([['net/ipv4/ip_forward', '1']]));
@@ -143,4 +143,18 @@ describe('the alias', () => {
       expect(attachmentOfAlias(alias)).toBeUndefined();
     },
   );
+});
+
+test('the gateways are Calico’s', () => {
+  expect(GATEWAY).toEqual({ 4: '169.254.1.1', 6: 'fe80::ecee:eeff:feee:eeee' });
+  expect(HOST_LINK_LOCAL).toBe('fe80::ecee:eeff:feee:eeee/64');
+});
+
+// The kernel's own: ip link add x address MAC type dummy; ip link set x up; ip -6 address show dev x
+test.each([
+  ['02:00:00:00:00:07', 'fe80::ff:fe00:7'],
+  ['00:16:3e:12:34:56', 'fe80::216:3eff:fe12:3456'],
+  ['ee:ee:ee:ee:ee:ee', 'fe80::ecee:eeff:feee:eeee'],
+])('an interface with the MAC address %s has the link-local address %s', (mac, address) => {
+  expect(formatAddress(linkLocal(mac))).toBe(address);
 });

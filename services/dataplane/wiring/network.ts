@@ -1,10 +1,9 @@
 import { formatAttachment, parseAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { HOST_MAC } from '@podwire/shared/attachment/names';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
-import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
+import type { Mac } from '@podwire/shared/net/mac';
+import { formatPrefix, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { GATEWAY, HOST_LINK_LOCAL } from '../plan/gateway.js';
-import type { NodeDefaults, PodNetwork } from '../plan/pod-network.js';
 import type { LinkSpec, Neighbour, Route, Rule, SysctlKey } from './step.js';
 
 /**
@@ -196,3 +195,93 @@ function onLink(destination: string, family: Family, device: string): Route {
   const scope = family === 4 ? 'link' : 'global';
   return { destination, device, gateway: undefined, metric: METRIC[family], scope, protocol: ROUTE_PROTOCOL };
 }
+
+/**
+ * Next hop of every pod (as Calico). Nobody has the one of IPv4: a neighbour entry, and proxy ARP, lead to the host's end. The one
+ * of IPv6 is on every host end, and the same everywhere, as it derives from the MAC address that they share.
+ */
+export const GATEWAY_ADDRESS: Readonly<Record<Family, Address>> = {
+  4: { family: 4, value: 0xa9_fe_01_01n },
+  6: linkLocal(HOST_MAC),
+};
+
+/** {@link GATEWAY_ADDRESS} as text: `169.254.1.1` and `fe80::ecee:eeff:feee:eeee`. */
+export const GATEWAY: Readonly<Record<Family, string>> = {
+  4: formatAddress(GATEWAY_ADDRESS[4]),
+  6: formatAddress(GATEWAY_ADDRESS[6]),
+};
+
+/** The host end's IPv6 address with the length that the kernel gives it when it makes one itself. */
+export const HOST_LINK_LOCAL = `${GATEWAY[6]}/64`;
+
+/**
+ * The link-local address of an interface that derives it from its MAC address (RFC 4291, sections 2.5.6 and appendix A): fe80::/64
+ * and the modified EUI-64, with the universal/local bit turned and ff:fe in the middle. The kernel's `addr_gen_mode` 0.
+ */
+export function linkLocal(mac: Mac): Address {
+  const [a = 0, b = 0, c = 0, d = 0, e = 0, f = 0] = mac.split(':').map((byte) => Number.parseInt(byte, 16));
+  const interfaceId = [a ^ 0x02, b, c, 0xff, 0xfe, d, e, f].reduce((id, byte) => (id << 8n) | BigInt(byte), 0n);
+  return { family: 6, value: (0xfe80n << 112n) | interfaceId };
+}
+
+/** What a pod's network takes from its node. */
+interface NodeDefaults {
+  /** MTU of pods that ask for none. */
+  readonly mtuBytes: number;
+}
+
+/** What a caller wants for one attachment, every field checked. */
+export interface PodNetwork {
+  readonly attachment: Attachment;
+  /** Path of the pod's network namespace. */
+  readonly netns: string;
+  readonly hostInterfaceName: string;
+  /** MAC address of the pod's end. */
+  readonly mac: Mac;
+  /** At least one. */
+  readonly addresses: readonly Address[];
+  /** Destinations that the pod reaches through its gateway; the default routes have been filled in. */
+  readonly routes: readonly Prefix[];
+  /** Undefined: as the node's. */
+  readonly mtuBytes: number | undefined;
+  /** Whether the pod forwards packets between its own interfaces. */
+  readonly ipForwarding: boolean;
+  /** What the pod may send from besides its addresses. */
+  readonly sourcePrefixes: readonly Prefix[];
+  /** Packets that may wait to be sent at each end; undefined: the kernel's default. */
+  readonly txQueueLength: number | undefined;
+  /** Of transmit queues, and of receive queues, at each end; undefined: the kernel's default. */
+  readonly queueCount: number | undefined;
+  /** podwire-ipam gave the addresses: a wire that is lost whole is restored only while it has them for the attachment. */
+  readonly addressesFromIpam?: true;
+}
+
+/** Of the rules: behind those that workloads number themselves, before `main` (32766) and what `ip rule` numbers (from 32765 down). */
+export const RULE_PRIORITY = 30_087;
+
+/** Numbers of the tables: {@link ROUTE_PROTOCOL} in the highest of four bytes, 1459617792 to 1476395007. */
+const TABLES_FROM = ROUTE_PROTOCOL * 2 ** 24;
+const HASH_BITS = 24;
+
+/**
+ * Routing table of an interface of a pod: derived from its name there, so that what is its own is known without asking anybody. The hash is
+ * FNV-1a, whose low bits tell names apart that differ in their last characters.
+ */
+export function tableOf(interfaceName: string): number {
+  const hash = [...Buffer.from(interfaceName)].reduce((sum, byte) => Math.imul(sum ^ byte, FNV_PRIME), FNV_OFFSET);
+  return TABLES_FROM + ((hash >>> 0) & (2 ** HASH_BITS - 1));
+}
+
+/** Whether a rule is one of Podwire's for an interface, whichever that is: nobody else has its protocol, priority and table. */
+export function isSourceRule({ table, priority, protocol }: SourceRule): boolean {
+  return protocol === ROUTE_PROTOCOL && priority === RULE_PRIORITY && table >>> HASH_BITS === ROUTE_PROTOCOL;
+}
+
+interface SourceRule {
+  readonly table: number;
+  readonly priority: number;
+  readonly protocol: number;
+}
+
+const FNV_PRIME = 0x01_00_01_93;
+const FNV_OFFSET = 0x81_1c_9d_c5;

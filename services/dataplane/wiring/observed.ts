@@ -1,5 +1,4 @@
-import { tableOf } from '../plan/source-table.js';
-import { ROUTE_PROTOCOL, type WantedEnd } from './network.js';
+import { ROUTE_PROTOCOL, tableOf, type WantedEnd } from './network.js';
 import type { Rule, SysctlKey } from './step.js';
 
 /** A link as the kernel shows it. */

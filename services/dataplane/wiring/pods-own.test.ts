@@ -1,9 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
-import { asWanted, changed } from '../plan/observed.fixture.js';
-import { podNetwork } from '../plan/pod-network.fixture.js';
-import { withPodsOwn } from '../plan/pods-own.js';
-import { differences } from './diff.js';
+import { asWanted, changed, podNetwork } from '../testing/pods.js';
+import { differences, withPodsOwn } from './diff.js';
 import { desired } from './network.js';
 import type { Observed, ObservedLink } from './observed.js';
 

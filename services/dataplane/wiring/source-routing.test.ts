@@ -1,14 +1,11 @@
 import { describe, expect, test } from 'vitest';
 
-import { formatStep } from '../plan/notation.js';
-import { asWanted, changed } from '../plan/observed.fixture.js';
-import { address, BY_FAMILY, podNetwork } from '../plan/pod-network.fixture.js';
-import { RULE_PRIORITY, tableOf } from '../plan/source-table.js';
+import { address, asWanted, BY_FAMILY, changed, podNetwork } from '../testing/pods.js';
 import { diff, differences } from './diff.js';
-import { desired } from './network.js';
+import { desired, RULE_PRIORITY, tableOf } from './network.js';
 import type { Observed, ObservedEnd, ObservedRoute } from './observed.js';
 import { amongOthers, isBehindAnother } from './source-routing.js';
-import { undoOf, type Step } from './step.js';
+import { formatStep, undoOf, type Step } from './step.js';
 import { nothingObserved } from './wire.js';
 
 const TABLE = 1_472_194_635;

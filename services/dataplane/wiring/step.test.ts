@@ -1,10 +1,9 @@
 import { describe, expect, test } from 'vitest';
 
-import { formatKey, formatStep } from '../plan/notation.js';
-import { podNetwork } from '../plan/pod-network.fixture.js';
+import { podNetwork } from '../testing/pods.js';
 import { diff } from './diff.js';
 import { desired } from './network.js';
-import { inverseOf, undoOf, type Neighbour, type Route, type Step } from './step.js';
+import { formatKey, formatStep, inverseOf, undoOf, type Neighbour, type Route, type Step } from './step.js';
 import { nothingObserved } from './wire.js';
 
 const route: Route = {

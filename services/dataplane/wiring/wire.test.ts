@@ -1,7 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { asWanted, changed } from '../plan/observed.fixture.js';
-import { address, podNetwork } from '../plan/pod-network.fixture.js';
+import { address, asWanted, changed, podNetwork } from '../testing/pods.js';
 import { desired } from './network.js';
 import type { Observed, ObservedLink, ObservedRoute } from './observed.js';
 import { isMadeFor, movedAddresses, nothingObserved, obstacleTo, wireState } from './wire.js';

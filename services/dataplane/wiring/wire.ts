@@ -2,10 +2,9 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { HOST_MAC } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { formatDestination } from '../plan/notation.js';
 import { aliasOf, attachmentOfAlias, ROUTE_PROTOCOL, type Wanted, type WantedEnd } from './network.js';
 import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from './observed.js';
-import type { Side } from './step.js';
+import { formatDestination, type Side } from './step.js';
 
 /**
  * What is there of an attachment's veth pair: nothing; both ends where they belong; or the host's end with its peer elsewhere,
