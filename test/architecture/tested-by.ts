@@ -4,9 +4,8 @@
  */
 export const TESTED_BY: Readonly<Record<string, string>> = {
   // Seen through a real client that has no files of the contract.
-  'services/dataplane/kernel/nft/tunnel-table.ts': 'services/dataplane/kernel/nft/tunnel-guard.kernel.test.ts',
-  'services/dataplane/plan/mend-link.ts': 'services/dataplane/plan/diff.test.ts',
-  'services/dataplane/plan/mend-neighbours.ts': 'services/dataplane/plan/diff.test.ts',
+  'services/dataplane/wiring/mend-link.ts': 'services/dataplane/wiring/diff.test.ts',
+  'services/dataplane/wiring/mend-neighbours.ts': 'services/dataplane/wiring/diff.test.ts',
   'services/shared/rpc/reflection.ts': 'services/shared/rpc/server.test.ts',
 
   // Through a server whose socket somebody removes.
@@ -45,64 +44,37 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ctl/clients/services.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/clients/plugin-socket.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/clients/reach.ts': 'services/ctl/commands/node-commands.test.ts',
-  'services/ctl/commands/attributes.ts': 'services/ctl/resources/policies.test.ts',
   'services/ctl/resources/blocks.ts': 'services/ctl/resources/pools.test.ts',
   'services/ctl/resources/endpoints.ts': 'services/ctl/resources/pools.test.ts',
-  'services/ctl/resources/nodes.ts': 'services/ctl/commands/ipam-commands.test.ts',
   'services/ctl/resources/pool-deletion.ts': 'services/ctl/resources/pools.test.ts',
   'services/ctl/commands/history.ts': 'services/ctl/commands/address-commands.test.ts',
   'services/ctl/run.ts': 'services/ctl/commands/ipam-commands.test.ts',
 
   // One table of routes, and an oracle that decides address by address.
-  'services/dataplane/routing/block-routes.ts': 'services/dataplane/routing/routes.test.ts',
-  'services/dataplane/routing/difference.ts': 'services/dataplane/routing/planner.test.ts',
-  'services/dataplane/routing/paths.ts': 'services/dataplane/routing/routes.test.ts',
+  'services/dataplane/routes/block-routes.ts': 'services/dataplane/routes/routes.test.ts',
 
   // A pod's wire whose node's end was renamed, through the dataplane.
-  'services/dataplane/kernel/host-end.ts': 'services/dataplane/host-end.test.ts',
-
-  // As a part of what it tells of.
-  'services/dataplane/cluster/address-watch.ts': 'services/dataplane/cluster/registration.test.ts',
+  'services/dataplane/pods/host-ends.ts': 'services/dataplane/pods/host-ends-attach.test.ts',
 
   // Real BIRDs on real nodes, started, killed, refusing and away.
   'services/dataplane/bird/bird-process.ts': 'services/dataplane/bird/bird.kernel.test.ts',
-  'services/dataplane/bird/config-file.ts': 'services/dataplane/bird/bird.kernel.test.ts',
-  'services/dataplane/bird/control-socket.ts': 'services/dataplane/bird/bird.kernel.test.ts',
 
   // The kernel's contract, run on the real one.
-  'services/dataplane/kernel/netlink/bounded-pod.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
-  'services/dataplane/kernel/netlink/requests.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
-  'services/dataplane/kernel/netlink/session.ts': 'services/dataplane/kernel/netlink/netlink-kernel.test.ts',
-  'services/dataplane/kernel/netlink/node-observe.ts': 'services/dataplane/kernel/netlink/node-netlink-kernel.test.ts',
-  'services/dataplane/kernel/netlink/node-requests.ts': 'services/dataplane/kernel/netlink/node-netlink-kernel.test.ts',
+  'services/dataplane/kernel/bounded-pod.ts': 'services/dataplane/kernel/pod-kernel.test.ts',
+  'services/dataplane/kernel/pod-session.ts': 'services/dataplane/kernel/pod-kernel.test.ts',
 
   // One loop: what comes of it shows in the kernel, after whatever was wanted and meddled with.
-  'services/dataplane/kernel/memory/carry-out.ts': 'services/dataplane/kernel/memory/memory-kernel.test.ts',
-  'services/dataplane/kernel/memory/node-memory-state.ts':
-    'services/dataplane/kernel/memory/node-memory-kernel.test.ts',
-  'services/dataplane/routing/node-facts.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
-  'services/dataplane/routing/reconcile-attempts.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
-  'services/dataplane/routing/reconcile-conditions.ts': 'services/dataplane/routing/reconcile.test.ts',
-  'services/dataplane/routing/reconcile-convergence.ts': 'services/dataplane/routing/reconcile.test.ts',
-  'services/dataplane/routing/reconcile-hearing.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
-  'services/dataplane/routing/reconcile-inbox.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
-  'services/dataplane/routing/reconcile-status.ts': 'services/dataplane/routing/reconcile.test.ts',
-  'services/dataplane/routing/reconcile-teller.ts': 'services/dataplane/routing/reconcile-drift.test.ts',
+  'services/dataplane/routes/convergence.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
+  'services/dataplane/routes/status.ts': 'services/dataplane/routes/reconciler.test.ts',
+  'services/dataplane/routes/kernel-events.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
+  'services/dataplane/conditions/reporter.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
 
   // The node side: what a node tells IPAM and is told, over real sockets, by the fake and by podwire-ipam itself.
-  'services/dataplane/cluster/tunnel-addresses.ts': 'services/dataplane/node-side.test.ts',
-  'services/dataplane/cluster/tunnel-need.ts': 'services/dataplane/node-side.test.ts',
-
-  // Calico's contract over gRPC, by a client that has its field numbers alone.
-  'services/dataplane/rpc/cni/wire.ts': 'services/dataplane/cni-service.test.ts',
+  'services/dataplane/node/tunnel-addresses.ts': 'services/dataplane/startup.test.ts',
 
   // A node that is killed, restarted, meddled with and left, on the fake kernel; IPAM's answers over the wire.
-  'services/dataplane/pod-environment.ts': 'services/dataplane/service.test.ts',
-  'services/dataplane/rpc/index.ts': 'services/dataplane/service.test.ts',
-  'services/dataplane/attachments/mender.ts': 'services/dataplane/filled-pod.kernel.test.ts',
-  'services/dataplane/attachments/giving-back.ts': 'services/dataplane/attachments/dead-namespaces.test.ts',
-  'services/dataplane/attachments/survey.ts': 'services/dataplane/attachments/recovery.test.ts',
-  'services/dataplane/attachments/ipam/ipam-address-book.ts': 'test/e2e/dead-pods.test.ts',
+  'services/dataplane/pods/mender.ts': 'services/dataplane/test/filled-pod.kernel.test.ts',
+  'services/dataplane/pods/address-book-client.ts': 'test/e2e/dead-pods.test.ts',
 
   // Over the wire, with every field.
   'services/ipam/blocks/blocks-rpc.ts': 'services/ipam/service.test.ts',

@@ -116,7 +116,7 @@ export interface KnownView extends ClusterView {
   readonly cluster: KnownCluster;
 }
 
-/** A `Follower` (routing/cluster.ts), which may also look at what the routing has no use for. */
+/** A `Follower` that may also look at what the routing has no use for. */
 export interface KnownFollower {
   follow(view: KnownView, change: ClusterChange): void;
   stop(): Promise<void>;

@@ -41,7 +41,7 @@ export function ipamAddressBook(peer: Peer, clock: Clock): AddressBook {
     },
 
     async release({ attachment, addresses, netns }, signal) {
-      const releases = addresses.map((held) => ({ ...held, handleId: handleId(attachment), netns }));
+      const releases = addresses.map((held) => ({ handleId: handleId(attachment), netns, ...held }));
       const answer = await peer.call(AddressServiceService.releaseAddresses, { releases }, limits(signal));
       return answer.addresses
         .filter(({ result }) => result === AddressReleaseResult.ADDRESS_RELEASE_RESULT_RELEASED)

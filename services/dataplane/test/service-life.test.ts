@@ -140,7 +140,7 @@ describe('SIGKILL in the middle of twenty attaches, then another start', () => {
   });
   afterEach(cleanUp);
 
-  // Chance decides where it strikes; how many answers it comes after, and that all agrees then, is attachments/crashes.kernel.test.ts.
+  // Chance decides where it strikes; how many answers it comes after, and that all agrees then, is crashes.kernel.test.ts.
   test.each([0, 6])(
     'after %i ms: every pod can be attached, checked and detached, and nothing is left',
     async (afterMs) => {

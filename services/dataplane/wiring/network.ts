@@ -98,7 +98,7 @@ function hostEnd({ attachment, addresses, sourcePrefixes, mac }: PodNetwork, lin
     sysctls: [
       ...(families.includes(4) ? hostSysctls4(name) : []),
       // Strict: a pod sends from its own addresses alone; without one of IPv4, from none. With further prefixes the guard of
-      // `kernel/nft` does this alone: an interface without an IPv4 address drops in loose mode (2) what it drops in strict.
+      // `filters` does this alone: an interface without an IPv4 address drops in loose mode (2) what it drops in strict.
       ofLink(['net', 'ipv4', 'conf', name, 'rp_filter'], hasOtherSources ? '0' : '1'),
       ...(families.includes(6) ? hostSysctls6(name) : [withoutIpv6(name)]),
       // A pod must not reconfigure the node by router advertisements. The key is missing where IPv6 is off.

@@ -47,7 +47,7 @@ export function explainAllocation(view: View, input: ExplainInput): ExplainedAll
   let left = input.maxBlocksCount;
   const families = input.request.families.map((family): ExplainedFamily => {
     const node = { labels: view.node(input.request.nodeName)?.labels ?? {}, changes: [] };
-    const pools = explainDemand(view, demandOf(family, { ...input, node }), { maxBlocksCount: left });
+    const pools = explainDemand(view, demandOf(family, { node, ...input }), { maxBlocksCount: left });
     left -= pools.reduce((sum, { blocks }) => sum + blocks.length, 0);
     return { family, grant: allocation && grantOf(allocation, family), pools };
   });

@@ -241,7 +241,7 @@ function sequenceFaults({ allocations, sequenceNumber, sequenceNumbers }: Block)
 
 /**
  * The records of the datastore as values: what Calico's v3 schema holds (reference: Calico's libcalico-go/lib/backend/model),
- * free of its JSON. All are immutable; a change is a new value. `store/record` maps them to and from the stored form, and keeps
+ * free of its JSON. All are immutable; a change is a new value. `records/json` maps them to and from the stored form, and keeps
  * there whatever fields it does not know.
  */
 

@@ -15,7 +15,7 @@ const EMPTY = makeBlock({ prefix: PREFIX, owner, nowMs: NOW_MS });
 const bytesOf = (value: Block, previous?: DecodedRecord) => writeRecord({ kind: 'block', value }, previous).bytes;
 const decoded = (bytes: Uint8Array) => decodeRecord(KEY, { kind: 'block', prefix: PREFIX }, bytes);
 const blockIn = ({ record }: DecodedRecord): Block => {
-  if (record?.kind !== 'block') throw new Error('no block');
+  if (record.kind !== 'block') throw new Error('no block');
   return record.value;
 };
 const holder = (name: string, nowMs = NOW_MS) => ({

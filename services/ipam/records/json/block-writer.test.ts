@@ -173,7 +173,7 @@ describe('the bytes of a block', () => {
     const holders = EMPTY.unallocated.slice(4).reduce((block, at) => takeOrdinals(block, [at], holder(`${at}`)), EMPTY);
     const text = plainly(holders, {}).replaceAll('{"handle_id"', `{${OTHERS},"handle_id"`);
     const { record, raw } = decodeRecord(KEY, { kind: 'block', prefix: EMPTY.prefix }, Buffer.from(text));
-    if (record?.kind !== 'block') throw new Error('no block');
+    if (record.kind !== 'block') throw new Error('no block');
     return { value: record.value, raw };
   }
 

@@ -7,7 +7,7 @@ function handle(id: string): RecordValue {
   return { kind: 'handle', value: { id, blocks: new Map([['10.65.80.0/26', 1]]) } };
 }
 
-const blocksOf = ({ record }: DecodedRecord) => record?.kind === 'handle' && record.value.blocks;
+const blocksOf = ({ record }: DecodedRecord) => record.kind === 'handle' && record.value.blocks;
 
 it('shares its map of blocks with others that name the same, whether they were written or read', () => {
   const [first, second] = ['net.a', 'net.b'].map((id) => writeRecord(handle(id), undefined));

@@ -17,7 +17,7 @@ interface Stored {
 function decode(stored: Stored) {
   const decoded = decodeRecord(KEY, { kind: 'node', name: 'node-1' }, Buffer.from(JSON.stringify(stored)));
   const { record } = decoded;
-  if (record?.kind !== 'node') throw new Error('is no node');
+  if (record.kind !== 'node') throw new Error('is no node');
   return { decoded, node: record.value };
 }
 

@@ -65,7 +65,7 @@ function slowly(key: string, text: string): { readonly value: unknown } | undefi
   if (!parsed) throw new Error(`${key} names no record`);
   try {
     const { record } = decodeRecord(key, parsed, Buffer.from(`${text} `));
-    return record && 'value' in record ? { value: record.value } : undefined;
+    return 'value' in record ? { value: record.value } : undefined;
   } catch {
     return undefined;
   }
