@@ -19,6 +19,13 @@ interface State extends KnownCluster {
   readonly skipped: BucketMap<string>;
 }
 
+/** A power of two: with 10,000 entries a change copies some 40 of them. */
+const BUCKET_COUNT = 256;
+
+type Bucket<Value> = ReadonlyMap<string, Value>;
+
+const NO_ENTRIES: Bucket<never> = new Map<string, never>();
+
 /**
  * A map that never changes: a change makes another one, which shares all buckets that the change did not touch. In no particular
  * order.
@@ -271,13 +278,6 @@ function asBlock(change: WatchedChange, object: WatchedObject): ClusterBlock {
 function mismatch({ kind, name }: WatchedChange): never {
   throw new Failure('INVALID_REQUEST', `${WORDS[kind] ?? kind} ${name} is told with another object`);
 }
-
-/** A power of two: with 10,000 entries a change copies some 40 of them. */
-const BUCKET_COUNT = 256;
-
-type Bucket<Value> = ReadonlyMap<string, Value>;
-
-const NO_ENTRIES: Bucket<never> = new Map<string, never>();
 
 /** FNV-1a of the UTF-16 units. */
 function placeOf(key: string): number {
