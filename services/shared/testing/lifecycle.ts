@@ -2,9 +2,9 @@ import console from 'node:console';
 import { writeFileSync } from 'node:fs';
 import process from 'node:process';
 
-import { Failure } from '@podwire/shared/failure/failure';
-import { runProcess, type Running } from '@podwire/shared/runtime/lifecycle';
-import { createLogger } from '@podwire/shared/runtime/log';
+import { Failure } from '../failure/failure.js';
+import { runProcess, type Running } from '../runtime/lifecycle.js';
+import { createLogger } from '../runtime/log.js';
 
 /** A program that lives as its argument says. What happens is on standard output, a word a line. */
 

@@ -12,14 +12,13 @@ export interface Ended {
 }
 
 /**
- * Where `npm run build` puts the JavaScript of a TypeScript source: `dist` for the product, `build/tests` for the programs of
- * tests. `npm test` builds first, as a process that compiled its own source would take seconds to start.
+ * The JavaScript that a TypeScript source of a workspace was compiled to. `npm test` builds first, as a process that compiled
+ * its own source would take seconds to start.
  */
 export function builtFile(source: string): string {
   let workspace = dirname(source);
   while (!existsSync(join(workspace, 'package.json'))) workspace = dirname(workspace);
-  const folder = source.includes('/testing/') ? join('build', 'tests') : 'dist';
-  return join(workspace, folder, relative(workspace, source).replace(/\.ts$/, '.js'));
+  return join(workspace, 'dist', relative(workspace, source).replace(/\.ts$/, '.js'));
 }
 
 /** A program in a process of its own. @param file - URL of its TypeScript source, from this folder */

@@ -3,9 +3,9 @@ import { setTimeout as pause } from 'node:timers/promises';
 
 import { context, metrics, propagation, ROOT_CONTEXT } from '@opentelemetry/api';
 
-import { createLogger } from '@podwire/shared/runtime/log';
-import { withSpan } from '@podwire/shared/runtime/span';
-import { startTelemetry } from '@podwire/shared/runtime/telemetry';
+import { createLogger } from '../runtime/log.js';
+import { withSpan } from '../runtime/span.js';
+import { startTelemetry } from '../runtime/telemetry.js';
 
 /** A program that takes in the trace context of its argument, works under it, and prints what it would send on. */
 

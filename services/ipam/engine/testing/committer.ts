@@ -1,6 +1,6 @@
 import process from 'node:process';
 
-import { EmbeddedStore } from '@podwire/ipam/engine/embedded/embedded-store';
+import { EmbeddedStore } from '../embedded/embedded-store.js';
 
 /**
  * The victim of the kill test: commits transactions one after another, of three records, and of ten, which the store writes on
