@@ -9,7 +9,7 @@ import { expect, test } from 'vitest';
 import type { Caller } from '../testing/service.js';
 import { correct, keys, limits, onEtcd, spoil, textOf } from '../testing/unreadable.js';
 
-/** What becomes of requests where a record of a kind cannot be read: the table of DESIGN.md, "What cannot be read". */
+/** What becomes of requests where a record of a kind cannot be read: the table of DESIGN.md, "Unreadable records". */
 
 function blockOf(text: string | undefined): Prefix {
   const parsed = parsePrefix(text ?? '');
