@@ -203,7 +203,8 @@ export class Addresses {
     while (results.length < wanted.length) {
       const releases = wanted.slice(results.length);
       const step = { releases, nowMs: clock.nowMs() };
-      // An address that turns out to be nobody's is not compared at the commit: only a fresh view tells that nobody got it since.
+      // The commit does not compare an address that was found free. Only a fresh view shows that it has not been
+      // allocated since.
       const isFresh = releases.length > 1;
       const given = await updates.update(lane, (view) => continueAddressRelease(view, step), { signal, isFresh });
       const released = releases.filter((_, index) => given.results[index]?.state === 'released');
@@ -236,7 +237,7 @@ interface ExplainLimits {
   readonly maxBlocksCount: number;
 }
 
-/** Gives addresses to handles that are no attachments', and tells what would become of an allocation. */
+/** Assigns addresses to handles that do not belong to an attachment, and previews allocations. */
 export class Assignments {
   readonly #options: IpamOptions;
   readonly #events: AddressEvents;

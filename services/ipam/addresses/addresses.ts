@@ -37,7 +37,7 @@ type AddressState =
   | { readonly kind: 'reserved'; readonly reservationNames: readonly string[] }
   /** Free, in a block or not yet. */
   | { readonly kind: 'free' }
-  /** In no pool, so nobody is given it. */
+  /** In no pool, so it is never allocated. */
   | { readonly kind: 'unmanaged' };
 
 export interface AddressReport {
@@ -177,7 +177,7 @@ export interface AddressHolder {
   readonly sequenceNumber: bigint;
 }
 
-/** The allocation of an address; undefined when nobody holds it. */
+/** The allocation of an address; undefined when it is not allocated. */
 export function allocationOf(view: View, address: Address): HeldAddress | undefined {
   const block = blockOf(view, address);
   if (!block) return undefined;
@@ -192,8 +192,8 @@ export function holderOfAddress({ block, ordinal, attributes }: HeldAddress): Ad
 }
 
 /**
- * What the holder's endpoint tells. A release that rests on it changes the endpoint, so that it loses its comparison against an
- * allocation that has written another namespace meanwhile.
+ * The network namespace in the holder's endpoint. A release that depends on it changes the endpoint, so it loses its
+ * comparison against an allocation that has written another namespace meanwhile.
  */
 export function netnsOf(view: View, { attributes }: HeldAddress): NetnsIdentity | undefined {
   const attachment = attachmentOf(attributes);

@@ -59,7 +59,7 @@ function readAllocateRequest(message: AllocateRequest): AskedAllocation {
   return checked('Allocate', (checks) => readAllocation(message, checks));
 }
 
-/** What an allocation is asked to be, whichever method asks. */
+/** The fields that all allocating methods share. */
 function readAllocation(message: AllocateRequest, checks: Checks): AskedAllocation {
   checks.check('node_name', subdomainFault(message.nodeName));
   const attachment = readAttachment(message.attachment, checks);

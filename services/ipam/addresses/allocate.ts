@@ -41,21 +41,22 @@ export interface Allocation {
   readonly claimed: readonly Prefix[];
   /** Those of them that were another node's. */
   readonly reclaimed: readonly Prefix[];
-  /** The blocks of others that addresses were borrowed from. */
+  /** The blocks of other owners that addresses were borrowed from. */
   readonly borrowed: readonly Prefix[];
   /** Another attachment of the same pod, whose endpoint this one replaced; it keeps its addresses. */
   readonly replaced: Attachment | undefined;
 }
 
 /**
- * Gives an attachment one address of each family that it asks for and does not hold, all of them or none.
+ * Allocates one address of each requested family that the attachment does not hold yet: all of them or none.
  *
- * Idempotent per attachment: what it holds already is found and answered, in full, also when it asks for less.
- * @throws Failure NO_POOL when there is no pool of a family, or one that is asked for is out of use; POOLS_EXHAUSTED when none can serve,
- * with the reason for each; INVALID_REQUEST for pools that do not exist; NODE_NOT_FOUND, NODE_BEING_DELETED; for addresses that are
- * asked for by themselves ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another; STORE_CORRUPT when its
- * handle, or a block that this names, cannot be read, or the configuration, where nothing else can be had, or the request policies, where
- * something is asked for that they may forbid; REQUEST_DENIED when they do
+ * Idempotent per attachment: addresses it already holds are returned in full, even when the request names fewer.
+ * @throws Failure NO_POOL when a family has no pool, or a requested pool is disabled; POOLS_EXHAUSTED when no pool can
+ * serve, with the reason for each; INVALID_REQUEST for pools that do not exist; NODE_NOT_FOUND, NODE_BEING_DELETED; for
+ * requested addresses ADDRESS_IN_USE, ADDRESS_REFUSED, and ADDRESS_DIFFERS when the attachment holds another;
+ * STORE_CORRUPT when its handle, or a block that the handle names, cannot be read, or the configuration when nothing
+ * else can be allocated, or the request policies when the request needs their permission; REQUEST_DENIED when they deny
+ * it
  */
 export function allocate(view: View, { request, nowMs }: AllocationInput): Decision<Allocation> {
   const { attachment } = request;
@@ -190,7 +191,7 @@ export function demandOf(family: Family, { request, nowMs, node }: AllocationInp
   };
 }
 
-/** The address that is asked for by itself, or the best one of each block. */
+/** The requested address, or the best address of each block. */
 function placesFor(view: View, demand: Demand, { addresses }: AllocationRequest): Places {
   const wanted = addresses.find(({ family }) => family === demand.family);
   return wanted ? [offerOf(view, demand, wanted)] : placesOf(beginSearch(view, demand, servingPools(view, demand)));
@@ -258,13 +259,13 @@ export interface AllocationRequest {
   readonly addresses: readonly Address[];
   /** Names or CIDRs of pools to take from, in this order. A family of which there is none here gets one that selectors decide. */
   readonly pools: readonly string[];
-  /** More about some of the pools; about the others, that the pod's author chose them. */
+  /** Details about some of the pools. A pool without an entry was chosen by the pod's author. */
   readonly poolChoices: readonly PoolChoice[];
   /** What else the pod's author asked for. Only whether it is allowed depends on it. */
   readonly requests: PodRequests;
   /** Of the pod's namespace; empty where they are not known. */
   readonly namespaceLabels: Readonly<Record<string, string>>;
-  /** Whether it is asked for whichever namespace, which only an explanation is. Default: false. */
+  /** Whether any namespace is accepted, as only a preview allows. Default: false. */
   readonly isAnyNamespace?: boolean | undefined;
   /** Blocks per family that the node may have in the pools that serve; 0 for what the configuration says. */
   readonly maxBlocksCount: number;

@@ -16,8 +16,8 @@ import { gather, offerOf, type Gathered, type Want } from './choice.js';
 import { explainDemand, explainRefusal, refusalOf, type PoolStory } from './refusal.js';
 
 /**
- * Addresses for a handle that is no attachment's. As many blocks as they need may be more than one transaction holds, so it is
- * done in steps of one transaction each; what a step has given stays, whatever becomes of the next.
+ * Addresses for a handle that does not belong to an attachment. They may need more blocks than one transaction can
+ * hold, so each step is one transaction. Addresses of a committed step stay allocated when a later step fails.
  */
 
 export type Counts = Readonly<Record<Family, number>>;
@@ -77,9 +77,9 @@ const NAMED_BLOCKS = 100;
 
 /**
  * One step of an assignment.
- * @throws Failure NO_POOL when no pool is for this use and owner, or one that is asked for is out of use; INVALID_REQUEST for pools that
- * do not exist, and where all or nothing needs more than one transaction; POOLS_EXHAUSTED where it cannot be had; ADDRESS_IN_USE,
- * ADDRESS_REFUSED, NODE_NOT_FOUND, NODE_BEING_DELETED
+ * @throws Failure NO_POOL when no pool fits this use and owner, or a requested pool is disabled; INVALID_REQUEST for
+ * pools that do not exist, and where all or nothing needs more than one transaction; POOLS_EXHAUSTED when no address is
+ * available; ADDRESS_IN_USE, ADDRESS_REFUSED, NODE_NOT_FOUND, NODE_BEING_DELETED
  */
 export function assignAddresses(view: View, input: AssignmentInput): Decision<AssignmentStep> {
   const { request } = input;

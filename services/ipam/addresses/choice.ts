@@ -175,15 +175,15 @@ export function first<Item>(items: Iterable<Item>, count: number): Item[] {
   if (count <= 0) return found;
   for (const item of items) {
     found.push(item);
-    // Before the next is asked for: it may be a walk over a pool away.
+    // Checked before the next offer is requested, which may walk a whole pool.
     if (found.length >= count) break;
   }
   return found;
 }
 
 /**
- * An address that is asked for by itself. Who asks for it knows what it is: reservations, selectors, assignmentMode and the cap of
- * blocks do not stand in its way; its pool being out of use, the pool's uses and strict affinity do.
+ * A requested address. The request overrides reservations, selectors, assignmentMode and the block cap. A disabled
+ * pool, the pool's uses and strict affinity still refuse it.
  */
 
 /**
@@ -220,7 +220,7 @@ function existingOffer(search: Search, { stored, pool, address }: Stored): Offer
   const { view, demand, config } = search;
   const block = collect(search, stored);
   const attributes = attributesAt(block, ordinalOf(block.prefix, address));
-  // Whether it still cools down, and until when, the configuration tells.
+  // The configuration defines the cool-down, so without it the end of the cool-down is unknown.
   if (attributes?.releasedAtMs !== undefined) requireReadable(view, { kind: 'config' });
   if (attributes) throw inUse(address, attributes, config.cooldownSeconds);
   if (sameOwner(block.owner, demand.owner)) {

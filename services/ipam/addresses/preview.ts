@@ -31,16 +31,19 @@ export interface ExplainedAllocation {
   readonly isRepeat: boolean;
   /** Those asked for, in that order. */
   readonly families: readonly ExplainedFamily[];
-  /** What request policies say of all that is asked for, allowed or not; empty where they cannot be read, which is the refusal. */
+  /**
+   * The request policies' judgement of every requested item, allowed or not. Empty where they cannot be read; then that
+   * is the refusal.
+   */
   readonly judgements: readonly Judgement[];
 }
 
 interface ExplainInput extends AllocationInput {
-  /** Blocks that are named, over all pools and families; the others are counted. */
+  /** Blocks to name over all pools and families; the remaining ones are only counted. */
   readonly maxBlocksCount: number;
 }
 
-/** Decides an allocation, tells what it looked at, and forgets it. */
+/** Decides an allocation, reports what it considered, and discards the result. */
 export function explainAllocation(view: View, input: ExplainInput): ExplainedAllocation {
   const decided = attempt(view, input);
   const allocation = decided instanceof Failure ? undefined : decided;

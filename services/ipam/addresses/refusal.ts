@@ -60,17 +60,17 @@ interface Usage {
 }
 
 interface ExplainOptions {
-  /** Blocks that are named, over all pools; the others are counted. */
+  /** Blocks to name over all pools; the remaining ones are only counted. */
   readonly maxBlocksCount: number;
   /** Blocks of one pool that are named; all of them unless it is given. */
   readonly maxPoolBlocksCount?: number;
-  /** Pools that are told of; all of them unless it is given. */
+  /** Pools to report. Default: all of them. */
   readonly maxPoolsCount?: number;
 }
 
 /**
- * The pools of a demand, and the blocks of those that may serve: what was found there. Looks at the blocks that it names, at those that
- * reservations cut and at the owner's own; the others it counts by sums that the view keeps.
+ * The pools of a demand, with the blocks of those that may serve and the reason for each. Examines only the named
+ * blocks, blocks cut by reservations and the owner's own. The remaining blocks are counted from sums in the view.
  */
 export function explainDemand(view: View, demand: Demand, options: ExplainOptions): PoolStory[] {
   const { maxBlocksCount, maxPoolBlocksCount = maxBlocksCount, maxPoolsCount } = options;
@@ -110,7 +110,7 @@ function usageOf(tally: BlockTally): Usage {
   return { blocks: countBlocks(tally), used, cooling, size };
 }
 
-/** They come first in what is told, as somebody has to do something about them. */
+/** Unreadable blocks come first in the report because an operator has to repair them. */
 function unreadableIn(view: View, { prefix }: Pool): UnreadableBlock[] {
   const first = view.unreadableBlock(prefix);
   if (!first || !prefixContains(prefix, first.name.prefix)) return first ? [first] : [];
@@ -180,8 +180,8 @@ function ownerName({ owner }: Demand): string {
 }
 
 /**
- * A gRPC status travels in a header of a few kilobytes, so only so many pools and blocks are named in a text, and the others
- * counted by their reason.
+ * A gRPC status travels in a header of a few kilobytes. So a text names a limited number of pools and blocks, and
+ * counts the remaining ones by reason.
  */
 const NAMED_POOLS = 6;
 const NAMED_BLOCKS = 4;
@@ -203,7 +203,7 @@ export function refusalOf(view: View, demands: readonly Demand[], { subject, det
     : judged.some((pools) => pools.every(({ passedOver }) => passedOver !== undefined))
       ? 'NO_POOL_SERVES'
       : 'POOLS_EXHAUSTED';
-  // Whether what cools down is free, the configuration tells.
+  // Without the configuration it is unknown whether cooling addresses are free.
   if (code === 'POOLS_EXHAUSTED') requireReadable(view, { kind: 'config' });
   const text = demands.map((demand) => explainRefusal(view, demand, subject)).join('. ');
   return new Failure(code, text, { details });
@@ -266,7 +266,7 @@ export type BlockVerdict =
   | 'open'
   /** It has, and they are another's; affinity is strict, or only load balancers may borrow them. */
   | 'of other owners'
-  /** It has, nobody owns it, and affinity is strict. */
+  /** It has free addresses but no owner, and affinity is strict. */
   | 'without an owner'
   /** Every address is reserved. */
   | 'reserved'
@@ -292,9 +292,9 @@ function ofOthers(
 }
 
 /**
- * How many blocks of a pool, but for some, come to each verdict. The record of a block tells most of it, and that is summed up; the
- * blocks that a reservation cuts and those of the owner that may have something are looked at.
- * @param named - those that do not count
+ * Counts the blocks of a pool by verdict, without the named ones. Most come from sums over the block records. Blocks
+ * that a reservation cuts, and blocks of the owner that may have room, are examined one by one.
+ * @param named - blocks to leave out
  */
 function countOthers(search: Search, pool: Pool, named: readonly Block[]): Map<BlockVerdict, number> {
   const { view, reserved } = search;
@@ -331,7 +331,7 @@ function without(tally: BlockTally, blocks: readonly Block[]): BlockTally {
   return subtractTallies(tally, blocks.map(tallyOf).reduce(addTallies, NO_BLOCKS));
 }
 
-/** The blocks whose records do not tell alone what may be had of them, each once. */
+/** The blocks whose records alone do not show what is available in them, each once. */
 function judgedAlone({ view, reserved, demand }: Search, { prefix: range, blockSizeBits }: Pool): Block[] {
   const found = new Map<string, Block>();
   const add = (prefix: Prefix): void => {

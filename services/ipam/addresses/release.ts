@@ -23,14 +23,14 @@ export interface Released {
 }
 
 /**
- * Gives back every address of an attachment, with its share of the handle and its endpoint, also one that names addresses which it holds
- * no more. What other attachments hold stays, and so do their endpoints, also under the same key.
+ * Releases every address of an attachment, with its share of the handle and its endpoint, even if the endpoint names
+ * addresses that it no longer holds. Addresses and endpoints of other attachments stay, also those under the same key.
  *
- * Addresses under the attachment's handle that tell no interface were given by Calico's own plugin, and go with it, as does that plugin's
- * endpoint of the container: its DEL frees all that the handle has.
+ * Addresses under the attachment's handle without an interface were allocated by Calico's own plugin. They are released
+ * too, and that plugin's endpoint of the container is removed: its DEL frees the whole handle.
  *
- * A block keeps its owner when it becomes empty; one that nobody owns goes, as with Calico. Idempotent: nothing to release is an
- * answer.
+ * An empty block keeps its owner; an empty block without an owner is removed, as with Calico. Idempotent: nothing to
+ * release is not an error.
  */
 export function release(view: View, attachment: Attachment, nowMs: number): Decision<Released> {
   const id = handleId(attachment);
@@ -75,11 +75,11 @@ export interface AddressRelease {
 /** What became of one address. */
 export type AddressReleaseResult =
   | { readonly state: 'released'; readonly holder: AddressHolder }
-  /** Free, cooling down, or in no block: nobody has it. */
+  /** Free, cooling down, or in no block. */
   | { readonly state: 'notAllocated' }
   /** It is held, but not as said: it stays with its holder. */
   | { readonly state: 'mismatch'; readonly holder: AddressHolder }
-  /** Its block cannot be read, so that nobody knows who holds it: nothing was changed. */
+  /** Its block cannot be read, so its holder is unknown: nothing was changed. */
   | { readonly state: 'unreadable' };
 
 interface AddressReleases {
@@ -98,9 +98,10 @@ interface AddressReleaseStep {
 const ENDPOINTS_PER_STEP = 25;
 
 /**
- * Gives back addresses by themselves, as many of the first ones as a transaction takes; ask again for those behind them. Each is
- * judged for itself: one that is somebody else's, or in a block that cannot be read, stays, and hinders no other. Where a handle and a
- * sequence number name an allocation that has ended already, an endpoint that names it still loses the address. Idempotent.
+ * Releases single addresses, as many of the first ones as fit in a transaction; call again for the rest. Each is judged
+ * separately: one with another holder, or in an unreadable block, stays and does not stop the rest. Where a handle and
+ * a sequence number name an allocation that has already ended, an endpoint that names it still loses the address.
+ * Idempotent.
  */
 export function continueAddressRelease(view: View, { releases, nowMs }: AddressReleases): Decision<AddressReleaseStep> {
   const judged = releases.map((release) => judge(view, release));
@@ -205,10 +206,11 @@ export interface HandleRelease {
 const ENTRIES_PER_STEP = 100;
 
 /**
- * Gives back every address of a handle, as much in each step as a transaction takes, and the handle itself, whatever it counts by
- * mistake: blocks that are gone, or addresses that it has not. The endpoints of its containers go, also those without an address.
+ * Releases every address of a handle, as many per step as fit in a transaction, and removes the handle, even if it
+ * counts blocks that are gone or addresses that it does not hold. The endpoints of its containers are removed, also
+ * those without an address.
  *
- * Idempotent; a handle that is not there has no addresses.
+ * Idempotent; a missing handle has no addresses.
  * @throws Failure STORE_CORRUPT when the handle, or a block that it names, cannot be read
  */
 export function continueHandleRelease(view: View, release: HandleRelease): Decision<ReleaseStep> {
