@@ -95,7 +95,7 @@ export function blockMessage(listing: BlockListing & Partial<ListedBlock>): Bloc
   };
 }
 
-/** Nothing for an address that is free, or cools down after its release and is nobody's. */
+/** Empty for an address that is free or cools down after its release. */
 function allocationMessage(block: Block, ordinal: number): BlockAllocation[] {
   const attributes = attributesAt(block, ordinal);
   if (!attributes || attributes.releasedAtMs !== undefined) return [];

@@ -32,7 +32,7 @@ export interface BlockQuery {
   readonly nodeName: string;
 }
 
-/** Clients take messages of 4 MiB unless told otherwise; an address with all that is known of it takes up to 1 KiB. */
+/** Clients accept messages of 4 MiB by default; an address with all its details takes up to 1 KiB. */
 const MAX_PAGE_ADDRESSES = 4096;
 
 /**

@@ -10,7 +10,7 @@ import type { Labels } from '../selectors/parser.js';
 /** What addresses are used for; among a pool's `allowedUses`. */
 export type PoolUse = 'Workload' | 'Tunnel' | 'LoadBalancer';
 
-/** Addresses of one family that somebody wants, whoever it is. */
+/** A demand for addresses of one family, for any kind of owner. */
 export interface Demand {
   readonly family: Family;
   readonly use: PoolUse;
@@ -20,7 +20,7 @@ export interface Demand {
   readonly nodeLabels: Labels;
   /** Empty where no namespace is known. */
   readonly namespaceLabels: Labels;
-  /** Whether pools may serve whatever their namespaceSelector says, as the namespace is left open. Default: false. */
+  /** Whether to ignore the pools' namespaceSelector, because the namespace is left open. Default: false. */
   readonly isAnyNamespace?: boolean | undefined;
   /** Names or CIDRs of the pools to take from, in this order. Where none is of the family, selectors decide. */
   readonly pools: readonly string[];

@@ -27,7 +27,10 @@ import { endpointAt, replacedBy, withReplaced } from './endpoint-key.js';
 import { addressOf, heldBy, sameAttachment } from './holding.js';
 import { blockOf, unreadableBlockOf } from './lookup.js';
 
-/** Whose endpoints end, whatever they name: those of an attachment, or of all attachments of a handle. */
+/**
+ * Whose endpoints end, independent of the addresses they name: those of one attachment, or of all attachments of a
+ * handle.
+ */
 export type Ending =
   | { readonly type: 'attachment'; readonly attachment: Attachment }
   | { readonly type: 'handle'; readonly handleId: string };
@@ -186,7 +189,7 @@ export class EndpointEdits {
     );
   }
 
-  /** Another writer's endpoint does not tell its network. That of the handle that holds its addresses is. */
+  /** Another writer's endpoint does not name its network, so the handle that holds its addresses is used. */
   #endForeign(key: EndpointKey, endpoint: ForeignEndpoint, ending: Ending): void {
     const { addresses, containerId, interfaceName } = endpoint;
     const isOfInterface = ending.type === 'handle' || ending.attachment.interfaceName === interfaceName;
@@ -224,7 +227,7 @@ export class EndpointEdits {
     return addresses.length === 0 ? 'unknown' : holders;
   }
 
-  /** Of whoever holds an address of a block, apart from what goes back now. */
+  /** The attributes of an address that is held in a block and not released by this change. */
   #attributesIn(prefix: Prefix, address: Prefix): AllocationAttributes | undefined {
     const value = this.#view.block(prefix);
     const expected: Change = value ? { type: 'expect', record: { kind: 'block', value } } : expectNoBlock(prefix);

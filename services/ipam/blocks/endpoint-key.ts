@@ -7,7 +7,7 @@ import { sameAttachment } from './holding.js';
  * that they are put back when it is released, as an ADD that failed is.
  */
 
-/** The endpoint under a key, whoever wrote it. */
+/** The endpoint under a key, written by Podwire or by another writer. */
 export function endpointAt(view: View, key: EndpointKey): AnyEndpoint | undefined {
   const value = view.endpoint(key);
   if (value) return { kind: 'endpoint', value };

@@ -80,7 +80,7 @@ export function blocksOf(view: View, handle: Handle | undefined): Block[] {
   });
 }
 
-/** A handle with more blocks than that is not counted anew, only changed: every block counted is one to compare. */
+/** A handle with more blocks is only adjusted, not recounted: the transaction compares every counted block. */
 const MAX_COUNTED_BLOCKS = 16;
 
 /** How many operations {@link handleChanges} takes at most. */
@@ -94,10 +94,10 @@ export function isCountedAnew({ blocks }: Handle): boolean {
 }
 
 /**
- * The changes that make a handle say what the blocks say, once `changed` are stored. It counts anew, so that what others left in
- * the handle by mistake goes with the next change; the blocks that it only counts in have to be as they were seen. The counts of
- * a handle in more than {@link MAX_COUNTED_BLOCKS} other blocks stay as they are.
- * @returns when the handle is right as it is, no more than that it has to be
+ * The changes that make a handle match the blocks once `changed` are stored. It recounts, so wrong counts of other
+ * writers are corrected with the next change; blocks that are only counted must be unchanged at the commit. The counts
+ * of a handle in more than {@link MAX_COUNTED_BLOCKS} other blocks stay as they are.
+ * @returns only a comparison when the handle is already right
  */
 export function handleChanges(view: View, id: string, changed: readonly Block[]): Change[] {
   const stored = view.handle(id);
@@ -145,8 +145,8 @@ function countShare(view: View, id: string, { cidr, count }: Omit<Share, 'expect
 }
 
 /**
- * What needs no change is still what the changed blocks rest on. A handle that is right by what was left in it is written all the
- * same, so that whoever is about to remove it loses; one that is missing has to be missing still.
+ * The changed blocks depend on a handle even if it needs no change. A handle that is right because of leftover counts
+ * is written anyway, so that a concurrent removal loses its comparison; a missing handle must still be missing.
  */
 function holdOn(view: View, id: string, put: Change): Change[] {
   if (view.handle(id)) return [put];
@@ -182,7 +182,7 @@ export function recordedEndpoint(view: View, key: EndpointKey, attachment: Attac
 }
 
 /**
- * The endpoint of an attachment as the blocks tell it, completed from the stored one where that is still its own.
+ * The endpoint of an attachment as derived from the blocks, completed from the stored one if that still belongs to it.
  * @param held - at least one
  */
 export function describeEndpoint(
@@ -213,8 +213,8 @@ export function endpointAddress(
 }
 
 /**
- * A stored endpoint with the names of the pools that its blocks lie in now: pools are split, deleted, and made anew. Itself where
- * these are the stored ones.
+ * A stored endpoint with the current names of the pools of its blocks: pools can be split, deleted and recreated.
+ * Returns the same object when the names are unchanged.
  */
 export function withPoolNames(pools: readonly Pool[], endpoint: Endpoint): Endpoint {
   const names = endpoint.addresses.map(({ block }) => poolOf(pools, block)?.name ?? '');

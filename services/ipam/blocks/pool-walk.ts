@@ -21,13 +21,13 @@ interface Walk {
   readonly reserved: ReservedAddresses;
 }
 
-/** What a walk meets: a possible block that nobody has, or one that exists and no affinity leads to. */
+/** A result of a walk: a possible block that is unclaimed, or an existing block that no affinity leads to. */
 export type Met =
   { readonly kind: 'unclaimed'; readonly prefix: Prefix } | { readonly kind: 'existing'; readonly block: Block };
 
 /**
- * Every block of a pool that nobody has, once, in the order of the walk: those that are possible, and those that exist and that no
- * affinity leads to. Lazy: what is not asked for costs nothing, and the blocks of a large pool cannot be counted.
+ * Every unclaimed block of a pool, once, in the order of the walk: possible blocks, and existing blocks that no
+ * affinity leads to. Lazy, because the blocks of a large pool are too many to list.
  */
 export function* walkBlocks(view: View, { pool, seed, reserved }: Walk): Generator<Met, void, void> {
   const behind = { from: 0n, end: 0n };
@@ -39,7 +39,7 @@ export function* roomyBlocks(view: View, { pool, seed }: Omit<Walk, 'reserved'>)
   for (const part of partsFrom(pool, seed)) yield* view.roomyBlocksIn(part);
 }
 
-/** The blocks of a pool that hosts have and nobody holds an address of, once each, in the order of the walk. */
+/** The blocks of a pool that hosts own without an allocated address, once each, in the order of the walk. */
 export function* idleBlocks(view: View, { pool, seed }: Omit<Walk, 'reserved'>): Generator<Block, void, void> {
   for (const part of partsFrom(pool, seed)) yield* view.idleBlocksIn(part);
 }
@@ -96,8 +96,9 @@ function* walkPart(view: View, within: Part): Generator<Met, void, void> {
 }
 
 /**
- * The possible blocks of a part that nobody has. What exists is stepped over in runs. A block around one (of another size) rules it
- * out, and so do a block there that cannot be read and a reservation of all of it; what these cover is stepped over at once.
+ * The possible blocks of a part that are unclaimed. Existing blocks are skipped in runs. A surrounding block of another
+ * size, an unreadable block, and a reservation of the whole block rule a block out; the range they cover is skipped in
+ * one step.
  */
 function* unclaimed(view: View, { pool, part, reserved, behind: run }: Part): Generator<Prefix, void, void> {
   const step = 1n << BigInt(familyBits(part.family) - pool.blockSizeBits);

@@ -57,14 +57,14 @@ function blockChanges(view: View, held: readonly HeldAddress[], nowMs: number): 
 }
 
 interface Settling {
-  /** Blocks as they are to be, before it is asked whether they are to be at all. */
+  /** The changed blocks, before the decision whether to keep or remove them. */
   readonly blocks: readonly Block[];
   /** Allocations that end by it, as they were. */
   readonly ended: readonly HeldAddress[];
   readonly nowMs: number;
 }
 
-/** Stores changed blocks, or removes those that nobody needs, with their affinities; handles and history follow. */
+/** Stores changed blocks, or removes unneeded ones with their affinities; updates handles and history. */
 function settleBlocks(view: View, { blocks, ended, nowMs }: Settling): Change[] {
   const judged = blocks.map((block) => ({ block, reasons: reasonsToGo(view, block) }));
   const removed = judged.flatMap(({ block, reasons }) => (reasons ? [block] : []));
@@ -92,7 +92,7 @@ function reasonsToGo(view: View, block: Block): Change[] | undefined {
   return [expectPool, { type: 'expect', record: { kind: 'node', value: node } }];
 }
 
-/** Whether a pool is meant for other nodes. A selector that cannot be read tells nothing. */
+/** Whether a pool is meant for other nodes. An unreadable selector counts as no. */
 function isShunned({ nodeSelector }: Pool, { labels }: Node): boolean {
   const { matches: isSelected, fault } = matches(nodeSelector, labels);
   return !isSelected && fault === undefined;
@@ -181,8 +181,8 @@ interface ColdBlock {
 }
 
 /**
- * Frees the addresses of a block whose cool-down is over, for blocks that nobody allocates from: every allocation and release does
- * the same for its own. A block that nobody needs without them goes. Nothing to do is no change.
+ * Frees the addresses of a block whose cool-down is over, for blocks without allocations: every allocation and release
+ * does the same for its own block. Removes the block if that makes it unneeded.
  * @returns whether there was something to do
  */
 export function collectColdBlock(view: View, { block: { prefix }, nowMs }: ColdBlock): Decision<boolean> {
@@ -200,10 +200,10 @@ export function collectColdBlock(view: View, { block: { prefix }, nowMs }: ColdB
 }
 
 /**
- * How a pool that is being deleted ends: whoever gives back the last address of a block removes the block, and with the last
- * block the pool, in the transaction of the release. What that leaves (two releases of the last two blocks at the same moment do
- * not see each other; an address cools down; a block of an older version) the deletion's own steps remove, which are repeated
- * for as long as there are such pools.
+ * How a pool that is being deleted ends: the release of a block's last address removes the block, and the release of
+ * the last block removes the pool, in the same transaction. The steps of the deletion remove the rest and repeat while
+ * such pools exist. The rest is: two concurrent releases of the last two blocks, which do not see each other; cooling
+ * addresses; blocks of an older version.
  */
 
 /**

@@ -29,7 +29,7 @@ export interface Search {
   readonly pools: readonly Pool[];
   /** The defaults, where the stored one cannot be read: what rests on it is not committed then. */
   readonly config: IpamConfig;
-  /** Infinite where the configuration cannot be read: then nobody knows that a cool-down is over. */
+  /** Infinite where the configuration cannot be read, as the end of a cool-down is unknown then. */
   readonly cooldownSeconds: number;
   readonly reserved: ReservedAddresses;
 }
@@ -40,7 +40,7 @@ export function beginSearch(view: View, demand: Demand, pools: readonly Pool[]):
   return { view, demand, pools, config, cooldownSeconds, reserved: reservedIn(view) };
 }
 
-/** How many blocks the owner may have in the pools of a search: the smaller of what is configured and what is asked. */
+/** The block cap of the owner in the pools of a search: the smaller of the configured and the requested limit. */
 export function blockCap({ config, demand }: Pick<Search, 'config' | 'demand'>): number {
   return Math.min(capOf(config.maxBlocksPerHostCount), capOf(demand.maxBlocksCount));
 }
@@ -90,8 +90,8 @@ export function expectPool(value: Pool): Change {
 }
 
 /**
- * What making a block, or using another's, rests on: the pool and the configuration must be, when that is committed, as they are
- * now. So a pool that somebody disables gets no block any more, and nobody borrows once affinity is strict.
+ * Making or borrowing from a block requires that the pool and the configuration are unchanged at the commit. So a pool
+ * gets no new block after it is disabled, and borrowing stops once affinity is strict.
  */
 export function expectRules({ config }: Search, pool: Pool): Change[] {
   return [
@@ -151,8 +151,8 @@ function seedOf({ demand }: Search, { blockSizeBits }: Pool): string {
 }
 
 /**
- * What others' blocks, and blocks of nobody, have to give. They stay whose they are; routes to such an address lead to the
- * borrower by a route of its own. Blocks of a virtual owner serve load balancers alone.
+ * Addresses available in blocks of other owners and in blocks without an owner. The blocks keep their owners; a
+ * separate route leads to each borrowed address. Blocks of a virtual owner serve load balancers only.
  */
 function* borrowOffers(search: Search): Generator<Offer, void, void> {
   for (const pool of search.pools) {
@@ -173,12 +173,12 @@ function isForeign({ demand }: Search, { owner }: Block): boolean {
 const STALE_PER_OFFER = 16;
 
 /**
- * The blocks to take addresses from, best first: the owner's own in the order of their addresses, then such as nobody has, then empty
- * ones of others, and then, unless affinity is strict, whatever others' blocks have left. Lazy, and no block twice, so that
- * whoever needs more than one block takes further offers.
+ * The blocks to take addresses from, best first: the owner's own in address order, unclaimed ones, empty ones of other
+ * nodes, and then, unless affinity is strict, any other block with room. Lazy, without duplicates, so a caller that
+ * needs more than one block takes further offers.
  *
- * Both phases of Calico's claim are in one transaction here, so that no crash leaves a pending affinity behind. Those that
- * others left are completed when their block can be had, and removed when the block is another's.
+ * Both phases of Calico's claim are one transaction here, so no crash leaves a pending affinity. Pending affinities of
+ * other writers are completed when their block is available, and removed when another owner has the block.
  */
 export function* offers(search: Search): Generator<Offer, void, void> {
   const stale: Change[] = [];
@@ -275,12 +275,15 @@ export function ownedCount(search: Search): number {
   }).length;
 }
 
-/** Whether a pool has a block that the owner can claim as far as the pool is concerned: one that nobody has, or that a claim left. */
+/**
+ * Whether a pool has a block that the owner may claim under the pool's rules: an unclaimed one, or one from an
+ * unfinished claim.
+ */
 export function isClaimable(search: Search, pool: Pool): boolean {
   return !claimsIn(search, pool).next().done;
 }
 
-/** What nobody has in any of the pools comes before what others have, and of that the blocks of nodes that are gone. */
+/** Unclaimed blocks of all pools come before reclaimed ones; among those, blocks of deleted nodes come first. */
 function* gains(search: Search): Generator<Offer, void, void> {
   for (const pool of search.pools) yield* claimsIn(search, pool);
   for (const existing of reclaimOrder(search, reclaimable(search))) yield takeoverOffer(search, existing);
@@ -308,8 +311,8 @@ function* reclaimable(search: Search): Generator<Existing, void, void> {
 }
 
 /**
- * A block that names the owner without an affinity, as another writer's claim that did not end leaves it, or that names nobody and
- * is empty.
+ * A block that names the owner without an affinity, as after an unfinished claim of another writer, or an empty block
+ * without an owner.
  */
 function isOrphan(search: Search, block: Block): boolean {
   const { view, demand, reserved } = search;
@@ -326,9 +329,9 @@ function adoptOffer(search: Search, { block, pool }: Existing): Offer {
 }
 
 /**
- * Empty blocks of other nodes, which are taken when no pool has a possible block left that nobody has. In one transaction the
- * block names its new owner, the old one's affinity goes, and the new one's is confirmed: whoever takes an address of it at the
- * same moment makes that lose its comparison, and is not disturbed.
+ * Empty blocks of other nodes, which are reclaimed when no pool has an unclaimed block left. One transaction names the
+ * new owner, removes the old affinity and confirms the new one. A concurrent allocation from the block makes that
+ * transaction lose its comparison and is not affected.
  */
 
 /** So long a node keeps a block that it has claimed and not used yet, in milliseconds: its first address may be on its way. */
@@ -343,7 +346,7 @@ function isReclaimable(search: Search, block: Block): boolean {
   return canConfirm(search, prefix) && !cannotRead(view, { kind: 'affinity', owner, block: prefix });
 }
 
-/** A claim of the future is another replica's clock, and tells nothing. Old blocks do not tell when they were claimed. */
+/** A claim time in the future comes from another replica's clock and is ignored. Old blocks have no claim time. */
 export function isSpared(claimTimeMs: number | undefined, nowMs: number): boolean {
   return claimTimeMs !== undefined && Math.abs(nowMs - claimTimeMs) < SPARED_MS;
 }
@@ -351,7 +354,7 @@ export function isSpared(claimTimeMs: number | undefined, nowMs: number): boolea
 /** Among so many the block of a node that is gone is looked for; more would cost more than it is worth. */
 const COMPARED_COUNT = 64;
 
-/** Of the first ones the blocks of nodes that are gone come first: nobody will miss them. Then the others. Lazy. */
+/** Blocks of deleted nodes first, among those looked at first; then the rest. Lazy. */
 function* reclaimOrder<Item extends { readonly block: Block }>(
   { view }: Search,
   items: Iterable<Item>,

@@ -79,7 +79,10 @@ export function poolUtilization(view: View, { prefix }: Pool): PoolUtilization {
   };
 }
 
-/** What reservations cover less what of it is allocated; blocks are looked at only where a reservation touches the pool. */
+/**
+ * Reserved addresses minus the allocated ones among them; blocks are examined only where a reservation overlaps the
+ * pool.
+ */
 function reservedInPool(view: View, prefix: Pool['prefix']): bigint {
   const ofReserved = reservedIn(view);
   let reserved = ofReserved.countIn(prefix);
