@@ -158,7 +158,7 @@ function refuseDeletion(pool: Pool): void {
   throw new Failure('POOL_BEING_DELETED', text, { details: { pool: pool.name } });
 }
 
-/** Everything about the request that only the pool tells, by the fields of the contract. */
+/** Request faults that depend on the pool, by field of the API. */
 function partFaults(pool: Pool, partsCount: number): Violation[] {
   const { prefix, blockSizeBits } = pool;
   const partBits = partLength(prefix, partsCount);
@@ -221,9 +221,9 @@ export interface PoolChange extends Partial<PoolRules> {
   /** Change only if the pool still is of this version; empty for any: the last writer wins. */
   readonly resourceVersion: string;
   readonly disabled?: boolean;
-  /** Only to be told that it cannot be changed: has to be the pool's own. */
+  /** Must equal the pool's own value; it is present only so that a change can be refused. */
   readonly cidr?: string;
-  /** Only to be told that it cannot be changed: has to be the pool's own. In bits. */
+  /** Must equal the pool's own value; it is present only so that a change can be refused. In bits. */
   readonly blockSizeBits?: number;
 }
 
@@ -233,7 +233,7 @@ export type PoolUpdate =
   | { readonly ok: false; readonly faults: readonly PoolFault[] };
 
 /**
- * Changes a pool. Addresses in use stay valid whatever it says. Idempotent where no version is given.
+ * Changes a pool. Addresses in use stay valid after any change. Idempotent without a version.
  * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED
  */
 export function updatePool(view: View, change: PoolChange): Decision<PoolUpdate> {
@@ -275,8 +275,8 @@ function useFaults(pool: Pool, { allowedUses }: Pick<Pool, 'allowedUses'>): Pool
 }
 
 /**
- * What Calico's pool controller found against a pool, without what holds no more. It takes its finding back once no pool overlaps;
- * here whoever changes the pool does.
+ * The findings of Calico's pool controller against a pool, without those that no longer hold. Calico's controller
+ * withdraws its finding once no pool overlaps; here the change of the pool does.
  */
 function stillNotAllocatable(
   pools: readonly Pool[],

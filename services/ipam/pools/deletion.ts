@@ -19,12 +19,12 @@ import { isPartOf } from './changes.js';
 import { describeHolders, poolBlocks, poolText, staleFailure, type PoolHolders } from './pools.js';
 
 /**
- * Deleting a pool, in steps of one transaction each, several because a transaction of etcd has at most 128 operations.
+ * Deleting a pool, in steps of one transaction each, because a transaction of etcd has at most 128 operations.
  *
- * The first takes the pool out of use: for good by marking it as being deleted, or, where the deletion is to be refused while
- * addresses are in use, by switching it off for the moment. Whoever makes a block expects the pool's record as it was seen, so no
- * block is made in the pool from then on. Once all is seen that was committed before, a block that is not seen does not exist.
- * The following steps remove what is empty, and the pool with the last of it.
+ * The first step stops allocation: permanently by a deletion mark, or temporarily by disabling the pool where the
+ * deletion is refused while addresses are in use. Making a block compares the pool's record, so no block is made in the
+ * pool after that. Once the view shows all earlier commits, a block that is not in the view does not exist. The
+ * following steps remove empty blocks, and the pool with the last one.
  */
 
 /** Operations of one step: fewer than etcd allows, for what comes with some blocks, such as a handle. */
@@ -54,7 +54,7 @@ interface PoolDeletion {
 export function beginPoolDeletion(view: View, deletion: PoolDeletion): Decision<Pool> {
   const { name, resourceVersion, whenInUse, nowMs } = deletion;
   const pool = requirePool(view, name);
-  // The version from before the mark, so that a deletion that is repeated because its answer got lost goes on.
+  // Also the version from before the mark, so that a retry after a lost answer continues.
   const versions = [poolVersion(pool), poolVersion({ ...pool, deletionTimeMs: undefined })];
   if (resourceVersion !== '' && !versions.includes(resourceVersion)) throw staleFailure(pool, resourceVersion);
   // What follows removes its blocks.
@@ -108,8 +108,8 @@ export interface PoolDeletionProgress {
 }
 
 /**
- * A step after the first: removes what is empty, and the pool with the last of it. Idempotent.
- * @throws Failure CONFLICT when somebody took the pool into use again meanwhile, or split it
+ * A step after the first: removes empty blocks, and the pool with the last one. Idempotent.
+ * @throws Failure CONFLICT when the pool was enabled again or split meanwhile
  */
 export function continuePoolDeletion(view: View, progress: PoolDeletionProgress): Decision<PoolDeletionStep> {
   const { original, whenInUse, nowMs } = progress;
@@ -207,10 +207,10 @@ interface PoolRelease {
 }
 
 /**
- * Gives back every address of a pool, whoever holds it, as much in each step as a transaction takes. Blocks that become empty stay
- * with their owners, unless the pool is being deleted.
+ * Releases every address of a pool for all holders, as many per step as fit in a transaction. Empty blocks keep their
+ * owners, unless the pool is being deleted.
  *
- * Idempotent; a pool that is not there has no addresses. It comes to an end once nobody takes addresses of the pool any more.
+ * Idempotent; a missing pool has no addresses. It ends once no addresses of the pool are allocated any more.
  */
 export function continuePoolRelease(view: View, { poolName, nowMs }: PoolRelease): Decision<ReleaseStep> {
   const pool = view.pool(poolName);

@@ -140,8 +140,8 @@ export class Pools {
   }
 
   /**
-   * Deletes a pool, in several transactions. When it fails between them, repeat it; unless it was to be refused while addresses are in
-   * use, {@link finishDeletions} goes on with it as well.
+   * Deletes a pool, in several transactions. Repeat it after a failure. {@link finishDeletions} continues it too,
+   * unless it was to be refused while addresses are in use.
    * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_IN_USE
    */
   async delete({ whenInUse, ...deletion }: PoolDeletionRequest, signal: AbortSignal): Promise<PoolDeleted> {
@@ -159,8 +159,8 @@ export class Pools {
   }
 
   /**
-   * Goes on with every deletion that has begun: for what releases leave, and for replicas that ended in the middle of one. Any
-   * number of replicas may do so at the same time. One that fails does not hold up the others.
+   * Continues every deletion in progress: for remains after releases, and for replicas that ended during one. Several
+   * replicas may run it concurrently. A failed deletion does not stop the next ones.
    */
   async finishDeletions(signal: AbortSignal): Promise<void> {
     const pools = await read(this.#options, (view) => view.pools(), signal);
@@ -186,7 +186,7 @@ export class Pools {
     }
   }
 
-  /** Takes steps until the next one would have to wait for somebody. @returns the last one, with all blocks that were removed */
+  /** Takes steps until the next one would have to wait for a release. @returns the last one, with all removed blocks */
   async #runSteps(progress: Omit<PoolDeletionProgress, 'nowMs'>, signal: AbortSignal): Promise<PoolDeletionStep> {
     const { updates, clock } = this.#options;
     let removedBlocks = 0;
@@ -204,8 +204,8 @@ export class Pools {
 }
 
 /**
- * The update loop for all that is no work on pools: a pool that is being deleted goes with the release of its last address, whoever
- * released it, and that is told once it is durable. What works on pools tells of it by itself.
+ * The update loop for everything except pool operations. The release of a pool's last address removes a pool that is
+ * being deleted; this loop reports that once it is durable. Pool operations report it themselves.
  */
 export function tellDrainedPools({ updates, events }: Pick<IpamOptions, 'updates' | 'events'>): IpamOptions['updates'] {
   const poolEvents = new PoolEvents(events);

@@ -322,7 +322,7 @@ const ASSIGNMENT_MESSAGES: Record<Pool['assignmentMode'], AssignmentMode> = {
   Manual: AssignmentMode.ASSIGNMENT_MODE_MANUAL,
 };
 
-/** All of a pool's message but its utilization, which only the blocks tell. */
+/** A pool's message without its utilization, which is computed from the blocks. */
 export function poolFields(pool: Pool): PoolMessage {
   return {
     name: pool.name,

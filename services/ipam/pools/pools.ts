@@ -47,7 +47,7 @@ export function listPools(view: View, { after, limit }: PoolQuery): Page<PoolLis
 
 /** What keeps a pool from being removed. */
 export interface PoolHolders {
-  /** Addresses in use, whatever for. */
+  /** Addresses in use, for any purpose. */
   readonly inUseCount: number;
   /** Addresses whose cool-down is not over: they must not be given to anybody yet, not even by another pool. */
   readonly coolingCount: number;
@@ -58,7 +58,7 @@ export interface PoolHolders {
 }
 
 interface NodeShare {
-  /** `unknown` for an address that does not say on which node it is, in a block that nobody owns. */
+  /** `unknown` for an address without a node in a block without an owner. */
   readonly nodeName: string;
   readonly count: number;
 }
@@ -67,7 +67,7 @@ interface NodeShare {
 interface PoolBlocks {
   /** Blocks that nothing holds. */
   readonly empty: readonly Block[];
-  /** Who holds the others; undefined when there are none. */
+  /** The holders of the remaining addresses; undefined when there are none. */
   readonly holders: PoolHolders | undefined;
 }
 

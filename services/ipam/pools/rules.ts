@@ -6,7 +6,7 @@ import { subdomainFault } from '../records/names.js';
 import { ALL, WORKLOAD, type EncapsulationMode, type Pool } from '../records/pool.js';
 import { selectorFault, selectsAll } from '../selectors/selector.js';
 
-/** A pool as it is asked for, unchecked. What is left out has Calico's default. */
+/** A requested pool, unchecked. Omitted fields have Calico's defaults. */
 export interface PoolWish extends Partial<PoolRules> {
   readonly name: string;
   readonly cidr: string;

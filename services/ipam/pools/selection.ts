@@ -24,8 +24,8 @@ export interface Obstacle {
 }
 
 /**
- * The pools that a demand is about, in the order in which they are tried, each with whether it may serve. Pools that are asked for
- * serve whatever their selectors and their assignmentMode say; where none is asked for, all of the family are judged.
+ * The candidate pools of a demand in the order in which they are tried, each with whether it may serve. Requested pools
+ * serve regardless of their selectors and assignmentMode; without requested pools, all pools of the family are judged.
  */
 export function judgePools(view: View, demand: Demand): JudgedPool[] {
   const asked = askedPools(view, demand);
@@ -77,7 +77,7 @@ export function findPool(view: View, text: string): Pool | undefined {
 interface AskedPools {
   readonly pools: readonly string[];
   readonly families: readonly Family[];
-  /** For which family some of them are asked for. */
+  /** The family for which the request names pools. */
   readonly poolChoices?: readonly PoolChoice[];
 }
 
@@ -154,8 +154,8 @@ interface Subject {
 }
 
 /**
- * A selector that cannot be read rules its own pool out and no other. The pool may be meant for others, so to use it would be
- * worse than not to; and one pool's slip of the pen must not stop every pod of the cluster.
+ * An unreadable selector rules out its own pool only. The pool may be meant for other pods, so using it is worse than
+ * not using it; and a typo in one pool must not stop every pod of the cluster.
  */
 function unmatched(field: string, selector: string, { of, labels, isAny = false }: Subject): Obstacle | undefined {
   const match = matches(selector, labels);
