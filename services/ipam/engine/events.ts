@@ -88,7 +88,7 @@ export class Events {
     this.log.warn({ err: error, 'podwire.task': task }, `failed to ${task}; trying again later`);
   }
 
-  /** A record of the datastore cannot be read: it is set aside, and the rest goes on being served. */
+  /** A record of the datastore cannot be read: it is set aside, and all remaining records are served. */
   recordUnreadable(key: string, failure: Failure): void {
     this.log.error({ err: failure, 'podwire.store.key': key }, failure.message);
   }
@@ -117,7 +117,7 @@ export class Events {
     this.log.warn({ err: failure }, `the datastore is asked with the credentials of before: ${failure.message}`);
   }
 
-  /** The certificate for the datastore's cluster ends soon, or has ended, and nobody has renewed it. */
+  /** The certificate for the datastore's cluster expires soon or has expired, and was not renewed. */
   storeCertificateEnding(end: Date, hasEnded: boolean): void {
     const when = `${hasEnded ? 'has expired' : 'expires'} at ${end.toISOString()}`;
     this.log.warn(
@@ -130,7 +130,7 @@ export class Events {
     this.log.error({ err: failure }, `refusing every request for good: ${failure.message}`);
   }
 
-  /** The datastore does not answer while the service starts; it is asked again. */
+  /** The datastore does not answer during the start; the request is retried. */
   datastoreAwaited(failure: Failure): void {
     this.log.warn({ err: failure }, `waiting for the datastore: ${failure.message}`);
   }
@@ -140,7 +140,7 @@ export class Events {
     this.log.warn({ err: error }, `the watch of the datastore broke; trying again in ${Math.round(retryInMs)} ms`);
   }
 
-  /** The datastore was read anew, as its watch had fallen behind. */
+  /** The datastore was listed again because its watch had fallen behind. */
   listedAgain(revision: number): void {
     this.log.warn(
       { 'podwire.store.revision': revision },

@@ -36,11 +36,12 @@ interface Seen {
 }
 
 /**
- * Removes the marks of releases that are too old to matter. Several replicas may do it at once, and a mark that was made anew meanwhile
- * stays. How old a mark is tells its revision, not the time in it, which is another replica's clock: one of two that differ would remove
- * what was made a moment ago.
+ * Removes release marks that are too old to matter. Several replicas may run it concurrently; a mark that was renewed
+ * meanwhile stays. The age of a mark follows from its revision, not from its time, which is another replica's clock:
+ * with clocks that differ, a recent mark would be removed.
  *
- * A mark that was made between two runs has the time between them, unless clocks differ. That is told, once for each look.
+ * A mark made between two runs should carry a time between them, unless clocks differ. A difference is reported once
+ * per run.
  */
 export class MarkExpiry {
   readonly #options: MarkExpiryOptions;
@@ -85,7 +86,7 @@ export class MarkExpiry {
     if (modRevision <= this.#comparedTo) return 0;
     const next = this.#seen.findIndex(({ revision }) => revision >= modRevision);
     const [from, to] = [this.#seen[next - 1], this.#seen[next]];
-    // Between runs in which the own clock was set back nothing can be told.
+    // A clock set back between two runs makes the comparison meaningless.
     if (!from || !to || to.atMs < from.atMs) return 0;
     const markedMs = releaseTimeMs(value);
     if (markedMs > to.atMs + TOLERANCE_MS) return markedMs - to.atMs;

@@ -116,7 +116,7 @@ export interface WatchRequest {
 
 export interface RevisionChanges {
   readonly revision: number;
-  /** None when the item only tells that there were no changes up to the revision. */
+  /** Empty when the item only reports that there were no changes up to the revision. */
   readonly changes: readonly RecordChange[];
 }
 

@@ -15,7 +15,7 @@ interface Timing {
   readonly told: (answer: StoreAnswer) => void;
 }
 
-/** A store that tells how long requests wait for it. What the start and the background work ask is not among that. */
+/** A store that reports how long requests wait for it. Requests of the start and of background work are not counted. */
 export function timedStore(store: Store, { clock, told }: Timing): Store {
   const timed = async <Answer>(operation: StoreAnswer['operation'], ask: () => Promise<Answer>): Promise<Answer> => {
     const begunMs = clock.nowMs();

@@ -13,7 +13,7 @@ export function closedFailure(): Failure {
   return new Failure('STORE_UNAVAILABLE', 'the datastore is closed: the service is shutting down; repeat the request');
 }
 
-/** @throws what the promise throws, or the signal's failure as soon as it fires; the promise goes on */
+/** @throws what the promise throws, or the signal's failure as soon as it fires; the promise keeps running */
 export async function untilAborted<Result>(promise: Promise<Result>, signal: AbortSignal): Promise<Result> {
   let onAbort = (): void => undefined;
   const aborted = new Promise<never>((_, reject) => {

@@ -29,7 +29,7 @@ interface EmbeddedStoreOptions {
   readonly pid: number;
   /** How many revisions a watch can go back at least, unless their values are larger than 8 MiB. Default: 10,000. */
   readonly watchHistoryCount?: number;
-  /** Address space that is set aside for the file at first, in bytes; it grows by itself. Default: 64 MiB. */
+  /** Address space reserved for the file at the start, in bytes; the file grows automatically. Default: 64 MiB. */
   readonly initialMapBytes?: number;
 }
 
@@ -55,14 +55,14 @@ interface Waiting {
 }
 
 /**
- * The store of one machine: an lmdb file that this process alone has open.
+ * The store of one machine: an lmdb file that only this process has open.
  *
- * Transactions that arrive while others are being written are written together after them, in one lmdb transaction, each with its own
- * comparisons, which are judged here: nobody else writes. lmdb writes its pages, calls fdatasync, and writes the meta page
- * with O_DSYNC before it answers. It does so on a thread of its own, so that this one goes on with other requests; but for one small
- * transaction alone, whose sender has nothing else to wait for, the way to that thread and back takes longer than the work.
- * lmdb's asynchronous transactions with callbacks never came back on Node 20 (lmdb 3.5.6), and its conditional puts cannot
- * compare a prefix; plain puts in a `batch` are atomic.
+ * Transactions that arrive during a write are written together after it, in one lmdb transaction. Each has its own
+ * comparisons, which are evaluated here, as this process is the only writer. lmdb writes its pages, calls fdatasync,
+ * and writes the meta page with O_DSYNC before it answers. It uses its own thread, so that this one serves other
+ * requests. A small single transaction is written on this thread, because the round trip takes longer than the work.
+ * lmdb's asynchronous transactions with callbacks never returned on Node 20 (lmdb 3.5.6), and its conditional puts
+ * cannot compare a prefix; plain puts in a `batch` are atomic.
  */
 export class EmbeddedStore implements Store {
   readonly #root: RootDatabase<Buffer, string>;
@@ -85,7 +85,8 @@ export class EmbeddedStore implements Store {
       maxDbs: 4,
       // A commit is answered once it is on the disk.
       overlappingSync: false,
-      // Of a batch of its own making lmdb keeps a promise to itself, whose rejection, as on a full disk, would end the process.
+      // For an implicit batch lmdb keeps an internal promise; its rejection, for example on a full disk, would end the
+      // process.
       eventTurnBatching: false,
       // A batch is written at once. lmdb's types do not know this one.
       txnStartThreshold: 0,
@@ -283,8 +284,8 @@ interface Written {
 }
 
 /**
- * Why a commit on lmdb's thread failed: its error has a promise that is rejected with the reason, in the same turn of the event loop, and that
- * somebody has to listen to.
+ * Why a commit on lmdb's thread failed. The error holds a promise that is rejected with the reason in the same turn of
+ * the event loop, so a handler must be attached.
  */
 async function causeOf(error: unknown): Promise<unknown> {
   if (!(error instanceof Error && 'commitError' in error && error.commitError instanceof Promise)) return error;

@@ -43,16 +43,17 @@ const PROBE_PAUSE_MS = 50;
 const MAX_READ_ATTEMPTS = 3;
 
 /**
- * The way to the cluster: one endpoint at a time, chosen by a read that needs a leader, so that a server which runs but is
- * cut off from the others is not chosen, and kept until it fails. All are asked at once, and the first that answers is taken.
- * Files with credentials are read anew each time. While they are being replaced, those of before may well be good.
+ * The connection to the cluster: one endpoint at a time, kept until it fails. It is chosen by a read that needs a
+ * leader, so that a server that is cut off from the cluster is not chosen. All endpoints are tried in parallel and the
+ * first answer wins. Credential files are reread each time; while they are being replaced, the previous ones may still
+ * be valid.
  */
 export class EtcdCluster {
   readonly #options: ClusterOptions;
   readonly #endpoints: readonly EtcdEndpoint[];
   readonly #stop = new AbortController();
   #credentials: Credentials;
-  /** Why the files cannot be used, as it was told. */
+  /** Why the files cannot be used, as last reported. */
   #refused: string | undefined;
   #choosing: Promise<Chosen> | undefined;
   #inUse: { readonly chosen: Chosen; readonly lose: () => void } | undefined;
@@ -131,8 +132,8 @@ export class EtcdCluster {
 
   /**
    * The datastore is not the one that was read before: every request is refused from now on.
-   * @param reason - what shows it
-   * @returns the failure of all of them, which tells the first reason
+   * @param reason - the evidence
+   * @returns the failure of all requests, with the first reason
    */
   refuse({ url }: EtcdEndpoint, reason: string): Failure {
     if (this.#replaced) return this.#replaced;

@@ -153,7 +153,7 @@ function connect(url: string, { tls }: Credentials): Etcd3 {
 }
 
 /**
- * What gRPC is to say of a call that was given up, which nobody hears but etcd3: at CANCELLED it takes the server for faulty and closes
+ * The gRPC status of an abandoned call, which only etcd3 sees: on CANCELLED it considers the server faulty and closes
  * the channel, with all requests that wait for a connection.
  */
 const GIVEN_UP = status.FAILED_PRECONDITION;

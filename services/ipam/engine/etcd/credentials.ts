@@ -121,8 +121,8 @@ const LEFT_PART = 1 / 10;
 const RUNS_PER_LOOK = 120;
 
 /**
- * Tells in time that nobody has renewed the certificate that etcd is shown. A connection outlives the certificate that it was made
- * with, so that else nobody would know before the next one is refused.
+ * Warns before the client certificate for etcd expires. A connection outlives its certificate, so the expiry would
+ * otherwise show only when the next connection is refused.
  */
 export class CertificateLife {
   readonly #options: CertificateLifeOptions;
@@ -142,7 +142,7 @@ export class CertificateLife {
     ending(new Date(span.endMs), span.endMs <= nowMs);
   }
 
-  /** @returns undefined for a file that cannot be read, as while it is replaced: that is told when it is used */
+  /** @returns undefined for a file that cannot be read, as during its replacement; its next use reports that */
   #span(): { readonly beginMs: number; readonly endMs: number } | undefined {
     try {
       const { validFrom, validTo } = new X509Certificate(readFileSync(this.#options.file));
@@ -159,12 +159,12 @@ export class CertificateLife {
  */
 const STALE_TEXTS = ['etcdserver: invalid auth token', 'etcdserver: revision of auth store is old'];
 
-/** What the first of them is called here: etcd3 repeats a call by itself that fails with that very text, for ever. */
+/** Replaces etcd's own text for an invalid token: etcd3 retries a call that fails with that exact text, without end. */
 const STALE = 'etcd does not take the token any more';
 
 /**
- * A user's token, which comes with every request. Not etcd3's own: that keeps one for as long as etcd says nothing but that it is invalid,
- * and asks for it on a connection of its own, without a time-out and by whatever proxy the environment names.
+ * A user's token, sent with every request. It replaces etcd3's own, which is kept until etcd reports it as invalid, and
+ * is fetched on a separate connection without a timeout and through any proxy in the environment.
  */
 export class UserToken {
   readonly #user: NonNullable<Credentials['user']>;

@@ -34,7 +34,7 @@ export interface EtcdStoreOptions extends EtcdLimits, Omit<ClusterOptions, 'cloc
   readonly keyPrefix: string;
   /** Names this store in its own keys; no two have the same. */
   readonly uid: string;
-  /** Told of what an operator should know. Must not throw. Default: nobody is told. */
+  /** Reports events for the operator. Must not throw. Default: no reports. */
   readonly report?: (event: ClusterEvent) => void;
   /** For time-outs alone. Default: the system's. */
   readonly clock?: Clock;
@@ -45,23 +45,23 @@ const PAGE_BYTES = 4 * 2 ** 20;
 const FIRST_PAGE_COUNT = 1000;
 const MAX_PAGE_COUNT = 20_000;
 
-/** How often a list is begun anew at most, as the revision of its first page was compacted before the last. */
+/** Maximum attempts at a list whose first page's revision is compacted before the last page. */
 const MAX_LIST_ATTEMPTS = 3;
 
 /**
  * The store of a cluster: etcd, version 3.4 or newer. What makes it hard:
  *
- * - An answer can be lost, and then a transaction may have been executed, or not, or be executed much later ({@link Fence}).
- *   Nothing but reads is ever sent twice, unless etcd has refused it for its token alone.
- * - A server may run and yet be cut off from the others; it answers some requests with what it had ({@link EtcdCluster}). All
- *   reads here are linearizable.
- * - A datastore that is restored from a copy goes on with old revisions: the records that are known here mean nothing there.
+ * - An answer can be lost; then the transaction may have been executed, or not, or be executed much later ({@link
+ *   Fence}). Only reads are sent twice, or a request that etcd refused for its token only.
+ * - A server may run although it is cut off from the cluster; it answers some requests with old data ({@link
+ *   EtcdCluster}). All reads here are linearizable.
+ * - A datastore restored from a backup continues with old revisions: the records known here are invalid there.
  */
 export class EtcdStore implements Store {
   readonly #options: EtcdStoreOptions;
   readonly #cluster: EtcdCluster;
   readonly #fence: Fence;
-  /** A key that whoever may use the datastore may read. */
+  /** A key that every user of the datastore may read. */
   readonly #ownKey: string;
   readonly #committing = new Set<Promise<CommitResult>>();
   readonly #stop = new AbortController();
@@ -186,7 +186,7 @@ export class EtcdStore implements Store {
     await this.#ready(signal);
     const chosen = await this.#cluster.connect(signal);
     trace.getActiveSpan()?.setAttributes({ 'db.system.name': 'etcd', 'server.address': chosen.endpoint.url });
-    // In the turn in which it is sent: the fence may have been mended while the endpoint was looked for.
+    // Taken in the turn in which the request is sent: the fence may have been repaired during the endpoint lookup.
     const { guard } = this.#fence;
     const request = encodeTransaction(transaction, { guard, limits: this.#options });
     const answer = await this.#send(request, chosen, signal);
@@ -206,9 +206,10 @@ export class EtcdStore implements Store {
   }
 
   /**
-   * Of a transaction that has lost to nothing newer: to the fence, or to a record that is older than when it was read. Only a datastore
-   * that went back in time has one, and its revision alone does not show that where others have written to it since.
-   * @throws Failure STORE_CORRUPT where there is such a record, and then of every request
+   * Checks a transaction that lost to nothing newer: to the fence, or to a record that is older than when it was read.
+   * An older record exists only in a datastore that went back in time. The revision alone does not show that once other
+   * replicas have written.
+   * @throws Failure STORE_CORRUPT where there is such a record, and then for every request
    */
   async #checkHistory({ comparisons }: Transaction, { endpoint }: Chosen, signal: AbortSignal): Promise<void> {
     const known = new Map<string, number>();

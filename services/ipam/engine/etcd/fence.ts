@@ -15,13 +15,13 @@ interface FenceOptions {
 const KEY_LIFETIME_S = 24 * 60 * 60;
 
 /**
- * Keeps a transaction whose answer was lost from being executed late. A request may wait in a server that stands still, or in the
- * network, long after it was given up; then it would be executed although its sender was told of a failure and has looked at the
+ * Prevents late execution of a transaction whose answer was lost. A request may wait in a stalled server or in the
+ * network long after its timeout. It would then be executed although its sender has seen a failure and has read the
  * records since.
  *
- * Every transaction has the condition that a key of this store does not exist. When one has failed and may still be under way, that
- * key is made, before anything else is read or written: what was sent before can then no longer be committed. The transactions
- * after that have another key. Others that were under way lose their comparison, and are decided again.
+ * Every transaction requires that a key of this store does not exist. When one has failed and may still be in flight,
+ * that key is made before any other read or write: everything sent before can no longer be committed. Later
+ * transactions use another key. Other transactions in flight lose their comparison and are decided again.
  *
  * etcd removes the keys after a day, by a lease.
  */
@@ -67,7 +67,7 @@ export class Fence {
     const { cluster } = this.#options;
     const never = new AbortController().signal;
     const key = Buffer.from(this.#key);
-    // Both may be repeated: a lease that no key has ends by itself, and the key may be made twice.
+    // Both may be repeated: a lease without keys expires, and the key may be made twice.
     await cluster.read(async ({ leaseClient, kv }, options) => {
       const lease = this.#newLease();
       await leaseClient.leaseGrant({ ID: lease, TTL: KEY_LIFETIME_S }, options);

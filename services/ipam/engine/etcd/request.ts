@@ -3,7 +3,7 @@ import type { ICompare, IKeyValue, IRangeRequest, IRequestOp, ITxnRequest, ITxnR
 
 import type { Comparison, LostComparison, StoredRecord, Transaction } from '../store.js';
 
-/** What etcd was told to accept at most. */
+/** The limits that etcd is configured with. */
 export interface EtcdLimits {
   /** Operations in each list of a transaction: etcd's --max-txn-ops. */
   readonly maxOperationsCount: number;

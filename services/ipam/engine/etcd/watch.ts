@@ -134,7 +134,7 @@ export class RevisionSorter {
       this.#pending ??= { revision, changes: [] };
       this.#pending.changes.push(changeOf(event));
     }
-    // The rest of a revision is never in a response of its own, unless as a fragment.
+    // The rest of a revision never comes in a separate response, except as a fragment.
     if (fragment) return;
     yield* this.#finish();
     // What a new watch's first response says is not in order with the changes.

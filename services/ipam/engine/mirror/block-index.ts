@@ -15,10 +15,7 @@ import { rangesAround, type Affinity, type Block } from '../../records/block.js'
 import type { UnreadableBlock, UnreadableRecord } from '../../records/view.js';
 import { SortedPrefixes } from './sorted-runs.js';
 
-/**
- * Which blocks there are of each size, and which of them a search for an address would look at: however many others there are, they
- * cost nothing.
- */
+/** Existing blocks by size, and those that a search for an address would examine; the remaining blocks cost nothing. */
 export class BlockIndex {
   readonly #bySize = new Map<string, SortedPrefixes>();
   readonly #roomy = new FamilyLists();

@@ -33,7 +33,7 @@ export class EndpointIndex {
     return this.#foreign;
   }
 
-  /** Those of the container, and perhaps others. */
+  /** The endpoints of the container, and possibly of other containers (hash collision). */
   ofContainer(containerId: string): readonly string[] {
     const keys = this.#ofContainers.get(numberOf(containerId));
     return keys === undefined ? [] : [keys].flat();
@@ -63,7 +63,7 @@ export function containerIdsOf(record: EndpointRecord): string[] {
   return [...new Set([attachment.containerId, ...others])];
 }
 
-/** Not below 0, and as small as the engine keeps without an object of its own. */
+/** Not below 0, and small enough for V8 to store without a heap object. */
 function numberOf(text: string): number {
   let number = 0;
   for (let index = 0; index < text.length; index++) number = (Math.imul(number, 31) + text.charCodeAt(index)) | 0;

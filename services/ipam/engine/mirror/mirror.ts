@@ -20,8 +20,8 @@ interface MirrorOptions {
   /** Told of what an operator should know. Must not throw. */
   readonly report: (event: MirrorEvent) => void;
   /**
-   * Told of what the datastore holds, and then of each revision in order, applied already. Must not throw or reject; may take its
-   * time for a list, which the mirror waits for, and for nothing else. Default: nobody.
+   * Receives the contents of the datastore, and then each revision in order, already applied. Must not throw or reject.
+   * The mirror waits only for the promise of a list. Default: no observer.
    */
   readonly observe?: (observed: Observed) => Promise<void> | undefined;
 }
@@ -49,15 +49,16 @@ export interface Questioned {
 const WATCH_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5_000 };
 
 /**
- * The datastore as this process knows it: listed once, then fed by the watch, by this process's own commits, by what its lost ones
- * have met, and by reads of what is in question. What makes it hard:
+ * The datastore as this process knows it. It is listed once, then updated by the watch, by this process's own commits,
+ * by the records that lost commits have met, and by reads of records in doubt. What makes it hard:
  *
- * - The sources overtake each other. An own commit is applied before the watch tells of it, and before the watch tells of
- *   older changes of other replicas; what was met or read may be older or newer than both. So each key keeps the revision of its
- *   last known change, and nothing older is applied. For deleted keys, too, until the watch has passed them.
- * - A commit may fail with an unknown outcome. What it might have changed is in doubt until it has been read again, and no
- *   decision is made before ({@link settle}): a release that finds nothing must not be answered from before the allocation.
- * - Records that cannot be read stay known by key, so that nobody writes over them.
+ * - The sources overtake each other. An own commit is applied before the watch reports it, and before older changes of
+ *   other replicas; met or read records may be older or newer than both. So each key keeps the revision of its last
+ *   known change, and nothing older is applied. The same holds for deleted keys until the watch has passed them.
+ * - A commit may fail with an unknown outcome. The records it may have changed are in doubt until they are read again,
+ *   and no decision is made before ({@link settle}): a release that finds nothing must not be answered from before the
+ *   allocation.
+ * - Unreadable records stay known by key, so that they are not overwritten.
  */
 export class Mirror {
   readonly view: KeyedView;
@@ -173,9 +174,9 @@ export class Mirror {
   }
 
   /**
-   * Applies what a lost comparison of this process has met, as the watch will bring it. The view then shows these records as they were
-   * then, and others maybe as they were before, until the watch has caught up.
-   * @param poolsCompared - whether it was on the condition that no pool had changed
+   * Applies the records that a lost comparison has met, as the watch will bring them. The view then shows these records
+   * as of the comparison, and possibly older states of other records, until the watch has caught up.
+   * @param poolsCompared - whether the transaction required that no pool had changed
    */
   applyMet(met: LostComparison, { poolsCompared }: { readonly poolsCompared: boolean }): void {
     this.#applySnapshot({ records: met.changed, revision: met.revision }, met.missing);
@@ -393,13 +394,16 @@ export class Mirror {
   }
 }
 
-/** What a mirror tells of: durable, and exactly the state at the revision, though the view may be ahead of it by own commits and reads. */
+/**
+ * What a mirror reports: durable, and exactly the state at the revision. The view may be ahead of it by own commits and
+ * reads.
+ */
 export type Observed =
   | ObservedList
   /** Without changes: there was none up to the revision. */
   | { readonly type: 'changed'; readonly revision: number; readonly changes: readonly ObservedRecord[] };
 
-/** Without the handles: half of all records, and nobody watches them. */
+/** Without the handles, which are half of all records and are not watched. */
 export interface ObservedList {
   readonly type: 'listed';
   readonly revision: number;
@@ -414,7 +418,7 @@ export interface ObservedRecord {
 
 const MAX_COUNT = 10_000;
 
-/** Revisions of the marks of releases that a lost comparison has brought here; all others are taken to be missing. */
+/** Revisions of the release marks that a lost comparison has brought; all missing ones are assumed not to exist. */
 class ReleaseRevisions {
   readonly #revisions = new Map<string, number>();
 
@@ -423,7 +427,7 @@ class ReleaseRevisions {
     return this.#revisions.get(key) ?? 0;
   }
 
-  /** The oldest go; whoever misses one loses a comparison, and reads it again. */
+  /** The oldest are dropped; a transaction that misses one loses a comparison and reads it again. */
   keep(key: string, revision: number): void {
     const newest = Math.max(revision, this.of(key));
     this.#revisions.delete(key);

@@ -13,8 +13,9 @@ export interface OwnWrite {
 const MAX_COMMITS_COUNT = 256;
 
 /**
- * What this process writes, until the watch has told of it: the watch would have it decoded again, and to decode a block is most of what a
- * commit costs. The watch may tell of a commit before its answer does, and after the next commit of the same records.
+ * What this process writes, until the watch has reported it. This saves decoding it again; decoding a block is most of
+ * the cost of a commit. The watch may report a commit before its answer arrives, and after the next commit of the same
+ * records.
  */
 export class OwnWrites {
   /** Of transactions under way, by key. */
@@ -42,7 +43,7 @@ export class OwnWrites {
     }
   }
 
-  /** What a stored value says, where it is to the byte what was sent: whoever stored it. */
+  /** The decoded form of a stored value that equals the sent bytes, written by any process. */
   decoded(key: string, value: Uint8Array): DecodedRecord | undefined {
     const write = this.#sent.get(key);
     return write?.value && Buffer.compare(write.value, value) === 0 ? write.decoded : undefined;
@@ -53,7 +54,7 @@ export class OwnWrites {
     return this.#committed.get(revision)?.get(key);
   }
 
-  /** The watch has told of all up to a revision. */
+  /** The watch has reported everything up to a revision. */
   passed(revision: number): void {
     // Answers may overtake each other, so that they are not surely in order.
     for (const known of this.#committed.keys()) if (known <= revision) this.#committed.delete(known);

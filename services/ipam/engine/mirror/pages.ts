@@ -7,8 +7,8 @@ interface ListPart extends Snapshot {
 }
 
 /**
- * What a page is asked to have at most; records are from 40 bytes to 500 KB. For each page etcd looks at all that lies behind it, so that
- * small pages of a large datastore take it longer than everything else.
+ * Upper bounds of a page; records have 40 bytes to 500 KB. For each page etcd scans everything behind it, so small
+ * pages of a large datastore take etcd much longer.
  */
 const PAGE: Bounds = { bytes: 8 * 2 ** 20, count: 20_000 };
 const FIRST_PAGE_COUNT = 100;
@@ -22,9 +22,9 @@ interface Bounds {
 }
 
 /**
- * All records whose key begins with the prefix, as `list` has them at one moment, in parts: a whole list of a large datastore takes
- * as much memory again as what is made of it. Other work goes on between two parts, and the store has the next page ready meanwhile. A
- * store that no longer has the moment, as one that keeps a single moment has after each commit, is listed at once.
+ * All records whose key begins with the prefix, as `list` returns them at one moment, in parts: a whole list of a large
+ * datastore doubles its memory. Other work runs between two parts while the store prepares the next page. A store that
+ * no longer has the moment, as one that keeps a single moment after each commit, is listed in one piece.
  * @throws Failure of the store
  */
 export async function* listInParts(

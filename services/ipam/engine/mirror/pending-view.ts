@@ -44,7 +44,7 @@ interface Touched {
 
 type Kind = RecordValue['kind'];
 
-/** The mirror with some records in place of its own. */
+/** The mirror with some of its records replaced. */
 export class Overlay implements View {
   protected readonly mirror: Mirror;
   protected readonly keys: RecordKeys;
@@ -389,8 +389,8 @@ interface WrittenBlocksOptions {
 }
 
 /**
- * The blocks that the decisions of a draft write, in the order of their addresses. Most decisions look at none of them but their own: what
- * is noted is put in order when somebody asks, once.
+ * The blocks that the decisions of a draft write, in address order. Most decisions read only their own block, so the
+ * order is established on the first read.
  */
 class WrittenBlocks {
   readonly #options: WrittenBlocksOptions;
@@ -401,7 +401,7 @@ class WrittenBlocks {
   readonly #replaced = new Set<Block>();
   /** Blocks that were stored and are no more, by their keys. */
   readonly #deleted = new Map<string, Prefix>();
-  /** By the key of the block: whether it is loose is to be asked anew. */
+  /** By the key of the block: whether it is loose must be evaluated again. */
   readonly #unjudged = new Map<string, Prefix>();
   /** Keys of the blocks that are judged here. */
   readonly #judged = new Set<string>();
@@ -453,7 +453,7 @@ class WrittenBlocks {
     return count;
   }
 
-  /** Whether it is told here if the block of the key is loose: by {@link looseWithin}, and not by what is stored. */
+  /** Whether {@link looseWithin}, not the stored state, decides if the block of the key is loose. */
   judges(key: string): boolean {
     return this.#unjudged.has(key) || this.#judged.has(key);
   }

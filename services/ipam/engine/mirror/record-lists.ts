@@ -3,7 +3,7 @@ import { compareNames } from '@podwire/shared/words/order';
 
 import type { Affinity } from '../../records/block.js';
 
-/** Records of one kind, few enough to be sorted anew after each change. */
+/** Records of one kind, few enough to be sorted again after each change. */
 export class NameList<Named extends { readonly name: string }> {
   readonly #byKey = new Map<string, Named>();
   #sorted: readonly Named[] | undefined;

@@ -290,7 +290,7 @@ export class Image implements KeyedView {
     for (const owner of [before.owner, block.owner]) if (owner) this.#judge(owner, block.prefix);
   }
 
-  /** Asks anew whether an affinity leads to a block. */
+  /** Evaluates again whether an affinity leads to a block. */
   #judgeBlock(prefix: Prefix): void {
     const block = this.block(prefix);
     if (block) this.#index.judge(block, this.#affinityTo(block));

@@ -28,8 +28,8 @@ export interface DraftedTransaction {
 
 interface DraftOptions {
   /**
-   * Whether releases are marked, and allocations compared with the marks: where a transaction may be executed after its
-   * sender was told of a failure.
+   * Whether releases are marked, and allocations compared with the marks: needed where a transaction may be executed
+   * after its sender has received a failure.
    */
   readonly marksReleases: boolean;
   /** Whether what decisions log is kept. Default: true. */
@@ -49,7 +49,7 @@ export class Draft extends Overlay {
   readonly #marksReleases: boolean;
   readonly #keepsHistory: boolean;
   #poolsCompared = false;
-  /** Whether it is committed on the condition that nobody has locked the datastore. */
+  /** Whether the commit requires that the datastore is not locked. */
   #lockCompared = false;
   #writtenCount = 0;
   /** Estimated. */

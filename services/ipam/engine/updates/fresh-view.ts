@@ -18,15 +18,16 @@ interface FreshViewOptions {
 const WATCH_PATIENCE_MS = 20;
 
 /**
- * Brings the mirror up to all that any replica has acknowledged. What makes it hard:
+ * Brings the mirror up to everything that any replica has acknowledged. What makes it hard:
  *
- * - The store tells its revision, and the watch tells of changes: where the last changes were of keys that are not watched, the watch
- *   stays behind the revision for as long as nothing else happens. Then a key is written that is watched; what comes before it
- *   is known when it comes. (etcd answers a request for the watch's progress, but releases before 3.4.25 and 3.5.8 may
- *   answer it before they have sent the changes.)
- * - A store without space takes no such key, and stays at its revision. Then everything is listed, once for that revision.
- * - One round serves all who ask before it begins, and one round is under way at a time, so that its cost does not grow with those
- *   who ask.
+ * - The store reports its revision, and the watch reports changes: if the last changes were to unwatched keys, the
+ *   watch stays behind the revision until the next watched change. So a watched key is written; once it arrives,
+ *   everything before it is known. (etcd answers a request for the watch's progress, but releases before 3.4.25 and
+ *   3.5.8 may answer before they have sent the changes.)
+ * - A store without space accepts no such key and stays at its revision. Then everything is listed, once for that
+ *   revision.
+ * - One round serves all requests that came before it, and one round is in flight at a time, so the cost does not grow
+ *   with the number of requests.
  */
 export class FreshView {
   readonly #options: FreshViewOptions;
@@ -59,7 +60,7 @@ export class FreshView {
         this.#current = this.#round();
         return this.#current;
       });
-    // Everybody who waits may have given up.
+    // All waiters may have given up, which would leave the rejection unhandled.
     round.catch(() => undefined);
     return round;
   }
@@ -85,8 +86,8 @@ export class FreshView {
   }
 
   /**
-   * Brings the mirror up to the store where nothing can be written. Its position stays the watch's, as whoever is told of changes is
-   * told of them by that.
+   * Brings the mirror up to the store where writes are impossible. Its position stays the watch's, because watchers
+   * receive their changes by that position.
    */
   async #list(): Promise<void> {
     const { store, mirror, keys } = this.#options;

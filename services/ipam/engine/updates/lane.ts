@@ -2,7 +2,7 @@ import type { Request } from './update-request.js';
 
 /** How long a lane goes alone at most after one of its transactions was lost, in milliseconds. */
 const ALONE_MS = 500;
-/** How many of its transactions have to be committed before it goes with others again. */
+/** Transactions to be committed before the lane joins shared transactions again. */
 const ALONE_WINS = 2;
 
 /** Requests that are decided in the order in which they came, and of which one transaction at most is under way. */
@@ -24,7 +24,7 @@ export class Lane {
     this.#queue.push(request);
   }
 
-  /** Whether a request that is added now has to wait for others. */
+  /** Whether a request that is added now has to wait for earlier ones. */
   get isOccupied(): boolean {
     return this.isBusy || this.#queue.length > 0;
   }
@@ -58,7 +58,7 @@ export class Lane {
     return this.#queue.splice(0);
   }
 
-  /** Puts requests that were taken back before the others. */
+  /** Puts returned requests at the front of the queue. */
   putBack(requests: readonly Request[]): void {
     this.#queue.unshift(...requests.filter(({ isAnswered }) => !isAnswered));
   }

@@ -57,10 +57,10 @@ const DEFAULTS = {
   isSoleWriter: false,
   keepsHistory: true,
 } as const;
-/** Lost attempts of a request that are repeated at once, on what they have met; whoever waits is late for the next turn, too. */
+/** Lost attempts that a request repeats immediately, on the records they met; waiting would miss the next turn too. */
 const PROMPT_ATTEMPTS = 10;
 const CONFLICT_BACKOFF: BackoffBounds = { baseMs: 2, maxMs: 50 };
-/** Longest time for which a lane lets others have a turn, in milliseconds. */
+/** Longest time for which a lane leaves the turn to other replicas, in milliseconds. */
 const MAX_TURN_MS = 50;
 
 interface UpdateOptions {
@@ -73,28 +73,31 @@ interface UpdateOptions {
 type Group = ReadonlyMap<Lane, readonly Request[]>;
 
 /**
- * The one compare-and-swap loop. A request is a decision: it is run on a view of the datastore, and its changes are committed on
- * the condition that no record it named has changed since; else it is run again. What makes it hard:
+ * The only compare-and-swap loop. A request is a decision: it runs on a view of the datastore, and its changes are
+ * committed on the condition that no record it named has changed since; else it runs again. What makes it hard:
  *
- * - A transaction costs more than a decision. So those that wait are folded, each seeing the changes of those before it, and
- *   committed together, those of all lanes, while earlier ones are under way. But one lost comparison loses all of them.
- * - Requests of one lane (one node, as a rule) want the same block: while some of them are being committed, the others wait, or
- *   they would lose to them. Lanes do not wait for each other. One that loses to another replica goes alone for a while.
- * - Replicas that want the same block take turns: a transaction that loses brings back what it has met, and is decided again on that
- *   at once, in time for the next turn; who wins after a loss leaves that turn to the others. Waiting longer would only lose: what
- *   is decided before another's transaction is executed is out of date after it.
- * - An answer may rest on a change that is not committed yet: the repeat of an allocation finds the first one's in the draft. It
- *   has nothing to write, but must wait for the transaction, and be decided anew if that loses.
- * - What is found without being compared (nothing to release, no pool with room, a repeat) may be out of date where other replicas
- *   write. It is decided again on a view that has all they have acknowledged before it is answered.
- * - Nor is what a transaction under way may bring whose caller has given up, as a killed ADD does before its DEL: who finds nothing to
- *   change while there is one waits for it, and is decided again.
- * - A decision that fails must leave nothing in the draft that others are folded on: its changes are taken over at once or not
- *   at all, after all that can fail has been tried.
- * - A caller may give up at any moment. Before its transaction is sent, it leaves no trace; after that the outcome stands, even
- *   though nobody hears of it. Folding and sending happen in one turn of the event loop, so there is no moment between.
- * - A commit may fail with its outcome unknown. Its requests fail, as a repeat could act twice; the mirror then reads again what
- *   the commit may have changed before anything else is decided.
+ * - A transaction costs more than a decision. So waiting requests of all lanes are folded, each seeing the changes of
+ *   those before it, and committed together while earlier transactions are in flight. But one lost comparison loses all
+ *   of them.
+ * - Requests of one lane (usually one node) want the same block: while some are being committed, the rest wait, or they
+ *   would lose to them. Lanes do not wait for each other. A lane that loses to another replica commits alone for a
+ *   while.
+ * - Replicas that want the same block take turns: a transaction that loses returns the records it met, and is decided
+ *   again on them immediately, in time for the next turn; a replica that wins after a loss leaves that turn to the
+ *   other replicas. Waiting longer would only lose: a decision from before another replica's transaction is out of date
+ *   after it.
+ * - An answer may depend on an uncommitted change: a repeated allocation finds the first one's addresses in the draft.
+ *   It has nothing to write, but must wait for the transaction, and be decided again if that loses.
+ * - A result that is not compared (nothing to release, no pool with room, a repeat) may be out of date where other
+ *   replicas write. It is decided again on a view with everything they have acknowledged before it is answered.
+ * - The same holds for a transaction in flight whose caller has given up, as a killed ADD does before its DEL: a
+ *   decision without changes waits for it, and is decided again.
+ * - A failing decision must leave nothing in the draft that later ones are folded on: its changes are taken over all or
+ *   none, after everything that can fail.
+ * - A caller may give up at any moment. Before its transaction is sent, it leaves no trace; after that the outcome
+ *   stands without a receiver. Folding and sending happen in one turn of the event loop, so there is no moment between.
+ * - A commit may fail with its outcome unknown. Its requests fail, as a repeat could act twice; the mirror then reads
+ *   again what the commit may have changed before the next decision.
  */
 export class Updater {
   readonly #options: Required<UpdaterOptions>;
@@ -117,7 +120,7 @@ export class Updater {
     const { maxOperationsCount: operationsCount, maxTransactionBytes: bytes } = this.#options;
     this.#limits = { operationsCount, bytes };
     this.#fresh = new FreshView(options, this.#stop.signal);
-    // Everybody who waits listens to it; Node would take more than ten for a leak, and say so on standard error.
+    // Every waiter listens to it; Node reports more than ten listeners as a leak on standard error.
     setMaxListeners(0, this.#stop.signal);
   }
 
@@ -333,8 +336,8 @@ export class Updater {
   }
 
   /**
-   * Puts the requests back, to be decided anew on what the transaction has met. Those whose records have changed go alone from then on;
-   * at once, unless they have lost before.
+   * Puts the requests back, to be decided again on the records that the transaction has met. Those whose records have
+   * changed are committed alone from then on; immediately, unless they have lost before.
    */
   #lost({ questioned }: DraftedTransaction, group: Group, met: LostComparison): void {
     const { mirror, maxAttemptsCount } = this.#options;
@@ -342,7 +345,8 @@ export class Updater {
     mirror.applyMet(met, { poolsCompared: questioned.pools });
     const changed = new Set([...met.changed.map(({ key }) => key), ...met.missing]);
     const lost = requests.filter(({ keys }) => keys.some((key) => changed.has(key)));
-    // Where no record tells who was at fault (a pool was made, the store gave no reason), everybody is.
+    // Without a record that shows the cause (a pool was made, the store gave no reason), all requests count as the
+    // cause.
     const atFault = new Set(lost.length > 0 ? lost : requests);
     for (const request of atFault) {
       if (++request.attempts >= maxAttemptsCount) request.fail(conflictFailure(request.attempts));

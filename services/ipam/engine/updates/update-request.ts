@@ -17,7 +17,7 @@ type Folded =
   | 'folded'
   /** It has nothing to commit. What it found may rest on changes that are in the draft. */
   | 'unchanged'
-  /** Its caller has been told. */
+  /** Its caller has received the failure. */
   | 'failed'
   /** The transaction has no room for its changes. */
   | 'full'
@@ -125,7 +125,7 @@ function foldWithin(
   return draft.fold(changes);
 }
 
-/** Spans of the update loop. Where nobody records the trace they are not made: a span costs as much as a decision. */
+/** Spans of the update loop. Without a recorder of the trace they are not made: a span costs as much as a decision. */
 
 const NOTHING = (): void => undefined;
 
@@ -141,8 +141,8 @@ export function startWait(): () => void {
 }
 
 /**
- * Runs a commit in a span of the first trace that is recorded; the others' and it point to each other.
- * @param requests - the contexts of those whose changes are committed
+ * Runs a commit in a span of the first recorded trace; that span and the remaining traces link to each other.
+ * @param requests - the contexts of the requests whose changes are committed
  */
 export function withCommitSpan(
   { puts, deletes, comparisons }: Transaction,
