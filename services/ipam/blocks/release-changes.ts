@@ -181,7 +181,7 @@ interface ColdBlock {
 }
 
 /**
- * Frees the addresses of a block whose cool-down is over, for blocks without allocations: every allocation and release
+ * Frees the addresses of a block whose cool-down is over, for blocks without new allocations: every allocation and release
  * does the same for its own block. Removes the block if that makes it unneeded.
  * @returns whether there was something to do
  */

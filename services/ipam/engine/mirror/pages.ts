@@ -23,8 +23,8 @@ interface Bounds {
 
 /**
  * All records whose key begins with the prefix, as `list` returns them at one moment, in parts: a whole list of a large
- * datastore doubles its memory. Other work runs between two parts while the store prepares the next page. A store that
- * no longer has the moment, as one that keeps a single moment after each commit, is listed in one piece.
+ * datastore doubles its memory. Other work runs between two parts while the store prepares the next page. If the store
+ * no longer has that moment (an embedded store loses it with each commit), it is listed in one piece.
  * @throws Failure of the store
  */
 export async function* listInParts(
