@@ -1,9 +1,12 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 
-/** The attributes of a container's address: Calico's `node`, `namespace`, `pod`, `timestamp`, and two that tell attachments apart. */
+/**
+ * The attributes of a container's address: Calico's `node`, `namespace`, `pod`, `timestamp`, and two that distinguish
+ * attachments.
+ */
 
-/** Who holds an address, as its attributes tell. */
+/** The holder of an address, from its attributes. */
 interface Holder {
   readonly nodeName: string;
   /** Without UID, which is not among the attributes. */
@@ -19,7 +22,9 @@ interface HandleHolder {
   readonly nowMs: number;
 }
 
-/** Names of attributes that the owner of a handle does not choose: the service sets them, or they tell attachments apart. */
+/**
+ * Names of attributes that the owner of a handle cannot set: the service sets them, or they distinguish attachments.
+ */
 export const RESERVED_ATTRIBUTES: readonly string[] = ['node', 'timestamp', 'network', 'interface'];
 
 /** The attributes of an address that a handle holds without being an attachment's. */
@@ -29,8 +34,8 @@ export function handleAttributes({ handleId: id, attributes, nodeName, nowMs }: 
 }
 
 /**
- * Whether the attributes are those of the attachment. The handle alone does not tell: two interfaces of one container share
- * it, and so do network `a.b` with container `c` and network `a` with container `b.c`.
+ * Whether the attributes are those of the attachment. The handle alone is ambiguous: two interfaces of one container
+ * share it, and so do network `a.b` with container `c` and network `a` with container `b.c`.
  */
 export function belongsTo(attachment: Attachment): (attributes: AllocationAttributes) => boolean {
   const handle = handleId(attachment);
@@ -41,8 +46,8 @@ export function belongsTo(attachment: Attachment): (attributes: AllocationAttrib
 }
 
 /**
- * The attachment that attributes are of, when Podwire wrote them.
- * @returns undefined for addresses that other writers gave, which do not tell the interface
+ * The attachment of attributes that Podwire wrote.
+ * @returns undefined for addresses that other writers allocated, whose attributes have no interface
  */
 export function attachmentOf({ handleId: handle, owner }: AllocationAttributes): Attachment | undefined {
   const { network, interface: interfaceName } = owner;
@@ -103,7 +108,7 @@ export function holderOf({ owner }: AllocationAttributes): Holder {
   return { nodeName: node, pod: known ? { namespace, name: pod, uid: '' } : undefined };
 }
 
-/** Requests of one moment tell the same time. */
+/** Cache: concurrent requests have the same time. */
 let lastTime = { timeMs: Number.NaN, text: '' };
 
 /** A time as Go prints it and Calico stores it: `2026-08-22 06:33:25.1 +0000 UTC`. */
@@ -117,7 +122,7 @@ export function calicoTime(timeMs: number): string {
 
 const CALICO_TIME = /^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(\.\d{1,9})? \+0000 UTC/;
 
-/** When the address was given, in epoch milliseconds, as its attributes tell; undefined when they do not. */
+/** Allocation time in epoch milliseconds, from the attributes; undefined when they have none. */
 export function allocatedAtMs({ owner }: AllocationAttributes): number | undefined {
   const [, date, time, fraction = ''] = CALICO_TIME.exec(owner.timestamp ?? '') ?? [];
   const timeMs = Date.parse(`${date}T${time}${fraction.slice(0, 4)}Z`);

@@ -1,7 +1,9 @@
 import type { AllocationAttributes } from './attributes.js';
 import { attributesAt, usedCount, type Affinity, type Block } from './block.js';
 
-/** What may be had of a block as far as its own record tells: whatever the time is, who asks, and what is reserved. */
+/**
+ * What is available in a block according to its own record, independent of the time, the requester and reservations.
+ */
 export type Standing =
   /** Every address is in use. */
   | 'full'
@@ -89,7 +91,7 @@ export const BLOCK_BYTES_PER_STEP = 2 ** 20;
 /** What one request may take that writes no more blocks than it must; the rest is for what comes with them. */
 export const BLOCK_BYTES_PER_REQUEST = 1.5 * 2 ** 20 - 2 ** 16;
 
-/** A block of so many addresses is far from the limit, and so are two of them, whoever holds its addresses. */
+/** A block of at most this size is far from the limit, and so are two of them, with any holders. */
 const SMALL_BLOCK_SIZE = 256;
 
 /** What an address takes beside its attributes: its places in two lists, with as many digits as the largest block's have. */
@@ -169,7 +171,7 @@ export function mayGive({ unallocated, attributes }: Block): boolean {
   return unallocated.length > 0 || attributes.some(({ releasedAtMs }) => releasedAtMs !== undefined);
 }
 
-/** Whether nobody holds an address of a host's block: all are free, or cool down. */
+/** Whether a host's block has no allocated address: all are free, or cool down. */
 export function isIdle({ owner, allocations, attributes }: Block): boolean {
   const isHeld = (index: number | null): boolean => index !== null && attributes[index]?.releasedAtMs === undefined;
   return owner?.kind === 'host' && !allocations.some(isHeld);

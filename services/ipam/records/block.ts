@@ -99,9 +99,9 @@ export function releaseAddresses(block: Block, ordinals: readonly Ordinal[]): Bl
 }
 
 /**
- * Releases addresses into their cool-down: they are nobody's, and not free before {@link collectCold} finds it over. They keep their
- * sequence numbers until then, as with Calico.
- * @param ordinals - allocated ones, none twice
+ * Releases addresses into their cool-down: they have no holder, and become free when {@link collectCold} finds the
+ * cool-down over. They keep their sequence numbers until then, as with Calico.
+ * @param ordinals - allocated ones, without duplicates
  */
 export function coolAddresses(block: Block, ordinals: readonly Ordinal[], nowMs: number): Block {
   const cooling = new Set(ordinals);
@@ -116,13 +116,13 @@ export function coolAddresses(block: Block, ordinals: readonly Ordinal[], nowMs:
 }
 
 /**
- * Ends the cool-down of the addresses that have had it: they become free, at the end of the queue in the order of their releases.
- * The sequence number stays: who writes the block changes it in another way as well, or uses {@link touchBlock}.
+ * Frees the addresses whose cool-down is over, at the end of the queue in the order of their releases. The sequence
+ * number stays: the caller changes the block in another way as well, or uses {@link touchBlock}.
  *
- * The stamps are other replicas' clocks. One that lies ahead by the cool-down or more tells nothing, and counts as long ago, so that no
- * clock keeps an address from use for more than twice the cool-down.
- * @param cooldownSeconds - not above 0: all that cool down become free
- * @returns the block itself when there is nothing to end
+ * The stamps come from other replicas' clocks. One that lies ahead by the cool-down or more is unreliable and counts as
+ * long ago, so a wrong clock delays reuse by at most twice the cool-down.
+ * @param cooldownSeconds - not above 0: all cooling addresses become free
+ * @returns the same block when no cool-down is over
  */
 export function collectCold(block: Block, nowMs: number, cooldownSeconds: number): Block {
   const due = new Map<number, number>();
@@ -146,7 +146,7 @@ export function replaceAttributes(block: Block, ordinal: Ordinal, attributes: Al
   return { ...block, ...renumberAttributes(allocations, all), sequenceNumber: block.sequenceNumber + 1n };
 }
 
-/** A change of the block that leaves its addresses as they are, so that whoever decides on an older copy of it loses. */
+/** Changes the block without changing its addresses, so that a decision on an older copy loses its comparison. */
 export function touchBlock(block: Block): Block {
   return { ...block, sequenceNumber: block.sequenceNumber + 1n };
 }
@@ -155,7 +155,7 @@ export function touchBlock(block: Block): Block {
 export function ordinalsWhere(block: Block, wanted: (attributes: AllocationAttributes) => boolean): Ordinal[] {
   const { attributes, allocations } = block;
   const matches = attributes.map(wanted);
-  // Nearly always nothing or a single entry is asked for, and every allocation of an address looks.
+  // Fast path: the result is nearly always empty or one entry, and every allocation runs this.
   const first = matches.indexOf(true);
   if (first < 0) return [];
   const isOne = !matches.includes(true, first + 1);
@@ -240,9 +240,9 @@ function sequenceFaults({ allocations, sequenceNumber, sequenceNumbers }: Block)
 }
 
 /**
- * The records of the datastore as values: what Calico's v3 schema holds (reference: Calico's libcalico-go/lib/backend/model),
- * free of its JSON. All are immutable; a change is a new value. `records/json` maps them to and from the stored form, and keeps
- * there whatever fields it does not know.
+ * The records of the datastore as values: the content of Calico's v3 schema (reference: Calico's
+ * libcalico-go/lib/backend/model), without its JSON. All are immutable; a change is a new value. `records/json` maps
+ * them to and from the stored form, and keeps unknown fields there.
  */
 
 /** Number of an address within its block, counted from the block's first address. */
@@ -305,14 +305,14 @@ export interface HeldAddress {
 }
 
 /**
- * What every release has in common, whoever asks for it: the addresses go back to their blocks, or begin to cool down; their
- * handles and endpoints lose them, the history tells of them, and a block that nobody needs any more goes, all at once.
+ * The common part of every release. One transaction returns the addresses to their blocks or starts their cool-down,
+ * removes them from handles and endpoints, writes the history, and removes unneeded blocks.
  */
 
 /** Handle of the addresses that Windows keeps for itself in each block, in any case (Calico's libcalico-go/lib/ipam). */
 const WINDOWS_RESERVED = 'windows-reserved-ipam-handle';
 
-/** The addresses of a block that somebody holds and whose attributes are as asked, in their order. Not those that cool down. */
+/** The held addresses of a block whose attributes match, in order. Without cooling addresses. */
 export function heldIn(block: Block, wanted: (attributes: AllocationAttributes) => boolean): HeldAddress[] {
   return ordinalsWhere(block, (attributes) => isHeld(attributes) && wanted(attributes)).flatMap((ordinal) => {
     const attributes = attributesAt(block, ordinal);
@@ -326,8 +326,8 @@ export function isHeld({ releasedAtMs }: AllocationAttributes): boolean {
 }
 
 /**
- * Whether no address keeps a block: all are free, or kept by Windows for itself. One that cools down keeps its block, since a block
- * made anew would know nothing of it.
+ * Whether a block has no held address: all are free, or kept by Windows. A cooling address keeps its block, since a
+ * recreated block would have lost the cool-down.
  */
 export function isUnneeded({ attributes }: Block): boolean {
   return attributes.every((entry) => isHeld(entry) && entry.handleId?.toLowerCase() === WINDOWS_RESERVED);

@@ -75,7 +75,7 @@ export function makeEndpoint(identity: EndpointIdentity, addresses: readonly End
   return { uid, createTimeMs, addresses, hostInterfaceName, mac, attachment, nodeName, pod, netns };
 }
 
-/** Whether two tell one namespace, or neither tells any. */
+/** Whether both have the same namespace, or both have none. */
 export function sameNetns(a: NetnsIdentity | undefined, b: NetnsIdentity | undefined): boolean {
   return a?.bootId === b?.bootId && a?.inode === b?.inode;
 }

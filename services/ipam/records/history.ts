@@ -23,7 +23,7 @@ export interface HistoryEntry {
   readonly block: Prefix;
   readonly handleId: string | undefined;
   readonly owner: Readonly<Record<string, string>>;
-  /** Undefined where the attributes do not tell it. */
+  /** Undefined where the attributes have none. */
   readonly allocatedAtMs: number | undefined;
   readonly releasedAtMs: number;
   /** Sequence number of the allocation; with the address it names it. */

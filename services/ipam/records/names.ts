@@ -31,7 +31,7 @@ export function labelKeyFault(text: string): string | undefined {
   return labelTextFault(text.slice(slash + 1));
 }
 
-/** Why a text is no value of a label as Kubernetes reads it, or undefined when it is one; the empty text is. */
+/** Why a text is not a valid Kubernetes label value, or undefined when it is one; the empty text is valid. */
 export function labelValueFault(text: string): string | undefined {
   return text === '' ? undefined : labelTextFault(text);
 }

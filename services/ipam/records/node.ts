@@ -25,7 +25,7 @@ export interface Tunnel {
   readonly address: Prefix;
 }
 
-/** A network interface of a node that others may need to know. */
+/** A network interface of a node that other nodes may need to know. */
 export interface NodeInterface {
   readonly name: string;
   readonly addresses: readonly NodeAddress[];

@@ -29,7 +29,7 @@ export interface RequestRules {
 
 export type RuleKind = keyof RequestRules;
 
-/** In the order in which requests are judged and told. */
+/** The order in which requests are judged and reported. */
 export const RULE_KINDS: readonly RuleKind[] = [
   'pools',
   'addresses',

@@ -9,7 +9,7 @@ export function versionOf(record: object): string {
   return fnv1a64(JSON.stringify(canonical(record)));
 }
 
-/** The same for equal values, whatever the order of their keys. */
+/** Equal for equal values, in any order of their keys. */
 function canonical(value: unknown): unknown {
   if (typeof value === 'bigint') return String(value);
   if (value instanceof Map) return sortEntries([...value]);

@@ -18,9 +18,9 @@ export interface View {
   pools(): readonly Pool[];
   pool(name: string): Pool | undefined;
   /**
-   * Whether everything is shown that was committed, by whichever replica, before the record was last written. What a view lacks
-   * may be on its way; of a pool in which nobody makes blocks any more this tells when no block is missing, of a node that gets
-   * no addresses any more when no address is.
+   * Whether the view shows everything that any replica committed before the record was last written. Records missing in
+   * the view may not have arrived yet. For a pool without new blocks this shows that no block is missing; for a node
+   * without new addresses, that no address is.
    */
   showsAllBefore(record: RecordValue): boolean;
   block(prefix: Prefix): Block | undefined;
@@ -28,11 +28,14 @@ export interface View {
   blocksIn(prefix: Prefix): Iterable<Block>;
   /** Sums over the blocks that lie in a prefix: however many they are, they cost next to nothing. */
   tallyBlocks(prefix: Prefix): BlockTally;
-  /** Those of them that may have something to give ({@link mayGive}), in the same order; others cost nothing. */
+  /** Those of them that may have room ({@link mayGive}), in the same order; the remaining ones cost nothing. */
   roomyBlocksIn(prefix: Prefix): Iterable<Block>;
-  /** Those of them that hosts have and nobody holds an address of ({@link isIdle}), in the same order; others cost nothing. */
+  /**
+   * Those of them that hosts own without an allocated address ({@link isIdle}), in the same order; the remaining ones
+   * cost nothing.
+   */
   idleBlocksIn(prefix: Prefix): Iterable<Block>;
-  /** Those of them that no affinity leads to ({@link isLoose}), in the same order; others cost nothing. */
+  /** Those of them that no affinity leads to ({@link isLoose}), in the same order; the remaining ones cost nothing. */
   looseBlocksIn(prefix: Prefix): Iterable<Block>;
   /**
    * How many blocks of this one's size follow each other without a gap from this one on, itself included; 0 when there is no such
@@ -119,7 +122,7 @@ export interface UnreadableBlock extends UnreadableRecord {
   readonly name: Extract<RecordName, { kind: 'block' }>;
 }
 
-/** What tells a record from all others of the datastore. */
+/** Identifies a record in the datastore. */
 export type RecordName =
   | { readonly kind: 'pool'; readonly name: string }
   | { readonly kind: 'block'; readonly prefix: Prefix }
@@ -133,9 +136,9 @@ export type RecordName =
   | { readonly kind: 'node'; readonly name: string };
 
 /**
- * One record to write or to remove. Whoever commits compares every record named here with what the view showed, so a change
- * that rests on a record that somebody else has changed meanwhile is decided anew. `expect` compares without changing: for
- * a record the decision rests on but leaves as it is.
+ * One record to write or to remove. The commit compares every record named here with the state in the view, so a change
+ * that depends on a record changed meanwhile is decided again. `expect` compares without changing: for a record that
+ * the decision depends on but leaves as it is.
  */
 export type Change =
   /** `like`: a new record takes over what is stored of that one and not known here, such as labels. */
@@ -144,7 +147,7 @@ export type Change =
   | { readonly type: 'expect'; readonly record: RecordValue }
   /** No pool was made or changed since the view: for decisions that rest on there being no other pool. */
   | { readonly type: 'expectPools' }
-  /** Kept beside the records for as long as the history is kept; nobody decides by it, so no view shows it. */
+  /** Kept beside the records for the history's retention time; not part of any view, as no decision reads it. */
   | { readonly type: 'log'; readonly entry: HistoryEntry }
   /** Whoever is still giving the handle an address, with a transaction sent before this one is committed, loses. */
   | { readonly type: 'release'; readonly handleId: string; readonly nowMs: number }

@@ -23,9 +23,9 @@ export interface BlockForms {
 const MAX_GONE_COUNT = 4;
 
 /**
- * Takes a text apart that may be another state of a block. Whoever calls it checks that the block is what a block has to be, and is written
- * as this very text; this looks no closer than it must.
- * @returns undefined for a text that is not as blocks are written here, or tells of another owner
+ * Parses a text that may be another state of a block. The caller verifies that the result is a valid block and
+ * serializes to exactly this text; this checks only what it must.
+ * @returns undefined for a text in another format, or with another owner
  * @throws Unreadable, SyntaxError
  */
 export function readRewritten(

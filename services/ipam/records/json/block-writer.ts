@@ -3,9 +3,9 @@ import { formatHead, formatMiddle, formatNumber, formatTail, formOfWritten, type
 import type { JsonObject } from './json.js';
 
 /**
- * The bytes of a block. It is written whole with every address that is given, and all but one of its addresses as they were: what is as it
- * was is copied from the bytes that were written before, where they are still known. To put them together anew would walk over hundreds of
- * small objects, which no cache of the processor holds when many nodes have a block each.
+ * The bytes of a block. A block is written whole with every allocation, and all but one of its addresses are unchanged:
+ * unchanged parts are copied from the previously written bytes where those are still known. Serializing again would
+ * visit hundreds of small objects, which exceed the processor's caches when many nodes have a block each.
  */
 
 /** Where a block's parts are in its bytes. */
@@ -27,7 +27,7 @@ class RecentBlocks {
   readonly #blocks = new Map<Block, WrittenBlock>();
   #bytes = 0;
 
-  /** What follows a state of a block is written once, or anew where its transaction is lost. */
+  /** The successor of a block's state is written once, or again when its transaction loses. */
   take(block: Block): WrittenBlock | undefined {
     const written = this.#blocks.get(block);
     if (!written) return undefined;
@@ -121,7 +121,7 @@ export class ByteWriter {
     return bytes;
   }
 
-  /** All at once: a call for each would take most of the time of a list that is written anew. */
+  /** Appends all texts in one call: a call for each would take most of the time of rewriting a list. */
   #listTexts(texts: readonly string[], { at, ends }: NewList): void {
     const begun = this.#count - at;
     const written = texts.filter((text) => text !== '').join(',');

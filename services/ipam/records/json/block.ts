@@ -115,8 +115,8 @@ function checkPartition({ allocations, unallocated }: Block): void {
 }
 
 /**
- * Reads a text that differs from the one before in what allocations and releases change.
- * @returns undefined for all others, which go the way over their JSON
+ * Reads a text that differs from the previous one in what allocations and releases change.
+ * @returns undefined for any other text, which is then parsed as JSON
  */
 export function readRewrittenBlock(text: string, previous: Previous<Block>): Block | undefined {
   try {
@@ -125,14 +125,14 @@ export function readRewrittenBlock(text: string, previous: Previous<Block>): Blo
     checkTakenApart(block);
     return formatBlock(block, previous) === text ? block : undefined;
   } catch {
-    // What is wrong with it is told by who reads its JSON.
+    // The JSON parser reports the fault.
     return undefined;
   }
 }
 
 /**
- * The stored form of attributes: what they were read from where that has fields of others, and its text once they were written. A
- * block is written whole with every allocation, and all but one of its attributes as they were.
+ * The stored form of attributes: their source JSON if that has unknown fields, and their text once they were written. A
+ * block is written whole with every allocation, and all but one of its attributes are unchanged.
  */
 const attributeForms = new WeakMap<AllocationAttributes, JsonObject | string>();
 
@@ -178,7 +178,7 @@ export function unknownFields(raw: JsonObject): JsonObject {
   return Object.fromEntries(kept);
 }
 
-/** What is stored before a block is written: the block if there is one, and its fields of others. */
+/** The stored state before a block is written: the block if there is one, and its unknown fields. */
 export interface StoredBlock {
   readonly value: Block | undefined;
   readonly raw: JsonObject;
@@ -255,7 +255,7 @@ interface AttributesWriting {
   readonly gone: readonly AllocationAttributes[];
 }
 
-/** The text of attributes. An entry that was made anew with the content of a stored one gets its unknown fields. */
+/** The text of attributes. A new entry with the content of a stored one takes over its unknown fields. */
 export function formOfWritten(value: AllocationAttributes, { block, before, gone }: AttributesWriting): string {
   const known = storedForm(value);
   if (known !== undefined) return known;
@@ -277,7 +277,7 @@ function storedForm(value: AllocationAttributes): string | undefined {
   return text;
 }
 
-/** The fields of others that the entry of an allocation had before it was made to say something else. */
+/** The unknown fields that the entry of an allocation had before it was changed. */
 function unknownBefore(value: AllocationAttributes, block: Block, before: Block | undefined): JsonObject | undefined {
   if (!before || value.releasedAtMs !== undefined) return undefined;
   const ordinal = block.allocations.indexOf(block.attributes.indexOf(value));

@@ -122,7 +122,7 @@ export function readTime(source: Field): number {
   return timeMs;
 }
 
-/** Records that are written or read one after the other often tell the same time. */
+/** Cache: records that are written or read in sequence often have the same time. */
 let lastTime = { timeMs: Number.NaN, text: '' };
 
 /** Calico's times have whole seconds; what is behind them is dropped. */
@@ -142,7 +142,7 @@ export function keepTime(timeMs: number, stored: Json | undefined): string {
   return same ? stored : formatTime(timeMs);
 }
 
-/** Text for the time of creation; null, as Go writes it, where the record never told it and so reads as 0. */
+/** Text for the time of creation; null, as Go writes it, where the record never had one and so reads as 0. */
 export function keepCreateTime(timeMs: number, stored: Json | undefined): string | null {
   return timeMs === 0 && (stored ?? null) === null ? null : keepTime(timeMs, stored);
 }

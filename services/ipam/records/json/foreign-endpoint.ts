@@ -20,7 +20,7 @@ export function decodeForeignEndpoint(raw: JsonObject): ForeignEndpoint {
     createTimeMs: timeOf(field(metadata, 'creationTimestamp')),
     mac: textOf(spec, 'mac'),
     hostInterfaceName: textOf(spec, 'interfaceName'),
-    // Made when it is asked for, which is hardly ever: the JSON is kept anyway.
+    // Formatted on demand, which is rare: the JSON is kept anyway.
     get stored() {
       return formatJson(raw);
     },

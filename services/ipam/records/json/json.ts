@@ -47,7 +47,7 @@ export function isObject(value: Json | undefined): value is JsonObject {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-/** Strings of the source that begin with the mark get a second one, so that they are told from marked integers. */
+/** Doubles the mark in source strings that begin with it, to distinguish them from marked integers. */
 function doubleMarks(text: string): string {
   return text.replace(/\\(?:u0001|[^])/g, (escape) => (escape === MARK_ESCAPE ? MARK_ESCAPE + MARK_ESCAPE : escape));
 }
@@ -77,7 +77,7 @@ function markBigIntegers(text: string): { readonly marked: string; readonly coun
   return { marked: count === 0 ? text : marked + text.slice(copied), count };
 }
 
-/** Where the text goes on behind the string that begins at `quoteAt`. */
+/** The position after the string that begins at `quoteAt`. */
 function endOfString(text: string, quoteAt: number): number {
   for (let end = text.indexOf('"', quoteAt + 1); end >= 0; end = text.indexOf('"', end + 1)) {
     let backslashes = 0;
@@ -89,7 +89,7 @@ function endOfString(text: string, quoteAt: number): number {
 
 type MutableJson = null | boolean | number | bigint | string | MutableJson[] | { [key: string]: MutableJson };
 
-/** JSON.parse makes nothing else; this only tells the compiler. */
+/** JSON.parse returns nothing else; this only narrows the type. */
 function isParsed(value: unknown): value is MutableJson {
   return value !== undefined;
 }

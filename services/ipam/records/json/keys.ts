@@ -38,7 +38,7 @@ export class RecordKeys {
    * do not contradict each other.
    */
   readonly historyBegins: string;
-  /** A key that says nothing; that the watch tells of it tells that it has told of all before. */
+  /** A key without content; when the watch reports its change, it has reported all earlier changes. */
   readonly barrier: string;
   /** Every mark of a release begins with it; outside the root as the history is. */
   readonly releases: string;

@@ -12,8 +12,8 @@ import type { Endpoint, EndpointAddress, EndpointKey } from '../endpoint.js';
 import { formatTime, knownPrefix } from './fields.js';
 
 /**
- * An endpoint as one short text, unpacked when it is looked at. There is one for each container of the cluster, nearly all of
- * which nobody asks for: as objects they take three times the memory, and starting ten times as long to make them.
+ * An endpoint as one short text, unpacked on access. There is one for each container of the cluster, and few are ever
+ * read: as objects they take three times the memory, and ten times as long to create at the start.
  */
 export class PackedEndpoint {
   readonly kind = 'endpoint';
@@ -310,7 +310,7 @@ class Reader {
     this.#at = at;
   }
 
-  /** The value behind the next such label; empty when there is no text behind it. */
+  /** The value after the next such label; empty at the end of the text. */
   behind(label: string): string {
     const start = this.#text.indexOf(label, this.#at) + label.length;
     return this.#text[start] === '"' ? this.#take(start + 1, '"') : '';
@@ -344,7 +344,7 @@ class Reader {
 /** As `String` writes what the digits say. */
 const INTEGER = /^(?:0|[1-9]\d{0,19})$/;
 
-/** Endpoints that are read one after the other often tell the same time. */
+/** Cache: endpoints that are read in sequence often have the same time. */
 let lastTime = { text: '', timeMs: 0 };
 
 function readTime(text: string): number {

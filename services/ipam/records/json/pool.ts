@@ -154,7 +154,7 @@ export function encodePool(pool: Pool, previous: Previous<Pool> | undefined): Js
   };
 }
 
-/** The stored status, without a condition that the pool does not bear out any more: nobody else would take it back. */
+/** The stored status without a condition that the pool no longer meets: no other component would withdraw it. */
 function encodeStatus(pool: Pool, raw: JsonObject): JsonObject {
   const conditions = conditionsOf(raw);
   const kept = conditions.filter((condition) => holds(pool, condition));

@@ -65,7 +65,10 @@ export function decodeRecord(key: string, name: RecordName, value: Uint8Array): 
   }
 }
 
-/** Blocks of handles by the whole text of the handle, which says nothing else: most are like many others, and share one value. */
+/**
+ * Blocks of handles by the whole text of the handle, which has no other content: most are equal to many more, and share
+ * one value.
+ */
 const knownHandles = new Map<string, Handle['blocks']>();
 
 const MAX_KNOWN_HANDLES_COUNT = 20_000;
@@ -194,7 +197,7 @@ function writeJson(record: RecordValue, previous: DecodedRecord | undefined): Wr
   return { bytes: Buffer.from(formatJson(raw)), decoded: { record, raw: isMadeOfValue ? NOTHING_UNKNOWN : raw } };
 }
 
-/** A record of which nothing is stored that its value does not tell. */
+/** A record whose stored form has nothing beyond its value. */
 function plainly(record: RecordValue): DecodedRecord {
   return { record, raw: NOTHING_UNKNOWN };
 }
