@@ -55,8 +55,8 @@ function unknownHolder(view: View, { name, uid, nowMs }: Omit<NodeDeletion, 'res
 /** What one further step came to. */
 export interface NodeDeletionStep {
   /**
-   * `more`: take another step. `behind`: what others committed before the mark is not all known here yet; try again soon. `done`:
-   * the node is gone.
+   * `more`: take another step. `behind`: some commits from before the mark have not arrived here yet; try again soon.
+   * `done`: the node is gone.
    */
   readonly state: 'more' | 'behind' | 'done';
   /** What the step gave back, of full length. */
@@ -76,8 +76,8 @@ interface NodeDeletionProgress {
 const NOTHING = { addresses: [], blocks: 0, isRemoved: false };
 
 /**
- * A step after the first. Idempotent; any number of replicas may take steps at the same time.
- * @throws Failure CONFLICT when somebody took the mark away
+ * A step after the first. Idempotent; several replicas may take steps concurrently.
+ * @throws Failure CONFLICT when the mark was removed
  */
 export function continueNodeDeletion(
   view: View,
@@ -128,11 +128,12 @@ interface NodeRelease {
 const BLOCKS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / OPERATIONS_TO_ABANDON);
 
 /**
- * Gives back all that a node holds, as much in each step as a transaction takes: first every address whose attributes name the
- * node, in whosever block, unless a container on another node uses it, or it is that of a virtual machine, which may run on another next;
- * then its blocks, of which those with others' addresses stay without an owner.
+ * Releases everything that a node holds, as many items per step as fit in a transaction. First come the addresses whose
+ * attributes name the node, in any block. Exceptions: a container on another node uses the address, or it belongs to a
+ * virtual machine, which may run on another node next. Then come the node's blocks; those with addresses of other nodes
+ * stay without an owner.
  *
- * Idempotent. It comes to an end once nobody gives the node anything any more, as while its record is being deleted.
+ * Idempotent. It ends once the node gets no new addresses or blocks, as while its record is being deleted.
  */
 export function continueNodeRelease(view: View, { nodeName, nowMs }: NodeRelease): Decision<ReleaseStep> {
   const batch = nextBatch(view, heldByNode(view, nodeName));
@@ -145,7 +146,10 @@ export function continueNodeRelease(view: View, { nodeName, nowMs }: NodeRelease
   return releaseStep([], changes);
 }
 
-/** Borrowed addresses are in others' blocks, so all are looked at: once for each distinct attributes, not for each address. */
+/**
+ * Borrowed addresses are in blocks of other nodes, so all blocks are examined: once for each distinct attributes, not
+ * for each address.
+ */
 function* heldByNode(view: View, nodeName: string): Generator<HeldAddress, void, void> {
   const elsewhere = usedElsewhere(view, nodeName);
   for (const block of allBlocks(view))

@@ -131,8 +131,8 @@ export class Nodes {
   }
 
   /**
-   * Goes on with every deletion that has begun: for callers and replicas that ended in the middle of one. Any number of replicas may
-   * do so at the same time. One that fails does not hold up the others.
+   * Continues every deletion in progress: for callers and replicas that ended during one. Several replicas may run it
+   * concurrently. A failed deletion does not stop the next ones.
    */
   async finishDeletions(signal: AbortSignal): Promise<void> {
     const nodes = await read(this.#options, (view) => view.nodes(), signal);

@@ -266,7 +266,7 @@ function readTunnelEnd(method: string, { nodeName, kind: message }: AllocateTunn
   });
 }
 
-/** With its utilization, where that is asked for. */
+/** With its utilization, if requested. */
 export function nodeMessage({ node, utilization }: Pick<NodeListing, 'node'> & Partial<NodeListing>): NodeMessage {
   return {
     name: node.name,

@@ -86,8 +86,8 @@ export interface Registered {
 }
 
 /**
- * Makes a node known, or brings what is known of it up to date. What the node does not tell stays, and so do labels that an
- * operator set or removed. Idempotent.
+ * Registers a node, or updates its record. Omitted fields keep their values, and so do labels that an operator set or
+ * removed. Idempotent.
  * @throws Failure NODE_BEING_DELETED
  */
 export function registerNode(view: View, { registration, uid, nowMs }: RegistrationInput): Decision<Registered> {
