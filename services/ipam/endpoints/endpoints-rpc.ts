@@ -99,7 +99,7 @@ function listedEndpointMessage(listing: EndpointListing): EndpointMessage {
   return listing.kind === 'endpoint' ? endpointMessage(listing.value) : foreignEndpointMessage(listing);
 }
 
-/** Another writer's endpoint tells neither the network nor the allocations of its addresses. */
+/** Another writer's endpoint names neither the network nor the allocations of its addresses. */
 function foreignEndpointMessage({ key, value, addresses }: ForeignListing): EndpointMessage {
   const { uid, createTimeMs, nodeName, podName, mac, hostInterfaceName } = value;
   return {

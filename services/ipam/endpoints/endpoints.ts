@@ -18,7 +18,7 @@ import type { EndpointRecord, StoredEndpoint, View } from '../records/view.js';
 
 /** Lists of endpoints, in the order of their keys as texts. */
 
-/** Which endpoints are asked for: those that match every filter that is not empty. */
+/** Selects the endpoints that match every non-empty filter. */
 export interface EndpointFilter {
   readonly nodeName: string;
   readonly namespace: string;
@@ -61,10 +61,10 @@ export interface EndpointPage extends Pick<Page<EndpointListing>, 'items'> {
 const MOST_LOOKED_AT = 2000;
 
 /**
- * A page of the endpoints, whoever wrote them. It may end before the limit, even empty, while there are more.
+ * A page of the endpoints of all writers. It may end before the limit, even empty, while there are more.
  *
- * Its cost is that of what it looks at: of one node or one pod of a node that is no more than it has, in each namespace; with the
- * other filters it is all there are, in pages.
+ * Cost: with a node, or a pod of a node, the endpoints of that node or pod, in each namespace; with the other filters
+ * all endpoints, in pages.
  */
 export function listEndpoints(view: View, { after, limit, ...filter }: EndpointQuery): EndpointPage {
   const items: EndpointListing[] = [];
@@ -94,7 +94,7 @@ function listingOf(view: View, endpoint: EndpointRecord, pools: readonly Pool[])
   return { kind: 'foreignEndpoint', key, value: endpoint.value, addresses };
 }
 
-/** The endpoints of containers on a node, whoever wrote them, also those that are not named as Calico names them. */
+/** The endpoints of containers on a node, of all writers, also those that are not named as Calico names them. */
 export function* endpointsOfNode(view: View, nodeName: string): Generator<EndpointRecord, void, void> {
   const filter = { nodeName, namespace: '', podName: '', poolName: '' };
   for (const endpoint of candidates(view, filter, ''))
@@ -103,7 +103,9 @@ export function* endpointsOfNode(view: View, nodeName: string): Generator<Endpoi
     if (value.nodeName === nodeName) yield { kind: 'foreignEndpoint', key, value };
 }
 
-/** Every endpoint behind `after` that {@link matches}, and others: whole runs of keys that cannot match are left out. */
+/**
+ * Every endpoint after `after` that {@link matches}, and some more: whole runs of keys that cannot match are skipped.
+ */
 function* candidates(view: View, filter: EndpointFilter, after: string): Generator<EndpointRecord, void, void> {
   for (const namespace of namespaces(view, filter, after)) {
     for (const namePrefix of namePrefixes(filter)) {
@@ -118,7 +120,7 @@ function* candidates(view: View, filter: EndpointFilter, after: string): Generat
   }
 }
 
-/** The namespaces that have an endpoint behind `after`, or the one that is asked for. */
+/** The namespaces that have an endpoint after `after`, or the requested one. */
 function* namespaces(view: View, { namespace }: EndpointFilter, after: string): Generator<string, void, void> {
   if (namespace !== '') {
     yield namespace;
