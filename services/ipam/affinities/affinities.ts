@@ -70,11 +70,11 @@ const ADDRESSES_PER_STEP = 65_536;
 const MAX_BLOCKS = 4096n;
 
 /**
- * Makes every block of a range the node's, as many in each step as a transaction takes. Blocks of others, and such as have addresses but
- * no owner, are refused and named; a block that is the node's already is claimed. Selectors, and how many blocks a node may have,
- * do not count: who asks knows. Idempotent.
- * @throws Failure CLAIM_REFUSED when no pool that is in use has the range, or it is smaller than a block or too large; NODE_NOT_FOUND,
- * NODE_BEING_DELETED
+ * Claims every block of a range for the node, as many per step as fit in a transaction. Blocks of other owners, and
+ * blocks with addresses but no owner, are refused and named; a block that the node owns already counts as claimed.
+ * Selectors and the block cap are ignored, as the request is explicit. Idempotent.
+ * @throws Failure CLAIM_REFUSED when no enabled pool contains the range, or it is smaller than a block or too large;
+ * NODE_NOT_FOUND, NODE_BEING_DELETED
  */
 export function continueAffinityClaim(view: View, claim: AffinityClaim): Decision<AffinityClaimStep> {
   const { cidr, nodeName, unknownNodes, nowMs, after } = claim;
@@ -183,9 +183,9 @@ interface Abandoning {
 export type Abandoned =
   /** The block was empty, and went with the claim. */
   | 'removed'
-  /** The block stays for as long as its addresses are in use, and is nobody's. */
+  /** The block stays without an owner until its last address is released. */
   | 'disowned'
-  /** The block is another's, or nobody's, or is not there; a claim that said otherwise is gone. */
+  /** The block has another owner, has none, or does not exist; an affinity that claimed otherwise was removed. */
   | 'notOwned'
   /** The block has addresses in use and was to be empty: nothing was changed. */
   | 'notEmpty';
@@ -354,13 +354,13 @@ function ownBlock(view: View, demand: Demand): Block | undefined {
 
 /** The claims that are to end. */
 export type AffinityScope =
-  /** Of one block, whoever's it is. */
+  /** One block, with any owner. */
   | { readonly kind: 'block'; readonly block: Prefix }
   /** Of an owner's blocks within a range. */
   | { readonly kind: 'range'; readonly cidr: Prefix; readonly owner: BlockOwner }
   /** Of all blocks of an owner, in whichever pools, or none. */
   | { readonly kind: 'owner'; readonly owner: BlockOwner }
-  /** Of all blocks of a pool, whoever's they are. */
+  /** All blocks of a pool, with any owner. */
   | { readonly kind: 'pool'; readonly poolName: string };
 
 export interface AffinityRelease {
@@ -392,10 +392,11 @@ interface AffinityReleaseStep {
 const CLAIMS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / (2 * OPERATIONS_TO_ABANDON));
 
 /**
- * Ends claims of blocks, as many in each step as a transaction takes, each judged for itself. Empty blocks go with them; the others
- * lose their owner, and go with the release of their last address, or keep it where they must be empty. Idempotent: an owner
- * without claims, or one that nobody knows, has none to end.
- * @throws Failure POOL_NOT_FOUND, and BLOCK_IN_USE when one block is meant, has addresses in use, and must be empty
+ * Releases affinities of blocks, as many per step as fit in a transaction, each judged separately. Empty blocks are
+ * removed. Blocks with addresses lose their owner and are removed with the release of their last address, or keep their
+ * owner where they must be empty. Idempotent: an owner without affinities, or an unknown one, has none to release.
+ * @throws Failure POOL_NOT_FOUND, and BLOCK_IN_USE when the scope is one block that has addresses in use and must be
+ * empty
  */
 export function continueAffinityRelease(view: View, release: AffinityRelease): Decision<AffinityReleaseStep> {
   const { scope, mustBeEmpty, nowMs, after } = release;
