@@ -39,8 +39,8 @@ const TUNNELS: ReadonlySet<string> = new Set<TunnelKind>([
 ]);
 
 /**
- * What can be wrong with the addresses of a block that somebody holds: nobody uses them, or two do. IPAM knows of users by
- * endpoints and nodes alone, its own and those of other writers; what it cannot know about, it does not call unused.
+ * Faults of held addresses of a block: one has no user, or two. IPAM knows users only from endpoints and nodes, its own
+ * and those of other writers; an address whose users it cannot know is not called unused.
  */
 export function judgeAddresses(judging: Judging, block: Block): Finding[] {
   return judgeHeld(

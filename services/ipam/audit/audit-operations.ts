@@ -45,7 +45,7 @@ const GARBAGE_AGE_MS = 60_000;
 /** Repairs that are under way at once; the update loop commits them together. */
 const BATCH_COUNT = 16;
 
-/** How long an audit goes on before it lets others run, in milliseconds, and in things looked at. */
+/** How long an audit runs before it yields the event loop, in milliseconds, and in items. */
 const TURN_MS = 5;
 const TURN_STEPS_COUNT = 2000;
 
@@ -55,7 +55,7 @@ const MAX_SIGHTINGS_COUNT = 100_000;
 /** All repairs, so that those that arrive together are committed together. */
 const LANE = 'maintenance';
 
-/** What fails one repair, and not those of other findings: records that cannot be read, and others that change too often. */
+/** Failures that affect only one repair: unreadable records, and records that change too often. */
 const REFUSALS: ReadonlySet<FailureCode> = new Set(['STORE_CORRUPT', 'CONFLICT']);
 
 /** Reports repairs of the datastore, once they are durable. */

@@ -15,10 +15,10 @@ import type { Usage } from './usage.js';
 const FAMILIES: readonly Family[] = [4, 6];
 
 /**
- * Looks at everything in the datastore, one thing at each step, so that whoever drives it can let others run in between. The
- * view may change meanwhile: what is found then may be the difference of two moments, so it is to be judged again at the end,
- * see {@link judgeAgain}; and what is wrong all the time is found.
- * @returns per step what was found
+ * Examines everything in the datastore, one item per step, so that the caller can yield in between. The view may change
+ * meanwhile, so a finding may mix two moments: judge it again at the end with {@link judgeAgain}. A permanent fault is
+ * always found.
+ * @returns the findings of each step
  */
 export function* auditSteps(judging: Judging): Generator<readonly Finding[], void, void> {
   const { view } = judging;
@@ -100,14 +100,14 @@ function judgeEndpointAt(judging: Judging, { key }: Subject & { type: 'endpoint'
   return foreign ? judgeForeignEndpoint(judging, { key, value: foreign }) : [];
 }
 
-/** Which findings to tell. */
+/** Which findings to return. */
 export interface AuditQuery {
   /** ID behind which the page begins; empty for the first page. */
   readonly after: string;
   readonly limit: number;
   /** Only findings of these kinds; empty for all. */
   readonly kinds: readonly FindingKind[];
-  /** Whether to tell of what is allowed and worth knowing. It is counted anyway. */
+  /** Whether to include informational findings, about allowed states. They are counted anyway. */
   readonly information: boolean;
   /** How many nodes to name, those with the most addresses first. */
   readonly nodesLimit: number;

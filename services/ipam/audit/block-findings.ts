@@ -100,7 +100,7 @@ function judgePlace(judging: Judging, block: Block): Finding[] {
   return [found(kind, block, { explanation: `${text}; ${usedCount(block)} of its addresses are in use`, remedy })];
 }
 
-/** Removes a block that nobody needs. */
+/** Removes an unneeded block. */
 function removal(judging: Judging, block: Block, rests: readonly Change[]): Remedy {
   if (!isUnneeded(block)) return noRemedy('its addresses are in use; it can go with the last of them');
   return safely('removes the empty block with its affinity', () => [...rests, ...remove(judging, [block])]);

@@ -41,8 +41,8 @@ export class Judging {
   }
 
   /**
-   * Whether a node is known to be gone: others are there, and it is not. Where no node is registered at all, as outside Kubernetes,
-   * nothing is known of any.
+   * Whether a node is known to be gone: other nodes are registered, and it is not. Without any registered node, as
+   * outside Kubernetes, the answer is unknown (false).
    */
   isGone(nodeName: string): boolean {
     if (nodeName === '' || this.view.node(nodeName) || this.cannotRead({ kind: 'node', name: nodeName })) return false;
@@ -71,7 +71,7 @@ interface Named {
   readonly pods: ReadonlySet<string>;
 }
 
-/** So many questions are answered by looking at every endpoint; whoever asks more often gets an index. */
+/** This many questions are answered by scanning every endpoint; later ones use an index. */
 const UNINDEXED_QUESTIONS_COUNT = 4;
 
 /** Who is known to use what: all that endpoints name, Podwire's and those of other writers. */

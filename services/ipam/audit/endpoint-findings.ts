@@ -15,7 +15,7 @@ import type { Change, StoredEndpoint, StoredForeignEndpoint, View } from '../rec
 import { expectBlock, type Judging } from './context.js';
 import { makeFinding, named, noRemedy, safely, type Finding, type FindingKind, type Remedy } from './finding.js';
 
-/** Where an address that somebody uses stands in the blocks. */
+/** The state in the blocks of an address that is in use. */
 export type Standing =
   | { readonly state: 'unknown' | 'outside' | 'noBlock' }
   | { readonly state: 'free'; readonly block: Block }
@@ -192,7 +192,7 @@ export function addressFault(kind: FindingKind, { endpoint, address, explanation
   });
 }
 
-/** Allocates a given address that is free, or cools down, to who is known to use it. */
+/** Allocates a given address that is free or cools down to its known user. */
 function restoreAddress(block: Block, address: Prefix, attributes: AllocationAttributes): Block {
   const ordinal = ordinalOf(block.prefix, address);
   const index = block.attributes.length;

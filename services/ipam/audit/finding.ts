@@ -65,9 +65,9 @@ interface FoundObject {
 /**
  * What can be done about a finding.
  *
- * Safe: rests on the records alone. Whoever lives, nobody loses an address, and nobody's is given to another.
- * Release: gives addresses back because nothing is known to use them. Right only where endpoints tell the truth, so it is done
- * for who asks for it, and not before the allocation is old enough.
+ * Safe: depends on the records only. Whether or not the holders still run, no holder loses an address, and no held
+ * address is allocated again. Release: releases addresses because no user is known. Correct only where endpoints are
+ * accurate, so it is done only on request, and only after the allocation is old enough.
  */
 export type Remedy =
   | { readonly type: 'none'; readonly reason: string }
@@ -75,7 +75,7 @@ export type Remedy =
   | {
       readonly type: 'release';
       readonly effect: string;
-      /** When the youngest of the allocations was made, in epoch milliseconds; undefined where none tells. */
+      /** When the youngest of the allocations was made, in epoch milliseconds; undefined where none has a time. */
       readonly sinceMs: number | undefined;
       readonly changes: () => readonly Change[];
     };

@@ -22,8 +22,8 @@ interface Fault {
 }
 
 /**
- * What can be wrong with another writer's endpoint. Its container may live and its writer does not know of a repair, so that it is removed
- * only for who asks for releases, and only where no address that it names is its container's.
+ * Faults of another writer's endpoint. Its container may still run, and its writer does not learn of a repair. So it is
+ * removed only when releases are requested, and only when its container holds none of the addresses that it names.
  */
 export function judgeForeignEndpoint(judging: Judging, endpoint: StoredForeignEndpoint): Finding[] {
   const { key, value } = endpoint;
@@ -66,7 +66,9 @@ function faultOf(endpoint: StoredForeignEndpoint, standing: Standing): Fault | u
   }
 }
 
-/** Calico's attributes do not tell the container's interface, and those of a virtual machine tell no container. */
+/**
+ * Calico's attributes do not name the container's interface, and those of a virtual machine do not name a container.
+ */
 function isItsOwn({ key, value }: StoredForeignEndpoint, attributes: AllocationAttributes): boolean {
   const { owner } = attributes;
   const container = attachmentOf(attributes)?.containerId;

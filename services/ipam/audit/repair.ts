@@ -3,7 +3,7 @@ import { judgeAgain } from './audit.js';
 import { Judging } from './context.js';
 import type { Finding, FindingKind, Remedy } from './finding.js';
 
-/** What a repair is asked to do, and on what conditions. */
+/** A repair request with its conditions. */
 export interface RepairInput {
   readonly finding: Pick<Finding, 'id' | 'subject'>;
   readonly nowMs: number;
@@ -11,7 +11,7 @@ export interface RepairInput {
   readonly graceMs: number;
   /** Whether addresses that nothing is known to use may be given back. */
   readonly releases: boolean;
-  /** When the fault was first seen, in epoch milliseconds, for allocations that do not tell when they were made. */
+  /** When the fault was first seen, in epoch milliseconds, for allocations without an allocation time. */
   readonly firstSeenMs: number;
   /** Only says what would be done. */
   readonly dryRun: boolean;
@@ -53,8 +53,8 @@ export interface RepairReport {
 const MAX_CHANGES_COUNT = 120;
 
 /**
- * Repairs what was found, if it is still there. It is judged anew on the view that it is committed on, and the changes rest on every
- * record that was judged by, so that whoever changes one of them meanwhile makes it be judged again.
+ * Repairs a finding, if it still holds. It is judged again on the view of the commit, and the changes compare every
+ * record of that judgement, so a concurrent change of one of them makes it run again.
  */
 export function repair(view: View, input: RepairInput): Decision<RepairResult> {
   const { finding, nowMs, graceMs, dryRun } = input;

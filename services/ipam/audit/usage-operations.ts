@@ -3,10 +3,10 @@ import type { BatchObservableResult, Meter, Observable } from '@opentelemetry/ap
 import { NO_AFFINITY, type Usage } from './usage.js';
 
 /**
- * Gauges of how much is in use, as Calico's kube-controllers have them (`ipam_allocations_in_use` and the rest; Prometheus shows
- * `podwire_ipam_…`). Counted when they are collected, and not in between.
- * @param usage - fails while the datastore is not there; then nothing is told
- * @returns ends them
+ * Usage gauges with the names of Calico's kube-controllers (`ipam_allocations_in_use` and so on; Prometheus shows
+ * `podwire_ipam_…`). Counted only when they are collected.
+ * @param usage - fails while the datastore is unavailable; then nothing is reported
+ * @returns a function that removes the gauges
  */
 export function observeUsage(meter: Meter, usage: () => Promise<Usage>): () => void {
   const gauge = (name: string, unit: string, description: string): Observable =>
