@@ -28,9 +28,9 @@ export interface BatchesOptions {
 
 /** The objects of a snapshot, in portions for messages. Keeps none that it has given. */
 export interface Portions {
-  /** The next changes; undefined at the end, and where so much has changed meanwhile that the snapshot has to begin anew. */
+  /** The next changes; undefined at the end, and after so many changes that the snapshot has to start again. */
   next(): readonly Uint8Array[] | undefined;
-  /** Lets go of the others. Idempotent. */
+  /** Discards the remaining ones. Idempotent. */
   end(): void;
 }
 
@@ -83,8 +83,8 @@ export class Batches {
   }
 
   /**
-   * The objects that there were at the revision, and are there still, as they are when they are asked for.
-   * Without those made later, which come with the changes.
+   * The objects that existed at the revision and still exist, in their state when read. Later objects come with the
+   * changes.
    */
   snapshot(query: WatchQuery, revision: number): Portions {
     const walk = this.#walks.begin(query);
@@ -184,9 +184,9 @@ interface Walk {
 }
 
 /**
- * The walks for snapshots. One whose reader stands still keeps, by its iterator, a part of each object that came and went meanwhile, as
- * V8 keeps every table that a Map has outgrown for it. So those end that are behind all the changes that are kept: their readers have to begin
- * anew anyway.
+ * The walks for snapshots. The iterator of a stalled reader retains a part of each object that came and went meanwhile,
+ * as V8 keeps every table that a Map has outgrown for it. So walks that are older than all kept changes end: their
+ * readers have to start again anyway.
  */
 class Walks {
   readonly #catalog: Catalog;

@@ -31,7 +31,7 @@ type EndpointRecord = Extract<RecordValue, { readonly kind: 'endpoint' }>;
 /** How many blocks and endpoints of the first list are taken over at once: some 10 ms of the event loop's time. */
 const PART_COUNT = 1_000;
 
-/** Routes are made from blocks; the others are records. */
+/** Routes are made from blocks; all other kinds are records. */
 const RECORD_KINDS = ['pool', 'reservation', 'node', 'block', 'endpoint'] as const;
 const KINDS: readonly WatchedKind[] = ['pool', 'reservation', 'node', 'route', 'block', 'endpoint'];
 
@@ -39,11 +39,12 @@ const KINDS: readonly WatchedKind[] = ['pool', 'reservation', 'node', 'route', '
 type NodeKind = 'route' | 'block' | 'endpoint';
 
 /**
- * All that can be watched, at one revision, and which of it changed recently. It is fed in the order of the revisions with what is
- * durable; the mirror's view is ahead of that, and so of what a token may say.
+ * All watchable objects at one revision, with the recent changes. It receives durable changes in revision order; the
+ * mirror's view is ahead of that, and so of what a token may contain.
  *
- * A block's message tells its pool and its affinity's state, too, and an endpoint's its pools. So a change of these changes the
- * block, and the endpoint. The route to a block is an object of its own, as hardly any change of a block is one of its route.
+ * A block's message includes its pool and its affinity's state, and an endpoint's its pools. So a change of these
+ * changes the block or the endpoint. The route to a block is an object of its own, as few changes of a block change its
+ * route.
  */
 export class Catalog {
   readonly #keys: RecordKeys;
@@ -63,7 +64,7 @@ export class Catalog {
     endpoint: new NodeItems(this.#items.endpoint),
   };
   readonly #affinities = new Map<string, AffinityState>();
-  /** Of the endpoints that are told with other names of pools than they are stored with: as they are stored. */
+  /** The stored form of endpoints whose reported pool names differ from the stored ones. */
   readonly #storedEndpoints = new WeakMap<WatchedObject, EndpointRecord>();
   #pools: readonly Pool[] = [];
   /** Names of the pools that blocks lie in; empty where there is none. */
@@ -116,10 +117,11 @@ export class Catalog {
   }
 
   /**
-   * Takes over what the datastore holds at the start, in parts between which other work goes on. Nobody may watch before its end.
+   * Takes over the contents of the datastore at the start, in parts between which other work runs. Watching may begin
+   * only after it ends.
    */
   async applyFirst({ revision, records }: ObservedList, pause: () => Promise<void>): Promise<void> {
-    // What blocks and endpoints tell besides themselves comes first, so that each is made once.
+    // Pools and affinities, which blocks and endpoints include, come first, so that each object is made once.
     const isLate = ({ record }: ObservedRecord): boolean => record?.kind === 'block' || record?.kind === 'endpoint';
     const late = records.filter(isLate);
     this.#applyChanges(
@@ -160,7 +162,7 @@ export class Catalog {
     const atRanges = { ranges, ...at };
     let isPlain = true;
     for (const { key, record: stored } of changes) {
-      // Half of all, and nobody watches them.
+      // Handles are half of all records and are not watched.
       if (stored?.kind === 'handle') continue;
       // Other writers' endpoints are not watched: one that took the place of Podwire's ends that.
       const record = stored?.kind === 'foreignEndpoint' ? undefined : stored;
@@ -273,7 +275,7 @@ export class Catalog {
     const before = this.#listing(key);
     const { owner, prefix } = block;
     if (before && at.isPlain && before.block.owner === owner) {
-      // What it tells besides itself is as it was.
+      // Its pool and affinity state are unchanged.
       const { poolName, affinityState } = before;
       if (!this.#keepsRoute(key, before.block, block)) this.#setRoute(key, blockRoute(block, poolName), at);
       if (before.block !== block) this.#set(key, { kind: 'block', value: { block, poolName, affinityState } }, at);
@@ -300,7 +302,7 @@ export class Catalog {
     const item = this.#items.route.get(key);
     const before = item?.object.kind === 'route' ? item.object : undefined;
     const object = { kind: 'route', value } as const;
-    // It is always the one of the block as it is now, though nobody has to be told.
+    // The item always has the current block's route, even when watchers need no notification.
     if (item && before && sameBlockRoute(before.value, value)) item.object = object;
     else this.#set(key, object, at);
   }
@@ -363,7 +365,7 @@ export class NodeItems {
   readonly #all: ReadonlyMap<string, Item>;
   #byNode: Map<string, Map<string, Item>> | undefined;
 
-  /** @param all - the items by their keys, in which each change is made before it is told here */
+  /** @param all - the items by their keys; each change is made there before it is reported here */
   constructor(all: ReadonlyMap<string, Item>) {
     this.#all = all;
   }

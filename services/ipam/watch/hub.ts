@@ -20,8 +20,9 @@ export interface HubOptions {
   /** Bytes of a message, from which on it is not made longer. Default: 131,072. */
   readonly messageBytes?: number;
   /**
-   * Bytes that messages and gRPC's copies of them may take which wait for all streams together if nobody reads: the more wait, the shorter is
-   * the next. But an object is never cut, and no message meant to be shorter than 4,096. Default: 64 MiB.
+   * Bytes that waiting messages and gRPC's copies of them may take for all streams together when no client reads: the
+   * more wait, the shorter the next message. An object is never cut, and a message is never planned shorter than 4,096
+   * bytes. Default: 64 MiB.
    */
   readonly waitingBytes?: number;
   /** Bytes of encoded objects that are kept for the next stream. Default: 96 MiB. */
@@ -61,12 +62,12 @@ const MESSAGES_IN_ROOM = 16;
 /**
  * All watchers of this replica, on one catalog. What makes it hard:
  *
- * - Thousands of watchers, some of which do not read. None has a queue: a stream is a number in the recent changes, and is sent
- *   what the objects behind it are now. So one that is slow gets fewer, newer states; one that is too slow for the changes that
- *   are kept gets a snapshot. What waits for a stream is one message, the shorter the more wait for all.
- * - A snapshot takes a while, and the catalog goes on meanwhile. It is therefore taken as it is at each moment, and followed by the
+ * - Thousands of watchers, some of which do not read. None has a queue: a stream is a position in the recent changes,
+ *   and receives the current state of the objects after it. So a slow stream gets fewer, newer states; one that is
+ *   behind all kept changes gets a snapshot. One message waits for each stream, shorter the more wait in total.
+ * - A snapshot takes a while, and the catalog changes meanwhile. So it is read as of each moment, and followed by the
  *   objects that changed since it began; only then it is called complete.
- * - Every object is encoded once for all streams, every message once for all that are at the same place and ask for the same.
+ * - Every object is encoded once for all streams, every message once for all streams with the same position and query.
  */
 export class WatchHub implements Watches {
   readonly #options: Required<HubOptions>;
@@ -110,12 +111,15 @@ export class WatchHub implements Watches {
     return this.#batches.sharedCount;
   }
 
-  /** Everything up to it was told to the hub. */
+  /** The hub has received everything up to it. */
   get revision(): number {
     return this.#catalog.revision;
   }
 
-  /** To be told by the mirror of all that it applies. A promise for the first list, which takes seconds where it is large. */
+  /**
+   * Receives all changes that the mirror applies. Returns a promise for the first list, which takes seconds where it is
+   * large.
+   */
   readonly observe = (observed: Observed): Promise<void> | undefined => {
     if (observed.type === 'listed' && !this.#catalog.recent) return this.#catalog.applyFirst(observed, nextTurn);
     this.#catalog.apply(observed);
@@ -125,7 +129,7 @@ export class WatchHub implements Watches {
     return undefined;
   };
 
-  /** Ends what the hub does by itself. The streams are ended by their signals. */
+  /** Stops the hub's own timers. The streams are ended by their signals. */
   close(): void {
     this.#stop.abort();
     this.#waiters.close();
@@ -151,7 +155,7 @@ export class WatchHub implements Watches {
     try {
       const number = from && (await this.#resume(from, stream.key, signal));
       const cursor: Cursor = { number: number ?? -1 };
-      // Who resumes is to know soon that it is told of changes again.
+      // A resumed watch gets an early bookmark, which confirms that it receives changes again.
       for (let bookmarkIsDue = number !== undefined; !signal.aborted;) {
         if (cursor.number < (this.#catalog.recent?.firstNumber ?? Infinity)) {
           yield* this.#snapshot(stream, cursor);
@@ -203,7 +207,9 @@ export class WatchHub implements Watches {
     return this.#catalog.recent?.numberAfter(from.revision);
   }
 
-  /** Waits until this replica knows as much as the one that gave the token did; what it told before would be old news. */
+  /**
+   * Waits until this replica has the revision of the token; earlier states would be older than what the watcher has.
+   */
   #reach(revision: number, signal: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
       const reaching: Reaching = {
@@ -234,7 +240,7 @@ export class WatchHub implements Watches {
       portions.end();
     }
     for (;;) {
-      // Too slow: the caller sees that the cursor is behind, and begins anew.
+      // Too slow: the caller sees that the cursor is behind, and starts again.
       if (cursor.number < (recent?.firstNumber ?? 0)) return;
       const { changes, next } = this.#batches.changes(stream.query, cursor.number);
       const isLast = next === (recent?.nextNumber ?? 0);
@@ -290,7 +296,7 @@ interface Reaching {
   readonly reached: () => void;
 }
 
-/** Where a watcher goes on from. */
+/** The position from which a watcher resumes. */
 export interface WatchPosition {
   /** Which datastore the revision is of; an import begins a new one. */
   readonly datastore: string;

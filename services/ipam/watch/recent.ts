@@ -14,7 +14,10 @@ export interface Recent {
   readonly key: string;
   /** Undefined when there is no such object any more. */
   readonly item: Item | undefined;
-  /** What it was in before, as far as the changes are kept, and is no more: who filters by that has to be told. */
+  /**
+   * Scopes that it has left, as far as the changes are kept; watchers that filter by these scopes need the
+   * notification.
+   */
   readonly formerScopes: readonly Scope[];
 }
 
@@ -24,10 +27,9 @@ const NONE: readonly Scope[] = [];
 const MAX_SHARED_COUNT = 20_000;
 
 /**
- * The recent changes in the order of their revisions, numbered without a gap. Of an object that changed several times the last
- * one alone counts, and of the others nothing stays but their place. A change is one for each object that is there anyway: the item
- * itself stands in the list, so that many can be kept. Of an object that was removed, or left what it was in, a few dozen bytes
- * stand there beside its key.
+ * The recent changes in the order of their revisions, numbered without a gap. Only an object's last change counts; an
+ * earlier one leaves just an empty place. To keep many, a change of an existing object is the item itself in the list.
+ * A removed object, or one that left a scope, takes a few dozen bytes beside its key.
  */
 export class RecentChanges {
   readonly #capacity: number;

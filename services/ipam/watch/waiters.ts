@@ -95,7 +95,7 @@ export class Waiters {
     });
   }
 
-  /** There may be new changes: whoever wants them is woken soon. */
+  /** There may be new changes: waiting streams are woken soon. */
   notify(): void {
     if (this.#roundIsDue || this.#options.catalog.recent?.nextNumber === this.#seen) return;
     if (this.#all.size === 0 && this.#pauseMs === 0) {
@@ -156,7 +156,7 @@ export class Waiters {
     if (groups?.size === 0) this.#groups.delete(nodeName);
   }
 
-  /** Gives bookmarks for as long as somebody waits. */
+  /** Sends bookmarks while streams wait. */
   #tick(): void {
     this.#ticking = true;
     const { clock, bookmarkAfterMs } = this.#options;

@@ -95,7 +95,7 @@ export function scopeOf(object: WatchedObject): Scope {
   }
 }
 
-/** As {@link scopeOf} has it; most endpoints are unpacked for nobody. */
+/** As in {@link scopeOf}, but without unpacking endpoints. */
 export function nodeNameOf(object: WatchedObject): string {
   switch (object.kind) {
     case 'block': {
@@ -143,7 +143,7 @@ export function isWanted(query: WatchQuery, kind: WatchedKind, scope: Scope): bo
   );
 }
 
-/** The same for queries that ask for the same, in whatever order, and for no others. */
+/** Equal for queries with the same content in any order, and different for all other queries. */
 export function queryKey({ kinds, nodeName, poolName }: WatchQuery): string {
   return fnv1a64(JSON.stringify([[...kinds].sort(), nodeName, poolName]));
 }
@@ -166,14 +166,14 @@ interface BorrowedAddress {
 
 const NONE: readonly BorrowedAddress[] = [];
 
-/** What a block's record says of the ways to it. Addresses that tell no node, or cool down, are on no other node. */
+/** The routes of a block, from its record. Addresses without a node, and cooling ones, count as not on another node. */
 export function blockRoute(block: Block, poolName: string | undefined): BlockRoute {
   const nodeName = block.owner?.kind === 'host' ? block.owner.name : undefined;
   return { prefix: block.prefix, poolName, nodeName, borrowed: borrowedOf(block, nodeName) };
 }
 
 /**
- * Whether a change of a block leaves its route as it is, which is easily told where only the owner uses the block.
+ * Whether a change of a block leaves its route as it is; cheap where only the owner uses the block.
  * @param route - made of the block as it was `before`
  * @param after - of the same owner, in the same pool
  */
@@ -235,15 +235,15 @@ interface WatchMessage {
 }
 
 /**
- * An object as it is at the catalog's revision: the same item for as long as there is one under its key, whatever it becomes. The
- * catalog alone changes it.
+ * An object at the catalog's revision: the same item while one exists under its key, through all its changes. Only the
+ * catalog changes it.
  */
 export interface Item {
   readonly key: string;
   object: WatchedObject;
   /** Revision at which it came to be: it is newer than all that did at an older one, in the order of the items. */
   readonly madeAt: number;
-  /** Its change message, once somebody needed it and there was room. */
+  /** Its change message, once it was needed and there was room. */
   encoded: Uint8Array | undefined;
   /** Number of its last change among the recent ones, which may be kept no more; -1 before the first. */
   changeNumber: number;
