@@ -48,13 +48,13 @@ const RUNS_PER_REMOVAL = 720;
 const RUNS_PER_LOOK = 120;
 
 /**
- * Removes what is older than the history is kept, by whole days, the oldest first. Any number of replicas may do so at once: a removal
- * that another has done already removes nothing.
+ * Removes history older than the retention time, by whole days, the oldest first. Several replicas may run it
+ * concurrently: a repeated removal removes nothing.
  *
- * A replica whose clock is ahead must not take the whole history with it, so two things hold it back. Nothing is removed that is
- * newer than the newest entry's day less the time to keep. And as that replica's own releases are entries too, it removes only a
- * few days in a day: who is warned by the log has time to act. A replica that is started again and again removes none. A clock behind
- * removes too little.
+ * A replica whose clock is ahead must not remove the whole history, so two limits apply. Nothing is removed that is
+ * newer than the newest entry's day minus the retention time. As that replica's own releases are entries too, it also
+ * removes only a few days per day, so that the operator can react to the log's warning. A replica in a restart loop
+ * removes none. A clock that is behind removes too little.
  */
 export class HistoryExpiry {
   readonly #options: HistoryExpiryOptions;
@@ -67,7 +67,7 @@ export class HistoryExpiry {
     this.#options = options;
   }
 
-  /** Removes one day at most, a large one in several runs. What is cut off by the signal goes on with the next run. */
+  /** Removes one day at most, a large one in several runs. The next run continues after an abort. */
   async run(signal: AbortSignal): Promise<void> {
     const { log, events, clock } = this.#options;
     await this.#tellUnkept(signal);
@@ -87,7 +87,7 @@ export class HistoryExpiry {
     events.historyExpired(new Date(dayStartMs(day)), count);
   }
 
-  /** Where none is kept, who asks later is to know that today is not whole. */
+  /** Without a history, records that today is incomplete, for later queries. */
   async #tellUnkept(signal: AbortSignal): Promise<void> {
     const { log, clock, keptHoursCount } = this.#options;
     const today = dayOf(clock.nowMs());

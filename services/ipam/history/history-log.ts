@@ -66,7 +66,7 @@ export class HistoryLog {
     }
   }
 
-  /** Entries of a day in the order of their keys, whoever's they are. @param after - what the page before named; undefined to begin */
+  /** Entries of a day in key order, of all holders. @param after - from the previous page; undefined to begin */
   async page(day: number, after: string | undefined, signal: AbortSignal): Promise<DayPage> {
     const prefix = this.#dayPrefix(day);
     const { records, more } = await this.#store.scan({ prefix, after, limit: PAGE_SIZE }, signal);
@@ -78,14 +78,17 @@ export class HistoryLog {
   }
 
   /**
-   * The first day from which on nothing was removed or left out; 0 for ever. Who asks after he has read entries is told of all that were
-   * removed before.
+   * The first day from which on nothing was removed or left out; 0 for ever. Call it after reading entries: the answer
+   * then covers all removals before the call.
    */
   async keptFromDay(signal: AbortSignal): Promise<number> {
     return Math.max(0, ...(await this.#begins(signal)).map(({ day }) => day));
   }
 
-  /** What was released before a day is not all there any more, whatever is said later. To be called before it is removed. Idempotent. */
+  /**
+   * Records that releases before a day are incomplete; a later call cannot lower the day. Call it before their removal.
+   * Idempotent.
+   */
   async keepFrom(day: number, signal: AbortSignal): Promise<void> {
     const begins = await this.#begins(signal);
     if (begins.some((begin) => begin.day >= day)) return;

@@ -32,7 +32,7 @@ export interface HistoryIpamOptions extends IpamOptions {
 
 /** Who held an address at a moment. */
 interface HolderAt {
-  /** Undefined when nobody did, as far as is known. */
+  /** Undefined when no holder is known. */
   readonly tenure: Tenure | undefined;
   /** Whether the history is kept from so far back. */
   readonly isCovered: boolean;
@@ -48,9 +48,9 @@ interface HistoryPage {
 const DAYS_PER_PAGE = 512;
 /** Entries that one page of a handle or a pod looks at, give or take one read. */
 const ENTRIES_PER_PAGE = 20_000;
-/** Days that are asked for at the same time. */
+/** Days that are read concurrently. */
 const DAYS_AT_ONCE = 8;
-/** Days of clocks that were wrong, before or behind all others, that are looked for. */
+/** Limit of days from wrong clocks, before or after all correct ones, that are searched. */
 const MAX_STRAY_DAYS = 1000;
 
 /** Who held what when: past allocations from the history, present ones from the blocks. */
@@ -90,7 +90,7 @@ export class History {
       throw violationsFailure('INVALID_REQUEST', 'QueryAt refused', [violation]);
     }
     const tenure = await this.#holderAt(address, atMs, signal);
-    // Behind the entries, so that what was removed while they were read is told.
+    // After the entries, so that the answer includes removals that happened during the read.
     const removedToMs = dayStartMs(await history.log.keptFromDay(signal));
     return { tenure, isCovered: atMs >= Math.max(removedToMs, nowMs - history.keptHoursCount * HOUR_MS) };
   }
@@ -156,7 +156,7 @@ class Walk {
     return [...behind, ...kept, ...ahead].filter((day) => day >= firstDay && day <= lastDay).reverse();
   }
 
-  /** The days with entries between two others. */
+  /** The days with entries between two given days. */
   async #strays(after: number | undefined, before: number, signal: AbortSignal): Promise<number[]> {
     const days: number[] = [];
     for (let last = after; days.length < MAX_STRAY_DAYS;) {

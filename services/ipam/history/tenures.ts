@@ -8,13 +8,13 @@ import { heldIn, type HeldAddress } from '../records/block.js';
 import { historyEntry, type HistoryEntry } from '../records/history.js';
 import type { View } from '../records/view.js';
 
-/** The time for which an address was somebody's, or is. */
+/** The time for which an address has or had a holder. */
 export interface Tenure extends Omit<HistoryEntry, 'releasedAtMs'> {
   /** Undefined while it is held. */
   readonly releasedAtMs: number | undefined;
 }
 
-/** Whose tenures are asked for. */
+/** The address, handle or owner whose tenures are requested. */
 export type TenureSubject =
   | { readonly kind: 'address'; readonly address: Address }
   | { readonly kind: 'handle'; readonly handleId: string }
@@ -48,7 +48,7 @@ function isPod(owner: HistoryEntry['owner'], { namespace, name }: Pick<PodIdenti
   return owner.pod === name && owner.namespace === namespace;
 }
 
-/** Whether a tenure is one that is asked for. */
+/** Whether a tenure belongs to the subject. */
 export function isOf(subject: TenureSubject, { address, handleId, owner }: Tenure): boolean {
   switch (subject.kind) {
     case 'address':
@@ -66,7 +66,7 @@ export interface TimeSpan {
   readonly untilMs: number;
 }
 
-/** A page of tenures that is asked for. */
+/** A request for a page of tenures. */
 export interface TenureQuery {
   readonly subject: TenureSubject;
   readonly span: TimeSpan;
@@ -91,7 +91,7 @@ export type HistoryPlace =
   /** Within a day: behind this key. */
   | { readonly kind: 'key'; readonly day: number; readonly key: string };
 
-/** Whether a tenure shares a moment with the span. One that does not tell its begin may have begun at any time. */
+/** Whether a tenure overlaps the span. One without an allocation time may have begun at any time. */
 export function lastedWithin({ allocatedAtMs, releasedAtMs }: Tenure, { fromMs, untilMs }: TimeSpan): boolean {
   return (releasedAtMs ?? Number.POSITIVE_INFINITY) > fromMs && (allocatedAtMs ?? Number.NEGATIVE_INFINITY) < untilMs;
 }
@@ -109,10 +109,10 @@ export function compareTenures(a: Tenure, b: Tenure): number {
 }
 
 /**
- * Who held an address at a moment: an address is one holder's at a time, so the first release behind the moment is of whoever held
- * it then, or of somebody who came later.
+ * The holder of an address at a moment. An address has one holder at a time, so the first release after the moment is
+ * that holder's, or a later holder's.
  * @param releases - of the address, in any order
- * @param present - who holds it now
+ * @param present - the current holder
  */
 export function holderAt(releases: readonly Tenure[], present: Tenure | undefined, atMs: number): Tenure | undefined {
   const [first] = releases
