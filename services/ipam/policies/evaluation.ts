@@ -21,7 +21,7 @@ import type { Change, View } from '../records/view.js';
 import type { Labels, Selector } from '../selectors/parser.js';
 import { evaluate, matches, readSelector } from '../selectors/selector.js';
 
-/** What request policies say of one thing that is asked for. */
+/** The judgement of the request policies on one requested item. */
 export interface Judgement {
   readonly kind: RuleKind;
   readonly value: string;
@@ -35,9 +35,10 @@ export interface Judgement {
 }
 
 /**
- * Judges all that is asked for, each for itself. What no policy about the namespace has a rule for is free. What some have a rule for is
- * bound, and one of them has to allow it; a policy of which it is not known whether it is about the namespace binds and does not allow.
- * @throws Failure STORE_CORRUPT when something is asked for, and the policies cannot be read
+ * Judges every requested item separately. An item is free if no policy for the namespace has a rule for it. Otherwise
+ * it is restricted, and one of those policies has to allow it. A policy that may or may not apply to the namespace
+ * restricts and does not allow.
+ * @throws Failure STORE_CORRUPT when something is requested, and the policies cannot be read
  */
 export function judge(view: View, petition: Petition): Judgement[] {
   const pleas = pleasOf(view, petition);
@@ -48,9 +49,9 @@ export function judge(view: View, petition: Petition): Judgement[] {
 }
 
 /**
- * Lets through what is allowed.
- * @returns what the permission rests on, for a decision that changes something: the policies are as they were seen
- * @throws Failure REQUEST_DENIED that tells all that is not; STORE_CORRUPT as {@link judge}
+ * Accepts an allowed request.
+ * @returns comparisons for a decision with changes: the policies must be unchanged at the commit
+ * @throws Failure REQUEST_DENIED with every denied item; STORE_CORRUPT as {@link judge}
  */
 export function permit(view: View, petition: Petition): Change[] {
   const judgements = judge(view, petition);
@@ -177,7 +178,8 @@ export function concernOf({ namespaces, namespaceSelector }: RequestPolicy, name
   if (namespaces.includes(namespace.name)) return 'yes';
   if (namespaceSelector === '') return namespaces.length === 0 ? 'yes' : 'no';
   const selector = readSelector(namespaceSelector);
-  // What is stored was checked, or its record cannot be read. To bind by what cannot be told is the safe side all the same.
+  // Stored selectors were checked, or their record cannot be read. An invalid one restricts all the same, which is the
+  // safe side.
   if (!selector) return 'unknown';
   if (isUnknown(namespace)) return byNameAlone(selector, namespace.name);
   return evaluate(selector, knownLabels(namespace)) ? 'yes' : 'no';
@@ -219,7 +221,7 @@ function weakest(concerns: readonly Concern[]): Concern {
   return concerns.includes('unknown') ? 'unknown' : 'yes';
 }
 
-/** All that is asked for a pod, and may be forbidden. */
+/** Everything requested for a pod that policies may deny. */
 export interface Petition {
   readonly namespace: Namespace;
   /** Names or CIDRs. */
@@ -230,7 +232,7 @@ export interface Petition {
   readonly requests: PodRequests;
 }
 
-/** One thing that is asked for. */
+/** One requested item. */
 interface Plea {
   readonly kind: RuleKind;
   /** As text (`second`, `10.65.0.7`). */
@@ -241,7 +243,7 @@ interface Plea {
   readonly tests: readonly RuleTest[];
 }
 
-/** Whether rules of one kind allow what is asked for. Rules without this kind allow nothing. */
+/** Whether rules of one kind allow the item. Rules without this kind allow nothing. */
 interface RuleTest {
   readonly kind: RuleKind;
   readonly allows: (rules: RequestRules) => boolean;
@@ -249,7 +251,7 @@ interface RuleTest {
   readonly because?: string;
 }
 
-/** What is asked for, one by one. Pools that do not exist are not among them: nobody gets them. */
+/** The requested items, one by one. Pools that do not exist are left out: they cannot be allocated from. */
 function pleasOf(view: View, { pools, poolChoices, addresses, requests }: Petition): Plea[] {
   const { families, addressesWithoutIpam, mac, sourcePrefixes, floatingIps } = requests;
   return [
