@@ -19,7 +19,7 @@ export function getConfig(view: View): ConfigListing {
   return { config: stored ?? DEFAULT_CONFIG, isStored: stored !== undefined };
 }
 
-/** Another one once the defaults are stored: from then on they stay even where another release has others. */
+/** Changes once the defaults are stored: from then on they stay even where another release has different ones. */
 export function configVersion({ config, isStored }: ConfigListing): string {
   return versionOf({ ...config, isStored });
 }

@@ -33,7 +33,7 @@ function* handlesBehind(view: View, after: string): Generator<Handle, void, void
 }
 
 /**
- * A page of the addresses of a handle, in the order of the addresses, as the blocks tell them.
+ * A page of the addresses of a handle, in address order, read from the blocks.
  * @throws Failure HANDLE_NOT_FOUND when it has none; STORE_CORRUPT when it, or a block that it names, cannot be read
  */
 export function listHandleAddresses(view: View, query: HandleAddressQuery): Page<HeldAddress> {

@@ -9,7 +9,7 @@ import type { Page } from '../records/page.js';
 import { versionOf } from '../records/versions.js';
 import type { Decision, View } from '../records/view.js';
 
-/** Reservations: addresses that are given to nobody who does not ask for them by themselves. */
+/** Reservations: addresses that are allocated only on explicit request. */
 
 /** What is to be reserved. */
 export interface ReservationSpec {

@@ -23,7 +23,7 @@ const LONGEST_KEY = 512;
 export type ParsedSelector =
   { readonly ok: true; readonly selector: Selector } | { readonly ok: false; readonly fault: SelectorFault };
 
-/** Reads a selector. Never throws, whatever the text. */
+/** Parses a selector. Never throws for any text. */
 export function parseSelector(input: string): ParsedSelector {
   if (input.length > LONGEST_TEXT) {
     const found = `a text of ${input.length} characters`;
@@ -168,7 +168,7 @@ class Parser {
       : { type, key, value: this.#text() };
   }
 
-  /** The operator at the current token; of one with two words, goes on to the second. */
+  /** The operator at the current token; for an operator of two words, advances to the second. */
   #wordOperator(): ComparisonType | MembershipType | undefined {
     const token = this.#current;
     if (token.type !== 'word') return undefined;
@@ -263,7 +263,10 @@ const PUNCTUATION = ['==', '!=', '&&', '||', '!', '(', ')', '{', '}', ','] as co
 
 type Punctuation = (typeof PUNCTUATION)[number];
 
-/** Characters of label keys; operators such as `in` and functions such as `has` are words too, told apart by their place. */
+/**
+ * Characters of label keys; operators such as `in` and functions such as `has` are words too, distinguished by
+ * position.
+ */
 const WORD = /[a-zA-Z0-9_./-]+/y;
 
 /** What stands between tokens: blanks and tabs, but no line breaks, which Calico does not read either. */

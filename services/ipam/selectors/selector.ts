@@ -3,7 +3,7 @@ import { parseSelector, type Labels, type ParsedSelector, type Selector, type Se
 /** Longest selector that Calico's API takes, in characters. */
 export const LONGEST_SELECTOR = 1024;
 
-/** Whether a selector matches, or why it cannot be told. */
+/** Whether a selector matches, or why that is unknown. */
 interface Match {
   /** False also for a text that is no selector. */
   readonly matches: boolean;

@@ -16,7 +16,7 @@ import { z } from 'zod';
 /** Version of the format; another one is refused. */
 const FORMAT = 1;
 
-/** Longest line that is read; etcd's values have 1.5 MiB at most unless it was told otherwise. */
+/** Longest line that is read; etcd's values have 1.5 MiB at most by default. */
 export const MAX_LINE_BYTES = 64 * 2 ** 20;
 
 const headerSchema = z.object({

@@ -28,10 +28,9 @@ export interface Exported extends ArchiveTrailer {
 const PAGE_COUNT = 100;
 
 /**
- * Writes all records of a datastore, those too that Podwire does not know, as they were at one moment. A page is all that is
- * held of them.
- * @throws Failure IMPORT_INCOMPLETE, EXPORT_IO, STORE_CORRUPT for a key that is no text, CONFLICT when the moment was compacted
- * away meanwhile, or the store's
+ * Writes all records of a datastore, including kinds unknown to Podwire, as of one moment. It holds one page in memory.
+ * @throws Failure IMPORT_INCOMPLETE, EXPORT_IO, STORE_CORRUPT for a key that is not valid text, CONFLICT when the
+ * moment was compacted meanwhile, or the store's
  */
 export async function exportDatastore({ store, kind, prefix, sink, signal }: ExportOptions): Promise<Exported> {
   await requireWhole(store, prefix, signal);

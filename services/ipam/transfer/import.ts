@@ -20,7 +20,7 @@ export interface ImportOptions {
   readonly store: Store;
   /** What the keys are to begin with. */
   readonly prefix: string;
-  /** Opens the file anew; it is read three times, and only a part of it is ever held. */
+  /** Opens the file again; it is read three times, and only a part of it is in memory. */
   readonly lines: () => AsyncIterable<Buffer>;
   /** Operations that one transaction may have. */
   readonly maxOperationsCount: number;
@@ -55,13 +55,15 @@ const STANDSTILL_MS = 5_000;
 const NAMED_COUNT = 10;
 
 /**
- * Brings the records of an export into a datastore. What makes it hard:
+ * Imports the records of an export into a datastore. What makes it hard:
  *
- * - It takes many transactions. The first one makes a mark that says so, on the condition that nothing is there; every later one
- *   compares and renews the mark; the last one says that all is there. While the mark says otherwise no service starts.
- * - It may be cut off anywhere. The same file again goes on: what is there already, the same to the byte, is left as it is.
- * - Two may run at once. Whoever finds a mark that moves is refused. One that stood still for long loses the mark to the next,
- *   and with it the right to write.
+ * - It takes many transactions. The first one makes a mark that says so, on the condition that the datastore is empty;
+ *   every later one compares and renews the mark; the last one marks the import as complete. Until then no service
+ *   starts.
+ * - It may be interrupted at any point. A repeat with the same file continues: records that exist already, equal to the
+ *   byte, stay as they are.
+ * - Two may run concurrently. An import that finds a moving mark is refused. One whose mark stood still for long loses
+ *   it to the next import, and with it the right to write.
  *
  * @throws Failure EXPORT_INVALID, IMPORT_REFUSED, IMPORT_INCOMPLETE, or the store's
  */
@@ -73,7 +75,7 @@ export async function importDatastore(options: ImportOptions): Promise<Imported>
 interface VerifiedFile {
   readonly header: ArchiveHeader;
   readonly trailer: ArchiveTrailer;
-  /** Records that are brought over: an earlier release has others in its exports. */
+  /** Records to import; exports of an earlier release contain further ones. */
   readonly recordsCount: number;
 }
 
@@ -170,7 +172,7 @@ class Import {
     );
   }
 
-  /** Takes the mark, on the condition that nobody else has begun anything. */
+  /** Takes the mark, on the condition that no other import or service has begun. */
   async #begin(found: StoredMark | undefined): Promise<void> {
     const { store, prefix, merge, newUid, signal } = this.#options;
     this.#markRevision = found?.modRevision ?? 0;

@@ -19,8 +19,8 @@ export function markerKey(prefix: string): string {
 }
 
 /**
- * Processes' own keys, which mean nothing without them: the import's mark, what tells late transactions of an etcd, and by what a replica
- * sees that its watch has come so far.
+ * Keys of running processes, which are meaningless in a copy: the import's mark, the fence against late transactions of
+ * etcd, and the key that shows a replica how far its watch has come.
  */
 export function isPassing(prefix: string, key: string): boolean {
   const own = `/podwire${prefix}/`;
@@ -42,7 +42,7 @@ export function rewriteKey(key: string, from: string, to: string): string | unde
 export interface ImportMark {
   /** `running` from before the first record to after the last was checked. */
   readonly state: 'running' | 'complete';
-  /** Made anew by each import: revisions of before and after do not compare. */
+  /** New with each import: revisions from before and after do not compare. */
   readonly uid: string;
   /** Of the file, and the prefix its keys were given here: what is imported. */
   readonly sha256: string;
@@ -84,8 +84,8 @@ export function encodeMark(mark: ImportMark): Uint8Array {
 }
 
 /**
- * That the datastore is not half an import.
- * @returns what tells the datastore from what was there before its last import; empty where there was none
+ * Requires that the datastore is not a partial import.
+ * @returns the ID of its last import; empty where there was none
  * @throws Failure IMPORT_INCOMPLETE
  */
 export async function requireWhole(store: Store, prefix: string, signal: AbortSignal): Promise<string> {
