@@ -86,7 +86,7 @@ async function transfer(command: ExportCommand | ImportCommand, around: CommandS
   }
 }
 
-/** @returns what to tell people */
+/** @returns the text for the operator */
 type Run = (around: CommandSurroundings, signal: AbortSignal) => Promise<string>;
 
 function runExport({ file }: ExportCommand, config: Config, { store }: OpenStore): Run {
@@ -128,7 +128,7 @@ function runImport(
   };
 }
 
-/** What podwire-ipam was told to do. */
+/** The parsed command line of podwire-ipam. */
 type Command =
   | { readonly name: 'serve' }
   | { readonly name: 'help' }

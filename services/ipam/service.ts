@@ -37,7 +37,7 @@ export interface Surroundings {
   /** Makes a UUID. */
   readonly newUid: () => string;
   readonly pid: number;
-  /** Fires when the process is told to end, also while it starts. Default: never. */
+  /** Fires when the process has to stop, also during the start. Default: never. */
   readonly signal?: AbortSignal;
 }
 
@@ -48,11 +48,11 @@ export interface RunningService extends Running {
 }
 
 /**
- * Starts podwire-ipam: the datastore, the decisions on it, and gRPC in front of them. Waits for a datastore that does not answer.
- * Listens once it does, and tells health checks that it serves once the datastore has been read, until that is refused for good;
- * requests that come before wait for the first.
- * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE when the signal fired first, STORE_DENIED, or INVALID_SETTINGS when an address is taken or a
- * file cannot be read
+ * Starts podwire-ipam: the datastore, the decisions on it, and the gRPC server. Waits for a datastore that does not
+ * answer, and listens once it does. Health checks report serving from the first complete read of the datastore until
+ * the datastore is permanently refused; requests wait for that first read.
+ * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE when the signal fired first, STORE_DENIED, or
+ * INVALID_SETTINGS when an address is taken or a file cannot be read
  */
 export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
   const { log, clock, pid, newUid } = surroundings;
@@ -217,7 +217,7 @@ function watchesOf(loading: Promise<Datastore>, refused: AbortSignal): Watches {
   };
 }
 
-/** Who asks for the health is told that the service serves, for as long as its datastore is not refused. */
+/** Health checks report serving until the datastore is refused. */
 function serveUnless(refused: AbortSignal, server: RpcServer): void {
   refused.addEventListener('abort', () => server.setNotServing(), { once: true });
   if (!refused.aborted) server.setServing();

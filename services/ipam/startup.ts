@@ -35,11 +35,14 @@ export interface OpenStore {
   readonly marksReleases: boolean;
   /** Whether no other process writes to it. */
   readonly isSoleWriter: boolean;
-  /** Fires when the datastore is refused for good, as it is not the one that was read before. Its reason is the failure. */
+  /**
+   * Fires when the datastore is permanently refused, as it is not the one that was read before. Its reason is the
+   * failure.
+   */
   readonly refused: AbortSignal;
 }
 
-/** lmdb has no limit; more would only make one caller wait for many others' decisions. */
+/** lmdb has no limit; more would only make one caller wait for the decisions of many more callers. */
 const EMBEDDED_MAX_OPERATIONS_COUNT = 1024;
 
 /**
@@ -116,9 +119,9 @@ interface FirstStart {
 }
 
 /**
- * Marks a datastore as begun, with Calico's ClusterInformation, whose absence is what tells the first start from all later ones.
- * On an empty datastore the default pool is made in the same transaction. So it is made once: a default pool that somebody
- * deleted does not come back, a datastore of Calico's does not get another pool, and of several replicas one makes it.
+ * Marks a datastore as begun, with Calico's ClusterInformation; its absence identifies the first start. On an empty
+ * datastore the same transaction makes the default pool. So it is made once: a deleted default pool does not return, a
+ * datastore of Calico's gets no additional pool, and only one of several replicas makes it.
  * @returns the pool, when this call made it
  * @throws Failure of the store
  */
@@ -127,7 +130,7 @@ export async function beginDatastore(first: FirstStart, signal: AbortSignal): Pr
   const marker = `${keys.root}resources/v3/projectcalico.org/clusterinformations/default`;
   const { records: begun } = await store.read([marker], signal);
   if (begun.length > 0) return undefined;
-  // One record tells a datastore that is in use, however large it is.
+  // One record proves that a datastore is in use, however large it is.
   const { records, revision } = await store.scan({ prefix: keys.root, after: undefined, limit: 1 }, signal);
   const pool = records.length === 0 && defaultPool ? makePool({ spec: defaultPool, uid: newUid(), nowMs }) : undefined;
   const information = clusterInformation({ uid: newUid(), clusterGuid: newUid().replaceAll('-', ''), nowMs });
@@ -136,7 +139,7 @@ export async function beginDatastore(first: FirstStart, signal: AbortSignal): Pr
     { type: 'record', key: marker, modRevision: 0 },
     { type: 'prefix', prefix: keys.root, notAfterRevision: revision },
   ] as const;
-  // A lost comparison means that somebody else has begun to use the datastore, with a first start of its own.
+  // A lost comparison means that another process has begun to use the datastore, with a first start of its own.
   const { committed } = await store.commit({ comparisons, puts, deletes: [] }, signal);
   return committed ? pool : undefined;
 }
@@ -176,9 +179,9 @@ export interface Patience {
 const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 5_000 };
 
 /**
- * Repeats an idempotent step of the start until the datastore answers: a service that ends because etcd is not up yet would be
- * started again and again, later each time.
- * @throws a failure that will not pass by itself; the last one, whatever it is, when the signal fires
+ * Repeats an idempotent step of the start until the datastore answers. A service that ended because etcd is not up yet
+ * would be restarted repeatedly, with growing delays.
+ * @throws a failure that is not transient; the last failure of any kind when the signal fires
  */
 export async function untilAvailable<Result>(step: () => Promise<Result>, patience: Patience): Promise<Result> {
   const { report, ...rest } = patience;

@@ -6,7 +6,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import type { AuditEvents } from './audit/audit-operations.js';
 import type { Ipam } from './ipam.js';
 
-/** Work that nobody asks for: what others left is finished. Any number of replicas may do it at the same time. */
+/** Background work: finishes interrupted operations. Several replicas may run it concurrently. */
 export interface UpkeepTask {
   /** For the log: `finish pool deletions`. */
   readonly name: string;
@@ -130,10 +130,11 @@ interface MaintenanceOptions {
 }
 
 /**
- * Removes what an older Calico left behind: stray handles and affinities, empty blocks without an owner, addresses whose cool-down is
- * over in blocks that nobody uses. Nothing of it arises here, and none of it takes an address from anybody.
+ * Removes what an older Calico left behind: orphaned handles and affinities, empty blocks without an owner, and
+ * addresses whose cool-down is over in unused blocks. Podwire itself leaves none of these, and no holder loses an
+ * address.
  *
- * The first round does nothing, as a replica has enough to do when it starts.
+ * The first round does nothing, as a replica is busy when it starts.
  */
 export function garbageTask({ audits, events }: MaintenanceOptions): UpkeepTask {
   let rounds = 0;
