@@ -70,7 +70,7 @@ async function transfer(command: ExportCommand | ImportCommand, around: CommandS
     // People read what comes of it, not a log.
     const events = new Events(createLogger({ service: 'podwire-ipam', level: 'fatal', destination: stderr }));
     const { pid, newUid } = around;
-    // Nobody watches, and what is kept for that would be the whole of an import.
+    // Commands have no watchers, and the history for them would hold a whole import.
     const opened = await openStore(config, { pid, newUid, events, watchHistoryCount: 1 });
     try {
       const done = command.name === 'export' ? runExport(command, config, opened) : runImport(command, config, opened);

@@ -43,7 +43,7 @@ export interface Surroundings {
 
 /** A service that answers. */
 export interface RunningService extends Running {
-  /** Where it listens, with the ports that were taken where port 0 was asked for. */
+  /** The addresses it listens on, with the actual port in place of port 0. */
   readonly addresses: readonly string[];
 }
 

@@ -139,7 +139,7 @@ export async function beginDatastore(first: FirstStart, signal: AbortSignal): Pr
     { type: 'record', key: marker, modRevision: 0 },
     { type: 'prefix', prefix: keys.root, notAfterRevision: revision },
   ] as const;
-  // A lost comparison means that another process has begun to use the datastore, with a first start of its own.
+  // A lost comparison means that another process has begun to use the datastore, with a separate first start.
   const { committed } = await store.commit({ comparisons, puts, deletes: [] }, signal);
   return committed ? pool : undefined;
 }
@@ -172,7 +172,7 @@ export interface Patience {
   readonly random: () => number;
   /** Ends the waiting. */
   readonly signal: AbortSignal;
-  /** Told of each failure that may pass. Must not throw. */
+  /** Receives each transient failure. Must not throw. */
   readonly report: (failure: Failure) => void;
 }
 

@@ -18,7 +18,7 @@ export interface UpkeepOptions {
   readonly clock: Clock;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
-  /** Told of a task that failed; it is tried again in the next round. Must not throw. */
+  /** Receives each failed task; the next round retries it. Must not throw. */
   readonly failed: (task: string, error: unknown) => void;
   /** Mean time from the end of a round to the begin of the next. Default: 30,000. */
   readonly intervalMs?: number;
@@ -38,7 +38,7 @@ export class Upkeep {
   readonly #stop = new AbortController();
   readonly #done: Promise<void>;
 
-  /** Whoever makes it stops it, before what its tasks stand on is closed. */
+  /** The creator stops it before it closes the dependencies of its tasks. */
   constructor(options: UpkeepOptions) {
     this.#options = { intervalMs: DEFAULT_INTERVAL_MS, taskTimeoutMs: DEFAULT_TASK_TIMEOUT_MS, ...options };
     this.#done = this.#run();
@@ -89,7 +89,7 @@ interface LockPauseOptions {
   readonly log: Logger;
 }
 
-/** Keeps upkeep from changing who holds what while the datastore is locked, and logs when a lock begins and ends. */
+/** Prevents upkeep from changing allocations while the datastore is locked, and logs the begin and end of a lock. */
 export class LockPause {
   readonly #options: LockPauseOptions;
   #wasLocked = false;

@@ -29,11 +29,11 @@ import type { Decision, View } from '../records/view.js';
 
 /** What an address is at the moment. */
 type AddressState =
-  /** Somebody holds it. */
+  /** It is allocated. */
   | { readonly kind: 'allocated'; readonly holder: AddressHolder; readonly sinceMs: number | undefined }
   /** It was released, and is kept from reuse for a while. */
   | { readonly kind: 'cooling'; readonly releasedAtMs: number; readonly untilMs: number }
-  /** Free, but given only to those who ask for it. */
+  /** Free, but allocated only on explicit request. */
   | { readonly kind: 'reserved'; readonly reservationNames: readonly string[] }
   /** Free, in a block or not yet. */
   | { readonly kind: 'free' }
@@ -109,7 +109,7 @@ export interface AttributesChange {
   readonly alternate: OwnerAttributes | undefined;
 }
 
-/** Told by these, the attachment's endpoint and release are found. */
+/** Attributes that identify the attachment for its endpoint and release. */
 const OF_THE_ATTACHMENT = ['network', 'interface', 'node', 'namespace', 'pod', 'timestamp'];
 /** Only Allocate makes an address an attachment's. */
 const OF_ANY = ['network', 'interface'];
@@ -167,7 +167,7 @@ function mismatchOf(held: HeldAddress, change: AttributesChange): string | undef
     : `keeps its attributes ${different.join(', ')}, which Allocate writes and Release goes by`;
 }
 
-/** Who holds an address. */
+/** The holder of an address. */
 export interface AddressHolder {
   /** Undefined when no handle does. */
   readonly handleId: string | undefined;

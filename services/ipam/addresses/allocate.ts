@@ -35,7 +35,7 @@ export interface AllocationInput {
 /** What an allocation came to. */
 export interface Allocation {
   readonly endpoint: Endpoint;
-  /** The families that got an address by this decision; empty when the attachment held all it asked for. */
+  /** The families that got an address by this decision; empty when the attachment already held all of them. */
   readonly added: readonly Family[];
   /** The blocks that became the node's with it. */
   readonly claimed: readonly Prefix[];

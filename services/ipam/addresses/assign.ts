@@ -55,7 +55,7 @@ interface AssignmentInput {
   readonly left: Counts | undefined;
 }
 
-/** Why no more of a family can be had. */
+/** Why no more addresses of a family are available. */
 export interface Shortage {
   readonly text: string;
   readonly pools: readonly PoolStory[];

@@ -29,7 +29,7 @@ export interface ExplainedAllocation {
   /** Undefined when it would succeed. */
   readonly refusal: Failure | undefined;
   readonly isRepeat: boolean;
-  /** Those asked for, in that order. */
+  /** The requested ones, in that order. */
   readonly families: readonly ExplainedFamily[];
   /**
    * The request policies' judgement of every requested item, allowed or not. Empty where they cannot be read; then that

@@ -38,7 +38,7 @@ export interface PoolStory {
   readonly pool: Pool;
   /** Why none of its blocks were looked at; undefined when they were. */
   readonly passedOver: string | undefined;
-  /** Its blocks in the order of their addresses, as many as were asked for. */
+  /** Its blocks in address order, up to the requested count. */
   readonly blocks: readonly BlockStory[];
   /** The blocks that are not named, by their verdict. A released address counts as in use until it is free. */
   readonly more: ReadonlyMap<BlockVerdict, number>;

@@ -90,7 +90,7 @@ interface AddressReleases {
 
 /** What one step came to. */
 interface AddressReleaseStep {
-  /** One for each of the first releases that were asked for, in their order. */
+  /** One for each of the first requested releases, in their order. */
   readonly results: readonly AddressReleaseResult[];
 }
 

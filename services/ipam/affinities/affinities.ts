@@ -372,7 +372,7 @@ export interface AffinityRelease {
   readonly after: OwnedBlock | undefined;
 }
 
-/** A block, and who claims it. */
+/** A block and its claimant. */
 export interface OwnedBlock {
   readonly owner: BlockOwner;
   readonly block: Prefix;

@@ -24,7 +24,7 @@ import { usageOf, type Usage } from './usage.js';
 /** How old an allocation has to be before it is called unused, unless said: as with Calico's garbage collector. */
 const DEFAULT_GRACE_MS = 15 * 60 * 1000;
 
-/** What an older Calico leaves behind, and is removed without being asked for. All of it is {@link Remedy} `safe`. */
+/** Leftovers of an older Calico, which are removed automatically. All of them are {@link Remedy} `safe`. */
 const GARBAGE: ReadonlySet<FindingKind> = new Set([
   'handleWithoutAddresses',
   'handleCountsWrong',
@@ -109,7 +109,7 @@ export class Audits {
 
   /**
    * Finds and repairs. Each repair is a transaction, so what was done before a failure stays done. Idempotent.
-   * @returns what came of each finding that was asked for
+   * @returns the result of each requested finding
    */
   async repair(order: RepairOrder, signal: AbortSignal): Promise<RepairReport> {
     const findings = await this.#findAll(order.graceMs, signal);

@@ -132,7 +132,7 @@ export interface AuditReport {
   readonly findings: readonly Finding[];
   /** Whether there are findings behind the last. */
   readonly more: boolean;
-  /** Of all findings, asked for or not. */
+  /** Of all findings, requested or not. */
   readonly counts: readonly KindCount[];
   readonly nodes: readonly NodeUse[];
   readonly addressesInUse: number;

@@ -176,7 +176,7 @@ function describe(blocks: readonly Block[]): string {
   return blocks.map(({ prefix }) => `block ${formatPrefix(prefix)}`).join(', ');
 }
 
-/** What can be wrong with an affinity whose block does not name its owner. Others are judged with their block. */
+/** Faults of an affinity whose block does not name its owner. All other affinities are judged with their block. */
 export function judgeAffinity(judging: Judging, affinity: Affinity): Finding[] {
   const { owner, block: prefix, state } = affinity;
   if (judging.cannotRead({ kind: 'block', prefix })) return [];

@@ -7,7 +7,7 @@ import type { Block } from '../records/block.js';
 import { poolOf } from '../records/pool.js';
 import type { Change, RecordName, View } from '../records/view.js';
 
-/** What judging rests on: one moment of the datastore, and what is made of it once for all who are judged. */
+/** The input of all judgements: one state of the datastore, and indexes that are built from it once. */
 export class Judging {
   readonly view: View;
   readonly nowMs: number;
@@ -22,7 +22,7 @@ export class Judging {
     this.graceMs = graceMs;
   }
 
-  /** Who uses which address, by all endpoints there are: for allocations whose own endpoint is missing. */
+  /** The users of each address, from all endpoints: for allocations whose own endpoint is missing. */
   get users(): Users {
     this.#users ??= new Users(this.view);
     return this.#users;
@@ -74,7 +74,7 @@ interface Named {
 /** This many questions are answered by scanning every endpoint; later ones use an index. */
 const UNINDEXED_QUESTIONS_COUNT = 4;
 
-/** Who is known to use what: all that endpoints name, Podwire's and those of other writers. */
+/** Known users of addresses, from the endpoints of Podwire and of other writers. */
 class Users {
   readonly #view: View;
   #index: Readonly<Record<Family, Named>> | undefined;

@@ -29,7 +29,7 @@ export interface Repaired {
   readonly result: RepairResult;
 }
 
-/** What is to be repaired, and how far that may go. */
+/** Which findings to repair, and how far. */
 export interface RepairOrder {
   /** Only findings of these kinds; empty for all. */
   readonly kinds: readonly FindingKind[];

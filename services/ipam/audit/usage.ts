@@ -18,7 +18,7 @@ const UNKNOWN_NODE = 'unknown_node';
 interface Share {
   /** {@link NO_POOL} for blocks that are in none. */
   readonly poolName: string;
-  /** Where the addresses are used; of blocks, who owns them. {@link UNKNOWN_NODE} and {@link NO_AFFINITY} where there is none. */
+  /** The node that uses the addresses; for blocks, their owner. {@link UNKNOWN_NODE} and {@link NO_AFFINITY} where there is none. */
   readonly nodeName: string;
   readonly blocks: number;
   /** Addresses in use on the node, from whosever blocks. */

@@ -45,8 +45,8 @@ export interface JudgedNode {
 }
 
 /**
- * Whether a node may have addresses. Whoever gives it one expects its record, so that a node whose deletion has begun gets none any
- * more, by whichever replica: the deletion first marks the record, and then gives back all that is there.
+ * Whether a node may get addresses. An allocation compares the node's record, so a node whose deletion has begun gets
+ * no more from any replica: the deletion first marks the record, and then releases everything the node holds.
  * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED; STORE_CORRUPT when its record cannot be read
  */
 export function judgeNode(view: View, { nodeName, unknownNodes, nowMs }: NodeQuestion): JudgedNode {

@@ -215,7 +215,7 @@ export class EndpointEdits {
     this.#set(edit, { kind: 'endpoint', value: withReplaced(edit.after.value, left) });
   }
 
-  /** Who holds the addresses once this release is done; `unknown` where one is in no block, or there are none. */
+  /** The holders of the addresses after this release; `unknown` where one is in no block, or there are none. */
   #holdersOf(addresses: readonly Prefix[]): AllocationAttributes[] | 'unknown' {
     const holders: AllocationAttributes[] = [];
     for (const address of addresses) {

@@ -3,8 +3,8 @@ import type { Change, View } from '../records/view.js';
 import { sameAttachment } from './holding.js';
 
 /**
- * Who has an endpoint's key, which several attachments may want: the one that was added last. It keeps the endpoints that it replaced, so
- * that they are put back when it is released, as an ADD that failed is.
+ * The owner of an endpoint's key when several attachments compete for it: the one that was added last. It keeps the
+ * endpoints that it replaced, so that they are restored when it is released, as after a failed ADD.
  */
 
 /** The endpoint under a key, written by Podwire or by another writer. */

@@ -223,7 +223,7 @@ export function withPoolNames(pools: readonly Pool[], endpoint: Endpoint): Endpo
   return { ...endpoint, addresses };
 }
 
-/** The addresses in the order in which they were asked for, as the stored ones are. */
+/** The addresses in the requested order, as the stored ones are. */
 function inOrderOf(stored: readonly EndpointAddress[], addresses: readonly EndpointAddress[]): EndpointAddress[] {
   const place = ({ address }: EndpointAddress): number => {
     const index = stored.findIndex((other) => other.address.value === address.value);

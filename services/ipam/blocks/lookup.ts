@@ -14,7 +14,7 @@ export function* allBlocks(view: View): Generator<Block, void, void> {
 
 /**
  * The block that an address lies in, also when no pool has it. Costs one look-up for each size that a block may have.
- * @throws Failure STORE_CORRUPT when that block cannot be read: who holds the address is not known then
+ * @throws Failure STORE_CORRUPT when that block cannot be read: the holder of the address is unknown then
  */
 export function blockOf(view: View, address: Address): Block | undefined {
   const block = readableBlockOf(view, address);

@@ -53,7 +53,7 @@ function capOf(count: number): number {
 export type Origin =
   /** It was the owner's. */
   | 'own'
-  /** Nobody had it. */
+  /** It was unclaimed. */
   | 'claimed'
   /** It was another node's, and empty for a while. */
   | 'reclaimed'
@@ -334,7 +334,9 @@ function adoptOffer(search: Search, { block, pool }: Existing): Offer {
  * transaction lose its comparison and is not affected.
  */
 
-/** So long a node keeps a block that it has claimed and not used yet, in milliseconds: its first address may be on its way. */
+/**
+ * Grace period before an unused claimed block may be reclaimed, in milliseconds: its first address may be in flight.
+ */
 const SPARED_MS = 60_000;
 
 /** @param block - without the addresses that have cooled down; one that still cools keeps the block where it is */

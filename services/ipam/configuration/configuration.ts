@@ -24,7 +24,7 @@ export function configVersion({ config, isStored }: ConfigListing): string {
   return versionOf({ ...config, isStored });
 }
 
-/** What is to be different; what is left out stays. */
+/** The settings to change; omitted ones keep their values. */
 export interface ConfigUpdate {
   readonly changes: Partial<IpamConfig>;
   /** Change only if the configuration still is of this version; empty for any. */

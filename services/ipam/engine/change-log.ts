@@ -3,7 +3,7 @@ import { RevisionCompacted, type RevisionChanges, type WatchRequest } from './st
 /** The values that are kept, at most. */
 const MAX_BYTES = 8 * 2 ** 20;
 
-/** The recent changes of a store that lives in this process, and those who watch them. */
+/** The recent changes of an in-process store, and their watchers. */
 export class ChangeLog {
   readonly #capacity: number;
   /** Size of the values in {@link #recent}. */

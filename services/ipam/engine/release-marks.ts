@@ -25,7 +25,10 @@ interface MarkExpiryOptions {
   readonly store: Store;
   readonly keys: RecordKeys;
   readonly clock: Clock;
-  /** Told that another replica's clock and this one's differ: by how much that one is ahead, in milliseconds; behind when negative. */
+  /**
+   * Reports that another replica's clock differs: how far it is ahead of this one, in milliseconds; negative when
+   * behind.
+   */
   readonly clocksDiffer: (aheadMs: number) => void;
 }
 

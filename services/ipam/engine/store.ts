@@ -43,10 +43,11 @@ export interface Store {
   commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult>;
 
   /**
-   * Every change of the keys under `prefix` after `afterRevision`, in the order of the revisions, one item per revision; the
-   * changes are durable. An item without changes says that all up to its revision has been delivered. Only the first call of the iterator's `next` registers the watch; nothing is lost by that.
-   * The iteration ends when the signal fires, and fails with {@link RevisionCompacted} when changes since `afterRevision` are
-   * no longer kept: list again and watch from there. Whoever iterates closes it, by the signal or by leaving the loop.
+   * Every change of the keys under `prefix` after `afterRevision`, in revision order, one item per revision; the
+   * changes are durable. An item without changes says that everything up to its revision has been delivered. Only the
+   * first call of the iterator's `next` registers the watch; nothing is lost by that. The iteration ends when the
+   * signal fires, and fails with {@link RevisionCompacted} when changes since `afterRevision` are no longer kept: list
+   * again and watch from there. The consumer closes it, by the signal or by leaving the loop.
    */
   watch(watch: WatchRequest, signal: AbortSignal): AsyncIterable<RevisionChanges>;
 

@@ -30,7 +30,7 @@ export interface HistoryIpamOptions extends IpamOptions {
   readonly history: HistoryOptions;
 }
 
-/** Who held an address at a moment. */
+/** The holder of an address at a moment. */
 interface HolderAt {
   /** Undefined when no holder is known. */
   readonly tenure: Tenure | undefined;
@@ -53,7 +53,7 @@ const DAYS_AT_ONCE = 8;
 /** Limit of days from wrong clocks, before or after all correct ones, that are searched. */
 const MAX_STRAY_DAYS = 1000;
 
-/** Who held what when: past allocations from the history, present ones from the blocks. */
+/** Tenures: past allocations from the history, present ones from the blocks. */
 export class History {
   readonly #options: HistoryIpamOptions;
 
@@ -80,7 +80,7 @@ export class History {
     return { tenures: held, next: { kind: 'day', day: Number.MAX_SAFE_INTEGER } };
   }
 
-  /** Who held an address at a moment. @throws Failure HISTORY_NOT_KEPT, and INVALID_REQUEST for a moment to come */
+  /** The holder of an address at a moment. @throws Failure HISTORY_NOT_KEPT, and INVALID_REQUEST for a future moment */
   async at(address: Address, atMs: number, signal: AbortSignal): Promise<HolderAt> {
     this.#requireHistory();
     const { history, clock } = this.#options;

@@ -15,9 +15,9 @@ import type { Change, Decision, View } from '../records/view.js';
 import { requireNode, requireNodeVersion } from './nodes.js';
 
 /**
- * Deleting a node, in steps of one transaction each. The first marks the record. Whoever gives the node an address or a block expects
- * its record as it was seen, so nothing is given from then on; the following steps give back what was given before, and the
- * last removes the record. Cut off after the first, it can be taken up by anybody.
+ * Deleting a node, in steps of one transaction each. The first step marks the record. Allocations and claims compare
+ * the node's record, so the node gets nothing new from then on. The following steps release what it holds, and the last
+ * removes the record. After an interruption any replica can continue.
  */
 
 interface NodeDeletion {

@@ -47,7 +47,7 @@ interface PoolDeletion {
 }
 
 /**
- * The first step: checks, and takes the pool out of use. Idempotent: a pool that is being deleted stays so.
+ * The first step: checks, and stops allocation from the pool. Idempotent: a pool that is being deleted stays so.
  * @returns the pool as it was before
  * @throws Failure POOL_NOT_FOUND, STALE_VERSION, STORE_LOCKED, or POOL_IN_USE when addresses of it are in use and that is to be refused
  */
@@ -83,7 +83,7 @@ export interface PoolDeleted {
   readonly isGone: boolean;
   readonly removedBlocks: number;
   readonly releasedAddresses: number;
-  /** Who holds addresses of it. */
+  /** The holders of its addresses. */
   readonly holders: PoolHolders;
 }
 

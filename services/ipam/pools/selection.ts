@@ -118,7 +118,7 @@ function isOther(family: Family | undefined, { prefix }: Pool): boolean {
   return family !== undefined && family !== prefix.family;
 }
 
-/** Why a pool does not serve those who ask for none. */
+/** Why a pool does not serve requests that name no pool. */
 function unchosen({ assignmentMode, nodeSelector, namespaceSelector }: Pool, demand: Demand): Obstacle | undefined {
   if (assignmentMode === 'Manual') {
     const reason = 'its assignmentMode is Manual, so it serves only requests that name it';

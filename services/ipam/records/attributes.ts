@@ -152,7 +152,7 @@ export interface PodIdentity {
   readonly uid: string;
 }
 
-/** Tells one network namespace from every other that ever was on the node. */
+/** Distinguishes one network namespace from all others in the node's history. */
 export interface NetnsIdentity {
   readonly bootId: string;
   readonly inode: bigint;

@@ -248,7 +248,7 @@ function sequenceFaults({ allocations, sequenceNumber, sequenceNumbers }: Block)
 /** Number of an address within its block, counted from the block's first address. */
 export type Ordinal = number;
 
-/** Who owns a block: a node, or a virtual owner such as `load-balancer`. Stored as `host:<name>` or `virtual:<name>`. */
+/** The owner of a block: a node, or a virtual owner such as `load-balancer`. Stored as `host:<name>` or `virtual:<name>`. */
 export interface BlockOwner {
   readonly kind: 'host' | 'virtual';
   readonly name: string;

@@ -12,7 +12,7 @@ export interface IpamConfig {
   readonly cooldownSeconds: number;
 }
 
-/** Addresses that are never given out unless asked for by themselves. */
+/** Addresses that are allocated only on explicit request. */
 export interface Reservation {
   readonly name: string;
   readonly uid: string;

@@ -16,7 +16,7 @@ export function historyEntry({ block, ordinal, attributes }: HeldAddress, nowMs:
   };
 }
 
-/** A past allocation: who held an address, and from when to when. Written with the release, never changed. */
+/** A past allocation: holder, address, begin and end. Written with the release, never changed. */
 export interface HistoryEntry {
   /** Of full length: /32 or /128. */
   readonly address: Prefix;

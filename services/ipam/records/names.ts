@@ -69,5 +69,5 @@ export function handleFault(id: string): string | undefined {
   return /^[\x21-\x2e\x30-\x7e]+$/.test(id) ? undefined : 'holds "/", white space, or what is not printable ASCII';
 }
 
-/** The label that Kubernetes gives every namespace: its name. Nobody can set it to anything else. */
+/** The label that Kubernetes sets on every namespace: its name. It cannot be changed. */
 export const NAME_LABEL = 'kubernetes.io/metadata.name';

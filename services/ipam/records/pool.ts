@@ -15,7 +15,7 @@ export interface Pool {
   readonly disabled: boolean;
   /** When its deletion began, in epoch milliseconds: it gives no address any more, and goes with its last block. */
   readonly deletionTimeMs: number | undefined;
-  /** Why Calico's pool controller keeps the pool out of use (`CIDROverlap`); undefined when it does not. */
+  /** Why Calico's pool controller disables the pool (`CIDROverlap`); undefined when it does not. */
   readonly notAllocatable: string | undefined;
   readonly createTimeMs: number;
   readonly ipipMode: EncapsulationMode;

@@ -52,7 +52,7 @@ export interface PoolRule {
 /** All policies, in the order of their names. They are one record: what is decided by them rests on one comparison. */
 export type RequestPolicies = readonly RequestPolicy[];
 
-/** What the author of a pod asked for, and IPAM does not give. */
+/** Requests of a pod's author for items that IPAM does not allocate. */
 export interface PodRequests {
   /** Those that the pod and not the network's configuration chose. */
   readonly families: readonly Family[];
@@ -70,11 +70,11 @@ export const NO_REQUESTS: PodRequests = {
   floatingIps: [],
 };
 
-/** How a pool of a request came to be asked for. */
+/** The source of a requested pool. */
 export interface PoolChoice {
   /** As in the request's pools. */
   readonly pool: string;
-  /** The family that it was asked for as; undefined for either. */
+  /** The requested family; undefined for either. */
   readonly family: Family | undefined;
   /** Whether the network's configuration names it, and no author of a pod. */
   readonly isConfigured: boolean;

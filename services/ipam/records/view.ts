@@ -149,7 +149,7 @@ export type Change =
   | { readonly type: 'expectPools' }
   /** Kept beside the records for the history's retention time; not part of any view, as no decision reads it. */
   | { readonly type: 'log'; readonly entry: HistoryEntry }
-  /** Whoever is still giving the handle an address, with a transaction sent before this one is committed, loses. */
+  /** A transaction that allocates for the handle and was sent before this commit loses its comparison. */
   | { readonly type: 'release'; readonly handleId: string; readonly nowMs: number }
   /** No release of the handle was committed since this was first decided. */
   | { readonly type: 'expectUnreleased'; readonly handleId: string };

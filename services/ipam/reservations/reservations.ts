@@ -11,7 +11,7 @@ import type { Decision, View } from '../records/view.js';
 
 /** Reservations: addresses that are allocated only on explicit request. */
 
-/** What is to be reserved. */
+/** A requested reservation. */
 export interface ReservationSpec {
   readonly name: string;
   readonly prefixes: readonly Prefix[];

@@ -46,7 +46,7 @@ export interface ImportMark {
   readonly uid: string;
   /** Of the file, and the prefix its keys were given here: what is imported. */
   readonly sha256: string;
-  /** Records of the file that are here, for people who look. */
+  /** Records of the file that are imported already, for operators. */
   readonly records: number;
 }
 

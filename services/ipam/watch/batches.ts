@@ -7,7 +7,7 @@ export interface Batch {
   readonly changes: readonly Uint8Array[];
   /** Number of the change behind the last one that was looked at. */
   readonly next: number;
-  /** Whoever has the batch has every change up to this revision. */
+  /** The batch contains every change up to this revision. */
   readonly revision: number;
 }
 

@@ -43,7 +43,7 @@ type NodeKind = 'route' | 'block' | 'endpoint';
  * mirror's view is ahead of that, and so of what a token may contain.
  *
  * A block's message includes its pool and its affinity's state, and an endpoint's its pools. So a change of these
- * changes the block or the endpoint. The route to a block is an object of its own, as few changes of a block change its
+ * changes the block or the endpoint. The route to a block is a separate object, as few changes of a block change its
  * route.
  */
 export class Catalog {
@@ -71,7 +71,7 @@ export class Catalog {
   #poolNames = new WeakMap<Prefix, string>();
   #recent: RecentChanges | undefined;
   #revision = 0;
-  /** Told of each item that is no longer current. */
+  /** Called with each item that is no longer current. */
   readonly #onReplaced: (item: Item) => void;
 
   constructor(options: {
@@ -360,7 +360,7 @@ interface At {
 
 const NONE: ReadonlyMap<string, Item> = new Map();
 
-/** Items of one kind by the node they are of. Kept from when a node's are first asked for: most who watch want those of all nodes. */
+/** Items of one kind by their node. Built on the first query for a node: most watchers want all nodes. */
 export class NodeItems {
   readonly #all: ReadonlyMap<string, Item>;
   #byNode: Map<string, Map<string, Item>> | undefined;

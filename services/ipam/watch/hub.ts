@@ -15,7 +15,7 @@ export interface HubOptions {
   readonly datastore: string;
   /** The store's revision, not older than the call. */
   readonly currentRevision: (signal: AbortSignal) => Promise<number>;
-  /** Changes that are kept at least, for those who resume or read slowly. Default: 64,000. */
+  /** Minimum number of kept changes, for watchers that resume or read slowly. Default: 64,000. */
   readonly recentCapacity?: number;
   /** Bytes of a message, from which on it is not made longer. Default: 131,072. */
   readonly messageBytes?: number;
@@ -78,7 +78,7 @@ export class WatchHub implements Watches {
   readonly #reaching = new Set<Reaching>();
   readonly #stop = new AbortController();
   #streams = 0;
-  /** Of messages that were given to streams, which have not asked for the next, and of their copies. */
+  /** Bytes of messages that streams have received but not finished sending, and of their copies. */
   #waitingBytes = 0;
   #clearIsDue = false;
 
@@ -300,7 +300,7 @@ interface Reaching {
 export interface WatchPosition {
   /** Which datastore the revision is of; an import begins a new one. */
   readonly datastore: string;
-  /** What the watcher asked for: {@link queryKey}. */
+  /** The key of the watcher's query: {@link queryKey}. */
   readonly query: string;
   /** Every change up to it was received. */
   readonly revision: number;

@@ -232,7 +232,7 @@ export class EmbeddedStore implements Store {
       if (result) resolve(result);
       else reject(failureOfSignal(signal));
     });
-    // After those who committed: a mirror that has taken over its own change need not decode it again.
+    // After the answers to committers: a mirror that has applied its own change need not decode it again.
     setImmediate(() => {
       for (const changes of published) this.#log.append(changes);
     });

@@ -17,18 +17,21 @@ export interface ClusterOptions {
   readonly clock: Clock;
   /** A key that may be read, to find out whether an endpoint answers. */
   readonly probeKey: string;
-  /** Told of what an operator should know. Must not throw. */
+  /** Reports events for the operator. Must not throw. */
   readonly report: (event: ClusterEvent) => void;
 }
 
 export type ClusterEvent =
   /** An endpoint that answers was found, at the start or after a loss. */
   | { readonly type: 'endpointChosen'; readonly endpoint: string }
-  /** The endpoint in use fails. Others are tried, and it again. */
+  /** The endpoint in use fails. All endpoints are tried, including it. */
   | { readonly type: 'endpointLost'; readonly endpoint: string; readonly failure: Failure }
-  /** The files with credentials cannot be used as they are now. Those that were read before stay in use. Told once for each reason. */
+  /**
+   * The credential files are unusable in their current state. The previous credentials stay in use. Reported once for
+   * each reason.
+   */
   | { readonly type: 'credentialsRefused'; readonly failure: Failure }
-  /** The datastore is not the one that was read before: every request is refused from now on. Told once. */
+  /** The datastore is not the one that was read before: every request is refused from now on. Reported once. */
   | { readonly type: 'replaced'; readonly failure: Failure };
 
 /** The endpoint in use. `lost` fires when it is given up: watches on it go on elsewhere. */
@@ -77,7 +80,7 @@ export class EtcdCluster {
     throwIfAborted(signal);
     this.#check();
     if (this.#inUse) return this.#inUse.chosen;
-    // Shared by all who wait, so no one's signal ends it.
+    // Shared by all waiters, so no single signal ends it.
     this.#choosing ??= this.#choose().finally(() => (this.#choosing = undefined));
     return await untilAborted(this.#choosing, signal);
   }

@@ -110,7 +110,7 @@ interface CertificateLifeOptions {
   /** PEM; the process's own certificate first. */
   readonly file: string;
   readonly clock: Clock;
-  /** Told that the certificate ends soon, or has ended. Must not throw. */
+  /** Reports that the certificate expires soon, or has expired. Must not throw. */
   readonly ending: (end: Date, hasEnded: boolean) => void;
 }
 
@@ -154,8 +154,8 @@ export class CertificateLife {
 }
 
 /**
- * How etcd refuses a token that it issued (api/v3rpc/rpctypes/error.go): it has expired, or was forgotten with a restart or a new password;
- * or, of a JSON web token, users or roles have changed since. Whatever came with it has not been executed.
+ * How etcd refuses a token that it issued (api/v3rpc/rpctypes/error.go): it has expired, or was lost with a restart or
+ * a new password; or, for a JSON web token, users or roles have changed since. The request has not been executed.
  */
 const STALE_TEXTS = ['etcdserver: invalid auth token', 'etcdserver: revision of auth store is old'];
 

@@ -3,10 +3,10 @@ import { X509Certificate } from 'node:crypto';
 import { Failure, type FailureOptions } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
 
-/** Says that etcd has not executed, and will not execute, what it was asked for. Every other failure leaves that open. */
+/** etcd has not executed the request and will not execute it. Every other failure leaves that open. */
 export class NotExecuted extends Failure {}
 
-/** The revision that was asked for is compacted: what was being read page by page has to be begun again. */
+/** The requested revision is compacted: a paged read has to start again. */
 export class RevisionGone extends Error {
   override readonly name = 'RevisionGone';
 }
@@ -87,7 +87,7 @@ export function failureOfEtcd(
   return new Failure('STORE_UNAVAILABLE', `etcd at ${endpoint} does not answer (${text}): ${hint}`, options);
 }
 
-/** What was asked for is not answered in time. */
+/** The request timed out. */
 export function timeoutFailure(endpoint: string, timeoutMs: number): Failure {
   return new Failure(
     'STORE_UNAVAILABLE',

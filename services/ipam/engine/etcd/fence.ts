@@ -51,7 +51,7 @@ export class Fence {
   }
 
   /**
-   * Makes sure that nothing that was sent before will be executed any more. Shared by all who call it meanwhile.
+   * Prevents the execution of everything that was sent before. Concurrent callers share one run.
    * @throws Failure of the cluster; then it is still broken
    */
   mend(): Promise<void> {

@@ -17,7 +17,7 @@ interface MirrorOptions {
   readonly clock: Clock;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
-  /** Told of what an operator should know. Must not throw. */
+  /** Reports events for the operator. Must not throw. */
   readonly report: (event: MirrorEvent) => void;
   /**
    * Receives the contents of the datastore, and then each revision in order, already applied. Must not throw or reject.
@@ -62,7 +62,7 @@ const WATCH_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5_000 };
  */
 export class Mirror {
   readonly view: KeyedView;
-  /** Who commits says here what, from before it is sent until its outcome is known. */
+  /** The commits in flight, from before they are sent until their outcome is known. */
   readonly own = new OwnWrites();
   /** Keys of records that are known, or were until lately. */
   readonly knownKeys = (): Iterable<string> => this.#entries.keys();
@@ -88,7 +88,7 @@ export class Mirror {
   }
 
   /**
-   * Lists the datastore and begins to watch it. Whoever starts a mirror closes it, before the store.
+   * Lists the datastore and begins to watch it. The caller closes the mirror before the store.
    * @throws Failure of the list
    */
   static async start(options: MirrorOptions, signal: AbortSignal): Promise<Mirror> {
@@ -221,7 +221,7 @@ export class Mirror {
   async settle(signal: AbortSignal): Promise<void> {
     while (this.inDoubt) {
       throwIfAborted(signal);
-      // Shared by all who wait, so no one's signal ends it but the mirror's own.
+      // Shared by all waiters, so only the mirror's own signal ends it.
       this.#settling ??= this.#readDoubtful().finally(() => (this.#settling = undefined));
       await untilAborted(this.#settling, signal);
     }

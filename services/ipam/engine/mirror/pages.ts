@@ -40,7 +40,7 @@ export async function* listInParts(
       const last = records.at(-1);
       const limit = countWithin(records, PAGE);
       const next = more && last && store.scan({ prefix, after: last.key, limit, revision }, signal);
-      // Whoever iterates may not come back to wait for it.
+      // The consumer may stop before it awaits this promise, which would leave the rejection unhandled.
       if (next) next.catch(() => undefined);
       const partCount = countWithin(records, PART);
       for (let at = 0; at === 0 || at < records.length; at += partCount) {

@@ -213,7 +213,7 @@ export class Draft extends Overlay {
       return;
     }
     this.#released.set(mark, change.nowMs);
-    // Who finds nothing to release has found no handle, and that must be so.
+    // A release with nothing to release has found no handle, which must still hold at the commit.
     const handle = this.keys.handle(change.handleId);
     if (!this.touched.has(handle)) this.compare(handle);
   }

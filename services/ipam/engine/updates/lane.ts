@@ -39,7 +39,7 @@ export class Lane {
     return !this.isBusy && this.#waits === 0 && this.#queue.length === 0;
   }
 
-  /** Whether its requests are not committed together with those of other lanes, who would lose with them. */
+  /** Whether its requests are committed separately from other lanes, which would lose with them. */
   isAlone(nowMs: number): boolean {
     return this.#aloneWins > 0 && nowMs < this.#aloneUntilMs;
   }
@@ -63,7 +63,7 @@ export class Lane {
     this.#queue.unshift(...requests.filter(({ isAnswered }) => !isAnswered));
   }
 
-  /** Others have changed its records: it goes alone. */
+  /** Another replica has changed its records: it commits alone. */
   lost(nowMs: number): void {
     this.#aloneUntilMs = nowMs + ALONE_MS;
     this.#aloneWins = ALONE_WINS;

@@ -365,7 +365,7 @@ export class Updater {
     this.#pause(lane, backoffMs(attempt - PROMPT_ATTEMPTS, CONFLICT_BACKOFF, random()));
   }
 
-  /** Those who lost to it repeat at once what it has met; they would lose again if it went on. */
+  /** Replicas that lost to it retry immediately; they would lose again if it continued. */
   #letOthers(lane: Lane, transactionMs: number): void {
     this.#pause(lane, Math.min(MAX_TURN_MS, transactionMs * (0.5 + this.#options.random())));
   }

@@ -34,7 +34,7 @@ export interface TransactionLimits {
 export interface Request {
   /** Decides against the draft, and folds the changes into it. */
   readonly decide: (draft: Draft) => Folded;
-  /** Tells the caller the outcome of the newest decision. */
+  /** Reports the outcome of the newest decision to the caller. */
   readonly succeed: () => void;
   readonly fail: (error: unknown) => void;
   /** Ends the span of the wait. */

@@ -107,7 +107,7 @@ interface StoredEndpoint {
 /** Where an address is from. */
 export type EndpointOrigin = Pick<EndpointAddress, 'block' | 'poolName'>;
 
-/** Whoever looks at an endpoint mostly looks again. */
+/** Cache: a caller often reads the same endpoint several times in sequence. */
 let lastUnpacked: { readonly of: PackedEndpoint; readonly value: Endpoint } | undefined;
 
 const BETWEEN = '\n';

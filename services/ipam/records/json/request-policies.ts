@@ -44,7 +44,7 @@ const RULES = [
   'families',
 ] as const;
 
-/** Whatever else there is might narrow what a policy is about, or widen what it allows. */
+/** An unknown field may narrow the scope of a policy, or widen what it allows. */
 const SPEC = ['namespaces', 'namespaceSelector', 'rules'] as const;
 const POOL_RULE = ['names', 'cidrs', 'selector'] as const;
 
