@@ -121,7 +121,7 @@ export class LockPause {
   }
 }
 
-/** Repairs that one run does at most; what is left waits for the next. */
+/** Maximum repairs per run; the next run does the rest. */
 const MAX_REPAIRS_COUNT = 1000;
 
 interface MaintenanceOptions {

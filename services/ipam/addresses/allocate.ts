@@ -137,7 +137,7 @@ function requireHeld(held: readonly HeldAddress[], wanted: Address, attachment: 
   throw new Failure('ADDRESS_DIFFERS', text);
 }
 
-/** An address that is given: the block without it is what the view shows, the block with it is what will be stored. */
+/** An allocated address: the block without it is in the view, the block with it will be stored. */
 interface Grant {
   readonly block: Block;
   readonly address: EndpointAddress;
@@ -261,7 +261,7 @@ export interface AllocationRequest {
   readonly pools: readonly string[];
   /** Details about some of the pools. A pool without an entry was chosen by the pod's author. */
   readonly poolChoices: readonly PoolChoice[];
-  /** What else the pod's author asked for. Only whether it is allowed depends on it. */
+  /** Further requests of the pod's author. They only affect whether the allocation is allowed. */
   readonly requests: PodRequests;
   /** Of the pod's namespace; empty where they are not known. */
   readonly namespaceLabels: Readonly<Record<string, string>>;

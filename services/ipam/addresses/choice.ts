@@ -100,7 +100,7 @@ function leastBytes(places: Places): number {
 /** Addresses of one block. */
 interface Grant {
   readonly offer: Offer;
-  /** In the order in which they are given, at least one. */
+  /** In the order of allocation, at least one. */
   readonly ordinals: readonly Ordinal[];
 }
 

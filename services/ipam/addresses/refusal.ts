@@ -62,7 +62,7 @@ interface Usage {
 interface ExplainOptions {
   /** Blocks to name over all pools; the remaining ones are only counted. */
   readonly maxBlocksCount: number;
-  /** Blocks of one pool that are named; all of them unless it is given. */
+  /** Blocks to name per pool. Default: all of them. */
   readonly maxPoolBlocksCount?: number;
   /** Pools to report. Default: all of them. */
   readonly maxPoolsCount?: number;

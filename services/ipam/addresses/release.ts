@@ -18,7 +18,7 @@ import { allocationOf, holderOfAddress, netnsOf, type AddressHolder } from './ad
 
 /** What a release came to. */
 export interface Released {
-  /** Of full length; empty when there was nothing to give back. */
+  /** Of full length; empty when there was nothing to release. */
   readonly addresses: readonly Prefix[];
 }
 
@@ -47,7 +47,7 @@ export function release(view: View, attachment: Attachment, nowMs: number): Deci
   };
 }
 
-/** What a release of the attachment gives back, IPv4 before IPv6. */
+/** The addresses that a release of the attachment returns, IPv4 before IPv6. */
 export function releasedWith(view: View, attachment: Attachment): HeldAddress[] {
   const id = handleId(attachment);
   const isOwn = belongsTo(attachment);
@@ -58,7 +58,7 @@ export function releasedWith(view: View, attachment: Attachment): HeldAddress[] 
     );
 }
 
-/** An address to give back, and whose it has to be. */
+/** An address to release, and its expected holder. */
 export interface AddressRelease {
   readonly address: Address;
   /** The handle that has to hold it; undefined for any, or none. */

@@ -7,9 +7,9 @@ import type { Finding, FindingKind, Remedy } from './finding.js';
 export interface RepairInput {
   readonly finding: Pick<Finding, 'id' | 'subject'>;
   readonly nowMs: number;
-  /** How long nothing may have used an address before it is given back. */
+  /** Grace period before an unused address is released. */
   readonly graceMs: number;
-  /** Whether addresses that nothing is known to use may be given back. */
+  /** Whether addresses without a known user may be released. */
   readonly releases: boolean;
   /** When the fault was first seen, in epoch milliseconds, for allocations without an allocation time. */
   readonly firstSeenMs: number;
@@ -35,7 +35,7 @@ export interface RepairOrder {
   readonly kinds: readonly FindingKind[];
   /** Only says what would be done. */
   readonly dryRun: boolean;
-  /** Whether addresses that nothing is known to use may be given back. */
+  /** Whether addresses without a known user may be released. */
   readonly releases: boolean;
   /** How long nothing may have used them before. */
   readonly graceMs: number;

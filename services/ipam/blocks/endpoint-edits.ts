@@ -64,7 +64,7 @@ export class EndpointEdits {
   /** Blocks that were looked at, and have to be as they were seen. */
   readonly #expected = new Map<string, Change>();
 
-  /** @param released - addresses that the same decision gives back; the endpoints of their attachments lose them */
+  /** @param released - addresses that the same decision releases; the endpoints of their attachments lose them */
   constructor(view: View, released: readonly HeldAddress[]) {
     this.#view = view;
     this.#released = new Set(released.map((held) => formatPrefix(addressOf(held))));

@@ -49,7 +49,7 @@ export function heldBy(view: View, attachment: Attachment): HeldAddress[] {
     );
 }
 
-/** So that a release which is decided at the same moment loses, and does not leave behind what is written with it. */
+/** Makes a concurrent release lose; otherwise the records written along with it would be left over. */
 export function touchBlocks(held: readonly HeldAddress[]): Change[] {
   const blocks = new Map(held.map(({ block }) => [formatPrefix(block.prefix), block]));
   return [...blocks.values()].map((block) => ({ type: 'put', record: { kind: 'block', value: touchBlock(block) } }));

@@ -151,7 +151,7 @@ const OPERATIONS_PER_BLOCK = 4;
 /** An endpoint, and an entry of the history. */
 const OPERATIONS_PER_ADDRESS = 2;
 
-/** As many of the addresses as one transaction can give back, at least one of them. */
+/** As many of the addresses as one transaction can release, at least one of them. */
 export function nextBatch(view: View, candidates: Iterable<HeldAddress>): HeldAddress[] {
   const batch: HeldAddress[] = [];
   const seen = new Set<string>();

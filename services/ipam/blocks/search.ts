@@ -378,7 +378,7 @@ function isGone(view: View, { owner }: Block): boolean {
   return !owner || !cannotRead(view, { kind: 'node', name: owner.name });
 }
 
-/** At most so many are given up along with one allocation; the next one gives up further ones. */
+/** Maximum released along with one allocation; the next allocation releases more. */
 const STRAYS_PER_ALLOCATION = 4;
 
 /**

@@ -55,7 +55,7 @@ export class Configuration {
     return read(this.#options, getConfig, signal);
   }
 
-  /** Idempotent where no version is given. @throws Failure STALE_VERSION, CONFIG_CONTRADICTION */
+  /** Idempotent without a version. @throws Failure STALE_VERSION, CONFIG_CONTRADICTION */
   async update(update: ConfigUpdate, signal: AbortSignal): Promise<ConfigListing> {
     const { updates, events } = this.#options;
     const { listing, changed } = await updates.update(CONFIG_LANE, (view) => updateConfig(view, update), { signal });

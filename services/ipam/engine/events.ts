@@ -15,7 +15,7 @@ const SLOW_STORE_MS = 1000;
 
 const MS_PER_SECOND = 1000;
 
-/** From a transaction in memory to one that is given up. */
+/** Durations from an in-memory transaction up to the timeout. */
 const STORE_BUCKETS_SECONDS = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10];
 
 /**

@@ -4,7 +4,7 @@ import type { Store } from './store.js';
 
 /** One question to the datastore that requests wait for. */
 export interface StoreAnswer {
-  /** `commit`: a transaction; `revision`: whether what is known is all there is. */
+  /** `commit`: a transaction; `revision`: whether the mirror is up to date. */
   readonly operation: 'commit' | 'revision';
   /** Until the answer, or the failure. */
   readonly durationMs: number;

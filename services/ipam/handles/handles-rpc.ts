@@ -103,7 +103,7 @@ export class Handles {
     return read(this.#options, (view) => listHandleAddresses(view, query), signal);
   }
 
-  /** Gives back all that a handle holds, in as many transactions as it takes. Idempotent. @returns what was given back */
+  /** Releases all addresses of a handle, in several transactions if needed. Idempotent. @returns the released addresses */
   async release(asked: Omit<HandleRelease, 'nowMs'>, signal: AbortSignal): Promise<Prefix[]> {
     const { updates, events, clock } = this.#options;
     const addresses: Prefix[] = [];

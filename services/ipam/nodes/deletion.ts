@@ -41,7 +41,7 @@ export function beginNodeDeletion(view: View, { name, resourceVersion, uid, nowM
   const stored = view.node(name) ?? unknownHolder(view, { name, uid, nowMs });
   if (stored.deletionTimeMs !== undefined && view.node(name)) return { changes: [], outcome: stored };
   requireNodeVersion(stored, resourceVersion);
-  // What follows gives back what the node holds.
+  // The following steps release what the node holds.
   if (view.isLocked()) throw lockedFailure();
   const node = { ...stored, deletionTimeMs: wholeSeconds(nowMs) };
   return { changes: [{ type: 'put', record: { kind: 'node', value: node } }], outcome: node };

@@ -106,7 +106,7 @@ export class Nodes {
     return read(this.#options, (view) => listNodes(view, query), signal);
   }
 
-  /** Idempotent where no version is given. @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, STALE_VERSION */
+  /** Idempotent without a version. @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, STALE_VERSION */
   async update(update: NodeUpdate, signal: AbortSignal): Promise<NodeListing> {
     const { updates } = this.#options;
     const updated = await updates.update(nodeLane(update.name), (view) => updateNode(view, update), { signal });

@@ -135,7 +135,7 @@ export interface NodeUpdate {
 }
 
 /**
- * Replaces a node's labels. Idempotent where no version is given.
+ * Replaces a node's labels. Idempotent without a version.
  * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, STALE_VERSION
  */
 export function updateNode(view: View, { name, labels, resourceVersion }: NodeUpdate): Decision<Registered> {

@@ -88,7 +88,7 @@ export class RequestPolicyKeeper {
     return read(this.#options, (view) => listRequestPolicies(view, query), signal);
   }
 
-  /** Idempotent where no version is given. @throws Failure REQUEST_POLICY_NOT_FOUND, STALE_VERSION, STORE_LIMIT, STORE_CORRUPT */
+  /** Idempotent without a version. @throws Failure REQUEST_POLICY_NOT_FOUND, STALE_VERSION, STORE_LIMIT, STORE_CORRUPT */
   async update(update: RequestPolicyUpdate, signal: AbortSignal): Promise<RequestPolicy> {
     const { updates } = this.#options;
     const decide = (view: View) => updateRequestPolicy(view, update);

@@ -68,7 +68,7 @@ interface UpdatedRequestPolicy {
 }
 
 /**
- * Replaces what a policy says. Idempotent where no version is given.
+ * Replaces the content of a policy. Idempotent without a version.
  * @throws Failure REQUEST_POLICY_NOT_FOUND, STALE_VERSION; STORE_LIMIT, STORE_CORRUPT as all changes
  */
 export function updateRequestPolicy(

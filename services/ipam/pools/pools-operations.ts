@@ -119,7 +119,7 @@ export class Pools {
     return read(this.#options, (view) => listPools(view, query), signal);
   }
 
-  /** Idempotent where no version is given. @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED */
+  /** Idempotent without a version. @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED */
   async update(change: PoolChange, signal: AbortSignal): Promise<PoolUpdate> {
     const { updates } = this.#options;
     const updated = await updates.update(POOLS_LANE, (view) => updatePool(view, change), { signal });

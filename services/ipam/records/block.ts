@@ -262,7 +262,7 @@ export interface Block {
   readonly claimTimeMs: number | undefined;
   /** For each ordinal the index of its attributes, or null when it is free. */
   readonly allocations: readonly (number | null)[];
-  /** The free ordinals in the order in which they are given out: taken from the head, returned to the tail. */
+  /** The free ordinals in allocation order: taken from the head, returned to the tail. */
   readonly unallocated: readonly Ordinal[];
   readonly attributes: readonly AllocationAttributes[];
   /** One higher with every change of the block; starts at the clock, in epoch nanoseconds. */

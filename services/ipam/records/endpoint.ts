@@ -109,7 +109,7 @@ export interface Endpoint {
   readonly replaced?: readonly AnyEndpoint[] | undefined;
 }
 
-/** An endpoint that another writer keeps, such as Calico's own plugin. What it does not say, or cannot be read, is empty. */
+/** An endpoint of another writer, such as Calico's own plugin. Missing and unreadable fields are empty. */
 export interface ForeignEndpoint {
   readonly nodeName: string;
   readonly containerId: string;

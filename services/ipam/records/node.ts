@@ -35,7 +35,7 @@ export interface Node {
   readonly name: string;
   readonly uid: string;
   readonly createTimeMs: number;
-  /** When its deletion began, in epoch milliseconds: it gets no address any more, and gives back all it holds. */
+  /** When its deletion began, in epoch milliseconds: it gets no new address, and releases all it holds. */
   readonly deletionTimeMs: number | undefined;
   readonly labels: Readonly<Record<string, string>>;
   /** The labels that the node itself gave last. Where `labels` says otherwise, an operator wanted it so. */

@@ -141,7 +141,7 @@ export type RecordName =
  * the decision depends on but leaves as it is.
  */
 export type Change =
-  /** `like`: a new record takes over what is stored of that one and not known here, such as labels. */
+  /** `like`: a new record takes over that record's unknown stored fields, such as labels. */
   | { readonly type: 'put'; readonly record: RecordValue; readonly like?: RecordValue }
   | { readonly type: 'delete'; readonly record: RecordValue }
   | { readonly type: 'expect'; readonly record: RecordValue }

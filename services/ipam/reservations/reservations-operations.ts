@@ -72,7 +72,7 @@ export class Reservations {
     return read(this.#options, (view) => listReservations(view, query), signal);
   }
 
-  /** Idempotent where no version is given. @throws Failure RESERVATION_NOT_FOUND, STALE_VERSION */
+  /** Idempotent without a version. @throws Failure RESERVATION_NOT_FOUND, STALE_VERSION */
   async update(update: ReservationUpdate, signal: AbortSignal): Promise<Reservation> {
     const { updates } = this.#options;
     const decide = (view: Parameters<typeof updateReservation>[0]) => updateReservation(view, update);

@@ -66,7 +66,7 @@ interface UpdatedReservation {
 }
 
 /**
- * Replaces what is reserved. Idempotent where no version is given.
+ * Replaces the reserved ranges. Idempotent without a version.
  * @throws Failure RESERVATION_NOT_FOUND, STALE_VERSION
  */
 export function updateReservation(view: View, update: ReservationUpdate): Decision<UpdatedReservation> {
@@ -188,7 +188,7 @@ export function reservedIn(view: View): ReservedAddresses {
   return reserved;
 }
 
-/** The free ordinals of a block that are not reserved, in the order in which they are given. */
+/** The free ordinals of a block that are not reserved, in allocation order. */
 export function* givable(block: Block, reserved: ReservedAddresses): Generator<Ordinal, void, void> {
   if (reserved.coversAll(block.prefix)) return;
   const untouched = !reserved.touches(block.prefix);

@@ -131,7 +131,7 @@ export async function writeWhole<Result>(
   }
 }
 
-/** Writes to a stream, such as the standard output. @throws Failure EXPORT_IO when the reader is gone */
+/** Writes to a stream, such as the standard output. @throws Failure EXPORT_IO when the reader has closed the stream */
 export function streamSink(stream: Writable): Sink {
   const onFailure = failureOf('the standard output cannot be written');
   return {

@@ -34,7 +34,7 @@ export type ClusterEvent =
   /** The datastore is not the one that was read before: every request is refused from now on. Reported once. */
   | { readonly type: 'replaced'; readonly failure: Failure };
 
-/** The endpoint in use. `lost` fires when it is given up: watches on it go on elsewhere. */
+/** The endpoint in use. `lost` fires when it is abandoned: its watches continue on another endpoint. */
 export interface Chosen {
   readonly endpoint: EtcdEndpoint;
   readonly lost: AbortSignal;

@@ -26,7 +26,7 @@ const MAX_FRUITLESS_STREAMS = 3;
  * - A stream may end at any moment. The next one begins after the last revision whose changes were all delivered.
  * - The changes of one revision may come in several responses ({@link RevisionSorter}).
  * - A server that is cut off goes silent: streams ask for a leader, and end when their endpoint is given up.
- * - A server may be behind what is known here. Each stream begins with a linearizable read, after which it is not.
+ * - A server may be behind this process. Each stream begins with a linearizable read, after which it is not.
  * - etcd before 3.4.36 and 3.5.18 forgets deletions at the very revision it is compacted to, and yet lets a watch begin there
  *   (etcd issue 19179). So that read is of the revision before: it fails where a change may be missing.
  */
@@ -52,7 +52,7 @@ export async function* watchEtcd(
   }
 }
 
-/** The changes that one stream brings. Ends when its endpoint is given up. */
+/** The changes of one stream. Ends when its endpoint is abandoned. */
 async function* streamOnce(
   { prefix, afterRevision }: WatchRequest,
   { cluster, signal, stop }: WatchContext,

@@ -13,7 +13,7 @@ interface ListPart extends Snapshot {
 const PAGE: Bounds = { bytes: 8 * 2 ** 20, count: 20_000 };
 const FIRST_PAGE_COUNT = 100;
 
-/** What is given out at once: other work waits for as long as that takes. */
+/** Size of one part: other work waits while it is processed. */
 const PART: Bounds = { bytes: 2 ** 20, count: 2_000 };
 
 interface Bounds {

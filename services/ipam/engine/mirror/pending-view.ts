@@ -49,7 +49,7 @@ export class Overlay implements View {
   protected readonly mirror: Mirror;
   protected readonly keys: RecordKeys;
   readonly #touched = new Map<string, Touched>();
-  /** The keys of what is written, of each kind. What is only touched is as the mirror has it. */
+  /** The keys of written records, by kind. A record that is only touched is read from the mirror. */
   readonly #written = new Map<Kind, Set<string>>();
   /** The blocks that name an owner, or did before, by the owner and their keys. */
   readonly #blocksOf = new Map<string, Map<string, Prefix>>();

@@ -14,7 +14,7 @@ interface FreshViewOptions {
   readonly clock: Clock;
 }
 
-/** How long the watch may take to bring what is known to be committed before it is made to, in milliseconds. */
+/** How long the watch may lag behind a known commit before a key is written to advance it, in milliseconds. */
 const WATCH_PATIENCE_MS = 20;
 
 /**
